@@ -39,7 +39,7 @@ use crate::controller::node::ActorContext;
 use crate::controller::supervisor::Supervisor;
 use crate::fence::watchdog::{self, Watchdog};
 use crate::fence::{self, WriteFence};
-use crate::http::status::{About, StatusPage};
+use crate::http::status::{PageSettings, StatusPage};
 use crate::inventory::Inventory;
 use crate::keys::Keys;
 use crate::kubernetes;
@@ -153,7 +153,7 @@ impl Clients {
             observers.objects = Some(Arc::new(objects));
         }
         if config.status_address != Listen::Off {
-            let about = About {
+            let about = PageSettings {
                 is_dry_run: config.dry_run,
                 links: Links::new(config),
             };
@@ -174,7 +174,7 @@ impl Clients {
             on_login: vcenter::on_login(login_sender, clock),
             ..settings
         };
-        observers.metrics.name_vcenter(&settings.endpoint.name());
+        observers.metrics.set_vcenter_name(&settings.endpoint.name());
         let vcenter = Vcenter::new(settings).context("preparing the connection to vCenter")?;
         let keys = Keys::under(&config.annotation_prefix);
         Ok(Self {
@@ -361,7 +361,7 @@ impl App {
         self.watchdog = Some(watchdog.context("starting the watchdog's thread")?);
         let stop = self.election_stop.clone();
         let abilities = Abilities {
-            can_work: observers.health.reaches_vcenter(),
+            can_work: observers.health.vcenter_reachable(),
             login,
         };
         let election = lease::run(

@@ -1,5 +1,4 @@
-//! What Haulout answers over HTTP: its metrics, whether it lives and is ready, and the status page. Nothing here changes
-//! anything.
+//! The HTTP servers: metrics, liveness and readiness, and the status page. All are read-only.
 
 mod connections;
 pub mod health;
@@ -23,22 +22,22 @@ use crate::telemetry::metrics::{Metrics, Text};
 use connections::{Limits, serve};
 use health::{Health, HealthCheck};
 
-/// The kubelet asks from the same machine, so its head is there at once. At these bounds 640 silent connections are closed in a
-/// second: the 1,024 that the queue of the system holds are worked off within the 2 s that the kubelet waits.
+/// The kubelet is on the same machine. With these limits 640 silent connections are closed per second,
+/// so the accept queue of 1,024 is processed within the 2 s timeout of the kubelet.
 const HEALTH: Limits = Limits {
     connections: 256,
     head: Duration::from_millis(400),
     stream: Duration::ZERO,
 };
 
-/// Prometheus may be far away, and gives a scrape ten seconds.
+/// Prometheus may be remote; its scrape timeout is ten seconds.
 const METRICS: Limits = Limits {
     connections: 256,
     head: Duration::from_secs(2),
     stream: Duration::ZERO,
 };
 
-/// A server whose port is taken and that answers nobody yet.
+/// A server with a bound port that does not accept connections yet.
 #[derive(Debug)]
 pub struct HttpServer {
     what: &'static str,
@@ -47,7 +46,7 @@ pub struct HttpServer {
     limits: Limits,
 }
 
-/// A port that cannot be had.
+/// A port that cannot be bound.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot serve {what} on {address}: set {setting} to another address, or to off")]
 pub struct NoPort {
@@ -57,10 +56,10 @@ pub struct NoPort {
     source: std::io::Error,
 }
 
-/// Takes the port for `/metrics`.
+/// Binds the port of `/metrics`.
 ///
 /// # Errors
-/// For a port that is taken by somebody else, or an address that is not this machine's.
+/// If the port is in use, or the address is not local.
 pub async fn metrics(
     setting: &'static str,
     address: SocketAddr,
@@ -71,7 +70,7 @@ pub async fn metrics(
     bind("metrics", setting, address, router, METRICS).await
 }
 
-/// Takes the port for `/livez`, `/readyz` and `/healthz`, which is another name of `/livez`.
+/// Binds the port of `/livez`, `/readyz` and `/healthz`, an alias of `/livez`.
 ///
 /// # Errors
 /// As [`metrics`].
@@ -116,12 +115,11 @@ async fn bind(
 }
 
 impl HttpServer {
-    /// What it serves.
     pub fn what(&self) -> &'static str {
         self.what
     }
 
-    /// Answers until `stop`.
+    /// Serves until `stop`.
     pub async fn run(self, stop: CancellationToken) {
         serve(self.listener, self.router, self.limits, stop).await;
     }
@@ -142,9 +140,9 @@ fn answer_metrics(metrics: &Metrics, headers: &HeaderMap) -> Response {
     }
 }
 
-/// Answers as the kube-apiserver does: `ok`, and each check by name where one fails or where all are asked for.
+/// Replies like the kube-apiserver: `ok`, or all checks by name if one fails or `verbose` is set.
 fn answer_health(name: &str, checks: &[HealthCheck], query: Option<&str>) -> Response {
-    let is_well = checks.iter().all(|check| check.fails.is_none());
+    let is_well = checks.iter().all(|check| check.failure.is_none());
     let is_verbose = query.is_some_and(|query| {
         query
             .split('&')
@@ -155,10 +153,10 @@ fn answer_health(name: &str, checks: &[HealthCheck], query: Option<&str>) -> Res
     }
     let mut body = String::new();
     for check in checks {
-        match &check.fails {
+        match &check.failure {
             None => {
-                let says = check.says.iter().map(|says| format!(": {says}"));
-                body.push_str(&format!("[+]{} ok{}\n", check.name, says.collect::<String>()));
+                let detail = check.detail.iter().map(|detail| format!(": {detail}"));
+                body.push_str(&format!("[+]{} ok{}\n", check.name, detail.collect::<String>()));
             }
             Some(why) => body.push_str(&format!("[-]{} failed: {why}\n", check.name)),
         }
@@ -181,10 +179,10 @@ mod tests {
 
     use super::*;
 
-    /// A server of health, and where it is.
+    /// A health server and its address.
     async fn served() -> (SocketAddr, JoinSet<()>) {
         let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
-        let server = health("HEALTH_ADDRESS", loopback, Arc::new(Health::of_a_beginner()))
+        let server = health("HEALTH_ADDRESS", loopback, Arc::new(Health::new()))
             .await
             .unwrap();
         let address = server.listener.local_addr().unwrap();
@@ -193,7 +191,7 @@ mod tests {
         (address, tasks)
     }
 
-    /// Connects and sends `first` and nothing more, again and again as soon as the server hangs up.
+    /// Connects and sends only `first`, and reconnects when the server closes the connection.
     async fn stay_connected(address: SocketAddr, first: &'static [u8]) {
         loop {
             if let Ok(mut stream) = TcpStream::connect(address).await {
@@ -205,7 +203,8 @@ mod tests {
         }
     }
 
-    /// Asks for `/livez` for three seconds of real time while 300 clients send `first`; gives the slowest answer.
+    /// Requests `/livez` for three seconds while 300 clients send `first`; returns the slowest
+    /// response.
     async fn slowest_answer_beside(first: &'static [u8]) -> Duration {
         let (address, mut tasks) = served().await;
         for _ in 0..300 {
@@ -250,12 +249,12 @@ mod tests {
 
     #[test]
     fn all_checks_are_told_where_one_fails_or_where_they_are_asked_for() {
-        let check = |fails: Option<&str>| HealthCheck {
+        let check = |failure: Option<&str>| HealthCheck {
             name: "vcenter",
-            fails: fails.map(str::to_owned),
-            says: None,
+            failure: failure.map(str::to_owned),
+            detail: None,
         };
-        let status = |fails, query| answer_health("readyz", &[check(fails)], query).status();
+        let status = |failure, query| answer_health("readyz", &[check(failure)], query).status();
         assert_eq!(status(None, None), StatusCode::OK);
         assert_eq!(status(None, Some("verbose")), StatusCode::OK);
         assert_eq!(status(Some("refused"), None), StatusCode::SERVICE_UNAVAILABLE);

@@ -11,10 +11,15 @@
 //! only place where effects run. Their results come back as facts. The modules below stand in the order in which they may
 //! use each other; `tests/architecture.rs` holds it.
 
+#![allow(
+    missing_docs,
+    reason = "only the binary, tests and benches of this package use the crate"
+)]
+
 pub use haulout_core::{ids, inventory, keys, maintenance, status};
 pub use haulout_vsphere as vsphere;
 
-mod line;
+mod log_node;
 
 pub mod fence;
 

@@ -1,4 +1,4 @@
-//! The door: arguments in, exit code out.
+//! Entry point: arguments to exit code.
 
 use std::io;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use haulout::telemetry;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 
 fn main() -> ExitCode {
-    // First, because the arguments may carry the password.
+    // First, because the arguments may contain the password.
     let sealed = seal_memory();
     match Cli::read(std::env::args_os()).map(|cli| cli.command) {
         Ok(Command::Verb(verb)) => perform(*verb),
@@ -32,7 +32,8 @@ fn run(config: Config, sealed: io::Result<()>) -> ExitCode {
         tracing::warn!(%error, "core dumps could not be switched off: a crash may write the password to a disk");
     }
     install_crypto();
-    // Two workers: the streams and the hub go on while an actor parses a large answer. One more thread costs 0.15 MiB.
+    // Two workers: streams and event loop continue while an actor parses a large reply. A thread costs
+    // 0.15 MiB.
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -47,7 +48,7 @@ fn run(config: Config, sealed: io::Result<()>) -> ExitCode {
     }
 }
 
-/// A verb of a person at a prompt: one thread is enough, and nothing is logged.
+/// Runs a subcommand: one thread is enough, and nothing is logged.
 fn perform(verb: Subcommand) -> ExitCode {
     install_crypto();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -60,13 +61,12 @@ fn perform(verb: Subcommand) -> ExitCode {
     }
 }
 
-/// Every TLS client in the process uses ring; without a default one, a client that is built without naming a provider
-/// panics.
+/// All TLS clients use ring; a client without a default provider panics.
 fn install_crypto() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
-/// A wrong setting has an exit code of its own.
+/// A wrong setting has its own exit code.
 fn code(error: &anyhow::Error) -> u8 {
     if error.is::<app::Misconfigured>() {
         config::EXIT_CODE
@@ -75,10 +75,10 @@ fn code(error: &anyhow::Error) -> u8 {
     }
 }
 
-/// Lets nobody read the password out of a core dump or, unless they are root, out of the running process.
+/// Keeps the password out of core dumps and, except for root, out of reach of other processes.
 ///
-/// The limit of 0 keeps the kernel from writing a file. It does not count where `core_pattern` names a program
-/// (core(5)), as systemd's and Ubuntu's do; that one gets nothing of a process that is not dumpable.
+/// The limit of 0 prevents core files. It does not apply if `core_pattern` names a program (core(5)),
+/// as on Ubuntu and with systemd; a process that is not dumpable gives that program nothing.
 fn seal_memory() -> io::Result<()> {
     let nothing = Rlimit {
         current: Some(0),

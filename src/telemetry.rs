@@ -1,4 +1,4 @@
-//! What Haulout shows of itself. Everything here renders what actors tell; nothing here decides.
+//! Telemetry. It formats the events of actors and the status of nodes, and decides nothing.
 
 pub mod events;
 pub mod link;
@@ -11,14 +11,14 @@ use std::time::Duration;
 use crate::ids::NodeName;
 use crate::status::observer::{NodeEvent, Observer, ReconcileOutcome};
 
-/// Passes what is told on to all who listen, in order.
+/// Passes each event to all observers, in order.
 #[derive(Debug)]
 pub struct ObserverList(pub Vec<Box<dyn Observer>>);
 
 impl Observer for ObserverList {
-    fn observe(&self, node: &NodeName, told: NodeEvent<'_>) {
+    fn observe(&self, node: &NodeName, event: NodeEvent<'_>) {
         for listener in &self.0 {
-            listener.observe(node, told);
+            listener.observe(node, event);
         }
     }
 

@@ -31,7 +31,7 @@ const CORE: &[&str] = &[
 
 /// The modules of the program, likewise.
 const PROGRAM: &[&str] = &[
-    "line",
+    "log_node",
     "fence",
     "config",
     "kubernetes",

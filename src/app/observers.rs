@@ -1,6 +1,7 @@
 //! What observes the event loop: the metrics, the health checks, the status page, NodeMaintenance objects and traces.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use tracing::{info, warn};
@@ -41,8 +42,8 @@ pub(super) struct Observers {
 impl Observers {
     pub(super) fn of(lease: Option<String>) -> Self {
         Self {
-            metrics: Arc::new(Metrics::at_zero()),
-            health: Arc::new(Health::of_a_beginner()),
+            metrics: Arc::new(Metrics::default()),
+            health: Arc::new(Health::new()),
             objects: None,
             status: None,
             lease,
@@ -102,7 +103,7 @@ impl Observers {
 
 impl LoopObserver for Observers {
     fn turned(&self) {
-        self.health.hub_turns();
+        self.health.event_loop_progressed();
     }
 
     fn election(&self, standing: &ElectionStatus) {
@@ -131,16 +132,16 @@ impl LoopObserver for Observers {
     fn fact(&self, fact: &Fact) {
         match fact {
             Fact::Vsphere(VsphereUpdate::Settled) => {
-                self.metrics.vcenter_is(true);
+                self.metrics.set_vcenter_up(true);
                 self.vcenter(Ok(()));
             }
             Fact::Vsphere(VsphereUpdate::Reset) => {
-                self.metrics.vcenter_is(true);
+                self.metrics.set_vcenter_up(true);
                 let why = "vCenter is telling its whole set anew";
                 self.vcenter(Err(why.to_owned()));
             }
             Fact::Vsphere(VsphereUpdate::Lost { why }) => {
-                self.metrics.vcenter_is(false);
+                self.metrics.set_vcenter_up(false);
                 self.vcenter(Err(why.clone()));
             }
             Fact::Kubernetes(kubernetes::KubernetesUpdate::Settled) => self.kubernetes(Ok(())),

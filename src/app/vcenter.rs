@@ -71,7 +71,7 @@ pub(super) async fn probe(
     metrics: Arc<Metrics>,
     stop: CancellationToken,
 ) {
-    let mut hears = health.hears_vcenter();
+    let mut hears = health.vcenter_synced();
     loop {
         let pause = if *hears.borrow_and_update() {
             None
@@ -90,7 +90,7 @@ pub(super) async fn probe(
             }
             Some(PROBE_EVERY)
         };
-        metrics.vcenter_is_reachable(*health.reaches_vcenter().borrow());
+        metrics.set_vcenter_reachable(*health.vcenter_reachable().borrow());
         let pause = async {
             match pause {
                 Some(pause) => tokio::time::sleep(pause).await,

@@ -25,7 +25,7 @@ use crate::kubernetes::events::Publisher;
 use crate::kubernetes::facts::GpuResources;
 use crate::kubernetes::node::{self, NodePatch, PatchError};
 use crate::kubernetes::update::{KubernetesUpdate, NodeAnnotations, NodeFacts, NodeMaintenanceUpdate};
-use crate::line::line;
+use crate::log_node::log_node;
 use crate::maintenance::clock::{Now, wall_after};
 use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::{self, Effect, PowerOnTarget};
@@ -306,7 +306,7 @@ impl Executor {
         match node::get(client, &self.keys, resources, name, WRITE_DEADLINE).await {
             Ok(node) => self.answered(node).await,
             // The watch tells soon as well; reading here only spares the wait for it.
-            Err(error) => line!(info, name, record, "could not read the Node again: {error}"),
+            Err(error) => log_node!(info, name, record, "could not read the Node again: {error}"),
         }
     }
 
@@ -321,7 +321,7 @@ impl Executor {
     ) {
         let kind = effect.kind();
         if let AttemptOutcome::Refused(refusal) = &outcome {
-            line!(warn, name, record, "tried to {}: {}", kind.words(), refusal.said);
+            log_node!(warn, name, record, "tried to {}: {}", kind.words(), refusal.said);
         }
         let tried = EffectResult::Tried {
             kind,

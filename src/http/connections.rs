@@ -1,5 +1,5 @@
-//! Serves HTTP/1.1 on a listener with bounds: how many connections are open at once, how long a client may take to send its
-//! request head, and how long a connection may last.
+//! Serves HTTP/1.1 with limits on the number of connections, the time for a request head, and the
+//! lifetime of a connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,24 +19,24 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 use tracing::debug;
 
-/// The longest connection that is no event stream: the time that Prometheus gives a scrape.
+/// Lifetime of a connection without an event stream: the scrape timeout of Prometheus.
 const LIFETIME: Duration = Duration::from_secs(10);
 
-/// The most that is buffered of a request head. Proxies for logins add cookies of some kilobytes.
+/// Buffer for a request head. Login proxies add cookies of some kilobytes.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// Bounds on the connections of one server.
+/// Limits of a server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// How many may be open at once. Others wait in the queue of the system.
+    /// Open connections. Others wait in the accept queue.
     pub(super) connections: usize,
-    /// The longest wait for the request head.
+    /// Time limit for the request head.
     pub(super) head: Duration,
-    /// The longest event stream.
+    /// Lifetime of an event stream.
     pub(super) stream: Duration,
 }
 
-/// Answers with `router` until `stop`, which ends every connection: an answer from a process that stops is worth nothing.
+/// Serves `router` until `stop`, which closes every connection.
 pub(super) async fn serve(
     mut listener: TcpListener,
     router: Router,
@@ -49,30 +49,30 @@ pub(super) async fn serve(
             biased;
             () = stop.cancelled() => return,
             Some(_) = connections.join_next() => {}
-            // It waits by itself where no file descriptor is left.
+            // It waits itself if no file descriptor is left.
             (stream, _) = Listener::accept(&mut listener), if connections.len() < limits.connections => {
-                connections.spawn(answer(stream, router.clone(), limits));
+                connections.spawn(handle(stream, router.clone(), limits));
             }
         }
     }
 }
 
-/// Answers one request, for as long as a connection may last.
-async fn answer(stream: TcpStream, router: Router, limits: Limits) {
+/// Serves one request within the lifetime of a connection.
+async fn handle(stream: TcpStream, router: Router, limits: Limits) {
     let is_stream = Arc::new(AtomicBool::new(false));
     let service = service_fn(|request| {
         let (router, is_stream) = (router.clone(), Arc::clone(&is_stream));
         async move {
-            let answer = router.oneshot(request).await;
-            is_stream.store(answer.as_ref().is_ok_and(is_event_stream), Ordering::Relaxed);
-            answer
+            let response = router.oneshot(request).await;
+            is_stream.store(response.as_ref().is_ok_and(is_event_stream), Ordering::Relaxed);
+            response
         }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head)
         .max_buf_size(HEAD_BYTES_MAX)
-        // A connection that stays open would take up a place, and clients ask again after many seconds, if at all.
+        // An idle connection would use up the limit, and clients send requests rarely.
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
@@ -87,8 +87,8 @@ async fn answer(stream: TcpStream, router: Router, limits: Limits) {
     }
 }
 
-fn is_event_stream(answer: &Response) -> bool {
-    let kind = answer.headers().get(header::CONTENT_TYPE);
+fn is_event_stream(handle: &Response) -> bool {
+    let kind = handle.headers().get(header::CONTENT_TYPE);
     kind.is_some_and(|kind| kind == "text/event-stream")
 }
 

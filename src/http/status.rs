@@ -1,7 +1,7 @@
-//! The status page: one look at hosts, nodes and episodes for people, and the same as JSON. It only reads.
+//! The status page: hosts, nodes and episodes as HTML and JSON, read-only.
 //!
-//! What it knows ([`known`]) becomes plain data ([`view`]), which is either JSON or, with its picture ([`picture`]), a page
-//! ([`pages`]); [`serve`] answers with it. Only the first of them is ever locked, and only the last waits for anybody.
+//! [`page_state`] holds the state behind a lock. [`view`] makes plain data of it, which is serialized
+//! as JSON or rendered by [`pages`] with [`timeline_picture`]. [`serve`] has the HTTP handlers.
 
 mod page_state;
 mod pages;
@@ -31,39 +31,37 @@ use crate::telemetry::link::Links;
 use page_state::PageState;
 use view::{EpisodePage, NodePage, Overview, PageLeadership};
 
-/// Room for the listeners, and for half as many who ask meanwhile.
+/// Connections for the event streams, and half as many for requests.
 const LIMITS: Limits = Limits {
-    connections: serve::LISTENERS + serve::LISTENERS / 2,
+    connections: serve::MAX_STREAMS + serve::MAX_STREAMS / 2,
     head: Duration::from_secs(2),
-    stream: serve::LISTENING_MAX,
+    stream: serve::STREAM_LIFETIME,
 };
 
-/// How many ended episodes are looked through for a page. At the default history that is all of fifty nodes.
+/// How many ended episodes a page considers: with the default history, those of fifty nodes.
 const HISTORY: usize = 1000;
 
-/// What is configured of the page.
+/// Settings of the page.
 #[derive(Clone, Debug)]
-pub struct About {
-    /// Everything is decided, and nothing done.
+pub struct PageSettings {
+    /// Dry run.
     pub is_dry_run: bool,
-    /// The addresses of traces.
     pub links: Links,
 }
 
-/// Looks on, and answers with what it saw.
+/// The state and content of the status page.
 #[derive(Debug)]
 pub struct StatusPage {
-    about: About,
-    /// Where ended episodes are known; `None` where no NodeMaintenance is kept.
+    settings: PageSettings,
+    /// The source of ended episodes; `None` without NodeMaintenance objects.
     objects: Option<Arc<StatusReconciler>>,
     clock: fn() -> Timestamp,
-    known: Mutex<PageState>,
-    /// Counts the changes.
+    state: Mutex<PageState>,
+    /// Revision of the state.
     changes: watch::Sender<u64>,
-    /// The latest overview: whoever asks in the same second about the same picture gets the same bytes.
-    drawn: Mutex<Option<RenderedPage>>,
-    /// The same as JSON.
-    drawn_json: Mutex<Option<RenderedPage>>,
+    /// The latest overview: requests for the same revision within a second share it.
+    html: Mutex<Option<RenderedPage>>,
+    json: Mutex<Option<RenderedPage>>,
 }
 
 #[derive(Debug)]
@@ -72,18 +70,18 @@ struct RenderedPage {
     page: Bytes,
 }
 
-/// The bytes that were drawn of `of`, or new ones by `draw`.
+/// Returns the cached page of `revision`, or renders a new one.
 fn cached<E>(
-    drawn: &Mutex<Option<RenderedPage>>,
+    html: &Mutex<Option<RenderedPage>>,
     of: (u64, i64),
-    draw: impl FnOnce() -> Result<String, E>,
+    layout: impl FnOnce() -> Result<String, E>,
 ) -> Result<Bytes, E> {
-    let mut drawn = drawn.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(drawn) = drawn.as_ref().filter(|drawn| drawn.of == of) {
-        return Ok(drawn.page.clone());
+    let mut html = html.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(html) = html.as_ref().filter(|html| html.of == of) {
+        return Ok(html.page.clone());
     }
-    let page = Bytes::from(draw()?);
-    *drawn = Some(RenderedPage {
+    let page = Bytes::from(layout()?);
+    *html = Some(RenderedPage {
         of,
         page: page.clone(),
     });
@@ -91,93 +89,93 @@ fn cached<E>(
 }
 
 impl StatusPage {
-    /// A page that knows nothing yet. Ended episodes are read from `objects`.
-    pub fn new(about: About, objects: Option<Arc<StatusReconciler>>, clock: fn() -> Timestamp) -> Self {
+    pub fn new(
+        settings: PageSettings,
+        objects: Option<Arc<StatusReconciler>>,
+        clock: fn() -> Timestamp,
+    ) -> Self {
         Self {
-            about,
+            settings,
             objects,
             clock,
-            known: Mutex::default(),
+            state: Mutex::default(),
             changes: watch::Sender::new(0),
-            drawn: Mutex::default(),
-            drawn_json: Mutex::default(),
+            html: Mutex::default(),
+            json: Mutex::default(),
         }
     }
 
-    /// Takes how nodes stand, and the hosts of which something was told with it.
+    /// Updates the status of nodes and hosts.
     pub fn show(&self, statuses: &NodeStatuses, hosts: BTreeMap<HostRef, (String, HostState)>) {
         let now = (self.clock)();
         let is_changed = {
-            let mut known = self.known();
-            let are_nodes_changed = known.show(statuses, now);
-            known.show_changes(hosts, now) || are_nodes_changed
+            let mut state = self.state();
+            let are_nodes_changed = state.show(statuses, now);
+            state.show_changes(hosts, now) || are_nodes_changed
         };
-        self.tell_if(is_changed);
+        self.notify_if(is_changed);
     }
 
-    /// Takes the hosts that carry our VMs or could, each with name and state.
+    /// Sets the hosts to show, with name and state: those that have our VMs or could.
     pub fn show_hosts(&self, hosts: BTreeMap<HostRef, (String, HostState)>) {
-        let is_changed = self.known().show_hosts(hosts, (self.clock)());
-        self.tell_if(is_changed);
+        let is_changed = self.state().show_hosts(hosts, (self.clock)());
+        self.notify_if(is_changed);
     }
 
-    /// Takes whether vCenter is heard, or why not.
-    pub fn vcenter(&self, heard: Result<(), String>) {
-        let is_changed = page_state::set(&mut self.known().vcenter, heard.err());
-        self.tell_if(is_changed);
+    /// Sets the sync state of vCenter, or why it is not synced.
+    pub fn vcenter(&self, sync: Result<(), String>) {
+        let is_changed = page_state::set(&mut self.state().vcenter, sync.err());
+        self.notify_if(is_changed);
     }
 
-    /// Takes whether Kubernetes is heard, or why not.
-    pub fn kubernetes(&self, heard: Result<(), String>) {
-        let is_changed = page_state::set(&mut self.known().kubernetes, heard.err());
-        self.tell_if(is_changed);
+    /// Sets the sync state of Kubernetes, or why it is not synced.
+    pub fn kubernetes(&self, sync: Result<(), String>) {
+        let is_changed = page_state::set(&mut self.state().kubernetes, sync.err());
+        self.notify_if(is_changed);
     }
 
-    /// Takes which replica acts. Until it is told otherwise, this one does.
+    /// Sets which replica acts; at first this one.
     pub fn leadership(&self, leadership: PageLeadership) {
-        let is_changed = page_state::set(&mut self.known().leadership, leadership);
-        self.tell_if(is_changed);
+        let is_changed = page_state::set(&mut self.state().leadership, leadership);
+        self.notify_if(is_changed);
     }
 
-    /// The overview.
     pub(crate) fn overview(&self) -> Overview {
         let history = self.history(|_| true);
         let now = (self.clock)();
-        view::overview(&self.known(), &history, &self.about, now)
+        view::overview(&self.state(), &history, &self.settings, now)
     }
 
-    /// What is known of one node, if anything is.
     pub(crate) fn node(&self, name: &NodeName) -> Option<NodePage> {
         let history = self.history(|object| object.node == *name);
         let now = (self.clock)();
-        view::node(&self.known(), &history, &self.about, name, now)
+        view::node(&self.state(), &history, &self.settings, name, now)
     }
 
-    /// What is known of one episode, if anything is.
     pub(crate) fn episode(&self, id: &str) -> Option<EpisodePage> {
         let history = self.history(|object| object.status.episode.as_deref() == Some(id));
         let now = (self.clock)();
-        view::episode(&self.known(), &history, &self.about, id, now)
+        view::episode(&self.state(), &history, &self.settings, id, now)
     }
 
-    /// The overview as a page. A hundred people who look at one picture cost one page.
+    /// The overview as HTML, cached.
     fn overview_page(&self) -> Result<Bytes, askama::Error> {
-        cached(&self.drawn, self.drawn_of(), || pages::overview(&self.overview()))
+        cached(&self.html, self.cache_key(), || pages::overview(&self.overview()))
     }
 
-    /// The overview as JSON, likewise.
+    /// The overview as JSON, cached.
     fn overview_json(&self) -> serde_json::Result<Bytes> {
-        cached(&self.drawn_json, self.drawn_of(), || {
+        cached(&self.json, self.cache_key(), || {
             serde_json::to_string(&self.overview())
         })
     }
 
-    /// What an overview is about: the changes so far, and the second.
-    fn drawn_of(&self) -> (u64, i64) {
+    /// The key of the cache: the revision, and the second.
+    fn cache_key(&self) -> (u64, i64) {
         (*self.changes.borrow(), (self.clock)().as_second())
     }
 
-    /// The objects of episodes that are wanted, the newest first.
+    /// The NodeMaintenance objects of matching episodes, newest first.
     fn history(&self, is_wanted: impl Fn(&NodeMaintenanceFacts) -> bool) -> Vec<NodeMaintenanceFacts> {
         let is_episode = |object: &NodeMaintenanceFacts| match object.role {
             NodeMaintenanceRole::Episode { .. } => is_wanted(object),
@@ -187,31 +185,31 @@ impl StatusPage {
         objects.map_or_else(Vec::new, |objects| objects.newest(HISTORY, is_episode))
     }
 
-    fn tell_if(&self, is_changed: bool) {
+    fn notify_if(&self, is_changed: bool) {
         if is_changed {
             self.changes
                 .send_modify(|revision| *revision = revision.wrapping_add(1));
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, PageState> {
-        // Every change of it is whole, whatever panicked meanwhile.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, PageState> {
+        // Ignores poisoning: each change is a single assignment.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Observer for StatusPage {
-    fn observe(&self, node: &NodeName, told: NodeEvent<'_>) {
+    fn observe(&self, node: &NodeName, event: NodeEvent<'_>) {
         let now = (self.clock)();
-        let is_changed = self.known().told(node, told, now);
-        self.tell_if(is_changed);
+        let is_changed = self.state().event(node, event, now);
+        self.notify_if(is_changed);
     }
 }
 
-/// Takes the port for the status page.
+/// Binds the port of the status page.
 ///
 /// # Errors
-/// For a port that is taken by somebody else, or an address that is not this machine's.
+/// If the port is in use, or the address is not local.
 pub async fn server(
     setting: &'static str,
     address: SocketAddr,

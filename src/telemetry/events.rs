@@ -1,7 +1,7 @@
-//! The Events of a Node, and its conditions: what `kubectl describe node` tells of an episode.
+//! The Events and conditions of a Node, as `kubectl describe node` shows them.
 //!
-//! A change of phase tells at most one Event, and so does a wait that somebody has to know of. Each states what has
-//! happened, in words made from the same values as the log's. What is told again within [`REPEAT_AFTER`] is not sent.
+//! A transition creates at most one Event, and so does a wait that matters to a person. Event texts use
+//! the same values as the log. An Event is not repeated within [`REPEAT_AFTER`].
 
 mod conditions;
 mod meanings;
@@ -24,11 +24,11 @@ use crate::telemetry::link::Links;
 use parts::Parts;
 pub use reasons::Reason;
 
-/// How long something that was told is taken for known. Whoever looks sees an hour of Events, and a wait that goes on
-/// changing its details all the while is one thing to know, not hundreds.
+/// An identical Event is suppressed for this time. Kubernetes keeps Events for an hour, and a wait
+/// whose details keep changing is one fact.
 const REPEAT_AFTER: SignedDuration = SignedDuration::from_secs(10 * 60);
 
-/// Hands what actors tell to the publisher, as Events and conditions.
+/// Passes events of actors to the publisher, as Events and conditions.
 #[derive(Debug)]
 pub struct Events {
     publisher: Publisher,
@@ -37,13 +37,13 @@ pub struct Events {
     memory: Mutex<EventMemory>,
 }
 
-/// What one Event says, before it is one.
+/// The content of an Event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct EventText {
     uid: NodeUid,
     reason: Reason,
     note: String,
-    /// What makes it the same as one told before.
+    /// Events with the same key are the same.
     key: String,
 }
 
@@ -54,17 +54,16 @@ struct EventMemory {
     last_at: Option<Timestamp>,
 }
 
-/// What is kept of a node while its episode lasts. Nothing is decided from it: a restart loses it, and some words.
+/// State of a node during its episode. It is used for texts only; a restart loses it.
 #[derive(Debug, Default)]
 struct EventsOfNode {
     parts: Parts,
-    /// When the power is cut on a guest that was asked to shut down.
+    /// The deadline of the guest shutdown.
     guest_until: Option<Timestamp>,
     sent: BTreeMap<String, Timestamp>,
 }
 
 impl Events {
-    /// Tells by `publisher`, with these links to traces, and writes conditions if they are wanted.
     pub fn new(
         publisher: Publisher,
         conditions: NodeConditions,
@@ -84,17 +83,17 @@ impl Events {
 }
 
 impl Observer for Events {
-    fn observe(&self, node: &NodeName, told: NodeEvent<'_>) {
-        // Nothing under the lock can leave it half changed, so one that is poisoned is as good as any.
+    fn observe(&self, node: &NodeName, event: NodeEvent<'_>) {
+        // Ignores poisoning: no change leaves inconsistent state.
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         let now = (self.clock)();
-        if let Some(event) = memory.event(node, told, now)
+        if let Some(event) = memory.event(node, event, now)
             && !self.publisher.event(event.0)
         {
             memory.forget(node, &event.1);
         }
         if self.conditions == NodeConditions::WellKnown
-            && let Some(conditions) = conditions::changed(node, told, &memory.links, now)
+            && let Some(conditions) = conditions::changed(node, event, &memory.links, now)
         {
             self.publisher.conditions(conditions);
         }
@@ -102,13 +101,13 @@ impl Observer for Events {
 }
 
 impl EventMemory {
-    /// The Event that `told` makes, and its key; none where nobody has to know, or where it is known.
-    fn event(&mut self, node: &NodeName, told: NodeEvent<'_>, now: Timestamp) -> Option<(Event, String)> {
-        self.note(node, told);
+    /// The Event for `event`, and its key; `None` if there is none, or it is a repetition.
+    fn event(&mut self, node: &NodeName, event: NodeEvent<'_>, now: Timestamp) -> Option<(Event, String)> {
+        self.note(node, event);
         let unknown = EventsOfNode::default();
         let of_node = self.nodes.get(node).unwrap_or(&unknown);
-        let said = words::of(told, of_node, &self.links, now)?;
-        let has_ended = matches!(told, NodeEvent::Recorded { transition, .. } if transition.ended.is_some());
+        let said = words::of(event, of_node, &self.links, now)?;
+        let has_ended = matches!(event, NodeEvent::Recorded { transition, .. } if transition.ended.is_some());
         if has_ended {
             self.nodes.remove(node);
         } else {
@@ -140,8 +139,8 @@ impl EventMemory {
         }
     }
 
-    fn note(&mut self, node: &NodeName, told: NodeEvent<'_>) {
-        match told {
+    fn note(&mut self, node: &NodeName, event: NodeEvent<'_>) {
+        match event {
             NodeEvent::Recorded {
                 before,
                 transition,
@@ -166,7 +165,7 @@ impl EventMemory {
         }
     }
 
-    /// `now` to the microsecond, which is what an Event can hold, and later than every moment given before.
+    /// `now` in microseconds, the resolution of Events, and later than every time returned before.
     fn moment(&mut self, now: Timestamp) -> Timestamp {
         let now = Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now);
         let moment = match self.last_at {

@@ -1,4 +1,4 @@
-//! The log: one line per fact, for a terminal or as JSON.
+//! The log: one line per event, as text or JSON.
 
 mod level;
 
@@ -11,7 +11,7 @@ pub use level::Level;
 
 use crate::config::{Config, LogFormat};
 use crate::ids::NodeName;
-use crate::line::line;
+use crate::log_node::log_node;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::Effect;
 use crate::maintenance::episode::{EpisodeResult, Record};
@@ -19,25 +19,24 @@ use crate::maintenance::waiting::WaitingOn;
 use crate::status::observer::{NodeEvent, Observer};
 use crate::telemetry::link::Links;
 
-/// Libraries that report each failed connection by themselves: our own code tells the same once, with what follows from
-/// it. Quieter unless the level names them.
+/// Libraries that log each failed connection: our code logs the same once, with its consequences.
+/// `LOG_LEVEL` can name them.
 const QUIET: &str = "kube_client=off,hyper_util=warn,hyper=warn,h2=warn,tower=warn,rustls=warn,reqwest=warn";
 
-/// Writes what actors tell to the log.
+/// Logs the events of actors.
 #[derive(Debug)]
 pub struct Log {
     links: Links,
 }
 
 impl Log {
-    /// A log that links traces where `config` tells how.
     pub fn new(config: &Config) -> Self {
         Self {
             links: Links::new(config),
         }
     }
 
-    /// The address of an episode's trace, for the lines of its begin and its end.
+    /// The link to the trace, for the first and the last line of an episode.
     fn trace_url(&self, before: &Record, after: &Record) -> Option<String> {
         let (was, is) = (before.episode(), after.episode());
         let goes_on = was.zip(is).is_some_and(|(was, is)| was.id == is.id);
@@ -46,10 +45,10 @@ impl Log {
     }
 }
 
-/// Starts logging to stdout. What is given back can change the level.
+/// Starts logging to stdout. The returned value can change the level.
 ///
 /// # Errors
-/// For a `LOG_LEVEL` that is no filter.
+/// For a `LOG_LEVEL` that is not a filter.
 pub fn start(config: &Config) -> Result<Level, ParseError> {
     let (reloadable, handle) = reload::Layer::new(filter(&config.log_level)?);
     let log = tracing_subscriber::registry().with(reloadable);
@@ -58,7 +57,7 @@ pub fn start(config: &Config) -> Result<Level, ParseError> {
         LogFormat::Json => log
             .with(lines.json().flatten_event(true).with_current_span(false))
             .init(),
-        // Colours are for terminals: in a file or a log collector they are noise.
+        // Colours are for terminals only.
         LogFormat::Text => {
             let colours = std::io::IsTerminal::is_terminal(&std::io::stdout());
             log.with(lines.with_ansi(colours).with_target(false)).init();
@@ -69,7 +68,7 @@ pub fn start(config: &Config) -> Result<Level, ParseError> {
         handle.reload(filter).map_err(|error| error.to_string())
     };
     let mut level = Level::new(&config.log_level, config.log_level_file.clone(), Box::new(apply));
-    level.look();
+    level.read_file();
     Ok(level)
 }
 
@@ -78,8 +77,8 @@ fn filter(level: &str) -> Result<EnvFilter, ParseError> {
 }
 
 impl Observer for Log {
-    fn observe(&self, node: &NodeName, told: NodeEvent<'_>) {
-        match told {
+    fn observe(&self, node: &NodeName, event: NodeEvent<'_>) {
+        match event {
             NodeEvent::Recorded {
                 before, transition, ..
             } => recorded(
@@ -92,15 +91,15 @@ impl Observer for Log {
                 before,
                 transition,
                 said,
-            } => line!(
+            } => log_node!(
                 warn,
                 node,
                 before,
                 "could not record {} on the Node: {said}",
                 transition.record.phase_name(),
             ),
-            NodeEvent::Asks { record, effect } => asks(node, record, effect),
-            NodeEvent::Waits { record, on, .. } => waits(node, record, on),
+            NodeEvent::Asks { record, effect } => effect_started(node, record, effect),
+            NodeEvent::Waits { record, on, .. } => waiting(node, record, on),
         }
     }
 }
@@ -111,14 +110,14 @@ fn recorded(node: &NodeName, before: &Record, transition: &Transition, trace_url
     {
         let phase = episode.phase.name();
         if (was.epoch, &was.release) == (episode.epoch, &episode.release) {
-            line!(
+            log_node!(
                 debug,
                 node,
                 before,
                 "{phase} goes on; the record on the Node is up to date"
             );
         } else {
-            line!(
+            log_node!(
                 info,
                 node,
                 before,
@@ -134,13 +133,13 @@ fn recorded(node: &NodeName, before: &Record, transition: &Transition, trace_url
         Some(EpisodeResult::Cancelled) => ": the episode was called off",
         None => "",
     };
-    // The end is a line of the episode that ended.
+    // The last line is about the episode that ended.
     let of = if transition.record.episode().is_some() {
         &transition.record
     } else {
         before
     };
-    line!(
+    log_node!(
         info,
         node,
         of,
@@ -155,7 +154,7 @@ fn recorded(node: &NodeName, before: &Record, transition: &Transition, trace_url
         .map_or(&[][..], |episode| &episode.left_behind);
     let were_left = before.episode().map_or(&[][..], |episode| &episode.left_behind);
     if !left.is_empty() && were_left.is_empty() {
-        line!(
+        log_node!(
             warn,
             node,
             transition.record,
@@ -166,18 +165,18 @@ fn recorded(node: &NodeName, before: &Record, transition: &Transition, trace_url
     }
 }
 
-/// Routine effects are for those who look closer.
-fn asks(node: &NodeName, record: &Record, effect: &Effect) {
+/// Routine effects are logged at debug level.
+fn effect_started(node: &NodeName, record: &Record, effect: &Effect) {
     let kind = effect.kind();
     if kind.is_routine() {
-        line!(debug, node, record, "asking to {}", kind.words());
+        log_node!(debug, node, record, "asking to {}", kind.words());
     } else {
-        line!(info, node, record, "asking to {}", kind.words());
+        log_node!(info, node, record, "asking to {}", kind.words());
     }
 }
 
-fn waits(node: &NodeName, record: &Record, on: &WaitingOn) {
-    line!(
+fn waiting(node: &NodeName, record: &Record, on: &WaitingOn) {
+    log_node!(
         info,
         node,
         record,

@@ -1,4 +1,4 @@
-//! The metrics: what actors tell is counted as it is told, and how things stand is shown from the hub's latest picture.
+//! The metrics. Events of actors are counted; gauges show the latest status.
 
 mod current_state;
 mod families;
@@ -31,135 +31,135 @@ use crate::status::{NodeStatuses, TriggerKind};
 use current_state::CurrentState;
 use families::{Counters, Families, Histogram, Labels, PREFIX, labels};
 
-/// All metrics of the process.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    /// Those whose names are not ours.
+    /// Metrics with names shared by all controllers.
     foreign: Registry,
     leader: Family<Labels, Gauge>,
     families: Families,
-    picture: Arc<CurrentState>,
+    current: Arc<CurrentState>,
 }
 
 named_enum! {
-    /// A part of the controller, or of its nodes, without which it goes on.
+    /// A degraded part of the controller, without which it continues.
     pub enum Degraded {
-        /// NodeMaintenance objects cannot be watched: no requests, and no second copies of records.
+        /// NodeMaintenance objects cannot be watched: no requests, no second copies of records.
         NodeMaintenances = "node-maintenances",
-        /// An episode stands on a Node under another annotation prefix: nothing here goes on with it.
+        /// A Node has an episode under another annotation prefix, which this controller ignores.
         OtherPrefix = "other-prefix",
     }
 }
 
-impl Metrics {
-    /// All metrics, at zero.
-    pub fn at_zero() -> Self {
+impl Default for Metrics {
+    fn default() -> Self {
         let mut registry = Registry::with_prefix(PREFIX);
         let mut foreign = Registry::default();
         let leader = families::foreign(&mut foreign);
         let families = Families::register(&mut registry);
-        let picture = Arc::new(CurrentState::default());
-        registry.register_collector(Box::new(Arc::clone(&picture)));
+        let current = Arc::new(CurrentState::default());
+        registry.register_collector(Box::new(Arc::clone(&current)));
         Self {
             registry,
             foreign,
             leader,
             families,
-            picture,
+            current,
         }
     }
+}
 
-    /// All of them, as `text`.
+impl Metrics {
+    /// Encodes all metrics as `text`.
     ///
     /// # Errors
-    /// Where a metric cannot be written, which would be a fault of the program.
+    /// If a metric cannot be encoded, which is a bug.
     pub fn write(&self, text: Text) -> Result<String, std::fmt::Error> {
         let mut open = String::new();
         prometheus_client::encoding::text::encode_registry(&mut open, &self.foreign)?;
         prometheus_client::encoding::text::encode(&mut open, &self.registry)?;
         Ok(match text {
             Text::OpenMetrics => open,
-            Text::Prometheus => text::older(&open),
+            Text::Prometheus => text::to_prometheus(&open),
         })
     }
 
-    /// Takes whether this replica leads by the Lease `name`.
+    /// Sets whether this replica leads by the Lease `name`.
     pub fn leads(&self, name: &str, leads: bool) {
         let name = vec![("name", Cow::Owned(name.to_owned()))];
         self.leader.get_or_create(&name).set(i64::from(leads));
     }
 
-    /// Takes how nodes stand.
+    /// Updates the status of nodes.
     pub fn show(&self, statuses: &NodeStatuses) {
-        self.picture.lock().show(statuses);
+        self.current.lock().show(statuses);
     }
 
-    /// Takes how many hosts of each cluster could take one more VM.
+    /// Sets how many hosts of each cluster could take one more VM.
     pub fn show_free_gpu_hosts(&self, by_cluster: BTreeMap<String, u32>) {
-        self.picture.lock().free_gpu_hosts = by_cluster;
+        self.current.lock().free_gpu_hosts = by_cluster;
     }
 
-    /// Takes the name of the vCenter that it is about.
-    pub fn name_vcenter(&self, name: &str) {
-        name.clone_into(&mut self.picture.lock().vcenter);
+    /// Sets the name of the vCenter.
+    pub fn set_vcenter_name(&self, name: &str) {
+        name.clone_into(&mut self.current.lock().vcenter);
     }
 
-    /// Takes what an effect found.
+    /// Counts the result of an effect.
     pub fn found(&self, finding: &EffectReport) {
         if let EffectResult::Tried {
             kind: EffectKind::PowerOff,
             outcome: AttemptOutcome::Running(task),
             ..
         } = &finding.found
-            && let Some(reason) = self.picture.lock().cuts_power(&finding.node, task)
+            && let Some(reason) = self.current.lock().cuts_power(&finding.node, task)
         {
             inc(&self.families.forced_poweroffs, [("reason", reason)]);
         }
     }
 
-    /// Takes how many evictions were answered with this HTTP status, 0 for none.
+    /// Counts evictions by the HTTP status of the response, 0 for none.
     pub fn evictions(&self, code: u16, count: u64) {
         let code = vec![("code", Cow::Owned(code.to_string()))];
         self.families.eviction_requests.get_or_create(&code).inc_by(count);
     }
 
-    /// Takes a call to vCenter. `operation` is one of the methods that the program knows, `code` what came of it.
-    pub fn vcenter_called(&self, operation: &'static str, code: &'static str, took: Duration) {
+    /// Counts a call to vCenter. `operation` is a known method, `code` its outcome.
+    pub fn vcenter_called(&self, operation: &'static str, code: &'static str, duration: Duration) {
         let both = labels([("operation", operation), ("code", code)]);
         self.families.vcenter_requests.get_or_create(&both).inc();
-        let duration = self.families.vcenter_request_duration.get_or_create(&both);
-        duration.observe(took.as_secs_f64(), None, None);
+        let histogram = self.families.vcenter_request_duration.get_or_create(&both);
+        histogram.observe(duration.as_secs_f64(), None, None);
     }
 
-    /// Takes whether the stream of vCenter's updates stands.
-    pub fn vcenter_is(&self, up: bool) {
-        self.picture.lock().is_vcenter_up = up;
+    /// Sets whether the vCenter update stream is synced.
+    pub fn set_vcenter_up(&self, up: bool) {
+        self.current.lock().is_vcenter_up = up;
     }
 
-    /// Records whether vCenter can be reached, where several replicas may run.
-    pub fn vcenter_is_reachable(&self, reachable: bool) {
-        self.picture.lock().is_vcenter_reachable = Some(reachable);
+    /// Sets whether vCenter is reachable, if several replicas may run.
+    pub fn set_vcenter_reachable(&self, reachable: bool) {
+        self.current.lock().is_vcenter_reachable = Some(reachable);
     }
 
     /// Records the time of the last successful `WaitForUpdatesEx` response, including empty ones.
     pub fn vcenter_answered(&self, at: Timestamp) {
-        self.picture.lock().vcenter_answered = Some(at);
+        self.current.lock().vcenter_answered = Some(at);
     }
 
-    /// Takes whether the controller goes on without this part of it.
+    /// Sets whether the controller works without this part.
     pub fn degraded(&self, part: Degraded, is_degraded: bool) {
         let reason = labels([("reason", part.name())]);
         let degraded = self.families.degraded.get_or_create(&reason);
         degraded.set(i64::from(is_degraded));
     }
 
-    /// Takes how many writes of NodeMaintenance objects were refused or not answered.
+    /// Counts failed writes of NodeMaintenance objects.
     pub fn node_maintenance_writes_refused(&self, count: u64) {
         self.families.node_maintenance_writes_refused.inc_by(count);
     }
 
-    /// Counts an Event or a change of Node conditions that was not written.
+    /// Counts an Event or a condition change that was not written.
     pub fn event_dropped(&self) {
         self.families.events_dropped.inc();
     }
@@ -169,7 +169,7 @@ impl Metrics {
         self.families.snapshots_outdated.inc_by(count as u64);
     }
 
-    /// The counter of spans that were lost, for whoever loses them.
+    /// The counter of lost spans, for the exporter.
     pub fn trace_spans_lost(&self) -> Counter {
         self.families.trace_spans_lost.clone()
     }
@@ -184,7 +184,7 @@ impl Metrics {
         if let Some(episode) = is
             && was.is_none_or(|was| was.id != episode.id)
         {
-            self.began(episode, at);
+            self.episode_began(episode, at);
         }
         if let Some(was) = was {
             let goes_on = is.is_some_and(|is| is.id == was.id && is.since == was.since);
@@ -210,11 +210,12 @@ impl Metrics {
         }
     }
 
-    fn began(&self, episode: &Episode, at: Timestamp) {
+    fn episode_began(&self, episode: &Episode, at: Timestamp) {
         let trigger = episode.trigger_kind();
         inc(&self.families.episodes_started, [("trigger", trigger.name())]);
         if let Some(source) = episode.trigger.detection {
-            // A click from before the process tells how long nobody listened, not how long listening takes.
+            // For a task from before the process started this is not the latency of detection; the
+            // source says so.
             let source = labels([("source", source.name())]);
             let latency = self.families.detection_latency.get_or_create(&source);
             observe(&latency, episode.trigger.clicked_at, at, episode);
@@ -240,8 +241,8 @@ impl Metrics {
 }
 
 impl Observer for Metrics {
-    fn observe(&self, node: &NodeName, told: NodeEvent<'_>) {
-        match told {
+    fn observe(&self, node: &NodeName, event: NodeEvent<'_>) {
+        match event {
             NodeEvent::Recorded {
                 before,
                 transition,
@@ -249,9 +250,9 @@ impl Observer for Metrics {
                 ..
             } => {
                 self.decided("record");
-                // After a change for people an actor tells anew what its node waits for.
+                // After a transition the actor reports its next wait again.
                 if !transition.is_bookkeeping(before) {
-                    self.picture.lock().waits.remove(node);
+                    self.current.lock().waits.remove(node);
                 }
                 self.recorded(before, transition, at);
             }
@@ -259,27 +260,27 @@ impl Observer for Metrics {
             NodeEvent::Asks { effect, .. } => self.decided(effect.kind().name()),
             NodeEvent::Waits { on, .. } => {
                 self.decided("wait");
-                self.picture.lock().waits.insert(node.clone(), on.kind());
+                self.current.lock().waits.insert(node.clone(), on.kind());
             }
         }
     }
 
-    fn turned(&self, turn: ReconcileOutcome, took: Duration) {
-        let result = labels([("result", families::name_of(turn))]);
+    fn turned(&self, outcome: ReconcileOutcome, duration: Duration) {
+        let result = labels([("result", families::name_of(outcome))]);
         self.families.reconcile.get_or_create(&result).inc();
-        let duration = self.families.reconcile_duration.get_or_create(&result);
-        duration.observe(took.as_secs_f64(), None, None);
+        let histogram = self.families.reconcile_duration.get_or_create(&result);
+        histogram.observe(duration.as_secs_f64(), None, None);
     }
 }
 
-/// Whether a drain that timed out is followed by a shutdown with the pods that are left.
+/// Whether a drain that timed out is followed by a shutdown with pods left.
 fn cuts_pods_off(was: &Episode, is: &Episode) -> bool {
     matches!(was.phase.at_work(), Phase::Draining)
         && matches!(is.phase.at_work(), Phase::ShuttingDown(DrainEnd::TimedOut))
 }
 
-/// An episode ends in these ways alone: what cannot go on is parked and goes on later, and only a relocation that a person
-/// asks for is ever given up.
+/// Failed: a person requested a relocation and no host could take the VM. Everything else is parked and
+/// resumes.
 fn result(ended: EpisodeResult) -> &'static str {
     match ended {
         EpisodeResult::Succeeded => "success",
@@ -288,7 +289,7 @@ fn result(ended: EpisodeResult) -> &'static str {
     }
 }
 
-/// How a phase ended, by what came after it: a phase may fail or be late, though its episode goes on.
+/// The result of a phase, from the record after it: a phase may fail although its episode continues.
 fn result_of_phase(next: Option<&Episode>, ended: Option<EpisodeResult>) -> &'static str {
     let Some(Episode { phase, .. }) = next else {
         return ended.map_or("success", result);
@@ -305,11 +306,11 @@ fn inc<const N: usize>(counters: &Counters, pairs: [(&'static str, &'static str)
     counters.get_or_create(&labels(pairs)).inc();
 }
 
-/// Counts the time between the two, which clocks that differ may turn around: then it is none.
+/// Observes a duration; a negative one, from clocks that differ, counts as 0.
 fn observe(histogram: &Histogram, from: Timestamp, to: Timestamp, episode: &Episode) {
-    let took = to.duration_since(from).as_secs_f64().max(0.0);
+    let duration = to.duration_since(from).as_secs_f64().max(0.0);
     let trace = [("trace_id", episode.id.to_string())];
-    histogram.observe(took, Some(trace), None);
+    histogram.observe(duration, Some(trace), None);
 }
 
 #[cfg(test)]

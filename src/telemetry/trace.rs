@@ -1,20 +1,19 @@
-//! Traces: one per episode, its spans built from the times and the finished phases in the record.
+//! Traces: one per episode. Spans are built from the times and the finished phases in the record.
 //!
-//! Spans are not opened and closed: an open one would die with the process, while an episode outlives many. They are built when
-//! they are over and handed to the exporter. The SDK's tracers would want their ids from a generator that is told through
-//! thread-locals, and its batch thread runs no async client; so [`export`] fills the SDK's own `SpanData` and runs as a task like
-//! any other.
+//! Spans are built when they are complete, because an open span would be lost with the process. The
+//! SDK's tracers are not used: they take ids from a thread-local generator, and the batch thread cannot
+//! run an async client. [`export`] fills the SDK's `SpanData` and runs as a task.
 //!
 //! # Restarts
 //!
-//! A phase's spans are sent when its end is written, the root when the end of the episode is. A process that meets an episode for
-//! the first time sends the spans of all phases that are finished in its record, because it cannot know which of them its
-//! predecessor sent. Trace id and span ids are digests of the episode, so a span that is sent again is the same span: Jaeger
-//! drops identical ones when it is asked, Tempo keeps one of each id.
+//! The spans of a phase are sent when its end is recorded, the root at the end of the episode. A
+//! process that takes over an episode sends the spans of all finished phases in its record, because it
+//! does not know which were sent. All ids are digests of the episode, so backends can recognize
+//! duplicates: Jaeger removes them on request, Tempo keeps one.
 //!
-//! Lost are: what a collector refuses or is too slow to take, which is counted; the spans of single pods and of the cordon that
-//! were not sent when a process died; and the last phase and the root of an episode whose process died right after it had written
-//! the end.
+//! Lost are spans that a collector refuses or takes too slowly (counted), spans of pods and of the
+//! cordon that were not sent before the process died, and the last phase and the root if the process
+//! died right after it recorded the end.
 
 pub mod catalogue;
 pub mod export;
@@ -39,35 +38,35 @@ use pods::TracedDrain;
 use spans::attributes::{VCENTER, is_call_to, text};
 use spans::{EpisodeSpans, Span, SpanEnd};
 
-/// How many spans may wait for the exporter. An episode has about a dozen, and three for each of its pods up to
-/// 200, so this is some hundred episodes that go on while a collector hangs, and about a megabyte.
+/// Capacity of the queue to the exporter, about a megabyte: some hundred episodes of a dozen spans,
+/// plus three for each of up to 200 pods.
 pub const QUEUE: usize = 2048;
 
-/// Turns what actors report into spans, and hands them on without ever waiting.
+/// Builds spans from the events of actors, without waiting.
 #[derive(Debug)]
 pub struct Traces {
     queue: mpsc::Sender<Span>,
     lost: Counter,
-    /// vCenter's name or address.
+    /// The name or address of vCenter.
     vcenter: String,
     open: Mutex<BTreeMap<NodeName, OpenEpisode>>,
 }
 
-/// What this process has sent of a node's open episode.
+/// What was sent of the open episode of a node.
 #[derive(Debug, Default)]
 struct OpenEpisode {
     episode: Option<EpisodeId>,
-    /// The finished phase that was sent last.
-    sent: Option<Stay>,
+    /// The last finished phase that was sent.
+    sent: Option<PhaseKey>,
     drain: Option<TracedDrain>,
 }
 
-/// One stay in a phase: its name and when it began.
-type Stay = (&'static str, Timestamp);
+/// A phase: its name and start.
+type PhaseKey = (&'static str, Timestamp);
 
 impl Traces {
-    /// A listener whose spans go into `queue`. Spans that find it full are counted in `lost`. Those of calls to vCenter say
-    /// that they went to `vcenter`.
+    /// Creates an observer that sends spans to `queue`. Spans that do not fit are counted in `lost`.
+    /// Spans of calls to vCenter have the address `vcenter`.
     pub fn new(queue: mpsc::Sender<Span>, lost: Counter, vcenter: String) -> Self {
         Self {
             queue,
@@ -77,10 +76,10 @@ impl Traces {
         }
     }
 
-    /// Takes what an effect found.
+    /// Adds the result of an eviction round.
     pub fn found(&self, finding: &EffectReport) {
         if let EffectResult::Evictions(round) = &finding.found {
-            let drain = |open: &mut OpenEpisode| Some(open.drain.as_mut()?.take(&finding.node, round));
+            let drain = |open: &mut OpenEpisode| Some(open.drain.as_mut()?.apply(&finding.node, round));
             let spans = self.open().get_mut(&finding.node).and_then(drain);
             self.send(spans.unwrap_or_default());
         }
@@ -90,23 +89,23 @@ impl Traces {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends what is over of the episode and was not sent: all of it, where this process meets the episode for the first time.
+    /// Sends the finished phases that were not sent; all of them if the episode is new to this process.
     fn catch_up(&self, node: &NodeName, episode: &Episode, builder: &EpisodeSpans<'_>) {
         let mut spans = Vec::new();
         let mut all = self.open();
         let open = all.entry(node.clone()).or_default();
         if open.episode.as_ref() != Some(&episode.id) {
-            spans.extend(builder.begun());
+            spans.extend(builder.begin_spans());
             *open = OpenEpisode {
                 episode: Some(episode.id.clone()),
                 ..OpenEpisode::default()
             };
         }
         let finished = &episode.history.finished;
-        let sent = finished.iter().rposition(|it| open.sent == Some(stay(it)));
+        let sent = finished.iter().rposition(|it| open.sent == Some(phase_key(it)));
         let missing = finished.iter().skip(sent.map_or(0, |at| at + 1));
         spans.extend(missing.flat_map(|it| builder.finished(it)));
-        open.sent = finished.last().map(stay).or(open.sent);
+        open.sent = finished.last().map(phase_key).or(open.sent);
         drop(all);
         self.send(spans);
     }
@@ -144,22 +143,22 @@ impl Traces {
         }
     }
 
-    /// Sends the pods of a drain that is over at `end`, unless `next` is still in it.
+    /// Sends the pods of a drain that ended at `end`, unless `next` is still in it.
     fn end_drain(&self, node: &NodeName, next: Option<&Episode>, end: Timestamp) {
         let over = self.open().get_mut(node).and_then(|open| {
             open.drain
-                .take_if(|drain| !next.is_some_and(|next| drain.is_that_of(next)))
+                .take_if(|drain| !next.is_some_and(|next| drain.belongs_to(next)))
         });
         self.send(over.map(|drain| drain.end(node, end)).unwrap_or_default());
     }
 
-    /// A round of evictions begins in `record`.
-    fn drains(&self, node: &NodeName, record: &Record) {
+    /// An eviction round begins.
+    fn drain_started(&self, node: &NodeName, record: &Record) {
         let Some(episode) = record.episode().filter(|it| it.phase == Phase::Draining) else {
             return;
         };
         if let Some(open) = self.open().get_mut(node)
-            && !open.drain.as_ref().is_some_and(|drain| drain.is_that_of(episode))
+            && !open.drain.as_ref().is_some_and(|drain| drain.belongs_to(episode))
         {
             open.drain = Some(TracedDrain::of(episode));
         }
@@ -177,20 +176,20 @@ impl Traces {
     }
 }
 
-fn stay(finished: &FinishedPhase) -> Stay {
+fn phase_key(finished: &FinishedPhase) -> PhaseKey {
     (finished.phase.name(), finished.since)
 }
 
 impl Observer for Traces {
-    fn observe(&self, node: &NodeName, told: NodeEvent<'_>) {
-        let record = match told {
+    fn observe(&self, node: &NodeName, event: NodeEvent<'_>) {
+        let record = match event {
             NodeEvent::Recorded {
                 before,
                 transition,
                 wrote,
                 ..
             } => return self.recorded(node, before, transition, wrote),
-            // An episode of another release is not taken over.
+            // An episode of an unsupported release is not taken over.
             NodeEvent::Waits {
                 on: WaitingOn::OtherRelease { .. },
                 ..
@@ -204,10 +203,10 @@ impl Observer for Traces {
         {
             self.catch_up(node, episode, &builder);
         }
-        if let NodeEvent::Asks { effect, .. } = told
+        if let NodeEvent::Asks { effect, .. } = event
             && effect.kind() == EffectKind::DrainRound
         {
-            self.drains(node, record);
+            self.drain_started(node, record);
         }
     }
 

@@ -1,10 +1,10 @@
-// Keeps an open page up to date: asks for it again when the controller says that something has changed, and lets the
-// ages of its times grow meanwhile. Without it, the page is the same and has to be loaded again.
+// Keeps an open page up to date: reloads its content when the controller reports a change, and updates the ages of
+// times. Without it the page has to be reloaded.
 "use strict";
 (() => {
   const events = document.currentScript.dataset.events;
-  const pause = 1000; // between two looks, however much changes
-  const alone = 15000; // between two looks while nobody tells of changes
+  const pause = 1000; // minimum between two updates
+  const pollPause = 15000; // between two updates without an event stream
   let busy = false;
   let again = false;
 
@@ -16,23 +16,23 @@
     try {
       const answer = await fetch(location.href, { cache: "no-store", signal: AbortSignal.timeout(10000) });
       if (answer.ok) {
-        const drawn = new DOMParser().parseFromString(await answer.text(), "text/html");
-        replace("main", drawn);
-        replace("footer", drawn);
-        live(drawn.getElementById("live").textContent + ", updates itself");
+        const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+        replace("main", fresh);
+        replace("footer", fresh);
+        live(fresh.getElementById("live").textContent + ", updates itself");
       } else {
-        live(answer.status === 404 ? "it is gone; this is how it stood" : "the controller answers " + answer.status);
+        live(answer.status === 404 ? "it does not exist any more; this is the last known state" : "the controller returned status " + answer.status);
       }
     } catch {
-      live("the controller does not answer; this is how it stood");
+      live("the controller does not respond; this is the last known state");
     }
     setTimeout(() => { busy = false; if (again) { again = false; renew(); } }, pause);
   }
 
-  // Whoever has marked some text is reading, and whoever stands on a link stays there.
-  function replace(name, drawn) {
+  // Keeps selected text and the focus.
+  function replace(name, fresh) {
     const old = document.querySelector(name);
-    const next = drawn.querySelector(name);
+    const next = fresh.querySelector(name);
     if (!next || String(getSelection()).trim()) return;
     const focus = old.contains(document.activeElement) ? document.activeElement : null;
     const key = focus && (focus.getAttribute("href") || focus.getAttribute("aria-label"));
@@ -68,8 +68,8 @@
     const source = new EventSource(events);
     source.addEventListener("changed", renew);
     source.onerror = () => {
-      // A browser that was refused does not ask again by itself.
-      if (source.readyState === EventSource.CLOSED) setTimeout(() => { renew(); listen(); }, alone);
+      // After an error response the browser does not reconnect by itself.
+      if (source.readyState === EventSource.CLOSED) setTimeout(() => { renew(); listen(); }, pollPause);
       else live("connection to the controller lost; this is the last known state");
     };
   }

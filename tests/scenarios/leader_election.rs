@@ -757,12 +757,12 @@ fn standby_page_names_the_leader_and_shows_what_it_writes() {
         );
         let (_, html) = ask(&of_b, "text/html").await?;
         ensure!(
-            html.contains("This replica stands by.")
-                && html.contains(" leads; hosts, VMs and steps are on its page."),
+            html.contains("This replica is a standby.")
+                && html.contains(" leads; its page shows hosts, VMs and steps."),
             "{html}"
         );
         let (_, html) = ask(&of_a, "text/html").await?;
-        ensure!(!html.contains("stands by"), "{html}");
+        ensure!(!html.contains("is a standby"), "{html}");
 
         fixture.set_budget("held", 1).await?;
         fixture.wait_phase(&node, "awaitingHost").await?;

@@ -320,14 +320,14 @@ fn health_names_the_disconnected_source_and_haulout_keeps_running() {
                 status == 503 && said.contains("[-]vcenter failed: "),
                 "{status}: {said}"
             );
-            ensure!(said.contains("[+]hub ok\n") && said.ends_with("readyz check failed\n"));
+            ensure!(said.contains("[+]event-loop ok\n") && said.ends_with("readyz check failed\n"));
             for path in ["livez", "healthz"] {
                 let (status, said) = ask(&format!("{health}/{path}"), "*/*").await?;
                 ensure!((status, said.as_str()) == (200, "ok"), "{path}: {status}: {said}");
             }
             let (status, said) = ask(&format!("{health}/livez?verbose"), "*/*").await?;
             ensure!(
-                (status, said.as_str()) == (200, "[+]hub ok\nlivez check passed\n"),
+                (status, said.as_str()) == (200, "[+]event-loop ok\nlivez check passed\n"),
                 "{said}"
             );
             Ok((haulout, health))
@@ -346,7 +346,7 @@ fn health_names_the_disconnected_source_and_haulout_keeps_running() {
             (status, said.as_str())
                 == (
                     200,
-                    "[+]hub ok\n[+]vcenter ok\n[+]kubernetes ok\nreadyz check passed\n"
+                    "[+]event-loop ok\n[+]vcenter ok\n[+]kubernetes ok\nreadyz check passed\n"
                 ),
             "{said}"
         );

@@ -4,7 +4,7 @@ use super::Executor;
 use crate::controller::run_effect::{NotRecorded, Recorded, RunEffect};
 use crate::ids::NodeName;
 use crate::kubernetes::drain;
-use crate::line::line;
+use crate::log_node::log_node;
 use crate::maintenance::backoff::EvictionBackoff;
 use crate::maintenance::clock::Now;
 use crate::maintenance::decide::Transition;
@@ -30,7 +30,7 @@ impl DryRun {
         match drain::look(&executor.traced(), name, &executor.drain).await {
             Ok(round) => {
                 let evicted = round.left.len();
-                line!(info, name, record, "dry run: would evict {evicted} pods");
+                log_node!(info, name, record, "dry run: would evict {evicted} pods");
                 let report = DrainReport {
                     listed_at: now.monotonic,
                     pods_revision,
@@ -76,7 +76,7 @@ impl RunEffect for DryRun {
             | Effect::Relocate { .. }
             | Effect::PowerOn { .. } => {
                 let what = effect.kind().words();
-                line!(info, name, record, "dry run: would {what} at this point");
+                log_node!(info, name, record, "dry run: would {what} at this point");
                 executor
                     .found(name, EffectResult::DryRunEffect(effect.clone()))
                     .await;

@@ -1,4 +1,4 @@
-//! What the page knows: the status of each node and host, and the latest steps of each node's episode.
+//! The state of the page: status of nodes and hosts, and the latest steps of each episode.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,18 +10,18 @@ use crate::maintenance::observed::HostState;
 use crate::status::observer::NodeEvent;
 use crate::status::{HostKind, NodeStatuses, StatusBoard, StatusSpan};
 
-/// How many steps of one episode are kept, the latest: what a person reads, not a log.
+/// Steps kept per episode, the latest ones.
 const STEPS: usize = 40;
 
-/// How many changes of one host's state are kept.
+/// State changes kept per host.
 const HOST_CHANGES: usize = 16;
 
-/// Everything that is known.
+/// The state of the page.
 #[derive(Debug)]
 pub(super) struct PageState {
-    /// Why vCenter connection lost.
+    /// Why vCenter is not synced.
     pub(super) vcenter: Option<String>,
-    /// Why Kubernetes connection lost.
+    /// Why Kubernetes is not synced.
     pub(super) kubernetes: Option<String>,
     pub(super) leadership: PageLeadership,
     pub(super) board: StatusBoard,
@@ -29,12 +29,12 @@ pub(super) struct PageState {
     pub(super) hosts: BTreeMap<HostRef, HostEntry>,
 }
 
-/// What is known of one host.
+/// A host.
 #[derive(Debug)]
 pub(super) struct HostEntry {
     pub(super) name: String,
     pub(super) state: HostState,
-    /// Its states, each with the time from which it was seen.
+    /// Its states, each with the time when it was first seen.
     pub(super) past: VecDeque<(Timestamp, HostKind)>,
 }
 
@@ -52,27 +52,27 @@ impl Default for PageState {
     }
 }
 
-/// Whether `place` had to be changed to hold `value`.
-pub(super) fn set<T: PartialEq>(place: &mut T, value: T) -> bool {
-    let is_changed = *place != value;
-    *place = value;
+/// Stores `value`; returns whether it differs.
+pub(super) fn set<T: PartialEq>(target: &mut T, value: T) -> bool {
+    let is_changed = *target != value;
+    *target = value;
     is_changed
 }
 
 impl PageState {
-    /// Whether this replica acts, and so follows vCenter.
+    /// Whether this replica leads, and so follows vCenter.
     pub(super) fn leads(&self) -> bool {
         self.leadership == PageLeadership::Leads
     }
 
-    /// Takes how nodes stand; gives whether that shows.
+    /// Updates the status of nodes; returns whether the page changes.
     pub(super) fn show(&mut self, statuses: &NodeStatuses, now: Timestamp) -> bool {
         let is_changed = self.board.show(statuses, now);
         self.steps.retain(|name, _| self.board.nodes.contains_key(name));
         is_changed
     }
 
-    /// Takes the state of all hosts that are to be shown; gives whether that shows.
+    /// Sets the hosts to show; returns whether the page changes.
     pub(super) fn show_hosts(
         &mut self,
         hosts: BTreeMap<HostRef, (String, HostState)>,
@@ -94,7 +94,7 @@ impl PageState {
         self.show_changes(hosts, now) || is_changed
     }
 
-    /// Takes the state of some hosts; those that are not to be shown are passed over. Gives whether that shows.
+    /// Updates some hosts, ignoring those that are not shown; returns whether the page changes.
     pub(super) fn show_changes(
         &mut self,
         hosts: BTreeMap<HostRef, (String, HostState)>,
@@ -118,9 +118,9 @@ impl PageState {
         is_changed
     }
 
-    /// Takes what an actor tells of its node; gives whether that shows.
-    pub(super) fn told(&mut self, node: &NodeName, told: NodeEvent<'_>, now: Timestamp) -> bool {
-        match told {
+    /// Applies an event of an actor; returns whether the page changes.
+    pub(super) fn event(&mut self, node: &NodeName, event: NodeEvent<'_>, now: Timestamp) -> bool {
+        match event {
             NodeEvent::Recorded {
                 before,
                 transition,
@@ -153,13 +153,13 @@ impl PageState {
         }
     }
 
-    /// The steps of the episode `id`, the newest first.
+    /// The steps of the episode `id`, newest first.
     pub(super) fn steps(&self, node: &NodeName, id: &EpisodeId) -> Vec<EpisodeStep> {
         let steps = self.steps.get(node).filter(|(of, _)| of == id);
         steps.map_or_else(Vec::new, |(_, steps)| steps.iter().rev().cloned().collect())
     }
 
-    /// Notes a step of the latest episode, where there is one.
+    /// Adds a step to the latest episode, if any.
     fn step(&mut self, node: &NodeName, at: Timestamp, text: String) -> bool {
         let Some(latest) = self.board.nodes.get(node).and_then(|entry| entry.latest.as_ref()) else {
             return false;
@@ -182,7 +182,6 @@ impl PageState {
 }
 
 impl HostEntry {
-    /// Its states over time.
     pub(super) fn spans(&self) -> impl Iterator<Item = StatusSpan<HostKind>> {
         let ends = self.past.iter().skip(1).map(|(at, _)| Some(*at)).chain([None]);
         let spans = self.past.iter().zip(ends);

@@ -1,4 +1,4 @@
-//! The pages: each is a template in `templates/status/`, which escapes all that it shows.
+//! HTML pages, from templates in `templates/status/`, which escape all values.
 
 use askama::Template;
 use jiff::Timestamp;
@@ -8,17 +8,16 @@ use super::view::{EpisodePage, Frame, NodePage, Overview, PageLeadership, ShownS
 use super::words;
 use crate::status::{HostKind, PhaseKind};
 
-/// The looks of all pages.
 pub(super) const STYLE: &str = include_str!("../../../templates/status/style.css");
 
-/// What makes pages update themselves.
+/// The script that updates open pages.
 pub(super) const SCRIPT: &str = include_str!("../../../templates/status/script.js");
 
 #[derive(Template)]
 #[template(path = "status/overview.html")]
 struct OverviewHtml<'a> {
     frame: &'a Frame,
-    /// The way from this page to the overview; relative, so that a proxy may put the pages below any path.
+    /// Relative path to the overview, so that a proxy may serve the pages below any path.
     root: &'static str,
     json: &'static str,
     page: &'a Overview,
@@ -52,20 +51,18 @@ struct MissingHtml<'a> {
     what: &'a str,
 }
 
-/// The overview.
 pub(super) fn overview(page: &Overview) -> Result<String, askama::Error> {
     let html = OverviewHtml {
         frame: &page.frame,
         root: "./",
         json: "api/v1/overview",
         page,
-        picture: timeline_picture::draw(&page.timeline),
+        picture: timeline_picture::layout(&page.timeline),
         period: timeline_picture::length(&page.timeline),
     };
     html.render()
 }
 
-/// One node's page.
 pub(super) fn node(page: &NodePage) -> Result<String, askama::Error> {
     let html = NodeHtml {
         frame: &page.frame,
@@ -76,25 +73,23 @@ pub(super) fn node(page: &NodePage) -> Result<String, askama::Error> {
     html.render()
 }
 
-/// One episode's page.
 pub(super) fn episode(page: &EpisodePage) -> Result<String, askama::Error> {
     let html = EpisodeHtml {
         frame: &page.frame,
         root: "../",
         json: format!("api/v1/episodes/{}", segment(&page.row.id)),
         page,
-        picture: timeline_picture::draw(&page.timeline),
+        picture: timeline_picture::layout(&page.timeline),
         period: timeline_picture::length(&page.timeline),
     };
     html.render()
 }
 
-/// The page for what nobody knows.
 pub(super) fn missing(what: &str) -> Result<String, askama::Error> {
     MissingHtml { what }.render()
 }
 
-/// A name as one segment of a path: a slash or a dot-dot in it must not lead elsewhere.
+/// Escapes a name as one path segment, slashes and dots included.
 fn segment(name: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'~');
     let is_dots = matches!(name, "." | "..");
@@ -107,7 +102,7 @@ fn segment(name: &str) -> String {
         .collect()
 }
 
-/// A moment, as the templates write it.
+/// A time for the templates.
 struct ShownTime {
     machine: String,
     hour: String,
@@ -124,7 +119,7 @@ impl ShownTime {
     }
 }
 
-/// How long a phase of `page` took, or has taken so far.
+/// The duration of a phase of `page` so far.
 fn took(span: &TimelineSpan, page: &EpisodePage) -> String {
     let until = span.to.or(page.row.ended_at).unwrap_or(page.frame.now);
     words::length(until.duration_since(span.from))

@@ -1,4 +1,4 @@
-//! Answers with the pages: to GET alone, with headers that let a browser load nothing and nobody but us.
+//! HTTP handlers of the status page: GET only, with headers that restrict what a browser loads.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -20,35 +20,32 @@ use tracing::warn;
 use super::{StatusPage, pages};
 use crate::ids::NodeName;
 
-/// How many pages are told of changes at once: a hundred, and room for those that are being closed. Any other is told to
-/// ask by itself.
-pub(super) const LISTENERS: usize = 128;
+/// Concurrent event streams: a hundred, and some that are closing. Further pages poll.
+pub(super) const MAX_STREAMS: usize = 128;
 
-/// How long changes are gathered before they are told. A drain changes with each pod, and nobody reads faster.
-const GATHER: Duration = Duration::from_secs(1);
+/// Minimum interval of change events: a drain changes with each pod.
+const CHANGE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often a page is told something although nothing has changed: within the minute after which proxies give up on a
-/// silent answer.
-const SIGN_OF_LIFE: Duration = Duration::from_secs(20);
+/// Interval of keep-alive messages: proxies close a silent stream after a minute.
+const KEEP_ALIVE: Duration = Duration::from_secs(20);
 
-/// How long one page is told of changes; it then asks again by itself. So nobody keeps a place whose network has gone.
-pub(super) const LISTENING_MAX: Duration = Duration::from_secs(900);
+/// Lifetime of an event stream, so that dead clients free their slot. The page then reconnects.
+pub(super) const STREAM_LIFETIME: Duration = Duration::from_secs(900);
 
-/// When a page that is told nothing more asks again.
-const ASK_AGAIN: Duration = Duration::from_secs(3);
+/// Reconnect delay of a page.
+const RECONNECT_DELAY: Duration = Duration::from_secs(3);
 
-/// How many answers are rendered at once. Rendering a large fleet takes a processor for some milliseconds, and the
-/// program has few.
+/// Concurrent renders: a large fleet takes some milliseconds of CPU.
 pub(super) const RENDERS: usize = 1;
 
-/// How long a request waits for its turn to be rendered. A reader who waits longer reloads the page anyway.
-const RENDER_WAIT: Duration = Duration::from_secs(5);
+/// How long a request waits for rendering.
+const RENDER_TIMEOUT: Duration = Duration::from_secs(5);
 
 const HTML: &str = "text/html; charset=utf-8";
 const JSON: &str = "application/json";
 
-/// What goes with every answer. The pages hold names that others have chosen: were one of them ever not escaped, a
-/// browser still would not run it.
+/// Headers of every response. Pages contain names from outside: if one were not escaped, the browser
+/// still would not run it.
 const HEADERS: [(HeaderName, &str); 7] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -72,19 +69,19 @@ const HEADERS: [(HeaderName, &str); 7] = [
 #[derive(Clone)]
 struct Served {
     status: Arc<StatusPage>,
-    listeners: Arc<Semaphore>,
+    streams: Arc<Semaphore>,
 }
 
-/// All that is served.
+/// The routes.
 pub(super) fn router(status: Arc<StatusPage>) -> Router {
     router_with(status, Arc::new(Semaphore::new(RENDERS)))
 }
 
-/// The same, with as many renders at once as `renders` has permits.
+/// The routes, with `renders` as limit of concurrent renders.
 pub(super) fn router_with(status: Arc<StatusPage>, renders: Arc<Semaphore>) -> Router {
     let served = Served {
         status,
-        listeners: Arc::new(Semaphore::new(LISTENERS)),
+        streams: Arc::new(Semaphore::new(MAX_STREAMS)),
     };
     let rendered = Router::new()
         .route("/", get(overview))
@@ -109,22 +106,22 @@ pub(super) fn router_with(status: Arc<StatusPage>, renders: Arc<Semaphore>) -> R
         .layer(from_fn(guard))
 }
 
-/// Bounds how many answers are rendered at once.
+/// Limits concurrent renders.
 async fn render_in_turn(State(renders): State<Arc<Semaphore>>, request: Request, next: Next) -> Response {
-    let Ok(Ok(_permit)) = tokio::time::timeout(RENDER_WAIT, renders.acquire()).await else {
-        let refusal = "many requests are being answered; ask again later\n";
+    let Ok(Ok(_permit)) = tokio::time::timeout(RENDER_TIMEOUT, renders.acquire()).await else {
+        let refusal = "too many requests; try again later\n";
         let wait = [(header::RETRY_AFTER, "5")];
         return (StatusCode::SERVICE_UNAVAILABLE, wait, refusal).into_response();
     };
     next.run(request).await
 }
 
-/// Refuses all but GET, and puts the headers on every answer, also on those that refuse.
+/// Rejects all methods but GET, and adds the headers to every response.
 async fn guard(request: Request, next: Next) -> Response {
     let mut answer = if request.method() == Method::GET {
         next.run(request).await
     } else {
-        let refusal = "this page is only read: GET is all it answers to\n";
+        let refusal = "this page is read-only: use GET\n";
         (StatusCode::METHOD_NOT_ALLOWED, [(header::ALLOW, "GET")], refusal).into_response()
     };
     for (name, value) in HEADERS {
@@ -169,50 +166,50 @@ async fn episode_json(State(served): State<Served>, Path(id): Path<String>) -> R
     }
 }
 
-/// Tells of changes: that there is one, not which, so that however many listen, nothing is kept for any of them.
+/// Sends an event for each change, without content, so that a listener needs no buffer.
 async fn events(State(served): State<Served>) -> Response {
-    let Ok(place) = Arc::clone(&served.listeners).try_acquire_owned() else {
-        let refusal = format!("{LISTENERS} pages listen already; this one has to ask by itself\n");
+    let Ok(permit) = Arc::clone(&served.streams).try_acquire_owned() else {
+        let refusal = format!("{MAX_STREAMS} event streams are open already; poll instead\n");
         let wait = [(header::RETRY_AFTER, "60")];
         return (StatusCode::SERVICE_UNAVAILABLE, wait, refusal).into_response();
     };
-    let listener = PageListener {
+    let stream = EventStream {
         changes: served.status.changes.subscribe(),
-        until: Instant::now() + LISTENING_MAX,
-        told: None,
-        _place: place,
+        until: Instant::now() + STREAM_LIFETIME,
+        last_event: None,
+        _permit: permit,
     };
-    let told = stream::unfold(listener, |mut listener| async move {
-        let event = listener.next().await?;
-        Some((Ok::<_, Infallible>(event), listener))
+    let events = stream::unfold(stream, |mut stream| async move {
+        let event = stream.next().await?;
+        Some((Ok::<_, Infallible>(event), stream))
     });
-    let alive = KeepAlive::new().interval(SIGN_OF_LIFE);
-    Sse::new(told).keep_alive(alive).into_response()
+    let alive = KeepAlive::new().interval(KEEP_ALIVE);
+    Sse::new(events).keep_alive(alive).into_response()
 }
 
-/// One page that is told of changes.
-struct PageListener {
+/// The event stream of a page.
+struct EventStream {
     changes: watch::Receiver<u64>,
     until: Instant,
-    /// When it was told something last.
-    told: Option<Instant>,
-    _place: OwnedSemaphorePermit,
+    /// Time of the last event.
+    last_event: Option<Instant>,
+    _permit: OwnedSemaphorePermit,
 }
 
-impl PageListener {
-    /// The next event; `None` when it has listened for long enough.
+impl EventStream {
+    /// The next event; `None` at the end of its lifetime.
     async fn next(&mut self) -> Option<Event> {
-        let event = match self.told {
-            // It may have been drawn before the latest change, so it is told where things stand.
-            None => Event::default().retry(ASK_AGAIN),
-            Some(told) => {
+        let event = match self.last_event {
+            // The page may be older than the latest change, so the first event is sent at once.
+            None => Event::default().retry(RECONNECT_DELAY),
+            Some(last_event) => {
                 let changed = tokio::time::timeout_at(self.until, self.changes.changed());
                 changed.await.ok()?.ok()?;
-                tokio::time::sleep_until(told + GATHER).await;
+                tokio::time::sleep_until(last_event + CHANGE_INTERVAL).await;
                 Event::default()
             }
         };
-        self.told = Some(Instant::now());
+        self.last_event = Some(Instant::now());
         let revision = *self.changes.borrow_and_update();
         Some(event.event("changed").data(revision.to_string()))
     }

@@ -29,11 +29,11 @@ fn clock() -> Timestamp {
 }
 
 fn status() -> Arc<StatusPage> {
-    let about = About {
+    let settings = PageSettings {
         is_dry_run: false,
         links: Links::default(),
     };
-    let status = StatusPage::new(about, None, clock);
+    let status = StatusPage::new(settings, None, clock);
     status.vcenter(Ok(()));
     status.kubernetes(Ok(()));
     Arc::new(status)
@@ -253,13 +253,13 @@ async fn banners_say_what_the_reader_has_to_know_first() {
         "a standby has no session"
     );
     let (_, _, html) = ask(&status, Method::GET, "/").await;
-    assert!(html.contains("They are on the page of the leader"), "{html}");
+    assert!(html.contains("See the page of the leader"), "{html}");
     assert!(!html.contains("hosts leaving"), "{html}");
-    let about = About {
+    let settings = PageSettings {
         is_dry_run: true,
         links: Links::default(),
     };
-    let dry = Arc::new(StatusPage::new(about, None, clock));
+    let dry = Arc::new(StatusPage::new(settings, None, clock));
     let (_, _, html) = ask(&dry, Method::GET, "/").await;
     assert!(html.contains("Dry run."));
     assert!(html.contains("vCenter has not synced yet"));
@@ -272,8 +272,8 @@ async fn a_listener_is_told_of_each_change_and_of_many_at_once_only_once() {
     let request = Request::get("/events").body(Body::empty()).unwrap();
     let answer = router.oneshot(request).await.unwrap();
     assert_eq!(answer.headers()[header::CONTENT_TYPE], "text/event-stream");
-    let mut told = pin!(answer.into_body().into_data_stream());
-    let mut next = async || String::from_utf8(told.next().await.unwrap().unwrap().to_vec()).unwrap();
+    let mut last_event = pin!(answer.into_body().into_data_stream());
+    let mut next = async || String::from_utf8(last_event.next().await.unwrap().unwrap().to_vec()).unwrap();
     assert!(next().await.contains("event: changed"));
     show(&status, "gpu1");
     status.vcenter(Err("gone".to_owned()));
@@ -291,7 +291,7 @@ async fn only_so_many_listen() {
     let status = status();
     let router = serve::router(Arc::clone(&status));
     let mut listening = Vec::new();
-    for _ in 0..serve::LISTENERS {
+    for _ in 0..serve::MAX_STREAMS {
         let request = Request::get("/events").body(Body::empty()).unwrap();
         let answer = router.clone().oneshot(request).await.unwrap();
         assert_eq!(answer.status(), StatusCode::OK);
@@ -428,13 +428,13 @@ fn record_change(
         ended,
         fulfilled: None,
     };
-    let told = NodeEvent::Recorded {
+    let last_event = NodeEvent::Recorded {
         node: None,
         before,
         transition: &transition,
         wrote: (at(seconds), at(seconds)),
     };
-    status.observe(name, told);
+    status.observe(name, last_event);
 }
 
 #[test]
@@ -461,7 +461,7 @@ fn the_queue_is_listed_in_its_order_with_those_ahead() {
     let places: Vec<_> = overview
         .queue
         .iter()
-        .map(|row| (row.place, row.node.as_str()))
+        .map(|row| (row.position, row.node.as_str()))
         .collect();
     assert_eq!(places, [(1, "gpu2"), (2, "gpu1")]);
     assert_eq!(overview.queue[0].ahead, ["gpu9"]);
@@ -519,7 +519,7 @@ fn a_span_lies_where_its_times_say() {
             ],
         }],
     };
-    let picture = timeline_picture::draw(&timeline);
+    let picture = timeline_picture::layout(&timeline);
     let bars: Vec<_> = picture.rows[0]
         .bars
         .iter()
@@ -549,7 +549,7 @@ fn the_axis_has_a_few_round_hours_however_long_the_timeline_is() {
             to: at(seconds),
             rows: Vec::new(),
         };
-        let marks = timeline_picture::draw(&timeline).marks;
+        let marks = timeline_picture::layout(&timeline).marks;
         assert!(marks.len() <= 5, "{seconds}: {marks:?}");
         assert!(seconds < 2 || !marks.is_empty(), "{seconds}");
     }

@@ -1,50 +1,49 @@
-//! Where each span of a timeline lies in its picture. Across, all is in percent, so that one picture fits a phone and a
-//! desk; down, it is in pixels, so that its words stay as large as those around it.
+//! The layout of a timeline. Horizontal positions are in percent, so that it fits any screen; vertical
+//! ones in pixels, so that text keeps its size.
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::view::{ShownState, Timeline, TimelineSpan};
 use super::words;
 
-/// The height of a row: its name, its bar, and the space between.
+/// Height of a row: name, bar and gap.
 const ROW: usize = 44;
 
-/// Where in a row its name stands, its bar begins, and how high that is.
+/// Vertical position of the name, and of the bar.
 const NAME: usize = 14;
 const BAR: usize = 20;
-/// The height of a bar, which its hatching needs to be seen.
+/// Height of a bar; the hatching needs it.
 pub(super) const BAR_HEIGHT: usize = 16;
 
-/// The height of the axis below the rows.
+/// Height of the axis.
 const AXIS: usize = 24;
 
-/// The least width of a span, in percent: a short one is to be seen as well.
+/// Minimum width of a span, in percent.
 const WIDTH_MIN: f64 = 0.5;
 
-/// The most marks on the axis: the hours of five stand side by side on a phone.
+/// Maximum number of marks on the axis; five fit on a phone.
 const MARKS: i64 = 5;
 
-/// How far apart marks may be, in seconds.
+/// Distances between marks, in seconds.
 const STEPS: [i64; 19] = [
     1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 604_800,
 ];
 
-/// The most characters of a name that are drawn; all of it is in the tables.
+/// Maximum length of a name; the tables have the full name.
 const NAME_CHARS: usize = 48;
 
-/// A picture, ready to be written as SVG.
+/// A timeline, laid out for SVG.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct TimelinePicture {
     pub(super) height: usize,
-    /// Where the rows end.
+    /// The end of the rows.
     pub(super) floor: usize,
     pub(super) rows: Vec<PictureRow>,
     pub(super) marks: Vec<PictureMark>,
-    /// The states that are in it.
+    /// The states in the picture.
     pub(super) legend: Vec<ShownState>,
 }
 
-/// One row.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct PictureRow {
     pub(super) name: String,
@@ -53,29 +52,27 @@ pub(super) struct PictureRow {
     pub(super) bars: Vec<PictureBar>,
 }
 
-/// One span.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct PictureBar {
     pub(super) state: ShownState,
     /// In percent, as `width`.
     pub(super) x: String,
     pub(super) width: String,
-    /// What is said of it to whoever points at it.
+    /// The tooltip.
     pub(super) title: String,
 }
 
-/// One mark of the axis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PictureMark {
     /// In percent.
     pub(super) x: String,
     pub(super) text: String,
-    /// Which end of its text stands there: those at the rims lean inward.
+    /// The `text-anchor`: marks near the edges are aligned inward.
     pub(super) anchor: &'static str,
 }
 
-/// Draws `timeline`.
-pub(super) fn draw(timeline: &Timeline) -> TimelinePicture {
+/// Lays out `timeline`.
+pub(super) fn layout(timeline: &Timeline) -> TimelinePicture {
     let mut legend: Vec<ShownState> = Vec::new();
     let mut rows = Vec::new();
     for (index, row) in timeline.rows.iter().enumerate() {
@@ -108,7 +105,7 @@ fn short(name: &str) -> String {
     name.chars().take(NAME_CHARS).chain(['\u{2026}']).collect()
 }
 
-/// The part of a span that lies in the picture, if any does.
+/// The visible part of a span, if any.
 fn bar(span: &TimelineSpan, timeline: &Timeline) -> Option<PictureBar> {
     let to = span.to.unwrap_or(timeline.to);
     if to < timeline.from || span.from > timeline.to {
@@ -130,7 +127,7 @@ fn bar(span: &TimelineSpan, timeline: &Timeline) -> Option<PictureBar> {
     })
 }
 
-/// How far along the picture a moment is, in percent.
+/// The position of a time, in percent.
 fn share(at: Timestamp, timeline: &Timeline) -> f64 {
     let all = timeline.to.duration_since(timeline.from).as_secs_f64();
     let past = at.duration_since(timeline.from).as_secs_f64();
@@ -144,7 +141,7 @@ fn percent(share: f64) -> String {
     format!("{share:.2}%")
 }
 
-/// Marks at round hours, as many as there is room for.
+/// Marks at round times.
 fn marks(from: Timestamp, to: Timestamp) -> Vec<PictureMark> {
     let length = to.duration_since(from).as_secs().max(1);
     let fits = |step: &&i64| length / **step < MARKS;
@@ -177,7 +174,7 @@ fn marks(from: Timestamp, to: Timestamp) -> Vec<PictureMark> {
         .collect()
 }
 
-/// How long a timeline is, in words.
+/// The length of a timeline as text.
 pub(super) fn length(timeline: &Timeline) -> String {
     words::length(
         timeline

@@ -1,7 +1,7 @@
-//! What the pages show, as plain data: made of what is known, serialised as it is for `/api/v1`, and drawn by the templates.
+//! The content of the pages as plain data, for the templates and for `/api/v1`.
 //!
-//! Every list has a bound, and what is left out is counted: a page of thousands of nodes is read by nobody, and a hundred
-//! open ones must not cost the controller its memory.
+//! Every list is limited, and the omitted rows are counted, because large pages are not readable and
+//! would cost the controller memory.
 
 mod episode;
 mod node;
@@ -25,23 +25,24 @@ pub use state::ShownState;
 pub struct Frame {
     pub now: Timestamp,
     pub version: &'static str,
-    /// Everything is decided, and nothing done.
     pub dry_run: bool,
-    /// Why vCenter connection lost, if it is not: all that is shown of it is old then.
-    pub vcenter_silent: Option<String>,
-    /// Why Kubernetes connection lost, if it is not.
-    pub kubernetes_silent: Option<String>,
+    /// Why vCenter is not synced; its data is outdated then.
+    #[serde(rename = "vcenterSilent")]
+    pub vcenter_error: Option<String>,
+    /// Why Kubernetes is not synced.
+    #[serde(rename = "kubernetesSilent")]
+    pub kubernetes_error: Option<String>,
     pub leadership: PageLeadership,
 }
 
-/// Which of several replicas acts.
+/// The role of this replica.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase", tag = "role")]
 pub enum PageLeadership {
     Leads,
-    /// Another one; this one looks on.
+    /// Another replica leads.
     StandsBy {
-        /// Who leads, where that is known.
+        /// The leader, if known.
         leader: Option<String>,
     },
 }
@@ -52,17 +53,17 @@ pub struct Overview {
     #[serde(flatten)]
     pub frame: Frame,
     pub figures: OverviewFigures,
-    /// The hosts of the clusters that carry nodes of ours; those that are not in service first.
+    /// The hosts of the clusters with our nodes, those out of service first.
     pub hosts: Vec<HostRow>,
     pub more_hosts: usize,
-    /// The nodes; those that are not at rest first.
+    /// The nodes, those in an episode first.
     pub nodes: Vec<NodeRow>,
     pub more_nodes: usize,
-    /// Those that wait their turn, in its order.
+    /// Queued nodes in order.
     pub queue: Vec<QueueRow>,
-    /// What nodes and hosts went through of late.
+    /// Recent phases and states of nodes and hosts.
     pub timeline: Timeline,
-    /// The latest episodes, those in progress first.
+    /// The latest episodes, active ones first.
     pub episodes: Vec<EpisodeRow>,
 }
 
@@ -70,12 +71,11 @@ pub struct Overview {
 #[serde(rename_all = "camelCase")]
 pub struct OverviewFigures {
     pub nodes: usize,
-    /// Those with an episode that is not queued.
+    /// Nodes with an episode that is not queued.
     pub in_episode: usize,
     pub queued: usize,
-    /// Those that wait for a person or a change.
     pub parked: usize,
-    /// Hosts that are on their way into maintenance, or in it.
+    /// Hosts that enter maintenance, or are in it.
     pub hosts_leaving: usize,
 }
 
@@ -85,11 +85,11 @@ pub struct HostRow {
     pub name: String,
     pub state: ShownState,
     pub words: &'static str,
-    /// Who clicked, where vCenter tells.
+    /// The user of the maintenance task, if known.
     pub by: Option<String>,
-    /// When its task was queued, on vCenter's clock.
+    /// Queue time of the task, on vCenter's clock.
     pub since: Option<Timestamp>,
-    /// The nodes whose VMs stand on it.
+    /// The nodes whose VMs are on the host.
     pub nodes: Vec<String>,
 }
 
@@ -110,17 +110,18 @@ pub struct NodeRow {
 pub struct Waits {
     pub reason: String,
     pub message: String,
-    /// Since when, as far as this process has seen.
+    /// As far as this process knows.
     pub since: Option<Timestamp>,
 }
 
-/// One node that waits its turn.
+/// A queued node.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct QueueRow {
-    pub place: usize,
+    #[serde(rename = "place")]
+    pub position: usize,
     pub node: String,
-    /// When it was clicked or asked for: the queue's order.
+    /// The time of the task or request, which decides the order.
     pub asked_at: Timestamp,
     pub limit: Option<String>,
     pub ahead: Vec<String>,
@@ -134,7 +135,7 @@ pub struct EpisodeRow {
     pub host: Option<String>,
     pub started_at: Option<Timestamp>,
     pub ended_at: Option<Timestamp>,
-    /// Where it stands, or how it ended.
+    /// The phase, or the result.
     pub result: String,
 }
 
@@ -146,9 +147,9 @@ pub struct NodePage {
     #[serde(flatten)]
     pub row: NodeRow,
     pub facts: Vec<LabelledFact>,
-    /// The pods that are still to go; `None` while no drain has listed them.
+    /// The remaining pods; `None` before a drain lists them.
     pub pods: Option<PodRows>,
-    /// What was done and waited for in the latest episode, as far as this process has seen; the newest first.
+    /// Steps of the latest episode in this process, newest first.
     pub steps: Vec<EpisodeStep>,
     pub episodes: Vec<EpisodeRow>,
 }
@@ -163,7 +164,7 @@ pub struct LabelledFact {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodRows {
-    /// Those that are listed, the ones that are held back first.
+    /// The listed pods, blocked ones first.
     pub left: Vec<PodRow>,
     pub more: usize,
 }
@@ -191,16 +192,16 @@ pub struct EpisodePage {
     pub row: EpisodeRow,
     pub is_running: bool,
     pub trace_id: String,
-    /// The address of its trace, where the configuration tells how.
+    /// The link to the trace, if configured.
     pub trace_url: Option<String>,
     pub facts: Vec<LabelledFact>,
     pub waits_for: Option<Waits>,
     pub phases: Vec<TimelineSpan>,
-    /// Its phases, and what was waited for, over time.
+    /// Phases and waits over time.
     pub timeline: Timeline,
-    /// The pods that are still to go; `None` while no drain has listed them.
+    /// The remaining pods; `None` before a drain lists them.
     pub pods: Option<PodRows>,
-    /// What was done and waited for, as far as this process has seen; the newest first.
+    /// Steps in this process, newest first.
     pub steps: Vec<EpisodeStep>,
 }
 
@@ -216,7 +217,7 @@ pub struct Timeline {
 #[serde(rename_all = "camelCase")]
 pub struct TimelineRow {
     pub name: String,
-    /// In order, and never two at once.
+    /// In order, without overlaps.
     pub spans: Vec<TimelineSpan>,
 }
 
@@ -226,7 +227,7 @@ pub struct TimelineSpan {
     pub state: ShownState,
     pub label: String,
     pub from: Timestamp,
-    /// When it ended; `None` while it lasts.
+    /// `None` if it has not ended.
     pub to: Option<Timestamp>,
 }
 

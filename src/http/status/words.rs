@@ -1,8 +1,8 @@
-//! Times as people read them: at which hour, in which zone, how long ago and for how long.
+//! Times and durations as text.
 
 use jiff::{SignedDuration, Timestamp};
 
-/// The hour in UTC, with the day where it is not that of `now`.
+/// The time in UTC, with the date if it is not today.
 pub(super) fn hour(at: Timestamp, now: Timestamp) -> String {
     let day = |at: Timestamp| at.strftime("%Y-%m-%d").to_string();
     if day(at) == day(now) {
@@ -12,7 +12,7 @@ pub(super) fn hour(at: Timestamp, now: Timestamp) -> String {
     }
 }
 
-/// How long before `now`.
+/// The time before `now`.
 pub(super) fn ago(at: Timestamp, now: Timestamp) -> String {
     let past = now.duration_since(at);
     if past < SignedDuration::from_secs(1) {
@@ -22,7 +22,7 @@ pub(super) fn ago(at: Timestamp, now: Timestamp) -> String {
     format!("{} ago", length(past))
 }
 
-/// How long, in the two largest units.
+/// A duration in its two largest units.
 pub(super) fn length(length: SignedDuration) -> String {
     let seconds = length.as_secs().max(0);
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);

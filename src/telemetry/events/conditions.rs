@@ -1,4 +1,4 @@
-//! The conditions of KEP-5683 that a phase shows on its Node: a pure function of the record.
+//! The conditions of KEP-5683 for a phase: a pure function of the record.
 
 use jiff::Timestamp;
 
@@ -15,11 +15,11 @@ const KINDS: [&str; 4] = [
     "MaintenanceInProgress",
 ];
 
-/// The conditions that `told` changes. Within an episode only what differs from before is written; its end removes all
-/// four, so that a write that was lost on the way leaves nothing behind.
+/// The condition changes for `event`. Within an episode only differences are written; its end removes
+/// all four conditions, which also corrects a lost write.
 pub(super) fn changed(
     node: &NodeName,
-    told: NodeEvent<'_>,
+    event: NodeEvent<'_>,
     links: &Links,
     now: Timestamp,
 ) -> Option<Conditions> {
@@ -28,7 +28,7 @@ pub(super) fn changed(
         before,
         transition,
         ..
-    } = told
+    } = event
     else {
         return None;
     };
@@ -72,8 +72,8 @@ fn state(kind: &str, is_true: bool, episode: &Episode, links: &Links) -> Conditi
     }
 }
 
-/// The four in the order of [`KINDS`]; `None` is absent. Once there, a condition turns False but is not removed before
-/// the end, so that who watches sees it turn.
+/// The conditions in the order of [`KINDS`]; `None` is absent. A condition becomes False before it is
+/// removed at the end, so that watchers see the change.
 fn states(record: &Record) -> [Option<bool>; 4] {
     let Some(episode) = record.episode() else {
         return [None; 4];

@@ -1,4 +1,4 @@
-//! When each Event is written, for the reference.
+//! When each Event is written, for the reference documentation.
 
 use super::Reason;
 

@@ -1,4 +1,4 @@
-//! Where the time of an episode went, in the four parts that people ask for.
+//! The duration of an episode in four parts.
 
 use std::fmt;
 
@@ -10,15 +10,15 @@ use crate::status::PhaseKind;
 /// The time spent so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Parts {
-    /// All of it was seen by this process; otherwise the parts would not make up the whole.
-    is_whole: bool,
+    /// This process saw the whole episode; otherwise the parts would not add up.
+    is_complete: bool,
     queue: SignedDuration,
     drain: SignedDuration,
     host: SignedDuration,
     boot: SignedDuration,
 }
 
-/// How long something took, as people write it: `0.4s`, `42s`, `18m48s`, `3h15m`.
+/// A duration as text: `0.4s`, `42s`, `18m48s`, `3h15m`.
 #[derive(Clone, Copy)]
 pub(super) struct Took(pub(super) SignedDuration);
 
@@ -27,7 +27,7 @@ impl Parts {
     pub(super) fn add(&mut self, before: &Record, at: Timestamp) {
         let Some(episode) = before.episode() else {
             *self = Self {
-                is_whole: matches!(before, Record::InService),
+                is_complete: matches!(before, Record::InService),
                 ..Self::default()
             };
             return;
@@ -43,7 +43,7 @@ impl Parts {
         } else if kind.is_coming_back() {
             &mut self.boot
         } else {
-            // How long it was kept drained was its person's wish.
+            // A person decided how long it stays drained.
             return;
         };
         *part = part.saturating_add(spent);
@@ -60,12 +60,12 @@ impl fmt::Display for Parts {
         ];
         let spent = parts
             .iter()
-            .filter(|(_, span)| self.is_whole && *span > SignedDuration::ZERO);
+            .filter(|(_, span)| self.is_complete && *span > SignedDuration::ZERO);
         for (index, (name, span)) in spent.enumerate() {
             f.write_str(if index == 0 { " (" } else { ", " })?;
             write!(f, "{name} {}", Took(*span))?;
         }
-        if self.is_whole && parts.iter().any(|(_, span)| *span > SignedDuration::ZERO) {
+        if self.is_complete && parts.iter().any(|(_, span)| *span > SignedDuration::ZERO) {
             f.write_str(")")?;
         }
         Ok(())
@@ -74,7 +74,7 @@ impl fmt::Display for Parts {
 
 impl fmt::Display for Took {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Two clocks may disagree by more than there is between two moments.
+        // Clocks may differ, which can make the span negative.
         let span = self.0.max(SignedDuration::ZERO);
         let seconds = span.as_secs();
         if seconds < 10 {

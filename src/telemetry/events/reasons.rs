@@ -1,35 +1,33 @@
-//! The closed list of Event reasons. People filter by them, so one that is there stays.
+//! The Event reasons. People filter by them, so they are stable.
 
 use crate::kubernetes::events::Severity;
 
 macro_rules! reasons {
     ($($Reason:ident: $action:literal, $severity:ident;)+) => {
-        /// What happened, as one word.
+        /// The reason of an Event.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[expect(missing_docs, reason = "the words say it, and the README's table explains each")]
         pub enum Reason {
             $($Reason),+
         }
 
         impl Reason {
-            /// All of them, in the order of an episode.
+            /// All reasons, in the order of an episode.
             pub const ALL: [Self; [$($action),+].len()] = [$(Self::$Reason),+];
 
-            /// The word.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$Reason => stringify!($Reason)),+
                 }
             }
 
-            /// What was being done, as a word.
+            /// The `action` of the Event.
             pub fn action(self) -> &'static str {
                 match self {
                     $(Self::$Reason => $action),+
                 }
             }
 
-            /// Whether it was to be expected.
+            /// Whether the Event is a warning.
             pub fn severity(self) -> Severity {
                 match self {
                     $(Self::$Reason => Severity::$severity),+

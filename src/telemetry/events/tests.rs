@@ -70,27 +70,27 @@ fn powering_on() -> Phase {
 /// Tells a change of record at 100 s; gives the Event as `Type Reason: note`.
 fn recorded(memory: &mut EventMemory, before: &Record, transition: &Transition) -> String {
     let node = node();
-    let told = NodeEvent::Recorded {
+    let event = NodeEvent::Recorded {
         node: Some(&node),
         before,
         transition,
         wrote: (at(100), at(100)),
     };
-    shown(memory, told, 100)
+    shown(memory, event, 100)
 }
 
 fn waits(memory: &mut EventMemory, record: &Record, on: &WaitingOn, now: i64) -> String {
     let node = node();
-    let told = NodeEvent::Waits {
+    let event = NodeEvent::Waits {
         node: Some(&node),
         record,
         on,
     };
-    shown(memory, told, now)
+    shown(memory, event, now)
 }
 
-fn shown(memory: &mut EventMemory, told: NodeEvent<'_>, now: i64) -> String {
-    memory.event(&NodeName::new("gpu-1"), told, at(now)).map_or_else(
+fn shown(memory: &mut EventMemory, event: NodeEvent<'_>, now: i64) -> String {
+    memory.event(&NodeName::new("gpu-1"), event, at(now)).map_or_else(
         || "-".to_owned(),
         |(event, _)| {
             let severity = match event.severity {
@@ -455,7 +455,7 @@ fn a_budget_is_told_again_when_it_begins_to_lack_pods_and_not_with_every_count()
             },
         }])
     };
-    let told = [
+    let event = [
         ("needs 3 healthy pods and has 4 currently", true),
         ("needs 3 healthy pods and has 3 currently", false),
         ("is still being processed by the server.", false),
@@ -463,7 +463,7 @@ fn a_budget_is_told_again_when_it_begins_to_lack_pods_and_not_with_every_count()
         ("needs 3 healthy pods and has 1 currently", false),
         ("needs 3 healthy pods and has 3 currently", false),
     ];
-    for (words, is_told) in told {
+    for (words, is_told) in event {
         let said = waits(memory, &draining, &held(words), 20);
         assert_eq!(said != "-", is_told, "{words}: {said}");
         assert!(!is_told || said.contains(words), "{said}");
@@ -585,13 +585,13 @@ fn the_end_tells_where_the_time_went_if_all_of_it_was_seen() {
         let node = node();
         let tell = |memory: &mut EventMemory, before: &Record, transition: &Transition, now: i64| {
             let wrote = (at(now), at(now));
-            let told = NodeEvent::Recorded {
+            let event = NodeEvent::Recorded {
                 node: Some(&node),
                 before,
                 transition,
                 wrote,
             };
-            shown(memory, told, now)
+            shown(memory, event, now)
         };
         for (before, after, now) in story.iter().skip(skip) {
             tell(memory, before, &to(after.clone()), *now);
@@ -635,13 +635,13 @@ fn reasons_and_actions_are_words_that_the_api_takes() {
 fn conditions_follow_the_phase_and_only_what_changes_is_written() {
     let node = node();
     let changes = |before: &Record, transition: &Transition| -> Vec<String> {
-        let told = NodeEvent::Recorded {
+        let event = NodeEvent::Recorded {
             node: Some(&node),
             before,
             transition,
             wrote: (at(0), at(0)),
         };
-        let changed = conditions::changed(&NodeName::new("gpu-1"), told, &Links::default(), at(0));
+        let changed = conditions::changed(&NodeName::new("gpu-1"), event, &Links::default(), at(0));
         changed.map_or_else(Vec::new, |changed| {
             let changes = changed.changes.into_iter();
             changes

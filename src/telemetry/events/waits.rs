@@ -1,4 +1,4 @@
-//! Which waits are told as Events, and what makes one another than before.
+//! The Events for waits, and their keys.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,8 @@ use crate::maintenance::observed::{PendingEviction, PendingReason};
 use crate::maintenance::placement::RejectedHost;
 use crate::maintenance::waiting::{BUDGET, WaitingOn, few, few_by};
 
-/// The Event that a wait makes, and what of it makes it another one. Waits that are over within moments or that a phase
-/// is about make none, nor does a world that is not heard: that concerns every node, and the log says it once.
+/// The reason, note and key of the Event for a wait. Short waits and waits that the phase implies have
+/// none. A lost connection has none either: it concerns every node, and the log reports it once.
 pub(super) fn of(
     episode: &Episode,
     on: &WaitingOn,
@@ -23,7 +23,7 @@ pub(super) fn of(
 ) -> Option<(Reason, String, String)> {
     let note = format!("Waiting for {on}");
     let (reason, detail) = match on {
-        // Who is before it changes all the time, and that it waits is one fact.
+        // The nodes ahead change all the time; that it waits is one fact.
         WaitingOn::Slot { .. } => (Reason::MaintenanceQueued, String::new()),
         WaitingOn::Pods(left) => return blocked(left).or_else(|| refused(left)),
         WaitingOn::DrainHeld(_) => {
@@ -57,7 +57,7 @@ pub(super) fn of(
             return Some((Reason::NoCompatibleHost, note, elsewhere));
         }
         WaitingOn::Question(text) => (Reason::VMQuestionPending, text.clone()),
-        // The record's own change of phase has told it already, in the same words.
+        // The same text as for the transition, so it is not repeated.
         WaitingOn::Parked(reason) => {
             let (reason, note) = parked(reason);
             return Some((reason, note.clone(), note));
@@ -93,8 +93,8 @@ fn host_exit(host: &str, refused: &[RejectedHost]) -> (Reason, String, String) {
     (Reason::NoCompatibleHost, note, elsewhere)
 }
 
-/// Cluster API's words, which people know. The same budgets are one fact, however many of their pods come and go, and
-/// so is how many of them are healthy, until the budget lacks some: then it is not the drain alone that it waits for.
+/// Uses the text of Cluster API. The same budgets are one fact, whatever pods they hold, unless a
+/// budget has too few healthy pods: then the wait is not caused by the drain alone.
 fn blocked(left: &[PendingEviction]) -> Option<(Reason, String, String)> {
     let mut held: Vec<String> = Vec::new();
     let mut budgets: BTreeMap<String, &str> = BTreeMap::new();
@@ -124,7 +124,7 @@ fn blocked(left: &[PendingEviction]) -> Option<(Reason, String, String)> {
     Some((Reason::EvictionBlocked, note, detail))
 }
 
-/// What Kubernetes says of a budget, or what follows from its refusal.
+/// The message of Kubernetes about a budget, or its equivalent.
 fn held_by(names: &str, said: &str) -> String {
     if said.starts_with(BUDGET) {
         return said.trim_end_matches('.').to_owned();
@@ -135,14 +135,14 @@ fn held_by(names: &str, said: &str) -> String {
     format!("{BUDGET}{names} allows no disruption")
 }
 
-/// Whether a budget has fewer healthy pods than it needs. Words that do not read as expected count none.
+/// Whether a budget has fewer healthy pods than it needs. An unexpected message counts as no.
 fn is_short(said: &str) -> bool {
     let counts: Vec<u64> = said.split(' ').filter_map(|word| word.parse().ok()).collect();
     matches!(counts[..], [needs, has] if has < needs)
 }
 
-/// Why the first few hosts will not do. Host by host, and not by reason as in a wait's sentence: how many share a reason changes
-/// with each that joins them, and a note that reads differently is sent anew.
+/// Why the first few hosts are rejected, by host and not by reason: the number of hosts per reason
+/// changes often, and each change would create another Event.
 fn elsewhere(refused: &[RejectedHost]) -> String {
     few(&refused.iter().map(RejectedHost::to_string).collect::<Vec<_>>())
 }
@@ -160,9 +160,9 @@ fn refused(left: &[PendingEviction]) -> Option<(Reason, String, String)> {
     Some((Reason::EvictionRefused, note, (*first).clone()))
 }
 
-/// Power is cut on a guest that did not shut down in time, or that could not be asked to.
+/// The power is cut because the guest did not shut down in time, or VMware Tools do not run.
 fn power_cut(episode: &Episode, known: &EventsOfNode, now: Timestamp) -> (Reason, String, String) {
-    // Without a deadline known, this process has not asked: the time was up before it began.
+    // Without a known deadline the request was sent by an earlier process, and the time has passed.
     if known.guest_until.is_some_and(|until| now < until) {
         return (
             Reason::GuestShutdownUnavailable,

@@ -1,4 +1,4 @@
-//! What is told as which Event: a pure function of what an actor tells and of what is remembered of its node.
+//! The text of Events: a pure function of the event and the state of its node.
 
 use jiff::Timestamp;
 
@@ -11,15 +11,15 @@ use crate::status::PhaseKind;
 use crate::status::observer::NodeEvent;
 use crate::telemetry::link::Links;
 
-/// The Event that `told` makes. Without an episode nothing has begun that could be told of, but for a Node that cannot
-/// begin one: whoever clicked waits for it in vain.
+/// The Event for `event`. Without an episode there is none, unless the Node cannot begin one although
+/// its host waits for it.
 pub(super) fn of(
-    told: NodeEvent<'_>,
+    event: NodeEvent<'_>,
     known: &EventsOfNode,
     links: &Links,
     now: Timestamp,
 ) -> Option<EventText> {
-    match told {
+    match event {
         NodeEvent::Recorded {
             node,
             before,
@@ -48,7 +48,7 @@ pub(super) fn of(
                 uid: episode.node_uid.clone(),
                 reason,
                 note: format!("Could not record {phase} on the Node: {said}"),
-                // The words name the pause before the next try, which grows.
+                // The text contains the growing pause before the next attempt.
                 key: format!("{} {phase}", reason.name()),
             })
         }
@@ -103,7 +103,7 @@ fn recorded(
     }
 }
 
-/// The Event of a change from one phase of an episode to another.
+/// The Event for a transition between phases.
 fn changed(
     was: &Episode,
     episode: &Episode,
@@ -189,7 +189,7 @@ fn draining(was: &Episode, episode: &Episode, from: PhaseKind, took: Took) -> (R
     )
 }
 
-/// The Event of a change to a phase in which the VM is off.
+/// The Event for a transition to a phase in which the VM is off.
 fn off(was: &Episode, episode: &Episode, from: PhaseKind, took: Took) -> Option<(Reason, String)> {
     if !from.vm_is_off() {
         let note = if from == PhaseKind::ShuttingDown {
@@ -283,8 +283,8 @@ pub(super) fn parked(reason: &ParkReason) -> (Reason, String) {
     (Reason::MaintenanceParked, note)
 }
 
-/// Whether a Node without an episode is told on. A VM that vCenter does not know may be in another vCenter or not be
-/// there yet: a label that selects too much would else put a warning on every such Node.
+/// Whether a Node without an episode gets an Event. Not for a VM that vCenter does not know: a label
+/// that selects too many nodes would put a warning on each of them.
 fn needs_a_person(reason: &ParkReason) -> bool {
     !matches!(reason, ParkReason::VmMissing | ParkReason::NoUuid)
 }

@@ -1,10 +1,8 @@
-//! What is logged, which a file can change while the program runs.
+//! The log level, which a file can change at run time.
 //!
-//! Whoever looks for a fault that shows once a week must not have to restart the program and lose it. Three ways were
-//! weighed. A path on the health port would let everybody who can reach a probe turn the log off, since nobody is asked
-//! for credentials there. A signal needs a shell beside the process, which an image without one does not have, and cannot
-//! say which of its parts is to speak. A file comes from a ConfigMap: who may change it is a matter of RBAC, it holds the
-//! same words as `LOG_LEVEL`, and it still holds them after a restart.
+//! A file, mounted from a ConfigMap, keeps rare faults observable without a restart. It is protected by
+//! RBAC, unlike a path on the health port, and needs no shell in the image, unlike a signal. It has the
+//! same syntax as `LOG_LEVEL`.
 
 use std::fmt;
 use std::io::{self, Read as _};
@@ -17,60 +15,56 @@ use tracing::{info, warn};
 
 use crate::config;
 
-/// How often the file is looked at. The kubelet takes up to a minute to bring a changed ConfigMap; whoever has waited
-/// that long should not have to wait once more, and a read of a few bytes every other second costs nothing.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How often the file is read. The kubelet already takes up to a minute to update a ConfigMap.
+const READ_INTERVAL: Duration = Duration::from_secs(2);
 
-/// More is no list of levels. The path may name anything.
+/// Limit for reading: the path may name any file.
 const FILE_BYTES_MAX: u64 = 4_096;
 
-/// Applies a level; the error is what is wrong with it.
+/// Applies a level; the error says why it is invalid.
 pub(super) type Apply = Box<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
 
-/// The level that stands, and where another may come from.
+/// The current level, and the file that may change it.
 pub struct Level {
     apply: Apply,
     configured: String,
-    standing: String,
+    current: String,
     file: Option<PathBuf>,
-    /// What was last complained of, so that it is said once.
-    complaint: Option<String>,
+    /// The last logged error, so that it is logged once.
+    logged_error: Option<String>,
 }
 
 impl Level {
-    /// `configured` stands, and `file` may hold another.
     pub(super) fn new(configured: &str, file: Option<PathBuf>, apply: Apply) -> Self {
         Self {
             apply,
             configured: configured.to_owned(),
-            standing: configured.to_owned(),
+            current: configured.to_owned(),
             file,
-            complaint: None,
+            logged_error: None,
         }
     }
 
-    /// Whether there is a file to follow.
     pub fn can_change(&self) -> bool {
         self.file.is_some()
     }
 
-    /// Follows the file until `stop`.
+    /// Reads the file periodically until `stop`.
     pub async fn follow(mut self, stop: CancellationToken) {
-        let mut looks = tokio::time::interval(LOOK_EVERY);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut interval = tokio::time::interval(READ_INTERVAL);
+        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            // Order: a closing house looks no more.
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                _ = looks.tick() => self.look(),
+                _ = interval.tick() => self.read_file(),
             }
         }
     }
 
-    /// Looks once. A file that is not there or empty leaves the configured level; one that cannot be read or says nothing
-    /// that is a level leaves the one that stands.
-    pub(super) fn look(&mut self) {
+    /// Reads the file once. If it is missing or empty, the configured level applies; if it is
+    /// unreadable or invalid, the current level stays.
+    pub(super) fn read_file(&mut self) {
         let Some(file) = self.file.clone() else { return };
         let path = file.display();
         let wanted = match read(&file) {
@@ -78,41 +72,41 @@ impl Level {
             Ok(text) => match config::log_level(&text) {
                 Ok(level) => level,
                 Err(expected) => {
-                    return self.complain(format!("LOG_LEVEL_FILE: {path} holds no level: {expected}"));
+                    return self.log_error(format!("LOG_LEVEL_FILE: {path} holds no level: {expected}"));
                 }
             },
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.configured.clone(),
             Err(error) => {
-                return self.complain(format!("LOG_LEVEL_FILE: {path} cannot be read: {error}"));
+                return self.log_error(format!("LOG_LEVEL_FILE: {path} cannot be read: {error}"));
             }
         };
-        if wanted == self.standing {
-            self.complaint = None;
+        if wanted == self.current {
+            self.logged_error = None;
             return;
         }
         match (self.apply)(&wanted) {
             Ok(()) => {
-                self.complaint = None;
-                info!("the log level is {wanted}; it was {}", self.standing);
-                self.standing = wanted;
+                self.logged_error = None;
+                info!("the log level is {wanted}; it was {}", self.current);
+                self.current = wanted;
             }
-            Err(error) => self.complain(format!("LOG_LEVEL_FILE: {path}: {wanted:?} is no level: {error}")),
+            Err(error) => self.log_error(format!("LOG_LEVEL_FILE: {path}: {wanted:?} is no level: {error}")),
         }
     }
 
-    fn complain(&mut self, words: String) {
-        if self.complaint.as_ref() != Some(&words) {
-            warn!("{words}; the log level stays {}", self.standing);
-            self.complaint = Some(words);
+    fn log_error(&mut self, error: String) {
+        if self.logged_error.as_ref() != Some(&error) {
+            warn!("{error}; the log level stays {}", self.current);
+            self.logged_error = Some(error);
         }
     }
 }
 
 impl fmt::Debug for Level {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { standing, file, .. } = self;
+        let Self { current, file, .. } = self;
         f.debug_struct("Level")
-            .field("standing", standing)
+            .field("standing", current)
             .field("file", file)
             .finish_non_exhaustive()
     }
@@ -132,7 +126,7 @@ mod tests {
 
     use super::*;
 
-    /// A file of its own, which is gone with it.
+    /// A temporary file.
     struct Scratch(PathBuf);
 
     impl Scratch {
@@ -162,28 +156,28 @@ mod tests {
             Ok(())
         });
         let mut level = Level::new("info", Some(file.0.clone()), apply);
-        level.look();
+        level.read_file();
         file.holds("DEBUG\n");
-        level.look();
-        level.look();
+        level.read_file();
+        level.read_file();
         file.holds("loud");
-        level.look();
-        assert!(level.complaint.as_ref().unwrap().contains("one of off, error"));
+        level.read_file();
+        assert!(level.logged_error.as_ref().unwrap().contains("one of off, error"));
         file.holds("warn,kube=debug");
-        level.look();
-        assert_eq!(level.complaint, None);
+        level.read_file();
+        assert_eq!(level.logged_error, None);
         file.holds(" \n");
-        level.look();
+        level.read_file();
         assert_eq!(*applied.lock().unwrap(), ["debug", "warn,kube=debug", "info"]);
     }
 
     #[test]
     fn a_path_that_is_no_file_is_complained_of_once() {
         let mut level = Level::new("info", Some(std::env::temp_dir()), Box::new(|_| Ok(())));
-        level.look();
-        let complaint = level.complaint.clone();
-        assert!(complaint.as_ref().unwrap().contains("cannot be read"));
-        level.look();
-        assert_eq!(level.complaint, complaint);
+        level.read_file();
+        let logged_error = level.logged_error.clone();
+        assert!(logged_error.as_ref().unwrap().contains("cannot be read"));
+        level.read_file();
+        assert_eq!(level.logged_error, logged_error);
     }
 }

@@ -1,5 +1,5 @@
-//! The metrics that show how things stand, written from the latest statuses when they are scraped: what is gone from the
-//! inventory is gone from the metrics.
+//! Gauges of the current state, encoded from the latest statuses at each scrape, so that removed
+//! objects disappear.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,10 +14,10 @@ use super::families::{self, Descriptor};
 use crate::ids::{NodeName, TaskRef};
 use crate::status::{HostKind, NodeStatus, NodeStatuses, PhaseKind, PodCountsByState, PodState, WaitKind};
 
-/// The states of a host, as the metric has them.
+/// The states of the metric.
 const HOST_STATES: [&str; 4] = ["normal", "entering", "in", "unknown"];
 
-/// How things stand.
+/// The current state.
 #[derive(Debug, Default)]
 pub(super) struct CurrentState(Mutex<StateGauges>);
 
@@ -25,43 +25,43 @@ pub(super) struct CurrentState(Mutex<StateGauges>);
 pub(super) struct StateGauges {
     nodes: BTreeMap<NodeName, Arc<NodeStatus>>,
     pub(super) waits: BTreeMap<NodeName, WaitKind>,
-    /// The latest task of each node that cut the power of its VM, so that none is counted twice.
+    /// The latest power-off task of each node, so that none is counted twice.
     poweroffs: BTreeMap<NodeName, TaskRef>,
     pub(super) free_gpu_hosts: BTreeMap<String, u32>,
     pub(super) vcenter: String,
     pub(super) is_vcenter_up: bool,
-    /// `None` where there is no election.
+    /// `None` without leader election.
     pub(super) is_vcenter_reachable: Option<bool>,
     pub(super) vcenter_answered: Option<Timestamp>,
 }
 
 impl CurrentState {
     pub(super) fn lock(&self) -> MutexGuard<'_, StateGauges> {
-        // Every change of it is whole, whatever panicked meanwhile.
+        // Ignores poisoning: each change is a single assignment.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Collector for CurrentState {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let standing = self.lock();
-        standing.build_info(&mut encoder)?;
-        standing.episodes(&mut encoder)?;
-        standing.nodes(&mut encoder)?;
-        standing.pods(&mut encoder)?;
-        standing.hosts(&mut encoder)?;
-        standing.vcenter(&mut encoder)
+        let state = self.lock();
+        state.build_info(&mut encoder)?;
+        state.episodes(&mut encoder)?;
+        state.nodes(&mut encoder)?;
+        state.pods(&mut encoder)?;
+        state.hosts(&mut encoder)?;
+        state.vcenter(&mut encoder)
     }
 }
 
-/// Writes one metric: its description, then what `samples` adds to it.
+/// Encodes one metric: its description, then its samples.
 fn gauge(
     encoder: &mut DescriptorEncoder<'_>,
     descriptor: &Descriptor,
     samples: impl FnOnce(&mut GaugeWriter<'_>) -> fmt::Result,
 ) -> fmt::Result {
     let unit = descriptor.unit();
-    // The registry ends what it is told with a full stop; this way in does not.
+    // The registry adds a full stop to help texts; a collector has to.
     let help = format!("{}.", descriptor.help);
     let encoder = encoder.encode_descriptor(descriptor.stem(), &help, unit.as_ref(), MetricType::Gauge)?;
     samples(&mut GaugeWriter(encoder))
@@ -89,7 +89,7 @@ impl StateGauges {
         self.nodes.extend(statuses.nodes.clone());
     }
 
-    /// Why the power of `node`'s VM is cut by `task`, if that has not been asked before.
+    /// Why `task` cuts the power of the VM of `node`; `None` if the task was counted before.
     pub(super) fn cuts_power(&mut self, node: &NodeName, task: &TaskRef) -> Option<&'static str> {
         let before = self.poweroffs.insert(node.clone(), task.clone());
         if before.as_ref() == Some(task) {
@@ -147,7 +147,7 @@ impl StateGauges {
         })?;
         gauge(encoder, &families::WAITING_ON, |gauge| {
             for (name, kind) in &self.waits {
-                // What an actor tells may be older than the status.
+                // The wait may be older than the status.
                 if self.nodes.get(name).is_some_and(|status| !status.is_at_rest) {
                     gauge.with([("node", name.as_str()), ("kind", kind.name())], 1.0)?;
                 }
@@ -217,7 +217,7 @@ impl StateGauges {
     }
 }
 
-/// How many pods are left, by the reasons of the metric.
+/// The number of remaining pods by reason.
 fn by_reason(pods: &PodCountsByState) -> [(&'static str, usize); 3] {
     let held = pods.count(PodState::HeldByBudget);
     let terminating = pods.count(PodState::Terminating);

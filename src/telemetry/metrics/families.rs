@@ -1,4 +1,4 @@
-//! Every metric there is: its name, its labels, what it means, and how it is registered.
+//! All metrics: name, labels, help, and registration.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,34 +12,33 @@ use prometheus_client::registry::{Metric, Registry, Unit};
 use crate::status::TriggerKind;
 use crate::status::observer::ReconcileOutcome;
 
-/// What all our metrics' names begin with.
+/// The prefix of our metrics.
 pub(super) const PREFIX: &str = "haulout";
 
-/// A set of labels; every value comes from a closed list, or is the name of a node of ours or of its host.
+/// A set of labels. Values come from closed lists, or are names of our nodes and their hosts.
 pub(super) type Labels = Vec<(&'static str, Cow<'static, str>)>;
 
-/// A histogram whose exemplars name the trace of the episode that was counted last in each bucket.
+/// A histogram; exemplars have the trace of the latest episode in each bucket.
 pub(super) type Histogram = HistogramWithExemplars<[(&'static str, String); 1]>;
 
-/// A second to a day: a drain takes minutes, a host's maintenance hours.
-const LONG: [f64; 17] = [
+/// A second to a day: a drain takes minutes, host maintenance hours.
+const LONG_BUCKETS: [f64; 17] = [
     1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0, 14400.0, 28800.0,
     43200.0, 86400.0,
 ];
 
-/// A push arrives within a second, a poll within the poll's interval, and beyond five minutes it is all the same.
-const DETECTION: [f64; 11] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0];
+/// A push arrives within a second, a re-read within its interval.
+const DETECTION_BUCKETS: [f64; 11] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0];
 
-/// A call takes milliseconds, the long poll a minute unless it is set otherwise.
-const REQUEST: [f64; 12] = [
+/// A call takes milliseconds, the long poll up to minutes.
+const REQUEST_BUCKETS: [f64; 12] = [
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0,
 ];
 
-/// A turn that only decides takes microseconds, one that writes a Node or asks something of vCenter as long as the calls
-/// do, and one that drains until its round is over.
-const TURN: [f64; 9] = [0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0];
+/// A reconcile that only decides takes microseconds; one with a write or a call takes as long as that.
+const RECONCILE_BUCKETS: [f64; 9] = [0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0];
 
-const TURNS: [ReconcileOutcome; 6] = [
+const OUTCOMES: [ReconcileOutcome; 6] = [
     ReconcileOutcome::Rested,
     ReconcileOutcome::Waited,
     ReconcileOutcome::Acted,
@@ -48,14 +47,13 @@ const TURNS: [ReconcileOutcome; 6] = [
     ReconcileOutcome::Refused,
 ];
 
-/// What a metric counts or shows.
+/// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
-    /// Only goes up, from 0 at the start of the process.
+    /// Only increases, from 0 at process start.
     Counter,
-    /// Goes up and down.
     Gauge,
-    /// Counts how often which value was met.
+    /// Counts values by bucket.
     Histogram,
 }
 
@@ -65,18 +63,15 @@ pub struct Descriptor {
     stem: &'static str,
     is_seconds: bool,
     is_foreign: bool,
-    /// Whether its name, type and labels stay as they are until the next major version.
+    /// Whether name, type and labels stay the same until the next major version.
     pub is_stable: bool,
-    /// Its type.
     pub kind: MetricKind,
-    /// Its labels.
     pub labels: &'static [&'static str],
-    /// What it means.
     pub help: &'static str,
 }
 
 impl Descriptor {
-    /// Its name, as queries use it.
+    /// The full name, as in queries.
     pub fn name(&self) -> String {
         if self.is_foreign {
             return self.stem.to_owned();
@@ -115,15 +110,15 @@ impl Descriptor {
         }
     }
 
-    /// Under the name that other controllers give it, so that what watches them watches us.
-    const fn of_all_controllers(self) -> Self {
+    /// Uses the name that other controllers use too, without our prefix.
+    const fn shared_name(self) -> Self {
         Self {
             is_foreign: true,
             ..self
         }
     }
 
-    /// It may change with any version.
+    /// May change with any version.
     const fn alpha(self) -> Self {
         Self {
             is_stable: false,
@@ -149,13 +144,13 @@ impl fmt::Display for MetricKind {
     }
 }
 
-/// Declares each metric as a constant, and all of them as a list that cannot miss one.
+/// Declares each metric as a constant, and the list of all of them.
 macro_rules! metrics {
     ($($constant:ident: $kind:ident, $stem:literal, [$($label:literal),*], $help:literal $(, $mark:ident)*;)*) => {
         $(pub(super) const $constant: Descriptor =
             Descriptor::new(MetricKind::$kind, $stem, &[$($label),*], $help)$(.$mark())*;)*
 
-        /// Every metric, by topic.
+        /// All metrics, by topic.
         pub const ALL: &[Descriptor] = &[$($constant),*];
     };
 }
@@ -164,7 +159,7 @@ metrics! {
     BUILD_INFO: Gauge, "build_info", ["version", "revision"],
         "1, with the version and the commit it was built from";
     LEADER: Gauge, "leader_election_master_status", ["name"],
-        "1 while this replica leads by the Lease of that name, 0 while it does not; absent without leader election", of_all_controllers;
+        "1 while this replica leads by the Lease of that name, 0 while it does not; absent without leader election", shared_name;
     DETECTION_LATENCY: Histogram, "detection_latency", ["source"],
         "From the click, on vCenter's clock, until the episode stands on its Node, on ours; below zero counts as 0. The source is \
          property_collector for a push, poll for the re-read every POLL_INTERVAL_SECONDS, startup for a click that is older \
@@ -247,10 +242,10 @@ metrics! {
 pub(super) type Counters = Family<Labels, Counter>;
 type Histograms = Family<Labels, Histogram, fn() -> Histogram>;
 
-/// Declares each metric that is counted as things happen, and how it begins.
+/// Declares the metrics that are updated by events.
 macro_rules! families {
     ($($field:ident: $type:ty = $descriptor:ident, $empty:expr;)+) => {
-        /// The metrics that are counted as things happen.
+        /// The metrics that are updated by events.
         #[derive(Debug)]
         pub(super) struct Families {
             $(pub(super) $field: $type),+
@@ -261,7 +256,7 @@ macro_rules! families {
                 let families = Self {
                     $($field: registered(registry, &$descriptor, $empty)),+
                 };
-                families.begin_at_zero();
+                families.create_series();
                 families
             }
         }
@@ -269,20 +264,20 @@ macro_rules! families {
 }
 
 families! {
-    detection_latency: Histograms = DETECTION_LATENCY, histograms(|| Histogram::new(DETECTION.into_iter()));
+    detection_latency: Histograms = DETECTION_LATENCY, histograms(|| Histogram::new(DETECTION_BUCKETS.into_iter()));
     episodes_started: Counters = EPISODES_STARTED, Family::default();
     episodes_finished: Counters = EPISODES_FINISHED, Family::default();
-    episode_duration: Histograms = EPISODE_DURATION, histograms(|| Histogram::new(LONG.into_iter()));
-    phase_duration: Histograms = PHASE_DURATION, histograms(|| Histogram::new(LONG.into_iter()));
-    queue_wait: Histogram = QUEUE_WAIT, Histogram::new(LONG.into_iter());
+    episode_duration: Histograms = EPISODE_DURATION, histograms(|| Histogram::new(LONG_BUCKETS.into_iter()));
+    phase_duration: Histograms = PHASE_DURATION, histograms(|| Histogram::new(LONG_BUCKETS.into_iter()));
+    queue_wait: Histogram = QUEUE_WAIT, Histogram::new(LONG_BUCKETS.into_iter());
     drain_pods_left_behind: Counter = DRAIN_PODS_LEFT_BEHIND, Counter::default();
     eviction_requests: Counters = EVICTION_REQUESTS, Family::default();
     forced_poweroffs: Counters = FORCED_POWEROFFS, Family::default();
     vcenter_requests: Counters = VCENTER_REQUESTS, Family::default();
-    vcenter_request_duration: Histograms = VCENTER_REQUEST_DURATION, histograms(|| Histogram::new(REQUEST.into_iter()));
+    vcenter_request_duration: Histograms = VCENTER_REQUEST_DURATION, histograms(|| Histogram::new(REQUEST_BUCKETS.into_iter()));
     decisions: Counters = DECISIONS, Family::default();
     reconcile: Counters = RECONCILE, Family::default();
-    reconcile_duration: Histograms = RECONCILE_DURATION, histograms(|| Histogram::new(TURN.into_iter()));
+    reconcile_duration: Histograms = RECONCILE_DURATION, histograms(|| Histogram::new(RECONCILE_BUCKETS.into_iter()));
     degraded: Family<Labels, Gauge> = DEGRADED, Family::default();
     node_maintenance_writes_refused: Counter = NODE_MAINTENANCE_WRITES_REFUSED, Counter::default();
     events_dropped: Counter = EVENTS_DROPPED, Counter::default();
@@ -291,9 +286,9 @@ families! {
 }
 
 impl Families {
-    /// A counter that appears with its first event shows no increase for it, so those that alerts go by are there from
-    /// the beginning.
-    fn begin_at_zero(&self) {
+    /// Creates the counters that alerts use: a counter that appears with its first event shows no
+    /// increase.
+    fn create_series(&self) {
         for trigger in TriggerKind::ALL {
             let trigger = labels([("trigger", trigger.name())]);
             let _ = self.episodes_started.get_or_create(&trigger);
@@ -304,7 +299,7 @@ impl Families {
                 let _ = self.episodes_finished.get_or_create(&both);
             }
         }
-        for result in TURNS {
+        for result in OUTCOMES {
             let result = labels([("result", name_of(result))]);
             let _ = self.reconcile.get_or_create(&result);
         }
@@ -317,7 +312,7 @@ impl Families {
     }
 }
 
-/// Labels whose values are words of ours.
+/// Labels with constant values.
 pub(super) fn labels<const N: usize>(pairs: [(&'static str, &'static str); N]) -> Labels {
     pairs
         .into_iter()
@@ -325,14 +320,14 @@ pub(super) fn labels<const N: usize>(pairs: [(&'static str, &'static str); N]) -
         .collect()
 }
 
-/// The metrics that bear no prefix of ours.
+/// The metrics without our prefix.
 pub(super) fn foreign(registry: &mut Registry) -> Family<Labels, Gauge> {
     registered(registry, &LEADER, Family::default())
 }
 
-/// What a turn came to, as its label says it.
-pub(super) const fn name_of(turn: ReconcileOutcome) -> &'static str {
-    match turn {
+/// The label of an outcome.
+pub(super) const fn name_of(outcome: ReconcileOutcome) -> &'static str {
+    match outcome {
         ReconcileOutcome::Rested => "rested",
         ReconcileOutcome::Waited => "waited",
         ReconcileOutcome::Acted => "acted",

@@ -25,7 +25,7 @@ struct Teller {
 impl Teller {
     fn new() -> Self {
         Self {
-            metrics: Arc::new(Metrics::at_zero()),
+            metrics: Arc::new(Metrics::default()),
             name: NodeName::new("gpu1"),
         }
     }
@@ -37,13 +37,13 @@ impl Teller {
             ended,
             fulfilled: None,
         };
-        let told = NodeEvent::Recorded {
+        let event = NodeEvent::Recorded {
             node: Some(&node()),
             before,
             transition: &transition,
             wrote: (at(when), at(when)),
         };
-        self.metrics.observe(&self.name, told);
+        self.metrics.observe(&self.name, event);
     }
 
     fn waits(&self, record: &Record, on: &WaitingOn) {
@@ -106,16 +106,16 @@ impl Teller {
 
 #[test]
 fn an_episode_is_counted_from_its_click_to_its_end_with_its_trace() {
-    let told = Teller::new();
+    let event = Teller::new();
     let draining = of(episode(Phase::Draining, 1));
     let waiting = of(Episode {
         powered_off: true,
         ..episode(Phase::AwaitingHost, 31)
     });
-    told.recorded(&Record::InService, draining.clone(), None, 1);
-    told.recorded(&draining, waiting.clone(), None, 31);
-    told.recorded(&waiting, Record::InService, Some(EpisodeResult::Succeeded), 3631);
-    let bucket = told
+    event.recorded(&Record::InService, draining.clone(), None, 1);
+    event.recorded(&draining, waiting.clone(), None, 31);
+    event.recorded(&waiting, Record::InService, Some(EpisodeResult::Succeeded), 3631);
+    let bucket = event
         .open()
         .lines()
         .find(|line| line.starts_with("haulout_episode_duration_seconds_bucket{le=\"7200.0\""))
@@ -126,7 +126,7 @@ fn an_episode_is_counted_from_its_click_to_its_end_with_its_trace() {
             "haulout_episode_duration_seconds_bucket{{le=\"7200.0\",result=\"success\"}} 1 # {{trace_id=\"{TRACE}\"}} 3630.0"
         )
     );
-    told.says(&[
+    event.says(&[
         "haulout_episodes_started_total{trigger=\"task\"} 1",
         "haulout_episodes_finished_total{result=\"success\",placement=\"returned\"} 1",
         "haulout_episodes_finished_total{result=\"cancelled\",placement=\"none\"} 0",
@@ -142,7 +142,7 @@ fn an_episode_is_counted_from_its_click_to_its_end_with_its_trace() {
 
 #[test]
 fn a_phase_tells_how_it_ended_and_an_episode_ends_well_or_is_called_off() {
-    let told = Teller::new();
+    let event = Teller::new();
     let draining = of(episode(Phase::Draining, 1));
     let parked = |reason| {
         of(episode(
@@ -159,16 +159,16 @@ fn a_phase_tells_how_it_ended_and_an_episode_ends_well_or_is_called_off() {
         waiting_on: String::new(),
     };
     let timed_out = of(episode(Phase::ShuttingDown(DrainEnd::TimedOut), 5));
-    told.recorded(&draining, timed_out, None, 5);
-    told.recorded(&draining, parked(late), None, 5);
-    told.recorded(&draining, parked(ParkReason::VmSuspended), None, 5);
-    told.recorded(&draining, Record::InService, Some(EpisodeResult::Cancelled), 5);
-    told.says(&[
+    event.recorded(&draining, timed_out, None, 5);
+    event.recorded(&draining, parked(late), None, 5);
+    event.recorded(&draining, parked(ParkReason::VmSuspended), None, 5);
+    event.recorded(&draining, Record::InService, Some(EpisodeResult::Cancelled), 5);
+    event.says(&[
         "haulout_phase_duration_seconds_count{phase=\"Draining\",result=\"timeout\"} 2",
         "haulout_phase_duration_seconds_count{phase=\"Draining\",result=\"failed\"} 1",
         "haulout_phase_duration_seconds_count{phase=\"Draining\",result=\"cancelled\"} 1",
     ]);
-    let text = told.open();
+    let text = event.open();
     let results: std::collections::BTreeSet<&str> = text
         .lines()
         .filter_map(|line| {
@@ -185,17 +185,17 @@ fn a_phase_tells_how_it_ended_and_an_episode_ends_well_or_is_called_off() {
 
 #[test]
 fn a_wait_in_the_queue_is_told_once_it_is_over() {
-    let told = Teller::new();
+    let event = Teller::new();
     let queued = of(episode(Phase::Queued, 1));
-    told.recorded(&Record::InService, queued.clone(), None, 1);
-    told.says(&["haulout_queue_wait_seconds_count 0"]);
-    told.shows([sight(queued.clone(), HostState::InMaintenance)]);
-    told.says(&[
+    event.recorded(&Record::InService, queued.clone(), None, 1);
+    event.says(&["haulout_queue_wait_seconds_count 0"]);
+    event.shows([sight(queued.clone(), HostState::InMaintenance)]);
+    event.says(&[
         "haulout_queue_depth 1.0",
         "haulout_episodes_active{phase=\"Queued\"} 1.0",
     ]);
-    told.recorded(&queued, of(episode(Phase::Draining, 61)), None, 61);
-    told.says(&[
+    event.recorded(&queued, of(episode(Phase::Draining, 61)), None, 61);
+    event.says(&[
         "haulout_queue_wait_seconds_sum 60.0",
         "haulout_queue_wait_seconds_count 1",
     ]);
@@ -203,25 +203,25 @@ fn a_wait_in_the_queue_is_told_once_it_is_over() {
 
 #[test]
 fn a_click_from_before_the_process_is_no_measure_of_hearing() {
-    let told = Teller::new();
+    let event = Teller::new();
     let mut late = episode(Phase::Draining, 1);
     late.trigger.clicked_at = at(-600);
     late.trigger.detection = Some(Detection::AtStartup);
-    told.recorded(&Record::InService, of(late), None, 1);
-    told.says(&["haulout_detection_latency_seconds_sum{source=\"startup\"} 601.0"]);
-    told.is_silent_about("source=\"property_collector\"");
+    event.recorded(&Record::InService, of(late), None, 1);
+    event.says(&["haulout_detection_latency_seconds_sum{source=\"startup\"} 601.0"]);
+    event.is_silent_about("source=\"property_collector\"");
 }
 
 #[test]
 fn a_click_that_only_a_re_read_told_of_is_counted_apart() {
-    let told = Teller::new();
+    let event = Teller::new();
     let mut polled = episode(Phase::Draining, 1);
     polled.trigger.detection = Some(Detection::Polled);
-    told.recorded(&Record::InService, of(polled), None, 1);
-    told.says(&["haulout_detection_latency_seconds_count{source=\"poll\"} 1"]);
-    told.is_silent_about("source=\"property_collector\"");
-    told.recorded(&Record::InService, of(episode(Phase::Draining, 1)), None, 1);
-    told.says(&[
+    event.recorded(&Record::InService, of(polled), None, 1);
+    event.says(&["haulout_detection_latency_seconds_count{source=\"poll\"} 1"]);
+    event.is_silent_about("source=\"property_collector\"");
+    event.recorded(&Record::InService, of(episode(Phase::Draining, 1)), None, 1);
+    event.says(&[
         "haulout_detection_latency_seconds_count{source=\"poll\"} 1",
         "haulout_detection_latency_seconds_count{source=\"property_collector\"} 1",
     ]);
@@ -229,16 +229,16 @@ fn a_click_that_only_a_re_read_told_of_is_counted_apart() {
 
 #[test]
 fn clocks_that_differ_give_no_time_below_zero() {
-    let told = Teller::new();
+    let event = Teller::new();
     let mut ahead = episode(Phase::Draining, 1);
     ahead.trigger.clicked_at = at(5);
-    told.recorded(&Record::InService, of(ahead), None, 1);
-    told.says(&["haulout_detection_latency_seconds_sum{source=\"property_collector\"} 0.0"]);
+    event.recorded(&Record::InService, of(ahead), None, 1);
+    event.says(&["haulout_detection_latency_seconds_sum{source=\"property_collector\"} 0.0"]);
 }
 
 #[test]
 fn a_cut_of_power_is_counted_once_with_its_reason() {
-    let told = Teller::new();
+    let event = Teller::new();
     let record = of(episode(Phase::Draining, 1));
     let mut toolless = sight(record.clone(), HostState::InMaintenance);
     let refusal = EffectRefusal {
@@ -256,14 +256,14 @@ fn a_cut_of_power_is_counted_once_with_its_reason() {
             outcome: AttemptOutcome::Refused(refusal.clone()),
         },
     );
-    told.shows([toolless]);
-    told.tried_power_off(AttemptOutcome::Refused(refusal));
-    told.tried_power_off(AttemptOutcome::Done);
-    told.says(&["haulout_forced_poweroffs_total{reason=\"no_tools\"} 0"]);
+    event.shows([toolless]);
+    event.tried_power_off(AttemptOutcome::Refused(refusal));
+    event.tried_power_off(AttemptOutcome::Done);
+    event.says(&["haulout_forced_poweroffs_total{reason=\"no_tools\"} 0"]);
     let running = AttemptOutcome::Running(TaskRef::new("task-9"));
-    told.tried_power_off(running.clone());
-    told.tried_power_off(running);
-    told.says(&[
+    event.tried_power_off(running.clone());
+    event.tried_power_off(running);
+    event.says(&[
         "haulout_forced_poweroffs_total{reason=\"no_tools\"} 1",
         "haulout_forced_poweroffs_total{reason=\"guest_deadline\"} 0",
     ]);
@@ -271,29 +271,29 @@ fn a_cut_of_power_is_counted_once_with_its_reason() {
 
 #[test]
 fn what_a_node_waits_for_is_shown_until_it_is_over() {
-    let told = Teller::new();
+    let event = Teller::new();
     let idle = || sight(Record::InService, HostState::InService);
     let mut unheard = idle();
     unheard.observed.hearing = SourceState::NoVcenter { why: String::new() };
-    told.shows([unheard]);
-    told.waits(&Record::InService, &WaitingOn::Vcenter { why: String::new() });
-    told.says(&["haulout_waiting_on{node=\"gpu1\",kind=\"vcenter\"} 1.0"]);
-    told.shows([idle()]);
-    told.is_silent_about("haulout_waiting_on");
+    event.shows([unheard]);
+    event.waits(&Record::InService, &WaitingOn::Vcenter { why: String::new() });
+    event.says(&["haulout_waiting_on{node=\"gpu1\",kind=\"vcenter\"} 1.0"]);
+    event.shows([idle()]);
+    event.is_silent_about("haulout_waiting_on");
 
     let draining = of(episode(Phase::Draining, 1));
-    told.shows([sight(draining.clone(), HostState::InMaintenance)]);
-    told.waits(&draining, &WaitingOn::DrainRound);
-    told.waits(&draining, &WaitingOn::PowerState);
-    told.says(&["haulout_waiting_on{node=\"gpu1\",kind=\"power-state\"} 1.0"]);
-    told.is_silent_about("drain-round");
-    told.recorded(&draining, of(episode(Phase::AwaitingHost, 9)), None, 9);
-    told.is_silent_about("haulout_waiting_on");
+    event.shows([sight(draining.clone(), HostState::InMaintenance)]);
+    event.waits(&draining, &WaitingOn::DrainRound);
+    event.waits(&draining, &WaitingOn::PowerState);
+    event.says(&["haulout_waiting_on{node=\"gpu1\",kind=\"power-state\"} 1.0"]);
+    event.is_silent_about("drain-round");
+    event.recorded(&draining, of(episode(Phase::AwaitingHost, 9)), None, 9);
+    event.is_silent_about("haulout_waiting_on");
 }
 
 #[test]
 fn a_draining_node_shows_its_phase_its_host_and_its_pods_and_nothing_once_it_is_gone() {
-    let told = Teller::new();
+    let event = Teller::new();
     let mut draining = sight(of(episode(Phase::Draining, 7)), HostState::InMaintenance);
     let left = |why| PendingEviction {
         name: "ml/secretive-pod".to_owned(),
@@ -311,9 +311,9 @@ fn a_draining_node_shows_its_phase_its_host_and_its_pods_and_nothing_once_it_is_
             left(PendingReason::NotReached),
         ],
     ));
-    told.shows([draining]);
-    told.waits(&Record::InService, &WaitingOn::DrainRound);
-    told.says(&[
+    event.shows([draining]);
+    event.waits(&Record::InService, &WaitingOn::DrainRound);
+    event.says(&[
         "haulout_node_phase{node=\"gpu1\",phase=\"Draining\"} 1.0",
         "haulout_node_phase{node=\"gpu1\",phase=\"InService\"} 0.0",
         "haulout_node_phase_start_timestamp_seconds{node=\"gpu1\"} 1795000007.0",
@@ -324,49 +324,52 @@ fn a_draining_node_shows_its_phase_its_host_and_its_pods_and_nothing_once_it_is_
         "haulout_node_host_info{node=\"gpu1\",host=\"esx1\"} 1.0",
         "haulout_host_maintenance_state{host=\"esx1\",state=\"normal\"} 0.0",
     ]);
-    told.is_silent_about("secretive-pod");
-    told.shows([]);
-    told.is_silent_about("gpu1");
-    told.is_silent_about("esx1");
+    event.is_silent_about("secretive-pod");
+    event.shows([]);
+    event.is_silent_about("gpu1");
+    event.is_silent_about("esx1");
 }
 
 /// Something of everything, so that no metric is left out for want of a sample.
 fn everything() -> Teller {
-    let told = Teller::new();
+    let event = Teller::new();
     let draining = of(episode(Phase::Draining, 1));
-    told.recorded(&Record::InService, draining.clone(), None, 1);
-    told.recorded(&draining, Record::InService, Some(EpisodeResult::Cancelled), 5);
+    event.recorded(&Record::InService, draining.clone(), None, 1);
+    event.recorded(&draining, Record::InService, Some(EpisodeResult::Cancelled), 5);
     let mut shown = sight(draining.clone(), HostState::InService);
     shown.observed.drain = Some(drain_report(moment(2).monotonic, Vec::new()));
-    told.shows([shown]);
-    told.waits(&draining, &WaitingOn::DrainRound);
+    event.shows([shown]);
+    event.waits(&draining, &WaitingOn::DrainRound);
     let effect = Effect::Survey { hosts: Vec::new() };
-    told.metrics.observe(
-        &told.name,
+    event.metrics.observe(
+        &event.name,
         NodeEvent::Asks {
             record: &draining,
             effect: &effect,
         },
     );
-    told.metrics.evictions(429, 2);
-    told.metrics
+    event.metrics.evictions(429, 2);
+    event
+        .metrics
         .turned(ReconcileOutcome::Acted, Duration::from_millis(300));
-    told.metrics
+    event
+        .metrics
         .vcenter_called("Login", "ok", Duration::from_millis(30));
-    told.metrics.name_vcenter("vc.example.com");
-    told.metrics.vcenter_is_reachable(true);
-    told.metrics.vcenter_answered(at(3));
-    told.metrics
+    event.metrics.set_vcenter_name("vc.example.com");
+    event.metrics.set_vcenter_reachable(true);
+    event.metrics.vcenter_answered(at(3));
+    event
+        .metrics
         .show_free_gpu_hosts(BTreeMap::from([("c1".to_owned(), 2)]));
-    told.metrics.leads("haulout", true);
-    told
+    event.metrics.leads("haulout", true);
+    event
 }
 
 #[test]
 fn every_metric_is_written_under_its_name_with_its_type_and_its_labels() {
-    let told = everything();
-    let older = told.metrics.write(Text::Prometheus).unwrap();
-    let mut typed: Vec<(String, String)> = older
+    let event = everything();
+    let to_prometheus = event.metrics.write(Text::Prometheus).unwrap();
+    let mut typed: Vec<(String, String)> = to_prometheus
         .lines()
         .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
         .map(|(name, kind)| (name.to_owned(), kind.to_owned()))
@@ -384,10 +387,10 @@ fn every_metric_is_written_under_its_name_with_its_type_and_its_labels() {
             MetricKind::Histogram => format!("{name}_count"),
             MetricKind::Counter | MetricKind::Gauge => name,
         };
-        let sample = older
+        let sample = to_prometheus
             .lines()
             .find(|line| line.starts_with(&format!("{name}{{")) || line.starts_with(&format!("{name} ")))
-            .unwrap_or_else(|| panic!("no sample of {name} in:\n{older}"));
+            .unwrap_or_else(|| panic!("no sample of {name} in:\n{to_prometheus}"));
         let labels: Vec<&str> = match sample.split_once('{') {
             Some((_, labels)) => labels
                 .split(',')
@@ -401,31 +404,36 @@ fn every_metric_is_written_under_its_name_with_its_type_and_its_labels() {
 
 #[test]
 fn the_older_text_has_no_exemplar_no_unit_and_whole_names() {
-    let told = everything();
-    assert!(told.open().ends_with("# EOF\n"));
-    assert!(told.open().contains(" # {trace_id="));
-    let older = told.metrics.write(Text::Prometheus).unwrap();
+    let event = everything();
+    assert!(event.open().ends_with("# EOF\n"));
+    assert!(event.open().contains(" # {trace_id="));
+    let to_prometheus = event.metrics.write(Text::Prometheus).unwrap();
     for absent in ["# EOF", "# UNIT", "trace_id"] {
-        assert!(!older.contains(absent), "{absent} in:\n{older}");
+        assert!(!to_prometheus.contains(absent), "{absent} in:\n{to_prometheus}");
     }
     for line in [
         "# HELP haulout_vcenter_session_up 1 while the stream of vCenter's updates stands; a standby has none.",
         "# TYPE haulout_episodes_started_total counter",
         "haulout_eviction_requests_total{code=\"429\"} 2",
     ] {
-        assert!(older.lines().any(|it| it == line), "{line} is not in:\n{older}");
+        assert!(
+            to_prometheus.lines().any(|it| it == line),
+            "{line} is not in:\n{to_prometheus}"
+        );
     }
 }
 
 #[test]
 fn a_turn_is_counted_and_timed_by_what_it_came_to() {
-    let told = Teller::new();
-    told.says(&["haulout_reconcile_total{result=\"recorded\"} 0"]);
-    told.metrics
+    let event = Teller::new();
+    event.says(&["haulout_reconcile_total{result=\"recorded\"} 0"]);
+    event
+        .metrics
         .turned(ReconcileOutcome::Recorded, Duration::from_millis(20));
-    told.metrics
+    event
+        .metrics
         .turned(ReconcileOutcome::Outdated, Duration::from_millis(5));
-    told.says(&[
+    event.says(&[
         "haulout_reconcile_total{result=\"recorded\"} 1",
         "haulout_reconcile_total{result=\"outdated\"} 1",
         "haulout_reconcile_total{result=\"refused\"} 0",
@@ -470,9 +478,9 @@ fn every_phase_is_shown() {
     }
     for phase in phases {
         let name = phase.name();
-        let told = Teller::new();
-        told.shows([sight(of(episode(phase, 1)), HostState::InService)]);
-        told.says(&[
+        let event = Teller::new();
+        event.shows([sight(of(episode(phase, 1)), HostState::InService)]);
+        event.says(&[
             &format!("haulout_node_phase{{node=\"gpu1\",phase=\"{name}\"}} 1.0"),
             &format!("haulout_episodes_active{{phase=\"{name}\"}} 1.0"),
         ]);
@@ -481,8 +489,8 @@ fn every_phase_is_shown() {
 
 #[test]
 fn pods_that_a_timed_out_drain_leaves_are_counted_once() {
-    let told = Teller::new();
-    told.says(&["haulout_drain_pods_left_behind_total 0"]);
+    let event = Teller::new();
+    event.says(&["haulout_drain_pods_left_behind_total 0"]);
     let draining = of(episode(Phase::Draining, 1));
     let timed_out = |phase, since| {
         of(Episode {
@@ -492,28 +500,28 @@ fn pods_that_a_timed_out_drain_leaves_are_counted_once() {
     };
     let end = || Phase::ShuttingDown(DrainEnd::TimedOut);
     let shutting_down = timed_out(end(), 5);
-    told.recorded(&draining, shutting_down.clone(), None, 5);
-    told.says(&["haulout_drain_pods_left_behind_total 2"]);
+    event.recorded(&draining, shutting_down.clone(), None, 5);
+    event.says(&["haulout_drain_pods_left_behind_total 2"]);
     let parked = Phase::Parked {
         reason: ParkReason::VmSuspended,
         resume: Box::new(end()),
         resume_since: at(5),
     };
     let parked = timed_out(parked, 9);
-    told.recorded(&shutting_down, parked.clone(), None, 9);
-    told.recorded(&parked, timed_out(end(), 12), None, 12);
-    told.recorded(
+    event.recorded(&shutting_down, parked.clone(), None, 9);
+    event.recorded(&parked, timed_out(end(), 12), None, 12);
+    event.recorded(
         &draining,
         of(episode(Phase::ShuttingDown(DrainEnd::Complete), 5)),
         None,
         5,
     );
-    told.says(&["haulout_drain_pods_left_behind_total 2"]);
+    event.says(&["haulout_drain_pods_left_behind_total 2"]);
 }
 
 #[test]
 fn episodes_are_counted_by_what_set_them_off() {
-    let told = Teller::new();
+    let event = Teller::new();
     let with = |task, request, stray_of| {
         let mut begun = episode(Phase::Draining, 1);
         begun.trigger.task = task;
@@ -537,34 +545,34 @@ fn episodes_are_counted_by_what_set_them_off() {
     assert_eq!(begun.len(), TriggerKind::ALL.len());
     for (trigger, episode) in begun {
         let series = format!("haulout_episodes_started_total{{trigger=\"{trigger}\"}}");
-        told.says(&[&format!("{series} 0")]);
-        told.recorded(&Record::InService, of(episode), None, 1);
-        told.says(&[&format!("{series} 1")]);
+        event.says(&[&format!("{series} 0")]);
+        event.recorded(&Record::InService, of(episode), None, 1);
+        event.says(&[&format!("{series} 1")]);
     }
 }
 
 #[test]
 fn a_skipped_node_in_service_shows_that_it_waits() {
-    let told = Teller::new();
+    let event = Teller::new();
     let mut skipped = sight(Record::InService, HostState::InMaintenance);
     let mut marks = node();
     marks.wishes.skip = true;
     skipped.observed.node = Some(marks);
-    told.shows([skipped.clone()]);
-    told.waits(&Record::InService, &WaitingOn::Skip);
-    told.says(&["haulout_waiting_on{node=\"gpu1\",kind=\"skip\"} 1.0"]);
+    event.shows([skipped.clone()]);
+    event.waits(&Record::InService, &WaitingOn::Skip);
+    event.says(&["haulout_waiting_on{node=\"gpu1\",kind=\"skip\"} 1.0"]);
     skipped.observed.node = Some(node());
-    told.shows([skipped]);
-    told.is_silent_about("haulout_waiting_on");
+    event.shows([skipped]);
+    event.is_silent_about("haulout_waiting_on");
 }
 
 #[test]
 fn a_checkpoint_of_the_record_does_not_hide_what_a_node_waits_for() {
-    let told = Teller::new();
+    let event = Teller::new();
     let before = of(episode(Phase::Draining, 1));
-    told.shows([sight(before.clone(), HostState::InMaintenance)]);
-    told.waits(&before, &WaitingOn::DrainHeld(Vec::new()));
+    event.shows([sight(before.clone(), HostState::InMaintenance)]);
+    event.waits(&before, &WaitingOn::DrainHeld(Vec::new()));
     let aged = episode(Phase::Draining, 1).aged(Duration::from_secs(20));
-    told.recorded(&before, of(aged), None, 21);
-    told.says(&["haulout_waiting_on{node=\"gpu1\",kind=\"drain-held\"} 1.0"]);
+    event.recorded(&before, of(aged), None, 21);
+    event.says(&["haulout_waiting_on{node=\"gpu1\",kind=\"drain-held\"} 1.0"]);
 }

@@ -1,16 +1,15 @@
-//! The two texts in which metrics are asked for: OpenMetrics, and the older one of Prometheus for those who know no other.
+//! The two formats of metrics: OpenMetrics, and the older text format of Prometheus.
 
-/// Which text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Text {
     /// OpenMetrics 1.0, with exemplars.
     OpenMetrics,
-    /// The text format of Prometheus 0.0.4, which knows neither exemplars nor units.
+    /// The text format of Prometheus 0.0.4, without exemplars and units.
     Prometheus,
 }
 
 impl Text {
-    /// The one to answer with, by the request's `Accept` header.
+    /// Selects the format by the `Accept` header of the request.
     pub fn accepted(accept: Option<&str>) -> Self {
         match accept {
             Some(accept) if accept.contains("application/openmetrics-text") => Self::OpenMetrics,
@@ -18,7 +17,7 @@ impl Text {
         }
     }
 
-    /// Its media type.
+    /// The media type.
     pub fn content_type(self) -> &'static str {
         match self {
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -27,30 +26,30 @@ impl Text {
     }
 }
 
-/// Turns our OpenMetrics into the older text: there a counter is described under its whole name.
-pub(super) fn older(open: &str) -> String {
-    let mut older = String::with_capacity(open.len());
+/// Converts OpenMetrics to the older format, in which the description of a counter has its full name.
+pub(super) fn to_prometheus(text: &str) -> String {
+    let mut converted = String::with_capacity(text.len());
     let mut help = None;
-    for line in open.lines() {
+    for line in text.lines() {
         if let Some(rest) = line.strip_prefix("# HELP ") {
-            // Which name it goes under is told by the type, which follows.
+            // The name depends on the type, which follows.
             help = rest.split_once(' ').map(|(_, help)| help);
         } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' '))
         {
             let total = if kind == "counter" { "_total" } else { "" };
             if let Some(help) = help.take() {
-                older.push_str(&format!("# HELP {name}{total} {help}\n"));
+                converted.push_str(&format!("# HELP {name}{total} {help}\n"));
             }
-            older.push_str(&format!("# TYPE {name}{total} {kind}\n"));
+            converted.push_str(&format!("# TYPE {name}{total} {kind}\n"));
         } else if !line.starts_with('#') {
-            // Only buckets have exemplars, and their labels are words of ours.
+            // Only buckets have exemplars, and our label values contain no ` # `.
             let sample = match line.split_once(" # ") {
                 Some((sample, _exemplar)) if line.contains("_bucket{") => sample,
                 Some(_) | None => line,
             };
-            older.push_str(sample);
-            older.push('\n');
+            converted.push_str(sample);
+            converted.push('\n');
         }
     }
-    older
+    converted
 }

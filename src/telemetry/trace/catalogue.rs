@@ -1,8 +1,8 @@
-//! Every span, attribute and span event that is sent, with its meaning, for the reference.
+//! All spans, attributes and span events with their meaning, for the reference documentation.
 
 use super::spans::Span;
 
-/// Every span, in the order of an episode.
+/// All spans, in the order of an episode.
 pub const SPANS: &[(&str, &str)] = &[
     (
         "maintenance",
@@ -66,7 +66,7 @@ pub const SPANS: &[(&str, &str)] = &[
     ("uncordon", "the end; as long as its PATCH"),
 ];
 
-/// Every attribute of a span.
+/// All span attributes.
 pub const ATTRIBUTES: &[(&str, &str)] = &[
     (
         "haulout.episode",
@@ -146,7 +146,7 @@ pub const ATTRIBUTES: &[(&str, &str)] = &[
     ),
 ];
 
-/// Every event of a span.
+/// All span events.
 pub const EVENTS: &[(&str, &str)] = &[
     (
         "controller.restarted",
@@ -170,11 +170,11 @@ pub const EVENTS: &[(&str, &str)] = &[
     ),
 ];
 
-/// The first name in `span` that is in no list.
+/// The first name in `span` that is not in a list.
 pub(super) fn unknown(span: &Span) -> Option<&str> {
     let is_in = |list: &[(&str, &str)], name: &str| list.iter().any(|(known, _)| *known == name);
     let mut attributes = span.attributes.iter().map(|attribute| attribute.key.as_str());
-    let mut events = span.moments.iter().map(|moment| moment.name);
+    let mut events = span.events.iter().map(|moment| moment.name);
     let span = (!is_in(SPANS, span.name)).then_some(span.name);
     span.or_else(|| attributes.find(|name| !is_in(ATTRIBUTES, name)))
         .or_else(|| events.find(|name| !is_in(EVENTS, name)))

@@ -1,7 +1,7 @@
-//! Sends spans by OTLP, as the standard `OTEL_*` variables say, and never holds anybody up.
+//! Exports spans by OTLP, configured by the standard `OTEL_*` variables.
 //!
-//! A batch is sent once: repeating it to a collector that is in trouble would only pile up what comes after. One that
-//! fails is given up, counted, and reported in the log.
+//! A batch is sent once: retries to a failing collector would only delay later batches. A failed batch
+//! is dropped, counted, and logged.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,39 +24,35 @@ use tracing::{info, warn};
 use super::catalogue::unknown;
 use super::spans::{Span, SpanEvent};
 
-/// How many spans go into one request: some ten kilobytes.
+/// Spans per request: some ten kilobytes.
 const BATCH: usize = 128;
 
-/// The longest wait for one request, whatever `OTEL_EXPORTER_OTLP_TIMEOUT` says. Its default is ten seconds; this is for
-/// transports that forget about it.
+/// Limit for a request, for transports that ignore `OTEL_EXPORTER_OTLP_TIMEOUT` (10 s by default).
 const EXPORT_DEADLINE: Duration = Duration::from_secs(30);
 
-/// How long the last spans may take when the process ends. The whole end has five seconds.
+/// Limit for the last spans at shutdown, which may take five seconds in all.
 const END_DEADLINE: Duration = Duration::from_secs(2);
 
-/// How often lost spans are told of.
-const COMPLAINT_EVERY: Duration = Duration::from_secs(60);
+/// How often lost spans are logged.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// A variable with a value that nothing can be made of.
+/// An invalid value of a variable.
 #[derive(Debug, thiserror::Error)]
 #[error("{name}={value:?}: {why}")]
 pub struct ExportSettingError {
-    /// The variable.
     pub name: &'static str,
-    /// Its value.
     pub value: String,
-    /// What is wrong with it.
     pub why: String,
 }
 
-/// The exporter that the environment asks for; `None` where it names no endpoint or says to send nothing. `read` reads
-/// one variable. Has to be called inside the runtime.
+/// Creates the configured exporter; `None` without an endpoint, or if traces are disabled. `read` reads
+/// a variable. Must be called inside the runtime.
 ///
 /// # Errors
-/// For a protocol that is not spoken, or an endpoint, certificate or header that cannot be used.
+/// For an unsupported protocol, or an unusable endpoint, certificate or header.
 pub fn exporter(read: impl Fn(&str) -> Option<String>) -> Result<Option<SpanExporter>, ExportSettingError> {
     let read = |name: &str| read(name).filter(|value| !value.is_empty());
-    // What is said for traces alone goes before what is said for all signals.
+    // Variables for traces take precedence over those for all signals.
     let either = |specific: &'static str, general: &'static str| {
         read(specific)
             .map(|value| (specific, value))
@@ -74,7 +70,7 @@ pub fn exporter(read: impl Fn(&str) -> Option<String>) -> Result<Option<SpanExpo
     match read("OTEL_TRACES_EXPORTER").as_deref() {
         None | Some("otlp") => {}
         Some("none") => return Ok(None),
-        Some(other) => return Err(wrong("OTEL_TRACES_EXPORTER", other, "otlp or none is expected")),
+        Some(other) => return Err(invalid("OTEL_TRACES_EXPORTER", other, "otlp or none is expected")),
     }
     let authority = either(
         "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
@@ -83,13 +79,13 @@ pub fn exporter(read: impl Fn(&str) -> Option<String>) -> Result<Option<SpanExpo
     let authority = match authority {
         Some((name, path)) => Some((
             name,
-            std::fs::read(PathBuf::from(&path)).map_err(|error| wrong(name, &path, &error.to_string()))?,
+            std::fs::read(PathBuf::from(&path)).map_err(|error| invalid(name, &path, &error.to_string()))?,
         )),
         None => None,
     };
     let unusable = |error: &dyn std::fmt::Display| {
         let why = without_password(&error.to_string());
-        wrong(endpoint_name, &without_password(&endpoint), &why)
+        invalid(endpoint_name, &without_password(&endpoint), &why)
     };
     let protocol = either(
         "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
@@ -123,7 +119,7 @@ pub fn exporter(read: impl Fn(&str) -> Option<String>) -> Result<Option<SpanExpo
             let name = protocol
                 .as_ref()
                 .map_or("OTEL_EXPORTER_OTLP_PROTOCOL", |(name, _)| *name);
-            return Err(wrong(name, other, "grpc or http/protobuf is expected"));
+            return Err(invalid(name, other, "grpc or http/protobuf is expected"));
         }
     };
     exporter.set_resource(&resource());
@@ -131,7 +127,7 @@ pub fn exporter(read: impl Fn(&str) -> Option<String>) -> Result<Option<SpanExpo
     Ok(Some(exporter))
 }
 
-/// A text about an endpoint, but for credentials that someone wrote into its address.
+/// Removes credentials from addresses in `text`.
 fn without_password(text: &str) -> String {
     let word = |word: &str| match word.rsplit_once('@') {
         Some((before, host)) => {
@@ -144,7 +140,7 @@ fn without_password(text: &str) -> String {
     text.split(' ').map(word).collect::<Vec<_>>().join(" ")
 }
 
-fn wrong(name: &'static str, value: &str, why: &str) -> ExportSettingError {
+fn invalid(name: &'static str, value: &str, why: &str) -> ExportSettingError {
     ExportSettingError {
         name,
         value: value.to_owned(),
@@ -152,8 +148,8 @@ fn wrong(name: &'static str, value: &str, why: &str) -> ExportSettingError {
     }
 }
 
-/// A client with the system's roots and the one that is named. reqwest's own way fails where the system has none, also
-/// for an endpoint without TLS.
+/// A client with the system's roots and the configured one. reqwest's own setup fails on a system
+/// without roots, even for an endpoint without TLS.
 fn client(authority: Option<&[u8]>) -> anyhow::Result<reqwest::Client> {
     let mut roots = rustls::RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -170,8 +166,8 @@ fn client(authority: Option<&[u8]>) -> anyhow::Result<reqwest::Client> {
         .build()?)
 }
 
-/// Who tells: `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`, and a short name where they give none, because it is
-/// printed on every row of a trace.
+/// The resource: `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`, with the default service name
+/// `haulout`.
 fn resource() -> Resource {
     let given = Resource::builder().build();
     let is_named = given
@@ -186,17 +182,17 @@ fn resource() -> Resource {
     }
 }
 
-/// Sends what comes out of `queue` until all who fill it are gone. After `stop`, it has two seconds for that. `lost`
-/// counts the spans that reached nobody, with those that found the queue full.
+/// Exports the spans from `queue` until all its senders are closed; after `stop` for at most two
+/// seconds more. `lost` counts lost spans.
 pub async fn run<E: Export>(
     exporter: E,
     mut queue: mpsc::Receiver<Span>,
     lost: Counter,
     stop: CancellationToken,
 ) {
-    let mut complaints = ExportErrors {
+    let mut errors = ExportErrors {
         lost,
-        told: 0,
+        event: 0,
         quiet_until: None,
     };
     let send = async {
@@ -209,14 +205,14 @@ pub async fn run<E: Export>(
                 Ok(Err(error)) => Some(error.to_string()),
                 Err(_) => Some(format!("no answer within {EXPORT_DEADLINE:?}")),
             };
-            complaints.after(count, why.as_deref());
+            errors.after(count, why.as_deref());
         }
     };
     let end = async {
         stop.cancelled().await;
         tokio::time::sleep(END_DEADLINE).await;
     };
-    // Order: what is sent is sent, also in the moment in which the time is up.
+    // Spans first, so that a finished export counts even at the deadline.
     tokio::select! {
         biased;
         () = send => {}
@@ -224,10 +220,10 @@ pub async fn run<E: Export>(
     }
 }
 
-/// Tells of lost spans, but not of each: a collector that is down for a day would fill the log.
+/// Logs lost spans at a limited rate.
 struct ExportErrors {
     lost: Counter,
-    told: u64,
+    event: u64,
     quiet_until: Option<Instant>,
 }
 
@@ -239,16 +235,16 @@ impl ExportErrors {
         }
         let lost = self.lost.get();
         let at = Instant::now();
-        if lost == self.told || self.quiet_until.is_some_and(|until| at < until) {
+        if lost == self.event || self.quiet_until.is_some_and(|until| at < until) {
             return;
         }
         let why = why.map_or_else(|| "the queue was full".to_owned(), without_password);
         warn!(
             "{} spans were lost, {lost} since the start: {why}; episodes go on without",
-            lost - self.told
+            lost - self.event
         );
-        self.told = lost;
-        self.quiet_until = Some(at + COMPLAINT_EVERY);
+        self.event = lost;
+        self.quiet_until = Some(at + LOG_INTERVAL);
     }
 }
 
@@ -259,7 +255,7 @@ fn data(span: Span) -> SpanData {
         .links
         .extend(span.link.map(|root| Link::new(root, Vec::new(), 0)));
     let mut events = SpanEvents::default();
-    events.events.extend(span.moments.into_iter().map(event));
+    events.events.extend(span.events.into_iter().map(event));
     SpanData {
         span_context: SpanContext::new(
             span.trace,

@@ -1,12 +1,12 @@
-//! The evictions of a drain, told for each pod as it goes.
+//! The spans of evicted pods.
 //!
 //! ```text
 //!  evict pod ──────────────────────────────────────────┐
 //!  └─ wait pdb (429 … 201) ─┬─ wait termination (… gone)
 //! ```
 //!
-//! Hundreds of pods do not fit into a record, so what is known of them is in this process alone: a pod is told once, when
-//! it is gone, and one that was being evicted when the process died is told from its first eviction by the next.
+//! Hundreds of pods do not fit into a record, so their state is in this process only: the span of a pod
+//! is sent when the pod is gone. After a restart it starts at the first eviction by the new process.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,28 +20,29 @@ use crate::ids::NodeName;
 use crate::maintenance::effect_report::{Eviction, EvictionAnswer, EvictionRound};
 use crate::maintenance::episode::Episode;
 
-/// The pods of one drain that are told each by a span of its own. The others are told by one span together: a reader
-/// looks for the pod that held the drain up, not through a thousand that did not.
+/// Pods of a drain with a span of their own; the others share one span. A reader looks for the pod that
+/// held up the drain.
 pub const PODS: usize = 200;
 
-/// The pods that are counted beyond that, by UID: a node has 110 by default, and a drain that lasts for days meets others.
-const COUNTED: usize = 4096;
+/// Limit of further pods that are counted by UID: a node has 110 by default, but a drain of days sees
+/// more.
+const MAX_COUNTED: usize = 4096;
 
-/// The different messages of a refusing budget that are told of one pod.
+/// Messages of a budget per pod.
 const MESSAGES: usize = 10;
 
-/// The longest message that is told.
+/// Length limit of a message.
 const MESSAGE_CHARS: usize = 300;
 
 /// The evictions of one drain.
 #[derive(Debug)]
 pub(super) struct TracedDrain {
     episode: Box<Episode>,
-    /// The pods that are asked to leave and not seen gone, by UID.
+    /// The pods with an eviction request that are not gone yet, by UID.
     pods: BTreeMap<String, TracedPod>,
-    /// How many have had a place in `pods`.
-    places: usize,
-    others: Others,
+    /// Number of pods that ever were in `pods`.
+    with_span: usize,
+    shared: SharedPods,
 }
 
 #[derive(Debug)]
@@ -58,7 +59,7 @@ struct TracedPod {
 }
 
 #[derive(Debug, Default)]
-struct Others {
+struct SharedPods {
     uids: BTreeSet<String>,
     attempts: u64,
     blocked: u64,
@@ -66,23 +67,22 @@ struct Others {
 }
 
 impl TracedDrain {
-    /// The evictions of the drain that `episode` is in.
     pub(super) fn of(episode: &Episode) -> Self {
         Self {
             episode: Box::new(episode.clone()),
             pods: BTreeMap::new(),
-            places: 0,
-            others: Others::default(),
+            with_span: 0,
+            shared: SharedPods::default(),
         }
     }
 
     /// Whether `episode` is still in this drain.
-    pub(super) fn is_that_of(&self, episode: &Episode) -> bool {
+    pub(super) fn belongs_to(&self, episode: &Episode) -> bool {
         (&self.episode.id, self.episode.since) == (&episode.id, episode.since)
     }
 
-    /// Takes a round in. Gives the spans of the pods that have gone.
-    pub(super) fn take(&mut self, node: &NodeName, round: &EvictionRound) -> Vec<Span> {
+    /// Applies a round. Returns the spans of pods that are gone.
+    pub(super) fn apply(&mut self, node: &NodeName, round: &EvictionRound) -> Vec<Span> {
         for asked in &round.asked {
             self.ask(asked);
         }
@@ -95,42 +95,42 @@ impl TracedDrain {
         let mut spans = Vec::new();
         for uid in gone {
             if let Some(pod) = self.pods.remove(&uid) {
-                self.tell(node, &uid, &pod, round.at, None, &mut spans);
+                self.finish_pod(node, &uid, &pod, round.at, None, &mut spans);
             }
         }
         spans
     }
 
-    /// The drain ended at `end`. Gives the spans of the pods that were left, and of those beyond the limit.
+    /// The drain ended at `end`. Returns the spans of the remaining pods, and the shared span.
     pub(super) fn end(mut self, node: &NodeName, end: Timestamp) -> Vec<Span> {
         let mut spans = Vec::new();
         for (uid, pod) in std::mem::take(&mut self.pods) {
-            self.tell(node, &uid, &pod, end, Some(end), &mut spans);
+            self.finish_pod(node, &uid, &pod, end, Some(end), &mut spans);
         }
         let Some(builder) = EpisodeSpans::of(node, &self.episode) else {
             return spans;
         };
-        if let Some(first) = self.others.first {
-            let mut others = builder.span("evict pods", SpanKind::Internal, (first.min(end), end));
-            others.parent = Some(builder.phase_id());
-            others.attributes.extend([
-                count("haulout.pods.count", self.others.uids.len()),
-                number("haulout.evict.attempts", self.others.attempts),
-                number("haulout.evict.blocked", self.others.blocked),
+        if let Some(first) = self.shared.first {
+            let mut shared = builder.span("evict pods", SpanKind::Internal, (first.min(end), end));
+            shared.parent = Some(builder.phase_id());
+            shared.attributes.extend([
+                count("haulout.pods.count", self.shared.uids.len()),
+                number("haulout.evict.attempts", self.shared.attempts),
+                number("haulout.evict.blocked", self.shared.blocked),
             ]);
-            spans.push(others);
+            spans.push(shared);
         }
         spans
     }
 
     fn ask(&mut self, asked: &Eviction) {
         let is_known = self.pods.contains_key(&asked.uid);
-        if !is_known && self.places >= PODS {
-            self.others.ask(asked);
+        if !is_known && self.with_span >= PODS {
+            self.shared.ask(asked);
             return;
         }
         if !is_known {
-            self.places += 1;
+            self.with_span += 1;
         }
         let pod = self.pods.entry(asked.uid.clone()).or_insert_with(|| TracedPod {
             namespace: asked.namespace.clone(),
@@ -161,8 +161,8 @@ impl TracedDrain {
         }
     }
 
-    /// `gone` is when the pod was seen gone, or given up in `left`.
-    fn tell(
+    /// `gone` is when the pod was seen gone, or when the drain ended (`left`).
+    fn finish_pod(
         &self,
         node: &NodeName,
         uid: &str,
@@ -174,7 +174,7 @@ impl TracedDrain {
         let Some(builder) = EpisodeSpans::of(node, &self.episode) else {
             return;
         };
-        // A pod that goes while its round is still at work is seen gone by that round, which began before.
+        // A pod that leaves during a round is seen gone by that round, which has an earlier time.
         let end = gone.max(pod.accepted.unwrap_or(pod.asked));
         let end = left.unwrap_or(end);
         let about = |name, parent, (start, end): (Timestamp, Timestamp)| {
@@ -202,7 +202,7 @@ impl TracedDrain {
             let mut wait = about("wait pdb", parent, (blocked, until.min(end)));
             let budgets: Vec<&str> = pod.budgets.iter().map(String::as_str).collect();
             wait.attributes.push(text("k8s.pdb.name", &budgets.join(", ")));
-            wait.moments
+            wait.events
                 .extend(pod.messages.iter().map(|(at, said)| SpanEvent {
                     at: *at,
                     name: "eviction.blocked",
@@ -221,14 +221,14 @@ impl TracedDrain {
     }
 }
 
-impl Others {
+impl SharedPods {
     fn ask(&mut self, asked: &Eviction) {
         self.first.get_or_insert(asked.asked_at);
         self.attempts = self.attempts.saturating_add(1);
         if matches!(asked.answer, EvictionAnswer::Blocked { .. }) {
             self.blocked = self.blocked.saturating_add(1);
         }
-        if self.uids.len() < COUNTED {
+        if self.uids.len() < MAX_COUNTED {
             self.uids.insert(asked.uid.clone());
         }
     }

@@ -1,4 +1,4 @@
-//! The spans of an episode: a pure function of its record, but for what says how long a write took.
+//! The spans of an episode: a pure function of its record, except for the durations of writes.
 //!
 //! ```text
 //!  maintenance ───────────────────────────────────────────────────────────────────────────────┐
@@ -7,9 +7,8 @@
 //!                       └─ cordon
 //! ```
 //!
-//! Phases follow each other without gaps or overlaps, because each ends at the time that the next one keeps as its beginning. The
-//! id of a span is a digest of the episode, the phase and its beginning, so every process builds the same spans from the same
-//! record.
+//! Phases have no gaps or overlaps: each ends when the next one starts. A span id is a digest of
+//! episode, phase and start, so that every process builds the same spans from the same record.
 
 pub(super) mod attributes;
 mod phases;
@@ -23,49 +22,43 @@ use crate::ids::{NodeName, TaskRef};
 use crate::maintenance::episode::{Episode, EpisodeOrigin, EpisodeResult, Incident};
 use attributes::{count, failed, kubernetes, number, text};
 
-/// The length of what has none. Jaeger takes a span that ends where it begins for one of negative duration, marks it with a
-/// warning, and does not know it again when it is sent twice.
-const A_MOMENT: SignedDuration = SignedDuration::from_micros(1);
+/// The minimum duration. Jaeger considers a span of no duration as negative, adds a warning, and does
+/// not recognize it as a duplicate.
+const MIN_DURATION: SignedDuration = SignedDuration::from_micros(1);
 
-/// A span that has ended.
+/// A finished span.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Span {
-    /// The episode's trace.
     pub trace: TraceId,
-    /// Its own id.
     pub id: SpanId,
-    /// The span it is part of; `None` for the root.
+    /// The parent span; `None` for the root.
     pub parent: Option<SpanId>,
-    /// One of a fixed set; what it was about is in the attributes.
+    /// One of a fixed set; details are in the attributes.
     pub name: &'static str,
-    /// Whether another program was called.
     pub kind: SpanKind,
-    /// When it began.
     pub start: Timestamp,
-    /// When it ended, which is never before it began.
+    /// Never before `start`.
     pub end: Timestamp,
     /// What it was about.
     pub attributes: Vec<KeyValue>,
-    /// What happened in it.
-    pub moments: Vec<SpanEvent>,
-    /// What went wrong, if something did.
+    pub events: Vec<SpanEvent>,
+    /// The error message, if it failed.
     pub failed: Option<String>,
-    /// The root of another episode that this one waited for.
+    /// The root span of a related episode.
     pub link: Option<SpanContext>,
 }
 
-/// Something that happened at one moment of a span.
+/// An event of a span.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SpanEvent {
-    /// When.
     pub at: Timestamp,
-    /// What: one of a fixed set.
+    /// One of a fixed set.
     pub name: &'static str,
     /// What it was about.
     pub attributes: Vec<KeyValue>,
 }
 
-/// The root span of an episode, as other spans name it; `None` for a traceparent that is none.
+/// The context of the root span; `None` if the traceparent is invalid.
 pub fn root(episode: &Episode) -> Option<SpanContext> {
     context(&episode.traceparent)
 }
@@ -81,15 +74,14 @@ fn context(traceparent: &str) -> Option<SpanContext> {
 /// The end of an episode.
 #[derive(Clone, Copy, Debug)]
 pub struct SpanEnd {
-    /// How it ended; `None` where another episode took its place.
+    /// The result; `None` if another episode replaced it.
     pub ended: Option<EpisodeResult>,
-    /// Whether the Node was uncordoned with it.
     pub uncordoned: bool,
-    /// When the write of the end began and when it was accepted.
+    /// Start and end of the write that recorded the end.
     pub wrote: (Timestamp, Timestamp),
 }
 
-/// Builds the spans of one episode of one node.
+/// Builds the spans of an episode.
 #[derive(Clone)]
 pub struct EpisodeSpans<'a> {
     node: &'a NodeName,
@@ -99,7 +91,7 @@ pub struct EpisodeSpans<'a> {
 }
 
 impl<'a> EpisodeSpans<'a> {
-    /// `None` for an episode without a usable traceparent.
+    /// `None` if the traceparent is invalid.
     pub fn of(node: &'a NodeName, episode: &'a Episode) -> Option<Self> {
         Some(Self {
             node,
@@ -109,10 +101,11 @@ impl<'a> EpisodeSpans<'a> {
         })
     }
 
-    /// vCenter's clock may be ahead of ours; the trace begins a moment before the episode at the latest.
+    /// The start of the trace: at the latest just before the episode, because vCenter's clock may be
+    /// ahead.
     fn start(&self) -> Timestamp {
         let begun_at = self.episode.begun_at;
-        let before = begun_at.saturating_sub(A_MOMENT).unwrap_or(begun_at);
+        let before = begun_at.saturating_sub(MIN_DURATION).unwrap_or(begun_at);
         self.episode.trigger.clicked_at.min(before)
     }
 
@@ -120,14 +113,14 @@ impl<'a> EpisodeSpans<'a> {
         self.id_of(what, "", since)
     }
 
-    /// The id of the span `what` that is about the pod of this UID.
+    /// The id of the span `what` of the pod with this UID.
     pub(super) fn id_of(&self, what: &str, uid: &str, since: Timestamp) -> SpanId {
         let digest = Sha256::digest(format!("{}\n{what}\n{uid}\n{since}", self.episode.id));
         let bytes: [u8; 8] = std::array::from_fn(|index| digest.get(index).copied().unwrap_or(1));
         SpanId::from_bytes(bytes)
     }
 
-    /// The id of the first span of the phase that the episode is in.
+    /// The id of the first span of the current phase.
     pub(super) fn phase_id(&self) -> SpanId {
         self.id(self.episode.phase.name(), self.episode.since)
     }
@@ -144,22 +137,22 @@ impl<'a> EpisodeSpans<'a> {
             parent: Some(self.root.span_id()),
             name,
             kind,
-            start: whole_microsecond(start),
-            end: whole_microsecond(end.max(start)),
-            // Trace stores look for a span by its own attributes, not by those of its root, which comes last.
+            start: truncate_to_microsecond(start),
+            end: truncate_to_microsecond(end.max(start)),
+            // Backends search spans by their own attributes, and the root span comes last.
             attributes: vec![
                 text("haulout.episode", self.episode.id.as_str()),
                 text("k8s.node.name", self.node.as_str()),
                 text("vcenter.host.name", self.host),
             ],
-            moments: Vec::new(),
+            events: Vec::new(),
             failed: None,
             link: None,
         }
     }
 
-    /// The spans of the episode's beginning.
-    pub fn begun(&self) -> Vec<Span> {
+    /// The spans of the start of the episode.
+    pub fn begin_spans(&self) -> Vec<Span> {
         let episode = self.episode;
         let first = episode.history.finished.first();
         let this = Self {
@@ -178,7 +171,7 @@ impl<'a> EpisodeSpans<'a> {
         detect.attributes.extend(source);
         let ahead = episode.trigger.clicked_at.duration_since(episode.begun_at);
         if ahead.is_positive() {
-            // A click from the future: vCenter's clock is ahead of ours by this much at least.
+            // vCenter's clock is at least this far ahead.
             let ahead = i64::try_from(ahead.as_millis()).unwrap_or(i64::MAX);
             detect
                 .attributes
@@ -211,29 +204,29 @@ impl<'a> EpisodeSpans<'a> {
         span
     }
 
-    /// The span of the write that cordoned the Node: part of the phase that the episode is in since.
+    /// The span of the write that cordoned the Node, a child of the current phase.
     pub fn cordoned(&self, wrote: (Timestamp, Timestamp)) -> Span {
-        let cordon = self.span("cordon", SpanKind::Client, (wrote.0, at_least_a_moment(wrote)));
+        let cordon = self.span("cordon", SpanKind::Client, (wrote.0, at_least_min(wrote)));
         kubernetes(Span {
             parent: Some(self.phase_id()),
             ..cordon
         })
     }
 
-    /// The spans of the episode's end, the root as the last of them. Its last phase is not among them.
+    /// The spans of the end of the episode, except for its last phase; the root is last.
     pub fn ended(&self, end: SpanEnd) -> Vec<Span> {
         let episode = self.episode;
         let mut spans = Vec::new();
         let (at, mut until) = (end.wrote.0, end.wrote.0);
         if end.uncordoned {
-            until = at_least_a_moment(end.wrote);
+            until = at_least_min(end.wrote);
             spans.push(kubernetes(self.span("uncordon", SpanKind::Client, (at, until))));
         }
         let root = self.span("maintenance", SpanKind::Server, (self.start(), until));
         let mut root = self.with_trigger(root);
         root.id = self.root.span_id();
         root.parent = None;
-        root.moments = moments(episode, end);
+        root.events = events(episode, end);
         root.link = episode.history.origin.before.as_deref().and_then(context);
         let result = match end.ended {
             Some(EpisodeResult::Succeeded) => "succeeded",
@@ -258,8 +251,8 @@ impl<'a> EpisodeSpans<'a> {
     }
 }
 
-/// What happened to the episode beside its phases.
-fn moments(episode: &Episode, end: SpanEnd) -> Vec<SpanEvent> {
+/// The events of the root span.
+fn events(episode: &Episode, end: SpanEnd) -> Vec<SpanEvent> {
     let incident = |incident: &Incident| match incident {
         Incident::Restarted { at } => SpanEvent {
             at: *at,
@@ -281,17 +274,17 @@ fn moments(episode: &Episode, end: SpanEnd) -> Vec<SpanEvent> {
     incidents.chain(cancelled).collect()
 }
 
-/// When a moment is over that begins at `at`.
+/// `at` plus the minimum duration.
 fn after(at: Timestamp) -> Timestamp {
-    at.saturating_add(A_MOMENT).unwrap_or(at)
+    at.saturating_add(MIN_DURATION).unwrap_or(at)
 }
 
-fn at_least_a_moment((start, end): (Timestamp, Timestamp)) -> Timestamp {
+fn at_least_min((start, end): (Timestamp, Timestamp)) -> Timestamp {
     end.max(after(start))
 }
 
-/// Trace stores keep a beginning and a duration in whole microseconds. Cut here already, phases meet there as well.
-fn whole_microsecond(at: Timestamp) -> Timestamp {
+/// Backends store start and duration in microseconds. Truncating both ends here keeps phases adjacent.
+fn truncate_to_microsecond(at: Timestamp) -> Timestamp {
     Timestamp::from_microsecond(at.as_microsecond()).unwrap_or(at)
 }
 

@@ -50,24 +50,24 @@ fn changes(traces: Option<&Arc<Traces>>, before: &Record, after: &Record, second
     let (stats, origin) = (PhaseStats::default(), EpisodeOrigin::default());
     let closed = close(before, &mut transition, stats, &origin, at(-10), at(second));
     if let Some(traces) = traces {
-        let told = NodeEvent::Recorded {
+        let event = NodeEvent::Recorded {
             node: Some(&seen()),
             before: &closed,
             transition: &transition,
             wrote: (at(second), at(second)),
         };
-        traces.observe(&NodeName::new("gpu1"), told);
+        traces.observe(&NodeName::new("gpu1"), event);
     }
     transition.record
 }
 
 fn waits(traces: &Arc<Traces>, record: &Record, on: &WaitingOn) {
-    let told = NodeEvent::Waits {
+    let event = NodeEvent::Waits {
         node: Some(&seen()),
         record,
         on,
     };
-    traces.observe(&NodeName::new("gpu1"), told);
+    traces.observe(&NodeName::new("gpu1"), event);
 }
 
 fn taken(queue: &mut mpsc::Receiver<Span>) -> Vec<Span> {
@@ -117,8 +117,8 @@ fn a_process_that_takes_over_sends_the_finished_phases_once_more() {
     let (first, mut queue) = listener(QUEUE);
     let record = changes(Some(&first), &Record::InService, &draining, 0);
     let record = changes(Some(&first), &record, &off, 60);
-    let told = taken(&mut queue);
-    assert_eq!(names(&told), ["announce", "detect", "drain"]);
+    let event = taken(&mut queue);
+    assert_eq!(names(&event), ["announce", "detect", "drain"]);
 
     let (second, mut queue) = listener(QUEUE);
     let other = WaitingOn::OtherRelease {
@@ -127,7 +127,7 @@ fn a_process_that_takes_over_sends_the_finished_phases_once_more() {
     waits(&second, &record, &other);
     assert_eq!(taken(&mut queue), [], "it is not taken over");
     waits(&second, &record, &WaitingOn::Survey);
-    assert_eq!(taken(&mut queue), told);
+    assert_eq!(taken(&mut queue), event);
     waits(&second, &record, &WaitingOn::VmLookup);
     assert_eq!(taken(&mut queue), []);
     changes(

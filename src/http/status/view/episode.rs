@@ -1,4 +1,4 @@
-//! The data of one episode's page and of the lists of episodes, made of what is known. Pure: the time is an argument.
+//! The data of the episode page and of lists of episodes, a pure function of state and time.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -8,23 +8,23 @@ use jiff::Timestamp;
 use super::node::{PODS, pods_of, waits};
 use super::overview::frame;
 use super::{EpisodePage, EpisodeRow, LabelledFact, ShownState, Timeline, TimelineRow, TimelineSpan};
-use crate::http::status::About;
+use crate::http::status::PageSettings;
 use crate::http::status::page_state::PageState;
 use crate::ids::{EpisodeId, NodeName};
 use crate::kubernetes::update::NodeMaintenanceFacts;
 use crate::maintenance::episode::Episode;
 use crate::status::{EpisodeHistory, EpisodeOutcome, NodeEntry, PhaseKind};
 
-/// One episode's page; `None` for one that nobody knows.
+/// `None` for an unknown episode.
 pub(in crate::http::status) fn episode(
-    known: &PageState,
+    state: &PageState,
     history: &[NodeMaintenanceFacts],
-    about: &About,
+    settings: &PageSettings,
     id: &str,
     now: Timestamp,
 ) -> Option<EpisodePage> {
     let id = EpisodeId::new(id);
-    let seen = known.board.nodes.iter().find_map(|(name, entry)| {
+    let seen = state.board.nodes.iter().find_map(|(name, entry)| {
         let latest = entry.latest.as_ref().filter(|latest| latest.episode.id == id)?;
         Some((name, entry, latest))
     });
@@ -57,13 +57,13 @@ pub(in crate::http::status) fn episode(
     let trace = latest.map(|latest| latest.episode.trace_id().to_owned());
     let written_url = || object?.status.trace_url.clone().filter(|url| is_web(url));
     Some(EpisodePage {
-        frame: frame(known, about, now),
+        frame: frame(state, settings, now),
         is_running,
         trace_id: trace
             .or_else(|| object?.status.trace_id.clone())
             .unwrap_or_default(),
         trace_url: latest
-            .and_then(|latest| about.links.to(&latest.episode))
+            .and_then(|latest| settings.links.to(&latest.episode))
             .or_else(written_url),
         facts: match latest {
             Some(latest) => episode_facts(&latest.episode),
@@ -73,21 +73,21 @@ pub(in crate::http::status) fn episode(
         phases,
         timeline,
         pods: entry.and_then(|entry| pods_of(entry, history)),
-        steps: seen.map_or_else(Vec::new, |(name, _, _)| known.steps(name, &id)),
+        steps: seen.map_or_else(Vec::new, |(name, _, _)| state.steps(name, &id)),
         row,
     })
 }
 
-/// What stands in an object may have been written there by anybody: only an address of the web becomes a link.
+/// Anybody may write the status of an object, so only web addresses become links.
 fn is_web(url: &str) -> bool {
     url.starts_with("https://") || url.starts_with("http://")
 }
 
-/// Those in progress first, then by their beginning, the newest first.
-pub(super) fn episodes(known: &PageState, history: &[NodeMaintenanceFacts]) -> Vec<EpisodeRow> {
+/// Active episodes first, then by start, newest first.
+pub(super) fn episodes(state: &PageState, history: &[NodeMaintenanceFacts]) -> Vec<EpisodeRow> {
     let written = history.iter().filter_map(row_of_object);
     let mut rows: BTreeMap<String, EpisodeRow> = written.map(|row| (row.id.clone(), row)).collect();
-    for (name, entry) in &known.board.nodes {
+    for (name, entry) in &state.board.nodes {
         if let Some(latest) = &entry.latest {
             let written = rows.remove(latest.episode.id.as_str());
             let row = seen_or_written(row_of_seen(name, entry, latest), written);
@@ -99,8 +99,7 @@ pub(super) fn episodes(known: &PageState, history: &[NodeMaintenanceFacts]) -> V
     rows
 }
 
-/// What this process has seen of an episode; of an end that it has not, as one of a replica that stands by, what the
-/// leader has written.
+/// What this process saw of an episode, or, if it did not see the end, what the leader wrote.
 fn seen_or_written(seen: EpisodeRow, written: Option<EpisodeRow>) -> EpisodeRow {
     let is_not_seen = seen.result == EpisodeOutcome::NotSeen.name();
     let written = written.filter(|row| is_not_seen && row.ended_at.is_some());
@@ -147,8 +146,7 @@ pub(super) fn time(text: &str) -> Option<Timestamp> {
     text.parse().ok()
 }
 
-/// The phases that the object has where it reaches farther back than this process does, and those that were seen
-/// otherwise.
+/// The phases that this process saw, after the earlier ones from the object.
 pub(super) fn phases(
     latest: Option<&EpisodeHistory>,
     object: Option<&NodeMaintenanceFacts>,
@@ -168,7 +166,7 @@ pub(super) fn phases(
     let Some(first) = seen.clone().next() else {
         return written.collect();
     };
-    // An object has milliseconds, and this process more.
+    // Objects have a resolution of milliseconds.
     let is_older = |span: &TimelineSpan| span.from.as_millisecond() < first.from.as_millisecond();
     let mut all: Vec<TimelineSpan> = written.filter(is_older).collect();
     if let Some(last) = all.last_mut() {
@@ -178,7 +176,7 @@ pub(super) fn phases(
     all
 }
 
-/// One row for each phase in its order, and below it one for each thing that was waited for meanwhile.
+/// One row for each phase, followed by one for each wait in it.
 fn rows(phases: &[TimelineSpan], waits: &[TimelineSpan]) -> Vec<TimelineRow> {
     let mut rows: Vec<TimelineRow> = Vec::new();
     let mut add = |name: String, span: &TimelineSpan| match rows.iter_mut().find(|row| row.name == name) {

@@ -1,11 +1,11 @@
-//! The data of one node's page, made of what is known. Pure: the time is an argument.
+//! The data of the node page, a pure function of state and time.
 
 use jiff::Timestamp;
 
 use super::episode::{episode_facts, episodes, time};
 use super::overview::frame;
 use super::{LabelledFact, NodePage, NodeRow, PodRow, PodRows, ShownState, Waits};
-use crate::http::status::About;
+use crate::http::status::PageSettings;
 use crate::http::status::page_state::PageState;
 use crate::ids::NodeName;
 use crate::kubernetes::update::NodeMaintenanceFacts;
@@ -13,27 +13,27 @@ use crate::maintenance::episode::Record;
 use crate::maintenance::observed::{BoundVm, ObservedPower, PendingEviction, PendingReason, Strategy};
 use crate::status::{NodeEntry, NodeMarks, NodeStatus, PhaseKind, WaitKind};
 
-/// How many pods a page lists.
+/// Limit of pods.
 pub(super) const PODS: usize = 50;
 
-/// One node's page; `None` for a node that nobody tells of.
+/// `None` for an unknown node.
 pub(in crate::http::status) fn node(
-    known: &PageState,
+    state: &PageState,
     history: &[NodeMaintenanceFacts],
-    about: &About,
+    settings: &PageSettings,
     name: &NodeName,
     now: Timestamp,
 ) -> Option<NodePage> {
-    let entry = known.board.nodes.get(name)?;
-    let mut episodes = episodes(known, history);
+    let entry = state.board.nodes.get(name)?;
+    let mut episodes = episodes(state, history);
     episodes.retain(|row| row.node == name.as_str());
     let latest = entry.latest.as_ref();
     Some(NodePage {
-        frame: frame(known, about, now),
+        frame: frame(state, settings, now),
         row: node_row(name, entry, history)?,
-        facts: node_facts(entry.status.as_ref()?, known.leads()),
+        facts: node_facts(entry.status.as_ref()?, state.leads()),
         pods: pods_of(entry, history),
-        steps: latest.map_or_else(Vec::new, |latest| known.steps(name, &latest.episode.id)),
+        steps: latest.map_or_else(Vec::new, |latest| state.steps(name, &latest.episode.id)),
         episodes,
     })
 }
@@ -58,14 +58,14 @@ pub(super) fn node_row(
     })
 }
 
-/// What it waits for, as its actor tells, or else, in a replica that stands by, as the leader has written.
+/// The wait reported by the actor, or, on a standby, the one the leader wrote.
 pub(super) fn waits(entry: &NodeEntry, history: &[NodeMaintenanceFacts]) -> Option<Waits> {
-    let told = entry.waiting_on().map(|wait| Waits {
+    let reported = entry.waiting_on().map(|wait| Waits {
         reason: wait.on.kind().to_string(),
         message: wait.on.to_string(),
         since: Some(wait.since),
     });
-    told.or_else(|| {
+    reported.or_else(|| {
         let written = object_of(entry, history)?.status.waiting_on.as_ref()?;
         // Objects have kinds in CamelCase.
         let kind: Option<WaitKind> = written.reason.parse().ok();
@@ -77,7 +77,7 @@ pub(super) fn waits(entry: &NodeEntry, history: &[NodeMaintenanceFacts]) -> Opti
     })
 }
 
-/// The object of the episode that goes on, where the leader has made one.
+/// The object of the active episode, if the leader created one.
 fn object_of<'a>(entry: &NodeEntry, history: &'a [NodeMaintenanceFacts]) -> Option<&'a NodeMaintenanceFacts> {
     let id = entry.episode()?.id.as_str();
     history
@@ -85,7 +85,7 @@ fn object_of<'a>(entry: &NodeEntry, history: &'a [NodeMaintenanceFacts]) -> Opti
         .find(|object| object.status.episode.as_deref() == Some(id))
 }
 
-/// The pods that are still to go, as this process has listed them, or else as the leader has written.
+/// The remaining pods listed by this process, or else by the leader.
 pub(super) fn pods_of(entry: &NodeEntry, history: &[NodeMaintenanceFacts]) -> Option<PodRows> {
     let status = entry.status.as_ref()?;
     let is_shown = matches!(status.at_work, PhaseKind::Draining | PhaseKind::Drained);
@@ -121,7 +121,7 @@ fn left(left: &[PendingEviction]) -> PodRows {
     }
 }
 
-/// The host that the record names, where vCenter has not told.
+/// The host in the record, if vCenter has not reported one.
 fn recorded_host(status: &NodeStatus) -> Option<String> {
     let episode = status.record.episode()?;
     let host = episode.moved_to.as_ref().unwrap_or(&episode.host);

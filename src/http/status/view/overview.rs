@@ -1,4 +1,4 @@
-//! The overview's data, made of what is known. Pure: the time is an argument.
+//! The data of the overview, a pure function of state and time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,23 +10,23 @@ use super::{
     EpisodeRow, Frame, HostRow, NodeRow, Overview, OverviewFigures, QueueRow, ShownState, Timeline,
     TimelineRow, TimelineSpan,
 };
-use crate::http::status::About;
+use crate::http::status::PageSettings;
 use crate::http::status::page_state::{HostEntry, PageState};
 use crate::ids::NodeName;
 use crate::kubernetes::update::NodeMaintenanceFacts;
 use crate::maintenance::observed::{Admission, HostState};
 use crate::status::{NodeEntry, NodeStatus, PhaseKind};
 
-/// How many hosts, and how many nodes, a page lists.
+/// Limit of hosts, and of nodes.
 const ROWS: usize = 200;
 
-/// How many episodes the overview lists.
+/// Limit of episodes.
 const EPISODES: usize = 20;
 
-/// How many rows the overview's timeline has: what fits a screen or two.
+/// Limit of rows in the timeline.
 const TIMELINE_ROWS: usize = 30;
 
-/// The periods that the overview's timeline may show: the smallest that holds all that goes on.
+/// The periods of the timeline: the smallest one that contains all active episodes is used.
 const PERIODS: [SignedDuration; 4] = [
     SignedDuration::from_mins(15),
     SignedDuration::from_hours(1),
@@ -34,20 +34,19 @@ const PERIODS: [SignedDuration; 4] = [
     SignedDuration::from_hours(24),
 ];
 
-/// The overview.
 pub(in crate::http::status) fn overview(
-    known: &PageState,
+    state: &PageState,
     history: &[NodeMaintenanceFacts],
-    about: &About,
+    settings: &PageSettings,
     now: Timestamp,
 ) -> Overview {
-    let nodes = known.board.nodes.iter();
+    let nodes = state.board.nodes.iter();
     let mut nodes: Vec<NodeRow> = nodes
         .filter_map(|(name, entry)| node_row(name, entry, history))
         .collect();
-    let mut hosts: Vec<HostRow> = known.hosts.values().map(|host| host_row(known, host)).collect();
+    let mut hosts: Vec<HostRow> = state.hosts.values().map(|host| host_row(state, host)).collect();
     let count = |is: &dyn Fn(PhaseKind) -> bool| nodes.iter().filter(|row| is(row.phase)).count();
-    let leaving = known.hosts.values().filter(|host| host.state.is_leaving());
+    let leaving = state.hosts.values().filter(|host| host.state.is_leaving());
     let figures = OverviewFigures {
         nodes: nodes.len(),
         in_episode: count(&|phase| !matches!(phase, PhaseKind::InService | PhaseKind::Queued)),
@@ -60,39 +59,39 @@ pub(in crate::http::status) fn overview(
     let (more_nodes, more_hosts) = (nodes.len().saturating_sub(ROWS), hosts.len().saturating_sub(ROWS));
     nodes.truncate(ROWS);
     hosts.truncate(ROWS);
-    let mut episodes = episodes(known, history);
-    let timeline = timeline(known, history, &episodes, now);
+    let mut episodes = episodes(state, history);
+    let timeline = timeline(state, history, &episodes, now);
     episodes.truncate(EPISODES);
     Overview {
-        frame: frame(known, about, now),
+        frame: frame(state, settings, now),
         figures,
         hosts,
         more_hosts,
         nodes,
         more_nodes,
-        queue: queue(known),
+        queue: queue(state),
         timeline,
         episodes,
     }
 }
 
-pub(super) fn frame(known: &PageState, about: &About, now: Timestamp) -> Frame {
+pub(super) fn frame(state: &PageState, settings: &PageSettings, now: Timestamp) -> Frame {
     Frame {
         now,
         version: env!("CARGO_PKG_VERSION"),
-        dry_run: about.is_dry_run,
-        // A standby has no session, and needs none.
-        vcenter_silent: known.vcenter.clone().filter(|_| known.leads()),
-        kubernetes_silent: known.kubernetes.clone(),
-        leadership: known.leadership.clone(),
+        dry_run: settings.is_dry_run,
+        // A standby has no session and needs none.
+        vcenter_error: state.vcenter.clone().filter(|_| state.leads()),
+        kubernetes_error: state.kubernetes.clone(),
+        leadership: state.leadership.clone(),
     }
 }
 
-fn host_row(known: &PageState, host: &HostEntry) -> HostRow {
+fn host_row(state: &PageState, host: &HostEntry) -> HostRow {
     let (by, since) = if let HostState::Entering { user, clicked_at, .. } = &host.state {
         (user.clone(), Some(*clicked_at))
     } else {
-        // The first state of all was there before anybody looked.
+        // The first state began before this process saw it.
         let seen = host.past.back().filter(|_| host.past.len() > 1);
         (None, seen.map(|(at, _)| *at))
     };
@@ -100,7 +99,7 @@ fn host_row(known: &PageState, host: &HostEntry) -> HostRow {
         let on = entry.status.as_ref().and_then(|status| status.host());
         on.is_some_and(|(on, _)| on == host.name)
     };
-    let nodes = known.board.nodes.iter().filter(|(_, entry)| stands_on(entry));
+    let nodes = state.board.nodes.iter().filter(|(_, entry)| stands_on(entry));
     HostRow {
         name: host.name.clone(),
         state: ShownState::of_host(host.state.kind()),
@@ -111,9 +110,9 @@ fn host_row(known: &PageState, host: &HostEntry) -> HostRow {
     }
 }
 
-/// In the order in which they are served: by the time of the click or request.
-fn queue(known: &PageState) -> Vec<QueueRow> {
-    let nodes = known.board.nodes.iter();
+/// In queue order: by the time of the task or request.
+fn queue(state: &PageState) -> Vec<QueueRow> {
+    let nodes = state.board.nodes.iter();
     let mut queued: Vec<(Timestamp, &NodeName, &NodeStatus)> = nodes
         .filter_map(|(name, entry)| {
             let status = entry
@@ -125,7 +124,7 @@ fn queue(known: &PageState) -> Vec<QueueRow> {
         .collect();
     queued.sort_by_key(|(asked_at, name, _)| (*asked_at, *name));
     let queued = queued.into_iter().take(ROWS).zip(1..);
-    let row = |((asked_at, name, status), place): ((Timestamp, &NodeName, &NodeStatus), usize)| {
+    let row = |((asked_at, name, status), position): ((Timestamp, &NodeName, &NodeStatus), usize)| {
         let (ahead, limit) = match &status.queue {
             Admission::Granted => (Vec::new(), None),
             Admission::Behind { ahead, limit } => {
@@ -134,7 +133,7 @@ fn queue(known: &PageState) -> Vec<QueueRow> {
             }
         };
         QueueRow {
-            place,
+            position,
             node: name.to_string(),
             asked_at,
             limit,
@@ -145,7 +144,7 @@ fn queue(known: &PageState) -> Vec<QueueRow> {
 }
 
 fn timeline(
-    known: &PageState,
+    state: &PageState,
     history: &[NodeMaintenanceFacts],
     episodes: &[EpisodeRow],
     now: Timestamp,
@@ -163,7 +162,7 @@ fn timeline(
     let period = PERIODS.into_iter().find(holds_all).unwrap_or(longest);
     let from = now.checked_sub(period).unwrap_or(now);
     let ids: BTreeSet<&str> = shown.map(|row| row.id.as_str()).collect();
-    let hosts = known.hosts.values().filter_map(|host| {
+    let hosts = state.hosts.values().filter_map(|host| {
         let spans: Vec<TimelineSpan> = host
             .spans()
             .map(|span| TimelineSpan::of(span, ShownState::of_host(span.kind)))
@@ -174,7 +173,7 @@ fn timeline(
             spans,
         })
     });
-    let nodes = spans_of_nodes(known, history, &ids).into_iter();
+    let nodes = spans_of_nodes(state, history, &ids).into_iter();
     let nodes = nodes.map(|(name, mut spans)| {
         spans.sort_by_key(|span| span.from);
         let name = name.to_owned();
@@ -191,15 +190,16 @@ fn timeline(
     }
 }
 
-/// The phases of each node: of the episodes `ids` as objects have them, and of its latest one as this process has seen it.
+/// The phases of each node: of the episodes `ids` from their objects, and of the latest episode as seen
+/// by this process.
 fn spans_of_nodes<'a>(
-    known: &'a PageState,
+    state: &'a PageState,
     history: &'a [NodeMaintenanceFacts],
     ids: &BTreeSet<&str>,
 ) -> BTreeMap<&'a str, Vec<TimelineSpan>> {
     let mut of_nodes: BTreeMap<&str, Vec<TimelineSpan>> = BTreeMap::new();
     let latest = |name| {
-        known
+        state
             .board
             .nodes
             .get(name)
@@ -207,13 +207,13 @@ fn spans_of_nodes<'a>(
     };
     for object in history {
         let id = object.status.episode.as_deref().unwrap_or_default();
-        let is_told = latest(&object.node).is_some_and(|latest| latest.episode.id.as_str() == id);
-        if ids.contains(id) && !is_told {
+        let is_seen = latest(&object.node).is_some_and(|latest| latest.episode.id.as_str() == id);
+        if ids.contains(id) && !is_seen {
             let spans = of_nodes.entry(object.node.as_str()).or_default();
             spans.extend(phases(None, Some(object)));
         }
     }
-    for name in known.board.nodes.keys() {
+    for name in state.board.nodes.keys() {
         if let Some(latest) = latest(name) {
             let id = latest.episode.id.as_str();
             let object = history

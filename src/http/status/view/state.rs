@@ -1,10 +1,9 @@
-//! What a colour, a hatching and a sign stand for.
+//! The states that the page shows with a colour, a hatching and a sign.
 
 use serde::{Serialize, Serializer};
 
 use crate::status::{HostKind, PhaseKind};
 
-/// What a colour, a hatching and a sign stand for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShownState {
     Phase(PhaseKind),
@@ -13,7 +12,7 @@ pub enum ShownState {
 }
 
 impl ShownState {
-    /// A host in service looks like a node in service.
+    /// A host in service has the same look as a node in service.
     pub fn of_host(kind: HostKind) -> Self {
         if kind == HostKind::InService {
             Self::IN_SERVICE
@@ -24,7 +23,7 @@ impl ShownState {
 
     pub const IN_SERVICE: Self = Self::Phase(PhaseKind::InService);
 
-    /// All of them, in the order in which a node and then a host go through them.
+    /// All states, in the order of a node's and then a host's maintenance.
     pub fn all() -> impl Iterator<Item = Self> {
         let phases = PhaseKind::ALL.iter().map(|kind| Self::Phase(*kind));
         let hosts = HostKind::ALL.iter().filter(|kind| **kind != HostKind::InService);
@@ -41,7 +40,7 @@ impl ShownState {
         }
     }
 
-    /// The sign that stands beside its name, so that nobody has to tell it by its colour.
+    /// The sign beside the name, for readers who cannot distinguish the colours.
     pub fn sign(self) -> &'static str {
         match self {
             Self::Phase(PhaseKind::InService) | Self::Host(HostKind::InService) => "\u{25cb}",

@@ -16,7 +16,7 @@ fn asked(variables: &[(&str, &str)]) -> Result<bool, String> {
     };
     exporter(read)
         .map(|exporter| exporter.is_some())
-        .map_err(|wrong| wrong.to_string())
+        .map_err(|invalid| invalid.to_string())
 }
 
 #[tokio::test]
@@ -32,10 +32,10 @@ async fn nothing_is_made_without_an_endpoint_or_where_it_is_switched_off() {
         asked(&[traces, ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc")]),
         Ok(true)
     );
-    let wrong = asked(&[ENDPOINT, ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")]).unwrap_err();
+    let invalid = asked(&[ENDPOINT, ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")]).unwrap_err();
     assert!(
-        wrong.contains("OTEL_EXPORTER_OTLP_PROTOCOL=\"http/json\""),
-        "{wrong}"
+        invalid.contains("OTEL_EXPORTER_OTLP_PROTOCOL=\"http/json\""),
+        "{invalid}"
     );
     let absent = asked(&[ENDPOINT, ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/no/such.pem")]);
     assert!(absent.unwrap_err().contains("/no/such.pem"));
@@ -43,8 +43,8 @@ async fn nothing_is_made_without_an_endpoint_or_where_it_is_switched_off() {
 
 #[test]
 fn a_password_in_the_address_is_never_told() {
-    let told = without_password("sending to (http://someone:canary@collector:4318/v1/traces) failed");
-    assert_eq!(told, "sending to (http://***@collector:4318/v1/traces) failed");
+    let event = without_password("sending to (http://someone:canary@collector:4318/v1/traces) failed");
+    assert_eq!(event, "sending to (http://***@collector:4318/v1/traces) failed");
     assert_eq!(without_password("someone:canary@collector"), "***@collector");
     assert_eq!(without_password("http://collector:4318"), "http://collector:4318");
 }
@@ -60,7 +60,7 @@ fn span() -> Span {
         start: at,
         end: at,
         attributes: Vec::new(),
-        moments: Vec::new(),
+        events: Vec::new(),
         failed: None,
         link: None,
     }
@@ -126,7 +126,7 @@ async fn a_collector_that_hangs_holds_the_end_up_for_two_seconds() {
     sender.try_send(span()).unwrap();
     let stop = CancellationToken::new();
     stop.cancel();
-    let begun = Instant::now();
+    let begin_spans = Instant::now();
     run(Collector::default(), queue, Counter::default(), stop).await;
-    assert_eq!(begun.elapsed(), END_DEADLINE);
+    assert_eq!(begin_spans.elapsed(), END_DEADLINE);
 }

@@ -47,11 +47,11 @@ fn a_pod_that_a_budget_held_is_told_with_both_of_its_waits() {
     let mut drain = TracedDrain::of(&episode);
     for (second, said) in [(10, "needs 2"), (20, "needs 2"), (30, "needs 1")] {
         let asked = vec![asks("train-0", second, blocked(said))];
-        assert_eq!(drain.take(&node, &round(second, asked, &["train-0"])), []);
+        assert_eq!(drain.apply(&node, &round(second, asked, &["train-0"])), []);
     }
     let asked = vec![asks("train-0", 40, EvictionAnswer::Accepted)];
-    assert_eq!(drain.take(&node, &round(40, asked, &["train-0"])), []);
-    let spans = drain.take(&node, &round(60, Vec::new(), &[]));
+    assert_eq!(drain.apply(&node, &round(40, asked, &["train-0"])), []);
+    let spans = drain.apply(&node, &round(60, Vec::new(), &[]));
     let [evict, pdb, termination] = &spans[..] else {
         panic!("{spans:#?}");
     };
@@ -68,7 +68,7 @@ fn a_pod_that_a_budget_held_is_told_with_both_of_its_waits() {
     assert_eq!(attribute(pdb, "k8s.pdb.name").as_deref(), Some("train"));
     let grace = attribute(termination, "haulout.pod.grace_period_s");
     assert_eq!(grace.as_deref(), Some("30"));
-    let messages: Vec<Timestamp> = pdb.moments.iter().map(|it| it.at).collect();
+    let messages: Vec<Timestamp> = pdb.events.iter().map(|it| it.at).collect();
     assert_eq!(messages, [at(11), at(31)], "once for each change of the message");
     assert_eq!(drain.end(&node, at(61)), []);
 }
@@ -77,7 +77,7 @@ fn a_pod_that_a_budget_held_is_told_with_both_of_its_waits() {
 fn a_pod_that_is_left_when_the_drain_ends_is_told_as_such() {
     let (node, episode) = (NodeName::new("gpu1"), draining());
     let mut drain = TracedDrain::of(&episode);
-    drain.take(
+    drain.apply(
         &node,
         &round(10, vec![asks("train-0", 10, blocked("no"))], &["train-0"]),
     );
@@ -94,12 +94,12 @@ fn pods_beyond_the_limit_are_told_together() {
     let pods: Vec<String> = (0..PODS + 50).map(|pod| format!("p{pod}")).collect();
     let ask = |answer: EvictionAnswer| pods.iter().map(|pod| asks(pod, 10, answer.clone())).collect();
     let left: Vec<&str> = pods.iter().map(String::as_str).collect();
-    drain.take(&node, &round(10, ask(blocked("no")), &left));
-    let mut spans = drain.take(&node, &round(20, ask(EvictionAnswer::Accepted), &[]));
+    drain.apply(&node, &round(10, ask(blocked("no")), &left));
+    let mut spans = drain.apply(&node, &round(20, ask(EvictionAnswer::Accepted), &[]));
     spans.extend(drain.end(&node, at(30)));
     let of = |name| spans.iter().filter(|span| span.name == name).collect::<Vec<_>>();
     assert_eq!(of("evict pod").len(), PODS);
-    let [others] = of("evict pods")[..] else {
+    let [shared] = of("evict pods")[..] else {
         panic!("they are told by one span");
     };
     for (key, expected) in [
@@ -107,7 +107,7 @@ fn pods_beyond_the_limit_are_told_together() {
         ("haulout.evict.attempts", "100"),
         ("haulout.evict.blocked", "50"),
     ] {
-        assert_eq!(attribute(others, key).as_deref(), Some(expected), "{key}");
+        assert_eq!(attribute(shared, key).as_deref(), Some(expected), "{key}");
     }
-    assert_eq!((others.start, others.end), (at(10), at(30)));
+    assert_eq!((shared.start, shared.end), (at(10), at(30)));
 }

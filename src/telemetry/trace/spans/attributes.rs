@@ -1,4 +1,4 @@
-//! The attributes of spans, in the words of the semantic conventions where there are some.
+//! Span attributes, with the names of the semantic conventions if they exist.
 
 use opentelemetry::{KeyValue, StringValue, Value};
 
@@ -6,20 +6,20 @@ use super::Span;
 use crate::ids::TaskRef;
 use crate::maintenance::waiting::ParkReason;
 
-/// vCenter, as spans of calls to it name it.
+/// The peer name of vCenter.
 pub const VCENTER: &str = "vcenter";
 
-/// The kube-apiserver, likewise.
+/// The peer name of the kube-apiserver.
 const KUBERNETES: &str = "kube-apiserver";
 
-/// By this attribute Jaeger draws its arrows.
+/// Jaeger uses this attribute for its dependency graph.
 const PEER: &str = "peer.service";
 
-/// The methods by which a VM comes to be off.
+/// The methods that power a VM off.
 pub(super) const SHUTDOWN: &str = "ShutdownGuest";
 pub(super) const POWER_OFF: &str = "PowerOffVM_Task";
 
-/// What failed because it took too long, in the word of the conventions.
+/// The `error.type` of a timeout, from the semantic conventions.
 pub(super) const TIMEOUT: &str = "timeout";
 
 pub fn count(name: &'static str, count: usize) -> KeyValue {
@@ -39,14 +39,14 @@ pub(super) fn texts(name: &'static str, values: impl Iterator<Item = String>) ->
     KeyValue::new(name, Value::Array(opentelemetry::Array::String(values)))
 }
 
-/// The span of what failed in one of few ways, for these words.
+/// Marks a span as failed.
 pub(super) fn failed(mut span: Span, kind: &'static str, why: String) -> Span {
     span.attributes.push(KeyValue::new("error.type", kind));
     span.failed = Some(why);
     span
 }
 
-/// Why an episode was parked, without what differs from one to the other.
+/// The `error.type` of a parked episode.
 pub(super) fn kind(reason: &ParkReason) -> &'static str {
     match reason {
         ParkReason::UnreadableRecord { .. } => "unreadable_record",
@@ -64,32 +64,30 @@ pub(super) fn kind(reason: &ParkReason) -> &'static str {
     }
 }
 
-/// The span of a call to vCenter.
 pub(super) fn vcenter(mut span: Span, method: &'static str) -> Span {
     span.attributes.push(KeyValue::new("rpc.method", method));
     calling(VCENTER, span)
 }
 
-/// The task by which vCenter did it.
+/// Adds the vCenter task.
 pub(super) fn by(task: Option<&TaskRef>, mut span: Span) -> Span {
     let task = task.map(|task| text("vcenter.task.id", task.as_str()));
     span.attributes.extend(task);
     span
 }
 
-/// The span of a call to the kube-apiserver.
 pub(super) fn kubernetes(span: Span) -> Span {
     calling(KUBERNETES, span)
 }
 
-/// Jaeger draws its arrows by the older of the two names; the conventions have moved on to the other.
+/// Jaeger uses the older of the two names; the semantic conventions have the other.
 fn calling(peer: &'static str, mut span: Span) -> Span {
     span.attributes.push(KeyValue::new(PEER, peer));
     span.attributes.push(KeyValue::new("service.peer.name", peer));
     span
 }
 
-/// Whether `span` is that of a call to `peer`.
+/// Whether `span` is a call to `peer`.
 pub fn is_call_to(span: &Span, peer: &str) -> bool {
     let is_peer = |it: &KeyValue| it.key.as_str() == PEER && it.value.as_str() == peer;
     span.attributes.iter().any(is_peer)

@@ -11,7 +11,7 @@ use crate::maintenance::episode::{
 };
 
 impl EpisodeSpans<'_> {
-    /// The spans of a phase that is over.
+    /// The spans of a finished phase.
     pub fn finished(&self, finished: &FinishedPhase) -> Vec<Span> {
         let about_host = EpisodeSpans {
             host: &finished.host,
@@ -52,7 +52,7 @@ impl EpisodeSpans<'_> {
                 vec![failed(parked, kind(reason), reason.to_string())]
             }
         };
-        // The spans of cordon and pods name this one as their parent before it is built.
+        // Spans of the cordon and of pods use this id as parent before the span is built.
         if let Some(first) = spans.first_mut() {
             first.id = self.id(finished.phase.name(), finished.since);
         }
@@ -113,7 +113,7 @@ impl EpisodeSpans<'_> {
         drain
     }
 
-    /// The guest's shutdown, the power-off, or one after the other.
+    /// The guest shutdown, the power-off, or both.
     fn shutdown(&self, finished: &FinishedPhase) -> Vec<Span> {
         let (since, end) = (finished.since, finished.until);
         let asked = |until| {
@@ -134,7 +134,7 @@ impl EpisodeSpans<'_> {
         }
     }
 
-    /// The time without a host: the search for another one, then the wait for the own one.
+    /// The time without a host: the search for another host, then the wait for the original one.
     fn away(&self, finished: &FinishedPhase) -> Vec<Span> {
         let stats = &finished.stats;
         let (since, end) = (finished.since, finished.until);
@@ -142,7 +142,8 @@ impl EpisodeSpans<'_> {
         let (place_until, strategy) = match (within(finished, stats.host_awaited), found) {
             (Some(at), _) => (at, "wait"),
             (None, Some((found, _))) => (end, found),
-            // Begun in another process, the wait is most of it, and where it began is not known.
+            // The phase began in another process: the start of the wait is unknown, and the wait is
+            // most of it.
             (None, None) => (since, "wait"),
         };
         let waited = strategy == "wait";
@@ -173,7 +174,7 @@ impl EpisodeSpans<'_> {
         spans
     }
 
-    /// A host that was found without a phase that looks for one: a moment of the phase that it begins.
+    /// A host that was found outside of the phase for the search: a short child of the next phase.
     fn place_at_once(&self, finished: &FinishedPhase) -> Option<Span> {
         let (strategy, next) = placed_by(finished)?;
         if matches!(finished.phase.at_work(), Phase::AwaitingHost) {
@@ -186,7 +187,7 @@ impl EpisodeSpans<'_> {
     }
 }
 
-/// How the VM is brought to another host after the phase: the strategy, and the name of the phase that it begins.
+/// The placement strategy after the phase, and the name of the next phase.
 fn placed_by(finished: &FinishedPhase) -> Option<(&'static str, &'static str)> {
     match finished.outcome {
         PhaseOutcome::Relocated => Some(("relocate", "Relocating")),
@@ -199,13 +200,13 @@ fn placed_by(finished: &FinishedPhase) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// `at`, where it divides the phase in two. A process that did not begin the phase does not know that.
+/// `at`, if it divides the phase. Unknown to a process that did not begin the phase.
 fn within(finished: &FinishedPhase, at: Option<Timestamp>) -> Option<Timestamp> {
     at.filter(|_| finished.stats.from_the_start)
         .map(|at| at.clamp(finished.since, finished.until.max(finished.since)))
 }
 
-/// The search for a host, with what spoke against each that was looked at.
+/// Completes the span of the search with the rejected hosts.
 fn placed(mut place: Span, strategy: &'static str, stats: &PhaseStats) -> Span {
     place
         .attributes
@@ -216,6 +217,6 @@ fn placed(mut place: Span, strategy: &'static str, stats: &PhaseStats) -> Span {
         name: "host.refused",
         attributes: vec![text("vcenter.host.name", host), text("reason", why)],
     });
-    place.moments.extend(refused);
+    place.events.extend(refused);
     place
 }

@@ -117,13 +117,13 @@ fn changes(
     if let Some(was) = closed.episode() {
         let known = before.episode().unwrap().history.finished.len();
         for it in &was.history.finished[known..] {
-            let told = EpisodeSpans::of(&node, was).unwrap().finished(it);
+            let event = EpisodeSpans::of(&node, was).unwrap().finished(it);
             if let Some(next) = stands.episode() {
                 let last = next.history.finished.last().unwrap();
                 let again = EpisodeSpans::of(&node, next).unwrap().finished(last);
-                assert_eq!(again, told, "sent again, it is the same");
+                assert_eq!(again, event, "sent again, it is the same");
             }
-            spans.extend(told);
+            spans.extend(event);
         }
         if next.is_none() {
             let end = SpanEnd {
@@ -134,7 +134,7 @@ fn changes(
             spans.extend(EpisodeSpans::of(&node, was).unwrap().ended(end));
         }
     } else if let Some(next) = next {
-        spans.extend(EpisodeSpans::of(&node, next).unwrap().begun());
+        spans.extend(EpisodeSpans::of(&node, next).unwrap().begin_spans());
     }
     if let (Some(next), Some(true)) = (next, transition.unschedulable) {
         spans.push(EpisodeSpans::of(&node, next).unwrap().cordoned(wrote));
@@ -142,7 +142,7 @@ fn changes(
     stands
 }
 
-fn told(phases: &[(Phase, i64)], end: i64, result: EpisodeResult) -> Vec<Span> {
+fn event(phases: &[(Phase, i64)], end: i64, result: EpisodeResult) -> Vec<Span> {
     told_with(phases, end, result, |_| PhaseStats::default())
 }
 
@@ -219,7 +219,7 @@ fn wait_phases() -> [(Phase, i64); 5] {
 
 #[test]
 fn a_wait_for_the_own_host_is_told_from_the_click_to_the_uncordon() {
-    let spans = told(&wait_phases(), 7_300, EpisodeResult::Succeeded);
+    let spans = event(&wait_phases(), 7_300, EpisodeResult::Succeeded);
     assert_eq!(
         names(&spans),
         [
@@ -294,7 +294,7 @@ fn a_placement_by_drs_takes_no_time() {
         (Phase::PoweringOn { by_drs: true }, 90),
         (Phase::Rejoining, 130),
     ];
-    let spans = told(&phases, 200, EpisodeResult::Succeeded);
+    let spans = event(&phases, 200, EpisodeResult::Succeeded);
     let place = named(&spans, "place");
     assert_eq!((place.start, place.end), (at(90), after(at(90))));
     assert_eq!(place.parent, Some(named(&spans, "power on").id));
@@ -326,7 +326,7 @@ fn a_queued_episode_links_to_the_one_that_had_its_place() {
 
 #[test]
 fn a_cancelled_episode_has_its_root_as_well() {
-    let draining = told(&[(Phase::Draining, 0)], 20, EpisodeResult::Cancelled);
+    let draining = event(&[(Phase::Draining, 0)], 20, EpisodeResult::Cancelled);
     assert_eq!(
         names(&draining),
         ["announce", "detect", "cordon", "drain", "uncordon", "maintenance"]
@@ -340,7 +340,7 @@ fn a_cancelled_episode_has_its_root_as_well() {
     assert_eq!(attribute(root, "haulout.result").as_deref(), Some("cancelled"));
 
     // Nothing was cordoned, so there is nothing to take back.
-    let queued = told(&[(Phase::Queued, 0)], 20, EpisodeResult::Cancelled);
+    let queued = event(&[(Phase::Queued, 0)], 20, EpisodeResult::Cancelled);
     assert_eq!(names(&queued), ["announce", "detect", "queue", "maintenance"]);
 }
 
@@ -352,7 +352,7 @@ fn a_parked_time_is_told_with_its_reason_between_the_parts_of_its_phase() {
         resume_since: at(0),
     };
     let phases = [(Phase::Draining, 0), (parked, 30), (Phase::Draining, 90)];
-    let spans = told(&phases, 120, EpisodeResult::Cancelled);
+    let spans = event(&phases, 120, EpisodeResult::Cancelled);
     let drains = spans.iter().filter(|span| span.name == "drain").count();
     assert_eq!(drains, 2);
     let parked = named(&spans, "parked");
@@ -362,7 +362,7 @@ fn a_parked_time_is_told_with_its_reason_between_the_parts_of_its_phase() {
 
 #[test]
 fn the_beginning_and_the_whole_name_the_cluster_the_vm_and_how_the_click_was_heard() {
-    let spans = told(&wait_phases(), 7_300, EpisodeResult::Succeeded);
+    let spans = event(&wait_phases(), 7_300, EpisodeResult::Succeeded);
     for name in ["announce", "detect", "maintenance"] {
         let span = named(&spans, name);
         assert_eq!(
@@ -440,7 +440,7 @@ fn the_root_knows_every_trigger() {
 
 #[test]
 fn cordon_and_uncordon_last_as_long_as_their_writes() {
-    let spans = told(&wait_phases(), 7_300, EpisodeResult::Succeeded);
+    let spans = event(&wait_phases(), 7_300, EpisodeResult::Succeeded);
     for (name, start) in [("cordon", at(0)), ("uncordon", at(7_300))] {
         let span = named(&spans, name);
         assert_eq!((span.start, span.end), (start, start + WRITE), "{name}");
@@ -518,7 +518,7 @@ fn what_was_seen_of_queue_drain_place_and_task_is_told() {
     }
     let place = named(&spans, "place");
     let refused: Vec<_> = place
-        .moments
+        .events
         .iter()
         .map(|it| (it.name, &it.attributes[..]))
         .collect();
@@ -534,7 +534,7 @@ fn what_was_seen_of_queue_drain_place_and_task_is_told() {
     );
     assert!(
         place
-            .moments
+            .events
             .iter()
             .all(|it| place.start <= it.at && it.at <= place.end)
     );
@@ -581,8 +581,8 @@ fn what_this_process_saw_splits_a_phase_in_two() {
 
 #[test]
 fn whoever_tells_it_tells_the_same_spans() {
-    let once = told(&wait_phases(), 7_300, EpisodeResult::Succeeded);
-    assert_eq!(once, told(&wait_phases(), 7_300, EpisodeResult::Succeeded));
+    let once = event(&wait_phases(), 7_300, EpisodeResult::Succeeded);
+    assert_eq!(once, event(&wait_phases(), 7_300, EpisodeResult::Succeeded));
 }
 
 #[test]
@@ -627,16 +627,16 @@ fn what_happened_beside_the_phases_stands_on_the_root() {
         },
     ];
     let root = root_of(&episode, EpisodeResult::Cancelled);
-    let moments: Vec<(&str, Timestamp)> = root.moments.iter().map(|it| (it.name, it.at)).collect();
+    let events: Vec<(&str, Timestamp)> = root.events.iter().map(|it| (it.name, it.at)).collect();
     assert_eq!(
-        moments,
+        events,
         [
             ("controller.restarted", at(5)),
             ("leader.changed", at(10)),
             ("operator.cancelled", at(60))
         ]
     );
-    let epochs: Vec<String> = root.moments[1]
+    let epochs: Vec<String> = root.events[1]
         .attributes
         .iter()
         .map(|it| it.value.to_string())
