@@ -1,6 +1,6 @@
-//! The command line: what `haulout` can be asked to do, and what `kubectl haulout` can.
+//! The command line of `haulout` and `kubectl haulout`.
 //!
-//! Each verb reads, makes plain data of what it has read, and renders that; rendering reads nothing.
+//! Each subcommand reads, makes plain data, and renders it; rendering reads nothing.
 //!
 //! ```text
 //! verbs ─▶ picture (both worlds, once) ─▶ plan, check ─┐
@@ -35,14 +35,14 @@ use crate::nodemaintenance::kind::{MaintenanceAction, NodeMaintenance};
 
 pub use subcommands::perform;
 
-/// What kubectl looks for on PATH when it is asked for `kubectl haulout`.
+/// The plugin name that kubectl searches on PATH.
 const PLUGIN: &str = "kubectl-haulout";
 
 /// Takes Kubernetes nodes with passthrough GPUs safely through ESXi host maintenance.
 ///
-/// An operator clicks Enter Maintenance Mode in vCenter; a VM with a passthrough device cannot be moved while it runs, so
-/// the host would wait for ever. Haulout drains the node, shuts its VM down, moves it to another host or waits for its
-/// own, powers it on, and brings the node back into service.
+/// An operator clicks Enter Maintenance Mode in vCenter; a VM with a passthrough device cannot be moved
+/// while it runs, so the host would wait forever. Haulout drains the node, shuts its VM down, moves it
+/// to another host or waits for its own, powers it on, and returns the node to service.
 #[derive(Debug, Parser)]
 #[command(
     name = "haulout",
@@ -51,58 +51,58 @@ const PLUGIN: &str = "kubectl-haulout";
     disable_help_subcommand = true
 )]
 pub struct Cli {
-    /// What to do.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What `haulout` can be asked to do.
+/// The subcommands.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// Run the controller
     ///
-    /// It watches vCenter and Kubernetes, and takes each GPU node through the maintenance of its ESXi host.
+    /// It watches vCenter and Kubernetes, and takes each GPU node through the maintenance of its ESXi
+    /// host.
     ///
-    /// Every setting can be given as a flag or in the environment; the flag goes first. Kubernetes is found by
-    /// KUBECONFIG, or from inside the cluster. A wrong value ends the program with exit code 2 and names what would be
-    /// right.
-    // Boxed, both: settings and what else can be typed are many, and each is read once.
+    /// Every setting is a flag or an environment variable; the flag takes precedence. Kubernetes is
+    /// found by KUBECONFIG, or from inside the cluster. A wrong value ends the program with exit code 2
+    /// and the valid range.
+    // Boxed because both are large, and read once.
     Run(Box<Config>),
-    /// A verb for people.
+    /// A subcommand for people.
     #[command(flatten)]
-    Verb(Box<Subcommand>),
+    Subcommand(Box<Subcommand>),
 }
 
-/// What people ask for at a prompt.
+/// The subcommands for people.
 #[derive(Debug, clap::Subcommand)]
 pub enum Subcommand {
-    /// List the GPU nodes and how each stands
+    /// List the GPU nodes and their state
     List(ListArgs),
-    /// Show how a node stands, as a tree
+    /// Show the state of a node as a tree
     ///
-    /// Exit code 0: in service; 3: in maintenance; 4: parked, a person has to look at it.
+    /// Exit code 0: in service; 3: in maintenance; 4: parked, a person has to act.
     Status(StatusArgs),
-    /// Say what a maintenance of this host or node would do, and change nothing
+    /// Show what a maintenance of this host or node would do, without changes
     ///
-    /// It reads vCenter and Kubernetes once and judges by the controller's own rules, so give it the controller's
-    /// settings. Exit code 0: nothing would stand in the way; 4: something would.
+    /// It reads vCenter and Kubernetes once and applies the controller's own rules, so it needs the
+    /// controller's settings. Exit code 0: nothing blocks it; 4: something does.
     Plan(Box<PlanArgs>),
     /// Take a node out of service: cordon and drain it, and keep it so until `resume`
     ///
-    /// It creates a NodeMaintenance, which the controller goes about, and tells how it goes. Ending this command early
-    /// does not take the request back; `resume` does.
+    /// It creates a NodeMaintenance for the controller, and shows its progress. Stopping this command
+    /// does not delete the request; `resume` does.
     Drain(DrainArgs),
-    /// Take back what was asked for with `drain`: delete the requests for this node
+    /// Delete the requests for this node, which `drain` created
     Resume(NodeArgs),
-    /// Let the next drain of a node begin, where the controller requires an approval
+    /// Allow the next drain of a node to begin, if the controller requires an approval
     Approve(NodeArgs),
-    /// Print the trace of a node's latest episode, and its address
+    /// Print the id and the address of the trace of a node's latest episode
     Trace(NodeArgs),
-    /// Check all that Haulout needs: vCenter, Kubernetes, rights, nodes and their VMs
+    /// Check the requirements of Haulout: vCenter, Kubernetes, rights, nodes and their VMs
     ///
-    /// Give it the controller's settings. Exit code 0: nothing is missing; 4: something is.
+    /// It needs the controller's settings. Exit code 0: nothing is missing; 4: something is.
     Check(Box<CheckArgs>),
-    /// Write what somebody who helps needs to see into a directory, without secrets
+    /// Write data for support into a directory, without secrets
     Export(Box<ExportArgs>),
     /// Print the CustomResourceDefinition of NodeMaintenance, for `kubectl apply -f -`
     Crd,
@@ -115,11 +115,11 @@ pub enum Subcommand {
     Version(VersionArgs),
 }
 
-/// How kubectl is told which cluster is meant.
+/// Selection of the cluster.
 #[derive(Clone, Debug, Default, clap::Args)]
-#[command(next_help_heading = "Which cluster")]
+#[command(next_help_heading = "Cluster")]
 pub struct AccessArgs {
-    /// The kubeconfig to use, in the place of KUBECONFIG, the cluster around us, or ~/.kube/config
+    /// The kubeconfig to use, instead of KUBECONFIG, the surrounding cluster, or ~/.kube/config
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
     /// The context of the kubeconfig
@@ -130,47 +130,47 @@ pub struct AccessArgs {
     impersonate: Option<String>,
 }
 
-/// How results are printed.
+/// Output formats.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
-    /// For people.
+    /// A table.
     #[default]
     Table,
-    /// For people, with more columns.
+    /// A table with more columns.
     Wide,
     /// JSON.
     Json,
     /// YAML.
     Yaml,
-    /// Only the names, as `node/gpu-1`.
+    /// Names only, such as `node/gpu-1`.
     Name,
 }
 
-/// How results are printed.
+/// Output flags.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct OutputArgs {
-    /// How the result is printed
+    /// Output format
     #[arg(short = 'o', long = "output", value_enum, default_value_t)]
     output: Format,
-    /// Print no line of headers above a table
+    /// Print tables without headers
     #[arg(long)]
     no_headers: bool,
 }
 
-/// Which settings of the controller matter for what stands in Kubernetes.
+/// Settings of the controller that are needed to read its state from Kubernetes.
 #[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "As the controller is set")]
-pub struct MarksArgs {
+#[command(next_help_heading = "Settings of the controller")]
+pub struct NodeSettingsArgs {
     /// Label selector of the nodes
     #[arg(long, env = "GPU_NODE_LABEL", value_name = "SELECTOR", default_value = keys::DEFAULT_NODE_SELECTOR)]
     gpu_node_label: String,
     /// Prefix of the annotations
     #[arg(long, env = "ANNOTATION_PREFIX", value_name = "DNS NAME", default_value = keys::DEFAULT_PREFIX)]
     annotation_prefix: String,
-    /// The resources that are GPUs, comma-separated
+    /// The GPU resources, comma-separated
     #[arg(long, env = "GPU_RESOURCES", value_name = "LIST", default_value = crate::config::DEFAULT_GPU_RESOURCES)]
     gpu_resources: String,
-    /// Address of a trace in the tracing UI, with {trace_id} in the place of its id
+    /// Address of a trace in the tracing UI, with {trace_id} as placeholder for its id
     #[arg(long, env = "TRACE_UI_URL_TEMPLATE", value_name = "URL")]
     trace_ui_url_template: Option<String>,
 }
@@ -181,7 +181,7 @@ pub struct ListArgs {
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
-    marks: MarksArgs,
+    marks: NodeSettingsArgs,
     #[command(flatten)]
     access: AccessArgs,
 }
@@ -194,13 +194,13 @@ pub struct StatusArgs {
     /// Show each change, until the node is in service
     #[arg(short, long)]
     watch: bool,
-    /// With --watch, the longest time to watch; 0 is for ever
+    /// With --watch, the longest time to watch; 0 is no limit
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     timeout: u64,
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
-    marks: MarksArgs,
+    marks: NodeSettingsArgs,
     #[command(flatten)]
     access: AccessArgs,
 }
@@ -223,26 +223,26 @@ pub struct PlanArgs {
 pub struct DrainArgs {
     /// The node
     node: String,
-    /// Why, for whoever looks at it
+    /// The reason, for other people
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
-    /// What is asked for
+    /// The requested action
     #[arg(long, value_enum, ignore_case = true, default_value = "Drain")]
     action: DrainAction,
     /// With --action Relocate, the ESXi host to move the VM to
     #[arg(long, value_name = "HOST", requires = "action")]
     target_host: Option<String>,
-    /// Wait until it is so
+    /// Wait until the request is fulfilled
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = true,
           default_missing_value = "true", action = clap::ArgAction::Set)]
     wait: bool,
-    /// The longest time to wait; 0 is for ever
+    /// The longest time to wait; 0 is no limit
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     timeout: u64,
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
-    marks: MarksArgs,
+    marks: NodeSettingsArgs,
     #[command(flatten)]
     access: AccessArgs,
 }
@@ -272,7 +272,7 @@ pub struct NodeArgs {
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
-    marks: MarksArgs,
+    marks: NodeSettingsArgs,
     #[command(flatten)]
     access: AccessArgs,
 }
@@ -291,7 +291,7 @@ pub struct CheckArgs {
 /// `export`.
 #[derive(Debug, clap::Args)]
 pub struct ExportArgs {
-    /// The directory to write; it must not be there yet
+    /// The directory to create; it must not exist
     #[arg(long, value_name = "DIRECTORY", default_value = "haulout-export")]
     to: PathBuf,
     #[command(flatten)]
@@ -307,47 +307,48 @@ pub struct VersionArgs {
     output: OutputArgs,
 }
 
-/// A command line that cannot be followed.
+/// An invalid command line.
 #[derive(Debug, thiserror::Error)]
-pub enum RefusedArgs {
-    /// By clap, which also says so when only its help or the version is asked for.
+pub enum ArgsError {
+    /// From clap, which also reports requests for help and version this way.
     #[error(transparent)]
     CommandLine(#[from] clap::Error),
-    /// For the values of settings.
+    /// Invalid values of settings.
     #[error(transparent)]
     Settings(#[from] ConfigError),
 }
 
 impl Cli {
-    /// Reads the command line as clap does; under the name of the plugin, help and completion say `kubectl haulout`.
+    /// Parses the command line. Under the plugin name, help and completion use `kubectl haulout`.
     ///
     /// # Errors
-    /// For a command line that cannot be followed.
-    pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Self, RefusedArgs> {
-        let words: Vec<OsString> = words.into_iter().collect();
-        let command = command_as(is_plugin(words.first()));
-        let (matches, mut wrong) = config::read(&command, words)?;
+    /// For an invalid command line.
+    pub fn read(args: impl IntoIterator<Item = OsString>) -> Result<Self, ArgsError> {
+        let args: Vec<OsString> = args.into_iter().collect();
+        let command = command_as(is_plugin(args.first()));
+        let (matches, mut problems) = config::read(&command, args)?;
         let mut cli = Self::from_arg_matches(&matches)?;
         if let (Some(settings), Some((name, matches))) = (cli.settings(), matches.subcommand()) {
             if let Some(subcommand) = command.find_subcommand(name) {
                 settings.keep_effective(subcommand, matches);
             }
-            let missing = |found: &config::WrongSetting| wrong.iter().all(|known| known.name != found.name);
+            let missing =
+                |found: &config::WrongSetting| problems.iter().all(|known| known.name != found.name);
             let found: Vec<_> = settings.check().into_iter().filter(missing).collect();
-            wrong.extend(found);
+            problems.extend(found);
         }
-        if wrong.is_empty() {
+        if problems.is_empty() {
             Ok(cli)
         } else {
-            Err(ConfigError { wrong }.into())
+            Err(ConfigError { problems }.into())
         }
     }
 
-    /// The settings of the controller, where the subcommand takes them.
+    /// The settings of the controller, if the subcommand has them.
     fn settings(&mut self) -> Option<&mut Config> {
         match &mut self.command {
             Command::Run(settings) => Some(settings),
-            Command::Verb(verb) => match &mut **verb {
+            Command::Subcommand(subcommand) => match &mut **subcommand {
                 Subcommand::Plan(args) => Some(&mut args.settings),
                 Subcommand::Check(args) => Some(&mut args.settings),
                 Subcommand::Export(args) => Some(&mut args.settings),
@@ -365,7 +366,7 @@ impl Cli {
     }
 }
 
-/// Whether we were called by the name under which kubectl finds us.
+/// Whether the program was called by its plugin name.
 fn is_plugin(first: Option<&OsString>) -> bool {
     first
         .map(std::path::Path::new)
@@ -381,11 +382,11 @@ fn command_as(plugin: bool) -> clap::Command {
     }
 }
 
-/// The CustomResourceDefinition of NodeMaintenance, as YAML. `chart/files/crd.yaml` is this text.
+/// The CustomResourceDefinition of NodeMaintenance as YAML, the same as `chart/files/crd.yaml`.
 ///
 /// # Errors
-/// None that the type could give; whatever the YAML writer says.
-pub fn definition() -> anyhow::Result<String> {
+/// Those of the YAML writer.
+pub fn crd_yaml() -> anyhow::Result<String> {
     let yaml = serde_saphyr::to_string(&NodeMaintenance::crd())?;
     Ok(format!("# Written by `haulout crd`.\n{yaml}"))
 }

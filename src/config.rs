@@ -1,8 +1,8 @@
-//! The settings. clap reads each of them from its flag or its variable and parses it; what depends on several settings is
-//! checked afterwards.
+//! The settings. clap parses each one from its flag or environment variable; relations between settings
+//! are checked afterwards.
 //!
-//! Every setting has one name: `POLL_INTERVAL_SECONDS` in the environment is `--poll-interval-seconds` on the command
-//! line, which takes precedence.
+//! Every setting has one name: `POLL_INTERVAL_SECONDS` in the environment is `--poll-interval-seconds`
+//! on the command line, which takes precedence.
 
 mod leadership;
 mod listen;
@@ -30,13 +30,13 @@ use parse::{
     secret, text, trace_ui,
 };
 
-/// The exit code for a wrong configuration, as clap's for a wrong command line.
+/// The exit code for a wrong configuration, like clap's for a wrong command line.
 pub const EXIT_CODE: u8 = 2;
 
-/// The GPU resources unless others are configured: those of the three vendors' device plugins.
+/// The default GPU resources: those of the three vendors' device plugins.
 pub const DEFAULT_GPU_RESOURCES: &str = "nvidia.com/*,amd.com/*,gpu.intel.com/*";
 
-/// The placeholder for the id of a trace in `TRACE_UI_URL_TEMPLATE`.
+/// The placeholder for the trace id in `TRACE_UI_URL_TEMPLATE`.
 pub const TRACE_ID: &str = "{trace_id}";
 
 const VCENTER: &str = "vCenter";
@@ -45,9 +45,10 @@ const PACE: &str = "How many nodes at once";
 const PERIODS: &str = "Periods and deadlines";
 const OPERATION: &str = "Operation";
 
-// The first paragraph of a comment is the help; it ends with the permitted values in parentheses. `make docs` writes
-// docs/reference/configuration.md from it. Upper bounds catch typing errors, such as milliseconds for seconds.
-/// The settings of the controller. [`Config::describe`] and [`Config::line`] show no secret.
+// The first paragraph of a doc comment is the help text; it ends with the permitted values in
+// parentheses. `make docs` writes docs/reference/configuration.md from it. Upper bounds catch mistakes
+// such as milliseconds for seconds.
+/// The settings of the controller. [`Config::describe`] and [`Config::line`] contain no secret.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Config {
     /// The vCenter, required (a name, name:port or URL)
@@ -79,18 +80,18 @@ pub struct Config {
     #[arg(long, env, value_name = "BOOL", help_heading = VCENTER, value_parser = boolean, default_value = "true",
           num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     vcenter_tls_verify: bool,
-    /// The longest wait for the answer to one call (1 to 600)
+    /// Deadline of one call (1 to 600)
     #[arg(long = "vcenter-call-timeout-seconds", env = "VCENTER_CALL_TIMEOUT_SECONDS", value_name = "SECONDS",
           help_heading = VCENTER, value_parser = seconds(600), default_value = "30")]
     pub vcenter_call_timeout: Duration,
-    // vCenter ends a session that is idle for 30 minutes, and proxies end a silent call after some minutes. At two minutes
-    // the two polls of an idle controller are one call a minute.
-    /// How long the vCenter may keep a question for updates open (1 to 1200)
+    // vCenter ends a session after 30 idle minutes, and proxies close a silent request after some
+    // minutes. At two minutes the two polls of an idle controller are one call a minute.
+    /// Maximum duration of a long poll for updates (1 to 1200)
     #[arg(long = "vcenter-long-poll-seconds", env = "VCENTER_LONG_POLL_SECONDS", value_name = "SECONDS",
           help_heading = VCENTER, value_parser = seconds(1_200), default_value = "120")]
     pub vcenter_long_poll: Duration,
 
-    /// The nodes that are taken through maintenance (a label selector)
+    /// The nodes to manage (a label selector)
     #[arg(long, env, value_name = "SELECTOR", help_heading = NODES, value_parser = node_label,
           default_value = keys::DEFAULT_NODE_SELECTOR)]
     pub gpu_node_label: String,
@@ -108,7 +109,8 @@ pub struct Config {
     pub bind_by_name: bool,
     /// Watch NodeMaintenance objects, and keep one of each episode (true, false)
     ///
-    /// They are the requests of people, and the second copy of each record. Where the kind is not installed there are none.
+    /// They carry requests, and the second copy of each record. Has no effect if the kind is not
+    /// installed.
     #[arg(long, env, value_name = "BOOL", help_heading = NODES, value_parser = boolean, default_value = "true",
           num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub node_maintenances: bool,
@@ -118,7 +120,7 @@ pub struct Config {
           default_value = "20")]
     pub node_maintenance_history: u32,
 
-    /// Begin no drain on a node before it is annotated with haulout.dev/approved=true (true, false)
+    /// Drain a node only after it is annotated with haulout.dev/approved=true (true, false)
     #[arg(long, env, value_name = "BOOL", help_heading = PACE, value_parser = boolean, default_value = "false",
           num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub require_approval: bool,
@@ -131,25 +133,26 @@ pub struct Config {
           default_value = "unlimited")]
     pub max_unavailable: MaxUnavailable,
 
-    /// How often everything is read again, in case an update was lost (1 to 3600)
+    /// Interval of full re-reads, in case an update was lost (1 to 3600)
     #[arg(long = "poll-interval-seconds", env = "POLL_INTERVAL_SECONDS", value_name = "SECONDS",
           help_heading = PERIODS, value_parser = seconds(3_600), default_value = "30")]
     pub poll_interval: Duration,
     /// The longest drain (1 to 604800)
     ///
-    /// Counted from the cordon, across restarts. Time in which no replica runs does not count.
+    /// Counted from the cordon, across restarts. Time without a running replica does not count.
     #[arg(long = "drain-timeout-seconds", env = "DRAIN_TIMEOUT_SECONDS", value_name = "SECONDS",
           help_heading = PERIODS, value_parser = seconds(604_800), default_value = "600")]
     pub drain_timeout: Duration,
-    /// What happens after the longest drain
+    /// Action after the longest drain
     ///
     /// power-off shuts the VM down with the pods that are left. hold waits for them.
     #[arg(long, env, value_name = "ACTION", help_heading = PERIODS, value_parser = drain_timeout_action(),
           ignore_case = true, default_value = DrainTimeoutAction::PowerOff.name())]
     pub drain_timeout_action: DrainTimeoutAction,
-    /// When a refused eviction is tried again (1 to 600)
+    /// Retry interval of a refused eviction (1 to 600)
     ///
-    /// For one that a PodDisruptionBudget holds, the longest wait: it is tried as soon as the budget allows it.
+    /// For an eviction blocked by a PodDisruptionBudget it is the longest wait: it is retried as soon
+    /// as the budget allows it.
     #[arg(long = "eviction-retry-seconds", env = "EVICTION_RETRY_SECONDS", value_name = "SECONDS",
           help_heading = PERIODS, value_parser = seconds(600), default_value = "5")]
     pub eviction_retry: Duration,
@@ -161,7 +164,7 @@ pub struct Config {
     pub guest_shutdown_timeout: Duration,
     /// The longest hard power-off before the node is parked as overdue (1 to 86400)
     ///
-    /// It is still tried afterwards.
+    /// The power-off is retried after that, too.
     #[arg(long = "power-off-timeout-seconds", env = "POWER_OFF_TIMEOUT_SECONDS", value_name = "SECONDS",
           help_heading = PERIODS, value_parser = seconds(86_400), default_value = "300")]
     pub power_off_timeout: Duration,
@@ -175,30 +178,30 @@ pub struct Config {
     pub power_on_timeout: Duration,
     /// How long a node stays cordoned after the maintenance of its host failed (1 to 86400)
     ///
-    /// A failed maintenance is not a cancelled one: it may be tried again. Set this to the retry delay of a remediation.
+    /// A failed maintenance is not cancelled: it may be retried. Set this to the retry delay of a
+    /// remediation.
     #[arg(long = "maintenance-retry-grace-seconds", env = "MAINTENANCE_RETRY_GRACE_SECONDS", value_name = "SECONDS",
           help_heading = PERIODS, value_parser = seconds(86_400), default_value = "10")]
     pub maintenance_retry_grace: Duration,
-    // kube-controller-manager shows a Node as not Ready after 50 s without its kubelet.
-    /// How long a Node may still be shown as Ready after its kubelet has stopped (1 to 3600)
+    // kube-controller-manager marks a Node as not Ready 50 s after the kubelet stopped.
+    /// How long a Node may remain Ready after its kubelet has stopped (1 to 3600)
     ///
-    /// After a cancel, a guest that was asked to shut down is waited for so much longer than its timeout. Set this to at
-    /// least the kube-controller-manager's --node-monitor-grace-period.
+    /// After a cancel, the wait for a guest that is shutting down is this much longer than its timeout.
+    /// Set this to at least the kube-controller-manager's --node-monitor-grace-period.
     #[arg(long = "node-monitor-grace-seconds", env = "NODE_MONITOR_GRACE_SECONDS", value_name = "SECONDS",
           help_heading = PERIODS, value_parser = seconds(3_600), default_value = "60")]
     pub node_monitor_grace: Duration,
-    /// After how long a drain that is held up gives its slot to the next one (1 to 604800)
+    /// After how long a blocked drain frees its slot for the next one (1 to 604800)
     ///
-    /// Its node stays cordoned, and the drain goes on.
+    /// Its node stays cordoned, and the drain continues.
     #[arg(long = "drain-slot-seconds", env = "DRAIN_SLOT_SECONDS", value_name = "SECONDS",
           help_heading = PERIODS, value_parser = seconds(604_800), default_value = "1800")]
     pub drain_slot: Duration,
-    /// The longest wait between two tries of anything that failed (1 to 3600)
+    /// The longest wait between two attempts of anything that failed (1 to 3600)
     #[arg(long = "retry-max-seconds", env = "RETRY_MAX_SECONDS", value_name = "SECONDS",
           help_heading = PERIODS, value_parser = seconds(3_600), default_value = "30")]
     pub retry_max: Duration,
 
-    /// Whether and how several replicas take turns.
     #[command(flatten)]
     pub leadership: LeadershipSettings,
 
@@ -209,7 +212,7 @@ pub struct Config {
     #[arg(long, env, value_name = "WHICH", help_heading = OPERATION, value_enum, ignore_case = true,
           default_value_t = NodeConditions::Off)]
     pub node_conditions: NodeConditions,
-    /// How the log is written
+    /// Format of the log
     #[arg(long, env, value_name = "FORMAT", help_heading = OPERATION, value_enum, ignore_case = true,
           default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
@@ -218,19 +221,19 @@ pub struct Config {
     pub log_level: String,
     /// File with a level that takes precedence over LOG_LEVEL while it is there
     ///
-    /// It is looked at every other second: mount a ConfigMap, and the level changes without a restart.
+    /// It is read every two seconds: with a mounted ConfigMap the level changes without a restart.
     #[arg(long, env, value_name = "FILE", help_heading = OPERATION, value_parser = path)]
     pub log_level_file: Option<PathBuf>,
-    // The ports are those that controllers have by habit: a ServiceMonitor and a probe copied from another one fit.
-    /// Where /metrics is served (IP:PORT, or off)
+    // The usual ports of controllers, so that common ServiceMonitors and probes fit.
+    /// Address of /metrics (IP:PORT, or off)
     #[arg(long, env, value_name = "ADDRESS", help_heading = OPERATION, value_parser = listen(8080),
           default_value = "0.0.0.0:8080")]
     pub metrics_address: Listen,
-    /// Where /livez and /readyz are served (IP:PORT, or off)
+    /// Address of /livez and /readyz (IP:PORT, or off)
     #[arg(long, env, value_name = "ADDRESS", help_heading = OPERATION, value_parser = listen(8081),
           default_value = "0.0.0.0:8081")]
     pub health_address: Listen,
-    /// Where the status page for people is served (IP:PORT, or off)
+    /// Address of the status page (IP:PORT, or off)
     #[arg(long, env, value_name = "ADDRESS", help_heading = OPERATION, value_parser = listen(8082),
           default_value = "off")]
     pub status_address: Listen,
@@ -239,7 +242,7 @@ pub struct Config {
     /// The log, the Events, the conditions and the status page link to it.
     #[arg(long, env, value_name = "URL", help_heading = OPERATION, value_parser = trace_ui)]
     pub trace_ui_url_template: Option<String>,
-    /// Decide and log every step, and change nothing, neither in vCenter nor in Kubernetes (true, false)
+    /// Decide and log every step, but change nothing in vCenter or Kubernetes (true, false)
     #[arg(long, env, value_name = "BOOL", help_heading = OPERATION, value_parser = boolean, default_value = "false",
           num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub dry_run: bool,
@@ -248,56 +251,52 @@ pub struct Config {
     effective: Vec<(String, String)>,
 }
 
-/// Whether an episode also shows in conditions of its Node.
+/// Whether conditions of the Node show an episode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum NodeConditions {
-    /// In those of KEP-5683, while it lasts.
+    /// The conditions of KEP-5683, during an episode.
     WellKnown,
-    /// In none.
+    /// None.
     Off,
 }
 
-/// How the log is written.
+/// Format of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
-    /// For people.
+    /// Text lines.
     Text,
     /// One JSON object a line.
     Json,
 }
 
-/// A part of the login: given itself, or as a file that is read again whenever it is needed.
+/// A part of the credentials: a value, or a file that is read at each login.
 #[derive(Clone, Debug)]
 pub enum Credential {
-    /// Itself.
     Value(SecretString),
-    /// The file that holds it.
     File(PathBuf),
 }
 
 impl Config {
-    /// The user who logs in.
     pub fn vcenter_user(&self) -> Credential {
         let user = self.vcenter_user.clone().map(SecretString::from);
         credential(user, self.vcenter_user_file.as_ref())
     }
 
-    /// The password.
     pub fn vcenter_password(&self) -> Credential {
         credential(self.vcenter_password.clone(), self.vcenter_password_file.as_ref())
     }
 
-    /// Whether the vCenter's certificate is verified. A CA bundle takes precedence.
+    /// Whether the certificate of vCenter is verified. A CA bundle takes precedence.
     pub fn verifies_tls(&self) -> bool {
         self.vcenter_tls_verify || self.vcenter_ca_bundle.is_some()
     }
 
-    /// The effective configuration by the settings' names, without secrets.
+    /// The effective configuration by name, without secrets.
     pub fn describe(&self) -> &[(String, String)] {
         &self.effective
     }
 
-    /// The settings that have a value, in one line.
+    /// The settings with a value, in one line.
     pub fn line(&self) -> String {
         let mut line = String::new();
         for (name, value) in self.effective.iter().filter(|(_, value)| !value.is_empty()) {
@@ -313,7 +312,7 @@ impl Config {
         line
     }
 
-    /// Keeps the values that `matches` holds, as they were given, for [`Self::describe`].
+    /// Keeps the raw values of `matches` for [`Self::describe`].
     pub(crate) fn keep_effective(&mut self, command: &clap::Command, matches: &clap::ArgMatches) {
         let values = command.get_arguments().filter_map(|arg| {
             let name = arg.get_env()?.to_str()?;
@@ -321,17 +320,17 @@ impl Config {
                 .get_raw(arg.get_id().as_str())
                 .and_then(|mut values| values.next());
             let value = value.unwrap_or_default().to_string_lossy().trim().to_owned();
-            Some((name.to_owned(), shown(name, value)))
+            Some((name.to_owned(), redacted(name, value)))
         });
         self.effective = values.collect();
     }
 
-    /// What is wrong with settings beside each other.
+    /// The problems of combinations of settings.
     pub(crate) fn check(&self) -> Vec<WrongSetting> {
-        let mut wrong = Vec::new();
+        let mut problems = Vec::new();
         if self.vcenter_host.is_empty() {
             let expected = "the vCenter's name, name:port or URL is expected";
-            wrong.push(WrongSetting::missing("VCENTER_HOST", expected.to_owned()));
+            problems.push(WrongSetting::missing("VCENTER_HOST", expected.to_owned()));
         }
         let given = [
             (
@@ -351,20 +350,20 @@ impl Config {
                 (true, Some(path)) => {
                     let path = path.display();
                     let expected = format!("it stands beside {name}_FILE={path}; one of the two is expected");
-                    wrong.push(WrongSetting::new(name, "***", expected));
+                    problems.push(WrongSetting::new(name, "***", expected));
                 }
-                (false, None) => wrong.push(WrongSetting::missing(
+                (false, None) => problems.push(WrongSetting::missing(
                     name,
                     format!("it or {name}_FILE is expected"),
                 )),
             }
         }
-        wrong.extend(self.leadership.check());
-        wrong
+        problems.extend(self.leadership.check());
+        problems
     }
 }
 
-/// One of the two is there, which [`Config::check`] has seen to.
+/// One of the two is set; [`Config::check`] verifies it.
 fn credential(value: Option<SecretString>, file: Option<&PathBuf>) -> Credential {
     value.map_or_else(
         || Credential::File(file.cloned().unwrap_or_default()),
@@ -372,8 +371,8 @@ fn credential(value: Option<SecretString>, file: Option<&PathBuf>) -> Credential
     )
 }
 
-/// The value of a setting as it may be shown to people.
-fn shown(name: &str, value: String) -> String {
+/// The value of a setting without secrets.
+fn redacted(name: &str, value: String) -> String {
     match name {
         "VCENTER_PASSWORD" if !value.is_empty() => "***".to_owned(),
         "VCENTER_HOST" => without_password(&value),
@@ -381,7 +380,7 @@ fn shown(name: &str, value: String) -> String {
     }
 }
 
-/// A host as it was given, without credentials that somebody wrote into the URL.
+/// A host without credentials from the URL.
 pub fn without_password(host: &str) -> String {
     match host.rsplit_once('@') {
         Some((_, host)) => format!("***@{host}"),

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn all_checks_are_told_where_one_fails_or_where_they_are_asked_for() {
+    fn checks_are_listed_on_failure_or_request() {
         let check = |failure: Option<&str>| HealthCheck {
             name: "vcenter",
             failure: failure.map(str::to_owned),

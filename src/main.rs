@@ -4,7 +4,7 @@ use std::io;
 use std::process::ExitCode;
 
 use haulout::app;
-use haulout::cli::{self, Cli, Command, RefusedArgs, Subcommand};
+use haulout::cli::{self, ArgsError, Cli, Command, Subcommand};
 use haulout::config::{self, Config};
 use haulout::telemetry;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
@@ -13,10 +13,10 @@ fn main() -> ExitCode {
     // First, because the arguments may contain the password.
     let sealed = seal_memory();
     match Cli::read(std::env::args_os()).map(|cli| cli.command) {
-        Ok(Command::Verb(verb)) => perform(*verb),
+        Ok(Command::Subcommand(subcommand)) => perform(*subcommand),
         Ok(Command::Run(config)) => run(*config, sealed),
-        Err(RefusedArgs::CommandLine(error)) => error.exit(),
-        Err(RefusedArgs::Settings(error)) => complain(&error.to_string(), config::EXIT_CODE),
+        Err(ArgsError::CommandLine(error)) => error.exit(),
+        Err(ArgsError::Settings(error)) => complain(&error.to_string(), config::EXIT_CODE),
     }
 }
 
@@ -24,12 +24,12 @@ fn run(config: Config, sealed: io::Result<()>) -> ExitCode {
     let level = match telemetry::log::start(&config) {
         Ok(level) => level,
         Err(error) => {
-            let words = format!("LOG_LEVEL={:?}: {error}", config.log_level);
-            return complain(&words, config::EXIT_CODE);
+            let text = format!("LOG_LEVEL={:?}: {error}", config.log_level);
+            return complain(&text, config::EXIT_CODE);
         }
     };
     if let Err(error) = sealed {
-        tracing::warn!(%error, "core dumps could not be switched off: a crash may write the password to a disk");
+        tracing::warn!(%error, "core dumps could not be disabled: a crash may write the password to disk");
     }
     install_crypto();
     // Two workers: streams and event loop continue while an actor parses a large reply. A thread costs
@@ -49,13 +49,13 @@ fn run(config: Config, sealed: io::Result<()>) -> ExitCode {
 }
 
 /// Runs a subcommand: one thread is enough, and nothing is logged.
-fn perform(verb: Subcommand) -> ExitCode {
+fn perform(subcommand: Subcommand) -> ExitCode {
     install_crypto();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return complain(&format!("cannot start the runtime: {error}"), 1),
     };
-    match runtime.block_on(cli::perform(verb)) {
+    match runtime.block_on(cli::perform(subcommand)) {
         Ok(code) => ExitCode::from(code),
         Err(error) => complain(&format!("{error:#}"), code(&error)),
     }
@@ -93,7 +93,7 @@ fn seal_memory() -> io::Result<()> {
     clippy::print_stderr,
     reason = "the last words of a program that ends go where its user looks"
 )]
-fn complain(words: &str, code: u8) -> ExitCode {
-    eprintln!("haulout: {words}");
+fn complain(text: &str, code: u8) -> ExitCode {
+    eprintln!("haulout: {text}");
     ExitCode::from(code)
 }

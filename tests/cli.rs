@@ -80,7 +80,7 @@ fn wrong_value_exits_with_2_and_shows_the_valid_range() {
 }
 
 #[test]
-fn all_errors_are_reported_at_once() {
+fn all_wrong_settings_are_reported_at_once() {
     let output = run(&[("POLL_INTERVAL_SECONDS", "0"), ("DRY_RUN", "2")]);
     let said = String::from_utf8_lossy(&output.stderr);
     for name in [

@@ -307,8 +307,8 @@ Served on `HEALTH_ADDRESS` (port 8081). `?verbose` names each check; a check tha
 
 | path | 200 when | for |
 |---|---|---|
-| `/livez`, `/healthz` | the event loop, through which every fact and every decision passes, has turned within 30 s. vCenter and Kubernetes are no part of it: a restart brings neither back | `livenessProbe` |
-| `/readyz` | so, and vCenter and the watch of Nodes are connected and have sent their complete set. Whether this replica leads, and which part it goes on without, is told by `?verbose` and is no part of it | `readinessProbe` |
+| `/livez`, `/healthz` | the event loop made progress within 30 s. vCenter and Kubernetes are not part of it: a restart does not repair them | `livenessProbe` |
+| `/readyz` | the same, and vCenter and the watch of Nodes are connected and synced. `?verbose` also shows the leader and degraded parts, which do not affect readiness | `readinessProbe` |
 
 A connection serves one request and lasts ten seconds at most; event streams of the status page last 15 minutes. At most 256
 connections are open at once, and one that has not sent its request head within 400 ms (`/metrics`: 2 s) is closed, so that
@@ -316,10 +316,10 @@ clients that connect and send nothing do not keep the kubelet from its answer.
 ";
 
 const EVENTS: &str = "
-A change of phase is one Event on the Node, and so is a wait that somebody has to know of. What is repeated within ten
-minutes is not sent again. Cordon and uncordon are part of the write that begins the drain or ends the episode, so they stand
-in its Event. An evicted pod gets one of its own, `Evicted`. Events are written from bounded queues, each once and with a
-deadline: a kube-apiserver that does not take them costs the Events and nothing else. A dry run sends none.
+A transition is one Event on the Node, and so is a wait that matters to a person. An Event is not repeated within ten
+minutes. Cordon and uncordon are part of the write that begins the drain or ends the episode, so they are part of its
+Event. An evicted pod has its own Event, `Evicted`. Events are written from bounded queues, each once and with a
+deadline: if the kube-apiserver rejects them, only the Events are lost. A dry run sends none.
 ";
 
 const AFTER_EVENTS: &str = "

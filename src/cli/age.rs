@@ -1,4 +1,4 @@
-//! Spans of time as kubectl writes them: `42s`, `3m10s`, `25m`, `4h5m`, `3d`.
+//! Durations in kubectl's format: `42s`, `3m10s`, `25m`, `4h5m`, `3d`.
 
 use jiff::SignedDuration;
 
@@ -6,7 +6,7 @@ const MINUTE: i64 = 60;
 const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
 
-/// `span` in at most two units, as `duration.HumanDuration` of Kubernetes does it.
+/// `span` in at most two units, like `duration.HumanDuration` of Kubernetes.
 pub(super) fn age(span: SignedDuration) -> String {
     let seconds = span.as_secs().max(0);
     let two = |unit: i64, name: &str, smaller: i64, smaller_name: &str| {
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_span_reads_as_in_kubectl() {
+    fn age_is_formatted_as_in_kubectl() {
         for (seconds, expected) in [
             (-3, "0s"),
             (0, "0s"),

@@ -1,4 +1,4 @@
-//! Checks all that Haulout needs, and says what is missing with a hint each.
+//! Checks all requirements of Haulout, with a hint for each problem.
 
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde::Serialize;
@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::cluster_view::ClusterView;
 use super::out::{Output, Paint, Tone};
 use super::show::{self, Items};
-use super::subcommands::SEE_TO_IT;
+use super::subcommands::PROBLEM_FOUND;
 use super::{CheckArgs, Format};
 use crate::config::{Config, LeaderElection, without_password};
 use crate::ids::NodeName;
@@ -23,7 +23,7 @@ use crate::maintenance::waiting::ParkReason;
 use crate::nodemaintenance;
 use crate::vsphere::privileges::{Entity, NEEDED, On};
 
-/// What was found.
+/// The result of a check.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct CheckResult {
@@ -34,19 +34,17 @@ pub(super) struct CheckResult {
     pub(super) hint: Option<String>,
 }
 
-/// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum CheckMark {
-    /// As it ought to be.
     Good,
-    /// Haulout works, and something is missing or will hold it up.
+    /// Haulout works, but something is missing or will delay it.
     Warning,
-    /// Haulout does not work so.
+    /// Haulout does not work.
     Missing,
 }
 
-/// What has been found so far in one section.
+/// The results of a section.
 struct Section {
     name: &'static str,
     checks: Vec<CheckResult>,
@@ -82,22 +80,18 @@ impl Section {
     }
 }
 
-/// `check`.
 pub(super) async fn perform(args: CheckArgs, out: Output) -> anyhow::Result<u8> {
     let config = args.settings;
-    let (checks, picture) = match connect_by(&(&args.access).into()).await {
+    let (checks, view) = match connect_by(&(&args.access).into()).await {
         Ok(client) => all(&config, client).await,
         Err(error) => {
             let mut section = Section::new("Kubernetes");
-            section.missing(
-                error.to_string(),
-                "name a kubeconfig by --kubeconfig or KUBECONFIG",
-            );
+            section.missing(error.to_string(), "set --kubeconfig or KUBECONFIG");
             (section.checks, None)
         }
     };
-    if let Some(picture) = picture {
-        picture.close().await;
+    if let Some(view) = view {
+        view.close().await;
     }
     let format = args.output.output;
     match show::for_programs(format, &Items { items: &checks })? {
@@ -105,32 +99,32 @@ pub(super) async fn perform(args: CheckArgs, out: Output) -> anyhow::Result<u8> 
         None => out.result(&render(&checks, format == Format::Wide, out.paint()))?,
     }
     let is_missing = checks.iter().any(|check| check.mark == CheckMark::Missing);
-    Ok(if is_missing { SEE_TO_IT } else { 0 })
+    Ok(if is_missing { PROBLEM_FOUND } else { 0 })
 }
 
-/// All checks, and the picture they were made by where there was one.
+/// All checks, and the snapshot they used, if there was one.
 pub(super) async fn all(config: &Config, client: kube::Client) -> (Vec<CheckResult>, Option<ClusterView>) {
     let (mut checks, is_readable) = kubernetes(config, &client).await;
     if !is_readable {
-        // Which VMs count follows from the Nodes; what would be said of vCenter would be about Kubernetes.
+        // The Nodes determine the VMs to check.
         let mut section = Section::new("vCenter");
         section.missing(
-            "not looked at, for the Nodes cannot be read",
+            "not checked, because the Nodes cannot be read",
             "see Kubernetes above",
         );
         checks.extend(section.checks);
         return (checks, None);
     }
-    let (of_vcenter, picture) = vcenter(config, client).await;
+    let (of_vcenter, view) = vcenter(config, client).await;
     checks.extend(of_vcenter);
-    let mut picture = picture;
-    if let Some(picture) = &mut picture {
-        checks.extend(nodes(picture).await);
+    let mut view = view;
+    if let Some(view) = &mut view {
+        checks.extend(nodes(view).await);
     }
-    (checks, picture)
+    (checks, view)
 }
 
-/// What is to be said of Kubernetes, and whether the Nodes can be read.
+/// The checks of Kubernetes, and whether Nodes can be read.
 async fn kubernetes(config: &Config, client: &kube::Client) -> (Vec<CheckResult>, bool) {
     let mut section = Section::new("Kubernetes");
     match reads::version(client).await {
@@ -138,7 +132,7 @@ async fn kubernetes(config: &Config, client: &kube::Client) -> (Vec<CheckResult>
         Err(error) => {
             section.missing(
                 error.to_string(),
-                "see that the address in the kubeconfig is right and can be reached from here",
+                "check that the address in the kubeconfig is right and reachable from here",
             );
             return (section.checks, false);
         }
@@ -150,7 +144,7 @@ async fn kubernetes(config: &Config, client: &kube::Client) -> (Vec<CheckResult>
         right(client, &rights::LEASES, Some(&namespace), &mut section).await;
     }
     if config.node_maintenances {
-        definition(client, &mut section).await;
+        crd_yaml(client, &mut section).await;
     }
     let nodes = reads::nodes(client, &config.gpu_node_label).await;
     let is_readable = nodes.is_ok();
@@ -169,7 +163,7 @@ async fn kubernetes(config: &Config, client: &kube::Client) -> (Vec<CheckResult>
     (section.checks, is_readable)
 }
 
-/// Where the Lease is, if replicas take turns and that can be told from here.
+/// The namespace of the Lease, with leader election and if known here.
 fn lease_namespace(config: &Config) -> Option<String> {
     match config.leadership.election {
         LeaderElection::Off => None,
@@ -201,11 +195,11 @@ async fn right(client: &kube::Client, right: &Right, namespace: Option<&str>, se
                 section.warn(what, hint);
             }
         }
-        Err(error) => section.warn(error.to_string(), "ask again"),
+        Err(error) => section.warn(error.to_string(), "try again"),
     }
 }
 
-async fn definition(client: &kube::Client, section: &mut Section) {
+async fn crd_yaml(client: &kube::Client, section: &mut Section) {
     let apply = "install it by: haulout crd | kubectl apply -f -";
     match nodemaintenance::look::definition(client).await {
         Ok(installed) if nodemaintenance::look::is_ours(&installed) => {
@@ -218,7 +212,7 @@ async fn definition(client: &kube::Client, section: &mut Section) {
         ),
         Err(error) => section.warn(
             error.to_string(),
-            "only who may get customresourcedefinitions can tell; the controller itself need not",
+            "requires the right to get customresourcedefinitions, which the controller itself does not need",
         ),
     }
 }
@@ -228,12 +222,12 @@ async fn vcenter(config: &Config, client: kube::Client) -> (Vec<CheckResult>, Op
     let name = without_password(&config.vcenter_host);
     if !config.verifies_tls() {
         section.warn(
-            "its certificate is not verified: anybody in between can take the password",
-            "set VCENTER_CA_BUNDLE and take VCENTER_TLS_VERIFY=false away",
+            "its certificate is not verified: anybody on the network path can read the password",
+            "set VCENTER_CA_BUNDLE and remove VCENTER_TLS_VERIFY=false",
         );
     }
-    let picture = match ClusterView::read(config, client).await {
-        Ok(picture) => picture,
+    let view = match ClusterView::read(config, client).await {
+        Ok(view) => view,
         Err(error) => {
             section.missing(
                 format!("{error:#}"),
@@ -243,15 +237,15 @@ async fn vcenter(config: &Config, client: kube::Client) -> (Vec<CheckResult>, Op
         }
     };
     if config.verifies_tls() {
-        section.good(format!("{name} shows a certificate that is believed"));
+        section.good(format!("{name} has a trusted certificate"));
     }
     section.good(format!("{name} opened a session and sent its inventory"));
-    privileges(&picture, &mut section).await;
-    (section.checks, Some(picture))
+    privileges(&view, &mut section).await;
+    (section.checks, Some(view))
 }
 
-async fn privileges(picture: &ClusterView, section: &mut Section) {
-    let (vms, hosts) = (picture.inventory.vms_of_ours(), picture.inventory.hosts_of_ours());
+async fn privileges(view: &ClusterView, section: &mut Section) {
+    let (vms, hosts) = (view.inventory.vms_of_ours(), view.inventory.hosts_of_ours());
     for needed in NEEDED {
         let (entities, on): (Vec<Entity>, &str) = match needed.on {
             On::Root => (vec![Entity::Root], "the root folder"),
@@ -277,12 +271,12 @@ async fn privileges(picture: &ClusterView, section: &mut Section) {
         };
         if entities.is_empty() {
             section.warn(
-                format!("{} on {on}: there is none to ask about", needed.id),
+                format!("{} on {on}: nothing to check", needed.id),
                 "see the nodes below",
             );
             continue;
         }
-        match picture.vcenter.lacks(needed.id, &entities).await {
+        match view.vcenter.lacks(needed.id, &entities).await {
             Ok(Some(lacking)) if lacking.is_empty() => section.good(format!("{} on {on}", needed.id)),
             Ok(Some(lacking)) => {
                 let names: Vec<String> = lacking.iter().map(name).collect();
@@ -298,7 +292,7 @@ async fn privileges(picture: &ClusterView, section: &mut Section) {
             }
             Ok(None) => {
                 section.warn(
-                    "this server cannot be asked for privileges",
+                    "this server does not report privileges",
                     "compare them with docs/install/vcenter-role.md",
                 );
                 return;
@@ -311,24 +305,24 @@ async fn privileges(picture: &ClusterView, section: &mut Section) {
     }
 }
 
-async fn nodes(picture: &mut ClusterView) -> Vec<CheckResult> {
+async fn nodes(view: &mut ClusterView) -> Vec<CheckResult> {
     let mut section = Section::new("Nodes");
-    let names = picture.inventory.nodes();
-    let forecasts = picture.inventory.forecast(&names);
+    let names = view.inventory.nodes();
+    let forecasts = view.inventory.forecast(&names);
     for forecast in &forecasts {
         of_node(forecast, &mut section);
     }
-    match picture.budgets().await {
-        Ok(budgets) => of_budgets(picture, &names, &budgets, &mut section).await,
+    match view.budgets().await {
+        Ok(budgets) => of_budgets(view, &names, &budgets, &mut section).await,
         Err(error) => section.warn(
             format!("{error:#}"),
-            "only who may list poddisruptionbudgets can tell",
+            "requires the right to list poddisruptionbudgets",
         ),
     }
     section.checks
 }
 
-/// What is to be said of one node and its VM.
+/// The checks of a node and its VM.
 fn of_node(forecast: &Forecast, section: &mut Section) {
     let node = &forecast.node;
     let bind = "see spec.providerID and status.nodeInfo.systemUUID of the Node against the VM's BIOS UUID, or BIND_BY_NAME";
@@ -339,19 +333,19 @@ fn of_node(forecast: &Forecast, section: &mut Section) {
             if vm.power == ObservedPower::On && forecast.tools_running == Some(false) {
                 section.warn(
                     format!("{node}: VMware Tools do not run in VM {name}"),
-                    "install open-vm-tools; without them its power is cut and the guest is not asked",
+                    "install open-vm-tools; without them the power is cut without a guest shutdown",
                 );
             }
             if forecast.evacuation_power_off {
                 section.warn(
                     format!("{node}: vCenter itself powers VM {name} off when its host enters maintenance"),
-                    "take maintenance.vm.evacuation.poweroff out of its extraConfig, for it races the drain",
+                    "remove maintenance.vm.evacuation.poweroff from its extraConfig, because it races the drain",
                 );
             }
         }
         BoundVm::NotLookedUp => section.missing(
-            format!("{node}: vCenter has not told which VM it is"),
-            "see that the user may read the VM",
+            format!("{node}: vCenter has not reported its VM yet"),
+            "check that the user may read the VM",
         ),
         BoundVm::Missing { .. } => section.missing(format!("{node}: {}", ParkReason::VmMissing), bind),
         BoundVm::NoUuid => section.missing(format!("{node}: {}", ParkReason::NoUuid), bind),
@@ -366,16 +360,16 @@ fn of_node(forecast: &Forecast, section: &mut Section) {
     }
     match &forecast.record {
         Record::Unreadable { why } => section.missing(
-            format!("{node}: what stands on it cannot be read: {why}"),
-            "see its annotations; what is not ours may be taken away",
+            format!("{node}: its record cannot be read: {why}"),
+            "check its annotations and remove wrong ones",
         ),
         Record::InService | Record::Episode(_) | Record::Python(_) => {}
     }
 }
 
-/// Budgets that would hold a drain of ours up for ever.
+/// Finds budgets that would block a drain forever.
 async fn of_budgets(
-    picture: &ClusterView,
+    view: &ClusterView,
     names: &[NodeName],
     budgets: &[PodDisruptionBudget],
     section: &mut Section,
@@ -390,7 +384,7 @@ async fn of_budgets(
     }
     let mut found = false;
     for node in names {
-        let pods = match picture.pods(node).await {
+        let pods = match view.pods(node).await {
             Ok(pods) => pods,
             Err(error) => {
                 section.warn(format!("{error:#}"), "see the rights above");
@@ -406,21 +400,21 @@ async fn of_budgets(
                 found = true;
                 section.warn(
                     format!(
-                        "{node}: PodDisruptionBudget {} can never allow a disruption, and holds {}",
+                        "{node}: PodDisruptionBudget {} can never allow a disruption, and blocks {}",
                         full_name(budget),
                         held.join(", ")
                     ),
-                    "let it do with one healthy pod less than there are, or add a replica",
+                    "allow one healthy pod fewer than there are, or add a replica",
                 );
             }
         }
     }
     if !found {
-        section.good("no PodDisruptionBudget holds a pod of these nodes for ever");
+        section.good("no PodDisruptionBudget blocks a pod of these nodes forever");
     }
 }
 
-/// How checks read: a hint stands under what is not good, or in a wide rendering beside it.
+/// Renders checks. A hint is below a problem, or beside it in wide output.
 pub(super) fn render(checks: &[CheckResult], wide: bool, paint: Paint) -> String {
     let mut text = String::new();
     let mut section = "";

@@ -1,4 +1,5 @@
-//! Both worlds, read once: the controller's own streams and fold, followed until the first complete picture stands.
+//! A snapshot of vCenter and Kubernetes, read with the controller's own stream and inventory until the
+//! first complete set.
 
 use std::time::Duration;
 
@@ -24,16 +25,16 @@ use crate::nodemaintenance::{self, api};
 use crate::vsphere::client::Vcenter;
 use crate::vsphere::{self, updates};
 
-/// The first complete set of a large vCenter comes within seconds; a minute is what a person waits at a prompt.
-const COMPLETE: Duration = Duration::from_secs(60);
+/// Limit for the first complete set, which takes seconds with a large vCenter.
+const SYNC_LIMIT: Duration = Duration::from_secs(60);
 
-/// How long the stream gets to log out.
-const GOODBYE: Duration = Duration::from_secs(8);
+/// Limit for the logout of the stream.
+const LOGOUT_LIMIT: Duration = Duration::from_secs(8);
 
-/// How many facts may wait for us.
-const FACTS: usize = 1024;
+/// Capacity of the channel for facts.
+const FACT_CAPACITY: usize = 1024;
 
-/// A picture of both worlds.
+/// A snapshot of vCenter and Kubernetes.
 pub(super) struct ClusterView {
     pub(super) inventory: Inventory,
     pub(super) vcenter: Vcenter,
@@ -41,7 +42,7 @@ pub(super) struct ClusterView {
 }
 
 impl ClusterView {
-    /// Reads both worlds. Nothing is changed in either but for the session in vCenter.
+    /// Reads vCenter and Kubernetes. Changes nothing except for the vCenter session.
     pub(super) async fn read(config: &Config, client: kube::Client) -> anyhow::Result<Self> {
         let mut inventory = Inventory::new(app::rules(config, &client), app::clock());
         let nodes = reads::nodes(&client, &config.gpu_node_label).await?;
@@ -68,18 +69,18 @@ impl ClusterView {
         let watch_set = changes.requested.map(|it| it.watch_set).unwrap_or_default();
         let vcenter =
             Vcenter::new(app::vcenter_settings(config)?).context("preparing the connection to vCenter")?;
-        let mut picture = Self {
+        let mut view = Self {
             inventory,
             vcenter,
             client,
         };
-        picture.read_vcenter(watch_set).await?;
-        Ok(picture)
+        view.read_vcenter(watch_set).await?;
+        Ok(view)
     }
 
-    /// Follows vCenter until it has told all, and ends the stream.
+    /// Follows vCenter until the inventory is complete, and ends the stream.
     async fn read_vcenter(&mut self, watch_set: vsphere::update::WatchSet) -> anyhow::Result<()> {
-        let (sender, mut updates) = mpsc::channel(FACTS);
+        let (sender, mut updates) = mpsc::channel(FACT_CAPACITY);
         let (_watch_set, watch_set) = watch::channel(watch_set);
         let stop = CancellationToken::new();
         let mut stream = JoinSet::new();
@@ -100,27 +101,26 @@ impl ClusterView {
                     return Ok(());
                 }
             }
-            Err(anyhow!("the stream of vCenter ended"))
+            Err(anyhow!("the vCenter update stream ended"))
         };
-        let heard = timeout(COMPLETE, told).await;
+        let heard = timeout(SYNC_LIMIT, told).await;
         stop.cancel();
-        // A stream that does not end in time is dropped with its set.
-        let _ = timeout(GOODBYE, stream.join_next()).await;
+        // A stream that does not end in time is aborted with its JoinSet.
+        let _ = timeout(LOGOUT_LIMIT, stream.join_next()).await;
         match heard {
             Ok(heard) => heard,
             Err(_elapsed) => match self.inventory.unheard() {
                 Some(why) => Err(anyhow!(
-                    "vCenter has not told all within {} s: {why}",
-                    COMPLETE.as_secs()
+                    "vCenter has not sent its complete inventory within {} s: {why}",
+                    SYNC_LIMIT.as_secs()
                 )),
-                // A VM that answers and cannot be read leaves its own node open, and no other.
+                // An unreadable VM affects its own node only.
                 None => Ok(()),
             },
         }
     }
 
-    /// What maintenance of `names` would meet. Who holds the devices of the hosts in question is read first, as the
-    /// controller does before it places a VM.
+    /// Forecasts maintenance of `names`. Like the controller it surveys the hosts in question first.
     pub(super) async fn forecast(&mut self, names: &[NodeName]) -> anyhow::Result<Vec<Forecast>> {
         let first = self.inventory.forecast(names);
         let mut hosts: Vec<HostRef> = first
@@ -131,7 +131,7 @@ impl ClusterView {
         hosts.sort();
         hosts.dedup();
         let claims = self.vcenter.survey(&hosts).await;
-        let claims = claims.context("reading who holds the passthrough devices of other hosts")?;
+        let claims = claims.context("reading which VMs hold the passthrough devices of other hosts")?;
         for (host, reading) in readings(claims) {
             let Some(node) = names.first().cloned() else { break };
             let found = EffectResult::Surveyed { host, reading };
@@ -141,7 +141,7 @@ impl ClusterView {
         Ok(self.inventory.forecast(names))
     }
 
-    /// The pods of a node, as a drain round lists them.
+    /// The pods of a node, listed like in a drain round.
     pub(super) async fn pods(&self, node: &NodeName) -> anyhow::Result<Vec<Pod>> {
         Ok(drain::list(&self.client, node, &DrainSettings::default()).await?)
     }
@@ -150,7 +150,7 @@ impl ClusterView {
         Ok(reads::budgets(&self.client).await?)
     }
 
-    /// Ends the session, if reading has begun another one since the stream ended.
+    /// Ends the session, if a read opened one after the stream ended.
     pub(super) async fn close(&self) {
         self.vcenter.logout().await;
     }

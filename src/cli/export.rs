@@ -1,8 +1,8 @@
-//! What somebody who helps needs to see, as a directory of JSON files.
+//! Support data as a directory of JSON files.
 //!
-//! Every file is made of data that this program understands. Two texts are copied as they are: the reason that a person wrote
-//! into a NodeMaintenance, and the copy of a record in its status. Annotations of others and pods' specs are left out; Secrets
-//! are not read.
+//! Files contain only data that this program understands. Two texts are copied unchanged: the reason in
+//! a NodeMaintenance, and the copy of the record in its status. Foreign annotations and pod specs are
+//! omitted; Secrets are not read.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::Write as _;
@@ -16,14 +16,14 @@ use serde_json::{Map, Value, json};
 
 use super::nodes::read_nodes;
 use super::out::Output;
-use super::{ExportArgs, MarksArgs, check, plan, show, subcommands};
+use super::{ExportArgs, NodeSettingsArgs, check, plan, show, subcommands};
 use crate::app::clock;
 use crate::kubernetes::budgets::full_name;
 use crate::kubernetes::client::connect_by;
 use crate::kubernetes::reads;
 use crate::nodemaintenance::kind::{NodeMaintenanceSpec, NodeMaintenanceStatus};
 
-/// A NodeMaintenance without what others may have written on it.
+/// A NodeMaintenance without foreign metadata.
 #[derive(Serialize)]
 struct ExportedObject<'a> {
     name: String,
@@ -36,7 +36,7 @@ struct ExportedObject<'a> {
 pub(super) async fn perform(args: ExportArgs, out: Output) -> anyhow::Result<u8> {
     let config = args.settings;
     let client = connect_by(&(&args.access).into()).await?;
-    // Only the one who made it may read it: it names hosts, nodes and pods.
+    // Readable by the owner only: it contains names of hosts, nodes and pods.
     DirBuilder::new()
         .mode(0o700)
         .create(&args.to)
@@ -58,7 +58,7 @@ pub(super) async fn perform(args: ExportArgs, out: Output) -> anyhow::Result<u8>
     });
     file(&args.to, "about", &about)?;
 
-    let marks = MarksArgs {
+    let marks = NodeSettingsArgs {
         gpu_node_label: config.gpu_node_label.clone(),
         annotation_prefix: config.annotation_prefix.clone(),
         gpu_resources: config.gpu_resources.clone(),
@@ -81,19 +81,19 @@ pub(super) async fn perform(args: ExportArgs, out: Output) -> anyhow::Result<u8>
         }
         Err(error) => miss("nodes", &error),
     }
-    let (checks, picture) = check::all(&config, client.clone()).await;
+    let (checks, view) = check::all(&config, client.clone()).await;
     file(&args.to, "checks", &checks)?;
-    if let Some(mut picture) = picture {
-        let names = picture.inventory.nodes();
+    if let Some(mut view) = view {
+        let names = view.inventory.nodes();
         let mut plans: Vec<plan::Plan> = Vec::new();
         for name in names {
-            match subcommands::make_plan(&mut picture, name.as_str()).await {
+            match subcommands::make_plan(&mut view, name.as_str()).await {
                 Ok(plan) => plans.push(plan),
                 Err(error) => miss(&format!("the plan of {name}"), &error),
             }
         }
         file(&args.to, "plans", &plans)?;
-        picture.close().await;
+        view.close().await;
     }
     match reads::budgets(&client).await {
         Ok(budgets) => {
@@ -113,7 +113,7 @@ pub(super) async fn perform(args: ExportArgs, out: Output) -> anyhow::Result<u8>
     }
     file(&args.to, "missing", &missing)?;
     out.result(&args.to.display().to_string())?;
-    out.progress("it names hosts, nodes, VMs and pods, and holds no password, token or key; look through it before you pass it on");
+    out.progress("it contains names of hosts, nodes, VMs and pods, and no password, token or key; review it before you pass it on");
     Ok(0)
 }
 

@@ -1,4 +1,4 @@
-//! How a request goes, told to a person in kubectl's own words until it is met.
+//! Follows a request until it is fulfilled, with kubectl's messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,49 +18,49 @@ use crate::nodemaintenance;
 use crate::nodemaintenance::kind::NodeMaintenanceStatus;
 use crate::status::{PhaseKind, PodState};
 
-/// How often a wait looks. The controller gathers what it writes for a second.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// Poll interval. The controller batches status writes for a second.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// After this long without a word in the status of a request, a person wants to hear that nobody answers.
-const NOBODY_ANSWERS: Duration = Duration::from_secs(15);
+/// After this time without any status, a missing controller is reported.
+const NO_CONTROLLER_AFTER: Duration = Duration::from_secs(15);
 
-/// Tells how the request `name` goes until it is met.
+/// Reports the progress of the request `name` until it is fulfilled.
 pub(super) async fn follow(
     client: &kube::Client,
     name: &str,
-    mut following: RequestFollower,
+    mut follower: RequestFollower,
 ) -> anyhow::Result<()> {
-    let out = following.out;
-    let node = NodeName::new(following.node.clone());
+    let out = follower.out;
+    let node = NodeName::new(follower.node.clone());
     let began = Instant::now();
-    let mut is_silence_told = false;
+    let mut is_silence_reported = false;
     loop {
         let object = match nodemaintenance::look::one(client, name).await {
             Ok(object) => object,
             Err(error) if error.is_absent() => {
-                bail!("nodemaintenance.haulout.dev/{name} was deleted before it was met")
+                bail!("nodemaintenance.haulout.dev/{name} was deleted before it was fulfilled")
             }
             Err(error) => {
-                out.progress(&format!("{error}; looking again"));
-                tokio::time::sleep(LOOK_AGAIN).await;
+                out.progress(&format!("{error}; retrying"));
+                tokio::time::sleep(POLL_INTERVAL).await;
                 continue;
             }
         };
         let status = object.status.unwrap_or_default();
-        if status.conditions.is_empty() && !is_silence_told && began.elapsed() > NOBODY_ANSWERS {
-            is_silence_told = true;
-            out.progress("no controller has answered yet: is one running that takes care of this node?");
+        if status.conditions.is_empty() && !is_silence_reported && began.elapsed() > NO_CONTROLLER_AFTER {
+            is_silence_reported = true;
+            out.progress("no controller has responded yet: does one run for this node?");
         }
         let pods = drain::list(client, &node, &DrainSettings::default()).await.ok();
         let cordoned = reads::node(client, node.as_str())
             .await
             .is_ok_and(|node| is_cordoned(&node));
-        following.see(cordoned, pods.as_deref(), &status)?;
+        follower.update(cordoned, pods.as_deref(), &status)?;
         if let Some(end) = end(&status) {
             end.map_err(|why| anyhow!("{name}: {why}"))?;
-            return following.drained();
+            return follower.drained();
         }
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -69,7 +69,7 @@ pub(super) fn is_cordoned(node: &Node) -> bool {
     spec.and_then(|spec| spec.unschedulable).unwrap_or(false)
 }
 
-/// How a request has ended, if it has: by its condition `Succeeded`.
+/// The result of a request, if it ended, from its condition `Succeeded`.
 fn end(status: &NodeMaintenanceStatus) -> Option<Result<(), String>> {
     let succeeded = status
         .conditions
@@ -82,19 +82,19 @@ fn end(status: &NodeMaintenanceStatus) -> Option<Result<(), String>> {
     }
 }
 
-/// What has been told so far of a drain.
+/// What was reported so far.
 pub(super) struct RequestFollower {
     out: Output,
     is_for_people: bool,
     node: String,
     was_cordoned: bool,
-    cordon_told: bool,
-    drained_told: bool,
-    uncordoned_told: bool,
-    /// The pods that were asked to leave, by `namespace/name`.
-    asked: BTreeSet<String>,
+    cordon_reported: bool,
+    drained_reported: bool,
+    uncordoned_reported: bool,
+    /// The pods with an eviction request, by `namespace/name`.
+    evicted_requests: BTreeSet<String>,
     gone: BTreeSet<String>,
-    /// What was last said of each pod that is held back.
+    /// The last reported reason of each blocked pod.
     held: BTreeMap<String, String>,
     state: Option<String>,
     stalled: Option<String>,
@@ -107,10 +107,10 @@ impl RequestFollower {
             is_for_people,
             node: node.to_owned(),
             was_cordoned,
-            cordon_told: false,
-            drained_told: false,
-            uncordoned_told: false,
-            asked: BTreeSet::new(),
+            cordon_reported: false,
+            drained_reported: false,
+            uncordoned_reported: false,
+            evicted_requests: BTreeSet::new(),
             gone: BTreeSet::new(),
             held: BTreeMap::new(),
             state: None,
@@ -118,8 +118,8 @@ impl RequestFollower {
         }
     }
 
-    /// Tells what is new. `pods` is `None` where they could not be listed.
-    fn see(
+    /// Reports changes. `pods` is `None` if they could not be listed.
+    fn update(
         &mut self,
         cordoned: bool,
         pods: Option<&[Pod]>,
@@ -128,8 +128,8 @@ impl RequestFollower {
         let has_ended = status.ended_at.is_some();
         let phase: Option<PhaseKind> = status.state.as_deref().and_then(|state| state.parse().ok());
         let is_begun = has_ended || phase.is_some_and(|phase| phase != PhaseKind::Queued);
-        if !self.cordon_told && cordoned && is_begun {
-            self.cordon_told = true;
+        if !self.cordon_reported && cordoned && is_begun {
+            self.cordon_reported = true;
             let words = if self.was_cordoned {
                 "already cordoned"
             } else {
@@ -138,29 +138,29 @@ impl RequestFollower {
             self.result(&format!("node/{} {words}", self.node))?;
             self.warn_of_daemon_sets(pods.unwrap_or_default());
         }
-        if let Some(pods) = pods.filter(|_| self.cordon_told) {
-            self.see_pods(pods);
+        if let Some(pods) = pods.filter(|_| self.cordon_reported) {
+            self.update_pods(pods);
         }
-        self.see_held(status);
+        self.update_blocked(status);
         let is_past_drain = has_ended || phase.is_some_and(|phase| !phase.is_before_drained());
-        if self.cordon_told && is_past_drain {
+        if self.cordon_reported && is_past_drain {
             self.drained()?;
         }
-        if self.drained_told && self.state != status.state && phase != Some(PhaseKind::Drained) {
+        if self.drained_reported && self.state != status.state && phase != Some(PhaseKind::Drained) {
             let state = status.state.as_deref().unwrap_or_default();
             self.out.progress(&plain(&format!("node/{} {state}", self.node)));
         }
         self.state.clone_from(&status.state);
-        self.see_stalled(status);
-        if self.drained_told && !cordoned && has_ended && !self.uncordoned_told {
-            self.uncordoned_told = true;
+        self.update_stalled(status);
+        if self.drained_reported && !cordoned && has_ended && !self.uncordoned_reported {
+            self.uncordoned_reported = true;
             self.result(&format!("node/{} uncordoned", self.node))?;
         }
         Ok(())
     }
 
-    /// Tells which pods are held back, and why.
-    fn see_held(&mut self, status: &NodeMaintenanceStatus) {
+    /// Reports blocked pods with the reason.
+    fn update_blocked(&mut self, status: &NodeMaintenanceStatus) {
         for pod in &status.pods {
             let is_leaving = pod.state.parse() == Ok(PodState::Terminating);
             let name = format!("{}/{}", pod.namespace, pod.name);
@@ -174,7 +174,7 @@ impl RequestFollower {
         }
     }
 
-    fn see_stalled(&mut self, status: &NodeMaintenanceStatus) {
+    fn update_stalled(&mut self, status: &NodeMaintenanceStatus) {
         let mut conditions = status.conditions.iter();
         let stalled = conditions.find(|it| it.type_ == "Stalled" && it.status == "True");
         let stalled = stalled.map(|condition| condition.message.clone());
@@ -185,19 +185,19 @@ impl RequestFollower {
         self.stalled = stalled;
     }
 
-    fn see_pods(&mut self, pods: &[Pod]) {
+    fn update_pods(&mut self, pods: &[Pod]) {
         let node = NodeName::new(self.node.clone());
-        let standing: BTreeSet<String> = pods
+        let remaining: BTreeSet<String> = pods
             .iter()
             .filter(|pod| verdict(pod, &node).stands_in_the_way())
             .map(full_name)
             .collect();
-        for pod in &standing {
-            if self.asked.insert(pod.clone()) {
+        for pod in &remaining {
+            if self.evicted_requests.insert(pod.clone()) {
                 self.out.progress(&format!("evicting pod {}", plain(pod)));
             }
         }
-        let gone: Vec<String> = self.asked.difference(&standing).cloned().collect();
+        let gone: Vec<String> = self.evicted_requests.difference(&remaining).cloned().collect();
         for pod in gone {
             if self.gone.insert(pod.clone()) {
                 let name = pod.rsplit('/').next().unwrap_or_default();
@@ -221,13 +221,13 @@ impl RequestFollower {
     }
 
     fn drained(&mut self) -> anyhow::Result<()> {
-        if !std::mem::replace(&mut self.drained_told, true) {
+        if !std::mem::replace(&mut self.drained_reported, true) {
             self.result(&format!("node/{} drained", self.node))?;
         }
         Ok(())
     }
 
-    /// For people on stdout; where a program reads that, on stderr.
+    /// To stdout for people; to stderr if stdout is machine-readable.
     fn result(&self, text: &str) -> anyhow::Result<()> {
         if self.is_for_people {
             return self.out.result(&plain(text));
@@ -247,19 +247,19 @@ mod tests {
     use crate::nodemaintenance::kind::PendingPod;
 
     #[test]
-    fn only_pods_that_are_held_back_are_told_however_the_reason_reads() {
-        let mut following = RequestFollower::new(Output::new(), true, "gpu1", false);
+    fn only_blocked_pods_are_reported() {
+        let mut follower = RequestFollower::new(Output::new(), true, "gpu1", false);
         let pods = PodState::ALL.iter().map(|state| PendingPod {
             namespace: "ml".to_owned(),
             name: state.name().to_lowercase(),
             state: state.name().to_owned(),
             reason: "some words".to_owned(),
         });
-        following.see_held(&NodeMaintenanceStatus {
+        follower.update_blocked(&NodeMaintenanceStatus {
             pods: pods.collect(),
             ..NodeMaintenanceStatus::default()
         });
-        let held: Vec<&str> = following.held.keys().map(String::as_str).collect();
+        let held: Vec<&str> = follower.held.keys().map(String::as_str).collect();
         assert_eq!(
             held,
             ["ml/heldbybudget", "ml/migrating", "ml/notasked", "ml/refused"]

@@ -1,4 +1,4 @@
-//! How nodes stand, as plain data and as the table of `list`.
+//! The state of nodes, as plain data and as the table of `list`.
 
 use std::collections::BTreeMap;
 
@@ -11,15 +11,15 @@ use super::table::Table;
 use crate::nodemaintenance::kind::{PendingPod, PhaseTimes, WaitStatus};
 use crate::status::PhaseKind;
 
-/// How a node stands.
+/// The state of a node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ListedNode {
     pub(super) node: String,
     pub(super) state: PhaseKind,
     #[serde(skip)]
-    pub(super) standing: ExitState,
-    /// Since when it stands so, RFC 3339.
+    pub(super) exit_state: ExitState,
+    /// Start of the phase, RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) since: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -28,11 +28,9 @@ pub(super) struct ListedNode {
     pub(super) target: Option<String>,
     pub(super) ready: bool,
     pub(super) cordoned: bool,
-    /// Whose the cordon is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) cordoned_by: Option<String>,
     pub(super) gpus: BTreeMap<String, u64>,
-    /// Why it is parked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) parked: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -43,22 +41,22 @@ pub(super) struct ListedNode {
     pub(super) eviction_pods: Option<u32>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) phases: Vec<PhaseTimes>,
-    /// A person's request began the episode, not its host's maintenance.
+    /// A request began the episode, not host maintenance.
     #[serde(skip)]
     pub(super) by_request: bool,
-    /// What called it out of service.
+    /// The cause of the episode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) reason: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) requests: Vec<RequestState>,
-    /// What people have written on the Node.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) wishes: Vec<String>,
+    /// The user annotations of the Node.
+    #[serde(rename = "wishes", skip_serializing_if = "Vec::is_empty")]
+    pub(super) overrides: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) trace: Option<TraceLink>,
 }
 
-/// A request that stands.
+/// An open request.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RequestState {
@@ -70,7 +68,7 @@ pub(super) struct RequestState {
     pub(super) phase: Option<String>,
 }
 
-/// Where an episode is to be looked at.
+/// The trace of an episode.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct TraceLink {
@@ -78,11 +76,11 @@ pub(super) struct TraceLink {
     pub(super) trace_id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) url: Option<String>,
-    /// The episode goes on.
+    /// The episode is active.
     pub(super) running: bool,
 }
 
-/// What an exit code tells.
+/// The state in exit codes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum ExitState {
     #[default]
@@ -111,7 +109,6 @@ impl ExitState {
     }
 }
 
-/// The table of `list`.
 pub(super) fn table(states: &[ListedNode], wide: bool, headers: bool, now: Timestamp) -> String {
     let mut columns = vec!["NODE", "HOST", "STATE", "PODS", "WAITING FOR", "SINCE"];
     if wide {
@@ -158,7 +155,7 @@ pub(super) fn table(states: &[ListedNode], wide: bool, headers: bool, now: Times
     table.render(headers)
 }
 
-/// How many pods are to go, of how many.
+/// Remaining pods, of all.
 pub(super) fn pods(state: &ListedNode) -> String {
     match state.eviction_pods {
         Some(all) if !state.phases.is_empty() => format!("{}/{all}", state.pods.len()),
@@ -166,7 +163,7 @@ pub(super) fn pods(state: &ListedNode) -> String {
     }
 }
 
-/// How long ago `time` was; empty for none.
+/// The time since `time`; empty for `None`.
 pub(super) fn since(time: Option<&str>, now: Timestamp) -> String {
     time.and_then(|time| time.parse::<Timestamp>().ok())
         .map_or_else(String::new, |time| age(now.duration_since(time)))

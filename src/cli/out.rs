@@ -1,23 +1,21 @@
-//! The one place that prints: results to stdout, progress to stderr, colours for terminals only.
+//! Output: results to stdout, progress to stderr, colours for terminals only.
 
 use std::io::{IsTerminal as _, Write as _};
 
 use anyhow::Context as _;
 
-/// Where a person reads.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Output {
     is_terminal: bool,
     paint: Paint,
 }
 
-/// Colours, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Paint {
     is_on: bool,
 }
 
-/// What a colour means. It is never the only thing that says so.
+/// The meaning of a colour, which the text has as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tone {
     Good,
@@ -27,7 +25,7 @@ pub(super) enum Tone {
 }
 
 impl Output {
-    /// As the environment wants it: <https://no-color.org>, and no colours where no terminal is.
+    /// Colours on terminals only, unless `NO_COLOR` is set (<https://no-color.org>).
     pub(super) fn new() -> Self {
         let is_terminal = std::io::stdout().is_terminal();
         let is_refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
@@ -56,12 +54,12 @@ impl Output {
             .context("writing to stdout")
     }
 
-    /// Prints over what stands on the terminal.
+    /// Replaces the content of the terminal.
     pub(super) fn redraw(self, text: &str) -> anyhow::Result<()> {
         self.result(&format!("\x1b[H\x1b[2J{text}"))
     }
 
-    /// Tells what is going on. Nobody has to hear it.
+    /// Prints progress. Errors are ignored.
     pub(super) fn progress(self, text: &str) {
         let _ = writeln!(std::io::stderr().lock(), "{text}");
     }

@@ -1,4 +1,4 @@
-//! What a maintenance would do: made of the controller's own verdicts, and rendered.
+//! The plan of a maintenance: made from the controller's own rules, and rendered.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ use crate::maintenance::observed::{Admission, BoundVm, ObservedPower, Strategy};
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
 use crate::status::PhaseKind;
 
-/// What a maintenance would do.
+/// The plan of a maintenance.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Plan {
@@ -28,11 +28,11 @@ pub(super) struct Plan {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) state: Option<String>,
     pub(super) nodes: Vec<NodePlan>,
-    /// How many GPUs the cluster lacks meanwhile, by resource.
+    /// GPUs that are missing during the maintenance, by resource.
     pub(super) gpus_missing: BTreeMap<String, u64>,
 }
 
-/// What it would do to one node.
+/// The plan of a node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct NodePlan {
@@ -43,44 +43,44 @@ pub(super) struct NodePlan {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) host: Option<String>,
     pub(super) evicts: Vec<PodPlan>,
-    /// Pods that are leaving already, as `namespace/name`.
+    /// Pods that are terminating already, as `namespace/name`.
     pub(super) leaving: Vec<String>,
-    /// How many pods are let be, and why.
-    pub(super) lets_be: BTreeMap<String, usize>,
+    /// Number of pods that stay, by reason.
+    #[serde(rename = "letsBe")]
+    pub(super) skipped: BTreeMap<String, usize>,
     pub(super) place: PlannedHost,
     pub(super) gpus: BTreeMap<String, u64>,
-    /// What would stop it or make it wait, beside budgets.
+    /// What would block it, except for budgets.
     pub(super) stops: Vec<String>,
-    /// What is good to know.
+    /// Further notes.
     pub(super) notes: Vec<String>,
 }
 
-/// A pod that would be evicted.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct PodPlan {
     pub(super) pod: String,
-    /// What would hold it back.
+    /// What would block its eviction.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) held: Option<String>,
 }
 
-/// Where the VM would be.
+/// The destination of the VM.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct PlannedHost {
-    /// The host it would be moved to.
+    /// The host to move to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) target: Option<String>,
-    /// In words, where it is no move.
+    /// A text, if it is not moved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) otherwise: Option<String>,
-    /// Why each other host will not do.
+    /// Why other hosts are rejected.
     pub(super) refused: Vec<String>,
 }
 
 impl Plan {
-    /// Whether something would stand in the way.
+    /// Whether something would block it.
     pub(super) fn is_blocked(&self) -> bool {
         self.nodes
             .iter()
@@ -88,7 +88,6 @@ impl Plan {
     }
 }
 
-/// The plan for one node.
 pub(super) fn of_node(forecast: &Forecast, pods: &[Pod], budgets: &[PodDisruptionBudget]) -> NodePlan {
     let vm = forecast.vm.found();
     let mut plan = NodePlan {
@@ -98,7 +97,7 @@ pub(super) fn of_node(forecast: &Forecast, pods: &[Pod], budgets: &[PodDisruptio
         host: vm.map(|vm| vm.on_name.clone()),
         evicts: Vec::new(),
         leaving: Vec::new(),
-        lets_be: BTreeMap::new(),
+        skipped: BTreeMap::new(),
         place: place(forecast),
         gpus: forecast
             .seen
@@ -120,7 +119,7 @@ pub(super) fn of_node(forecast: &Forecast, pods: &[Pod], budgets: &[PodDisruptio
                 held: hold(pod, budgets).map(|hold| hold.to_string()),
             }),
             PodVerdict::Wait { .. } => plan.leaving.push(name),
-            PodVerdict::Skip(reason) => *plan.lets_be.entry(reason.to_string()).or_default() += 1,
+            PodVerdict::Skip(reason) => *plan.skipped.entry(reason.to_string()).or_default() += 1,
         }
     }
     plan.evicts.sort_by(|a, b| a.pod.cmp(&b.pod));
@@ -137,12 +136,12 @@ pub(super) fn of_node(forecast: &Forecast, pods: &[Pod], budgets: &[PodDisruptio
     }
     if forecast.seen.as_ref().is_some_and(|node| node.unschedulable) {
         plan.notes
-            .push("it is cordoned already, and stays so where that was a person".to_owned());
+            .push("it is cordoned already, and stays so if a person did it".to_owned());
     }
     plan
 }
 
-/// What would stop it or make it wait, in the words of the wait.
+/// What would block it, with the texts of waits.
 fn stops(forecast: &Forecast) -> Vec<String> {
     let mut stops = Vec::new();
     let mut park = |reason: ParkReason| stops.push(reason.to_string());
@@ -155,7 +154,7 @@ fn stops(forecast: &Forecast) -> Vec<String> {
                 stops.push(format!("waits for {}", WaitingOn::Question(question.clone())));
             }
         }
-        BoundVm::NotLookedUp => stops.push("vCenter has not told which VM it is".to_owned()),
+        BoundVm::NotLookedUp => stops.push("vCenter has not reported its VM yet".to_owned()),
         BoundVm::Missing { .. } => park(ParkReason::VmMissing),
         BoundVm::NoUuid => park(ParkReason::NoUuid),
         BoundVm::Ambiguous(vms) => park(ParkReason::VmAmbiguous { count: vms.len() }),
@@ -193,9 +192,9 @@ fn place(forecast: &Forecast) -> PlannedHost {
         .as_ref()
         .is_some_and(|node| node.wishes.strategy == Strategy::Wait);
     match &forecast.offer {
-        _ if vm.drs && !waits => otherwise("the host that DRS picks", Vec::new()),
+        _ if vm.drs && !waits => otherwise("the host that DRS selects", Vec::new()),
         _ if waits => {
-            let words = format!("its own host, when that is back ({STRATEGY}=wait)");
+            let words = format!("its own host when it is back ({STRATEGY}=wait)");
             otherwise(&words, Vec::new())
         }
         Some(offer) => match &offer.fits {
@@ -205,11 +204,11 @@ fn place(forecast: &Forecast) -> PlannedHost {
                 refused: refused(offer),
             },
             None => otherwise(
-                "its own host, when that is back: no other can take it",
+                "its own host when it is back: no other can take it",
                 refused(offer),
             ),
         },
-        None => otherwise("its own host, when that is back", Vec::new()),
+        None => otherwise("its own host when it is back", Vec::new()),
     }
 }
 
@@ -267,12 +266,12 @@ fn node_lines(node: &NodePlan, wide: bool, paint: Paint, text: &mut String) {
     for pod in &node.leaving {
         line("leaving", &plain(pod));
     }
-    if !node.lets_be.is_empty() {
-        let reasons = node.lets_be.iter();
+    if !node.skipped.is_empty() {
+        let reasons = node.skipped.iter();
         let reasons: Vec<String> = reasons
             .map(|(reason, count)| format!("{count} {reason}"))
             .collect();
-        line("lets be", &reasons.join(", "));
+        line("skips", &reasons.join(", "));
     }
     match (&node.place.target, &node.place.otherwise) {
         (Some(target), _) => line(
@@ -282,7 +281,7 @@ fn node_lines(node: &NodePlan, wide: bool, paint: Paint, text: &mut String) {
         (None, Some(words)) => line("goes to", words),
         (None, None) => {}
     }
-    // Where there is a target, why the others are none is for those who ask.
+    // With a target, the rejected hosts are shown with `-o wide` only.
     if wide || node.place.target.is_none() {
         for refused in &node.place.refused {
             line("", &plain(refused));

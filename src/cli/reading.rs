@@ -1,10 +1,10 @@
-//! What is read of Nodes and NodeMaintenance objects, and how each node stands by it.
+//! Reads Nodes and NodeMaintenance objects, and derives the state of each node.
 
 use std::collections::BTreeSet;
 
 use kube::ResourceExt as _;
 
-use super::MarksArgs;
+use super::NodeSettingsArgs;
 use super::nodes::{ExitState, ListedNode, RequestState, TraceLink};
 use crate::config::TRACE_ID;
 use crate::ids::NodeName;
@@ -19,17 +19,17 @@ use crate::nodemaintenance;
 use crate::nodemaintenance::api::{concerns, name_of};
 use crate::nodemaintenance::kind::{MaintenanceOrigin, NodeMaintenance, NodeMaintenanceStatus};
 
-/// What is read of Kubernetes, and how it is to be understood.
+/// The objects read from Kubernetes.
 pub(super) struct NodeReading {
     pub(super) nodes: Vec<NodeFacts>,
     pub(super) objects: Vec<NodeMaintenance>,
     trace_url: Option<String>,
 }
 
-/// Reads all nodes, or the one that is named.
+/// Reads all nodes, or the node `only`.
 pub(super) async fn read_nodes(
     client: &kube::Client,
-    marks: &MarksArgs,
+    marks: &NodeSettingsArgs,
     only: Option<&str>,
 ) -> anyhow::Result<NodeReading> {
     let objects = nodemaintenance::look::all(client).await?;
@@ -39,7 +39,7 @@ pub(super) async fn read_nodes(
         None => reads::nodes(client, &marks.gpu_node_label).await?,
         Some(name) => match reads::node(client, name).await {
             Ok(node) => vec![node],
-            // The episode of a Node that is gone goes on from its copy.
+            // The episode of a deleted Node continues from its copy.
             Err(error)
                 if error.is_absent() && objects.iter().any(|it| is_open(it) && it.spec.node_name == name) =>
             {
@@ -59,7 +59,6 @@ pub(super) async fn read_nodes(
     })
 }
 
-/// Whether an object has not come to its end.
 fn is_open(object: &NodeMaintenance) -> bool {
     object
         .status
@@ -68,7 +67,7 @@ fn is_open(object: &NodeMaintenance) -> bool {
 }
 
 impl NodeReading {
-    /// How each node stands; one whose object is gone in mid-episode is among them.
+    /// The state of each node, including nodes that were deleted during an episode.
     pub(super) fn states(&self) -> Vec<ListedNode> {
         let mut names: BTreeSet<&str> = self.nodes.iter().map(|node| node.name.as_str()).collect();
         let copies = self
@@ -91,7 +90,7 @@ impl NodeReading {
         let mut state = ListedNode {
             node: name.to_owned(),
             state: record.kind(),
-            standing: ExitState::of(record.kind()),
+            exit_state: ExitState::of(record.kind()),
             trace: self.trace(name, &record),
             ..ListedNode::default()
         };
@@ -100,7 +99,7 @@ impl NodeReading {
             state.cordoned = node.unschedulable;
             state.cordoned_by = node.unschedulable.then(|| cordoned_by(node, &record));
             state.gpus.clone_from(&node.gpus);
-            state.wishes = wishes(node);
+            state.overrides = overrides(node);
         }
         state.requests = self
             .of(name)
@@ -119,9 +118,9 @@ impl NodeReading {
                 state.since = Some(python.since.to_string());
             }
             Record::Unreadable { why } => state.parked = Some(why.clone()),
-            Record::Episode(episode) => self.tell_episode(&mut state, episode),
+            Record::Episode(episode) => self.add_episode(&mut state, episode),
         }
-        // What waits before an episode has begun stands on the request only.
+        // Before an episode begins, only the request has its wait.
         if state.waiting_on.is_none() {
             state.waiting_on = self
                 .of(name)
@@ -131,7 +130,7 @@ impl NodeReading {
         state
     }
 
-    fn tell_episode(&self, state: &mut ListedNode, episode: &Episode) {
+    fn add_episode(&self, state: &mut ListedNode, episode: &Episode) {
         state.by_request = episode.trigger.request.is_some();
         state.host = Some(episode.host.name.to_string());
         state.since = Some(episode.since.to_string());
@@ -156,7 +155,7 @@ impl NodeReading {
         state.phases = phases;
     }
 
-    /// The record of a node whose object is gone.
+    /// The record of a deleted node.
     fn copy(&self, name: &str) -> Record {
         let open = self
             .of(name)
@@ -169,7 +168,7 @@ impl NodeReading {
         })
     }
 
-    /// The trace of the episode that goes on, or else of the latest one that is kept.
+    /// The trace of the active episode, or else of the latest one.
     pub(super) fn trace(&self, name: &str, record: &Record) -> Option<TraceLink> {
         let running = record.episode().map(|episode| episode.trace_id().to_owned());
         let latest = self
@@ -180,7 +179,7 @@ impl NodeReading {
         let trace_id = running
             .clone()
             .or_else(|| kept.and_then(|status| status.trace_id.clone()))?;
-        // Any object that tells of it will do: a request's own may be written before its episode's.
+        // Any object with its address: that of a request may be written before that of the episode.
         let told = self
             .of(name)
             .filter_map(|object| object.status.as_ref())
@@ -204,7 +203,7 @@ fn cordoned_by(node: &NodeFacts, record: &Record) -> String {
     }
 }
 
-fn wishes(node: &NodeFacts) -> Vec<String> {
+fn overrides(node: &NodeFacts) -> Vec<String> {
     [
         (crate::keys::SKIP, &node.marks.skip),
         (crate::keys::APPROVED, &node.marks.approved),

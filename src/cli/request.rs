@@ -1,4 +1,4 @@
-//! `drain`, `resume` and `approve`: what a person asks for, and how it goes, in kubectl's own words.
+//! `drain`, `resume` and `approve`.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::kubernetes::reads;
 use crate::nodemaintenance::api::{self, WriteError};
 use crate::nodemaintenance::kind::{MaintenanceAction, MaintenanceOrigin, NodeMaintenanceSpec};
 
-/// What `drain` has made.
+/// The result of `drain`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct PostedRequest<'a> {
@@ -26,7 +26,7 @@ struct PostedRequest<'a> {
     action: String,
 }
 
-/// Creates a request, and waits until it is met.
+/// Creates a request, and waits until it is fulfilled.
 pub(super) async fn drain(args: DrainArgs, out: Output) -> anyhow::Result<u8> {
     let client = connect_by(&(&args.access).into()).await?;
     ensure!(
@@ -66,14 +66,14 @@ pub(super) async fn drain(args: DrainArgs, out: Output) -> anyhow::Result<u8> {
     if !args.wait {
         return Ok(0);
     }
-    let following = RequestFollower::new(out, is_for_people, &args.node, is_cordoned(&before));
-    let wait = follow(&client, &made.name, following);
+    let follower = RequestFollower::new(out, is_for_people, &args.node, is_cordoned(&before));
+    let wait = follow(&client, &made.name, follower);
     match args.timeout {
         0 => wait.await?,
         seconds => match tokio::time::timeout(Duration::from_secs(seconds), wait).await {
             Ok(ended) => ended?,
             Err(_elapsed) => bail!(
-                "timed out waiting for nodemaintenance.haulout.dev/{}; it stands: `resume {}` takes it back",
+                "timed out waiting for nodemaintenance.haulout.dev/{}; the request stays: delete it with `resume {}`",
                 made.name,
                 args.node
             ),
@@ -82,7 +82,7 @@ pub(super) async fn drain(args: DrainArgs, out: Output) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// What `resume` did, and what stays.
+/// The result of `resume`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Resumed {
@@ -91,7 +91,7 @@ struct Resumed {
     stays: Vec<String>,
 }
 
-/// Deletes the standing requests of a node, and says what stays.
+/// Deletes the open requests of a node, and reports what keeps it out of service.
 pub(super) async fn resume(args: NodeArgs, out: Output) -> anyhow::Result<u8> {
     let client = connect_by(&(&args.access).into()).await?;
     let reading = read_nodes(&client, &args.marks, Some(&args.node)).await?;
@@ -125,10 +125,7 @@ pub(super) async fn resume(args: NodeArgs, out: Output) -> anyhow::Result<u8> {
         out.result(&format!("nodemaintenance.haulout.dev/{}{told}", plain(name)))?;
     }
     if resumed.deleted.is_empty() {
-        out.progress(&format!(
-            "nobody has asked for node/{} to be out of service",
-            plain(&args.node)
-        ));
+        out.progress(&format!("node/{} has no open request", plain(&args.node)));
     }
     for stays in &resumed.stays {
         out.progress(&plain(stays));
@@ -136,7 +133,7 @@ pub(super) async fn resume(args: NodeArgs, out: Output) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// What deleting requests does not take away.
+/// What keeps the node out of service without requests.
 fn stays(reading: &NodeReading, node: &str) -> Vec<String> {
     let states = reading.states();
     let Some(state) = states.iter().find(|state| state.node == node) else {

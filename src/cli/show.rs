@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::Format;
 
-/// `value` for programs; `None` where a person is to read it.
+/// `value` in a machine-readable format; `None` for other formats.
 pub(super) fn for_programs(format: Format, value: &impl Serialize) -> anyhow::Result<Option<String>> {
     match format {
         Format::Json => Ok(Some(json(value)?)),
@@ -13,12 +13,12 @@ pub(super) fn for_programs(format: Format, value: &impl Serialize) -> anyhow::Re
     }
 }
 
-/// `value` as JSON that people can read as well.
+/// `value` as indented JSON.
 pub(super) fn json(value: &impl Serialize) -> anyhow::Result<String> {
     Ok(serde_json::to_string_pretty(value)?)
 }
 
-/// Many, in the form of kubectl's lists, so that `.items[]` works in every script.
+/// A list in kubectl's format, with `.items[]`.
 #[derive(Debug, Serialize)]
 pub(super) struct Items<'a, T> {
     pub(super) items: &'a [T],

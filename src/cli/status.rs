@@ -3,12 +3,12 @@
 use jiff::Timestamp;
 
 use super::age::age;
-use super::nodes::{ExitState, ListedNode, pods, since};
+use super::nodes::{ExitState, ListedNode, RequestState, pods, since};
 use super::out::{Paint, Tone};
 use crate::kubernetes::answer::plain;
 use crate::nodemaintenance::kind::PhaseTimes;
 
-/// A line of the tree, and what hangs on it.
+/// A line of the tree, with the lines below it.
 #[derive(Debug)]
 struct Branch {
     text: String,
@@ -22,86 +22,19 @@ fn leaf(text: impl Into<String>) -> Branch {
     }
 }
 
-/// How `state` reads as a tree at `now`.
+/// The tree of `state` at `now`.
 pub(super) fn tree(state: &ListedNode, paint: Paint, now: Timestamp) -> String {
-    let tone = match state.standing {
-        ExitState::InService => Tone::Good,
-        ExitState::InMaintenance => Tone::Busy,
-        ExitState::Stuck => Tone::Bad,
-    };
-    let mark = match state.standing {
-        ExitState::InService => "√",
-        ExitState::InMaintenance => "►",
-        ExitState::Stuck => "‼",
-    };
-    let mut first = paint.apply(
-        tone,
-        &format!("{mark} node/{} {}", plain(&state.node), state.state),
-    );
-    let ago = since(state.since.as_deref(), now);
-    if !ago.is_empty() {
-        first.push_str(&format!(" for {ago}"));
-    }
-    let mut branches = Vec::new();
-    let mut say = |name: &str, text: &str| branches.push(leaf(format!("{name:<9} {}", plain(text))));
-    if let Some(host) = &state.host {
-        say("host", host);
-    }
-    if let Some(target) = &state.target {
-        say("target", target);
-    }
-    if let Some(reason) = &state.reason {
-        say("reason", reason);
-    }
-    say("ready", if state.ready { "yes" } else { "no" });
-    if let Some(by) = &state.cordoned_by {
-        say("cordoned", &format!("by {by}"));
-    }
-    for (resource, count) in &state.gpus {
-        say("GPUs", &format!("{count} {resource}"));
-    }
-    for wish in &state.wishes {
-        say("wish", wish);
-    }
-    if let Some(why) = &state.parked {
-        say("parked", why);
-    }
-    if let Some(waiting) = &state.waiting_on {
-        let text = format!("{} (for {})", waiting.message, since(Some(&waiting.since), now));
-        say("waits for", &text);
-    }
-    if !state.phases.is_empty() {
-        branches.push(Branch {
-            text: "phases".to_owned(),
-            under: state.phases.iter().map(|it| phase(it, paint, now)).collect(),
-        });
-    }
-    if !state.pods.is_empty() {
-        let under = state.pods.iter();
-        let under = under.map(|pod| leaf(plain(&format!("{}/{}: {}", pod.namespace, pod.name, pod.reason))));
-        branches.push(Branch {
-            text: format!("pods      {} to go", pods(state)),
-            under: under.collect(),
-        });
-    }
-    if !state.requests.is_empty() {
-        let under = state.requests.iter().map(|request| {
-            let phase = request.phase.as_deref().unwrap_or("not seen by a controller yet");
-            let reason = request
-                .reason
-                .as_ref()
-                .map(|it| format!(": {it}"))
-                .unwrap_or_default();
-            leaf(plain(&format!(
-                "nodemaintenance/{} {} {phase}{reason}",
-                request.name, request.action
-            )))
-        });
-        branches.push(Branch {
-            text: "requests".to_owned(),
-            under: under.collect(),
-        });
-    }
+    let mut branches = facts(state, now);
+    let phases = state.phases.iter().map(|it| phase(it, paint, now));
+    branches.extend(group("phases", phases.collect()));
+    let pods_left = state.pods.iter();
+    let pods_left =
+        pods_left.map(|pod| leaf(plain(&format!("{}/{}: {}", pod.namespace, pod.name, pod.reason))));
+    branches.extend(group(
+        &format!("pods      {} to go", pods(state)),
+        pods_left.collect(),
+    ));
+    branches.extend(group("requests", state.requests.iter().map(request).collect()));
     if let Some(trace) = &state.trace {
         let which = if trace.running {
             ""
@@ -111,10 +44,68 @@ pub(super) fn tree(state: &ListedNode, paint: Paint, now: Timestamp) -> String {
         let text = trace.url.as_ref().unwrap_or(&trace.trace_id);
         branches.push(leaf(format!("trace     {}{which}", plain(text))));
     }
-    let mut text = first;
+    let mut text = headline(state, paint, now);
     text.push('\n');
     grow(&branches, "", &mut text);
     text
+}
+
+fn headline(state: &ListedNode, paint: Paint, now: Timestamp) -> String {
+    let (mark, tone) = match state.exit_state {
+        ExitState::InService => ("√", Tone::Good),
+        ExitState::InMaintenance => ("►", Tone::Busy),
+        ExitState::Stuck => ("‼", Tone::Bad),
+    };
+    let node = format!("{mark} node/{} {}", plain(&state.node), state.state);
+    let node = paint.apply(tone, &node);
+    match since(state.since.as_deref(), now) {
+        since if since.is_empty() => node,
+        since => format!("{node} for {since}"),
+    }
+}
+
+/// The branches without leaves.
+fn facts(state: &ListedNode, now: Timestamp) -> Vec<Branch> {
+    let mut branches = Vec::new();
+    let mut add = |name: &str, text: &str| branches.push(leaf(format!("{name:<9} {}", plain(text))));
+    for (name, value) in [
+        ("host", &state.host),
+        ("target", &state.target),
+        ("reason", &state.reason),
+    ] {
+        value.iter().for_each(|value| add(name, value));
+    }
+    add("ready", if state.ready { "yes" } else { "no" });
+    if let Some(by) = &state.cordoned_by {
+        add("cordoned", &format!("by {by}"));
+    }
+    for (resource, count) in &state.gpus {
+        add("GPUs", &format!("{count} {resource}"));
+    }
+    state.overrides.iter().for_each(|value| add("override", value));
+    state.parked.iter().for_each(|why| add("parked", why));
+    if let Some(waiting) = &state.waiting_on {
+        let text = format!("{} (for {})", waiting.message, since(Some(&waiting.since), now));
+        add("waits for", &text);
+    }
+    branches
+}
+
+/// A branch with leaves, if there are any.
+fn group(text: &str, under: Vec<Branch>) -> Option<Branch> {
+    let text = text.to_owned();
+    (!under.is_empty()).then_some(Branch { text, under })
+}
+
+fn request(request: &RequestState) -> Branch {
+    let phase = request.phase.as_deref().unwrap_or("not seen by a controller yet");
+    let reason = request.reason.iter().map(|it| format!(": {it}"));
+    leaf(plain(&format!(
+        "nodemaintenance/{} {} {phase}{}",
+        request.name,
+        request.action,
+        reason.collect::<String>()
+    )))
 }
 
 fn phase(phase: &PhaseTimes, paint: Paint, now: Timestamp) -> Branch {

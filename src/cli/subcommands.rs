@@ -1,4 +1,4 @@
-//! Performs a verb: reads, and hands what it has read to whoever renders it.
+//! Runs the subcommands.
 
 use std::time::Duration;
 
@@ -13,25 +13,25 @@ use super::out::Output;
 use super::plan::{self, Plan};
 use super::show::{self, Items};
 use super::{Cli, Format, ListArgs, NodeArgs, PlanArgs, StatusArgs, Subcommand, VersionArgs};
-use super::{check, definition, export, request, status};
+use super::{check, crd_yaml, export, request, status};
 use crate::app::clock;
 use crate::ids::NodeName;
 use crate::kubernetes::answer::plain;
 use crate::kubernetes::client::connect_by;
 
-/// How often `status --watch` looks. A person sees no more in a second, and one request a second is nothing.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Interval of `status --watch`.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The exit code of a verb that found something that a person has to see to.
-pub(super) const SEE_TO_IT: u8 = 4;
+/// Exit code of a subcommand that found a problem.
+pub(super) const PROBLEM_FOUND: u8 = 4;
 
-/// Performs `verb`, and gives the exit code.
+/// Runs `subcommand`; returns the exit code.
 ///
 /// # Errors
-/// Whatever kept it from an answer; that is exit code 1, or 2 for a setting that its user alone could judge.
-pub async fn perform(verb: Subcommand) -> anyhow::Result<u8> {
+/// If it could not complete: exit code 1, or 2 for a setting that cannot be validated earlier.
+pub async fn perform(subcommand: Subcommand) -> anyhow::Result<u8> {
     let out = Output::new();
-    match verb {
+    match subcommand {
         Subcommand::List(args) => list(args, out).await,
         Subcommand::Status(args) => show_status(args, out).await,
         Subcommand::Plan(args) => show_plan(*args, out).await,
@@ -41,7 +41,7 @@ pub async fn perform(verb: Subcommand) -> anyhow::Result<u8> {
         Subcommand::Trace(args) => trace(args, out).await,
         Subcommand::Check(args) => check::perform(*args, out).await,
         Subcommand::Export(args) => export::perform(*args, out).await,
-        Subcommand::Crd => out.result(&definition()?).map(|()| 0),
+        Subcommand::Crd => out.result(&crd_yaml()?).map(|()| 0),
         Subcommand::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "haulout", &mut script);
@@ -88,38 +88,38 @@ async fn show_status(args: StatusArgs, out: Output) -> anyhow::Result<u8> {
                 let mut states = reading.states();
                 match states.pop() {
                     Some(state) => state,
-                    None => bail!("node/{} is not there", args.node),
+                    None => bail!("node/{} does not exist", args.node),
                 }
             }
-            // While it is watched, a kube-apiserver that restarts is waited for.
+            // Keeps watching while the kube-apiserver restarts.
             Err(error) if args.watch && shown.is_some() => {
-                out.progress(&format!("{error:#}; looking again"));
-                tokio::time::sleep(LOOK_AGAIN).await;
+                out.progress(&format!("{error:#}; retrying"));
+                tokio::time::sleep(POLL_INTERVAL).await;
                 continue;
             }
             Err(error) => return Err(error),
         };
-        let is_news = shown.as_ref() != Some(&state);
-        print_status(&args, out, &state, is_news)?;
+        let changed = shown.as_ref() != Some(&state);
+        print_status(&args, out, &state, changed)?;
         let is_late = until.is_some_and(|until| Instant::now() >= until);
-        if !args.watch || state.standing == ExitState::InService || is_late {
-            return Ok(state.standing.code());
+        if !args.watch || state.exit_state == ExitState::InService || is_late {
+            return Ok(state.exit_state.code());
         }
         shown = Some(state);
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-fn print_status(args: &StatusArgs, out: Output, state: &ListedNode, is_news: bool) -> anyhow::Result<()> {
+fn print_status(args: &StatusArgs, out: Output, state: &ListedNode, changed: bool) -> anyhow::Result<()> {
     let format = args.output.output;
     let is_redrawn = args.watch && out.is_terminal();
     match show::for_programs(format, state)? {
-        Some(text) if is_news => out.result(&text),
+        Some(text) if changed => out.result(&text),
         Some(_) => Ok(()),
-        None if format == Format::Name && is_news => out.result(&format!("node/{}", plain(&state.node))),
+        None if format == Format::Name && changed => out.result(&format!("node/{}", plain(&state.node))),
         None if format == Format::Name => Ok(()),
         None if is_redrawn => out.redraw(&status::tree(state, out.paint(), clock())),
-        None if is_news => out.result(&status::tree(state, out.paint(), clock())),
+        None if changed => out.result(&status::tree(state, out.paint(), clock())),
         None => Ok(()),
     }
 }
@@ -127,9 +127,9 @@ fn print_status(args: &StatusArgs, out: Output, state: &ListedNode, is_news: boo
 async fn show_plan(args: PlanArgs, out: Output) -> anyhow::Result<u8> {
     let config = args.settings;
     let client = connect_by(&(&args.access).into()).await?;
-    let mut picture = ClusterView::read(&config, client).await?;
-    let plan = make_plan(&mut picture, &args.name).await;
-    picture.close().await;
+    let mut view = ClusterView::read(&config, client).await?;
+    let plan = make_plan(&mut view, &args.name).await;
+    view.close().await;
     let plan = plan?;
     let format = args.output.output;
     let names = || {
@@ -144,31 +144,30 @@ async fn show_plan(args: PlanArgs, out: Output) -> anyhow::Result<u8> {
         None if format == Format::Name => out.result(&names())?,
         None => out.result(&plan::render(&plan, format == Format::Wide, out.paint()))?,
     }
-    Ok(if plan.is_blocked() { SEE_TO_IT } else { 0 })
+    Ok(if plan.is_blocked() { PROBLEM_FOUND } else { 0 })
 }
 
-/// The plan for the node or the host of this name.
-pub(super) async fn make_plan(picture: &mut ClusterView, name: &str) -> anyhow::Result<Plan> {
+pub(super) async fn make_plan(view: &mut ClusterView, name: &str) -> anyhow::Result<Plan> {
     let node = NodeName::new(name);
-    let (about, state, names) = if picture.inventory.nodes().contains(&node) {
+    let (about, state, names) = if view.inventory.nodes().contains(&node) {
         ("node", None, vec![node])
-    } else if let Some(reach) = picture.inventory.reach(name) {
+    } else if let Some(reach) = view.inventory.reach(name) {
         ("host", Some(reach.state.words().to_owned()), reach.nodes)
     } else {
         bail!("{name} is neither a node that GPU_NODE_LABEL selects nor a host that vCenter shows us");
     };
-    let forecasts = picture.forecast(&names).await?;
-    let budgets = picture.budgets().await?;
+    let forecasts = view.forecast(&names).await?;
+    let budgets = view.budgets().await?;
     let mut nodes = Vec::new();
     for forecast in &forecasts {
-        let pods = picture.pods(&forecast.node).await?;
+        let pods = view.pods(&forecast.node).await?;
         nodes.push(plan::of_node(forecast, &pods, &budgets));
     }
     Ok(Plan {
         about,
         name: name.to_owned(),
         state,
-        gpus_missing: picture.inventory.gpus_of(&names),
+        gpus_missing: view.inventory.gpus_of(&names),
         nodes,
     })
 }
@@ -176,7 +175,7 @@ pub(super) async fn make_plan(picture: &mut ClusterView, name: &str) -> anyhow::
 async fn trace(args: NodeArgs, out: Output) -> anyhow::Result<u8> {
     let client = connect_by(&(&args.access).into()).await?;
     let states = read_nodes(&client, &args.marks, Some(&args.node)).await?.states();
-    let state = states.into_iter().next().context("the node is not there")?;
+    let state = states.into_iter().next().context("the node does not exist")?;
     let Some(trace) = state.trace else {
         bail!("node/{} has had no episode that is kept", args.node);
     };
@@ -186,7 +185,7 @@ async fn trace(args: NodeArgs, out: Output) -> anyhow::Result<u8> {
             out.result(&plain(&trace.trace_id))?;
             match &trace.url {
                 Some(url) => out.result(&plain(url))?,
-                None => out.progress("TRACE_UI_URL_TEMPLATE is not set, so its address is not known"),
+                None => out.progress("TRACE_UI_URL_TEMPLATE is not set, so the address is unknown"),
             }
         }
     }

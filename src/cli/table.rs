@@ -1,13 +1,12 @@
-//! Tables as kubectl prints them: capitals above, three spaces between, every column as wide as its widest cell.
+//! Tables in kubectl's format: upper-case headers, three spaces between columns.
 
 use unicode_width::UnicodeWidthStr as _;
 
 use crate::kubernetes::answer::plain;
 
-/// What stands where there is nothing to say, as in kubectl.
+/// The text of an empty cell, as in kubectl.
 pub(super) const NONE: &str = "<none>";
 
-/// A table.
 #[derive(Debug)]
 pub(super) struct Table {
     headers: Vec<&'static str>,
@@ -22,7 +21,7 @@ impl Table {
         }
     }
 
-    /// One more row; an empty cell reads [`NONE`].
+    /// Adds a row; an empty cell shows [`NONE`].
     pub(super) fn row(&mut self, cells: Vec<String>) {
         let cell = |text: String| match plain(&text) {
             text if text.is_empty() => NONE.to_owned(),
@@ -63,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_line_up_whatever_a_name_is_written_in() {
+    fn columns_are_aligned_for_wide_characters() {
         let mut table = Table::new(&["NODE", "STATE"]);
         table.row(vec!["gpu-1".to_owned(), "Draining".to_owned()]);
         table.row(vec!["ノード".to_owned(), String::new()]);

@@ -18,7 +18,7 @@ fn draining() -> ListedNode {
     ListedNode {
         node: "gpu-1".to_owned(),
         state: PhaseKind::Draining,
-        standing: ExitState::InMaintenance,
+        exit_state: ExitState::InMaintenance,
         since: Some("2026-03-01T03:00:00Z".to_owned()),
         host: Some("esx-3".to_owned()),
         ready: true,
@@ -61,7 +61,7 @@ fn draining() -> ListedNode {
 }
 
 #[test]
-fn a_tree_shows_what_a_node_waits_for_and_since_when() {
+fn tree_shows_the_wait_and_its_start() {
     let tree = status::tree(&draining(), Paint::OFF, at("2026-03-01T03:02:10Z"));
     assert_eq!(
         tree,
@@ -82,7 +82,7 @@ fn a_tree_shows_what_a_node_waits_for_and_since_when() {
 }
 
 #[test]
-fn a_list_lines_up_and_says_none_where_there_is_nothing() {
+fn list_is_aligned_and_shows_none() {
     let idle = ListedNode {
         node: "gpu-22".to_owned(),
         state: PhaseKind::InService,
@@ -98,7 +98,7 @@ fn a_list_lines_up_and_says_none_where_there_is_nothing() {
 }
 
 #[test]
-fn what_others_have_written_cannot_write_to_a_terminal() {
+fn foreign_text_cannot_control_the_terminal() {
     let state = ListedNode {
         node: "gpu-1\u{1b}[2J".to_owned(),
         parked: Some("a\nb\u{202e}c".to_owned()),
@@ -133,7 +133,7 @@ fn a_plan_names_pods_budgets_hosts_and_gpus() {
             },
         ],
         leaving: Vec::new(),
-        lets_be: [("of a DaemonSet".to_owned(), 2)].into(),
+        skipped: [("of a DaemonSet".to_owned(), 2)].into(),
         place: PlannedHost {
             target: Some("esx-2".to_owned()),
             otherwise: None,
@@ -157,7 +157,7 @@ fn a_plan_names_pods_budgets_hosts_and_gpus() {
          \n  node/gpu-1 (InService, VM gpu1 on esx-1)\n    \
          evicts    ml/serve-0\n              ml/train-0\n                \
          ‼ held by PodDisruptionBudget train, which needs 2 healthy pods and has 2\n    \
-         lets be   2 of a DaemonSet\n    \
+         skips     2 of a DaemonSet\n    \
          moves to  √ esx-2\n              esx-3 has no matching device free\n    \
          GPUs      2 nvidia.com/gpu\n\
          \nMissing meanwhile: 2 nvidia.com/gpu\n"
@@ -188,7 +188,7 @@ fn the_command_line_is_well_formed() {
 }
 
 #[test]
-fn a_state_reads_the_same_in_json_as_it_is_named_in_the_readme() {
+fn json_has_the_documented_state_names() {
     let value = serde_json::to_value(draining()).unwrap();
     assert_eq!(value["waitingOn"]["reason"], json!("disruption-budget"));
     assert_eq!(value["pods"][0]["namespace"], json!("ml"));

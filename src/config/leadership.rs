@@ -1,4 +1,4 @@
-//! Whether and how several replicas take turns.
+//! Settings of leader election.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -6,25 +6,24 @@ use std::time::Duration;
 use super::WrongSetting;
 use super::parse::{fraction, object_name, release};
 
-/// The longest name of an object that the API takes.
+/// Limit of object names in Kubernetes.
 const NAME_CHARS_MAX: usize = 253;
 
 const REPLICAS: &str = "Several replicas";
 
-// The defaults are those of client-go, as every controller of Kubernetes has them. The upper bounds of the durations are
-// those of patience: a silent leader is waited for that long. The lower ones are what a kube-apiserver on the same machine
-// keeps.
-/// Whether and how several replicas take turns.
+// The defaults are those of client-go. The upper bounds limit the failover time. The lower bounds are
+// what a kube-apiserver on the same machine can handle.
+/// Settings of leader election.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
 pub struct LeadershipSettings {
-    /// Let one of several replicas act, by a Lease
+    /// Elect one of several replicas by a Lease
     ///
-    /// auto is true inside a cluster, where a rollout alone makes two replicas.
+    /// auto is true inside a cluster, where a rollout runs two replicas.
     #[arg(id = "leader_election", long = "leader-election", env = "LEADER_ELECTION", value_name = "WHEN",
           help_heading = REPLICAS, value_enum, ignore_case = true, default_value_t = LeaderElection::Auto,
           num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub election: LeaderElection,
-    /// Name of the Lease; replicas that share it take turns (a DNS name)
+    /// Name of the Lease; only one of the replicas that share it acts (a DNS name)
     #[arg(long, env, value_name = "NAME", help_heading = REPLICAS, value_parser = object_name(NAME_CHARS_MAX),
           default_value = "haulout")]
     pub lease_name: String,
@@ -33,31 +32,33 @@ pub struct LeadershipSettings {
     /// If unset, the pod's own, or that of the kubeconfig.
     #[arg(long, env, value_name = "NAME", help_heading = REPLICAS, value_parser = object_name(NAME_CHARS_MAX))]
     pub lease_namespace: Option<String>,
-    /// Which release this is (DNS names joined by /)
+    /// Name of this release (DNS names joined by /)
     ///
-    /// It stands in each record, and another release leaves that record alone. If unset, the Lease's namespace and name.
+    /// It is stored in each record, and other releases ignore that record. If unset, the Lease's
+    /// namespace and name.
     #[arg(long, env, value_name = "NAME", help_heading = REPLICAS, value_parser = release)]
     pub release: Option<String>,
     /// Releases whose maintenances this one takes over (separated by commas)
     ///
-    /// For use after a release was renamed.
+    /// For renamed releases.
     #[arg(long, env, value_name = "NAMES", help_heading = REPLICAS, value_parser = release, value_delimiter = ',')]
     adopt_releases: Vec<String>,
-    /// How long a silent leader is waited for; at least one and a half renewal deadlines (0.5 to 600)
+    /// How long other replicas wait for a silent leader; at least one and a half renewal deadlines (0.5
+    /// to 600)
     #[arg(long = "lease-duration-seconds", env = "LEASE_DURATION_SECONDS", value_name = "SECONDS",
           help_heading = REPLICAS, value_parser = fraction(0.5, 600.0), default_value = "15")]
     pub lease_duration: Duration,
-    /// How long after its last renewal a leader ends; at least three retry periods (0.3 to 400)
+    /// How long after its last renewal a leader exits; at least three retry periods (0.3 to 400)
     #[arg(long = "lease-renew-deadline-seconds", env = "LEASE_RENEW_DEADLINE_SECONDS", value_name = "SECONDS",
           help_heading = REPLICAS, value_parser = fraction(0.3, 400.0), default_value = "10")]
     pub renew_deadline: Duration,
-    /// How often a leader renews the Lease, and the others look at it (0.1 to 60)
+    /// How often a leader renews the Lease, and the others read it (0.1 to 60)
     #[arg(long = "lease-retry-period-seconds", env = "LEASE_RETRY_PERIOD_SECONDS", value_name = "SECONDS",
           help_heading = REPLICAS, value_parser = fraction(0.1, 60.0), default_value = "2")]
     pub retry_period: Duration,
 }
 
-/// Whether replicas take turns.
+/// When leader election is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum LeaderElection {
     /// Inside a cluster.
@@ -76,12 +77,13 @@ impl LeadershipSettings {
         self.adopt_releases.iter().cloned().collect()
     }
 
-    /// The relations that keep two replicas from acting at once, and one lost request from costing the leadership.
+    /// Checks the relations between durations: two replicas must not act at once, and one lost request
+    /// must not cost the leadership.
     pub(super) fn check(&self) -> Vec<WrongSetting> {
         let seconds = |duration: Duration| duration.as_secs_f64().to_string();
-        let mut wrong = Vec::new();
-        // Between the last effect of a leader and the first of the next lies the difference of the two. A third of the lease
-        // covers clocks that differ by a fifth in their rate.
+        let mut problems = Vec::new();
+        // The difference of the two separates the last effect of a leader from the first of the next
+        // one. A third of the lease tolerates clock rates that differ by a fifth.
         let least = self.renew_deadline * 3 / 2;
         if self.lease_duration < least {
             let expected = format!(
@@ -90,9 +92,10 @@ impl LeadershipSettings {
                 seconds(least)
             );
             let value = seconds(self.lease_duration);
-            wrong.push(WrongSetting::new("LEASE_DURATION_SECONDS", &value, expected));
+            problems.push(WrongSetting::new("LEASE_DURATION_SECONDS", &value, expected));
         }
-        // Nothing begins in the last three tenths of a term: with three tries in a term, one may be lost before that.
+        // No effect begins in the last three tenths of a term. With three attempts per term one may
+        // fail before that.
         let least = self.retry_period * 3;
         if self.renew_deadline < least {
             let expected = format!(
@@ -101,13 +104,13 @@ impl LeadershipSettings {
                 seconds(least)
             );
             let value = seconds(self.renew_deadline);
-            wrong.push(WrongSetting::new(
+            problems.push(WrongSetting::new(
                 "LEASE_RENEW_DEADLINE_SECONDS",
                 &value,
                 expected,
             ));
         }
-        wrong
+        problems
     }
 }
 
@@ -115,31 +118,31 @@ impl LeadershipSettings {
 mod tests {
     use super::*;
 
-    /// What is wrong with these three.
-    fn wrong(duration: &str, renew_deadline: &str, retry_period: &str) -> Vec<(String, String)> {
+    /// The problems of these three values.
+    fn problems(duration: &str, renew_deadline: &str, retry_period: &str) -> Vec<(String, String)> {
         let command = clap::Command::new("test");
         let command = <LeadershipSettings as clap::Args>::augment_args(command);
-        let words = [
+        let args = [
             "test".to_owned(),
             format!("--lease-duration-seconds={duration}"),
             format!("--lease-renew-deadline-seconds={renew_deadline}"),
             format!("--lease-retry-period-seconds={retry_period}"),
         ];
-        let matches = command.try_get_matches_from(words).unwrap();
+        let matches = command.try_get_matches_from(args).unwrap();
         let leadership = <LeadershipSettings as clap::FromArgMatches>::from_arg_matches(&matches).unwrap();
-        let wrong = leadership.check();
-        wrong.into_iter().map(|it| (it.name, it.expected)).collect()
+        let problems = leadership.check();
+        problems.into_iter().map(|it| (it.name, it.expected)).collect()
     }
 
     #[test]
     fn durations_under_which_two_replicas_could_act_at_once_are_refused() {
-        assert_eq!(wrong("15", "10", "2"), []);
-        assert_eq!(wrong("1.5", "1", "0.2"), []);
-        let short = wrong("14.9", "10", "2");
+        assert_eq!(problems("15", "10", "2"), []);
+        assert_eq!(problems("1.5", "1", "0.2"), []);
+        let short = problems("14.9", "10", "2");
         assert_eq!(short.len(), 1);
         assert_eq!(short[0].0, "LEASE_DURATION_SECONDS");
         assert!(short[0].1.contains("which is 15:"), "{short:?}");
-        let rare = wrong("15", "10", "3.5");
+        let rare = problems("15", "10", "3.5");
         assert_eq!(rare.len(), 1);
         assert_eq!(rare[0].0, "LEASE_RENEW_DEADLINE_SECONDS");
         assert!(rare[0].1.contains("which is 10.5:"), "{rare:?}");

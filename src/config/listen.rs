@@ -1,17 +1,17 @@
-//! Where something is served: an address of this machine, or nowhere.
+//! Listen addresses.
 
 use std::net::SocketAddr;
 
-/// Where something is served.
+/// A listen address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listen {
-    /// Nowhere.
+    /// Not served.
     Off,
-    /// Here; port 0 lets the system pick one, which is logged.
+    /// The address; port 0 selects a free port, which is logged.
     At(SocketAddr),
 }
 
-/// Parses an address; `example_port` stands in what is said of a wrong one.
+/// Parses an address; `example_port` is used in the error message.
 pub(super) fn listen(example_port: u16) -> impl Fn(&str) -> Result<Listen, String> + Clone {
     move |text| match text.trim() {
         off if off.eq_ignore_ascii_case("off") => Ok(Listen::Off),

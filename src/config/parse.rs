@@ -1,4 +1,4 @@
-//! What clap parses a setting with: each gives the value, or says what is expected.
+//! Value parsers for clap. Each returns the value, or what is expected.
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use secrecy::SecretString;
 
 use super::{DrainTimeoutAction, MaxUnavailable, TRACE_ID, selector};
 
-/// The longest name of a release: it stands in each record. The Lease's namespace and name take less.
+/// Limit of a release name, which is part of each record. Namespace and name of a Lease are shorter.
 const RELEASE_CHARS_MAX: usize = 400;
 
 pub(super) fn text(text: &str) -> Result<String, Infallible> {
@@ -20,12 +20,12 @@ pub(super) fn path(text: &str) -> Result<PathBuf, Infallible> {
     Ok(PathBuf::from(text.trim()))
 }
 
-/// Takes a secret out of the reach of `Debug` at the first moment. Spaces may be part of it.
+/// A secret, hidden from `Debug`. Spaces may be part of it.
 pub(super) fn secret(text: &str) -> Result<SecretString, Infallible> {
     Ok(SecretString::from(text))
 }
 
-/// A period in whole seconds, at least one.
+/// A duration in whole seconds, at least one.
 pub(super) fn seconds(max: u64) -> impl Fn(&str) -> Result<Duration, String> + Clone {
     move |text| {
         let seconds = text
@@ -38,7 +38,7 @@ pub(super) fn seconds(max: u64) -> impl Fn(&str) -> Result<Duration, String> + C
     }
 }
 
-/// A period in seconds that may have a fraction.
+/// A duration in seconds with a fraction.
 pub(super) fn fraction(min: f64, max: f64) -> impl Fn(&str) -> Result<Duration, String> + Clone {
     move |text| {
         let seconds = text
@@ -51,7 +51,6 @@ pub(super) fn fraction(min: f64, max: f64) -> impl Fn(&str) -> Result<Duration, 
     }
 }
 
-/// A number of things.
 pub(super) fn count(
     things: &'static str,
     min: u32,
@@ -67,7 +66,7 @@ pub(super) fn count(
     }
 }
 
-/// Yes or no, in the words that charts, shells and people use.
+/// A boolean in the spellings of charts, shells and people.
 pub(super) fn boolean(text: &str) -> Result<bool, String> {
     match text.trim().to_lowercase().as_str() {
         "true" | "1" | "yes" => Ok(true),
@@ -107,7 +106,7 @@ pub(super) fn annotation_prefix(text: &str) -> Result<String, String> {
     }
 }
 
-/// The name of an object of Kubernetes, of at most `max` characters.
+/// The name of a Kubernetes object, of at most `max` characters.
 pub(super) fn object_name(max: usize) -> impl Fn(&str) -> Result<String, String> + Clone {
     move |text| {
         let name = text.trim();
@@ -121,7 +120,7 @@ pub(super) fn object_name(max: usize) -> impl Fn(&str) -> Result<String, String>
     }
 }
 
-/// A release as it is written into records: what the Lease's namespace and name are made of.
+/// A release name as in records: built from namespace and name of the Lease.
 pub(super) fn release(text: &str) -> Result<String, String> {
     let name = text.trim();
     if name.split('/').all(selector::is_dns_subdomain) && name.len() <= RELEASE_CHARS_MAX {
@@ -146,10 +145,10 @@ pub(super) fn trace_ui(text: &str) -> Result<String, String> {
     }
 }
 
-/// What is logged.
+/// A log level or a list of directives.
 ///
 /// # Errors
-/// For a text that is neither a level nor a list of them; it says what is expected.
+/// For any other text; the error says what is expected.
 pub fn log_level(text: &str) -> Result<String, String> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
     let text = text.trim().to_lowercase();

@@ -1,4 +1,4 @@
-//! Reads the command line, and tells all settings that are wrong at once, where clap stops at the first.
+//! Parses the command line, and reports all wrong settings at once, while clap stops at the first.
 
 use std::error::Error as _;
 use std::ffi::{OsStr, OsString};
@@ -8,21 +8,21 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgMatches, Command};
 use thiserror::Error;
 
-/// A configuration that cannot be used.
+/// An invalid configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub struct ConfigError {
-    /// Everything that is wrong with it; never empty.
-    pub wrong: Vec<WrongSetting>,
+    /// All problems; never empty.
+    pub problems: Vec<WrongSetting>,
 }
 
-/// One setting that is wrong.
+/// A wrong setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrongSetting {
-    /// Its name in the environment.
+    /// The name in the environment.
     pub name: String,
-    /// What was given; `None` if nothing was.
+    /// The value; `None` if it is missing.
     pub value: Option<String>,
-    /// What would be right.
+    /// The valid range.
     pub expected: String,
 }
 
@@ -43,7 +43,7 @@ impl WrongSetting {
         }
     }
 
-    /// What `error` says of a setting of `command`; `None` for any other error.
+    /// The problem that `error` reports about a setting of `command`; `None` for other errors.
     fn of(command: &Command, error: &clap::Error) -> Option<Self> {
         let text = |kind| {
             let value = error.get(kind)?;
@@ -53,8 +53,8 @@ impl WrongSetting {
                 None
             }
         };
-        let shown = text(ContextKind::InvalidArg)?;
-        let flag = shown.split([' ', '=', '[']).next()?;
+        let redacted = text(ContextKind::InvalidArg)?;
+        let flag = redacted.split([' ', '=', '[']).next()?;
         let name = flag.trim_start_matches('-').to_uppercase().replace('-', "_");
         let mut settings = command.get_subcommands().flat_map(Command::get_arguments);
         settings.find(|arg| is_named(arg, &name))?;
@@ -72,8 +72,8 @@ impl WrongSetting {
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the configuration cannot be used:")?;
-        for wrong in &self.wrong {
-            write!(f, "\n  {wrong}")?;
+        for problems in &self.problems {
+            write!(f, "\n  {problems}")?;
         }
         Ok(())
     }
@@ -94,34 +94,34 @@ impl fmt::Display for WrongSetting {
     }
 }
 
-/// Reads `words` by `command`. Settings that are wrong are listed, and left at their defaults.
+/// Parses `args` with `command`. Wrong settings are returned, and keep their defaults.
 ///
-/// A setting that is set to nothing counts as not set, because charts like to render such variables.
+/// An empty value counts as unset, because charts often render such variables.
 ///
 /// # Errors
-/// For a command line that is wrong in anything but the value of a setting.
-pub fn read(command: &Command, words: Vec<OsString>) -> Result<(ArgMatches, Vec<WrongSetting>), clap::Error> {
-    let mut words = words;
-    words.retain(|word| !word.to_str().is_some_and(is_empty_flag));
+/// For any error other than the value of a setting.
+pub fn read(command: &Command, args: Vec<OsString>) -> Result<(ArgMatches, Vec<WrongSetting>), clap::Error> {
+    let mut args = args;
+    args.retain(|word| !word.to_str().is_some_and(is_empty_flag));
     let mut command = without_variables(command.clone(), |_, value| {
         value.to_string_lossy().trim().is_empty()
     });
-    let mut wrong: Vec<WrongSetting> = Vec::new();
+    let mut problems: Vec<WrongSetting> = Vec::new();
     loop {
-        let error = match command.clone().try_get_matches_from(&words) {
-            Ok(matches) => return Ok((matches, wrong)),
+        let error = match command.clone().try_get_matches_from(&args) {
+            Ok(matches) => return Ok((matches, problems)),
             Err(error) => error,
         };
         let next =
-            WrongSetting::of(&command, &error).filter(|next| wrong.iter().all(|it| it.name != next.name));
+            WrongSetting::of(&command, &error).filter(|next| problems.iter().all(|it| it.name != next.name));
         let Some(next) = next else { return Err(error) };
         command = without_variables(command, |name, _| name == next.name.as_str());
-        remove_flag(&mut words, &flag(&next.name));
-        wrong.push(next);
+        remove_flag(&mut args, &flag(&next.name));
+        problems.push(next);
     }
 }
 
-/// The same command, which does not see the variables that `is_hidden` picks by name and value.
+/// The same command without the variables that `is_hidden` selects by name and value.
 fn without_variables(command: Command, is_hidden: impl Fn(&OsStr, &OsStr) -> bool) -> Command {
     command.mut_subcommands(|subcommand| {
         subcommand.mut_args(|arg| {
@@ -135,12 +135,12 @@ fn without_variables(command: Command, is_hidden: impl Fn(&OsStr, &OsStr) -> boo
     })
 }
 
-/// Removes a flag and its value, which stands behind `=` or in the next word.
-fn remove_flag(words: &mut Vec<OsString>, flag: &str) {
+/// Removes a flag and its value, after `=` or in the next argument.
+fn remove_flag(args: &mut Vec<OsString>, flag: &str) {
     let with_value = format!("{flag}=");
-    words.retain(|word| !word.to_string_lossy().starts_with(&with_value));
-    if let Some(at) = words.iter().position(|word| word == flag) {
-        words.drain(at..words.len().min(at + 2));
+    args.retain(|word| !word.to_string_lossy().starts_with(&with_value));
+    if let Some(at) = args.iter().position(|word| word == flag) {
+        args.drain(at..args.len().min(at + 2));
     }
 }
 

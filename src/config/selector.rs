@@ -1,8 +1,8 @@
-//! Whether a text is a label selector or a DNS name, so that a typing error is told at the start and not by the first
+//! Validates label selectors and DNS names, so that a mistake is reported at start and not by the first
 //! request.
 
-/// Whether `text` is a label selector in Kubernetes' notation: requirements joined by commas, each of the forms `key`,
-/// `!key`, `key=value`, `key==value`, `key!=value`, `key in (a,b)`, `key notin (a,b)`.
+/// Whether `text` is a Kubernetes label selector: requirements joined by commas, each of the forms
+/// `key`, `!key`, `key=value`, `key==value`, `key!=value`, `key in (a,b)`, `key notin (a,b)`.
 pub(super) fn is_selector(text: &str) -> bool {
     let mut rest = text.trim();
     if rest.is_empty() {
@@ -30,7 +30,7 @@ pub(super) fn is_dns_subdomain(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_label)
 }
 
-/// What follows the requirement at the start of `text`; `None` if there is none.
+/// The rest after the first requirement; `None` if there is none.
 fn after_requirement(text: &str) -> Option<&str> {
     if let Some(key) = text.strip_prefix('!') {
         return after_key(key.trim_start());
@@ -53,7 +53,7 @@ fn after_requirement(text: &str) -> Option<&str> {
     }
 }
 
-/// What follows the label key at the start of `text`, without the space between.
+/// The rest after the label key, without spaces.
 fn after_key(text: &str) -> Option<&str> {
     let is_of_key = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
     let (key, rest) = text.split_at(text.find(|c| !is_of_key(c)).unwrap_or(text.len()));
@@ -65,7 +65,7 @@ fn after_key(text: &str) -> Option<&str> {
     (is_prefix_right && is_name).then(|| rest.trim_start())
 }
 
-/// Whether `text` may be the value of a label. It may be empty.
+/// Whether `text` is a label value, which may be empty.
 fn is_value(text: &str) -> bool {
     text.is_empty()
         || text.len() <= 63

@@ -3,7 +3,7 @@ use std::ffi::OsString;
 use clap::{CommandFactory as _, Parser as _};
 
 use super::*;
-use crate::cli::{Cli, Command, RefusedArgs, Subcommand};
+use crate::cli::{ArgsError, Cli, Command, Subcommand};
 
 /// The least that has to be set.
 const LEAST: [&str; 3] = [
@@ -14,14 +14,14 @@ const LEAST: [&str; 3] = [
 
 /// What `haulout run` makes of these flags.
 fn read(flags: &[&str]) -> Result<Config, ConfigError> {
-    let words = ["haulout", "run"].iter().chain(flags).map(OsString::from);
-    match Cli::read(words) {
+    let args = ["haulout", "run"].iter().chain(flags).map(OsString::from);
+    match Cli::read(args) {
         Ok(Cli {
             command: Command::Run(config),
         }) => Ok(*config),
         Ok(other) => panic!("{other:?}"),
-        Err(RefusedArgs::Settings(error)) => Err(error),
-        Err(RefusedArgs::CommandLine(error)) => panic!("{error}"),
+        Err(ArgsError::Settings(error)) => Err(error),
+        Err(ArgsError::CommandLine(error)) => panic!("{error}"),
     }
 }
 
@@ -30,7 +30,7 @@ fn with(flags: &[&str]) -> Result<Config, ConfigError> {
     read(&[&LEAST, flags].concat())
 }
 
-fn wrong(flags: &[&str]) -> ConfigError {
+fn problems(flags: &[&str]) -> ConfigError {
     with(flags).map(|_| ()).unwrap_err()
 }
 
@@ -208,8 +208,8 @@ fn each_wrong_value_is_named_with_its_flag_and_what_is_expected() {
     for (name, values, expected) in cases {
         let flag = read::flag(name);
         for value in *values {
-            let error = wrong(&[&format!("{flag}={value}")]);
-            assert_eq!(error.wrong.len(), 1, "{name}={value}");
+            let error = problems(&[&format!("{flag}={value}")]);
+            assert_eq!(error.problems.len(), 1, "{name}={value}");
             let text = error.to_string();
             assert!(
                 text.contains(&format!("{name} ({flag}) is {value:?}: ")),
@@ -286,7 +286,7 @@ fn a_flag_without_a_value_counts_as_not_set() {
 }
 
 #[test]
-fn all_that_is_wrong_is_told_at_once() {
+fn all_wrong_settings_are_reported_at_once() {
     let error = read(&[
         "--vcenter-password-file=/run/password",
         "--vcenter-password=s3cret",
@@ -297,7 +297,7 @@ fn all_that_is_wrong_is_told_at_once() {
     ]);
     let text = error.map(|_| ()).unwrap_err().to_string();
     assert_eq!(text.lines().count(), 7, "{text}");
-    for words in [
+    for args in [
         "VCENTER_HOST (--vcenter-host) is not set",
         "VCENTER_USER (--vcenter-user) is not set: it or VCENTER_USER_FILE is expected",
         "VCENTER_PASSWORD_FILE=/run/password; one of the two is expected",
@@ -305,20 +305,20 @@ fn all_that_is_wrong_is_told_at_once() {
         "DRAIN_TIMEOUT_ACTION (--drain-timeout-action) is \"kill\": power-off or hold is expected",
         "LEASE_DURATION_SECONDS (--lease-duration-seconds) is \"1\"",
     ] {
-        assert!(text.contains(words), "{text}");
+        assert!(text.contains(args), "{text}");
     }
     assert!(!text.contains("s3cret"));
 }
 
 #[test]
-fn a_wrong_command_line_is_told_by_clap() {
-    for words in [
+fn wrong_command_line_is_reported_by_clap() {
+    for args in [
         &["run", "--no-such-flag"][..],
         &["run", "--lease-name"],
         &["list", "--output", "xml"],
     ] {
-        let words = ["haulout"].iter().chain(words).map(OsString::from);
-        let Err(RefusedArgs::CommandLine(error)) = Cli::read(words) else {
+        let args = ["haulout"].iter().chain(args).map(OsString::from);
+        let Err(ArgsError::CommandLine(error)) = Cli::read(args) else {
             panic!("it is refused");
         };
         assert_eq!(error.exit_code(), i32::from(EXIT_CODE));
@@ -326,7 +326,7 @@ fn a_wrong_command_line_is_told_by_clap() {
 }
 
 #[test]
-fn a_ca_bundle_takes_precedence_over_a_wish_not_to_verify() {
+fn ca_bundle_takes_precedence_over_no_verification() {
     let unverified = "--vcenter-tls-verify=false";
     assert!(!with(&[unverified]).unwrap().verifies_tls());
     let bundle = "--vcenter-ca-bundle=/etc/ca.pem";
@@ -341,12 +341,12 @@ fn no_secret_is_in_any_output() {
         "--vcenter-password=s3cret",
     ])
     .unwrap();
-    let shown = [
+    let redacted = [
         format!("{:?}", config.describe()),
         config.line(),
         format!("{:?}", config.vcenter_password()),
     ];
-    for text in shown {
+    for text in redacted {
         assert!(!text.contains("s3cret"), "{text}");
     }
 }
@@ -354,13 +354,13 @@ fn no_secret_is_in_any_output() {
 #[test]
 fn the_line_names_what_is_set_and_nothing_else() {
     let line = with(&["--gpu-node-label=gpu in (a, b)"]).unwrap().line();
-    for words in [
+    for args in [
         "VCENTER_HOST=vcenter.example.com VCENTER_USER=",
         "VCENTER_PASSWORD=*** ",
         "GPU_NODE_LABEL=\"gpu in (a, b)\" ",
         " DRY_RUN=false",
     ] {
-        assert!(line.contains(words), "{line}");
+        assert!(line.contains(args), "{line}");
     }
     assert!(
         !line.contains("VCENTER_CA_BUNDLE") && !line.contains('\n'),
@@ -399,8 +399,8 @@ fn the_range_in_the_help_is_the_one_that_is_checked() {
         // Settings of the lease also have to fit each other, so only what is said of their own range counts.
         let is_in_range = |value: f64| {
             let flag = format!("--{}={value}", arg.get_long().unwrap());
-            let wrong = with(&[&flag]).map_or_else(|error| error.to_string(), |_| String::new());
-            !wrong.contains(&format!("{max}"))
+            let problems = with(&[&flag]).map_or_else(|error| error.to_string(), |_| String::new());
+            !problems.contains(&format!("{max}"))
         };
         assert!(is_in_range(min) && is_in_range(max), "{help}");
         assert!(!is_in_range(min - 0.01) && !is_in_range(max + 1.0), "{help}");
@@ -416,5 +416,7 @@ fn a_boolean_flag_needs_no_value() {
     assert!(!config.verifies_tls());
     assert_eq!(config.leadership.election, LeaderElection::On);
     let version = Cli::try_parse_from(["haulout", "version"]).unwrap().command;
-    assert!(matches!(version, Command::Verb(verb) if matches!(*verb, Subcommand::Version(_))));
+    assert!(
+        matches!(version, Command::Subcommand(subcommand) if matches!(*subcommand, Subcommand::Version(_)))
+    );
 }

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_hub_that_does_not_turn_is_not_alive_and_one_that_turns_again_is() {
+    async fn stalled_event_loop_is_not_alive_until_it_recovers() {
         let health = Health::new();
         assert!(failing(&health.live()).is_empty());
         tokio::time::advance(STALL_LIMIT + Duration::from_secs(1)).await;
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn ready_needs_both_worlds_and_alive_needs_neither() {
+    async fn ready_needs_vcenter_and_kubernetes_and_alive_neither() {
         let health = Health::new();
         assert_eq!(failing(&health.ready()), ["vcenter", "kubernetes"]);
         health.kubernetes(Ok(()));
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn standby_that_reaches_vcenter_is_ready_and_says_who_leads() {
+    async fn standby_that_reaches_vcenter_is_ready() {
         let health = Health::new();
         health.kubernetes(Ok(()));
         health.leadership("haulout-0 leads".to_owned(), true);
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn leader_is_ready_when_vcenter_told_its_set_whatever_a_probe_says() {
+    async fn leader_is_ready_when_vcenter_is_synced() {
         let health = Health::new();
         health.kubernetes(Ok(()));
         health.vcenter_probed(Ok(()));
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn vcenter_is_reached_where_its_stream_stands_or_a_probe_is_answered() {
+    async fn vcenter_is_reachable_by_stream_or_probe() {
         let health = Health::new();
         let update_reachable = health.vcenter_reachable();
         let lost = || Err("cut off".to_owned());
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_degraded_part_is_told_and_does_not_make_the_controller_unready() {
+    async fn degraded_part_is_shown_and_stays_ready() {
         let health = Health::new();
         health.kubernetes(Ok(()));
         health.vcenter(Ok(()));

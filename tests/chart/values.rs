@@ -229,7 +229,7 @@ fn the_charts_defaults_are_the_programs_but_for_the_log() {
         let words = args.iter().map(std::ffi::OsString::from);
         match Cli::read(words).unwrap().command {
             Command::Run(config) => config.describe().to_vec(),
-            Command::Verb(_) => panic!("run is run"),
+            Command::Subcommand(_) => panic!("run is run"),
         }
     };
     let least = args

@@ -275,7 +275,7 @@ gpu1   <none>   InService   <none>   <none>        <none>";
         );
         let again = types(&fixture, &["resume", &node]).await?;
         ensure!(
-            again.stdout.is_empty() && again.stderr.contains("nobody has asked"),
+            again.stdout.is_empty() && again.stderr.contains("has no open request"),
             "{again}"
         );
         haulout.stop().await

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_cannot_steer_a_terminal_or_be_endless() {
+    fn sanitized_text_is_printable_and_bounded() {
         assert_eq!(
             for_people("gpu\u{1b}[2J\u{202e}-1\nx"),
             "gpu\u{fffd}[2J\u{fffd}-1 x"

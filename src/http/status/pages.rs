@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_stays_one_segment_of_a_path() {
+    fn name_is_one_path_segment() {
         assert_eq!(segment("gpu-1.example"), "gpu-1.example");
         assert_eq!(segment("../x?y#z"), "..%2Fx%3Fy%23z");
         assert_eq!(segment(".."), "%2E%2E");

@@ -234,7 +234,7 @@ async fn it_is_only_read_and_every_answer_has_the_headers() {
 }
 
 #[tokio::test]
-async fn banners_say_what_the_reader_has_to_know_first() {
+async fn banners_show_lost_connections_and_standby() {
     let status = status();
     show(&status, "gpu1");
     let (_, _, html) = ask(&status, Method::GET, "/").await;
@@ -266,7 +266,7 @@ async fn banners_say_what_the_reader_has_to_know_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_listener_is_told_of_each_change_and_of_many_at_once_only_once() {
+async fn stream_has_one_event_for_simultaneous_changes() {
     let status = status();
     let router = serve::router(Arc::clone(&status));
     let request = Request::get("/events").body(Body::empty()).unwrap();
@@ -349,7 +349,7 @@ async fn pages_and_json_are_rendered_one_at_a_time() {
 }
 
 #[tokio::test]
-async fn an_overview_is_rendered_once_for_all_who_ask_in_one_second() {
+async fn overview_is_rendered_once_per_second() {
     let status = status();
     show(&status, "gpu1");
     let first = status.overview_json().unwrap();
@@ -473,7 +473,7 @@ fn the_queue_is_listed_in_its_order_with_those_ahead() {
 }
 
 #[test]
-fn thousands_of_nodes_make_a_page_of_bounded_size_and_those_in_maintenance_are_on_it() {
+fn page_of_thousands_of_nodes_is_bounded() {
     let status = status();
     let mut sights: BTreeMap<NodeName, NodeSnapshot> = (0..3000)
         .map(|index| {
@@ -498,7 +498,7 @@ fn thousands_of_nodes_make_a_page_of_bounded_size_and_those_in_maintenance_are_o
 }
 
 #[test]
-fn a_span_lies_where_its_times_say() {
+fn span_position_follows_its_times() {
     let span = |from: i64, to: Option<i64>| TimelineSpan {
         state: ShownState::Phase(PhaseKind::Draining),
         label: "Draining".to_owned(),
@@ -542,7 +542,7 @@ fn a_span_lies_where_its_times_say() {
 }
 
 #[test]
-fn the_axis_has_a_few_round_hours_however_long_the_timeline_is() {
+fn axis_has_few_round_times() {
     for seconds in [0, 1, 7, 59, 600, 3601, 86_400, 3_000_000] {
         let timeline = Timeline {
             from: at(0),
@@ -556,7 +556,7 @@ fn the_axis_has_a_few_round_hours_however_long_the_timeline_is() {
 }
 
 #[test]
-fn every_state_has_a_look_of_its_own_in_colour_and_hatching() {
+fn every_state_has_its_own_colour_and_hatching() {
     for state in ShownState::all() {
         let class = format!(".s-{}", state.name());
         assert!(pages::STYLE.contains(&class), "{class}");
@@ -565,7 +565,7 @@ fn every_state_has_a_look_of_its_own_in_colour_and_hatching() {
 }
 
 #[test]
-fn times_are_told_with_zone_and_age() {
+fn times_have_zone_and_age() {
     assert_eq!(words::hour(at(0), at(1)), "11:06:40 UTC");
     assert_eq!(words::hour(at(0), at(90_000)), "2026-11-18 11:06:40 UTC");
     assert_eq!(words::ago(at(5), at(0)), "just now");

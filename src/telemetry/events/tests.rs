@@ -103,7 +103,7 @@ fn shown(memory: &mut EventMemory, event: NodeEvent<'_>, now: i64) -> String {
 }
 
 #[test]
-fn each_change_of_phase_tells_at_most_one_event() {
+fn transition_creates_at_most_one_event() {
     let adopted = Record::Python(crate::maintenance::episode::PythonEpisode {
         state: crate::maintenance::episode::PythonState::PoweredOff,
         host: "esx-1".to_owned(),
@@ -275,7 +275,7 @@ fn each_change_of_phase_tells_at_most_one_event() {
 }
 
 #[test]
-fn each_wait_that_somebody_has_to_know_of_tells_one_event() {
+fn relevant_wait_creates_one_event() {
     let budget = |name: &str, budget: &str| PendingEviction {
         name: format!("ml/{name}"),
         why: PendingReason::Budget {
@@ -406,7 +406,7 @@ fn each_wait_that_somebody_has_to_know_of_tells_one_event() {
 }
 
 #[test]
-fn a_guest_that_could_not_be_asked_is_not_told_to_be_late() {
+fn guest_without_tools_is_not_reported_as_late() {
     let memory = &mut EventMemory::default();
     let record = record(Phase::ShuttingDown(DrainEnd::Complete), 10);
     waits(memory, &record, &WaitingOn::GuestShutdown { until: at(130) }, 11);
@@ -417,7 +417,7 @@ fn a_guest_that_could_not_be_asked_is_not_told_to_be_late() {
 }
 
 #[test]
-fn what_is_told_again_within_ten_minutes_is_not_sent_and_an_end_clears_the_memory() {
+fn repeated_event_is_suppressed_until_the_end() {
     let memory = &mut EventMemory::default();
     let draining = record(Phase::Draining, 10);
     let held = |pods: &[&str]| {
@@ -443,7 +443,7 @@ fn what_is_told_again_within_ten_minutes_is_not_sent_and_an_end_clears_the_memor
 }
 
 #[test]
-fn a_budget_is_told_again_when_it_begins_to_lack_pods_and_not_with_every_count() {
+fn budget_event_repeats_when_pods_become_too_few() {
     let memory = &mut EventMemory::default();
     let draining = record(Phase::Draining, 10);
     let held = |words: &str| {
@@ -471,7 +471,7 @@ fn a_budget_is_told_again_when_it_begins_to_lack_pods_and_not_with_every_count()
 }
 
 #[test]
-fn a_budget_that_is_not_named_or_counted_is_told_all_the_same() {
+fn budget_without_name_or_counts_has_an_event() {
     let draining = record(Phase::Draining, 10);
     let held = |names: &[&str], said: &str| {
         WaitingOn::Pods(vec![PendingEviction {
@@ -496,7 +496,7 @@ fn a_budget_that_is_not_named_or_counted_is_told_all_the_same() {
 }
 
 #[test]
-fn a_node_that_cannot_begin_an_episode_is_told_on_unless_its_vm_is_just_not_there() {
+fn node_that_cannot_begin_has_an_event() {
     let unreadable = Record::Unreadable {
         why: "version 9".to_owned(),
     };
@@ -525,7 +525,7 @@ fn a_node_that_cannot_begin_an_episode_is_told_on_unless_its_vm_is_just_not_ther
 }
 
 #[test]
-fn where_the_ui_is_known_the_first_and_the_last_event_link_to_the_trace() {
+fn first_and_last_event_link_to_the_trace() {
     let memory = &mut EventMemory {
         links: Links::by("https://jaeger.example/trace/{trace_id}"),
         ..EventMemory::default()
@@ -545,7 +545,7 @@ fn where_the_ui_is_known_the_first_and_the_last_event_link_to_the_trace() {
 }
 
 #[test]
-fn a_parked_node_is_told_once_by_its_record_and_not_again_by_its_wait() {
+fn parked_node_has_one_event() {
     let memory = &mut EventMemory::default();
     let phase = parked(ParkReason::VmSuspended, Phase::Draining, 10);
     let standing = record(phase, 100);
@@ -555,12 +555,12 @@ fn a_parked_node_is_told_once_by_its_record_and_not_again_by_its_wait() {
     );
     let wait = WaitingOn::Parked(ParkReason::VmSuspended);
     assert_eq!(waits(memory, &standing, &wait, 101), "-");
-    // After a restart nobody knows what was told.
+    // A restart loses the sent Events.
     assert_ne!(waits(&mut EventMemory::default(), &standing, &wait, 101), "-");
 }
 
 #[test]
-fn the_end_tells_where_the_time_went_if_all_of_it_was_seen() {
+fn last_event_has_durations_if_all_was_seen() {
     let story = [
         (Record::InService, record(Phase::Queued, 10), 10),
         (record(Phase::Queued, 10), record(Phase::Draining, 730), 730),
@@ -615,14 +615,14 @@ fn the_end_tells_where_the_time_went_if_all_of_it_was_seen() {
 }
 
 #[test]
-fn no_two_events_are_told_for_one_moment() {
+fn event_times_are_unique() {
     let memory = &mut EventMemory::default();
     let moments = [memory.moment(at(1)), memory.moment(at(1)), memory.moment(at(0))];
     assert!(moments.is_sorted() && moments[0] < moments[1] && moments[1] < moments[2]);
 }
 
 #[test]
-fn reasons_and_actions_are_words_that_the_api_takes() {
+fn reasons_and_actions_are_valid() {
     for reason in Reason::ALL {
         for word in [reason.name(), reason.action()] {
             assert!(!word.is_empty() && word.len() <= 128 && word.chars().all(|c| c.is_ascii_alphanumeric()));

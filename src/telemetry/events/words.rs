@@ -56,7 +56,7 @@ pub(super) fn of(
         NodeEvent::Waits { node, record, on } => {
             let (uid, (reason, note, detail)) = match (record.episode(), on) {
                 (Some(episode), _) => {
-                    // An episode of another Node of that name is told on the one that stands there.
+                    // The Event is about the current Node of that name.
                     let uid = node.map_or(&episode.node_uid, |node| &node.uid);
                     (uid, waits::of(episode, on, known, now)?)
                 }

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_goes_before_the_setting_and_what_is_no_level_changes_nothing() {
+    fn file_overrides_setting_and_invalid_level_is_ignored() {
         let file = Scratch::named("words");
         let applied = Arc::<Mutex<Vec<String>>>::default();
         let seen = applied.clone();
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_is_no_file_is_complained_of_once() {
+    fn unreadable_file_is_logged_once() {
         let mut level = Level::new("info", Some(std::env::temp_dir()), Box::new(|_| Ok(())));
         level.read_file();
         let logged_error = level.logged_error.clone();

@@ -161,79 +161,78 @@ metrics! {
     LEADER: Gauge, "leader_election_master_status", ["name"],
         "1 while this replica leads by the Lease of that name, 0 while it does not; absent without leader election", shared_name;
     DETECTION_LATENCY: Histogram, "detection_latency", ["source"],
-        "From the click, on vCenter's clock, until the episode stands on its Node, on ours; below zero counts as 0. The source is \
-         property_collector for a push, poll for the re-read every POLL_INTERVAL_SECONDS, startup for a click that is older \
-         than the process", in_seconds;
+        "From the start of the maintenance task on vCenter's clock until the episode is recorded on its Node on ours; negative \
+         values count as 0. The source is property_collector for a push, poll for the re-read every POLL_INTERVAL_SECONDS, \
+         startup for a task older than the process", in_seconds;
     EPISODES_STARTED: Counter, "episodes_started", ["trigger"],
-        "Episodes that began, by what set them off: a task that was seen, host_state for a host in maintenance without one, \
-         request for a NodeMaintenance, adopted from the Python controller, stray for a VM that went off after its episode \
-         had ended";
+        "Episodes that began, by trigger: a task, host_state for a host in maintenance without a task, request for a \
+         NodeMaintenance, adopted from the Python controller, stray for a VM that went off after its episode had ended";
     EPISODES_FINISHED: Counter, "episodes_finished", ["result", "placement"],
-        "Episodes that ended: with success, cancelled, or failed where the node is back and what was asked for could not be had. \
-         The VM migrated, returned to its host, or none where it was never off";
+        "Episodes that ended: with success, cancelled, or failed if the node is back but the request could not be fulfilled. \
+         The placement is migrated, returned to its host, or none if the VM was never off";
     EPISODES_ACTIVE: Gauge, "episodes_active", ["phase"],
-        "Nodes that are in each phase of an episode";
+        "Nodes in each phase of an episode";
     EPISODE_DURATION: Histogram, "episode_duration", ["result"],
-        "From the first record of an episode until its end, its wait in the queue included", in_seconds;
+        "From the first record of an episode until its end, including its wait in the queue", in_seconds;
     PHASE_DURATION: Histogram, "phase_duration", ["phase", "result"],
-        "How long a phase took that has ended: with success, cancelled, timeout where the drain timed out or the phase was parked \
-         as overdue, failed where it was parked for another reason or ended an episode that failed", in_seconds;
+        "Duration of ended phases: with success, cancelled, timeout if the drain timed out or the phase was parked as overdue, \
+         failed if it was parked for another reason or its episode failed", in_seconds;
     NODE_PHASE: Gauge, "node_phase", ["node", "phase"],
-        "1 for the phase that the node is in, 0 for the others; InService without an episode";
+        "1 for the phase of the node, 0 for the others; InService without an episode";
     NODE_PHASE_START: Gauge, "node_phase_start_timestamp", ["node"],
-        "When the phase of the node's episode began; absent without an episode", in_seconds;
+        "Start of the current phase of the node's episode; absent without an episode", in_seconds;
     WAITING_ON: Gauge, "waiting_on", ["node", "kind"],
-        "1 for what the node waits for, as waiting_on in the log; absent where it waits for nothing", alpha;
+        "1 for what the node waits for, as waiting_on in the log; absent if it does not wait", alpha;
     QUEUE_DEPTH: Gauge, "queue_depth", [],
         "Nodes in the phase Queued: they wait for a slot under MAX_CONCURRENT_DRAINS and MAX_UNAVAILABLE, for an approval, or for \
-         a place that a relocation needs";
+         a host for a relocation";
     QUEUE_WAIT: Histogram, "queue_wait", [],
-        "From the first record of an episode until its drain began; 0 where it began at once", in_seconds;
+        "From the first record of an episode until its drain began; 0 if it began at once", in_seconds;
     DRAIN_PODS_PENDING: Gauge, "drain_pods_pending", ["node", "reason"],
-        "Pods that the latest drain round of a draining node left: held by a pdb, terminating, or other";
+        "Remaining pods of a draining node in the latest round: blocked by a pdb, terminating, or other";
     DRAIN_PODS_LEFT_BEHIND: Counter, "drain_pods_left_behind", [],
-        "Pods that were still there when a drain timed out and the VM was shut down with them";
+        "Pods that remained when a drain timed out and the VM was shut down";
     EVICTION_REQUESTS: Counter, "eviction_requests", ["code"],
-        "Evictions asked for, by the HTTP status of the answer: 201 is accepted, 0 where there was none. Counted at the end of a round";
+        "Eviction requests by the HTTP status of the response: 201 is accepted, 0 is no response. Counted at the end of a round";
     FORCED_POWEROFFS: Counter, "forced_poweroffs", ["reason"],
-        "Times the power of a VM was cut because its guest did not shut down: at the guest_deadline, or because it has no_tools to \
-         be asked by";
+        "Times the power of a VM was cut because its guest did not shut down: at the guest_deadline, or because of no_tools, \
+         without VMware Tools";
     VCENTER_REQUESTS: Counter, "vcenter_requests", ["operation", "code"],
-        "Calls to vCenter, and what came of them: ok, fault, no_answer, unreadable";
+        "Calls to vCenter by outcome: ok, fault, no_answer, unreadable";
     VCENTER_REQUEST_DURATION: Histogram, "vcenter_request_duration", ["operation", "code"],
-        "How long calls to vCenter took; WaitForUpdatesEx is the long poll, which waits by design", in_seconds;
+        "Duration of calls to vCenter; WaitForUpdatesEx is the long poll, which waits by design", in_seconds;
     VCENTER_SESSION_UP: Gauge, "vcenter_session_up", ["vcenter"],
-        "1 while the stream of vCenter's updates stands; a standby has none";
+        "1 while the vCenter update stream is connected; a standby has none";
     VCENTER_REACHABLE: Gauge, "vcenter_reachable", ["vcenter"],
-        "1 while the stream of vCenter's updates stands, or vCenter answers the probe of a replica without one, which \
-         a standby is; absent without leader election", alpha;
+        "1 while the vCenter update stream is connected, or vCenter answers the probe of a standby; absent without leader \
+         election", alpha;
     VCENTER_LAST_UPDATE: Gauge, "vcenter_last_update_timestamp", ["vcenter"],
-        "When vCenter last answered the question for updates", in_seconds;
+        "Time of the last response to the long poll for updates", in_seconds;
     HOST_MAINTENANCE_STATE: Gauge, "host_maintenance_state", ["host", "state"],
-        "1 for the state of a host that carries a VM of ours, 0 for the others: normal, entering, in, or unknown";
+        "1 for the state of a host with a VM of a node, 0 for the others: normal, entering, in, or unknown";
     NODE_HOST: Gauge, "node_host_info", ["node", "host"],
-        "1 for the host on which the node's VM stands, also while it is off: joins metrics of nodes with those of hosts", alpha;
+        "1 for the host of the node's VM, also while it is off: joins metrics of nodes with those of hosts", alpha;
     FREE_GPU_HOSTS: Gauge, "free_gpu_hosts", ["compute_cluster"],
-        "Hosts in service with a device that fits a VM of ours in that vSphere cluster and that nobody is known to hold. \
-         What foreign VMs hold is seen only while an episode looks for a host, so there may be fewer", alpha;
+        "Hosts in service with a free device that fits a VM of a node in that vSphere cluster. Devices of other VMs are \
+         seen only while an episode searches for a host, so there may be fewer", alpha;
     DECISIONS: Counter, "decisions", ["decision"],
-        "What was decided: record, record_refused, or an effect each time, wait when what is waited for changes", alpha;
+        "Decisions: record, record_refused, or an effect; wait is counted when the reason of the wait changes", alpha;
     RECONCILE: Counter, "reconcile", ["result"],
-        "Turns of actors, in each of which one looked at its node, decided, and did at most one thing: it recorded, acted, waited \
-         or rested; outdated where the Node had changed meanwhile, refused where the kube-apiserver did not take a change", alpha;
+        "Reconciles of nodes, each with at most one action: it recorded, acted, waited or rested; outdated if the Node had \
+         changed meanwhile, refused if the kube-apiserver rejected a change", alpha;
     RECONCILE_DURATION: Histogram, "reconcile_duration", ["result"],
-        "How long turns of actors took, the PATCH of a record or the calls of an effect included", in_seconds, alpha;
+        "Duration of reconciles, including the PATCH of a record or the calls of an effect", in_seconds, alpha;
     DEGRADED: Gauge, "degraded", ["reason"],
-        "1 while a part of the controller does not work and it goes on without: node-maintenances where NodeMaintenance objects \
-         cannot be watched, other-prefix where an episode stands on a Node under another annotation prefix", alpha;
+        "1 while the controller works without a part: node-maintenances if NodeMaintenance objects cannot be watched, \
+         other-prefix if a Node has an episode under another annotation prefix", alpha;
     NODE_MAINTENANCE_WRITES_REFUSED: Counter, "node_maintenance_writes_refused", [],
-        "Writes of NodeMaintenance objects that were refused or not answered; each is tried again, after 1 s at first and every \
-         five minutes at last";
+        "Failed writes of NodeMaintenance objects; each is retried after 1 s at first and after five minutes at most";
     EVENTS_DROPPED: Counter, "events_dropped", [],
-        "Events and changes of Node conditions that were not written and are not tried again: more than 512 about Nodes or 2,048 \
-         about pods waited, or the kube-apiserver refused one or did not answer. What happened is in the log; maintenance goes on";
+        "Events and changes of Node conditions that were not written and are not retried: more than 512 about Nodes or 2,048 \
+         about pods were queued, or the kube-apiserver refused one or did not respond. The log has the same; maintenance \
+         continues";
     TRACE_SPANS_LOST: Counter, "trace_spans_lost", [],
-        "Spans that no collector took: it was down, too slow, or refused them";
+        "Spans that were not exported: the collector was down, too slow, or refused them";
     SNAPSHOTS_OUTDATED: Counter, "snapshots_outdated", [],
         "Snapshots of nodes that differed when all were rebuilt, once a minute. They are replaced; each is a bug in Haulout, and the log \
          names the nodes";

@@ -17,12 +17,12 @@ use crate::maintenance::observed::{
 use crate::maintenance::request::RequestIdentity;
 use crate::maintenance::waiting::WaitingOn;
 
-struct Teller {
+struct Fixture {
     metrics: Arc<Metrics>,
     name: NodeName,
 }
 
-impl Teller {
+impl Fixture {
     fn new() -> Self {
         Self {
             metrics: Arc::new(Metrics::default()),
@@ -83,7 +83,7 @@ impl Teller {
 
     /// Each sample is written as stated.
     #[track_caller]
-    fn says(&self, samples: &[&str]) {
+    fn assert_lines(&self, samples: &[&str]) {
         let text = self.open();
         for sample in samples {
             let is_there = text
@@ -106,16 +106,16 @@ impl Teller {
 
 #[test]
 fn an_episode_is_counted_from_its_click_to_its_end_with_its_trace() {
-    let event = Teller::new();
+    let fixture = Fixture::new();
     let draining = of(episode(Phase::Draining, 1));
     let waiting = of(Episode {
         powered_off: true,
         ..episode(Phase::AwaitingHost, 31)
     });
-    event.recorded(&Record::InService, draining.clone(), None, 1);
-    event.recorded(&draining, waiting.clone(), None, 31);
-    event.recorded(&waiting, Record::InService, Some(EpisodeResult::Succeeded), 3631);
-    let bucket = event
+    fixture.recorded(&Record::InService, draining.clone(), None, 1);
+    fixture.recorded(&draining, waiting.clone(), None, 31);
+    fixture.recorded(&waiting, Record::InService, Some(EpisodeResult::Succeeded), 3631);
+    let bucket = fixture
         .open()
         .lines()
         .find(|line| line.starts_with("haulout_episode_duration_seconds_bucket{le=\"7200.0\""))
@@ -126,7 +126,7 @@ fn an_episode_is_counted_from_its_click_to_its_end_with_its_trace() {
             "haulout_episode_duration_seconds_bucket{{le=\"7200.0\",result=\"success\"}} 1 # {{trace_id=\"{TRACE}\"}} 3630.0"
         )
     );
-    event.says(&[
+    fixture.assert_lines(&[
         "haulout_episodes_started_total{trigger=\"task\"} 1",
         "haulout_episodes_finished_total{result=\"success\",placement=\"returned\"} 1",
         "haulout_episodes_finished_total{result=\"cancelled\",placement=\"none\"} 0",
@@ -141,8 +141,8 @@ fn an_episode_is_counted_from_its_click_to_its_end_with_its_trace() {
 }
 
 #[test]
-fn a_phase_tells_how_it_ended_and_an_episode_ends_well_or_is_called_off() {
-    let event = Teller::new();
+fn phase_and_episode_results_are_labelled() {
+    let fixture = Fixture::new();
     let draining = of(episode(Phase::Draining, 1));
     let parked = |reason| {
         of(episode(
@@ -159,16 +159,16 @@ fn a_phase_tells_how_it_ended_and_an_episode_ends_well_or_is_called_off() {
         waiting_on: String::new(),
     };
     let timed_out = of(episode(Phase::ShuttingDown(DrainEnd::TimedOut), 5));
-    event.recorded(&draining, timed_out, None, 5);
-    event.recorded(&draining, parked(late), None, 5);
-    event.recorded(&draining, parked(ParkReason::VmSuspended), None, 5);
-    event.recorded(&draining, Record::InService, Some(EpisodeResult::Cancelled), 5);
-    event.says(&[
+    fixture.recorded(&draining, timed_out, None, 5);
+    fixture.recorded(&draining, parked(late), None, 5);
+    fixture.recorded(&draining, parked(ParkReason::VmSuspended), None, 5);
+    fixture.recorded(&draining, Record::InService, Some(EpisodeResult::Cancelled), 5);
+    fixture.assert_lines(&[
         "haulout_phase_duration_seconds_count{phase=\"Draining\",result=\"timeout\"} 2",
         "haulout_phase_duration_seconds_count{phase=\"Draining\",result=\"failed\"} 1",
         "haulout_phase_duration_seconds_count{phase=\"Draining\",result=\"cancelled\"} 1",
     ]);
-    let text = event.open();
+    let text = fixture.open();
     let results: std::collections::BTreeSet<&str> = text
         .lines()
         .filter_map(|line| {
@@ -184,44 +184,44 @@ fn a_phase_tells_how_it_ended_and_an_episode_ends_well_or_is_called_off() {
 }
 
 #[test]
-fn a_wait_in_the_queue_is_told_once_it_is_over() {
-    let event = Teller::new();
+fn queue_wait_is_observed_when_it_ends() {
+    let fixture = Fixture::new();
     let queued = of(episode(Phase::Queued, 1));
-    event.recorded(&Record::InService, queued.clone(), None, 1);
-    event.says(&["haulout_queue_wait_seconds_count 0"]);
-    event.shows([sight(queued.clone(), HostState::InMaintenance)]);
-    event.says(&[
+    fixture.recorded(&Record::InService, queued.clone(), None, 1);
+    fixture.assert_lines(&["haulout_queue_wait_seconds_count 0"]);
+    fixture.shows([sight(queued.clone(), HostState::InMaintenance)]);
+    fixture.assert_lines(&[
         "haulout_queue_depth 1.0",
         "haulout_episodes_active{phase=\"Queued\"} 1.0",
     ]);
-    event.recorded(&queued, of(episode(Phase::Draining, 61)), None, 61);
-    event.says(&[
+    fixture.recorded(&queued, of(episode(Phase::Draining, 61)), None, 61);
+    fixture.assert_lines(&[
         "haulout_queue_wait_seconds_sum 60.0",
         "haulout_queue_wait_seconds_count 1",
     ]);
 }
 
 #[test]
-fn a_click_from_before_the_process_is_no_measure_of_hearing() {
-    let event = Teller::new();
+fn detection_before_startup_has_its_own_source() {
+    let fixture = Fixture::new();
     let mut late = episode(Phase::Draining, 1);
     late.trigger.clicked_at = at(-600);
     late.trigger.detection = Some(Detection::AtStartup);
-    event.recorded(&Record::InService, of(late), None, 1);
-    event.says(&["haulout_detection_latency_seconds_sum{source=\"startup\"} 601.0"]);
-    event.is_silent_about("source=\"property_collector\"");
+    fixture.recorded(&Record::InService, of(late), None, 1);
+    fixture.assert_lines(&["haulout_detection_latency_seconds_sum{source=\"startup\"} 601.0"]);
+    fixture.is_silent_about("source=\"property_collector\"");
 }
 
 #[test]
-fn a_click_that_only_a_re_read_told_of_is_counted_apart() {
-    let event = Teller::new();
+fn detection_by_reread_has_its_own_source() {
+    let fixture = Fixture::new();
     let mut polled = episode(Phase::Draining, 1);
     polled.trigger.detection = Some(Detection::Polled);
-    event.recorded(&Record::InService, of(polled), None, 1);
-    event.says(&["haulout_detection_latency_seconds_count{source=\"poll\"} 1"]);
-    event.is_silent_about("source=\"property_collector\"");
-    event.recorded(&Record::InService, of(episode(Phase::Draining, 1)), None, 1);
-    event.says(&[
+    fixture.recorded(&Record::InService, of(polled), None, 1);
+    fixture.assert_lines(&["haulout_detection_latency_seconds_count{source=\"poll\"} 1"]);
+    fixture.is_silent_about("source=\"property_collector\"");
+    fixture.recorded(&Record::InService, of(episode(Phase::Draining, 1)), None, 1);
+    fixture.assert_lines(&[
         "haulout_detection_latency_seconds_count{source=\"poll\"} 1",
         "haulout_detection_latency_seconds_count{source=\"property_collector\"} 1",
     ]);
@@ -229,16 +229,16 @@ fn a_click_that_only_a_re_read_told_of_is_counted_apart() {
 
 #[test]
 fn clocks_that_differ_give_no_time_below_zero() {
-    let event = Teller::new();
+    let fixture = Fixture::new();
     let mut ahead = episode(Phase::Draining, 1);
     ahead.trigger.clicked_at = at(5);
-    event.recorded(&Record::InService, of(ahead), None, 1);
-    event.says(&["haulout_detection_latency_seconds_sum{source=\"property_collector\"} 0.0"]);
+    fixture.recorded(&Record::InService, of(ahead), None, 1);
+    fixture.assert_lines(&["haulout_detection_latency_seconds_sum{source=\"property_collector\"} 0.0"]);
 }
 
 #[test]
-fn a_cut_of_power_is_counted_once_with_its_reason() {
-    let event = Teller::new();
+fn forced_poweroff_is_counted_once_with_its_reason() {
+    let fixture = Fixture::new();
     let record = of(episode(Phase::Draining, 1));
     let mut toolless = sight(record.clone(), HostState::InMaintenance);
     let refusal = EffectRefusal {
@@ -256,44 +256,44 @@ fn a_cut_of_power_is_counted_once_with_its_reason() {
             outcome: AttemptOutcome::Refused(refusal.clone()),
         },
     );
-    event.shows([toolless]);
-    event.tried_power_off(AttemptOutcome::Refused(refusal));
-    event.tried_power_off(AttemptOutcome::Done);
-    event.says(&["haulout_forced_poweroffs_total{reason=\"no_tools\"} 0"]);
+    fixture.shows([toolless]);
+    fixture.tried_power_off(AttemptOutcome::Refused(refusal));
+    fixture.tried_power_off(AttemptOutcome::Done);
+    fixture.assert_lines(&["haulout_forced_poweroffs_total{reason=\"no_tools\"} 0"]);
     let running = AttemptOutcome::Running(TaskRef::new("task-9"));
-    event.tried_power_off(running.clone());
-    event.tried_power_off(running);
-    event.says(&[
+    fixture.tried_power_off(running.clone());
+    fixture.tried_power_off(running);
+    fixture.assert_lines(&[
         "haulout_forced_poweroffs_total{reason=\"no_tools\"} 1",
         "haulout_forced_poweroffs_total{reason=\"guest_deadline\"} 0",
     ]);
 }
 
 #[test]
-fn what_a_node_waits_for_is_shown_until_it_is_over() {
-    let event = Teller::new();
+fn wait_is_shown_until_it_ends() {
+    let fixture = Fixture::new();
     let idle = || sight(Record::InService, HostState::InService);
     let mut unheard = idle();
     unheard.observed.hearing = SourceState::NoVcenter { why: String::new() };
-    event.shows([unheard]);
-    event.waits(&Record::InService, &WaitingOn::Vcenter { why: String::new() });
-    event.says(&["haulout_waiting_on{node=\"gpu1\",kind=\"vcenter\"} 1.0"]);
-    event.shows([idle()]);
-    event.is_silent_about("haulout_waiting_on");
+    fixture.shows([unheard]);
+    fixture.waits(&Record::InService, &WaitingOn::Vcenter { why: String::new() });
+    fixture.assert_lines(&["haulout_waiting_on{node=\"gpu1\",kind=\"vcenter\"} 1.0"]);
+    fixture.shows([idle()]);
+    fixture.is_silent_about("haulout_waiting_on");
 
     let draining = of(episode(Phase::Draining, 1));
-    event.shows([sight(draining.clone(), HostState::InMaintenance)]);
-    event.waits(&draining, &WaitingOn::DrainRound);
-    event.waits(&draining, &WaitingOn::PowerState);
-    event.says(&["haulout_waiting_on{node=\"gpu1\",kind=\"power-state\"} 1.0"]);
-    event.is_silent_about("drain-round");
-    event.recorded(&draining, of(episode(Phase::AwaitingHost, 9)), None, 9);
-    event.is_silent_about("haulout_waiting_on");
+    fixture.shows([sight(draining.clone(), HostState::InMaintenance)]);
+    fixture.waits(&draining, &WaitingOn::DrainRound);
+    fixture.waits(&draining, &WaitingOn::PowerState);
+    fixture.assert_lines(&["haulout_waiting_on{node=\"gpu1\",kind=\"power-state\"} 1.0"]);
+    fixture.is_silent_about("drain-round");
+    fixture.recorded(&draining, of(episode(Phase::AwaitingHost, 9)), None, 9);
+    fixture.is_silent_about("haulout_waiting_on");
 }
 
 #[test]
-fn a_draining_node_shows_its_phase_its_host_and_its_pods_and_nothing_once_it_is_gone() {
-    let event = Teller::new();
+fn draining_node_has_series_until_it_is_removed() {
+    let fixture = Fixture::new();
     let mut draining = sight(of(episode(Phase::Draining, 7)), HostState::InMaintenance);
     let left = |why| PendingEviction {
         name: "ml/secretive-pod".to_owned(),
@@ -311,9 +311,9 @@ fn a_draining_node_shows_its_phase_its_host_and_its_pods_and_nothing_once_it_is_
             left(PendingReason::NotReached),
         ],
     ));
-    event.shows([draining]);
-    event.waits(&Record::InService, &WaitingOn::DrainRound);
-    event.says(&[
+    fixture.shows([draining]);
+    fixture.waits(&Record::InService, &WaitingOn::DrainRound);
+    fixture.assert_lines(&[
         "haulout_node_phase{node=\"gpu1\",phase=\"Draining\"} 1.0",
         "haulout_node_phase{node=\"gpu1\",phase=\"InService\"} 0.0",
         "haulout_node_phase_start_timestamp_seconds{node=\"gpu1\"} 1795000007.0",
@@ -324,51 +324,51 @@ fn a_draining_node_shows_its_phase_its_host_and_its_pods_and_nothing_once_it_is_
         "haulout_node_host_info{node=\"gpu1\",host=\"esx1\"} 1.0",
         "haulout_host_maintenance_state{host=\"esx1\",state=\"normal\"} 0.0",
     ]);
-    event.is_silent_about("secretive-pod");
-    event.shows([]);
-    event.is_silent_about("gpu1");
-    event.is_silent_about("esx1");
+    fixture.is_silent_about("secretive-pod");
+    fixture.shows([]);
+    fixture.is_silent_about("gpu1");
+    fixture.is_silent_about("esx1");
 }
 
 /// Something of everything, so that no metric is left out for want of a sample.
-fn everything() -> Teller {
-    let event = Teller::new();
+fn everything() -> Fixture {
+    let fixture = Fixture::new();
     let draining = of(episode(Phase::Draining, 1));
-    event.recorded(&Record::InService, draining.clone(), None, 1);
-    event.recorded(&draining, Record::InService, Some(EpisodeResult::Cancelled), 5);
+    fixture.recorded(&Record::InService, draining.clone(), None, 1);
+    fixture.recorded(&draining, Record::InService, Some(EpisodeResult::Cancelled), 5);
     let mut shown = sight(draining.clone(), HostState::InService);
     shown.observed.drain = Some(drain_report(moment(2).monotonic, Vec::new()));
-    event.shows([shown]);
-    event.waits(&draining, &WaitingOn::DrainRound);
+    fixture.shows([shown]);
+    fixture.waits(&draining, &WaitingOn::DrainRound);
     let effect = Effect::Survey { hosts: Vec::new() };
-    event.metrics.observe(
-        &event.name,
+    fixture.metrics.observe(
+        &fixture.name,
         NodeEvent::Asks {
             record: &draining,
             effect: &effect,
         },
     );
-    event.metrics.evictions(429, 2);
-    event
+    fixture.metrics.evictions(429, 2);
+    fixture
         .metrics
         .turned(ReconcileOutcome::Acted, Duration::from_millis(300));
-    event
+    fixture
         .metrics
         .vcenter_called("Login", "ok", Duration::from_millis(30));
-    event.metrics.set_vcenter_name("vc.example.com");
-    event.metrics.set_vcenter_reachable(true);
-    event.metrics.vcenter_answered(at(3));
-    event
+    fixture.metrics.set_vcenter_name("vc.example.com");
+    fixture.metrics.set_vcenter_reachable(true);
+    fixture.metrics.vcenter_answered(at(3));
+    fixture
         .metrics
         .show_free_gpu_hosts(BTreeMap::from([("c1".to_owned(), 2)]));
-    event.metrics.leads("haulout", true);
-    event
+    fixture.metrics.leads("haulout", true);
+    fixture
 }
 
 #[test]
 fn every_metric_is_written_under_its_name_with_its_type_and_its_labels() {
-    let event = everything();
-    let to_prometheus = event.metrics.write(Text::Prometheus).unwrap();
+    let fixture = everything();
+    let to_prometheus = fixture.metrics.write(Text::Prometheus).unwrap();
     let mut typed: Vec<(String, String)> = to_prometheus
         .lines()
         .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
@@ -403,16 +403,16 @@ fn every_metric_is_written_under_its_name_with_its_type_and_its_labels() {
 }
 
 #[test]
-fn the_older_text_has_no_exemplar_no_unit_and_whole_names() {
-    let event = everything();
-    assert!(event.open().ends_with("# EOF\n"));
-    assert!(event.open().contains(" # {trace_id="));
-    let to_prometheus = event.metrics.write(Text::Prometheus).unwrap();
+fn prometheus_text_has_full_names_and_no_exemplars() {
+    let fixture = everything();
+    assert!(fixture.open().ends_with("# EOF\n"));
+    assert!(fixture.open().contains(" # {trace_id="));
+    let to_prometheus = fixture.metrics.write(Text::Prometheus).unwrap();
     for absent in ["# EOF", "# UNIT", "trace_id"] {
         assert!(!to_prometheus.contains(absent), "{absent} in:\n{to_prometheus}");
     }
     for line in [
-        "# HELP haulout_vcenter_session_up 1 while the stream of vCenter's updates stands; a standby has none.",
+        "# HELP haulout_vcenter_session_up 1 while the vCenter update stream is connected; a standby has none.",
         "# TYPE haulout_episodes_started_total counter",
         "haulout_eviction_requests_total{code=\"429\"} 2",
     ] {
@@ -424,16 +424,16 @@ fn the_older_text_has_no_exemplar_no_unit_and_whole_names() {
 }
 
 #[test]
-fn a_turn_is_counted_and_timed_by_what_it_came_to() {
-    let event = Teller::new();
-    event.says(&["haulout_reconcile_total{result=\"recorded\"} 0"]);
-    event
+fn reconcile_is_counted_and_timed_by_outcome() {
+    let fixture = Fixture::new();
+    fixture.assert_lines(&["haulout_reconcile_total{result=\"recorded\"} 0"]);
+    fixture
         .metrics
         .turned(ReconcileOutcome::Recorded, Duration::from_millis(20));
-    event
+    fixture
         .metrics
         .turned(ReconcileOutcome::Outdated, Duration::from_millis(5));
-    event.says(&[
+    fixture.assert_lines(&[
         "haulout_reconcile_total{result=\"recorded\"} 1",
         "haulout_reconcile_total{result=\"outdated\"} 1",
         "haulout_reconcile_total{result=\"refused\"} 0",
@@ -442,7 +442,7 @@ fn a_turn_is_counted_and_timed_by_what_it_came_to() {
 }
 
 #[test]
-fn who_accepts_openmetrics_gets_it() {
+fn accept_header_selects_openmetrics() {
     let prometheus =
         "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.1";
     assert_eq!(Text::accepted(Some(prometheus)), Text::OpenMetrics);
@@ -478,9 +478,9 @@ fn every_phase_is_shown() {
     }
     for phase in phases {
         let name = phase.name();
-        let event = Teller::new();
-        event.shows([sight(of(episode(phase, 1)), HostState::InService)]);
-        event.says(&[
+        let fixture = Fixture::new();
+        fixture.shows([sight(of(episode(phase, 1)), HostState::InService)]);
+        fixture.assert_lines(&[
             &format!("haulout_node_phase{{node=\"gpu1\",phase=\"{name}\"}} 1.0"),
             &format!("haulout_episodes_active{{phase=\"{name}\"}} 1.0"),
         ]);
@@ -488,9 +488,9 @@ fn every_phase_is_shown() {
 }
 
 #[test]
-fn pods_that_a_timed_out_drain_leaves_are_counted_once() {
-    let event = Teller::new();
-    event.says(&["haulout_drain_pods_left_behind_total 0"]);
+fn pods_left_by_a_timed_out_drain_are_counted_once() {
+    let fixture = Fixture::new();
+    fixture.assert_lines(&["haulout_drain_pods_left_behind_total 0"]);
     let draining = of(episode(Phase::Draining, 1));
     let timed_out = |phase, since| {
         of(Episode {
@@ -500,28 +500,28 @@ fn pods_that_a_timed_out_drain_leaves_are_counted_once() {
     };
     let end = || Phase::ShuttingDown(DrainEnd::TimedOut);
     let shutting_down = timed_out(end(), 5);
-    event.recorded(&draining, shutting_down.clone(), None, 5);
-    event.says(&["haulout_drain_pods_left_behind_total 2"]);
+    fixture.recorded(&draining, shutting_down.clone(), None, 5);
+    fixture.assert_lines(&["haulout_drain_pods_left_behind_total 2"]);
     let parked = Phase::Parked {
         reason: ParkReason::VmSuspended,
         resume: Box::new(end()),
         resume_since: at(5),
     };
     let parked = timed_out(parked, 9);
-    event.recorded(&shutting_down, parked.clone(), None, 9);
-    event.recorded(&parked, timed_out(end(), 12), None, 12);
-    event.recorded(
+    fixture.recorded(&shutting_down, parked.clone(), None, 9);
+    fixture.recorded(&parked, timed_out(end(), 12), None, 12);
+    fixture.recorded(
         &draining,
         of(episode(Phase::ShuttingDown(DrainEnd::Complete), 5)),
         None,
         5,
     );
-    event.says(&["haulout_drain_pods_left_behind_total 2"]);
+    fixture.assert_lines(&["haulout_drain_pods_left_behind_total 2"]);
 }
 
 #[test]
 fn episodes_are_counted_by_what_set_them_off() {
-    let event = Teller::new();
+    let fixture = Fixture::new();
     let with = |task, request, stray_of| {
         let mut begun = episode(Phase::Draining, 1);
         begun.trigger.task = task;
@@ -545,34 +545,34 @@ fn episodes_are_counted_by_what_set_them_off() {
     assert_eq!(begun.len(), TriggerKind::ALL.len());
     for (trigger, episode) in begun {
         let series = format!("haulout_episodes_started_total{{trigger=\"{trigger}\"}}");
-        event.says(&[&format!("{series} 0")]);
-        event.recorded(&Record::InService, of(episode), None, 1);
-        event.says(&[&format!("{series} 1")]);
+        fixture.assert_lines(&[&format!("{series} 0")]);
+        fixture.recorded(&Record::InService, of(episode), None, 1);
+        fixture.assert_lines(&[&format!("{series} 1")]);
     }
 }
 
 #[test]
-fn a_skipped_node_in_service_shows_that_it_waits() {
-    let event = Teller::new();
+fn skipped_node_in_service_shows_its_wait() {
+    let fixture = Fixture::new();
     let mut skipped = sight(Record::InService, HostState::InMaintenance);
     let mut marks = node();
     marks.wishes.skip = true;
     skipped.observed.node = Some(marks);
-    event.shows([skipped.clone()]);
-    event.waits(&Record::InService, &WaitingOn::Skip);
-    event.says(&["haulout_waiting_on{node=\"gpu1\",kind=\"skip\"} 1.0"]);
+    fixture.shows([skipped.clone()]);
+    fixture.waits(&Record::InService, &WaitingOn::Skip);
+    fixture.assert_lines(&["haulout_waiting_on{node=\"gpu1\",kind=\"skip\"} 1.0"]);
     skipped.observed.node = Some(node());
-    event.shows([skipped]);
-    event.is_silent_about("haulout_waiting_on");
+    fixture.shows([skipped]);
+    fixture.is_silent_about("haulout_waiting_on");
 }
 
 #[test]
-fn a_checkpoint_of_the_record_does_not_hide_what_a_node_waits_for() {
-    let event = Teller::new();
+fn checkpoint_keeps_the_wait() {
+    let fixture = Fixture::new();
     let before = of(episode(Phase::Draining, 1));
-    event.shows([sight(before.clone(), HostState::InMaintenance)]);
-    event.waits(&before, &WaitingOn::DrainHeld(Vec::new()));
+    fixture.shows([sight(before.clone(), HostState::InMaintenance)]);
+    fixture.waits(&before, &WaitingOn::DrainHeld(Vec::new()));
     let aged = episode(Phase::Draining, 1).aged(Duration::from_secs(20));
-    event.recorded(&before, of(aged), None, 21);
-    event.says(&["haulout_waiting_on{node=\"gpu1\",kind=\"drain-held\"} 1.0"]);
+    fixture.recorded(&before, of(aged), None, 21);
+    fixture.assert_lines(&["haulout_waiting_on{node=\"gpu1\",kind=\"drain-held\"} 1.0"]);
 }

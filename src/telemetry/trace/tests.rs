@@ -43,8 +43,7 @@ fn seen() -> ObservedNode {
     }
 }
 
-/// What an actor does with a change of record: it closes the phase, writes, and tells where its write is answered. Gives what
-/// stands on the Node.
+/// Like an actor: closes the phase, writes, and reports a successful write. Returns the stored record.
 fn changes(traces: Option<&Arc<Traces>>, before: &Record, after: &Record, second: i64) -> Record {
     let mut transition = transition(after.clone());
     let (stats, origin) = (PhaseStats::default(), EpisodeOrigin::default());
@@ -79,7 +78,7 @@ fn names(spans: &[Span]) -> Vec<&'static str> {
 }
 
 #[test]
-fn a_full_queue_costs_spans_and_no_time() {
+fn full_queue_drops_spans_without_waiting() {
     let (traces, mut queue) = listener(1);
     let draining = in_phase("uid-1", Phase::Draining, 0);
     changes(Some(&traces), &Record::InService, &draining, 0);
@@ -111,7 +110,7 @@ fn each_phase_is_sent_once_when_it_ends_and_the_root_at_the_end() {
 }
 
 #[test]
-fn a_process_that_takes_over_sends_the_finished_phases_once_more() {
+fn takeover_sends_finished_phases_again() {
     let draining = in_phase("uid-1", Phase::Draining, 0);
     let off = in_phase("uid-1", Phase::AwaitingHost, 60);
     let (first, mut queue) = listener(QUEUE);
@@ -140,7 +139,7 @@ fn a_process_that_takes_over_sends_the_finished_phases_once_more() {
 }
 
 #[test]
-fn a_phase_whose_write_was_not_answered_is_sent_with_the_next_one() {
+fn phase_with_unknown_write_is_sent_with_the_next() {
     let (traces, mut queue) = listener(QUEUE);
     let draining = in_phase("uid-1", Phase::Draining, 0);
     let record = changes(Some(&traces), &Record::InService, &draining, 0);
@@ -156,7 +155,7 @@ fn a_phase_whose_write_was_not_answered_is_sent_with_the_next_one() {
 }
 
 #[test]
-fn nothing_is_kept_of_a_node_that_is_gone() {
+fn removed_node_keeps_no_state() {
     let (traces, _queue) = listener(QUEUE);
     let draining = in_phase("uid-1", Phase::Draining, 0);
     changes(Some(&traces), &Record::InService, &draining, 0);

@@ -62,7 +62,7 @@ fn the_newest_version_both_sides_know_is_chosen() {
 }
 
 #[test]
-fn a_refused_login_and_a_dead_session_are_told_apart() {
+fn refused_login_and_dead_session_differ() {
     let (refused, _) = fault("Login", capture!("login-refused"));
     assert_eq!(refused.kind, FaultKind::InvalidLogin);
     let (dead, _) = fault("CreatePropertyCollector", capture!("dead-session-call"));
@@ -73,7 +73,7 @@ fn a_refused_login_and_a_dead_session_are_told_apart() {
 }
 
 #[test]
-fn a_read_in_a_dead_session_is_no_fault_but_withholds_everything() {
+fn read_in_a_dead_session_reports_all_as_missing() {
     let dead = page(capture!("dead-session-read"));
     assert!(is_of_dead_session(&dead.objects));
     assert!(!is_of_dead_session(&page(capture!("vm-dynamic")).objects));
@@ -84,7 +84,7 @@ fn a_read_in_a_dead_session_is_no_fault_but_withholds_everything() {
 }
 
 #[test]
-fn an_object_of_a_session_that_is_not_found_ends_the_session_and_a_vm_does_not() {
+fn missing_session_object_ends_the_session() {
     let (fault_of_view, _) = fault("DestroyView", capture!("session-object-not-found"));
     let view = Moref::new(
         "ContainerView",
@@ -104,14 +104,14 @@ fn an_object_of_a_session_that_is_not_found_ends_the_session_and_a_vm_does_not()
 }
 
 #[test]
-fn nothing_happened_is_an_empty_answer_and_a_cancelled_wait_a_fault() {
+fn empty_poll_reply_is_none_and_cancelled_poll_a_fault() {
     assert!(set(capture!("nothing-happened")).is_none());
     let (fault, _) = fault("WaitForUpdatesEx", capture!("wait-cancelled"));
     assert_eq!(fault.kind, FaultKind::RequestCanceled);
 }
 
 #[test]
-fn a_truncated_set_says_so_and_a_page_has_a_token() {
+fn truncated_set_is_marked_and_page_has_a_token() {
     assert!(set(capture!("hosts-truncated")).unwrap().truncated);
     assert!(!set(capture!("hosts-first-set")).unwrap().truncated);
     let page = page(capture!("page-with-token"));
@@ -120,7 +120,7 @@ fn a_truncated_set_says_so_and_a_page_has_a_token() {
 }
 
 #[test]
-fn a_host_is_entering_from_the_click_to_the_cancel() {
+fn host_is_entering_until_the_task_is_cancelled() {
     let mut cache = PropertyCache::default();
     cache.apply(set(capture!("hosts-first-set")).unwrap().changes);
     let first = cache.take_updates();
@@ -162,19 +162,19 @@ fn task_that_has_ended_does_not_run_again() {
         cache.apply(set(bytes).unwrap().changes);
     }
     cache.take_updates();
-    // Another filter is behind with what it tells.
+    // The report of another filter is late.
     cache.apply(set(capture!("entering")).unwrap().changes);
-    let told = cache.take_updates();
+    let updates = cache.take_updates();
     assert!(
-        !told
+        !updates
             .iter()
             .any(|update| matches!(update, VsphereUpdate::Host(host) if host.entering.is_some())),
-        "{told:?}"
+        "{updates:?}"
     );
 }
 
-/// The same click, told as ended well.
-fn ended_well() -> Vec<Change> {
+/// The same task, reported as successful.
+fn task_succeeded() -> Vec<Change> {
     let running = String::from_utf8(capture!("entering").to_vec()).unwrap();
     let ended = running.replace(">running</val>", ">success</val>");
     assert_ne!(ended, running);
@@ -184,43 +184,43 @@ fn ended_well() -> Vec<Change> {
         .collect()
 }
 
-/// What a re-read or a set tells of one object: paths and values, an empty value where it is unset.
-fn tells(moref: &Moref, properties: &[(&str, &str)]) -> ObjectProperties {
+/// An object with paths and values; an empty value is unset.
+fn reported(moref: &Moref, properties: &[(&str, &str)]) -> ObjectProperties {
     let property = |(path, value): &(&str, &str)| match *value {
         "" => format!("<changeSet><name>{path}</name><op>assign</op></changeSet>"),
         value => format!("<changeSet><name>{path}</name><op>assign</op><val>{value}</val></changeSet>"),
     };
     let properties: String = properties.iter().map(property).collect();
-    let told = format!(
+    let updates = format!(
         r#"<s:Envelope xmlns:s="http://schemas.xmlsoap.org/soap/envelope/"><s:Body><WaitForUpdatesExResponse xmlns="urn:vim25">
            <returnval><version>1</version><filterSet><objectSet><kind>modify</kind><obj type="{}">{}</obj>{properties}</objectSet></filterSet></returnval>
            </WaitForUpdatesExResponse></s:Body></s:Envelope>"#,
         moref.kind, moref.value
     );
-    match set(told.as_bytes()).unwrap().changes.remove(0) {
+    match set(updates.as_bytes()).unwrap().changes.remove(0) {
         Change::Upsert(object) => object,
         Change::Gone(moref) => panic!("{moref} is gone"),
     }
 }
 
-/// What is told of the host of the click.
-fn host_tells(in_maintenance: bool) -> ObjectProperties {
+/// The host of the maintenance task.
+fn host_reported(in_maintenance: bool) -> ObjectProperties {
     let properties = [
         ("runtime.inMaintenanceMode", &*in_maintenance.to_string()),
         ("recentTask", ""),
     ];
-    tells(&Moref::from(&HostRef::new("host-35")), &properties)
+    reported(&Moref::from(&HostRef::new("host-35")), &properties)
 }
 
 #[test]
-fn a_host_whose_task_ended_well_is_entering_until_it_tells_that_it_is_in_maintenance() {
+fn host_is_entering_until_it_reports_maintenance() {
     let entered = || {
         let mut cache = PropertyCache::default();
         cache.apply(set(capture!("hosts-first-set")).unwrap().changes);
         cache.apply(set(capture!("entering")).unwrap().changes);
         cache.take_updates();
         cache.begin_reread();
-        cache.apply(ended_well());
+        cache.apply(task_succeeded());
         assert_eq!(
             cache.take_updates(),
             [],
@@ -228,39 +228,40 @@ fn a_host_whose_task_ended_well_is_entering_until_it_tells_that_it_is_in_mainten
         );
         cache
     };
-    let told = |cache: &mut PropertyCache| {
-        let told = cache.take_updates();
-        let [VsphereUpdate::Host(host)] = told.as_slice() else {
-            panic!("{told:?}")
+    let updates = |cache: &mut PropertyCache| {
+        let updates = cache.take_updates();
+        let [VsphereUpdate::Host(host)] = updates.as_slice() else {
+            panic!("{updates:?}")
         };
         (host.in_maintenance, host.entering.is_some())
     };
     let mut cache = entered();
-    cache.apply(vec![Change::Upsert(host_tells(true))]);
-    assert_eq!(told(&mut cache), (Some(true), false));
+    cache.apply(vec![Change::Upsert(host_reported(true))]);
+    assert_eq!(updates(&mut cache), (Some(true), false));
 
-    // It was in and out again before anybody saw it in: a re-read that began after the end of the task tells so.
+    // The host entered and left maintenance unseen: a re-read that began after the end of the task
+    // shows it.
     let mut cache = entered();
-    cache.merge_reread(&[host_tells(false)]);
+    cache.merge_reread(&[host_reported(false)]);
     assert_eq!(
         cache.take_updates(),
         [],
         "this re-read began before the end of the task"
     );
     cache.begin_reread();
-    cache.merge_reread(&[host_tells(false)]);
-    assert_eq!(told(&mut cache), (Some(false), false));
+    cache.merge_reread(&[host_reported(false)]);
+    assert_eq!(updates(&mut cache), (Some(false), false));
 }
 
 #[test]
-fn a_reread_never_puts_older_state_over_newer_and_ends_what_is_not_listed() {
+fn reread_keeps_newer_state_and_ends_unlisted_tasks() {
     let entering = set(capture!("entering")).unwrap().changes;
     let host = entering.iter().find_map(|change| match change {
         Change::Upsert(object) => object.moref.host(),
         Change::Gone(_) => None,
     });
     let host = host.unwrap_or_else(|| HostRef::new("host-17"));
-    let without_tasks = tells(&Moref::from(&host), &[("recentTask", "")]);
+    let without_tasks = reported(&Moref::from(&host), &[("recentTask", "")]);
     let mut cache = PropertyCache::default();
     cache.apply(set(capture!("hosts-first-set")).unwrap().changes);
     cache.take_updates();
@@ -284,7 +285,7 @@ fn a_reread_never_puts_older_state_over_newer_and_ends_what_is_not_listed() {
 
 /// A re-read leaves out what is unset, and names what may not be read.
 #[test]
-fn recent_tasks_left_out_of_a_reread_are_none_unless_they_are_denied() {
+fn omitted_recent_tasks_are_none_unless_denied() {
     let denied = r#"<missingSet><path>recentTask</path><fault><fault xsi:type="NoPermission"/><localizedMessage/></fault></missingSet>"#;
     for (missing, is_over) in [("", true), (denied, false)] {
         let mut cache = PropertyCache::default();
@@ -302,48 +303,48 @@ fn recent_tasks_left_out_of_a_reread_are_none_unless_they_are_denied() {
             .as_bytes(),
         );
         cache.merge_reread(&read.objects);
-        let told = cache.take_updates();
-        let ended = matches!(told.as_slice(), [VsphereUpdate::Host(host)] if host.entering.is_none());
-        assert_eq!(ended, is_over, "{told:?}");
+        let updates = cache.take_updates();
+        let ended = matches!(updates.as_slice(), [VsphereUpdate::Host(host)] if host.entering.is_none());
+        assert_eq!(ended, is_over, "{updates:?}");
     }
 }
 
-/// What is told of a VM of ours.
-fn vm_tells(power: &str) -> ObjectProperties {
-    tells(
+/// A VM of ours.
+fn vm_reported(power: &str) -> ObjectProperties {
+    reported(
         &Moref::from(&VmRef::new("vm-7")),
         &[("runtime.powerState", power)],
     )
 }
 
 #[test]
-fn what_the_long_poll_tells_late_does_not_undo_what_a_reread_has_found_since() {
+fn late_poll_reply_does_not_undo_a_reread() {
     let powers = |cache: &mut PropertyCache| -> Vec<Option<PowerState>> {
-        let told = cache.take_updates().into_iter();
-        let told = told.filter_map(|update| {
+        let updates = cache.take_updates().into_iter();
+        let updates = updates.filter_map(|update| {
             let VsphereUpdate::Vm(vm) = update else {
                 return None;
             };
             Some(vm.power)
         });
-        told.collect()
+        updates.collect()
     };
     let mut cache = PropertyCache::default();
     cache.set_ours([VmRef::new("vm-7")].into());
-    cache.apply(vec![Change::Upsert(vm_tells("poweredOff"))]);
+    cache.apply(vec![Change::Upsert(vm_reported("poweredOff"))]);
     cache.poll_caught_up();
     assert_eq!(powers(&mut cache), [Some(PowerState::Off)]);
     cache.begin_reread();
-    cache.merge_reread(&[vm_tells("poweredOn")]);
+    cache.merge_reread(&[vm_reported("poweredOn")]);
     assert_eq!(powers(&mut cache), [Some(PowerState::On)]);
 
-    // The answer to the question that stood all the while was made before the VM was powered on.
-    cache.apply(vec![Change::Upsert(vm_tells("poweredOff"))]);
+    // The reply to the pending poll is older than the power-on.
+    cache.apply(vec![Change::Upsert(vm_reported("poweredOff"))]);
     cache.poll_caught_up();
     assert_eq!(powers(&mut cache), [], "a VM that is on does not look off");
 
-    // The next one was not.
-    cache.apply(vec![Change::Upsert(vm_tells("poweredOff"))]);
+    // The next reply is newer.
+    cache.apply(vec![Change::Upsert(vm_reported("poweredOff"))]);
     assert_eq!(powers(&mut cache), [Some(PowerState::Off)]);
 }
 
@@ -374,7 +375,7 @@ fn vms_are_read_with_their_devices() {
 }
 
 #[test]
-fn a_cluster_tells_its_drs_settings() {
+fn cluster_drs_settings_are_read() {
     let objects = page(capture!("cluster")).objects;
     let drs = objects[0].get("configurationEx").and_then(Value::drs).unwrap();
     assert_eq!((drs.enabled, drs.behavior), (true, DrsBehavior::FullyAutomated));
@@ -384,7 +385,7 @@ fn a_cluster_tells_its_drs_settings() {
 }
 
 #[test]
-fn a_survey_claims_what_is_held_and_names_who_cannot_be_read() {
+fn survey_lists_held_devices_and_unreadable_vms() {
     let objects = page(capture!("survey")).objects;
     let host = objects.iter().find_map(|object| object.moref.host()).unwrap();
     let surveyed = survey::survey(std::slice::from_ref(&host), &objects);
@@ -455,7 +456,7 @@ fn an_off_vm_refuses_in_the_task_or_at_once() {
 }
 
 #[test]
-fn a_start_that_drs_only_recommends_is_no_success() {
+fn drs_recommendation_is_not_a_started_vm() {
     let TaskState::Error(recommended) = task(capture!("task-power-on-drs-manual")).state else {
         panic!("no error");
     };
@@ -477,7 +478,7 @@ fn missing_privileges_are_named() {
 }
 
 #[test]
-fn a_lookup_gives_all_who_answer_or_none() {
+fn lookup_returns_all_matches() {
     for (bytes, count) in [
         (capture!("find-all-by-uuid"), 1),
         (capture!("find-all-by-uuid-none"), 0),

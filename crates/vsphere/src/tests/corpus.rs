@@ -85,7 +85,7 @@ fn damaged(bytes: &[u8], others: &[Vec<u8>], numbers: &mut Numbers) -> Vec<u8> {
 }
 
 #[test]
-fn captures_whole_and_damaged_make_no_panic() {
+fn captures_and_damaged_captures_do_not_panic() {
     let captures = captures();
     assert!(captures.len() > 30, "{} captures", captures.len());
     let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);

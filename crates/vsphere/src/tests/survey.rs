@@ -149,7 +149,7 @@ fn unreadable_vm_is_named_with_its_reason() {
 }
 
 #[test]
-fn binding_tells_what_an_unreadable_vm_holds() {
+fn binding_lists_devices_of_an_unreadable_vm() {
     let hidden = |vm: &str| object("VirtualMachine", vm, &denied("config.hardware.device"));
     let with = |of: &[(&str, &str)]| {
         claims(
@@ -172,7 +172,7 @@ fn binding_tells_what_an_unreadable_vm_holds() {
     assert!(claims.unreadable.is_empty(), "{claims:?}");
     assert!(claims.held.iter().all(|claim| claim.vm != VmRef::new("vm-3")));
 
-    // Named by what is no address: it holds something, and nobody knows what.
+    // Listed without an address: it holds an unknown device.
     let claims = with(&[("0000:af:00.0", "vm-2"), ("vendor-group-7", "vm-2")]);
     assert_eq!(claims.unreadable.len(), 1);
     assert_eq!(claims.unreadable[0].vm, VmRef::new("vm-2"));
@@ -180,7 +180,7 @@ fn binding_tells_what_an_unreadable_vm_holds() {
 }
 
 #[test]
-fn binding_says_nothing_of_a_vm_that_is_known_not_to_run() {
+fn binding_does_not_clear_a_vm_that_is_off() {
     let hidden = |power: &str| {
         let properties = [
             denied("config.hardware.device"),

@@ -69,7 +69,7 @@ fn names_and_types_are_found_by_namespace() {
 }
 
 #[test]
-fn element_has_its_own_words_whatever_stands_between_them() {
+fn element_text_excludes_child_text() {
     let root =
         read("<a>\n  one<b>t<!-- a comment -->w<![CDATA[<o>]]>&amp;&#x21;\r\n</b>two<c/><d> </d>three</a>");
     assert_eq!(root.text(), "");

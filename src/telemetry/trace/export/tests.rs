@@ -42,7 +42,7 @@ async fn nothing_is_made_without_an_endpoint_or_where_it_is_switched_off() {
 }
 
 #[test]
-fn a_password_in_the_address_is_never_told() {
+fn password_in_the_address_is_redacted() {
     let event = without_password("sending to (http://someone:canary@collector:4318/v1/traces) failed");
     assert_eq!(event, "sending to (http://***@collector:4318/v1/traces) failed");
     assert_eq!(without_password("someone:canary@collector"), "***@collector");
@@ -66,7 +66,7 @@ fn span() -> Span {
     }
 }
 
-/// A collector that answers each request in turn as it is told; then it hangs.
+/// A collector with a list of responses; after those it hangs.
 #[derive(Debug, Default)]
 struct Collector {
     answers: Mutex<Vec<OTelSdkResult>>,
@@ -104,7 +104,7 @@ async fn what_is_queued_is_sent_before_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_batch_is_counted_and_the_next_one_sent() {
+async fn refused_batch_is_counted_and_the_next_sent() {
     let collector = Collector::default();
     let took = collector.took.clone();
     let down = Err(OTelSdkError::InternalFailure("connection refused".to_owned()));
@@ -121,7 +121,7 @@ async fn a_refused_batch_is_counted_and_the_next_one_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_collector_that_hangs_holds_the_end_up_for_two_seconds() {
+async fn hanging_collector_delays_shutdown_by_two_seconds() {
     let (sender, queue) = mpsc::channel(super::super::QUEUE);
     sender.try_send(span()).unwrap();
     let stop = CancellationToken::new();

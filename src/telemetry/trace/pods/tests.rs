@@ -1,4 +1,4 @@
-//! Drains as sequences of rounds, and what is told of their pods.
+//! Drains as sequences of rounds, and the spans of their pods.
 
 use haulout_core::fixtures::{at, episode};
 
@@ -42,7 +42,7 @@ fn attribute(span: &Span, key: &str) -> Option<String> {
 }
 
 #[test]
-fn a_pod_that_a_budget_held_is_told_with_both_of_its_waits() {
+fn pod_blocked_by_a_budget_has_both_wait_spans() {
     let (node, episode) = (NodeName::new("gpu1"), draining());
     let mut drain = TracedDrain::of(&episode);
     for (second, said) in [(10, "needs 2"), (20, "needs 2"), (30, "needs 1")] {
@@ -74,7 +74,7 @@ fn a_pod_that_a_budget_held_is_told_with_both_of_its_waits() {
 }
 
 #[test]
-fn a_pod_that_is_left_when_the_drain_ends_is_told_as_such() {
+fn remaining_pod_is_an_error_span() {
     let (node, episode) = (NodeName::new("gpu1"), draining());
     let mut drain = TracedDrain::of(&episode);
     drain.apply(
@@ -88,7 +88,7 @@ fn a_pod_that_is_left_when_the_drain_ends_is_told_as_such() {
 }
 
 #[test]
-fn pods_beyond_the_limit_are_told_together() {
+fn pods_beyond_the_limit_share_a_span() {
     let (node, episode) = (NodeName::new("gpu1"), draining());
     let mut drain = TracedDrain::of(&episode);
     let pods: Vec<String> = (0..PODS + 50).map(|pod| format!("p{pod}")).collect();

@@ -1,4 +1,4 @@
-//! Each way through maintenance as a sequence of records, and what its trace must look like.
+//! Episodes as sequences of records, and their spans.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -93,7 +93,7 @@ fn surroundings() -> EpisodeOrigin {
 /// The traceparent of an episode that was about the same host.
 const BEFORE: &str = "00-00000000000000000000000000000bef-0000000000000bef-01";
 
-/// Changes the record, and builds the spans of what is over with it. Gives what stands on the Node.
+/// Changes the record, and builds the spans of what ended. Returns the stored record.
 fn changes(
     before: &Record,
     mut transition: Transition,
@@ -218,7 +218,7 @@ fn wait_phases() -> [(Phase, i64); 5] {
 }
 
 #[test]
-fn a_wait_for_the_own_host_is_told_from_the_click_to_the_uncordon() {
+fn wait_for_the_host_has_spans_from_start_to_uncordon() {
     let spans = event(&wait_phases(), 7_300, EpisodeResult::Succeeded);
     assert_eq!(
         names(&spans),
@@ -260,7 +260,7 @@ fn a_wait_for_the_own_host_is_told_from_the_click_to_the_uncordon() {
 }
 
 #[test]
-fn a_move_to_another_host_is_told_with_where_it_went() {
+fn relocation_span_has_the_target_host() {
     let phases = [
         (Phase::Draining, 0),
         (Phase::ShuttingDown(DrainEnd::Complete), 60),
@@ -287,7 +287,7 @@ fn a_move_to_another_host_is_told_with_where_it_went() {
 }
 
 #[test]
-fn a_placement_by_drs_takes_no_time() {
+fn drs_placement_has_minimum_duration() {
     let phases = [
         (Phase::Draining, 0),
         (Phase::ShuttingDown(DrainEnd::Complete), 60),
@@ -305,7 +305,7 @@ fn a_placement_by_drs_takes_no_time() {
 }
 
 #[test]
-fn a_queued_episode_links_to_the_one_that_had_its_place() {
+fn queued_episode_links_to_the_one_with_the_slot() {
     let other = super::root(&begun_in(Phase::Draining)).unwrap();
     let phases = [
         (Phase::Queued, 0),
@@ -325,7 +325,7 @@ fn a_queued_episode_links_to_the_one_that_had_its_place() {
 }
 
 #[test]
-fn a_cancelled_episode_has_its_root_as_well() {
+fn cancelled_episode_has_a_root() {
     let draining = event(&[(Phase::Draining, 0)], 20, EpisodeResult::Cancelled);
     assert_eq!(
         names(&draining),
@@ -345,7 +345,7 @@ fn a_cancelled_episode_has_its_root_as_well() {
 }
 
 #[test]
-fn a_parked_time_is_told_with_its_reason_between_the_parts_of_its_phase() {
+fn parked_span_has_a_reason_and_splits_the_phase() {
     let parked = Phase::Parked {
         reason: ParkReason::VmMissing,
         resume: Box::new(Phase::Draining),
@@ -361,7 +361,7 @@ fn a_parked_time_is_told_with_its_reason_between_the_parts_of_its_phase() {
 }
 
 #[test]
-fn the_beginning_and_the_whole_name_the_cluster_the_vm_and_how_the_click_was_heard() {
+fn first_and_root_spans_have_cluster_vm_and_source() {
     let spans = event(&wait_phases(), 7_300, EpisodeResult::Succeeded);
     for name in ["announce", "detect", "maintenance"] {
         let span = named(&spans, name);
@@ -398,7 +398,7 @@ fn root_of(episode: &Episode, result: EpisodeResult) -> Span {
 }
 
 #[test]
-fn what_was_asked_for_and_could_not_be_had_is_an_error_of_the_whole() {
+fn failed_request_is_an_error_of_the_root() {
     let mut episode = begun_in(Phase::Rejoining);
     episode.gave_up = Some("no host has a free device".to_owned());
     let root = root_of(&episode, EpisodeResult::Failed);
@@ -448,7 +448,7 @@ fn cordon_and_uncordon_last_as_long_as_their_writes() {
 }
 
 #[test]
-fn what_was_seen_of_queue_drain_place_and_task_is_told() {
+fn phase_statistics_become_attributes() {
     let phases = [
         (Phase::Queued, 0),
         (Phase::Draining, 10),
@@ -541,7 +541,7 @@ fn what_was_seen_of_queue_drain_place_and_task_is_told() {
 }
 
 #[test]
-fn what_this_process_saw_splits_a_phase_in_two() {
+fn observed_times_split_a_phase() {
     let saw = |from_the_start: bool| {
         move |phase: &Phase| PhaseStats {
             from_the_start,
@@ -580,13 +580,13 @@ fn what_this_process_saw_splits_a_phase_in_two() {
 }
 
 #[test]
-fn whoever_tells_it_tells_the_same_spans() {
+fn every_process_builds_the_same_spans() {
     let once = event(&wait_phases(), 7_300, EpisodeResult::Succeeded);
     assert_eq!(once, event(&wait_phases(), 7_300, EpisodeResult::Succeeded));
 }
 
 #[test]
-fn a_clock_of_vcenter_that_is_ahead_makes_no_negative_times() {
+fn vcenter_clock_ahead_makes_no_negative_spans() {
     let mut episode = begun_in(Phase::Draining);
     episode.trigger.clicked_at = at(5);
     let record = Record::Episode(Arc::new(episode));
@@ -609,14 +609,14 @@ fn a_clock_of_vcenter_that_is_ahead_makes_no_negative_times() {
 }
 
 #[test]
-fn a_traceparent_that_is_none_gives_no_spans() {
+fn invalid_traceparent_has_no_spans() {
     let mut episode = begun_in(Phase::Draining);
     episode.traceparent = "mine".into();
     assert!(EpisodeSpans::of(&NodeName::new("gpu1"), &episode).is_none());
 }
 
 #[test]
-fn what_happened_beside_the_phases_stands_on_the_root() {
+fn incidents_are_events_of_the_root() {
     let mut episode = begun_in(Phase::Draining);
     episode.history.incidents = vec![
         Incident::Restarted { at: at(5) },
