@@ -480,7 +480,7 @@ fn check_reports_what_is_missing_and_what_to_do() {
         ensure!(warned.code == 0, "{warned}");
         ensure!(
             warned.stdout.contains(&format!(
-                "‼ {node}: PodDisruptionBudget check/held-budget can never allow a disruption, and holds held\n    hint: "
+                "‼ {node}: PodDisruptionBudget check/held-budget can never allow a disruption, and blocks held\n    hint: "
             )),
             "{warned}"
         );
