@@ -236,7 +236,7 @@ impl Permit {
     }
 }
 
-impl haulout_vsphere::Permit for Permit {
+impl haulout_vsphere::WritePermit for Permit {
     fn epoch(&self) -> u64 {
         self.epoch
     }

@@ -6,7 +6,7 @@ use super::moref::Moref;
 use super::soap::{self, ReplyError};
 use super::transport::ConnectionPool;
 use super::xml::write::XmlWriter;
-use crate::Permit;
+use crate::WritePermit;
 
 /// One call. It is sent once; [`super::client::Vcenter::retrieve`] repeats calls that only read.
 #[derive(Clone)]
@@ -32,7 +32,7 @@ impl SoapCall {
     }
 
     /// A call that changes something outside of our session.
-    pub(super) fn under(permit: &impl Permit, method: &'static str, on: &Moref) -> Self {
+    pub(super) fn under(permit: &impl WritePermit, method: &'static str, on: &Moref) -> Self {
         Self {
             epoch: Some(permit.epoch()),
             ..Self::to(method, on)

@@ -11,7 +11,7 @@ use super::soap::{self, ReplyError};
 use super::update::PowerState;
 use super::xml::Element;
 use super::xml::write::XmlWriter;
-use crate::Permit;
+use crate::WritePermit;
 use haulout_core::ids::VmRef;
 
 impl Vcenter {
@@ -25,7 +25,7 @@ impl Vcenter {
     /// repeated in another session.
     pub async fn shutdown_guest(
         &self,
-        permit: &impl Permit,
+        permit: &impl WritePermit,
         vm: &VmRef,
         cause: &MaintenanceCause,
     ) -> Result<GuestShutdown, Error> {
@@ -55,7 +55,7 @@ impl Vcenter {
     /// unknown whether the task was started; another call checks first.
     pub async fn power_off(
         &self,
-        permit: &impl Permit,
+        permit: &impl WritePermit,
         vm: &VmRef,
         cause: &MaintenanceCause,
     ) -> Result<StartedTask, Error> {
@@ -87,7 +87,7 @@ impl Vcenter {
     /// given one: vCenter ignores a host that it finds incompatible (API reference, `PowerOnVM_Task`).
     pub async fn power_on(
         &self,
-        permit: &impl Permit,
+        permit: &impl WritePermit,
         vm: &VmRef,
         by: PowerOnBy,
     ) -> Result<StartedTask, Error> {

@@ -12,7 +12,7 @@ use super::property::{PropertySpec, TraversalStep};
 use super::soap::ReplyError;
 use super::update::PowerState;
 use super::xml::write::XmlWriter;
-use crate::Permit;
+use crate::WritePermit;
 use haulout_core::ids::{HostRef, VmRef};
 
 const METHOD: &str = "RelocateVM_Task";
@@ -31,7 +31,7 @@ impl Vcenter {
     /// off: vCenter would migrate it while it runs.
     pub async fn relocate(
         &self,
-        permit: &impl Permit,
+        permit: &impl WritePermit,
         vm: &VmRef,
         to: &HostRef,
     ) -> Result<StartedTask, Error> {

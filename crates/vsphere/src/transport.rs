@@ -51,7 +51,7 @@ fn user_agent(instance: &str) -> String {
 }
 
 /// A reply that may carry SOAP.
-pub(super) struct Reply {
+pub(super) struct HttpReply {
     pub(super) body: Vec<u8>,
     /// The session cookie set by the reply, `name=value`, byte for byte.
     pub(super) cookie: Option<HeaderValue>,
@@ -80,7 +80,7 @@ impl Transport {
         cookie: Option<&HeaderValue>,
         envelope: String,
         deadline: Duration,
-    ) -> Result<Reply, TransportError> {
+    ) -> Result<HttpReply, TransportError> {
         let http = match pool {
             ConnectionPool::Calls => &self.calls,
             ConnectionPool::Polls => &self.polls,
@@ -133,7 +133,7 @@ async fn within<T>(
     }
 }
 
-async fn receive(request: reqwest::RequestBuilder, carry: &[u16]) -> Result<Reply, TransportError> {
+async fn receive(request: reqwest::RequestBuilder, carry: &[u16]) -> Result<HttpReply, TransportError> {
     let broken = |error: reqwest::Error| TransportError::Connection(error.without_url().into());
     let mut response = request.send().await.map_err(broken)?;
     let cookie = usable(response.status().as_u16(), response.headers(), carry)?;
@@ -141,7 +141,7 @@ async fn receive(request: reqwest::RequestBuilder, carry: &[u16]) -> Result<Repl
     while let Some(chunk) = response.chunk().await.map_err(broken)? {
         append(&mut body, &chunk)?;
     }
-    Ok(Reply { body, cookie })
+    Ok(HttpReply { body, cookie })
 }
 
 /// The session cookie of a reply, if its status is one of `carry`.
@@ -248,7 +248,7 @@ mod tests {
             }
         }
 
-        async fn ask(&self) -> Result<Reply, TransportError> {
+        async fn ask(&self) -> Result<HttpReply, TransportError> {
             let (action, envelope) = ("urn:vim25/8.0", "<call/>".to_owned());
             let post = self
                 .transport
