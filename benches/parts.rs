@@ -19,7 +19,7 @@ use haulout::inventory::{Fact, Inventory};
 use haulout::maintenance::clock::Now;
 use haulout::maintenance::decide::decide;
 use haulout::maintenance::episode::{Phase, Record};
-use haulout::maintenance::observed::{HostState, LeadershipTerm, ObservedPower};
+use haulout::maintenance::observed::{HostState, LeadershipEpoch, ObservedPower};
 use haulout::maintenance::policy::DrainTimeoutAction;
 use haulout::maintenance::record;
 use haulout::vsphere::fuzz::{Decoded, update_set};
@@ -236,7 +236,7 @@ fn folded(set: &Decoded) -> usize {
 
 fn inventory() -> Inventory {
     let mut inventory = Inventory::new(fixtures::rules(), fixtures::at(0));
-    inventory.advance([Fact::Leadership(Some(LeadershipTerm::ALONE))], now());
+    inventory.advance([Fact::Leadership(Some(LeadershipEpoch::ALONE))], now());
     inventory
 }
 

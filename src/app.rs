@@ -4,13 +4,13 @@
 //!  run ─┬─ vcenter::follow ─────────▶ updates ─┐  (while this replica leads)
 //!       ├─ kubernetes::watch::run ────▶ updates ─┼─▶ event_loop::run ──▶ Supervisor ──▶ one NodeActor per node ──▶ Executor
 //!       ├─ kubernetes::events::run ◀─── Events ◀── node events
-//!       ├─ kubernetes::lease::run ───▶ standing ─┤      │ opens and shuts the gate before Executor
+//!       ├─ kubernetes::lease::run ───▶ standing ─┤      │ opens and shuts the fence before Executor
 //!       ├─ kubernetes::watch::budgets ▶ updates ─┤      │
 //!       ├─ kubernetes::watch::pods ───▶ updates ─┤      ▲                                                     │
 //!       ├─ kubernetes::watch::followed, scan ────▶ updates (Nodes that the selector does not match)           │
 //!       │                                     └──────┴─────────────────── findings ◀───────────────────────┘
 //!       ├─ http::Server::run ◀── metrics, health and status page, which observe the event loop
-//!       └─ SIGTERM, Ctrl-C ──▶ stop: the gate, the event loop and its actors, then the streams, which log out, then the Lease
+//!       └─ SIGTERM, Ctrl-C ──▶ stop: the fence, the event loop and its actors, then the streams, which log out, then the Lease
 //! ```
 
 mod from_config;
@@ -298,7 +298,7 @@ impl App {
             showing: JoinSet::new(),
             stop: CancellationToken::new(),
             gate: if has_election {
-                WriteFence::of_a_replica()
+                WriteFence::for_replica()
             } else {
                 WriteFence::without_election()
             },

@@ -1,9 +1,8 @@
-//! The one gate that every record and every effect passes: it opens for a leader only, and shuts in time by itself.
+//! The write fence: every write and every effect needs a [`Permit`], and only a leader with enough time left gets one.
 //!
-//! Whatever changes something in vCenter or Kubernetes asks for a [`Permit`], and only [`Gate::pass`] makes one, out of
-//! a leadership that still has a margin left. vCenter has no compare-and-set on power, so that a true fence is not to
-//! be had; what is left is to bound the time in which a deposed leader can still send something. The clock is read at
-//! each pass: a gate that nobody shuts because the runtime hangs is shut all the same.
+//! vCenter has no compare-and-set on power, so a strict fence is not possible; this one bounds the time in which a deposed
+//! leader can still send something. [`WriteFence::permit`] reads the clock each time, so the fence also closes when the runtime
+//! hangs and nothing closes it.
 
 mod clock;
 pub(crate) mod watchdog;
@@ -16,7 +15,7 @@ use tokio::sync::watch;
 
 pub use clock::BoottimeInstant;
 
-/// A gate. Clones are handles to the same one.
+/// The write fence of this process. Clones share its state.
 #[derive(Clone, Debug)]
 pub struct WriteFence {
     shared: Arc<FenceShared>,
@@ -25,24 +24,22 @@ pub struct WriteFence {
 #[derive(Debug)]
 struct FenceShared {
     state: watch::Sender<FenceState>,
-    /// How many permits are out.
-    out: watch::Sender<usize>,
+    /// The number of permits in use.
+    permits: watch::Sender<usize>,
     clock: fn() -> BoottimeInstant,
 }
 
-/// Until when and from when the gate is open. All three are times since the boot of the machine, so that a machine that
-/// was suspended or stunned has not gained the time it lost.
+/// The time in which the fence is open. Times count from the boot of the machine and include suspensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FenceTerm {
-    /// Which leadership it is of.
+pub(crate) struct LeadershipWindow {
     pub(crate) epoch: u64,
     /// When the leadership ends unless it is renewed.
     pub(crate) until: Duration,
-    /// How much of it has to be left for something to begin.
+    /// How much time has to be left for a permit.
     pub(crate) margin: Duration,
-    /// When effects may begin; records may from the first moment.
+    /// When effects may begin; records may be written at once.
     pub(crate) effects_from: Duration,
-    /// Another replica may take the leadership at any moment: nothing begins.
+    /// Another replica may take the leadership at any moment: there are no new permits.
     pub(crate) yields: bool,
 }
 
@@ -51,60 +48,64 @@ enum FenceState {
     /// There is no election: always open.
     Alone,
     Standby,
-    Leads(FenceTerm),
-    /// For good: the house closes, or the leadership was lost.
+    Leads(LeadershipWindow),
+    /// Permanently: the process stops, or the leadership was lost.
     Closed,
 }
 
-/// What wants to pass.
+/// What a permit is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteKind {
-    /// A record, which the kube-apiserver checks against what stands there.
+    /// A write to Kubernetes, which the kube-apiserver checks against the `resourceVersion`.
     Record,
-    /// An effect, which nobody checks: it also waits until a predecessor's last one has arrived.
+    /// An effect, which also has to wait until the last one of the previous leader has arrived.
     Effect,
 }
 
-/// Why something did not pass, or was cut off on its way.
+/// Why there is no permit, or why its work was aborted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum FenceClosed {
     /// Another replica leads, or none does.
-    #[error("this replica does not lead; whoever does goes on")]
+    #[error("this replica does not lead; the leader continues")]
     Standby,
     /// The leadership ends too soon.
-    #[error("the leadership of this replica is not renewed and ends; the next leader goes on")]
+    #[error("the leadership of this replica is not renewed and ends; the next leader continues")]
     Ending,
-    /// The time in which a predecessor's last effect may still arrive.
-    #[error("a predecessor's last request may still arrive; it is tried again when that time is over")]
+    /// The last effect of the previous leader may still arrive.
+    #[error(
+        "the last request of the previous leader may still arrive; it is tried again when that time is over"
+    )]
     Quarantine,
-    /// This replica lets another take the leadership.
-    #[error("this replica cannot do its work and lets another one lead; whichever can do it first goes on")]
+    /// This replica lets another one take the leadership.
+    #[error(
+        "this replica cannot do its work and lets another one lead; the first one that can work continues"
+    )]
     Yielding,
-    /// The house closes.
-    #[error("this replica is stopping; the next leader goes on")]
+    /// This process stops.
+    #[error("this replica is stopping; the next leader continues")]
     Closed,
 }
 
-/// Leave to change something. It is out until it is dropped, and only a [`Gate`] makes one.
+/// The permission to change something, until it is dropped. Only a [`WriteFence`] makes one.
 #[derive(Debug)]
 pub struct Permit {
     shared: Arc<FenceShared>,
     epoch: u64,
 }
 
-/// This moment, on the clocks that nobody can set.
+/// The current time on clocks that cannot be set.
 pub(crate) fn now() -> BoottimeInstant {
     clock::now()
 }
 
 impl WriteFence {
-    /// The gate of a process that is alone by the word of whoever runs it: always open, until it is closed.
+    /// The fence of a process without leader election: open until it is closed.
     pub fn without_election() -> Self {
         Self::new(FenceState::Alone, clock::now)
     }
 
-    /// The gate of a replica: shut until it leads.
-    pub(crate) fn of_a_replica() -> Self {
+    /// The fence of a replica: closed until it leads.
+    pub(crate) fn for_replica() -> Self {
         Self::new(FenceState::Standby, clock::now)
     }
 
@@ -112,92 +113,99 @@ impl WriteFence {
         Self {
             shared: Arc::new(FenceShared {
                 state: watch::Sender::new(state),
-                out: watch::Sender::new(0),
+                permits: watch::Sender::new(0),
                 clock,
             }),
         }
     }
 
-    /// The time by which the gate goes.
+    /// The current time on the clock of the fence.
     pub(crate) fn now(&self) -> BoottimeInstant {
         (self.shared.clock)()
     }
 
-    /// Opens the gate for a term, or prolongs it. One that was closed stays closed.
-    pub(crate) fn open(&self, term: FenceTerm) {
+    /// Opens the fence, or extends the time in which it is open. A closed fence stays closed.
+    pub(crate) fn open(&self, window: LeadershipWindow) {
         self.shared.state.send_if_modified(|state| match state {
             FenceState::Alone | FenceState::Closed => false,
             FenceState::Standby | FenceState::Leads(_) => {
-                *state = FenceState::Leads(term);
+                *state = FenceState::Leads(window);
                 true
             }
         });
     }
 
-    /// Lets nothing more pass until [`Self::open`] is called with a term that does not yield. What is out goes on.
+    /// Gives no new permits until [`Self::open`] is called with a window that does not yield. Existing permits stay valid.
     pub(crate) fn pause(&self) {
         self.shared.state.send_if_modified(|state| match state {
             FenceState::Alone | FenceState::Standby | FenceState::Closed => false,
-            FenceState::Leads(term) => !std::mem::replace(&mut term.yields, true),
+            FenceState::Leads(window) => !std::mem::replace(&mut window.yields, true),
         });
     }
 
-    /// Closes the gate for good, and cuts off nothing that is out and within its term.
+    /// Closes the fence permanently. Existing permits stay valid until their window ends.
     pub(crate) fn close(&self) {
         self.shared.state.send_modify(|state| *state = FenceState::Closed);
     }
 
-    /// Gives leave for one errand.
+    /// Gives a permit.
     ///
     /// # Errors
-    /// Where this replica does not lead, or not for long enough.
-    pub fn pass(&self, errand: WriteKind) -> Result<Permit, FenceClosed> {
+    /// If this replica does not lead, or not for long enough.
+    pub fn permit(&self, kind: WriteKind) -> Result<Permit, FenceClosed> {
         let now = self.now().since_boot;
-        // The count goes up while the state is held: whoever closes the gate and then sees nobody out is right.
+        // The count is raised while the state is borrowed, so that after `close` a count of 0 is final.
         let state = self.shared.state.borrow();
         let epoch = match &*state {
             FenceState::Alone => 0,
             FenceState::Standby => return Err(FenceClosed::Standby),
             FenceState::Closed => return Err(FenceClosed::Closed),
-            FenceState::Leads(term) if now + term.margin > term.until => return Err(FenceClosed::Ending),
-            FenceState::Leads(term) if term.yields => return Err(FenceClosed::Yielding),
-            FenceState::Leads(term) if errand == WriteKind::Effect && now < term.effects_from => {
+            FenceState::Leads(window) if now + window.margin > window.until => {
+                return Err(FenceClosed::Ending);
+            }
+            FenceState::Leads(window) if window.yields => return Err(FenceClosed::Yielding),
+            FenceState::Leads(window) if kind == WriteKind::Effect && now < window.effects_from => {
                 return Err(FenceClosed::Quarantine);
             }
-            FenceState::Leads(term) => term.epoch,
+            FenceState::Leads(window) => window.epoch,
         };
-        self.shared.out.send_modify(|out| *out += 1);
+        self.shared.permits.send_modify(|count| *count += 1);
         Ok(Permit {
             shared: Arc::clone(&self.shared),
             epoch,
         })
     }
 
-    /// Waits until no permit is out.
+    /// Waits until no permit is in use.
     pub(crate) async fn idle(&self) {
-        // The sender lives in `self`, so that this cannot fail.
-        let _ = self.shared.out.subscribe().wait_for(|out| *out == 0).await;
+        // The sender is owned by `self`, so this cannot fail.
+        let _ = self
+            .shared
+            .permits
+            .subscribe()
+            .wait_for(|count| *count == 0)
+            .await;
     }
 
-    /// Whether a term is over that nobody has ended: the runtime does not turn.
+    /// Whether the window is over and the fence was not closed: the runtime hangs.
     fn is_overdue(&self) -> bool {
         match &*self.shared.state.borrow() {
-            FenceState::Leads(term) => self.now().since_boot >= term.until,
+            FenceState::Leads(window) => self.now().since_boot >= window.until,
             FenceState::Alone | FenceState::Standby | FenceState::Closed => false,
         }
     }
 }
 
 impl Permit {
-    /// Does `work` under this permit, and drops it where it stands when the term ends without having been prolonged.
+    /// Runs `work` under this permit, and drops it when the window ends.
     ///
-    /// What a call sends leaves in its first moments, and the margin of [`Gate::pass`] is there for the connection to be
-    /// made; the rest is waiting for an answer, which may take as long as the leadership is renewed.
+    /// A call sends its request at the beginning, within the margin of [`LeadershipWindow`]. The rest is waiting for the reply,
+    /// which may take as long as the leadership is renewed.
     ///
     /// # Errors
-    /// [`FenceClosed::Ending`], and then it is unknown what became of the work.
-    pub async fn carry<T>(&self, work: impl Future<Output = T>) -> Result<T, FenceClosed> {
-        // Order: a term that is over ends the work even where its answer is there, because nothing may follow from it.
+    /// [`FenceClosed::Ending`]; the outcome of the work is unknown then.
+    pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, FenceClosed> {
+        // Priority: the end of the window, even if the reply is there, because nothing may follow from it.
         tokio::select! {
             biased;
             () = self.ends() => Err(FenceClosed::Ending),
@@ -210,8 +218,8 @@ impl Permit {
         let mut until = None;
         loop {
             match *states.borrow_and_update() {
-                FenceState::Leads(term) => until = Some(term.until),
-                // What was begun in a term is finished in it, also where the house closes meanwhile.
+                FenceState::Leads(window) => until = Some(window.until),
+                // Work may finish in its window, also if the fence is closed meanwhile.
                 FenceState::Alone | FenceState::Standby | FenceState::Closed => {}
             }
             let sleep = async {
@@ -244,7 +252,9 @@ impl haulout_vsphere::WritePermit for Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.shared.out.send_modify(|out| *out = out.saturating_sub(1));
+        self.shared
+            .permits
+            .send_modify(|count| *count = count.saturating_sub(1));
     }
 }
 

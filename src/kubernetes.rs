@@ -1,12 +1,12 @@
-//! All the Kubernetes that Haulout speaks: watches, the Node's PATCH, pods and their eviction.
+//! All calls to Kubernetes.
 //!
 //! ```text
-//! kube-apiserver ──▶ watch ─▶ facts ─▶ Update         (to the inventory)
-//! kube-apiserver ◀── node: one PATCH per transition    (from the world)
-//! kube-apiserver ◀── drain: LIST ─▶ pods ─▶ evictions  (from the world)
-//! kube-apiserver ◀── events: what people are shown      (from whoever tells it)
-//! kube-apiserver ──▶ look, rights: single looks         (for people who ask)
-//! kube-apiserver ◀─▶ lease: which replica leads         (opens and shuts the gate)
+//! kube-apiserver ──▶ watch ─▶ facts ─▶ KubernetesUpdate  (to the inventory)
+//! kube-apiserver ◀── node: one PATCH per transition       (from the executor)
+//! kube-apiserver ◀── drain: LIST ─▶ pods ─▶ evictions     (from the executor)
+//! kube-apiserver ◀── events: Events and conditions        (from telemetry)
+//! kube-apiserver ──▶ reads, rights                        (for the subcommands)
+//! kube-apiserver ◀─▶ lease: leader election               (opens and closes the write fence)
 //! ```
 
 pub(crate) mod answer;

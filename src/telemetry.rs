@@ -22,9 +22,9 @@ impl Observer for ObserverList {
         }
     }
 
-    fn turned(&self, turn: ReconcileOutcome, took: Duration) {
+    fn reconciled(&self, outcome: ReconcileOutcome, took: Duration) {
         for listener in &self.0 {
-            listener.turned(turn, took);
+            listener.reconciled(outcome, took);
         }
     }
 

@@ -80,7 +80,7 @@ fn only_the_lease_opens_the_fence() {
         may.iter().any(|it| file.ends_with(it))
     };
     let opens = |file: &PathBuf| {
-        let opening = ["of_a_replica", "without_election", "FenceTerm"];
+        let opening = ["for_replica", "without_election", "LeadershipWindow"];
         opening.iter().any(|word| has_word(&read(file), word))
     };
     let (openers, others): (Vec<PathBuf>, Vec<PathBuf>) = all_sources().partition(may_open);

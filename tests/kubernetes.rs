@@ -43,7 +43,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 const UUID: &str = "42160f2c-7a0f-4e2c-9d4e-000000000001";
 
 fn permit() -> Permit {
-    WriteFence::without_election().pass(WriteKind::Effect).unwrap()
+    WriteFence::without_election().permit(WriteKind::Effect).unwrap()
 }
 
 /// A lab with one Node, and a client with Haulout's own rights.
@@ -189,7 +189,7 @@ fn cordon(seen: &NodeFacts) -> NodePatch {
     NodePatch {
         uid: seen.uid.clone(),
         resource_version: seen.resource_version,
-        marks: NodeAnnotations {
+        annotations: NodeAnnotations {
             state: Some("draining".to_owned()),
             episode: Some("{\"v\":1}".to_owned()),
             ..NodeAnnotations::default()
@@ -208,7 +208,7 @@ async fn a_transition_is_accepted_once_and_on_the_newest_view_only() {
     let node = scene.cordon().await;
     assert!(node.unschedulable && node.resource_version > first.resource_version);
     assert_eq!(node.cordoned_by.as_deref(), Some("haulout"));
-    assert_eq!(node.marks.state.as_deref(), Some("draining"));
+    assert_eq!(node.annotations.state.as_deref(), Some("draining"));
     let stale = scene.patch(&cordon(&first)).await.unwrap_err();
     assert!(matches!(stale, PatchError::Conflict { .. }), "{stale}");
 
@@ -222,7 +222,7 @@ async fn a_transition_is_accepted_once_and_on_the_newest_view_only() {
     let node = until("the end to be accepted", WAIT_TIMEOUT, async || {
         let seen = scene.get().await?;
         let end = NodePatch {
-            marks: NodeAnnotations::default(),
+            annotations: NodeAnnotations::default(),
             unschedulable: Some(false),
             ..cordon(&seen)
         };
@@ -232,7 +232,7 @@ async fn a_transition_is_accepted_once_and_on_the_newest_view_only() {
     .unwrap();
     assert!(!node.unschedulable && node.cordoned_by.is_none());
     assert_eq!(
-        node.marks,
+        node.annotations,
         NodeAnnotations {
             keep_cordoned: Some("true".to_owned()),
             ..NodeAnnotations::default()
@@ -440,7 +440,7 @@ async fn a_node_that_lost_its_label_is_followed_by_name_and_found_by_the_scan() 
         let update = update.expect("an update in time").unwrap();
         if let KubernetesUpdate::Followed(node) = &update {
             assert_eq!(node.name, scene.name);
-            assert!(node.marks.episode.is_some() && node.unschedulable);
+            assert!(node.annotations.episode.is_some() && node.unschedulable);
             is_seen[0] = true;
         } else if let KubernetesUpdate::FollowedAbsent { name } = &update {
             assert_eq!(name.as_str(), "nobody");

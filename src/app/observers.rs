@@ -108,19 +108,19 @@ impl LoopObserver for Observers {
 
     fn election(&self, standing: &ElectionStatus) {
         let Some(lease) = &self.lease else { return };
-        self.metrics.leads(lease, standing.lead.is_some());
-        let who = match (&standing.lead, &standing.leader) {
-            (Some(lead), _) if lead.yields => format!(
+        self.metrics.leads(lease, standing.leadership.is_some());
+        let who = match (&standing.leadership, &standing.leader) {
+            (Some(leadership), _) if leadership.yields => format!(
                 "this replica leads, epoch {}, and lets one that reaches vCenter take over",
-                lead.epoch
+                leadership.epoch
             ),
-            (Some(lead), _) => format!("this replica leads, epoch {}", lead.epoch),
+            (Some(leadership), _) => format!("this replica leads, epoch {}", leadership.epoch),
             (None, Some(leader)) => format!("{leader} leads"),
             (None, None) => "nobody leads".to_owned(),
         };
-        self.health.leadership(who, standing.lead.is_none());
+        self.health.leadership(who, standing.leadership.is_none());
         if let Some(status) = &self.status {
-            status.leadership(match &standing.lead {
+            status.leadership(match &standing.leadership {
                 Some(_) => PageLeadership::Leads,
                 None => PageLeadership::StandsBy {
                     leader: standing.leader.clone(),

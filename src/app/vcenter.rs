@@ -46,7 +46,9 @@ async fn stand_by(
 ) {
     let mut noted: Option<RefusedLogin> = None;
     loop {
-        let ElectionStatus { lead, refused, .. } = standing.borrow_and_update().clone();
+        let ElectionStatus {
+            leadership, refused, ..
+        } = standing.borrow_and_update().clone();
         if refused != noted {
             match &refused {
                 Some(refused) => vcenter.login_was_refused(&refused.user, refused.ago(clock())),
@@ -54,7 +56,7 @@ async fn stand_by(
             }
             noted = refused;
         }
-        if lead.is_some() {
+        if leadership.is_some() {
             return;
         }
         if standing.changed().await.is_err() {

@@ -189,7 +189,7 @@ impl RequestFollower {
         let node = NodeName::new(self.node.clone());
         let remaining: BTreeSet<String> = pods
             .iter()
-            .filter(|pod| verdict(pod, &node).stands_in_the_way())
+            .filter(|pod| verdict(pod, &node).blocks_drain())
             .map(full_name)
             .collect();
         for pod in &remaining {

@@ -160,10 +160,10 @@ fn stops(forecast: &Forecast) -> Vec<String> {
         BoundVm::Ambiguous(vms) => park(ParkReason::VmAmbiguous { count: vms.len() }),
         BoundVm::Shared(nodes) => park(ParkReason::VmShared { nodes: nodes.clone() }),
     }
-    if forecast.seen.as_ref().is_some_and(|node| node.wishes.skip) {
+    if forecast.seen.as_ref().is_some_and(|node| node.overrides.skip) {
         stops.push(format!("waits for {}", WaitingOn::Skip));
     }
-    if let Some(Admission::Behind { ahead, limit }) = &forecast.queue
+    if let Some(Admission::Queued { ahead, limit }) = &forecast.queue
         && !ahead.is_empty()
     {
         let slot = WaitingOn::Slot {
@@ -190,7 +190,7 @@ fn place(forecast: &Forecast) -> PlannedHost {
     let waits = forecast
         .seen
         .as_ref()
-        .is_some_and(|node| node.wishes.strategy == Strategy::Wait);
+        .is_some_and(|node| node.overrides.strategy == Strategy::Wait);
     match &forecast.offer {
         _ if vm.drs && !waits => otherwise("the host that DRS selects", Vec::new()),
         _ if waits => {

@@ -205,9 +205,9 @@ fn cordoned_by(node: &NodeFacts, record: &Record) -> String {
 
 fn overrides(node: &NodeFacts) -> Vec<String> {
     [
-        (crate::keys::SKIP, &node.marks.skip),
-        (crate::keys::APPROVED, &node.marks.approved),
-        (crate::keys::STRATEGY, &node.marks.strategy),
+        (crate::keys::SKIP, &node.annotations.skip),
+        (crate::keys::APPROVED, &node.annotations.approved),
+        (crate::keys::STRATEGY, &node.annotations.strategy),
     ]
     .into_iter()
     .filter_map(|(key, value)| Some(format!("{key}={}", value.as_ref()?)))

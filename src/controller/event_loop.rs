@@ -16,7 +16,7 @@ use crate::kubernetes::lease::ElectionStatus;
 use crate::kubernetes::update::{Budget, KubernetesUpdate};
 use crate::maintenance::clock::{Deadline, Now, whole_second};
 use crate::maintenance::effect_report::EffectReport;
-use crate::maintenance::observed::LeadershipTerm;
+use crate::maintenance::observed::LeadershipEpoch;
 use crate::vsphere::update::{VsphereUpdate, WatchSet};
 
 /// The most facts that are applied before snapshots are built. The initial set of 2,500 hosts is as many facts: a build after
@@ -173,15 +173,18 @@ pub(crate) async fn run<P: RunEffect>(
 
 /// The fact that leadership has changed since `epoch`, if it has.
 fn leadership(status: &ElectionStatus, epoch: &mut Option<u64>, now: Now) -> Option<Fact> {
-    let before = std::mem::replace(epoch, status.lead.as_ref().map(|lead| lead.epoch));
+    let before = std::mem::replace(
+        epoch,
+        status.leadership.as_ref().map(|leadership| leadership.epoch),
+    );
     if before == *epoch {
         return None;
     }
-    Some(Fact::Leadership(status.lead.map(|lead| {
-        let acts_from = now.after(lead.quarantine);
-        LeadershipTerm {
-            epoch: lead.epoch,
-            acts_from: (!lead.quarantine.is_zero()).then_some(Deadline {
+    Some(Fact::Leadership(status.leadership.map(|leadership| {
+        let acts_from = now.after(leadership.quarantine);
+        LeadershipEpoch {
+            epoch: leadership.epoch,
+            acts_from: (!leadership.quarantine.is_zero()).then_some(Deadline {
                 at: acts_from.monotonic,
                 shown: whole_second(acts_from.wall),
             }),

@@ -127,20 +127,23 @@ impl RunEffect for Executor {
         let patch = NodePatch {
             uid: seen.uid.clone(),
             resource_version: seen.resource_version,
-            marks: NodeAnnotations {
+            annotations: NodeAnnotations {
                 state: annotations.state,
                 host: annotations.host,
                 migrated_to_host: annotations.migrated_to_host,
                 transition_time: annotations.transition_time,
                 episode: annotations.episode,
                 last_episode: last_episode(before, transition, now.wall),
-                fulfilled: transition.fulfilled.as_ref().map(|mark| mark.uid.to_string()),
+                fulfilled: transition
+                    .fulfilled
+                    .as_ref()
+                    .map(|request| request.uid.to_string()),
                 ..NodeAnnotations::default()
             },
             is_end: transition.ended.is_some(),
             unschedulable: transition.unschedulable,
         };
-        let permit = self.gate.pass(WriteKind::Record).map_err(not_recorded)?;
+        let permit = self.gate.permit(WriteKind::Record).map_err(not_recorded)?;
         let client = self.traced();
         let write = node::patch(
             &permit,
@@ -151,7 +154,7 @@ impl RunEffect for Executor {
             &patch,
             WRITE_DEADLINE,
         );
-        match permit.carry(write).await.map_err(not_recorded)? {
+        match permit.run(write).await.map_err(not_recorded)? {
             Ok(node) => {
                 let resource_version = node.resource_version;
                 self.answered(node).await;
@@ -170,11 +173,11 @@ impl RunEffect for Executor {
             // It changes nothing, so it needs no permit.
             self.survey(name, hosts).await
         } else {
-            match self.gate.pass(WriteKind::Effect) {
+            match self.gate.permit(WriteKind::Effect) {
                 Err(shut) => not_done(shut),
                 Ok(permit) => {
                     let work = self.act(&permit, name, effect, now);
-                    permit.carry(work).await.unwrap_or_else(not_done)
+                    permit.run(work).await.unwrap_or_else(not_done)
                 }
             }
         };
@@ -198,10 +201,10 @@ impl Executor {
         let object = maintenances::name_of(name, &episode.id);
         let record = record::write(&transition.record, now.wall).episode;
         let changes = json!({ "record": record });
-        let permit = self.gate.pass(WriteKind::Record).map_err(not_recorded)?;
+        let permit = self.gate.permit(WriteKind::Record).map_err(not_recorded)?;
         let client = self.traced();
         let write = maintenances::write_status(&permit, &client, &object, None, &changes);
-        match permit.carry(write).await.map_err(not_recorded)? {
+        match permit.run(write).await.map_err(not_recorded)? {
             Ok(object) => {
                 let seen = NodeMaintenanceUpdate::Seen(Box::new(object));
                 let _ = self.nodes.send(KubernetesUpdate::Maintenances(seen)).await;

@@ -177,7 +177,7 @@ impl<P: RunEffect> NodeActor<P> {
         self.stats
             .decided(&sight.record, &sight.observed, &decision, now.wall);
         let (turn, wake) = self.carry_out(decision, &sight, now).await;
-        self.shared.tell.turned(turn, begun.elapsed());
+        self.shared.tell.reconciled(turn, begun.elapsed());
         wake
     }
 
@@ -191,7 +191,7 @@ impl<P: RunEffect> NodeActor<P> {
             Decision::Record(_) => true,
             // Rounds have a pace of their own.
             Decision::Act { effect, .. } => effect.kind() != EffectKind::DrainRound,
-            Decision::Wait { .. } | Decision::Rest => false,
+            Decision::Wait { .. } | Decision::Idle => false,
         };
         if is_paced && let Err(at) = self.pace.take(Instant::now()) {
             let pause = at.saturating_duration_since(Instant::now());
@@ -231,9 +231,9 @@ impl<P: RunEffect> NodeActor<P> {
                 self.waits(sight, &waiting_on);
                 (ReconcileOutcome::Waited, self.wake_at(recheck, now))
             }
-            Decision::Rest => {
+            Decision::Idle => {
                 self.waited_on = None;
-                (ReconcileOutcome::Rested, self.wake_at(None, now))
+                (ReconcileOutcome::Idle, self.wake_at(None, now))
             }
         }
     }

@@ -4,19 +4,18 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// One moment on two clocks, neither of which anybody can set.
+/// One moment on two clocks that cannot be set.
 ///
-/// They differ by the time that the machine was suspended. Each side of a lease goes by the one that is to its own
-/// disadvantage: who leads counts all the time there was, who waits for another counts only what it was awake to see.
+/// They differ by the time that the machine was suspended. Each side of a lease uses the clock that is worse for itself: a leader
+/// counts suspensions, a candidate that waits for another leader does not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BoottimeInstant {
-    /// Since some moment in the past, without suspensions (`CLOCK_MONOTONIC`).
+    /// Since an arbitrary moment, without suspensions (`CLOCK_MONOTONIC`).
     pub awake: Duration,
-    /// Since the boot of the machine, with them (`CLOCK_BOOTTIME`).
+    /// Since the boot of the machine, with suspensions (`CLOCK_BOOTTIME`).
     pub since_boot: Duration,
 }
 
-/// This moment.
 pub(super) fn now() -> BoottimeInstant {
     let read = |clock| {
         let time = clock_gettime(clock);

@@ -1,7 +1,7 @@
-//! Ends the process where a leadership is over and the runtime does not turn to shut the gate.
+//! Aborts the process when its leadership is over and the runtime hangs, so that the fence is not closed.
 //!
-//! It is a thread of the system and no task, because what it guards against is a runtime that runs no task. It ends the
-//! process without logout, flush or destructor: a stop hook that hangs as well would outlive the lease.
+//! It is a thread, because a hanging runtime runs no task. It aborts without logout, flush or destructors, which could hang as
+//! well.
 
 use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -12,24 +12,24 @@ use tracing::error;
 
 use super::WriteFence;
 
-/// How long the last words may take: standard output may be what everything hangs on.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+/// How long the last log line may take: standard output may be the cause of the hang.
+const LOG_DEADLINE: Duration = Duration::from_millis(200);
 
-/// A watchdog that is awake until it is dropped.
+/// A watchdog, which runs until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Watchdog(#[expect(dead_code, reason = "its drop is what the thread waits for")] Sender<()>);
 
-/// Looks at `gate` every `period`. Two looks in a row that find the term over end the process: between the two, a
-/// process that was stopped and goes on has time to end in order.
+/// Checks `fence` every `period`, and aborts the process if it is overdue twice in a row. A process that was suspended has time
+/// to end in order between two checks.
 ///
 /// # Errors
-/// Where the system gives no thread.
-pub(crate) fn watch(gate: WriteFence, period: Duration) -> io::Result<Watchdog> {
+/// If no thread can be started.
+pub(crate) fn watch(fence: WriteFence, period: Duration) -> io::Result<Watchdog> {
     let (alive, ended) = mpsc::channel::<()>();
     let watch = move || {
         let mut overdue = 0;
         while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(period) {
-            overdue = if gate.is_overdue() { overdue + 1 } else { 0 };
+            overdue = if fence.is_overdue() { overdue + 1 } else { 0 };
             if overdue == 2 {
                 abort();
             }
@@ -40,13 +40,12 @@ pub(crate) fn watch(gate: WriteFence, period: Duration) -> io::Result<Watchdog> 
 }
 
 fn abort() -> ! {
-    let (said, heard) = mpsc::channel();
-    // Whether it could be said changes nothing.
+    let (sender, logged) = mpsc::channel();
     let _ = thread::Builder::new().spawn(move || {
-        error!("the leadership is over and the program does not turn to end it; it is aborted, so that nothing late is sent");
-        let _ = said.send(());
+        error!("the leadership is over and the runtime hangs; the process is aborted, so that nothing is sent late");
+        let _ = sender.send(());
     });
-    let _ = heard.recv_timeout(LAST_WORDS);
+    let _ = logged.recv_timeout(LOG_DEADLINE);
     std::process::abort()
 }
 
@@ -56,7 +55,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
-    use crate::fence::FenceTerm;
+    use crate::fence::LeadershipWindow;
 
     /// Tells the test, when it runs in a process of its own, to hang.
     const HANGS: &str = "HAULOUT_TEST_HANGS";
@@ -64,15 +63,15 @@ mod tests {
     #[test]
     fn a_process_whose_term_is_over_and_that_hangs_is_aborted() {
         if std::env::var_os(HANGS).is_some() {
-            let gate = WriteFence::of_a_replica();
-            gate.open(FenceTerm {
+            let fence = WriteFence::for_replica();
+            fence.open(LeadershipWindow {
                 epoch: 1,
-                until: gate.now().since_boot + Duration::from_millis(200),
+                until: fence.now().since_boot + Duration::from_millis(200),
                 margin: Duration::ZERO,
                 effects_from: Duration::ZERO,
                 yields: false,
             });
-            let _dog = watch(gate, Duration::from_millis(20)).unwrap();
+            let _dog = watch(fence, Duration::from_millis(20)).unwrap();
             // As a runtime that runs no task.
             let (_sender, nothing) = mpsc::channel::<()>();
             let _ = nothing.recv_timeout(Duration::from_secs(20));

@@ -1,4 +1,4 @@
-//! What became of one call to the kube-apiserver: its answer, its refusal, or silence.
+//! The result of one call to the kube-apiserver.
 
 use std::time::Duration;
 
@@ -6,23 +6,22 @@ use http::header::RETRY_AFTER;
 use kube::client::Body;
 use kube::core::Status;
 
-/// The longest text we repeat of what a server said: enough for every message of Kubernetes' own, and a bound on what a
-/// webhook or a proxy may put into our logs.
+/// The longest message of a server that is kept: enough for all messages of Kubernetes, and a limit for webhooks and proxies.
 const SAID_CHARS_MAX: usize = 1_000;
 
-/// The longest `Retry-After` that is kept. A webhook may send any number, and nothing may wait for a mistake of weeks.
+/// The longest `Retry-After` that is respected. A webhook may send any number.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(600);
 
 /// Why a call has no result.
 #[derive(Debug)]
 pub(crate) enum ApiRefusal {
-    /// The kube-apiserver, or something before it, answered with an error.
+    /// The kube-apiserver, or a proxy, answered with an error.
     Status(Box<Status>),
-    /// No answer that can be understood came in time. Whether the request was carried out is unknown.
+    /// No usable reply in time. Whether the request was carried out is unknown.
     Unreachable(String),
 }
 
-/// Waits for the answer of `call`, at most for `deadline`.
+/// Waits for the reply of `call`, at most for `deadline`.
 pub(crate) async fn within<T>(
     deadline: Duration,
     call: impl Future<Output = kube::Result<T>>,
@@ -38,19 +37,19 @@ pub(crate) async fn within<T>(
     }
 }
 
-/// What became of a POST.
+/// The result of a POST.
 #[derive(Debug)]
 pub(crate) struct Posted {
     pub(crate) result: Result<(), ApiRefusal>,
     /// The HTTP status; 0 where there was none.
     pub(crate) code: u16,
-    /// How long the server asks to wait before the next try.
+    /// The wait before the next attempt that the server asks for.
     pub(crate) retry_after: Option<Duration>,
 }
 
-/// Sends `request` and waits for its answer, at most for `deadline`.
+/// Sends `request` and waits for its reply, at most for `deadline`.
 ///
-/// kube's own calls drop the header `Retry-After`, and the 429 of API priority and fairness has the time nowhere else.
+/// kube's calls drop the header `Retry-After`, and API priority and fairness sends the time only there.
 pub(crate) async fn post(
     client: &kube::Client,
     request: kube::Result<http::Request<Vec<u8>>>,
@@ -99,7 +98,7 @@ pub(crate) async fn post(
 }
 
 impl ApiRefusal {
-    /// What was answered, for people.
+    /// The error text.
     pub(crate) fn said(&self) -> String {
         match self {
             Self::Status(status) => said(status),
@@ -108,7 +107,7 @@ impl ApiRefusal {
     }
 }
 
-/// What a `Status` says, for people.
+/// The text of a `Status`.
 pub(crate) fn said(status: &Status) -> String {
     let text = if status.message.is_empty() {
         &status.reason
@@ -128,8 +127,7 @@ pub(crate) fn causes<'a>(status: &'a Status, reason: &'a str) -> impl Iterator<I
         .map(|cause| cause.message.as_str())
 }
 
-/// An error with its causes on one line. A cause that the text before it already tells is left out, because many
-/// errors repeat theirs.
+/// An error with its causes on one line. A cause that the text before it contains is left out.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -144,7 +142,7 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     plain(&text)
 }
 
-/// `text` on one line, bounded, without characters that a terminal would obey.
+/// `text` on one line, of limited length, without control characters.
 pub(crate) fn plain(text: &str) -> String {
     let mut plain: String = text
         .chars()
@@ -157,7 +155,7 @@ pub(crate) fn plain(text: &str) -> String {
     plain.trim().to_owned()
 }
 
-/// Whether `c` reorders the text around it, which can make a log line read as another.
+/// Whether `c` reorders the text around it, which can forge a log line.
 fn is_bidi(c: char) -> bool {
     matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

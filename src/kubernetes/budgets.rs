@@ -1,7 +1,7 @@
-//! Which PodDisruptionBudgets hold a pod back, read from the budgets themselves. Pure.
+//! Which PodDisruptionBudgets block the eviction of a pod, read from the budgets. Pure.
 //!
-//! Only the eviction API decides; this says beforehand what it would say, for people who want to know before they begin.
-//! It follows `pkg/registry/core/pod/storage/eviction.go` of Kubernetes.
+//! This predicts the reply of the eviction API for the subcommands. It follows `pkg/registry/core/pod/storage/eviction.go` of
+//! Kubernetes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,10 +11,10 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::core::{Selector, SelectorExt as _};
 
-/// What holds a pod back.
+/// What blocks the eviction of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BudgetHold {
-    /// One budget, which allows no disruption at this moment.
+    /// One budget, which allows no disruption now.
     Budget {
         /// Its name.
         name: String,
@@ -22,16 +22,16 @@ pub enum BudgetHold {
         needs: i32,
         /// How many there are.
         has: i32,
-        /// It allows none, however healthy its pods are.
+        /// It never allows one.
         is_for_ever: bool,
     },
-    /// More than one budget selects it: the eviction API refuses such a pod for as long as that is so.
+    /// More than one budget selects it, which the eviction API refuses.
     Several(Vec<String>),
 }
 
-/// What holds `pod` back, if it was to be evicted at this moment.
+/// What blocks the eviction of `pod` now.
 pub fn hold(pod: &Pod, budgets: &[PodDisruptionBudget]) -> Option<BudgetHold> {
-    // A pod that has not begun to run is evicted whatever a budget says.
+    // Budgets do not apply to a pod that has not started.
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     if matches!(phase, Some("Pending" | "Succeeded" | "Failed")) || pod.metadata.deletion_timestamp.is_some()
     {
@@ -77,7 +77,7 @@ fn name(budget: &PodDisruptionBudget) -> String {
     budget.metadata.name.clone().unwrap_or_default()
 }
 
-/// Whether `budget` is about `pod`. No selector is about none, and an empty one about all of its namespace.
+/// Whether `budget` selects `pod`. Without a selector it selects none, with an empty one all of its namespace.
 pub fn selects(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
     if budget.metadata.namespace != pod.metadata.namespace {
         return false;
@@ -87,7 +87,7 @@ pub fn selects(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
     };
     let none = BTreeMap::new();
     let labels = pod.metadata.labels.as_ref().unwrap_or(&none);
-    // One that cannot be read is not admitted by the kube-apiserver in the first place.
+    // The kube-apiserver does not admit an invalid selector.
     Selector::try_from(selector).is_ok_and(|selector| selector.matches(labels))
 }
 
@@ -117,7 +117,7 @@ fn blocks(budget: &PodDisruptionBudget, pod_is_ready: bool) -> Option<BudgetHold
     })
 }
 
-fn is_ready(pod: &Pod) -> bool {
+pub(super) fn is_ready(pod: &Pod) -> bool {
     pod.status
         .iter()
         .flat_map(|status| status.conditions.iter().flatten())

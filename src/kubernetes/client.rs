@@ -14,16 +14,14 @@ use tower::{BoxError, ServiceBuilder};
 
 use super::answer;
 
-/// A kube-apiserver on the same network accepts within milliseconds; five seconds leave room for one lost SYN and its
-/// retransmissions, and still let a replica behind a load balancer be tried soon.
+/// Long enough for a lost SYN and its retransmissions, short enough to reach another replica behind a load balancer soon.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
 
-/// Our largest request is a PATCH of a few kilobytes.
+/// The largest request is a PATCH of a few kilobytes.
 const WRITE_DEADLINE: Duration = Duration::from_secs(10);
 
-/// The backstop for reads that are no call of ours with its own deadline: the lists and the opening of a watch inside
-/// kube's watcher. It must be longer than [`super::watch::Settings::watch_timeout`], after which the kube-apiserver ends
-/// a silent watch by itself.
+/// The deadline of reads inside kube's watcher. It must be longer than [`super::watch::Settings::watch_timeout`], after which the
+/// kube-apiserver ends a silent watch.
 pub const READ_DEADLINE: Duration = Duration::from_secs(90);
 
 /// Reading a kubeconfig may run a credential plugin (`exec:`), which may ask a cloud for a token.
@@ -40,13 +38,13 @@ pub enum KubeConnectError {
         /// What is wrong with it.
         said: String,
     },
-    /// What a person's flags name cannot be used.
+    /// The kubeconfig or context of the command line cannot be used.
     #[error("what --kubeconfig and --context name cannot be used: {said}")]
     Asked {
         /// What is wrong with it.
         said: String,
     },
-    /// Inside a cluster, and its service account cannot be used.
+    /// The service account of the pod cannot be used.
     #[error(
         "the service account of this pod cannot be used: {said}; mount its token (automountServiceAccountToken)"
     )]
@@ -54,7 +52,7 @@ pub enum KubeConnectError {
         /// What is wrong with it.
         said: String,
     },
-    /// No kubeconfig and no cluster around us.
+    /// Neither a kubeconfig nor a service account.
     #[error(
         "no cluster to connect to: KUBECONFIG is not set, this is no pod, and ~/.kube/config cannot be used: {said}"
     )]
@@ -72,12 +70,12 @@ pub enum KubeConnectError {
     },
 }
 
-/// Makes a client. Sends no request: whether the kube-apiserver answers is seen by the first watch.
+/// Makes a client. Sends no request.
 pub async fn connect() -> Result<kube::Client, KubeConnectError> {
     client(configuration().await?)
 }
 
-/// Which kubeconfig a person means, in kubectl's own words.
+/// The flags of the command line that select a cluster, named as those of kubectl.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
     /// `--kubeconfig`.
@@ -88,7 +86,7 @@ pub struct Access {
     pub impersonate: Option<String>,
 }
 
-/// Makes a client for a person at a prompt: as [`connect`], unless `access` says otherwise.
+/// Makes a client for a subcommand: as [`connect`], unless `access` says otherwise.
 ///
 /// # Errors
 /// When what `access` names cannot be used, or nothing can be found to connect to.
@@ -138,11 +136,11 @@ pub fn client(config: Config) -> Result<kube::Client, KubeConnectError> {
     })
 }
 
-/// kube's own layers over a connection of ours, because kube's leaves Nagle's algorithm on: the body of a PATCH goes out in a
-/// write of its own, and waits until the kube-apiserver has acknowledged the head, which its kernel may put off for 40 ms.
+/// kube's layers over a connection with `TCP_NODELAY`, which kube does not set. With Nagle's algorithm the body of a PATCH waits
+/// for the acknowledgement of its head, which may be delayed by 40 ms.
 fn stack(mut config: Config) -> kube::Result<kube::Client> {
     if config.proxy_url.is_some() {
-        // Only kube can say which proxies it was built for.
+        // kube knows which proxies it supports.
         config.default_retry = false;
         return kube::Client::try_from(config);
     }
@@ -154,9 +152,9 @@ fn stack(mut config: Config) -> kube::Result<kube::Client> {
     timed.set_connect_timeout(Some(CONNECT_DEADLINE));
     timed.set_write_timeout(Some(WRITE_DEADLINE));
     timed.set_read_timeout(Some(READ_DEADLINE));
-    // Without this, the time a connection lay idle in the pool counts against the next answer on it.
+    // Otherwise the idle time of a pooled connection counts against the next reply.
     timed.set_reset_reader_on_write(true);
-    // kube's layer that repeats 429 by itself for minutes is left out: 429 is the answer to an eviction that a budget forbids.
+    // kube's retry layer is left out: it repeats a 429 for minutes, and 429 is the reply to an eviction that a budget blocks.
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
@@ -166,15 +164,13 @@ fn stack(mut config: Config) -> kube::Result<kube::Client> {
     Ok(ClientBuilder::new(service, config.default_namespace).build())
 }
 
-/// The same client, whose requests carry `traceparent` (W3C Trace Context). A value that cannot stand in a header is left
-/// out.
+/// The same client, whose requests carry `traceparent` (W3C Trace Context). A value that is not valid in a header is left out.
 pub fn traced(client: &kube::Client, traceparent: &str) -> kube::Client {
     let Ok(value) = http::HeaderValue::from_str(traceparent) else {
         return client.clone();
     };
     let inner = client.clone();
-    // Around the client and not inside of it: its own layers run in a task of their own, which knows nothing of the
-    // episode that a request is made for.
+    // It wraps the client, because the inner layers run in a task of their own, which does not know the episode.
     let service = tower::service_fn(move |mut request: http::Request<kube::client::Body>| {
         request.headers_mut().insert("traceparent", value.clone());
         let inner = inner.clone();
@@ -183,8 +179,8 @@ pub fn traced(client: &kube::Client, traceparent: &str) -> kube::Client {
     kube::Client::new(service, client.default_namespace())
 }
 
-/// Looks where `kubectl` would look, but a KUBECONFIG that is set and broken is an error: falling back to the cluster
-/// around us could take nodes of another cluster into maintenance than the one that was meant.
+/// Searches as `kubectl` does, but a KUBECONFIG that is set and unusable is an error: a fallback to the service account could
+/// change nodes of the wrong cluster.
 async fn configuration() -> Result<Config, KubeConnectError> {
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     if is_set("KUBECONFIG") {

@@ -1,7 +1,7 @@
-//! One bounded round of a drain: a complete list of the Node's pods, and an eviction for each that has to leave.
+//! One drain round: a complete list of the Node's pods, and an eviction of each that blocks.
 //!
-//! A round starts departures and reports; it does not wait for pods to end. The caller comes back when pods have changed
-//! or when a refused eviction may be tried again, so a crash between two rounds loses nothing.
+//! A round requests evictions and reports; it does not wait for pods to terminate. The next round starts when pods have changed or
+//! a refused eviction may be retried, so a crash between two rounds loses nothing.
 
 mod evict;
 mod groups;
@@ -26,31 +26,31 @@ use crate::fence::Permit;
 use crate::ids::NodeName;
 use groups::GroupKey;
 
-/// A round lists again when every pod was gone at its eviction. After this many lists it gives up; the caller comes back anyway.
+/// A round lists again if every pod was gone at its eviction, and fails after this many lists.
 const PASSES_MAX: usize = 3;
 
-/// The bounds of one round.
+/// The limits of a round.
 #[derive(Clone, Debug)]
 pub struct DrainSettings {
-    /// For one eviction. The kube-apiserver itself retries a contended budget for up to 10 seconds before it answers.
+    /// For one eviction. The kube-apiserver retries a contended budget for up to 10 seconds before it answers.
     pub eviction_deadline: Duration,
-    /// For one complete list: all its pages, and the wait for its turn.
+    /// For one complete list with all its pages, including the wait for a free slot of `lists`.
     pub list_deadline: Duration,
-    /// How long evictions may begin in one round, counted from the end of its first list. An eviction that has begun keeps
-    /// its own deadline; pods that were not reached are reported as such.
+    /// How long evictions may begin after the first list of the round. An eviction that has begun has its own deadline; pods that
+    /// were not reached are reported as such.
     pub round_deadline: Duration,
-    /// Evictions in flight at once, in all rounds with these settings together.
+    /// Concurrent evictions, in all rounds with these settings together.
     pub evictions: Concurrency,
-    /// Lists in flight at once, likewise.
+    /// Concurrent lists, in all rounds with these settings together.
     pub lists: Concurrency,
-    /// Pods in one page of a list.
+    /// Pods per page of a list.
     pub page_size: u32,
-    /// The pod that Haulout itself runs in, where that is known. It is evicted last, when no other pod is left: the
-    /// drain survives Haulout's own move to another Node, because its state is on the Node.
+    /// Haulout's own pod, where it is known. It is evicted last. The drain continues on another Node, because its state is on the
+    /// Node.
     pub own_pod: Option<OwnPod>,
 }
 
-/// How many requests of a kind may be in flight at once. Clones share the limit.
+/// The limit of concurrent requests of a kind. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Concurrency {
     semaphore: Arc<Semaphore>,
@@ -77,20 +77,20 @@ pub struct OwnPod {
     pub name: String,
 }
 
-/// What is asked of a round.
+/// The input of a round.
 #[derive(Clone, Copy)]
 pub struct DrainOrder<'o> {
-    /// Evict pods of one group one after the other. Evictions that contend for one budget wait for each other in the
-    /// kube-apiserver, half a second each time (`EvictionsRetry` in `pkg/registry/core/pod/storage/eviction.go`): where a
-    /// budget lets one go at a time, two that are asked for at once can take longer than twenty in a row.
+    /// Evict the pods of a group one after the other. Concurrent evictions that contend for one budget wait half a second each in the
+    /// kube-apiserver (`EvictionsRetry` in `pkg/registry/core/pod/storage/eviction.go`), which is slower where the budget allows
+    /// one disruption at a time.
     pub in_turn: bool,
-    /// The pods, as `namespace/name`, that are not asked in this round because it is too early.
+    /// The pods, as `namespace/name`, whose eviction is not due yet.
     pub deferred: &'o BTreeSet<String>,
-    /// Called for each pod when the kube-apiserver has accepted its eviction: a round may last for a minute.
+    /// Called for each accepted eviction, because a round may last for a minute.
     pub on_evicted: &'o (dyn Fn(&PodPending) + Send + Sync),
 }
 
-/// Why a round could not even look. Nothing is known about the pods then; least of all that there are none.
+/// Why the pods could not be listed. This never means that there are none.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum DrainError {
     /// Haulout may not list pods.
@@ -103,7 +103,7 @@ pub enum DrainError {
         /// What Kubernetes said.
         said: String,
     },
-    /// No complete list was to be had.
+    /// There is no complete list.
     #[error("the pods of node {node} could not be listed: {said}; the drain waits and lists them again")]
     Unlisted {
         /// The Node.
@@ -113,18 +113,19 @@ pub enum DrainError {
     },
 }
 
-/// Lists the pods of `node` and evicts none: each pod that a round would evict is reported as [`Why::Standing`].
-pub async fn look(
+/// Lists the pods of `node` and evicts none: each pod that a round would evict is reported as
+/// [`PodPendingReason::WouldEvict`].
+pub async fn list_only(
     client: &kube::Client,
     node: &NodeName,
     settings: &DrainSettings,
 ) -> Result<RoundReport, DrainError> {
-    let (mut report, pods) = judge(&list(client, node, settings).await?, node, settings);
-    report.leave(pods, &PodPendingReason::Standing, None);
+    let (mut report, pods) = sort(&list(client, node, settings).await?, node, settings);
+    report.leave(pods, &PodPendingReason::WouldEvict, None);
     Ok(report.sorted())
 }
 
-/// Lists the pods of `node`, and asks those to leave that have to.
+/// Lists the pods of `node`, and evicts those that block.
 pub async fn round(
     permit: &Permit,
     client: &kube::Client,
@@ -136,8 +137,8 @@ pub async fn round(
     let mut asked = Vec::new();
     let mut ends = None;
     for _ in 0..PASSES_MAX {
-        // The pods are dropped before the evictions begin: a round may last a minute, and a fleet has many pods.
-        let (mut report, pods) = judge(&list(client, node, settings).await?, node, settings);
+        // The full list is dropped before the evictions begin, to save memory.
+        let (mut report, pods) = sort(&list(client, node, settings).await?, node, settings);
         let ends = *ends.get_or_insert_with(|| Instant::now() + settings.round_deadline);
         report.asked = asked;
         let is_deferred = |pod: &Evictable| order.deferred.contains(&pod.full_name());
@@ -155,7 +156,7 @@ pub async fn round(
             ends,
         };
         round.evict_all(pods, &mut report).await;
-        // Where every pod was gone when it was to be evicted, only another list may say that none is left.
+        // If every pod was gone at its eviction, only another list can show that none is left.
         if !report.left.is_empty() {
             return Ok(report.sorted());
         }
@@ -168,7 +169,7 @@ pub async fn round(
 }
 
 impl OwnPod {
-    /// The pod that this process runs in, if its manifest tells by the downward API in `POD_NAMESPACE` and `POD_NAME`.
+    /// The pod of this process, from the variables `POD_NAMESPACE` and `POD_NAME` of the downward API.
     pub fn from_environment() -> Option<Self> {
         let read = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         Some(Self {
@@ -184,13 +185,12 @@ impl Default for DrainSettings {
             eviction_deadline: Duration::from_secs(20),
             list_deadline: Duration::from_secs(30),
             round_deadline: Duration::from_secs(60),
-            // In the whole process, however many Nodes are drained: the kube-apiserver gives all service accounts
-            // together 245 places at once by default (priority level `workload-low`: 100 of 245 shares of 600
-            // requests), and an eighth of that leaves the others theirs.
+            // An eighth of the 245 concurrent requests that a default kube-apiserver allows for all service accounts together
+            // (priority level `workload-low`: 100 of 245 shares of 600 requests).
             evictions: Concurrency::of(32),
-            // A hundred pods are half a megabyte on the wire, and several while they are read.
+            // Limits memory: a hundred pods are half a megabyte on the wire.
             lists: Concurrency::of(8),
-            // kubectl's and client-go's own page.
+            // As kubectl and client-go.
             page_size: 500,
             own_pod: None,
         }
@@ -205,7 +205,7 @@ struct Evictable {
     uid: String,
     /// Its `terminationGracePeriodSeconds`.
     grace: Option<i64>,
-    /// Which pods share its budgets.
+    /// The pods with the same budgets.
     group: GroupKey,
 }
 
@@ -254,8 +254,8 @@ impl DrainError {
     }
 }
 
-/// Sorts the pods into those that leave, those that do not stand in the way (both into the report), and those to evict.
-fn judge(pods: &[Pod], node: &NodeName, settings: &DrainSettings) -> (RoundReport, Vec<Evictable>) {
+/// Adds the terminating and the non-blocking pods to the report, and returns those to evict.
+fn sort(pods: &[Pod], node: &NodeName, settings: &DrainSettings) -> (RoundReport, Vec<Evictable>) {
     let mut report = RoundReport {
         listed: pods.len(),
         ..RoundReport::default()

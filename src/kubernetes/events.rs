@@ -1,7 +1,6 @@
-//! Writes Events, and a Node's conditions, beside the story: from bounded queues, each under a deadline, never again.
+//! Writes Events and node conditions from bounded queues. Each is written once, with a deadline.
 //!
-//! They are what people look at and nothing is decided from them. So nobody waits for one to be written, and one that
-//! cannot be written is dropped and counted.
+//! Nothing is decided from them, so nothing waits for a write, and an Event that cannot be written is dropped and counted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,34 +23,32 @@ use super::answer;
 use crate::ids::{NodeName, NodeUid};
 use crate::keys::{FIELD_MANAGER, REPORTING_CONTROLLER};
 
-/// What about Nodes may wait to be written: every node of a large cluster may have an Event at once.
+/// The queue of Events and conditions of Nodes: one per node of a large cluster.
 const QUEUE: usize = 512;
 
-/// What about pods may wait: the evictions of ten Nodes with 200 pods each. At 1 kB each it is two megabytes while a
-/// kube-apiserver hangs, and nothing otherwise.
+/// The queue of Events of pods: the evictions of ten Nodes with 200 pods each, 1 kB per Event.
 const POD_QUEUE: usize = 2048;
 
-/// For one write. A kube-apiserver that needs longer is in trouble, and then has better to do than to take Events.
+/// The deadline of one write.
 const WRITE_DEADLINE: Duration = Duration::from_secs(5);
 
-/// Spreads the Events about pods: a drain has one for each pod, while the kube-apiserver is busy with their evictions. Where
-/// their queue is half full they are written without a pause, because what does not fit into it is lost.
+/// Spreads the Events of pods, because the kube-apiserver is busy with their evictions. There is no pause while the queue is more
+/// than half full, because Events that do not fit are lost.
 const POD_EVENT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long what is queued is still written when the house closes. The end of an episode may be among it; a rollout must
-/// not feel it.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How long queued Events are still written at shutdown. The end of an episode may be among them.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 
-/// The API's own limit for a note, in bytes.
+/// The limit of the API for a note, in bytes.
 const NOTE_BYTES_MAX: usize = 1_024;
 
-/// The longest name of an object, and what of it the time takes in the name of an Event: a dot and 16 digits.
+/// The longest name of an object, without a dot and 16 digits of the time in the name of an Event.
 const NAME_BYTES_MAX: usize = 253 - 17;
 
-/// What an Event is about.
+/// The object of an Event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Regarding {
-    /// A Node, with its real UID: `kubectl describe node` asks for it.
+    /// A Node, with the UID by which `kubectl describe node` selects Events.
     Node {
         /// Its name.
         name: NodeName,
@@ -69,33 +66,33 @@ pub enum Regarding {
     },
 }
 
-/// Whether something is as it should be.
+/// The type of an Event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// It is.
+    /// Expected.
     Normal,
-    /// It was not expected.
+    /// Not expected.
     Warning,
 }
 
-/// One thing that happened, for people.
+/// An Event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What it happened to.
+    /// The object.
     pub regarding: Regarding,
-    /// When. It also orders the Events of one object, so no two of them may be told for one moment.
+    /// The time, which also orders the Events of an object: no two of them may have the same.
     pub at: Timestamp,
-    /// Whether it was to be expected.
+    /// The type.
     pub severity: Severity,
-    /// What, as a word from a closed list.
+    /// What happened, from a closed list.
     pub reason: &'static str,
-    /// What was being done, as a word from a closed list.
+    /// What Haulout did, from a closed list.
     pub action: &'static str,
-    /// The sentence.
+    /// The message.
     pub note: String,
 }
 
-/// Conditions of a Node that are to change, by their types.
+/// Changes of conditions of a Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conditions {
     /// The Node.
@@ -104,20 +101,20 @@ pub struct Conditions {
     pub uid: NodeUid,
     /// When they changed.
     pub at: Timestamp,
-    /// Those that change; all others, and those of other writers, are not touched.
+    /// The changes; other conditions are not touched.
     pub changes: Vec<ConditionChange>,
 }
 
 /// A change of one condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConditionChange {
-    /// Its type.
+    /// The type of the condition.
     pub kind: &'static str,
-    /// What it is to be; `None` removes it.
+    /// The new state; `None` removes it.
     pub to: Option<ConditionState>,
 }
 
-/// What a condition says.
+/// The state of a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConditionState {
     /// True or False.
@@ -128,7 +125,6 @@ pub struct ConditionState {
     pub message: String,
 }
 
-/// One thing to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum QueuedEvent {
     Event(Box<Event>),
@@ -144,20 +140,20 @@ impl QueuedEvent {
     }
 }
 
-/// Takes what is to be written, and never waits.
+/// Queues Events and conditions, without waiting.
 #[derive(Clone, Debug)]
 pub struct Publisher {
     nodes: mpsc::Sender<QueuedEvent>,
     pods: mpsc::Sender<QueuedEvent>,
     lost: DroppedEvents,
-    /// It was logged that something was dropped.
+    /// It was logged that an Event was dropped.
     was_full: Arc<AtomicBool>,
 }
 
-/// What waits to be written, for [`run`].
+/// The queues, for [`run`].
 #[derive(Debug)]
 pub struct EventQueue {
-    /// What is about Nodes. It waits for nothing that is about pods.
+    /// Has priority over `pods`.
     nodes: mpsc::Receiver<QueuedEvent>,
     pods: mpsc::Receiver<QueuedEvent>,
     lost: DroppedEvents,
@@ -173,7 +169,7 @@ impl std::fmt::Debug for DroppedEvents {
     }
 }
 
-/// The two ends of the queue. `on_lost` is called for each Event or change of conditions that is not written.
+/// Creates the queues. `on_lost` is called for each Event or change of conditions that is not written.
 pub fn queue(on_lost: impl Fn() + Send + Sync + 'static) -> (Publisher, EventQueue) {
     let (nodes, of_nodes) = mpsc::channel(QUEUE);
     let (pods, of_pods) = mpsc::channel(POD_QUEUE);
@@ -193,23 +189,23 @@ pub fn queue(on_lost: impl Fn() + Send + Sync + 'static) -> (Publisher, EventQue
 }
 
 impl Publisher {
-    /// Hands `event` on. Gives false when it had to be let go.
+    /// Queues `event`; false if it was dropped.
     pub fn event(&self, event: Event) -> bool {
-        self.hand_on(QueuedEvent::Event(Box::new(event)))
+        self.push(QueuedEvent::Event(Box::new(event)))
     }
 
-    /// Hands changed conditions on. Gives false when they had to be let go.
+    /// Queues `conditions`; false if they were dropped.
     pub fn conditions(&self, conditions: Conditions) -> bool {
-        self.hand_on(QueuedEvent::Conditions(Box::new(conditions)))
+        self.push(QueuedEvent::Conditions(Box::new(conditions)))
     }
 
-    fn hand_on(&self, telling: QueuedEvent) -> bool {
-        let queue = if telling.is_about_a_pod() {
+    fn push(&self, queued: QueuedEvent) -> bool {
+        let queue = if queued.is_about_a_pod() {
             &self.pods
         } else {
             &self.nodes
         };
-        let taken = queue.try_send(telling).is_ok();
+        let taken = queue.try_send(queued).is_ok();
         if !taken {
             (self.lost.0)();
             if !self.was_full.swap(true, Ordering::Relaxed) {
@@ -220,7 +216,7 @@ impl Publisher {
     }
 }
 
-/// Writes what is queued until `stop`, and then what is still there, for a moment.
+/// Writes queued Events until `stop`, and then the remaining ones for up to [`SHUTDOWN_GRACE`].
 pub async fn run(client: kube::Client, instance: String, mut queue: EventQueue, stop: CancellationToken) {
     let mut writer = EventWriter {
         client,
@@ -234,53 +230,53 @@ pub async fn run(client: kube::Client, instance: String, mut queue: EventQueue, 
             sleep_until(pods_pause_until).await;
             queue.pods.recv().await
         };
-        // Order: a closing house goes over to its last words; an operator looks at a Node first.
-        let telling = tokio::select! {
+        // Priority: shutdown, Nodes, pods.
+        let queued = tokio::select! {
             biased;
             () = stop.cancelled() => break,
-            Some(telling) = queue.nodes.recv() => telling,
-            Some(telling) = of_pods => telling,
+            Some(queued) = queue.nodes.recv() => queued,
+            Some(queued) = of_pods => queued,
         };
-        let is_about_a_pod = telling.is_about_a_pod();
-        // Dropped at a stop in the middle: at most one is lost, and it may have been written.
+        let is_about_a_pod = queued.is_about_a_pod();
+        // At a stop, at most the current Event is lost.
         tokio::select! {
             biased;
-            () = writer.write(telling) => {}
+            () = writer.write(queued) => {}
             () = closing(&stop) => break,
         }
         if is_about_a_pod && queue.pods.len() <= POD_QUEUE / 2 {
             pods_pause_until = Instant::now() + POD_EVENT_PAUSE;
         }
     }
-    let ends = Instant::now() + LAST_WORDS;
+    let ends = Instant::now() + SHUTDOWN_GRACE;
     for mut waiting in [queue.nodes, queue.pods] {
         waiting.close();
-        while let Ok(Some(telling)) = timeout_at(ends, waiting.recv()).await {
-            if timeout_at(ends, writer.write(telling)).await.is_err() {
+        while let Ok(Some(queued)) = timeout_at(ends, waiting.recv()).await {
+            if timeout_at(ends, writer.write(queued)).await.is_err() {
                 return;
             }
         }
     }
 }
 
-/// Ends a moment after `stop`: a write that is under way gets the time that an answer takes.
+/// Ends some time after `stop`, so that a running write can finish.
 async fn closing(stop: &CancellationToken) {
     stop.cancelled().await;
-    tokio::time::sleep(LAST_WORDS / 2).await;
+    tokio::time::sleep(SHUTDOWN_GRACE / 2).await;
 }
 
 struct EventWriter {
     client: kube::Client,
-    /// Who tells, in `reportingInstance`.
+    /// The `reportingInstance`.
     instance: String,
-    /// How many in a row could not be written.
+    /// How many Events in a row could not be written.
     lost_in_a_row: u64,
     lost: DroppedEvents,
 }
 
 impl EventWriter {
-    async fn write(&mut self, telling: QueuedEvent) {
-        let written = match telling {
+    async fn write(&mut self, queued: QueuedEvent) {
+        let written = match queued {
             QueuedEvent::Event(event) => {
                 let namespace = event.regarding.namespace().to_owned();
                 let events: Api<api::Event> = Api::namespaced(self.client.clone(), &namespace);
@@ -309,7 +305,7 @@ impl EventWriter {
                 );
                 self.lost_in_a_row = 0;
             }
-            // Said once: as many would follow as happens, and the log tells what happens anyway.
+            // Logged once per outage.
             Err(refusal) => {
                 if self.lost_in_a_row == 0 {
                     warn!(
@@ -325,7 +321,7 @@ impl EventWriter {
 }
 
 impl Regarding {
-    /// Where its Events are kept: those of what lives in no namespace, in `default`.
+    /// The namespace of its Events: `default` for objects without a namespace.
     fn namespace(&self) -> &str {
         match self {
             Self::Node { .. } => "default",
@@ -357,7 +353,7 @@ impl Regarding {
 }
 
 impl Severity {
-    /// The word of the API.
+    /// Its name in the API.
     pub fn word(self) -> &'static str {
         match self {
             Self::Normal => "Normal",
@@ -369,8 +365,8 @@ impl Severity {
 impl Event {
     fn into_body(self, instance: &str) -> api::Event {
         let name = shortened(self.regarding.name(), NAME_BYTES_MAX, "");
-        // As client-go names them. The time has 16 digits until the year 2554, so names sort as things happened, which
-        // is the order in which `kubectl describe` shows Events that carry no time of the older API.
+        // The naming of client-go. The time has 16 digits until the year 2554, so that names sort by time, which is the order of
+        // `kubectl describe` for Events without the times of the older API.
         let name = format!(
             "{}.{:016x}",
             name.trim_end_matches(['.', '-']),
@@ -414,12 +410,12 @@ impl Conditions {
                 }),
             })
             .collect();
-        // With the UID, a namesake that was created meanwhile is refused.
+        // With the UID, the write is refused if the Node was recreated.
         json!({"metadata": {"uid": self.uid.as_str()}, "status": {"conditions": conditions}})
     }
 }
 
-/// `text`, or as much of it as fits into `bytes` together with `end`.
+/// `text`, cut to `bytes` including `end`.
 fn shortened(text: &str, bytes: usize, end: &str) -> String {
     if text.len() <= bytes {
         return text.to_owned();

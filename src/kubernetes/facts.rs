@@ -1,4 +1,4 @@
-//! Reads the facts that maintenance is about out of a Node object. Pure.
+//! Reads the facts of a Node object. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,16 +11,15 @@ use super::update::{NodeAnnotations, NodeFacts, ReadyCondition};
 use crate::ids::{BootId, NodeName, NodeUid, VmUuid};
 use crate::keys::{APPROVED, Keys, SKIP, STRATEGY};
 
-/// Which resources of a Node are GPUs: exact names, and prefixes as `nvidia.com/*`.
+/// Which resources of a Node are GPUs: exact names, and prefixes such as `nvidia.com/*`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuResources(Vec<Pattern>);
 
 /// One entry of [`GpuResources`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Pattern {
-    /// This resource.
     Exact(String),
-    /// Every resource whose name begins so; ends with a slash.
+    /// The first part of the name, with the slash.
     Prefix(String),
 }
 
@@ -30,12 +29,12 @@ enum Pattern {
     "{entry:?} is no GPU resource: a comma-separated list of resource names (nvidia.com/gpu) or prefixes (nvidia.com/*) is expected"
 )]
 pub struct GpuResourcesError {
-    /// The entry that is wrong.
+    /// The invalid entry.
     pub entry: String,
 }
 
 impl GpuResources {
-    /// Reads a comma-separated list. Spaces around the entries do not matter.
+    /// Reads a comma-separated list. Spaces around the entries are ignored.
     pub fn parse(list: &str) -> Result<Self, GpuResourcesError> {
         list.split(',')
             .map(|entry| Pattern::parse(entry.trim()))
@@ -92,8 +91,8 @@ impl Pattern {
 
 /// The facts of a Node.
 ///
-/// What is absent reads as the careful answer: not Ready, schedulable, no GPU, no UUID. A `resourceVersion` that is no
-/// number above 0 reads as 0, with which [`super::node::patch`] sends nothing.
+/// A missing field gets the safe value: not Ready, schedulable, no GPU, no UUID. A `resourceVersion` that is not a number above 0 is
+/// read as 0, which [`super::node::patch`] refuses.
 pub fn node_facts(node: &core::Node, keys: &Keys, gpu_resources: &GpuResources) -> NodeFacts {
     let metadata = &node.metadata;
     let spec = node.spec.as_ref();
@@ -122,11 +121,11 @@ pub fn node_facts(node: &core::Node, keys: &Keys, gpu_resources: &GpuResources) 
             .filter(|info| !info.boot_id.is_empty())
             .map(|info| BootId::new(info.boot_id.clone())),
         gpus: gpus(node, gpu_resources).into(),
-        marks: marks(node, keys),
+        annotations: annotations(node, keys),
     }
 }
 
-/// The manager that wrote `spec.unschedulable`; of several owners the one who wrote last.
+/// The field manager that wrote `spec.unschedulable` last.
 fn cordoned_by(node: &core::Node) -> Option<String> {
     node.metadata
         .managed_fields
@@ -165,7 +164,7 @@ fn gpus(node: &core::Node, gpu_resources: &GpuResources) -> BTreeMap<String, u64
         .collect()
 }
 
-/// A quantity of things that come in whole numbers. Kubernetes writes round ones with a suffix: 1000 is `1k`.
+/// A quantity that is a whole number. Kubernetes writes round numbers with a suffix: 1000 is `1k`.
 fn count(quantity: &str) -> Option<u64> {
     let (digits, factor) = match quantity.strip_suffix(['k', 'M', 'G']) {
         Some(digits) if quantity.ends_with('k') => (digits, 1_000),
@@ -176,7 +175,7 @@ fn count(quantity: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(factor)
 }
 
-fn marks(node: &core::Node, keys: &Keys) -> NodeAnnotations {
+fn annotations(node: &core::Node, keys: &Keys) -> NodeAnnotations {
     let annotation = |key: &str| {
         node.metadata
             .annotations

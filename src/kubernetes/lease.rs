@@ -1,7 +1,7 @@
-//! Leader election by a Lease of `coordination.k8s.io/v1`: reads and writes it, and opens the gate while it is held.
+//! Leader election by a Lease of `coordination.k8s.io/v1`: reads and writes it, and opens the fence while it is held.
 //!
-//! What to do is decided by [`election`], which does no I/O. Here are the calls: each under a deadline of ours, each
-//! write a replace with the `resourceVersion` that was read, so that of two bids the kube-apiserver accepts one.
+//! [`election`] decides and does no I/O. Every call here has a deadline. Every write replaces the `resourceVersion` that was read,
+//! so that the kube-apiserver accepts one of two concurrent bids.
 
 pub mod election;
 mod refused;
@@ -23,66 +23,66 @@ use self::election::{
     Bid, Election, ElectionStep, Leadership, LeadershipLost, ObservedLease, Timing, new_epoch, whole_seconds,
 };
 use super::answer::{self, ApiRefusal};
-use crate::fence::{BoottimeInstant, FenceTerm, WriteFence};
+use crate::fence::{BoottimeInstant, LeadershipWindow, WriteFence};
 use crate::keys::{FIELD_MANAGER, YIELDS};
 
 pub use refused::{LoginNote, RefusedLogin};
 
-/// The longest wait for the release of the Lease at an orderly end. Who cannot be told waits for it to run out.
+/// The longest wait for the release of the Lease at shutdown. A Lease that is not released expires.
 const RELEASE_DEADLINE: Duration = Duration::from_secs(1);
 
-/// Which Lease, and by which rules.
+/// The Lease and the rules of the election.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Its namespace.
+    /// The namespace of the Lease.
     pub namespace: String,
-    /// Its name.
+    /// The name of the Lease.
     pub name: String,
-    /// Our name in it. No other process may have it.
+    /// The `holderIdentity` of this replica. No other process may have it.
     pub identity: String,
     /// The durations.
     pub timing: Timing,
-    /// The wall clock: for people who read the Lease, and for the number of a leadership that follows none.
+    /// The wall clock, for the times in the Lease and for [`new_epoch`].
     pub clock: fn() -> Timestamp,
 }
 
-/// How the election stands, for whoever goes by it.
+/// The state of the election.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ElectionStatus {
-    /// Who leads, as far as is known; `None` for nobody.
+    /// The holder of the Lease, as far as known.
     pub leader: Option<String>,
-    /// Our own leadership, where we have one.
-    pub lead: Option<HeldLeadership>,
-    /// The login that vCenter refused, as the Lease has it.
+    /// The leadership of this replica.
+    pub leadership: Option<HeldLeadership>,
+    /// The login that vCenter refused, as noted on the Lease.
     pub refused: Option<RefusedLogin>,
 }
 
-/// What this replica tells the election.
+/// The input of this replica to the election.
 #[derive(Clone, Debug)]
 pub struct Abilities {
-    /// Whether it could do a leader's work at the moment, as far as it knows.
+    /// Whether this replica could work as the leader now.
     pub can_work: watch::Receiver<bool>,
-    /// What the Lease is to say of its logins.
+    /// What to note on the Lease about logins.
     pub login: watch::Receiver<LoginNote>,
 }
 
 /// A leadership that has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldLeadership {
-    /// Which; 0 without an election.
+    /// The `leaseTransitions` of the Lease; 0 without leader election.
     pub epoch: u64,
-    /// How long after its beginning no effect begins.
+    /// How long no effect begins after the takeover.
     pub quarantine: Duration,
-    /// This replica cannot do its work and lets another one lead: nothing begins.
+    /// This replica cannot work and lets another one lead: nothing begins.
     pub yields: bool,
 }
 
 impl ElectionStatus {
-    /// That of a process without an election.
+    /// The state of a process without leader election.
     pub fn alone() -> Self {
         Self {
             leader: None,
-            lead: Some(HeldLeadership {
+            leadership: Some(HeldLeadership {
                 epoch: 0,
                 quarantine: Duration::ZERO,
                 yields: false,
@@ -92,25 +92,25 @@ impl ElectionStatus {
     }
 }
 
-/// Why a call about the Lease brought nothing.
+/// Why a write of the Lease failed.
 #[derive(Debug)]
 enum LeaseError {
-    /// Somebody else wrote it first.
-    Overtaken,
-    /// What was said, or that nothing was.
-    Said(String),
+    /// Another replica wrote the Lease first.
+    Conflict,
+    Failed(String),
 }
 
-/// Takes part in the election until `stop`, or until a leadership was lost, after which nobody knows better than a
-/// process that begins anew. At `stop`, the Lease is released if nothing is under way under it.
+/// Takes part in the election until `stop`, or until a leadership is lost; the process has to exit then. At `stop`, the Lease is
+/// released if no permit is in use.
 ///
-/// A leader that could not do its work for 30 s lets a replica that can take the Lease, and begins nothing meanwhile.
+/// A leader that could not work for [`YIELD_AFTER`](election::YIELD_AFTER) lets another replica take the Lease, and begins nothing
+/// meanwhile.
 pub async fn run(
     client: kube::Client,
     settings: Settings,
-    gate: WriteFence,
+    fence: WriteFence,
     abilities: Abilities,
-    standing: watch::Sender<ElectionStatus>,
+    status: watch::Sender<ElectionStatus>,
     stop: CancellationToken,
 ) {
     let Settings {
@@ -129,86 +129,88 @@ pub async fn run(
         leases: Api::namespaced(client, namespace),
         election: Election::of(identity.clone(), *timing),
         settings: &settings,
-        gate: &gate,
+        fence: &fence,
         abilities,
         last: None,
         is_read: false,
         trouble: LeaseTrouble::default(),
     };
     loop {
-        // A bid that is under way at the stop is finished within its own deadline, or the release would not know what it
-        // releases.
-        if candidate.turn(&standing).await.is_break() {
+        // A bid is finished before the stop, because the release needs its result.
+        if candidate.reconcile(&status).await.is_break() {
             return;
         }
-        let pause = candidate.election.pause(gate.now());
+        let pause = candidate.election.pause(fence.now());
         tokio::select! {
             biased;
             () = stop.cancelled() => break,
-            () = candidate.has_news() => {}
+            () = candidate.abilities_changed() => {}
             () = tokio::time::sleep(pause) => {}
         }
     }
     candidate.release().await;
 }
 
-/// One replica and the Lease.
 struct Candidate<'a> {
     leases: Api<Lease>,
     settings: &'a Settings,
-    gate: &'a WriteFence,
+    fence: &'a WriteFence,
     abilities: Abilities,
     election: Election,
-    /// The Lease as it was last read or written. What is not ours in it, labels say, is written back as it was.
+    /// The Lease as it was last read or written. Foreign fields, such as labels, are written back unchanged.
     last: Option<Lease>,
-    /// Whether `last` is what stands there, as far as is known.
+    /// Whether `last` is current, as far as known.
     is_read: bool,
     trouble: LeaseTrouble,
 }
 
-/// Whether the Lease is out of reach, so that it is said once each time.
+/// Whether the Lease is unreachable, so that each outage is logged once.
 #[derive(Default)]
 struct LeaseTrouble(bool);
 
 impl Candidate<'_> {
-    /// Reads where that is needed, writes where it is time, and tells what came of it. Breaks when it is over.
-    async fn turn(&mut self, standing: &watch::Sender<ElectionStatus>) -> ControlFlow<()> {
-        // A leader writes on what it wrote last; everybody else looks first.
-        if !self.is_read || self.election.tenure().is_none() {
+    /// Reads the Lease if needed, writes it if due, and publishes the state. Breaks when the leadership is lost.
+    async fn reconcile(&mut self, status: &watch::Sender<ElectionStatus>) -> ControlFlow<()> {
+        // A leader writes on the version that it wrote last; a standby reads first.
+        if !self.is_read || self.election.leadership().is_none() {
             let name = &self.settings.name;
             match answer::within(self.deadline(), self.leases.get_opt(name)).await {
-                Ok(lease) => self.stands(lease, self.gate.now()),
-                Err(refusal) => self.trouble.say("read", &refusal.said(), self.election.tenure()),
+                Ok(lease) => self.observe(lease, self.fence.now()),
+                Err(refusal) => self
+                    .trouble
+                    .report("read", &refusal.said(), self.election.leadership()),
             }
         }
         let can_work = *self.abilities.can_work.borrow_and_update();
-        self.election.is_able(can_work, self.gate.now());
+        self.election.set_able(can_work, self.fence.now());
         match self.step() {
             ElectionStep::Wait => {}
             ElectionStep::StepDown(lost) => {
-                self.step_down(&lost, standing);
+                self.step_down(&lost, status);
                 return ControlFlow::Break(());
             }
             ElectionStep::Bid(bid) if self.is_read => self.bid(&bid).await,
             ElectionStep::Bid(_) => {}
         }
-        self.tell(standing);
+        self.publish(status);
         ControlFlow::Continue(())
     }
 
     fn step(&self) -> ElectionStep {
         let new_epoch = new_epoch((self.settings.clock)());
-        self.election.step(self.gate.now(), new_epoch)
+        self.election.step(self.fence.now(), new_epoch)
     }
 
     fn is_yielding(&self) -> bool {
-        self.election.tenure().is_some_and(|tenure| tenure.yields)
+        self.election
+            .leadership()
+            .is_some_and(|leadership| leadership.yields)
     }
 
-    /// Waits until a leader has something to write that its next renewal would write too late: a host may be waiting for one
-    /// that yields and may be able to work again, and another process may be about to log in.
-    async fn has_news(&mut self) {
-        let (leads, yields) = (self.election.tenure().is_some(), self.is_yielding());
+    /// Waits for a change that a leader has to write before its next renewal: that it can work again after it yielded, or the
+    /// result of a login, which other replicas need before they log in.
+    async fn abilities_changed(&mut self) {
+        let (leads, yields) = (self.election.leadership().is_some(), self.is_yielding());
         let Abilities { can_work, login } = &mut self.abilities;
         tokio::select! {
             biased;
@@ -218,7 +220,7 @@ impl Candidate<'_> {
         }
     }
 
-    fn stands(&mut self, lease: Option<Lease>, now: BoottimeInstant) {
+    fn observe(&mut self, lease: Option<Lease>, now: BoottimeInstant) {
         self.election.read(lease.as_ref().map(seen), now);
         self.last = lease;
         self.is_read = true;
@@ -226,32 +228,32 @@ impl Candidate<'_> {
     }
 
     async fn bid(&mut self, bid: &Bid) {
-        let led = self.election.tenure().is_some();
+        let led = self.election.leadership().is_some();
         let yielded = self.is_yielding();
-        self.election.sends(bid);
+        self.election.sending(bid);
         if bid.yields {
-            self.gate.pause();
+            self.fence.pause();
         }
-        let sent = self.gate.now();
+        let sent = self.fence.now();
         let lease = self.lease(bid, self.settings.identity.clone(), self.settings.timing.lease);
         match self.put(&lease, self.deadline()).await {
             Ok(lease) => {
                 self.election.won(bid, seen(&lease), sent);
                 self.last = Some(lease);
                 self.trouble.over();
-                self.opens(led, bid);
+                self.open_fence(led, bid);
                 if led && yielded && !bid.yields {
                     info!("this replica can do its work again and goes on as the leader");
                 }
             }
-            Err(LeaseError::Overtaken) => {
+            Err(LeaseError::Conflict) => {
                 debug!("another replica wrote the Lease first");
                 self.is_read = false;
             }
-            Err(LeaseError::Said(said)) => {
-                // It may have been carried out all the same.
+            Err(LeaseError::Failed(said)) => {
+                // The write may have been accepted nevertheless.
                 self.is_read = false;
-                self.trouble.say("write", &said, self.election.tenure());
+                self.trouble.report("write", &said, self.election.leadership());
             }
         }
         if bid.yields && !yielded {
@@ -263,30 +265,30 @@ impl Candidate<'_> {
         }
     }
 
-    fn opens(&self, led: bool, bid: &Bid) {
-        let Some(tenure) = self.election.tenure() else {
+    fn open_fence(&self, led: bool, bid: &Bid) {
+        let Some(leadership) = self.election.leadership() else {
             return;
         };
-        self.gate.open(FenceTerm {
-            epoch: tenure.epoch,
-            until: tenure.until,
+        self.fence.open(LeadershipWindow {
+            epoch: leadership.epoch,
+            until: leadership.until,
             margin: self.settings.timing.margin(),
-            effects_from: tenure.effects_from,
-            yields: tenure.yields,
+            effects_from: leadership.effects_from,
+            yields: leadership.yields,
         });
         if !led {
             info!(
-                epoch = tenure.epoch,
-                "this replica leads; the first effect comes {:?} from here at the earliest", bid.quarantine
+                epoch = leadership.epoch,
+                "this replica leads; the first effect begins in {:?} at the earliest", bid.quarantine
             );
         }
     }
 
-    fn step_down(&self, lost: &LeadershipLost, standing: &watch::Sender<ElectionStatus>) {
-        self.gate.close();
-        standing.send_replace(ElectionStatus {
+    fn step_down(&self, lost: &LeadershipLost, status: &watch::Sender<ElectionStatus>) {
+        self.fence.close();
+        status.send_replace(ElectionStatus {
             leader: self.election.holder().map(str::to_owned),
-            lead: None,
+            leadership: None,
             refused: None,
         });
         let why = match lost {
@@ -299,46 +301,48 @@ impl Candidate<'_> {
             LeadershipLost::Deleted => "somebody has deleted the Lease".to_owned(),
         };
         error!(
-            "{why}: this replica leads no longer and ends, so that nothing of its leadership is left; it begins anew as a \
+            "{why}: this replica lost its leadership and exits, so that nothing of its leadership is left; it restarts as a \
              standby"
         );
     }
 
-    fn tell(&self, standing: &watch::Sender<ElectionStatus>) {
+    fn publish(&self, status: &watch::Sender<ElectionStatus>) {
         let leader = self.election.holder().map(str::to_owned);
         let refused = self.last.as_ref().and_then(RefusedLogin::read);
-        standing.send_if_modified(|standing| {
-            if leader != standing.leader {
+        status.send_if_modified(|status| {
+            if leader != status.leader {
                 match &leader {
                     Some(leader) if *leader != self.settings.identity => info!("{leader} leads"),
                     Some(_) => {}
                     None => info!("nobody leads"),
                 }
             }
-            let lead = self.election.tenure().map(|tenure| HeldLeadership {
-                epoch: tenure.epoch,
-                quarantine: match standing.lead {
-                    Some(lead) => lead.quarantine,
-                    None => tenure.effects_from.saturating_sub(self.gate.now().since_boot),
+            let leadership = self.election.leadership().map(|leadership| HeldLeadership {
+                epoch: leadership.epoch,
+                quarantine: match status.leadership {
+                    Some(leadership) => leadership.quarantine,
+                    None => leadership
+                        .effects_from
+                        .saturating_sub(self.fence.now().since_boot),
                 },
-                yields: tenure.yields,
+                yields: leadership.yields,
             });
             let next = ElectionStatus {
                 leader,
-                lead,
+                leadership,
                 refused,
             };
-            let changed = *standing != next;
-            *standing = next;
+            let changed = *status != next;
+            *status = next;
             changed
         });
     }
 
-    /// How long one call may take: a leader's not past the end of its term, at which it has to end.
+    /// The deadline of one call: for a leader at most until its leadership ends.
     fn deadline(&self) -> Duration {
         let longest = self.settings.timing.call_deadline();
-        self.election.tenure().map_or(longest, |tenure| {
-            let left = tenure.until.saturating_sub(self.gate.now().since_boot);
+        self.election.leadership().map_or(longest, |leadership| {
+            let left = leadership.until.saturating_sub(self.fence.now().since_boot);
             longest.min(left)
         })
     }
@@ -355,13 +359,13 @@ impl Candidate<'_> {
             answer::within(deadline, self.leases.create(&params, lease)).await
         };
         written.map_err(|refusal| match &refusal {
-            // 409 is both a conflict and "already exists"; 404 is a replace of what was deleted meanwhile.
-            ApiRefusal::Status(status) if matches!(status.code, 404 | 409) => LeaseError::Overtaken,
-            ApiRefusal::Status(_) | ApiRefusal::Unreachable(_) => LeaseError::Said(refusal.said()),
+            // 409 is a conflict or "already exists"; 404 means that the Lease was deleted meanwhile.
+            ApiRefusal::Status(status) if matches!(status.code, 404 | 409) => LeaseError::Conflict,
+            ApiRefusal::Status(_) | ApiRefusal::Unreachable(_) => LeaseError::Failed(refusal.said()),
         })
     }
 
-    /// The Lease as it shall be.
+    /// The Lease that `bid` writes.
     fn lease(&self, bid: &Bid, holder: String, lasts: Duration) -> Lease {
         let now = MicroTime((self.settings.clock)());
         let base = self.last.clone().filter(|_| bid.version.is_some());
@@ -374,7 +378,7 @@ impl Candidate<'_> {
             spec: None,
         });
         let spec = base.spec.unwrap_or_default();
-        let acquired = match self.election.tenure() {
+        let acquired = match self.election.leadership() {
             Some(_) => spec.acquire_time.clone(),
             None => Some(now.clone()),
         };
@@ -400,18 +404,20 @@ impl Candidate<'_> {
         }
     }
 
-    /// Gives the Lease back, so that the next leader need not wait: only where nothing that passed the gate is under
-    /// way, because the next leader acts at once.
+    /// Releases the Lease, so that the next leader need not wait. Only if no permit is in use, because the next leader acts at
+    /// once.
     async fn release(&mut self) {
-        if self.election.tenure().is_none() {
+        if self.election.leadership().is_none() {
             return;
         }
-        self.gate.close();
-        if tokio::time::timeout(Duration::ZERO, self.gate.idle())
+        self.fence.close();
+        if tokio::time::timeout(Duration::ZERO, self.fence.idle())
             .await
             .is_err()
         {
-            warn!("the Lease is not released, because something is still under way; it runs out by itself");
+            warn!(
+                "the Lease is not released, because an effect or a write is still running; it expires by itself"
+            );
             return;
         }
         let ElectionStep::Bid(bid) = self.step() else {
@@ -421,41 +427,40 @@ impl Candidate<'_> {
         let released = self.lease(&bid, String::new(), election::RELEASED);
         match self.put(&released, RELEASE_DEADLINE).await {
             Ok(_) => info!("released the Lease"),
-            Err(LeaseError::Overtaken) => debug!("the Lease was written by somebody else meanwhile"),
-            Err(LeaseError::Said(said)) => {
-                warn!("the Lease could not be released and runs out by itself: {said}");
+            Err(LeaseError::Conflict) => debug!("another replica wrote the Lease meanwhile"),
+            Err(LeaseError::Failed(said)) => {
+                warn!("the Lease could not be released and expires by itself: {said}");
             }
         }
     }
 }
 
 impl LeaseTrouble {
-    fn say(&mut self, verb: &str, said: &str, tenure: Option<Leadership>) {
+    fn report(&mut self, verb: &str, said: &str, leadership: Option<Leadership>) {
         if std::mem::replace(&mut self.0, true) {
             return;
         }
-        let next = match tenure {
+        let next = match leadership {
             Some(_) => "it is tried again until the leadership ends",
-            None => "this replica cannot lead until it can; it may need get, create and update on leases",
+            None => "this replica cannot lead until that works; it may need get, create and update on leases",
         };
         warn!("cannot {verb} the Lease: {said}; {next}");
     }
 
     fn over(&mut self) {
         if std::mem::take(&mut self.0) {
-            info!("the Lease is within reach again");
+            info!("the Lease is reachable again");
         }
     }
 }
 
-/// The annotations of a Lease as they shall be: ours say whether its holder yields, and which login was refused; the others
-/// stay.
+/// The annotations of the Lease, with ours updated: whether its holder yields, and which login was refused.
 fn annotations(
-    standing: Option<BTreeMap<String, String>>,
+    status: Option<BTreeMap<String, String>>,
     yields: bool,
     login: &LoginNote,
 ) -> Option<BTreeMap<String, String>> {
-    let mut annotations = standing.unwrap_or_default();
+    let mut annotations = status.unwrap_or_default();
     if yields {
         annotations.insert(YIELDS.to_owned(), "true".to_owned());
     } else {
@@ -465,7 +470,7 @@ fn annotations(
     (!annotations.is_empty()).then_some(annotations)
 }
 
-/// What a Lease says, without trusting any of it.
+/// Reads a Lease. Its content is not trusted.
 fn seen(lease: &Lease) -> ObservedLease {
     let spec = lease.spec.as_ref();
     let number = |number: Option<i32>| number.and_then(|it| u64::try_from(it).ok()).unwrap_or_default();

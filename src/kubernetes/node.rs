@@ -1,4 +1,4 @@
-//! Writes one transition to a Node: our annotations and the cordon in one PATCH that an older view cannot win.
+//! Writes a transition to a Node: our annotations and the cordon in one PATCH with `resourceVersion`.
 
 use std::time::Duration;
 
@@ -19,20 +19,20 @@ use crate::keys::{APPROVED, FIELD_MANAGER, Keys};
 /// One transition of one Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodePatch {
-    /// Which of the Nodes of that name.
+    /// The UID of the Node.
     pub uid: NodeUid,
-    /// The view on which the transition was decided; a Node that has changed since is not written.
+    /// The version on which the transition was decided; a Node that has changed since is not written.
     pub resource_version: u64,
-    /// All our annotations as they shall be: one that is `None` is removed, but for `fulfilled`, which is kept then. A
-    /// person's are not touched, whatever stands here.
-    pub marks: NodeAnnotations,
-    /// The episode ends with it: a person's approval was for this one, and is taken away.
+    /// The new values of our annotations. `None` removes one, except for `fulfilled`, which then stays. The annotations that people
+    /// set are not written.
+    pub annotations: NodeAnnotations,
+    /// The episode ends, so that its approval is removed.
     pub is_end: bool,
-    /// The cordon as it shall be; `None` leaves it as it is.
+    /// The new `spec.unschedulable`; `None` leaves it as it is.
     pub unschedulable: Option<bool>,
 }
 
-/// Why a Node was not written, and what follows from that.
+/// Why a Node was not written, and what happens next.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PatchError {
     /// The Node has changed since it was read.
@@ -75,8 +75,8 @@ pub enum PatchError {
         /// The words of the webhook, the policy or the validation.
         said: String,
     },
-    /// The view on which the transition was decided has no version. A PATCH with the version "0" would be carried out
-    /// whatever has changed since (`doUnconditionalUpdate` in the kube-apiserver's `registry/store.go`).
+    /// The Node was read without a version. A PATCH with the version "0" is not checked against later changes
+    /// (`doUnconditionalUpdate` in the kube-apiserver's `registry/store.go`).
     #[error(
         "node {node} was not written, because the resourceVersion it was read with is no number above 0 and a write could undo a change of somebody else; the step is tried again on the next view of the node"
     )]
@@ -84,7 +84,7 @@ pub enum PatchError {
         /// The Node.
         node: NodeName,
     },
-    /// No usable answer. The PATCH may have been carried out all the same.
+    /// No usable reply. The PATCH may have been carried out nevertheless.
     #[error(
         "whether node {node} was written is unknown: {said}; it is read again before anything else is done to it"
     )]
@@ -125,9 +125,9 @@ pub enum NodeGetError {
     },
 }
 
-/// Writes the transition and gives the Node as it is after it.
+/// Writes the transition and returns the resulting Node.
 ///
-/// It may be repeated: a PATCH that was carried out though its answer was lost is refused the second time, as a
+/// It may be repeated: if the first PATCH was carried out and its reply was lost, the second one is refused with
 /// [`PatchError::Conflict`].
 pub async fn patch(
     _permit: &Permit,
@@ -153,7 +153,7 @@ pub async fn patch(
     }
 }
 
-/// Reads the Node by a consistent read, past every cache.
+/// Reads the Node with a consistent read, without caches.
 pub async fn get(
     client: &kube::Client,
     keys: &Keys,
@@ -183,7 +183,7 @@ impl NodePatch {
             skip: _,
             approved: _,
             strategy: _,
-        } = &self.marks;
+        } = &self.annotations;
         let mut annotations: Map<String, Value> = [
             (&keys.state, state),
             (&keys.host, host),
@@ -247,7 +247,7 @@ impl NodeGetError {
     }
 }
 
-/// Whether the write failed on `metadata.uid`, which is immutable: the Node of that name is another one.
+/// Whether the write failed because of `metadata.uid`, which is immutable: the Node of that name is another one.
 fn is_about_uid(status: &Status) -> bool {
     status
         .details
@@ -256,8 +256,8 @@ fn is_about_uid(status: &Status) -> bool {
         .any(|cause| cause.field == "metadata.uid")
 }
 
-/// Whether a 403 came from admission rather than from RBAC. Only the words differ; both kinds carry them on, so that a
-/// wording we do not know costs a less fitting advice and nothing else.
+/// Whether a 403 came from admission and not from RBAC. Only the message differs. An unknown message only leads to less precise
+/// advice.
 fn is_admission(status: &Status) -> bool {
     [
         "admission webhook",

@@ -1,11 +1,11 @@
-//! Which pods stand in the way of a shutdown, and which of them have to be asked to leave. Pure.
+//! Which pods block a shutdown, and which of them have to be evicted. Pure.
 //!
-//! The chain is `kubectl drain --ignore-daemonsets --delete-emptydir-data --force`, with two differences. A finished pod
-//! does not stand in the way: nothing of it runs, and its log and exit code are worth keeping. And a DaemonSet's pod is
-//! let be without asking whether its DaemonSet still exists: if it does not, the garbage collector removes the pod.
+//! The rules are those of `kubectl drain --ignore-daemonsets --delete-emptydir-data --force`, with two differences. A finished pod
+//! does not block: it does not run, and its log and exit code are kept. A pod of a DaemonSet is skipped even if its DaemonSet was
+//! deleted, because the garbage collector removes such a pod.
 //!
-//! Pods with an `emptyDir` and pods that nobody manages are evicted: the shutdown that follows would take them anyway,
-//! and an eviction at least tells them to finish. Pods that are bound but do not run yet are evicted too.
+//! Pods with an `emptyDir` and pods without a controller are evicted: the shutdown would end them anyway, and the eviction gives
+//! them time to terminate. Pods that are bound but do not run yet are evicted too.
 
 use std::fmt;
 
@@ -14,51 +14,49 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::ids::NodeName;
 
-/// The kubelet puts this annotation on the API's image of a static pod.
+/// The kubelet's annotation on the mirror pod of a static pod.
 const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
-/// What is to be done about one pod.
+/// What a drain does with a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodVerdict {
-    /// It stands in the way and has to be evicted.
+    /// It blocks and has to be evicted.
     Evict,
-    /// It stands in the way, and is leaving already.
+    /// It blocks and is terminating.
     Wait {
-        /// When it was told to leave, as far as the object tells.
+        /// When its deletion was requested, as far as known.
         since: Option<Timestamp>,
     },
-    /// It does not stand in the way.
+    /// It does not block.
     Skip(SkipReason),
 }
 
-/// Why a pod does not stand in the way.
+/// Why a pod does not block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SkipReason {
     /// It is bound to another Node, or to none.
     OtherNode,
-    /// It has succeeded or failed: none of its containers runs or will run again.
+    /// It has succeeded or failed.
     Finished,
-    /// The kubelet runs it from a file; what the API shows is an image of it that cannot be evicted.
+    /// The kubelet runs it from a file; its mirror pod cannot be evicted.
     Mirror,
-    /// A DaemonSet would put it back at once, cordon or not.
+    /// Its DaemonSet would recreate it at once, in spite of the cordon.
     DaemonSet,
 }
 
-/// The links of the chain in their order: the first that has an answer decides, and who passes all is evicted.
-const CHAIN: [fn(&Pod, &NodeName) -> Option<PodVerdict>; 5] =
+/// The rules in their order: the first that applies decides; otherwise the pod is evicted.
+const RULES: [fn(&Pod, &NodeName) -> Option<PodVerdict>; 5] =
     [other_node, finished, mirror, daemon_set, leaving];
 
-/// What is to be done about `pod` so that `node` can be shut down.
+/// What a drain of `node` does with `pod`.
 pub fn verdict(pod: &Pod, node: &NodeName) -> PodVerdict {
-    CHAIN
-        .iter()
-        .find_map(|link| link(pod, node))
-        .unwrap_or(PodVerdict::Evict)
+    let first = RULES.iter().find_map(|rule| rule(pod, node));
+    first.unwrap_or(PodVerdict::Evict)
 }
 
 impl PodVerdict {
-    /// Whether the pod stands in the way.
-    pub fn stands_in_the_way(self) -> bool {
+    /// Whether the pod blocks the shutdown.
+    pub fn blocks_drain(self) -> bool {
         match self {
             Self::Evict | Self::Wait { .. } => true,
             Self::Skip(_) => false,
@@ -77,7 +75,7 @@ impl fmt::Display for SkipReason {
     }
 }
 
-/// The LIST asks for one Node's pods only; this holds even if a proxy or a cache drops the selector.
+/// A second check: the list already selects the pods of one Node.
 fn other_node(pod: &Pod, node: &NodeName) -> Option<PodVerdict> {
     let bound_to = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
     (bound_to != Some(node.as_str())).then_some(PodVerdict::Skip(SkipReason::OtherNode))
@@ -96,8 +94,7 @@ fn mirror(pod: &Pod, _: &NodeName) -> Option<PodVerdict> {
         .then_some(PodVerdict::Skip(SkipReason::Mirror))
 }
 
-/// The controlling owner's kind decides, whatever its API version: `extensions/v1beta1` DaemonSets once had pods that
-/// outlived the version.
+/// The kind of the controlling owner decides, in every API version.
 fn daemon_set(pod: &Pod, _: &NodeName) -> Option<PodVerdict> {
     pod.metadata
         .owner_references
@@ -112,7 +109,7 @@ fn daemon_set(pod: &Pod, _: &NodeName) -> Option<PodVerdict> {
         .then_some(PodVerdict::Skip(SkipReason::DaemonSet))
 }
 
-/// `deletionTimestamp` is when the grace ends; the pod was told to leave one grace earlier.
+/// `deletionTimestamp` is the end of the grace period; the deletion was requested one grace period earlier.
 fn leaving(pod: &Pod, _: &NodeName) -> Option<PodVerdict> {
     let ends = pod.metadata.deletion_timestamp.as_ref()?.0;
     let grace = SignedDuration::from_secs(pod.metadata.deletion_grace_period_seconds.unwrap_or(0));

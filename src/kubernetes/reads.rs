@@ -1,4 +1,4 @@
-//! Single looks at Kubernetes, for people who ask: what is there at this moment, read whole, without a watch.
+//! Single reads from Kubernetes for the subcommands, without a watch.
 
 use std::time::Duration;
 
@@ -13,19 +13,19 @@ use thiserror::Error;
 use super::answer::{self, ApiRefusal};
 use crate::keys::{APPROVED, CLI_MANAGER};
 
-/// For one page or object. The kube-apiserver answers within milliseconds or is in trouble; a person waits at a prompt.
+/// The deadline for one page or object.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(15);
 
-/// kubectl's own page.
+/// The page size of kubectl.
 const PAGE: u32 = 500;
 
-/// The most pages of one list: half a million objects, more than a kube-apiserver is built for.
+/// The maximum number of pages of one list: half a million objects.
 const PAGES_MAX: usize = 1_000;
 
-/// Why a look has no result.
+/// Why a read has no result.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum LookError {
-    /// It is not there, or its kind is not.
+pub enum ReadError {
+    /// The object or its kind does not exist.
     #[error("{what}: not there: {said}")]
     Absent {
         /// What was looked for.
@@ -43,7 +43,7 @@ pub enum LookError {
     },
 }
 
-impl LookError {
+impl ReadError {
     pub(crate) fn new(what: &str, refusal: &ApiRefusal) -> Self {
         let (what, said) = (what.to_owned(), refusal.said());
         match refusal {
@@ -52,7 +52,7 @@ impl LookError {
         }
     }
 
-    /// Whether it, or its kind, is not there.
+    /// Whether the object or its kind does not exist.
     pub fn is_absent(&self) -> bool {
         match self {
             Self::Absent { .. } => true,
@@ -65,9 +65,9 @@ impl LookError {
 ///
 /// # Errors
 /// When it does not answer.
-pub async fn version(client: &kube::Client) -> Result<String, LookError> {
+pub async fn version(client: &kube::Client) -> Result<String, ReadError> {
     let answer = answer::within(DEADLINE, client.apiserver_version()).await;
-    let info = answer.map_err(|refusal| LookError::new("the version of the kube-apiserver", &refusal))?;
+    let info = answer.map_err(|refusal| ReadError::new("the version of the kube-apiserver", &refusal))?;
     Ok(info.git_version)
 }
 
@@ -75,7 +75,7 @@ pub async fn version(client: &kube::Client) -> Result<String, LookError> {
 ///
 /// # Errors
 /// When they cannot be listed.
-pub async fn nodes(client: &kube::Client, selector: &str) -> Result<Vec<Node>, LookError> {
+pub async fn nodes(client: &kube::Client, selector: &str) -> Result<Vec<Node>, ReadError> {
     list(
         Api::all(client.clone()),
         ListParams::default().labels(selector),
@@ -87,19 +87,19 @@ pub async fn nodes(client: &kube::Client, selector: &str) -> Result<Vec<Node>, L
 /// One Node.
 ///
 /// # Errors
-/// When it is not there, or cannot be read.
-pub async fn node(client: &kube::Client, name: &str) -> Result<Node, LookError> {
+/// When it does not exist, or cannot be read.
+pub async fn node(client: &kube::Client, name: &str) -> Result<Node, ReadError> {
     let nodes: Api<Node> = Api::all(client.clone());
     answer::within(DEADLINE, nodes.get(name))
         .await
-        .map_err(|refusal| LookError::new(&format!("node/{name}"), &refusal))
+        .map_err(|refusal| ReadError::new(&format!("node/{name}"), &refusal))
 }
 
 /// All PodDisruptionBudgets.
 ///
 /// # Errors
 /// When they cannot be listed.
-pub async fn budgets(client: &kube::Client) -> Result<Vec<PodDisruptionBudget>, LookError> {
+pub async fn budgets(client: &kube::Client) -> Result<Vec<PodDisruptionBudget>, ReadError> {
     list(
         Api::all(client.clone()),
         ListParams::default(),
@@ -111,8 +111,8 @@ pub async fn budgets(client: &kube::Client) -> Result<Vec<PodDisruptionBudget>, 
 /// Approves the next drain of a node.
 ///
 /// # Errors
-/// When the Node is not there, or the kube-apiserver does not take it.
-pub async fn approve(client: &kube::Client, node: &str) -> Result<(), LookError> {
+/// When the Node does not exist, or the kube-apiserver refuses the write.
+pub async fn approve(client: &kube::Client, node: &str) -> Result<(), ReadError> {
     let nodes: Api<Node> = Api::all(client.clone());
     let params = PatchParams {
         field_manager: Some(CLI_MANAGER.to_owned()),
@@ -122,10 +122,10 @@ pub async fn approve(client: &kube::Client, node: &str) -> Result<(), LookError>
     answer::within(DEADLINE, nodes.patch(node, &params, &patch))
         .await
         .map(|_| ())
-        .map_err(|refusal| LookError::new(&format!("node/{node}"), &refusal))
+        .map_err(|refusal| ReadError::new(&format!("node/{node}"), &refusal))
 }
 
-pub(crate) async fn list<K>(api: Api<K>, params: ListParams, what: &str) -> Result<Vec<K>, LookError>
+pub(crate) async fn list<K>(api: Api<K>, params: ListParams, what: &str) -> Result<Vec<K>, ReadError>
 where
     K: Clone + DeserializeOwned + std::fmt::Debug,
 {
@@ -134,14 +134,14 @@ where
     for _ in 0..PAGES_MAX {
         let page = answer::within(DEADLINE, api.list(&params))
             .await
-            .map_err(|refusal| LookError::new(what, &refusal))?;
+            .map_err(|refusal| ReadError::new(what, &refusal))?;
         all.extend(page.items);
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params.continue_token = Some(token),
             None => return Ok(all),
         }
     }
-    Err(LookError::Refused {
+    Err(ReadError::Refused {
         what: what.to_owned(),
         said: format!("the list has more than {PAGES_MAX} pages"),
     })

@@ -1,4 +1,4 @@
-//! The rights that Haulout needs in Kubernetes, and whether it has them, as the kube-apiserver itself tells.
+//! The rights that Haulout needs in Kubernetes, checked with `SelfSubjectAccessReview`.
 
 use std::time::Duration;
 
@@ -9,9 +9,8 @@ use kube::Api;
 use kube::api::PostParams;
 
 use super::answer;
-use super::reads::LookError;
+use super::reads::ReadError;
 
-/// For one review. The kube-apiserver answers within milliseconds or is in trouble.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// A right on one resource.
@@ -25,11 +24,11 @@ pub struct Right {
     pub verbs: &'static [&'static str],
     /// What it is needed for.
     pub why: &'static str,
-    /// Nothing is drained without it; otherwise something that people see is missing.
+    /// No node can be drained without it.
     pub is_vital: bool,
 }
 
-/// What the ClusterRole in the README gives.
+/// The rights of the ClusterRole of the chart.
 pub const NEEDED: &[Right] = &[
     Right {
         group: "",
@@ -56,7 +55,7 @@ pub const NEEDED: &[Right] = &[
         group: "policy",
         resource: "poddisruptionbudgets",
         verbs: &["list", "watch"],
-        why: "going on with a drain in the moment in which the budget that holds it allows",
+        why: "continuing a drain as soon as the budget that blocks it allows",
         is_vital: false,
     },
     Right {
@@ -84,12 +83,12 @@ pub const NEEDED: &[Right] = &[
         group: "haulout.dev",
         resource: "nodemaintenances/status",
         verbs: &["patch"],
-        why: "telling how a request stands",
+        why: "showing the state of a request",
         is_vital: false,
     },
 ];
 
-/// What the Role in the README gives where replicas take turns, in the namespace of the Lease.
+/// The right of the Role in the namespace of the Lease, for leader election.
 pub const LEASES: Right = Right {
     group: "coordination.k8s.io",
     resource: "leases",
@@ -98,16 +97,15 @@ pub const LEASES: Right = Right {
     is_vital: true,
 };
 
-/// The verbs of `right` that whoever `client` speaks for does not have, in `namespace` or for the whole cluster
-/// (`SelfSubjectAccessReview`).
+/// The verbs of `right` that the user of `client` lacks, in `namespace` or in the whole cluster.
 ///
 /// # Errors
-/// When the kube-apiserver does not say.
+/// When the kube-apiserver does not answer.
 pub async fn lacking(
     client: &kube::Client,
     right: &Right,
     namespace: Option<&str>,
-) -> Result<Vec<&'static str>, LookError> {
+) -> Result<Vec<&'static str>, ReadError> {
     let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
     let (resource, subresource) = match right.resource.split_once('/') {
         Some((resource, subresource)) => (resource, Some(subresource.to_owned())),
@@ -131,7 +129,7 @@ pub async fn lacking(
         };
         let params = PostParams::default();
         let answer = answer::within(DEADLINE, reviews.create(&params, &review)).await;
-        let answer = answer.map_err(|refusal| LookError::new("the rights", &refusal))?;
+        let answer = answer.map_err(|refusal| ReadError::new("the rights", &refusal))?;
         if !answer.status.is_some_and(|status| status.allowed) {
             lacking.push(*verb);
         }

@@ -1,5 +1,5 @@
-//! Watches Nodes by label or by name, the pods of Nodes that are being drained, and the budgets that hold them, and tells
-//! of them as [`Update`]s.
+//! Watches Nodes by label or by name, the pods of draining Nodes and the budgets that block them, and sends
+//! [`KubernetesUpdate`]s.
 
 pub mod budgets;
 pub mod followed;
@@ -27,8 +27,7 @@ use super::update::KubernetesUpdate;
 use crate::ids::{NodeName, NodeUid};
 use crate::keys::Keys;
 
-/// How much earlier than the client's own deadline the kube-apiserver shall end a silent watch. It ends them up to a few
-/// seconds late.
+/// How much earlier than the client's read deadline the kube-apiserver has to end a silent watch. It may be a few seconds late.
 const READ_MARGIN: Duration = Duration::from_secs(15);
 
 /// Which Nodes are watched, and what is read of them.
@@ -45,30 +44,29 @@ pub struct Selection {
 /// The periods of the watches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The wait after the first failure; it doubles from there.
+    /// The wait after the first failure, which doubles with each further one.
     pub backoff_min: Duration,
     /// The longest wait.
     pub backoff_max: Duration,
-    /// When the kube-apiserver shall end a watch. A connection that died in silence is noticed five seconds later.
+    /// After this time the kube-apiserver ends a watch. A dead connection is noticed five seconds later.
     pub watch_timeout: Duration,
-    /// For how long nothing must change before departures are told, while other pods still have to be evicted.
+    /// How long no pod must change before deletions are reported, while other pods still have to be evicted.
     pub gather: Duration,
-    /// The longest that they are held back while something changes all the time.
+    /// The longest delay of such a report.
     pub gather_max: Duration,
 }
 
 /// How a watch came to its end.
 enum WatchEnded {
-    /// We were asked to stop, or nobody listens.
+    /// By the stop token, or because the receiver is gone.
     Stopped,
-    /// It broke.
     Broke(String),
 }
 
-/// Tells of all Nodes that `selection` matches until `stop`.
+/// Sends updates of all Nodes that `selection` matches until `stop`.
 ///
-/// After each break the Nodes are listed anew between `Reset` and `Settled`, because a deletion that was missed shows
-/// only as an absence from such a list.
+/// After each break the Nodes are listed again between `Reset` and `Settled`, because a missed deletion shows only as an
+/// absence from such a list.
 pub async fn run(
     client: kube::Client,
     selection: Selection,
@@ -95,10 +93,10 @@ impl Default for Settings {
         Self {
             backoff_min: Duration::from_secs(1),
             backoff_max: Duration::from_secs(30),
-            // One more request a minute for each watch, and a dead connection is noticed within 65 s.
+            // One request per minute and watch; a dead connection is noticed within 65 s.
             watch_timeout: Duration::from_secs(60),
             gather: Duration::from_secs(1),
-            // As long as a refused eviction waits for its next try: such pods are asked for again anyway.
+            // As long as the default retry of a refused eviction.
             gather_max: Duration::from_secs(5),
         }
     }
@@ -106,16 +104,15 @@ impl Default for Settings {
 
 impl Settings {
     pub(crate) fn watcher(&self) -> watcher::Config {
-        // Zero would switch kube's idle timeout off, and a watch that is silent for longer than the client reads would
-        // be taken for dead.
+        // Zero would disable kube's idle timeout, and a watch that is silent for longer than the read deadline would be taken
+        // for dead.
         let longest = client::READ_DEADLINE.saturating_sub(READ_MARGIN);
         let timeout = self.watch_timeout.clamp(Duration::from_secs(1), longest);
         watcher::Config::default().timeout(u32::try_from(timeout.as_secs()).unwrap_or(1))
     }
 }
 
-/// Tells of Nodes until the watch breaks or stops. The `Reset` is held back until the list answers, so that an outage
-/// voids nothing before there is something better.
+/// Sends updates until the watch breaks or stops. `Reset` is sent only when the list is answered, so that an outage voids no facts.
 async fn follow_nodes(
     mut events: Pin<&mut impl Stream<Item = watcher::Result<Event<core::Node>>>>,
     selection: &Selection,
@@ -158,10 +155,10 @@ async fn follow_nodes(
     }
 }
 
-/// The waits between tries: doubling, with jitter, so that the watches of many Nodes do not come back in step.
+/// The waits between attempts: doubling, with jitter.
 ///
-/// They start anew only after a watch has stood for as long as the longest wait. One that breaks at once each time, as
-/// where `list` is allowed and `watch` is not, would otherwise list for ever at the pace of the shortest.
+/// They start again only after a watch has lasted for the longest wait. Otherwise a watch that always breaks at once, as where
+/// `list` is allowed and `watch` is not, would list at the rate of the shortest wait.
 pub(crate) struct Backoff {
     builder: backon::ExponentialBuilder,
     waits: backon::ExponentialBackoff,
@@ -184,22 +181,22 @@ impl Backoff {
         }
     }
 
-    /// The watch stands.
+    /// The watch is synced.
     pub(crate) fn settled(&mut self) {
         self.settled = Some(Instant::now());
     }
 
-    /// The watch is broken: how long to wait.
+    /// How long to wait after the watch broke.
     pub(crate) fn next(&mut self) -> Duration {
-        let stood = self.settled.take().map(|since| since.elapsed());
-        if stood.is_some_and(|stood| stood >= self.max) {
+        let lasted = self.settled.take().map(|since| since.elapsed());
+        if lasted.is_some_and(|lasted| lasted >= self.max) {
             self.waits = self.builder.build();
         }
         self.waits.next().unwrap_or(self.max).min(self.max)
     }
 }
 
-/// Hands `update` over; `false` if we were asked to stop or nobody listens.
+/// Sends `update`; `false` at `stop`, or if the receiver is gone.
 pub(crate) async fn tell(
     out: &mpsc::Sender<KubernetesUpdate>,
     stop: &CancellationToken,
@@ -212,7 +209,7 @@ pub(crate) async fn tell(
     }
 }
 
-/// Waits; `false` if we were asked to stop.
+/// Waits; `false` at `stop`.
 pub(crate) async fn pause(stop: &CancellationToken, wait: Duration) -> bool {
     tokio::select! {
         biased;
@@ -221,7 +218,7 @@ pub(crate) async fn pause(stop: &CancellationToken, wait: Duration) -> bool {
     }
 }
 
-/// The HTTP status with which a watcher's call was answered, if it was.
+/// The HTTP status of the reply, if there was one.
 pub(crate) fn code(error: &watcher::Error) -> Option<u16> {
     status(error).map(|status| status.code)
 }
@@ -239,7 +236,7 @@ fn status(error: &watcher::Error) -> Option<&Status> {
     }
 }
 
-/// What a watcher's error says, for people.
+/// The error text of a watcher.
 pub(crate) fn said(error: &watcher::Error) -> String {
     if let Some(status) = status(error) {
         return answer::said(status);

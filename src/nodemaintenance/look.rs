@@ -7,35 +7,35 @@ use kube::core::CustomResourceExt as _;
 
 use super::kind::NodeMaintenance;
 use crate::kubernetes::answer;
-use crate::kubernetes::reads::{DEADLINE, LookError, list};
+use crate::kubernetes::reads::{DEADLINE, ReadError, list};
 
 /// All NodeMaintenance objects; none where the kind is not installed.
-pub async fn all(client: &kube::Client) -> Result<Vec<NodeMaintenance>, LookError> {
+pub async fn all(client: &kube::Client) -> Result<Vec<NodeMaintenance>, ReadError> {
     let listed = list(
         Api::all(client.clone()),
         ListParams::default(),
         "the NodeMaintenances",
     );
     match listed.await {
-        Err(LookError::Absent { .. }) => Ok(Vec::new()),
+        Err(ReadError::Absent { .. }) => Ok(Vec::new()),
         listed => listed,
     }
 }
 
 /// One NodeMaintenance.
-pub async fn one(client: &kube::Client, name: &str) -> Result<NodeMaintenance, LookError> {
+pub async fn one(client: &kube::Client, name: &str) -> Result<NodeMaintenance, ReadError> {
     let objects: Api<NodeMaintenance> = Api::all(client.clone());
     answer::within(DEADLINE, objects.get(name))
         .await
-        .map_err(|refusal| LookError::new(&format!("nodemaintenance/{name}"), &refusal))
+        .map_err(|refusal| ReadError::new(&format!("nodemaintenance/{name}"), &refusal))
 }
 
 /// The definition of the kind NodeMaintenance as it is installed.
-pub async fn definition(client: &kube::Client) -> Result<CustomResourceDefinition, LookError> {
+pub async fn definition(client: &kube::Client) -> Result<CustomResourceDefinition, ReadError> {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     answer::within(DEADLINE, definitions.get(NodeMaintenance::crd_name()))
         .await
-        .map_err(|refusal| LookError::new("the kind NodeMaintenance", &refusal))
+        .map_err(|refusal| ReadError::new("the kind NodeMaintenance", &refusal))
 }
 
 /// Whether `installed` is the kind as this program knows it.

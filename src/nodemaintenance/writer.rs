@@ -33,7 +33,7 @@ const UNANSWERED_MAX: usize = 3;
 /// Runs until `stop`. `count_refused` takes how many writes were refused or not answered.
 pub async fn run(
     client: kube::Client,
-    gate: WriteFence,
+    fence: WriteFence,
     objects: Arc<StatusReconciler>,
     count_refused: impl Fn(u64) + Send,
     told: mpsc::Sender<KubernetesUpdate>,
@@ -55,9 +55,9 @@ pub async fn run(
             let name = write.name().to_owned();
             let attempt = async {
                 // Another replica leads, and writes.
-                let permit = gate.pass(WriteKind::Record).ok()?;
+                let permit = fence.permit(WriteKind::Record).ok()?;
                 let writing = perform(&permit, &client, &objects, &told, write);
-                permit.carry(writing).await.ok()
+                permit.run(writing).await.ok()
             };
             // Dropped at a stop in the middle: it is due again at the next start.
             let attempt = tokio::select! {

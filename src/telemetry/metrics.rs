@@ -265,7 +265,7 @@ impl Observer for Metrics {
         }
     }
 
-    fn turned(&self, outcome: ReconcileOutcome, duration: Duration) {
+    fn reconciled(&self, outcome: ReconcileOutcome, duration: Duration) {
         let result = labels([("result", families::name_of(outcome))]);
         self.families.reconcile.get_or_create(&result).inc();
         let histogram = self.families.reconcile_duration.get_or_create(&result);

@@ -633,7 +633,7 @@ async fn power_off_as_haulout(fixture: &Fixture<'_>) -> anyhow::Result<()> {
     ))?;
     let state = fixture.vcenter.state().await?;
     let vm = state.vm("gpu1").context("gpu1 is a VM")?;
-    let permit = ElectionGate::without_election().pass(WriteKind::Effect)?;
+    let permit = ElectionGate::without_election().permit(WriteKind::Effect)?;
     vcenter
         .power_off(
             &permit,

@@ -485,7 +485,7 @@ fn node_with_skip_is_left_alone_and_reported() {
 
         fixture.vcenter.enter_maintenance("esx1").await?;
         fixture
-            .wait_for_log("to take haulout.dev/skip off the Node")
+            .wait_for_log("to remove haulout.dev/skip from the Node")
             .await?;
         ensure!(!is_cordoned(&fixture.node(&node).await?));
         wish(&fixture, &node, ("haulout.dev/skip", "false")).await?;

@@ -8,7 +8,7 @@ use haulout::vsphere::fault::{Failure, FaultKind};
 use super::server::{DEAD, Fake, Reply, Request, login};
 
 fn permit() -> Permit {
-    WriteFence::without_election().pass(WriteKind::Effect).unwrap()
+    WriteFence::without_election().permit(WriteKind::Effect).unwrap()
 }
 
 fn vm() -> VmRef {

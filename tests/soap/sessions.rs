@@ -26,7 +26,7 @@ use super::server::{
 const REFUSED: &[u8] = include_bytes!("../../proto-notes/captures/login-refused.xml");
 
 fn permit() -> Permit {
-    WriteFence::without_election().pass(WriteKind::Effect).unwrap()
+    WriteFence::without_election().permit(WriteKind::Effect).unwrap()
 }
 
 /// Responds to reads of hosts and to `ShutdownGuest` in the latest session, and counts.

@@ -22,9 +22,9 @@ use crate::ids::{
 };
 use crate::inventory::{Fact, Rules};
 
-use crate::maintenance::backoff::EvictionBackoff;
 use crate::maintenance::clock::{Monotonic, Now};
 use crate::maintenance::decide::Transition;
+use crate::maintenance::drain::EvictionBackoff;
 use crate::maintenance::episode::{CordonOwner, Detection, Episode, HostIdentity, Phase, Record, Trigger};
 use crate::maintenance::observed::{
     BoundVm, CordonedBy, DrainReport, HostState, NodeSnapshot, Observed, ObservedNode, ObservedPower,
@@ -127,7 +127,7 @@ pub fn node_facts(n: usize) -> NodeFacts {
         },
         boot_id: None,
         gpus: Default::default(),
-        marks: NodeAnnotations::default(),
+        annotations: NodeAnnotations::default(),
     }
 }
 
@@ -221,7 +221,7 @@ pub fn node() -> ObservedNode {
         unschedulable: false,
         cordoned_by: CordonedBy::Unknown,
         keep_cordoned: false,
-        wishes: Default::default(),
+        overrides: Default::default(),
         ready: true,
         heartbeat: None,
         boot_id: None,
@@ -287,7 +287,7 @@ pub fn drain_report(listed_at: Monotonic, left: Vec<PendingEviction>) -> DrainRe
 
 pub fn request(action: RequestAction) -> Request {
     Request {
-        mark: RequestIdentity {
+        identity: RequestIdentity {
             name: "by-hand".to_owned(),
             uid: RequestUid::new("request-1"),
         },
@@ -309,7 +309,7 @@ pub fn trigger() -> Trigger {
         user: None,
         detection: Some(Detection::Pushed),
         request: None,
-        stray_of: None,
+        late_power_off_of: None,
     }
 }
 

@@ -1,7 +1,7 @@
-//! The names of things, one type each, so that a host is never passed where a VM is meant.
+//! Identifiers, one type each, so that a host cannot be passed in place of a VM.
 //!
-//! A managed object reference ("moref") is opaque: it is compared and sent back, never taken apart. A name is read once and
-//! then stands in every picture of every node, so its copies share it.
+//! A managed object reference ("moref") is opaque: it is compared and sent back, never parsed. Clones share the text, because each
+//! snapshot holds many of them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,23 +21,23 @@ macro_rules! name {
         pub struct $type(Arc<str>);
 
         impl $type {
-            /// Takes the name as it was read.
+            /// Does not validate `name`.
             pub fn new(name: impl Into<Arc<str>>) -> Self {
                 Self(name.into())
             }
 
-            /// The name as it was read.
+            /// The name.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
 
-            /// The same, to be shared.
+            /// The shared text.
             pub fn shared(&self) -> Arc<str> {
                 Arc::clone(&self.0)
             }
         }
 
-        /// What is read from a record was written by whoever may write a Node, so it is checked.
+        /// Validates the text, because everybody who may write a Node may write a record.
         impl<'de> Deserialize<'de> for $type {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 let text = String::deserialize(deserializer)?;
@@ -79,11 +79,11 @@ name!(
     NodeUid
 );
 name!(
-    /// UID of a NodeMaintenance object: tells one request from another that is made later under the same name.
+    /// `metadata.uid` of a NodeMaintenance object.
     RequestUid
 );
 name!(
-    /// Moref of a `HostSystem`, such as `host-21`. A host that is removed and added again gets another one.
+    /// Moref of a `HostSystem`, such as `host-21`. A host that is removed and added again gets a new one.
     HostRef
 );
 name!(
@@ -91,7 +91,7 @@ name!(
     ComputeRef
 );
 name!(
-    /// Moref of a `VirtualMachine`, such as `vm-71`. It survives a relocate inside one vCenter.
+    /// Moref of a `VirtualMachine`, such as `vm-71`. A relocation inside one vCenter does not change it.
     VmRef
 );
 name!(
@@ -103,27 +103,27 @@ name!(
     DatastoreRef
 );
 name!(
-    /// `status.nodeInfo.bootID`: the kernel draws another one at each boot.
+    /// `status.nodeInfo.bootID`: a new random value at each boot.
     BootId
 );
 name!(
-    /// The name of one episode: 16 bytes in lower-case hex, which are its trace id as well.
+    /// The id of an episode: 16 bytes in lower-case hex, which are its trace id as well.
     EpisodeId, is_episode_id, "episode id: 32 lower-case hex digits, not all of them 0"
 );
 
 impl EpisodeId {
-    /// Reads an id that somebody else may have written; `None` for what is none.
+    /// Parses an untrusted id.
     pub fn parse(text: &str) -> Option<Self> {
         is_episode_id(text).then(|| Self::new(text))
     }
 }
 
-/// Whether `text` may be a name from a record: of bounded length, and nothing that a terminal would obey.
+/// Whether `text` is a valid name in a record: of limited length, without control characters.
 pub fn is_name(text: &str) -> bool {
     text.len() <= NAME_BYTES_MAX && !text.chars().any(char::is_control)
 }
 
-/// Whether `text` may be the `metadata.name` of a Kubernetes object: a DNS subdomain as in RFC 1123.
+/// Whether `text` is a valid `metadata.name` of a Kubernetes object: a DNS subdomain as in RFC 1123.
 pub fn is_object_name(text: &str) -> bool {
     let is_letter = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let is_label = |label: &str| {
@@ -135,7 +135,7 @@ pub fn is_object_name(text: &str) -> bool {
     text.len() <= NAME_BYTES_MAX && text.split('.').all(is_label)
 }
 
-/// Whether `text` is a traceparent as W3C Trace Context 1 (version `00`) has it, of the trace that `id` names.
+/// Whether `text` is a traceparent of W3C Trace Context 1 (version `00`) with the trace id `id`.
 pub fn is_traceparent_of(text: &str, id: &EpisodeId) -> bool {
     let mut parts = text.split('-');
     let (version, trace, parent, flags) = (parts.next(), parts.next(), parts.next(), parts.next());
@@ -147,7 +147,7 @@ pub fn is_traceparent_of(text: &str, id: &EpisodeId) -> bool {
         && parts.next().is_none()
 }
 
-/// As W3C Trace Context has a trace id: all zeros is none.
+/// W3C Trace Context does not allow a trace id of zeros.
 fn is_episode_id(text: &str) -> bool {
     is_hex(text, 32) && text.bytes().any(|digit| digit != b'0')
 }
@@ -157,7 +157,7 @@ fn is_hex(text: &str, digits: usize) -> bool {
     text.len() == digits && text.bytes().all(is_digit)
 }
 
-/// The beginning of `text`, for a message about it.
+/// The beginning of `text`, for an error message.
 fn quoted(text: &str) -> String {
     let shown: String = text.chars().take(64).collect();
     format!("{shown:?}")
@@ -165,17 +165,16 @@ fn quoted(text: &str) -> String {
 
 /// The BIOS UUID of a virtual machine, as a guest reads it from its DMI table.
 ///
-/// Depending on the virtual hardware version the guest sees the first three fields in the other byte order, so two
-/// UUIDs that differ only in that are one machine: compare with [`VmUuid::same_machine`], never with `==` alone.
+/// Depending on the virtual hardware version, the guest sees the first three fields in the other byte order. Compare with
+/// [`VmUuid::same_machine`], not with `==`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct VmUuid([u8; 16]);
 
 impl VmUuid {
-    /// Reads a UUID in any common notation: hyphens, braces and spaces are ignored, case too.
+    /// Parses a UUID in any common notation: hyphens, braces, spaces and case are ignored.
     ///
-    /// Gives `None` for everything that is not 32 hex digits, and for the all-zero and all-one UUIDs, which mean
-    /// "unset" in DMI tables and would bind every such node to one machine.
+    /// `None` for everything that is not 32 hex digits, and for the all-zero and all-one UUIDs, which mean "unset" in DMI tables.
     pub fn parse(text: &str) -> Option<Self> {
         let mut bytes = [0_u8; 16];
         let mut digits = 0_usize;
@@ -206,7 +205,7 @@ impl VmUuid {
         Self(bytes)
     }
 
-    /// Whether both name one machine, in either byte order.
+    /// Whether both are the same machine, in either byte order.
     pub fn same_machine(self, other: Self) -> bool {
         self == other || self.swapped() == other
     }

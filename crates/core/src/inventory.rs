@@ -40,7 +40,7 @@ use crate::maintenance::clock::{Monotonic, Now};
 use crate::maintenance::effect_report::EffectReport;
 use crate::maintenance::episode::{Phase, PythonState, Record};
 use crate::maintenance::observed::{
-    AttemptOutcome, FailedMaintenance, LeadershipTerm, NodeSnapshot, SnapshotBatch, SourceState,
+    AttemptOutcome, FailedMaintenance, LeadershipEpoch, NodeSnapshot, SnapshotBatch, SourceState,
 };
 use crate::maintenance::placement::{HostSurvey, PlacementOffer};
 use crate::maintenance::policy::{MaxUnavailable, Releases};
@@ -63,7 +63,7 @@ pub enum Fact {
     /// The result of an effect.
     Effect(EffectReport),
     /// This replica leads from now on, or stands by.
-    Leadership(Option<LeadershipTerm>),
+    Leadership(Option<LeadershipEpoch>),
 }
 
 /// The configured part of the fold.
@@ -94,7 +94,7 @@ const WITHOUT_REQUESTS_AFTER: Duration = Duration::from_secs(30);
 pub struct Inventory {
     rules: Rules,
     process_began: Timestamp,
-    leadership: LeadershipTerm,
+    leadership: LeadershipEpoch,
     /// The time by which everything counts that is folded in until the next [`Inventory::tick`].
     now: Now,
     /// This process acts: it leads, or is alone.
@@ -194,7 +194,7 @@ impl Inventory {
         Self {
             rules,
             process_began,
-            leadership: LeadershipTerm::ALONE,
+            leadership: LeadershipEpoch::ALONE,
             now: Now {
                 wall: process_began,
                 monotonic: Monotonic::default(),
@@ -261,7 +261,7 @@ impl Inventory {
     }
 
     /// Takes whether this process leads from now on. Another replica may have caused whatever was seen before.
-    fn take_leadership(&mut self, term: Option<LeadershipTerm>) {
+    fn take_leadership(&mut self, term: Option<LeadershipEpoch>) {
         self.dirty = Some(Dirty::All);
         self.is_acting = term.is_some();
         let Some(term) = term else { return };
@@ -431,13 +431,13 @@ impl Inventory {
 
     /// The same for one node. One that a request keeps out of service waits until it is known what became of that.
     fn disconnected_for(&self, name: &NodeName, record: &Record) -> Option<SourceState> {
-        if let Some(hearing) = self.disconnected() {
-            return Some(hearing);
+        if let Some(sources) = self.disconnected() {
+            return Some(sources);
         }
         let why = self.without_requests()?;
         let is_asked_for = record
             .episode()
-            .is_some_and(|it| it.trigger.request.is_some() || it.kept_off_by.is_some());
+            .is_some_and(|it| it.trigger.request.is_some() || it.power_off_request.is_some());
         let is_asked_for = is_asked_for || self.request(name, self.nodes.get(name)).is_some();
         is_asked_for.then(|| SourceState::NoKubernetes { why: why.to_owned() })
     }

@@ -4,32 +4,32 @@
 /// annotations go on working and its episodes in flight are adopted.
 pub const DEFAULT_PREFIX: &str = "vsphere-maintenance.boeye.net";
 
-/// The field manager of our PATCHes: `metadata.managedFields` then tells our cordon from a person's.
+/// The field manager of our PATCHes, by which `metadata.managedFields` distinguishes our cordon from others.
 pub const FIELD_MANAGER: &str = "haulout";
 
-/// The field manager of what a person writes through our command line: it must never be taken for the controller's.
+/// The field manager of the command line, which must differ from that of the controller.
 pub const CLI_MANAGER: &str = "kubectl-haulout";
 
-/// Who reports, in every Event we write.
+/// The `reportingController` of our Events.
 pub const REPORTING_CONTROLLER: &str = "haulout.dev/controller";
 
 /// The label selector of GPU nodes unless another is configured: the Python controller's default.
 pub const DEFAULT_NODE_SELECTOR: &str = "intel.feature.node.kubernetes.io/gpu=true";
 
-/// A person's annotation on a Node: `true` keeps Haulout's hands off it.
+/// An annotation that people set on a Node: with `true`, Haulout leaves it alone.
 pub const SKIP: &str = "haulout.dev/skip";
 
-/// A person's annotation on a Node: `true` lets its next drain begin where `REQUIRE_APPROVAL` is set. Haulout takes it
-/// away when the episode ends, so that it approves one.
+/// An annotation that people set on a Node: with `true`, its next drain may begin where `REQUIRE_APPROVAL` is set. Haulout removes
+/// it at the end of the episode.
 pub const APPROVED: &str = "haulout.dev/approved";
 
-/// A person's annotation on a Node: `migrate` or `wait`.
+/// An annotation that people set on a Node: `migrate` or `wait`.
 pub const STRATEGY: &str = "haulout.dev/strategy";
 
-/// The annotation on the Lease of the leader election with which a leader says that another replica may take it: `true`.
+/// The annotation on the Lease of the leader election: with `true`, the leader lets another replica take the Lease.
 pub const YIELDS: &str = "haulout.dev/yields";
 
-/// The annotation on the same Lease with which a leader says that vCenter refused its login: when, and to which user.
+/// The annotation on the Lease that notes a login that vCenter refused: time and user.
 pub const LOGIN_REFUSED: &str = "haulout.dev/login-refused";
 
 /// The full keys of our annotations under one prefix.
@@ -47,17 +47,17 @@ pub struct Keys {
     pub episode: String,
     /// The versioned JSON of the episode that ended last.
     pub last_episode: String,
-    /// A person's wish that the Node stays cordoned at the end.
+    /// Set by people: the Node stays cordoned at the end.
     pub keep_cordoned: String,
-    /// The UID of the latest request that was fulfilled: written with the end of its episode, so that no crash between
-    /// that and the request's own status makes it be gone about twice.
+    /// The UID of the latest fulfilled request. It is written with the end of the episode, so that a crash before the update of
+    /// the request's status does not start it again.
     pub fulfilled: String,
 }
 
 impl Keys {
     /// Each annotation on a Node with its meaning, those of Haulout first.
     pub fn described(&self) -> Vec<(&str, &'static str)> {
-        // By name, so that a key that is added is missed here.
+        // Destructured, so that a new key is not forgotten here.
         let Self {
             state,
             host,
@@ -110,7 +110,7 @@ impl Keys {
         ]
     }
 
-    /// The keys under `prefix`, which may carry its trailing slash or not.
+    /// The keys under `prefix`, with or without a trailing slash.
     pub fn under(prefix: &str) -> Self {
         let prefix = prefix.trim_end_matches('/');
         let key = |name: &str| format!("{prefix}/{name}");

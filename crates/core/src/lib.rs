@@ -1,5 +1,5 @@
-//! The pure part of Haulout: the facts of vCenter and Kubernetes, the inventory that folds them into one snapshot per node, and the
-//! decision what to do next.
+//! The pure part of Haulout: the facts of vCenter and Kubernetes, the inventory that builds one snapshot per node from them, and
+//! the decision what to do next.
 //!
 //! Nothing here reads a clock, opens a connection or writes a log.
 

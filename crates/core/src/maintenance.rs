@@ -1,27 +1,30 @@
-//! The decision: phases, facts, effects, and what to do next. Pure: no async, no clock, no I/O in this folder.
+//! The decision: phases, facts, effects, and what to do next. Pure: no async, no clock, no I/O.
 //!
 //! ```text
 //!                 over the limit                    its turn
 //!  InService ───────────────────────▶ Queued ───────────────┐
-//!      │  host leaves, or a person asks                      ▼
+//!      │  host enters maintenance, or a request              ▼
 //!      └──────────────────────────────────────────────▶ Draining ──▶ ShuttingDown
 //!      ▲                                                  ▲ │             │
-//!      │                          (no more is asked for) Drained          │ VM off
+//!      │                          (request to drain only) Drained         │ VM off
 //!      │ Ready on another boot,          ┌── own host back, or DRS ───────┤
 //!      │ GPUs allocatable                ▼                                ▼
 //!  Rejoining ◀──── VM on ─────────── PoweringOn ◀── moved ── Relocating ◀─▶ AwaitingHost
 //! ```
 //!
-//! A cancel is no phase: it is what each phase does when nothing calls the node out of service. A phase that cannot go on is parked
+//! A cancel is not a phase: each phase handles it when the desired state is in service again. A phase that cannot continue is parked
 //! with a reason, and resumes when the reason goes away.
 
 pub mod admission;
-pub mod backoff;
 pub mod clock;
 pub mod decide;
+pub mod desired;
+pub mod drain;
 pub mod effect;
 pub mod effect_report;
 pub mod episode;
+pub mod host;
+pub mod kinds;
 pub mod observed;
 pub mod phase_stats;
 pub mod placement;

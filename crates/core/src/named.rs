@@ -1,10 +1,10 @@
-//! Enums whose variants have stable names: the enum, the list of its variants, and their names are declared in one place.
+//! Enums with stable names: the enum, the list of its variants and their names are declared in one place.
 
 use thiserror::Error;
 
-/// A name that no variant has.
+/// No variant has this name.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0:?} is no such name")]
+#[error("{0:?} is not a known name")]
 pub struct UnknownName(pub String);
 
 /// Declares an enum with `ALL`, `name()`, `variant()`, `Display`, `FromStr` and `Serialize`.
@@ -18,17 +18,17 @@ macro_rules! named_enum {
         }
 
         impl $Name {
-            /// All of them, in order.
+            /// All variants, in order.
             $vis const ALL: &'static [Self] = &[$(Self::$Variant),+];
 
-            /// Its stable name.
+            /// The stable name.
             $vis const fn name(self) -> &'static str {
                 match self {
                     $(Self::$Variant => $name),+
                 }
             }
 
-            /// Its name in CamelCase, which is a valid reason of a condition.
+            /// The name in CamelCase, which is a valid reason of a condition.
             $vis const fn variant(self) -> &'static str {
                 match self {
                     $(Self::$Variant => stringify!($Variant)),+

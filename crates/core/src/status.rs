@@ -1,15 +1,14 @@
-//! The status of a node, as all renderers show it: log, metrics, Events, conditions, NodeMaintenance, page and command line.
+//! The status of a node, which all renderers show: log, metrics, Events, conditions, NodeMaintenance, page and command line.
 //!
-//! A [`NodeStatus`] is computed from a snapshot. A [`StatusBoard`] adds what this process has seen happen: phases, waits, ends.
+//! A [`NodeStatus`] is computed from a snapshot. A [`StatusBoard`] adds the phases, waits and ends that this process has observed.
 //! Renderers format them and decide nothing.
 
 mod board;
-mod kinds;
 pub mod observer;
 mod sentences;
 
+pub use crate::maintenance::kinds::{EpisodeOutcome, HostKind, PhaseKind, PodState, TriggerKind, WaitKind};
 pub use board::{EpisodeEnd, EpisodeHistory, NodeEntry, StatusBoard, StatusSpan, Wait};
-pub use kinds::{EpisodeOutcome, HostKind, PhaseKind, PodState, TriggerKind, WaitKind};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,46 +24,46 @@ use crate::maintenance::observed::{
 };
 use crate::maintenance::request::Request;
 
-/// How a node stands. Facts that no renderer shows, such as a heartbeat, are not in it, so that two that are equal look the same.
+/// The status of a node. Facts that no renderer shows, such as a heartbeat, are not in it, so that equal statuses look the same.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeStatus {
     /// Its phase.
     pub phase: PhaseKind,
     /// The phase that a parked node resumes; otherwise its phase.
     pub at_work: PhaseKind,
-    /// Since when it is in its phase, where that is written down.
+    /// Since when it is in its phase, where that is recorded.
     pub since: Option<Timestamp>,
     /// The record.
     pub record: Record,
-    /// The Node; `None` where the object is gone.
-    pub node: Option<NodeMarks>,
+    /// The Node; `None` if it was deleted.
+    pub node: Option<NodeSummary>,
     /// The VM and its host.
     pub vm: BoundVm,
-    /// What a person asks of it.
+    /// Its request.
     pub request: Option<Request>,
     /// Its place in the admission queue.
     pub queue: Admission,
-    /// What the latest drain round of its episode found.
+    /// The pods of the latest drain round of its episode.
     pub pods: Option<PodCountsByState>,
-    /// Both sources are synced and its VM has been looked up, so that an episode that is not seen is over.
+    /// Both sources are synced and its VM has been looked up, so that an episode that is not there has ended.
     pub is_known: bool,
-    /// It is in service and nothing is asked of it, so it waits for nothing.
-    pub is_at_rest: bool,
-    /// The guest could not be asked to shut down, because VMware Tools do not run.
+    /// It is in service without a request, so it waits for nothing.
+    pub is_idle: bool,
+    /// The guest could not be shut down, because VMware Tools do not run.
     pub lacks_tools: bool,
 }
 
-/// What is shown of the Node object.
+/// The part of the Node that is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeMarks {
+pub struct NodeSummary {
     /// Its UID.
     pub uid: NodeUid,
     /// It is cordoned.
     pub is_cordoned: bool,
     /// It is Ready.
     pub is_ready: bool,
-    /// What people have annotated.
-    pub wishes: NodeOverrides,
+    /// The annotations that people set.
+    pub overrides: NodeOverrides,
 }
 
 /// The pods of a drain.
@@ -72,7 +71,7 @@ pub struct NodeMarks {
 pub struct PodCountsByState {
     /// How many pods were on the node.
     pub listed: usize,
-    /// Those that stand in the way.
+    /// The pods that block.
     pub left: Vec<PendingEviction>,
 }
 
@@ -81,32 +80,32 @@ pub struct PodCountsByState {
 pub struct NodeStatuses {
     /// By node.
     pub nodes: BTreeMap<NodeName, Arc<NodeStatus>>,
-    /// Whether they are all, so that a node that is not among them is gone.
+    /// The batch has all nodes, so that a missing one is gone.
     pub are_all: bool,
 }
 
 impl NodeStatuses {
-    /// The statuses of `pictures`.
-    pub fn of(pictures: &SnapshotBatch) -> Self {
-        let sights = pictures.snapshots.iter();
+    /// The statuses of `batch`.
+    pub fn of(batch: &SnapshotBatch) -> Self {
+        let snapshots = batch.snapshots.iter();
         Self {
-            nodes: sights
-                .map(|(name, sight)| (name.clone(), Arc::new(NodeStatus::of(sight))))
+            nodes: snapshots
+                .map(|(name, snapshot)| (name.clone(), Arc::new(NodeStatus::of(snapshot))))
                 .collect(),
-            are_all: pictures.are_all,
+            are_all: batch.are_all,
         }
     }
 }
 
 impl NodeStatus {
-    /// The status of a node of which this is known.
-    pub fn of(sight: &NodeSnapshot) -> Self {
+    /// The status of a node.
+    pub fn of(snapshot: &NodeSnapshot) -> Self {
         let NodeSnapshot {
             record,
             observed: seen,
-        } = sight;
+        } = snapshot;
         let phase = record.kind();
-        let is_synced = seen.hearing == SourceState::Both;
+        let is_synced = seen.sources == SourceState::Synced;
         let guest = seen.attempts.get(&EffectKind::ShutdownGuest);
         Self {
             phase,
@@ -117,11 +116,11 @@ impl NodeStatus {
                 Record::InService | Record::Unreadable { .. } => None,
             },
             record: record.clone(),
-            node: seen.node.as_ref().map(|node| NodeMarks {
+            node: seen.node.as_ref().map(|node| NodeSummary {
                 uid: node.uid.clone(),
                 is_cordoned: node.unschedulable,
                 is_ready: node.ready,
-                wishes: node.wishes,
+                overrides: node.overrides,
             }),
             vm: seen.vm.clone(),
             request: seen.request.clone(),
@@ -133,29 +132,29 @@ impl NodeStatus {
             is_known: is_synced
                 && seen.vm != BoundVm::NotLookedUp
                 && !matches!(record, Record::Unreadable { .. }),
-            is_at_rest: phase == PhaseKind::InService && is_synced && asks_nothing(seen),
+            is_idle: phase == PhaseKind::InService && is_synced && asks_nothing(seen),
             lacks_tools: guest.is_some_and(|attempt| {
                 matches!(&attempt.outcome, EffectOutcome::Refused(refusal) if refusal.advice == RetryAdvice::NoTools)
             }),
         }
     }
 
-    /// The name of the host on which its VM stands, and the kind of its state.
+    /// The name of the host of its VM, and the kind of its state.
     pub fn host(&self) -> Option<(&str, HostKind)> {
         let vm = self.vm.found().filter(|vm| vm.on.is_some())?;
         Some((&vm.on_name, vm.host.kind()))
     }
 }
 
-/// Whether neither a person nor the host asks anything of a node in service whose VM is known.
+/// Whether a node in service has a known VM, no request, and no skipped maintenance.
 fn asks_nothing(seen: &Observed) -> bool {
     let Some(vm) = seen.vm.found() else { return false };
-    let is_skipped = seen.node.as_ref().is_some_and(|node| node.wishes.skip);
+    let is_skipped = seen.node.as_ref().is_some_and(|node| node.overrides.skip);
     seen.request.is_none() && !(is_skipped && vm.host.is_leaving())
 }
 
 impl PodCountsByState {
-    /// How many of those that are left are in this state.
+    /// How many of the blocking pods are in this state.
     pub fn count(&self, state: PodState) -> usize {
         self.left.iter().filter(|pod| pod.why.state() == state).count()
     }

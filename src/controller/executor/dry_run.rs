@@ -5,9 +5,9 @@ use crate::controller::run_effect::{NotRecorded, Recorded, RunEffect};
 use crate::ids::NodeName;
 use crate::kubernetes::drain;
 use crate::log_node::log_node;
-use crate::maintenance::backoff::EvictionBackoff;
 use crate::maintenance::clock::Now;
 use crate::maintenance::decide::Transition;
+use crate::maintenance::drain::EvictionBackoff;
 use crate::maintenance::effect::Effect;
 use crate::maintenance::effect_report::EffectResult;
 use crate::maintenance::episode::Record;
@@ -27,7 +27,7 @@ impl DryRun {
     /// Lists the pods that a round would evict, and tells the drain that none is left.
     async fn look(&self, name: &NodeName, record: &Record, pods_revision: u64, now: Now) -> AttemptOutcome {
         let executor = &self.executor;
-        match drain::look(&executor.traced(), name, &executor.drain).await {
+        match drain::list_only(&executor.traced(), name, &executor.drain).await {
             Ok(round) => {
                 let evicted = round.left.len();
                 log_node!(info, name, record, "dry run: would evict {evicted} pods");
@@ -60,7 +60,7 @@ impl RunEffect for DryRun {
         let found = EffectResult::DryRunRecord {
             record: Box::new(transition.record.clone()),
             unschedulable: transition.unschedulable,
-            fulfilled: transition.fulfilled.as_ref().map(|mark| mark.uid.clone()),
+            fulfilled: transition.fulfilled.as_ref().map(|request| request.uid.clone()),
         };
         self.executor.found(name, found).await;
         Ok(Recorded::Elsewhere)

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 use crate::ids::NodeName;
 use crate::kubernetes::drain::{PodPending, PodPendingReason, RoundReport};
 use crate::kubernetes::events::{Event, Regarding, Severity};
-use crate::maintenance::backoff::EvictionBackoff;
 use crate::maintenance::clock::{Now, wall_after};
+use crate::maintenance::drain::EvictionBackoff;
 use crate::maintenance::effect_report::{Eviction, EvictionAnswer, EvictionRound};
 use crate::maintenance::observed::{DrainReport, PendingEviction, PendingReason};
 
@@ -85,7 +85,7 @@ fn pod_left(why: &PodPendingReason, before: Option<&PendingReason>) -> PendingRe
         PodPendingReason::TooManyRequests => refused("the kube-apiserver has too much to do"),
         PodPendingReason::OwnPod => refused("it is Haulout's own pod, which leaves last"),
         PodPendingReason::Deferred => before.cloned().unwrap_or(PendingReason::NotReached),
-        PodPendingReason::NotReached | PodPendingReason::Standing => PendingReason::NotReached,
+        PodPendingReason::NotReached | PodPendingReason::WouldEvict => PendingReason::NotReached,
     }
 }
 
@@ -117,7 +117,7 @@ pub(super) fn evictions(report: &RoundReport, now: Timestamp) -> EvictionRound {
                 | PodPendingReason::OwnPod
                 | PodPendingReason::NotReached
                 | PodPendingReason::Deferred
-                | PodPendingReason::Standing,
+                | PodPendingReason::WouldEvict,
             ) => EvictionAnswer::Refused,
         },
     });

@@ -121,7 +121,7 @@ async fn asked_at(first: impl Fn() -> Response<Body> + Clone + Send + Sync + 'st
         match decide(&record, &seen, &policy(), now) {
             Decision::Act { effect, .. } => executor.perform(&name, &record, &effect, now).await,
             Decision::Record(transition) => record = transition.record,
-            Decision::Wait { .. } | Decision::Rest => {}
+            Decision::Wait { .. } | Decision::Idle => {}
         }
         while let Ok(finding) = found.try_recv() {
             if let EffectResult::Drain(mut report) = finding.found {

@@ -444,7 +444,7 @@ fn the_queue_is_listed_in_its_order_with_those_ahead() {
         let mut episode = episode(node, "esx1", Phase::Queued, at(clicked));
         episode.trigger.clicked_at = at(clicked);
         let mut sight = sight(node, "esx1", Record::Episode(Arc::new(episode)), Vec::new());
-        sight.observed.admission = Admission::Behind {
+        sight.observed.admission = Admission::Queued {
             ahead: vec![NodeName::new("gpu9")],
             limit: SlotLimit::ConcurrentDrains(1),
         };

@@ -1,4 +1,4 @@
-//! The evictions of one round, and how their answers are read.
+//! The evictions of one round and their replies.
 
 use std::time::Duration;
 
@@ -16,8 +16,9 @@ use super::groups::Groups;
 use super::{DrainOrder, DrainSettings, Evictable, EvictionRequested, PodPendingReason, RoundReport};
 use crate::fence::Permit;
 use crate::kubernetes::answer::{self, ApiRefusal, Posted};
+use crate::maintenance::waiting::BUDGET;
 
-/// What all evictions of one round share.
+/// The common input of the evictions of one round.
 pub(super) struct EvictionPass<'r> {
     pub(super) permit: &'r Permit,
     pub(super) client: &'r kube::Client,
@@ -28,22 +29,21 @@ pub(super) struct EvictionPass<'r> {
     pub(super) ends: Instant,
 }
 
-/// How the answer to one eviction is read.
+/// The result of one eviction.
 #[derive(Debug, PartialEq, Eq)]
 struct EvictionReply {
-    /// Why the pod is still there; `None` where the pod that was meant is gone.
+    /// Why the pod is still there; `None` if it is gone.
     why: Option<PodPendingReason>,
-    /// When it may be asked for again, where the kube-apiserver says so.
+    /// When the eviction may be retried, where the kube-apiserver sets a time.
     retry_at: Option<Instant>,
-    /// The HTTP status, 0 where there was none.
+    /// The HTTP status; 0 if there was none.
     code: u16,
-    /// When it was asked for.
+    /// When it was requested.
     asked: Instant,
 }
 
 impl EvictionPass<'_> {
-    /// Evicts `pods`, a bounded number at once, until all were asked or spoken for, the round ends, or the kube-apiserver
-    /// is overloaded.
+    /// Evicts `pods` with limited concurrency, until all are done, the round ends, or the kube-apiserver is overloaded.
     pub(super) async fn evict_all(&self, pods: Vec<Evictable>, report: &mut RoundReport) {
         let mut groups = Groups::of(pods, self.order.in_turn);
         let mut flying = FuturesUnordered::new();
@@ -60,7 +60,7 @@ impl EvictionPass<'_> {
                 break;
             };
             let Some(answer) = answer else {
-                // The round is over for all that wait.
+                // The round has ended.
                 report.leave(groups.drop_all(), &PodPendingReason::NotReached, None);
                 report.leave(vec![pod], &PodPendingReason::NotReached, None);
                 continue;
@@ -70,7 +70,7 @@ impl EvictionPass<'_> {
         report.leave(groups.drop_all(), &PodPendingReason::NotReached, None);
     }
 
-    /// Takes one answer into the report, and what follows from it for the pods that wait.
+    /// Adds one reply to the report, and removes the pods that need no request after it.
     fn take(
         &self,
         groups: &mut Groups,
@@ -93,7 +93,7 @@ impl EvictionPass<'_> {
         match &answer.why {
             None | Some(PodPendingReason::Evicted) => groups.accepted(group),
             Some(why @ PodPendingReason::Budget { .. }) => report.leave(groups.blocked(group), why, retry_at),
-            // It is about the kube-apiserver and no pod, so all wait that long.
+            // This concerns the kube-apiserver and not the pod, so all evictions wait.
             Some(PodPendingReason::TooManyRequests) => {
                 report.leave(groups.drop_all(), &PodPendingReason::NotReached, retry_at)
             }
@@ -107,7 +107,7 @@ impl EvictionPass<'_> {
                 | PodPendingReason::Migrating { .. }
                 | PodPendingReason::OwnPod
                 | PodPendingReason::Deferred
-                | PodPendingReason::Standing,
+                | PodPendingReason::WouldEvict,
             ) => groups.refused(group),
         }
         if let Some(why) = answer.why {
@@ -120,18 +120,18 @@ impl EvictionPass<'_> {
     }
 }
 
-/// Asks for one eviction when it is its turn; `None` if the round ended before that.
+/// Requests one eviction when there is a free slot; `None` if the round ended before.
 async fn ask(permit: &Permit, round: &EvictionPass<'_>, pod: &Evictable) -> Option<EvictionReply> {
     let EvictionPass { settings, ends, .. } = *round;
-    // The semaphore is never closed; were it, nothing would be asked.
+    // The semaphore is never closed.
     let slot = settings.evictions.semaphore.acquire();
     let _slot = tokio::time::timeout_at(ends, slot).await.ok()?.ok()?;
     let asked = Instant::now();
     if asked >= ends {
         return None;
     }
-    // It keeps its slot until it is answered, also past the end of its round: the kube-apiserver goes on with a request
-    // that was given up, and the limit counts what it works on.
+    // The slot is held until the reply, also past the end of the round: the kube-apiserver continues an aborted request, and the
+    // limit counts its work.
     let posted = evict(permit, round.client, pod, settings.eviction_deadline).await;
     let Posted {
         result,
@@ -151,8 +151,7 @@ async fn ask(permit: &Permit, round: &EvictionPass<'_>, pod: &Evictable) -> Opti
     })
 }
 
-/// Asks for one eviction. The UID makes sure that it meets the pod that was listed and no namesake; the grace is the
-/// pod's own.
+/// Requests one eviction of the pod with this UID, with the pod's own grace period.
 async fn evict(_permit: &Permit, client: &kube::Client, pod: &Evictable, deadline: Duration) -> Posted {
     let eviction = Eviction {
         metadata: ObjectMeta {
@@ -179,7 +178,7 @@ async fn evict(_permit: &Permit, client: &kube::Client, pod: &Evictable, deadlin
     answer::post(client, request, deadline).await
 }
 
-/// Why the pod is still there after this refusal; `None` where the pod that was meant is gone.
+/// Why the pod is still there after this refusal; `None` if it is gone.
 fn why(status: &Status) -> Option<PodPendingReason> {
     let said = answer::said(status);
     Some(match status.code {
@@ -194,35 +193,34 @@ fn why(status: &Status) -> Option<PodPendingReason> {
                     .unwrap_or(said),
             },
             None if status.message.contains(EVACUATION) => PodPendingReason::Migrating { said },
-            // It speaks for one pod, and not for the kube-apiserver.
+            // A webhook refuses one pod; the kube-apiserver is not overloaded.
             None if status.message.contains("admission webhook") => PodPendingReason::ServerError { said },
             None => PodPendingReason::TooManyRequests,
         },
         403 if answer::causes(status, "NamespaceTerminating").next().is_some() => {
             PodPendingReason::NamespaceTerminating
         }
-        // 422 is how an admission policy refuses unless it asks for another code.
+        // 422 is the default code of an admission policy.
         401 | 403 | 422 => PodPendingReason::Forbidden { said },
         _ => PodPendingReason::ServerError { said },
     })
 }
 
-/// What KubeVirt's webhook says, with a 429, of an eviction that it turns into a live migration, and again for as long as
-/// that lasts (`pkg/virt-api/webhooks/validating-webhook/admitters/pod-eviction-admitter.go`, which calls the format one
-/// that others rely on).
+/// The message of KubeVirt's webhook, with a 429, while it migrates the virtual machine live instead
+/// (`pkg/virt-api/webhooks/validating-webhook/admitters/pod-eviction-admitter.go`, which keeps this format stable).
 const EVACUATION: &str = "Eviction triggered evacuation of VMI";
 
-/// Whether a 409 says that the pod of that name is another one. Only the words tell, and Kubernetes has two wordings:
-/// `the UID in the precondition (…) does not match the UID in record (…)` and `Precondition failed: UID in precondition:
-/// …`. A 409 in other words is a budget that changed under the kube-apiserver's hands; the pod counts as still there.
+/// Whether a 409 means that the pod of that name is another one. Only the message tells, and Kubernetes has two: `the UID in the
+/// precondition (…) does not match the UID in record (…)` and `Precondition failed: UID in precondition: …`. Any other 409 is a
+/// concurrent change of a budget.
 fn is_about_uid(status: &Status) -> bool {
     status.message.contains("UID") && status.message.to_lowercase().contains("precondition")
 }
 
-/// The budgets that a 429 names, or `None` if it speaks of no budget.
+/// The budgets that a 429 names, or `None` if it concerns no budget.
 ///
-/// The name stands only in the words of the cause: `The disruption budget web needs 2 healthy pods and has 2 currently`.
-/// Words that do not read so leave the list empty; the words themselves are passed on anyway.
+/// The name is only in the message of the cause: `The disruption budget web needs 2 healthy pods and has 2 currently`. The list is
+/// empty for other messages.
 fn budgets(status: &Status) -> Option<Vec<String>> {
     let causes: Vec<_> = answer::causes(status, "DisruptionBudget").collect();
     if causes.is_empty() {
@@ -230,7 +228,7 @@ fn budgets(status: &Status) -> Option<Vec<String>> {
     }
     let mut names: Vec<String> = causes
         .iter()
-        .filter_map(|cause| cause.strip_prefix("The disruption budget "))
+        .filter_map(|cause| cause.strip_prefix(BUDGET))
         .filter_map(|rest| rest.split_once(' '))
         .map(|(name, _)| answer::plain(name))
         .collect();

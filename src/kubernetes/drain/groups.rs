@@ -1,53 +1,46 @@
-//! How many evictions of pods that share their budgets are in flight at once. Pure.
+//! Limits concurrent evictions of pods that share their budgets. Pure.
 //!
-//! Of each group one pod is asked first, and with each acceptance two more: a free drain is soon at full concurrency, and
-//! a budget that lets one pod go answers two requests and not one for each of its pods.
+//! Each group starts with one eviction, and every accepted one allows two more. So a drain without budgets soon has full
+//! concurrency, and a budget that allows one disruption gets two requests and not one per pod.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use k8s_openapi::api::core::v1::Pod;
 
 use super::Evictable;
+use crate::kubernetes::budgets::is_ready;
 
-/// What decides which budgets hold a pod. A PodDisruptionBudget selects by labels within a namespace, and counts pods that
-/// are Ready: pods that agree in all three are held by the same budgets at any moment.
+/// Pods with the same key are blocked by the same budgets: a PodDisruptionBudget selects by labels in a namespace and counts Ready
+/// pods.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum GroupKey {
     /// The Ready pods of a namespace with these labels.
     Ready(String, BTreeMap<String, String>),
-    /// One pod that is not Ready, by its UID: its budget's `unhealthyPodEvictionPolicy` may let it go while it holds the others.
+    /// One pod that is not Ready, by its UID: `unhealthyPodEvictionPolicy` may allow its eviction while the others are blocked.
     Unready(String),
 }
 
-/// The pods that wait to be asked.
+/// The pods whose eviction was not requested yet.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
     groups: Vec<Group>,
-    /// The group with which the next search begins, so that no group waits for another.
+    /// The group with which the next search begins (round robin).
     next: usize,
-    /// How many more of a group may be in flight when one of it was accepted.
+    /// How many more evictions of a group each accepted one allows.
     growth: usize,
 }
 
 #[derive(Debug)]
 struct Group {
     waiting: VecDeque<Evictable>,
-    /// How many more may be asked before an answer.
+    /// How many more evictions may be requested now.
     window: usize,
 }
 
 impl GroupKey {
     pub(super) fn of(pod: &Pod) -> Self {
         let metadata = &pod.metadata;
-        let conditions = pod
-            .status
-            .as_ref()
-            .and_then(|status| status.conditions.as_deref());
-        let is_ready = conditions
-            .unwrap_or_default()
-            .iter()
-            .any(|condition| condition.type_ == "Ready" && condition.status == "True");
-        if is_ready {
+        if is_ready(pod) {
             Self::Ready(
                 metadata.namespace.clone().unwrap_or_default(),
                 metadata.labels.clone().unwrap_or_default(),
@@ -59,7 +52,7 @@ impl GroupKey {
 }
 
 impl Groups {
-    /// Groups `pods`; of each group one is asked after the other where `in_turn`.
+    /// Groups `pods`; evictions of a group are sequential where `in_turn`.
     pub(super) fn of(pods: Vec<Evictable>, in_turn: bool) -> Self {
         let mut groups: BTreeMap<GroupKey, VecDeque<Evictable>> = BTreeMap::new();
         for pod in pods {
@@ -73,7 +66,7 @@ impl Groups {
         }
     }
 
-    /// The next pod that may be asked, with the number of its group.
+    /// The next pod to evict, with the number of its group.
     pub(super) fn next(&mut self) -> Option<(usize, Evictable)> {
         // `next` is the number of a group plus one, so at most their count.
         let (before, after) = self.groups.split_at_mut(self.next);
@@ -95,18 +88,18 @@ impl Groups {
         self.widen(group, self.growth);
     }
 
-    /// An eviction of this group was refused for a reason that is its pod's own.
+    /// An eviction of this group was refused for a reason that only concerns its pod.
     pub(super) fn refused(&mut self, group: usize) {
         self.widen(group, 1);
     }
 
-    /// A budget holds this group: gives the pods that need not be asked.
+    /// A budget blocks this group: returns the pods that need no request.
     pub(super) fn blocked(&mut self, group: usize) -> Vec<Evictable> {
         let group = self.groups.get_mut(group);
         group.map_or_else(Vec::new, |group| group.waiting.drain(..).collect())
     }
 
-    /// Gives all pods that were not asked.
+    /// Returns all pods whose eviction was not requested.
     pub(super) fn drop_all(&mut self) -> Vec<Evictable> {
         let waiting = self.groups.iter_mut().map(|group| &mut group.waiting);
         waiting.flat_map(|waiting| waiting.drain(..)).collect()

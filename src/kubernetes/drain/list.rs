@@ -8,14 +8,13 @@ use super::{DrainError, DrainSettings};
 use crate::ids::NodeName;
 use crate::kubernetes::answer::{self, ApiRefusal};
 
-/// A continue token expires when the list outlives etcd's compaction (5 minutes); a list that expires three times is no
-/// matter of bad luck.
+/// The maximum number of attempts. A continue token expires at the next compaction of etcd (every 5 minutes).
 const LISTS_MAX: usize = 3;
 
 /// Lists the Node's pods completely: no `resourceVersion`, so that the read is consistent, page by page.
 ///
 /// # Errors
-/// When no complete list is to be had.
+/// When there is no complete list.
 pub async fn list(
     client: &kube::Client,
     node: &NodeName,
@@ -27,7 +26,7 @@ pub async fn list(
     };
     let deadline = settings.list_deadline;
     let complete = async {
-        // The semaphore is never closed; were it, nothing would be listed.
+        // The semaphore is never closed.
         let _slot = settings.lists.semaphore.acquire().await;
         for _ in 0..LISTS_MAX {
             if let Some(pods) = list_pages(client, node, settings).await? {
@@ -47,7 +46,7 @@ pub async fn list(
     }
 }
 
-/// One try at a complete list; `None` if its continue token expired on the way.
+/// One attempt at a complete list; `None` if its continue token expired.
 async fn list_pages(
     client: &kube::Client,
     node: &NodeName,

@@ -1,4 +1,4 @@
-//! What a drain round reports: which pods are left on the Node, and why each is still there.
+//! The report of a drain round: which pods are left on the Node, and why.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,105 +9,104 @@ use tokio::time::Instant;
 use super::Evictable;
 use crate::kubernetes::pods::SkipReason;
 
-/// What a round found and did.
+/// The report of a drain round.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RoundReport {
-    /// The pods in the last complete list, those that do not stand in the way included.
+    /// The number of pods in the last complete list, including those that do not block.
     pub listed: usize,
-    /// The pods that stand in the way, by namespace and name. Empty only if a complete list showed none.
+    /// The pods that block, by namespace and name. Empty only if a complete list showed none.
     pub left: Vec<PodPending>,
-    /// How many pods do not stand in the way, and why.
+    /// How many pods do not block, by reason.
     pub skipped: BTreeMap<SkipReason, usize>,
-    /// How many evictions were answered with each HTTP status; under 0, how many were not answered.
+    /// How many evictions were answered with each HTTP status; 0 for those without a reply.
     pub answers: BTreeMap<u16, u64>,
-    /// The evictions that were asked for, in the order of their answers.
+    /// The requested evictions, in the order of their replies.
     pub asked: Vec<EvictionRequested>,
 }
 
-/// One eviction, by its times since the round began.
+/// One eviction. Times count from the beginning of the round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EvictionRequested {
     /// The pod's namespace.
     pub namespace: String,
     /// The pod's name.
     pub name: String,
-    /// Which of the pods of that name.
+    /// The pod's UID.
     pub uid: String,
-    /// The time that the pod has to end by itself, in seconds, as far as its object tells.
+    /// The pod's grace period in seconds.
     pub grace: Option<i64>,
-    /// When it was asked for.
+    /// When it was requested.
     pub asked: Duration,
-    /// When it was answered, or given up.
+    /// When it was answered or aborted.
     pub answered: Duration,
-    /// Why the pod is still there; `None` where it was gone.
+    /// Why the pod is still there; `None` if it was gone.
     pub why: Option<PodPendingReason>,
 }
 
-/// A pod that stands in the way.
+/// A pod that blocks the drain.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodPending {
     /// Its namespace.
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Which of the pods of that name.
+    /// Its UID.
     pub uid: String,
     /// Why it is still there.
     pub why: PodPendingReason,
-    /// When it may be asked again, where the kube-apiserver says so.
+    /// When its eviction may be retried, where the kube-apiserver sets a time.
     pub retry_at: Option<Instant>,
 }
 
 /// Why a pod is still there.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PodPendingReason {
-    /// It was asked to leave in this round, and leaves.
+    /// Its eviction was accepted in this round.
     Evicted,
-    /// It was leaving before this round.
+    /// It was terminating before this round.
     Terminating {
-        /// When it was told to, as far as the object tells.
+        /// When its deletion was requested, as far as known.
         since: Option<Timestamp>,
     },
-    /// A PodDisruptionBudget forbids the eviction for the time being.
+    /// A PodDisruptionBudget blocks the eviction.
     Budget {
         /// The budgets, if Kubernetes named them.
         names: Vec<String>,
         /// What Kubernetes said.
         said: String,
     },
-    /// The controller of the virtual machine in it took the eviction for the wish that it be, and migrates it live; the pod
-    /// ends by itself when that is done.
+    /// KubeVirt migrates its virtual machine live; the pod terminates afterwards.
     Migrating {
         /// What Kubernetes said.
         said: String,
     },
-    /// The kube-apiserver failed at it; two budgets on one pod end here as well.
+    /// The kube-apiserver failed, for example because two budgets select the pod.
     ServerError {
         /// What it said.
         said: String,
     },
-    /// Its namespace is being deleted, which takes the pod along.
+    /// Its namespace is being deleted, and the pod with it.
     NamespaceTerminating,
-    /// Haulout may not evict it, by RBAC or by the words of an admission webhook or policy.
+    /// RBAC or admission refused the eviction.
     Forbidden {
         /// What Kubernetes said.
         said: String,
     },
-    /// The kube-apiserver has too much to do; the rest of the round was left out.
+    /// The kube-apiserver is overloaded; the rest of the round was skipped.
     TooManyRequests,
-    /// No usable answer; whether it leaves will be seen by the next list.
+    /// No usable reply; the next list shows whether the pod is gone.
     Unreachable {
         /// What went wrong.
         said: String,
     },
-    /// The round ended before its turn.
+    /// The round ended before its eviction was requested.
     NotReached,
-    /// It is Haulout's own pod, which leaves last.
+    /// It is Haulout's own pod, which is evicted last.
     OwnPod,
-    /// It was not asked in this round, because it is too early.
+    /// Its eviction is not due yet.
     Deferred,
-    /// It would be evicted, if somebody did more than look.
-    Standing,
+    /// A real round would evict it; this one only lists.
+    WouldEvict,
 }
 
 impl RoundReport {
@@ -117,7 +116,7 @@ impl RoundReport {
         self.left.extend(left);
     }
 
-    /// The same report with the pods in an order that does not change from round to round.
+    /// The same report with the pods in a stable order.
     pub(super) fn sorted(mut self) -> Self {
         self.left.sort();
         self

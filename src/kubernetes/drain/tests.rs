@@ -12,7 +12,7 @@ use crate::kubernetes::stand_in::{Log, Reply, Seen, pod, pod_list, refusal, serv
 const LIST: &str = "GET /api/v1/pods";
 
 fn permit() -> Permit {
-    WriteFence::without_election().pass(WriteKind::Effect).unwrap()
+    WriteFence::without_election().permit(WriteKind::Effect).unwrap()
 }
 
 fn node() -> NodeName {
@@ -433,8 +433,10 @@ async fn pods_of_one_name_in_two_namespaces_are_two_pods() {
 #[tokio::test]
 async fn look_sends_no_eviction() {
     let (client, log) = server(|_| pod_list(&[pod("web-1")], ""));
-    let report = look(&client, &node(), &DrainSettings::default()).await.unwrap();
-    assert_eq!(report.left[0].why, PodPendingReason::Standing);
+    let report = list_only(&client, &node(), &DrainSettings::default())
+        .await
+        .unwrap();
+    assert_eq!(report.left[0].why, PodPendingReason::WouldEvict);
     assert_eq!(log.lines(), [LIST]);
 }
 
@@ -747,8 +749,8 @@ async fn rounds_of_two_nodes_share_the_places_for_lists() {
         ..first.clone()
     };
     let node = node();
-    let one = look(&client, &node, &first);
-    let other = look(&client, &node, &second);
+    let one = list_only(&client, &node, &first);
+    let other = list_only(&client, &node, &second);
     let (one, other) = tokio::join!(one, other);
     assert!(
         one.is_err() && other.is_err(),
@@ -766,7 +768,7 @@ async fn lists_of_a_fleet_are_a_few_at_once_and_none_is_given_up() {
         Reply::Late(Duration::from_millis(100), code, pods)
     });
     let (settings, node, begun) = (DrainSettings::default(), node(), Instant::now());
-    let rounds = (0..1000).map(|_| look(&client, &node, &settings));
+    let rounds = (0..1000).map(|_| list_only(&client, &node, &settings));
     let reports = futures::future::join_all(rounds).await;
     assert!(reports.iter().all(Result::is_ok));
     assert_eq!(begun.elapsed().as_millis(), 1000 / 8 * 100);

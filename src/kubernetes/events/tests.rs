@@ -102,7 +102,7 @@ async fn an_apiserver_that_is_silent_holds_up_neither_who_tells_nor_the_end() {
     let begun = Instant::now();
     let tellings = (0..20).map(|n| event(&n.to_string())).collect();
     published(tellings, |_| Reply::Silence).await;
-    assert!(begun.elapsed() <= LAST_WORDS + Duration::from_millis(1));
+    assert!(begun.elapsed() <= SHUTDOWN_GRACE + Duration::from_millis(1));
 
     let (publisher, _queue, lost) = counted_queue();
     let taken = (0..2 * QUEUE).filter(|_| publisher.event(event("x"))).count();
@@ -203,7 +203,7 @@ async fn what_is_about_a_node_does_not_wait_for_events_about_pods() {
     let (client, log) = server(|_| Reply::Json(201, json!({"regarding": {}})));
     let (publisher, queue, _) = counted_queue();
     let stop = CancellationToken::new();
-    let telling = async {
+    let queued = async {
         for _ in 0..5 {
             assert!(publisher.event(of_a_pod("pod")));
         }
@@ -219,6 +219,6 @@ async fn what_is_about_a_node_does_not_wait_for_events_about_pods() {
         }
         stop.cancel();
     };
-    futures::join!(run(client, "haulout-0".to_owned(), queue, stop.clone()), telling);
+    futures::join!(run(client, "haulout-0".to_owned(), queue, stop.clone()), queued);
     assert_eq!(log.count(), 7);
 }

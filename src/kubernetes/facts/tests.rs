@@ -71,7 +71,7 @@ fn the_facts_of_a_node_are_read() {
     ];
     assert_eq!(*node.gpus, BTreeMap::from(expected));
     assert_eq!(
-        node.marks,
+        node.annotations,
         NodeAnnotations {
             state: Some("migrated".to_owned()),
             migrated_to_host: Some("esx-2".to_owned()),

@@ -1,8 +1,8 @@
-//! Who leads, decided from what was read of the Lease and when: no I/O, no clock.
+//! Decides who leads from the observed Lease. No I/O, no clock.
 //!
-//! The rules are client-go's (`tools/leaderelection`): another's Lease counts from the moment at which this process saw
-//! it change, on this process's clock, so that clocks may differ by any offset. What is stricter here is the leader's
-//! own side: it counts from the moment its last renewal was *sent*, and what may begin late in a term is bounded.
+//! The rules are those of client-go (`tools/leaderelection`): the Lease of another replica counts from the moment at which this
+//! process saw it change, on its own clock, so that clocks may differ by any offset. For the leader the rules are stricter: its
+//! time counts from the moment at which the last renewal was *sent*, and nothing begins within the margin at its end.
 
 use std::time::Duration;
 
@@ -10,29 +10,27 @@ use jiff::Timestamp;
 
 use crate::fence::BoottimeInstant;
 
-/// The most that another's `leaseDurationSeconds` is believed: what may be configured at most. Anybody who may write
-/// the Lease could otherwise keep every replica from leading for years.
+/// The longest `leaseDurationSeconds` of another replica that is accepted, which is the longest that can be configured. Otherwise
+/// anybody who may write the Lease could keep all replicas from leading for years.
 const FOREIGN_LEASE_MAX: Duration = Duration::from_secs(600);
 
-/// How long a Lease lasts that was released, as client-go leaves it: nobody holds it, and zero is not valid.
+/// The duration of a released Lease, as client-go writes it: it has no holder, and zero is not valid.
 pub(super) const RELEASED: Duration = Duration::from_secs(1);
 
-/// How long a leader that cannot do its work keeps the leadership to itself. A session that is renewed and a set that is
-/// told anew take seconds; a vCenter that restarts takes minutes, and is down for every replica alike.
+/// How long a leader keeps the leadership while it cannot work. A new session and a full sync take seconds; a restart of vCenter
+/// takes minutes and concerns all replicas.
 pub const YIELD_AFTER: Duration = Duration::from_secs(30);
 
 /// The greatest `leaseTransitions` that the API holds.
 pub(super) const TRANSITIONS_MAX: u64 = i32::MAX as u64;
 
-/// 2020-01-01T00:00:00Z, from which the number of a leadership that follows none is counted in seconds: it then fits
-/// the API's 32 bits until 2088.
+/// 2020-01-01T00:00:00Z. The epoch of the first leadership counts seconds from there, so that it fits 32 bits until 2088.
 pub(super) const EPOCHS_BEGIN: i64 = 1_577_836_800;
 
-/// How long there has to be no Lease before one is created. Its epoch is that of a later second than that of any Lease which
-/// was deleted before.
+/// How long there has to be no Lease before one is created, so that its epoch differs from that of a deleted Lease.
 const NEW_LEASE_AFTER: Duration = Duration::from_secs(1);
 
-/// The number of a leadership that begins now and follows none: greater than 1, and of every second another.
+/// The epoch of a leadership without a predecessor: greater than 1, and different in every second.
 pub(super) fn new_epoch(now: Timestamp) -> u64 {
     let seconds = now.as_second().saturating_sub(EPOCHS_BEGIN);
     u64::try_from(seconds)
@@ -40,113 +38,113 @@ pub(super) fn new_epoch(now: Timestamp) -> u64 {
         .clamp(2, TRANSITIONS_MAX)
 }
 
-/// The durations of an election. `config` holds their relations: `lease` is at least one and a half times
-/// `renew_deadline`, and that at least three times `retry`.
+/// The durations of an election. `config` ensures that `lease` is at least one and a half times `renew_deadline`, and
+/// `renew_deadline` at least three times `retry`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// How long others wait after the last renewal they saw, 15 s.
+    /// How long other replicas wait after the last renewal that they saw; default 15 s.
     pub lease: Duration,
-    /// How long a leader leads after the last renewal it sent, 10 s.
+    /// How long a leader leads after the last renewal that it sent; default 10 s.
     pub renew_deadline: Duration,
-    /// How often a leader renews and others look, 2 s.
+    /// How often a leader renews and other replicas read; default 2 s.
     pub retry: Duration,
-    /// How long a leader that cannot do its work keeps the leadership to itself, [`YIELD_AFTER`].
+    /// How long a leader keeps the leadership while it cannot work, [`YIELD_AFTER`].
     pub yield_after: Duration,
 }
 
 impl Timing {
-    /// How much of a term has to be left for something to begin, 3 s of 10: time to make a connection and send. A
-    /// leader renews every third of its deadline or more often, so that one lost renewal does not shut the gate.
+    /// How much time of the leadership has to be left for a permit: 3 s of 10, enough to connect and send. A leader renews at least
+    /// three times per deadline, so that one lost renewal does not close the fence.
     pub fn margin(self) -> Duration {
         self.renew_deadline * 3 / 10
     }
 
-    /// How long after a takeover no effect begins, 5 s of 10: the margin, and two seconds for what is on its way.
+    /// How long after a takeover no effect begins: 5 s of 10, which is the margin and two seconds for requests in transit.
     pub fn quarantine(self) -> Duration {
         self.renew_deadline / 2
     }
 
-    /// The longest wait for one answer about the Lease, 5 s of 10: two tries fit into a term.
+    /// The deadline of one call: 5 s of 10, so that two attempts fit.
     pub fn call_deadline(self) -> Duration {
         self.renew_deadline / 2
     }
 }
 
-/// A Lease as it was read.
+/// The fields of a Lease that the election needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObservedLease {
-    /// Who holds it; empty where it was released.
+    /// `holderIdentity`; empty if released.
     pub holder: String,
-    /// How often it has changed hands.
+    /// `leaseTransitions`.
     pub transitions: u64,
-    /// What its holder says how long it lasts.
+    /// `leaseDurationSeconds`.
     pub duration: Duration,
-    /// When its holder says to have renewed it: compared, never reckoned with.
+    /// `renewTime`, as text: it is only compared for equality.
     pub renewed: Option<String>,
-    /// Its resource version, on which the next write is based.
+    /// `metadata.resourceVersion`.
     pub version: String,
-    /// Its holder cannot do its work and asks for another to lead.
+    /// Its holder cannot work and lets another replica lead.
     pub yields: bool,
 }
 
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ElectionStep {
-    /// Nothing.
+    /// Do nothing.
     Wait,
     /// Write the Lease.
     Bid(Bid),
-    /// End: this replica leads no longer.
+    /// Exit: the leadership is lost.
     StepDown(LeadershipLost),
 }
 
-/// A write of the Lease with our name.
+/// A write of the Lease with this replica as the holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bid {
     /// The version to replace; `None` creates it.
     pub version: Option<String>,
-    /// Its `leaseTransitions`, which is the epoch of the leadership.
+    /// The `leaseTransitions`, which is the epoch of the leadership.
     pub transitions: u64,
-    /// For how long after it no effect begins; a renewal changes nothing about that.
+    /// How long after it no effect begins; not used by a renewal.
     pub quarantine: Duration,
-    /// Whether it says that another may lead: no effect may begin from the moment at which it is sent.
+    /// Whether it lets another replica lead: no effect may begin once it is sent.
     pub yields: bool,
 }
 
 /// How a leadership ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeadershipLost {
-    /// It could not be renewed in time.
+    /// It was not renewed in time.
     Deadline,
-    /// Somebody else holds the Lease.
+    /// Another holder has the Lease.
     To(String),
-    /// The Lease was deleted while others were allowed to take it.
+    /// The Lease was deleted while this replica yielded.
     Deleted,
 }
 
 /// A leadership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leadership {
-    /// Which: the Lease's `leaseTransitions`.
+    /// The `leaseTransitions` of the Lease.
     pub epoch: u64,
     /// When it ends unless it is renewed, since boot.
     pub until: Duration,
     /// When effects may begin, since boot.
     pub effects_from: Duration,
-    /// The Lease says that another may lead, or may say so: no effect begins.
+    /// The Lease lets another replica lead, or a write that says so was sent: no effect begins.
     pub yields: bool,
 }
 
-/// One replica's part in the election.
+/// The election from the view of one replica.
 #[derive(Debug)]
 pub struct Election {
     me: String,
     timing: Timing,
     lease: LeaseRead,
-    tenure: Option<Leadership>,
-    /// Since when this replica cannot do its work, since boot; `None` while it can.
+    leadership: Option<Leadership>,
+    /// Since when this replica cannot work, since boot; `None` while it can.
     unable_since: Option<Duration>,
-    /// The greatest `leaseTransitions` that was ever seen.
+    /// The greatest `leaseTransitions` seen so far.
     greatest: u64,
 }
 
@@ -154,43 +152,43 @@ pub struct Election {
 enum LeaseRead {
     NotYet,
     Absent {
-        /// When this process first saw that there is none, awake.
+        /// When this process first saw that there is none, on the clock without suspensions.
         since: Duration,
     },
     Present {
         seen: ObservedLease,
-        /// When this process first saw it like that, awake.
+        /// When this process first saw this content, on the clock without suspensions.
         since: Duration,
     },
 }
 
 impl Election {
-    /// A candidate of a name that no other process has, not even one that ran in the same pod before.
+    /// A candidate. `me` must be unique, also among earlier processes of the same pod.
     pub fn of(me: String, timing: Timing) -> Self {
         Self {
             me,
             timing,
             lease: LeaseRead::NotYet,
-            tenure: None,
+            leadership: None,
             unable_since: None,
             greatest: 0,
         }
     }
 
-    /// Takes whether this replica can do its work at `now`.
-    pub fn is_able(&mut self, is_able: bool, now: BoottimeInstant) {
+    /// Sets whether this replica can work.
+    pub fn set_able(&mut self, is_able: bool, now: BoottimeInstant) {
         self.unable_since = match (is_able, self.unable_since) {
             (true, _) => None,
             (false, since) => Some(since.unwrap_or(now.since_boot)),
         };
     }
 
-    /// The leadership, where this replica has one.
-    pub fn tenure(&self) -> Option<Leadership> {
-        self.tenure
+    /// The leadership of this replica.
+    pub fn leadership(&self) -> Option<Leadership> {
+        self.leadership
     }
 
-    /// Who holds the Lease, as far as is known; `None` for nobody.
+    /// The holder of the Lease, as far as known.
     pub fn holder(&self) -> Option<&str> {
         match &self.lease {
             LeaseRead::Present { seen, .. } if !seen.holder.is_empty() => Some(&seen.holder),
@@ -198,7 +196,7 @@ impl Election {
         }
     }
 
-    /// Takes what was read at `now`.
+    /// Processes the Lease that was read at `now`.
     pub fn read(&mut self, lease: Option<ObservedLease>, now: BoottimeInstant) {
         let Some(seen) = lease else {
             let since = match &self.lease {
@@ -210,23 +208,22 @@ impl Election {
         };
         self.greatest = self.greatest.max(seen.transitions);
         let since = match &self.lease {
-            LeaseRead::Present { seen: before, since } if before.is_as_old_as(&seen) => *since,
+            LeaseRead::Present { seen: before, since } if before.is_same_renewal(&seen) => *since,
             LeaseRead::Present { .. } | LeaseRead::NotYet | LeaseRead::Absent { .. } => now.awake,
         };
         self.lease = LeaseRead::Present { seen, since };
     }
 
-    /// What to do at `now`. A leadership that follows none that is known takes `new_epoch`, which no leadership before
-    /// may have had: the clock tells one.
+    /// The step at `now`. A leadership without a known predecessor gets `new_epoch`, which no earlier leadership may have had.
     pub fn step(&self, now: BoottimeInstant, new_epoch: u64) -> ElectionStep {
-        if let Some(tenure) = self.tenure {
-            return self.lead_on(tenure, now);
+        if let Some(leadership) = self.leadership {
+            return self.renew(leadership, now);
         }
         let new_epoch = new_epoch.max(self.greatest.saturating_add(1));
         let (seen, since) = match &self.lease {
             LeaseRead::Present { seen, since } => (seen, *since),
             LeaseRead::NotYet => return ElectionStep::Wait,
-            // Either there never was one, or somebody deleted it under a leader, who then leads to the end of its term.
+            // There never was a Lease, or it was deleted under a leader, which still leads until its time ends.
             LeaseRead::Absent { since } if now.awake.saturating_sub(*since) < NEW_LEASE_AFTER => {
                 return ElectionStep::Wait;
             }
@@ -243,30 +240,30 @@ impl Election {
                 self.take(Some(seen), new_epoch, self.timing.lease)
             };
         }
-        // A bid of ours whose answer was lost. What it replaced is not known any more; it may have been nothing, under a
-        // leader whose Lease somebody deleted.
+        // The reply to our own bid was lost. The Lease that it replaced is unknown; there may have been a leader whose Lease was
+        // deleted.
         if seen.holder == self.me {
             return self.take(Some(seen), seen.transitions, self.timing.lease);
         }
         if now.awake.saturating_sub(since) >= self.lasts(seen) {
             return self.take(Some(seen), next, self.timing.quarantine());
         }
-        // What its holder had under way may go on until its term ends, which is before its Lease would have run out.
+        // Running effects of its holder may continue until its leadership ends, which is before its Lease expires.
         if seen.yields && self.unable_since.is_none() {
             return self.take(Some(seen), next, self.lasts(seen));
         }
         ElectionStep::Wait
     }
 
-    /// What a leader does: it renews until it is deposed or its term ends.
-    fn lead_on(&self, tenure: Leadership, now: BoottimeInstant) -> ElectionStep {
-        if now.since_boot >= tenure.until {
+    /// The step of a leader: it renews until it is deposed or its time ends.
+    fn renew(&self, leadership: Leadership, now: BoottimeInstant) -> ElectionStep {
+        if now.since_boot >= leadership.until {
             return ElectionStep::StepDown(LeadershipLost::Deadline);
         }
         let version = match &self.lease {
             LeaseRead::NotYet => return ElectionStep::Wait,
-            // Whoever had taken it may have been deposed by whoever deleted it; its epoch must not be used again.
-            LeaseRead::Absent { .. } if tenure.yields => {
+            // Another replica may have taken the Lease before it was deleted; its epoch must not be used again.
+            LeaseRead::Absent { .. } if leadership.yields => {
                 return ElectionStep::StepDown(LeadershipLost::Deleted);
             }
             LeaseRead::Absent { .. } => None,
@@ -278,34 +275,33 @@ impl Election {
         let is_long = |since| now.since_boot.saturating_sub(since) >= self.timing.yield_after;
         ElectionStep::Bid(Bid {
             version,
-            transitions: tenure.epoch,
+            transitions: leadership.epoch,
             quarantine: Duration::ZERO,
             yields: self.unable_since.is_some_and(is_long),
         })
     }
 
-    /// Whether a Lease that nobody holds was given back: then nothing is under way. One that was emptied otherwise may
-    /// have been so under a leader, as one that is gone. With a configured duration as short as that of a released Lease,
-    /// the two cannot be told apart.
+    /// Whether a Lease without a holder was released, so that no effect is running. If it was emptied by other means, a leader may
+    /// still be active. With a configured duration as short as [`RELEASED`] the two cannot be distinguished.
     fn is_released(&self, seen: &ObservedLease) -> bool {
         seen.duration == RELEASED && seen.renewed.is_some() && whole_seconds(self.timing.lease) > RELEASED
     }
 
-    /// Takes that `bid` is about to be sent.
-    pub fn sends(&mut self, bid: &Bid) {
-        if let Some(tenure) = &mut self.tenure {
-            tenure.yields |= bid.yields;
+    /// Processes that `bid` is about to be sent.
+    pub fn sending(&mut self, bid: &Bid) {
+        if let Some(leadership) = &mut self.leadership {
+            leadership.yields |= bid.yields;
         }
     }
 
-    /// Takes that `bid`, sent at `sent`, was accepted and left the Lease as `seen`.
+    /// Processes that `bid`, sent at `sent`, was accepted; `seen` is the Lease after it.
     pub fn won(&mut self, bid: &Bid, seen: ObservedLease, sent: BoottimeInstant) {
         let until = sent.since_boot + self.timing.renew_deadline;
-        let effects_from = match self.tenure {
-            Some(tenure) => tenure.effects_from,
+        let effects_from = match self.leadership {
+            Some(leadership) => leadership.effects_from,
             None => sent.since_boot + bid.quarantine,
         };
-        self.tenure = Some(Leadership {
+        self.leadership = Some(Leadership {
             epoch: bid.transitions,
             until,
             effects_from,
@@ -316,21 +312,20 @@ impl Election {
 
     /// How long to wait until the next step.
     pub fn pause(&self, now: BoottimeInstant) -> Duration {
-        let left = match (&self.tenure, &self.lease) {
-            (Some(tenure), _) => tenure.until.saturating_sub(now.since_boot),
+        let left = match (&self.leadership, &self.lease) {
+            (Some(leadership), _) => leadership.until.saturating_sub(now.since_boot),
             (None, LeaseRead::Present { seen, since }) if !seen.holder.is_empty() => {
                 (*since + self.lasts(seen)).saturating_sub(now.awake)
             }
             (None, LeaseRead::Absent { since }) => (*since + NEW_LEASE_AFTER).saturating_sub(now.awake),
             (None, LeaseRead::Present { .. } | LeaseRead::NotYet) => self.timing.retry,
         };
-        // A lease that runs out while it cannot be read must not be asked for in a circle.
+        // An expired Lease that cannot be read must not be read in a busy loop.
         left.clamp(self.timing.retry / 10, self.timing.retry)
     }
 
-    /// How long another's Lease lasts: as long as ours, or as it says where that is longer, so that replicas of two
-    /// configurations agree on the longer one. The API knows whole seconds, and ours may be fractions that were
-    /// rounded up.
+    /// The duration of another replica's Lease: the longer one of its own and ours, so that replicas with different settings agree.
+    /// The API has whole seconds; ours may have been rounded up.
     fn lasts(&self, seen: &ObservedLease) -> Duration {
         let said = seen.duration.min(FOREIGN_LEASE_MAX);
         if said > whole_seconds(self.timing.lease) {
@@ -351,8 +346,8 @@ impl Election {
 }
 
 impl ObservedLease {
-    /// Whether nobody has renewed it between the two. Its version is no part of that: who annotates it does not renew.
-    fn is_as_old_as(&self, later: &Self) -> bool {
+    /// Whether the Lease was not renewed in between. The resource version does not count: an annotation is no renewal.
+    fn is_same_renewal(&self, later: &Self) -> bool {
         (&self.holder, self.transitions, self.duration, &self.renewed)
             == (&later.holder, later.transitions, later.duration, &later.renewed)
     }

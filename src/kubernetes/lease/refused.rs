@@ -1,4 +1,4 @@
-//! The note on the Lease that vCenter refused a login: when, and to whom. Nothing in it is derived from a password.
+//! The note on the Lease that vCenter refused a login: the time and the user. Nothing in it is derived from a password.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,32 +9,32 @@ use k8s_openapi::api::coordination::v1::Lease;
 use crate::keys::LOGIN_REFUSED;
 use crate::kubernetes::answer;
 
-/// The longest note that is read: a time, and the longest user name that is written.
+/// The longest note that is read: a time and the longest user name that is written.
 const CHARS_MAX: usize = 1_100;
 
 /// A login that vCenter refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedLogin {
-    /// When, by the clock of the replica that was refused.
+    /// When, on the clock of the replica that was refused.
     pub at: Timestamp,
-    /// Whose credentials they were.
+    /// The user of the refused credentials.
     pub user: String,
 }
 
-/// What a leader writes about logins with its next renewal.
+/// The note that a leader writes with its next renewal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LoginNote {
-    /// Nothing: it has no answer to a login of its own, so the note of a leader before it stays.
+    /// The leader has no result of its own yet, so the existing note stays.
     #[default]
     Keep,
-    /// It has logged in: no note stays.
+    /// The leader has logged in.
     Remove,
-    /// It was refused.
+    /// The login was refused.
     Write(RefusedLogin),
 }
 
 impl LoginNote {
-    /// Makes `annotations` say it.
+    /// Updates `annotations`.
     pub(super) fn write(&self, annotations: &mut BTreeMap<String, String>) {
         match self {
             Self::Keep => {}
@@ -45,7 +45,7 @@ impl LoginNote {
 }
 
 impl RefusedLogin {
-    /// Reads the note on `lease`. One that cannot be read counts as none.
+    /// Reads the note on `lease`; `None` if there is none or it is malformed.
     pub(super) fn read(lease: &Lease) -> Option<Self> {
         let note = lease.metadata.annotations.as_ref()?.get(LOGIN_REFUSED)?;
         if note.chars().nth(CHARS_MAX).is_some() {
@@ -61,7 +61,7 @@ impl RefusedLogin {
         format!("{} {}", self.at, self.user)
     }
 
-    /// How long ago that was at `now`. A time in the future, which a clock that was set can leave, counts as `now`.
+    /// The time since the refusal. A time in the future, after a clock was set back, counts as `now`.
     pub fn ago(&self, now: Timestamp) -> Duration {
         let ago = now.duration_since(self.at);
         ago.try_into().unwrap_or_default()

@@ -45,8 +45,8 @@ fn now() -> Timestamp {
 
 struct Running {
     tasks: tokio::task::JoinSet<()>,
-    gate: WriteFence,
-    standing: watch::Receiver<ElectionStatus>,
+    fence: WriteFence,
+    status: watch::Receiver<ElectionStatus>,
     stop: CancellationToken,
     can_work: watch::Sender<bool>,
     login: watch::Sender<LoginNote>,
@@ -59,8 +59,8 @@ fn candidate(store: &Store, identity: &str) -> Running {
 
 fn candidate_by(store: &Store, identity: &str, timing: Timing) -> Running {
     let (client, log) = store.client();
-    let gate = WriteFence::of_a_replica();
-    let (sender, standing) = watch::channel(ElectionStatus::default());
+    let fence = WriteFence::for_replica();
+    let (sender, status) = watch::channel(ElectionStatus::default());
     let (can_work, works) = watch::channel(true);
     let (login, note) = watch::channel(LoginNote::Keep);
     let stop = CancellationToken::new();
@@ -68,7 +68,7 @@ fn candidate_by(store: &Store, identity: &str, timing: Timing) -> Running {
     tasks.spawn(run(
         client,
         settings(identity, timing),
-        gate.clone(),
+        fence.clone(),
         Abilities {
             can_work: works,
             login: note,
@@ -78,8 +78,8 @@ fn candidate_by(store: &Store, identity: &str, timing: Timing) -> Running {
     ));
     Running {
         tasks,
-        gate,
-        standing,
+        fence,
+        status,
         stop,
         can_work,
         login,
@@ -89,9 +89,9 @@ fn candidate_by(store: &Store, identity: &str, timing: Timing) -> Running {
 
 impl Running {
     async fn leads(&mut self) -> HeldLeadership {
-        let led = self.standing.wait_for(|standing| standing.lead.is_some());
-        let standing = tokio::time::timeout(Duration::from_secs(20), led).await;
-        standing.unwrap().unwrap().lead.unwrap()
+        let led = self.status.wait_for(|status| status.leadership.is_some());
+        let status = tokio::time::timeout(Duration::from_secs(20), led).await;
+        status.unwrap().unwrap().leadership.unwrap()
     }
 
     async fn ended(&mut self) {
@@ -112,13 +112,13 @@ async fn of_two_candidates_one_leads_and_the_other_says_who() {
     assert_eq!(first.epoch, 7_000, "counted from the clock");
     let holder = store.lease()["spec"]["holderIdentity"].clone();
     let other = if holder == "a" { &mut b } else { &mut a };
-    let heard = other.standing.wait_for(|standing| standing.leader.is_some());
+    let heard = other.status.wait_for(|status| status.leader.is_some());
     let heard = tokio::time::timeout(Duration::from_secs(20), heard)
         .await
         .unwrap();
     assert_eq!(json!(heard.unwrap().leader), holder);
     assert_eq!(
-        other.gate.pass(WriteKind::Record).unwrap_err(),
+        other.fence.permit(WriteKind::Record).unwrap_err(),
         FenceClosed::Standby
     );
 }
@@ -131,9 +131,9 @@ async fn a_released_lease_is_taken_at_once_and_effects_begin_at_once() {
     let mut second = candidate_by(&store, "second", SLOW);
     first.stop.cancel();
     first.ended().await;
-    let lead = second.leads().await;
-    assert_eq!((lead.epoch, lead.quarantine), (7_001, Duration::ZERO));
-    assert!(second.gate.pass(WriteKind::Effect).is_ok());
+    let leadership = second.leads().await;
+    assert_eq!((leadership.epoch, leadership.quarantine), (7_001, Duration::ZERO));
+    assert!(second.fence.permit(WriteKind::Effect).is_ok());
 }
 
 #[tokio::test]
@@ -146,7 +146,7 @@ async fn a_lease_is_not_released_while_something_is_under_way() {
     }));
     let mut first = candidate_by(&store, "first", SLOW);
     first.leads().await;
-    let _out = first.gate.pass(WriteKind::Effect).unwrap();
+    let _out = first.fence.permit(WriteKind::Effect).unwrap();
     first.stop.cancel();
     first.ended().await;
     assert_eq!(store.lease()["spec"]["holderIdentity"], "first");
@@ -160,17 +160,17 @@ async fn a_leader_that_cannot_renew_shuts_its_gate_and_ends_and_is_followed_afte
     store.silence(true);
     first.ended().await;
     assert_eq!(
-        first.gate.pass(WriteKind::Record).unwrap_err(),
+        first.fence.permit(WriteKind::Record).unwrap_err(),
         FenceClosed::Closed
     );
     store.silence(false);
     let mut second = candidate(&store, "second");
-    let lead = second.leads().await;
-    assert_eq!(lead.epoch, 7_001);
-    assert!(lead.quarantine > Duration::ZERO);
-    assert!(second.gate.pass(WriteKind::Record).is_ok());
+    let leadership = second.leads().await;
+    assert_eq!(leadership.epoch, 7_001);
+    assert!(leadership.quarantine > Duration::ZERO);
+    assert!(second.fence.permit(WriteKind::Record).is_ok());
     assert_eq!(
-        second.gate.pass(WriteKind::Effect).unwrap_err(),
+        second.fence.permit(WriteKind::Effect).unwrap_err(),
         FenceClosed::Quarantine
     );
 }
@@ -186,7 +186,7 @@ async fn a_forged_holder_deposes_a_leader_at_its_next_renewal() {
     store.put(forged);
     first.ended().await;
     assert_eq!(
-        first.gate.pass(WriteKind::Record).unwrap_err(),
+        first.fence.permit(WriteKind::Record).unwrap_err(),
         FenceClosed::Closed
     );
 }
@@ -199,24 +199,28 @@ async fn what_others_keep_on_the_lease_is_written_back() {
         "spec": {},
     }));
     let mut first = candidate(&store, "first");
-    let lead = first.leads().await;
+    let leadership = first.leads().await;
     assert_eq!(store.lease()["metadata"]["labels"], json!({"helm": "yes"}));
-    assert_eq!(lead.epoch, 7_000);
+    assert_eq!(leadership.epoch, 7_000);
     let puts = first.log.lines().iter().filter(|line| *line == PUT).count();
     assert!(puts >= 1 && !first.log.lines().contains(&POST.to_owned()));
 }
 
 impl Running {
-    /// Waits until the standing is as `is` wants it.
+    /// Waits until the status is as `is` wants it.
     async fn stands(&mut self, is: impl Fn(&ElectionStatus) -> bool) -> ElectionStatus {
-        let stands = self.standing.wait_for(|standing| is(standing));
-        let standing = tokio::time::timeout(Duration::from_secs(20), stands).await;
-        standing.unwrap().unwrap().clone()
+        let stands = self.status.wait_for(|status| is(status));
+        let status = tokio::time::timeout(Duration::from_secs(20), stands).await;
+        status.unwrap().unwrap().clone()
     }
 
     async fn yields(&mut self, yields: bool) {
-        self.stands(|standing| standing.lead.is_some_and(|lead| lead.yields == yields))
-            .await;
+        self.stands(|status| {
+            status
+                .leadership
+                .is_some_and(|leadership| leadership.yields == yields)
+        })
+        .await;
     }
 }
 
@@ -244,19 +248,19 @@ async fn a_leader_that_cannot_work_says_so_and_begins_nothing_until_it_took_that
     }));
     let mut leader = candidate_by(&store, "leader", SLOW);
     leader.leads().await;
-    assert!(leader.gate.pass(WriteKind::Effect).is_ok());
+    assert!(leader.fence.permit(WriteKind::Effect).is_ok());
     leader.can_work.send_replace(false);
     leader.yields(true).await;
     assert_eq!(annotation(&store), "true");
-    for errand in [WriteKind::Record, WriteKind::Effect] {
-        assert_eq!(leader.gate.pass(errand).unwrap_err(), FenceClosed::Yielding);
+    for kind in [WriteKind::Record, WriteKind::Effect] {
+        assert_eq!(leader.fence.permit(kind).unwrap_err(), FenceClosed::Yielding);
     }
     let renewals = leader.log.count();
     store.silence(true);
     leader.can_work.send_replace(true);
     until(|| leader.log.count() > renewals).await;
     assert_eq!(
-        leader.gate.pass(WriteKind::Effect).unwrap_err(),
+        leader.fence.permit(WriteKind::Effect).unwrap_err(),
         FenceClosed::Yielding,
         "that it can work again is not written yet"
     );
@@ -264,7 +268,7 @@ async fn a_leader_that_cannot_work_says_so_and_begins_nothing_until_it_took_that
     leader.yields(false).await;
     assert_eq!(annotation(&store), Value::Null);
     assert_eq!(store.lease()["metadata"]["annotations"]["of"], "somebody");
-    assert!(leader.gate.pass(WriteKind::Effect).is_ok());
+    assert!(leader.fence.permit(WriteKind::Effect).is_ok());
 }
 
 #[tokio::test]
@@ -285,11 +289,11 @@ async fn the_gate_is_shut_before_the_lease_says_that_another_may_lead() {
     let store = Store::of("haulout");
     let mut leader = candidate(&store, "leader");
     leader.leads().await;
-    let (gate, sent) = (leader.gate.clone(), Arc::new(Mutex::new(Vec::new())));
+    let (fence, sent) = (leader.fence.clone(), Arc::new(Mutex::new(Vec::new())));
     let seen = Arc::clone(&sent);
     store.on_write(move |lease| {
         if lease["metadata"]["annotations"][YIELDS] == "true" {
-            seen.lock().unwrap().push(gate.pass(WriteKind::Record).err());
+            seen.lock().unwrap().push(fence.permit(WriteKind::Record).err());
         }
     });
     leader.can_work.send_replace(false);
@@ -309,7 +313,7 @@ async fn a_standby_that_can_work_follows_a_leader_that_cannot() {
     let led = first.leads().await;
     let mut second = candidate(&store, "second");
     second.can_work.send_replace(false);
-    second.stands(|standing| standing.leader.is_some()).await;
+    second.stands(|status| status.leader.is_some()).await;
     first.can_work.send_replace(false);
     first.yields(true).await;
     let looks = second.log.count();
@@ -320,13 +324,13 @@ async fn a_standby_that_can_work_follows_a_leader_that_cannot() {
         "nobody can work"
     );
     second.can_work.send_replace(true);
-    let lead = second.leads().await;
-    assert_eq!(lead.epoch, led.epoch + 1);
-    assert!(lead.quarantine > FAST.lease - FAST.retry, "{lead:?}");
+    let leadership = second.leads().await;
+    assert_eq!(leadership.epoch, led.epoch + 1);
+    assert!(leadership.quarantine > FAST.lease - FAST.retry, "{leadership:?}");
     assert_eq!(annotation(&store), Value::Null);
     first.ended().await;
     assert_eq!(
-        first.gate.pass(WriteKind::Record).unwrap_err(),
+        first.fence.permit(WriteKind::Record).unwrap_err(),
         FenceClosed::Closed
     );
 }
@@ -398,12 +402,12 @@ async fn refused_login_is_told_to_others_until_a_login_succeeds() {
     let mut leader = candidate_by(&store, "leader", SLOW);
     leader.leads().await;
     let mut standby = candidate_by(&store, "standby", SLOW);
-    standby.stands(|standing| standing.leader.is_some()).await;
+    standby.stands(|status| status.leader.is_some()).await;
     leader.login.send_replace(refused("svc"));
-    let told = standby.stands(|standing| standing.refused.is_some()).await;
+    let told = standby.stands(|status| status.refused.is_some()).await;
     assert_eq!(LoginNote::Write(told.refused.unwrap()), refused("svc"));
     leader.login.send_replace(LoginNote::Remove);
-    standby.stands(|standing| standing.refused.is_none()).await;
+    standby.stands(|status| status.refused.is_none()).await;
     assert_eq!(note(&store), Value::Null);
 }
 
@@ -436,7 +440,7 @@ async fn note_of_a_refused_login_outlives_its_writer() {
 
     let mut second = candidate_by(&store, "second", SLOW);
     second.leads().await;
-    let standing = second.standing.borrow().clone();
-    assert_eq!(LoginNote::Write(standing.refused.unwrap()), refused("svc"));
+    let status = second.status.borrow().clone();
+    assert_eq!(LoginNote::Write(status.refused.unwrap()), refused("svc"));
     assert!(note(&store).is_string(), "it has not logged in yet");
 }

@@ -13,7 +13,7 @@ fn cordon() -> NodePatch {
     NodePatch {
         uid: NodeUid::new("uid-1"),
         resource_version: 41,
-        marks: NodeAnnotations {
+        annotations: NodeAnnotations {
             state: Some("draining".to_owned()),
             host: Some("esx-1".to_owned()),
             migrated_to_host: None,
@@ -35,7 +35,7 @@ async fn patched(
     let mut reply = Some(reply);
     let (client, log) = server(move |_| reply.take().unwrap());
     let keys = Keys::under(DEFAULT_PREFIX);
-    let permit = WriteFence::without_election().pass(WriteKind::Record).unwrap();
+    let permit = WriteFence::without_election().permit(WriteKind::Record).unwrap();
     let result = patch(
         &permit,
         &client,
@@ -66,7 +66,7 @@ async fn a_transition_is_one_patch_that_only_the_view_it_was_decided_on_accepts(
     let (result, seen) = patched(&cordon(), node()).await;
     let node = result.unwrap();
     assert_eq!((node.resource_version, node.unschedulable), (42, true));
-    assert_eq!(node.marks.state.as_deref(), Some("draining"));
+    assert_eq!(node.annotations.state.as_deref(), Some("draining"));
     assert_eq!(seen.len(), 1);
     assert_eq!(seen[0].line, "PATCH /api/v1/nodes/gpu-1");
     assert_eq!(seen[0].query, "&fieldManager=haulout");
@@ -94,7 +94,7 @@ async fn a_transition_is_one_patch_that_only_the_view_it_was_decided_on_accepts(
 #[tokio::test]
 async fn the_end_removes_our_annotations_and_the_cordon_as_kubectl_uncordon_does() {
     let end = NodePatch {
-        marks: NodeAnnotations::default(),
+        annotations: NodeAnnotations::default(),
         unschedulable: Some(false),
         ..cordon()
     };

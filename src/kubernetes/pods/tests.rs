@@ -144,7 +144,7 @@ fn only_a_living_evictable_pod_of_this_node_stands_in_the_way() {
         }
         let verdict = judged(pod);
         let is_skipped = has(0) || has(1) || has(2) || has(3);
-        assert_eq!(verdict.stands_in_the_way(), !is_skipped, "{bits:05b}");
+        assert_eq!(verdict.blocks_drain(), !is_skipped, "{bits:05b}");
         assert_eq!(verdict == PodVerdict::Evict, !is_skipped && !has(4), "{bits:05b}");
     }
 }

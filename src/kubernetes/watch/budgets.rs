@@ -1,7 +1,7 @@
-//! Watches the PodDisruptionBudgets that hold a drain, so that it goes on in the moment in which one allows it.
+//! Watches the PodDisruptionBudgets that block a drain, so that the drain continues as soon as one allows a disruption.
 //!
-//! What a budget waits for, another pod that becomes Ready elsewhere, shows nowhere on the Node that is drained. Without the
-//! right to watch budgets the drain asks for evictions from time to time, and is only later.
+//! A budget allows it when a pod on another node becomes Ready, which no fact of the drained Node shows. Without the right to watch
+//! budgets, evictions are retried periodically.
 
 use std::collections::BTreeSet;
 use std::pin::{Pin, pin};
@@ -15,21 +15,21 @@ use tokio_util::sync::CancellationToken;
 
 use super::steered::steered;
 use super::{Backoff, Settings, WatchEnded, pause, said, tell};
-use crate::kubernetes::update::{Budget, BudgetStands, KubernetesUpdate};
+use crate::kubernetes::update::{Budget, BudgetState, KubernetesUpdate};
 
-/// Tells how the budgets in `holding` stand, until `stop`.
+/// Sends the state of the budgets in `blocking` until `stop`.
 pub async fn run(
     client: kube::Client,
-    holding: watch::Receiver<BTreeSet<Budget>>,
+    blocking: watch::Receiver<BTreeSet<Budget>>,
     settings: Settings,
     out: mpsc::Sender<KubernetesUpdate>,
     stop: CancellationToken,
 ) {
     let follow = |budget: Budget, token| one(client.clone(), budget, settings.clone(), out.clone(), token);
-    steered("budgets", holding, settings.backoff_min, &stop, follow).await;
+    steered("budgets", blocking, settings.backoff_min, &stop, follow).await;
 }
 
-/// Follows one budget until `stop`, over breaks.
+/// Watches one budget until `stop`, and rebuilds the watch after a break.
 async fn one(
     client: kube::Client,
     budget: Budget,
@@ -38,7 +38,7 @@ async fn one(
     stop: CancellationToken,
 ) {
     let mut backoff = Backoff::new(&settings);
-    let mut is_missed = false;
+    let mut is_logged = false;
     loop {
         let api: Api<PodDisruptionBudget> = Api::namespaced(client.clone(), &budget.namespace);
         let config = settings
@@ -48,27 +48,27 @@ async fn one(
         let WatchEnded::Broke(why) = follow(events, &budget, &out, &stop, &mut backoff).await else {
             return;
         };
-        // Where it is not allowed, it is not allowed the next time either: one line says so.
-        if !std::mem::replace(&mut is_missed, true) {
+        // A missing right stays missing, so this is logged once.
+        if !std::mem::replace(&mut is_logged, true) {
             let Budget { namespace, name } = &budget;
             tracing::warn!(
                 namespace,
                 budget = name,
                 why,
-                "the watch of a PodDisruptionBudget broke; until it stands, evictions are asked for from time to time"
+                "the watch of a PodDisruptionBudget broke; until it is rebuilt, evictions are retried periodically"
             );
         }
-        let unheard = KubernetesUpdate::Budget {
+        let unknown = KubernetesUpdate::Budget {
             budget: budget.clone(),
-            stands: BudgetStands::Unheard,
+            state: BudgetState::Unknown,
         };
-        if !tell(&out, &stop, unheard).await || !pause(&stop, backoff.next()).await {
+        if !tell(&out, &stop, unknown).await || !pause(&stop, backoff.next()).await {
             return;
         }
     }
 }
 
-/// Tells how one budget stands until its watch breaks or stops.
+/// Sends the state of one budget until its watch breaks or stops.
 async fn follow(
     mut events: Pin<&mut impl Stream<Item = watcher::Result<Event<PodDisruptionBudget>>>>,
     budget: &Budget,
@@ -76,35 +76,35 @@ async fn follow(
     stop: &CancellationToken,
     backoff: &mut Backoff,
 ) -> WatchEnded {
-    // One that is not there holds nobody.
-    let mut listed = BudgetStands::Allows;
+    // A budget that does not exist blocks no pod.
+    let mut listed = BudgetState::Allows;
     loop {
         let event = tokio::select! {
             biased;
             () = stop.cancelled() => return WatchEnded::Stopped,
             event = events.next() => event,
         };
-        let stands = match event {
+        let state = match event {
             Some(Ok(Event::Init)) => {
-                listed = BudgetStands::Allows;
+                listed = BudgetState::Allows;
                 continue;
             }
             Some(Ok(Event::InitApply(object))) => {
-                listed = stands(&object);
+                listed = state(&object);
                 continue;
             }
             Some(Ok(Event::InitDone)) => {
                 backoff.settled();
                 listed
             }
-            Some(Ok(Event::Apply(object))) => stands(&object),
-            Some(Ok(Event::Delete(_))) => BudgetStands::Allows,
+            Some(Ok(Event::Apply(object))) => state(&object),
+            Some(Ok(Event::Delete(_))) => BudgetState::Allows,
             Some(Err(error)) => return WatchEnded::Broke(said(&error)),
             None => return WatchEnded::Broke("it ended".to_owned()),
         };
         let update = KubernetesUpdate::Budget {
             budget: budget.clone(),
-            stands,
+            state,
         };
         if !tell(out, stop, update).await {
             return WatchEnded::Stopped;
@@ -112,10 +112,10 @@ async fn follow(
     }
 }
 
-fn stands(budget: &PodDisruptionBudget) -> BudgetStands {
+fn state(budget: &PodDisruptionBudget) -> BudgetState {
     match &budget.status {
-        Some(status) if status.disruptions_allowed.unwrap_or(0) > 0 => BudgetStands::Allows,
-        Some(_) | None => BudgetStands::Holds,
+        Some(status) if status.disruptions_allowed.unwrap_or(0) > 0 => BudgetState::Allows,
+        Some(_) | None => BudgetState::Blocks,
     }
 }
 
@@ -144,15 +144,15 @@ mod tests {
         )
     }
 
-    /// Watches the budget `shop/web` on the script for ten seconds and gives what was told of it.
-    async fn told(lists: Vec<Reply>, watches: Vec<Reply>) -> (Vec<BudgetStands>, Log) {
+    /// Watches the budget `shop/web` for ten seconds and returns its states.
+    async fn told(lists: Vec<Reply>, watches: Vec<Reply>) -> (Vec<BudgetState>, Log) {
         let (client, log) = scripted(lists, watches);
         let (out, mut updates) = mpsc::channel(8);
         let web = Budget {
             namespace: "shop".to_owned(),
             name: "web".to_owned(),
         };
-        let (_holding, budgets) = watch::channel(BTreeSet::from([web.clone()]));
+        let (_blocking, budgets) = watch::channel(BTreeSet::from([web.clone()]));
         let stop = CancellationToken::new();
         let watching = run(client, budgets, Settings::default(), out, stop.clone());
         let ten_seconds = async {
@@ -162,11 +162,11 @@ mod tests {
         futures::join!(watching, ten_seconds);
         let mut told = Vec::new();
         while let Ok(update) = updates.try_recv() {
-            let KubernetesUpdate::Budget { budget, stands } = update else {
+            let KubernetesUpdate::Budget { budget, state } = update else {
                 panic!("{update:?}");
             };
             assert_eq!(budget, web);
-            told.push(stands);
+            told.push(state);
         }
         (told, log)
     }
@@ -180,8 +180,8 @@ mod tests {
         ];
         let events = changes.iter().map(|(kind, budget)| event(kind, budget)).collect();
         let (told, log) = told(vec![list(&[budget(0)])], vec![Reply::Events(events)]).await;
-        use BudgetStands::{Allows, Holds};
-        assert_eq!(told, [Holds, Allows, Holds, Allows]);
+        use BudgetState::{Allows, Blocks};
+        assert_eq!(told, [Blocks, Allows, Blocks, Allows]);
         let first = &log.all()[0];
         assert_eq!(
             first.line,
@@ -197,14 +197,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_budget_that_was_deleted_before_anybody_looked_allows() {
         let (told, _) = told(vec![list(&[])], vec![]).await;
-        assert_eq!(told, [BudgetStands::Allows]);
+        assert_eq!(told, [BudgetState::Allows]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn one_that_must_not_be_watched_is_unheard_and_is_tried_again() {
         let refused = || refusal(403, "Forbidden", "poddisruptionbudgets is forbidden", Value::Null);
         let (told, _) = told(vec![refused(), refused(), list(&[budget(0)])], vec![]).await;
-        use BudgetStands::{Holds, Unheard};
-        assert_eq!(told, [Unheard, Unheard, Holds]);
+        use BudgetState::{Blocks, Unknown};
+        assert_eq!(told, [Unknown, Unknown, Blocks]);
     }
 }

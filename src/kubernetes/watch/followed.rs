@@ -1,5 +1,4 @@
-//! Watches single Nodes by name, whether the label selector matches them or not: those with an open episode whose label
-//! was removed.
+//! Watches single Nodes by name: those with an open episode that the label selector no longer matches.
 
 use std::collections::BTreeSet;
 use std::pin::{Pin, pin};
@@ -18,14 +17,14 @@ use crate::ids::{NodeName, NodeUid};
 use crate::kubernetes::facts::node_facts;
 use crate::kubernetes::update::KubernetesUpdate;
 
-/// How many Nodes are watched at once; more wait until one is not wanted any more. Each costs a connection's stream, and
-/// a label that disappears from more Nodes than that is an accident that a person has to undo.
+/// The maximum number of concurrent watches; further Nodes wait for a free one. A label that disappears from more Nodes is an
+/// accident that a person has to undo.
 const AT_ONCE: usize = 64;
 
-/// Tells of the Nodes in `followed` until `stop`: [`Update::Followed`] as each is and changes, [`Update::FollowedGone`]
-/// when it is deleted, [`Update::FollowedAbsent`] when there is none of that name.
+/// Sends updates of the Nodes in `followed` until `stop`: [`KubernetesUpdate::Followed`] with each state,
+/// [`KubernetesUpdate::FollowedGone`] when it is deleted, [`KubernetesUpdate::FollowedAbsent`] when there is no such Node.
 ///
-/// After a break the Node is listed anew, so a deletion that was missed is told as absence.
+/// After a break the Node is listed again, so a missed deletion is sent as absence.
 pub async fn run(
     client: kube::Client,
     followed: watch::Receiver<BTreeSet<NodeName>>,
@@ -34,7 +33,7 @@ pub async fn run(
     out: mpsc::Sender<KubernetesUpdate>,
     stop: CancellationToken,
 ) {
-    let places = Arc::new(Semaphore::new(AT_ONCE));
+    let slots = Arc::new(Semaphore::new(AT_ONCE));
     let follow = |name: NodeName, token: CancellationToken| {
         let one = FollowedNode {
             client: client.clone(),
@@ -44,7 +43,7 @@ pub async fn run(
             out: out.clone(),
             stop: token,
         };
-        one.in_turn(Arc::clone(&places))
+        one.run(Arc::clone(&slots))
     };
     steered("followed nodes", followed, settings.backoff_min, &stop, follow).await;
 }
@@ -60,15 +59,15 @@ struct FollowedNode {
 }
 
 impl FollowedNode {
-    /// Waits for a place, and watches until it is stopped, over breaks.
-    async fn in_turn(self, places: Arc<Semaphore>) {
-        let _place = tokio::select! {
+    /// Waits for a slot, then watches until `stop`, and rebuilds the watch after a break.
+    async fn run(self, slots: Arc<Semaphore>) {
+        let _slot = tokio::select! {
             biased;
             () = self.stop.cancelled() => return,
-            place = places.acquire() => place,
+            slot = slots.acquire() => slot,
         };
         let mut backoff = Backoff::new(&self.settings);
-        let mut is_said = false;
+        let mut is_logged = false;
         loop {
             let api: Api<core::Node> = Api::all(self.client.clone());
             let config = self
@@ -79,10 +78,10 @@ impl FollowedNode {
             let WatchEnded::Broke(why) = self.follow(events, &mut backoff).await else {
                 return;
             };
-            if !std::mem::replace(&mut is_said, true) {
+            if !std::mem::replace(&mut is_logged, true) {
                 tracing::warn!(
                     node = %self.name, why,
-                    "the watch of a node that the label selector does not match broke; it is rebuilt until it stands"
+                    "the watch of a node that the label selector does not match broke and is rebuilt"
                 );
             }
             if !pause(&self.stop, backoff.next()).await {
@@ -91,7 +90,7 @@ impl FollowedNode {
         }
     }
 
-    /// Tells of the Node until the watch breaks or stops.
+    /// Sends updates of the Node until the watch breaks or stops.
     async fn follow(
         &self,
         mut events: Pin<&mut impl Stream<Item = watcher::Result<Event<core::Node>>>>,

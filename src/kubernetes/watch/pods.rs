@@ -17,13 +17,13 @@ use crate::ids::NodeName;
 use crate::kubernetes::pods::{PodVerdict, verdict};
 use crate::kubernetes::update::KubernetesUpdate;
 
-/// Tells when the pods of the Nodes in `draining` change, until `stop`.
+/// Reports when the pods of the Nodes in `draining` change, until `stop`.
 ///
-/// Told is what another drain round can make something of: a pod to evict came; the last one that stood in the way is
-/// gone; one is gone while others are still to be evicted; or the watch has just been (re)built and shows pods to evict, or
-/// none at all. A pod that merely begins to terminate is not told. All but the last departure is gathered until nothing
-/// has changed for a moment, and is not told where all are leaving by then: a round that is evicting 200 pods would
-/// otherwise be followed by others that find nothing to do.
+/// Only changes that matter to the next drain round are reported: a pod to evict is new; the last blocking pod is gone; one is gone
+/// while others still have to be evicted; or the watch was (re)built and shows pods to evict or none. A pod that begins to
+/// terminate is not reported. Except for the last deletion, changes are delayed until no pod has changed for
+/// [`Settings::gather`], and dropped if all pods are terminating by then, so that a round that evicts many pods is not
+/// followed by useless ones.
 pub async fn run(
     client: kube::Client,
     draining: watch::Receiver<BTreeSet<NodeName>>,
@@ -35,7 +35,7 @@ pub async fn run(
     steered("pods", draining, settings.backoff_min, &stop, follow).await;
 }
 
-/// Follows the pods of one Node until `stop`, over breaks.
+/// Watches the pods of one Node until `stop`, and rebuilds the watch after a break.
 async fn pods_of(
     client: kube::Client,
     node: NodeName,
@@ -61,7 +61,7 @@ async fn pods_of(
     }
 }
 
-/// Tells of changes among one Node's pods until the watch breaks or stops.
+/// Reports changes of one Node's pods until the watch breaks or stops.
 async fn follow_pods(
     mut events: Pin<&mut impl Stream<Item = watcher::Result<Event<core::Pod>>>>,
     node: &NodeName,
@@ -70,7 +70,7 @@ async fn follow_pods(
     stop: &CancellationToken,
     backoff: &mut Backoff,
 ) -> WatchEnded {
-    let mut standing = StandingPods::default();
+    let mut blocking = BlockingPods::default();
     let mut due: Option<PodWatchDue> = None;
     loop {
         let event = tokio::select! {
@@ -78,8 +78,8 @@ async fn follow_pods(
             () = stop.cancelled() => return WatchEnded::Stopped,
             () = until(due.as_ref().map(|due| due.at)) => {
                 let was_gathered = due.take().is_some_and(|due| due.is_gathered);
-                // All that were to be evicted are leaving by then: the next that is worth a round is that they are gone.
-                if was_gathered && !standing.has_some_to_evict() {
+                // All pods are terminating by now: the next report is their deletion.
+                if was_gathered && !blocking.has_some_to_evict() {
                     continue;
                 }
                 if !tell(out, stop, KubernetesUpdate::PodsChanged(node.clone())).await {
@@ -90,17 +90,17 @@ async fn follow_pods(
             event = events.next() => event,
         };
         let news = match event {
-            Some(Ok(Event::Init)) => standing.reset(),
+            Some(Ok(Event::Init)) => blocking.reset(),
             Some(Ok(Event::InitApply(pod))) => {
-                standing.apply(&pod, node);
+                blocking.apply(&pod, node);
                 PodNews::None
             }
             Some(Ok(Event::InitDone)) => {
                 backoff.settled();
-                standing.complete()
+                blocking.complete()
             }
-            Some(Ok(Event::Apply(pod))) => standing.apply(&pod, node),
-            Some(Ok(Event::Delete(pod))) => standing.remove(&pod),
+            Some(Ok(Event::Apply(pod))) => blocking.apply(&pod, node),
+            Some(Ok(Event::Delete(pod))) => blocking.remove(&pod),
             Some(Err(error)) => return WatchEnded::Broke(said(&error)),
             None => return WatchEnded::Broke("it ended".to_owned()),
         };
@@ -132,33 +132,33 @@ async fn follow_pods(
     }
 }
 
-/// What one change among a Node's pods is worth.
+/// How urgent a change of a Node's pods is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PodNews {
-    /// A drain round would make nothing of it.
+    /// It needs no drain round.
     None,
-    /// One that was to be evicted is leaving: what waits to be told waits for more of the same.
+    /// A pod to evict is terminating: extends the delay of a pending report.
     Leaves,
-    /// A drain round is worth it, and can wait for more of the same.
+    /// It needs a drain round, after a delay for further changes.
     Soon,
-    /// A drain round is worth it at once.
+    /// It needs a drain round now.
     Now,
 }
 
-/// When a change is told.
+/// A pending report.
 struct PodWatchDue {
     at: Instant,
-    /// No change puts it off beyond this.
+    /// The end of the delay, whatever changes.
     latest: Instant,
-    /// It waits for more of the same.
+    /// It is delayed for further changes.
     is_gathered: bool,
 }
 
-/// The pods of one Node that stand in the way, by UID, and whether each has still to be evicted.
+/// The pods of one Node that block its drain, by UID, and whether each still has to be evicted.
 #[derive(Debug, Default)]
-struct StandingPods(BTreeMap<String, bool>);
+struct BlockingPods(BTreeMap<String, bool>);
 
-impl StandingPods {
+impl BlockingPods {
     fn reset(&mut self) -> PodNews {
         self.0.clear();
         PodNews::None
@@ -179,7 +179,7 @@ impl StandingPods {
         }
     }
 
-    /// All that are there have been told: what was missed shows in them.
+    /// The urgency of the current set, after a full list or a deletion.
     fn complete(&self) -> PodNews {
         if self.0.is_empty() {
             PodNews::Now
@@ -206,7 +206,7 @@ impl StandingPods {
     }
 }
 
-/// Waits until `due`, or for ever.
+/// Waits until `due`; for ever without one.
 async fn until(due: Option<Instant>) {
     match due {
         Some(due) => tokio::time::sleep_until(due).await,

@@ -1,5 +1,5 @@
-//! Looks from time to time for episodes on all Nodes of the cluster: on those that lost our label, and under other
-//! annotation prefixes.
+//! Searches all Nodes of the cluster periodically for episodes: on Nodes that lost the label, and under other annotation
+//! prefixes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,40 +18,38 @@ use crate::kubernetes::answer::{self, ApiRefusal};
 use crate::kubernetes::lease::ElectionStatus;
 use crate::kubernetes::update::{KubernetesUpdate, StrandedNode};
 
-/// How often. What is found here was left behind by a label or a setting that changed, hours or days ago.
+/// The interval. What is found here was left by a change of a label or a setting, hours or days ago.
 const EVERY: Duration = Duration::from_secs(600);
 
-/// For one page. The kube-apiserver answers within milliseconds or is in trouble.
 const PAGE_DEADLINE: Duration = Duration::from_secs(15);
 
-/// Nodes on a page. Metadata is a few KiB and may be 256 KiB of annotations, so a page is 25 MiB at the worst.
+/// Nodes per page. Annotations may have 256 KiB, so that a page has at most 25 MiB.
 const PAGE: u32 = 100;
 
-/// The most pages of one list: 20,000 Nodes, four times what Kubernetes is built for.
+/// The maximum number of pages of one list: 20,000 Nodes, four times the limit of Kubernetes.
 const PAGES_MAX: usize = 200;
 
-/// The most episodes that are told of.
+/// The maximum number of reported episodes.
 const STRANDED_MAX: usize = 1_000;
 
 /// The last part of the key of an annotation that holds an episode, whatever its prefix.
 const EPISODE: &str = "episode";
 
-/// The longest value that is read, as for the record of a Node of ours.
+/// The longest value that is read, as for our own records.
 const VALUE_BYTES_MAX: usize = 64 * 1024;
 
-/// What every version of an episode has.
+/// The part that all versions of an episode have.
 #[derive(Deserialize)]
 struct Versioned {
     #[serde(rename = "version")]
     _version: serde_json::Number,
 }
 
-/// Tells of all episodes that stand on Nodes: at the start, at the start of each leadership, and every ten minutes, until
-/// `stop`.
+/// Reports all episodes on Nodes: at the start, at the start of each leadership, and every ten minutes, until `stop`.
 pub async fn run(
     client: kube::Client,
     selection: Selection,
-    mut standing: watch::Receiver<ElectionStatus>,
+    mut status: watch::Receiver<ElectionStatus>,
     settings: Settings,
     out: mpsc::Sender<KubernetesUpdate>,
     stop: CancellationToken,
@@ -59,7 +57,7 @@ pub async fn run(
     let mut backoff = Backoff::new(&settings);
     let mut is_broken = false;
     loop {
-        let led = epoch(&standing.borrow_and_update());
+        let led = epoch(&status.borrow_and_update());
         let scan = scan(&client, &selection);
         let scanned = tokio::select! {
             biased;
@@ -69,7 +67,7 @@ pub async fn run(
         let pause = match scanned {
             Ok(stranded) => {
                 if std::mem::take(&mut is_broken) {
-                    info!("all nodes are looked through for episodes again");
+                    info!("the nodes of the cluster can be searched for episodes again");
                 }
                 backoff.settled();
                 if !tell(&out, &stop, KubernetesUpdate::Scanned { stranded }).await {
@@ -80,16 +78,16 @@ pub async fn run(
             Err(refusal) => {
                 if !std::mem::replace(&mut is_broken, true) {
                     warn!(
-                        "the nodes of the cluster could not be looked through for episodes that were left behind: {}; \
-                         it is tried again",
+                        "the nodes of the cluster could not be searched for episodes that were left behind: {}; the search is \
+                         retried",
                         refusal.said()
                     );
                 }
                 backoff.next()
             }
         };
-        let another_leadership = standing.wait_for(|standing| {
-            let leads = epoch(standing);
+        let another_leadership = status.wait_for(|status| {
+            let leads = epoch(status);
             leads.is_some() && leads != led
         });
         tokio::select! {
@@ -101,11 +99,11 @@ pub async fn run(
     }
 }
 
-fn epoch(standing: &ElectionStatus) -> Option<u64> {
-    standing.lead.map(|lead| lead.epoch)
+fn epoch(status: &ElectionStatus) -> Option<u64> {
+    status.leadership.map(|leadership| leadership.epoch)
 }
 
-/// Reads the metadata of all Nodes, and gives the episodes on them.
+/// Reads the metadata of all Nodes, and returns the episodes on them.
 async fn scan(client: &kube::Client, selection: &Selection) -> Result<Vec<StrandedNode>, ApiRefusal> {
     let mut stranded = Vec::new();
     let mut is_too_many = false;
@@ -128,7 +126,7 @@ async fn scan(client: &kube::Client, selection: &Selection) -> Result<Vec<Strand
     })
     .await?;
     if is_too_many {
-        warn!("more than {STRANDED_MAX} episodes stand on the nodes of the cluster; the rest is left out");
+        warn!("there are more than {STRANDED_MAX} episodes on the nodes of the cluster; the rest is ignored");
     }
     if stranded.is_empty() {
         return Ok(stranded);
@@ -145,7 +143,7 @@ async fn scan(client: &kube::Client, selection: &Selection) -> Result<Vec<Strand
     Ok(stranded)
 }
 
-/// Shows the metadata of all Nodes that match to `show`, page by page.
+/// Passes the metadata of all Nodes that match to `show`, page by page.
 async fn each_node(
     client: &kube::Client,
     params: ListParams,
@@ -168,7 +166,7 @@ async fn each_node(
     )))
 }
 
-/// The prefixes under which an episode stands among `annotations`.
+/// The prefixes of the episodes in `annotations`.
 fn prefixes(annotations: &BTreeMap<String, String>) -> Vec<String> {
     annotations
         .iter()

@@ -1,4 +1,4 @@
-//! One watch for each thing that is wanted at the moment.
+//! Runs one watch for each wanted object.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,12 +10,12 @@ use tokio_util::sync::CancellationToken;
 use super::pause;
 use crate::kubernetes::answer;
 
-/// Runs `follow` for each of `wanted`, and stops it when that is wanted no longer; all of them at `stop`. Should one panic,
-/// all begin anew after `breath`.
+/// Runs `follow` for each of `wanted` until it is no longer wanted; all end at `stop`. If one panics, all are restarted after
+/// `restart_pause`.
 pub(super) async fn steered<Key, Following>(
     what: &str,
     mut wanted: watch::Receiver<BTreeSet<Key>>,
-    breath: Duration,
+    restart_pause: Duration,
     stop: &CancellationToken,
     follow: impl Fn(Key, CancellationToken) -> Following,
 ) where
@@ -44,14 +44,14 @@ pub(super) async fn steered<Key, Following>(
         tokio::select! {
             biased;
             () = stop.cancelled() => break,
-            // A task ends by itself only when nobody listens; one that we stopped is forgotten already.
+            // A task ends by itself only when the receiver is gone; a stopped one is already removed from `followed`.
             Some(ended) = tasks.join_next() => if let Err(error) = ended {
-                // Which one it was is unknown, so all are started anew, each with a fresh look at what it follows.
+                // It is unknown which one failed, so all are restarted.
                 tracing::error!(error = %answer::chain(&error), "a watch of {what} failed; all watches of {what} are restarted");
                 for token in std::mem::take(&mut followed).into_values() {
                     token.cancel();
                 }
-                if !pause(stop, breath).await {
+                if !pause(stop, restart_pause).await {
                     break;
                 }
             },

@@ -67,7 +67,7 @@ pub(super) fn word(update: KubernetesUpdate) -> String {
         KubernetesUpdate::Settled => "settled".to_owned(),
         KubernetesUpdate::Maintenances(update) => format!("{update:?}"),
         KubernetesUpdate::PodsChanged(node) => format!("pods of {node}"),
-        KubernetesUpdate::Budget { budget, stands } => format!("{}: {stands:?}", budget.name),
+        KubernetesUpdate::Budget { budget, state } => format!("{}: {state:?}", budget.name),
         KubernetesUpdate::Followed(node) => format!("followed {}", node.name),
         KubernetesUpdate::FollowedGone { uid, .. } => format!("followed gone {uid}"),
         KubernetesUpdate::FollowedAbsent { name } => format!("followed absent {name}"),

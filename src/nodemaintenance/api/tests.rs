@@ -7,7 +7,7 @@ use crate::kubernetes::stand_in::{Reply, refusal, server};
 #[tokio::test]
 async fn an_invalid_object_name_is_never_sent() {
     let (client, log) = server(|_| Reply::Json(200, Value::Null));
-    let permit = WriteFence::without_election().pass(WriteKind::Record).unwrap();
+    let permit = WriteFence::without_election().permit(WriteKind::Record).unwrap();
     let uid = RequestUid::new("uid");
     for name in ["gpu1-!!!!!!!!", "../nodes/gpu1", "gpu1-0/status", ""] {
         let created = create(&permit, &client, name, NodeMaintenanceSpec::default()).await;
@@ -22,7 +22,7 @@ async fn an_invalid_object_name_is_never_sent() {
 
 #[tokio::test(start_paused = true)]
 async fn a_refusal_is_told_from_no_answer() {
-    let permit = WriteFence::without_election().pass(WriteKind::Record).unwrap();
+    let permit = WriteFence::without_election().permit(WriteKind::Record).unwrap();
     let mut replies = vec![
         Reply::Silence,
         refusal(422, "Invalid", "too long", Value::Null),

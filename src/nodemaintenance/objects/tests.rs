@@ -159,7 +159,7 @@ impl Cluster {
 
 fn request(action: RequestAction) -> Option<Request> {
     Some(Request {
-        mark: RequestIdentity {
+        identity: RequestIdentity {
             name: "asked".to_owned(),
             uid: RequestUid::new("uid-of-asked"),
         },

@@ -340,7 +340,7 @@ fn relevant_wait_creates_one_event() {
         (
             Phase::Draining,
             WaitingOn::DrainHeld(vec![budget("trainer-0", "trainer")]),
-            "! DrainTimedOut: Not drained in time, and its power is not cut on pods. Waiting for a person, for the drain timeout passed and its power is not cut on pods: 1 pod to go; ml/trainer-0: held by PodDisruptionBudget trainer, which needs 1 healthy pods and has 1 currently",
+            "! DrainTimedOut: Not drained in time, and its power is not cut on pods. Waiting for a person, because the drain timeout passed and its power is not cut on pods: 1 pod to go; ml/trainer-0: held by PodDisruptionBudget trainer, which needs 1 healthy pods and has 1 currently",
         ),
         (shutting(), WaitingOn::GuestShutdown { until: at(200) }, "-"),
         (

@@ -249,7 +249,7 @@ fn ended(
 fn detected(episode: &Episode, links: &Links) -> String {
     let trigger = &episode.trigger;
     let trace = links.or_id(episode);
-    if let Some(ended) = &trigger.stray_of {
+    if let Some(ended) = &trigger.late_power_off_of {
         return format!(
             "The VM is off by a request of ours that arrived after episode {ended} had ended; it is brought back; trace {trace}"
         );

@@ -148,7 +148,7 @@ impl StateGauges {
         gauge(encoder, &families::WAITING_ON, |gauge| {
             for (name, kind) in &self.waits {
                 // The wait may be older than the status.
-                if self.nodes.get(name).is_some_and(|status| !status.is_at_rest) {
+                if self.nodes.get(name).is_some_and(|status| !status.is_idle) {
                     gauge.with([("node", name.as_str()), ("kind", kind.name())], 1.0)?;
                 }
             }

@@ -39,7 +39,7 @@ const REQUEST_BUCKETS: [f64; 12] = [
 const RECONCILE_BUCKETS: [f64; 9] = [0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0];
 
 const OUTCOMES: [ReconcileOutcome; 6] = [
-    ReconcileOutcome::Rested,
+    ReconcileOutcome::Idle,
     ReconcileOutcome::Waited,
     ReconcileOutcome::Acted,
     ReconcileOutcome::Recorded,
@@ -327,7 +327,7 @@ pub(super) fn foreign(registry: &mut Registry) -> Family<Labels, Gauge> {
 /// The label of an outcome.
 pub(super) const fn name_of(outcome: ReconcileOutcome) -> &'static str {
     match outcome {
-        ReconcileOutcome::Rested => "rested",
+        ReconcileOutcome::Idle => "rested",
         ReconcileOutcome::Waited => "waited",
         ReconcileOutcome::Acted => "acted",
         ReconcileOutcome::Recorded => "recorded",

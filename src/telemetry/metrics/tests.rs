@@ -274,7 +274,7 @@ fn wait_is_shown_until_it_ends() {
     let fixture = Fixture::new();
     let idle = || sight(Record::InService, HostState::InService);
     let mut unheard = idle();
-    unheard.observed.hearing = SourceState::NoVcenter { why: String::new() };
+    unheard.observed.sources = SourceState::NoVcenter { why: String::new() };
     fixture.shows([unheard]);
     fixture.waits(&Record::InService, &WaitingOn::Vcenter { why: String::new() });
     fixture.assert_lines(&["haulout_waiting_on{node=\"gpu1\",kind=\"vcenter\"} 1.0"]);
@@ -351,7 +351,7 @@ fn everything() -> Fixture {
     fixture.metrics.evictions(429, 2);
     fixture
         .metrics
-        .turned(ReconcileOutcome::Acted, Duration::from_millis(300));
+        .reconciled(ReconcileOutcome::Acted, Duration::from_millis(300));
     fixture
         .metrics
         .vcenter_called("Login", "ok", Duration::from_millis(30));
@@ -429,10 +429,10 @@ fn reconcile_is_counted_and_timed_by_outcome() {
     fixture.assert_lines(&["haulout_reconcile_total{result=\"recorded\"} 0"]);
     fixture
         .metrics
-        .turned(ReconcileOutcome::Recorded, Duration::from_millis(20));
+        .reconciled(ReconcileOutcome::Recorded, Duration::from_millis(20));
     fixture
         .metrics
-        .turned(ReconcileOutcome::Outdated, Duration::from_millis(5));
+        .reconciled(ReconcileOutcome::Outdated, Duration::from_millis(5));
     fixture.assert_lines(&[
         "haulout_reconcile_total{result=\"recorded\"} 1",
         "haulout_reconcile_total{result=\"outdated\"} 1",
@@ -522,11 +522,11 @@ fn pods_left_by_a_timed_out_drain_are_counted_once() {
 #[test]
 fn episodes_are_counted_by_what_set_them_off() {
     let fixture = Fixture::new();
-    let with = |task, request, stray_of| {
+    let with = |task, request, late_power_off_of| {
         let mut begun = episode(Phase::Draining, 1);
         begun.trigger.task = task;
         begun.trigger.request = request;
-        begun.trigger.stray_of = stray_of;
+        begun.trigger.late_power_off_of = late_power_off_of;
         begun
     };
     let request = RequestIdentity {
@@ -556,7 +556,7 @@ fn skipped_node_in_service_shows_its_wait() {
     let fixture = Fixture::new();
     let mut skipped = sight(Record::InService, HostState::InMaintenance);
     let mut marks = node();
-    marks.wishes.skip = true;
+    marks.overrides.skip = true;
     skipped.observed.node = Some(marks);
     fixture.shows([skipped.clone()]);
     fixture.waits(&Record::InService, &WaitingOn::Skip);

@@ -1,4 +1,4 @@
-//! What Kubernetes tells, as plain data: the part of a Node that maintenance is about, and when its pods change.
+//! The facts of Kubernetes as plain data.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,71 +8,71 @@ use jiff::Timestamp;
 use super::node_maintenance::NodeMaintenanceStatus;
 use crate::ids::{BootId, NodeName, NodeUid, RequestUid, VmUuid};
 
-/// One thing that the kube-apiserver told, or that became of the watch itself.
+/// A change of a fact or of the watch.
 #[derive(Clone, Debug, PartialEq)]
 pub enum KubernetesUpdate {
-    /// All Nodes told before are void. A complete list follows, closed by [`Update::Settled`].
+    /// All Nodes are void. A complete list follows, and then [`KubernetesUpdate::Settled`].
     Reset,
     /// A Node that the selector matches appeared or changed.
     Node(Box<NodeFacts>),
-    /// A Node as the answer to our own PATCH or GET shows it. Whether the selector matches it is not said.
+    /// A Node from the reply to our PATCH or GET. The selector may not match it.
     Answered(Box<NodeFacts>),
-    /// A Node was deleted, or the selector matches it no longer.
+    /// A Node was deleted, or the selector no longer matches it.
     NodeGone {
         /// Its name.
         name: NodeName,
-        /// Which of the Nodes of that name.
+        /// Its UID.
         uid: NodeUid,
     },
-    /// What was told since the last `Reset` is complete.
+    /// The list since the last `Reset` is complete.
     Settled,
-    /// What the watch of NodeMaintenance objects tells.
+    /// An update of the watch of NodeMaintenance objects.
     Maintenances(NodeMaintenanceUpdate),
-    /// A pod on this Node came, went or changed, while the Node's pods are being watched.
+    /// The pods of this Node changed, while they are watched.
     PodsChanged(NodeName),
-    /// What the watch of a PodDisruptionBudget that holds a drain tells.
+    /// The state of a watched PodDisruptionBudget that blocks a drain.
     Budget {
-        /// Which budget.
+        /// The budget.
         budget: Budget,
-        /// How it stands.
-        stands: BudgetStands,
+        /// Its state.
+        state: BudgetState,
     },
-    /// A Node that is followed by its name is so, whether the selector matches it or not.
+    /// The state of a Node that is watched by name, whether the selector matches it or not.
     Followed(Box<NodeFacts>),
-    /// A Node that is followed by its name was deleted.
+    /// A Node that is watched by name was deleted.
     FollowedGone {
         /// Its name.
         name: NodeName,
-        /// Which of the Nodes of that name.
+        /// Its UID.
         uid: NodeUid,
     },
-    /// There is no Node of a name that is followed.
+    /// A Node that is watched by name does not exist.
     FollowedAbsent {
         /// The name.
         name: NodeName,
     },
-    /// All Nodes of the cluster were looked through for episodes: ours and others', selected or not.
+    /// All Nodes of the cluster were searched for episodes, of any prefix and whether selected or not.
     Scanned {
-        /// Those that were found, at most 1,000.
+        /// The episodes, at most 1,000.
         stranded: Vec<StrandedNode>,
     },
-    /// The watch broke; it is being rebuilt, and a `Reset` follows when it stands again.
+    /// The watch broke and is rebuilt; a `Reset` follows when it is synced again.
     Lost {
-        /// What was tried and what the kube-apiserver answered, for people.
+        /// The operation and the error.
         why: String,
     },
 }
 
-/// An episode that stands on a Node, as a look through all Nodes finds it.
+/// An episode on a Node, found by a search of all Nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StrandedNode {
     /// The Node.
     pub name: NodeName,
-    /// Which of the Nodes of that name.
+    /// The UID of the Node.
     pub uid: NodeUid,
     /// The prefix of the annotation, without the slash.
     pub prefix: String,
-    /// It is the prefix that this program is configured with.
+    /// It is the configured prefix.
     pub is_ours: bool,
     /// The label selector matches the Node.
     pub is_selected: bool,
@@ -87,38 +87,38 @@ pub struct Budget {
     pub name: String,
 }
 
-/// How a budget stands, as far as it is watched.
+/// The state of a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BudgetStands {
-    /// Its watch is broken, or not allowed.
-    Unheard,
-    /// It is watched, and allows no disruption.
-    Holds,
-    /// It allows one, or is gone.
+pub enum BudgetState {
+    /// Its watch is broken or not allowed.
+    Unknown,
+    /// It allows no disruption.
+    Blocks,
+    /// It allows a disruption, or was deleted.
     Allows,
 }
 
-/// What the watch of NodeMaintenance objects tells.
+/// An update of the watch of NodeMaintenance objects.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NodeMaintenanceUpdate {
-    /// All objects told before are void. A complete list follows, closed by [`NodeMaintenanceUpdate::Settled`].
+    /// All objects are void. A complete list follows, and then [`NodeMaintenanceUpdate::Settled`].
     Reset,
-    /// An object appeared or changed, or is the answer to our own write.
+    /// An object appeared or changed, or was in the reply to our own write.
     Seen(Box<NodeMaintenanceFacts>),
     /// An object was deleted.
     Gone {
         /// Its name.
         name: String,
-        /// Which of the objects of that name.
+        /// Its UID.
         uid: RequestUid,
     },
-    /// What was told since the last `Reset` is complete. Where the kind is not installed, that is nothing at all.
+    /// The list since the last `Reset` is complete. It is empty if the kind is not installed.
     Settled,
-    /// The watch broke; it is being rebuilt, and a `Reset` follows when it stands again.
+    /// The watch broke and is rebuilt; a `Reset` follows when it is synced again.
     Lost {
-        /// What was tried and what the kube-apiserver answered, for people.
+        /// The operation and the error.
         why: String,
-        /// The kube-apiserver refused it (401 or 403): it will until somebody gives the right.
+        /// The kube-apiserver refused it (401 or 403).
         refused: bool,
     },
 }
@@ -138,28 +138,27 @@ pub struct NodeMaintenanceFacts {
     pub created_at: Timestamp,
     /// `spec.nodeName`.
     pub node: NodeName,
-    /// Who made it, and for what.
+    /// Whether it is a request or the record of an episode.
     pub role: NodeMaintenanceRole,
-    /// Its status says that it has come to its end.
+    /// Its status has an end time.
     pub is_over: bool,
-    /// Its status as it stands, to tell whether it says what is so.
+    /// Its current status.
     pub status: Box<NodeMaintenanceStatus>,
 }
 
-/// What a NodeMaintenance object is.
+/// The role of a NodeMaintenance object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NodeMaintenanceRole {
-    /// A person's request.
+    /// A request.
     Request(RequestedMaintenance),
-    /// The record of an episode, made by Haulout: the second copy of what stands on the Node, kept as history. It asks for
-    /// nothing.
+    /// The record of an episode, created by Haulout: a copy of the record on the Node, which stays as history.
     Episode {
         /// `status.record`: the same JSON as on the Node.
         record: Option<String>,
     },
 }
 
-/// What a person asks for.
+/// The spec of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestedMaintenance {
     /// `spec.reason`.
@@ -186,17 +185,17 @@ pub enum RequestedAction {
     Reboot,
 }
 
-/// The part of a Node that maintenance is about.
+/// The facts of a Node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeFacts {
     /// `metadata.name`.
     pub name: NodeName,
     /// `metadata.uid`.
     pub uid: NodeUid,
-    /// `metadata.resourceVersion`: sent back with every PATCH, so that a write on an old view is refused. Comparable as
-    /// a number (KEP-5504), which tells an older view from a younger one.
+    /// `metadata.resourceVersion`, which every PATCH sends back, so that a write on an old version is refused. Comparable as a
+    /// number (KEP-5504).
     pub resource_version: u64,
-    /// `metadata.creationTimestamp`, on the kube-apiserver's clock; the Unix epoch where it is absent.
+    /// `metadata.creationTimestamp`, on the kube-apiserver's clock; the Unix epoch if absent.
     pub created_at: Timestamp,
     /// The UUID in `spec.providerID`.
     pub provider_uuid: Option<VmUuid>,
@@ -213,7 +212,7 @@ pub struct NodeFacts {
     /// `status.allocatable` of each GPU resource, by resource name; a resource with none is absent.
     pub gpus: Arc<BTreeMap<String, u64>>,
     /// Our annotations.
-    pub marks: NodeAnnotations,
+    pub annotations: NodeAnnotations,
 }
 
 /// The condition `Ready` of a Node.
@@ -221,11 +220,11 @@ pub struct NodeFacts {
 pub struct ReadyCondition {
     /// Its status is `True`.
     pub is_true: bool,
-    /// `lastHeartbeatTime`: when the kubelet last said so. It tells a living Ready from one that nobody has refuted yet.
+    /// `lastHeartbeatTime`, which shows whether the kubelet still updates the condition.
     pub heartbeat: Option<Timestamp>,
 }
 
-/// Our annotations on a Node, by what they say (their keys are in [`crate::keys`]).
+/// Our annotations on a Node. Their keys are in [`crate::keys`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeAnnotations {
     /// `state`: `draining`, `powered-off` or `migrated`.
@@ -240,14 +239,14 @@ pub struct NodeAnnotations {
     pub episode: Option<String>,
     /// `last-episode`: our versioned JSON of the episode that ended last.
     pub last_episode: Option<String>,
-    /// `keep-cordoned`: a person asks us to leave the Node cordoned at the end. Never written by us.
+    /// `keep-cordoned`: the Node stays cordoned at the end. Never written by Haulout.
     pub keep_cordoned: Option<String>,
     /// `fulfilled-request`: the UID of the latest request that was fulfilled.
     pub fulfilled: Option<String>,
-    /// `haulout.dev/skip`. Never written by us.
+    /// `haulout.dev/skip`. Never written by Haulout.
     pub skip: Option<String>,
-    /// `haulout.dev/approved`: a person's, and taken away by us at the end.
+    /// `haulout.dev/approved`. Set by people, removed by Haulout at the end.
     pub approved: Option<String>,
-    /// `haulout.dev/strategy`. Never written by us.
+    /// `haulout.dev/strategy`. Never written by Haulout.
     pub strategy: Option<String>,
 }

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::Inventory;
-use crate::facts::kubernetes::{Budget, BudgetStands};
+use crate::facts::kubernetes::{Budget, BudgetState};
 use crate::maintenance::observed::{DrainReport, PendingEviction, PendingReason};
 
-/// The most budgets that are watched at once. Each is a request that stands; a fleet that is drained at once may be held by
+/// The most budgets that are watched at once. Each is a request that state; a fleet that is drained at once may be held by
 /// hundreds, and those beyond are asked from time to time.
 const WATCHED_MAX: usize = 64;
 
@@ -22,8 +22,8 @@ impl Inventory {
     }
 
     /// Takes what is told of a budget: where it allows an eviction, the rounds of the drains that it held are out of date.
-    pub(super) fn apply_budget(&mut self, budget: Budget, stands: BudgetStands) {
-        let (is_blocked, allows) = (stands == BudgetStands::Holds, stands == BudgetStands::Allows);
+    pub(super) fn apply_budget(&mut self, budget: Budget, state: BudgetState) {
+        let (is_blocked, allows) = (state == BudgetState::Blocks, state == BudgetState::Allows);
         for local in self.node_states.values_mut() {
             let Some(report) = &mut local.drain else { continue };
             let backoff = &mut report.backoff;

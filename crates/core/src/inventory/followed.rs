@@ -151,7 +151,7 @@ mod tests {
     fn a_record_that_cannot_be_read_is_followed_only_with_a_copy_of_ours() {
         let of = in_episode(1, Phase::AwaitingHost, OURS);
         let mut unreadable = of.clone();
-        unreadable.marks.episode = Some("nonsense".to_owned());
+        unreadable.annotations.episode = Some("nonsense".to_owned());
         let mut inventory = told([scanned(vec![found(1, false)]), followed(unreadable.clone())]);
         assert!(inventory.nodes_to_follow().is_empty());
         let mut inventory = told([copied(of), followed(unreadable)]);
@@ -200,7 +200,7 @@ mod tests {
         let mut inventory = told(trio(1));
         assert_eq!(inventory.all_snapshots().len(), 1);
         inventory.apply(followed(NodeFacts {
-            marks: NodeAnnotations::default(),
+            annotations: NodeAnnotations::default(),
             ..node(2)
         }));
         assert_eq!(inventory.all_snapshots().len(), 1);

@@ -7,7 +7,7 @@ use super::placement::{HostsView, Reservation, device_needs};
 use crate::ids::{HostRef, NodeName, VmRef};
 use crate::maintenance::episode::Record;
 use crate::maintenance::observed::{Admission, BoundVm, HostState, ObservedNode};
-use crate::maintenance::placement::{PlacementOffer, look};
+use crate::maintenance::placement::{PlacementOffer, find_host};
 
 /// What a maintenance of one node would meet.
 #[derive(Clone, Debug, PartialEq)]
@@ -126,7 +126,7 @@ impl Inventory {
     ) -> Option<PlacementOffer> {
         let wanted = self.wanted(self.bound_vm(name)?, None, None)?;
         let hosts = self.hosts_for(&wanted, reservations, drawn);
-        let offer = look(&wanted, hosts, None, &[]);
+        let offer = find_host(&wanted, hosts, None, &[]);
         if let Some((host, _)) = &offer.fits {
             let needs = device_needs(&wanted);
             let (vm, host) = (wanted.vm, host.clone());

@@ -62,7 +62,7 @@ impl Inventory {
                     local.pods_revision = local.pods_revision.wrapping_add(1);
                 }
             }
-            KubernetesUpdate::Budget { budget, stands } => self.apply_budget(budget, stands),
+            KubernetesUpdate::Budget { budget, state } => self.apply_budget(budget, state),
             KubernetesUpdate::Followed(node) => self.apply_followed(*node),
             KubernetesUpdate::FollowedGone { name, uid } => self.lose_followed(&name, Some(&uid)),
             KubernetesUpdate::FollowedAbsent { name } => self.lose_followed(&name, None),
@@ -109,8 +109,8 @@ impl Inventory {
         let before = self.nodes.remove(&node.name);
         let told_before = before
             .as_ref()
-            .and_then(|before| before.marks.last_episode.as_ref());
-        if told_before != node.marks.last_episode.as_ref() {
+            .and_then(|before| before.annotations.last_episode.as_ref());
+        if told_before != node.annotations.last_episode.as_ref() {
             self.has_ended(&node);
         }
         self.asks(&node.name, before.as_ref(), Some(&node));
@@ -134,7 +134,11 @@ impl Inventory {
 
     /// Notes the episode that `node` tells to have ended, for the next one on its host.
     fn has_ended(&mut self, node: &kubernetes::NodeFacts) {
-        let last = node.marks.last_episode.as_deref().and_then(record::read_last);
+        let last = node
+            .annotations
+            .last_episode
+            .as_deref()
+            .and_then(record::read_last);
         let asked = last.as_ref().and_then(|last| {
             let at = last.episode.in_flight.guest_asked_at()?;
             Some(GuestRequest {

@@ -10,7 +10,7 @@ use crate::ids::{ComputeRef, HostRef, NodeName, VmRef};
 use crate::maintenance::episode::{Detection, Episode, MAX_REFUSALS, Phase, Record};
 use crate::maintenance::observed::HostState;
 use crate::maintenance::placement::{
-    DeviceRequirements, HostDevice, HostSurvey, HostView, PlacementOffer, VmRequirements, look,
+    DeviceRequirements, HostDevice, HostSurvey, HostView, PlacementOffer, VmRequirements, find_host,
 };
 use crate::maintenance::request::{Request, RequestAction};
 
@@ -111,7 +111,7 @@ impl Inventory {
                 node: name.clone(),
                 wanted: VmRequirements {
                     home_only: episode.refusals.len() >= MAX_REFUSALS
-                        || node.is_some_and(|node| node.marks.strategy.as_deref() == Some("wait")),
+                        || node.is_some_and(|node| node.annotations.strategy.as_deref() == Some("wait")),
                     ..wanted
                 },
                 refused: refused_hosts(episode),
@@ -135,7 +135,7 @@ impl Inventory {
                 .get(&seeker.node)
                 .and_then(|local| local.offered.clone());
             let hosts = self.hosts_for(&seeker.wanted, &reservations, &mut drawn);
-            let offer = look(&seeker.wanted, hosts, kept.as_ref(), &seeker.refused);
+            let offer = find_host(&seeker.wanted, hosts, kept.as_ref(), &seeker.refused);
             if let Some((host, _)) = &offer.fits {
                 let needs = device_needs(&seeker.wanted);
                 let (vm, host) = (seeker.wanted.vm.clone(), host.clone());
@@ -146,7 +146,7 @@ impl Inventory {
         // They look before their VM is off, and what they see is kept for nobody.
         for looker in lookers {
             let hosts = self.hosts_for(&looker.wanted, &reservations, &mut drawn);
-            let offer = look(&looker.wanted, hosts, None, &looker.refused);
+            let offer = find_host(&looker.wanted, hosts, None, &looker.refused);
             offers.insert(looker.node, offer);
         }
         (offers, reservations)

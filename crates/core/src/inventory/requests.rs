@@ -141,7 +141,7 @@ impl Inventory {
                 NodeMaintenanceRole::Episode { .. } => None,
             })
             .min_by_key(|(it, _)| (it.created_at, &it.name))?;
-        let fulfilled = node.and_then(|node| node.marks.fulfilled.as_deref());
+        let fulfilled = node.and_then(|node| node.annotations.fulfilled.as_deref());
         let in_dry_run = self
             .node_states
             .get(name)
@@ -202,7 +202,7 @@ fn is_younger(one: &Episode, other: &Episode) -> bool {
 
 fn request(object: &NodeMaintenanceFacts, asked: &RequestedMaintenance) -> Request {
     Request {
-        mark: RequestIdentity {
+        identity: RequestIdentity {
             name: object.name.clone(),
             uid: object.uid.clone(),
         },

@@ -124,7 +124,7 @@ impl Inventory {
                     | BoundVm::Shared(_) => false,
                 };
                 let is_its_own = episode.node_uid == node.uid;
-                let is_left_alone = node.marks.skip.as_deref() == Some("true");
+                let is_left_alone = node.annotations.skip.as_deref() == Some("true");
                 let drains = is_its_own && is_its_vm && !is_left_alone && episode.phase.is_draining();
                 (drains, is_its_own && episode.phase.is_unavailable())
             }

@@ -11,21 +11,21 @@ use crate::ids::{EpisodeId, HostRef, NodeName, VmRef};
 use crate::keys::FIELD_MANAGER;
 use crate::maintenance::episode::{EpisodeOrigin, Phase, Record};
 use crate::maintenance::observed::{
-    Admission, BoundVm, CordonedBy, HostState, NodeOverrides, NodeSnapshot, Observed, ObservedNode,
-    ObservedPower, ObservedVm, RecordAge, STRAY, SourceState, Strategy,
+    Admission, BoundVm, CordonedBy, HostState, LATE_POWER_OFF_WINDOW, NodeOverrides, NodeSnapshot, Observed,
+    ObservedNode, ObservedPower, ObservedVm, RecordAge, SourceState, Strategy,
 };
 use crate::maintenance::placement::PlacementOffer;
 use crate::maintenance::record::{self, Annotations, read};
 
 /// What stands on `node`.
 pub fn record_of(node: &NodeFacts) -> Record {
-    let marks = node.marks.clone();
+    let annotations = node.annotations.clone();
     read(&Annotations {
-        state: marks.state,
-        host: marks.host,
-        migrated_to_host: marks.migrated_to_host,
-        transition_time: marks.transition_time,
-        episode: marks.episode,
+        state: annotations.state,
+        host: annotations.host,
+        migrated_to_host: annotations.migrated_to_host,
+        transition_time: annotations.transition_time,
+        episode: annotations.episode,
     })
 }
 
@@ -50,7 +50,11 @@ impl Inventory {
             return None;
         };
         let is_same_machine = vm.uuid.is_some() && vm.uuid == copy.vm_uuid;
-        let last = node.marks.last_episode.as_deref().and_then(record::read_last);
+        let last = node
+            .annotations
+            .last_episode
+            .as_deref()
+            .and_then(record::read_last);
         let is_over =
             last.is_some_and(|last| last.episode.id == copy.id || last.episode.begun_at >= copy.begun_at);
         let is_over = is_over && copy.node_uid == node.uid;
@@ -86,14 +90,14 @@ impl Inventory {
             Some(Phase::Relocating { to }) => self.target(to.moref.as_ref(), vm.found()),
             Some(_) | None => HostState::Unknown,
         };
-        let stray_of = match (&record, vm.found(), node) {
+        let late_power_off_of = match (&record, vm.found(), node) {
             (Record::InService, Some(facts), Some(node)) if facts.power == ObservedPower::Off => {
-                self.stray_of(node, &facts.moref)
+                self.late_power_off_of(node, &facts.moref)
             }
             (_, _, _) => None,
         };
         // No episode begins on a node that is not selected, but to make up for one that has ended.
-        if record == Record::InService && stray_of.is_none() && self.followed.contains(name) {
+        if record == Record::InService && late_power_off_of.is_none() && self.followed.contains(name) {
             return None;
         }
         let is_record_on_node = local.is_some_and(|local| {
@@ -101,9 +105,9 @@ impl Inventory {
             on_node.map(|it| &it.id) == record.episode().map(|it| &it.id)
         });
         let mut seen = Observed {
-            stray_of,
+            late_power_off_of,
             process_began: self.process_began,
-            lead: self.leadership,
+            leadership: self.leadership,
             record_seen: local
                 .and_then(|local| local.observed_record.seen)
                 .unwrap_or(RecordAge {
@@ -111,7 +115,9 @@ impl Inventory {
                     phase_at: self.now.monotonic,
                     from_the_start: false,
                 }),
-            hearing: self.disconnected_for(name, &record).unwrap_or(SourceState::Both),
+            sources: self
+                .disconnected_for(name, &record)
+                .unwrap_or(SourceState::Synced),
             node: node.map(|node| ObservedNode {
                 asked_guest: local.and_then(|local| local.asked_guest),
                 ..observed_node(node)
@@ -122,7 +128,7 @@ impl Inventory {
             is_record_on_node,
             request: self.request(name, node),
             vm,
-            behind: None,
+            ahead_traceparent: None,
             origin: EpisodeOrigin::default(),
             admission: Admission::Granted,
             drain: local.and_then(|local| local.drain.clone()),
@@ -144,7 +150,7 @@ impl Inventory {
         // What others do is shown to those alone on whom something can be decided: so one at rest stays as it was drawn.
         if !sight.is_idle() {
             let admission = self.admission_queue.admission(name, self.limits());
-            sight.observed.behind = self.root_ahead(&admission);
+            sight.observed.ahead_traceparent = self.root_ahead(&admission);
             sight.observed.admission = admission;
             if let (BoundVm::Found(vm), None) = (&sight.observed.vm, sight.record.episode()) {
                 sight.observed.origin = self.origin(vm);
@@ -167,13 +173,13 @@ impl Inventory {
     /// The episode of `node` that ended a short while ago and is why `vm` is off, where it is: a power-off of ours arrived late,
     /// or the guest that it had asked shut down after all. Whoever switched the VM on or off since is respected, as far as vCenter
     /// tells: what a guest does by itself leaves no task.
-    fn stray_of(&self, node: &NodeFacts, vm: &VmRef) -> Option<EpisodeId> {
-        let last = record::read_last(node.marks.last_episode.as_deref()?)?;
+    fn late_power_off_of(&self, node: &NodeFacts, vm: &VmRef) -> Option<EpisodeId> {
+        let last = record::read_last(node.annotations.last_episode.as_deref()?)?;
         let of_vm = self.tasks.values().filter(|task| task.vm.as_ref() == Some(vm));
         let switched = of_vm.filter(|task| task.made().is_some());
         let was_on = switched.clone().any(|task| task.made() == Some(PowerState::On));
         let latest = switched.max_by_key(|task| task.queued_at);
-        let is_recent = |at: Timestamp| at.duration_since(last.at).abs() <= STRAY;
+        let is_recent = |at: Timestamp| at.duration_since(last.at).abs() <= LATE_POWER_OFF_WINDOW;
         let is_ours = match latest {
             // It is not the one that the episode was about: a power-on came before it. Where that left no task, the clocks of
             // vCenter and of this process have to tell.
@@ -189,9 +195,14 @@ impl Inventory {
 
     /// Whether an episode of `node` has ended a short while ago whose guest may still shut down.
     pub(super) fn may_be_stray(&self, node: &NodeFacts) -> bool {
-        let last = node.marks.last_episode.as_deref().and_then(record::read_last);
+        let last = node
+            .annotations
+            .last_episode
+            .as_deref()
+            .and_then(record::read_last);
         last.is_some_and(|last| {
-            !last.episode.in_flight.is_empty() && self.now.wall.duration_since(last.at).abs() <= STRAY
+            !last.episode.in_flight.is_empty()
+                && self.now.wall.duration_since(last.at).abs() <= LATE_POWER_OFF_WINDOW
         })
     }
 
@@ -211,7 +222,7 @@ impl Inventory {
     fn root_ahead(&self, admission: &Admission) -> Option<Arc<str>> {
         match admission {
             Admission::Granted => None,
-            Admission::Behind { ahead, .. } => ahead.iter().find_map(|name| {
+            Admission::Queued { ahead, .. } => ahead.iter().find_map(|name| {
                 let record = self.record(self.nodes.get(name)?);
                 record.episode().map(|episode| episode.traceparent.clone())
             }),
@@ -239,11 +250,11 @@ pub(super) fn observed_node(node: &NodeFacts) -> ObservedNode {
             Some(FIELD_MANAGER) => CordonedBy::Haulout,
             Some(other) => CordonedBy::Other(other.to_owned()),
         },
-        keep_cordoned: node.marks.keep_cordoned.as_deref() == Some("true"),
-        wishes: NodeOverrides {
-            skip: node.marks.skip.as_deref() == Some("true"),
-            approved: node.marks.approved.as_deref() == Some("true"),
-            strategy: match node.marks.strategy.as_deref() {
+        keep_cordoned: node.annotations.keep_cordoned.as_deref() == Some("true"),
+        overrides: NodeOverrides {
+            skip: node.annotations.skip.as_deref() == Some("true"),
+            approved: node.annotations.approved.as_deref() == Some("true"),
+            strategy: match node.annotations.strategy.as_deref() {
                 Some("wait") => Strategy::Wait,
                 // A word that we do not know is no wish.
                 Some(_) | None => Strategy::Migrate,

@@ -134,12 +134,12 @@ pub(super) fn with_episode(n: usize, phase: Phase, change: impl FnOnce(&mut Epis
     };
     change(&mut episode);
     let written = write(&record(episode), at(0));
-    let marks = NodeAnnotations {
+    let annotations = NodeAnnotations {
         episode: written.episode,
         ..NodeAnnotations::default()
     };
     NodeFacts {
-        marks,
+        annotations,
         unschedulable: true,
         ..node(n)
     }
@@ -148,7 +148,7 @@ pub(super) fn with_episode(n: usize, phase: Phase, change: impl FnOnce(&mut Epis
 /// The NodeMaintenance object that keeps a copy of the episode on `of`.
 pub(super) fn copied(of: NodeFacts) -> Fact {
     let role = kubernetes::NodeMaintenanceRole::Episode {
-        record: of.marks.episode,
+        record: of.annotations.episode,
     };
     maintenance(format!("copy-of-{}", of.name), of.name, 0, role)
 }
@@ -240,7 +240,7 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
             created_at: at(0),
             node: name(n),
             role: kubernetes::NodeMaintenanceRole::Episode {
-                record: node.marks.episode,
+                record: node.annotations.episode,
             },
             is_over,
             status: Box::default(),
@@ -371,15 +371,15 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
 #[test]
 fn half_a_set_is_never_the_world() {
     let mut inventory = told(trio(1));
-    assert_eq!(sight(&mut inventory, 1).observed.hearing, SourceState::Both);
+    assert_eq!(sight(&mut inventory, 1).observed.sources, SourceState::Synced);
     inventory.apply(vsphere(vsphere::VsphereUpdate::Reset));
     assert!(matches!(
-        sight(&mut inventory, 1).observed.hearing,
+        sight(&mut inventory, 1).observed.sources,
         SourceState::NoVcenter { .. }
     ));
     inventory.apply(vsphere(vsphere::VsphereUpdate::Settled));
     // Nothing was told again, so nothing is there: unknown, and not out of maintenance.
-    assert_eq!(sight(&mut inventory, 1).observed.hearing, SourceState::Both);
+    assert_eq!(sight(&mut inventory, 1).observed.sources, SourceState::Synced);
     assert_eq!(sight(&mut inventory, 1).observed.vm, BoundVm::NotLookedUp);
 }
 
@@ -826,7 +826,7 @@ fn a_host_that_carries_nothing_of_ours_is_news_only_to_a_node_that_looks_for_one
 
 #[test]
 fn a_budget_that_allows_an_eviction_is_told_to_the_drains_that_it_holds_and_to_no_other() {
-    use crate::facts::kubernetes::BudgetStands;
+    use crate::facts::kubernetes::BudgetState;
     let held_by = |n: usize, pods: &[(&str, &[&str])]| {
         let left = pods.iter().map(|(name, budgets)| PendingEviction {
             name: (*name).to_owned(),
@@ -845,10 +845,10 @@ fn a_budget_that_allows_an_eviction_is_told_to_the_drains_that_it_holds_and_to_n
         namespace: namespace.to_owned(),
         name: name.to_owned(),
     };
-    let stands = |budget: &kubernetes::Budget, stands| {
+    let stands = |budget: &kubernetes::Budget, state| {
         Fact::Kubernetes(kubernetes::KubernetesUpdate::Budget {
             budget: budget.clone(),
-            stands,
+            state,
         })
     };
     let mut inventory = told(trio(1).into_iter().chain(trio(2)).chain(trio(3)));
@@ -872,22 +872,22 @@ fn a_budget_that_allows_an_eviction_is_told_to_the_drains_that_it_holds_and_to_n
         })
     };
     assert_eq!(look(&mut inventory), [(50, 0), (50, 0), (50, 0)]);
-    inventory.apply(stands(&web, BudgetStands::Holds));
+    inventory.apply(stands(&web, BudgetState::Blocks));
     assert_eq!(look(&mut inventory), [(5000, 0), (50, 0), (50, 0)]);
-    inventory.apply(stands(&train, BudgetStands::Holds));
+    inventory.apply(stands(&train, BudgetState::Blocks));
     assert_eq!(look(&mut inventory), [(5000, 0), (5000, 0), (50, 0)]);
-    inventory.apply(stands(&train, BudgetStands::Allows));
+    inventory.apply(stands(&train, BudgetState::Allows));
     assert_eq!(look(&mut inventory), [(5000, 0), (50, 1), (50, 0)]);
-    inventory.apply(stands(&web, BudgetStands::Allows));
+    inventory.apply(stands(&web, BudgetState::Allows));
     assert_eq!(look(&mut inventory), [(50, 1), (50, 2), (50, 0)]);
-    inventory.apply(stands(&web, BudgetStands::Holds));
+    inventory.apply(stands(&web, BudgetState::Blocks));
     inventory.apply(held_by(1, &[("shop/a", &["web"])]));
     assert_eq!(
         look(&mut inventory),
         [(5000, 1), (50, 2), (50, 0)],
         "its watch stands"
     );
-    inventory.apply(stands(&web, BudgetStands::Unheard));
+    inventory.apply(stands(&web, BudgetState::Unknown));
     assert_eq!(look(&mut inventory), [(50, 1), (50, 2), (50, 0)]);
     // However many pods one budget holds, the other is watched too.
     let crowd: Vec<String> = (0..100).map(|n| format!("shop/{n:03}")).collect();
@@ -1022,7 +1022,7 @@ fn of_two_clicks_in_one_set_the_earlier_is_served() {
     assert_eq!(sight(&mut inventory, 2).observed.admission, Admission::Granted);
     assert!(matches!(
         sight(&mut inventory, 1).observed.admission,
-        Admission::Behind { .. }
+        Admission::Queued { .. }
     ));
 }
 
@@ -1150,13 +1150,16 @@ fn a_late_power_off_of_ours_is_told_from_everybody_elses() {
     };
     let last = crate::maintenance::record::write_last(&last);
     let stray = |mark: Option<&String>, power: PowerState, tasks: &[(&str, i64, bool)]| {
-        let marks = NodeAnnotations {
+        let annotations = NodeAnnotations {
             last_episode: mark.cloned(),
             ..NodeAnnotations::default()
         };
         let mut facts = trio(1);
         facts.push(Fact::Kubernetes(kubernetes::KubernetesUpdate::Node(Box::new(
-            NodeFacts { marks, ..node(1) },
+            NodeFacts {
+                annotations,
+                ..node(1)
+            },
         ))));
         facts.push(vsphere(vsphere::VsphereUpdate::Vm(Vm {
             power: Some(power),
@@ -1167,7 +1170,7 @@ fn a_late_power_off_of_ours_is_told_from_everybody_elses() {
                 .iter()
                 .map(|(what, when, by_us)| switched(what, *when, *by_us)),
         );
-        sight(&mut told(facts), 1).observed.stray_of
+        sight(&mut told(facts), 1).observed.late_power_off_of
     };
     let (off, on) = ("VirtualMachine.powerOff", "VirtualMachine.powerOn");
     let own = [(off, END - 200, true), (on, END - 100, true)];
@@ -1230,7 +1233,7 @@ fn a_click_from_before_a_leadership_was_met_at_its_start() {
     };
     assert_eq!(heard_at(&mut inventory, 50), Detection::Pushed);
     inventory.set_time(moment(100));
-    let lead = LeadershipTerm {
+    let lead = LeadershipEpoch {
         epoch: 7,
         acts_from: None,
     };
@@ -1238,18 +1241,18 @@ fn a_click_from_before_a_leadership_was_met_at_its_start() {
     assert_eq!(heard_at(&mut inventory, 50), Detection::AtStartup);
     assert_eq!(heard_at(&mut inventory, 100), Detection::Pushed);
     let seen = sight(&mut inventory, 1).observed;
-    assert_eq!((seen.process_began, seen.lead), (at(100), lead));
+    assert_eq!((seen.process_began, seen.leadership), (at(100), lead));
 }
 
 #[test]
 fn what_stood_there_before_a_leadership_was_not_seen_to_begin() {
     let mut inventory = told(trio(1));
-    inventory.take_leadership(Some(LeadershipTerm::ALONE));
+    inventory.take_leadership(Some(LeadershipEpoch::ALONE));
     let from_the_start = |inventory: &mut Inventory| sight(inventory, 1).observed.record_seen.from_the_start;
     assert!(!from_the_start(&mut inventory));
     inventory.apply(in_phase(1, Phase::Draining));
     assert!(from_the_start(&mut inventory), "this process saw the node before");
-    inventory.take_leadership(Some(LeadershipTerm::ALONE));
+    inventory.take_leadership(Some(LeadershipEpoch::ALONE));
     assert!(!from_the_start(&mut inventory), "another may have led in between");
 }
 

@@ -1,4 +1,4 @@
-//! Who may begin to drain: first come, first served, under the two limits.
+//! Which nodes may begin to drain: first come, first served, within two limits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -6,16 +6,37 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::clock::Monotonic;
-use super::observed::{Admission, SlotLimit};
 use crate::ids::NodeName;
 
-/// How long a grant stands without the node's record showing that it is used. The record is written within milliseconds, or
-/// within a few tries; a node whose writes are refused must not keep the place for ever. As long as the longest pause between
-/// two tries is by default.
+/// How long a granted slot stays valid before the node's record shows that it is used. A node whose writes are refused must not keep
+/// a slot. It is the default of the longest retry interval.
 pub const GRANT_LASTS: Duration = Duration::from_secs(30);
 
-/// How long a node that did not use its grant stands behind all others.
+/// How long a node that did not use its slot comes after all others.
 pub const DEFERRED_FOR: Duration = Duration::from_secs(300);
+
+/// Whether a node may begin to drain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// It has a slot.
+    Granted,
+    /// It waits for a slot.
+    Queued {
+        /// The nodes that hold the slots or are earlier in the queue.
+        ahead: Vec<NodeName>,
+        /// Which limit is full.
+        limit: SlotLimit,
+    },
+}
+
+/// A limit on how many nodes may be in maintenance at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotLimit {
+    /// `MAX_CONCURRENT_DRAINS`.
+    ConcurrentDrains(u32),
+    /// `MAX_UNAVAILABLE`, as a number of nodes.
+    Unavailable(u32),
+}
 
 /// The configured limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,34 +47,33 @@ pub struct AdmissionLimits {
     pub unavailable: Option<u32>,
 }
 
-/// A node that wants to drain.
+/// A node that needs a slot.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct QueuedNode {
-    /// When its host's maintenance was asked for, on vCenter's clock: durable, and one clock for all.
+    /// When the maintenance of its host was requested, on vCenter's clock, which is the same for all nodes.
     pub clicked_at: Timestamp,
     /// Its name, which breaks ties.
     pub node: NodeName,
 }
 
-/// Who holds places, and who waits for one.
+/// The nodes that hold a slot and those that wait for one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AdmissionQueue {
-    /// Nodes that hold a place among those being drained.
+    /// Nodes that are draining.
     pub draining: BTreeSet<NodeName>,
-    /// Nodes that are unavailable; those draining are among them.
+    /// Nodes that are unavailable, including those that are draining.
     pub unavailable: BTreeSet<NodeName>,
-    /// Nodes that were granted a place and whose record does not show it yet, with the time of the grant.
+    /// Nodes with a granted slot that their record does not show yet, with the time of the grant.
     pub granted: BTreeMap<NodeName, Monotonic>,
-    /// Nodes that did not use their grant, with the time until which the others come first.
+    /// Nodes that did not use their slot, with the time until which the others come first.
     pub deferred: BTreeMap<NodeName, Monotonic>,
-    /// Nodes that want a place, those granted one among them.
+    /// Nodes that need a slot, including those in `granted`.
     pub applicants: BTreeSet<QueuedNode>,
 }
 
 impl AdmissionQueue {
-    /// Grants free places in order, and remembers them: a place once granted stays granted until the node's record
-    /// shows it, the node no longer applies, or the grant was not used in time. So two nodes can never be granted one place,
-    /// however old the view that either acts on, and one that cannot begin holds nobody up.
+    /// Grants free slots in order. A granted slot stays granted until the node's record shows it, the node no longer needs it, or
+    /// it was not used in time. So no slot is granted twice, and a node that cannot begin blocks no other.
     pub fn grant(&mut self, limits: AdmissionLimits, now: Monotonic) {
         let applying: BTreeSet<&NodeName> = self.applicants.iter().map(|applicant| &applicant.node).collect();
         self.granted.retain(|node, _| applying.contains(node));
@@ -70,23 +90,22 @@ impl AdmissionQueue {
         let in_turn: Vec<NodeName> = first.into_iter().chain(last).map(|it| it.node.clone()).collect();
         for node in in_turn {
             if self.full(limits).is_some() {
-                // Nobody is let past the head of the queue.
                 break;
             }
             self.granted.entry(node).or_insert(now);
         }
     }
 
-    /// When the next grant lapses, or the next node is deferred no longer.
+    /// When the next grant expires, or the next node is no longer deferred.
     pub fn next_lapse(&self) -> Option<Monotonic> {
         let lapses = self.granted.values().map(|since| since.after(GRANT_LASTS));
         lapses.chain(self.deferred.values().copied()).min()
     }
 
-    /// What `node` is told.
+    /// The admission of `node`.
     pub fn admission(&self, node: &NodeName, limits: AdmissionLimits) -> Admission {
         let applies = || self.applicants.iter().any(|applicant| applicant.node == *node);
-        // Whoever drains has its place, and nobody is ahead of it; naming all others to each of many would take long.
+        // A draining node has its slot, so the list of the others is not computed.
         if self.granted.contains_key(node) || self.draining.contains(node) && !applies() {
             return Admission::Granted;
         }
@@ -111,10 +130,10 @@ impl AdmissionQueue {
             .map(|applicant| &applicant.node)
             .take_while(|name| *name != node);
         ahead.extend(before.filter(|name| !self.granted.contains_key(*name)).cloned());
-        Admission::Behind { ahead, limit }
+        Admission::Queued { ahead, limit }
     }
 
-    /// The limit that is full, if one is.
+    /// The limit that is reached.
     pub fn full(&self, limits: AdmissionLimits) -> Option<SlotLimit> {
         let count = |holders: &BTreeSet<NodeName>| {
             let granted = self.granted.keys().filter(|name| !holders.contains(*name));

@@ -1,14 +1,14 @@
-//! The clocks of a decision. Deadlines and backoffs count elapsed time; wall-clock times are for people.
+//! The clocks of a decision. Deadlines and backoffs count elapsed time; wall-clock times are only displayed.
 //!
-//! A wall clock can be stepped, and two replicas have two of them. So nothing is decided from the difference of two wall-clock
-//! times: a process counts on its own monotonic clock, and what has elapsed before is kept in the record.
+//! A wall clock can be stepped, and replicas have different ones. So nothing is decided from the difference of two wall-clock
+//! times: a process counts on its monotonic clock, and the record keeps the time that elapsed before.
 
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// A moment on this machine's `CLOCK_BOOTTIME`: it never goes back, nobody sets it, and it counts suspended time.
+/// A moment on `CLOCK_BOOTTIME`: it never goes back, cannot be set, and counts suspended time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Monotonic(Duration);
 
@@ -23,7 +23,7 @@ impl Monotonic {
         self.0
     }
 
-    /// The moment `span` later; the last one there is where that does not exist.
+    /// The moment `span` later, saturating.
     pub fn after(self, span: Duration) -> Self {
         Self(self.0.saturating_add(span))
     }
@@ -37,14 +37,14 @@ impl Monotonic {
 /// The moment of a decision, on both clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
-    /// The wall clock: what is written down for people, and nothing else.
+    /// The wall clock, for display only.
     pub wall: Timestamp,
-    /// What deadlines and backoffs count by.
+    /// The clock of deadlines and backoffs.
     pub monotonic: Monotonic,
 }
 
 impl Now {
-    /// The moment at which the wall clock shows `wall` and so many seconds have passed since boot.
+    /// A moment from a wall-clock time and the seconds since boot.
     pub fn at(wall: Timestamp, uptime_seconds: u64) -> Self {
         Self {
             wall,
@@ -61,7 +61,7 @@ impl Now {
     }
 }
 
-/// How long something has lasted, in whole milliseconds, as it is written into a record.
+/// A duration in whole milliseconds, as it is stored in a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Elapsed(u64);
@@ -75,36 +75,36 @@ impl Elapsed {
         Self(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// The time.
+    /// As a `Duration`.
     pub fn span(self) -> Duration {
         Duration::from_millis(self.0)
     }
 
-    /// The time, `span` later.
+    /// This duration plus `span`.
     #[must_use]
     pub fn plus(self, span: Duration) -> Self {
         Self(self.0.saturating_add(Self::of(span).0))
     }
 
-    /// Whether it is none, and need not be written.
+    /// Whether it is zero and need not be stored.
     pub fn is_zero(&self) -> bool {
         self.0 == 0
     }
 }
 
-/// Something that was done once and lasts since.
+/// The elapsed time since a recorded event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Timer {
-    /// When, on the wall clock of the process that did it.
+    /// When, on the wall clock of the process that recorded it.
     pub since: Timestamp,
-    /// How long it had lasted when the record was written last.
+    /// The time that had elapsed at the last write of the record.
     #[serde(default)]
     pub elapsed: Elapsed,
 }
 
 impl Timer {
-    /// One that begins now.
+    /// A timer that begins now.
     pub fn start(now: Now) -> Self {
         Self {
             since: now.wall,
@@ -122,17 +122,17 @@ impl Timer {
     }
 }
 
-/// When something is due.
+/// A deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
-    /// The moment that is waited for.
+    /// The deadline.
     pub at: Monotonic,
-    /// The same in whole seconds of the wall clock, for people. It is reckoned from when the record was seen first and not
-    /// from the moment of the decision, so that it stays the same from one look to the next.
+    /// The deadline in whole seconds of the wall clock, for display. It is computed from the time at which the record was first seen,
+    /// so that it stays the same in repeated decisions.
     pub shown: Timestamp,
 }
 
-/// `from` plus `span`, or the end of time where that does not exist.
+/// `from` plus `span`, saturating.
 pub fn wall_after(from: Timestamp, span: Duration) -> Timestamp {
     SignedDuration::try_from(span)
         .ok()

@@ -1,9 +1,9 @@
-//! What to do next for one node. Pure: the same record, the same facts, the same moment give the same answer.
+//! What to do next for one node. Pure: the same record, facts and time give the same decision.
 //!
-//! One function per phase, in the order of an episode: in [`begin`] what comes before the cordon, in [`adopt`] the episodes of
-//! the Python controller, in [`drain`] the way down, in [`away`] what happens while the VM is off, in [`back`] the way
-//! back, in [`gone`] what happens to the episode of a Node that was deleted. A phase function looks at a [`Scene`] and gives a
-//! [`Step`]; [`decide`] turns it into a [`Decision`] and knows about parking, so that no phase has to.
+//! There is one function per phase: [`begin`] has the steps before the cordon, [`drain`] those until the VM is off, [`away`]
+//! those while it is off, [`back`] those until the node is back. [`adopt`] takes over episodes of the Python controller, [`gone`]
+//! handles a deleted Node. A phase function reads a [`PhaseContext`] and returns a [`PhaseStep`]; [`decide`] turns that into a
+//! [`Decision`] and handles parking for all phases.
 
 mod adopt;
 mod away;
@@ -20,14 +20,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::clock::{Elapsed, Monotonic, Now};
+use super::desired::DesiredState;
 use super::effect::Effect;
 use super::episode::{CordonOwner, Episode, EpisodeResult, HostIdentity, Phase, Record};
 use super::observed::{
-    Admission, BoundVm, CordonedBy, HostState, LeadershipTerm, Observed, ObservedNode, ObservedPower,
+    Admission, BoundVm, CordonedBy, HostState, LeadershipEpoch, Observed, ObservedNode, ObservedPower,
     ObservedVm, SourceState,
 };
 use super::policy::Policy;
-use super::request::{DesiredState, Request, RequestAction, RequestIdentity};
+use super::request::{Request, RequestAction, RequestIdentity};
 use super::waiting::{ParkReason, WaitingOn};
 pub use begin::wants_place;
 use checkpoint::checkpoint;
@@ -36,45 +37,44 @@ use context::{PhaseContext, PhaseStep};
 /// What to do next.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decision {
-    /// Write this to the Node, then look again. An effect never comes with a change of record: it is decided from the
-    /// record that stands on the Node, so it cannot run before the record does.
+    /// Write this record to the Node, then decide again. An effect is only decided from a record that is already on the
+    /// Node, so it cannot run before its record is written.
     Record(Box<Transition>),
-    /// Do this, and look again when a fact changes or at `recheck`.
+    /// Run this effect; decide again when a fact changes or at `recheck`.
     Act {
-        /// What to do.
+        /// The effect.
         effect: Effect,
         /// What the node waits for meanwhile.
         waiting_on: WaitingOn,
-        /// When to look again at the latest.
+        /// When to decide again at the latest.
         recheck: Option<Monotonic>,
     },
-    /// Do nothing, and look again when a fact changes or at `recheck`.
+    /// Do nothing; decide again when a fact changes or at `recheck`.
     Wait {
         /// What the node waits for.
         waiting_on: WaitingOn,
-        /// When to look again at the latest.
+        /// When to decide again at the latest.
         recheck: Option<Monotonic>,
     },
-    /// The node is in service and nothing asks for anything.
-    Rest,
+    /// The node is in service, and neither its host nor a request asks for anything.
+    Idle,
 }
 
 /// A change of the record: one PATCH.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transition {
-    /// What is to stand on the Node.
+    /// The new record.
     pub record: Record,
-    /// What `spec.unschedulable` is to become in the same PATCH; `None` leaves it.
+    /// The new `spec.unschedulable`, set in the same PATCH; `None` leaves it as it is.
     pub unschedulable: Option<bool>,
-    /// How the episode ended, when it does.
+    /// The result of the episode, where this transition ends it.
     pub ended: Option<EpisodeResult>,
-    /// The request that is fulfilled with its end, so that it is never gone about again.
+    /// The request that this transition fulfils. It is recorded so that no later episode serves it again.
     pub fulfilled: Option<RequestIdentity>,
 }
 
 impl Transition {
-    /// Whether the episode stays in its phase and nothing changes for people: another leader goes on with it, the time that
-    /// has elapsed is written down, or something that was requested of vCenter.
+    /// Whether the phase and the cordon stay the same: only the leader, the elapsed time or a request to vCenter is recorded.
     pub fn is_bookkeeping(&self, before: &Record) -> bool {
         match (before, &self.record) {
             (Record::Episode(before), Record::Episode(after)) => {
@@ -102,12 +102,11 @@ impl Transition {
 
 /// Decides what to do next for one node.
 ///
-/// The first thing that a leader does with an open episode is to put its epoch on it. From that write on, what a
-/// predecessor still means to record is refused, because it was decided on an older Node; so at most one effect of it
-/// for each node can be under way, and no effect of ours begins before that one has arrived.
+/// A new leader first writes its epoch to an open episode. That changes the `resourceVersion`, so every later write of the
+/// previous leader is refused. At most one effect per node can then still arrive from it, and the quarantine waits for that.
 pub fn decide(record: &Record, seen: &Observed, policy: &Policy, now: Now) -> Decision {
-    match &seen.hearing {
-        SourceState::Both => {}
+    match &seen.sources {
+        SourceState::Synced => {}
         SourceState::NoVcenter { why } => return wait(WaitingOn::Vcenter { why: why.clone() }),
         SourceState::NoKubernetes { why } => return wait(WaitingOn::Kubernetes { why: why.clone() }),
     }
@@ -115,18 +114,18 @@ pub fn decide(record: &Record, seen: &Observed, policy: &Policy, now: Now) -> De
         (Record::Unreadable { why }, _) => wait(WaitingOn::Parked(ParkReason::UnreadableRecord {
             why: why.clone(),
         })),
-        (Record::InService, None) => Decision::Rest,
+        (Record::InService, None) => Decision::Idle,
         (Record::InService, Some(node)) => begin::in_service(node, seen, policy, now),
         (Record::Episode(episode), _) => of_episode(episode, seen, policy, now),
         (Record::Python(_), None) => wait(WaitingOn::NodeObject),
-        (Record::Python(_), Some(node)) if node.wishes.skip => wait(WaitingOn::Skip),
+        (Record::Python(_), Some(node)) if node.overrides.skip => wait(WaitingOn::Skip),
         (Record::Python(python), Some(node)) => adopt::adopt(python, node, seen, policy),
     };
-    numbered(unless_quarantined(decision, seen.lead, now), record)
+    with_revision(unless_quarantined(decision, seen.leadership, now), record)
 }
 
-/// Numbers what is to be written, one higher than what stands there.
-fn numbered(mut decision: Decision, before: &Record) -> Decision {
+/// Sets the revision of the record to one more than that of the current record.
+fn with_revision(mut decision: Decision, before: &Record) -> Decision {
     if let Decision::Record(transition) = &mut decision
         && let Record::Episode(next) = &mut transition.record
     {
@@ -150,39 +149,39 @@ fn of_episode(episode: &Episode, seen: &Observed, policy: &Policy, now: Now) -> 
     let Some(node) = &seen.node else {
         return gone::without_node(&aged, aged_by, seen, policy, now);
     };
-    if node.wishes.skip {
+    if node.overrides.skip {
         return wait(WaitingOn::Skip);
     }
     if aged.node_uid != node.uid {
         return gone::onto_another_node(&aged, node, seen, policy, now);
     }
-    if is_to_be_taken_over(&aged, seen.lead, policy) {
-        return take_over(&aged, seen.lead, policy);
+    if is_to_be_taken_over(&aged, seen.leadership, policy) {
+        return take_over(&aged, seen.leadership, policy);
     }
     in_episode(&aged, aged_by, node, seen, policy, now)
 }
 
-/// Whether another leader, or another release, wrote the record last. Epochs are compared for being others, not for being older:
-/// the Lease may have been deleted and made anew.
-fn is_to_be_taken_over(episode: &Episode, lead: LeadershipTerm, policy: &Policy) -> bool {
-    (lead.epoch != 0 && lead.epoch != episode.epoch) || episode.release != policy.releases.own
+/// Whether another leader or another release wrote the record last. Any different epoch counts, not only a lower one: the
+/// Lease may have been deleted and created again.
+fn is_to_be_taken_over(episode: &Episode, leadership: LeadershipEpoch, policy: &Policy) -> bool {
+    (leadership.epoch != 0 && leadership.epoch != episode.epoch) || episode.release != policy.releases.own
 }
 
-fn take_over(episode: &Episode, lead: LeadershipTerm, policy: &Policy) -> Decision {
+fn take_over(episode: &Episode, leadership: LeadershipEpoch, policy: &Policy) -> Decision {
     write(Episode {
-        epoch: if lead.epoch == 0 {
+        epoch: if leadership.epoch == 0 {
             episode.epoch
         } else {
-            lead.epoch
+            leadership.epoch
         },
         release: policy.releases.own.clone(),
         ..episode.clone()
     })
 }
 
-/// Holds effects back that would begin too soon after a takeover. What only reads may begin.
-fn unless_quarantined(decision: Decision, lead: LeadershipTerm, now: Now) -> Decision {
-    match (decision, lead.acts_from) {
+/// Delays effects that change something until the quarantine after a takeover is over.
+fn unless_quarantined(decision: Decision, leadership: LeadershipEpoch, now: Now) -> Decision {
+    match (decision, leadership.acts_from) {
         (Decision::Act { effect, .. }, Some(from))
             if now.monotonic < from.at && effect.changes_something() =>
         {
@@ -202,15 +201,15 @@ fn wait(waiting_on: WaitingOn) -> Decision {
     }
 }
 
-/// Whether a VM is to be moved for no other reason than that a person asks for it: then there is to be a place for it
-/// before anything is done to its node. One whose host leaves has to go in any case.
-fn is_to_be_placed_first(host: &HostState, request: Option<&Request>) -> bool {
+/// Whether a host for the VM has to be found before the node is touched: a request asks for a relocation, and the host of the VM
+/// does not enter maintenance.
+fn needs_host_first(host: &HostState, request: Option<&Request>) -> bool {
     let is_asked = request.is_some_and(|request| matches!(request.action, RequestAction::Relocate { .. }));
     is_asked && !host.is_leaving()
 }
 
 fn is_approved(node: &ObservedNode, require_approval: bool) -> bool {
-    node.wishes.approved || !require_approval
+    node.overrides.approved || !require_approval
 }
 
 fn not_visible(vm: &ObservedVm) -> WaitingOn {
@@ -220,14 +219,14 @@ fn not_visible(vm: &ObservedVm) -> WaitingOn {
     }
 }
 
-fn stands_on(vm: &ObservedVm) -> HostIdentity {
+fn host_of(vm: &ObservedVm) -> HostIdentity {
     HostIdentity {
         moref: vm.on.clone(),
         name: vm.on_name.as_str().into(),
     }
 }
 
-/// Cordons and begins to drain, in one write. The drain has all its time.
+/// Cordons and begins to drain in one write, with the full drain timeout.
 fn start_draining(episode: &Episode, node: &ObservedNode, now: Now) -> Transition {
     cordoned(
         Episode {
@@ -240,11 +239,11 @@ fn start_draining(episode: &Episode, node: &ObservedNode, now: Now) -> Transitio
     )
 }
 
-/// Writes `episode`, and cordons the Node in the same PATCH unless it is cordoned already.
+/// Records `episode` and cordons the Node in the same PATCH.
 fn cordoned(mut episode: Episode, node: &ObservedNode) -> Transition {
     episode.cordon = match (&episode.cordon, node.unschedulable) {
-        (_, true) if is_anothers(&episode.cordon, node) => CordonOwner::Theirs,
-        (standing, true) => standing.clone(),
+        (_, true) if is_foreign_cordon(&episode.cordon, node) => CordonOwner::Theirs,
+        (owner, true) => owner.clone(),
         (_, false) => CordonOwner::Ours,
     };
     Transition {
@@ -255,8 +254,8 @@ fn cordoned(mut episode: Episode, node: &ObservedNode) -> Transition {
     }
 }
 
-/// Whether the cordon that stands there is not the one that the episode is to take away: a person has made it theirs since.
-fn is_anothers(cordon: &CordonOwner, node: &ObservedNode) -> bool {
+/// Whether the Node is cordoned by somebody else, so that the episode must not uncordon it.
+fn is_foreign_cordon(cordon: &CordonOwner, node: &ObservedNode) -> bool {
     node.unschedulable
         && match (cordon, &node.cordoned_by) {
             (CordonOwner::NotYet, _) | (CordonOwner::Ours, CordonedBy::Other(_)) => true,
@@ -273,7 +272,7 @@ fn in_episode(
     policy: &Policy,
     now: Now,
 ) -> Decision {
-    let scene = |episode, vm| PhaseContext {
+    let context = |episode, vm| PhaseContext {
         episode,
         aged_by,
         node,
@@ -288,29 +287,19 @@ fn in_episode(
         resume_since,
     } = &episode.phase
     else {
-        return match checkpoint(episode, aged_by, policy, now, step(episode, seen, scene)) {
-            PhaseStep::Go(transition) => Decision::Record(Box::new(transition)),
-            PhaseStep::Do {
-                effect,
-                waiting_on,
-                recheck,
-            } => Decision::Act {
-                effect,
-                waiting_on,
-                recheck,
-            },
-            PhaseStep::Wait { waiting_on, recheck } => Decision::Wait { waiting_on, recheck },
+        return match checkpoint(episode, aged_by, policy, now, step(episode, seen, context)) {
+            PhaseStep::Decided(decision) => decision,
             PhaseStep::Park { reason, .. } => write(park(episode, reason, now)),
         };
     };
-    // A parked episode is asked what it would do if it were not: when it would be parked again, it stays.
+    // A parked episode runs the step of the phase that it resumes. It stays parked if that step parks it again.
     let resumed = Episode {
         phase: (**resume).clone(),
         since: *resume_since,
         ..episode.clone()
     };
-    match step(&resumed, seen, scene) {
-        PhaseStep::Go(transition) => Decision::Record(Box::new(transition)),
+    match step(&resumed, seen, context) {
+        PhaseStep::Decided(decision @ Decision::Record(_)) => decision,
         PhaseStep::Park {
             reason: again,
             effect,
@@ -327,25 +316,24 @@ fn in_episode(
             }
         }
         PhaseStep::Park { reason: other, .. } => write(park(&resumed, other, now)),
-        // Its clock starts anew: what it waited for was not the phase's own work, and a drain that was parked for an
-        // hour has had no hour to drain.
-        PhaseStep::Do { .. } | PhaseStep::Wait { .. } => write(Episode {
+        // The deadlines start again: a drain that was parked for an hour did not evict for an hour.
+        PhaseStep::Decided(Decision::Act { .. } | Decision::Wait { .. } | Decision::Idle) => write(Episode {
             drained_for: Elapsed::ZERO,
             ..resumed.enter((**resume).clone(), now)
         }),
     }
 }
 
-/// Whether two reasons differ at most in their details. A detail that changes is told, but costs no write.
+/// Whether two reasons differ at most in their details. A change of details needs no write.
 fn same_kind(a: &ParkReason, b: &ParkReason) -> bool {
     std::mem::discriminant(a) == std::mem::discriminant(b)
 }
 
 fn write(episode: Episode) -> Decision {
-    Decision::Record(Box::new(go(episode)))
+    Decision::Record(Box::new(transition_to(episode)))
 }
 
-/// Parks the episode. What its phase has lasted goes on counting: it is compared with the phase's deadline while it is parked.
+/// Parks the episode. The elapsed time of its phase keeps counting, because the phase's deadline applies while it is parked.
 fn park(episode: &Episode, reason: ParkReason, now: Now) -> Episode {
     let parked = Phase::Parked {
         reason,
@@ -359,7 +347,7 @@ fn park(episode: &Episode, reason: ParkReason, now: Now) -> Episode {
 }
 
 /// A transition that leaves `spec.unschedulable` as it is.
-fn go(episode: Episode) -> Transition {
+fn transition_to(episode: Episode) -> Transition {
     Transition {
         record: Record::Episode(Arc::new(episode)),
         unschedulable: None,
@@ -371,19 +359,16 @@ fn go(episode: Episode) -> Transition {
 fn step<'a>(
     episode: &'a Episode,
     seen: &'a Observed,
-    scene: impl FnOnce(&'a Episode, &'a ObservedVm) -> PhaseContext<'a>,
+    context: impl FnOnce(&'a Episode, &'a ObservedVm) -> PhaseContext<'a>,
 ) -> PhaseStep {
-    let vm = match &seen.vm {
-        BoundVm::NotLookedUp => return PhaseStep::wait(WaitingOn::VmLookup),
-        // A vCenter that has never known the VM may have nothing to do with it: another instance may.
-        BoundVm::Missing { was_known: false } => {
-            return PhaseStep::wait(WaitingOn::Parked(ParkReason::VmMissing));
+    let vm = match begin::bound_vm(&seen.vm) {
+        Ok(vm) => vm,
+        // The node may belong to another vCenter, so the episode is not parked.
+        Err(waiting_on) if seen.vm == (BoundVm::Missing { was_known: false }) => {
+            return PhaseStep::wait(waiting_on);
         }
-        BoundVm::Missing { was_known: true } => return PhaseStep::park(ParkReason::VmMissing),
-        BoundVm::NoUuid => return PhaseStep::park(ParkReason::NoUuid),
-        BoundVm::Ambiguous(vms) => return PhaseStep::park(ParkReason::VmAmbiguous { count: vms.len() }),
-        BoundVm::Shared(nodes) => return PhaseStep::park(ParkReason::VmShared { nodes: nodes.clone() }),
-        BoundVm::Found(vm) => vm,
+        Err(WaitingOn::Parked(reason)) => return PhaseStep::park(reason),
+        Err(waiting_on) => return PhaseStep::wait(waiting_on),
     };
     if let Some(reason) = is_replaced(episode, vm) {
         return PhaseStep::park(reason);
@@ -394,35 +379,34 @@ fn step<'a>(
         ObservedPower::On => true,
         ObservedPower::Off => false,
     };
-    let scene = scene(episode, vm);
+    let context = context(episode, vm);
     let is_away = episode.phase.vm_is_off() || episode.phase == Phase::Rejoining;
-    if is_away && let Some(step) = scene.cordon_again() {
+    if is_away && let Some(step) = context.restore_cordon() {
         return step;
     }
     match &episode.phase {
-        Phase::Queued if on => scene.queued(),
-        Phase::Draining if on => scene.draining(),
-        Phase::Drained if on => scene.drained(),
-        Phase::ShuttingDown(end) if on => scene.shutting_down(end),
-        Phase::Drained => scene.drained_and_off(),
-        Phase::Queued | Phase::Draining | Phase::ShuttingDown(_) => scene.went_off(),
-        Phase::Relocating { .. } | Phase::AwaitingHost if on => scene.found_running(),
-        Phase::Relocating { to } => scene.relocating(to),
-        Phase::AwaitingHost => scene.awaiting_host(),
-        Phase::PoweringOn { .. } if on => scene.found_running(),
-        Phase::PoweringOn { by_drs } => scene.powering_on(*by_drs),
-        Phase::Rejoining if on => scene.rejoining(),
-        Phase::Rejoining => scene.went_off(),
-        // A parked phase resumes a phase that is at work, never a parked one; a record that says otherwise was not
-        // written by us.
+        Phase::Queued if on => context.queued(),
+        Phase::Draining if on => context.draining(),
+        Phase::Drained if on => context.drained(),
+        Phase::ShuttingDown(end) if on => context.shutting_down(end),
+        Phase::Drained => context.drained_and_off(),
+        Phase::Queued | Phase::Draining | Phase::ShuttingDown(_) => context.powered_off(),
+        Phase::Relocating { .. } | Phase::AwaitingHost if on => context.found_running(),
+        Phase::Relocating { to } => context.relocating(to),
+        Phase::AwaitingHost => context.awaiting_host(),
+        Phase::PoweringOn { .. } if on => context.found_running(),
+        Phase::PoweringOn { by_drs } => context.powering_on(*by_drs),
+        Phase::Rejoining if on => context.rejoining(),
+        Phase::Rejoining => context.powered_off(),
+        // Haulout never writes such a record.
         Phase::Parked { .. } => PhaseStep::park(ParkReason::UnreadableRecord {
             why: "a parked phase that resumes a parked phase".to_owned(),
         }),
     }
 }
 
-/// Why `vm` is not the VM that the episode began with, where it is not. One that is off and has been registered anew under its
-/// old UUID is that VM: nobody else would bring it back.
+/// Returns the reason if `vm` is not the VM that the episode began with. A VM that is off and was registered again with its old
+/// UUID still is that VM.
 pub fn is_replaced(episode: &Episode, vm: &ObservedVm) -> Option<ParkReason> {
     let is_other_uuid = match (&episode.vm_uuid, &vm.uuid) {
         (Some(was), Some(is)) => !was.same_machine(*is),
@@ -447,12 +431,12 @@ pub fn is_replaced(episode: &Episode, vm: &ObservedVm) -> Option<ParkReason> {
 }
 
 impl PhaseContext<'_> {
-    /// Queued, VM on: wait for approval and a place, or for whatever called to be called off.
+    /// Queued, VM on: waits for approval and a slot.
     fn queued(self) -> PhaseStep {
-        match self.call() {
-            DesiredState::Nothing => return self.finish(),
-            DesiredState::Unclear => return self.host_not_visible(),
-            DesiredState::Interrupted { until, said } => return Self::interrupted(until, said),
+        match self.desired() {
+            DesiredState::InService => return self.finish(),
+            DesiredState::Unknown => return self.host_not_visible(),
+            DesiredState::RetryExpected { until, said } => return Self::await_retry(until, said),
             DesiredState::Down | DesiredState::Drained(_) => {}
         }
         if let Some(step) = self.given_up() {
@@ -462,29 +446,29 @@ impl PhaseContext<'_> {
             return PhaseStep::wait(WaitingOn::Approval);
         }
         if self.seen.admission == Admission::Granted
-            && let Some(step) = self.place_first()
+            && let Some(step) = self.find_host_first()
         {
             return step;
         }
-        self.drain_in_turn(self.episode.clone())
+        self.drain_when_admitted(self.episode.clone())
     }
 
-    /// Begins to drain once there is a place.
-    fn drain_in_turn(self, episode: Episode) -> PhaseStep {
+    /// Begins to drain once there is a slot.
+    fn drain_when_admitted(self, episode: Episode) -> PhaseStep {
         match &self.seen.admission {
-            Admission::Granted => PhaseStep::Go(start_draining(&episode, self.node, self.now)),
-            Admission::Behind { ahead, limit } => PhaseStep::wait(WaitingOn::Slot {
+            Admission::Granted => PhaseStep::record(start_draining(&episode, self.node, self.now)),
+            Admission::Queued { ahead, limit } => PhaseStep::wait(WaitingOn::Slot {
                 ahead: ahead.clone(),
                 limit: *limit,
             }),
         }
     }
 
-    /// The end of the episode. The Node is uncordoned if the cordon is ours and no person has made it theirs since.
+    /// Ends the episode. The Node is uncordoned only if the cordon still is Haulout's own.
     fn end(self, fulfilled: Option<RequestIdentity>) -> PhaseStep {
-        let is_anothers = is_anothers(&self.episode.cordon, self.node);
-        let uncordon = self.episode.cordon_is_ours() && !is_anothers && !self.node.keep_cordoned;
-        PhaseStep::Go(Transition {
+        let is_foreign = is_foreign_cordon(&self.episode.cordon, self.node);
+        let uncordon = self.episode.cordon_is_ours() && !is_foreign && !self.node.keep_cordoned;
+        PhaseStep::record(Transition {
             record: Record::InService,
             unschedulable: (uncordon && self.node.unschedulable).then_some(false),
             ended: Some(if self.episode.gave_up.is_some() {

@@ -1,86 +1,86 @@
-//! Everything Haulout can do to the world beside writing its record, and why each may be repeated.
+//! The effects: everything that Haulout does besides writing its record, and why each may be repeated.
 
 use std::collections::BTreeMap;
 
-use super::observed::{Drained, PendingReason};
+use super::drain::{Drained, PendingReason};
 use crate::ids::{HostRef, TaskRef, VmRef};
 
-/// One thing to do. Each only starts something and is short; what comes of it is observed.
+/// An effect only starts an operation and is short; its result is observed as a fact.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// List the node's pods, evict those that stand in the way, and report. Repeatable: an eviction names the pod's UID.
+    /// Lists the node's pods, evicts those that block, and reports. Repeatable: an eviction has the pod's UID.
     DrainRound {
-        /// Which state of the node's pods the round is an answer to.
+        /// [`Observed::pods_revision`](super::observed::Observed::pods_revision) when it was decided.
         pods_revision: u64,
-        /// A budget held pods in the last one, so that pods that are alike are asked one after the other.
+        /// A budget blocked pods in the last round, so that pods of the same budgets are evicted one after the other.
         in_turn: bool,
-        /// The pods that are not asked in this round, because it is too early, and why each is still there.
+        /// The pods whose eviction is not due yet, and why each is still there.
         deferred: BTreeMap<String, PendingReason>,
     },
-    /// Ask the guest to shut down. The VM and what asked for it are looked at first; an off VM is left alone.
+    /// Asks the guest to shut down. The VM and the cause are read first; a VM that is off is left alone.
     ShutdownGuest {
-        /// Whose guest.
+        /// The VM.
         vm: VmRef,
-        /// That it may be done.
+        /// The proof of the drain.
         drained: Drained,
-        /// What has to hold still when vCenter is asked.
+        /// Checked again before the call.
         asked_by: PowerOffCause,
     },
-    /// Cut the VM's power. Repeatable: the VM and what asked for it are looked at first, and an off VM is left alone.
+    /// Cuts the VM's power. Repeatable: the VM and the cause are read first, and a VM that is off is left alone.
     PowerOff {
-        /// Whose power.
+        /// The VM.
         vm: VmRef,
-        /// That it may be done.
+        /// The proof of the drain.
         drained: Drained,
-        /// What has to hold still when vCenter is asked.
+        /// Checked again before the call.
         asked_by: PowerOffCause,
     },
-    /// Read who holds which passthrough device on these hosts. Changes nothing.
+    /// Reads which VMs hold the passthrough devices of these hosts. Changes nothing.
     Survey {
-        /// The hosts whose VMs are read.
+        /// The hosts.
         hosts: Vec<HostRef>,
     },
-    /// Move the powered-off VM. Repeatable: a VM that is already there, or on its way, is left alone.
+    /// Relocates the powered-off VM. Repeatable: a VM that is already there or being relocated is left alone.
     Relocate {
-        /// Which VM.
+        /// The VM.
         vm: VmRef,
-        /// To which host.
+        /// The target host.
         to: HostRef,
     },
-    /// Power the VM on. Repeatable: a VM that is on, or being powered on, is left alone.
+    /// Powers the VM on. Repeatable: a VM that is on or being powered on is left alone.
     PowerOn {
-        /// Which VM.
+        /// The VM.
         vm: VmRef,
-        /// Where.
+        /// The target host.
         place: PowerOnTarget,
     },
 }
 
-/// What a power-off is for. It is read once more right before anything is sent: a cancel may not have been told yet.
+/// The cause of a power-off. It is read again right before the call, because a cancel may not have been observed yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PowerOffCause {
-    /// The host is on its way into maintenance, or in it.
+    /// The host enters maintenance or is in maintenance.
     Host {
-        /// Which.
+        /// The host.
         host: HostRef,
-        /// The task that takes it there, where it is known.
+        /// The `EnterMaintenanceMode_Task`, where it is known.
         task: Option<TaskRef>,
     },
-    /// A person's request.
+    /// A request.
     Request,
 }
 
 /// Where a VM is powered on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PowerOnTarget {
-    /// On this host, where it is registered.
+    /// On the host where it is registered.
     Host(HostRef),
-    /// Where DRS puts it.
+    /// On the host that DRS chooses.
     Drs,
 }
 
 named_enum! {
-    /// The kinds of effects, for counting and remembering tries.
+    /// The kinds of effects.
     pub enum EffectKind {
         DrainRound = "drain_round",
         ShutdownGuest = "shutdown_guest",
@@ -104,7 +104,7 @@ impl Effect {
         }
     }
 
-    /// The host that the VM is to be on: of a relocate, and of a power-on that names one.
+    /// The target host of a relocation, or of a power-on that names one.
     pub fn host(&self) -> Option<&HostRef> {
         match self {
             Self::Relocate { to: host, .. }
@@ -137,12 +137,12 @@ impl Effect {
 }
 
 impl EffectKind {
-    /// Whether it comes again and again and changes little each time.
+    /// Whether it is repeated often and changes little each time.
     pub const fn is_routine(self) -> bool {
         matches!(self, Self::DrainRound | Self::Survey)
     }
 
-    /// What it does, in the words that follow "tried to".
+    /// The effect in words that follow "tried to".
     pub fn words(self) -> &'static str {
         match self {
             Self::DrainRound => "drain",

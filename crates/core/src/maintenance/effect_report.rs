@@ -1,75 +1,76 @@
-//! What an effect found: it goes back as a fact, on the same way as everything else that is known of a node.
+//! The reports of effects. They enter the inventory as facts.
 
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
 use super::clock::Now;
+use super::drain::DrainReport;
 use super::effect::{Effect, EffectKind};
 use super::episode::Record;
-use super::observed::{AttemptOutcome, DrainReport};
+use super::observed::AttemptOutcome;
 use super::placement::HostSurvey;
 use crate::ids::{HostRef, NodeName, RequestUid};
 
-/// Something found out on the way of performing an effect for one node.
+/// A report of an effect for one node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EffectReport {
-    /// For which node.
+    /// The node.
     pub node: NodeName,
-    /// What.
+    /// The result.
     pub found: EffectResult,
 }
 
-/// What was found.
+/// A result of an effect.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EffectResult {
-    /// An effect was tried.
+    /// An effect was attempted.
     Tried {
-        /// Which kind.
+        /// The kind of the effect.
         kind: EffectKind,
-        /// When the try began.
+        /// When the attempt began.
         at: Now,
-        /// The host it was about, for a relocate, and for a power-on that names one.
+        /// The target host of a relocation, or of a power-on that names one.
         host: Option<HostRef>,
-        /// What became of it so far.
+        /// The outcome so far.
         outcome: AttemptOutcome,
     },
-    /// A drain round asked for these evictions. Nothing is decided from it: what counts is in the report.
+    /// The evictions of a drain round, for telemetry only.
     Evictions(EvictionRound),
-    /// A drain round came to its end.
+    /// A drain round ended.
     Drain(DrainReport),
     /// A host was surveyed.
     Surveyed {
-        /// Which.
+        /// The host.
         host: HostRef,
-        /// What was found there.
+        /// The devices that are held there.
         reading: HostSurvey,
     },
     /// A dry run would have written this record.
     DryRunRecord {
         /// The record.
         record: Box<Record>,
-        /// What `spec.unschedulable` would have become.
+        /// The new `spec.unschedulable`.
         unschedulable: Option<bool>,
-        /// Which request would have been fulfilled.
+        /// The fulfilled request.
         fulfilled: Option<RequestUid>,
     },
-    /// A dry run would have performed this effect.
+    /// A dry run would have run this effect.
     DryRunEffect(Effect),
 }
 
-/// The evictions that one drain round asked for.
+/// The evictions that one drain round requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EvictionRound {
     /// When the round began; its list is no older.
     pub at: Timestamp,
-    /// One for each pod that was to be evicted and whose turn came.
+    /// One for each requested eviction.
     pub asked: Vec<Eviction>,
-    /// The UIDs of the pods that stood in the way when it ended.
+    /// The UIDs of the pods that blocked at its end.
     pub left: BTreeSet<String>,
 }
 
-/// One eviction that was asked for.
+/// One requested eviction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Eviction {
     /// The pod's namespace.
@@ -78,28 +79,28 @@ pub struct Eviction {
     pub pod: String,
     /// The pod's UID.
     pub uid: String,
-    /// The time that the pod has to end by itself, in seconds, as far as its object tells.
+    /// The pod's grace period in seconds.
     pub grace: Option<i64>,
-    /// When it was asked for.
+    /// When it was requested.
     pub asked_at: Timestamp,
-    /// When it was answered, or given up.
+    /// When it was answered or aborted.
     pub answered_at: Timestamp,
-    /// What was answered.
+    /// The reply.
     pub answer: EvictionAnswer,
 }
 
-/// What was answered to an eviction.
+/// The reply to an eviction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EvictionAnswer {
-    /// It was accepted, and the pod leaves; or it was gone already.
+    /// It was accepted, or the pod was gone already.
     Accepted,
     /// A PodDisruptionBudget allows no disruption.
     Blocked {
         /// The budgets, where the kube-apiserver names them.
         budgets: Vec<String>,
-        /// Its words.
+        /// The message of the kube-apiserver.
         said: String,
     },
-    /// It was refused for another reason, or not answered.
+    /// It was refused for another reason, or there was no reply.
     Refused,
 }

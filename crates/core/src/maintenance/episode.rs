@@ -1,9 +1,10 @@
-//! One episode: what is kept of a node's way through maintenance, from the cordon until it is back in service.
+//! An episode: one maintenance of one node, from the trigger until the node is back in service.
 //!
-//! This is the durable record, as it stands on the Node. Facts are in [`super::observed`], and only facts move a phase.
+//! This is the durable record on the Node. Only facts, which are in [`super::observed`], change the phase.
 
 mod history;
 mod in_flight;
+mod phase;
 mod refusals;
 mod trigger;
 
@@ -17,8 +18,11 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::clock::{Elapsed, Now};
-use super::request::RequestIdentity;
-use super::waiting::ParkReason;
+pub use super::drain::DrainEnd;
+pub use super::host::Detection;
+pub use super::kinds::TriggerKind;
+use super::kinds::{EpisodeOutcome, PhaseKind};
+use super::request::{Request, RequestAction, RequestIdentity};
 use crate::ids::{BootId, EpisodeId, HostRef, NodeUid, TaskRef, VmRef, VmUuid};
 pub use history::{
     EpisodeOrigin, FinishedPhase, Incident, PhaseHistory, PhaseOutcome, PhaseStats, PodCounts, QueuePosition,
@@ -26,10 +30,11 @@ pub use history::{
 };
 pub(super) use history::{MAX_FINISHED, MAX_INCIDENTS};
 pub use in_flight::InFlight;
+pub use phase::Phase;
 pub use refusals::{HostRefusal, MAX_REFUSALS, RefusedMove};
-pub use trigger::{Detection, Trigger, TriggerKind};
+pub use trigger::Trigger;
 
-/// What stands on a Node.
+/// The record on a Node.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Record {
     /// No episode.
@@ -38,25 +43,25 @@ pub enum Record {
     Episode(Arc<Episode>),
     /// An episode of the Python controller, to be adopted.
     Python(PythonEpisode),
-    /// Something is written there that this version cannot read. Nothing is guessed from it and nothing written over it.
+    /// A record that this version cannot read. It is never overwritten.
     Unreadable {
-        /// What is wrong with it, for people.
+        /// What is wrong with it.
         why: String,
     },
 }
 
 impl Record {
-    /// The phase, where there is an episode.
+    /// The phase of the episode.
     pub fn phase(&self) -> Option<&Phase> {
         self.episode().map(|episode| &episode.phase)
     }
 
-    /// The episode, where there is one.
+    /// The episode.
     pub fn episode(&self) -> Option<&Episode> {
         self.shared().map(|episode| &**episode)
     }
 
-    /// The episode, to be kept.
+    /// The shared episode.
     pub fn shared(&self) -> Option<&Arc<Episode>> {
         match self {
             Self::Episode(episode) => Some(episode),
@@ -64,13 +69,23 @@ impl Record {
         }
     }
 
-    /// The name of the phase as people read it.
+    /// The stable name of its phase.
     pub fn phase_name(&self) -> &'static str {
         self.kind().name()
     }
+
+    /// The kind of its phase. A record that cannot be read counts as parked.
+    pub fn kind(&self) -> PhaseKind {
+        match self {
+            Self::InService => PhaseKind::InService,
+            Self::Python(_) => PhaseKind::Adopting,
+            Self::Episode(episode) => episode.phase.kind(),
+            Self::Unreadable { .. } => PhaseKind::Parked,
+        }
+    }
 }
 
-/// What the Python controller keeps of an episode.
+/// The annotations of the Python controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PythonEpisode {
     /// Its `state`.
@@ -94,85 +109,83 @@ pub enum PythonState {
     Migrated,
 }
 
-/// A node's way through one maintenance of its host.
+/// One maintenance of one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Episode {
-    /// Its name, and its trace id.
+    /// Its id, which is also its trace id.
     pub id: EpisodeId,
-    /// The W3C traceparent of its root span, fixed at detection so that every process that works on it adds to one trace.
+    /// The W3C traceparent of its root span, fixed when it begins, so that all processes contribute to one trace.
     pub traceparent: Arc<str>,
-    /// What set it off.
+    /// The trigger.
     pub trigger: Trigger,
-    /// Which Node: one that was deleted and recreated under the same name is another.
+    /// The UID of the Node. A Node that is deleted and recreated has another one.
     pub node_uid: NodeUid,
-    /// The BIOS UUID of the VM, where it is known. It is fixed for the episode: nothing is done to a VM of another one.
+    /// The BIOS UUID of the VM, where it is known. It is fixed for the episode: no other VM is touched.
     pub vm_uuid: Option<VmUuid>,
-    /// The VM's moref, fixed for the episode as well. Records of version 1 before it was kept have none.
+    /// The moref of the VM, also fixed for the episode. Old records have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vm: Option<VmRef>,
-    /// The host it was about when it began.
+    /// The host whose maintenance it handles.
     pub host: HostIdentity,
     /// When it began, on our clock.
     pub begun_at: Timestamp,
     /// Who cordoned the Node.
     pub cordon: CordonOwner,
-    /// How many times somebody uncordoned the Node and it was cordoned again, since it was drained or its VM went off.
+    /// How many times the Node was cordoned again after somebody uncordoned it, since the drain or the power-off.
     #[serde(default)]
     pub recordoned: u8,
-    /// The boot before the power cycle: Ready counts only on another one.
+    /// The boot id before the power cycle: the node counts as back only on another boot.
     pub boot_before: Option<BootId>,
-    /// The boot that was drained last; a guest that is on another one has restarted instead of stopping.
+    /// The boot id at the last drain. Another one means that the guest restarted instead of shutting down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drained_boot: Option<BootId>,
-    /// What the Node had allocatable of each GPU resource before.
+    /// The allocatable GPUs before, by resource name.
     #[serde(default)]
     pub gpus_before: Arc<BTreeMap<String, u64>>,
     /// The VM has been seen powered off in this episode.
     #[serde(default)]
     pub powered_off: bool,
-    /// The host the VM was moved to, once it has been.
+    /// The host to which the VM was relocated.
     pub moved_to: Option<HostIdentity>,
-    /// Why the relocation that was asked for could not be had, once it was given up.
+    /// Why the requested relocation was given up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gave_up: Option<String>,
-    /// Pods that were still there when the power was cut on the drain timeout, as `namespace/name`.
+    /// The pods that were left when the drain timed out, as `namespace/name`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_behind: Vec<String>,
-    /// What was requested of vCenter to bring the VM down and has not been seen to take effect. A request cannot be taken
-    /// back, so it outlives the phase it was made in.
+    /// The requests to vCenter that may still stop the VM. They cannot be cancelled, so they outlive their phase.
     #[serde(default, skip_serializing_if = "InFlight::is_empty")]
     pub in_flight: InFlight,
-    /// How long the drain had taken when it was interrupted to be gone on with.
+    /// How long the drain had taken when it was interrupted.
     #[serde(default, skip_serializing_if = "Elapsed::is_zero")]
     pub drained_for: Elapsed,
-    /// The hosts that refused the VM in this episode, oldest first: none of them is tried again but the VM's own.
+    /// The hosts that refused the VM in this episode, oldest first. They are not tried again, except for the VM's own host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refusals: Vec<HostRefusal>,
     /// How many times the VM went off again before its node was back.
     #[serde(default, skip_serializing_if = "is_none")]
     pub power_losses: u8,
-    /// The request that keeps the VM off, so that it is known where requests cannot be read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kept_off_by: Option<RequestIdentity>,
-    /// The release of Haulout whose episode it is; empty in records from before it was kept.
+    /// The request that keeps the VM off, for processes that cannot read requests.
+    #[serde(default, rename = "keptOffBy", skip_serializing_if = "Option::is_none")]
+    pub power_off_request: Option<RequestIdentity>,
+    /// The release of Haulout that handles the episode; empty in old records.
     #[serde(default, skip_serializing_if = "str::is_empty")]
     pub release: Arc<str>,
-    /// The leadership under which the record was last written. 0 without leader election.
+    /// The leadership epoch of the last write; 0 without leader election.
     #[serde(default)]
     pub epoch: u64,
-    /// How many times the record has been written: of two copies of it, the one with more is the younger.
+    /// The number of writes. Of two copies, the one with the higher number is newer.
     #[serde(default)]
     pub revision: u64,
-    /// Where it stands.
+    /// The current phase.
     pub phase: Phase,
-    /// When it came to stand there, on the writer's wall clock: for people, and to tell one stay in a phase from the next.
+    /// When the phase began, on the writer's wall clock. For display, and to identify this stay in the phase.
     pub since: Timestamp,
-    /// How long it had stood there when the record was written last. Every deadline of the phase counts this, and what has
-    /// passed since by the clock of the process that counts.
+    /// The time in the phase at the last write. Deadlines count this plus the time since then on the monotonic clock.
     #[serde(default, skip_serializing_if = "Elapsed::is_zero")]
     pub elapsed: Elapsed,
-    /// Its finished phases, and what happened beside them. Nothing is decided from it.
+    /// The finished phases and incidents. Nothing is decided from it.
     #[serde(
         default,
         deserialize_with = "PhaseHistory::read",
@@ -186,10 +199,10 @@ fn is_none(count: &u8) -> bool {
     *count == 0
 }
 
-/// A host as it was known when something was written down: the moref decides, the name is for people.
+/// A host in a record: the moref decides, the name is for display.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostIdentity {
-    /// Its moref; `None` in an episode adopted from the Python controller, which writes names only.
+    /// Its moref; `None` in an episode of the Python controller, which records names only.
     pub moref: Option<HostRef>,
     /// Its name.
     pub name: Arc<str>,
@@ -201,149 +214,45 @@ impl fmt::Display for HostIdentity {
     }
 }
 
-/// Whose the cordon on the Node is. Only our own is taken away at the end.
+/// The owner of the cordon. Only our own is removed at the end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum CordonOwner {
-    /// The episode is queued; nothing is cordoned yet.
+    /// The episode is queued, and the Node is not cordoned yet.
     NotYet,
-    /// This episode cordoned it, in the PATCH that began the drain.
+    /// This episode cordoned the Node.
     Ours,
-    /// The Python controller cordoned it, writing as this field manager, if any is named. It is ours to take away.
+    /// The Python controller cordoned the Node, with this field manager if one is named. It is removed at the end.
     Adopted(Option<String>),
-    /// It was cordoned before the episode.
+    /// Somebody else cordoned the Node.
     Theirs,
 }
 
-/// Where an episode stands.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Phase {
-    /// Over the limit of nodes that may be drained or unavailable at once: it waits its turn, untouched.
-    Queued,
-    /// Cordoned; its pods are being evicted.
-    Draining,
-    /// Drained at a person's request, and kept so: cordoned and empty, its VM on.
-    Drained,
-    /// Drained; the guest is asked to shut down, and powered off hard after its deadline.
-    ShuttingDown(DrainEnd),
-    /// Off; being relocated cold.
-    Relocating {
-        /// To this host, reserved for it.
-        to: HostIdentity,
-    },
-    /// Off; waits for its host to come back, and keeps looking for another one.
-    AwaitingHost,
-    /// Being powered on.
-    PoweringOn {
-        /// DRS picks the host; otherwise it is powered on where it stands.
-        by_drs: bool,
-    },
-    /// On; waits for the Node to be Ready on another boot with its GPUs.
-    Rejoining,
-    /// Stuck for a reason that a person can see, and that may go away by itself.
-    Parked {
-        /// Why.
-        reason: ParkReason,
-        /// The phase that goes on when the reason goes away.
-        resume: Box<Phase>,
-        /// When that phase began: its deadlines still count from there.
-        resume_since: Timestamp,
-    },
-}
-
-impl Phase {
-    /// The name of the phase as people read it.
-    pub fn name(&self) -> &'static str {
-        self.kind().name()
-    }
-
-    /// Where the phase leads, in words that follow its name; empty where its name says all.
-    pub fn whereto(&self) -> String {
-        if let Self::Relocating { to } = self {
-            format!(" to {to}")
-        } else if let Self::PoweringOn { by_drs: true } = self {
-            ", placed by DRS".to_owned()
-        } else if let Self::Parked { reason, .. } = self {
-            format!(": {reason}")
-        } else {
-            String::new()
-        }
-    }
-
-    /// The host that the VM is being moved to.
-    pub fn target(&self) -> Option<&HostIdentity> {
-        if let Self::Relocating { to } = self.at_work() {
-            Some(to)
-        } else {
-            None
-        }
-    }
-
-    /// Why the node is parked, and since when the phase that it resumes has been going on.
-    pub fn parked(&self) -> Option<(&ParkReason, Timestamp)> {
-        if let Self::Parked {
-            reason, resume_since, ..
-        } = self
-        {
-            Some((reason, *resume_since))
-        } else {
-            None
-        }
-    }
-
-    /// The phase that is really being worked on: what a parked one will resume.
-    pub fn at_work(&self) -> &Self {
-        if let Self::Parked { resume, .. } = self {
-            resume.at_work()
-        } else {
-            self
-        }
-    }
-
-    /// Whether the VM was seen off and is not known to be on again.
-    pub fn vm_is_off(&self) -> bool {
-        self.at_work().kind().vm_is_off()
-    }
-
-    /// Whether it takes one of `MAX_CONCURRENT_DRAINS`: from the cordon until the VM is off or away.
-    pub fn is_draining(&self) -> bool {
-        self.at_work().kind().is_draining()
-    }
-
-    /// Whether it takes one of `MAX_UNAVAILABLE`: from the cordon until the node is back.
-    pub fn is_unavailable(&self) -> bool {
-        !matches!(self.at_work(), Self::Queued)
-    }
-}
-
-/// How a drain ended, written down before the power may be cut.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum DrainEnd {
-    /// A complete list after the cordon showed no pod to evict.
-    Complete,
-    /// The drain timeout passed, and the configuration says to go on then. The pods left are in [`Episode::left_behind`].
-    TimedOut,
-}
-
-/// How an episode ended.
+/// The result of an episode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum EpisodeResult {
-    /// What was asked for could not be had; the node is back all the same.
+    /// The request could not be fulfilled; the node is back.
     Failed,
-    /// The node went through what it was called out of service for, and is back.
+    /// The maintenance took place, and the node is back.
     Succeeded,
-    /// What it was called out of service for was called off before it was reached.
+    /// The maintenance was cancelled before the VM was off or the node was drained.
     Cancelled,
 }
 
+impl From<Option<EpisodeResult>> for EpisodeOutcome {
+    fn from(ended: Option<EpisodeResult>) -> Self {
+        match ended {
+            Some(EpisodeResult::Succeeded) => Self::Succeeded,
+            Some(EpisodeResult::Failed) => Self::Failed,
+            Some(EpisodeResult::Cancelled) => Self::Cancelled,
+            None => Self::NotSeen,
+        }
+    }
+}
+
 impl Episode {
-    /// The name of the episode of one Node that one click sets off, and its traceparent.
-    ///
-    /// Both are a digest of what the episode is about, so that no randomness enters the decision and a decision made
-    /// twice gives one name.
+    /// The id of an episode and its traceparent. Both are a digest of Node and trigger, so that a repeated decision gives the same id.
     pub fn name(node: &NodeUid, trigger: &Trigger, begun_at: Timestamp) -> (EpisodeId, Arc<str>) {
         let task = trigger.task.as_ref().map_or("", TaskRef::as_str);
         let task = trigger
@@ -356,8 +265,7 @@ impl Episode {
         (EpisodeId::new(trace), format!("00-{trace}-{span}-01").into())
     }
 
-    /// An episode of this Node and host that `trigger` begins at `at`, in `phase`. Nothing has been done and nothing is known of
-    /// what was before.
+    /// An episode that `trigger` begins at `at` in `phase`; all else is empty.
     pub fn new(node_uid: NodeUid, trigger: Trigger, host: HostIdentity, phase: Phase, at: Timestamp) -> Self {
         let (id, traceparent) = Self::name(&node_uid, &trigger, at);
         Self {
@@ -382,7 +290,7 @@ impl Episode {
             drained_for: Elapsed::ZERO,
             refusals: Vec::new(),
             power_losses: 0,
-            kept_off_by: None,
+            power_off_request: None,
             release: "".into(),
             epoch: 0,
             revision: 0,
@@ -393,12 +301,12 @@ impl Episode {
         }
     }
 
-    /// The trace id, as the traceparent has it; empty for one that is none.
+    /// The trace id of the traceparent; empty if that is malformed.
     pub fn trace_id(&self) -> &str {
         self.traceparent.split('-').nth(1).unwrap_or_default()
     }
 
-    /// What set it off.
+    /// The kind of its trigger.
     pub fn trigger_kind(&self) -> TriggerKind {
         if self.history.origin.adopted {
             TriggerKind::Adopted
@@ -407,7 +315,7 @@ impl Episode {
         }
     }
 
-    /// Since when the phase that is at work has been: one that is parked goes on counting.
+    /// When its phase began, or for a parked episode the phase that it resumes.
     pub fn worked_since(&self) -> Timestamp {
         self.phase
             .parked()
@@ -424,7 +332,7 @@ impl Episode {
         }
     }
 
-    /// The same episode `span` later: everything that counts elapsed time has counted it.
+    /// The same episode `span` later: all elapsed times are increased.
     #[must_use]
     pub fn aged(&self, span: Duration) -> Self {
         Self {
@@ -434,7 +342,22 @@ impl Episode {
         }
     }
 
-    /// Whether the Node is to be uncordoned at the end, as far as this record tells.
+    /// Whether `request` asks for more than was done in this episode so far.
+    pub fn needs_more_for(&self, request: &Request) -> bool {
+        match &request.action {
+            RequestAction::Drain => false,
+            RequestAction::PowerOff | RequestAction::Reboot => !self.powered_off,
+            RequestAction::Relocate { to } => {
+                let is_moved = self
+                    .moved_to
+                    .as_ref()
+                    .is_some_and(|moved| to.as_ref().is_none_or(|to| *moved.name == **to));
+                !is_moved && self.gave_up.is_none()
+            }
+        }
+    }
+
+    /// Whether the record allows to uncordon the Node at the end.
     pub fn cordon_is_ours(&self) -> bool {
         match self.cordon {
             CordonOwner::Ours | CordonOwner::Adopted(_) => true,

@@ -1,8 +1,6 @@
-//! What is known of one node at one moment. `drain` has the result of a drain round and the proof of a drain, `attempt` what
-//! became of effects.
+//! The snapshot of a node: all that is known about it at one moment. `attempt` has the results of effects.
 
 mod attempt;
-mod drain;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,41 +8,43 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
+pub use super::admission::{Admission, SlotLimit};
 use super::clock::{Deadline, Monotonic, Now};
+pub use super::drain::{DrainReport, Drained, PendingEviction, PendingReason};
 use super::effect::EffectKind;
-use super::episode::{Detection, EpisodeOrigin, Record};
+use super::episode::{EpisodeOrigin, Record};
+pub use super::host::HostState;
 use super::placement::PlacementOffer;
 use super::request::Request;
-use crate::ids::{BootId, EpisodeId, HostRef, NodeName, NodeUid, TaskRef, VmRef, VmUuid};
+use crate::ids::{BootId, EpisodeId, HostRef, NodeName, NodeUid, VmRef, VmUuid};
 
 pub use attempt::{AttemptOutcome, EffectAttempt, EffectRefusal, RetryAdvice};
-pub use drain::{DrainReport, Drained, PendingEviction, PendingReason};
 
-/// One node, ready to be decided on.
+/// The input of a decision about one node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeSnapshot {
-    /// What stands on the Node.
+    /// The record on the Node, or its copy.
     pub record: Record,
     /// The facts.
     pub observed: Observed,
 }
 
-/// The pictures that were drawn last: of all nodes, or of those whose picture may be another one.
+/// New snapshots: of all nodes, or of those that may have changed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SnapshotBatch {
     /// By node.
     pub snapshots: BTreeMap<NodeName, Arc<NodeSnapshot>>,
-    /// Whether they are all, so that a node that is not among them is gone.
+    /// The batch has all nodes, so that a missing one is gone.
     pub are_all: bool,
-    /// Where they are not all: the hosts that were told of since, each with name and state.
+    /// If it has not all nodes: the hosts that changed, each with name and state.
     pub hosts: BTreeMap<HostRef, (String, HostState)>,
 }
 
 impl SnapshotBatch {
-    /// The pictures of all nodes.
-    pub fn all(sights: BTreeMap<NodeName, NodeSnapshot>) -> Self {
+    /// A batch of all nodes.
+    pub fn all(snapshots: BTreeMap<NodeName, NodeSnapshot>) -> Self {
         Self {
-            snapshots: sights
+            snapshots: snapshots
                 .into_iter()
                 .map(|(name, snapshot)| (name, Arc::new(snapshot)))
                 .collect(),
@@ -53,115 +53,115 @@ impl SnapshotBatch {
         }
     }
 
-    /// Whether `node` is still there, as far as these tell.
+    /// Whether `node` may still exist after this batch.
     pub fn keeps(&self, node: &NodeName) -> bool {
         !self.are_all || self.snapshots.contains_key(node)
     }
 }
 
 impl NodeSnapshot {
-    /// Whether nothing can be decided on it: the node is in service on a host in service, and nobody asks otherwise.
+    /// Whether nothing can be decided: the node is in service on a host in service, without a request.
     pub fn is_idle(&self) -> bool {
         let seen = &self.observed;
         let on_host_in_service = seen.vm.found().is_some_and(|vm| vm.host == HostState::InService);
         self.record == Record::InService
-            && seen.hearing == SourceState::Both
+            && seen.sources == SourceState::Synced
             && seen.request.is_none()
-            && seen.stray_of.is_none()
+            && seen.late_power_off_of.is_none()
             && on_host_in_service
     }
 }
 
-/// All that a decision about one node may look at.
+/// The facts that a decision about one node may use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observed {
-    /// When this process began to act, on the wall clock: when it was started, or when it began to lead. For traces alone.
+    /// When this process started or became the leader, on the wall clock. Only for traces.
     pub process_began: Timestamp,
-    /// Since when this process knows the record that stands there.
+    /// Since when this process knows the record.
     pub record_seen: RecordAge,
-    /// The leadership under which is decided.
-    pub lead: LeadershipTerm,
-    /// Whether both worlds are being heard. Without them nothing is done: what we know may be old.
-    pub hearing: SourceState,
-    /// The Node, `None` when the object is gone.
+    /// The leadership of this process.
+    pub leadership: LeadershipEpoch,
+    /// Whether both sources are synced. Otherwise the facts may be out of date, and nothing is done.
+    pub sources: SourceState,
+    /// The Node; `None` if it was deleted.
     pub node: Option<ObservedNode>,
-    /// What stands on a NodeMaintenance object of this episode, so that it outlives the Node.
+    /// A NodeMaintenance holds a copy of the record, so that the record outlives the Node.
     pub has_copy: bool,
-    /// The record stands on the Node itself, and not on its copy alone.
+    /// The record is on the Node, and not only on its copy.
     pub is_record_on_node: bool,
-    /// What a person asks of it: the oldest request that is not fulfilled yet.
+    /// The oldest request for this node that is not fulfilled.
     pub request: Option<Request>,
     /// Its VM.
     pub vm: BoundVm,
-    /// The episode that ended a short while before a power-off of ours cut the VM's power, where none stands on the Node:
-    /// it was still on its way from a leader that was deposed.
-    pub stray_of: Option<EpisodeId>,
+    /// The ended episode whose power-off took effect late and stopped the VM, where there is no episode now. It was sent by a
+    /// deposed leader.
+    pub late_power_off_of: Option<EpisodeId>,
     /// Whether it may begin to drain.
     pub admission: Admission,
-    /// The traceparent of the first episode among those ahead of it, where it waits its turn.
-    pub behind: Option<Arc<str>>,
-    /// What an episode that begins would be told to come from; empty where none can begin. Nothing is decided from it.
+    /// The traceparent of the first episode ahead of it in the queue.
+    pub ahead_traceparent: Option<Arc<str>>,
+    /// The origin of an episode that begins now; empty where none can begin. Nothing is decided from it.
     pub origin: EpisodeOrigin,
-    /// What the latest drain round of this episode found.
+    /// The report of the latest drain round of this episode.
     pub drain: Option<DrainReport>,
-    /// Counts the changes of the node's pods, and of the budgets that hold them, so that a round older than the latest change is known as such.
+    /// Counts the changes of the node's pods and of the budgets that block them, to detect an outdated drain round.
     pub pods_revision: u64,
-    /// The latest try of each kind of effect in this process.
+    /// The latest attempt of each kind of effect in this process.
     pub attempts: BTreeMap<EffectKind, EffectAttempt>,
-    /// Where the VM could go while it is off.
+    /// Where the VM can go while it is off.
     pub offer: PlacementOffer,
-    /// The state of the host it is being relocated to, when it is. A host of another cluster is unknown here.
+    /// The state of the host that the VM is being relocated to. A host of another cluster is unknown.
     pub target: HostState,
-    /// The state of the host that the episode is about, when there is an episode.
+    /// The state of the host whose maintenance the episode handles.
     pub home: HostState,
 }
 
 /// Since when a process knows a record, on its own clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordAge {
-    /// When it first saw the record as it stands: what the record says to have elapsed, had elapsed then.
+    /// When it first saw this version of the record. The elapsed times in the record count from then.
     pub at: Now,
-    /// When it first saw the record's phase. A try from before was made in another phase.
+    /// When it first saw the record in this phase. Earlier attempts belong to another phase.
     pub phase_at: Monotonic,
-    /// It saw the phase begin, while it was acting itself: whatever was done in this phase, it did.
+    /// It saw the phase begin while it was the leader, so that no other process did anything in this phase.
     pub from_the_start: bool,
 }
 
 /// The leadership under which a decision is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeadershipTerm {
-    /// Which; 0 without leader election.
+pub struct LeadershipEpoch {
+    /// The number of the leadership; 0 without leader election.
     pub epoch: u64,
-    /// From when on effects may begin: before, one of the predecessor's may still arrive.
+    /// When effects may begin. Before, an effect of the previous leader may still arrive.
     pub acts_from: Option<Deadline>,
 }
 
-impl LeadershipTerm {
-    /// That of a process that is alone.
+impl LeadershipEpoch {
+    /// Without leader election.
     pub const ALONE: Self = Self {
         epoch: 0,
         acts_from: None,
     };
 }
 
-/// Which of the two worlds are being heard.
+/// The state of the two sources of facts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceState {
-    /// Both, and each has synced.
-    Both,
-    /// vCenter's stream is down or not complete yet.
+    /// Both are synced.
+    Synced,
+    /// The vCenter stream is syncing or disconnected.
     NoVcenter {
-        /// Why, as far as known.
+        /// The reason, as far as known.
         why: String,
     },
-    /// The watch of Nodes is down or not complete yet.
+    /// The watch of Nodes is syncing or disconnected.
     NoKubernetes {
-        /// Why, as far as known.
+        /// The reason, as far as known.
         why: String,
     },
 }
 
-/// A Node.
+/// The facts of a Node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ObservedNode {
     /// `metadata.uid`.
@@ -170,37 +170,37 @@ pub struct ObservedNode {
     pub resource_version: u64,
     /// `spec.unschedulable`.
     pub unschedulable: bool,
-    /// Who set `spec.unschedulable`, as the managed fields tell.
+    /// Who set `spec.unschedulable`, by `metadata.managedFields`.
     pub cordoned_by: CordonedBy,
-    /// A person asks to leave it cordoned at the end.
+    /// It stays cordoned at the end.
     pub keep_cordoned: bool,
-    /// What else a person has written on it.
-    pub wishes: NodeOverrides,
+    /// The annotations that people set.
+    pub overrides: NodeOverrides,
     /// The condition Ready is True.
     pub ready: bool,
-    /// When the kubelet last said so.
+    /// The last heartbeat of the condition Ready.
     pub heartbeat: Option<Timestamp>,
     /// `status.nodeInfo.bootID`.
     pub boot_id: Option<BootId>,
     /// Allocatable GPUs by resource name.
     pub gpus: Arc<BTreeMap<String, u64>>,
-    /// What the last episode of this Node asked of the guest, where it ended before the guest did.
+    /// The guest shutdown that the last episode requested, where the episode ended before it took effect.
     pub asked_guest: Option<GuestRequest>,
 }
 
-/// A guest that was asked to shut down in an episode that has ended.
+/// A guest shutdown that an ended episode requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GuestRequest {
-    /// When it was asked.
+    /// When it was requested.
     pub at: Timestamp,
     /// When the episode ended.
     pub ended_at: Timestamp,
 }
 
-/// What a person writes on a Node, to be heeded whatever happens to it.
+/// The annotations that people set on a Node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeOverrides {
-    /// `haulout.dev/skip`: hands off.
+    /// `haulout.dev/skip`: the node is left alone.
     pub skip: bool,
     /// `haulout.dev/approved`: its next drain may begin.
     pub approved: bool,
@@ -208,25 +208,24 @@ pub struct NodeOverrides {
     pub strategy: Strategy,
 }
 
-/// What becomes of a VM that is off.
+/// What happens to a VM that is off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strategy {
-    /// `migrate`: it is moved where another host can take it, and waits for its own otherwise.
+    /// `migrate`: it is relocated to a host that fits, or else waits for its own host.
     #[default]
     Migrate,
     /// `wait`: it waits for its own host.
     Wait,
 }
 
-/// How long after an episode's end a VM that goes off is taken for its last: far longer than a request can be on its way, and
-/// about as long as vCenter keeps a task among a VM's recent ones. It is compared with the difference of two clocks, so it
-/// covers some minutes of that as well.
-pub const STRAY: SignedDuration = SignedDuration::from_mins(15);
+/// How long after the end of an episode a power-off is attributed to it. It is longer than a request can be in transit and covers
+/// some minutes of clock difference; vCenter keeps a VM's recent tasks about as long.
+pub const LATE_POWER_OFF_WINDOW: SignedDuration = SignedDuration::from_mins(15);
 
 /// Who owns `spec.unschedulable`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CordonedBy {
-    /// Nobody is named.
+    /// No field manager is named.
     Unknown,
     /// Haulout.
     Haulout,
@@ -237,25 +236,25 @@ pub enum CordonedBy {
 /// The VM of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub enum BoundVm {
-    /// vCenter has not been asked yet, or has not answered.
+    /// vCenter has not answered the lookup yet.
     NotLookedUp,
     /// vCenter knows none: not created, removed, on a removed host, or not visible to our user.
     Missing {
-        /// This process knew one before. Otherwise this may be a vCenter that has nothing to do with the node.
+        /// This process knew the VM before. Otherwise the node may belong to another vCenter.
         was_known: bool,
     },
-    /// The Node tells no UUID by which it could be found, and names are not looked up.
+    /// The Node has no UUID, and VMs are not looked up by name.
     NoUuid,
-    /// More than one answers to the node's key: none of them is touched.
+    /// More than one VM matches the node; none of them is touched.
     Ambiguous(BTreeSet<VmRef>),
-    /// Other Nodes answer to the same VM: to cut its power for one would cut it on the pods of the others.
+    /// Other Nodes match the same VM; it is not touched, because that would affect their pods.
     Shared(Vec<NodeName>),
-    /// This one.
+    /// Exactly one VM matches.
     Found(ObservedVm),
 }
 
 impl BoundVm {
-    /// The VM, where it is exactly one.
+    /// The VM, if exactly one matches.
     pub fn found(&self) -> Option<&ObservedVm> {
         match self {
             Self::Found(vm) => Some(vm),
@@ -268,7 +267,7 @@ impl BoundVm {
     }
 }
 
-/// What is known of a VM.
+/// The facts of a VM.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ObservedVm {
     /// Its moref.
@@ -277,37 +276,37 @@ pub struct ObservedVm {
     pub uuid: Option<VmUuid>,
     /// Its power state.
     pub power: ObservedPower,
-    /// The host it stands on, running or registered.
+    /// The host where it runs or is registered.
     pub on: Option<HostRef>,
-    /// That host's name, or its moref where the name is unknown.
+    /// The name of that host, or its moref if the name is unknown.
     pub on_name: String,
-    /// That host's state.
+    /// The state of that host.
     pub host: HostState,
     /// DRS is fully automated for this VM and may place it.
     pub drs: bool,
     /// A pending question that a person must answer first.
     pub question: Option<String>,
-    /// An Enter Maintenance Mode of its host that failed and was not cancelled, where that is the latest of its maintenance.
+    /// The latest `EnterMaintenanceMode_Task` of its host, if it failed and was not cancelled.
     pub interrupted: Option<FailedMaintenance>,
-    /// A task that cuts its power is queued or running, whoever started it.
+    /// A power-off task of the VM is queued or running, by any user.
     pub is_being_cut: bool,
-    /// Whether VMware Tools run in it, where vCenter tells.
+    /// Whether VMware Tools run in it, where vCenter reports that.
     pub tools_running: Option<bool>,
 }
 
-/// A maintenance that failed: who asked for it is likely to try again.
+/// A failed maintenance, which is likely to be retried.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedMaintenance {
     /// When this process saw it fail.
     pub at: Now,
-    /// What vCenter said.
+    /// The fault.
     pub said: String,
 }
 
 /// The power state of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObservedPower {
-    /// Not told.
+    /// Not reported.
     Unknown,
     /// Running.
     On,
@@ -317,92 +316,8 @@ pub enum ObservedPower {
     Suspended,
 }
 
-/// The state of a host.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HostState {
-    /// Not in the inventory, or not readable. Never taken for "out of maintenance".
-    Unknown,
-    /// Disconnected or not responding: what vCenter tells of it is old.
-    Unreachable,
-    /// On its way into maintenance; nothing but power-off, shutdown and migrate is allowed on its VMs.
-    Entering {
-        /// The task.
-        task: TaskRef,
-        /// When it was queued, on vCenter's clock.
-        clicked_at: Timestamp,
-        /// Who clicked.
-        user: Option<String>,
-        /// How the click was heard of.
-        detection: Detection,
-    },
-    /// In maintenance.
-    InMaintenance,
-    /// In service, but distrusted by proactive HA: nothing is placed there.
-    Quarantined,
-    /// In service.
-    InService,
-}
-
-impl HostState {
-    /// Entering or in maintenance: its VMs have to leave, or be off.
-    pub fn is_leaving(&self) -> bool {
-        match self {
-            Self::Entering { .. } | Self::InMaintenance => true,
-            Self::Unknown | Self::Unreachable | Self::Quarantined | Self::InService => false,
-        }
-    }
-
-    /// Known to be out of maintenance.
-    pub fn is_out(&self) -> bool {
-        match self {
-            Self::Quarantined | Self::InService => true,
-            Self::Unknown | Self::Unreachable | Self::Entering { .. } | Self::InMaintenance => false,
-        }
-    }
-
-    /// A VM may be placed there and powered on there.
-    pub fn takes_vms(&self) -> bool {
-        matches!(self, Self::InService)
-    }
-
-    /// The state in words that go into a sentence.
-    pub fn words(&self) -> &'static str {
-        match self {
-            Self::Unknown => "unknown to vCenter",
-            Self::Unreachable => "not reachable for vCenter",
-            Self::Entering { .. } => "entering maintenance mode",
-            Self::InMaintenance => "in maintenance mode",
-            Self::Quarantined => "in quarantine",
-            Self::InService => "in service",
-        }
-    }
-}
-
-/// Whether a node may begin to drain.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Admission {
-    /// It may.
-    Granted,
-    /// It waits its turn.
-    Behind {
-        /// Those that hold the places, or stand before it in the queue.
-        ahead: Vec<NodeName>,
-        /// Which limit is full.
-        limit: SlotLimit,
-    },
-}
-
-/// A limit on how many nodes may be in maintenance at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SlotLimit {
-    /// `MAX_CONCURRENT_DRAINS`.
-    ConcurrentDrains(u32),
-    /// `MAX_UNAVAILABLE`, as a number of nodes.
-    Unavailable(u32),
-}
-
 impl ObservedVm {
-    /// A VM of which nothing is known but that it exists.
+    /// A VM whose properties are unknown.
     pub fn unread(moref: VmRef) -> Self {
         Self {
             moref,
@@ -421,7 +336,7 @@ impl ObservedVm {
 }
 
 impl Observed {
-    /// A node with this VM at `now`, of a process that is alone and hears both worlds: nothing else is known, nothing was done.
+    /// A node with this VM at `now`, without leader election and with both sources synced; all else is unknown.
     pub fn of(node: Option<ObservedNode>, vm: BoundVm, now: Now) -> Self {
         Self {
             process_began: now.wall,
@@ -430,16 +345,16 @@ impl Observed {
                 phase_at: now.monotonic,
                 from_the_start: false,
             },
-            lead: LeadershipTerm::ALONE,
-            hearing: SourceState::Both,
+            leadership: LeadershipEpoch::ALONE,
+            sources: SourceState::Synced,
             node,
             has_copy: false,
             is_record_on_node: false,
             request: None,
             vm,
-            stray_of: None,
+            late_power_off_of: None,
             admission: Admission::Granted,
-            behind: None,
+            ahead_traceparent: None,
             origin: EpisodeOrigin::default(),
             drain: None,
             pods_revision: 0,
@@ -450,8 +365,8 @@ impl Observed {
         }
     }
 
-    /// Whether a complete list, begun `settled` or longer after the Node was cordoned and after the latest change of its pods,
-    /// shows the cordoned node empty.
+    /// Whether the node is cordoned and a complete list shows it empty, which began at least `settled` after the cordon and after the
+    /// latest change of its pods.
     pub fn is_drained(&self, settled: Duration) -> bool {
         let cordoned = self.node.as_ref().is_some_and(|node| node.unschedulable);
         cordoned
@@ -462,13 +377,13 @@ impl Observed {
             })
     }
 
-    /// The latest try of `kind`, where it was made in the phase that stands there.
+    /// The latest attempt of `kind` in the current phase.
     pub fn attempt(&self, kind: EffectKind) -> Option<&EffectAttempt> {
         let attempt = self.attempts.get(&kind)?;
         (attempt.at.monotonic >= self.record_seen.phase_at).then_some(attempt)
     }
 
-    /// The latest drain round, where it began in the phase that stands there.
+    /// The latest drain round in the current phase.
     pub fn round(&self) -> Option<&DrainReport> {
         let report = self.drain.as_ref()?;
         (report.listed_at >= self.record_seen.phase_at).then_some(report)

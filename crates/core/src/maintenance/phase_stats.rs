@@ -1,5 +1,5 @@
-//! Collects what this process sees of a phase, and closes the phase in the episode's history when it ends. Pure; nothing is
-//! decided from it.
+//! Collects the statistics of a phase in this process, and closes the phase in the episode's history when it ends. Pure; nothing
+//! is decided from it.
 
 use std::sync::Arc;
 
@@ -15,14 +15,13 @@ use super::observed::{DrainReport, Observed, PendingEviction, PendingReason, Slo
 use super::placement::RejectedHost;
 use super::waiting::WaitingOn;
 
-/// The most budgets that are named for one drain, which may meet one after the other for days.
+/// The maximum number of recorded budgets of a drain.
 const MAX_BUDGETS: usize = 10;
 
-/// The most hosts that are named with the reason why the VM could not go there: a cluster has up to 96, and the reasons
-/// repeat themselves.
+/// The maximum number of recorded hosts that did not fit; a cluster has up to 96.
 const MAX_REFUSED: usize = 16;
 
-/// The longest of these reasons, in characters: vCenter's own words may be among them.
+/// The maximum length of a recorded reason, in characters.
 const MAX_REASON: usize = 200;
 
 /// Collects the statistics of the phase that a node is in.
@@ -30,21 +29,21 @@ const MAX_REASON: usize = 200;
 pub struct StatsCollector {
     phase: Option<(String, &'static str, Timestamp)>,
     stats: PhaseStats,
-    /// When the drain round began that was counted last.
+    /// When the last counted drain round began.
     round: Option<Monotonic>,
 }
 
 impl StatsCollector {
-    /// Takes what was decided about `record` at `now`.
+    /// Processes the decision about `record` at `now`.
     pub fn decided(&mut self, record: &Record, seen: &Observed, decision: &Decision, now: Timestamp) {
-        self.meet(record);
+        self.enter_phase(record);
         self.stats.from_the_start = seen.record_seen.from_the_start;
-        self.counts(seen.drain.as_ref());
+        self.count_round(seen.drain.as_ref());
         let attempt = record.phase().and_then(|phase| seen.attempt(effect_of(phase)?));
         let task = attempt.and_then(|attempt| attempt.task.clone());
         self.stats.task = task.or(self.stats.task.take());
         match decision {
-            Decision::Rest => {}
+            Decision::Idle => {}
             Decision::Record(transition) => {
                 if let Some(Phase::Relocating { .. } | Phase::PoweringOn { by_drs: true }) =
                     transition.record.phase()
@@ -65,10 +64,13 @@ impl StatsCollector {
         }
     }
 
-    /// Takes what spans show of a wait, which is little.
+    /// Records the part of a wait that spans show.
     fn waits(&mut self, waiting_on: &WaitingOn, seen: &Observed, now: Timestamp) {
         if let WaitingOn::Slot { ahead, limit } = waiting_on {
-            self.stats.behind = seen.behind.clone().or(self.stats.behind.take());
+            self.stats.ahead_traceparent = seen
+                .ahead_traceparent
+                .clone()
+                .or(self.stats.ahead_traceparent.take());
             self.stats
                 .queue
                 .get_or_insert_with(|| position(ahead.len(), *limit));
@@ -80,27 +82,27 @@ impl StatsCollector {
         } else if let WaitingOn::Gpus { .. } = waiting_on {
             self.stats.gpus_awaited.get_or_insert(now);
         } else if let WaitingOn::NodeReady { .. } = waiting_on {
-            // It was Ready for a moment only: the wait for it goes on.
+            // It was Ready only briefly.
             self.stats.gpus_awaited = None;
         }
     }
 
-    /// What was seen of the phase in `record`.
+    /// The statistics of the phase in `record`.
     pub fn of(&mut self, record: &Record) -> PhaseStats {
-        self.meet(record);
+        self.enter_phase(record);
         self.stats.clone()
     }
 
-    fn meet(&mut self, record: &Record) {
-        let met = key(record);
-        if self.phase != met {
-            self.phase = met;
+    fn enter_phase(&mut self, record: &Record) {
+        let phase = key(record);
+        if self.phase != phase {
+            self.phase = phase;
             self.stats = PhaseStats::default();
         }
     }
 
-    /// Each round is counted once, however often it is looked at.
-    fn counts(&mut self, report: Option<&DrainReport>) {
+    /// Counts each round once.
+    fn count_round(&mut self, report: Option<&DrainReport>) {
         let drains = self
             .phase
             .as_ref()
@@ -115,7 +117,7 @@ impl StatsCollector {
         pods.evicted += report.evicted;
     }
 
-    /// What spoke against the other hosts when the place was decided on; what changes later is another decision.
+    /// Records why the other hosts did not fit at the first decision.
     fn keep_refusals(&mut self, refused: &[RejectedHost]) {
         if !self.stats.refused.is_empty() {
             return;
@@ -137,9 +139,8 @@ impl StatsCollector {
     }
 }
 
-/// Completes `transition`, which the process that began at `writer` is to write at `now` in the place of `record`: its episode
-/// gets its history, with `stats` of the phase that ends, or with `origin` where it begins. Gives the record as it was, its
-/// history with what the transition ends.
+/// Adds the history to `transition`, which replaces `record` at `now`: with `stats` of the phase that ends, or with `origin` for a new
+/// episode. `writer` is when this process started. Returns `record` with the history that includes the ended phase.
 pub fn close(
     record: &Record,
     transition: &mut Transition,
@@ -181,16 +182,16 @@ fn position(ahead: usize, limit: SlotLimit) -> QueuePosition {
         SlotLimit::ConcurrentDrains(limit) => ("MAX_CONCURRENT_DRAINS", limit),
         SlotLimit::Unavailable(limit) => ("MAX_UNAVAILABLE", limit),
     };
-    // Those ahead are the ones let in, as many as the limit allows, and the ones before it in the queue.
-    let let_in = usize::try_from(limit).unwrap_or(usize::MAX);
+    // `ahead` includes the nodes that hold a slot, as many as the limit.
+    let holders = usize::try_from(limit).unwrap_or(usize::MAX);
     QueuePosition {
-        position: ahead.saturating_sub(let_in) + 1,
+        position: ahead.saturating_sub(holders) + 1,
         limit,
         setting: setting.to_owned(),
     }
 }
 
-/// The effect whose task a phase is about.
+/// The effect of a phase that has a task.
 fn effect_of(phase: &Phase) -> Option<EffectKind> {
     if let Phase::ShuttingDown(_) = phase {
         Some(EffectKind::PowerOff)

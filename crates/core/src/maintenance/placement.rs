@@ -1,30 +1,30 @@
-//! Which other host can take a powered-off VM, and for each that cannot, why.
+//! Which hosts can take a powered-off VM, and why the others cannot.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-use super::observed::HostState;
+use super::host::HostState;
 use crate::ids::{ComputeRef, DatastoreRef, HostRef, VmRef};
 
-/// What a VM needs of a host.
+/// The requirements of a VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VmRequirements {
     /// The VM.
     pub vm: VmRef,
-    /// The host it stands on.
+    /// The host where it is registered.
     pub from: HostRef,
-    /// The host it comes from, which is preferred to all others as soon as it takes VMs.
+    /// Its own host, which is preferred as soon as it takes VMs.
     pub home: Option<HostRef>,
-    /// Only that one will do.
+    /// Only its own host is allowed.
     pub home_only: bool,
-    /// The cluster it belongs to; it never leaves it.
+    /// Its cluster, which it never leaves.
     pub compute: Option<ComputeRef>,
-    /// Its datastores. It is moved without its files, so the host must see them all.
+    /// Its datastores. Its files are not moved, so the host must see them all.
     pub datastores: Arc<BTreeSet<DatastoreRef>>,
     /// Its passthrough devices.
     pub devices: DeviceRequirements,
-    /// The only host that will do, by name, where a person asks for it.
+    /// The name of the only allowed host, where a request names one.
     pub only: Option<String>,
 }
 
@@ -33,18 +33,18 @@ pub struct VmRequirements {
 pub enum DeviceRequirements {
     /// Its configuration is not readable.
     Unknown,
-    /// One list of acceptable vendor and device ids for each device; none at all for a VM without passthrough.
+    /// For each device, the acceptable vendor and device ids; empty for a VM without passthrough.
     AnyOf(Vec<Vec<(u16, u16)>>),
-    /// At least one device is bound to an address of its own host, and would have to be re-pointed on another.
+    /// At least one device is bound to an address of its own host.
     Static,
-    /// At least one device is of a kind whose placement is not ours to judge (vGPU, DVX).
+    /// At least one device is of an unsupported kind (vGPU, DVX).
     Foreign {
-        /// Its backing's name on the wire.
+        /// The type of its backing in the vSphere API.
         backing: String,
     },
 }
 
-/// A host, as far as placement asks.
+/// The facts of a host that placement needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostView {
     /// Its moref.
@@ -57,11 +57,11 @@ pub struct HostView {
     pub state: HostState,
     /// The datastores it sees.
     pub datastores: Arc<BTreeSet<DatastoreRef>>,
-    /// Its devices that are active for passthrough; `None` while vCenter has not told them.
+    /// Its devices with active passthrough; `None` while unknown.
     pub devices: Option<Vec<HostDevice>>,
-    /// What a recent survey found there; `None` without one.
+    /// The result of a recent survey.
     pub reading: Option<HostSurvey>,
-    /// What other episodes have reserved there, one list of acceptable ids for each device.
+    /// The reservations of other episodes, as acceptable ids per device.
     pub reserved: Vec<Vec<(u16, u16)>>,
 }
 
@@ -74,17 +74,17 @@ pub struct HostDevice {
     pub ids: (u16, u16),
 }
 
-/// What a survey found on a host.
+/// The result of a survey of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostSurvey {
-    /// Who holds its devices.
+    /// The VMs that hold its devices.
     Held(Vec<DeviceHold>),
-    /// That is not to be known, for this reason. A VM that cannot be read may hold any of them.
+    /// Unknown, for this reason. A VM that cannot be read may hold any device.
     Unreadable(String),
 }
 
 impl HostSurvey {
-    /// Who is known to hold devices there.
+    /// The known holds.
     pub fn holds(&self) -> &[DeviceHold] {
         match self {
             Self::Held(holds) => holds,
@@ -98,32 +98,32 @@ impl HostSurvey {
 pub struct DeviceHold {
     /// The VM.
     pub vm: VmRef,
-    /// What it holds.
+    /// The device.
     pub device: HeldDevice,
 }
 
-/// Which device is held.
+/// A held device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HeldDevice {
-    /// This one.
+    /// The device at this address.
     Address(String),
-    /// One of those with any of these ids.
+    /// A device with one of these ids.
     AnyOf(Vec<(u16, u16)>),
 }
 
-/// What placement has to say about a VM that is off, or will be.
+/// The result of placement for a VM that is off, or will be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlacementOffer {
     /// The host that can take it, reserved for it.
     pub fits: Option<(HostRef, String)>,
-    /// Hosts for which it depends on who holds their devices, which only a survey tells.
+    /// The hosts that a survey could show to fit.
     pub survey: Vec<HostRef>,
-    /// The other hosts of its cluster, each with the reason why not.
+    /// The other hosts of its cluster, with the reason.
     pub refused: Vec<RejectedHost>,
 }
 
 impl PlacementOffer {
-    /// Whether a host that might have a place has not been read, where none that has been read fits.
+    /// Whether no host fits and a host that could fit was not surveyed.
     pub fn has_unread(&self) -> bool {
         let read = self
             .refused
@@ -135,16 +135,16 @@ impl PlacementOffer {
     }
 }
 
-/// Why a host will not do.
+/// A host that does not fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RejectedHost {
     /// Its name.
     pub host: String,
-    /// Why not.
+    /// The reason.
     pub why: RejectionReason,
 }
 
-/// Why a host will not do.
+/// Why a host does not fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RejectionReason {
     /// It does not take VMs: the state, in words.
@@ -157,22 +157,22 @@ pub enum RejectionReason {
     NoMatchingDevice,
     /// Its matching devices are held by other VMs or reserved for other nodes.
     DevicesTaken,
-    /// Who holds its devices is not to be known, for this reason.
+    /// It is unknown which devices are held, for this reason.
     Unreadable(String),
     /// A device of the VM is bound to an address of its own host.
     StaticDevice,
-    /// The VM's device is of a kind whose placement is not ours to judge.
+    /// A device of the VM is of an unsupported kind.
     ForeignDevice(String),
     /// The VM's configuration is not readable.
     UnknownDevice,
     /// There is no other host of that name in the VM's cluster.
     NotThere,
-    /// vCenter refused the VM there a moment ago.
+    /// vCenter refused the VM there.
     RefusedByVcenter(String),
 }
 
 impl RejectionReason {
-    /// Whether the host has been read, and may be another one at the next reading.
+    /// Whether the host was surveyed, and the next survey may have another result.
     fn may_change(&self) -> bool {
         match self {
             Self::DevicesTaken | Self::Unreadable(_) | Self::RefusedByVcenter(_) => true,
@@ -212,16 +212,16 @@ impl fmt::Display for RejectionReason {
     }
 }
 
-/// What one host is to one VM.
+/// The verdict about one host for one VM.
 enum HostVerdict {
     Fits,
     Survey,
     No(RejectionReason),
 }
 
-/// Looks for a host for `wanted` among `hosts`. `kept` is the host already reserved for it, which is preferred as long
-/// as it fits, so that an offer does not jump about; `refused` are hosts that vCenter refused it a moment ago.
-pub fn look(
+/// Searches a host for `wanted` among `hosts`. `kept` is the host already reserved for it, which is preferred while it fits, so that
+/// the offer is stable; `refused` are hosts where vCenter refused the VM.
+pub fn find_host(
     wanted: &VmRequirements,
     hosts: &[HostView],
     kept: Option<&HostRef>,
@@ -229,7 +229,7 @@ pub fn look(
 ) -> PlacementOffer {
     let mut offer = PlacementOffer::default();
     let mut fits: Vec<&HostView> = Vec::new();
-    // Hosts of other clusters are not worth a word each: a vCenter may have thousands.
+    // Hosts of other clusters are not reported: a vCenter may have thousands.
     let is_home = |host: &HostView| wanted.home.as_ref() == Some(&host.moref);
     let eligible = |host: &&HostView| {
         host.moref != wanted.from
@@ -249,13 +249,12 @@ pub fn look(
     for host in hosts.iter().filter(eligible).filter(asked_for) {
         match judge(wanted, host, refused) {
             HostVerdict::Fits => {
-                // It fits by the latest reading; a wait that begins later wants one of its own.
+                // It fits by the latest survey; a phase that begins later needs its own survey.
                 offer.survey.push(host.moref.clone());
                 fits.push(host);
             }
             HostVerdict::Survey => offer.survey.push(host.moref.clone()),
             HostVerdict::No(why) => {
-                // What other VMs hold, and what vCenter refuses, may be otherwise at the next reading.
                 if why.may_change() {
                     offer.survey.push(host.moref.clone());
                 }
@@ -266,8 +265,7 @@ pub fn look(
             }
         }
     }
-    // The host with the most devices to spare after this VM: it keeps the others' choices open. Names break ties, so
-    // that the same facts give the same answer.
+    // The host with the most spare devices, so that other VMs keep their choices. Names break ties, for a stable result.
     offer.fits = fits
         .iter()
         .find(|host| is_home(host))
@@ -283,7 +281,7 @@ pub fn look(
 fn judge(wanted: &VmRequirements, host: &HostView, refused: &[(HostRef, String)]) -> HostVerdict {
     let needs: &[Vec<(u16, u16)>] = match &wanted.devices {
         DeviceRequirements::AnyOf(needs) => needs,
-        // The address is the one on its own host.
+        // The address is valid on its own host.
         DeviceRequirements::Static if wanted.home.as_ref() == Some(&host.moref) => &[],
         DeviceRequirements::Static => return HostVerdict::No(RejectionReason::StaticDevice),
         DeviceRequirements::Foreign { backing } => {
@@ -323,7 +321,7 @@ fn judge(wanted: &VmRequirements, host: &HostView, refused: &[(HostRef, String)]
         .into_iter()
         .filter(|device| !others.iter().any(|held| holds_address(held, device)))
         .collect();
-    // Holds without an address and reservations each take one device, nobody knows which: they are needs as well.
+    // Holds without an address and reservations take one unknown device each, so they count as needs.
     let mut together: Vec<Vec<(u16, u16)>> = needs.to_vec();
     together.extend(others.iter().filter_map(|held| match held {
         HeldDevice::Address(_) => None,
@@ -350,8 +348,8 @@ fn spare(host: &HostView) -> usize {
     devices.saturating_sub(held + host.reserved.len())
 }
 
-/// Whether each need can have a device of its own: a matching in the bipartite graph of needs and devices, found by
-/// augmenting paths, because the first device that fits one need may be the only one that fits another.
+/// Whether each need can get its own device: a bipartite matching by augmenting paths, because the first device that fits one need
+/// may be the only one that fits another.
 fn enough(devices: &[&HostDevice], needs: &[Vec<(u16, u16)>]) -> bool {
     let mut taken_by: Vec<Option<usize>> = vec![None; devices.len()];
     (0..needs.len()).all(|need| {
@@ -360,8 +358,7 @@ fn enough(devices: &[&HostDevice], needs: &[Vec<(u16, u16)>]) -> bool {
     })
 }
 
-/// Gives `need` a device, moving an earlier need to another device where that frees one. The recursion is as deep as
-/// the host has devices, which is a handful.
+/// Assigns a device to `need`, and moves earlier needs if necessary. The recursion is at most as deep as the number of devices.
 fn assign(
     need: usize,
     devices: &[&HostDevice],

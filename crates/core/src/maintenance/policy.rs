@@ -1,4 +1,4 @@
-//! What the owner of the cluster has decided beforehand.
+//! The settings that decisions depend on.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
@@ -8,49 +8,48 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The configured part of every decision.
+/// The settings that decisions depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// `DRAIN_TIMEOUT_SECONDS`, from the cordon.
     pub drain_timeout: Duration,
     /// `DRAIN_TIMEOUT_ACTION`.
     pub drain_timeout_action: DrainTimeoutAction,
-    /// `EVICTION_RETRY_SECONDS`: how long after a round with refused evictions the next one comes, and at the latest after
-    /// one in which a budget held pods.
+    /// `EVICTION_RETRY_SECONDS`: the wait after a round with refused evictions, and the longest wait after one that a budget
+    /// blocked.
     pub eviction_retry: Duration,
     /// `GUEST_SHUTDOWN_TIMEOUT_SECONDS`, from the first request to shut down.
     pub guest_shutdown_timeout: Duration,
-    /// `POWER_OFF_TIMEOUT_SECONDS`, from the record that the power is to be cut.
+    /// `POWER_OFF_TIMEOUT_SECONDS`, from the record of the power-off.
     pub power_off_timeout: Duration,
-    /// `RELOCATE_TIMEOUT_SECONDS`, from the record that the VM is being relocated.
+    /// `RELOCATE_TIMEOUT_SECONDS`, from the record of the relocation.
     pub relocate_timeout: Duration,
     /// `POWER_ON_TIMEOUT_SECONDS`, for the power-on, and again for the node to be back.
     pub power_on_timeout: Duration,
-    /// `POLL_INTERVAL_SECONDS`: how old a survey of other hosts may be.
+    /// `POLL_INTERVAL_SECONDS`: the interval of surveys.
     pub survey_every: Duration,
-    /// `NODE_MONITOR_GRACE_SECONDS`: how long a Node may still be shown as Ready after its kubelet has stopped.
+    /// `NODE_MONITOR_GRACE_SECONDS`: how long a Node may still be Ready after its kubelet has stopped.
     pub node_monitor_grace: Duration,
     /// `MAINTENANCE_RETRY_GRACE_SECONDS`: how long a node stays as it is after the maintenance of its host failed.
     pub maintenance_retry_grace: Duration,
-    /// How long after a power-off was requested without an answer it can still begin: the deadline of a call, and two looks
-    /// at the VM's tasks.
+    /// How long after an unanswered request a power-off can still begin: the deadline of a call and two reads of the VM's tasks.
     pub unanswered_for: Duration,
-    /// Whose episodes these are.
+    /// The releases whose episodes are handled.
     pub releases: Releases,
-    /// `REQUIRE_APPROVAL`: no drain begins on a Node that no person has approved.
+    /// `REQUIRE_APPROVAL`: no drain begins without an approval.
     pub require_approval: bool,
-    /// The first wait after a refusal; it doubles with each refusal in a row.
+    /// The first wait after a refusal, which doubles with each refusal in a row.
     pub retry_min: Duration,
-    /// `RETRY_MAX_SECONDS`: the longest wait after a refusal, and the pace of everything that waits for a person.
+    /// `RETRY_MAX_SECONDS`: the longest wait after a refusal, and the interval of retries that wait for a person.
     pub retry_max: Duration,
 }
 
-/// Which release of Haulout this is, of several that may serve one cluster.
+/// The release of this process and those that it replaces. Several releases may serve one cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Releases {
-    /// `RELEASE`: this one. Episodes of another one are left alone.
+    /// `RELEASE`. Episodes of other releases are left alone.
     pub own: Arc<str>,
-    /// `ADOPT_RELEASES`: the releases whose episodes this one takes over.
+    /// `ADOPT_RELEASES`: other releases whose episodes are taken over.
     pub adopted: Arc<BTreeSet<String>>,
 }
 
@@ -63,24 +62,24 @@ pub enum DrainTimeoutAction {
     Hold,
 }
 
-/// How many nodes may be out of service at once, from cordon until they are back: `MAX_UNAVAILABLE`.
+/// `MAX_UNAVAILABLE`: how many nodes may be out of service at once, from their cordon until they are back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MaxUnavailable {
     /// No limit.
     Unlimited,
     /// This many nodes.
     Nodes(u32),
-    /// This share of the nodes that the selector matches, rounded down, and at least one.
+    /// This share of the selected nodes, rounded down, at least one.
     Percent(u8),
 }
 
-/// A text that names no value of a setting.
+/// An invalid value of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it is not one of the permitted values")]
 pub struct NotPermitted;
 
 impl DrainTimeoutAction {
-    /// All of them.
+    /// All values.
     pub const ALL: [Self; 2] = [Self::PowerOff, Self::Hold];
 
     /// Its name in the settings.
@@ -125,20 +124,20 @@ impl FromStr for MaxUnavailable {
 impl Policy {
     /// How long to wait after `refusals` refusals in a row.
     pub fn backoff(&self, refusals: u32) -> Duration {
-        // Sixteen doublings exceed any `retry_max` that makes sense, and keep the multiplication from overflowing.
+        // Sixteen doublings exceed every reasonable `retry_max`, and prevent an overflow.
         let doublings = refusals.saturating_sub(1).min(16);
         self.retry_min.saturating_mul(1 << doublings).min(self.retry_max)
     }
 }
 
 impl Releases {
-    /// Whether an episode of `release` is for this one to go on with.
+    /// Whether episodes of `release` are handled.
     pub fn has(&self, release: &str) -> bool {
-        // Records from before releases were told apart name none.
+        // Old records have no release.
         release.is_empty() || self.names(release)
     }
 
-    /// Whether it is one of these by name: asked where nothing but the name says whose an episode is.
+    /// Whether `release` is one of these, for records where only the name shows the owner.
     pub fn names(&self, release: &str) -> bool {
         release == &*self.own || self.adopted.contains(release)
     }

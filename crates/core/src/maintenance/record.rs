@@ -1,5 +1,4 @@
-//! The record as it is written on the Node, and read back: four plain annotations for people and scripts, and one
-//! versioned JSON that is the truth.
+//! Writes and reads the record on the Node: four plain annotations for scripts, and one versioned JSON, which decides.
 
 mod last;
 mod validate;
@@ -18,14 +17,14 @@ pub use last::{EndedEpisode, LastEpisode, read_last, write_last};
 /// The version of the JSON that this program writes, and the only one it reads.
 const VERSION: u32 = 1;
 
-/// The longest JSON that is read. Ours is a few KiB, with a long history under 16; the kube-apiserver allows 256 KiB of
-/// annotations in all, and whoever may write the Node may write them.
+/// The longest JSON that is read. Ours has at most 16 KiB; the kube-apiserver allows 256 KiB of annotations, which everybody who may
+/// write the Node can use.
 const MAX_JSON: usize = 64 * 1024;
 
-/// The most names of pods left behind that are written down: a record must stay small whatever a drain left.
+/// The maximum number of recorded pods that were left behind.
 const MAX_LEFT_BEHIND: usize = 50;
 
-/// The annotations, by what they say. `None` is an absent one.
+/// The annotations of a record; `None` for an absent one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Annotations {
     /// `state`.
@@ -52,10 +51,10 @@ struct Version {
     version: u32,
 }
 
-/// Renders `record`; `now` is its transition time. Everything absent from the answer is to be absent on the Node.
+/// Renders `record`; `now` is its transition time. `None` means that the annotation has to be removed.
 ///
-/// The plain four say what the Python controller would say in the same place, because people's scripts read them. A
-/// queued node has no place there, so only the JSON tells of it.
+/// The four plain annotations have the values of the Python controller, because scripts read them. It has no value for a queued
+/// node, which therefore has the JSON only.
 pub fn write(record: &Record, now: Timestamp) -> Annotations {
     let Record::Episode(episode) = record else {
         return Annotations::default();
@@ -81,7 +80,7 @@ pub fn write(record: &Record, now: Timestamp) -> Annotations {
     }
 }
 
-/// Reads what stands on a Node. Never fails: what cannot be read is [`Record::Unreadable`] and says why.
+/// Reads the annotations of a Node. Never fails: an invalid record is [`Record::Unreadable`] with the reason.
 pub fn read(annotations: &Annotations) -> Record {
     let read = match (&annotations.episode, &annotations.state) {
         (Some(json), _) => read_json(json).map(|episode| Record::Episode(Arc::new(episode))),
@@ -97,15 +96,14 @@ fn kept(episode: &Episode) -> Episode {
     kept
 }
 
-/// Serialising plain structs of strings, numbers and times has no way to go wrong; were there one, a record that is absent
-/// would be worse than one that names its own fault and is then parked as unreadable.
+/// Serialising these structs cannot fail. If it did, a record with the error is better than none, because the node is then parked.
 fn versioned<T: Serialize>(what: &T) -> String {
     let version = VERSION;
     serde_json::to_string(&WrittenAnnotations { version, what })
         .unwrap_or_else(|error| format!("not serialisable: {error}"))
 }
 
-/// The fields of a JSON of ours, its texts cleaned.
+/// Parses the JSON, checks its version, and cleans its texts.
 fn unversioned(json: &str) -> Result<Value, String> {
     if json.len() > MAX_JSON {
         return Err(format!(
@@ -130,7 +128,7 @@ fn read_json(json: &str) -> Result<Episode, String> {
     let not_sound = |why: String| format!("the episode does not read as version {VERSION}: {why}");
     let mut episode = Episode::deserialize(value).map_err(|error| not_sound(error.to_string()))?;
     validate::check(&episode).map_err(not_sound)?;
-    // Nothing is decided from a history, so nobody has to look at a wrong one.
+    // Nothing is decided from the history, so an invalid one is dropped.
     if !validate::is_history(&episode.history) {
         episode.history = PhaseHistory::default();
     }
@@ -149,7 +147,7 @@ fn read_python(state: &str, annotations: &Annotations) -> Result<PythonEpisode, 
         }
     };
     let host = annotations.host.clone().ok_or("there is a state but no host")?;
-    // Without it the drain timeout would have no beginning, and a guess could cut power too early.
+    // A guess could cut power too early, because the drain timeout counts from this time.
     let time = annotations
         .transition_time
         .as_deref()
@@ -164,7 +162,7 @@ fn read_python(state: &str, annotations: &Annotations) -> Result<PythonEpisode, 
     })
 }
 
-/// Python's `isoformat()` leaves the offset out of a naive time; the controller's are UTC.
+/// Python's `isoformat()` omits the offset of a naive time; those of the controller are UTC.
 fn read_time(text: &str) -> Option<Timestamp> {
     text.parse::<Timestamp>().ok().or_else(|| {
         Some(

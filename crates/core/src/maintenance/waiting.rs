@@ -1,158 +1,189 @@
-//! What a node is waiting for: one typed value, with its sentence in [`sentences`] and its kind in [`crate::status`].
+//! What a node is waiting for: one typed value with its only sentence. Its kind is a [`WaitKind`].
 
 mod sentences;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
+use super::admission::SlotLimit;
+use super::drain::PendingEviction;
 use super::effect::EffectKind;
-use super::observed::{PendingEviction, SlotLimit};
+use super::kinds::{PodState, WaitKind};
 use super::placement::RejectedHost;
 use super::request::RequestIdentity;
 use crate::ids::NodeName;
+use crate::keys::{APPROVED, SKIP};
 
 pub use sentences::{BUDGET, few, few_by};
+use sentences::{list, pods_left, rejected, turn};
 
-/// What a node is waiting for.
-#[derive(Clone, Debug, PartialEq)]
-#[expect(missing_docs, reason = "the names of most fields say all")]
+/// What a node is waiting for. The text follows "waiting for"; `Error` is derived for its `Display`.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[expect(missing_docs, reason = "the text says what each variant means")]
 pub enum WaitingOn {
-    /// vCenter's stream.
+    #[error("the connection to vCenter: {why}")]
     Vcenter { why: String },
-    /// The watch of Nodes.
+    #[error("the connection to Kubernetes: {why}")]
     Kubernetes { why: String },
-    /// The time to pass in which an effect of the leader before this one may still arrive.
-    Takeover {
-        /// When it is over.
-        until: Timestamp,
-    },
-    /// The Node object, which is gone.
+    #[error("{until:.0}, when no request of the previous leader can arrive any more")]
+    Takeover { until: Timestamp },
+    #[error("the Node, which was deleted or is no longer selected")]
     NodeObject,
-    /// The episode belongs to another release of Haulout.
+    #[error(
+        "release {release} of Haulout, whose maintenance of this node is under way; if that release is gone, set \
+         ADOPT_RELEASES={release}"
+    )]
     OtherRelease { release: String },
-    /// The maintenance of its host, which failed, to be tried again.
-    MaintenanceRetry {
-        /// What vCenter said when it failed.
-        said: String,
-        /// When it is taken for given up.
-        until: Timestamp,
-    },
-    /// The pace at which a node may be written and acted on at the most, which only a quarrel with somebody else reaches.
+    #[error("a retry of its host's maintenance, which failed, until {until:.0}: {said}")]
+    MaintenanceRetry { said: String, until: Timestamp },
+    #[error(
+        "{at:.0}, because its state has changed too often in a short time; another controller may be writing to the Node"
+    )]
     WritePace { at: Timestamp },
-    /// The next power-on of a VM that keeps going off.
+    #[error("{at:.0}, when its VM is powered on again: it went off {losses} times before the node was back")]
     PowerOnPause { losses: u8, at: Timestamp },
-    /// vCenter's answer to which VM the node is.
+    #[error("vCenter to find its VM")]
     VmLookup,
-    /// A place under a limit.
+    #[error("{}", turn(.ahead, *.limit))]
     Slot { ahead: Vec<NodeName>, limit: SlotLimit },
-    /// Pods that stand in the way of the drain.
+    #[error("{}", pods_left(.0))]
     Pods(Vec<PendingEviction>),
-    /// The first drain round, or one that repeats an outdated one.
+    #[error("the list of its pods")]
     DrainRound,
-    /// A person, because the drain timeout passed and `DRAIN_TIMEOUT_ACTION` is `hold`.
+    /// The drain timeout passed and `DRAIN_TIMEOUT_ACTION` is `hold`.
+    #[error("a person, because the drain timeout passed and its power is not cut on pods: {}", pods_left(.0))]
     DrainHeld(Vec<PendingEviction>),
-    /// The guest to shut down.
-    GuestShutdown {
-        /// When its power will be cut.
-        until: Timestamp,
-    },
-    /// The guest that was asked to shut down although the maintenance has been called off since: it cannot be un-asked.
-    GuestShutdownAfterCancel {
-        /// When it is taken for ignored.
-        until: Timestamp,
-    },
-    /// A task of vCenter.
+    #[error("the guest to shut down; its power is cut at {until:.0}")]
+    GuestShutdown { until: Timestamp },
+    #[error("the guest, which may still shut down after the cancel, until {until:.0}")]
+    GuestShutdownAfterCancel { until: Timestamp },
+    #[error("vCenter's task to {}", .0.words())]
     Task(EffectKind),
-    /// The next try after a refusal.
+    #[error("the next try to {} at {at:.0}; the last was refused: {said}", .effect.words())]
     Retry {
         effect: EffectKind,
         said: String,
         at: Timestamp,
     },
-    /// A host to be known and reachable.
+    #[error("host {host}, which is {state}")]
     HostVisible { host: String, state: &'static str },
-    /// Its host to leave maintenance, because no other can take it.
+    #[error("host {host}, which is {state}, to be back in service{}", rejected("elsewhere", .refused))]
     HostExit {
         host: String,
         state: &'static str,
-        /// Why each other host will not do.
         refused: Vec<RejectedHost>,
     },
-    /// A person to delete the request that keeps it so.
+    #[error("a person to delete NodeMaintenance {}, which asks for it to be {asks}", .request.name)]
     Request {
         request: RequestIdentity,
-        /// What it asks for, in words that follow "asks for it to be".
+        /// [`RequestAction`](super::request::RequestAction) as text.
         asks: String,
     },
-    /// A person to approve its drain.
+    #[error("a person to approve its drain: annotate it with {APPROVED}=true")]
     Approval,
-    /// A person to take `haulout.dev/skip` off the Node.
+    #[error("a person to remove {SKIP} from the Node; until then Haulout leaves it alone")]
     Skip,
-    /// Its VM to be powered on, before a request can be gone about.
+    #[error("its VM to be powered on, before NodeMaintenance {} can start", .request.name)]
     PoweredOn { request: RequestIdentity },
-    /// A person to delete a request that asks for what is so already.
+    #[error("a person to delete NodeMaintenance {}: its VM is on {host} already", .request.name)]
     AlreadyThere { request: RequestIdentity, host: String },
-    /// A host that can take the VM, which a request asks to be relocated.
+    #[error("a host to relocate it to, as NodeMaintenance {} asks{}", .request.name, rejected("so far", .refused))]
     Place {
         request: RequestIdentity,
-        /// Why each host of its cluster will not do.
         refused: Vec<RejectedHost>,
     },
-    /// A reading of which devices of other hosts are free.
+    #[error("a survey of the free passthrough devices of other hosts")]
     Survey,
-    /// A person to answer vCenter's question about the VM.
+    #[error("a person to answer vCenter's question about the VM: {0}")]
     Question(String),
-    /// The VM's power state to be known.
+    #[error("the VM's power state to be known")]
     PowerState,
-    /// The node to be Ready on another boot.
-    NodeReady {
-        /// What is missing.
-        missing: &'static str,
-    },
-    /// GPUs to be allocatable again.
+    #[error("the node: {missing}")]
+    NodeReady { missing: &'static str },
+    #[error("{resource} to be allocatable again: {have} of {want}")]
     Gpus { resource: String, have: u64, want: u64 },
-    /// A reason to go away that a person can see.
+    #[error("a person or a change: {0}")]
     Parked(ParkReason),
 }
 
-/// Why an episode is parked.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+impl WaitingOn {
+    /// Its kind.
+    pub fn kind(&self) -> WaitKind {
+        match self {
+            Self::Vcenter { .. } => WaitKind::Vcenter,
+            Self::Kubernetes { .. } => WaitKind::Kubernetes,
+            Self::Takeover { .. } => WaitKind::Takeover,
+            Self::NodeObject => WaitKind::NodeObject,
+            Self::OtherRelease { .. } => WaitKind::OtherRelease,
+            Self::MaintenanceRetry { .. } => WaitKind::MaintenanceRetry,
+            Self::PowerOnPause { .. } => WaitKind::PowerOnPause,
+            Self::WritePace { .. } => WaitKind::WritePace,
+            Self::VmLookup => WaitKind::VmLookup,
+            Self::Slot { .. } => WaitKind::Slot,
+            Self::Pods(pods) if pods.iter().any(|pod| pod.why.state() == PodState::HeldByBudget) => {
+                WaitKind::DisruptionBudget
+            }
+            Self::Pods(_) => WaitKind::Pods,
+            Self::DrainRound => WaitKind::DrainRound,
+            Self::DrainHeld(_) => WaitKind::DrainHeld,
+            Self::GuestShutdown { .. } => WaitKind::GuestShutdown,
+            Self::GuestShutdownAfterCancel { .. } => WaitKind::GuestShutdownAfterCancel,
+            Self::Task(_) => WaitKind::Task,
+            Self::Retry { .. } => WaitKind::Retry,
+            Self::HostVisible { .. } => WaitKind::HostVisible,
+            Self::HostExit { .. } => WaitKind::HostExit,
+            Self::Request { .. } => WaitKind::Request,
+            Self::Approval => WaitKind::Approval,
+            Self::Skip => WaitKind::Skip,
+            Self::PoweredOn { .. } => WaitKind::PoweredOn,
+            Self::AlreadyThere { .. } => WaitKind::AlreadyThere,
+            Self::Place { .. } => WaitKind::Place,
+            Self::Survey => WaitKind::Survey,
+            Self::Question(_) => WaitKind::Question,
+            Self::PowerState => WaitKind::PowerState,
+            Self::NodeReady { .. } => WaitKind::NodeReady,
+            Self::Gpus { .. } => WaitKind::Gpus,
+            Self::Parked(_) => WaitKind::Parked,
+        }
+    }
+}
+
+/// Why an episode is parked. `Error` is derived for its `Display`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Error)]
 #[serde(rename_all = "camelCase", tag = "kind")]
-#[expect(missing_docs, reason = "the names of most fields say all")]
+#[expect(missing_docs, reason = "the text says what each variant means")]
 pub enum ParkReason {
-    /// What stands on the Node cannot be read.
+    #[error("the episode on the Node cannot be read and is left alone: {why}")]
     UnreadableRecord { why: String },
-    /// The Node was deleted and recreated: the record is about another one.
+    #[error("the Node was deleted and recreated; its record is about another one")]
     AnotherNode,
-    /// vCenter knows no VM for the node.
+    #[error("vCenter knows no VM for this node")]
     VmMissing,
-    /// More than one VM answers for the node.
+    #[error("{count} VMs answer for this node; none is touched")]
     VmAmbiguous { count: usize },
-    /// Other Nodes answer to the same VM.
+    #[error("its VM is also that of {}; it is not touched", list(.nodes))]
     VmShared { nodes: Vec<NodeName> },
-    /// The Node tells no UUID.
+    #[error(
+        "the Node tells no UUID of its VM (spec.providerID, status.nodeInfo.systemUUID); BIND_BY_NAME=true finds VMs by name"
+    )]
     NoUuid,
-    /// The VM is another one than the episode began with.
-    VmReplaced {
-        /// The VM that the episode is about.
-        was: String,
-        /// The VM that answers for the node.
-        is: String,
-    },
-    /// The VM goes off again after each power-on.
+    #[error("{is} answers for this node, and its maintenance began with {was}; neither is touched")]
+    VmReplaced { was: String, is: String },
+    #[error(
+        "the VM went off again {losses} times before the node was back; find out why and power it on in vCenter"
+    )]
     PowerLost { losses: u8 },
-    /// The VM is suspended, and a passthrough VM cannot be resumed elsewhere.
+    #[error("the VM is suspended")]
     VmSuspended,
-    /// The Node was uncordoned in mid-drain, again after it had been cordoned again: somebody means it.
+    #[error("somebody keeps uncordoning the Node; cordon it to let the drain go on")]
     Uncordoned,
-    /// Its VM was powered on although a request asks for it to be kept off.
+    #[error(
+        "its VM was powered on although NodeMaintenance {request} asks for it to be kept off; delete the request or power it off"
+    )]
     PoweredOn { request: String },
-    /// A step took longer than its deadline.
-    Overdue {
-        phase: String,
-        /// What it still waits for.
-        waiting_on: String,
-    },
+    #[error("{phase} is overdue, still waiting for {waiting_on}")]
+    Overdue { phase: String, waiting_on: String },
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The statuses of all nodes, with what this process has seen happen to them. A restart loses that part.
+//! The statuses of all nodes, with their history in this process.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{Episode, EpisodeResult, Record};
 use crate::maintenance::waiting::WaitingOn;
 
-/// How many phases, and how many waits, of one episode are kept: enough for one that goes back and forth for a day.
+/// The maximum number of kept phases, and of kept waits, of an episode.
 pub(super) const SPANS: usize = 100;
 
 /// The statuses of all nodes.
@@ -21,10 +21,10 @@ pub struct StatusBoard {
     pub nodes: BTreeMap<NodeName, NodeEntry>,
 }
 
-/// What is known of one node.
+/// The status and history of one node.
 #[derive(Debug, Default)]
 pub struct NodeEntry {
-    /// Its status; `None` until it has been seen.
+    /// Its status; `None` until it has been observed.
     pub status: Option<Arc<NodeStatus>>,
     /// Its latest episode.
     pub latest: Option<EpisodeHistory>,
@@ -36,40 +36,40 @@ pub struct NodeEntry {
 /// What a node waits for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wait {
-    /// For what.
+    /// The wait.
     pub on: WaitingOn,
     /// Since when it waits for something of this kind.
     pub since: Timestamp,
 }
 
-/// One episode, as this process has seen it.
+/// The history of one episode in this process.
 #[derive(Debug)]
 pub struct EpisodeHistory {
-    /// Its record, as it was last.
+    /// Its latest record.
     pub episode: Arc<Episode>,
     /// Its phases.
     pub phases: Vec<StatusSpan<PhaseKind>>,
-    /// What it has waited for.
+    /// Its waits.
     pub waits: Vec<StatusSpan<WaitKind>>,
-    /// The most pods that were on the node, and the most that stood in the way.
+    /// The maximum number of pods on the node, and of blocking pods.
     pub most: Option<(usize, usize)>,
 }
 
-/// How an episode ended.
+/// The end of an episode.
 #[derive(Clone, Debug)]
 pub struct EpisodeEnd {
-    /// Its record, as it was last.
+    /// Its last record.
     pub episode: Arc<Episode>,
-    /// How.
+    /// Its result.
     pub how: EpisodeResult,
-    /// When.
+    /// When it ended.
     pub at: Timestamp,
 }
 
-/// A span of time.
+/// A phase or a wait, with its times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatusSpan<Kind> {
-    /// Of what.
+    /// The kind of the phase or wait.
     pub kind: Kind,
     /// When it began.
     pub from: Timestamp,
@@ -78,7 +78,7 @@ pub struct StatusSpan<Kind> {
 }
 
 impl StatusBoard {
-    /// Takes the latest statuses; whether anything is different from before.
+    /// Processes new statuses. Returns whether anything changed.
     pub fn show(&mut self, statuses: &NodeStatuses, now: Timestamp) -> bool {
         let before = self.nodes.len();
         if statuses.are_all {
@@ -91,7 +91,7 @@ impl StatusBoard {
         is_changed
     }
 
-    /// Takes a change of record that was accepted at `at`; whether it is one for people.
+    /// Processes a transition that was written at `at`. Returns whether it is more than bookkeeping.
     pub fn recorded(
         &mut self,
         node: &NodeName,
@@ -107,36 +107,36 @@ impl StatusBoard {
         true
     }
 
-    /// Takes what a node waits for.
+    /// Processes a wait.
     pub fn waits(&mut self, node: &NodeName, on: &WaitingOn, now: Timestamp) {
         self.nodes.entry(node.clone()).or_default().waits(on, now);
     }
 }
 
 impl NodeEntry {
-    /// The episode that goes on.
+    /// The current episode.
     pub fn episode(&self) -> Option<&Arc<Episode>> {
         self.status.as_ref()?.record.shared()
     }
 
     /// What it waits for.
     pub fn waiting_on(&self) -> Option<&Wait> {
-        // What an actor tells may be older than the status.
-        let is_at_rest = self.status.as_ref().is_some_and(|status| status.is_at_rest);
-        self.wait.as_ref().filter(|_| !is_at_rest)
+        // The wait may be older than the status.
+        let is_idle = self.status.as_ref().is_some_and(|status| status.is_idle);
+        self.wait.as_ref().filter(|_| !is_idle)
     }
 
-    /// How this episode ended, where this process has seen it.
+    /// The end of this episode, where this process observed it.
     pub fn ending(&self, id: &EpisodeId) -> Option<&EpisodeEnd> {
         self.ended.as_ref().filter(|ended| ended.episode.id == *id)
     }
 
-    /// The latest ending that this process has seen.
+    /// The latest end that this process observed.
     pub fn latest_ending(&self) -> Option<&EpisodeEnd> {
         self.ended.as_ref()
     }
 
-    /// The latest episode that is not on the node any more, and since when.
+    /// The latest episode that is no longer on the node, and since when.
     pub fn gone(&self) -> Option<(&EpisodeId, Timestamp)> {
         self.gone.as_ref().map(|(id, at)| (id, *at))
     }
@@ -145,7 +145,7 @@ impl NodeEntry {
         if self.status.as_ref() == Some(status) {
             return false;
         }
-        if status.is_at_rest {
+        if status.is_idle {
             self.wait = None;
         }
         let is = status.record.shared();
@@ -198,7 +198,7 @@ impl NodeEntry {
         }
     }
 
-    /// Takes where an episode stands.
+    /// Updates the history of an episode.
     fn follow(&mut self, episode: &Arc<Episode>) {
         if self.ending(&episode.id).is_some() {
             return;
@@ -216,7 +216,7 @@ impl NodeEntry {
             });
         }
         let Some(latest) = &mut self.latest else { return };
-        // What is seen of a Node may be older than what was told of it.
+        // The snapshot may be older than the last transition.
         if latest.episode.since > episode.since {
             return;
         }

@@ -1,4 +1,4 @@
-//! What an actor tells of its node while it works, and who listens: the log, and whatever else shows it to people.
+//! The events of a node actor, and the observers that show them: log, metrics, Events and others.
 
 use std::time::Duration;
 
@@ -11,84 +11,83 @@ use crate::maintenance::episode::Record;
 use crate::maintenance::observed::ObservedNode;
 use crate::maintenance::waiting::WaitingOn;
 
-/// One thing to tell of a node. It is the decision itself, so that no two listeners can disagree about what happened.
+/// An event of a node actor. It contains the decision itself, so that all observers show the same.
 #[derive(Clone, Copy, Debug)]
 pub enum NodeEvent<'a> {
-    /// A change of record stands on the Node.
+    /// A transition was written.
     Recorded {
-        /// The Node as it was decided on; `None` when it is gone, and the record stands on its copy.
+        /// The Node on which it was decided; `None` if it was deleted, and the record is on its copy.
         node: Option<&'a ObservedNode>,
-        /// What stood there before, with what the change ends in its history.
+        /// The record before, with the ended phase in its history.
         before: &'a Record,
-        /// What stands there, and what became of the cordon.
+        /// The transition.
         transition: &'a Transition,
         /// When the write began and when it was accepted.
         wrote: (Timestamp, Timestamp),
     },
-    /// A change of record was not accepted.
+    /// The write of a transition failed.
     NotRecorded {
-        /// What stands there.
+        /// The current record.
         before: &'a Record,
-        /// What was to stand there.
+        /// The transition.
         transition: &'a Transition,
-        /// What was said, and what happens next.
+        /// The error, and what happens next.
         said: &'a str,
     },
-    /// An effect is asked for.
+    /// An effect is started.
     Asks {
-        /// What stands on the Node.
+        /// The current record.
         record: &'a Record,
-        /// Which.
+        /// The effect.
         effect: &'a Effect,
     },
-    /// The node waits, and for something else than before.
+    /// The node waits for something else than before.
     Waits {
-        /// The Node, `None` when the object is gone.
+        /// The Node; `None` if it was deleted.
         node: Option<&'a ObservedNode>,
-        /// What stands on the Node.
+        /// The current record.
         record: &'a Record,
-        /// For what.
+        /// The wait.
         on: &'a WaitingOn,
     },
 }
 
-/// What one turn of an actor came to: it looked, decided, and did at most one thing.
+/// The outcome of one reconciliation: a decision and at most one action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReconcileOutcome {
     /// There is nothing to do for the node.
-    Rested,
-    /// The node waits for something.
+    Idle,
+    /// The node waits.
     Waited,
-    /// An effect was asked for; what comes of it is a fact like any other.
+    /// An effect was started.
     Acted,
-    /// A change of record stands on the Node.
+    /// A transition was written.
     Recorded,
-    /// The Node had changed since it was looked at, so the change of record is decided anew.
+    /// The Node had changed, so the transition is decided again.
     Outdated,
-    /// A change of record was not accepted.
+    /// The write of a transition failed.
     Refused,
 }
 
-/// Listens. It is called between two steps of an actor, so it must not wait: whoever has something slow to do hands it
-/// on, and lets go of it rather than hold the actor up.
+/// An observer of node actors. The actor waits for it, so slow work must be queued, or dropped if the queue is full.
 pub trait Observer: std::fmt::Debug + Send + Sync + 'static {
-    /// Takes what is told of `node`.
-    fn observe(&self, node: &NodeName, told: NodeEvent<'_>);
+    /// Processes an event of `node`.
+    fn observe(&self, node: &NodeName, event: NodeEvent<'_>);
 
-    /// Takes what a turn of an actor came to, and how long it took.
-    fn turned(&self, _turn: ReconcileOutcome, _took: Duration) {}
+    /// Processes the outcome and the duration of a reconciliation.
+    fn reconciled(&self, _outcome: ReconcileOutcome, _took: Duration) {}
 
-    /// The actor of `node` has ended: nothing more is told of it until another one begins.
+    /// The actor of `node` has ended; there are no more events until a new one begins.
     fn gone(&self, _node: &NodeName) {}
 }
 
 impl<T: Observer> Observer for std::sync::Arc<T> {
-    fn observe(&self, node: &NodeName, told: NodeEvent<'_>) {
-        self.as_ref().observe(node, told);
+    fn observe(&self, node: &NodeName, event: NodeEvent<'_>) {
+        self.as_ref().observe(node, event);
     }
 
-    fn turned(&self, turn: ReconcileOutcome, took: Duration) {
-        self.as_ref().turned(turn, took);
+    fn reconciled(&self, outcome: ReconcileOutcome, took: Duration) {
+        self.as_ref().reconciled(outcome, took);
     }
 
     fn gone(&self, node: &NodeName) {

@@ -4,7 +4,7 @@ use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{Episode, Phase, Record};
 
 impl Episode {
-    /// What the node is called out of service for, as it follows "for".
+    /// The reason of the maintenance, as it follows "for".
     pub fn cause(&self) -> String {
         match &self.trigger.request {
             Some(request) => format!("NodeMaintenance {}", request.name),
@@ -12,7 +12,7 @@ impl Episode {
         }
     }
 
-    /// What set it off, as a sentence.
+    /// The trigger as a sentence.
     pub fn set_off_by(&self) -> String {
         let trigger = &self.trigger;
         if let Some(task) = &trigger.task {
@@ -21,7 +21,7 @@ impl Episode {
             format!("ESXi host {} is entering maintenance ({task}{by})", self.host)
         } else if let Some(request) = &trigger.request {
             format!("NodeMaintenance {}", request.name)
-        } else if let Some(ended) = &trigger.stray_of {
+        } else if let Some(ended) = &trigger.late_power_off_of {
             format!("The VM went off after episode {ended} had ended")
         } else {
             format!("ESXi host {} is in maintenance mode", self.host)
@@ -30,7 +30,7 @@ impl Episode {
 }
 
 impl Transition {
-    /// The change of phase and of the cordon, as the log and the page tell it.
+    /// The change of phase and cordon, as the log and the page show it.
     pub fn words(&self, before: &Record) -> String {
         let (from, to) = (before.kind(), self.record.kind());
         let whereto = self.record.phase().map(Phase::whereto).unwrap_or_default();

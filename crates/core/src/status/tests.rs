@@ -27,7 +27,7 @@ where
         );
     }
     let unknown = "no such".parse::<Kind>().unwrap_err();
-    assert_eq!(unknown.to_string(), "\"no such\" is no such name");
+    assert_eq!(unknown.to_string(), "\"no such\" is not a known name");
 }
 
 #[test]
@@ -55,19 +55,19 @@ fn status(record: Record, seen: Observed) -> NodeStatus {
 
 #[test]
 fn a_node_is_at_rest_only_while_nothing_is_asked_of_it() {
-    let is_at_rest = |seen| status(Record::InService, seen).is_at_rest;
-    assert!(is_at_rest(seen(HostState::InService)));
-    assert!(is_at_rest(seen(HostState::Unreachable)));
+    let is_idle = |seen| status(Record::InService, seen).is_idle;
+    assert!(is_idle(seen(HostState::InService)));
+    assert!(is_idle(seen(HostState::Unreachable)));
     let request = fixtures::request(RequestAction::Drain);
-    assert!(!is_at_rest(Observed {
+    assert!(!is_idle(Observed {
         request: Some(request),
         ..seen(HostState::InService)
     }));
-    assert!(!is_at_rest(Observed {
-        hearing: SourceState::NoVcenter { why: String::new() },
+    assert!(!is_idle(Observed {
+        sources: SourceState::NoVcenter { why: String::new() },
         ..seen(HostState::InService)
     }));
-    assert!(!is_at_rest(Observed {
+    assert!(!is_idle(Observed {
         vm: BoundVm::NoUuid,
         ..seen(HostState::InService)
     }));

@@ -376,7 +376,7 @@ pub fn each_case(mut check: impl FnMut(&Record, &Observed, &Policy, Now)) -> usi
         policy(DrainTimeoutAction::Hold),
     ];
     let (vms, nodes, drains, attempts, offers) = (vms(), nodes(), drains(), attempts(), offers());
-    let behind = Admission::Behind {
+    let behind = Admission::Queued {
         ahead: vec![],
         limit: SlotLimit::ConcurrentDrains(1),
     };
@@ -413,7 +413,7 @@ pub fn each_case(mut check: impl FnMut(&Record, &Observed, &Policy, Now)) -> usi
                         drains.len() * 2 * looked_at
                     };
                     for situation in 0..situations {
-                        seen.stray_of = (off && situation % 2 == 1).then(ended);
+                        seen.late_power_off_of = (off && situation % 2 == 1).then(ended);
                         if off {
                             seen.offer = offers[situation / 2].clone();
                             seen.target = if situation % 2 == 0 {

@@ -7,7 +7,7 @@ use haulout_core::maintenance::decide::{Decision, Transition, decide, is_replace
 use haulout_core::maintenance::effect::{Effect, EffectKind, PowerOnTarget};
 use haulout_core::maintenance::episode::{CordonOwner, DrainEnd, Episode, EpisodeResult, Phase, Record};
 use haulout_core::maintenance::observed::{
-    Admission, AttemptOutcome, BoundVm, CordonedBy, HostState, LeadershipTerm, Observed, ObservedPower,
+    Admission, AttemptOutcome, BoundVm, CordonedBy, HostState, LeadershipEpoch, Observed, ObservedPower,
     ObservedVm, RetryAdvice, SourceState,
 };
 use haulout_core::maintenance::policy::{DrainTimeoutAction, Policy};
@@ -77,7 +77,7 @@ fn every_law_holds_in_every_phase_with_every_combination_of_facts() {
             Decision::Act { effect, .. } => effect_laws(record, seen, policy, now, effect, &decision),
             Decision::Record(transition) => transition_laws(record, seen, policy, now, transition, &decision),
             Decision::Wait { .. } => {}
-            Decision::Rest => {
+            Decision::Idle => {
                 hold(
                     "10: no episode is forgotten",
                     *record == Record::InService,
@@ -293,7 +293,7 @@ fn begin_laws(seen: &Observed, transition: &Transition, law: &dyn Fn(&str, bool)
     let node = seen.node.as_ref().unwrap();
     let is = |power| found(seen).is_some_and(|vm| vm.power == power);
     let begins = is(ObservedPower::On) && found(seen).is_some_and(|vm| called(seen, vm));
-    let makes_up = is(ObservedPower::Off) && seen.stray_of.is_some() && seen.request.is_none();
+    let makes_up = is(ObservedPower::Off) && seen.late_power_off_of.is_some() && seen.request.is_none();
     law(
         "an episode begins where a VM that is on is called out of service, or to make up for a power-off of ours",
         begins || makes_up,
@@ -339,7 +339,7 @@ fn end_laws(
         "what a person asks to be kept drained or off is not ended",
         !asks(seen, &RequestAction::Drain) && !asks(seen, &RequestAction::PowerOff),
     );
-    let request = seen.request.as_ref().map(|request| &request.mark);
+    let request = seen.request.as_ref().map(|request| &request.identity);
     law(
         "a request that is there at the end is fulfilled by it, and no other",
         transition.fulfilled.as_ref() == request,
@@ -502,7 +502,7 @@ fn vm_that_went_off_late_by_our_power_off_is_brought_back() {
         ObservedPower::Off,
         ObservedPower::Suspended,
     ] {
-        for stray_of in [None, Some(ended())] {
+        for late_power_off_of in [None, Some(ended())] {
             for host in [
                 HostState::Unknown,
                 HostState::InService,
@@ -512,21 +512,22 @@ fn vm_that_went_off_late_by_our_power_off_is_brought_back() {
                 for skip in [false, true] {
                     for request in requests() {
                         let mut node = node();
-                        node.wishes.skip = skip;
+                        node.overrides.skip = skip;
                         let mut seen = observed(node, vm(power, host.clone()));
-                        seen.stray_of.clone_from(&stray_of);
+                        seen.late_power_off_of.clone_from(&late_power_off_of);
                         seen.request.clone_from(&request);
                         let policy = policy(DrainTimeoutAction::PowerOff);
                         let decision = decide(&Record::InService, &seen, &policy, moment(2));
                         let is_brought_back = match &decision {
                             Decision::Record(transition) => {
                                 transition.record.episode().is_some_and(|episode| {
-                                    episode.trigger.stray_of == stray_of && stray_of.is_some()
+                                    episode.trigger.late_power_off_of == late_power_off_of
+                                        && late_power_off_of.is_some()
                                 })
                             }
-                            Decision::Act { .. } | Decision::Wait { .. } | Decision::Rest => false,
+                            Decision::Act { .. } | Decision::Wait { .. } | Decision::Idle => false,
                         };
-                        let ours = power == ObservedPower::Off && stray_of.is_some();
+                        let ours = power == ObservedPower::Off && late_power_off_of.is_some();
                         assert_eq!(
                             is_brought_back,
                             ours && !skip && request.is_none(),
@@ -591,7 +592,7 @@ fn without_vcenter_or_kubernetes_nothing_is_done_or_written() {
             for vm in vms() {
                 let mut seen = observed(node(), crate::facts::vm(ObservedPower::On, entering()));
                 seen.vm = vm.vm;
-                seen.hearing = silent.clone();
+                seen.sources = silent.clone();
                 let policy = policy(DrainTimeoutAction::PowerOff);
                 let decision = decide(&record, &seen, &policy, moment(100_000));
                 assert!(
@@ -609,13 +610,13 @@ fn node_with_skip_is_left_alone_in_every_phase() {
         for vm in vms() {
             for request in requests() {
                 let mut seen = observed(node(), crate::facts::vm(ObservedPower::On, entering()));
-                seen.node.as_mut().unwrap().wishes.skip = true;
+                seen.node.as_mut().unwrap().overrides.skip = true;
                 seen.vm = vm.vm.clone();
                 seen.request = request;
                 let policy = policy(DrainTimeoutAction::PowerOff);
                 let decision = decide(&record, &seen, &policy, moment(2));
                 assert!(
-                    matches!(decision, Decision::Wait { .. } | Decision::Rest),
+                    matches!(decision, Decision::Wait { .. } | Decision::Idle),
                     "{record:?} {decision:?}"
                 );
                 let is_reported = match &decision {
@@ -643,7 +644,7 @@ fn without_its_node_object_an_episode_waits_or_brings_its_vm_back() {
                 seen.has_copy = has_copy;
                 let policy = policy(DrainTimeoutAction::PowerOff);
                 let decision = decide(&record, &seen, &policy, moment(2));
-                let rests = matches!(decision, Decision::Rest);
+                let rests = matches!(decision, Decision::Idle);
                 assert_eq!(rests, record == Record::InService, "{record:?} {decision:?}");
                 match &decision {
                     Decision::Record(transition) => {
@@ -658,7 +659,7 @@ fn without_its_node_object_an_episode_waits_or_brings_its_vm_back() {
                         assert!(brings_back, "{record:?} {decision:?}");
                         brought_back += 1;
                     }
-                    Decision::Wait { .. } | Decision::Rest => {}
+                    Decision::Wait { .. } | Decision::Idle => {}
                 }
             }
         }
@@ -722,11 +723,14 @@ fn takeover_writes_the_epoch_first_and_waits_for_the_quarantine() {
             at: end.monotonic,
             shown: end.wall,
         };
-        let lead = LeadershipTerm {
+        let leadership = LeadershipEpoch {
             epoch,
             acts_from: Some(until),
         };
-        let mut seen = Observed { lead, ..seen.clone() };
+        let mut seen = Observed {
+            leadership,
+            ..seen.clone()
+        };
         let first = decide(record, &seen, policy, now);
         let is_to_be_written = seen.node.is_some() || !matches!(first, Decision::Wait { .. });
         let stamped = match (record, &first) {

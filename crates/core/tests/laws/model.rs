@@ -19,15 +19,15 @@ use haulout_core::ids::{
     BootId, ComputeRef, DatastoreRef, EpisodeId, NodeName, NodeUid, RequestUid, TaskRef, VmRef,
 };
 use haulout_core::inventory::{Fact, Inventory, Rules};
-use haulout_core::maintenance::backoff::EvictionBackoff;
 use haulout_core::maintenance::clock::{Monotonic, Now, wall_after};
 use haulout_core::maintenance::decide::{Decision, Transition, decide};
+use haulout_core::maintenance::drain::EvictionBackoff;
 use haulout_core::maintenance::effect::{Effect, EffectKind, PowerOffCause, PowerOnTarget};
 use haulout_core::maintenance::effect_report::{EffectReport, EffectResult};
 use haulout_core::maintenance::episode::{DrainEnd, Episode, Phase, Record};
 use haulout_core::maintenance::observed::{
-    AttemptOutcome, DrainReport, EffectRefusal, LeadershipTerm, NodeSnapshot, PendingEviction, PendingReason,
-    RetryAdvice,
+    AttemptOutcome, DrainReport, EffectRefusal, LeadershipEpoch, NodeSnapshot, PendingEviction,
+    PendingReason, RetryAdvice,
 };
 use haulout_core::maintenance::placement::{DeviceHold, HeldDevice, HostSurvey};
 use haulout_core::maintenance::policy::Policy;
@@ -159,7 +159,7 @@ impl Process {
             draining: BTreeSet::new(),
             offset,
         };
-        process.advance([Fact::Leadership(Some(LeadershipTerm::ALONE))], began);
+        process.advance([Fact::Leadership(Some(LeadershipEpoch::ALONE))], began);
         process
     }
 
@@ -283,7 +283,7 @@ impl Model {
             ..record::Annotations::default()
         };
         match self.node(index) {
-            Some(node) => record::read(&annotations(&node.marks)),
+            Some(node) => record::read(&annotations(&node.annotations)),
             None => Record::InService,
         }
     }
@@ -467,7 +467,7 @@ impl Model {
     fn scan(&mut self) {
         let stranded = (0..NODES).filter_map(|index| {
             let node = self.node(index)?;
-            node.marks.episode.as_ref()?;
+            node.annotations.episode.as_ref()?;
             Some(StrandedNode {
                 name: node.name.clone(),
                 uid: node.uid.clone(),
@@ -740,7 +740,7 @@ impl Model {
             },
             boot_id: None,
             gpus: BTreeMap::from([(GPU.to_owned(), 2)]).into(),
-            marks: NodeAnnotations::default(),
+            annotations: NodeAnnotations::default(),
         };
         truth.object = Some(node);
         truth.is_selected = true;
@@ -851,11 +851,11 @@ impl Model {
     }
 
     pub fn wipe_annotations(&mut self, index: usize) {
-        self.change_node(index, |node| node.marks.episode = None);
+        self.change_node(index, |node| node.annotations.episode = None);
     }
 
     pub fn mark(&mut self, index: usize, change: impl FnOnce(&mut NodeAnnotations)) {
-        self.change_node(index, |node| change(&mut node.marks));
+        self.change_node(index, |node| change(&mut node.annotations));
     }
 
     pub fn pod_comes(&mut self, index: usize) {
@@ -1011,7 +1011,7 @@ impl Model {
                     Decision::Wait { recheck: at, .. } => {
                         recheck = [recheck, at].into_iter().flatten().min();
                     }
-                    Decision::Rest => {}
+                    Decision::Idle => {}
                 }
                 if has_done {
                     // The next node is decided on with its result.
@@ -1071,8 +1071,8 @@ impl Model {
             );
             let unschedulable = transition.unschedulable;
             self.change_node(index, |node| {
-                node.marks.episode.clone_from(&json);
-                node.marks.last_episode.clone_from(&last);
+                node.annotations.episode.clone_from(&json);
+                node.annotations.last_episode.clone_from(&last);
                 if let Some(unschedulable) = unschedulable {
                     node.unschedulable = unschedulable;
                     node.cordoned_by = unschedulable.then(|| "haulout".to_owned());

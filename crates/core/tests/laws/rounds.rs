@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use haulout_core::maintenance::backoff::EvictionBackoff;
 use haulout_core::maintenance::clock::{Elapsed, Monotonic};
 use haulout_core::maintenance::decide::{Decision, decide};
+use haulout_core::maintenance::drain::EvictionBackoff;
 use haulout_core::maintenance::effect::Effect;
 use haulout_core::maintenance::episode::{CordonOwner, Episode, Phase, Record};
 use haulout_core::maintenance::observed::{

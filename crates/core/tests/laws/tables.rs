@@ -13,7 +13,7 @@ use haulout_core::maintenance::episode::{
 };
 use haulout_core::maintenance::observed::{
     Admission, AttemptOutcome, BoundVm, CordonedBy, EffectAttempt, FailedMaintenance, GuestRequest,
-    HostState, LeadershipTerm, Observed, ObservedNode, ObservedPower, ObservedVm, RecordAge, RetryAdvice,
+    HostState, LeadershipEpoch, Observed, ObservedNode, ObservedPower, ObservedVm, RecordAge, RetryAdvice,
     SlotLimit, Strategy,
 };
 use haulout_core::maintenance::placement::PlacementOffer;
@@ -162,9 +162,9 @@ fn record_with_another_epoch_is_taken_over_whether_higher_or_lower() {
         for has_node in [true, false] {
             let mut seen = seen(ObservedPower::Off, HostState::InMaintenance);
             seen.has_copy = true;
-            seen.lead = LeadershipTerm {
+            seen.leadership = LeadershipEpoch {
                 epoch: leads,
-                ..LeadershipTerm::ALONE
+                ..LeadershipEpoch::ALONE
             };
             if !has_node {
                 seen.node = None;
@@ -255,7 +255,7 @@ fn vm_that_is_off_without_node_and_copy_is_powered_on_where_it_stands() {
     };
     stays_off(&waits, &asked);
     let kept_off = Episode {
-        kept_off_by: Some(request(RequestAction::PowerOff).mark),
+        power_off_request: Some(request(RequestAction::PowerOff).identity),
         ..waits.clone()
     };
     stays_off(&kept_off, &gone(HostState::InService));
@@ -427,8 +427,8 @@ fn cordon_of_a_node_put_back_from_a_copy_is_taken_away_at_the_end() {
 fn node_that_may_not_drain_takes_no_slot() {
     let place = |skip: bool, approved: bool, require_approval: bool| {
         let mut node = node();
-        node.wishes.skip = skip;
-        node.wishes.approved = approved;
+        node.overrides.skip = skip;
+        node.overrides.approved = approved;
         let vm = vm(ObservedPower::On, entering());
         [Record::InService, record(&down(Phase::Queued))]
             .map(|record| wants_place(&record, &node, &vm, None, require_approval))
@@ -479,7 +479,7 @@ fn drain_that_needs_approval_does_not_begin_without_it() {
             ..policy(DrainTimeoutAction::PowerOff)
         };
         let mut node = node();
-        node.wishes.approved = approved;
+        node.overrides.approved = approved;
         let seen = observed(node, vm(ObservedPower::On, entering()));
         assert_eq!(seen.admission, Admission::Granted);
         let begun = transition(decide(&Record::InService, &seen, &policy, moment(2)));
@@ -1180,7 +1180,7 @@ fn vm_that_is_to_wait_for_its_host_is_not_left_to_drs() {
     for (strategy, by_drs) in [(Strategy::Migrate, true), (Strategy::Wait, false)] {
         let mut seen = seen(ObservedPower::Off, HostState::InMaintenance);
         vm_of(&mut seen).drs = true;
-        node_of(&mut seen).wishes.strategy = strategy;
+        node_of(&mut seen).overrides.strategy = strategy;
         let placed = Phase::PoweringOn { by_drs: true };
         let went_off = written(decided(&down(SHUTTING_DOWN), &seen));
         assert_eq!(went_off.phase == placed, by_drs, "{strategy:?}");
@@ -1215,7 +1215,7 @@ fn vm_that_is_to_wait_for_its_host_stays_there_whatever_it_refuses() {
         (Strategy::Wait, 100, false),
     ] {
         let mut seen = seen(ObservedPower::Off, HostState::InService);
-        node_of(&mut seen).wishes.strategy = strategy;
+        node_of(&mut seen).overrides.strategy = strategy;
         let refusal = attempt(1, refusals, refused(RetryAdvice::OtherHost));
         seen.attempts.insert(EffectKind::PowerOn, refusal);
         match decided(&away(POWERING_ON), &seen) {
@@ -1331,7 +1331,7 @@ fn vm_found_running_on_another_host_counts_as_moved_there() {
         let elsewhere = on_spare(at_home.clone(), HostState::InService, HostState::InMaintenance);
         for (seen, moved_to) in [(at_home, None), (elsewhere, Some(to_spare()))] {
             let before = Episode {
-                kept_off_by: Some(request(RequestAction::PowerOff).mark),
+                power_off_request: Some(request(RequestAction::PowerOff).identity),
                 ..away(phase.clone())
             };
             let after = written(decided(&before, &seen));
@@ -1340,7 +1340,7 @@ fn vm_found_running_on_another_host_counts_as_moved_there() {
                 (Phase::Rejoining, moved_to),
                 "{phase:?}"
             );
-            assert_eq!(after.kept_off_by, None, "{phase:?}");
+            assert_eq!(after.power_off_request, None, "{phase:?}");
         }
     }
 }
@@ -1372,7 +1372,7 @@ fn node_that_must_leave_again_is_drained_as_on_its_new_host() {
     assert!(again.refusals.is_empty());
     // It is back without another boot if it does not have to leave.
     assert_eq!(again.boot_before, Some(old_boot()));
-    seen.admission = Admission::Behind {
+    seen.admission = Admission::Queued {
         ahead: vec![NodeName::new("other")],
         limit: SlotLimit::ConcurrentDrains(1),
     };

@@ -11,7 +11,7 @@ use crate::ids::NodeName;
 use crate::kubernetes::update::NodeMaintenanceFacts;
 use crate::maintenance::episode::Record;
 use crate::maintenance::observed::{BoundVm, ObservedPower, PendingEviction, PendingReason, Strategy};
-use crate::status::{NodeEntry, NodeMarks, NodeStatus, PhaseKind, WaitKind};
+use crate::status::{NodeEntry, NodeStatus, NodeSummary, PhaseKind, WaitKind};
 
 /// Limit of pods.
 pub(super) const PODS: usize = 50;
@@ -134,7 +134,7 @@ fn node_facts(status: &NodeStatus, is_vcenter_followed: bool) -> Vec<LabelledFac
         facts.extend(of_vm(&status.vm));
     }
     if let Some(request) = &status.request {
-        let (name, action) = (&request.mark.name, &request.action);
+        let (name, action) = (&request.identity.name, &request.action);
         let asks = format!("NodeMaintenance {name} asks for it to be {action}");
         facts.push(LabelledFact::new("Request", asks));
     }
@@ -154,7 +154,7 @@ fn node_facts(status: &NodeStatus, is_vcenter_followed: bool) -> Vec<LabelledFac
     facts
 }
 
-fn of_node(node: Option<&NodeMarks>) -> Vec<LabelledFact> {
+fn of_node(node: Option<&NodeSummary>) -> Vec<LabelledFact> {
     let Some(node) = node else {
         return vec![LabelledFact::new("Node", "the object is gone")];
     };
@@ -165,13 +165,13 @@ fn of_node(node: Option<&NodeMarks>) -> Vec<LabelledFact> {
     };
     let ready = if node.is_ready { "Ready" } else { "not Ready" };
     let mut facts = vec![LabelledFact::new("Node", format!("{ready}, {cordon}"))];
-    if node.wishes.skip {
+    if node.overrides.skip {
         facts.push(LabelledFact::new("Left alone", "it is annotated to be skipped"));
     }
-    if node.wishes.approved {
+    if node.overrides.approved {
         facts.push(LabelledFact::new("Approved", "its next drain may begin"));
     }
-    if node.wishes.strategy == Strategy::Wait {
+    if node.overrides.strategy == Strategy::Wait {
         facts.push(LabelledFact::new("Strategy", "its VM waits for its own host"));
     }
     facts

@@ -200,18 +200,18 @@ fn a_renewal_counts_from_its_sending_and_leaves_the_quarantine_as_it_was() {
         panic!("it bids");
     };
     election.won(&first, held_by("me"), at(15));
-    let tenure = election.tenure().unwrap();
+    let leadership = election.leadership().unwrap();
     assert_eq!(
-        (tenure.epoch, tenure.until, tenure.effects_from),
+        (leadership.epoch, leadership.until, leadership.effects_from),
         (5, seconds(25), seconds(20))
     );
     let ElectionStep::Bid(renewal) = election.step(at(17), NEW) else {
         panic!("it renews");
     };
     election.won(&renewal, held_by("me"), at(17));
-    let tenure = election.tenure().unwrap();
+    let leadership = election.leadership().unwrap();
     assert_eq!(
-        (tenure.epoch, tenure.until, tenure.effects_from),
+        (leadership.epoch, leadership.until, leadership.effects_from),
         (5, seconds(27), seconds(20))
     );
 }
@@ -240,7 +240,7 @@ fn unable_leader() -> Election {
     let ElectionStep::Bid(bid) = leader.step(at(1), NEW) else {
         panic!("it renews");
     };
-    leader.is_able(false, at(1));
+    leader.set_able(false, at(1));
     leader.won(&bid, held_by("me"), at(25));
     leader
 }
@@ -248,29 +248,29 @@ fn unable_leader() -> Election {
 #[test]
 fn a_leader_yields_when_it_could_not_work_for_30_seconds() {
     let mut leader = unable_leader();
-    leader.is_able(false, at(29));
+    leader.set_able(false, at(29));
     assert_eq!(leader.step(at(30), NEW), renewal(false));
     assert_eq!(leader.step(at(31), NEW), renewal(true));
-    leader.is_able(true, at(31));
+    leader.set_able(true, at(31));
     assert_eq!(leader.step(at(31), NEW), renewal(false), "it can work again");
-    leader.is_able(false, at(31));
+    leader.set_able(false, at(31));
     assert_eq!(leader.step(at(34), NEW), renewal(false), "and counts anew");
 }
 
 #[test]
 fn a_tenure_yields_from_the_sending_until_a_renewal_without_it() {
     let mut leader = unable_leader();
-    let yields = |leader: &Election| leader.tenure().unwrap().yields;
+    let yields = |leader: &Election| leader.leadership().unwrap().yields;
     let bid = |leader: &Election| match leader.step(at(31), NEW) {
         ElectionStep::Bid(bid) => bid,
         other @ (ElectionStep::Wait | ElectionStep::StepDown(_)) => panic!("{other:?}"),
     };
     let yielding = bid(&leader);
-    leader.sends(&yielding);
+    leader.sending(&yielding);
     assert!(yields(&leader), "whether it was written is not known yet");
-    leader.is_able(true, at(31));
+    leader.set_able(true, at(31));
     let taken_back = bid(&leader);
-    leader.sends(&taken_back);
+    leader.sending(&taken_back);
     assert!(yields(&leader), "a standby may have read what stands there");
     leader.won(&taken_back, held_by("me"), at(31));
     assert!(!yields(&leader));
@@ -284,7 +284,7 @@ fn a_yielding_leader_whose_lease_is_deleted_steps_down() {
         panic!("nobody else could take it so far");
     };
     assert_eq!((made_anew.version.as_deref(), made_anew.transitions), (None, 4));
-    leader.sends(&made_anew);
+    leader.sending(&made_anew);
     assert_eq!(
         leader.step(at(31), NEW),
         ElectionStep::StepDown(LeadershipLost::Deleted)
@@ -299,7 +299,7 @@ fn a_yielding_lease_is_taken_at_once_by_a_standby_that_can_work() {
     };
     let mut standby = replica(false, Some(yielding("you")));
     assert_eq!(standby.step(at(0), NEW), bid(Some("7"), 5, 15));
-    standby.is_able(false, at(0));
+    standby.set_able(false, at(0));
     assert_eq!(standby.step(at(14), NEW), ElectionStep::Wait);
     assert_eq!(
         standby.step(at(15), NEW),
@@ -308,7 +308,7 @@ fn a_yielding_lease_is_taken_at_once_by_a_standby_that_can_work() {
     );
     for lease in [None, Some(released())] {
         let mut unable = replica(false, lease);
-        unable.is_able(false, at(0));
+        unable.set_able(false, at(0));
         assert!(matches!(unable.step(at(1), NEW), ElectionStep::Bid(_)));
     }
     let longer = ObservedLease {
@@ -409,18 +409,18 @@ impl Actor {
     }
 
     /// Whether something of an effect of its may leave. Records may leave earlier, and the kube-apiserver checks them.
-    fn sends(&self, tenth: u64) -> bool {
+    fn sending(&self, tenth: u64) -> bool {
         let now = self.now(tenth).since_boot;
         self.election
-            .tenure()
-            .is_some_and(|tenure| now < tenure.until && now >= tenure.effects_from)
+            .leadership()
+            .is_some_and(|leadership| now < leadership.until && now >= leadership.effects_from)
     }
 
     /// Whether an effect may begin.
     fn acts(&self, tenth: u64) -> bool {
         let now = self.now(tenth).since_boot;
-        self.election.tenure().is_some_and(|tenure| {
-            now + TIMING.margin() <= tenure.until && now >= tenure.effects_from && !tenure.yields
+        self.election.leadership().is_some_and(|leadership| {
+            now + TIMING.margin() <= leadership.until && now >= leadership.effects_from && !leadership.yields
         })
     }
 }
@@ -482,9 +482,9 @@ fn story(seed: u64) -> Happened {
                 actor.is_able = !actor.is_able;
             }
             let now = actor.now(tenth);
-            actor.election.is_able(actor.is_able, now);
+            actor.election.set_able(actor.is_able, now);
             let is_lost = dice.one_in(4);
-            if (!actor.fresh || actor.election.tenure().is_none()) && !is_lost {
+            if (!actor.fresh || actor.election.leadership().is_none()) && !is_lost {
                 actor.election.read(lease.clone(), now);
                 actor.fresh = true;
             }
@@ -502,14 +502,14 @@ fn story(seed: u64) -> Happened {
                     actor.fresh = false;
                 }
                 ElectionStep::Bid(bid) if actor.fresh => {
-                    actor.election.sends(&bid);
+                    actor.election.sending(&bid);
                     let stands = lease.as_ref().map(|lease| lease.version.clone());
                     if dice.one_in(5) || stands != bid.version {
                         actor.fresh = false;
                     } else {
                         version += 1;
                         let is_yielded = lease.as_ref().is_some_and(|lease| lease.yields);
-                        let is_new = actor.election.tenure().is_none();
+                        let is_new = actor.election.leadership().is_none();
                         happened.handovers += usize::from(is_new && is_yielded);
                         let written = ObservedLease {
                             holder: actor.election.me.clone(),
@@ -545,7 +545,9 @@ fn story(seed: u64) -> Happened {
             // Somebody deletes the Lease.
             lease = None;
         }
-        let sending: Vec<usize> = (0..actors.len()).filter(|at| actors[*at].sends(tenth)).collect();
+        let sending: Vec<usize> = (0..actors.len())
+            .filter(|at| actors[*at].sending(tenth))
+            .collect();
         for (index, actor) in actors.iter().enumerate() {
             if !actor.acts(tenth) {
                 continue;

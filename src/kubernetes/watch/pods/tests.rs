@@ -122,25 +122,25 @@ async fn a_departure_is_not_told_where_all_others_are_leaving_by_the_time_it_wou
 fn a_change_is_worth_a_round_if_a_round_can_make_something_of_it() {
     let parse = typed;
     let node = NodeName::new("gpu-1");
-    let mut standing = StandingPods::default();
+    let mut blocking = BlockingPods::default();
     let mut daemon = pod("agent");
     daemon["metadata"]["ownerReferences"][0]["kind"] = json!("DaemonSet");
     let mut finished = leaving("web-3");
     finished["status"]["phase"] = json!("Succeeded");
     for (what, news) in [
-        (standing.apply(&parse(pod("web-1")), &node), PodNews::Soon),
-        (standing.apply(&parse(pod("web-2")), &node), PodNews::Soon),
-        (standing.apply(&parse(pod("web-3")), &node), PodNews::Soon),
-        (standing.apply(&parse(pod("web-1")), &node), PodNews::None),
-        (standing.apply(&parse(daemon.clone()), &node), PodNews::None),
-        (standing.remove(&parse(daemon)), PodNews::None),
-        (standing.apply(&parse(leaving("web-1")), &node), PodNews::Leaves),
-        (standing.remove(&parse(leaving("web-1"))), PodNews::Soon),
-        (standing.apply(&parse(leaving("web-2")), &node), PodNews::Leaves),
-        (standing.apply(&parse(leaving("web-3")), &node), PodNews::Leaves),
-        (standing.remove(&parse(leaving("web-2"))), PodNews::None),
-        (standing.apply(&parse(finished.clone()), &node), PodNews::Now),
-        (standing.remove(&parse(finished)), PodNews::None),
+        (blocking.apply(&parse(pod("web-1")), &node), PodNews::Soon),
+        (blocking.apply(&parse(pod("web-2")), &node), PodNews::Soon),
+        (blocking.apply(&parse(pod("web-3")), &node), PodNews::Soon),
+        (blocking.apply(&parse(pod("web-1")), &node), PodNews::None),
+        (blocking.apply(&parse(daemon.clone()), &node), PodNews::None),
+        (blocking.remove(&parse(daemon)), PodNews::None),
+        (blocking.apply(&parse(leaving("web-1")), &node), PodNews::Leaves),
+        (blocking.remove(&parse(leaving("web-1"))), PodNews::Soon),
+        (blocking.apply(&parse(leaving("web-2")), &node), PodNews::Leaves),
+        (blocking.apply(&parse(leaving("web-3")), &node), PodNews::Leaves),
+        (blocking.remove(&parse(leaving("web-2"))), PodNews::None),
+        (blocking.apply(&parse(finished.clone()), &node), PodNews::Now),
+        (blocking.remove(&parse(finished)), PodNews::None),
     ] {
         assert_eq!(what, news);
     }

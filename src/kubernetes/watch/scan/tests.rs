@@ -137,13 +137,13 @@ async fn no_more_episodes_are_told_than_the_limit() {
 async fn a_scan_follows_the_start_each_leadership_and_ten_minutes() {
     let refused = || refusal(403, "Forbidden", "no", Value::Null);
     let (client, log) = cluster(vec![refused(), page(&[], "")], vec![]);
-    let (lead, standing) = watch::channel(ElectionStatus::default());
+    let (lead, status) = watch::channel(ElectionStatus::default());
     let (out, mut updates) = mpsc::channel(1);
     let stop = CancellationToken::new();
     let scanning = run(
         client,
         selection(),
-        standing,
+        status,
         Settings::default(),
         out,
         stop.clone(),
@@ -157,7 +157,7 @@ async fn a_scan_follows_the_start_each_leadership_and_ten_minutes() {
         };
         let first = next().await;
         assert!((1..=2).contains(&first), "after the refusal, at {first} s");
-        lead.send_modify(|standing| standing.leader = Some("somebody".to_owned()));
+        lead.send_modify(|status| status.leader = Some("somebody".to_owned()));
         let second = next().await;
         assert!((600..=603).contains(&second), "{second} s");
         let lead_by = |epoch| {
@@ -166,7 +166,7 @@ async fn a_scan_follows_the_start_each_leadership_and_ten_minutes() {
                 quarantine: Duration::ZERO,
                 yields: false,
             };
-            lead.send_modify(|standing| standing.lead = Some(lead_on));
+            lead.send_modify(|status| status.leadership = Some(lead_on));
         };
         lead_by(7);
         assert_eq!(next().await, second, "at the start of the leadership");

@@ -63,7 +63,7 @@ impl EpisodeSpans<'_> {
     fn queue(&self, finished: &FinishedPhase) -> Span {
         let stats = &finished.stats;
         let mut queue = self.span("queue", SpanKind::Internal, (finished.since, finished.until));
-        queue.link = stats.behind.as_deref().and_then(context);
+        queue.link = stats.ahead_traceparent.as_deref().and_then(context);
         if let Some(QueuePosition {
             position,
             limit,

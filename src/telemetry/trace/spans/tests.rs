@@ -316,7 +316,7 @@ fn queued_episode_links_to_the_one_with_the_slot() {
         (Phase::Rejoining, 610),
     ];
     let spans = told_with(&phases, 700, EpisodeResult::Succeeded, |_| PhaseStats {
-        behind: Some(begun_in(Phase::Draining).traceparent),
+        ahead_traceparent: Some(begun_in(Phase::Draining).traceparent),
         ..PhaseStats::default()
     });
     let queue = named(&spans, "queue");
@@ -422,7 +422,7 @@ fn the_root_knows_every_trigger() {
                 });
             }
             TriggerKind::Stray => {
-                episode.trigger.stray_of = Some(EpisodeId::new("00112233445566778899aabbccddeeff"));
+                episode.trigger.late_power_off_of = Some(EpisodeId::new("00112233445566778899aabbccddeeff"));
             }
             TriggerKind::HostState => {}
             TriggerKind::Adopted => episode.history.origin.adopted = true,
@@ -465,7 +465,7 @@ fn phase_statistics_become_attributes() {
         let task = |task: &str| Some(TaskRef::new(task));
         match phase {
             Phase::Queued => PhaseStats {
-                behind: Some(BEFORE.into()),
+                ahead_traceparent: Some(BEFORE.into()),
                 queue: Some(QueuePosition {
                     position: 3,
                     limit: 2,

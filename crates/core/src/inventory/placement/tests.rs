@@ -163,7 +163,7 @@ fn the_vms_own_host_is_offered_although_it_refused_the_vm() {
 fn a_node_told_to_wait_or_refused_too_often_is_offered_its_own_host_only() {
     let told_to_wait = || {
         let mut node = with_episode(1, Phase::AwaitingHost, |_| {});
-        node.marks.strategy = Some("wait".to_owned());
+        node.annotations.strategy = Some("wait".to_owned());
         node
     };
     let refused_by = |count: usize| {

@@ -18,7 +18,7 @@ fn asks(object: &str, made: i64, action: RequestedAction) -> Fact {
 
 fn counts(inventory: &mut Inventory) -> Option<String> {
     let request = sight(inventory, 1).observed.request;
-    request.map(|request| request.mark.name)
+    request.map(|request| request.identity.name)
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn a_fulfilled_request_holds_the_next_back_until_its_status_says_so() {
         asks("second", 20, RequestedAction::Reboot),
     ];
     let mut node = node(1);
-    node.marks.fulfilled = Some("uid-of-first".to_owned());
+    node.annotations.fulfilled = Some("uid-of-first".to_owned());
     let mut inventory = told(trio(1).into_iter().chain([seen_of(node)]).chain(requests));
     assert_eq!(counts(&mut inventory), None);
     let Fact::Kubernetes(KubernetesUpdate::Maintenances(NodeMaintenanceUpdate::Seen(mut over))) =

@@ -37,14 +37,14 @@ fn changed(n: usize, change: impl FnOnce(&mut NodeFacts)) -> Fact {
 #[test]
 fn a_node_with_skip_at_the_head_of_the_queue_holds_nobody_up() {
     assert_eq!(granted(&mut told(both_leave())), [true, false]);
-    let skip = changed(1, |node| node.marks.skip = Some("true".to_owned()));
+    let skip = changed(1, |node| node.annotations.skip = Some("true".to_owned()));
     let mut inventory = told(both_leave().chain([skip]));
     assert_eq!(granted(&mut inventory), [false, true]);
 }
 
 #[test]
 fn an_unapproved_node_at_the_head_of_the_queue_holds_nobody_up() {
-    let approved = |n| changed(n, |node| node.marks.approved = Some("true".to_owned()));
+    let approved = |n| changed(n, |node| node.annotations.approved = Some("true".to_owned()));
     let asked_for = || Rules {
         require_approval: true,
         ..rules()
@@ -61,7 +61,7 @@ fn an_unapproved_node_at_the_head_of_the_queue_holds_nobody_up() {
 fn a_node_on_its_way_back_whose_host_leaves_again_waits_its_turn() {
     let facts = both_leave().chain([in_phase(1, Phase::Rejoining), in_phase(2, Phase::Draining)]);
     let mut inventory = told(facts);
-    let behind = Admission::Behind {
+    let behind = Admission::Queued {
         ahead: vec![name(2)],
         limit: SlotLimit::ConcurrentDrains(1),
     };
@@ -75,7 +75,7 @@ fn a_cordoned_node_with_an_unreadable_record_is_unavailable_for_a_while() {
     let unreadable = |unschedulable| {
         changed(1, |node| {
             node.unschedulable = unschedulable;
-            node.marks.episode = Some("{".to_owned());
+            node.annotations.episode = Some("{".to_owned());
         })
     };
     let one_away = || Rules {
@@ -84,7 +84,7 @@ fn a_cordoned_node_with_an_unreadable_record_is_unavailable_for_a_while() {
         ..rules()
     };
     let mut inventory = told_by(one_away(), both_leave().chain([unreadable(true)]));
-    let behind = Admission::Behind {
+    let behind = Admission::Queued {
         ahead: vec![name(1)],
         limit: SlotLimit::Unavailable(1),
     };

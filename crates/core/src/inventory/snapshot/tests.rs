@@ -40,11 +40,11 @@ fn a_word_that_is_not_known_on_an_annotation_is_no_wish() {
     for (word, is_true) in [("true", true), ("false", false), ("yes", false), ("", false)] {
         let mut node = node(1);
         let word = Some(word.to_owned());
-        node.marks.keep_cordoned.clone_from(&word);
-        node.marks.skip.clone_from(&word);
-        node.marks.approved.clone_from(&word);
+        node.annotations.keep_cordoned.clone_from(&word);
+        node.annotations.skip.clone_from(&word);
+        node.annotations.approved.clone_from(&word);
         let seen = observed_node(&node);
-        let read = [seen.keep_cordoned, seen.wishes.skip, seen.wishes.approved];
+        let read = [seen.keep_cordoned, seen.overrides.skip, seen.overrides.approved];
         assert_eq!(read, [is_true; 3], "{word:?}");
     }
     for (word, strategy) in [
@@ -55,7 +55,7 @@ fn a_word_that_is_not_known_on_an_annotation_is_no_wish() {
         (None, Strategy::Migrate),
     ] {
         let mut node = node(1);
-        node.marks.strategy = word.map(str::to_owned);
-        assert_eq!(observed_node(&node).wishes.strategy, strategy, "{word:?}");
+        node.annotations.strategy = word.map(str::to_owned);
+        assert_eq!(observed_node(&node).overrides.strategy, strategy, "{word:?}");
     }
 }

@@ -6,10 +6,10 @@ use crate::facts::vsphere::{Host, MaintenanceEnd, VsphereUpdate};
 use crate::inventory::tests::{
     awaiting, entering, host, in_phase, moment, sight, tell, told, tried, trio, vsphere,
 };
+use crate::maintenance::desired::DesiredState;
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::Phase;
 use crate::maintenance::observed::EffectAttempt;
-use crate::maintenance::request::DesiredState;
 
 fn told_of(host: Host) -> crate::inventory::Fact {
     vsphere(VsphereUpdate::Host(host.into()))
@@ -61,11 +61,11 @@ fn a_failed_maintenance_keeps_the_node_as_it_is_for_a_while() {
 
     let seen = sight(&mut inventory, 1).observed;
     let vm = seen.vm.found().unwrap();
-    let call = |seconds| DesiredState::of_underway(vm, None, Duration::from_secs(10), moment(seconds));
+    let call = |seconds| DesiredState::in_episode(vm, None, Duration::from_secs(10), moment(seconds));
     assert!(
         matches!(
             call(109),
-            DesiredState::Interrupted {
+            DesiredState::RetryExpected {
                 said: "timed out",
                 ..
             }
@@ -73,7 +73,7 @@ fn a_failed_maintenance_keeps_the_node_as_it_is_for_a_while() {
         "{:?}",
         call(109)
     );
-    assert_eq!(call(110), DesiredState::Nothing);
+    assert_eq!(call(110), DesiredState::InService);
 
     inventory.set_time(moment(200));
     inventory.apply(told_of(after("task-2", failed())));

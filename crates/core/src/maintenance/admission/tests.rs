@@ -39,7 +39,7 @@ fn the_first_to_be_clicked_is_the_first_to_be_drained() {
     };
     ledger.grant(ONE, NOW);
     assert_eq!(granted(&ledger, &["a", "b"], ONE), [false, true]);
-    let behind = Admission::Behind {
+    let behind = Admission::Queued {
         ahead: vec![node("b")],
         limit: SlotLimit::ConcurrentDrains(1),
     };
@@ -112,7 +112,7 @@ fn max_unavailable_counts_until_a_node_is_back() {
     };
     ledger.grant(limits, NOW);
     assert_eq!(granted(&ledger, &["a", "b"], limits), [true, false]);
-    let behind = Admission::Behind {
+    let behind = Admission::Queued {
         ahead: vec![node("a"), node("x")],
         limit: SlotLimit::Unavailable(2),
     };

@@ -1,7 +1,7 @@
-//! Taking over an episode of the Python controller: its four annotations become a record of ours, in one write.
+//! Adopts an episode of the Python controller: its four annotations become a record, in one write.
 
-use super::begin::the_vm;
-use super::{Decision, go, wait};
+use super::begin::bound_vm;
+use super::{Decision, transition_to, wait};
 use crate::maintenance::episode::{
     CordonOwner, Episode, HostIdentity, Phase, PythonEpisode, PythonState, Trigger,
 };
@@ -9,14 +9,14 @@ use crate::maintenance::observed::{CordonedBy, Observed, ObservedNode, ObservedP
 use crate::maintenance::policy::Policy;
 use crate::maintenance::waiting::WaitingOn;
 
-/// Adopts `python`, once the VM is known: what it did not write down has to be read off the VM as it stands.
+/// Adopts `python` once the VM is known, because the annotations lack what only the VM shows.
 pub(super) fn adopt(
     python: &PythonEpisode,
     node: &ObservedNode,
     seen: &Observed,
     policy: &Policy,
 ) -> Decision {
-    let vm = match the_vm(&seen.vm) {
+    let vm = match bound_vm(&seen.vm) {
         Ok(vm) => vm,
         Err(waiting_on) => return wait(waiting_on),
     };
@@ -27,7 +27,7 @@ pub(super) fn adopt(
     let boot_is_from_before = match vm.power {
         ObservedPower::Unknown => return wait(WaitingOn::PowerState),
         ObservedPower::Off | ObservedPower::Suspended => true,
-        // It may have booted since, and then the boot id that the Node tells is the one to wait for.
+        // The VM may have booted already, and then the current boot id is the one to wait for.
         ObservedPower::On => !was_off,
     };
     let phase = match python.state {
@@ -41,14 +41,14 @@ pub(super) fn adopt(
         user: None,
         detection: None,
         request: None,
-        stray_of: None,
+        late_power_off_of: None,
     };
     let host = by_name(&python.host, vm.on_name == python.host, vm.on.clone());
-    // How long its drain has taken by its own clock is not known by ours: it has its time anew.
-    Decision::Record(Box::new(go(Episode {
+    // The drain gets its full timeout again, because its elapsed time on the monotonic clock is unknown.
+    Decision::Record(Box::new(transition_to(Episode {
         vm_uuid: vm.uuid,
         vm: Some(vm.moref.clone()),
-        // It cordons whatever it finds and uncordons it at the end, so the cordon it left is for us to take away.
+        // The Python controller uncordons every node at the end, so Haulout removes the cordon for it.
         cordon: CordonOwner::Adopted(match &node.cordoned_by {
             CordonedBy::Other(manager) => Some(manager.clone()),
             CordonedBy::Unknown | CordonedBy::Haulout => None,
@@ -61,7 +61,7 @@ pub(super) fn adopt(
             .as_ref()
             .map(|name| by_name(name, vm.on_name == *name, vm.on.clone())),
         release: policy.releases.own.clone(),
-        epoch: seen.lead.epoch,
+        epoch: seen.leadership.epoch,
         ..Episode::new(node.uid.clone(), trigger, host, phase, python.since)
     })))
 }

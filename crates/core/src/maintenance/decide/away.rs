@@ -1,53 +1,53 @@
-//! While the VM is off: move it, wait for its host, power it on.
+//! The phases while the VM is off: relocate it, wait for its host, power it on.
 
-use super::context::{PhaseContext, PhaseStep, as_asked, at_latest};
-use super::{Transition, cordoned, go};
+use super::context::{PhaseContext, PhaseStep, at_latest, until_deleted};
+use super::{Transition, cordoned, transition_to};
 use crate::ids::HostRef;
 use crate::maintenance::clock::{Monotonic, whole_second};
+use crate::maintenance::desired::DesiredState;
 use crate::maintenance::effect::{Effect, EffectKind, PowerOnTarget};
 use crate::maintenance::episode::{CordonOwner, Episode, HostIdentity, InFlight, Phase, RefusedMove};
 use crate::maintenance::observed::{AttemptOutcome, EffectAttempt, EffectRefusal, Strategy};
-use crate::maintenance::request::{DesiredState, Request, RequestAction};
+use crate::maintenance::request::{Request, RequestAction};
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
 
-/// How many times a Node that somebody uncordons while its VM is away or boots is cordoned again. The GPU Operator's driver
-/// manager uncordons once at each boot, and another operator may do the same; more than that is a wish.
+/// How many times a Node is cordoned again that was uncordoned while its VM is off or boots. The driver manager of the GPU
+/// Operator uncordons once per boot, and another operator may do the same; more is taken for intended.
 const RECORDONS_AWAY: u8 = 3;
 
-/// How many times the VM may go off again before its node is back; after that it is left off for a person. It is powered on
-/// after pauses that double, so the last comes half a minute or more after the first.
+/// How many times the VM may go off again before its node is back. After that it stays off and the node is parked. The pauses
+/// between power-ons double.
 const POWER_LOSSES: u8 = 5;
 
-/// How many readings of other hosts a move that is asked for waits for. A host that cannot be read by then is none to go to.
+/// How many surveys a requested relocation waits for. Hosts that are still unreadable then are not considered.
 const SURVEYS_FIRST: u32 = 3;
 
 impl<'a> PhaseContext<'a> {
-    /// The VM is seen off, by our doing or somebody else's: from here on the node is only back with another boot.
-    pub(super) fn went_off(self) -> PhaseStep {
+    /// The VM was seen off, whatever the cause. From now on the node only counts as back on another boot.
+    pub(super) fn powered_off(self) -> PhaseStep {
         let is_lost_again = self.episode.phase == Phase::Rejoining && self.episode.powered_off;
         let losses = self.episode.power_losses.saturating_add(u8::from(is_lost_again));
         if losses > POWER_LOSSES {
             return PhaseStep::park(ParkReason::PowerLost { losses });
         }
-        // One that keeps going off is not powered on again at once.
-        let way_on = self.way_on().filter(|_| losses == 0);
-        let on = self.on_to(way_on.unwrap_or(Phase::AwaitingHost));
+        // A VM that keeps going off is powered on again only after a pause.
+        let next_phase = self.next_phase().filter(|_| losses == 0);
         let episode = Episode {
             powered_off: true,
             in_flight: InFlight::default(),
             recordoned: 0,
             power_losses: losses,
-            ..on
+            ..self.enter_while_off(next_phase.unwrap_or(Phase::AwaitingHost))
         };
-        PhaseStep::Go(cordoned(episode, self.node))
+        PhaseStep::record(cordoned(episode, self.node))
     }
 
-    /// The Node was uncordoned while its VM is away or boots: cordoned again, so that nothing is scheduled there before its GPUs
-    /// are back. Whose the cordon was stays as it was, and with it what is left at the end.
-    pub(super) fn cordon_again(self) -> Option<PhaseStep> {
-        // Noted while it stands: it may be lifted by somebody whose cordon it is not.
-        if super::is_anothers(&self.episode.cordon, self.node) {
-            return Some(PhaseStep::Go(go(Episode {
+    /// Cordons a Node again that was uncordoned while its VM is off or boots, so that no pod is scheduled before its GPUs are back.
+    /// The owner of the cordon stays the same.
+    pub(super) fn restore_cordon(self) -> Option<PhaseStep> {
+        // A foreign cordon is recorded while it is there, because somebody else may remove it.
+        if super::is_foreign_cordon(&self.episode.cordon, self.node) {
+            return Some(PhaseStep::record(transition_to(Episode {
                 cordon: CordonOwner::Theirs,
                 ..self.episode.clone()
             })));
@@ -55,52 +55,50 @@ impl<'a> PhaseContext<'a> {
         if self.node.unschedulable || self.episode.recordoned >= RECORDONS_AWAY {
             return None;
         }
-        let again = go(Episode {
-            recordoned: self.episode.recordoned.saturating_add(1),
-            ..self.episode.clone()
-        });
-        Some(PhaseStep::Go(Transition {
+        Some(PhaseStep::record(Transition {
             unschedulable: Some(true),
-            ..again
+            ..transition_to(Episode {
+                recordoned: self.episode.recordoned.saturating_add(1),
+                ..self.episode.clone()
+            })
         }))
     }
 
-    /// The episode in `phase`. A relocation that is asked for and cannot be had is given up with the power-on.
-    fn on_to(self, phase: Phase) -> Episode {
+    /// The episode in `phase`. A power-on gives up a requested relocation that was not possible.
+    fn enter_while_off(self, phase: Phase) -> Episode {
         let gave_up = match (&phase, self.relocation()) {
-            (Phase::PoweringOn { .. }, Some(request)) => Some(self.no_place_for(request).to_string()),
+            (Phase::PoweringOn { .. }, Some(request)) => Some(self.no_host_for(request).to_string()),
             _ => self.episode.gave_up.clone(),
         };
-        // The VM is off, so whatever boot the Node tells is one from before.
-        let told = self.node.boot_id.as_ref();
-        let before = told.or(self.episode.boot_before.as_ref());
+        // The VM is off, so the boot id of the Node is the one from before.
+        let boot_before = self.node.boot_id.as_ref().or(self.episode.boot_before.as_ref());
         Episode {
             gave_up,
-            kept_off_by: None,
-            boot_before: before.cloned(),
+            power_off_request: None,
+            boot_before: boot_before.cloned(),
             ..self.enter(phase)
         }
     }
 
-    /// The request that asks for the VM to be kept off, where one does.
+    /// The request that keeps the VM off.
     pub(super) fn keeps_off(self) -> Option<&'a Request> {
         let request = self.seen.request.as_ref()?;
         (request.action == RequestAction::PowerOff).then_some(request)
     }
 
-    /// The request that asks for the VM to be moved, where one does and it has not been.
+    /// The request to relocate the VM, while that is not done.
     pub(super) fn relocation(self) -> Option<&'a Request> {
         let request = self.seen.request.as_ref()?;
         let relocates = matches!(request.action, RequestAction::Relocate { .. });
-        (relocates && request.is_unmet(self.episode)).then_some(request)
+        (relocates && self.episode.needs_more_for(request)).then_some(request)
     }
 
-    /// With the VM on, before it is drained and again before it is shut down: a look for a place, where a person asks for a
-    /// move and nothing else calls the node out of service. `None` where there is a place, or where none has to be. The
-    /// place is not reserved: a VM that is off has more need of it. So it may be gone when this one is off as well.
-    pub(super) fn place_first(self) -> Option<PhaseStep> {
+    /// Looks for a host while the VM is on, where only a request asks for a relocation: before the drain and again before the
+    /// shutdown. `None` where a host fits or none is needed. The host is not reserved, because VMs that are off come first; so
+    /// it may be taken once this VM is off.
+    pub(super) fn find_host_first(self) -> Option<PhaseStep> {
         let request = self.relocation()?;
-        if !super::is_to_be_placed_first(&self.vm.host, Some(request)) {
+        if !super::needs_host_first(&self.vm.host, Some(request)) {
             return None;
         }
         let survey = self.seen.attempt(EffectKind::Survey);
@@ -109,110 +107,99 @@ impl<'a> PhaseContext<'a> {
         if is_answered && offer.fits.is_some() {
             return None;
         }
-        // A host that has not been read, for one because vCenter was lost meanwhile, may have a place. It is not waited for
-        // for ever: the slot may be held meanwhile.
-        let tries = self
-            .seen
-            .attempts
-            .get(&EffectKind::Survey)
-            .map_or(0, |it| it.tries);
-        let is_read = !offer.has_unread() || tries >= SURVEYS_FIRST;
+        // A host that has not been read may fit. The number of surveys is limited because the node may hold a slot meanwhile.
+        let attempt = self.seen.attempts.get(&EffectKind::Survey);
+        let is_read = !offer.has_unread() || attempt.is_some_and(|attempt| attempt.tries >= SURVEYS_FIRST);
         if offer.fits.is_none() && self.has_surveyed() && is_read {
-            let gave_up = Some(self.no_place_for(request).to_string());
-            return Some(PhaseStep::Go(go(Episode {
+            let gave_up = Some(self.no_host_for(request).to_string());
+            return Some(PhaseStep::record(transition_to(Episode {
                 gave_up,
                 ..self.episode.clone()
             })));
         }
         Some(match self.survey_at() {
-            Some(at) if self.now.monotonic >= at => PhaseStep::act(
-                Effect::Survey {
-                    hosts: offer.survey.clone(),
-                },
-                WaitingOn::Survey,
-            ),
-            survey_at => PhaseStep::Wait {
-                waiting_on: WaitingOn::Survey,
-                recheck: survey_at,
-            },
+            Some(at) if self.now.monotonic >= at => PhaseStep::act(self.survey(), WaitingOn::Survey),
+            Some(at) => PhaseStep::wait_until(WaitingOn::Survey, at),
+            None => PhaseStep::wait(WaitingOn::Survey),
         })
     }
 
-    /// The end of a move that was given up with the VM on.
+    fn survey(self) -> Effect {
+        let hosts = self.seen.offer.survey.clone();
+        Effect::Survey { hosts }
+    }
+
+    /// Ends an episode whose relocation was given up while the VM is on.
     pub(super) fn given_up(self) -> Option<PhaseStep> {
         let request = self.seen.request.as_ref();
-        let is_over = self.episode.gave_up.is_some() && super::is_to_be_placed_first(&self.vm.host, request);
+        let is_over = self.episode.gave_up.is_some() && super::needs_host_first(&self.vm.host, request);
         if !is_over {
             return None;
         }
         if self.episode.powered_off || !self.in_flight().is_empty() {
             return Some(self.finish());
         }
-        Some(self.end(request.map(|request| request.mark.clone())))
+        Some(self.end(request.map(|request| request.identity.clone())))
     }
 
-    fn no_place_for(self, request: &Request) -> WaitingOn {
+    fn no_host_for(self, request: &Request) -> WaitingOn {
         WaitingOn::Place {
-            request: request.mark.clone(),
+            request: request.identity.clone(),
             refused: self.seen.offer.refused.clone(),
         }
     }
 
-    /// DRS may place it: it is fully automated for the VM, and nobody wants the VM to wait or to go elsewhere.
+    /// Whether DRS may place the VM: it is fully automated for it, and neither the strategy nor a request says otherwise.
     pub(super) fn drs(self) -> bool {
-        self.vm.drs && self.node.wishes.strategy == Strategy::Migrate && self.relocation().is_none()
+        self.vm.drs && self.node.overrides.strategy == Strategy::Migrate && self.relocation().is_none()
     }
 
-    /// The host that the episode is about is back, and the VM stands on another one.
+    /// Whether the VM's own host is in service again while the VM is registered on another one.
     pub(super) fn is_home_back(self) -> bool {
         self.seen.home.takes_vms() && !self.is_at_home()
     }
 
-    /// Off, and neither being moved nor powered on.
+    /// Off, and neither being relocated nor powered on.
     pub(super) fn awaiting_host(self) -> PhaseStep {
         if let Some(request) = self.keeps_off() {
             return self.kept_off(request);
         }
-        if let DesiredState::Interrupted { until, said } = self.call() {
-            return Self::interrupted(until, said);
+        if let DesiredState::RetryExpected { until, said } = self.desired() {
+            return Self::await_retry(until, said);
         }
         if let Some(pause) = self.power_on_pause() {
             return pause;
         }
-        if let Some(phase) = self.way_on() {
-            return PhaseStep::Go(go(self.on_to(phase)));
+        if let Some(phase) = self.next_phase() {
+            return PhaseStep::record(transition_to(self.enter_while_off(phase)));
         }
         let survey_at = self.survey_at();
         if survey_at.is_some_and(|at| self.now.monotonic >= at) {
-            let effect = Effect::Survey {
-                hosts: self.seen.offer.survey.clone(),
-            };
-            // Before the first reading, nothing is known that could be waited for.
             let is_first = self.seen.attempt(EffectKind::Survey).is_none();
             let waiting_on = if is_first {
                 WaitingOn::Survey
             } else {
-                self.nowhere_to_go()
+                self.awaited_host()
             };
-            return PhaseStep::act(effect, waiting_on);
+            return PhaseStep::act(self.survey(), waiting_on);
         }
         let retry_at = self.not_before(EffectKind::Relocate);
         let step = self
             .power_on_again()
-            .unwrap_or_else(|| PhaseStep::wait(self.nowhere_to_go()));
+            .unwrap_or_else(|| PhaseStep::wait(self.awaited_host()));
         match [survey_at, retry_at].into_iter().flatten().min() {
             Some(at) => at_latest(at, step),
             None => step,
         }
     }
 
-    /// Kept off for a request, which is written down: a process that cannot read requests must not power the VM on.
+    /// Keeps the VM off for a request. The request is recorded, so that a process that cannot read requests keeps it off too.
     fn kept_off(self, request: &Request) -> PhaseStep {
-        if self.episode.kept_off_by.as_ref() == Some(&request.mark) {
-            return PhaseStep::wait(as_asked(request));
+        if self.episode.power_off_request.as_ref() == Some(&request.identity) {
+            return PhaseStep::wait(until_deleted(request));
         }
-        PhaseStep::Go(go(Episode {
-            kept_off_by: Some(request.mark.clone()),
+        PhaseStep::record(transition_to(Episode {
+            power_off_request: Some(request.identity.clone()),
             ..self.episode.clone()
         }))
     }
@@ -231,12 +218,12 @@ impl<'a> PhaseContext<'a> {
         Some(PhaseStep::wait_until(waiting_on, pause.at))
     }
 
-    fn nowhere_to_go(self) -> WaitingOn {
+    fn awaited_host(self) -> WaitingOn {
         if let Some(request) = self.relocation() {
-            return self.no_place_for(request);
+            return self.no_host_for(request);
         }
         let home = &self.seen.home;
-        // It may have been renamed since.
+        // The host may have been renamed since it was recorded.
         let host = if self.is_at_home() {
             self.vm.on_name.clone()
         } else {
@@ -254,8 +241,8 @@ impl<'a> PhaseContext<'a> {
         }
     }
 
-    /// A VM whose own host, or DRS, refused to power it on is powered on again from here, at the pace of its backoff: to go
-    /// to and fro between two phases would cost two writes for each try. No other host is asked twice.
+    /// Retries the power-on that the VM's own host or DRS refused. It is retried from this phase, because a change of phase would
+    /// cost two writes per attempt. No other host is tried twice.
     fn power_on_again(self) -> Option<PhaseStep> {
         let attempt = self.seen.attempts.get(&EffectKind::PowerOn)?;
         let place = self.place(self.drs() && !self.vm.host.takes_vms());
@@ -292,7 +279,6 @@ impl<'a> PhaseContext<'a> {
         }
     }
 
-    /// Where the VM would be powered on.
     pub(super) fn place(self, by_drs: bool) -> Option<PowerOnTarget> {
         if by_drs {
             return Some(PowerOnTarget::Drs);
@@ -300,19 +286,19 @@ impl<'a> PhaseContext<'a> {
         self.vm.on.clone().map(PowerOnTarget::Host)
     }
 
-    /// Whether the VM can be powered on where it stands, as far as known.
+    /// Whether the VM can be powered on where it is registered, as far as known.
     fn may_stay(self) -> bool {
         let has_refused = |host| self.episode.refusal_of(host).is_some();
         self.vm.host.takes_vms() && !self.vm.on.as_ref().is_some_and(has_refused)
     }
 
-    /// The next phase of a VM that is off, where there is one: powered on where it stands if its host takes VMs, else
-    /// where DRS or we can place it. Its own host comes before all others as soon as it is back.
-    fn way_on(self) -> Option<Phase> {
+    /// The next phase of a VM that is off: it is powered on where it is registered if that host takes VMs, else placed by DRS or
+    /// relocated. Its own host is preferred as soon as it is in service.
+    fn next_phase(self) -> Option<Phase> {
         let attempt = self.seen.attempts.get(&EffectKind::PowerOn);
         let is_running = |attempt: &EffectAttempt| matches!(attempt.outcome, AttemptOutcome::Running(_));
-        let is_interrupted = matches!(self.call(), DesiredState::Interrupted { .. });
-        if attempt.is_some_and(is_running) || self.keeps_off().is_some() || is_interrupted {
+        let is_retry_expected = matches!(self.desired(), DesiredState::RetryExpected { .. });
+        if attempt.is_some_and(is_running) || self.keeps_off().is_some() || is_retry_expected {
             return None;
         }
         if self.relocation().is_none() && self.may_stay() {
@@ -325,30 +311,30 @@ impl<'a> PhaseContext<'a> {
         if self.not_before(EffectKind::Relocate).is_some() {
             return None;
         }
-        // Who holds which device elsewhere is only known from a reading made during this wait.
-        let has_read = self.seen.attempt(EffectKind::Survey).is_some();
-        if let Some((moref, name)) = self.seen.offer.fits.clone().filter(|_| has_read) {
+        // Only a survey made during this phase shows which devices are free.
+        let has_survey = self.seen.attempt(EffectKind::Survey).is_some();
+        if let Some((moref, name)) = self.seen.offer.fits.clone().filter(|_| has_survey) {
             let to = HostIdentity {
                 moref: Some(moref),
                 name: name.into(),
             };
             return Some(Phase::Relocating { to });
         }
-        // Before it waits for a host, nobody has looked for one.
+        // A relocation is given up only after a search in this phase.
         let has_looked = *self.episode.phase.at_work() == Phase::AwaitingHost && self.has_surveyed();
         let given_up = self.relocation().is_some() && has_looked && self.may_stay();
         given_up.then_some(Phase::PoweringOn { by_drs: false })
     }
 
-    /// Whether everything that can be read of other hosts has been, in this wait.
+    /// Whether all other hosts have been surveyed in this phase.
     fn has_surveyed(self) -> bool {
         let survey = self.seen.attempt(EffectKind::Survey);
         let done = survey.is_some_and(|attempt| attempt.outcome == AttemptOutcome::Done);
         done || self.seen.offer.survey.is_empty()
     }
 
-    /// When to survey other hosts: at once in a wait that has seen no survey, then at the configured pace. Waits that follow
-    /// each other quickly do not read at the speed of the network. `None` where no host depends on one.
+    /// When to survey other hosts: at once in a phase without a survey, then at the configured interval. Surveys of earlier phases
+    /// count for the backoff. `None` where no host depends on a survey.
     fn survey_at(self) -> Option<Monotonic> {
         if self.seen.offer.survey.is_empty() {
             return None;
@@ -377,12 +363,11 @@ impl<'a> PhaseContext<'a> {
                 moved_to: (!is_home).then(|| to.clone()),
                 ..self.enter(Phase::PoweringOn { by_drs: false })
             };
-            return PhaseStep::Go(go(episode));
+            return PhaseStep::record(transition_to(episode));
         }
         let attempt = self.seen.attempt(EffectKind::Relocate);
         let step = match (attempt.map(|attempt| &attempt.outcome), &to.moref) {
             (Some(AttemptOutcome::Running(_)), _) => PhaseStep::wait(WaitingOn::Task(EffectKind::Relocate)),
-            // Another host may take it, or its own: choose again from the facts as they are.
             (Some(AttemptOutcome::Refused(refusal)), Some(target))
                 if refusal.advice.speaks_against_host() =>
             {
@@ -391,14 +376,14 @@ impl<'a> PhaseContext<'a> {
             (
                 Some(AttemptOutcome::Asked | AttemptOutcome::Done | AttemptOutcome::Refused(_)) | None,
                 Some(target),
-            ) if self.is_still_to_go(to) => {
+            ) if self.is_move_needed(to) => {
                 let effect = || {
                     Ok(Effect::Relocate {
                         vm: self.vm.moref.clone(),
                         to: target.clone(),
                     })
                 };
-                self.pursue(
+                self.start_or_retry(
                     EffectKind::Relocate,
                     WaitingOn::Task(EffectKind::Relocate),
                     effect,
@@ -409,8 +394,8 @@ impl<'a> PhaseContext<'a> {
         self.unless_overdue(self.phase_deadline(self.policy.relocate_timeout), step)
     }
 
-    /// Whether the VM is still to be moved to `to`: that host takes it, and its own has not come back meanwhile.
-    fn is_still_to_go(self, to: &HostIdentity) -> bool {
+    /// Whether the VM still has to be relocated to `to`: that host takes VMs, and its own host is not back.
+    fn is_move_needed(self, to: &HostIdentity) -> bool {
         let is_asked_for = self.relocation().is_some();
         let is_home = to.moref.as_ref() == self.home();
         self.seen.target.takes_vms()
@@ -419,7 +404,7 @@ impl<'a> PhaseContext<'a> {
             && (is_asked_for || is_home || !self.is_home_back())
     }
 
-    /// Back to the choice of a host. What a host refused is noted, so that it is not chosen again.
+    /// Goes back to the choice of a host. A refusal is recorded, so that the host is not chosen again.
     pub(super) fn choose_again(self, refused: Option<(&HostRef, RefusedMove, &EffectRefusal)>) -> PhaseStep {
         let mut episode = self.enter(Phase::AwaitingHost);
         if let Some((host, what, refusal)) = refused
@@ -427,6 +412,6 @@ impl<'a> PhaseContext<'a> {
         {
             episode.refused(host, what, &refusal.said);
         }
-        PhaseStep::Go(go(episode))
+        PhaseStep::record(transition_to(episode))
     }
 }

@@ -1,24 +1,23 @@
-//! The way back: the VM is on; the node counts as back when it is Ready on another boot with its GPUs.
+//! The VM is on. The node counts as back when it is Ready on another boot with its GPUs.
 
 use super::context::{PhaseContext, PhaseStep, at_latest};
-use super::{cordoned, stands_on};
+use super::{cordoned, host_of};
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::{Episode, Phase};
 use crate::maintenance::observed::ObservedVm;
 use crate::maintenance::request::{Request, RequestAction};
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
 
-/// Whether a node whose VM is on its way back has to be drained again: its host leaves, or a request asks for more than
-/// was done.
-pub(super) fn is_to_leave_again(episode: &Episode, vm: &ObservedVm, request: Option<&Request>) -> bool {
-    let unmet = request.is_some_and(|request| request.is_unmet(episode));
+/// Whether a rejoining node has to be drained again: its host enters maintenance, or a request asks for more than was done.
+pub(super) fn has_to_leave_again(episode: &Episode, vm: &ObservedVm, request: Option<&Request>) -> bool {
+    let unmet = request.is_some_and(|request| episode.needs_more_for(request));
     vm.host.is_leaving() || (unmet && vm.host.is_out())
 }
 
 impl PhaseContext<'_> {
     /// Rejoining, VM on.
     pub(super) fn rejoining(self) -> PhaseStep {
-        if is_to_leave_again(self.episode, self.vm, self.seen.request.as_ref()) {
+        if has_to_leave_again(self.episode, self.vm, self.seen.request.as_ref()) {
             return self.leave_again();
         }
         if !self.vm.host.is_out() {
@@ -28,20 +27,20 @@ impl PhaseContext<'_> {
         if let Some(request) = asked
             && request.action == RequestAction::PowerOff
         {
-            // Someone powered it on by hand: to cut its power again would be a quarrel.
+            // Somebody powered it on by hand. Its power is not cut again against that.
             return PhaseStep::park(ParkReason::PoweredOn {
-                request: request.mark.name.clone(),
+                request: request.identity.name.clone(),
             });
         }
-        if let Some(step) = self.may_still_go_off() {
+        if let Some(step) = self.pending_power_off() {
             return step;
         }
         match self.missing() {
             None => match asked {
                 Some(request) if request.action == RequestAction::Drain => {
-                    PhaseStep::Go(cordoned(self.enter(Phase::Drained), self.node))
+                    PhaseStep::record(cordoned(self.enter(Phase::Drained), self.node))
                 }
-                asked => self.end(asked.map(|request| request.mark.clone())),
+                asked => self.end(asked.map(|request| request.identity.clone())),
             },
             Some(waiting_on) => {
                 let deadline = self.phase_deadline(self.policy.power_on_timeout);
@@ -57,20 +56,18 @@ impl PhaseContext<'_> {
         }
     }
 
-    /// The host it came back to is leaving as well, or leaves again, or a request asks for more than was done: the episode
-    /// goes on with another drain.
     fn leave_again(self) -> PhaseStep {
-        self.drain_in_turn(Episode {
-            host: stands_on(self.vm),
+        self.drain_when_admitted(Episode {
+            host: host_of(self.vm),
             moved_to: None,
             refusals: Vec::new(),
             ..self.episode.clone()
         })
     }
 
-    /// A request to bring the VM down that was called off may still take effect. A guest that is on its way down looks Ready
-    /// until its kubelet is missed.
-    fn may_still_go_off(self) -> Option<PhaseStep> {
+    /// Waits while a guest shutdown or power-off that was requested before a cancel may still take effect. A guest that shuts
+    /// down looks Ready until its kubelet is missed.
+    fn pending_power_off(self) -> Option<PhaseStep> {
         let in_flight = self.episode.in_flight;
         if let Some(asked) = in_flight.guest_shutdown {
             let until = self.deadline(
@@ -96,7 +93,7 @@ impl PhaseContext<'_> {
         None
     }
 
-    /// What the node still lacks to be back.
+    /// What is still missing until the node is back.
     fn missing(self) -> Option<WaitingOn> {
         let (node, episode) = (self.node, self.episode);
         let lacking = |missing| Some(WaitingOn::NodeReady { missing });
@@ -106,13 +103,13 @@ impl PhaseContext<'_> {
         if episode.powered_off {
             match (&node.boot_id, &episode.boot_before) {
                 (None, _) => return lacking("it does not tell its boot id"),
-                // A Ready that nobody has refuted yet says nothing: it may be the one from before the power cycle.
+                // The condition may be from before the power cycle, if no controller has updated it since.
                 (Some(boot), Some(before)) if boot == before => {
                     return lacking("its Ready is from before the power cycle");
                 }
                 (Some(_), Some(_)) => {}
-                // Nobody wrote down the boot before (an episode of the Python controller, met with its VM already on):
-                // then only a Ready counts that a stopped kubelet would have lost by now.
+                // The earlier boot id is unknown for an episode of the Python controller that is adopted with its VM on. Then
+                // Ready counts only after the time in which a stopped kubelet would have lost it.
                 (Some(_), None) if !self.is_past(self.phase_deadline(self.policy.node_monitor_grace)) => {
                     return lacking("its Ready may be from before the power cycle");
                 }

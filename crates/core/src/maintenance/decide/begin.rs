@@ -1,51 +1,52 @@
-//! A node without an episode: whether one begins, and with what.
+//! A node without an episode: whether an episode begins.
 
 use jiff::Timestamp;
 
 use super::{
-    Decision, back, cordoned, go, is_approved, is_to_be_placed_first, not_visible, stands_on, start_draining,
-    wait,
+    Decision, back, cordoned, host_of, is_approved, needs_host_first, not_visible, start_draining,
+    transition_to, wait,
 };
 use crate::ids::EpisodeId;
 use crate::maintenance::clock::Now;
+use crate::maintenance::desired::DesiredState;
 use crate::maintenance::episode::{Episode, InFlight, Phase, Record, Trigger};
 use crate::maintenance::observed::{
-    Admission, BoundVm, GuestRequest, HostState, LeadershipTerm, Observed, ObservedNode, ObservedPower,
-    ObservedVm, STRAY,
+    Admission, BoundVm, GuestRequest, HostState, LATE_POWER_OFF_WINDOW, LeadershipEpoch, Observed,
+    ObservedNode, ObservedPower, ObservedVm,
 };
 use crate::maintenance::policy::Policy;
-use crate::maintenance::request::{DesiredState, Request};
+use crate::maintenance::request::Request;
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
 
 pub(super) fn in_service(node: &ObservedNode, seen: &Observed, policy: &Policy, now: Now) -> Decision {
-    let vm = match the_vm(&seen.vm) {
+    let vm = match bound_vm(&seen.vm) {
         Ok(vm) => vm,
         Err(waiting_on) => return wait(waiting_on),
     };
     let request = seen.request.as_ref();
-    if let Some(ended) = &seen.stray_of
+    if let Some(ended) = &seen.late_power_off_of
         && vm.power == ObservedPower::Off
         && request.is_none()
-        && !node.wishes.skip
+        && !node.overrides.skip
     {
-        return make_up_for(ended, node, vm, seen.lead, policy, now);
+        return recover_late_power_off(ended, node, vm, seen.leadership, policy, now);
     }
     match DesiredState::of(&vm.host, request) {
-        DesiredState::Nothing | DesiredState::Interrupted { .. } => return Decision::Rest,
-        DesiredState::Unclear if request.is_none() => return Decision::Rest,
-        DesiredState::Unclear => return wait(not_visible(vm)),
+        DesiredState::InService | DesiredState::RetryExpected { .. } => return Decision::Idle,
+        DesiredState::Unknown if request.is_none() => return Decision::Idle,
+        DesiredState::Unknown => return wait(not_visible(vm)),
         DesiredState::Down | DesiredState::Drained(_) => {}
     }
-    if node.wishes.skip {
+    if node.overrides.skip {
         return wait(WaitingOn::Skip);
     }
     match (vm.power, request) {
         (ObservedPower::On, _) => {}
-        // A VM that is off without an episode was powered off by somebody who knows why; it does not hold its host up.
-        (_, None) => return Decision::Rest,
+        // Somebody else powered the VM off. It does not block the maintenance of its host.
+        (_, None) => return Decision::Idle,
         (ObservedPower::Unknown, Some(_)) => return wait(WaitingOn::PowerState),
         (ObservedPower::Off | ObservedPower::Suspended, Some(request)) => {
-            let request = request.mark.clone();
+            let request = request.identity.clone();
             return wait(WaitingOn::PoweredOn { request });
         }
     }
@@ -54,23 +55,23 @@ pub(super) fn in_service(node: &ObservedNode, seen: &Observed, policy: &Policy, 
         && request.is_met_on(&vm.on_name)
     {
         return wait(WaitingOn::AlreadyThere {
-            request: request.mark.clone(),
+            request: request.identity.clone(),
             host: vm.on_name.clone(),
         });
     }
-    let queued = begun(node, vm, trigger(vm, request, now), seen.lead, policy, now);
-    let may_drain = !is_to_be_placed_first(&vm.host, request)
+    let queued = new_episode(node, vm, trigger(vm, request, now), seen.leadership, policy, now);
+    let may_drain = !needs_host_first(&vm.host, request)
         && seen.admission == Admission::Granted
         && is_approved(node, policy.require_approval);
     Decision::Record(Box::new(if may_drain {
         start_draining(&queued, node, now)
     } else {
-        go(queued)
+        transition_to(queued)
     }))
 }
 
-/// The VM of a node; what is waited for where it is not exactly one.
-pub(super) fn the_vm(seen: &BoundVm) -> Result<&ObservedVm, WaitingOn> {
+/// The VM of a node, or the wait where there is not exactly one.
+pub(super) fn bound_vm(seen: &BoundVm) -> Result<&ObservedVm, WaitingOn> {
     Err(WaitingOn::Parked(match seen {
         BoundVm::Found(vm) => return Ok(vm),
         BoundVm::NotLookedUp => return Err(WaitingOn::VmLookup),
@@ -81,7 +82,7 @@ pub(super) fn the_vm(seen: &BoundVm) -> Result<&ObservedVm, WaitingOn> {
     }))
 }
 
-/// Since when a node wants a place under the limits, if it does: what [`super::decide`] makes of it when it is granted one.
+/// The time since which a node needs a slot, if it does. [`super::decide`] uses the slot as soon as it is granted.
 pub fn wants_place(
     record: &Record,
     node: &ObservedNode,
@@ -89,8 +90,12 @@ pub fn wants_place(
     request: Option<&Request>,
     require_approval: bool,
 ) -> Option<Timestamp> {
-    let called = DesiredState::of(&vm.host, request).is_out_of_service();
-    if vm.power != ObservedPower::On || !called || node.wishes.skip || !is_approved(node, require_approval) {
+    let is_wanted = DesiredState::of(&vm.host, request).is_out_of_service();
+    if vm.power != ObservedPower::On
+        || !is_wanted
+        || node.overrides.skip
+        || !is_approved(node, require_approval)
+    {
         return None;
     }
     let asked = || asked_at(&vm.host, request);
@@ -99,20 +104,20 @@ pub fn wants_place(
             let met = request.is_some_and(|request| request.is_met_on(&vm.on_name));
             (vm.host.is_leaving() || !met).then(asked)
         }
-        // By what vCenter and the kube-apiserver tell, not by the record, which a kubelet may write.
+        // The time comes from vCenter and the kube-apiserver, not from the record, which a kubelet may write.
         Record::Episode(episode) => {
             let phase = episode.phase.at_work();
             let wants = *phase == Phase::Queued
                 || *phase == Phase::Drained && DesiredState::of(&vm.host, request) == DesiredState::Down
-                || *phase == Phase::Rejoining && back::is_to_leave_again(episode, vm, request);
+                || *phase == Phase::Rejoining && back::has_to_leave_again(episode, vm, request);
             wants.then(asked)
         }
         Record::Python(_) | Record::Unreadable { .. } => None,
     }
 }
 
-/// When a node was called out of service. A host that is in maintenance already was asked for earlier than anybody can
-/// tell, and none of its VMs can run: it comes last.
+/// When the maintenance of a node was requested. A host that is already in maintenance comes last, because none of its VMs
+/// can run.
 fn asked_at(host: &HostState, request: Option<&Request>) -> Timestamp {
     match host {
         HostState::Entering { clicked_at, .. } => *clicked_at,
@@ -124,7 +129,6 @@ fn asked_at(host: &HostState, request: Option<&Request>) -> Timestamp {
     }
 }
 
-/// What calls the node out of service.
 fn trigger(vm: &ObservedVm, request: Option<&Request>, now: Now) -> Trigger {
     match (&vm.host, request) {
         (
@@ -141,26 +145,25 @@ fn trigger(vm: &ObservedVm, request: Option<&Request>, now: Now) -> Trigger {
             user: user.clone(),
             detection: Some(*detection),
             request: None,
-            stray_of: None,
+            late_power_off_of: None,
         },
         (_, request) => Trigger {
             task: None,
             clicked_at: request.map_or(now.wall, |request| request.asked_at),
             user: None,
             detection: None,
-            request: request.map(|request| request.mark.clone()),
-            stray_of: None,
+            request: request.map(|request| request.identity.clone()),
+            late_power_off_of: None,
         },
     }
 }
 
-/// The VM went off by a power-off of ours that arrived after its episode had ended. Nobody else knows of it, so it is
-/// brought back as from any maintenance: on another boot, with its GPUs.
-fn make_up_for(
+/// A power-off of an ended episode took effect late and stopped the VM. A new episode brings the node back.
+fn recover_late_power_off(
     ended: &EpisodeId,
     node: &ObservedNode,
     vm: &ObservedVm,
-    lead: LeadershipTerm,
+    leadership: LeadershipEpoch,
     policy: &Policy,
     now: Now,
 ) -> Decision {
@@ -170,27 +173,28 @@ fn make_up_for(
         user: None,
         detection: None,
         request: None,
-        stray_of: Some(ended.clone()),
+        late_power_off_of: Some(ended.clone()),
     };
     let episode = Episode {
         powered_off: true,
         phase: Phase::AwaitingHost,
         in_flight: InFlight::default(),
-        ..begun(node, vm, trigger, lead, policy, now)
+        ..new_episode(node, vm, trigger, leadership, policy, now)
     };
     Decision::Record(Box::new(cordoned(episode, node)))
 }
 
-/// A new episode, with all that has to be known of the time before it.
-fn begun(
+/// A new episode, with the state of the node before it.
+fn new_episode(
     node: &ObservedNode,
     vm: &ObservedVm,
     trigger: Trigger,
-    lead: LeadershipTerm,
+    leadership: LeadershipEpoch,
     policy: &Policy,
     now: Now,
 ) -> Episode {
-    let is_recent = |asked: &GuestRequest| now.wall.duration_since(asked.ended_at).abs() <= STRAY;
+    let is_recent =
+        |asked: &GuestRequest| now.wall.duration_since(asked.ended_at).abs() <= LATE_POWER_OFF_WINDOW;
     let asked = node.asked_guest.filter(is_recent);
     Episode {
         vm_uuid: vm.uuid,
@@ -202,7 +206,7 @@ fn begun(
             ..InFlight::default()
         },
         release: policy.releases.own.clone(),
-        epoch: lead.epoch,
-        ..Episode::new(node.uid.clone(), trigger, stands_on(vm), Phase::Queued, now.wall)
+        epoch: leadership.epoch,
+        ..Episode::new(node.uid.clone(), trigger, host_of(vm), Phase::Queued, now.wall)
     }
 }

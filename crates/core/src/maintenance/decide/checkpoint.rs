@@ -1,21 +1,21 @@
-//! When the time that has elapsed is written into the record while a deadline runs.
+//! Records the elapsed time regularly while a deadline runs.
 
 use std::time::Duration;
 
 use super::context::{PhaseStep, at_latest};
-use super::go;
+use super::{Decision, transition_to};
 use crate::maintenance::clock::Now;
 use crate::maintenance::episode::{Episode, Phase};
 use crate::maintenance::policy::Policy;
 
-/// How often at the most and at the least what has elapsed is written down while a deadline runs. What a crash loses is counted
-/// again, so it prolongs a deadline by that much at the most; a write each ten seconds would be felt in a fleet.
+/// The shortest and the longest interval between two checkpoints. A crash extends a deadline by at most one interval; shorter
+/// intervals would cost too many writes in a large cluster.
 const CHECKPOINT_EVERY: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(60));
 
-/// A part of a deadline that may be lost by a crash.
+/// Checkpoints per deadline, within [`CHECKPOINT_EVERY`].
 const CHECKPOINTS: u32 = 8;
 
-/// The same step, or the time that has elapsed written down first, where that is due.
+/// The same step, or a write of the elapsed time where that is due.
 pub(super) fn checkpoint(
     episode: &Episode,
     aged_by: Duration,
@@ -23,25 +23,24 @@ pub(super) fn checkpoint(
     now: Now,
     step: PhaseStep,
 ) -> PhaseStep {
-    let Some(timeout) = counts_towards(episode, policy) else {
+    let Some(timeout) = running_deadline(episode, policy) else {
         return step;
     };
     let (least, most) = CHECKPOINT_EVERY;
     let every = (timeout / CHECKPOINTS).clamp(least, most);
-    match step {
-        PhaseStep::Do { .. } | PhaseStep::Wait { .. } if aged_by >= every => {
-            PhaseStep::Go(go(episode.clone()))
-        }
-        PhaseStep::Do { .. } | PhaseStep::Wait { .. } => {
-            let due = now.monotonic.after(every.saturating_sub(aged_by));
-            at_latest(due, step)
-        }
-        PhaseStep::Go(_) | PhaseStep::Park { .. } => step,
+    let is_pending = matches!(
+        step,
+        PhaseStep::Decided(Decision::Act { .. } | Decision::Wait { .. })
+    );
+    if is_pending && aged_by >= every {
+        PhaseStep::record(transition_to(episode.clone()))
+    } else {
+        at_latest(now.monotonic.after(every.saturating_sub(aged_by)), step)
     }
 }
 
-/// The shortest deadline that runs for the episode, where one does.
-fn counts_towards(episode: &Episode, policy: &Policy) -> Option<Duration> {
+/// The shortest deadline that runs for the episode.
+fn running_deadline(episode: &Episode, policy: &Policy) -> Option<Duration> {
     let of_phase = match &episode.phase {
         Phase::Draining => Some(policy.drain_timeout),
         Phase::ShuttingDown(_) => Some(policy.guest_shutdown_timeout),

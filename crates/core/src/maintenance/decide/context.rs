@@ -1,32 +1,24 @@
-//! What every phase looks at, what it says, and the few things that more than one of them does.
+//! The input and output of the phase functions, and the steps that several phases share.
 
 use std::time::Duration;
 
-use super::Transition;
+use super::{Decision, Transition};
 use crate::ids::HostRef;
 use crate::maintenance::clock::{Deadline, Elapsed, Monotonic, Now, wall_after, whole_second};
+use crate::maintenance::desired::DesiredState;
 use crate::maintenance::effect::{Effect, EffectKind};
 use crate::maintenance::episode::{Episode, Phase};
 use crate::maintenance::observed::{
     AttemptOutcome, EffectAttempt, EffectRefusal, Observed, ObservedNode, ObservedVm, RetryAdvice,
 };
 use crate::maintenance::policy::Policy;
-use crate::maintenance::request::{DesiredState, Request};
+use crate::maintenance::request::Request;
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
 
-/// What a phase says.
+/// The result of a phase function.
 pub(super) enum PhaseStep {
-    Go(Transition),
-    Do {
-        effect: Effect,
-        waiting_on: WaitingOn,
-        recheck: Option<Monotonic>,
-    },
-    Wait {
-        waiting_on: WaitingOn,
-        recheck: Option<Monotonic>,
-    },
-    // A parked phase may still try, slowly: what it waits for may be cured by somebody who does not tell us.
+    Decided(Decision),
+    // A parked phase may still retry its effect: the cause may have been removed without a fact that shows it.
     Park {
         reason: ParkReason,
         effect: Option<Effect>,
@@ -35,26 +27,24 @@ pub(super) enum PhaseStep {
 }
 
 impl PhaseStep {
+    pub(super) fn record(transition: Transition) -> Self {
+        Self::Decided(Decision::Record(Box::new(transition)))
+    }
+
     pub(super) fn wait(waiting_on: WaitingOn) -> Self {
-        Self::Wait {
-            waiting_on,
-            recheck: None,
-        }
+        Self::Decided(super::wait(waiting_on))
     }
 
     pub(super) fn wait_until(waiting_on: WaitingOn, at: Monotonic) -> Self {
-        Self::Wait {
-            waiting_on,
-            recheck: Some(at),
-        }
+        at_latest(at, Self::wait(waiting_on))
     }
 
     pub(super) fn act(effect: Effect, waiting_on: WaitingOn) -> Self {
-        Self::Do {
+        Self::Decided(Decision::Act {
             effect,
             waiting_on,
             recheck: None,
-        }
+        })
     }
 
     pub(super) fn park(reason: ParkReason) -> Self {
@@ -66,12 +56,12 @@ impl PhaseStep {
     }
 }
 
-/// What the phases look at: one node in an episode, whose VM is known.
+/// The input of the phase functions: a node in an episode, whose VM is known.
 #[derive(Clone, Copy)]
 pub(super) struct PhaseContext<'a> {
-    /// The episode at this moment: what it says to have elapsed counts until now.
+    /// The episode, with elapsed times that count until now.
     pub(super) episode: &'a Episode,
-    /// How much of that was added to what the record says.
+    /// The time since the record was first seen, which is included in these elapsed times.
     pub(super) aged_by: Duration,
     pub(super) node: &'a ObservedNode,
     pub(super) vm: &'a ObservedVm,
@@ -81,18 +71,16 @@ pub(super) struct PhaseContext<'a> {
 }
 
 impl<'a> PhaseContext<'a> {
-    /// What calls the node out of service.
-    pub(super) fn call(self) -> DesiredState<'a> {
+    pub(super) fn desired(self) -> DesiredState<'a> {
         let (request, grace) = (self.seen.request.as_ref(), self.policy.maintenance_retry_grace);
-        DesiredState::of_underway(self.vm, request, grace, self.now)
+        DesiredState::in_episode(self.vm, request, grace, self.now)
     }
 
-    /// The same episode in another phase.
     pub(super) fn enter(self, phase: Phase) -> Episode {
         self.episode.enter(phase, self.now)
     }
 
-    /// When something that has lasted for `elapsed` will have lasted for `timeout`.
+    /// The deadline of something that has lasted for `elapsed` and may last for `timeout`.
     pub(super) fn deadline(self, elapsed: Elapsed, timeout: Duration) -> Deadline {
         let recorded = elapsed.span().saturating_sub(self.aged_by);
         let from = self.seen.record_seen.at.wall;
@@ -102,7 +90,7 @@ impl<'a> PhaseContext<'a> {
         }
     }
 
-    /// When the phase will have lasted for `timeout`.
+    /// The deadline of a phase that may last for `timeout`.
     pub(super) fn phase_deadline(self, timeout: Duration) -> Deadline {
         self.deadline(self.episode.elapsed, timeout)
     }
@@ -111,16 +99,16 @@ impl<'a> PhaseContext<'a> {
         self.now.monotonic >= deadline.at
     }
 
-    /// The host that the episode is about, where its moref is known.
+    /// The moref of the host whose maintenance the episode handles, where it is known.
     pub(super) fn home(self) -> Option<&'a HostRef> {
         self.episode.host.moref.as_ref()
     }
 
-    /// Whether the VM stands on the host that the episode is about.
+    /// Whether the VM is on the host whose maintenance the episode handles.
     pub(super) fn is_at_home(self) -> bool {
         match (self.home(), &self.vm.on) {
             (Some(home), Some(on)) => home == on,
-            // Written by the Python controller, which knows names only.
+            // The Python controller records names only.
             (None, Some(_)) => *self.episode.host.name == *self.vm.on_name,
             (_, None) => false,
         }
@@ -130,8 +118,8 @@ impl<'a> PhaseContext<'a> {
         PhaseStep::wait(super::not_visible(self.vm))
     }
 
-    /// Waits for a maintenance that failed to be tried again.
-    pub(super) fn interrupted(until: Deadline, said: &str) -> PhaseStep {
+    /// Waits for a failed maintenance to be retried.
+    pub(super) fn await_retry(until: Deadline, said: &str) -> PhaseStep {
         let waiting_on = WaitingOn::MaintenanceRetry {
             said: said.to_owned(),
             until: until.shown,
@@ -139,9 +127,9 @@ impl<'a> PhaseContext<'a> {
         PhaseStep::wait_until(waiting_on, until.at)
     }
 
-    /// Does what `effect` gives unless it is under way; after a refusal, when its backoff is over. `waiting_on` is what the node
-    /// waits for once the effect was asked for. `effect` may need something that has to be got first.
-    pub(super) fn pursue(
+    /// Starts `effect` unless it is running; after a refusal, waits for its backoff first. `waiting_on` is the wait once the effect
+    /// is started. `effect` returns `Err` with the step that has to come first.
+    pub(super) fn start_or_retry(
         self,
         kind: EffectKind,
         waiting_on: WaitingOn,
@@ -151,11 +139,10 @@ impl<'a> PhaseContext<'a> {
         if let Some(attempt) = self.seen.attempts.get(&kind) {
             let is_of_phase = attempt.at.monotonic >= self.seen.record_seen.phase_at;
             let again = match &attempt.outcome {
-                // The pace of another phase holds on: phases that follow each other in a circle must not do so at the speed of
-                // the network.
+                // The backoff also applies across phases, so that phases that follow each other in a loop are rate-limited.
                 _ if !is_of_phase => attempt.at.after(self.policy.backoff(attempt.tries)),
                 AttemptOutcome::Running(_) => return PhaseStep::wait(waiting_on),
-                // The effect is over and its fact not seen yet; if it never shows, the effect is tried again.
+                // The effect is over, but its result has not been observed yet. It is retried if that takes too long.
                 AttemptOutcome::Asked | AttemptOutcome::Done => attempt.at.after(self.policy.retry_max),
                 AttemptOutcome::Refused(refusal) => {
                     let again = self.retry_at(attempt, refusal);
@@ -190,7 +177,7 @@ impl<'a> PhaseContext<'a> {
         attempt.at.after(wait)
     }
 
-    /// When the effect of this kind may be tried again after its latest refusal, in whatever phase that was.
+    /// When the effect of this kind may be retried after its latest refusal, in any phase.
     pub(super) fn not_before(self, kind: EffectKind) -> Option<Monotonic> {
         let attempt = self.seen.attempts.get(&kind)?;
         match &attempt.outcome {
@@ -202,19 +189,19 @@ impl<'a> PhaseContext<'a> {
         }
     }
 
-    /// Parks a phase whose deadline has passed; whatever it would try, it goes on trying.
+    /// Parks a phase whose deadline has passed. Its effect is still retried.
     pub(super) fn unless_overdue(self, deadline: Deadline, step: PhaseStep) -> PhaseStep {
         if !self.is_past(deadline) {
             return at_latest(deadline.at, step);
         }
         let (effect, waiting_on, recheck) = match step {
-            PhaseStep::Go(_) | PhaseStep::Park { .. } => return step,
-            PhaseStep::Do {
+            PhaseStep::Decided(Decision::Act {
                 effect,
                 waiting_on,
                 recheck,
-            } => (Some(effect), waiting_on, recheck),
-            PhaseStep::Wait { waiting_on, recheck } => (None, waiting_on, recheck),
+            }) => (Some(effect), waiting_on, recheck),
+            PhaseStep::Decided(Decision::Wait { waiting_on, recheck }) => (None, waiting_on, recheck),
+            PhaseStep::Decided(Decision::Record(_) | Decision::Idle) | PhaseStep::Park { .. } => return step,
         };
         let reason = ParkReason::Overdue {
             phase: self.episode.phase.name().to_owned(),
@@ -228,31 +215,18 @@ impl<'a> PhaseContext<'a> {
     }
 }
 
-/// What a node waits for that is as `request` asks.
-pub(super) fn as_asked(request: &Request) -> WaitingOn {
+/// The wait of a node that is as `request` asks.
+pub(super) fn until_deleted(request: &Request) -> WaitingOn {
     WaitingOn::Request {
-        request: request.mark.clone(),
+        request: request.identity.clone(),
         asks: request.action.to_string(),
     }
 }
 
-/// The same step, looked at again at `at` at the latest.
-pub(super) fn at_latest(at: Monotonic, step: PhaseStep) -> PhaseStep {
-    let sooner = |recheck: Option<Monotonic>| Some(recheck.map_or(at, |recheck| recheck.min(at)));
-    match step {
-        PhaseStep::Do {
-            effect,
-            waiting_on,
-            recheck,
-        } => PhaseStep::Do {
-            effect,
-            waiting_on,
-            recheck: sooner(recheck),
-        },
-        PhaseStep::Wait { waiting_on, recheck } => PhaseStep::Wait {
-            waiting_on,
-            recheck: sooner(recheck),
-        },
-        PhaseStep::Go(_) | PhaseStep::Park { .. } => step,
+/// The same step, decided again at `at` at the latest.
+pub(super) fn at_latest(at: Monotonic, mut step: PhaseStep) -> PhaseStep {
+    if let PhaseStep::Decided(Decision::Act { recheck, .. } | Decision::Wait { recheck, .. }) = &mut step {
+        *recheck = Some(recheck.map_or(at, |recheck| recheck.min(at)));
     }
+    step
 }

@@ -1,73 +1,71 @@
-//! The way down: from the cordon until the VM is off.
+//! The phases from the cordon until the VM is off.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::context::{PhaseContext, PhaseStep, as_asked, at_latest};
-use super::{cordoned, go, start_draining};
-use crate::maintenance::backoff::BUDGET_RETRY_MIN;
+use super::context::{PhaseContext, PhaseStep, at_latest, until_deleted};
+use super::{cordoned, start_draining, transition_to};
 use crate::maintenance::clock::{Deadline, Elapsed, Monotonic, Timer};
+use crate::maintenance::desired::DesiredState;
+use crate::maintenance::drain::BUDGET_RETRY_MIN;
 use crate::maintenance::effect::{Effect, EffectKind, PowerOffCause};
 use crate::maintenance::episode::{CordonOwner, DrainEnd, Episode, InFlight, Phase};
 use crate::maintenance::observed::{
     AttemptOutcome, DrainReport, Drained, EffectAttempt, HostState, PendingEviction, RetryAdvice,
 };
 use crate::maintenance::policy::DrainTimeoutAction;
-use crate::maintenance::request::DesiredState;
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
 
-/// The shortest time between two drain rounds: pods that end one after another would otherwise cost a list each, and a
-/// quarter of a second is not felt by who waits for a drain.
+/// The shortest time between two drain rounds. Without it, pods that terminate one after another would cost a list each.
 const ROUND_GAP: Duration = Duration::from_millis(250);
 
-/// The shortest time to the next round where the last one left no pod: then none is ending, and the change is as a rule the
-/// watch's own first list. It still bounds the lists while pods that stay come and go.
+/// The shortest time to the next round after one that left no pod. The reported change then usually is the first list of the pod
+/// watch.
 const EMPTY_GAP: Duration = Duration::from_millis(20);
 
-/// How long after the cordon a list may first show the drain complete. A scheduler that chose the Node before it saw the cordon
-/// may still bind a pod to it: the kube-apiserver does not check a binding against the cordon.
+/// How long after the cordon a list may first prove the drain. A scheduler that chose the Node before it saw the cordon may still
+/// bind a pod to it: the kube-apiserver does not check a binding against the cordon.
 const BINDING_SETTLE: Duration = Duration::from_secs(1);
 
-/// How old the list may be on which a guest is asked to shut down or power is cut.
+/// The maximum age of the list that proves the drain when the guest is shut down or power is cut.
 const PROOF_AGE: Duration = Duration::from_secs(10);
 
-/// How many times a Node that somebody uncordons in mid-drain is cordoned again before the episode is parked: once may
-/// be a mistake, twice is a wish.
+/// How many times a Node that is uncordoned during the drain is cordoned again before the episode is parked.
 const RECORDONS: u8 = 1;
 
 impl PhaseContext<'_> {
     /// Draining, VM on.
     pub(super) fn draining(self) -> PhaseStep {
-        let call = self.call();
-        match call {
-            DesiredState::Nothing => return self.finish(),
-            DesiredState::Unclear => return self.host_not_visible(),
-            DesiredState::Interrupted { until, said } => return Self::interrupted(until, said),
+        let desired = self.desired();
+        match desired {
+            DesiredState::InService => return self.finish(),
+            DesiredState::Unknown => return self.host_not_visible(),
+            DesiredState::RetryExpected { until, said } => return Self::await_retry(until, said),
             DesiredState::Down | DesiredState::Drained(_) => {}
         }
         if let Some(step) = self.given_up() {
             return step;
         }
         if !self.node.unschedulable {
-            return self.uncordoned();
+            return self.after_uncordon();
         }
         if self.seen.is_drained(BINDING_SETTLE) {
-            return match call {
-                DesiredState::Drained(_) => PhaseStep::Go(go(self.enter(Phase::Drained))),
+            return match desired {
+                DesiredState::Drained(_) => PhaseStep::record(transition_to(self.enter(Phase::Drained))),
                 DesiredState::Down
-                | DesiredState::Nothing
-                | DesiredState::Unclear
-                | DesiredState::Interrupted { .. } => self.shut_down(DrainEnd::Complete, Vec::new()),
+                | DesiredState::InService
+                | DesiredState::Unknown
+                | DesiredState::RetryExpected { .. } => self.shut_down(DrainEnd::Complete, Vec::new()),
             };
         }
         let deadline = self.drain_deadline();
         match self.seen.round() {
-            // The pods that are left behind have to be named, so a round comes before the power is cut on them.
-            None => self.pursue_round(WaitingOn::DrainRound),
+            // A round comes before the power is cut, because the pods that are left behind have to be named.
+            None => self.start_round(WaitingOn::DrainRound),
             Some(report) if !self.is_past(deadline) => {
                 self.next_round(report, &WaitingOn::Pods, Some(deadline.at))
             }
-            Some(report) => match self.drain_timeout_action(call) {
+            Some(report) => match self.drain_timeout_action(desired) {
                 DrainTimeoutAction::PowerOff => {
                     let left = report.left.iter().map(|pod| pod.name.clone()).collect();
                     self.shut_down(DrainEnd::TimedOut, left)
@@ -77,13 +75,12 @@ impl PhaseContext<'_> {
         }
     }
 
-    /// How long the drain has taken, with what it took before it was interrupted.
+    /// How long the drain has taken, including the time before an interruption.
     fn drain_elapsed(self) -> Elapsed {
         self.episode.drained_for.plus(self.episode.elapsed.span())
     }
 
-    /// When the drain has taken as long as it may. A request may give it more time than the setting, and never less: the
-    /// right to ask for a drain is not the right to void the budgets of others.
+    /// The drain timeout. A request may only extend it: the right to request a drain must not override disruption budgets.
     fn drain_deadline(self) -> Deadline {
         let request = self.seen.request.as_ref();
         let asked = request.and_then(|request| request.drain_timeout);
@@ -91,83 +88,77 @@ impl PhaseContext<'_> {
         self.deadline(self.drain_elapsed(), timeout)
     }
 
-    fn drain_timeout_action(self, call: DesiredState<'_>) -> DrainTimeoutAction {
-        match call {
-            // No power is to be cut at all.
+    fn drain_timeout_action(self, desired: DesiredState<'_>) -> DrainTimeoutAction {
+        match desired {
             DesiredState::Drained(_) => DrainTimeoutAction::Hold,
             DesiredState::Down
-            | DesiredState::Nothing
-            | DesiredState::Unclear
-            | DesiredState::Interrupted { .. } => {
+            | DesiredState::InService
+            | DesiredState::Unknown
+            | DesiredState::RetryExpected { .. } => {
                 let request = self.seen.request.as_ref();
-                let asked = request.and_then(|request| request.drain_timeout_action);
-                match (asked, self.policy.drain_timeout_action) {
-                    (Some(DrainTimeoutAction::Hold), _) | (_, DrainTimeoutAction::Hold) => {
-                        DrainTimeoutAction::Hold
-                    }
-                    (Some(DrainTimeoutAction::PowerOff) | None, DrainTimeoutAction::PowerOff) => {
-                        DrainTimeoutAction::PowerOff
-                    }
+                match request.and_then(|request| request.drain_timeout_action) {
+                    Some(DrainTimeoutAction::Hold) => DrainTimeoutAction::Hold,
+                    Some(DrainTimeoutAction::PowerOff) | None => self.policy.drain_timeout_action,
                 }
             }
         }
     }
 
-    /// Drained at a person's request, VM on: kept empty until the request is gone or asks for more.
+    /// Drained for a request, VM on: kept empty until the request is deleted or asks for more.
     pub(super) fn drained(self) -> PhaseStep {
-        let request = match self.call() {
-            DesiredState::Nothing => return self.finish(),
-            DesiredState::Unclear => return self.host_not_visible(),
-            DesiredState::Interrupted { until, said } => return Self::interrupted(until, said),
+        let request = match self.desired() {
+            DesiredState::InService => return self.finish(),
+            DesiredState::Unknown => return self.host_not_visible(),
+            DesiredState::RetryExpected { until, said } => return Self::await_retry(until, said),
             DesiredState::Down | DesiredState::Drained(_) if !self.node.unschedulable => {
-                return self.uncordoned();
+                return self.after_uncordon();
             }
-            // What has come since the drain is not known to be nothing: it is drained again, in its turn.
-            DesiredState::Down => return self.drain_in_turn(self.episode.clone()),
+            // Pods may have been scheduled since the drain, so the node is drained again.
+            DesiredState::Down => return self.drain_when_admitted(self.episode.clone()),
             DesiredState::Drained(request) => request,
         };
         let outdated = |report: &&DrainReport| {
             report.pods_revision != self.seen.pods_revision || !report.left.is_empty()
         };
         match &self.seen.drain {
-            None => self.pursue_round(as_asked(request)),
-            // A pod came that tolerates the cordon.
-            Some(report) if outdated(&report) => self.next_round(report, &|_| as_asked(request), None),
-            Some(_) => PhaseStep::wait(as_asked(request)),
+            None => self.start_round(until_deleted(request)),
+            // A pod that tolerates the cordon was scheduled.
+            Some(report) if outdated(&report) => self.next_round(report, &|_| until_deleted(request), None),
+            Some(_) => PhaseStep::wait(until_deleted(request)),
         }
     }
 
-    /// Drained at a person's request, and its VM was powered off since, by somebody who knows why: it is left off for as
-    /// long as the request stands.
+    /// Drained for a request, and somebody else powered the VM off: it stays off while the request exists.
     pub(super) fn drained_and_off(self) -> PhaseStep {
-        match self.call() {
-            DesiredState::Drained(request) => PhaseStep::wait(as_asked(request)),
-            DesiredState::Nothing
+        match self.desired() {
+            DesiredState::Drained(request) => PhaseStep::wait(until_deleted(request)),
+            DesiredState::InService
             | DesiredState::Down
-            | DesiredState::Unclear
-            | DesiredState::Interrupted { .. } => self.went_off(),
+            | DesiredState::Unknown
+            | DesiredState::RetryExpected { .. } => self.powered_off(),
         }
     }
 
-    /// The drain is over. What it took may have taken the place that there was at its beginning.
+    /// Leaves the drain for the shutdown. The host that fitted at the beginning of the drain may be taken now, so it is checked
+    /// again.
     fn shut_down(self, end: DrainEnd, left_behind: Vec<String>) -> PhaseStep {
-        if let Some(step) = self.place_first() {
+        if let Some(step) = self.find_host_first() {
             return step;
         }
-        PhaseStep::Go(go(Episode {
+        PhaseStep::record(transition_to(Episode {
             left_behind,
             drained_for: self.drain_elapsed(),
             ..self.enter(Phase::ShuttingDown(end))
         }))
     }
 
-    /// A failed round is tried again after its backoff; without any report there is nothing else to go by.
-    fn pursue_round(self, waiting_on: WaitingOn) -> PhaseStep {
+    /// Starts a drain round; after a failed one, waits for its backoff first.
+    fn start_round(self, waiting_on: WaitingOn) -> PhaseStep {
         match self.seen.attempt(EffectKind::DrainRound) {
             Some(EffectAttempt {
                 outcome: AttemptOutcome::Refused(_),
                 ..
-            }) => self.pursue(EffectKind::DrainRound, waiting_on, || Ok(self.round())),
+            }) => self.start_or_retry(EffectKind::DrainRound, waiting_on, || Ok(self.round())),
             Some(_) | None => PhaseStep::act(self.round(), waiting_on),
         }
     }
@@ -182,8 +173,8 @@ impl PhaseContext<'_> {
         }
     }
 
-    /// After `report`: the next round comes when the pods have changed, when refused evictions are due again, and at
-    /// the latest after the longest retry, in case a change was missed.
+    /// The step after `report`. The next round starts when the pods have changed, when refused evictions are due again, and at
+    /// the latest after `retry_max`, in case a change was missed.
     fn next_round(
         self,
         report: &DrainReport,
@@ -195,11 +186,10 @@ impl PhaseContext<'_> {
             report.listed_at.after(EMPTY_GAP).max(settled)
         } else {
             let retry = self.policy.eviction_retry;
-            let asked_again = report.left.iter().filter_map(|pod| report.retry_at(pod, retry));
-            let refused = asked_again.min();
+            let refused = report.left.iter().filter_map(|pod| report.retry_at(pod, retry));
             let changed =
                 (report.pods_revision != self.seen.pods_revision).then(|| report.listed_at.after(ROUND_GAP));
-            let first = refused.into_iter().chain(changed).min();
+            let first = refused.chain(changed).min();
             let due = first.unwrap_or_else(|| report.listed_at.after(self.policy.retry_max));
             due.max(report.listed_at.after(BUDGET_RETRY_MIN))
         };
@@ -212,23 +202,20 @@ impl PhaseContext<'_> {
             let recheck = deadline.map_or(due, |deadline| due.min(deadline));
             return PhaseStep::wait_until(waiting_on, recheck);
         }
-        let later = self
-            .seen
-            .attempt(EffectKind::DrainRound)
-            .filter(|attempt| attempt.at.monotonic > report.listed_at);
-        match later {
-            Some(_) => self.pursue_round(waiting_on),
-            None => PhaseStep::Do {
-                effect: self.round(),
-                waiting_on,
-                recheck: deadline,
-            },
+        let attempt = self.seen.attempt(EffectKind::DrainRound);
+        if attempt.is_some_and(|attempt| attempt.at.monotonic > report.listed_at) {
+            return self.start_round(waiting_on);
+        }
+        let step = PhaseStep::act(self.round(), waiting_on);
+        match deadline {
+            Some(deadline) => at_latest(deadline, step),
+            None => step,
         }
     }
 
-    /// Somebody uncordoned the Node. Its power must not be cut on what is scheduled there meanwhile, so it is cordoned
-    /// and drained again; a second time it is taken for a wish.
-    fn uncordoned(self) -> PhaseStep {
+    /// Somebody uncordoned the Node, so pods may have been scheduled. It is cordoned and drained again; the second time the
+    /// episode is parked, because the uncordon is taken for intended.
+    fn after_uncordon(self) -> PhaseStep {
         if self.episode.recordoned >= RECORDONS {
             return PhaseStep::park(ParkReason::Uncordoned);
         }
@@ -237,21 +224,21 @@ impl PhaseContext<'_> {
             drained_for: Elapsed::ZERO,
             ..self.enter(Phase::Draining)
         };
-        PhaseStep::Go(cordoned(again, self.node))
+        PhaseStep::record(cordoned(again, self.node))
     }
 
-    /// Drained, VM still on: ask the guest, and cut the power after its deadline.
+    /// Drained, VM on: shuts the guest down, and cuts the power after a deadline.
     pub(super) fn shutting_down(self, end: &DrainEnd) -> PhaseStep {
-        match self.call() {
+        match self.desired() {
             DesiredState::Drained(_) if self.in_flight().is_empty() => {
-                return PhaseStep::Go(go(self.enter(Phase::Drained)));
+                return PhaseStep::record(transition_to(self.enter(Phase::Drained)));
             }
-            DesiredState::Nothing | DesiredState::Drained(_) => return self.finish(),
-            DesiredState::Unclear => return self.host_not_visible(),
-            DesiredState::Interrupted { until, said } => return Self::interrupted(until, said),
+            DesiredState::InService | DesiredState::Drained(_) => return self.finish(),
+            DesiredState::Unknown => return self.host_not_visible(),
+            DesiredState::RetryExpected { until, said } => return Self::await_retry(until, said),
             DesiredState::Down => {}
         }
-        if let Some(step) = self.drain_anew() {
+        if let Some(step) = self.drain_again() {
             return step;
         }
         if let Some(question) = &self.vm.question {
@@ -263,9 +250,9 @@ impl PhaseContext<'_> {
         }
     }
 
-    /// The node has to be drained anew where what was drained is not what would be shut down.
-    fn drain_anew(self) -> Option<PhaseStep> {
-        // Another boot than the drained one: the guest restarted instead of stopping, and its pods with it.
+    /// Drains the node again where pods may have started since the drain.
+    fn drain_again(self) -> Option<PhaseStep> {
+        // Another boot than the drained one: the guest restarted instead of shutting down.
         let drained = match &self.episode.drained_boot {
             None if !self.episode.powered_off => self.episode.boot_before.as_ref(),
             drained => drained.as_ref(),
@@ -275,56 +262,59 @@ impl PhaseContext<'_> {
             (None, _) | (_, None) => false,
         };
         if rebooted {
-            return Some(PhaseStep::Go(start_draining(self.episode, self.node, self.now)));
+            return Some(PhaseStep::record(start_draining(
+                self.episode,
+                self.node,
+                self.now,
+            )));
         }
         if !self.node.unschedulable {
-            return Some(self.uncordoned());
+            return Some(self.after_uncordon());
         }
-        // Our cordon was lifted and somebody else's stands there: in between, pods may have come. Theirs is left at the end.
-        super::is_anothers(&self.episode.cordon, self.node).then(|| {
+        // Somebody removed our cordon and set another one, which stays at the end.
+        super::is_foreign_cordon(&self.episode.cordon, self.node).then(|| {
             let again = Episode {
                 cordon: CordonOwner::Theirs,
                 ..self.episode.clone()
             };
-            PhaseStep::Go(start_draining(&again, self.node, self.now))
+            PhaseStep::record(start_draining(&again, self.node, self.now))
         })
     }
 
-    /// A request may give the guest more time than the setting, and never less.
+    /// A request may only extend the timeout of the settings.
     fn guest_shutdown_timeout(self) -> Duration {
         let request = self.seen.request.as_ref();
         let asked = request.and_then(|request| request.guest_shutdown_timeout);
         self.policy.guest_shutdown_timeout.max(asked.unwrap_or_default())
     }
 
-    /// The guest was asked, once: the deadline of that request does the rest.
+    /// The shutdown of the guest was requested: its power is cut when the deadline passes.
     fn await_guest(self, asked: Timer, end: &DrainEnd) -> PhaseStep {
         let until = self.deadline(asked.elapsed, self.guest_shutdown_timeout());
         if self.is_past(until) {
-            return self.cut_power(end);
+            return self.power_off(end);
         }
         PhaseStep::wait_until(WaitingOn::GuestShutdown { until: until.shown }, until.at)
     }
 
-    /// The guest was not asked as far as the record tells.
+    /// The record shows no request to shut the guest down.
     fn ask_guest(self, end: &DrainEnd) -> PhaseStep {
         let until = self.phase_deadline(self.guest_shutdown_timeout());
         let attempt = self.seen.attempt(EffectKind::ShutdownGuest);
         if let Some(attempt) = attempt {
             match &attempt.outcome {
                 AttemptOutcome::Asked | AttemptOutcome::Running(_) | AttemptOutcome::Done => {
-                    return self.note_asked(attempt);
+                    return self.record_request(attempt);
                 }
                 AttemptOutcome::Refused(refusal) => match refusal.advice {
-                    // A guest that may have been asked before by another process may be on its way down: Tools are
-                    // among the first to stop.
+                    // Another process may have requested the shutdown already, and VMware Tools are among the first to stop.
                     RetryAdvice::NoTools if !self.seen.record_seen.from_the_start => {
-                        return self.note_asked(attempt);
+                        return self.record_request(attempt);
                     }
-                    RetryAdvice::Unanswered => return self.note_asked(attempt),
-                    // Tools that were running a moment ago are being restarted or upgraded.
+                    RetryAdvice::Unanswered => return self.record_request(attempt),
+                    // VMware Tools are being restarted or upgraded.
                     RetryAdvice::NoTools if self.vm.tools_running == Some(true) => {}
-                    RetryAdvice::NoTools => return self.cut_power(end),
+                    RetryAdvice::NoTools => return self.power_off(end),
                     RetryAdvice::Retry
                     | RetryAdvice::Unknown
                     | RetryAdvice::OtherHost
@@ -333,18 +323,18 @@ impl PhaseContext<'_> {
                 },
             }
             if self.is_past(until) {
-                return self.cut_power(end);
+                return self.power_off(end);
             }
         }
         let waiting_on = WaitingOn::GuestShutdown { until: until.shown };
-        let ask = self.pursue(EffectKind::ShutdownGuest, waiting_on, || {
+        let ask = self.start_or_retry(EffectKind::ShutdownGuest, waiting_on, || {
             Ok(Effect::ShutdownGuest {
                 vm: self.vm.moref.clone(),
                 drained: self.proof(end)?,
-                asked_by: self.asked_by(),
+                asked_by: self.power_off_cause(),
             })
         });
-        // One that was refused is tried until the guest would have had its time.
+        // A refused request is retried until the shutdown timeout.
         if attempt.is_some() {
             at_latest(until.at, ask)
         } else {
@@ -352,13 +342,13 @@ impl PhaseContext<'_> {
         }
     }
 
-    /// Writes down that the guest was asked, so that it is never asked again.
-    fn note_asked(self, attempt: &EffectAttempt) -> PhaseStep {
+    /// Records that the shutdown was requested, so that it is requested only once.
+    fn record_request(self, attempt: &EffectAttempt) -> PhaseStep {
         let asked = Timer {
             since: attempt.at.wall,
             elapsed: Elapsed::of(self.now.monotonic.since(attempt.at.monotonic)),
         };
-        PhaseStep::Go(go(Episode {
+        PhaseStep::record(transition_to(Episode {
             in_flight: InFlight {
                 guest_shutdown: Some(asked),
                 ..self.episode.in_flight
@@ -367,11 +357,11 @@ impl PhaseContext<'_> {
         }))
     }
 
-    /// The guest had its time, or cannot be asked.
-    fn cut_power(self, end: &DrainEnd) -> PhaseStep {
+    /// The shutdown timeout passed, or the guest cannot be asked: cuts the power.
+    fn power_off(self, end: &DrainEnd) -> PhaseStep {
         let Some(noted) = self.episode.in_flight.power_off else {
             return match self.proof(end) {
-                Ok(_) => PhaseStep::Go(go(Episode {
+                Ok(_) => PhaseStep::record(transition_to(Episode {
                     in_flight: InFlight {
                         power_off: Some(Timer::start(self.now)),
                         ..self.episode.in_flight
@@ -382,40 +372,39 @@ impl PhaseContext<'_> {
             };
         };
         let waiting_on = WaitingOn::Task(EffectKind::PowerOff);
-        let cut = self.pursue(EffectKind::PowerOff, waiting_on, || {
+        let cut = self.start_or_retry(EffectKind::PowerOff, waiting_on, || {
             Ok(Effect::PowerOff {
                 vm: self.vm.moref.clone(),
                 drained: self.proof(end)?,
-                asked_by: self.asked_by(),
+                asked_by: self.power_off_cause(),
             })
         });
         let overdue = self.deadline(noted.elapsed, self.policy.power_off_timeout);
         self.unless_overdue(overdue, cut)
     }
 
-    /// Proof that the node is drained at this moment, or what has to be done to get it.
+    /// The proof that the node is drained now, or the step that leads to it.
     fn proof(self, end: &DrainEnd) -> Result<Drained, Box<PhaseStep>> {
-        // That of the drain itself will do, as long as it is as young.
         let Some(list) = &self.seen.drain else {
-            return Err(Box::new(self.pursue_round(WaitingOn::DrainRound)));
+            return Err(Box::new(self.start_round(WaitingOn::DrainRound)));
         };
         let is_current = list.pods_revision == self.seen.pods_revision
             && self.now.monotonic.since(list.listed_at) <= PROOF_AGE;
         let again = list.listed_at.after(ROUND_GAP);
         if is_current {
-            // Pods have come since the drain ended. The time that it took is not given again.
-            let again = || Box::new(PhaseStep::Go(go(self.enter(Phase::Draining))));
-            return Drained::holds(end, self.node, list).ok_or_else(again);
+            // Pods were scheduled since the drain ended. The drain timeout does not start again.
+            let again = || Box::new(PhaseStep::record(transition_to(self.enter(Phase::Draining))));
+            return Drained::holds(end, self.node.unschedulable, list).ok_or_else(again);
         }
         Err(Box::new(if self.now.monotonic < again {
             PhaseStep::wait_until(WaitingOn::DrainRound, again)
         } else {
-            self.pursue_round(WaitingOn::DrainRound)
+            self.start_round(WaitingOn::DrainRound)
         }))
     }
 
-    /// What has to hold still when vCenter is asked to bring the VM down.
-    fn asked_by(self) -> PowerOffCause {
+    /// The cause, which is checked again when vCenter is asked to stop the VM.
+    fn power_off_cause(self) -> PowerOffCause {
         match (&self.vm.on, &self.vm.host) {
             (Some(host), HostState::Entering { task, .. }) => PowerOffCause::Host {
                 host: host.clone(),
@@ -437,8 +426,8 @@ impl PhaseContext<'_> {
         }
     }
 
-    /// What was requested of vCenter and may still bring the VM down: what the record says, and where it says nothing of the
-    /// guest, what this process or one before it may have done since the phase began.
+    /// The requests to vCenter that may still stop the VM. A guest shutdown that is not in the record counts as requested where this
+    /// process or an earlier one may have requested it in this phase.
     pub(super) fn in_flight(self) -> InFlight {
         let recorded = self.episode.in_flight;
         let is_shutting_down = matches!(self.episode.phase.at_work(), Phase::ShuttingDown(_));
@@ -461,8 +450,8 @@ impl PhaseContext<'_> {
         }
     }
 
-    /// Nothing calls the node out of service any more. It is back at once where its VM was left alone; where it went off, or
-    /// may still go off, the node has to show that it is back.
+    /// The maintenance was cancelled. The episode ends if the VM stayed on and no request can still stop it; otherwise the node
+    /// has to rejoin first.
     pub(super) fn finish(self) -> PhaseStep {
         let in_flight = self.in_flight();
         if in_flight.is_empty() && !self.episode.powered_off {
@@ -472,6 +461,6 @@ impl PhaseContext<'_> {
             in_flight,
             ..self.enter(Phase::Rejoining)
         };
-        PhaseStep::Go(cordoned(episode, self.node))
+        PhaseStep::record(cordoned(episode, self.node))
     }
 }

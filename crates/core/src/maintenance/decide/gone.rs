@@ -1,21 +1,23 @@
-//! The Node of an episode was deleted, and perhaps registered again.
+//! The Node of an episode was deleted, and possibly registered again.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::begin::the_vm;
-use super::{Decision, cordoned, go, in_episode, is_replaced, is_to_be_taken_over, take_over, wait};
+use super::begin::bound_vm;
+use super::{
+    Decision, cordoned, in_episode, is_replaced, is_to_be_taken_over, take_over, transition_to, wait,
+};
 use crate::maintenance::clock::{Elapsed, Now};
 use crate::maintenance::effect::{Effect, EffectKind, PowerOnTarget};
 use crate::maintenance::episode::{CordonOwner, Episode, Phase};
 use crate::maintenance::observed::{
-    CordonedBy, NodeOverrides, Observed, ObservedNode, ObservedPower, ObservedVm,
+    CordonedBy, EffectAttempt, NodeOverrides, Observed, ObservedNode, ObservedPower, ObservedVm,
 };
 use crate::maintenance::policy::Policy;
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
 
-/// The Node object was deleted in mid-episode. While its VM is off nobody else brings it back, and the kubelet registers
-/// the Node again only once it runs: so the episode goes on by its copy. A running VM's kubelet is waited for.
+/// The Node object was deleted during the episode. While its VM is off, the episode continues from the record on its
+/// NodeMaintenance, because the kubelet registers the Node only after the VM is on. If the VM is on, the kubelet is awaited.
 pub(super) fn without_node(
     episode: &Episode,
     aged_by: Duration,
@@ -33,28 +35,28 @@ pub(super) fn without_node(
     if off.is_none() && !episode.phase.vm_is_off() {
         return wait(WaitingOn::NodeObject);
     }
-    if is_to_be_taken_over(episode, seen.lead, policy) {
-        return take_over(episode, seen.lead, policy);
+    if is_to_be_taken_over(episode, seen.leadership, policy) {
+        return take_over(episode, seen.leadership, policy);
     }
-    // A Node that is gone says nothing: it is not Ready, and nothing is scheduled there.
-    let nobody = ObservedNode {
+    // The values of a Node that is gone: not Ready, and nothing is scheduled there.
+    let absent = ObservedNode {
         uid: episode.node_uid.clone(),
         resource_version: 0,
         unschedulable: true,
         cordoned_by: CordonedBy::Unknown,
         keep_cordoned: false,
-        wishes: NodeOverrides::default(),
+        overrides: NodeOverrides::default(),
         ready: false,
         heartbeat: None,
         boot_id: None,
         gpus: Arc::default(),
         asked_guest: None,
     };
-    in_episode(episode, aged_by, &nobody, seen, policy, now)
+    in_episode(episode, aged_by, &absent, seen, policy, now)
 }
 
-/// There is neither a Node nor an object to write the record to: the VM is powered on where it stands as soon as its host takes
-/// it, and its kubelet registers the Node anew. Nothing else can be done without a record.
+/// There is neither a Node nor a NodeMaintenance to write the record to. The VM is powered on where it is registered, so that its
+/// kubelet registers the Node again. Nothing else can be done without a record.
 fn without_record(
     episode: &Episode,
     vm: &ObservedVm,
@@ -63,20 +65,18 @@ fn without_record(
     now: Now,
 ) -> Decision {
     let kind = EffectKind::PowerOn;
-    let is_asked_for = seen.request.is_none() && episode.kept_off_by.is_none();
+    let is_kept_off = seen.request.is_some() || episode.power_off_request.is_some();
     let (Some(host), None) = (&vm.on, is_replaced(episode, vm)) else {
         return wait(WaitingOn::NodeObject);
     };
-    if !vm.host.takes_vms() || !is_asked_for {
+    if !vm.host.takes_vms() || is_kept_off {
         return wait(WaitingOn::NodeObject);
     }
-    let again = seen.attempts.get(&kind).map(|attempt| {
-        let pause = policy.backoff(attempt.tries);
-        attempt.at.after(pause).monotonic
-    });
-    match again {
+    let waiting_on = WaitingOn::Task(kind);
+    let retry_at = |attempt: &EffectAttempt| attempt.at.after(policy.backoff(attempt.tries)).monotonic;
+    match seen.attempts.get(&kind).map(retry_at) {
         Some(at) if now.monotonic < at => Decision::Wait {
-            waiting_on: WaitingOn::Task(kind),
+            waiting_on,
             recheck: Some(at),
         },
         Some(_) | None => Decision::Act {
@@ -84,14 +84,14 @@ fn without_record(
                 vm: vm.moref.clone(),
                 place: PowerOnTarget::Host(host.clone()),
             },
-            waiting_on: WaitingOn::Task(kind),
+            waiting_on,
             recheck: None,
         },
     }
 }
 
-/// The Node was deleted and registered again. If it is the same machine, the episode goes on with it: cordoned in the
-/// same write, and drained anew if its power is still to be cut.
+/// The Node was deleted and registered again. If it is the same VM, the episode continues: the Node is cordoned in the same
+/// write, and drained again if the power is still to be cut.
 pub(super) fn onto_another_node(
     episode: &Episode,
     node: &ObservedNode,
@@ -106,7 +106,7 @@ pub(super) fn onto_another_node(
         };
         is_uuid && is_replaced(episode, vm).is_none()
     };
-    let vm = match the_vm(&seen.vm) {
+    let vm = match bound_vm(&seen.vm) {
         Ok(vm) => Some(vm).filter(is_same),
         Err(WaitingOn::VmLookup) => return wait(WaitingOn::VmLookup),
         Err(_) => None,
@@ -129,14 +129,18 @@ pub(super) fn onto_another_node(
         release: policy.releases.own.clone(),
         ..episode.enter(phase, now)
     };
-    Decision::Record(Box::new(if queued { go(here) } else { cordoned(here, node) }))
+    Decision::Record(Box::new(if queued {
+        transition_to(here)
+    } else {
+        cordoned(here, node)
+    }))
 }
 
-/// Whose the cordon is that a new Node has. A Node that was put back from a copy of the old one, by a backup or with `kubectl
-/// replace`, comes with our record and with our cordon, written by whoever put it back.
+/// The owner of the cordon of a new Node. A Node that was restored from a copy, by a backup or with `kubectl replace`, has our
+/// record and our cordon, written by another field manager.
 fn cordon_on(episode: &Episode, node: &ObservedNode, seen: &Observed) -> CordonOwner {
-    let is_put_back = seen.is_record_on_node && node.unschedulable && episode.cordon_is_ours();
-    match (&node.cordoned_by, is_put_back) {
+    let is_restored = seen.is_record_on_node && node.unschedulable && episode.cordon_is_ours();
+    match (&node.cordoned_by, is_restored) {
         (_, false) => CordonOwner::NotYet,
         (CordonedBy::Haulout, true) => CordonOwner::Ours,
         (CordonedBy::Other(manager), true) => CordonOwner::Adopted(Some(manager.clone())),

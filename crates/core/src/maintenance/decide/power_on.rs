@@ -1,27 +1,26 @@
-//! A VM that is to be powered on, and one that is found on.
+//! Powers the VM on, and accepts one that is found on.
 
 use super::context::{PhaseContext, PhaseStep};
-use super::{Transition, cordoned, go, stands_on};
+use super::{Transition, cordoned, host_of, transition_to};
 use crate::maintenance::effect::{Effect, EffectKind};
 use crate::maintenance::episode::{CordonOwner, Episode, InFlight, Phase, RefusedMove};
 use crate::maintenance::observed::{AttemptOutcome, EffectAttempt, EffectRefusal, RetryAdvice, Strategy};
 use crate::maintenance::request::RequestAction;
 use crate::maintenance::waiting::WaitingOn;
 
-/// How many times the own host of a VM may refuse to power it on before other hosts are looked for. A host that has just left
-/// maintenance refuses for a while, until vSphere HA has configured it.
+/// How many times the VM's own host may refuse to power it on before other hosts are tried. A host that has just left
+/// maintenance refuses until vSphere HA has configured it.
 const TRIES_AT_HOME: u32 = 4;
 
 impl PhaseContext<'_> {
-    /// Off, to be powered on.
     pub(super) fn powering_on(self, by_drs: bool) -> PhaseStep {
-        // DRS may have been switched off for it since.
+        // DRS may have been disabled for the VM since.
         let by_drs = by_drs && self.drs();
         let wanted = self.keeps_off().is_none() && self.relocation().is_none();
         let placeable = wanted && (self.vm.host.takes_vms() || by_drs);
         let attempt = self.seen.attempt(EffectKind::PowerOn);
         let is_running = attempt.is_some_and(|it| matches!(it.outcome, AttemptOutcome::Running(_)));
-        // A task under way is waited for whatever became of the host: it ends by itself, and its end is a fact.
+        // A running task is awaited in any case: it ends by itself, and its end is observed.
         if !is_running && !placeable {
             return self.choose_again(None);
         }
@@ -38,7 +37,7 @@ impl PhaseContext<'_> {
             return self.choose_again(None);
         };
         let waiting_on = WaitingOn::Task(EffectKind::PowerOn);
-        let step = self.pursue(EffectKind::PowerOn, waiting_on, || {
+        let step = self.start_or_retry(EffectKind::PowerOn, waiting_on, || {
             Ok(Effect::PowerOn {
                 vm: self.vm.moref.clone(),
                 place,
@@ -47,7 +46,7 @@ impl PhaseContext<'_> {
         self.unless_overdue(self.phase_deadline(self.policy.power_on_timeout), step)
     }
 
-    /// What follows from a refused power-on; `None` where it is simply tried again.
+    /// The step after a refused power-on; `None` where it is only retried.
     fn after_refused_power_on(
         self,
         by_drs: bool,
@@ -56,7 +55,7 @@ impl PhaseContext<'_> {
     ) -> Option<PhaseStep> {
         let here = self.vm.on.as_ref();
         if by_drs {
-            // DRS is asked again from the wait for a host, at the pace of its backoff.
+            // `AwaitingHost` retries DRS after a backoff.
             return (refusal.advice == RetryAdvice::OtherHost || !self.vm.host.takes_vms())
                 .then(|| self.choose_again(None));
         }
@@ -64,21 +63,21 @@ impl PhaseContext<'_> {
             let is_hopeless = refusal.advice.speaks_against_host()
                 && refusal.advice != RetryAdvice::Person
                 && attempt.refusals >= TRIES_AT_HOME
-                && self.node.wishes.strategy == Strategy::Migrate;
+                && self.node.overrides.strategy == Strategy::Migrate;
             return is_hopeless
                 .then(|| self.choose_again(here.map(|host| (host, RefusedMove::PowerOn, refusal))));
         }
-        // One that speaks of the whole cluster is waited out, but not once its own host is back.
+        // A refusal that concerns the whole cluster is retried, unless its own host is back.
         let is_refused = refusal.advice.speaks_against_host();
         (is_refused || self.is_home_back())
             .then(|| self.choose_again(here.map(|host| (host, RefusedMove::PowerOn, refusal))))
     }
 
-    /// The VM is found on in a phase that expects it off, or expects it to come on: it is accepted where it stands.
+    /// The VM is on, by our power-on or by somebody else's. It is accepted on the host where it is.
     pub(super) fn found_running(self) -> PhaseStep {
-        let here = stands_on(self.vm);
+        let here = host_of(self.vm);
         let moved = here.moref.is_some() && !self.is_at_home();
-        // One that is on is not moved once more for a request that vCenter did not heed.
+        // A relocation that ended on another host than requested is given up: the VM is not powered off again for it.
         let gave_up = match (self.relocation().map(|request| &request.action), moved) {
             (Some(RequestAction::Relocate { to: Some(to) }), true) if **to != *here.name => {
                 Some(format!("vCenter powered it on on {here}"))
@@ -89,17 +88,17 @@ impl PhaseContext<'_> {
             powered_off: true,
             in_flight: InFlight::default(),
             gave_up,
-            kept_off_by: None,
+            power_off_request: None,
             moved_to: moved.then_some(here),
             ..self.enter(Phase::Rejoining)
         };
         if self.episode.cordon == CordonOwner::Theirs {
-            // What boots uncordons nodes, and does not ask whose the cordon was.
-            return PhaseStep::Go(Transition {
+            // Operators on the node may uncordon it at boot, whoever set the cordon.
+            return PhaseStep::record(Transition {
                 unschedulable: (!self.node.unschedulable).then_some(true),
-                ..go(episode)
+                ..transition_to(episode)
             });
         }
-        PhaseStep::Go(cordoned(episode, self.node))
+        PhaseStep::record(cordoned(episode, self.node))
     }
 }

@@ -1,5 +1,4 @@
-//! What is over of an episode: its finished phases, and what happened beside them. Spans are built from it, by this process
-//! or by one that takes over. Nothing is decided from it.
+//! The finished phases and incidents of an episode. Any process can build its spans from them. Nothing is decided from them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,35 +10,34 @@ use serde_json::Value;
 use super::{DrainEnd, Episode, Phase};
 use crate::ids::TaskRef;
 
-/// The longest list of finished phases, as JSON. A phase takes about 200 bytes, so an episode of ten phases has room for long
-/// reasons; a node that is parked and resumed again and again loses its oldest phases.
+/// The maximum size of the finished phases as JSON; the oldest phases are dropped. A phase takes about 200 bytes.
 const MAX_FINISHED_JSON: usize = 8 * 1024;
 
-/// The most finished phases: an episode that nothing goes wrong in has eight.
+/// The maximum number of finished phases. A normal episode has eight.
 pub(in crate::maintenance) const MAX_FINISHED: usize = 64;
 
-/// The most incidents: a controller in a crash loop must not fill its own record.
+/// The maximum number of incidents, because a controller may be in a crash loop.
 pub(in crate::maintenance) const MAX_INCIDENTS: usize = 20;
 
 /// The history of an episode.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PhaseHistory {
-    /// What was known of its surroundings when it began.
+    /// The origin of the episode.
     #[serde(skip_serializing_if = "EpisodeOrigin::is_empty")]
     pub origin: EpisodeOrigin,
-    /// The phases that are over, oldest first.
+    /// The finished phases, oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub finished: Vec<FinishedPhase>,
-    /// What happened beside them, oldest first.
+    /// The incidents, oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub incidents: Vec<Incident>,
-    /// When the process began that wrote the record last.
+    /// When the process that wrote the record last had started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub writer: Option<Timestamp>,
 }
 
-/// What is known of an episode's surroundings when it begins.
+/// What telemetry needs to know of the time at which an episode begins.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EpisodeOrigin {
@@ -49,7 +47,7 @@ pub struct EpisodeOrigin {
     /// The VM's name in the inventory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vm: Option<String>,
-    /// The traceparent of the episode that was about the same host and ended last, whichever node's it was.
+    /// The traceparent of the last ended episode of the same host, of any node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before: Option<String>,
     /// It was taken over from the Python controller.
@@ -57,13 +55,13 @@ pub struct EpisodeOrigin {
     pub adopted: bool,
 }
 
-/// A phase that is over.
+/// A finished phase.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FinishedPhase {
     /// The phase.
     pub phase: Phase,
-    /// The host that the episode was about in it, by name.
+    /// The name of the host whose maintenance the episode handled then.
     pub host: Arc<str>,
     /// When it began.
     pub since: Timestamp,
@@ -71,7 +69,7 @@ pub struct FinishedPhase {
     pub until: Timestamp,
     /// How it ended.
     pub outcome: PhaseOutcome,
-    /// What was seen of it.
+    /// Its statistics.
     #[serde(default, skip_serializing_if = "PhaseStats::is_empty")]
     pub stats: PhaseStats,
 }
@@ -91,7 +89,7 @@ pub enum PhaseOutcome {
         /// How many pods were left.
         left_behind: usize,
     },
-    /// The drain was not complete when the VM was off or the Node another one.
+    /// The drain was not complete when the VM went off or the Node was replaced.
     Interrupted,
     /// The episode was parked.
     Parked,
@@ -99,41 +97,41 @@ pub enum PhaseOutcome {
     Ended,
 }
 
-/// What the process in which a phase ended has seen of it. What an earlier process saw is missing.
+/// The statistics of a phase, as the process in which it ended observed it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PhaseStats {
-    /// This process began the phase. Where it did not, the times below say nothing of the phase's first part.
+    /// This process began the phase. Otherwise the first part of the phase is not covered.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub from_the_start: bool,
-    /// The guest was asked to shut down.
+    /// A guest shutdown was requested.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub guest_asked: bool,
-    /// When the power was first to be cut.
+    /// When a power-off was first requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub power_cut: Option<Timestamp>,
-    /// When it was first clear that only the own host will do.
+    /// When the node first waited for its own host, because no other fits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_awaited: Option<Timestamp>,
-    /// When the node was first Ready and its GPUs were still missing.
+    /// When the node was first Ready without its GPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpus_awaited: Option<Timestamp>,
-    /// The PodDisruptionBudgets that held pods back.
+    /// The PodDisruptionBudgets that blocked pods.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub budgets: BTreeSet<String>,
-    /// The traceparent of the episode whose slot was waited for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub behind: Option<Arc<str>>,
+    /// The traceparent of the first episode ahead of it in the queue.
+    #[serde(rename = "behind", skip_serializing_if = "Option::is_none")]
+    pub ahead_traceparent: Option<Arc<str>>,
     /// Its first position in the queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<QueuePosition>,
-    /// The pods of the drain.
+    /// The pod counts of the drain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pods: Option<PodCounts>,
-    /// The latest task of vCenter that worked on it.
+    /// The latest vCenter task of the phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<TaskRef>,
-    /// The other hosts of the cluster and why the VM could not go there, when its host was chosen.
+    /// The other hosts of the cluster and why they did not fit when the target was chosen.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<RefusedHost>,
 }
@@ -142,52 +140,52 @@ pub struct PhaseStats {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct QueuePosition {
-    /// 1 for the next to be let in.
+    /// 1 for the next node.
     pub position: usize,
-    /// How many are let in at once.
+    /// The limit.
     pub limit: u32,
-    /// The setting that says so.
+    /// The setting with the limit.
     pub setting: String,
 }
 
-/// The pods of a drain.
+/// The pod counts of a drain.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodCounts {
-    /// The most pods that one list showed.
+    /// The maximum number of pods in a list.
     pub listed: usize,
-    /// How many of the latest list are not evicted.
+    /// The number of pods in the latest list that do not block.
     pub ignored: usize,
     /// How many evictions were accepted.
     pub evicted: usize,
 }
 
-/// A host where the VM could not go.
+/// A host that did not fit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RefusedHost {
     /// Its name.
     pub host: String,
-    /// Why not, in words that follow its name.
+    /// The reason, in words that follow its name.
     pub why: String,
 }
 
-/// Something that happened to an episode beside its phases.
+/// An event of an episode besides its phases.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Incident {
     /// Another process took it over.
     Restarted {
-        /// When that process began.
+        /// When that process started.
         at: Timestamp,
     },
-    /// It was taken over under another leadership.
+    /// Another leader took it over.
     LeaderChanged {
-        /// When the record was first written under it.
+        /// When the new leader first wrote the record.
         at: Timestamp,
-        /// The leadership before.
+        /// The epoch before.
         old: u64,
-        /// The leadership since.
+        /// The epoch since.
         new: u64,
     },
 }
@@ -229,7 +227,7 @@ impl PhaseOutcome {
 }
 
 impl PhaseHistory {
-    /// The history of an episode that begins, written by the process that began at `writer`.
+    /// The history of a new episode, written by the process that started at `writer`.
     pub(in crate::maintenance) fn begun(origin: EpisodeOrigin, writer: Timestamp) -> Self {
         Self {
             origin,
@@ -238,18 +236,18 @@ impl PhaseHistory {
         }
     }
 
-    /// Whether it holds nothing, and need not be written.
+    /// Whether it is empty and need not be stored.
     pub(super) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Reads a history. One that another version wrote, or a person, is none: no node is parked for it.
+    /// Reads a history; an unreadable one becomes empty, because no node has to be parked for it.
     pub(super) fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = Value::deserialize(deserializer)?;
         Ok(Self::deserialize(value).unwrap_or_default())
     }
 
-    /// Notes which process writes the record at `now`, and under which leadership it was and is written.
+    /// Notes the process that writes the record at `now`, and the change of the leadership epoch.
     pub(in crate::maintenance) fn written_by(
         &mut self,
         writer: Timestamp,
@@ -263,7 +261,7 @@ impl PhaseHistory {
             let at = writer.clamp(before, now.max(before));
             self.incidents.push(Incident::Restarted { at });
         }
-        // 0 is no leadership that could have been lost.
+        // 0 means no leader election.
         if old != 0 && old != new {
             self.incidents.push(Incident::LeaderChanged { at: now, old, new });
         }
@@ -282,7 +280,7 @@ impl PhaseHistory {
 }
 
 impl Episode {
-    /// Notes that its phase is over at `now`, where `next`, what the episode becomes, stands in another one. `None` ends it.
+    /// Closes its phase at `now` if `next` is in another phase, or if the episode ends (`None`).
     pub(in crate::maintenance) fn finish_phase(
         &mut self,
         next: Option<&Self>,

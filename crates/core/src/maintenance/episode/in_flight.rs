@@ -1,4 +1,4 @@
-//! What was requested of vCenter and cannot be taken back.
+//! The requests to vCenter that cannot be cancelled.
 
 use std::time::Duration;
 
@@ -7,28 +7,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::maintenance::clock::Timer;
 
-/// What was requested of vCenter to bring a VM down, and may still take effect.
+/// The requests to vCenter that may still stop the VM.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct InFlight {
-    /// The guest was asked to shut down.
+    /// A guest shutdown was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guest_shutdown: Option<Timer>,
-    /// The VM's power was to be cut. It is written before vCenter is asked.
+    /// A power-off is requested. It is recorded before the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub power_off: Option<Timer>,
-    /// When an episode before this one asked the guest, which may still heed it. This one asks it anew.
+    /// When an earlier episode requested a guest shutdown that may still take effect. This episode requests its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub earlier_guest_shutdown: Option<Timestamp>,
 }
 
 impl InFlight {
-    /// Whether nothing is.
+    /// Whether no request is pending.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// When the guest was asked last, also by an episode before this one.
+    /// When a guest shutdown was requested last, also by an earlier episode.
     pub fn guest_asked_at(&self) -> Option<Timestamp> {
         let asked = self.guest_shutdown.map(|asked| asked.since);
         asked.or(self.earlier_guest_shutdown)

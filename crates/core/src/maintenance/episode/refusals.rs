@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 use super::Episode;
 use crate::ids::HostRef;
 
-/// The most refusals that are remembered. With that many, the VM is moved to no other host any more and waits for its own, so
-/// that a record stays small and an episode does not walk through a whole cluster of 96 hosts.
+/// The maximum number of recorded refusals. With that many, the VM waits for its own host instead of trying all of a cluster's up to
+/// 96 hosts.
 pub const MAX_REFUSALS: usize = 32;
 
-/// The longest words of a refusal that are kept, in characters, for the same reason.
+/// The maximum length of a recorded message, in characters.
 const MAX_SAID: usize = 160;
 
 /// A host that refused a VM.
@@ -18,24 +18,24 @@ const MAX_SAID: usize = 160;
 pub struct HostRefusal {
     /// The host.
     pub host: HostRef,
-    /// What it refused.
+    /// The refused operation.
     pub what: RefusedMove,
-    /// What vCenter said.
+    /// The fault.
     pub said: String,
 }
 
-/// What a host may refuse.
+/// An operation that a host may refuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum RefusedMove {
-    /// To take the VM.
+    /// A relocation of the VM to it.
     Relocate,
-    /// To power it on.
+    /// A power-on.
     PowerOn,
 }
 
 impl Episode {
-    /// Notes that `host` refused the VM. Each is noted once for each thing that it can refuse.
+    /// Records that `host` refused the VM, once per operation.
     pub fn refused(&mut self, host: &HostRef, what: RefusedMove, said: &str) {
         let is_known = |it: &HostRefusal| it.host == *host && it.what == what;
         if self.refusals.iter().any(is_known) || self.refusals.len() >= MAX_REFUSALS {
@@ -48,7 +48,7 @@ impl Episode {
         });
     }
 
-    /// What `host` refused of the VM first, if it did.
+    /// The first refusal of `host`.
     pub fn refusal_of(&self, host: &HostRef) -> Option<&HostRefusal> {
         self.refusals.iter().find(|refusal| refusal.host == *host)
     }

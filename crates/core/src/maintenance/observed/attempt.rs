@@ -1,68 +1,68 @@
-//! Attempts of effects, their outcomes, and what a refusal asks for.
+//! Attempts of effects, their outcomes, and how a refusal is handled.
 
 use crate::ids::{HostRef, TaskRef};
 use crate::maintenance::clock::Now;
 
-/// One try of an effect.
+/// One attempt of an effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EffectAttempt {
     /// When it began.
     pub at: Now,
-    /// The host it was about, for a relocate, and for a power-on that names one.
+    /// The target host of a relocation, or of a power-on that names one.
     pub host: Option<HostRef>,
-    /// The task by which vCenter went about it, also when that has ended; for those who tell of it.
+    /// Its vCenter task, also after the end of the task. Only for display.
     pub task: Option<TaskRef>,
-    /// How many tries in a row were refused, this one included.
+    /// The number of refused attempts in a row, including this one.
     pub refusals: u32,
-    /// How many tries of this kind there were in this episode, this one included.
+    /// The number of attempts of this kind in this episode, including this one.
     pub tries: u32,
-    /// What became of it.
+    /// The outcome so far.
     pub outcome: AttemptOutcome,
 }
 
-/// What became of an effect.
+/// The outcome of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttemptOutcome {
-    /// It was asked for, and there is no task to follow; what it does shows on the VM.
+    /// It was requested, and has no task; its result shows on the VM.
     Asked,
-    /// A task of vCenter is at work on it.
+    /// Its vCenter task is running.
     Running(TaskRef),
-    /// Its task ended well, or there was nothing to do.
+    /// Its task succeeded, or there was nothing to do.
     Done,
-    /// It was refused, at the call or by the end of its task.
+    /// The call was refused, or its task failed.
     Refused(EffectRefusal),
 }
 
-/// A refusal, with what it asks of us.
+/// A refusal and how to handle it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EffectRefusal {
-    /// What to do about it.
+    /// How to handle it.
     pub advice: RetryAdvice,
-    /// What was answered, for people.
+    /// The error message.
     pub said: String,
 }
 
-/// What a refusal asks of us.
+/// How to handle a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RetryAdvice {
-    /// The same again, after a while: something else is at work, or nothing was sent at all.
+    /// Retry later: another operation is running, or nothing was sent.
     Retry,
-    /// No usable answer: it may have been carried out.
+    /// No usable reply: it may have been carried out.
     Unanswered,
-    /// A fault that we do not know. It may well be about this host.
+    /// An unknown fault, which may concern this host.
     Unknown,
-    /// This host will not do; another may.
+    /// The fault concerns this host; try another one.
     OtherHost,
-    /// Every host of the cluster would say the same; the same again, after a while.
+    /// The fault concerns the whole cluster; retry later.
     Cluster,
-    /// The guest cannot be asked; cut its power instead.
+    /// The guest cannot be shut down; cut its power.
     NoTools,
-    /// A person must act first (a missing privilege, a configuration the host refuses): ask again, but slowly.
+    /// A person must act first, for example because a privilege is missing: retry slowly.
     Person,
 }
 
 impl RetryAdvice {
-    /// Whether the host that refused is to be left for another one: it spoke against this VM itself, or nobody knows.
+    /// Whether another host has to be tried: the fault concerns this VM on this host, or is unknown.
     pub fn speaks_against_host(self) -> bool {
         match self {
             Self::OtherHost | Self::Unknown | Self::Person => true,

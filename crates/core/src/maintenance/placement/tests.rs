@@ -47,11 +47,11 @@ fn host(name: &str, devices: &[(u16, u16)]) -> HostView {
 }
 
 fn fits(wanted: &VmRequirements, hosts: &[HostView]) -> Option<String> {
-    look(wanted, hosts, None, &[]).fits.map(|(_, name)| name)
+    find_host(wanted, hosts, None, &[]).fits.map(|(_, name)| name)
 }
 
 fn why_not(wanted: &VmRequirements, host: HostView) -> RejectionReason {
-    let offer = look(wanted, &[host], None, &[]);
+    let offer = find_host(wanted, &[host], None, &[]);
     assert_eq!(offer.fits, None);
     offer.refused.into_iter().next().unwrap().why
 }
@@ -160,14 +160,14 @@ fn another_cluster_and_the_own_host_are_not_even_considered() {
         compute: Some(ComputeRef::new("cluster-2")),
         ..host("esx-2", &[A40])
     };
-    let offer = look(&one_a40(), &[elsewhere, host("host-home", &[A40])], None, &[]);
+    let offer = find_host(&one_a40(), &[elsewhere, host("host-home", &[A40])], None, &[]);
     assert_eq!(offer, PlacementOffer::default());
     let homeless = VmRequirements {
         compute: None,
         ..one_a40()
     };
     assert_eq!(
-        look(
+        find_host(
             &homeless,
             &[HostView {
                 compute: None,
@@ -208,7 +208,7 @@ fn a_host_is_surveyed_before_it_is_offered_and_again_when_its_devices_were_taken
     };
     let mut taken = host("esx-3", &[A40]);
     taken.reading = Some(HostSurvey::Held(vec![hold("vm-9", HeldDevice::AnyOf(vec![A40]))]));
-    let offer = look(
+    let offer = find_host(
         &one_a40(),
         &[unsurveyed, taken, host("esx-4", &[FLEX])],
         None,
@@ -236,7 +236,7 @@ fn a_host_that_has_not_been_read_may_have_a_place_and_one_that_is_taken_or_unfit
         devices: None,
         ..host("esx-6", &[])
     };
-    let has_unread = |hosts: &[HostView]| look(&one_a40(), hosts, None, &[]).has_unread();
+    let has_unread = |hosts: &[HostView]| find_host(&one_a40(), hosts, None, &[]).has_unread();
     assert_eq!(why_not(&one_a40(), taken()), RejectionReason::DevicesTaken);
     assert!(has_unread(&[unread()]));
     assert!(has_unread(&[unread(), taken(), unfit()]));
@@ -278,14 +278,14 @@ fn what_was_offered_stays_offered_while_it_fits_and_the_roomiest_host_comes_firs
         host("esx-4", &[A40, A40]),
     ];
     assert_eq!(fits(&one_a40(), &hosts), Some("esx-3".to_owned()));
-    let kept = look(&one_a40(), &hosts, Some(&HostRef::new("esx-2")), &[]);
+    let kept = find_host(&one_a40(), &hosts, Some(&HostRef::new("esx-2")), &[]);
     assert_eq!(kept.fits, Some((HostRef::new("esx-2"), "esx-2".to_owned())));
 }
 
 #[test]
 fn a_host_that_vcenter_refused_a_moment_ago_is_not_offered_again() {
     let refused = [(HostRef::new("esx-2"), "no room".to_owned())];
-    let offer = look(&one_a40(), &[host("esx-2", &[A40])], None, &refused);
+    let offer = find_host(&one_a40(), &[host("esx-2", &[A40])], None, &refused);
     assert_eq!(offer.fits, None);
     assert_eq!(
         offer.refused.first().map(ToString::to_string).as_deref(),
@@ -309,10 +309,10 @@ fn the_own_host_comes_before_a_roomier_one_and_before_the_one_offered_last() {
     other.reading = Some(HostSurvey::Held(vec![]));
     let kept = other.moref.clone();
     let away = away_from_home(DeviceRequirements::AnyOf(vec![vec![A40]]));
-    let offer = look(&away, &[other.clone(), home.clone()], Some(&kept), &[]);
+    let offer = find_host(&away, &[other.clone(), home.clone()], Some(&kept), &[]);
     assert_eq!(offer.fits.unwrap().1, "host-home");
     home.state = HostState::InMaintenance;
-    let offer = look(&away, &[other, home], Some(&kept), &[]);
+    let offer = find_host(&away, &[other, home], Some(&kept), &[]);
     assert_eq!(offer.fits.unwrap().1, "a-roomy");
 }
 
@@ -327,11 +327,11 @@ fn a_vm_that_waits_for_its_own_host_is_offered_no_other() {
         ..away_from_home(DeviceRequirements::AnyOf(vec![vec![A40]]))
     };
     assert_eq!(
-        look(&away, &[other.clone()], None, &[]),
+        find_host(&away, &[other.clone()], None, &[]),
         PlacementOffer::default()
     );
     assert_eq!(
-        look(&away, &[other, home], None, &[]).fits.unwrap().1,
+        find_host(&away, &[other, home], None, &[]).fits.unwrap().1,
         "host-home"
     );
 }
@@ -342,7 +342,7 @@ fn a_device_at_a_fixed_address_fits_its_own_host_alone() {
     other.reading = Some(HostSurvey::Held(vec![]));
     let mut home = host("host-home", &[A40]);
     home.reading = Some(HostSurvey::Held(vec![]));
-    let offer = look(
+    let offer = find_host(
         &away_from_home(DeviceRequirements::Static),
         &[other, home],
         None,

@@ -1,4 +1,4 @@
-//! What stays on the Node of the episode that ended last, until the next one begins.
+//! The annotation of the last ended episode, which stays on the Node until the next one begins.
 
 use std::sync::Arc;
 
@@ -13,19 +13,19 @@ use crate::maintenance::episode::{Episode, EpisodeResult, HostIdentity, InFlight
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LastEpisode {
-    /// How it ended; `None` where another episode took its place.
+    /// Its result; `None` if another episode replaced it.
     pub ended: Option<EpisodeResult>,
-    /// When.
+    /// When it ended.
     pub at: Timestamp,
-    /// Which.
+    /// The episode.
     pub episode: EndedEpisode,
 }
 
-/// What later decisions and traces need to know of an episode that has ended.
+/// The part of an ended episode that later decisions and traces need.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EndedEpisode {
-    /// Its name.
+    /// Its id.
     pub id: EpisodeId,
     /// The W3C traceparent of its root span: the next episode on the same host links to it.
     pub traceparent: Arc<str>,
@@ -33,15 +33,15 @@ pub struct EndedEpisode {
     pub begun_at: Timestamp,
     /// When its last phase began.
     pub since: Timestamp,
-    /// The host that it was about.
+    /// The host whose maintenance it handled.
     pub host: HostIdentity,
-    /// What was requested of vCenter and may still take effect.
+    /// The requests to vCenter that may still take effect.
     #[serde(default, skip_serializing_if = "InFlight::is_empty")]
     pub in_flight: InFlight,
 }
 
 impl LastEpisode {
-    /// The end that a change from `before` to `after` at `at` brings; `None` where the episode goes on or there is none.
+    /// The ended episode of a change from `before` to `after` at `at`; `None` if none ended.
     pub fn of(before: &Record, after: &Record, ended: Option<EpisodeResult>, at: Timestamp) -> Option<Self> {
         let episode = before.episode()?;
         let goes_on = after.episode().is_some_and(|next| next.id == episode.id);
@@ -54,7 +54,7 @@ impl LastEpisode {
 }
 
 impl EndedEpisode {
-    /// What is kept of `episode`.
+    /// The relevant part of `episode`.
     pub fn of(episode: &Episode) -> Self {
         Self {
             id: episode.id.clone(),
@@ -67,12 +67,12 @@ impl EndedEpisode {
     }
 }
 
-/// Renders the episode that ended last.
+/// Renders the annotation.
 pub fn write_last(last: &LastEpisode) -> String {
     versioned(last)
 }
 
-/// Reads the episode that ended last. What cannot be read is none.
+/// Reads the annotation; `None` if it is invalid.
 pub fn read_last(json: &str) -> Option<LastEpisode> {
     let last = LastEpisode::deserialize(unversioned(json).ok()?).ok()?;
     validate::check_ended(&last.episode).is_ok().then_some(last)

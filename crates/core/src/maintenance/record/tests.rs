@@ -16,7 +16,7 @@ fn episode(phase: Phase) -> Episode {
         user: Some("VSPHERE.LOCAL\\ops".to_owned()),
         detection: Some(Detection::Polled),
         request: None,
-        stray_of: None,
+        late_power_off_of: None,
     };
     let host = HostIdentity {
         moref: Some(HostRef::new("host-21")),

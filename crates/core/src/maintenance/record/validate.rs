@@ -1,5 +1,4 @@
-//! What a record must be to be taken for one of ours. A kubelet may write its own Node, and people edit annotations: a record is
-//! input, and is checked like any other.
+//! Validates a record. It is untrusted input: a kubelet may write its own Node, and people edit annotations.
 
 use std::time::Duration;
 
@@ -14,23 +13,22 @@ use crate::maintenance::episode::{
     PhaseHistory,
 };
 
-/// The longest text that is kept, in characters. Ours are cut at a few hundred.
+/// The longest text that is kept, in characters.
 const MAX_TEXT: usize = 4096;
 
-/// The years between which all times lie, in seconds of the Unix epoch: 2000 and 2200. Time is added to them, and a time near the
-/// end of what can be told would be shown wrong.
+/// The valid range of times, the years 2000 to 2200, in seconds of the Unix epoch. Durations are added to them without overflow.
 const YEARS: (i64, i64) = (946_684_800, 7_258_118_400);
 
-/// The longest that anything lasts: ten years.
+/// The longest valid duration: ten years.
 const MAX_ELAPSED: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// The most GPU resources that a Node has. There are a few, and some with MIG profiles.
+/// The maximum number of GPU resources of a Node; MIG profiles have one each.
 const MAX_RESOURCES: usize = 64;
 
-/// The highest number of writes and of leaderships that is believed: neither can be reached, and both are counted up from here.
+/// The highest valid revision and epoch, so that counting up from it cannot overflow.
 const MAX_COUNT: u64 = 1 << 53;
 
-/// Cuts long texts and takes control characters out of all of them: they end up on terminals.
+/// Cuts long texts and replaces control characters, because texts are shown on terminals.
 pub(super) fn clean(value: &mut Value) {
     match value {
         Value::String(text) => {
@@ -45,7 +43,7 @@ pub(super) fn clean(value: &mut Value) {
     }
 }
 
-/// Says what is wrong with an episode that reads well.
+/// Checks the values of an episode.
 pub(super) fn check(episode: &Episode) -> Result<(), String> {
     let hosts = [
         Some(&episode.host),
@@ -61,7 +59,10 @@ pub(super) fn check(episode: &Episode) -> Result<(), String> {
     if episode.release.len() > 2 * NAME_BYTES_MAX {
         return Err("the release is no name of a release".to_owned());
     }
-    let requests = [episode.trigger.request.as_ref(), episode.kept_off_by.as_ref()];
+    let requests = [
+        episode.trigger.request.as_ref(),
+        episode.power_off_request.as_ref(),
+    ];
     for request in requests.into_iter().flatten() {
         if !is_object_name(&request.name) {
             return Err("a request has a name that no object has".to_owned());
@@ -88,7 +89,7 @@ pub(super) fn check(episode: &Episode) -> Result<(), String> {
     Ok(())
 }
 
-/// Says what is wrong with what is kept of an ended episode.
+/// Checks the values of an ended episode.
 pub(super) fn check_ended(episode: &EndedEpisode) -> Result<(), String> {
     host_is_sound(&episode.host)?;
     if !is_traceparent_of(&episode.traceparent, &episode.id) {
@@ -104,7 +105,7 @@ pub(super) fn check_ended(episode: &EndedEpisode) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a history could be one of ours.
+/// Whether a history is valid.
 pub(super) fn is_history(history: &PhaseHistory) -> bool {
     let is_time = |at: Timestamp| time_is_sound("", at).is_ok();
     let is_finished = |it: &FinishedPhase| {

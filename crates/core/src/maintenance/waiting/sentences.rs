@@ -1,162 +1,70 @@
-//! The sentences of waits and of the reasons for parking, as the log, Events, objects, page and command line all show them.
+//! The parts of the sentences of waits that are more than a template.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
-use super::{ParkReason, WaitingOn};
 use crate::ids::NodeName;
-use crate::keys::{APPROVED, SKIP};
-use crate::maintenance::observed::{PendingEviction, PendingReason, SlotLimit};
+use crate::maintenance::admission::SlotLimit;
+use crate::maintenance::drain::{PendingEviction, PendingReason};
 use crate::maintenance::placement::RejectedHost;
 
-/// The most pods, budgets, hosts or nodes that a sentence names: three fit a line of `kubectl describe`, the count tells the rest.
+/// The maximum number of pods, budgets, hosts or nodes that a sentence names, so that it fits a line of `kubectl describe`.
 const NAMED: usize = 3;
 
-/// How Kubernetes begins what it says of a budget that refuses an eviction; the budget's name and its counts follow.
+/// The first words of the message with which Kubernetes refuses an eviction. The name of the budget and its counts follow.
 pub const BUDGET: &str = "The disruption budget ";
 
-impl fmt::Display for WaitingOn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Vcenter { why } => write!(f, "vCenter to be heard again: {why}"),
-            Self::Kubernetes { why } => write!(f, "Kubernetes to be heard again: {why}"),
-            Self::Takeover { until } => write!(
-                f,
-                "{until:.0}, when nothing of the leader before can arrive any more"
-            ),
-            Self::NodeObject => f.write_str("the Node, which was deleted or is no longer selected"),
-            Self::OtherRelease { release } => write!(
-                f,
-                "release {release} of Haulout, whose maintenance of this node is under way; if that release is gone, set \
-                 ADOPT_RELEASES={release}"
-            ),
-            Self::MaintenanceRetry { said, until } => write!(
-                f,
-                "its host's maintenance, which failed, to be tried again; taken for given up at {until:.0}: {said}"
-            ),
-            Self::WritePace { at } => write!(
-                f,
-                "{at:.0}, because its state has changed too often in a short time; another controller may be writing to the Node"
-            ),
-            Self::PowerOnPause { losses, at } => write!(
-                f,
-                "{at:.0}, when its VM is powered on again: it went off {losses} times before the node was back"
-            ),
-            Self::VmLookup => f.write_str("vCenter's answer which VM this node is"),
-            Self::Slot { ahead, limit } => {
-                let names: Vec<&str> = ahead.iter().map(NodeName::as_str).collect();
-                let come = if names.len() == 1 { "comes" } else { "come" };
-                write!(f, "its turn: {limit}, and {} {come} first", few(&names))
-            }
-            Self::Pods(pods) => write_pods(f, pods),
-            Self::DrainRound => f.write_str("the list of its pods"),
-            Self::DrainHeld(pods) => {
-                f.write_str("a person, for the drain timeout passed and its power is not cut on pods: ")?;
-                write_pods(f, pods)
-            }
-            Self::GuestShutdown { until } => {
-                write!(f, "the guest to shut down; its power is cut at {until:.0}")
-            }
-            Self::GuestShutdownAfterCancel { until } => write!(
-                f,
-                "the guest, which was asked to shut down before maintenance was called off; taken for ignored at {until:.0}"
-            ),
-            Self::Task(effect) => write!(f, "vCenter's task to {}", effect.words()),
-            Self::Retry { effect, said, at } => {
-                write!(
-                    f,
-                    "the next try to {} at {at:.0}; the last was refused: {said}",
-                    effect.words()
-                )
-            }
-            Self::HostVisible { host, state } => write!(f, "host {host}, which is {state}"),
-            Self::HostExit { host, state, refused } => {
-                write!(f, "host {host}, which is {state}, to be back in service")?;
-                write_refused(f, "elsewhere", refused)
-            }
-            Self::Request { request, asks } => write!(
-                f,
-                "a person to delete NodeMaintenance {}, which asks for it to be {asks}",
-                request.name
-            ),
-            Self::Approval => write!(
-                f,
-                "a person to approve its drain: annotate it with {APPROVED}=true"
-            ),
-            Self::Skip => write!(
-                f,
-                "a person to take {SKIP} off the Node; until then it is left alone"
-            ),
-            Self::PoweredOn { request } => write!(
-                f,
-                "its VM, which is off, to be powered on before NodeMaintenance {} can be gone about",
-                request.name
-            ),
-            Self::AlreadyThere { request, host } => write!(
-                f,
-                "a person to delete NodeMaintenance {}: its VM is on {host} already",
-                request.name
-            ),
-            Self::Place { request, refused } => {
-                write!(
-                    f,
-                    "a host to relocate it to, as NodeMaintenance {} asks",
-                    request.name
-                )?;
-                write_refused(f, "so far", refused)
-            }
-            Self::Survey => f.write_str("a reading of which passthrough devices of other hosts are free"),
-            Self::Question(text) => write!(f, "a person to answer vCenter's question about the VM: {text}"),
-            Self::PowerState => f.write_str("the VM's power state to be known"),
-            Self::NodeReady { missing } => write!(f, "the node: {missing}"),
-            Self::Gpus { resource, have, want } => {
-                write!(f, "{resource} to be allocatable again: {have} of {want}")
-            }
-            Self::Parked(reason) => write!(f, "a person or a change: {reason}"),
-        }
-    }
+pub(super) fn list(nodes: &[NodeName]) -> String {
+    nodes.iter().map(NodeName::as_str).collect::<Vec<_>>().join(", ")
 }
 
-/// Writes each reason once, with the first host that it speaks against, and the next few by name. Where dozens of hosts of one
-/// cluster are in maintenance together, a word on each would be a page for every node that waits, at each change of one of them.
-fn write_refused(f: &mut fmt::Formatter<'_>, lead: &str, refused: &[RejectedHost]) -> fmt::Result {
+pub(super) fn turn(ahead: &[NodeName], limit: SlotLimit) -> String {
+    let names: Vec<&str> = ahead.iter().map(NodeName::as_str).collect();
+    let come = if names.len() == 1 { "comes" } else { "come" };
+    format!("its turn: {limit}, and {} {come} first", few(&names))
+}
+
+/// Each reason once, with the first host that has it and the names of the next few. A cluster has up to 96 hosts.
+pub(super) fn rejected(lead: &str, hosts: &[RejectedHost]) -> String {
     let mut reasons: Vec<(&RejectedHost, Vec<&str>)> = Vec::new();
-    for refusal in refused {
-        match reasons.iter_mut().find(|(first, _)| first.why == refusal.why) {
-            Some((_, others)) => others.push(&refusal.host),
-            None => reasons.push((refusal, Vec::new())),
+    for host in hosts {
+        match reasons.iter_mut().find(|(first, _)| first.why == host.why) {
+            Some((_, others)) => others.push(&host.host),
+            None => reasons.push((host, Vec::new())),
         }
     }
-    for (index, (first, others)) in reasons.iter().enumerate() {
-        match index {
-            0 => write!(f, "; {lead}: {first}")?,
-            _ => write!(f, ", {first}")?,
-        }
-        if !others.is_empty() {
-            write!(f, " ({} likewise)", few(others))?;
-        }
+    let with_others = |(first, others): &(&RejectedHost, Vec<&str>)| match others.as_slice() {
+        [] => first.to_string(),
+        others => format!("{first} ({} likewise)", few(others)),
+    };
+    let reasons: Vec<String> = reasons.iter().map(with_others).collect();
+    if reasons.is_empty() {
+        return String::new();
     }
-    Ok(())
+    format!("; {lead}: {}", reasons.join(", "))
 }
 
-/// The first of `names`, and how many more there are.
+/// The first of `names`, with the number of the others.
 pub fn few(names: &[impl AsRef<str>]) -> String {
     few_by(names, ", ")
 }
 
-/// The first of `words`, with `separator` between them, and how many more there are.
+/// The first of `words`, joined by `separator`, with the number of the others.
 pub fn few_by(words: &[impl AsRef<str>], separator: &str) -> String {
     let rest = (words.len() > NAMED).then(|| format!("{} more", words.len().saturating_sub(NAMED)));
     let shown = words.iter().take(NAMED).map(AsRef::as_ref);
     shown.chain(rest.as_deref()).collect::<Vec<_>>().join(separator)
 }
 
-/// Writes how many pods are left, then names the first that are held back. Pods on their way out are many and say little.
-fn write_pods(f: &mut fmt::Formatter<'_>, pods: &[PendingEviction]) -> fmt::Result {
+/// How many pods are left, and the names of the first that are not terminating.
+pub(super) fn pods_left(pods: &[PendingEviction]) -> String {
     let plural = if pods.len() == 1 { "" } else { "s" };
-    write!(f, "{} pod{plural} to go", pods.len())?;
+    let mut text = format!("{} pod{plural} to go", pods.len());
     let held = pods.iter().filter(|pod| pod.why != PendingReason::Leaving);
-    held.take(NAMED)
-        .try_for_each(|pod| write!(f, "; {}: {}", pod.name, pod.why))
+    for pod in held.take(NAMED) {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "; {}: {}", pod.name, pod.why);
+    }
+    text
 }
 
 impl fmt::Display for PendingReason {
@@ -166,13 +74,12 @@ impl fmt::Display for PendingReason {
             Self::Budget { names, said } => write_budgets(f, names, said),
             Self::Migrating { said } => write!(f, "its VM is being migrated live: {said}"),
             Self::Refused { said } => write!(f, "eviction refused: {said}"),
-            Self::NotReached => f.write_str("not asked yet"),
+            Self::NotReached => f.write_str("eviction not requested yet"),
         }
     }
 }
 
-/// Names the budgets that hold a pod, and what one alone is short of: a wait is told again when the counts change, and
-/// then it has to read differently.
+/// Names the budgets that block a pod. A single budget is shown with its counts, so that the sentence changes when they do.
 fn write_budgets(f: &mut fmt::Formatter<'_>, names: &[String], said: &str) -> fmt::Result {
     match names {
         [] => f.write_str("held by a PodDisruptionBudget"),
@@ -186,55 +93,6 @@ fn write_budgets(f: &mut fmt::Formatter<'_>, names: &[String], said: &str) -> fm
             })
         }
         names => write!(f, "held by PodDisruptionBudgets {}", names.join(", ")),
-    }
-}
-
-impl fmt::Display for ParkReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::UnreadableRecord { why } => {
-                write!(
-                    f,
-                    "the episode on the Node cannot be read and is left alone: {why}"
-                )
-            }
-            Self::AnotherNode => {
-                f.write_str("the Node was deleted and recreated; its record is about another one")
-            }
-            Self::VmMissing => f.write_str("vCenter knows no VM for this node"),
-            Self::VmAmbiguous { count } => write!(f, "{count} VMs answer for this node; none is touched"),
-            Self::VmShared { nodes } => {
-                let names: Vec<&str> = nodes.iter().map(NodeName::as_str).collect();
-                write!(
-                    f,
-                    "its VM is also that of {}; it is not touched",
-                    names.join(", ")
-                )
-            }
-            Self::NoUuid => f.write_str(
-                "the Node tells no UUID of its VM (spec.providerID, status.nodeInfo.systemUUID); BIND_BY_NAME=true finds \
-                 VMs by name",
-            ),
-            Self::VmReplaced { was, is } => write!(
-                f,
-                "{is} answers for this node, and its maintenance began with {was}; neither is touched"
-            ),
-            Self::PowerLost { losses } => write!(
-                f,
-                "the VM went off again {losses} times before the node was back; find out why and power it on in vCenter"
-            ),
-            Self::VmSuspended => f.write_str("the VM is suspended"),
-            Self::Uncordoned => {
-                f.write_str("somebody keeps uncordoning the Node; cordon it to let the drain go on")
-            }
-            Self::PoweredOn { request } => write!(
-                f,
-                "its VM was powered on although NodeMaintenance {request} asks for it to be kept off; delete the request or power it off"
-            ),
-            Self::Overdue { phase, waiting_on } => {
-                write!(f, "{phase} is overdue, still waiting for {waiting_on}")
-            }
-        }
     }
 }
 

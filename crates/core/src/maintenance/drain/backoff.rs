@@ -1,43 +1,43 @@
-//! When refused evictions are asked for again: as late as `Retry-After` says, and less often for a budget that stays blocked.
+//! When refused evictions are retried: after `Retry-After`, and less often for a budget that stays blocked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::clock::Monotonic;
-use super::observed::{DrainReport, PendingEviction, PendingReason};
+use super::{DrainReport, PendingEviction, PendingReason};
+use crate::maintenance::clock::Monotonic;
 
-/// The first pause after a budget refused an eviction; it doubles with each refusal in a row. It is also the shortest
-/// time between two rounds that ask a budget: twenty evictions a second are little for a kube-apiserver.
+/// The first pause after a budget refused an eviction, which doubles with each refusal in a row. It is also the shortest time between
+/// two rounds with a blocked budget.
 pub const BUDGET_RETRY_MIN: Duration = Duration::from_millis(50);
 
-/// What the rounds of a drain have learned about refused evictions.
+/// The state of refused evictions over the rounds of a drain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EvictionBackoff {
-    /// By pod, the end of the pause that `Retry-After` asked for.
+    /// By pod, the end of the pause that `Retry-After` set.
     pub retry_at: BTreeMap<String, Monotonic>,
-    /// The pods that the latest round listed and did not ask, because it was too early.
+    /// The pods whose eviction was not due in the latest round.
     pub deferred: BTreeSet<String>,
-    /// The budgets that held pods in the latest round.
+    /// The budgets that blocked pods in the latest round.
     budgets: BTreeMap<BudgetKey, BlockedBudget>,
 }
 
-/// The namespace, and the names as far as the kube-apiserver told them.
+/// The namespace, and the names as far as the kube-apiserver reports them.
 type BudgetKey = (String, Vec<String>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct BlockedBudget {
-    /// How many pods it holds.
+    /// The number of pods that it blocks.
     pods: usize,
-    /// How many rounds in a row it let none of them go.
+    /// The number of rounds in a row in which it allowed no eviction.
     refusals: u32,
-    /// When the round began in which it was asked last.
+    /// When the last round began that requested an eviction.
     asked_at: Monotonic,
-    /// It is watched and allows no eviction: the watch tells when that changes.
+    /// It is watched and allows no eviction; the watch reports a change.
     is_watched: bool,
 }
 
 impl EvictionBackoff {
-    /// What a round learned that did not ask the pods in `deferred`.
+    /// The state after a round that did not request evictions of `deferred`.
     pub fn of_round(retry_at: BTreeMap<String, Monotonic>, deferred: BTreeSet<String>) -> Self {
         Self {
             retry_at,
@@ -46,7 +46,7 @@ impl EvictionBackoff {
         }
     }
 
-    /// Takes what a watch told of one budget. Gives whether it holds a pod of this drain.
+    /// Processes a change of a watched budget. Returns whether it blocks a pod of this drain.
     pub fn budget_changed(&mut self, namespace: &str, name: &str, is_blocked: bool, allows: bool) -> bool {
         let mut is_held = false;
         for ((of, names), budget) in &mut self.budgets {
@@ -63,7 +63,7 @@ impl EvictionBackoff {
 }
 
 impl DrainReport {
-    /// Carries on from the report `before`. A budget is watched where `is_watched` says so of its namespace and name.
+    /// Continues the backoff of the report `before`. `is_watched` takes the namespace and the name of a budget.
     pub fn follow(&mut self, before: Option<&Self>, is_watched: impl Fn(&str, &str) -> bool) {
         let none = EvictionBackoff::default();
         let before = before.map_or(&none, |before| &before.backoff);
@@ -85,12 +85,12 @@ impl DrainReport {
             let (refusals, asked_at) = match last {
                 Some(last) if !is_asked => (last.refusals, last.asked_at),
                 Some(last) if pods >= last.pods => (last.refusals.saturating_add(1), listed_at),
-                // It let a pod go.
+                // It allowed an eviction.
                 Some(_) | None => (1, listed_at),
             };
             let is_watched = match key.1.as_slice() {
                 [name] => is_watched(&key.0, name),
-                // One that is not named cannot be watched; of several, each would have to allow it.
+                // A budget without a name cannot be watched. If several block a pod, all of them have to allow it.
                 _ => false,
             };
             let budget = BlockedBudget {
@@ -104,31 +104,31 @@ impl DrainReport {
         self.backoff.budgets = blocked.collect();
     }
 
-    /// When the eviction of `pod` is asked for again; `None` where the pod leaves by itself. That is when the
-    /// kube-apiserver says so, or else after `retry`, and at the latest after that where a budget refused it.
+    /// When the eviction of `pod` is retried: at the time that the kube-apiserver set, or after at most `retry`. `None` for a
+    /// terminating pod.
     pub fn retry_at(&self, pod: &PendingEviction, retry: Duration) -> Option<Monotonic> {
-        let told = self.backoff.retry_at.get(&pod.name).copied();
+        let by_server = self.backoff.retry_at.get(&pod.name).copied();
         match &pod.why {
             PendingReason::Leaving => None,
-            PendingReason::Budget { .. } => Some(self.budget_due(pod, retry)).max(told),
+            PendingReason::Budget { .. } => Some(self.budget_due(pod, retry)).max(by_server),
             PendingReason::Migrating { .. } | PendingReason::Refused { .. } | PendingReason::NotReached => {
-                told.or_else(|| Some(self.listed_at.after(retry)))
+                by_server.or_else(|| Some(self.listed_at.after(retry)))
             }
         }
     }
 
-    /// The pods that a round at `now` does not ask, each with the reason why it is still there.
+    /// The pods whose eviction is not due at `now`, each with the reason why it is still there.
     pub fn deferred(&self, now: Monotonic, retry: Duration) -> BTreeMap<String, PendingReason> {
         let is_early = |pod: &&PendingEviction| {
-            let told = self.backoff.retry_at.get(&pod.name).copied();
+            let by_server = self.backoff.retry_at.get(&pod.name).copied();
             let of_budget = budget(pod).map(|_| self.budget_due(pod, retry));
-            told.max(of_budget) > Some(now)
+            by_server.max(of_budget) > Some(now)
         };
         let early = self.left.iter().filter(is_early);
         early.map(|pod| (pod.name.clone(), pod.why.clone())).collect()
     }
 
-    /// Whether a budget holds pods.
+    /// Whether a budget blocks pods.
     pub fn is_held(&self) -> bool {
         self.left.iter().any(|pod| budget(pod).is_some())
     }
@@ -142,7 +142,7 @@ impl DrainReport {
         let pause = if blocked.is_watched && blocked.refusals > 0 {
             longest
         } else {
-            // Sixteen doublings make most of an hour, and keep the multiplication from overflowing.
+            // Sixteen doublings are nearly an hour, and prevent an overflow.
             let doublings = blocked.refusals.saturating_sub(1).min(16);
             BUDGET_RETRY_MIN.saturating_mul(1 << doublings).min(longest)
         };
@@ -150,7 +150,7 @@ impl DrainReport {
     }
 }
 
-/// The budgets that hold `pod`, where a budget is why it is still there.
+/// The budgets that block `pod`.
 fn budget(pod: &PendingEviction) -> Option<BudgetKey> {
     match &pod.why {
         PendingReason::Budget { names, .. } => {
