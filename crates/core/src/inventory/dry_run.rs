@@ -116,3 +116,6 @@ impl DryRunOverlay {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -126,3 +126,6 @@ impl EffectAttempt {
         self.refusals = self.refusals.saturating_add(1);
     }
 }
+
+#[cfg(test)]
+mod tests;

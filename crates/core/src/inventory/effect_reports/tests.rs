@@ -1,0 +1,85 @@
+use crate::facts::fault::{Fault, FaultKind};
+use crate::facts::vsphere::{Task, TaskState, VsphereUpdate};
+use crate::fixtures::{at, moment, name, trio};
+use crate::ids::{HostRef, TaskRef, VmRef};
+use crate::inventory::tests::{awaiting, sight, told, tried, vsphere};
+use crate::inventory::{Fact, Inventory};
+use crate::maintenance::effect::EffectKind;
+use crate::maintenance::effect_report::{EffectReport, EffectResult};
+use crate::maintenance::observed::AttemptOutcome;
+
+/// A failed task of the VM of node 1.
+fn failed(task: &str, description_id: &str) -> Fact {
+    vsphere(VsphereUpdate::Task(Task {
+        moref: TaskRef::new(task),
+        vm: Some(VmRef::new("vm-1")),
+        description_id: description_id.to_owned(),
+        state: TaskState::Error(Fault {
+            kind: FaultKind::InsufficientResources,
+            said: "no device".to_owned(),
+        }),
+        queued_at: at(0),
+        by_us: false,
+    }))
+}
+
+/// Node 1 waits, and has asked DRS to power its VM on.
+fn asked_drs() -> Inventory {
+    let mut inventory = told(trio(1).into_iter().chain([awaiting(1)]));
+    // A set that is completed later ends the attempts whose task it does not hold.
+    let outcome = AttemptOutcome::Running(TaskRef::new("drs-task"));
+    inventory.apply(tried(1, EffectKind::PowerOn, 3, outcome));
+    inventory
+}
+
+fn refusals(inventory: &mut Inventory) -> u32 {
+    sight(inventory, 1).observed.attempts[&EffectKind::PowerOn].refusals
+}
+
+#[test]
+fn a_failed_power_on_of_the_vm_itself_ends_the_attempt_by_drs() {
+    let mut inventory = asked_drs();
+    assert_eq!(refusals(&mut inventory), 0);
+    inventory.apply(failed("vm-task", "VirtualMachine.powerOn"));
+    assert_eq!(refusals(&mut inventory), 1);
+    let outcome = sight(&mut inventory, 1).observed.attempts[&EffectKind::PowerOn]
+        .outcome
+        .clone();
+    assert!(matches!(outcome, AttemptOutcome::Refused(_)), "{outcome:?}");
+    // The same task, reported again, is no other refusal.
+    inventory.apply(failed("vm-task", "VirtualMachine.powerOn"));
+    assert_eq!(refusals(&mut inventory), 1);
+    // Nor is one after the attempt has ended.
+    inventory.apply(failed("late-task", "VirtualMachine.powerOn"));
+    assert_eq!(refusals(&mut inventory), 1);
+}
+
+#[test]
+fn a_failed_task_of_another_kind_says_nothing_about_the_power_on() {
+    let mut inventory = asked_drs();
+    inventory.apply(failed("vm-task", "VirtualMachine.powerOff"));
+    assert_eq!(refusals(&mut inventory), 0);
+}
+
+#[test]
+fn a_power_on_on_a_named_host_is_judged_by_its_own_task() {
+    let mut inventory = told(trio(1).into_iter().chain([awaiting(1)]));
+    let found = EffectResult::Tried {
+        kind: EffectKind::PowerOn,
+        at: moment(3),
+        host: Some(HostRef::new("host-1")),
+        outcome: AttemptOutcome::Running(TaskRef::new("our-task")),
+    };
+    inventory.apply(Fact::Effect(EffectReport { node: name(1), found }));
+    inventory.apply(failed("vm-task", "VirtualMachine.powerOn"));
+    assert_eq!(refusals(&mut inventory), 0);
+    inventory.apply(failed("our-task", "VirtualMachine.powerOn"));
+    assert_eq!(refusals(&mut inventory), 1);
+}
+
+#[test]
+fn the_own_task_of_a_power_on_by_drs_counts_once() {
+    let mut inventory = asked_drs();
+    inventory.apply(failed("drs-task", "Drm.ExecuteVmPowerOnLRO"));
+    assert_eq!(refusals(&mut inventory), 1);
+}
