@@ -36,10 +36,11 @@ docs: ## generate docs/reference from the program
 	HAULOUT_WRITE_REFERENCE=1 cargo test --quiet --locked --test reference
 
 .PHONY: check
-check: ## check formatting, clippy and go vet
+check: ## check formatting, clippy, the crates' documentation and go vet
 	$(need_toolchains)
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
 	cd $(GO_VCENTER) && go vet ./...
 
 STATIC := $(shell uname -m)-unknown-linux-musl
@@ -93,6 +94,7 @@ mutants: export RUST_BACKTRACE = 0
 mutants: ## change the program in one place at a time, and list changes that no test detects (a day; SHARD=0/41 is a part of it)
 	$(need_toolchains)
 	@cargo mutants --version >/dev/null 2>&1 || { echo "cargo-mutants is missing: cargo install cargo-mutants --locked" >&2; exit 1; }
+	mkdir -p $(MUTANTS)
 	cargo mutants -p haulout-core --output $(MUTANTS)/core $(MUTANTS_FLAGS)
 	cargo mutants -p haulout -p haulout-vsphere --output $(MUTANTS)/program $(MUTANTS_FLAGS) \
 		--test-package haulout,haulout-vsphere -- --lib --test actors --test soap

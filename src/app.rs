@@ -39,6 +39,7 @@ use crate::controller::node::ActorContext;
 use crate::controller::supervisor::Supervisor;
 use crate::fence::watchdog::{self, Watchdog};
 use crate::fence::{self, WriteFence};
+use crate::http::HttpServer;
 use crate::http::status::{PageSettings, StatusPage};
 use crate::inventory::Inventory;
 use crate::keys::Keys;
@@ -189,6 +190,28 @@ impl Clients {
     }
 }
 
+fn drain_settings() -> DrainSettings {
+    DrainSettings {
+        own_pod: OwnPod::from_environment(),
+        ..DrainSettings::default()
+    }
+}
+
+fn selection(config: &Config, keys: Keys, gpu_resources: GpuResources) -> Selection {
+    Selection {
+        selector: config.gpu_node_label.clone(),
+        keys,
+        gpu_resources,
+    }
+}
+
+fn watch_settings(config: &Config) -> kubernetes::watch::Settings {
+    kubernetes::watch::Settings {
+        backoff_max: config.retry_max.max(RETRY_MIN),
+        ..kubernetes::watch::Settings::default()
+    }
+}
+
 impl App {
     /// Wires everything and sets it going.
     async fn open(config: &Config, clients: Clients) -> anyhow::Result<Self> {
@@ -218,10 +241,7 @@ impl App {
             client: client.clone(),
             keys: keys.clone(),
             gpu_resources: gpu_resources.clone(),
-            drain: DrainSettings {
-                own_pod: OwnPod::from_environment(),
-                ..DrainSettings::default()
-            },
+            drain: drain_settings(),
             events: publisher.clone(),
             on_evictions: observers.on_evictions(),
             findings: reports_sender,
@@ -229,42 +249,28 @@ impl App {
         };
         let supervisor = app.supervisor(config, executor, publisher, &mut observers, &client)?;
         let stop = app.streams_stop.clone();
-        app.spawn(
-            "the publisher of Events",
-            kubernetes::events::run(client.clone(), instance(), to_publish, stop.clone()),
+        let events = kubernetes::events::run(client.clone(), instance(), to_publish, stop.clone());
+        app.spawn("the writer of Events", events);
+        let stream = vcenter::follow(
+            vcenter,
+            standing.clone(),
+            clock,
+            wanted.watch_set,
+            vsphere_sender,
+            stop,
         );
-        app.spawn(
-            "the stream of vCenter",
-            vcenter::follow(
-                vcenter,
-                standing.clone(),
-                clock,
-                wanted.watch_set,
-                vsphere_sender,
-                stop,
-            ),
-        );
-        app.watch_kubernetes(
-            config,
-            Watches {
-                client: client.clone(),
-                selection: Selection {
-                    selector: config.gpu_node_label.clone(),
-                    keys,
-                    gpu_resources,
-                },
-                settings: kubernetes::watch::Settings {
-                    backoff_max: config.retry_max.max(RETRY_MIN),
-                    ..kubernetes::watch::Settings::default()
-                },
-                facts: kubernetes_sender,
-                standing: standing.clone(),
-                draining: wanted.draining,
-                budgets: wanted.budgets,
-                followed: wanted.followed,
-            },
-            &observers,
-        );
+        app.spawn("the stream of vCenter", stream);
+        let watches = Watches {
+            client: client.clone(),
+            selection: selection(config, keys, gpu_resources),
+            settings: watch_settings(config),
+            facts: kubernetes_sender,
+            standing: standing.clone(),
+            draining: wanted.draining,
+            budgets: wanted.budgets,
+            followed: wanted.followed,
+        };
+        app.watch_kubernetes(config, watches, &observers);
         let sources = EventSources {
             vsphere,
             kubernetes,
@@ -273,23 +279,25 @@ impl App {
         };
         let inventory = Inventory::new(rules(config, &client), clock());
         let stop = app.stop.clone();
-        app.spawn(
-            "the event loop",
-            event_loop::run(
-                sources,
-                subscriptions,
-                inventory,
-                supervisor,
-                observers,
-                clocks,
-                stop,
-            ),
+        let event_loop = event_loop::run(
+            sources,
+            subscriptions,
+            inventory,
+            supervisor,
+            observers,
+            clocks,
+            stop,
         );
-        for server in servers {
-            let token = app.streams_stop.clone();
-            app.spawn(server.what(), server.run(token));
-        }
+        app.spawn("the event loop", event_loop);
+        app.serve(servers);
         Ok(app)
+    }
+
+    fn serve(&mut self, servers: Vec<HttpServer>) {
+        for server in servers {
+            let token = self.streams_stop.clone();
+            self.spawn(server.what(), server.run(token));
+        }
     }
 
     fn new(has_election: bool) -> Self {

@@ -11,6 +11,8 @@
 //! only place where effects run. Their results come back as facts. The modules below stand in the order in which they may
 //! use each other; `tests/architecture.rs` holds it.
 
+// A test may list many cases.
+#![cfg_attr(not(test), deny(clippy::too_many_lines))]
 #![allow(
     missing_docs,
     reason = "only the binary, tests and benches of this package use the crate"

@@ -32,7 +32,7 @@ pub trait RunEffect: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Recorded, NotRecorded>> + Send;
 
     /// Performs `effect`, which was decided on from `record`; the record only tells what the log's lines are about. Its
-    /// [`crate::maintenance::finding::Found::Tried`], which begins at `now`, has been handed in when this comes back.
+    /// [`EffectResult::Tried`](crate::maintenance::effect_report::EffectResult::Tried), which begins at `now`, has been handed in when this comes back.
     fn perform(
         &self,
         name: &NodeName,

@@ -3,6 +3,8 @@
 //!
 //! Nothing here reads a clock, opens a connection or writes a log.
 
+// A test may list many cases.
+#![cfg_attr(not(test), deny(clippy::too_many_lines))]
 #![deny(unreachable_pub)]
 
 #[macro_use]

@@ -14,7 +14,7 @@ use crate::ids::{ComputeRef, DatastoreRef, HostRef, TaskRef, VmRef, VmUuid};
 /// One thing that vCenter told, or that became of the stream itself.
 #[derive(Clone, Debug, PartialEq)]
 pub enum VsphereUpdate {
-    /// All that was told before is void. A complete set follows, closed by [`Update::Settled`].
+    /// All that was told before is void. A complete set follows, closed by [`VsphereUpdate::Settled`].
     Reset,
     /// A host appeared or changed. It is shared with what it is compared to when it is told next.
     Host(Arc<Host>),
@@ -30,7 +30,7 @@ pub enum VsphereUpdate {
     VmGone(VmRef),
     /// A task of one of our VMs, or one we started, appeared or changed.
     Task(Task),
-    /// A task that is [awaited](Roster::tasks) and that vCenter does not know any more: how it ended is not to be learnt.
+    /// A task that is [awaited](WatchSet::tasks) and that vCenter does not know any more: how it ended is not to be learnt.
     TaskGone(TaskRef),
     /// Which VMs answer to a key of the [`WatchSet`]: none, one, or more than one.
     Found {
@@ -63,7 +63,7 @@ pub struct WatchSet {
     /// The VMs of our nodes.
     pub vms: Arc<BTreeSet<VmKey>>,
     /// Those of `vms` for which an old answer could do harm. Each is asked for when it comes in here or becomes
-    /// [more pressing](Pressing), and told in [`Update::Found`] although nothing changed.
+    /// [more pressing](LookupUrgency), and told in [`VsphereUpdate::Found`] although nothing changed.
     pub urgent: BTreeMap<VmKey, LookupUrgency>,
     /// Tasks whose end somebody waits for.
     pub tasks: BTreeSet<TaskRef>,

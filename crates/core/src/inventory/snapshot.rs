@@ -67,6 +67,22 @@ impl Inventory {
         self.vms.get(&seen.found()?.moref)
     }
 
+    /// The VM of a node in `phase`. Before its power is cut, only a fresh answer counts: another VM may have the UUID by now. A VM
+    /// that is off is in no danger, and has to be seen to be brought back.
+    fn vm_for(&self, name: &NodeName, phase: Option<&Phase>) -> BoundVm {
+        let vm = self.vm_of(name);
+        let is_on = vm.found().is_some_and(|vm| vm.power != ObservedPower::Off);
+        let is_fresh = || {
+            self.nodes
+                .get(name)
+                .is_some_and(|node| self.is_identity_fresh(node))
+        };
+        match phase {
+            Some(Phase::ShuttingDown(_)) if is_on && !is_fresh() => BoundVm::NotLookedUp,
+            Some(_) | None => vm,
+        }
+    }
+
     pub(super) fn snapshot(&self, name: &NodeName, offer: PlacementOffer) -> Option<NodeSnapshot> {
         let local = self.node_states.get(name);
         let node = self.nodes.get(name);
@@ -74,16 +90,8 @@ impl Inventory {
             Some(node) => self.record(node),
             None => self.record_of_gone(name)?,
         };
-        let mut vm = self.vm_of(name);
         let phase = record.phase().map(Phase::at_work);
-        // Its power is cut next: of the one VM that answers at this time, not of the one that answered once. One that is off
-        // is in no danger, and has to be seen to be brought back.
-        if let (Some(Phase::ShuttingDown(_)), BoundVm::Found(facts)) = (phase, &vm)
-            && facts.power != ObservedPower::Off
-            && !node.is_some_and(|node| self.is_identity_fresh(node))
-        {
-            vm = BoundVm::NotLookedUp;
-        }
+        let vm = self.vm_for(name, phase);
         let home = record.episode().and_then(|episode| episode.host.moref.as_ref());
         let home = self.host_state(home);
         let target = match phase {

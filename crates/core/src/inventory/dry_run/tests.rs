@@ -45,7 +45,10 @@ fn step(inventory: &mut Inventory, second: i64) -> Option<String> {
                     ..drain_report(now.monotonic, Vec::new())
                 })),
                 Effect::Survey { .. } => surveyed(4, HostSurvey::Held(Vec::new())),
-                other => report(EffectResult::DryRunEffect((*other).clone())),
+                Effect::ShutdownGuest { .. }
+                | Effect::PowerOff { .. }
+                | Effect::Relocate { .. }
+                | Effect::PowerOn { .. } => report(EffectResult::DryRunEffect(effect.clone())),
             });
             inventory.apply(report(EffectResult::Tried {
                 kind,
