@@ -1,8 +1,8 @@
-//! NodeMaintenance, the API object: requests of people in; status, and the second copy of each episode's record, out.
+//! The API object NodeMaintenance: reads requests; writes their status and a copy of each episode's record.
 //!
 //! ```text
 //! kube-apiserver ──▶ watch ─▶ facts of requests and copies          (to the inventory)
-//! statuses, transitions ──▶ objects: what is due ──▶ writer ─▶ api  (to the kube-apiserver)
+//! statuses, transitions ──▶ objects: due writes ──▶ writer ─▶ api   (to the kube-apiserver)
 //! ```
 
 pub(crate) mod api;

@@ -27,7 +27,7 @@ fn at_100() -> WriteFence {
 }
 
 #[test]
-fn it_opens_for_a_leader_only_and_not_for_the_last_seconds_of_a_term() {
+fn fence_opens_for_a_leader_but_not_for_its_last_seconds() {
     let fence = at_100();
     assert_eq!(fence.permit(WriteKind::Record).unwrap_err(), FenceClosed::Standby);
     fence.open(term(110, 0));
@@ -40,7 +40,7 @@ fn it_opens_for_a_leader_only_and_not_for_the_last_seconds_of_a_term() {
 }
 
 #[test]
-fn a_leader_may_write_at_once_and_act_when_its_predecessors_last_effect_has_arrived() {
+fn leader_writes_at_once_and_acts_after_the_quarantine() {
     let fence = at_100();
     fence.open(term(110, 105));
     assert!(fence.permit(WriteKind::Record).is_ok());
@@ -53,7 +53,7 @@ fn a_leader_may_write_at_once_and_act_when_its_predecessors_last_effect_has_arri
 }
 
 #[test]
-fn a_paused_gate_lets_nothing_begin_until_a_term_that_does_not_yield() {
+fn paused_fence_gives_no_permit_until_a_window_that_does_not_yield() {
     let fence = at_100();
     fence.open(term(110, 0));
     let under_way = fence.permit(WriteKind::Effect).unwrap();
@@ -84,7 +84,7 @@ fn a_paused_gate_lets_nothing_begin_until_a_term_that_does_not_yield() {
 }
 
 #[test]
-fn a_gate_that_was_closed_is_not_opened_again() {
+fn closed_fence_is_not_opened_again() {
     for fence in [at_100(), WriteFence::without_election()] {
         fence.close();
         fence.open(term(110, 0));
@@ -93,7 +93,7 @@ fn a_gate_that_was_closed_is_not_opened_again() {
 }
 
 #[test]
-fn a_term_that_is_over_is_overdue_until_somebody_closes_the_gate() {
+fn ended_window_is_overdue_until_the_fence_is_closed() {
     let fence = at_100();
     assert!(!fence.is_overdue());
     fence.open(term(101, 0));
@@ -116,7 +116,7 @@ async fn it_is_idle_when_the_last_permit_is_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_goes_on_while_the_term_is_prolonged_and_is_dropped_when_it_ends() {
+async fn work_continues_while_the_window_is_extended_and_is_dropped_at_its_end() {
     static NOW: AtomicU64 = AtomicU64::new(100);
     let fence = WriteFence::new(FenceState::Standby, || BoottimeInstant {
         awake: Duration::ZERO,

@@ -61,7 +61,7 @@ mod tests {
     const HANGS: &str = "HAULOUT_TEST_HANGS";
 
     #[test]
-    fn a_process_whose_term_is_over_and_that_hangs_is_aborted() {
+    fn hanging_process_is_aborted_when_its_leadership_is_over() {
         if std::env::var_os(HANGS).is_some() {
             let fence = WriteFence::for_replica();
             fence.open(LeadershipWindow {
@@ -77,7 +77,7 @@ mod tests {
             let _ = nothing.recv_timeout(Duration::from_secs(20));
             return;
         }
-        let name = "fence::watchdog::tests::a_process_whose_term_is_over_and_that_hangs_is_aborted";
+        let name = "fence::watchdog::tests::hanging_process_is_aborted_when_its_leadership_is_over";
         let status = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", name])
             .env(HANGS, "yes")

@@ -165,13 +165,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_server_said_cannot_write_to_a_terminal() {
+    fn server_message_has_no_control_characters() {
         assert_eq!(plain("a\u{1b}[31m\nb\u{202e}c"), "a [31m b c");
         assert_eq!(plain(&"x".repeat(2_000)).chars().count(), SAID_CHARS_MAX + 1);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn silence_ends_at_our_deadline() {
+    async fn missing_reply_ends_at_the_deadline() {
         let refusal = within(Duration::from_secs(3), std::future::pending::<kube::Result<()>>())
             .await
             .unwrap_err();

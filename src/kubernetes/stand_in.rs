@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 /// A request as it came.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct SeenRequest {
     /// Method and path, such as `GET /api/v1/pods`.
     pub line: String,
     pub query: String,
@@ -20,7 +20,7 @@ pub(crate) struct Seen {
 }
 
 /// What is answered to a request.
-pub(crate) enum Reply {
+pub(crate) enum ScriptedReply {
     /// A status code and a body.
     Json(u16, Value),
     /// The same, after so long.
@@ -37,10 +37,10 @@ pub(crate) enum Reply {
 
 /// The stand-in's log of requests.
 #[derive(Clone, Default)]
-pub(crate) struct Log(Arc<Mutex<Vec<Seen>>>);
+pub(crate) struct RequestLog(Arc<Mutex<Vec<SeenRequest>>>);
 
-impl Log {
-    pub(crate) fn all(&self) -> Vec<Seen> {
+impl RequestLog {
+    pub(crate) fn all(&self) -> Vec<SeenRequest> {
         self.0.lock().unwrap().clone()
     }
 
@@ -54,8 +54,10 @@ impl Log {
 }
 
 /// A client on `answer`, and the log of what was asked.
-pub(crate) fn server(answer: impl FnMut(&Seen) -> Reply + Send + 'static) -> (kube::Client, Log) {
-    let log = Log::default();
+pub(crate) fn server(
+    answer: impl FnMut(&SeenRequest) -> ScriptedReply + Send + 'static,
+) -> (kube::Client, RequestLog) {
+    let log = RequestLog::default();
     let answer = Arc::new(Mutex::new(answer));
     let seen_by = log.clone();
     let service = tower::service_fn(move |request: Request<Body>| {
@@ -63,7 +65,7 @@ pub(crate) fn server(answer: impl FnMut(&Seen) -> Reply + Send + 'static) -> (ku
         async move {
             let (head, body) = request.into_parts();
             let body = body.collect_bytes().await.unwrap();
-            let seen = Seen {
+            let seen = SeenRequest {
                 line: format!("{} {}", head.method, head.uri.path()),
                 query: head.uri.query().unwrap_or_default().to_owned(),
                 content_type: head
@@ -81,18 +83,20 @@ pub(crate) fn server(answer: impl FnMut(&Seen) -> Reply + Send + 'static) -> (ku
             let reply = (*answer.lock().unwrap())(&seen);
             let mut response = Response::builder();
             let (code, body) = match reply {
-                Reply::Json(code, body) => (code, body.to_string()),
-                Reply::Late(after, code, body) => {
+                ScriptedReply::Json(code, body) => (code, body.to_string()),
+                ScriptedReply::Late(after, code, body) => {
                     tokio::time::sleep(after).await;
                     (code, body.to_string())
                 }
-                Reply::Text(code, body) => (code, body.to_owned()),
-                Reply::RetryAfter(code, after, body) => {
+                ScriptedReply::Text(code, body) => (code, body.to_owned()),
+                ScriptedReply::RetryAfter(code, after, body) => {
                     response = response.header("retry-after", after);
                     (code, body.to_owned())
                 }
-                Reply::Events(events) => (200, events.iter().map(|event| format!("{event}\n")).collect()),
-                Reply::Silence => std::future::pending().await,
+                ScriptedReply::Events(events) => {
+                    (200, events.iter().map(|event| format!("{event}\n")).collect())
+                }
+                ScriptedReply::Silence => std::future::pending().await,
             };
             let response = response.status(code).body(Body::from(body.into_bytes()));
             Ok::<_, Infallible>(response.unwrap())
@@ -102,8 +106,8 @@ pub(crate) fn server(answer: impl FnMut(&Seen) -> Reply + Send + 'static) -> (ku
 }
 
 /// A `Status` that refuses.
-pub(crate) fn refusal(code: u16, reason: &str, message: &str, details: Value) -> Reply {
-    Reply::Json(
+pub(crate) fn refusal(code: u16, reason: &str, message: &str, details: Value) -> ScriptedReply {
+    ScriptedReply::Json(
         code,
         json!({
             "kind": "Status", "apiVersion": "v1", "status": "Failure",
@@ -125,8 +129,8 @@ pub(crate) fn pod(name: &str) -> Value {
 }
 
 /// A list of pods, with the token that continues it.
-pub(crate) fn pod_list(pods: &[Value], continue_token: &str) -> Reply {
-    Reply::Json(
+pub(crate) fn pod_list(pods: &[Value], continue_token: &str) -> ScriptedReply {
+    ScriptedReply::Json(
         200,
         json!({
             "kind": "PodList", "apiVersion": "v1",

@@ -1,5 +1,4 @@
-//! Reads the facts of a NodeMaintenance, and writes, creates and deletes objects. Their status is ours alone to write; a person's
-//! part is the spec.
+//! Reads, creates and deletes NodeMaintenance objects, and writes their status. People write the spec, only Haulout the status.
 
 use std::time::Duration;
 
@@ -22,32 +21,30 @@ use crate::kubernetes::update::{
     NodeMaintenanceFacts, NodeMaintenanceRole, RequestedAction, RequestedMaintenance,
 };
 
-/// For one write. The kube-apiserver answers within milliseconds or is in trouble.
 const WRITE_DEADLINE: Duration = Duration::from_secs(10);
 
-/// How much of an episode's id goes into the name of its object: a node's episodes are some dozens, and eight digits
-/// tell four billion apart.
+/// The number of digits of an episode's id in the name of its object.
 const ID_DIGITS: usize = 8;
 
-/// The longest name of an object that the kube-apiserver takes.
+/// The longest name of a Kubernetes object.
 const NAME_BYTES_MAX: usize = 253;
 
-/// The longest `status.record` that is kept, as for the record of a Node.
+/// The longest `status.record` that is read, as for the record on a Node.
 const RECORD_BYTES_MAX: usize = 64 * 1024;
 
-/// The most entries of each list of a status that are kept: as many as are ever written.
+/// The maximum length of each list of a status that is read, which is the maximum that is written.
 const LIST_MAX: usize = 100;
 
 /// Why a NodeMaintenance was not written.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum WriteError {
-    /// It is not there, or the kind is not installed.
+    /// The object does not exist, or the kind is not installed.
     #[error("NodeMaintenance {name} is not there: {said}")]
     Gone { name: String, said: String },
-    /// The kube-apiserver, or something that it asked, does not take it.
+    /// The kube-apiserver or an admission webhook refused it.
     #[error("NodeMaintenance {name} was not written: {said}; it is tried again")]
     Refused { name: String, said: String },
-    /// No usable answer. It may have been written all the same.
+    /// No usable reply. It may have been written nevertheless.
     #[error("whether NodeMaintenance {name} was written is unknown: {said}; it is tried again")]
     Unreachable { name: String, said: String },
 }
@@ -62,7 +59,7 @@ pub fn name_of(node: &NodeName, episode: &EpisodeId) -> String {
     format!("{}-{digits}", node.trim_end_matches(['.', '-']))
 }
 
-/// Whether it concerns the controller of the nodes of `selector`: a request may, and of episodes its own.
+/// Whether it concerns the controller of the nodes of `selector`: all requests do, and its own episodes.
 pub fn concerns(object: &NodeMaintenance, selector: &str) -> bool {
     match object.spec.origin {
         MaintenanceOrigin::Request => true,
@@ -128,7 +125,7 @@ pub fn facts(object: &NodeMaintenance) -> NodeMaintenanceFacts {
     }
 }
 
-/// What is kept of a status: what we write fits in.
+/// Cuts a status to the limits.
 fn bounded(mut status: NodeMaintenanceStatus) -> NodeMaintenanceStatus {
     status.record = status.record.filter(|record| record.len() <= RECORD_BYTES_MAX);
     status.pending_pods.truncate(LIST_MAX);
@@ -138,7 +135,7 @@ fn bounded(mut status: NodeMaintenanceStatus) -> NodeMaintenanceStatus {
     status
 }
 
-/// Creates the object that keeps the record of an episode. One that is there already is as good; the watch tells of it.
+/// Creates the object that keeps the record of an episode; `None` if it exists already.
 pub async fn create(
     _permit: &Permit,
     client: &kube::Client,
@@ -157,7 +154,7 @@ pub async fn create(
     }
 }
 
-/// Creates a person's request; the kube-apiserver makes up the end of its name.
+/// Creates a request; the kube-apiserver generates the end of its name.
 pub async fn request(
     client: &kube::Client,
     spec: NodeMaintenanceSpec,
@@ -191,8 +188,8 @@ async fn post(
     created.map(|object| facts(&object))
 }
 
-/// Writes `changes` to the status of an object: a merge patch, in which null takes a field away. With a UID, a namesake is
-/// refused.
+/// Writes `changes` to the status of an object: a merge patch, in which null removes a field. With a UID, the write is refused if the
+/// object was recreated.
 pub async fn write_status(
     _permit: &Permit,
     client: &kube::Client,
@@ -228,7 +225,7 @@ pub async fn delete(
     remove(client, name, uid).await
 }
 
-/// Deletes a person's own request, in that person's name: it needs no leadership, and so no permit.
+/// Deletes a request for a person at the command line, which needs no permit.
 pub async fn take_back(client: &kube::Client, name: &str, uid: &RequestUid) -> Result<(), WriteError> {
     remove(client, name, uid).await
 }
@@ -263,15 +260,14 @@ impl WriteError {
     }
 }
 
-/// Refuses a name that cannot be an object's: it would be refused for ever, or name something else in the address of
-/// the call.
+/// Refuses an invalid name, which could change the path of the call.
 fn check_name(name: &str) -> Result<(), WriteError> {
     if is_object_name(name) {
         return Ok(());
     }
     Err(WriteError::Refused {
         name: answer::plain(name),
-        said: "this is no name of an object, so nothing was sent".to_owned(),
+        said: "this is not a valid name of an object, so nothing was sent".to_owned(),
     })
 }
 

@@ -1,4 +1,4 @@
-//! Which ended episodes are too many to be kept. Pure: what is known and the time are arguments.
+//! Which objects of ended episodes are deleted. Pure.
 
 use std::collections::BTreeMap;
 
@@ -7,28 +7,26 @@ use jiff::{SignedDuration, Timestamp};
 use crate::ids::NodeName;
 use crate::kubernetes::update::NodeMaintenanceFacts;
 
-/// How long the history of a node is kept that is gone. Whoever asks what became of a node asks within weeks: for a
-/// monthly report, or when its replacement fails as well. Without an end, a fleet whose nodes are replaced under other
-/// names would fill etcd with the episodes of nodes that nobody remembers.
+/// How long the history of a deleted node is kept. Without a limit, a cluster whose nodes are replaced under new names would fill
+/// etcd.
 const GONE_KEPT: SignedDuration = SignedDuration::from_hours(30 * 24);
 
-/// How many ended episodes are kept of all nodes together that are gone. An object is 2 to 8 KiB, so these are 4 MiB at
-/// the most, of the 2 GiB that etcd holds by default; a fleet that loses more within a month is being rebuilt.
+/// The maximum number of ended episodes of all deleted nodes together: at most 4 MiB, of the 2 GiB that etcd holds by default.
 pub(super) const GONE_MAX: usize = 500;
 
-/// Whether a node is one of ours at present.
+/// Whether a node exists and is selected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Presence {
-    /// It is.
+    /// It exists and is selected.
     There,
-    /// Its Node object is not there, or does not carry our label.
+    /// It was deleted, or the label selector no longer matches it.
     Gone,
-    /// Not all Nodes have been told.
+    /// The Nodes are not synced.
     Unknown,
 }
 
-/// Those of the `ended` episodes that are not to be kept: of each node all but the youngest `keep`, and of those that are
-/// gone what has been over for long and what is more than a bound. Where it is not known whether a node is gone, all stay.
+/// The `ended` episodes to delete: of each node all but the newest `keep`, and of deleted nodes those that are too old or too many.
+/// If it is unknown whether a node exists, all of its episodes stay.
 pub(super) fn beyond<'a>(
     ended: impl Iterator<Item = &'a NodeMaintenanceFacts>,
     presence: impl Fn(&NodeName) -> Presence,
@@ -61,10 +59,12 @@ pub(super) fn beyond<'a>(
     beyond
 }
 
-/// When an episode ended; one that does not tell so in a way that can be read ended no earlier than it was made.
+/// When an episode ended; the creation time if the end is unreadable.
 fn ended_at(object: &NodeMaintenanceFacts) -> Timestamp {
-    let told = object.status.ended_at.as_deref();
-    told.and_then(|at| at.parse().ok()).unwrap_or(object.created_at)
+    let ended_at = object.status.ended_at.as_deref();
+    ended_at
+        .and_then(|at| at.parse().ok())
+        .unwrap_or(object.created_at)
 }
 
 #[cfg(test)]
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_known_and_however_many_there_are_the_youngest_stay_and_those_of_the_gone_have_an_end() {
+    fn newest_episodes_stay_and_those_of_gone_nodes_expire() {
         let ages = [0, HOUR, 29 * DAY, 30 * DAY - 1, 30 * DAY, 31 * DAY, 99 * DAY];
         let mut cases = 0;
         // Every choice of these ages, for each presence and each setting.
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_nodes_that_are_gone_the_latest_episodes_stay_and_none_of_a_node_that_is_there_makes_room() {
+    fn latest_episodes_of_gone_nodes_stay_beside_those_of_present_nodes() {
         let gone: Vec<NodeMaintenanceFacts> = (0..GONE_MAX + 3)
             .map(|index| {
                 let ago = i64::try_from(index).unwrap() + 10;
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_that_cannot_be_read_is_taken_for_the_beginning() {
+    fn unreadable_end_counts_as_the_creation_time() {
         let mut object = over("gpu1", 0, HOUR);
         object.status.ended_at = Some("yesterday".to_owned());
         let kept = |object: &NodeMaintenanceFacts| {

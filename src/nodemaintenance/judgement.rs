@@ -1,4 +1,4 @@
-//! The phase of a NodeMaintenance and its three conditions, in the manner that `kubectl wait` and kstatus read.
+//! The phase of a NodeMaintenance and its three conditions, as `kubectl wait` and kstatus expect them.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -7,19 +7,19 @@ use super::kind::NodeMaintenanceStatus;
 use crate::kubernetes::update::NodeMaintenanceFacts;
 use crate::status::EpisodeOutcome;
 
-/// How far something has come.
+/// The progress of a request or an episode.
 #[derive(Clone, Copy)]
 pub(super) enum Progress<'a> {
     Running,
-    /// What was asked for is so, and is kept so.
+    /// The request is fulfilled and kept so.
     Kept,
     Stalled(&'a str),
-    /// It is over; why, where it failed.
+    /// It has ended, with the reason of a failure.
     Over(EpisodeOutcome, &'a str),
 }
 
-/// `status` with its judgement: the phase and the three conditions.
-pub(super) fn judged(
+/// `status` with its phase and the three conditions.
+pub(super) fn with_conditions(
     object: &NodeMaintenanceFacts,
     mut status: NodeMaintenanceStatus,
     progress: Progress<'_>,
@@ -64,11 +64,10 @@ pub(super) fn judged(
         ("Stalled", word(is_stalled), why_stalled),
     ];
     let conditions = conditions.map(|(kind, is, message)| {
-        let mut standing = object.status.conditions.iter();
-        let standing = standing.find(|standing| standing.type_ == kind && standing.status == is);
+        let mut current = object.status.conditions.iter();
+        let same = current.find(|current| current.type_ == kind && current.status == is);
         Condition {
-            last_transition_time: standing
-                .map_or(Time(whole(now)), |standing| standing.last_transition_time.clone()),
+            last_transition_time: same.map_or(Time(whole(now)), |same| same.last_transition_time.clone()),
             message,
             observed_generation: Some(object.generation),
             reason: reason.to_owned(),
@@ -83,7 +82,7 @@ pub(super) fn judged(
     status
 }
 
-/// Kubernetes keeps whole seconds; a finer time would differ from what it gives back.
+/// Kubernetes stores whole seconds; a finer time would differ from the stored one.
 fn whole(at: Timestamp) -> Timestamp {
     Timestamp::from_second(at.as_second()).unwrap_or(at)
 }

@@ -1,5 +1,5 @@
-//! Bounds how many NodeMaintenance objects are told of: whoever may create them must not decide how much memory the
-//! program takes.
+//! Limits the number of NodeMaintenance objects that are processed, because people who may create them must not control the memory
+//! of the program.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,36 +8,35 @@ use tracing::warn;
 use crate::ids::RequestUid;
 use crate::kubernetes::update::{NodeMaintenanceFacts, NodeMaintenanceRole};
 
-/// How many objects are told of. With what is kept of each that is some tens of MiB, and 250 nodes with the default
-/// history.
+/// The maximum number of objects: some tens of MiB, and 250 nodes with the default history.
 const OBJECTS_MAX: usize = 5_000;
 
-/// The objects that have been told of.
+/// The objects that are processed.
 #[derive(Debug)]
 pub(super) struct Kept {
     max: usize,
     all: BTreeMap<String, (RequestUid, KeptClass)>,
     names: BTreeMap<KeptClass, BTreeSet<String>>,
-    is_said: bool,
+    is_logged: bool,
 }
 
-/// What an object is worth where not all are told of.
+/// The class of an object, which decides what is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum KeptClass {
-    /// It has come to its end, and is history.
+    /// An ended request or episode.
     Ended,
     Request,
     Episode,
 }
 
-/// What becomes of an object that was seen.
+/// How an object is handled.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum KeptAdmission {
-    /// It is told of.
-    Told,
-    /// It is told of, and this one no more.
+    /// It is processed.
+    Kept,
+    /// It is processed, and this other one no longer.
     InPlaceOf(String, RequestUid),
-    /// It is not told of.
+    /// It is not processed.
     Ignored,
 }
 
@@ -53,32 +52,31 @@ impl Kept {
             max,
             all: BTreeMap::new(),
             names: BTreeMap::new(),
-            is_said: false,
+            is_logged: false,
         }
     }
 
-    /// Forgets all of them, before all are told anew.
+    /// Forgets all objects before a new list.
     pub(super) fn clear(&mut self) {
         self.all.clear();
         self.names.clear();
     }
 
-    /// Takes an object that is there.
+    /// Processes an object that exists.
     ///
-    /// Where there are too many, one that has ended gives way to one that has not. Open requests and open episodes have
-    /// half of the places each and may use what the other half leaves: no number of requests displaces the second
-    /// copies of records, and no number of copies the requests.
+    /// If there are too many, ended objects are dropped first. Open requests and open episodes have half of the places each, so that
+    /// neither can displace all of the others.
     pub(super) fn seen(&mut self, object: &NodeMaintenanceFacts) -> KeptAdmission {
         let class = class(object);
         if self.all.contains_key(&object.name) {
             self.insert(object, class);
-            return KeptAdmission::Told;
+            return KeptAdmission::Kept;
         }
         if self.all.len() < self.max {
             self.insert(object, class);
-            return KeptAdmission::Told;
+            return KeptAdmission::Kept;
         }
-        if !std::mem::replace(&mut self.is_said, true) {
+        if !std::mem::replace(&mut self.is_logged, true) {
             warn!(
                 "there are more than {} NodeMaintenance objects: of the rest, those that have ended are ignored, and of \
                  the open ones those that are too many; delete some, or keep a shorter history \
@@ -94,7 +92,7 @@ impl Kept {
         KeptAdmission::InPlaceOf(name, uid)
     }
 
-    /// Takes that an object was deleted; whether it had been told of.
+    /// Processes a deletion. Returns whether the object had been processed.
     pub(super) fn gone(&mut self, name: &str, uid: &RequestUid) -> bool {
         let is_known = self.all.get(name).is_some_and(|(known, _)| known == uid);
         if is_known {
@@ -185,13 +183,13 @@ mod tests {
     fn full(names: &[(&str, KeptClass)]) -> Kept {
         let mut kept = Kept::at_most(names.len());
         for (name, class) in names {
-            assert_eq!(kept.seen(&object(name, *class)), KeptAdmission::Told);
+            assert_eq!(kept.seen(&object(name, *class)), KeptAdmission::Kept);
         }
         kept
     }
 
     #[test]
-    fn what_has_ended_gives_way_to_what_is_open() {
+    fn ended_objects_are_dropped_for_open_ones() {
         let mut kept = full(&[("old", KeptClass::Ended), ("asked", KeptClass::Request)]);
         assert_eq!(
             kept.seen(&object("older", KeptClass::Ended)),
@@ -218,7 +216,7 @@ mod tests {
     #[test]
     fn a_change_of_a_known_object_is_told_and_one_that_ends_becomes_history() {
         let mut kept = full(&[("a", KeptClass::Episode), ("b", KeptClass::Episode)]);
-        assert_eq!(kept.seen(&object("a", KeptClass::Ended)), KeptAdmission::Told);
+        assert_eq!(kept.seen(&object("a", KeptClass::Ended)), KeptAdmission::Kept);
         assert_eq!(kept.seen(&object("c", KeptClass::Episode)), in_place_of("a"));
     }
 
@@ -232,8 +230,8 @@ mod tests {
         assert!(!kept.gone("b", &uid("b")));
         assert!(!kept.gone("a", &uid("b")), "another object of that name");
         assert!(kept.gone("a", &uid("a")));
-        assert_eq!(kept.seen(&object("b", KeptClass::Request)), KeptAdmission::Told);
+        assert_eq!(kept.seen(&object("b", KeptClass::Request)), KeptAdmission::Kept);
         kept.clear();
-        assert_eq!(kept.seen(&object("c", KeptClass::Request)), KeptAdmission::Told);
+        assert_eq!(kept.seen(&object("c", KeptClass::Request)), KeptAdmission::Kept);
     }
 }

@@ -1,4 +1,4 @@
-//! Single looks at NodeMaintenance objects and their kind, for people who ask.
+//! Single reads of NodeMaintenance objects and their kind, for the subcommands.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
@@ -9,7 +9,7 @@ use super::kind::NodeMaintenance;
 use crate::kubernetes::answer;
 use crate::kubernetes::reads::{DEADLINE, ReadError, list};
 
-/// All NodeMaintenance objects; none where the kind is not installed.
+/// All NodeMaintenance objects; none if the kind is not installed.
 pub async fn all(client: &kube::Client) -> Result<Vec<NodeMaintenance>, ReadError> {
     let listed = list(
         Api::all(client.clone()),
@@ -30,7 +30,7 @@ pub async fn one(client: &kube::Client, name: &str) -> Result<NodeMaintenance, R
         .map_err(|refusal| ReadError::new(&format!("nodemaintenance/{name}"), &refusal))
 }
 
-/// The definition of the kind NodeMaintenance as it is installed.
+/// The installed definition of the kind NodeMaintenance.
 pub async fn definition(client: &kube::Client) -> Result<CustomResourceDefinition, ReadError> {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     answer::within(DEADLINE, definitions.get(NodeMaintenance::crd_name()))
@@ -38,7 +38,7 @@ pub async fn definition(client: &kube::Client) -> Result<CustomResourceDefinitio
         .map_err(|refusal| ReadError::new("the kind NodeMaintenance", &refusal))
 }
 
-/// Whether `installed` is the kind as this program knows it.
+/// Whether `installed` has the schema of this program.
 pub fn is_ours(installed: &CustomResourceDefinition) -> bool {
     let ours = NodeMaintenance::crd();
     let schemas = |definition: &CustomResourceDefinition| {

@@ -1,9 +1,7 @@
-//! What is due to be written: an object for each episode, which holds the second copy of its record, and the status of each
-//! request.
+//! Computes the due writes: an object for each episode, which holds a copy of its record, and the status of each request.
 //!
-//! Nothing is remembered that an object could say. What an object ought to say follows from the status of its node and from
-//! what it says; the difference is [`due`](Objects::due). A write that was lost, or an object that somebody deleted, is made
-//! good by the next look.
+//! The wanted status of an object follows from the status of its node and from the object; the difference is
+//! [`due`](StatusReconciler::due). A lost write or a deleted object is repaired by the next pass.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -24,34 +22,33 @@ use crate::maintenance::episode::Episode;
 use crate::status::observer::{NodeEvent, Observer};
 use crate::status::{NodeEntry, NodeStatuses, StatusBoard};
 
-/// How old a request is before it is said that no node of its name is known. The Node may be younger than the request, or
-/// another controller's.
-const NOBODYS: jiff::SignedDuration = jiff::SignedDuration::from_secs(10);
+/// The age of a request at which its node is reported as unknown. The Node may be created later, or belong to another controller.
+const UNKNOWN_NODE_AFTER: jiff::SignedDuration = jiff::SignedDuration::from_secs(10);
 
-/// How long the end of an episode waits for its actor to tell how it ended: the watch may tell of the Node's last write before
-/// the actor has read its answer. An episode that a person or another replica ended is never told.
-const WORD: jiff::SignedDuration = jiff::SignedDuration::from_secs(15);
+/// How long an ended episode waits for the event of its actor with the result: the watch may show the last write first. There is no
+/// event for an episode that a person or another replica ended.
+const RESULT_WAIT: jiff::SignedDuration = jiff::SignedDuration::from_secs(15);
 
-/// How many objects are written at a time that stand where they stood and only count on: pods that have gone, the words of a
-/// wait. Looks at what is due are a second apart. It bounds the writes of many drains at once.
-const COUNTED: usize = 2;
+/// How many objects per pass are written for progress only (pods that are left, the text of a wait), to limit the writes of many
+/// drains. Passes are a second apart.
+const PROGRESS_WRITES: usize = 2;
 
-/// One write that is due.
+/// A due write.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ObjectWrite {
-    /// An episode has no object yet.
+    /// The object of a new episode.
     Create {
         name: String,
         spec: Box<NodeMaintenanceSpec>,
     },
-    /// An object's status does not say what is so.
+    /// A changed status.
     Status {
         name: String,
         uid: RequestUid,
-        /// What of it is to change: a merge patch.
+        /// A merge patch.
         changes: Value,
     },
-    /// An ended episode beyond those that are kept.
+    /// An ended episode that is no longer kept.
     Delete { name: String, uid: RequestUid },
 }
 
@@ -63,8 +60,8 @@ impl ObjectWrite {
         }
     }
 
-    /// Its place among what is due: the second copy of a record comes first, because an episode goes on from it when
-    /// its Node object is deleted.
+    /// Its order among the due writes: copies of records come first, because an episode continues from the copy if its Node is
+    /// deleted.
     fn weight(&self) -> u8 {
         match self {
             Self::Status { changes, .. } if changes.get("record").is_some_and(|it| !it.is_null()) => 0,
@@ -74,13 +71,13 @@ impl ObjectWrite {
     }
 }
 
-/// Says what is due to be written.
+/// Computes the due writes.
 #[derive(Debug)]
 pub struct StatusReconciler {
     trace_url: Option<String>,
     /// The label selector of our nodes.
     selector: String,
-    /// How many ended episodes of a node are kept at the most.
+    /// The maximum number of kept ended episodes of a node.
     history: usize,
     clock: fn() -> Timestamp,
     wake: Notify,
@@ -91,20 +88,21 @@ pub struct StatusReconciler {
 struct ReconcilerState {
     board: StatusBoard,
     objects: BTreeMap<String, NodeMaintenanceFacts>,
-    /// Nodes whose latest episode ended before it had an object; it is to have one all the same.
+    /// Nodes whose latest episode ended before its object was created; it is created nevertheless.
     owed: BTreeSet<NodeName>,
-    /// What was told of objects since nodes were last looked at. It counts from the next look: a request that is there and
-    /// that its node does not show yet would be taken for a fulfilled one.
-    told: Vec<NodeMaintenanceUpdate>,
-    /// Everything there is has been told, so that what is not here is not there.
+    /// Updates of objects since the last [`StatusReconciler::show`]. They are applied with the next one, because a new request that
+    /// the status of its node does not show yet would count as fulfilled.
+    pending: Vec<NodeMaintenanceUpdate>,
+    /// The objects are synced.
     is_complete: bool,
-    /// All Nodes have been told, so that one that is not here is gone. As with objects, it counts from the next look.
-    are_nodes_told: bool,
-    nodes_told: bool,
+    /// The Nodes are synced, as of the last [`StatusReconciler::show`].
+    are_nodes_synced: bool,
+    /// The Nodes are synced now.
+    nodes_synced: bool,
 }
 
 impl StatusReconciler {
-    /// For the nodes of `selector`: shows links to traces by `trace_url`, and keeps `history` ended episodes of each.
+    /// For the nodes of `selector`, with links to traces by `trace_url`, and `history` ended episodes per node.
     pub fn new(selector: String, trace_url: Option<String>, history: u32, clock: fn() -> Timestamp) -> Self {
         Self {
             trace_url,
@@ -116,7 +114,7 @@ impl StatusReconciler {
         }
     }
 
-    /// Waits until something may be due.
+    /// Waits until a write may be due.
     pub async fn changed(&self) {
         self.wake.notified().await;
     }
@@ -125,16 +123,16 @@ impl StatusReconciler {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes how nodes stand.
+    /// Processes new statuses of nodes.
     pub fn show(&self, statuses: &NodeStatuses) {
         let now = (self.clock)();
         let mut state = self.state();
-        let told = std::mem::take(&mut state.told);
-        let mut is_changed = !told.is_empty();
-        for update in told {
+        let pending = std::mem::take(&mut state.pending);
+        let mut is_changed = !pending.is_empty();
+        for update in pending {
             state.apply(update);
         }
-        state.are_nodes_told = state.nodes_told;
+        state.are_nodes_synced = state.nodes_synced;
         is_changed |= state.board.show(statuses, now);
         drop(state);
         if is_changed {
@@ -142,26 +140,25 @@ impl StatusReconciler {
         }
     }
 
-    /// Takes what is told of objects, for the next [`Self::show`].
+    /// Queues an update of objects for the next [`Self::show`].
     pub fn told(&self, update: &NodeMaintenanceUpdate) {
-        self.state().told.push(update.clone());
+        self.state().pending.push(update.clone());
     }
 
-    /// Takes whether all Nodes have been told, for the next [`Self::show`].
+    /// Sets whether the Nodes are synced, for the next [`Self::show`].
     pub fn told_nodes(&self, all: bool) {
         let mut state = self.state();
-        state.nodes_told = all;
-        // What was looked at before may have been half of them.
-        state.are_nodes_told &= all;
+        state.nodes_synced = all;
+        state.are_nodes_synced &= all;
     }
 
-    /// Takes the answer to a write of what was due.
+    /// Processes the reply to a write.
     pub fn wrote(&self, object: &NodeMaintenanceFacts) {
         self.state()
             .apply(NodeMaintenanceUpdate::Seen(Box::new(object.clone())));
     }
 
-    /// The newest of the objects that are wanted, at most `most`, for those who show them.
+    /// The newest `most` objects for which `is_wanted` is true.
     pub fn newest(
         &self,
         most: usize,
@@ -174,14 +171,13 @@ impl StatusReconciler {
         wanted.into_iter().take(most).cloned().collect()
     }
 
-    /// Asks for another look at what is due.
-    pub fn look_again(&self) {
+    /// Requests another pass.
+    pub fn wake(&self) {
         self.wake.notify_one();
     }
 
-    /// What is due to be written, in the order of its weight: statuses with another record, new objects, the rest. Objects
-    /// whose names `is_held` are left out. What only counts on is written in turn, [`COUNTED`] objects at a time, and asks
-    /// for another look where it is more.
+    /// The due writes in order: statuses with a new record, new objects, the rest. Objects for which `is_held` is true are skipped.
+    /// At most [`PROGRESS_WRITES`] objects are written for progress only; if there are more, another pass follows.
     pub fn due(&self, is_held: impl Fn(&str) -> bool) -> Vec<ObjectWrite> {
         let now = (self.clock)();
         let state = self.state();
@@ -201,18 +197,18 @@ impl StatusReconciler {
             if let (Some(template), Some(id)) = (&self.trace_url, &wanted.trace_id) {
                 wanted.trace_url = Some(template.replace(crate::config::TRACE_ID, id));
             }
-            if status::counts_on(&object.status, &wanted) {
+            if status::is_progress(&object.status, &wanted) {
                 counted.push((object, wanted));
             } else {
                 due.extend(status_of(object, &wanted));
             }
         }
-        // The resource version grows with each write, so whose is the lowest has waited the longest.
+        // The object with the lowest resource version has waited the longest.
         counted.sort_by_key(|(object, _)| object.resource_version);
-        if counted.len() > COUNTED {
+        if counted.len() > PROGRESS_WRITES {
             self.wake.notify_one();
         }
-        let in_turn = counted.iter().take(COUNTED);
+        let in_turn = counted.iter().take(PROGRESS_WRITES);
         due.extend(in_turn.filter_map(|(object, wanted)| status_of(object, wanted)));
         let beyond = state.beyond(self.history, now);
         due.extend(beyond.filter(|write| !is_held(write.name())));
@@ -251,15 +247,15 @@ impl Observer for StatusReconciler {
     }
 }
 
-/// What an episode's object is to say is known: the node's status is complete.
+/// Whether the status of the node is complete.
 fn is_known(entry: &NodeEntry) -> bool {
     entry.status.as_ref().is_some_and(|status| status.is_known)
 }
 
-/// An episode is seen to be over, and how it ended may still be told.
-fn awaits_word(entry: &NodeEntry, now: Timestamp) -> bool {
+/// Whether an episode has ended, and the event with its result may still come.
+fn awaits_result(entry: &NodeEntry, now: Timestamp) -> bool {
     let gone = entry.gone().filter(|(id, _)| entry.ending(id).is_none());
-    gone.is_some_and(|(_, since)| now.duration_since(since) < WORD)
+    gone.is_some_and(|(_, since)| now.duration_since(since) < RESULT_WAIT)
 }
 
 impl ReconcilerState {
@@ -313,7 +309,7 @@ impl ReconcilerState {
         missing
     }
 
-    /// What the object of an episode is to say; `None` while that is not known.
+    /// The wanted status of an episode's object; `None` while it is unknown.
     fn of_episode(&self, object: &NodeMaintenanceFacts, now: Timestamp) -> Option<NodeMaintenanceStatus> {
         let entry = self
             .board
@@ -326,13 +322,13 @@ impl ReconcilerState {
         }
         match entry.latest_ending().filter(|ending| is_its(&ending.episode)) {
             Some(ending) => Some(status::ended(object, entry, Some(ending), ending.at)),
-            None if awaits_word(entry, now) => None,
-            // It ended while nobody looked.
+            None if awaits_result(entry, now) => None,
+            // No process observed the end.
             None => Some(status::ended(object, entry, None, now)),
         }
     }
 
-    /// What a request's own object is to say; `None` while that is not ours to say.
+    /// The wanted status of a request's object; `None` while it is unknown or another controller may handle it.
     fn of_request(
         &self,
         object: &NodeMaintenanceFacts,
@@ -345,11 +341,11 @@ impl ReconcilerState {
         let Some((entry, status)) =
             seen.filter(|(it, status)| status.node.is_some() || it.episode().is_some())
         else {
-            // Another controller may know the node, and then it speaks first.
-            let is_nobodys =
-                object.status.conditions.is_empty() && now.duration_since(object.created_at) > NOBODYS;
+            // Another controller may know the node, and has priority then.
+            let is_unknown = object.status.conditions.is_empty()
+                && now.duration_since(object.created_at) > UNKNOWN_NODE_AFTER;
             let why = format!("no Node {} is among those that Haulout watches", object.node);
-            return is_nobodys.then(|| status::stalled(object, "NodeNotFound", &why, now));
+            return is_unknown.then(|| status::stalled(object, "NodeNotFound", &why, now));
         };
         let first = self
             .objects
@@ -369,8 +365,8 @@ impl ReconcilerState {
                 let why = wait.map_or_else(String::new, |wait| wait.on.to_string());
                 status::waiting(object, "NotBegun", &why, now)
             }
-            // The oldest request that does not count is one that the Node says is fulfilled.
-            (None, None) if status.is_known && !awaits_word(entry, now) => {
+            // The oldest request that the node does not show is fulfilled.
+            (None, None) if status.is_known && !awaits_result(entry, now) => {
                 let (gave_up, at) = match entry.latest_ending() {
                     Some(ending) => (ending.episode.gave_up.clone(), ending.at),
                     None => (self.gave_up(object), now),
@@ -381,7 +377,7 @@ impl ReconcilerState {
         })
     }
 
-    /// Why the latest episode of a request's node gave up, as its object says.
+    /// Why the latest episode of a request's node gave up, from the record on its object.
     fn gave_up(&self, request: &NodeMaintenanceFacts) -> Option<String> {
         let latest = self
             .objects
@@ -392,14 +388,14 @@ impl ReconcilerState {
         Some(record.get("gaveUp")?.as_str()?.to_owned())
     }
 
-    /// The ended episodes that are not to be kept.
+    /// The ended episodes to delete.
     fn beyond(&self, keep: usize, now: Timestamp) -> impl Iterator<Item = ObjectWrite> {
         let ended = self
             .objects
             .values()
             .filter(|object| object.is_over && matches!(object.role, NodeMaintenanceRole::Episode { .. }));
         let is_there = |node: &NodeName| self.board.nodes.contains_key(node);
-        let presence = |node: &NodeName| match (is_there(node), self.are_nodes_told) {
+        let presence = |node: &NodeName| match (is_there(node), self.are_nodes_synced) {
             (true, _) => Presence::There,
             (false, true) => Presence::Gone,
             (false, false) => Presence::Unknown,
@@ -423,7 +419,7 @@ fn spec(node: &NodeName, episode: &Episode, selector: &str) -> NodeMaintenanceSp
     }
 }
 
-/// The write by which an object comes to say what is wanted of it, unless it does.
+/// The write that changes the status of an object to `wanted`; `None` if it is equal.
 fn status_of(object: &NodeMaintenanceFacts, wanted: &NodeMaintenanceStatus) -> Option<ObjectWrite> {
     Some(ObjectWrite::Status {
         name: object.name.clone(),
@@ -432,7 +428,7 @@ fn status_of(object: &NodeMaintenanceFacts, wanted: &NodeMaintenanceStatus) -> O
     })
 }
 
-/// What has to change for `is` to become `wanted`, as a merge patch; `None` where nothing has.
+/// The merge patch from `is` to `wanted`; `None` if they are equal.
 fn difference(is: &NodeMaintenanceStatus, wanted: &NodeMaintenanceStatus) -> Option<Value> {
     if is == wanted {
         return None;

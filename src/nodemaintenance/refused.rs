@@ -1,4 +1,4 @@
-//! Objects whose writes are refused: when each is tried again, and what the log says of it.
+//! Objects whose writes are refused: when each is retried, and what is logged.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,29 +8,26 @@ use tracing::{info, warn};
 
 use super::api::WriteError;
 
-/// The first wait after a refusal; it doubles with each. Most refusals are a conflict or a webhook that restarts.
+/// The first wait after a refusal, which doubles with each further one.
 const WAIT_MIN: Duration = Duration::from_secs(1);
 
-/// The longest wait. A person who has cured the reason can wait that long, and an object that is refused for ever costs
-/// 12 requests an hour.
+/// The longest wait: 12 requests per hour for an object that is always refused.
 const WAIT_MAX: Duration = Duration::from_secs(300);
 
-/// The longest wait after no answer, which says nothing about the object: a second copy must not be late by minutes
-/// because the kube-apiserver was away.
+/// The longest wait if there was no reply, so that copies are not late after an outage of the kube-apiserver.
 const UNANSWERED_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// How long after its wait an object is remembered that was not tried again: nothing of it is due any more.
+/// How long after its wait an object is remembered that was not retried, because no write is due any more.
 const FORGET_AFTER: Duration = Duration::from_secs(600);
 
-/// How many objects are remembered. More are refused only where all are, and those that are forgotten are tried again
-/// sooner.
+/// The maximum number of remembered objects. Those that are forgotten are retried sooner.
 const MAX: usize = 1_000;
 
 /// The objects whose latest write was refused or not answered.
 #[derive(Debug, Default)]
 pub(super) struct RefusedWrites {
     by_name: BTreeMap<String, RefusedWrite>,
-    /// Writes are not answered, and the log says so: once for all objects.
+    /// Writes are not answered, which is logged once for all objects.
     is_outage: bool,
 }
 
@@ -38,17 +35,17 @@ pub(super) struct RefusedWrites {
 struct RefusedWrite {
     wait: Duration,
     until: Instant,
-    /// The log says that it is refused.
-    is_said: bool,
+    /// The refusal was logged.
+    is_logged: bool,
 }
 
 impl RefusedWrites {
-    /// Whether `name` is not to be tried at `now`.
+    /// Whether `name` must not be tried at `now`.
     pub(super) fn is_held(&self, name: &str, now: Instant) -> bool {
         self.by_name.get(name).is_some_and(|entry| now < entry.until)
     }
 
-    /// When the first of them may be tried again; far away where there is none.
+    /// When the next object may be retried; far in the future if there is none.
     pub(super) fn next(&self) -> Instant {
         let now = Instant::now();
         let waits = self.by_name.values().map(|entry| entry.until);
@@ -58,7 +55,7 @@ impl RefusedWrites {
             .unwrap_or(now + FORGET_AFTER)
     }
 
-    /// Takes that a write was refused at `now`, or, where it is not `is_answered`, that nothing is known of it.
+    /// Processes a write that was refused at `now`, or was not answered.
     pub(super) fn add(&mut self, name: String, error: &WriteError, is_answered: bool, now: Instant) {
         self.by_name.retain(|_, entry| now < entry.until + FORGET_AFTER);
         if !self.by_name.contains_key(&name)
@@ -75,29 +72,29 @@ impl RefusedWrites {
         let entry = self.by_name.entry(name).or_insert(RefusedWrite {
             wait: Duration::ZERO,
             until: now,
-            is_said: false,
+            is_logged: false,
         });
         entry.wait = (entry.wait * 2).clamp(WAIT_MIN, longest);
         entry.until = now + entry.wait;
         if is_answered {
-            if !std::mem::replace(&mut entry.is_said, true) {
+            if !std::mem::replace(&mut entry.is_logged, true) {
                 warn!(
-                    "{error} after growing waits of at most {} s; others are written meanwhile, and the record on its Node \
-                     stands",
+                    "{error} after growing waits of at most {} s; other objects are written meanwhile, and the record on its \
+                     Node is not affected",
                     longest.as_secs()
                 );
             }
         } else if !std::mem::replace(&mut self.is_outage, true) {
-            warn!("{error}, and so are others; the records on the Nodes stand");
+            warn!("{error}, and so are others; the records on the Nodes are not affected");
         }
     }
 
-    /// Takes that a write was carried out.
+    /// Processes a successful write.
     pub(super) fn written(&mut self, name: &str) {
         if std::mem::take(&mut self.is_outage) {
             info!("writes of NodeMaintenance objects are answered again");
         }
-        if self.by_name.remove(name).is_some_and(|entry| entry.is_said) {
+        if self.by_name.remove(name).is_some_and(|entry| entry.is_logged) {
             info!("NodeMaintenance {name} is written again");
         }
     }
@@ -135,7 +132,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn waits_double_up_to_five_minutes_and_without_an_answer_up_to_ten_seconds() {
+    async fn waits_double_up_to_5_minutes_and_without_reply_up_to_10_seconds() {
         assert_eq!(waits(11, true), [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]);
         assert_eq!(waits(6, false), [1, 2, 4, 8, 10, 10]);
     }
@@ -154,21 +151,21 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_refusal_and_each_outage_is_said_once() {
+    async fn each_refusal_and_each_outage_is_logged_once() {
         let mut refused = RefusedWrites::default();
         let now = Instant::now();
-        let is_said = |refused: &RefusedWrites| refused.by_name["a"].is_said;
+        let is_logged = |refused: &RefusedWrites| refused.by_name["a"].is_logged;
         refused.add("a".to_owned(), &refusal("a"), false, now);
         refused.add("b".to_owned(), &refusal("b"), false, now);
-        assert_eq!((refused.is_outage, is_said(&refused)), (true, false));
+        assert_eq!((refused.is_outage, is_logged(&refused)), (true, false));
         refused.add("a".to_owned(), &refusal("a"), true, now);
-        assert_eq!((refused.is_outage, is_said(&refused)), (true, true));
+        assert_eq!((refused.is_outage, is_logged(&refused)), (true, true));
         refused.written("b");
-        assert_eq!((refused.is_outage, is_said(&refused)), (false, true));
+        assert_eq!((refused.is_outage, is_logged(&refused)), (false, true));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_remembered_is_bounded_in_number_and_time() {
+    async fn refused_writes_are_limited_in_number_and_time() {
         let mut refused = RefusedWrites::default();
         let begin = Instant::now();
         for number in 0..MAX + 5 {

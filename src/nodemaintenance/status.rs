@@ -1,20 +1,20 @@
-//! What the status of one object is to say, from what it says and what is seen.
+//! Computes the status of an object from its current status and the status of its node.
 
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::judgement::{Progress, judged};
+use super::judgement::{Progress, with_conditions};
 use super::kind::{NodeMaintenanceStatus, PendingPod, PhaseTimes, WaitStatus};
 use crate::kubernetes::update::{NodeMaintenanceFacts, RequestedAction};
 use crate::maintenance::episode::{Episode, Record};
 use crate::maintenance::record;
 use crate::status::{EpisodeEnd, EpisodeOutcome, NodeEntry, PhaseKind, PodCountsByState, WaitKind};
 
-/// The most pods that a status names: a node has 110 at most, and an object must stay small.
+/// The maximum number of pods in a status.
 const PODS: usize = 50;
 
-/// The most phases that a status keeps: a queue of parkings must not fill an object.
+/// The maximum number of phases in a status.
 const PHASES: usize = 100;
 
 /// The status of an episode's object while the episode lasts.
@@ -28,10 +28,10 @@ pub(super) fn of(
     status.record = record::write(&Record::Episode(Arc::clone(episode)), now).episode;
     let parked = parked(episode);
     let progress = parked.as_deref().map_or(Progress::Running, Progress::Stalled);
-    judged(object, status, progress, now)
+    with_conditions(object, status, progress, now)
 }
 
-/// The status of a request that an episode goes about.
+/// The status of a request with an episode.
 pub(super) fn of_request(
     object: &NodeMaintenanceFacts,
     action: RequestedAction,
@@ -54,15 +54,15 @@ pub(super) fn of_request(
         Progress::Running
     };
     let progress = parked.as_deref().map_or(otherwise, Progress::Stalled);
-    judged(object, status, progress, now)
+    with_conditions(object, status, progress, now)
 }
 
-/// Why an episode is parked, if it is.
+/// Why an episode is parked.
 fn parked(episode: &Episode) -> Option<String> {
     episode.phase.parked().map(|(reason, _)| reason.to_string())
 }
 
-/// The status of an episode's object at its end. Without an `ending`, nobody saw it.
+/// The status of an episode's object at its end. Without `ending`, no process observed it.
 pub(super) fn ended(
     object: &NodeMaintenanceFacts,
     entry: &NodeEntry,
@@ -78,16 +78,15 @@ pub(super) fn ended(
     let gave_up = episode.and_then(|episode| episode.gave_up.as_deref());
     let outcome = EpisodeOutcome::from(ending.map(|ending| ending.how));
     let progress = Progress::Over(outcome, gave_up.unwrap_or_default());
-    judged(object, over(status, at), progress, at)
+    with_conditions(object, over(status, at), progress, at)
 }
 
-/// Whether `wanted` tells nothing else than `is` but how far it has come: which pods are left, and the words of a wait for the
-/// same thing.
-pub(super) fn counts_on(is: &NodeMaintenanceStatus, wanted: &NodeMaintenanceStatus) -> bool {
+/// Whether `wanted` differs from `is` only in its progress: the pods that are left, and the text of a wait of the same kind.
+pub(super) fn is_progress(is: &NodeMaintenanceStatus, wanted: &NodeMaintenanceStatus) -> bool {
     if is == wanted {
         return false;
     }
-    let mut standing = NodeMaintenanceStatus {
+    let mut unchanged = NodeMaintenanceStatus {
         pending_pods: is.pending_pods.clone(),
         pods: is.pods.clone(),
         total_pods: is.total_pods,
@@ -95,16 +94,16 @@ pub(super) fn counts_on(is: &NodeMaintenanceStatus, wanted: &NodeMaintenanceStat
         drain_progress: is.drain_progress,
         ..wanted.clone()
     };
-    if let (Some(was), Some(waiting)) = (&is.waiting_on, &mut standing.waiting_on) {
+    if let (Some(was), Some(waiting)) = (&is.waiting_on, &mut unchanged.waiting_on) {
         waiting.message.clone_from(&was.message);
     }
-    for (was, condition) in is.conditions.iter().zip(&mut standing.conditions) {
+    for (was, condition) in is.conditions.iter().zip(&mut unchanged.conditions) {
         condition.message.clone_from(&was.message);
     }
-    standing == *is
+    unchanged == *is
 }
 
-/// The status of a request that is fulfilled, or was given up.
+/// The status of a request that is fulfilled or was given up.
 pub(super) fn fulfilled(
     object: &NodeMaintenanceFacts,
     gave_up: Option<&str>,
@@ -112,7 +111,7 @@ pub(super) fn fulfilled(
 ) -> NodeMaintenanceStatus {
     let status = over((*object.status).clone(), at);
     let outcome = gave_up.map_or(EpisodeOutcome::Succeeded, |_| EpisodeOutcome::Failed);
-    judged(
+    with_conditions(
         object,
         status,
         Progress::Over(outcome, gave_up.unwrap_or_default()),
@@ -120,7 +119,7 @@ pub(super) fn fulfilled(
     )
 }
 
-/// The status of a request that nothing can be done about.
+/// The status of a request that cannot be handled.
 pub(super) fn stalled(
     object: &NodeMaintenanceFacts,
     reason: &str,
@@ -129,10 +128,10 @@ pub(super) fn stalled(
 ) -> NodeMaintenanceStatus {
     let mut status = (*object.status).clone();
     status.waiting_on = Some(waiting_since(&status, reason, why, now));
-    judged(object, status, Progress::Stalled(why), now)
+    with_conditions(object, status, Progress::Stalled(why), now)
 }
 
-/// The status of a request that is not being gone about yet.
+/// The status of a request without an episode yet.
 pub(super) fn waiting(
     object: &NodeMaintenanceFacts,
     reason: &str,
@@ -141,7 +140,7 @@ pub(super) fn waiting(
 ) -> NodeMaintenanceStatus {
     let mut status = (*object.status).clone();
     status.waiting_on = Some(waiting_since(&status, reason, why, now));
-    judged(object, status, Progress::Running, now)
+    with_conditions(object, status, Progress::Running, now)
 }
 
 fn over(mut status: NodeMaintenanceStatus, at: Timestamp) -> NodeMaintenanceStatus {
@@ -154,7 +153,7 @@ fn over(mut status: NodeMaintenanceStatus, at: Timestamp) -> NodeMaintenanceStat
     status
 }
 
-/// What an episode shows of itself, whichever object it is shown in.
+/// The part of the status that the objects of an episode and of its request share.
 fn shown(
     object: &NodeMaintenanceFacts,
     entry: &NodeEntry,
@@ -219,7 +218,7 @@ fn count(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// Adds the phases of an episode that have begun and are not written yet.
+/// Adds the phases of an episode that are not in the status yet.
 fn passed(status: &mut NodeMaintenanceStatus, entry: &NodeEntry, episode: &Episode) {
     let latest = entry
         .latest
@@ -254,14 +253,14 @@ fn close_phase(status: &mut NodeMaintenanceStatus, at: Timestamp) {
 }
 
 fn waiting_since(status: &NodeMaintenanceStatus, reason: &str, message: &str, now: Timestamp) -> WaitStatus {
-    let standing = status
+    let same = status
         .waiting_on
         .as_ref()
         .filter(|waiting| waiting.reason == reason);
     WaitStatus {
         reason: reason.to_owned(),
         message: message.to_owned(),
-        since: standing.map_or_else(|| text(now), |waiting| waiting.since.clone()),
+        since: same.map_or_else(|| text(now), |waiting| waiting.since.clone()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Watches NodeMaintenance objects, and tells of them as [`Update`]s. Where the kind is not installed there are none.
+//! Watches NodeMaintenance objects and sends [`NodeMaintenanceUpdate`]s. If the kind is not installed there are no objects.
 
 use std::pin::{Pin, pin};
 use std::time::Duration;
@@ -17,14 +17,13 @@ use crate::ids::RequestUid;
 use crate::kubernetes::update::{KubernetesUpdate, NodeMaintenanceUpdate};
 use crate::kubernetes::watch::{Backoff, Settings, code, pause, said, tell};
 
-/// How often it is looked whether the kind has been installed meanwhile: a person who installs it can wait a minute, and
-/// one request a minute is nothing.
+/// How often to check whether the kind has been installed.
 const LOOK_FOR_KIND: Duration = Duration::from_secs(60);
 
-/// Objects on a page of the list. One may be 1.5 MiB in etcd; most are some KiB.
+/// Objects per page of the list. An object may have 1.5 MiB; most have some KiB.
 const PAGE: u32 = 100;
 
-/// Tells of all requests, and of the episodes of nodes of `selector`, until `stop`.
+/// Sends updates of all requests, and of the episodes of nodes of `selector`, until `stop`.
 pub async fn run(
     client: kube::Client,
     selector: String,
@@ -46,7 +45,7 @@ pub async fn run(
             WatchBroke::NoSuchKind => {
                 if !std::mem::replace(&mut is_missed, true) {
                     info!(
-                        "the kind NodeMaintenance (haulout.dev/v1alpha1) is not installed: no requests of people, and no second copy of a record"
+                        "the kind NodeMaintenance (haulout.dev/v1alpha1) is not installed: there are no requests and no copies of records"
                     );
                 }
                 for update in [NodeMaintenanceUpdate::Reset, NodeMaintenanceUpdate::Settled] {
@@ -82,7 +81,7 @@ enum WatchBroke {
     },
 }
 
-/// Tells of objects until the watch breaks; `Ok` when we were asked to stop.
+/// Sends updates until the watch breaks; `Ok` at `stop`.
 async fn follow(
     mut events: Pin<&mut impl Stream<Item = watcher::Result<Event<NodeMaintenance>>>>,
     selector: &str,
@@ -113,7 +112,7 @@ async fn follow(
             Some(Ok(Event::InitApply(object) | Event::Apply(object))) => {
                 let seen = facts(&object);
                 match kept.seen(&seen) {
-                    KeptAdmission::Told => {}
+                    KeptAdmission::Kept => {}
                     KeptAdmission::InPlaceOf(name, uid) => {
                         displaced = Some(NodeMaintenanceUpdate::Gone { name, uid })
                     }

@@ -1,5 +1,4 @@
-//! Writes what is due to NodeMaintenance objects, one after the other, and never holds anybody up. An object that is
-//! refused delays no other.
+//! Writes NodeMaintenance objects, one after the other. An object that is refused delays no other.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -15,22 +14,20 @@ use super::refused::RefusedWrites;
 use crate::fence::{Permit, WriteFence, WriteKind};
 use crate::kubernetes::update::{KubernetesUpdate, NodeMaintenanceFacts, NodeMaintenanceUpdate};
 
-/// How long changes are gathered after a write. A drain changes with each pod that leaves, and whoever looks reads once a
-/// second at most; what comes after a quiet second is written at once.
+/// The pause after a pass, in which changes are collected. A drain changes with each pod.
 const GATHER: Duration = Duration::from_secs(1);
 
-/// How long to wait where nothing can be written at all: another replica leads, or the kube-apiserver does not answer.
-/// What is due is found anew then, so nothing piles up.
+/// The pause if nothing can be written: another replica leads, or the kube-apiserver does not answer.
 const AFTER_OUTAGE: Duration = Duration::from_secs(5);
 
-/// How often it is looked whether something is due by the mere passing of time.
+/// The interval of passes without a change, because some writes become due by time alone.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
-/// After how many writes in a row without any answer the rest of them is put off. One object may have a webhook that
-/// hangs; a kube-apiserver that does not answer does so for all, and each costs a deadline.
+/// After this many writes in a row without a reply the pass ends. One object may have a webhook that hangs; after several, the
+/// kube-apiserver itself does not answer, and each write costs a deadline.
 const UNANSWERED_MAX: usize = 3;
 
-/// Runs until `stop`. `count_refused` takes how many writes were refused or not answered.
+/// Runs until `stop`. `count_refused` gets the number of writes that were refused or not answered.
 pub async fn run(
     client: kube::Client,
     fence: WriteFence,
@@ -54,12 +51,12 @@ pub async fn run(
         for write in due {
             let name = write.name().to_owned();
             let attempt = async {
-                // Another replica leads, and writes.
+                // Without a permit another replica leads, and writes.
                 let permit = fence.permit(WriteKind::Record).ok()?;
                 let writing = perform(&permit, &client, &objects, &told, write);
                 permit.run(writing).await.ok()
             };
-            // Dropped at a stop in the middle: it is due again at the next start.
+            // A write that is dropped at a stop is due again after the next start.
             let attempt = tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
@@ -71,7 +68,7 @@ pub async fn run(
         }
         count_refused(pass.refused);
         let pause = if pass.is_cut_short {
-            objects.look_again();
+            objects.wake();
             AFTER_OUTAGE
         } else {
             GATHER
@@ -84,20 +81,19 @@ pub async fn run(
     }
 }
 
-/// What came of one pass over what was due.
+/// The result of one pass over the due writes.
 #[derive(Debug, Default)]
 struct Pass {
-    /// How many writes were refused, or not answered.
+    /// The number of writes that were refused or not answered.
     refused: u64,
-    /// How many of the latest in a row were not answered.
+    /// The number of the latest writes in a row that were not answered.
     unanswered: usize,
-    /// Not everything was tried.
+    /// The pass ended early.
     is_cut_short: bool,
 }
 
 impl Pass {
-    /// Takes what came of the attempt to write `name`; `None` where this replica may not write. Breaks where the rest
-    /// is not to be tried.
+    /// Processes the result of a write of `name`; `None` if this replica may not write. Breaks if the pass has to end.
     fn note(
         &mut self,
         name: String,
@@ -140,7 +136,7 @@ async fn perform(
         ObjectWrite::Create { name, spec } => api::create(permit, client, &name, *spec).await,
         ObjectWrite::Status { name, uid, changes } => {
             match api::write_status(permit, client, &name, Some(&uid), &changes).await {
-                // Deleted meanwhile; the watch tells, and what is due then is found anew.
+                // The object was deleted meanwhile, which the watch will show.
                 Err(WriteError::Gone { .. }) => Ok(None),
                 written => written.map(Some),
             }
@@ -154,7 +150,7 @@ async fn perform(
     Ok(())
 }
 
-/// The hub ends only with the house, and then nobody needs to know.
+/// Sends the written object to the inventory. An error means that the process stops.
 async fn tell(told: &mpsc::Sender<KubernetesUpdate>, written: NodeMaintenanceFacts) {
     let seen = NodeMaintenanceUpdate::Seen(Box::new(written));
     let _ = told.send(KubernetesUpdate::Maintenances(seen)).await;

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn both_byte_orders_are_one_machine() {
+    fn uuids_in_both_byte_orders_are_one_machine() {
         let (straight, swapped) = (VmUuid::parse(STRAIGHT).unwrap(), VmUuid::parse(SWAPPED).unwrap());
         assert_ne!(straight, swapped);
         assert_eq!(straight.swapped(), swapped);
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_uuid_binds_nothing() {
+    fn invalid_uuid_is_not_parsed() {
         for text in [
             "",
             "gpu-1",

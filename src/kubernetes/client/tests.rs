@@ -4,13 +4,13 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 
 use super::*;
-use crate::kubernetes::stand_in::{Reply, server};
+use crate::kubernetes::stand_in::{ScriptedReply, server};
 
 #[tokio::test]
 async fn requests_made_for_an_episode_carry_its_traceparent_and_others_none() {
     const TRACEPARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let (client, log) = server(|_| {
-        Reply::Json(
+        ScriptedReply::Json(
             200,
             serde_json::json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "gpu-1"}}),
         )

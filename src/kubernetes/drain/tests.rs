@@ -7,7 +7,7 @@ use super::groups::Groups;
 use super::*;
 use crate::fence::{WriteFence, WriteKind};
 use crate::kubernetes::pods::SkipReason;
-use crate::kubernetes::stand_in::{Log, Reply, Seen, pod, pod_list, refusal, server};
+use crate::kubernetes::stand_in::{RequestLog, ScriptedReply, SeenRequest, pod, pod_list, refusal, server};
 
 const LIST: &str = "GET /api/v1/pods";
 
@@ -30,23 +30,23 @@ const ORDER: DrainOrder<'static> = DrainOrder {
     on_evicted: &|_| {},
 };
 
-fn accepted() -> Reply {
-    Reply::Json(
+fn accepted() -> ScriptedReply {
+    ScriptedReply::Json(
         201,
         json!({"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}),
     )
 }
 
 async fn evict_round(
-    answer: impl FnMut(&Seen) -> Reply + Send + 'static,
-) -> (Result<RoundReport, DrainError>, Log) {
+    answer: impl FnMut(&SeenRequest) -> ScriptedReply + Send + 'static,
+) -> (Result<RoundReport, DrainError>, RequestLog) {
     let (client, log) = server(answer);
     let report = round(&permit(), &client, &node(), &DrainSettings::default(), ORDER).await;
     (report, log)
 }
 
 /// One round on one pod whose eviction is answered with `reply`; the pod is still listed afterwards.
-async fn why(reply: impl Fn() -> Reply + Send + 'static) -> (PodPendingReason, RoundReport) {
+async fn why(reply: impl Fn() -> ScriptedReply + Send + 'static) -> (PodPendingReason, RoundReport) {
     let (report, _) = evict_round(move |seen| match seen.line.as_str() {
         LIST => pod_list(&[pod("web-1")], ""),
         _ => reply(),
@@ -113,7 +113,7 @@ async fn an_eviction_refused_by_a_budget_names_the_budget() {
 }
 
 /// How long the only pod that was asked is left alone, in seconds.
-async fn left_alone(reply: impl Fn() -> Reply + Send + 'static) -> Option<u64> {
+async fn left_alone(reply: impl Fn() -> ScriptedReply + Send + 'static) -> Option<u64> {
     let begun = Instant::now();
     let (_, report) = why(reply).await;
     let retry_at = report.left[0].retry_at?;
@@ -135,12 +135,12 @@ async fn refusal_says_when_to_ask_again_in_its_body_or_in_a_header() {
     let conflicts = || refusal(504, "Timeout", "conflicts", json!({"retryAfterSeconds": 7}));
     assert_eq!(left_alone(conflicts).await, Some(7));
     // The filter of API priority and fairness answers with a header and a plain text.
-    let too_many = || Reply::RetryAfter(429, "3", "Too many requests, please try again later.");
+    let too_many = || ScriptedReply::RetryAfter(429, "3", "Too many requests, please try again later.");
     assert_eq!(left_alone(too_many).await, Some(3));
-    let absurd = || Reply::RetryAfter(429, "4000000000", "no");
+    let absurd = || ScriptedReply::RetryAfter(429, "4000000000", "no");
     assert_eq!(left_alone(absurd).await, Some(600));
     for meaningless in ["0", "-1", "soon", "99999999999", "Mon, 23 Nov 2026 20:00:00 GMT"] {
-        let reply = move || Reply::RetryAfter(429, meaningless, "no");
+        let reply = move || ScriptedReply::RetryAfter(429, meaningless, "no");
         assert_eq!(left_alone(reply).await, None, "{meaningless}");
     }
 }
@@ -167,7 +167,7 @@ async fn a_budget_in_words_we_do_not_know_is_still_a_budget() {
 
 #[tokio::test]
 async fn each_refusal_has_its_own_meaning() {
-    type Case = (fn() -> Reply, PodPendingReason);
+    type Case = (fn() -> ScriptedReply, PodPendingReason);
     let said = |text: &str| text.to_owned();
     let cases: [Case; 8] = [
         (
@@ -262,7 +262,7 @@ async fn each_refusal_has_its_own_meaning() {
             },
         ),
         (
-            || Reply::Text(502, "<html>Bad gateway</html>"),
+            || ScriptedReply::Text(502, "<html>Bad gateway</html>"),
             PodPendingReason::ServerError {
                 said: said("<html>Bad gateway</html> (HTTP 502)"),
             },
@@ -276,7 +276,7 @@ async fn each_refusal_has_its_own_meaning() {
 
 #[tokio::test(start_paused = true)]
 async fn an_eviction_without_an_answer_ends_at_our_deadline() {
-    let (why, _) = why(|| Reply::Silence).await;
+    let (why, _) = why(|| ScriptedReply::Silence).await;
     assert_eq!(
         why,
         PodPendingReason::Unreachable {
@@ -311,7 +311,7 @@ async fn a_pod_that_is_gone_when_evicted_counts_as_gone_only_after_another_list(
 }
 
 #[tokio::test]
-async fn lists_and_evictions_that_contradict_each_other_never_make_a_drain_complete() {
+async fn contradicting_lists_and_evictions_never_complete_a_drain() {
     let (report, log) = evict_round(|seen| match seen.line.as_str() {
         LIST => pod_list(&[pod("web-1")], ""),
         _ => refusal(404, "NotFound", "not found", Value::Null),
@@ -358,14 +358,14 @@ async fn an_expired_continue_token_lists_from_the_start() {
 
 #[tokio::test(start_paused = true)]
 async fn a_list_that_fails_never_completes_a_drain() {
-    type Case = (fn() -> Reply, &'static str);
+    type Case = (fn() -> ScriptedReply, &'static str);
     let cases: [Case; 5] = [
         (
             || refusal(500, "InternalError", "etcdserver: request timed out", Value::Null),
             "the pods of node gpu-1 could not be listed: etcdserver: request timed out (HTTP 500); the drain waits and lists them again",
         ),
         (
-            || Reply::Silence,
+            || ScriptedReply::Silence,
             "the pods of node gpu-1 could not be listed: no answer within 30 s; the drain waits and lists them again",
         ),
         (
@@ -377,7 +377,7 @@ async fn a_list_that_fails_never_completes_a_drain() {
             "Haulout may not list the pods of node gpu-1: pods is forbidden (HTTP 403); allow its service account `list` on pods, the drain waits until then",
         ),
         (
-            || Reply::Json(200, json!({"kind": "PodList", "metadata": {}, "items": "none"})),
+            || ScriptedReply::Json(200, json!({"kind": "PodList", "metadata": {}, "items": "none"})),
             "",
         ),
     ];
@@ -461,7 +461,7 @@ async fn a_round_ends_at_its_deadline_and_names_the_pods_it_did_not_reach() {
             let pods: Vec<_> = (0..5).map(|n| pod(&format!("web-{n}"))).collect();
             pod_list(&pods, "")
         }
-        _ => Reply::Silence,
+        _ => ScriptedReply::Silence,
     });
     let settings = DrainSettings {
         eviction_deadline: Duration::from_secs(20),
@@ -485,7 +485,7 @@ async fn a_round_ends_at_its_deadline_and_names_the_pods_it_did_not_reach() {
 async fn an_eviction_that_has_begun_is_not_cut_short_by_the_end_of_its_round() {
     let (client, _) = server(|seen| match seen.line.as_str() {
         LIST => pod_list(&[pod("web-1"), pod("web-2")], ""),
-        _ => Reply::Silence,
+        _ => ScriptedReply::Silence,
     });
     let settings = DrainSettings {
         eviction_deadline: Duration::from_secs(20),
@@ -512,7 +512,7 @@ async fn overloaded_kube_apiserver_is_asked_for_no_other_pod() {
             let pods: Vec<_> = (0..50).map(|n| pod(&format!("web-{n:02}"))).collect();
             pod_list(&pods, "")
         }
-        _ => Reply::RetryAfter(429, "3", "slow down"),
+        _ => ScriptedReply::RetryAfter(429, "3", "slow down"),
     });
     let settings = DrainSettings {
         evictions: Concurrency::of(1),
@@ -590,7 +590,7 @@ async fn our_own_pod_leaves_last() {
         ..DrainSettings::default()
     };
     let answer = |pods: Vec<Value>| {
-        move |seen: &Seen| match seen.line.as_str() {
+        move |seen: &SeenRequest| match seen.line.as_str() {
             LIST => pod_list(&pods, ""),
             _ => accepted(),
         }
@@ -617,7 +617,7 @@ fn ready(name: &str, app: &str) -> Value {
     pod
 }
 
-fn held_by(budget: &str) -> Reply {
+fn held_by(budget: &str) -> ScriptedReply {
     refusal(
         429,
         "TooManyRequests",
@@ -677,7 +677,7 @@ async fn rounds_of_two_nodes_share_the_places_for_evictions() {
             let pods: Vec<_> = (0..5).map(|n| pod(&format!("web-{n}"))).collect();
             pod_list(&pods, "")
         }
-        _ => Reply::Silence,
+        _ => ScriptedReply::Silence,
     });
     let settings = DrainSettings {
         round_deadline: Duration::from_secs(10),
@@ -702,7 +702,7 @@ async fn an_eviction_is_told_when_it_is_accepted_and_not_when_its_round_ends() {
             let pods: Vec<_> = (0..4).map(|n| pod(&format!("web-{n}"))).collect();
             pod_list(&pods, "")
         }
-        line if line == silent => Reply::Silence,
+        line if line == silent => ScriptedReply::Silence,
         _ => accepted(),
     });
     let begun = Instant::now();
@@ -739,7 +739,7 @@ async fn an_eviction_is_told_when_it_is_accepted_and_not_when_its_round_ends() {
 
 #[tokio::test(start_paused = true)]
 async fn rounds_of_two_nodes_share_the_places_for_lists() {
-    let (client, log) = server(|_| Reply::Silence);
+    let (client, log) = server(|_| ScriptedReply::Silence);
     let first = DrainSettings {
         lists: Concurrency::of(1),
         ..DrainSettings::default()
@@ -762,10 +762,10 @@ async fn rounds_of_two_nodes_share_the_places_for_lists() {
 #[tokio::test(start_paused = true)]
 async fn lists_of_a_fleet_are_a_few_at_once_and_none_is_given_up() {
     let (client, _) = server(|_| {
-        let Reply::Json(code, pods) = pod_list(&[], "") else {
+        let ScriptedReply::Json(code, pods) = pod_list(&[], "") else {
             panic!("a list");
         };
-        Reply::Late(Duration::from_millis(100), code, pods)
+        ScriptedReply::Late(Duration::from_millis(100), code, pods)
     });
     let (settings, node, begun) = (DrainSettings::default(), node(), Instant::now());
     let rounds = (0..1000).map(|_| list_only(&client, &node, &settings));
@@ -778,10 +778,10 @@ async fn lists_of_a_fleet_are_a_few_at_once_and_none_is_given_up() {
 async fn round_that_waited_for_its_list_has_its_time_for_evictions() {
     let (client, log) = server(|seen| match seen.line.as_str() {
         LIST => {
-            let Reply::Json(code, pods) = pod_list(&[pod("web-1")], "") else {
+            let ScriptedReply::Json(code, pods) = pod_list(&[pod("web-1")], "") else {
                 panic!("a list");
             };
-            Reply::Late(Duration::from_secs(1), code, pods)
+            ScriptedReply::Late(Duration::from_secs(1), code, pods)
         }
         _ => accepted(),
     });

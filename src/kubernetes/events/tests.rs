@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
-use crate::kubernetes::stand_in::{Reply, Seen, refusal, server};
+use crate::kubernetes::stand_in::{ScriptedReply, SeenRequest, refusal, server};
 
 fn event(note: &str) -> Event {
     Event {
@@ -28,7 +28,7 @@ fn counted_queue() -> (Publisher, EventQueue, Arc<AtomicUsize>) {
 }
 
 /// Publishes with a kube-apiserver that is `answer`, then stops; gives what was asked.
-async fn published(tellings: Vec<Event>, answer: fn(&Seen) -> Reply) -> Vec<Seen> {
+async fn published(tellings: Vec<Event>, answer: fn(&SeenRequest) -> ScriptedReply) -> Vec<SeenRequest> {
     let (client, log) = server(answer);
     let (publisher, queue, _) = counted_queue();
     for event in tellings {
@@ -41,8 +41,11 @@ async fn published(tellings: Vec<Event>, answer: fn(&Seen) -> Reply) -> Vec<Seen
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_stands_on_the_node_with_its_real_uid_and_in_the_form_of_events_k8s_io() {
-    let seen = published(vec![event("why")], |_| Reply::Json(201, json!({"regarding": {}}))).await;
+async fn event_of_a_node_has_its_uid_and_the_form_of_events_k8s_io() {
+    let seen = published(vec![event("why")], |_| {
+        ScriptedReply::Json(201, json!({"regarding": {}}))
+    })
+    .await;
     assert_eq!(seen.len(), 1);
     assert_eq!(
         seen[0].line,
@@ -68,7 +71,7 @@ async fn an_event_stands_on_the_node_with_its_real_uid_and_in_the_form_of_events
 async fn a_note_cannot_write_to_a_terminal_and_is_no_longer_than_the_api_allows() {
     let nasty = format!("\u{1b}[31m\u{202e}red\n{}", "ü".repeat(2_000));
     let seen = published(vec![event(&nasty)], |_| {
-        Reply::Json(201, json!({"regarding": {}}))
+        ScriptedReply::Json(201, json!({"regarding": {}}))
     })
     .await;
     let note = seen[0].body["note"].as_str().unwrap();
@@ -101,7 +104,7 @@ async fn a_refused_event_is_counted_and_not_tried_again_and_the_next_one_is() {
 async fn an_apiserver_that_is_silent_holds_up_neither_who_tells_nor_the_end() {
     let begun = Instant::now();
     let tellings = (0..20).map(|n| event(&n.to_string())).collect();
-    published(tellings, |_| Reply::Silence).await;
+    published(tellings, |_| ScriptedReply::Silence).await;
     assert!(begun.elapsed() <= SHUTDOWN_GRACE + Duration::from_millis(1));
 
     let (publisher, _queue, lost) = counted_queue();
@@ -168,7 +171,7 @@ fn of_a_pod(note: &str) -> Event {
 
 /// How long it takes until `count` Events about pods are written to a kube-apiserver that takes `each` for one.
 async fn takes(count: usize, each: Duration) -> Duration {
-    let (client, log) = server(move |_| Reply::Late(each, 201, json!({"regarding": {}})));
+    let (client, log) = server(move |_| ScriptedReply::Late(each, 201, json!({"regarding": {}})));
     let (publisher, queue, _) = counted_queue();
     for _ in 0..count {
         assert!(publisher.event(of_a_pod("why")));
@@ -200,7 +203,7 @@ async fn events_about_pods_are_spread_unless_their_queue_fills() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_about_a_node_does_not_wait_for_events_about_pods() {
-    let (client, log) = server(|_| Reply::Json(201, json!({"regarding": {}})));
+    let (client, log) = server(|_| ScriptedReply::Json(201, json!({"regarding": {}})));
     let (publisher, queue, _) = counted_queue();
     let stop = CancellationToken::new();
     let queued = async {

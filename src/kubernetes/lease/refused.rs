@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn note_that_nobody_wrote_like_that_counts_as_none() {
+    fn malformed_note_counts_as_none() {
         let long = format!("2026-11-23T00:00:00Z {}", "a".repeat(CHARS_MAX));
         for note in ["", "yesterday someone", "2026-11-23T00:00:00Z", "1 2", &long] {
             assert_eq!(RefusedLogin::read(&lease(note)), None, "{note}");

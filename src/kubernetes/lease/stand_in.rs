@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::kubernetes::stand_in::{Log, Reply, refusal, server};
+use crate::kubernetes::stand_in::{RequestLog, ScriptedReply, refusal, server};
 
 /// It checks resource versions, and is silent when it is told to.
 #[derive(Clone)]
 pub(in crate::kubernetes) struct Store {
     name: &'static str,
-    held: Arc<Mutex<Held>>,
+    held: Arc<Mutex<StoredLease>>,
 }
 
 #[derive(Default)]
-struct Held {
+struct StoredLease {
     lease: Option<Value>,
     version: u64,
     is_silent: bool,
@@ -32,7 +32,7 @@ impl Store {
         Self { name, held }
     }
 
-    pub(in crate::kubernetes) fn client(&self) -> (kube::Client, Log) {
+    pub(in crate::kubernetes) fn client(&self) -> (kube::Client, RequestLog) {
         let Self { name, held } = self.clone();
         let all = "/apis/coordination.k8s.io/v1/namespaces/ops/leases";
         let (get, put, post) = (
@@ -43,13 +43,13 @@ impl Store {
         server(move |seen| {
             let mut held = held.lock().unwrap();
             if held.is_silent {
-                return Reply::Silence;
+                return ScriptedReply::Silence;
             }
             let version = |lease: &Value| lease["metadata"]["resourceVersion"].clone();
             let stands = held.lease.as_ref().map(version);
             let fits = if seen.line == get {
                 return match &held.lease {
-                    Some(lease) => Reply::Json(200, lease.clone()),
+                    Some(lease) => ScriptedReply::Json(200, lease.clone()),
                     None => refusal(404, "NotFound", "no such lease", json!({})),
                 };
             } else if seen.line == post {
@@ -79,7 +79,7 @@ impl Store {
             lease["metadata"]["resourceVersion"] = json!(held.version.to_string());
             lease["metadata"]["managedFields"] = json!([{"manager": "haulout"}]);
             held.lease = Some(lease.clone());
-            Reply::Late(held.slow_by, 200, lease)
+            ScriptedReply::Late(held.slow_by, 200, lease)
         })
     }
 

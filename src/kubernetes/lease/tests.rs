@@ -8,7 +8,7 @@ use super::*;
 use crate::fence::{FenceClosed, WriteKind};
 use crate::keys::LOGIN_REFUSED;
 use crate::kubernetes::lease::stand_in::Store;
-use crate::kubernetes::stand_in::Log;
+use crate::kubernetes::stand_in::RequestLog;
 
 const PUT: &str = "PUT /apis/coordination.k8s.io/v1/namespaces/ops/leases/haulout";
 const POST: &str = "POST /apis/coordination.k8s.io/v1/namespaces/ops/leases";
@@ -50,7 +50,7 @@ struct Running {
     stop: CancellationToken,
     can_work: watch::Sender<bool>,
     login: watch::Sender<LoginNote>,
-    log: Log,
+    log: RequestLog,
 }
 
 fn candidate(store: &Store, identity: &str) -> Running {
@@ -153,7 +153,7 @@ async fn a_lease_is_not_released_while_something_is_under_way() {
 }
 
 #[tokio::test]
-async fn a_leader_that_cannot_renew_shuts_its_gate_and_ends_and_is_followed_after_a_quarantine() {
+async fn leader_that_cannot_renew_exits_and_is_followed_after_a_quarantine() {
     let store = Store::of("haulout");
     let mut first = candidate(&store, "first");
     first.leads().await;
@@ -240,7 +240,7 @@ fn annotation(store: &Store) -> Value {
 }
 
 #[tokio::test]
-async fn a_leader_that_cannot_work_says_so_and_begins_nothing_until_it_took_that_back() {
+async fn leader_that_cannot_work_yields_and_begins_nothing() {
     let store = Store::of("haulout");
     store.put(json!({
         "metadata": {"name": "haulout", "namespace": "ops", "resourceVersion": "0", "annotations": {"of": "somebody"}},

@@ -1,7 +1,7 @@
 use super::*;
 use crate::fence::{WriteFence, WriteKind};
 use crate::keys::DEFAULT_PREFIX;
-use crate::kubernetes::stand_in::{Reply, refusal, server};
+use crate::kubernetes::stand_in::{ScriptedReply, refusal, server};
 
 const DEADLINE: Duration = Duration::from_secs(3);
 
@@ -30,8 +30,11 @@ fn cordon() -> NodePatch {
 
 async fn patched(
     with: &NodePatch,
-    reply: Reply,
-) -> (Result<NodeFacts, PatchError>, Vec<super::super::stand_in::Seen>) {
+    reply: ScriptedReply,
+) -> (
+    Result<NodeFacts, PatchError>,
+    Vec<super::super::stand_in::SeenRequest>,
+) {
     let mut reply = Some(reply);
     let (client, log) = server(move |_| reply.take().unwrap());
     let keys = Keys::under(DEFAULT_PREFIX);
@@ -49,8 +52,8 @@ async fn patched(
     (result, log.all())
 }
 
-fn node() -> Reply {
-    Reply::Json(
+fn node() -> ScriptedReply {
+    ScriptedReply::Json(
         200,
         json!({
             "apiVersion": "v1", "kind": "Node",
@@ -92,7 +95,7 @@ async fn a_transition_is_one_patch_that_only_the_view_it_was_decided_on_accepts(
 }
 
 #[tokio::test]
-async fn the_end_removes_our_annotations_and_the_cordon_as_kubectl_uncordon_does() {
+async fn end_removes_our_annotations_and_the_cordon_as_kubectl_does() {
     let end = NodePatch {
         annotations: NodeAnnotations::default(),
         unschedulable: Some(false),
@@ -192,8 +195,8 @@ async fn each_refusal_of_a_patch_says_what_happens_next() {
             "Unreachable",
             "busy",
         ),
-        (Reply::Silence, "Unreachable", "no answer within 3 s"),
-        (Reply::Text(200, "<html>"), "Unreachable", "is unknown"),
+        (ScriptedReply::Silence, "Unreachable", "no answer within 3 s"),
+        (ScriptedReply::Text(200, "<html>"), "Unreachable", "is unknown"),
     ] {
         let error = patched(&cordon(), reply).await.0.unwrap_err();
         assert!(format!("{error:?}").starts_with(kind), "{error:?}");

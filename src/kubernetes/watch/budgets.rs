@@ -126,7 +126,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kubernetes::stand_in::{Log, Reply, refusal};
+    use crate::kubernetes::stand_in::{RequestLog, ScriptedReply, refusal};
     use crate::kubernetes::watch::tests::{event, scripted};
 
     fn budget(allowed: i32) -> Value {
@@ -137,15 +137,15 @@ mod tests {
         })
     }
 
-    fn list(budgets: &[Value]) -> Reply {
-        Reply::Json(
+    fn list(budgets: &[Value]) -> ScriptedReply {
+        ScriptedReply::Json(
             200,
             json!({"kind": "PodDisruptionBudgetList", "apiVersion": "policy/v1", "metadata": {"resourceVersion": "9"}, "items": budgets}),
         )
     }
 
     /// Watches the budget `shop/web` for ten seconds and returns its states.
-    async fn told(lists: Vec<Reply>, watches: Vec<Reply>) -> (Vec<BudgetState>, Log) {
+    async fn told(lists: Vec<ScriptedReply>, watches: Vec<ScriptedReply>) -> (Vec<BudgetState>, RequestLog) {
         let (client, log) = scripted(lists, watches);
         let (out, mut updates) = mpsc::channel(8);
         let web = Budget {
@@ -172,14 +172,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_budget_is_told_as_it_stands_and_allows_once_it_is_gone() {
+    async fn budget_state_is_reported_and_allows_once_deleted() {
         let changes = [
             ("MODIFIED", budget(1)),
             ("MODIFIED", budget(0)),
             ("DELETED", budget(0)),
         ];
         let events = changes.iter().map(|(kind, budget)| event(kind, budget)).collect();
-        let (told, log) = told(vec![list(&[budget(0)])], vec![Reply::Events(events)]).await;
+        let (told, log) = told(vec![list(&[budget(0)])], vec![ScriptedReply::Events(events)]).await;
         use BudgetState::{Allows, Blocks};
         assert_eq!(told, [Blocks, Allows, Blocks, Allows]);
         let first = &log.all()[0];
@@ -195,13 +195,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_budget_that_was_deleted_before_anybody_looked_allows() {
+    async fn budget_deleted_before_the_watch_allows() {
         let (told, _) = told(vec![list(&[])], vec![]).await;
         assert_eq!(told, [BudgetState::Allows]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_must_not_be_watched_is_unheard_and_is_tried_again() {
+    async fn budget_that_may_not_be_watched_is_unknown_and_retried() {
         let refused = || refusal(403, "Forbidden", "poddisruptionbudgets is forbidden", Value::Null);
         let (told, _) = told(vec![refused(), refused(), list(&[budget(0)])], vec![]).await;
         use BudgetState::{Blocks, Unknown};

@@ -4,14 +4,14 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::keys::DEFAULT_PREFIX;
-use crate::kubernetes::stand_in::{Log, Reply, Seen, refusal, server};
+use crate::kubernetes::stand_in::{RequestLog, ScriptedReply, SeenRequest, refusal, server};
 
 pub(super) fn node(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "uid": format!("uid-{name}"), "resourceVersion": "5"}})
 }
 
-pub(super) fn node_list(nodes: &[Value]) -> Reply {
-    Reply::Json(
+pub(super) fn node_list(nodes: &[Value]) -> ScriptedReply {
+    ScriptedReply::Json(
         200,
         json!({"kind": "NodeList", "apiVersion": "v1", "metadata": {"resourceVersion": "9"}, "items": nodes}),
     )
@@ -22,20 +22,24 @@ pub(crate) fn event(kind: &str, object: &Value) -> Value {
 }
 
 /// Lists and watches are answered from their own queues; a queue that is empty is silent.
-pub(crate) fn scripted(lists: Vec<Reply>, watches: Vec<Reply>) -> (kube::Client, Log) {
+pub(crate) fn scripted(lists: Vec<ScriptedReply>, watches: Vec<ScriptedReply>) -> (kube::Client, RequestLog) {
     let (mut lists, mut watches) = (VecDeque::from(lists), VecDeque::from(watches));
-    server(move |seen: &Seen| {
+    server(move |seen: &SeenRequest| {
         let queue = if seen.query.contains("watch=true") {
             &mut watches
         } else {
             &mut lists
         };
-        queue.pop_front().unwrap_or(Reply::Silence)
+        queue.pop_front().unwrap_or(ScriptedReply::Silence)
     })
 }
 
 /// Starts `run` on the script and gives the first updates, each in one word.
-async fn told(lists: Vec<Reply>, watches: Vec<Reply>, count: usize) -> (Vec<String>, Log) {
+async fn told(
+    lists: Vec<ScriptedReply>,
+    watches: Vec<ScriptedReply>,
+    count: usize,
+) -> (Vec<String>, RequestLog) {
     let (client, log) = scripted(lists, watches);
     let selection = Selection {
         selector: "gpu in (a,b),!spare".to_owned(),
@@ -80,7 +84,7 @@ pub(super) fn word(update: KubernetesUpdate) -> String {
 async fn nodes_are_told_between_reset_and_settled_and_then_as_they_change() {
     let (told, log) = told(
         vec![node_list(&[node("a"), node("b")])],
-        vec![Reply::Events(vec![
+        vec![ScriptedReply::Events(vec![
             event("MODIFIED", &node("a")),
             event("DELETED", &node("b")),
             event("ADDED", &node("c")),
@@ -103,8 +107,8 @@ async fn a_watch_that_ends_in_order_goes_on_without_a_new_list() {
     let (told, log) = told(
         vec![node_list(&[])],
         vec![
-            Reply::Events(vec![event("ADDED", &node("a"))]),
-            Reply::Events(vec![event("ADDED", &node("b"))]),
+            ScriptedReply::Events(vec![event("ADDED", &node("a"))]),
+            ScriptedReply::Events(vec![event("ADDED", &node("b"))]),
         ],
         4,
     )
@@ -120,11 +124,11 @@ async fn a_watch_that_ends_in_order_goes_on_without_a_new_list() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_expired_watch_is_told_and_lists_anew_so_that_a_missed_deletion_shows_as_an_absence() {
+async fn expired_watch_lists_again_and_shows_a_missed_deletion() {
     let gone = json!({"kind": "Status", "status": "Failure", "code": 410, "reason": "Expired", "message": "too old resource version"});
     let (told, _) = told(
         vec![node_list(&[node("a"), node("b")]), node_list(&[node("b")])],
-        vec![Reply::Events(vec![event("ERROR", &gone)])],
+        vec![ScriptedReply::Events(vec![event("ERROR", &gone)])],
         8,
     )
     .await;

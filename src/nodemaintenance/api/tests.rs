@@ -2,11 +2,11 @@ use serde_json::Value;
 
 use super::*;
 use crate::fence::{WriteFence, WriteKind};
-use crate::kubernetes::stand_in::{Reply, refusal, server};
+use crate::kubernetes::stand_in::{ScriptedReply, refusal, server};
 
 #[tokio::test]
 async fn an_invalid_object_name_is_never_sent() {
-    let (client, log) = server(|_| Reply::Json(200, Value::Null));
+    let (client, log) = server(|_| ScriptedReply::Json(200, Value::Null));
     let permit = WriteFence::without_election().permit(WriteKind::Record).unwrap();
     let uid = RequestUid::new("uid");
     for name in ["gpu1-!!!!!!!!", "../nodes/gpu1", "gpu1-0/status", ""] {
@@ -14,7 +14,10 @@ async fn an_invalid_object_name_is_never_sent() {
         let written = write_status(&permit, &client, name, None, &Value::Null).await;
         let deleted = delete(&permit, &client, name, &uid).await;
         for error in [created.unwrap_err(), written.unwrap_err(), deleted.unwrap_err()] {
-            assert!(error.to_string().contains("is no name of an object"), "{error}");
+            assert!(
+                error.to_string().contains("is not a valid name of an object"),
+                "{error}"
+            );
         }
     }
     assert_eq!(log.lines(), [""; 0]);
@@ -24,7 +27,7 @@ async fn an_invalid_object_name_is_never_sent() {
 async fn a_refusal_is_told_from_no_answer() {
     let permit = WriteFence::without_election().permit(WriteKind::Record).unwrap();
     let mut replies = vec![
-        Reply::Silence,
+        ScriptedReply::Silence,
         refusal(422, "Invalid", "too long", Value::Null),
         refusal(404, "NotFound", "not found", Value::Null),
     ];

@@ -190,7 +190,7 @@ fn is(status: &NodeMaintenanceStatus, kind: &str) -> String {
 }
 
 #[test]
-fn an_episode_has_an_object_with_its_record_and_what_is_so_already_is_not_written() {
+fn episode_has_an_object_with_its_record_without_redundant_writes() {
     let mut cluster = Cluster::new();
     let draining = in_episode(Phase::Draining, 1);
     cluster.settle(&draining);
@@ -205,7 +205,7 @@ fn an_episode_has_an_object_with_its_record_and_what_is_so_already_is_not_writte
 }
 
 #[test]
-fn an_object_that_somebody_deletes_is_made_again_and_one_that_ended_is_not() {
+fn deleted_object_is_created_again_unless_its_episode_has_ended() {
     let mut cluster = Cluster::new();
     let draining = in_episode(Phase::Draining, 1);
     cluster.settle(&draining);
@@ -254,7 +254,7 @@ fn an_episode_whose_end_nobody_saw_is_closed_and_says_so() {
 }
 
 #[test]
-fn an_end_that_the_watch_tells_before_its_actor_does_waits_for_the_actors_word() {
+fn end_observed_by_the_watch_first_waits_for_the_actor() {
     let mut cluster = Cluster::new();
     let before = in_episode(Phase::Rejoining, 50);
     cluster.settle(&before);
@@ -301,7 +301,7 @@ fn an_end_that_was_seen_is_told_as_it_was() {
 }
 
 #[test]
-fn an_episode_that_is_over_before_it_has_an_object_has_one_all_the_same_and_only_once() {
+fn episode_that_ends_before_it_has_an_object_gets_one_once() {
     let mut cluster = Cluster::new();
     let before = in_episode(Phase::Draining, 50);
     cluster.show(before.clone());
@@ -367,7 +367,7 @@ fn a_drain_shows_how_far_it_is_and_which_pods_hold_it() {
 }
 
 #[test]
-fn drains_of_many_nodes_are_counted_on_two_at_a_time_in_turn_and_what_is_more_than_that_is_told_at_once() {
+fn progress_of_many_drains_is_written_two_at_a_time() {
     let mut cluster = Cluster::new();
     let names = ["gpu1", "gpu2", "gpu3", "gpu4", "gpu5"];
     let with = |phase: Phase, left: usize| {
@@ -450,7 +450,7 @@ fn drains_of_many_nodes_are_counted_on_two_at_a_time_in_turn_and_what_is_more_th
 }
 
 #[test]
-fn a_request_that_its_node_shows_no_more_is_fulfilled_and_one_that_it_does_not_show_yet_is_not() {
+fn request_is_fulfilled_once_its_node_no_longer_shows_it() {
     let mut cluster = Cluster::new();
     cluster.settle(&sight(Record::InService, None, None));
     cluster.created("asked", "gpu1", 0, asked(RequestedAction::Reboot));
@@ -483,7 +483,7 @@ fn of_two_requests_for_a_node_the_younger_says_whom_it_waits_for() {
 }
 
 #[test]
-fn a_request_for_a_node_of_nobodys_is_stalled_once_it_is_clear_that_no_other_controller_speaks() {
+fn request_for_an_unknown_node_is_stalled_after_a_while() {
     let mut cluster = Cluster::new();
     cluster.created("typo", "gpu9", 95, asked(RequestedAction::Drain));
     cluster.settle(&sight(Record::InService, None, None));

@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::kubernetes::stand_in::{Reply, refusal};
+use crate::kubernetes::stand_in::{ScriptedReply, refusal};
 use crate::kubernetes::watch::tests::{event, scripted};
 
 fn object(name: &str) -> Value {
@@ -12,8 +12,8 @@ fn object(name: &str) -> Value {
     })
 }
 
-fn list(objects: &[Value]) -> Reply {
-    Reply::Json(
+fn list(objects: &[Value]) -> ScriptedReply {
+    ScriptedReply::Json(
         200,
         json!({
             "apiVersion": "haulout.dev/v1alpha1", "kind": "NodeMaintenanceList",
@@ -23,7 +23,11 @@ fn list(objects: &[Value]) -> Reply {
 }
 
 /// Starts the watch on the script and gives the first updates.
-async fn told(lists: Vec<Reply>, watches: Vec<Reply>, count: usize) -> Vec<NodeMaintenanceUpdate> {
+async fn told(
+    lists: Vec<ScriptedReply>,
+    watches: Vec<ScriptedReply>,
+    count: usize,
+) -> Vec<NodeMaintenanceUpdate> {
     let (client, log) = scripted(lists, watches);
     let (out, mut updates) = mpsc::channel(1);
     let stop = CancellationToken::new();
@@ -81,7 +85,7 @@ async fn a_refused_watch_is_told_from_one_that_broke() {
 async fn objects_are_told_as_they_come_and_go() {
     let told = told(
         vec![list(&[object("a")])],
-        vec![Reply::Events(vec![
+        vec![ScriptedReply::Events(vec![
             event("ADDED", &object("b")),
             event("DELETED", &object("a")),
         ])],

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_doubles_with_each_refusal_in_a_row_up_to_its_limit() {
+    fn backoff_doubles_with_each_refusal_up_to_its_limit() {
         let waits = |policy: &Policy, refusals: &[u32]| -> Vec<u64> {
             let wait = |refusals: &u32| policy.backoff(*refusals).as_secs();
             refusals.iter().map(wait).collect()
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn an_episode_of_no_release_is_ours_only_where_a_node_says_so() {
+    fn episode_without_release_is_ours_only_on_a_node() {
         let releases = policy(1, 1).releases;
         let of = |release| (releases.has(release), releases.names(release));
         assert_eq!(of("ops/haulout"), (true, true));

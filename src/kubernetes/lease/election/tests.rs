@@ -68,7 +68,7 @@ fn replica(led: bool, lease: Option<ObservedLease>) -> Election {
 }
 
 #[test]
-fn every_lease_that_can_stand_there_has_one_answer_before_and_after_each_deadline() {
+fn every_lease_has_one_step_before_and_after_each_deadline() {
     let emptied = || ObservedLease {
         duration: seconds(15),
         ..held_by("")
@@ -136,7 +136,7 @@ fn who_has_not_read_the_lease_does_nothing() {
 }
 
 #[test]
-fn a_lease_counts_from_the_moment_it_was_seen_to_change_and_not_by_what_it_says() {
+fn lease_counts_from_its_observed_change_and_not_from_its_own_times() {
     let mut election = replica(false, Some(held_by("you")));
     let renewed = ObservedLease {
         renewed: Some("t0, long ago on a clock that is wrong".to_owned()),
@@ -175,7 +175,7 @@ fn a_standby_counts_only_the_time_it_was_awake_and_a_leader_all_of_it() {
 }
 
 #[test]
-fn a_longer_lease_of_another_configuration_is_respected_and_an_absurd_one_is_not() {
+fn longer_lease_of_another_replica_is_respected_up_to_a_limit() {
     let lasting = |duration| ObservedLease {
         duration,
         ..held_by("you")

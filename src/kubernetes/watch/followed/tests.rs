@@ -5,7 +5,7 @@ use serde_json::json;
 use super::*;
 use crate::keys::{DEFAULT_PREFIX, Keys};
 use crate::kubernetes::facts::GpuResources;
-use crate::kubernetes::stand_in::{Log, Reply};
+use crate::kubernetes::stand_in::{RequestLog, ScriptedReply};
 use crate::kubernetes::watch::tests::{event, node, node_list, scripted, word};
 
 fn selection() -> Selection {
@@ -17,7 +17,11 @@ fn selection() -> Selection {
 }
 
 /// Follows `gpu-1` on the script and gives the first updates, each in a few words.
-async fn told(lists: Vec<Reply>, watches: Vec<Reply>, count: usize) -> (Vec<String>, Log) {
+async fn told(
+    lists: Vec<ScriptedReply>,
+    watches: Vec<ScriptedReply>,
+    count: usize,
+) -> (Vec<String>, RequestLog) {
     let (client, log) = scripted(lists, watches);
     let (out, mut updates) = mpsc::channel(1);
     let (_followed, names) = watch::channel(BTreeSet::from([NodeName::new("gpu-1")]));
@@ -42,7 +46,12 @@ async fn a_followed_node_is_told_as_it_is_and_when_it_is_deleted() {
         event("MODIFIED", &node("gpu-1")),
         event("DELETED", &node("gpu-1")),
     ];
-    let (told, log) = told(vec![node_list(&[node("gpu-1")])], vec![Reply::Events(events)], 3).await;
+    let (told, log) = told(
+        vec![node_list(&[node("gpu-1")])],
+        vec![ScriptedReply::Events(events)],
+        3,
+    )
+    .await;
     assert_eq!(
         told,
         ["followed gpu-1", "followed gpu-1", "followed gone uid-gpu-1"]
@@ -59,14 +68,14 @@ async fn a_followed_node_is_told_as_it_is_and_when_it_is_deleted() {
 #[tokio::test(start_paused = true)]
 async fn a_followed_node_that_is_not_there_is_told_as_absent() {
     let created = vec![event("ADDED", &node("gpu-1"))];
-    let (told, _) = told(vec![node_list(&[])], vec![Reply::Events(created)], 2).await;
+    let (told, _) = told(vec![node_list(&[])], vec![ScriptedReply::Events(created)], 2).await;
     assert_eq!(told, ["followed absent gpu-1", "followed gpu-1"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_deletion_missed_over_a_break_is_told_as_absence() {
     let gone = json!({"kind": "Status", "status": "Failure", "code": 410, "reason": "Expired", "message": "too old"});
-    let broken = Reply::Events(vec![event("ERROR", &gone)]);
+    let broken = ScriptedReply::Events(vec![event("ERROR", &gone)]);
     let lists = vec![node_list(&[node("gpu-1")]), node_list(&[])];
     let (told, _) = told(lists, vec![broken], 2).await;
     assert_eq!(told, ["followed gpu-1", "followed absent gpu-1"]);

@@ -3,7 +3,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::kubernetes::stand_in::{Log, Reply, pod, pod_list};
+use crate::kubernetes::stand_in::{RequestLog, ScriptedReply, pod, pod_list};
 use crate::kubernetes::watch::tests::{event, scripted, word};
 
 fn typed(pod: Value) -> core::Pod {
@@ -17,7 +17,7 @@ fn leaving(name: &str) -> Value {
 }
 
 /// Watches the pods of `gpu-1` on the script for ten seconds and gives when, in milliseconds, a change was told.
-async fn told_pods(present: &[Value], watches: Vec<Reply>) -> (Vec<u128>, Log) {
+async fn told_pods(present: &[Value], watches: Vec<ScriptedReply>) -> (Vec<u128>, RequestLog) {
     let (client, log) = scripted(vec![pod_list(present, "")], watches);
     let (out, mut updates) = mpsc::channel(1);
     let (_draining, nodes) = watch::channel(BTreeSet::from([NodeName::new("gpu-1")]));
@@ -40,8 +40,7 @@ async fn told_pods(present: &[Value], watches: Vec<Reply>) -> (Vec<u128>, Log) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fresh_pod_watch_tells_at_once_that_no_pod_is_left_soon_of_some_to_evict_and_nothing_of_leaving_ones()
- {
+async fn new_pod_watch_reports_an_empty_node_at_once_and_pods_to_evict_soon() {
     let (told, log) = told_pods(&[], vec![]).await;
     assert_eq!(told, [0]);
     assert!(log.all()[0].query.contains("fieldSelector=spec.nodeName%3Dgpu-1"));
@@ -60,13 +59,13 @@ async fn the_drain_of_many_pods_is_told_when_it_is_complete_and_not_pod_by_pod()
         .map(|name| event("MODIFIED", &leaving(name)))
         .collect();
     events.extend(names.iter().map(|name| event("DELETED", &leaving(name))));
-    let (told, _) = told_pods(&present, vec![Reply::Events(events)]).await;
+    let (told, _) = told_pods(&present, vec![ScriptedReply::Events(events)]).await;
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(told[0] < 10, "{told:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_round_that_takes_seconds_is_not_told_of_the_pods_that_it_has_not_reached() {
+async fn pods_that_a_long_round_has_not_reached_are_not_reported() {
     let names: Vec<_> = (0..16).map(|n| format!("web-{n}")).collect();
     let present: Vec<_> = names.iter().map(|name| pod(name)).collect();
     // One begins to leave each quarter of a second, so that some are to be evicted for four seconds.
@@ -101,7 +100,7 @@ async fn a_round_that_takes_seconds_is_not_told_of_the_pods_that_it_has_not_reac
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_departure_is_not_told_where_all_others_are_leaving_by_the_time_it_would_be() {
+async fn deletion_is_not_reported_where_all_other_pods_are_terminating() {
     let present = ["web-1", "web-2", "web-3"].map(pod);
     let departs = [
         event("MODIFIED", &leaving("web-1")),
@@ -112,9 +111,9 @@ async fn a_departure_is_not_told_where_all_others_are_leaving_by_the_time_it_wou
         event("MODIFIED", &leaving("web-3")),
     ];
     let both: Vec<_> = departs.iter().chain(&rest_leaves).cloned().collect();
-    let (told, _) = told_pods(&present, vec![Reply::Events(both)]).await;
+    let (told, _) = told_pods(&present, vec![ScriptedReply::Events(both)]).await;
     assert!(told.is_empty(), "{told:?}");
-    let (told, _) = told_pods(&present, vec![Reply::Events(departs.to_vec())]).await;
+    let (told, _) = told_pods(&present, vec![ScriptedReply::Events(departs.to_vec())]).await;
     assert_eq!(told.len(), 1, "two are still to be evicted: {told:?}");
 }
 

@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::kubernetes::lease::HeldLeadership;
-use crate::kubernetes::stand_in::{Log, Reply, refusal, server};
+use crate::kubernetes::stand_in::{RequestLog, ScriptedReply, refusal, server};
 
 fn node(name: &str, annotations: Value) -> Value {
     json!({"metadata": {"name": name, "uid": format!("uid-{name}"), "annotations": annotations}})
@@ -16,8 +16,8 @@ fn selection() -> Selection {
     }
 }
 
-fn page(nodes: &[Value], continue_token: &str) -> Reply {
-    Reply::Json(
+fn page(nodes: &[Value], continue_token: &str) -> ScriptedReply {
+    ScriptedReply::Json(
         200,
         json!({
             "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
@@ -28,7 +28,7 @@ fn page(nodes: &[Value], continue_token: &str) -> Reply {
 }
 
 /// Answers lists of all Nodes from `pages`, and of those that the selector matches with `selected`.
-fn cluster(mut pages: Vec<Reply>, selected: Vec<Value>) -> (kube::Client, Log) {
+fn cluster(mut pages: Vec<ScriptedReply>, selected: Vec<Value>) -> (kube::Client, RequestLog) {
     pages.reverse();
     server(move |seen| {
         if seen.query.contains("labelSelector=gpu%3Dtrue") {

@@ -59,7 +59,7 @@ fn nobody_is_ahead_of_a_node_that_drains_unless_it_wants_to_begin_anew() {
 }
 
 #[test]
-fn a_place_once_granted_is_not_granted_again_however_late_its_record_is_seen() {
+fn granted_slot_is_not_granted_again_before_its_record_is_seen() {
     let mut ledger = AdmissionQueue {
         applicants: BTreeSet::from([applicant("b", 10)]),
         ..AdmissionQueue::default()
@@ -120,7 +120,7 @@ fn max_unavailable_counts_until_a_node_is_back() {
 }
 
 #[test]
-fn no_two_of_any_number_of_nodes_ever_drain_at_once_and_all_are_served_in_order() {
+fn nodes_drain_one_at_a_time_in_the_order_of_their_requests() {
     let names: Vec<String> = (0..20).map(|index| format!("gpu-{index:02}")).collect();
     let mut ledger = AdmissionQueue {
         applicants: names

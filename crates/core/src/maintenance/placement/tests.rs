@@ -201,7 +201,7 @@ fn a_host_that_does_not_see_every_datastore_of_the_vm_is_refused() {
 }
 
 #[test]
-fn a_host_is_surveyed_before_it_is_offered_and_again_when_its_devices_were_taken() {
+fn host_is_surveyed_before_its_offer_and_again_when_devices_are_taken() {
     let unsurveyed = HostView {
         reading: None,
         ..host("esx-2", &[A40])
@@ -219,7 +219,7 @@ fn a_host_is_surveyed_before_it_is_offered_and_again_when_its_devices_were_taken
 }
 
 #[test]
-fn a_host_that_has_not_been_read_may_have_a_place_and_one_that_is_taken_or_unfit_has_none() {
+fn only_an_unread_host_may_still_fit() {
     let unread = || HostView {
         reading: None,
         ..host("esx-2", &[A40])
@@ -271,7 +271,7 @@ fn a_fixed_address_and_a_foreign_device_keep_the_vm_at_home() {
 }
 
 #[test]
-fn what_was_offered_stays_offered_while_it_fits_and_the_roomiest_host_comes_first() {
+fn offer_stays_while_it_fits_and_the_roomiest_host_comes_first() {
     let hosts = [
         host("esx-2", &[A40]),
         host("esx-3", &[A40, A40]),
@@ -302,7 +302,7 @@ fn away_from_home(devices: DeviceRequirements) -> VmRequirements {
 }
 
 #[test]
-fn the_own_host_comes_before_a_roomier_one_and_before_the_one_offered_last() {
+fn own_host_comes_before_a_roomier_host_and_the_last_offer() {
     let mut home = host("host-home", &[A40]);
     home.reading = Some(HostSurvey::Held(vec![]));
     let mut other = host("a-roomy", &[A40, A40, A40]);

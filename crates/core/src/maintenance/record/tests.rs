@@ -124,7 +124,7 @@ fn people_and_scripts_read_the_states_of_the_python_controller() {
 }
 
 #[test]
-fn an_episode_of_the_python_controller_is_recognised_in_each_of_its_states() {
+fn python_episode_is_recognised_in_each_state() {
     for (word, state) in [
         ("draining", PythonState::Draining),
         ("powered-off", PythonState::PoweredOff),

@@ -28,7 +28,7 @@ fn turn(ahead: &[&str]) -> String {
 }
 
 #[test]
-fn a_wait_among_the_96_hosts_of_a_cluster_is_a_sentence_and_not_a_page() {
+fn wait_among_96_hosts_is_one_sentence() {
     let mut refused = hosts(2..=94, &RejectionReason::State("in maintenance mode"));
     refused.extend(hosts(95..=96, &RejectionReason::DevicesTaken));
     assert_eq!(
@@ -39,7 +39,7 @@ fn a_wait_among_the_96_hosts_of_a_cluster_is_a_sentence_and_not_a_page() {
 }
 
 #[test]
-fn each_reason_stands_once_wherever_its_hosts_stand() {
+fn each_reason_is_shown_once() {
     let mut refused = hosts(2..=2, &RejectionReason::DevicesTaken);
     refused.extend(hosts(3..=3, &RejectionReason::Datastore));
     refused.extend(hosts(4..=4, &RejectionReason::DevicesTaken));
@@ -59,7 +59,7 @@ fn each_reason_stands_once_wherever_its_hosts_stand() {
 }
 
 #[test]
-fn who_waits_behind_a_fleet_is_told_three_of_it_and_how_many_more() {
+fn slot_wait_names_three_nodes_and_counts_the_rest() {
     assert_eq!(
         turn(&["gpu-7"]),
         "its turn: at most 1 drained at once, and gpu-7 comes first"
