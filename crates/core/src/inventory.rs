@@ -1,8 +1,7 @@
-//! Folds what both worlds tell, and what effects found, into one [`NodeSnapshot`] per node. Pure: no async, no clock, no I/O.
+//! Makes one [`NodeSnapshot`] per node of the facts of vCenter, of Kubernetes and of effects. Pure: no async, no clock, no I/O.
 //!
-//! Whatever comes in is a [`Fact`]; what goes out is the whole picture of each node, so that a missed or repeated fact
-//! is repaired by the next look. Half a set is never the world: between a `Reset` and its `Settled` a side counts as
-//! not heard, and what was not told again by then is forgotten.
+//! A snapshot holds everything about its node, so a missed or repeated fact is repaired by the next one. Between a `Reset` and its
+//! `Settled` a source counts as disconnected; objects that are not reported again by then are forgotten.
 
 mod advance;
 mod advice;
@@ -53,12 +52,12 @@ pub use forecast::{Forecast, Reach};
 pub use snapshot::record_of;
 pub use survey::readings;
 
-/// One thing to fold in.
+/// One input of the inventory.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fact {
-    /// vCenter told it.
+    /// From vCenter.
     Vsphere(vsphere::VsphereUpdate),
-    /// Kubernetes told it.
+    /// From Kubernetes.
     Kubernetes(KubernetesUpdate),
     /// The result of an effect.
     Effect(EffectReport),
@@ -66,7 +65,7 @@ pub enum Fact {
     Leadership(Option<LeadershipEpoch>),
 }
 
-/// The configured part of the fold.
+/// The settings of the inventory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
     /// Whose episodes these are.
@@ -89,13 +88,13 @@ pub struct Rules {
 /// takes to be restarted.
 const WITHOUT_REQUESTS_AFTER: Duration = Duration::from_secs(30);
 
-/// The fold.
+/// All facts, and the snapshots made of them.
 #[derive(Debug)]
 pub struct Inventory {
     rules: Rules,
     process_began: Timestamp,
     leadership: LeadershipEpoch,
-    /// The time by which everything counts that is folded in until the next [`Inventory::tick`].
+    /// The time of the facts that are being applied.
     now: Now,
     /// This process acts: it leads, or is alone.
     is_acting: bool,
@@ -134,7 +133,7 @@ pub struct Inventory {
     node_states: BTreeMap<NodeName, NodeState>,
     /// The episode of any node that was about this host and ended last.
     last_episodes: BTreeMap<HostRef, LastEpisodeOfHost>,
-    /// What was offered in the last pictures, to nodes that look for a host.
+    /// The hosts offered in the last snapshots to nodes that need one.
     offers: BTreeMap<NodeName, PlacementOffer>,
     /// The budgets whose watch stands.
     blocked_budgets: BTreeSet<Budget>,
@@ -146,23 +145,22 @@ pub struct Inventory {
     /// The latest snapshot of each node.
     snapshots: BTreeMap<NodeName, Arc<NodeSnapshot>>,
     schedule: schedule::Schedule,
-    /// The hosts that were told of since the last pictures.
+    /// The hosts that changed since the last build.
     changed_hosts: BTreeSet<HostRef>,
-    /// In the last pictures every node was in service, and nobody asked otherwise.
+    /// In the last build every node was in service, without a request.
     all_idle: bool,
-    /// The nodes that were not at rest in the last pictures. Each may be another one with whatever comes in and is not some
-    /// node's own, because they wait for each other and look for places on the same hosts; one at rest only with a fact about
-    /// itself or its host.
+    /// The nodes that were not idle in the last build. They wait for each other and for places on the same hosts, so most facts
+    /// can change the snapshot of each of them.
     active: BTreeSet<NodeName>,
 }
 
-/// Whether one world is being heard, and what it has told since its last `Reset`.
+/// The state of one source, and the objects that it reported since its last `Reset`.
 #[derive(Debug)]
 struct Source<Key> {
     disconnected: Option<String>,
-    /// What was told since the last `Reset`.
+    /// The objects reported since the last `Reset`.
     seen: BTreeSet<Key>,
-    /// Something was told since the last `Settled`.
+    /// Something was reported since the last `Settled`.
     is_open: bool,
 }
 
@@ -293,8 +291,8 @@ impl Inventory {
         }
     }
 
-    /// Whether a set of vCenter's has been told in part: what belongs to it follows at once, and is to be judged together.
-    /// Kubernetes tells each Node by itself, so there is nothing to wait for.
+    /// Whether a set of vCenter is incomplete: the rest of it follows at once, and may contradict what is known so far. Kubernetes
+    /// reports each Node by itself, so there is nothing to wait for.
     pub(crate) fn is_set_incomplete(&self) -> bool {
         self.vcenter.disconnected.is_none() && self.vcenter.is_open
     }
@@ -338,7 +336,7 @@ impl Inventory {
         drained.map(|node| node.name.clone()).collect()
     }
 
-    /// Every node that anybody tells of.
+    /// Every node that is known from a Node, a record or a copy.
     fn names(&self) -> BTreeSet<NodeName> {
         let known = self.nodes.keys().chain(self.node_states.keys()).cloned();
         known.chain(self.only_copied()).collect()
@@ -391,7 +389,7 @@ impl Inventory {
         }
     }
 
-    /// Notes since when each record stands, which VM was found, and who it belongs to.
+    /// Records since when each record is known, and which VM belongs to which node.
     fn observe_records(&mut self, names: &BTreeSet<NodeName>) {
         for name in names {
             let record = match self.nodes.get(name) {
@@ -407,8 +405,8 @@ impl Inventory {
         }
     }
 
-    /// Why nothing may be done for any node, if one of the worlds is not heard. Without NodeMaintenance objects maintenance
-    /// goes on after a while.
+    /// Which source is disconnected, so that nothing may be done for any node. Maintenance goes on without NodeMaintenance objects after
+    /// a while.
     fn disconnected(&self) -> Option<SourceState> {
         let requests = self
             .requests

@@ -1,5 +1,5 @@
 //! Which VM a Node is: by UUID in both byte orders, by name only where that is configured, and never on none or on more than
-//! one. Two Nodes that go by one VM are told apart: who was there first keeps it.
+//! one. Where two Nodes claim one VM, the first one keeps it.
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::Entry;
@@ -64,7 +64,7 @@ impl Inventory {
         }
         match self.vms.get(&moref) {
             Some(vm) => BoundVm::Found(self.facts(vm)),
-            // It answers to the key, and its properties have not been told yet, or it is on its way out.
+            // A VM has the key, and its properties have not arrived yet, or it is being removed.
             None => BoundVm::NotLookedUp,
         }
     }
@@ -136,13 +136,13 @@ impl Inventory {
         }
     }
 
-    /// Whether this VM is still found for the node that it belongs to, also where only a record tells of that node.
+    /// Whether this VM is still found for the node that it belongs to, also where the node exists in a record only.
     fn holds_vm(&self, owner: &NodeName, vm: &VmRef) -> bool {
         self.found_for(owner).is_ok_and(|found| found == *vm)
     }
 
     /// Drops what vCenter answered to keys that nobody asks for any more, and whose VMs were whose of nodes that are gone. A Node
-    /// that tells another UUID all the time would fill the memory otherwise.
+    /// that changes its UUID all the time would fill the memory otherwise.
     pub(super) fn forget_unasked(&mut self, names: &BTreeSet<NodeName>) {
         let unasked: Vec<VmKey> = self
             .lookup_answers

@@ -1,4 +1,4 @@
-//! Folds what Kubernetes tells of Nodes.
+//! Applies facts of Kubernetes.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::maintenance::episode::{Episode, Phase, Record};
 use crate::maintenance::observed::GuestRequest;
 use crate::maintenance::record;
 
-/// How often a Node may tell other UUIDs: a VM that is replaced under its Node's name tells them once.
+/// How often a Node may change its UUIDs. A VM that is replaced under the name of its Node changes them once.
 const IDENTITY_PACE: Duration = Duration::from_secs(10);
 
 impl Inventory {
@@ -118,7 +118,7 @@ impl Inventory {
     }
 
     /// Takes other UUIDs of a Node no more often than each [`IDENTITY_PACE`]: each costs searches in vCenter and a look at every
-    /// node. Until then it goes by those that it told before.
+    /// node. Until then the earlier UUIDs count.
     fn pace_identity(&mut self, node: &mut kubernetes::NodeFacts) {
         let local = self.node_states.entry(node.name.clone()).or_default();
         let changed_at = local.identity_changed_at;
@@ -132,7 +132,7 @@ impl Inventory {
         }
     }
 
-    /// Notes the episode that `node` tells to have ended, for the next one on its host.
+    /// Keeps the ended episode on `node`, for the next one on its host.
     fn has_ended(&mut self, node: &kubernetes::NodeFacts) {
         let last = node
             .annotations

@@ -1,5 +1,5 @@
-//! Who holds a place under the limits, and for how long. What stands on a Node is written by whoever may write the Node, so a
-//! record alone gives no place: this process has granted it, or has met it when it began to act.
+//! Which nodes hold a slot under the limits, and for how long. Anybody who may write a Node may write a record, so a record alone
+//! gives no slot: this process has granted it, or found it when it became the leader.
 
 use std::collections::BTreeSet;
 
@@ -15,12 +15,12 @@ use crate::maintenance::episode::{PythonState, Record};
 use crate::maintenance::observed::BoundVm;
 use crate::maintenance::policy::MaxUnavailable;
 
-/// The place that a node holds among those being drained.
+/// The slot of a node among those being drained.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Slot {
-    /// Since when it holds one, or held it until it was taken back.
+    /// Since when it holds the slot, also after the slot lapsed.
     since: Option<Monotonic>,
-    /// Since when something stands on it that is nobody's record.
+    /// Since when its record cannot be read.
     unreadable_since: Option<Monotonic>,
 }
 
@@ -40,14 +40,14 @@ impl Inventory {
         }
     }
 
-    /// Takes who holds places and who wants one. A node at rest does neither, so `names` need only be of those that are not.
+    /// Updates which nodes hold slots and which wait for one. An idle node does neither, so `names` may leave idle nodes out.
     pub(super) fn update_admission(&mut self, names: &BTreeSet<NodeName>) {
-        let mut ledger = AdmissionQueue {
+        let mut queue = AdmissionQueue {
             granted: std::mem::take(&mut self.admission_queue.granted),
             deferred: std::mem::take(&mut self.admission_queue.deferred),
             ..AdmissionQueue::default()
         };
-        let is_told = self.disconnected().is_none();
+        let is_connected = self.disconnected().is_none();
         let mut lapses: Vec<Monotonic> = Vec::new();
         for name in names {
             let Some(node) = self.nodes.get(name) else {
@@ -56,7 +56,7 @@ impl Inventory {
             let record = self.record(node);
             let (drains, unavailable) = self.takes_places(node, &record);
             let applies = self.applies_since(node, &record);
-            let is_granted = ledger.granted.contains_key(name);
+            let is_granted = queue.granted.contains_key(name);
             let slot = self
                 .node_states
                 .get(name)
@@ -85,13 +85,13 @@ impl Inventory {
                 stands
             };
             if holds(slot.since, &mut lapses) {
-                ledger.draining.insert(name.clone());
+                queue.draining.insert(name.clone());
             }
             if unavailable || holds(slot.unreadable_since.filter(|_| node.unschedulable), &mut lapses) {
-                ledger.unavailable.insert(name.clone());
+                queue.unavailable.insert(name.clone());
             }
             if let Some(clicked_at) = applies {
-                ledger.applicants.insert(QueuedNode {
+                queue.applicants.insert(QueuedNode {
                     clicked_at,
                     node: name.clone(),
                 });
@@ -100,13 +100,13 @@ impl Inventory {
                 local.slot = slot;
             }
         }
-        // A place is granted on complete pictures only: half a set may hide who holds one.
-        if is_told {
+        // An incomplete set may hide a node that holds a slot, so slots are granted on complete sets only.
+        if is_connected {
             self.has_taken_stock = true;
-            ledger.grant(self.limits(), self.now.monotonic);
+            queue.grant(self.limits(), self.now.monotonic);
         }
-        self.next_lapse = lapses.into_iter().chain(ledger.next_lapse()).min();
-        self.admission_queue = ledger;
+        self.next_lapse = lapses.into_iter().chain(queue.next_lapse()).min();
+        self.admission_queue = queue;
     }
 
     /// Whether a record says that its node is being drained, and that it is unavailable, where it is the node's own.
@@ -131,7 +131,7 @@ impl Inventory {
         }
     }
 
-    /// Since when `node` wants a place under the limits, if it does.
+    /// Since when `node` waits for a slot, if it does.
     fn applies_since(&self, node: &NodeFacts, record: &Record) -> Option<Timestamp> {
         let BoundVm::Found(vm) = self.vm_in_dry_run(node) else {
             return None;

@@ -1,4 +1,4 @@
-//! The whole picture of one node, put together.
+//! Builds the snapshot of one node.
 
 use std::sync::Arc;
 
@@ -155,7 +155,7 @@ impl Inventory {
             record,
             observed: seen,
         };
-        // What others do is shown to those alone on whom something can be decided: so one at rest stays as it was drawn.
+        // Only a node that is not idle needs to know of others. So the snapshot of an idle node changes with its own facts alone.
         if !sight.is_idle() {
             let admission = self.admission_queue.admission(name, self.limits());
             sight.observed.ahead_traceparent = self.root_ahead(&admission);
@@ -180,7 +180,7 @@ impl Inventory {
 
     /// The episode of `node` that ended a short while ago and is why `vm` is off, where it is: a power-off of ours arrived late,
     /// or the guest that it had asked shut down after all. Whoever switched the VM on or off since is respected, as far as vCenter
-    /// tells: what a guest does by itself leaves no task.
+    /// reports it: a guest that shuts down by itself leaves no task.
     fn late_power_off_of(&self, node: &NodeFacts, vm: &VmRef) -> Option<EpisodeId> {
         let last = record::read_last(node.annotations.last_episode.as_deref()?)?;
         let of_vm = self.tasks.values().filter(|task| task.vm.as_ref() == Some(vm));
@@ -195,7 +195,7 @@ impl Inventory {
                 let is_later = was_on || task.queued_at > last.episode.since;
                 task.by_us && is_later && is_recent(task.queued_at)
             }
-            // No task tells how it went off.
+            // No task shows why it is off.
             Some(_) | None => last.episode.in_flight.guest_asked_at().is_some() && is_recent(self.now.wall),
         };
         is_ours.then_some(last.episode.id)
@@ -214,7 +214,7 @@ impl Inventory {
         })
     }
 
-    /// What is told of an episode that begins with `vm` where it stands.
+    /// The origin of an episode that begins with this `vm`, for its trace.
     fn origin(&self, vm: &ObservedVm) -> EpisodeOrigin {
         let host = vm.on.as_ref();
         let compute = host.and_then(|host| self.hosts.get(host)?.compute.as_ref());

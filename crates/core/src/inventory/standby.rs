@@ -1,5 +1,4 @@
-//! What people are shown beside the sights: the hosts that carry our nodes or could, and, in a replica that stands by, how
-//! the nodes look to it.
+//! What only people see: the hosts that carry our nodes or could carry them, and the snapshots of a standby.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,8 +10,7 @@ use crate::maintenance::observed::{HostState, NodeSnapshot};
 use crate::maintenance::placement::PlacementOffer;
 
 impl Inventory {
-    /// The picture of each node as [`Inventory::sights`] gives it, with no place granted and no host offered: a replica that
-    /// stands by shows it, and decides nothing from it.
+    /// The snapshot of each node without slots and offered hosts. A standby shows them and decides nothing.
     pub(super) fn standby_snapshots(&self) -> BTreeMap<NodeName, NodeSnapshot> {
         let names = self.names().into_iter();
         names

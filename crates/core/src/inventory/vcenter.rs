@@ -1,4 +1,4 @@
-//! Folds what vCenter tells.
+//! Applies facts of vCenter.
 
 use super::Inventory;
 use crate::facts::vsphere::{self as vsphere, EndOutcome};
@@ -99,7 +99,7 @@ impl Inventory {
         }
     }
 
-    /// The set is complete: what was not told is not there.
+    /// The set is complete: objects that were not reported do not exist.
     fn settle_vcenter(&mut self) {
         if self.vcenter.disconnected.take().is_none() {
             return;
