@@ -80,7 +80,7 @@ impl Inventory {
 
     /// When [`Inventory::advance`] is to be called though no fact has come in.
     pub fn next_at(&self) -> Option<Monotonic> {
-        let scheduled = self.schedule.next_at(self.dirty.is_some());
+        let scheduled = self.schedule.next_at(self.dirty.is_some(), self.is_acting);
         scheduled
             .into_iter()
             .chain(self.next_lapse)

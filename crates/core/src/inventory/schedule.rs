@@ -65,10 +65,12 @@ impl Schedule {
         true
     }
 
-    /// When there is something to do though no fact comes in.
-    pub(super) fn next_at(&self, is_dirty: bool) -> Option<Monotonic> {
-        let build_at = self.rests_until.or(self.set_complete_by).filter(|_| is_dirty);
-        build_at.into_iter().chain(self.rebuild_at).min()
+    /// When there is something to do though no fact comes in. Never before the end of a rest, or the caller would spin.
+    pub(super) fn next_at(&self, is_dirty: bool, is_acting: bool) -> Option<Monotonic> {
+        let build_at = self.set_complete_by.or(self.rests_until).filter(|_| is_dirty);
+        let rebuild_at = self.rebuild_at.filter(|_| is_acting);
+        let next = build_at.into_iter().chain(rebuild_at).min()?;
+        Some(self.rests_until.map_or(next, |until| until.max(next)))
     }
 }
 
@@ -87,10 +89,10 @@ mod tests {
             schedule.built(at(100), Duration::from_millis(took));
             assert_eq!(schedule.rests(at(99 + rest)), rest > 0, "{took}");
             let next = (rest > 0).then(|| at(100 + rest));
-            assert_eq!(schedule.next_at(true), next, "{took}");
-            assert_eq!(schedule.next_at(false), None, "{took}");
+            assert_eq!(schedule.next_at(true, true), next, "{took}");
+            assert_eq!(schedule.next_at(false, true), None, "{took}");
             assert!(!schedule.rests(at(100 + rest)), "{took}");
-            assert_eq!(schedule.next_at(true), None, "{took}");
+            assert_eq!(schedule.next_at(true, true), None, "{took}");
         }
     }
 
@@ -99,7 +101,7 @@ mod tests {
         let mut schedule = Schedule::default();
         assert!(schedule.waits_for_set(at(0), true));
         assert!(schedule.waits_for_set(at(1_999), true));
-        assert_eq!(schedule.next_at(true), Some(at(2_000)));
+        assert_eq!(schedule.next_at(true, true), Some(at(2_000)));
         assert!(!schedule.waits_for_set(at(2_000), true));
         assert!(!schedule.waits_for_set(at(2_001), false));
         assert!(
@@ -113,9 +115,21 @@ mod tests {
         let mut schedule = Schedule::default();
         assert!(!schedule.is_rebuild_due(at(0)));
         assert!(!schedule.is_rebuild_due(at(59_999)));
-        assert_eq!(schedule.next_at(false), Some(at(60_000)));
+        assert_eq!(schedule.next_at(false, true), Some(at(60_000)));
         assert!(schedule.is_rebuild_due(at(61_000)));
         assert!(!schedule.is_rebuild_due(at(120_999)));
         assert!(schedule.is_rebuild_due(at(121_000)));
+    }
+
+    #[test]
+    fn a_rebuild_is_due_after_a_rest_and_never_on_a_standby() {
+        let mut schedule = Schedule::default();
+        assert!(!schedule.is_rebuild_due(at(0)));
+        schedule.built(at(59_900), Duration::from_millis(500));
+        assert!(schedule.rests(at(60_100)));
+        for is_dirty in [false, true] {
+            assert_eq!(schedule.next_at(is_dirty, true), Some(at(60_400)), "{is_dirty}");
+        }
+        assert_eq!(schedule.next_at(false, false), None);
     }
 }

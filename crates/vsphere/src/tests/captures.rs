@@ -221,11 +221,7 @@ fn host_is_entering_until_it_reports_maintenance() {
         cache.take_updates();
         cache.begin_reread();
         cache.apply(task_succeeded());
-        assert_eq!(
-            cache.take_updates(),
-            [],
-            "for whoever listens, nothing has changed yet"
-        );
+        assert_eq!(cache.take_updates(), [], "no update is sent yet");
         cache
     };
     let updates = |cache: &mut PropertyCache| {

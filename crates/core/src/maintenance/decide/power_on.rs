@@ -93,7 +93,7 @@ impl PhaseContext<'_> {
             ..self.enter(Phase::Rejoining)
         };
         if self.episode.cordon == CordonOwner::Theirs {
-            // Operators on the node may uncordon it at boot, whoever set the cordon.
+            // Operators on the node may uncordon it at boot, also after a person cordoned it.
             return PhaseStep::record(Transition {
                 unschedulable: (!self.node.unschedulable).then_some(true),
                 ..transition_to(episode)
