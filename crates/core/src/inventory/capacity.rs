@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Inventory;
 use super::placement::needs;
+use crate::facts::vsphere::ClaimedDevice;
 use crate::facts::vsphere::{Host, Vm};
 use crate::ids::{ComputeRef, HostRef};
-use crate::maintenance::placement::{HeldDevice, HostSurvey};
+use crate::maintenance::placement::HostSurvey;
 
 impl Inventory {
     /// By the name of each cluster that carries a VM of ours: its hosts in service with a device that fits one of those
@@ -58,11 +59,11 @@ impl Inventory {
         let held = match self.surveys.get(&host.moref) {
             Some(HostSurvey::Unreadable(_)) => return false,
             Some(HostSurvey::Held(holds)) => {
-                let is_fitting = |held: &HeldDevice| match held {
-                    HeldDevice::Address(address) => fitting
+                let is_fitting = |held: &ClaimedDevice| match held {
+                    ClaimedDevice::Address(address) => fitting
                         .clone()
                         .any(|device| device.address.eq_ignore_ascii_case(address)),
-                    HeldDevice::AnyOf(any) => any.iter().any(|id| ids.contains(id)),
+                    ClaimedDevice::AnyOf(any) => any.iter().any(|id| ids.contains(id)),
                 };
                 holds.iter().filter(|hold| is_fitting(&hold.device)).count()
             }

@@ -1,14 +1,14 @@
 //! A survey of hosts, as placement asks for it.
 
-use crate::facts::vsphere::{Claim, ClaimedDevice, Surveyed, UnreadableVm};
+use crate::facts::vsphere::{Surveyed, UnreadableVm};
 use crate::ids::HostRef;
-use crate::maintenance::placement::{DeviceHold, HeldDevice, HostSurvey};
+use crate::maintenance::placement::HostSurvey;
 
 /// The reading of each surveyed host.
 pub fn readings(surveyed: Surveyed) -> impl Iterator<Item = (HostRef, HostSurvey)> {
     let read = surveyed.claims.into_iter().map(|claims| {
         let reading = match claims.unreadable.split_first() {
-            None => HostSurvey::Held(claims.held.into_iter().map(hold).collect()),
+            None => HostSurvey::Held(claims.held),
             Some((first, rest)) => HostSurvey::Unreadable(unreadable(first, rest.len())),
         };
         (claims.host, reading)
@@ -26,12 +26,4 @@ fn unreadable(vm: &UnreadableVm, others: usize) -> String {
         _ => format!(" (and of {others} other VMs)"),
     };
     format!("the devices of VM {name}{others} cannot be read: {}", vm.why)
-}
-
-fn hold(claim: Claim) -> DeviceHold {
-    let device = match claim.device {
-        ClaimedDevice::Address(address) => HeldDevice::Address(address),
-        ClaimedDevice::AnyOf(ids) => HeldDevice::AnyOf(ids),
-    };
-    DeviceHold { vm: claim.vm, device }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use super::*;
 use crate::facts::fault::{Fault, FaultKind};
 use crate::facts::kubernetes::{self, NodeAnnotations, NodeFacts, ReadyCondition};
+use crate::facts::vsphere::{Claim, ClaimedDevice};
 use crate::facts::vsphere::{
     Compute, DetectionSignal, EndOutcome, EnteringMaintenance, Host, HostConnection, MaintenanceEnd,
     PowerState, Task, TaskState, Vm, VmKey,
@@ -20,7 +21,7 @@ use crate::maintenance::observed::{
     Admission, BoundVm, DrainReport, EffectRefusal, HostState, NodeSnapshot, PendingEviction, PendingReason,
     RetryAdvice, SourceState,
 };
-use crate::maintenance::placement::{DeviceHold, HeldDevice, HostSurvey};
+use crate::maintenance::placement::HostSurvey;
 use crate::maintenance::record::{EndedEpisode, write};
 
 pub(super) fn entering(n: usize, clicked: i64) -> Host {
@@ -1096,9 +1097,9 @@ fn a_host_is_free_while_it_is_in_service_and_nobody_is_known_to_hold_its_device(
         node: name(1),
         found: EffectResult::Surveyed {
             host: HostRef::new("host-2"),
-            reading: HostSurvey::Held(vec![DeviceHold {
+            reading: HostSurvey::Held(vec![Claim {
                 vm: VmRef::new("vm-9"),
-                device: HeldDevice::Address("0000:01:00.0".to_owned()),
+                device: ClaimedDevice::Address("0000:01:00.0".to_owned()),
             }]),
         },
     }));

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::host::HostState;
+use crate::facts::vsphere::{Claim, ClaimedDevice};
 use crate::ids::{ComputeRef, DatastoreRef, HostRef, VmRef};
 
 /// The requirements of a VM.
@@ -78,37 +79,19 @@ pub struct HostDevice {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostSurvey {
     /// The VMs that hold its devices.
-    Held(Vec<DeviceHold>),
+    Held(Vec<Claim>),
     /// Unknown, for this reason. A VM that cannot be read may hold any device.
     Unreadable(String),
 }
 
 impl HostSurvey {
     /// The known holds.
-    pub fn holds(&self) -> &[DeviceHold] {
+    pub fn holds(&self) -> &[Claim] {
         match self {
             Self::Held(holds) => holds,
             Self::Unreadable(_) => &[],
         }
     }
-}
-
-/// A VM's hold on a device.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeviceHold {
-    /// The VM.
-    pub vm: VmRef,
-    /// The device.
-    pub device: HeldDevice,
-}
-
-/// A held device.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HeldDevice {
-    /// The device at this address.
-    Address(String),
-    /// A device with one of these ids.
-    AnyOf(Vec<(u16, u16)>),
 }
 
 /// The result of placement for a VM that is off, or will be.
@@ -312,7 +295,7 @@ fn judge(wanted: &VmRequirements, host: &HostView, refused: &[(HostRef, String)]
         }
         Some(HostSurvey::Held(held)) => held,
     };
-    let others: Vec<&HeldDevice> = held
+    let others: Vec<&ClaimedDevice> = held
         .iter()
         .filter(|hold| hold.vm != wanted.vm)
         .map(|hold| &hold.device)
@@ -324,8 +307,8 @@ fn judge(wanted: &VmRequirements, host: &HostView, refused: &[(HostRef, String)]
     // Holds without an address and reservations take one unknown device each, so they count as needs.
     let mut together: Vec<Vec<(u16, u16)>> = needs.to_vec();
     together.extend(others.iter().filter_map(|held| match held {
-        HeldDevice::Address(_) => None,
-        HeldDevice::AnyOf(ids) => Some(ids.clone()),
+        ClaimedDevice::Address(_) => None,
+        ClaimedDevice::AnyOf(ids) => Some(ids.clone()),
     }));
     together.extend(host.reserved.iter().cloned());
     if enough(&free, &together) {
@@ -335,10 +318,10 @@ fn judge(wanted: &VmRequirements, host: &HostView, refused: &[(HostRef, String)]
     }
 }
 
-fn holds_address(held: &HeldDevice, device: &HostDevice) -> bool {
+fn holds_address(held: &ClaimedDevice, device: &HostDevice) -> bool {
     match held {
-        HeldDevice::Address(address) => address.eq_ignore_ascii_case(&device.address),
-        HeldDevice::AnyOf(_) => false,
+        ClaimedDevice::Address(address) => address.eq_ignore_ascii_case(&device.address),
+        ClaimedDevice::AnyOf(_) => false,
     }
 }
 

@@ -15,6 +15,7 @@ use haulout_core::facts::vsphere::{
     self as vsphere, Compute, DetectionSignal, EndOutcome, EnteringMaintenance, Host, HostConnection,
     MaintenanceEnd, Passthrough, PciDevice, PowerState, Task, TaskState, Vm, VmKey, WatchSet,
 };
+use haulout_core::facts::vsphere::{Claim, ClaimedDevice};
 use haulout_core::ids::{
     BootId, ComputeRef, DatastoreRef, EpisodeId, NodeName, NodeUid, RequestUid, TaskRef, VmRef,
 };
@@ -29,7 +30,7 @@ use haulout_core::maintenance::observed::{
     AttemptOutcome, DrainReport, EffectRefusal, LeadershipEpoch, NodeSnapshot, PendingEviction,
     PendingReason, RetryAdvice,
 };
-use haulout_core::maintenance::placement::{DeviceHold, HeldDevice, HostSurvey};
+use haulout_core::maintenance::placement::HostSurvey;
 use haulout_core::maintenance::policy::Policy;
 use haulout_core::maintenance::record::{self, LastEpisode, write, write_last};
 use jiff::Timestamp;
@@ -1308,18 +1309,18 @@ impl Model {
         truth.in_maintenance || truth.entering.as_ref().is_some_and(is_it)
     }
 
-    fn holds(&self, host: usize) -> Vec<DeviceHold> {
+    fn holds(&self, host: usize) -> Vec<Claim> {
         let of_ours = self.vms.iter().enumerate().filter(|(_, vm)| vm.host == host);
-        let mut holds: Vec<DeviceHold> = of_ours
-            .map(|(index, _)| DeviceHold {
+        let mut holds: Vec<Claim> = of_ours
+            .map(|(index, _)| Claim {
                 vm: vm_ref(index),
-                device: HeldDevice::AnyOf(vec![GPU_IDS]),
+                device: ClaimedDevice::AnyOf(vec![GPU_IDS]),
             })
             .collect();
         if self.hosts[host].is_taken {
-            holds.push(DeviceHold {
+            holds.push(Claim {
                 vm: VmRef::new("vm-of-somebody"),
-                device: HeldDevice::Address("0000:01:00.0".to_owned()),
+                device: ClaimedDevice::Address("0000:01:00.0".to_owned()),
             });
         }
         holds

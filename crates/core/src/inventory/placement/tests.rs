@@ -1,12 +1,13 @@
 use super::*;
 use crate::facts::kubernetes::NodeFacts;
 use crate::facts::vsphere;
+use crate::facts::vsphere::{Claim, ClaimedDevice};
 use crate::inventory::Fact;
 use crate::inventory::tests::{
     at, awaiting, host, seen_of, sight, surveyed, switched_off, tell, told, vsphere, with_episode,
 };
 use crate::maintenance::episode::{HostIdentity, HostRefusal, RefusedMove};
-use crate::maintenance::placement::{DeviceHold, HeldDevice, RejectedHost, RejectionReason};
+use crate::maintenance::placement::{RejectedHost, RejectionReason};
 
 const MODEL: (u16, u16) = (0x10de, 0x2235);
 
@@ -105,9 +106,9 @@ fn the_place_of_a_vm_that_is_moved_or_was_just_moved_is_kept_for_it() {
         ..host(3)
     };
     inventory.apply(vsphere(vsphere::VsphereUpdate::Host(two.into())));
-    let hold = DeviceHold {
+    let hold = Claim {
         vm: VmRef::new("vm-1"),
-        device: HeldDevice::AnyOf(vec![MODEL]),
+        device: ClaimedDevice::AnyOf(vec![MODEL]),
     };
     inventory.apply(surveyed(3, HostSurvey::Held(vec![hold])));
     assert_eq!(offered(&mut inventory, 2), Some(host_ref(3)));

@@ -56,8 +56,8 @@ fn why_not(wanted: &VmRequirements, host: HostView) -> RejectionReason {
     offer.refused.into_iter().next().unwrap().why
 }
 
-fn hold(vm: &str, device: HeldDevice) -> DeviceHold {
-    DeviceHold {
+fn hold(vm: &str, device: ClaimedDevice) -> Claim {
+    Claim {
         vm: VmRef::new(vm),
         device,
     }
@@ -84,7 +84,7 @@ fn a_device_held_at_its_address_is_taken_whatever_the_case_of_its_letters() {
     let mut taken = host("esx-2", &[A40; 11]);
     taken.reading = Some(HostSurvey::Held(
         (0..11)
-            .map(|slot| hold("vm-9", HeldDevice::Address(format!("0000:{slot:02X}:00.0"))))
+            .map(|slot| hold("vm-9", ClaimedDevice::Address(format!("0000:{slot:02X}:00.0"))))
             .collect(),
     ));
     assert_eq!(why_not(&one_a40(), taken), RejectionReason::DevicesTaken);
@@ -93,11 +93,14 @@ fn a_device_held_at_its_address_is_taken_whatever_the_case_of_its_letters() {
 #[test]
 fn a_hold_without_an_address_takes_one_device_of_its_kind() {
     let mut two = host("esx-2", &[A40, A40]);
-    two.reading = Some(HostSurvey::Held(vec![hold("vm-9", HeldDevice::AnyOf(vec![A40]))]));
+    two.reading = Some(HostSurvey::Held(vec![hold(
+        "vm-9",
+        ClaimedDevice::AnyOf(vec![A40]),
+    )]));
     assert_eq!(fits(&one_a40(), &[two.clone()]), Some("esx-2".to_owned()));
     two.reading = Some(HostSurvey::Held(vec![
-        hold("vm-8", HeldDevice::AnyOf(vec![A40])),
-        hold("vm-9", HeldDevice::AnyOf(vec![A40])),
+        hold("vm-8", ClaimedDevice::AnyOf(vec![A40])),
+        hold("vm-9", ClaimedDevice::AnyOf(vec![A40])),
     ]));
     assert_eq!(why_not(&one_a40(), two), RejectionReason::DevicesTaken);
 }
@@ -105,7 +108,10 @@ fn a_hold_without_an_address_takes_one_device_of_its_kind() {
 #[test]
 fn what_the_vm_itself_holds_does_not_stand_in_its_own_way() {
     let mut own = host("esx-2", &[A40]);
-    own.reading = Some(HostSurvey::Held(vec![hold("vm-1", HeldDevice::AnyOf(vec![A40]))]));
+    own.reading = Some(HostSurvey::Held(vec![hold(
+        "vm-1",
+        ClaimedDevice::AnyOf(vec![A40]),
+    )]));
     assert_eq!(fits(&one_a40(), &[own]), Some("esx-2".to_owned()));
 }
 
@@ -207,7 +213,10 @@ fn host_is_surveyed_before_its_offer_and_again_when_devices_are_taken() {
         ..host("esx-2", &[A40])
     };
     let mut taken = host("esx-3", &[A40]);
-    taken.reading = Some(HostSurvey::Held(vec![hold("vm-9", HeldDevice::AnyOf(vec![A40]))]));
+    taken.reading = Some(HostSurvey::Held(vec![hold(
+        "vm-9",
+        ClaimedDevice::AnyOf(vec![A40]),
+    )]));
     let offer = find_host(
         &one_a40(),
         &[unsurveyed, taken, host("esx-4", &[FLEX])],
@@ -227,7 +236,7 @@ fn only_an_unread_host_may_still_fit() {
     let taken = || HostView {
         reading: Some(HostSurvey::Held(vec![hold(
             "vm-9",
-            HeldDevice::Address("0000:00:00.0".to_owned()),
+            ClaimedDevice::Address("0000:00:00.0".to_owned()),
         )])),
         ..host("esx-3", &[A40])
     };
