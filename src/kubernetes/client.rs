@@ -145,7 +145,7 @@ fn stack(mut config: Config) -> kube::Result<kube::Client> {
         return kube::Client::try_from(config);
     }
     let mut tcp = HttpConnector::new();
-    // TLS stands above it, so that it sees addresses that begin with https.
+    // TLS is a layer above, so https addresses reach this connector.
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     let mut timed = TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp)?);

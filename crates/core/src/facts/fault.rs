@@ -1,15 +1,15 @@
-//! The faults vCenter answers with.
+//! The faults of vCenter.
 
-/// A fault: its type on the wire, and what vCenter said.
+/// A fault with its message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// What kind it is.
+    /// The type of the fault.
     pub kind: FaultKind,
-    /// vCenter's own words, with the privilege, object or device they are about.
+    /// The message, with the privilege, object or device that it concerns.
     pub said: String,
 }
 
-/// The faults that ask for different conduct. The name is the fault's type on the wire, except where it says otherwise.
+/// The faults that are handled differently. The name is the type of the fault in the API, except where noted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(
     missing_docs,
@@ -36,12 +36,12 @@ pub enum FaultKind {
     InvalidCollectorVersion,
     MethodDisabled,
     Timedout,
-    /// The family of `InsufficientResourcesFault`, less what is of the whole cluster.
+    /// The family of `InsufficientResourcesFault`, except those of the whole cluster.
     InsufficientResources,
-    /// What every host of the cluster would answer: `InsufficientFailoverResourcesFault`, `InsufficientStandbyResource` and those that
-    /// extend it, `NoActiveHostInCluster`, `NotEnoughLicenses`.
+    /// Faults of the whole cluster: `InsufficientFailoverResourcesFault`, `InsufficientStandbyResource` and those that extend it,
+    /// `NoActiveHostInCluster`, `NotEnoughLicenses`.
     ClusterWide,
-    /// The host is set aside for failover (`ClusterFailoverHostAdmissionControlPolicy`): nothing is powered on there.
+    /// The host is reserved for failover (`ClusterFailoverHostAdmissionControlPolicy`).
     DisallowedOperationOnFailoverHost,
     /// The family of `VmConfigFault`, by the names known of it.
     VmConfig,
@@ -52,14 +52,13 @@ pub enum FaultKind {
     NotSupported,
     /// With `HostNotReachable` and `HostCommunication`.
     HostNotConnected,
-    /// A request that this server cannot take: `InvalidArgument`, `InvalidRequest`, `InvalidType`, `InvalidProperty`.
+    /// `InvalidArgument`, `InvalidRequest`, `InvalidType`, `InvalidProperty`.
     InvalidArgument,
-    /// `PowerOnMultiVM_Task` ended well and started nothing: DRS left a recommendation for a person to apply. Not a
-    /// fault on the wire.
+    /// `PowerOnMultiVM_Task` succeeded and started nothing: DRS left a recommendation for a person to apply. Not a fault of the API.
     OnlyRecommended,
-    /// What asked for a VM's power to be cut does so no more, so nothing was sent. Not a fault on the wire.
+    /// The cause of a power-off is gone, so nothing was sent. Not a fault of the API.
     NotLeaving,
-    /// A value that breaks a limit of this client. Not a fault on the wire.
+    /// A value that exceeds a limit of this client. Not a fault of the API.
     Unreadable,
     /// Any other, by its name.
     Other(String),
@@ -70,7 +69,7 @@ pub enum FaultKind {
 pub enum Failure<'a> {
     /// There was no session, so nothing was sent.
     NotSent,
-    /// No usable answer: the call may have been carried out.
+    /// No usable reply: the call may have been carried out.
     Unanswered,
     /// vCenter refused.
     Refused(&'a Fault),

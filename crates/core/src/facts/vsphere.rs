@@ -1,8 +1,7 @@
-//! What vCenter tells, as plain data: typed, complete, and without a trace of the wire.
+//! The facts of vCenter as plain data.
 //!
-//! A [`Host`], [`Vm`], [`Compute`] or [`Task`] always comes whole: a changed property is merged with what was known of
-//! the object before it is told. What is long in one and seldom changes is shared by all its copies. `None` means *unknown*
-//! (not told, not readable), never a default.
+//! A [`Host`], [`Vm`], [`Compute`] or [`Task`] is always complete: a changed property is merged with the known ones before it is
+//! sent. Large values are shared by clones. `None` means *unknown* (not reported or not readable), never a default.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,12 +10,12 @@ use jiff::Timestamp;
 
 use crate::ids::{ComputeRef, DatastoreRef, HostRef, TaskRef, VmRef, VmUuid};
 
-/// One thing that vCenter told, or that became of the stream itself.
+/// A change of a fact or of the stream.
 #[derive(Clone, Debug, PartialEq)]
 pub enum VsphereUpdate {
-    /// All that was told before is void. A complete set follows, closed by [`VsphereUpdate::Settled`].
+    /// All facts are void. A complete set follows, and then [`VsphereUpdate::Settled`].
     Reset,
-    /// A host appeared or changed. It is shared with what it is compared to when it is told next.
+    /// A host appeared or changed.
     Host(Arc<Host>),
     /// A host was removed from the inventory, or is no longer visible to us.
     HostGone(HostRef),
@@ -30,25 +29,25 @@ pub enum VsphereUpdate {
     VmGone(VmRef),
     /// A task of one of our VMs, or one we started, appeared or changed.
     Task(Task),
-    /// A task that is [awaited](WatchSet::tasks) and that vCenter does not know any more: how it ended is not to be learnt.
+    /// vCenter no longer knows a task of [`WatchSet::tasks`]; its result is unknown.
     TaskGone(TaskRef),
-    /// Which VMs answer to a key of the [`WatchSet`]: none, one, or more than one.
+    /// The VMs that match a key of the [`WatchSet`].
     Found {
-        /// What was asked for.
+        /// The key.
         key: VmKey,
-        /// Who answers to it.
+        /// The matching VMs.
         vms: BTreeSet<VmRef>,
     },
-    /// What was told since the last `Reset` or `Settled` is complete: judge by it.
+    /// The updates since the last `Reset` or `Settled` are complete.
     Settled,
-    /// The stream broke; it is being rebuilt, and a `Reset` follows when it stands again.
+    /// The stream broke and is rebuilt; a `Reset` follows when it is synced again.
     Lost {
-        /// What was tried and what vCenter answered, for people.
+        /// The operation and the error.
         why: String,
     },
 }
 
-/// What a VM is looked up by.
+/// The key of a VM lookup.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum VmKey {
     /// By BIOS UUID, in both byte orders.
@@ -57,24 +56,24 @@ pub enum VmKey {
     Name(String),
 }
 
-/// What the house wants to hear about, beside the hosts, which it always hears about.
+/// The objects that the stream watches, besides all hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WatchSet {
     /// The VMs of our nodes.
     pub vms: Arc<BTreeSet<VmKey>>,
-    /// Those of `vms` for which an old answer could do harm. Each is asked for when it comes in here or becomes
-    /// [more pressing](LookupUrgency), and told in [`VsphereUpdate::Found`] although nothing changed.
+    /// Those of `vms` for which an outdated lookup could do harm. Each is looked up when it is added here or its
+    /// [urgency](LookupUrgency) rises, and [`VsphereUpdate::Found`] is sent even if nothing changed.
     pub urgent: BTreeMap<VmKey, LookupUrgency>,
-    /// Tasks whose end somebody waits for.
+    /// Tasks whose end is awaited.
     pub tasks: BTreeSet<TaskRef>,
 }
 
-/// Why an answer must not be an old one: a VM may have been cloned since.
+/// Why a lookup must be current: a VM may have been cloned since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LookupUrgency {
-    /// Its node is in maintenance, or its host is leaving.
+    /// Its node is in maintenance, or its host enters maintenance.
     Maintenance,
-    /// The next thing done to it cuts its power.
+    /// The next effect cuts its power.
     PowerCut,
 }
 
@@ -91,17 +90,17 @@ pub struct Host {
     pub connection: Option<HostConnection>,
     /// `runtime.inMaintenanceMode`: false during the whole entering phase.
     pub in_maintenance: Option<bool>,
-    /// `runtime.inQuarantineMode`: a host that proactive HA distrusts.
+    /// `runtime.inQuarantineMode`, set by proactive HA.
     pub in_quarantine: Option<bool>,
     /// The latest `HostSystem.enterMaintenanceMode` task of this host that is queued or running.
     pub entering: Option<EnteringMaintenance>,
-    /// The newest such task that ended without success while this stream followed it. `None` once a newer one has begun, once the
+    /// The newest such task that ended without success while this stream watched it. `None` once a newer one has begun, once the
     /// host is in maintenance, and after the stream was rebuilt.
     pub last_end: Option<MaintenanceEnd>,
     /// `datastore`.
     pub datastores: Arc<BTreeSet<DatastoreRef>>,
     /// PCI devices of which `config.pciPassthruInfo` says passthrough is active, with ids from `hardware.pciDevice`.
-    /// Read where a VM of ours stands in the host's cluster, soon after the host is told; `None` until then, and elsewhere.
+    /// Read for hosts of the clusters of our VMs, soon after the host is sent; `None` until then, and for other clusters.
     pub passthrough: Option<Arc<[PciDevice]>>,
 }
 
@@ -110,11 +109,11 @@ pub struct Host {
 pub struct EnteringMaintenance {
     /// The task.
     pub task: TaskRef,
-    /// `info.queueTime`: the moment of the click, on vCenter's clock.
+    /// `info.queueTime`, on vCenter's clock.
     pub queued_at: Timestamp,
-    /// Who clicked, when a person or a service account did (`info.reason`).
+    /// The user who started it (`info.reason`).
     pub user: Option<String>,
-    /// What told of it first.
+    /// How it was detected.
     pub signal: DetectionSignal,
 }
 
@@ -130,32 +129,32 @@ pub struct MaintenanceEnd {
 /// How a task ended that did not succeed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndOutcome {
-    /// Somebody cancelled it: `RequestCanceled`, or any error after `info.cancelled`.
+    /// It was cancelled: `RequestCanceled`, or any error after `info.cancelled`.
     Cancelled,
     /// Anything else, such as its own timeout.
     Failed {
-        /// The fault, with vCenter's words.
+        /// The fault with its message.
         said: String,
     },
 }
 
-/// What tells of a change.
+/// How a change was detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DetectionSignal {
-    /// A long poll: vCenter pushed it.
+    /// By the long poll.
     Push,
-    /// The re-read, because no long poll had.
+    /// By the periodic re-read.
     Reread,
 }
 
 /// `HostSystemConnectionState`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostConnection {
-    /// vCenter hears the host.
+    /// vCenter has a connection to the host.
     Connected,
     /// A person disconnected it.
     Disconnected,
-    /// vCenter lost it: all that is known of the host is stale.
+    /// vCenter lost the connection: all facts of the host are out of date.
     NotResponding,
 }
 
@@ -164,7 +163,7 @@ pub enum HostConnection {
 pub struct PciDevice {
     /// The address on that host, `0000:3b:00.0`.
     pub address: String,
-    /// PCI vendor id, masked to 16 bits (the wire has it as a signed short).
+    /// PCI vendor id, masked to 16 bits (the API has a signed short).
     pub vendor: u16,
     /// PCI device id, masked likewise.
     pub device: u16,
@@ -203,7 +202,7 @@ pub enum DrsBehavior {
     FullyAutomated,
 }
 
-/// One VM's deviation from its cluster's DRS settings.
+/// The DRS settings of one VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DrsOverride {
     /// `false` excludes the VM from DRS altogether, initial placement included.
@@ -232,7 +231,7 @@ pub struct Vm {
     pub name: Option<String>,
     /// `config.uuid`, the BIOS UUID.
     pub uuid: Option<VmUuid>,
-    /// `config.template`: a template can answer to a UUID but never run.
+    /// `config.template`: a template may match a UUID but cannot run.
     pub template: bool,
     /// `runtime.powerState`.
     pub power: Option<PowerState>,
@@ -271,17 +270,17 @@ pub enum Passthrough {
         address: String,
         /// PCI vendor id.
         vendor: u16,
-        /// PCI device id, where the backing tells it in a form that can be read.
+        /// PCI device id, where the backing has it in a readable form.
         device: Option<u16>,
     },
     /// Chosen at power-on among devices that match (`VirtualPCIPassthroughDynamicBackingInfo`).
     Dynamic {
-        /// Vendor and device ids, any of which will do.
+        /// The acceptable vendor and device ids.
         allowed: Vec<(u16, u16)>,
     },
-    /// vGPU, DVX, or a backing this client does not know: its placement is not ours to judge.
+    /// vGPU, DVX, or an unknown backing: not supported by placement.
     Other {
-        /// The backing's type name on the wire.
+        /// The type of the backing in the API.
         backing: String,
     },
 }
@@ -295,22 +294,21 @@ pub struct Task {
     pub vm: Option<VmRef>,
     /// `info.descriptionId`, such as `VirtualMachine.powerOff`.
     pub description_id: String,
-    /// Where it stands.
+    /// `info.state`.
     pub state: TaskState,
     /// `info.queueTime`.
     pub queued_at: Timestamp,
-    /// Whether `info.reason` names the user that we are logged in as.
+    /// Whether `info.reason` names our own user.
     pub by_us: bool,
 }
 
 impl Task {
-    /// What it has made of the VM's power, where it ended well and is of that kind; by `descriptionId`, because names
-    /// differ by who started it.
+    /// The power state that it has set, if it succeeded. It is derived from `descriptionId`, because names differ by initiator.
     pub fn made(&self) -> Option<PowerState> {
         (self.state == TaskState::Success).then(|| self.makes()).flatten()
     }
 
-    /// What it makes of the VM's power, where it ends well and is of that kind.
+    /// The power state that it sets if it succeeds.
     pub fn makes(&self) -> Option<PowerState> {
         match &*self.description_id {
             "VirtualMachine.powerOff" => Some(PowerState::Off),
@@ -325,33 +323,33 @@ impl Task {
 /// `TaskInfoState`, with the error of a failed one.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TaskState {
-    /// Waits for its turn.
+    /// Queued.
     Queued,
-    /// Runs.
+    /// Running.
     Running,
-    /// Ended well.
+    /// Succeeded.
     Success,
-    /// Ended with a fault.
+    /// Failed.
     Error(super::fault::Fault),
 }
 
-/// What a survey found: each host that was asked for is in one of the two.
+/// The result of a survey. Each requested host is in one of the two.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Surveyed {
-    /// What the VMs on a host hold.
+    /// The claims of the VMs of each host.
     pub claims: Vec<Claims>,
-    /// Hosts of which nothing is known.
+    /// Hosts that could not be surveyed.
     pub not_surveyed: Vec<NotSurveyed>,
 }
 
-/// What the VMs on one host hold of its passthrough devices, read at one moment.
+/// The claims of the VMs of one host on its passthrough devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claims {
     /// The host.
     pub host: HostRef,
     /// One entry for each passthrough device of each VM registered there, ours or not, powered on or off.
     pub held: Vec<Claim>,
-    /// VMs registered there of which it is not known what they hold.
+    /// VMs registered there whose claims are unknown.
     pub unreadable: Vec<UnreadableVm>,
 }
 
@@ -360,35 +358,35 @@ pub struct Claims {
 pub struct UnreadableVm {
     /// Its moref.
     pub vm: VmRef,
-    /// Its name in the inventory, where that much can be read.
+    /// Its name in the inventory, where it is readable.
     pub name: Option<String>,
-    /// Why its devices cannot be read, for people.
+    /// Why its devices cannot be read.
     pub why: String,
 }
 
-/// A host of which it is not known which VMs are registered on it.
+/// A host whose registered VMs are unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotSurveyed {
     /// Its moref.
     pub host: HostRef,
-    /// Why, for people.
+    /// The reason.
     pub why: String,
 }
 
 /// One VM's hold on one passthrough device of the host it is registered on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// Who holds it.
+    /// The VM.
     pub vm: VmRef,
-    /// Which device: by address where it is known (static backing, or assigned while powered on), else by its ids.
+    /// The device: by address where it is known (static backing, or assigned while powered on), else by its ids.
     pub device: ClaimedDevice,
 }
 
-/// How precisely a claim names its device.
+/// The device of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimedDevice {
-    /// Exactly this address.
+    /// The device at this address.
     Address(String),
-    /// One of the devices with any of these vendor and device ids; which one is not told.
+    /// An unknown one of the devices with any of these vendor and device ids.
     AnyOf(Vec<(u16, u16)>),
 }
