@@ -357,6 +357,7 @@ impl Inventory {
             self.snapshots.clear();
         }
         let mut built = BTreeMap::new();
+        let mut are_fewer = false;
         for name in names {
             let offer = self.offers.get(&name).cloned().unwrap_or_default();
             let snapshot = self.snapshot(&name, offer);
@@ -366,10 +367,16 @@ impl Inventory {
                 self.active.insert(name.clone());
             }
             let Some(snapshot) = snapshot.map(Arc::new) else {
+                are_fewer |= self.snapshots.contains_key(&name);
                 continue;
             };
             self.snapshots.insert(name.clone(), Arc::clone(&snapshot));
             built.insert(name, snapshot);
+        }
+        // Only a batch of all snapshots takes a node away.
+        if are_fewer {
+            self.dirty = Some(Dirty::All);
+            return self.build_snapshots();
         }
         self.dirty = None;
         let changed_hosts = std::mem::take(&mut self.changed_hosts);

@@ -205,4 +205,18 @@ mod tests {
         }));
         assert_eq!(inventory.all_snapshots().len(), 1);
     }
+
+    #[test]
+    fn a_node_whose_episode_is_removed_leaves_the_snapshots_at_once() {
+        let of = in_episode(1, Phase::AwaitingHost, OURS);
+        let mut inventory = told([scanned(vec![found(1, false)]), followed(of.clone()), copied(of)]);
+        assert_eq!(inventory.all_snapshots().len(), 1);
+        inventory.apply(followed(NodeFacts {
+            resource_version: 11,
+            annotations: NodeAnnotations::default(),
+            ..node(1)
+        }));
+        let batch = inventory.build_snapshots();
+        assert!(!batch.keeps(&name(1)), "its actor would go on with the old snapshot");
+    }
 }
