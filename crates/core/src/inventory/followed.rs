@@ -217,6 +217,9 @@ mod tests {
             ..node(1)
         }));
         let batch = inventory.build_snapshots();
-        assert!(!batch.keeps(&name(1)), "its actor would go on with the old snapshot");
+        assert!(
+            !batch.keeps(&name(1)),
+            "its actor would go on with the old snapshot"
+        );
     }
 }
