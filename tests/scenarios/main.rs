@@ -21,6 +21,7 @@ mod crash_recovery;
 mod drain;
 mod drain_proof;
 mod dry_run;
+mod end_by_hand;
 mod events;
 mod fixture;
 mod host_lifecycle;
