@@ -238,11 +238,9 @@ impl Inventory {
     /// Sets the time at which the following facts count as received.
     pub(crate) fn set_time(&mut self, now: Now) {
         self.now = now;
-        let is_without = self.is_without_requests
-            || self
-                .goes_on_without_requests_at()
-                .is_some_and(|at| now.monotonic >= at);
-        let is_without = is_without && self.requests_lost_at.is_some();
+        let lost_at = self.requests_lost_at;
+        let is_without =
+            lost_at.is_some_and(|lost_at| now.monotonic >= lost_at.after(WITHOUT_REQUESTS_AFTER));
         if std::mem::replace(&mut self.is_without_requests, is_without) != is_without {
             self.dirty = Some(Dirty::All);
         }

@@ -24,6 +24,9 @@ use crate::maintenance::observed::{
 use crate::maintenance::placement::HostSurvey;
 use crate::maintenance::record::{EndedEpisode, write};
 
+mod forecast;
+mod outage;
+
 pub(super) fn entering(n: usize, clicked: i64) -> Host {
     let task = TaskRef::new(format!("task-{n}"));
     Host {
@@ -560,7 +563,7 @@ fn a_node_that_tells_other_uuids_all_the_time_goes_by_the_earlier_ones() {
         tells(&mut inventory, 101, n.into(), u64::from(n) + 11);
     }
     assert_eq!(asked(&mut inventory), BTreeSet::from([VmKey::Uuid(uuid(7))]));
-    tells(&mut inventory, 111, 40, 60);
+    tells(&mut inventory, 110, 40, 60);
     assert_eq!(asked(&mut inventory), BTreeSet::from([VmKey::Uuid(uuid(40))]));
     assert!(
         inventory.lookup_answers.is_empty(),

@@ -1,0 +1,93 @@
+//! What `kubectl haulout plan` is told.
+
+use std::collections::BTreeMap;
+
+use crate::facts::kubernetes::{KubernetesUpdate, NodeFacts};
+use crate::facts::vsphere::{HostConnection, VsphereUpdate};
+use crate::fixtures::{GPU, at, gpus, host, host_ref, name, node_facts, rules, trio, vm_ref};
+use crate::inventory::{Fact, Inventory};
+use crate::maintenance::observed::HostState;
+
+use super::told;
+
+/// Three nodes with one GPU each on hosts of their own, and a host without a VM.
+fn cluster() -> Vec<Fact> {
+    let of = |n| {
+        let node = NodeFacts {
+            gpus: gpus(n).into(),
+            ..node_facts(usize::try_from(n).unwrap())
+        };
+        Fact::Kubernetes(KubernetesUpdate::Node(Box::new(node)))
+    };
+    let nodes = (1..=3).flat_map(|n| trio(n).into_iter().skip(1).chain([of(n as u64)]));
+    let spare = Fact::Vsphere(VsphereUpdate::Host(host(9).into()));
+    nodes.chain([spare]).collect()
+}
+
+#[test]
+fn maintenance_of_a_host_reaches_the_nodes_whose_vm_is_there() {
+    let inventory = told(cluster());
+    let reach = inventory.reach("esx-2").expect("a known host");
+    assert_eq!(reach.host, host_ref(2));
+    assert_eq!(reach.state, HostState::InService);
+    assert_eq!(reach.nodes, [name(2)]);
+    assert_eq!(inventory.reach("esx-9").map(|it| it.nodes), Some(Vec::new()));
+    assert!(inventory.reach("esx-77").is_none());
+    assert_eq!(inventory.nodes(), [name(1), name(2), name(3)]);
+}
+
+#[test]
+fn vms_and_gpus_are_those_of_the_nodes() {
+    let inventory = told(cluster());
+    let names: Vec<String> = inventory.vms_of_ours().into_values().collect();
+    assert_eq!(names, ["gpu-1", "gpu-2", "gpu-3"]);
+    assert!(inventory.vms_of_ours().contains_key(&vm_ref(2)));
+    let sum = inventory.gpus_of(&[name(1), name(3), name(8)]);
+    assert_eq!(sum, BTreeMap::from([(GPU.to_owned(), 4)]));
+}
+
+#[test]
+fn what_one_node_is_offered_is_not_offered_to_the_next() {
+    let mut inventory = told(cluster());
+    let forecasts = inventory.forecast(&[name(1), name(2)]);
+    let fits = |n: usize| {
+        let offer = forecasts[n].offer.clone().expect("an offer");
+        (offer.fits.map(|(host, _)| host), offer.survey)
+    };
+    let (first, first_survey) = fits(0);
+    let (second, _) = fits(1);
+    // Nobody has looked yet who holds the device of the spare host.
+    assert!(first.is_some() || !first_survey.is_empty(), "{forecasts:?}");
+    assert!(first.is_none() || first != second, "{forecasts:?}");
+    assert_eq!(forecasts[0].vm_name.as_deref(), Some("gpu-1"));
+    assert_eq!(forecasts[0].tools_running, Some(true));
+    assert!(!forecasts[0].evacuation_power_off);
+    assert_eq!(
+        forecasts[0].queue, None,
+        "a drain is not queued while none is under way"
+    );
+}
+
+#[test]
+fn a_forecast_needs_both_sources_and_every_vm() {
+    let inventory = Inventory::new(rules(), at(0));
+    assert!(!inventory.is_told());
+    assert!(inventory.unheard().is_some_and(|why| why.contains("vCenter")));
+    let inventory = told(cluster());
+    assert!(inventory.is_told());
+    assert_eq!(inventory.unheard(), None);
+    let without_answer = trio(1).into_iter().take(3);
+    assert!(!told(without_answer).is_told(), "nobody knows its VM");
+    let mut open = told(cluster());
+    let disconnected = crate::facts::vsphere::Host {
+        connection: Some(HostConnection::NotResponding),
+        ..host(9)
+    };
+    open.apply(Fact::Vsphere(VsphereUpdate::Host(disconnected.into())));
+    assert!(!open.is_told(), "the rest of the set is on its way");
+    let mut lost = told(cluster());
+    let why = "connection reset".to_owned();
+    lost.apply(Fact::Vsphere(VsphereUpdate::Lost { why: why.clone() }));
+    assert!(!lost.is_told());
+    assert!(lost.unheard().is_some_and(|it| it.contains(&why)));
+}
