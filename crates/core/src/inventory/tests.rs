@@ -26,6 +26,7 @@ use crate::maintenance::record::{EndedEpisode, write};
 
 mod forecast;
 mod outage;
+mod queue;
 
 pub(super) fn entering(n: usize, clicked: i64) -> Host {
     let task = TaskRef::new(format!("task-{n}"));
@@ -1206,6 +1207,11 @@ fn a_late_power_off_of_ours_is_told_from_everybody_elses() {
         None,
         "whoever powered it on left no task of the VM"
     );
+    assert!(
+        is_off(&[(off, END - 49, true)]).is_some(),
+        "after its last phase began"
+    );
+    assert_eq!(is_off(&[(off, END - 50, true)]), None, "of an earlier phase");
     let person_since = after(&[(off, END + 1, true), (on, END + 2, false), (off, END + 3, false)]);
     assert_eq!(is_off(&person_since), None, "a person has switched it since");
     let late = after(&[(off, END + 1, true)]);

@@ -222,3 +222,31 @@ fn a_drain_round_counts_until_the_node_leaves_the_phases_that_drain() {
         assert_eq!(is_there, is_kept, "{phase:?}");
     }
 }
+
+#[test]
+fn an_older_view_of_a_request_does_not_undo_a_younger_one() {
+    let mut inventory = of_three_nodes();
+    let seen = |uid: &str, version: u64, n: usize| {
+        let Fact::Kubernetes(KubernetesUpdate::Maintenances(NodeMaintenanceUpdate::Seen(seen))) =
+            request_for(n)
+        else {
+            unreachable!("it makes requests");
+        };
+        let seen = NodeMaintenanceFacts {
+            uid: RequestUid::new(uid),
+            resource_version: version,
+            ..*seen
+        };
+        objects(NodeMaintenanceUpdate::Seen(Box::new(seen)))
+    };
+    let asks = |inventory: &Inventory, n| inventory.snapshots[&name(n)].observed.request.is_some();
+    inventory.advance([seen("request-1", 5, 3)], moment(1));
+    assert!(asks(&inventory, 3) && !asks(&inventory, 1));
+    inventory.advance([seen("request-1", 4, 1)], moment(2));
+    assert!(asks(&inventory, 3) && !asks(&inventory, 1), "an older version");
+    inventory.advance([seen("request-2", 3, 1)], moment(3));
+    assert!(
+        asks(&inventory, 1) && !asks(&inventory, 3),
+        "another object of the name"
+    );
+}

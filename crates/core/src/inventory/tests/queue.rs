@@ -1,0 +1,145 @@
+//! Who holds a drain slot: a record alone grants nothing after the start.
+
+use std::sync::Arc;
+
+use crate::facts::kubernetes::{KubernetesUpdate, NodeFacts};
+use crate::facts::vsphere::{Compute, Host, Passthrough, PciDevice, PowerState, Vm, VsphereUpdate};
+use crate::fixtures::{
+    A40, RELEASE, at, host, host_ref, moment, name, node_facts, rules, synced, trio, vm_facts, vm_ref,
+};
+use crate::ids::{ComputeRef, NodeUid};
+use crate::inventory::{Fact, Inventory};
+use crate::maintenance::episode::{Episode, Phase};
+use crate::maintenance::observed::{Admission, LeadershipEpoch};
+use crate::maintenance::placement::HostSurvey;
+
+use super::{copied, entering, in_episode, surveyed, switched_off, with_episode};
+
+fn node(node: NodeFacts) -> Fact {
+    Fact::Kubernetes(KubernetesUpdate::Node(Box::new(node)))
+}
+
+fn leading(facts: impl IntoIterator<Item = Fact>) -> Inventory {
+    let mut inventory = Inventory::new(rules(), at(0));
+    let begin = [Fact::Leadership(Some(LeadershipEpoch::ALONE))];
+    inventory.advance(begin.into_iter().chain(synced(facts)), moment(0));
+    inventory
+}
+
+/// Node 1 after its host was asked to enter maintenance mode.
+fn admission_of_the_next(inventory: &mut Inventory) -> Admission {
+    let news = [VsphereUpdate::Host(entering(1, 5).into()), VsphereUpdate::Settled];
+    inventory.advance(news.map(Fact::Vsphere), moment(5));
+    inventory.snapshots[&name(1)].observed.admission.clone()
+}
+
+fn draining(change: impl FnOnce(&mut Episode)) -> Fact {
+    node(NodeFacts {
+        resource_version: 11,
+        ..with_episode(2, Phase::Draining, |episode| {
+            episode.release = RELEASE.into();
+            change(episode);
+        })
+    })
+}
+
+#[test]
+fn a_drain_found_at_the_start_holds_its_slot() {
+    let mut inventory = leading([trio(1), trio(2), vec![draining(|_| ())]].concat());
+    let Admission::Queued { ahead, .. } = admission_of_the_next(&mut inventory) else {
+        panic!("the only slot was granted twice");
+    };
+    assert_eq!(ahead, [name(2)]);
+}
+
+#[test]
+fn a_record_that_appears_later_without_a_grant_holds_no_slot() {
+    let mut inventory = leading([trio(1), trio(2)].concat());
+    inventory.advance([draining(|_| ())], moment(1));
+    assert_eq!(admission_of_the_next(&mut inventory), Admission::Granted);
+}
+
+#[test]
+fn a_record_of_another_node_or_vm_holds_no_slot() {
+    let of_another_node = draining(|episode| episode.node_uid = NodeUid::new("uid-of-another"));
+    let of_another_vm = draining(|episode| {
+        episode.vm = Some(vm_ref(77));
+        episode.vm_uuid = Some(crate::fixtures::uuid(77));
+    });
+    let mut left_alone = in_episode(2, Phase::Draining, RELEASE);
+    left_alone.annotations.skip = Some("true".to_owned());
+    for record in [of_another_node, of_another_vm, node(left_alone)] {
+        let mut inventory = leading([trio(1), trio(2), vec![record.clone()]].concat());
+        let admission = admission_of_the_next(&mut inventory);
+        assert_eq!(admission, Admission::Granted, "{record:?}");
+    }
+}
+
+#[test]
+fn a_record_that_only_its_copy_holds_is_not_on_the_node() {
+    let of = in_episode(1, Phase::AwaitingHost, RELEASE);
+    let facts = |on_node: bool| {
+        let node_of = if on_node { of.clone() } else { node_facts(1) };
+        [trio(1), vec![copied(of.clone()), node(node_of)]].concat()
+    };
+    for on_node in [true, false] {
+        let inventory = leading(facts(on_node));
+        let snapshot = &inventory.snapshots[&name(1)];
+        assert!(snapshot.record.episode().is_some(), "{snapshot:?}");
+        assert_eq!(snapshot.observed.is_record_on_node, on_node);
+        assert!(snapshot.observed.has_copy);
+    }
+}
+
+#[test]
+fn two_nodes_with_other_devices_are_offered_the_same_host() {
+    const OTHER: (u16, u16) = (0x10de, 0x1eb8);
+    let device = |address: &str, (vendor, device)| PciDevice {
+        address: address.to_owned(),
+        vendor,
+        device,
+    };
+    let both = Host {
+        passthrough: Some(Arc::new([
+            device("0000:01:00.0", A40),
+            device("0000:02:00.0", OTHER),
+        ])),
+        ..host(3)
+    };
+    let mut facts = vec![Fact::Vsphere(VsphereUpdate::Host(both.into()))];
+    for n in [1, 2] {
+        facts.push(node(in_episode(n, Phase::AwaitingHost, RELEASE)));
+        facts.extend(switched_off(n));
+    }
+    let wants_other = Vm {
+        power: Some(PowerState::Off),
+        passthrough: Some(vec![Passthrough::Dynamic { allowed: vec![OTHER] }]),
+        ..vm_facts(2)
+    };
+    facts.push(Fact::Vsphere(VsphereUpdate::Vm(wants_other)));
+    let mut inventory = leading(facts);
+    inventory.advance([surveyed(3, HostSurvey::Held(Vec::new()))], moment(1));
+    for n in [1, 2] {
+        let offer = &inventory.snapshots[&name(n)].observed.offer;
+        assert_eq!(
+            offer.fits.as_ref().map(|(host, _)| host),
+            Some(&host_ref(3)),
+            "{n}: {offer:?}"
+        );
+    }
+}
+
+#[test]
+fn a_new_episode_is_told_where_it_comes_from() {
+    let compute = VsphereUpdate::Compute(Compute {
+        moref: ComputeRef::new("c"),
+        name: Some("train".to_owned()),
+        drs: None,
+    });
+    let mut inventory = leading([trio(1), vec![Fact::Vsphere(compute)]].concat());
+    admission_of_the_next(&mut inventory);
+    let origin = &inventory.snapshots[&name(1)].observed.origin;
+    assert_eq!(origin.cluster.as_deref(), Some("train"));
+    assert_eq!(origin.vm.as_deref(), Some("gpu-1"));
+    assert_eq!(origin.before, None);
+}
