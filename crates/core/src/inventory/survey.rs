@@ -27,3 +27,24 @@ fn unreadable(vm: &UnreadableVm, others: usize) -> String {
     };
     format!("the devices of VM {name}{others} cannot be read: {}", vm.why)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::vm_ref;
+
+    #[test]
+    fn the_reason_names_one_vm_and_counts_the_others() {
+        let vm = UnreadableVm {
+            vm: vm_ref(1),
+            name: Some("vCLS-1".to_owned()),
+            why: "NoPermission".to_owned(),
+        };
+        for (others, of_others) in [(0, ""), (1, " (and of another VM)"), (2, " (and of 2 other VMs)")] {
+            let expected = format!("the devices of VM vCLS-1{of_others} cannot be read: NoPermission");
+            assert_eq!(unreadable(&vm, others), expected);
+        }
+        let unnamed = UnreadableVm { name: None, ..vm };
+        assert!(unreadable(&unnamed, 0).contains("VM vm-1 "));
+    }
+}

@@ -27,6 +27,7 @@ use crate::maintenance::record::{EndedEpisode, write};
 mod forecast;
 mod outage;
 mod queue;
+mod records;
 
 pub(super) fn entering(n: usize, clicked: i64) -> Host {
     let task = TaskRef::new(format!("task-{n}"));

@@ -1,19 +1,19 @@
-//! Who holds a drain slot: a record alone grants nothing after the start.
+//! Who holds a drain slot or a place on a host: a record alone grants nothing after the start.
 
 use std::sync::Arc;
 
 use crate::facts::kubernetes::{KubernetesUpdate, NodeFacts};
-use crate::facts::vsphere::{Compute, Host, Passthrough, PciDevice, PowerState, Vm, VsphereUpdate};
+use crate::facts::vsphere::{Host, Passthrough, PciDevice, PowerState, Vm, VsphereUpdate};
 use crate::fixtures::{
-    A40, RELEASE, at, host, host_ref, moment, name, node_facts, rules, synced, trio, vm_facts, vm_ref,
+    A40, RELEASE, at, host, host_ref, moment, name, rules, synced, trio, vm_facts, vm_ref,
 };
-use crate::ids::{ComputeRef, NodeUid};
+use crate::ids::NodeUid;
 use crate::inventory::{Fact, Inventory};
 use crate::maintenance::episode::{Episode, Phase};
 use crate::maintenance::observed::{Admission, LeadershipEpoch};
 use crate::maintenance::placement::HostSurvey;
 
-use super::{copied, entering, in_episode, surveyed, switched_off, with_episode};
+use super::{entering, in_episode, surveyed, switched_off, with_episode};
 
 fn node(node: NodeFacts) -> Fact {
     Fact::Kubernetes(KubernetesUpdate::Node(Box::new(node)))
@@ -76,22 +76,6 @@ fn a_record_of_another_node_or_vm_holds_no_slot() {
 }
 
 #[test]
-fn a_record_that_only_its_copy_holds_is_not_on_the_node() {
-    let of = in_episode(1, Phase::AwaitingHost, RELEASE);
-    let facts = |on_node: bool| {
-        let node_of = if on_node { of.clone() } else { node_facts(1) };
-        [trio(1), vec![copied(of.clone()), node(node_of)]].concat()
-    };
-    for on_node in [true, false] {
-        let inventory = leading(facts(on_node));
-        let snapshot = &inventory.snapshots[&name(1)];
-        assert!(snapshot.record.episode().is_some(), "{snapshot:?}");
-        assert_eq!(snapshot.observed.is_record_on_node, on_node);
-        assert!(snapshot.observed.has_copy);
-    }
-}
-
-#[test]
 fn two_nodes_with_other_devices_are_offered_the_same_host() {
     const OTHER: (u16, u16) = (0x10de, 0x1eb8);
     let device = |address: &str, (vendor, device)| PciDevice {
@@ -127,19 +111,4 @@ fn two_nodes_with_other_devices_are_offered_the_same_host() {
             "{n}: {offer:?}"
         );
     }
-}
-
-#[test]
-fn a_new_episode_is_told_where_it_comes_from() {
-    let compute = VsphereUpdate::Compute(Compute {
-        moref: ComputeRef::new("c"),
-        name: Some("train".to_owned()),
-        drs: None,
-    });
-    let mut inventory = leading([trio(1), vec![Fact::Vsphere(compute)]].concat());
-    admission_of_the_next(&mut inventory);
-    let origin = &inventory.snapshots[&name(1)].observed.origin;
-    assert_eq!(origin.cluster.as_deref(), Some("train"));
-    assert_eq!(origin.vm.as_deref(), Some("gpu-1"));
-    assert_eq!(origin.before, None);
 }
