@@ -57,7 +57,7 @@ fn a_new_episode_names_its_cluster_and_vm() {
 
 #[test]
 fn a_node_without_label_is_followed_while_a_power_off_may_arrive_late() {
-    let window = i64::try_from(LATE_POWER_OFF_WINDOW.as_secs()).unwrap();
+    let window = LATE_POWER_OFF_WINDOW.as_secs();
     let found = StrandedNode {
         name: name(1),
         uid: NodeUid::new("uid-1"),
