@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  run ─┬─ vcenter::follow ─────────▶ updates ─┐  (while this replica leads)
-//!       ├─ kubernetes::watch::run ────▶ updates ─┼─▶ event_loop::run ──▶ Supervisor ──▶ one NodeActor per node ──▶ Executor
+//!       ├─ kubernetes::watch::nodes ─▶ updates ─┼─▶ event_loop::run ──▶ Supervisor ──▶ one NodeActor per node ──▶ Executor
 //!       ├─ kubernetes::events::run ◀─── Events ◀── node events
 //!       ├─ kubernetes::lease::run ───▶ standing ─┤      │ opens and shuts the fence before Executor
 //!       ├─ kubernetes::watch::budgets ▶ updates ─┤      │

@@ -17,10 +17,10 @@ use haulout::kubernetes::client;
 use haulout::kubernetes::drain::{self, DrainOrder, DrainSettings, PodPendingReason, RoundReport};
 use haulout::kubernetes::facts::GpuResources;
 use haulout::kubernetes::lease::ElectionStatus;
-use haulout::kubernetes::node::{self, NodeGetError, NodePatch, PatchError};
+use haulout::kubernetes::node::{self, NodeError, NodeErrorKind, NodePatch};
 use haulout::kubernetes::pods::SkipReason;
 use haulout::kubernetes::update::{KubernetesUpdate, NodeAnnotations, NodeFacts};
-use haulout::kubernetes::watch::{self, Selection, Settings};
+use haulout::kubernetes::watch::{self, Selection, Settings, WatchContext};
 use haulout_lab::kube::{Kube, Options, User};
 use haulout_lab::kubelet::{EXITS_AFTER_MS, Kubelet, Machine, STUCK, VmFacts};
 use haulout_lab::wait::until;
@@ -89,11 +89,20 @@ impl Scene {
         scene
     }
 
-    async fn get(&self) -> Result<NodeFacts, NodeGetError> {
+    fn watches(&self, out: mpsc::Sender<KubernetesUpdate>, stop: &CancellationToken) -> WatchContext {
+        WatchContext {
+            client: self.haulout.clone(),
+            settings: Settings::default(),
+            out,
+            stop: stop.clone(),
+        }
+    }
+
+    async fn get(&self) -> Result<NodeFacts, NodeError> {
         node::get(&self.haulout, &self.keys, &self.gpus, &self.name, DEADLINE).await
     }
 
-    async fn patch(&self, patch: &NodePatch) -> Result<NodeFacts, PatchError> {
+    async fn patch(&self, patch: &NodePatch) -> Result<NodeFacts, NodeError> {
         node::patch(
             &permit(),
             &self.haulout,
@@ -210,7 +219,7 @@ async fn a_transition_is_accepted_once_and_on_the_newest_view_only() {
     assert_eq!(node.cordoned_by.as_deref(), Some("haulout"));
     assert_eq!(node.annotations.state.as_deref(), Some("draining"));
     let stale = scene.patch(&cordon(&first)).await.unwrap_err();
-    assert!(matches!(stale, PatchError::Conflict { .. }), "{stale}");
+    assert_eq!(stale.kind, NodeErrorKind::Conflict, "{stale}");
 
     // A person's annotation is not changed.
     let key = scene.keys.keep_cordoned.clone();
@@ -262,7 +271,7 @@ async fn a_transition_is_accepted_once_and_on_the_newest_view_only() {
     .await
     .unwrap();
     assert!(
-        matches!(other, PatchError::Gone { .. } | PatchError::Conflict { .. }),
+        matches!(other.kind, NodeErrorKind::Gone | NodeErrorKind::Conflict),
         "{other}"
     );
     let nowhere = NodeName::new("gpu-9");
@@ -275,10 +284,13 @@ async fn a_transition_is_accepted_once_and_on_the_newest_view_only() {
         &cordon(&first),
         DEADLINE,
     )
-    .await;
-    assert!(matches!(gone, Err(PatchError::Gone { .. })), "{gone:?}");
-    let gone = node::get(&scene.haulout, &scene.keys, &scene.gpus, &nowhere, DEADLINE).await;
-    assert!(matches!(gone, Err(NodeGetError::Gone { .. })), "{gone:?}");
+    .await
+    .unwrap_err();
+    assert_eq!(gone.kind, NodeErrorKind::Gone, "{gone}");
+    let gone = node::get(&scene.haulout, &scene.keys, &scene.gpus, &nowhere, DEADLINE)
+        .await
+        .unwrap_err();
+    assert_eq!(gone.kind, NodeErrorKind::Gone, "{gone}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -307,18 +319,18 @@ async fn a_drain_names_what_holds_it_and_ends_on_a_list_without_pods() {
             .map(|left| left.why.clone())
     };
     assert_eq!(why("free"), Some(PodPendingReason::Evicted));
-    let Some(PodPendingReason::Budget { names, said }) = why("guarded") else {
+    let Some(PodPendingReason::Budget { names, message }) = why("guarded") else {
         panic!("{report:?}");
     };
     assert_eq!(names, ["keep-guarded"]);
     assert!(
-        said.contains("needs 1 healthy pods and has 1 currently"),
-        "{said}"
+        message.contains("needs 1 healthy pods and has 1 currently"),
+        "{message}"
     );
-    let Some(PodPendingReason::ServerError { said }) = why("twice") else {
+    let Some(PodPendingReason::ServerError { message }) = why("twice") else {
         panic!("{report:?}");
     };
-    assert!(said.contains("more than one PodDisruptionBudget"), "{said}");
+    assert!(message.contains("more than one PodDisruptionBudget"), "{message}");
 
     // The text of a conflict with another pod of the same name.
     let namesake = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "guarded"},
@@ -363,13 +375,7 @@ async fn a_drain_led_by_the_pod_watch_costs_little_more_than_its_evictions() {
     let (_draining, nodes) = tokio::sync::watch::channel(BTreeSet::from([scene.name.clone()]));
     let stop = CancellationToken::new();
     let mut tasks = JoinSet::new();
-    tasks.spawn(watch::pods::run(
-        scene.haulout.clone(),
-        nodes,
-        Settings::default(),
-        out,
-        stop.clone(),
-    ));
+    tasks.spawn(watch::pods::run(nodes, scene.watches(out, &stop)));
     let began = Instant::now();
     let mut rounds = 1;
     while !scene.round().await.left.is_empty() {
@@ -416,24 +422,11 @@ async fn a_node_that_lost_its_label_is_followed_by_name_and_found_by_the_scan() 
     };
     let (_followed, names) =
         tokio::sync::watch::channel(BTreeSet::from([scene.name.clone(), NodeName::new("nobody")]));
-    let (_standing, standing) = tokio::sync::watch::channel(ElectionStatus::alone());
+    let (_election, election) = tokio::sync::watch::channel(ElectionStatus::alone());
     let mut tasks = JoinSet::new();
-    tasks.spawn(watch::followed::run(
-        scene.haulout.clone(),
-        names,
-        selection.clone(),
-        Settings::default(),
-        out.clone(),
-        stop.clone(),
-    ));
-    tasks.spawn(watch::scan::run(
-        scene.haulout.clone(),
-        selection,
-        standing,
-        Settings::default(),
-        out,
-        stop.clone(),
-    ));
+    let context = scene.watches(out, &stop);
+    tasks.spawn(watch::followed::run(names, selection.clone(), context.clone()));
+    tasks.spawn(watch::scan::run(selection, election, context));
     let mut is_seen = [false; 3];
     while is_seen != [true; 3] {
         let update = tokio::time::timeout(WAIT_TIMEOUT, updates.recv()).await;
@@ -486,13 +479,11 @@ async fn nodes_are_followed_over_a_restart_of_the_kube_apiserver() {
         ..Settings::default()
     };
     let mut tasks = JoinSet::new();
-    tasks.spawn(watch::run(
-        scene.haulout.clone(),
-        selection,
+    let context = WatchContext {
         settings,
-        out,
-        stop.clone(),
-    ));
+        ..scene.watches(out, &stop)
+    };
+    tasks.spawn(watch::nodes::run(selection, context));
     let mut next = async || {
         tokio::time::timeout(WAIT_TIMEOUT, updates.recv())
             .await
@@ -566,11 +557,11 @@ async fn refusal_by_admission_carries_the_message_of_the_webhook() {
     let refused = until("the policy to be in force", WAIT_TIMEOUT, async || {
         let seen = scene.get().await?;
         let error = scene.patch(&cordon(&seen)).await.err();
-        Ok(error.filter(|error| !matches!(error, PatchError::Conflict { .. })))
+        Ok(error.filter(|error| error.kind != NodeErrorKind::Conflict))
     })
     .await
     .unwrap();
-    assert!(matches!(refused, PatchError::Rejected { .. }), "{refused:?}");
+    assert_eq!(refused.kind, NodeErrorKind::Rejected, "{refused}");
     assert!(
         refused
             .to_string()
@@ -579,7 +570,7 @@ async fn refusal_by_admission_carries_the_message_of_the_webhook() {
     );
     let report = scene.round().await;
     assert!(
-        matches!(&report.left[0].why, PodPendingReason::Forbidden { said } if said.contains("the change freeze lasts until Monday")),
+        matches!(&report.left[0].why, PodPendingReason::Forbidden { message } if message.contains("the change freeze lasts until Monday")),
         "{report:?}"
     );
     bindings.delete("freeze", &DeleteParams::default()).await.unwrap();

@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::ids::NodeName;
 use crate::kubernetes::lease::ElectionStatus;
 use crate::kubernetes::update::{Budget, KubernetesUpdate};
-use crate::kubernetes::watch::{Selection, Settings, budgets, followed, pods, run, scan};
+use crate::kubernetes::watch::{Selection, Settings, WatchContext, budgets, followed, nodes, pods, scan};
 use crate::nodemaintenance;
 
 /// What the watches need.
@@ -39,38 +39,29 @@ impl App {
             budgets: names_of_budgets,
             followed: names,
         } = watches;
-        let stop = self.streams_stop.clone();
-        let (client, settings, facts, stop) = (
-            || client.clone(),
-            || settings.clone(),
-            || facts.clone(),
-            || stop.clone(),
-        );
-        self.spawn(
-            "the watch of Nodes",
-            run(client(), selection.clone(), settings(), facts(), stop()),
-        );
+        let context = WatchContext {
+            client,
+            settings,
+            out: facts,
+            stop: self.streams_stop.clone(),
+        };
+        let own = || context.clone();
+        self.spawn("the watch of Nodes", nodes::run(selection.clone(), own()));
         self.spawn(
             "the scan of all Nodes",
-            scan::run(client(), selection.clone(), standing, settings(), facts(), stop()),
+            scan::run(selection.clone(), standing, own()),
         );
         self.spawn(
             "the watch of followed Nodes",
-            followed::run(client(), names, selection, settings(), facts(), stop()),
+            followed::run(names, selection, own()),
         );
-        self.spawn(
-            "the watch of pods",
-            pods::run(client(), draining, settings(), facts(), stop()),
-        );
-        self.spawn(
-            "the watch of budgets",
-            budgets::run(client(), names_of_budgets, settings(), facts(), stop()),
-        );
+        self.spawn("the watch of pods", pods::run(draining, own()));
+        self.spawn("the watch of budgets", budgets::run(names_of_budgets, own()));
         if config.node_maintenances {
             let selector = config.gpu_node_label.clone();
             self.spawn(
                 "the watch of NodeMaintenances",
-                nodemaintenance::watch::run(client(), selector, settings(), facts(), stop()),
+                nodemaintenance::watch::run(selector, own()),
             );
         }
         if let Some(objects) = &observers.objects {
@@ -79,12 +70,12 @@ impl App {
             self.spawn(
                 "the writer of NodeMaintenances",
                 nodemaintenance::writer::run(
-                    client(),
+                    context.client,
                     self.gate.clone(),
                     Arc::clone(objects),
                     refused,
-                    facts(),
-                    stop(),
+                    context.out,
+                    context.stop,
                 ),
             );
         }

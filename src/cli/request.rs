@@ -42,8 +42,8 @@ pub(super) async fn drain(args: DrainArgs, out: Output) -> anyhow::Result<u8> {
         ..NodeMaintenanceSpec::default()
     };
     let made = match api::request(&client, spec).await {
-        Err(WriteError::Gone { said, .. }) => bail!(
-            "the kind NodeMaintenance is not installed ({said}); install it by: haulout crd | kubectl apply -f -"
+        Err(WriteError::Gone { message, .. }) => bail!(
+            "the kind NodeMaintenance is not installed ({message}); install it by: haulout crd | kubectl apply -f -"
         ),
         made => made?,
     };

@@ -23,7 +23,7 @@ use crate::kubernetes::client;
 use crate::kubernetes::drain::{self, DrainOrder, DrainSettings};
 use crate::kubernetes::events::Publisher;
 use crate::kubernetes::facts::GpuResources;
-use crate::kubernetes::node::{self, NodePatch, PatchError};
+use crate::kubernetes::node::{self, NodeErrorKind, NodePatch};
 use crate::kubernetes::update::{KubernetesUpdate, NodeAnnotations, NodeFacts, NodeMaintenanceUpdate};
 use crate::log_node::log_node;
 use crate::maintenance::clock::{Now, wall_after};
@@ -160,7 +160,7 @@ impl RunEffect for Executor {
                 self.answered(node).await;
                 Ok(Recorded::OnNode { resource_version })
             }
-            Err(PatchError::Conflict { .. }) => {
+            Err(error) if error.kind == NodeErrorKind::Conflict => {
                 self.read_anew(name, before).await;
                 Err(NotRecorded::Outdated)
             }

@@ -1,5 +1,6 @@
 //! The result of one call to the kube-apiserver.
 
+use std::fmt;
 use std::time::Duration;
 
 use http::header::RETRY_AFTER;
@@ -7,7 +8,7 @@ use kube::client::Body;
 use kube::core::Status;
 
 /// The longest message of a server that is kept: enough for all messages of Kubernetes, and a limit for webhooks and proxies.
-const SAID_CHARS_MAX: usize = 1_000;
+const MESSAGE_CHARS_MAX: usize = 1_000;
 
 /// The longest `Retry-After` that is respected. A webhook may send any number.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(600);
@@ -28,8 +29,7 @@ pub(crate) async fn within<T>(
 ) -> Result<T, ApiRefusal> {
     match tokio::time::timeout(deadline, call).await {
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(kube::Error::Api(status))) => Err(ApiRefusal::Status(status)),
-        Ok(Err(error)) => Err(ApiRefusal::Unreachable(chain(&error))),
+        Ok(Err(error)) => Err(error.into()),
         Err(_elapsed) => Err(ApiRefusal::Unreachable(format!(
             "no answer within {} s",
             deadline.as_secs_f32()
@@ -98,17 +98,35 @@ pub(crate) async fn post(
 }
 
 impl ApiRefusal {
-    /// The error text.
-    pub(crate) fn said(&self) -> String {
+    /// The HTTP status of the reply, if there was one.
+    pub(crate) fn code(&self) -> Option<u16> {
         match self {
-            Self::Status(status) => said(status),
-            Self::Unreachable(why) => why.clone(),
+            Self::Status(status) => Some(status.code),
+            Self::Unreachable(_) => None,
         }
     }
 }
 
-/// The text of a `Status`.
-pub(crate) fn said(status: &Status) -> String {
+impl From<kube::Error> for ApiRefusal {
+    fn from(error: kube::Error) -> Self {
+        if let kube::Error::Api(status) = error {
+            return Self::Status(status);
+        }
+        Self::Unreachable(chain(&error))
+    }
+}
+
+impl fmt::Display for ApiRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Status(status) => f.write_str(&message(status)),
+            Self::Unreachable(why) => f.write_str(why),
+        }
+    }
+}
+
+/// The message of a `Status` with its code.
+pub(crate) fn message(status: &Status) -> String {
     let text = if status.message.is_empty() {
         &status.reason
     } else {
@@ -146,10 +164,10 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 pub(crate) fn plain(text: &str) -> String {
     let mut plain: String = text
         .chars()
-        .take(SAID_CHARS_MAX)
+        .take(MESSAGE_CHARS_MAX)
         .map(|c| if c.is_control() || is_bidi(c) { ' ' } else { c })
         .collect();
-    if text.chars().nth(SAID_CHARS_MAX).is_some() {
+    if text.chars().nth(MESSAGE_CHARS_MAX).is_some() {
         plain.push('…');
     }
     plain.trim().to_owned()
@@ -167,7 +185,7 @@ mod tests {
     #[test]
     fn server_message_has_no_control_characters() {
         assert_eq!(plain("a\u{1b}[31m\nb\u{202e}c"), "a [31m b c");
-        assert_eq!(plain(&"x".repeat(2_000)).chars().count(), SAID_CHARS_MAX + 1);
+        assert_eq!(plain(&"x".repeat(2_000)).chars().count(), MESSAGE_CHARS_MAX + 1);
     }
 
     #[tokio::test(start_paused = true)]
@@ -175,6 +193,6 @@ mod tests {
         let refusal = within(Duration::from_secs(3), std::future::pending::<kube::Result<()>>())
             .await
             .unwrap_err();
-        assert_eq!(refusal.said(), "no answer within 3 s");
+        assert_eq!(refusal.to_string(), "no answer within 3 s");
     }
 }

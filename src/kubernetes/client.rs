@@ -32,41 +32,41 @@ const CONFIG_DEADLINE: Duration = Duration::from_secs(60);
 pub enum KubeConnectError {
     /// `KUBECONFIG` is set, and what it names cannot be used.
     #[error(
-        "the kubeconfig that KUBECONFIG names cannot be used: {said}; correct the file or unset KUBECONFIG"
+        "the kubeconfig that KUBECONFIG names cannot be used: {message}; correct the file or unset KUBECONFIG"
     )]
     Kubeconfig {
         /// What is wrong with it.
-        said: String,
+        message: String,
     },
     /// The kubeconfig or context of the command line cannot be used.
-    #[error("what --kubeconfig and --context name cannot be used: {said}")]
+    #[error("what --kubeconfig and --context name cannot be used: {message}")]
     Asked {
         /// What is wrong with it.
-        said: String,
+        message: String,
     },
     /// The service account of the pod cannot be used.
     #[error(
-        "the service account of this pod cannot be used: {said}; mount its token (automountServiceAccountToken)"
+        "the service account of this pod cannot be used: {message}; mount its token (automountServiceAccountToken)"
     )]
     InCluster {
         /// What is wrong with it.
-        said: String,
+        message: String,
     },
     /// Neither a kubeconfig nor a service account.
     #[error(
-        "no cluster to connect to: KUBECONFIG is not set, this is no pod, and ~/.kube/config cannot be used: {said}"
+        "no cluster to connect to: KUBECONFIG is not set, this is no pod, and ~/.kube/config cannot be used: {message}"
     )]
     Nowhere {
         /// What is wrong with the user's own kubeconfig.
-        said: String,
+        message: String,
     },
     /// The configuration was read, but no client can be built from it.
-    #[error("no client can be built for {url}: {said}")]
+    #[error("no client can be built for {url}: {message}")]
     Build {
         /// The kube-apiserver's address.
         url: String,
         /// What is wrong.
-        said: String,
+        message: String,
     },
 }
 
@@ -113,12 +113,12 @@ pub async fn connect_by(access: &Access) -> Result<kube::Client, KubeConnectErro
                     None => Config::from_kubeconfig(&options).await,
                 }
             };
-            let said = match tokio::time::timeout(CONFIG_DEADLINE, read).await {
+            let read = match tokio::time::timeout(CONFIG_DEADLINE, read).await {
                 Ok(Ok(config)) => Ok(config),
                 Ok(Err(error)) => Err(answer::chain(&error)),
                 Err(_elapsed) => Err(format!("not read within {} s", CONFIG_DEADLINE.as_secs())),
             };
-            said.map_err(|said| KubeConnectError::Asked { said })?
+            read.map_err(|message| KubeConnectError::Asked { message })?
         }
     };
     if let Some(user) = &access.impersonate {
@@ -132,7 +132,7 @@ pub fn client(config: Config) -> Result<kube::Client, KubeConnectError> {
     let url = config.cluster_url.to_string();
     stack(config).map_err(|error| KubeConnectError::Build {
         url,
-        said: answer::chain(&error),
+        message: answer::chain(&error),
     })
 }
 
@@ -186,16 +186,16 @@ async fn configuration() -> Result<Config, KubeConnectError> {
     if is_set("KUBECONFIG") {
         return from_kubeconfig()
             .await
-            .map_err(|said| KubeConnectError::Kubeconfig { said });
+            .map_err(|message| KubeConnectError::Kubeconfig { message });
     }
     if is_set("KUBERNETES_SERVICE_HOST") {
         return Config::incluster().map_err(|error| KubeConnectError::InCluster {
-            said: answer::chain(&error),
+            message: answer::chain(&error),
         });
     }
     from_kubeconfig()
         .await
-        .map_err(|said| KubeConnectError::Nowhere { said })
+        .map_err(|message| KubeConnectError::Nowhere { message })
 }
 
 async fn from_kubeconfig() -> Result<Config, String> {

@@ -95,21 +95,21 @@ pub struct DrainOrder<'o> {
 pub enum DrainError {
     /// Haulout may not list pods.
     #[error(
-        "Haulout may not list the pods of node {node}: {said}; allow its service account `list` on pods, the drain waits until then"
+        "Haulout may not list the pods of node {node}: {message}; allow its service account `list` on pods, the drain waits until then"
     )]
     Forbidden {
         /// The Node.
         node: NodeName,
-        /// What Kubernetes said.
-        said: String,
+        /// The message of Kubernetes.
+        message: String,
     },
     /// There is no complete list.
-    #[error("the pods of node {node} could not be listed: {said}; the drain waits and lists them again")]
+    #[error("the pods of node {node} could not be listed: {message}; the drain waits and lists them again")]
     Unlisted {
         /// The Node.
         node: NodeName,
         /// What went wrong.
-        said: String,
+        message: String,
     },
 }
 
@@ -164,7 +164,7 @@ pub async fn round(
     }
     Err(DrainError::Unlisted {
         node: node.clone(),
-        said: format!("the pods changed during each of {PASSES_MAX} lists"),
+        message: format!("the pods changed during each of {PASSES_MAX} lists"),
     })
 }
 
@@ -246,10 +246,10 @@ impl Evictable {
 
 impl DrainError {
     fn new(node: &NodeName, refusal: &ApiRefusal) -> Self {
-        let (node, said) = (node.clone(), refusal.said());
-        match refusal {
-            ApiRefusal::Status(status) if matches!(status.code, 401 | 403) => Self::Forbidden { node, said },
-            ApiRefusal::Status(_) | ApiRefusal::Unreachable(_) => Self::Unlisted { node, said },
+        let (node, message) = (node.clone(), refusal.to_string());
+        match refusal.code() {
+            Some(401 | 403) => Self::Forbidden { node, message },
+            Some(_) | None => Self::Unlisted { node, message },
         }
     }
 }

@@ -309,8 +309,7 @@ impl EventWriter {
             Err(refusal) => {
                 if self.lost_in_a_row == 0 {
                     warn!(
-                        "an Event or condition was not written and is not tried again: {}; allow the service account `create` on events of events.k8s.io and, with NODE_CONDITIONS, `patch` on nodes/status",
-                        refusal.said()
+                        "an Event or condition was not written and is not tried again: {refusal}; allow the service account `create` on events of events.k8s.io and, with NODE_CONDITIONS, `patch` on nodes/status"
                     );
                 }
                 self.lost_in_a_row = self.lost_in_a_row.saturating_add(1);

@@ -22,7 +22,7 @@ use tracing::{debug, error, info, warn};
 use self::election::{
     Bid, Election, ElectionStep, Leadership, LeadershipLost, ObservedLease, Timing, new_epoch, whole_seconds,
 };
-use super::answer::{self, ApiRefusal};
+use super::answer;
 use crate::fence::{BoottimeInstant, LeadershipWindow, WriteFence};
 use crate::keys::{FIELD_MANAGER, YIELDS};
 
@@ -178,7 +178,7 @@ impl Candidate<'_> {
                 Ok(lease) => self.observe(lease, self.fence.now()),
                 Err(refusal) => self
                     .trouble
-                    .report("read", &refusal.said(), self.election.leadership()),
+                    .report("read", &refusal.to_string(), self.election.leadership()),
             }
         }
         let can_work = *self.abilities.can_work.borrow_and_update();
@@ -250,10 +250,10 @@ impl Candidate<'_> {
                 debug!("another replica wrote the Lease first");
                 self.is_read = false;
             }
-            Err(LeaseError::Failed(said)) => {
+            Err(LeaseError::Failed(message)) => {
                 // The write may have been accepted nevertheless.
                 self.is_read = false;
-                self.trouble.report("write", &said, self.election.leadership());
+                self.trouble.report("write", &message, self.election.leadership());
             }
         }
         if bid.yields && !yielded {
@@ -358,10 +358,10 @@ impl Candidate<'_> {
         } else {
             answer::within(deadline, self.leases.create(&params, lease)).await
         };
-        written.map_err(|refusal| match &refusal {
+        written.map_err(|refusal| match refusal.code() {
             // 409 is a conflict or "already exists"; 404 means that the Lease was deleted meanwhile.
-            ApiRefusal::Status(status) if matches!(status.code, 404 | 409) => LeaseError::Conflict,
-            ApiRefusal::Status(_) | ApiRefusal::Unreachable(_) => LeaseError::Failed(refusal.said()),
+            Some(404 | 409) => LeaseError::Conflict,
+            Some(_) | None => LeaseError::Failed(refusal.to_string()),
         })
     }
 
@@ -428,15 +428,15 @@ impl Candidate<'_> {
         match self.put(&released, RELEASE_DEADLINE).await {
             Ok(_) => info!("released the Lease"),
             Err(LeaseError::Conflict) => debug!("another replica wrote the Lease meanwhile"),
-            Err(LeaseError::Failed(said)) => {
-                warn!("the Lease could not be released and expires by itself: {said}");
+            Err(LeaseError::Failed(message)) => {
+                warn!("the Lease could not be released and expires by itself: {message}");
             }
         }
     }
 }
 
 impl LeaseTrouble {
-    fn report(&mut self, verb: &str, said: &str, leadership: Option<Leadership>) {
+    fn report(&mut self, verb: &str, message: &str, leadership: Option<Leadership>) {
         if std::mem::replace(&mut self.0, true) {
             return;
         }
@@ -444,7 +444,7 @@ impl LeaseTrouble {
             Some(_) => "it is tried again until the leadership ends",
             None => "this replica cannot lead until that works; it may need get, create and update on leases",
         };
-        warn!("cannot {verb} the Lease: {said}; {next}");
+        warn!("cannot {verb} the Lease: {message}; {next}");
     }
 
     fn over(&mut self) {

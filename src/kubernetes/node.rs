@@ -32,103 +32,40 @@ pub struct NodePatch {
     pub unschedulable: Option<bool>,
 }
 
-/// Why a Node was not written, and what happens next.
+/// Why a Node was not written or read, and what happens next.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum PatchError {
-    /// The Node has changed since it was read.
-    #[error(
-        "node {node} was not written, because it has changed since it was read: {said}; the step is decided again on the changed node"
-    )]
-    Conflict {
-        /// The Node.
-        node: NodeName,
-        /// What Kubernetes said.
-        said: String,
-    },
-    /// The Node was deleted, or the name belongs to another one.
-    #[error(
-        "node {node} was not written, because it is gone or another node has its name: {said}; the maintenance waits until the inventory knows it again"
-    )]
-    Gone {
-        /// The Node.
-        node: NodeName,
-        /// What Kubernetes said.
-        said: String,
-    },
-    /// Haulout may not write Nodes.
-    #[error(
-        "node {node} was not written, because Haulout may not: {said}; allow its service account `patch` on nodes, the step is tried again until then"
-    )]
-    Forbidden {
-        /// The Node.
-        node: NodeName,
-        /// What Kubernetes said.
-        said: String,
-    },
-    /// An admission webhook or policy, or the validation of Nodes, refuses this write.
-    #[error(
-        "node {node} was not written, because admission refused it: {said}; the step is tried again until that changes"
-    )]
-    Rejected {
-        /// The Node.
-        node: NodeName,
-        /// The words of the webhook, the policy or the validation.
-        said: String,
-    },
-    /// The Node was read without a version. A PATCH with the version "0" is not checked against later changes
-    /// (`doUnconditionalUpdate` in the kube-apiserver's `registry/store.go`).
-    #[error(
-        "node {node} was not written, because the resourceVersion it was read with is no number above 0 and a write could undo a change of somebody else; the step is tried again on the next view of the node"
-    )]
-    Unversioned {
-        /// The Node.
-        node: NodeName,
-    },
-    /// No usable reply. The PATCH may have been carried out nevertheless.
-    #[error(
-        "whether node {node} was written is unknown: {said}; it is read again before anything else is done to it"
-    )]
-    Unreachable {
-        /// The Node.
-        node: NodeName,
-        /// What went wrong.
-        said: String,
-    },
+#[error("{}", self.text())]
+pub struct NodeError {
+    /// The reason.
+    pub kind: NodeErrorKind,
+    node: NodeName,
+    is_write: bool,
+    /// The message of Kubernetes.
+    message: String,
 }
 
-/// Why a Node could not be read.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum NodeGetError {
-    /// There is no Node of that name.
-    #[error("there is no node {node}: {said}")]
-    Gone {
-        /// The Node.
-        node: NodeName,
-        /// What Kubernetes said.
-        said: String,
-    },
-    /// Haulout may not read Nodes.
-    #[error("Haulout may not read node {node}: {said}; allow its service account `get` on nodes")]
-    Forbidden {
-        /// The Node.
-        node: NodeName,
-        /// What Kubernetes said.
-        said: String,
-    },
-    /// No usable answer.
-    #[error("node {node} could not be read: {said}; it is read again later")]
-    Unreachable {
-        /// The Node.
-        node: NodeName,
-        /// What went wrong.
-        said: String,
-    },
+/// The reason of a [`NodeError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeErrorKind {
+    /// The Node has changed since it was read.
+    Conflict,
+    /// The Node was deleted, or the name belongs to another one.
+    Gone,
+    /// Haulout lacks the right.
+    Forbidden,
+    /// An admission webhook or policy, or the validation of Nodes, refuses this write.
+    Rejected,
+    /// The Node was read without a version. A PATCH with the version "0" is not checked against later changes
+    /// (`doUnconditionalUpdate` in the kube-apiserver's `registry/store.go`).
+    Unversioned,
+    /// No usable reply. A PATCH may have been carried out nevertheless.
+    Unreachable,
 }
 
 /// Writes the transition and returns the resulting Node.
 ///
 /// It may be repeated: if the first PATCH was carried out and its reply was lost, the second one is refused with
-/// [`PatchError::Conflict`].
+/// [`NodeErrorKind::Conflict`].
 pub async fn patch(
     _permit: &Permit,
     client: &kube::Client,
@@ -137,9 +74,14 @@ pub async fn patch(
     name: &NodeName,
     patch: &NodePatch,
     deadline: Duration,
-) -> Result<NodeFacts, PatchError> {
+) -> Result<NodeFacts, NodeError> {
     if patch.resource_version == 0 {
-        return Err(PatchError::Unversioned { node: name.clone() });
+        return Err(NodeError {
+            kind: NodeErrorKind::Unversioned,
+            node: name.clone(),
+            is_write: true,
+            message: String::new(),
+        });
     }
     let nodes: Api<core::Node> = Api::all(client.clone());
     let params = PatchParams {
@@ -149,7 +91,7 @@ pub async fn patch(
     let body = Patch::Merge(patch.body(keys));
     match answer::within(deadline, nodes.patch(name.as_str(), &params, &body)).await {
         Ok(node) => Ok(node_facts(&node, keys, gpu_resources)),
-        Err(refusal) => Err(PatchError::new(name, &refusal)),
+        Err(refusal) => Err(NodeError::new(name, &refusal, true)),
     }
 }
 
@@ -160,11 +102,11 @@ pub async fn get(
     gpu_resources: &GpuResources,
     name: &NodeName,
     deadline: Duration,
-) -> Result<NodeFacts, NodeGetError> {
+) -> Result<NodeFacts, NodeError> {
     let nodes: Api<core::Node> = Api::all(client.clone());
     match answer::within(deadline, nodes.get(name.as_str())).await {
         Ok(node) => Ok(node_facts(&node, keys, gpu_resources)),
-        Err(refusal) => Err(NodeGetError::new(name, &refusal)),
+        Err(refusal) => Err(NodeError::new(name, &refusal, false)),
     }
 }
 
@@ -218,32 +160,56 @@ impl NodePatch {
     }
 }
 
-impl PatchError {
-    fn new(node: &NodeName, refusal: &ApiRefusal) -> Self {
-        let (node, said) = (node.clone(), refusal.said());
-        match refusal {
-            ApiRefusal::Unreachable(_) => Self::Unreachable { node, said },
+impl NodeError {
+    fn new(node: &NodeName, refusal: &ApiRefusal, is_write: bool) -> Self {
+        let kind = match refusal {
+            ApiRefusal::Unreachable(_) => NodeErrorKind::Unreachable,
             ApiRefusal::Status(status) => match status.code {
-                404 | 410 => Self::Gone { node, said },
-                409 => Self::Conflict { node, said },
-                422 if is_about_uid(status) => Self::Gone { node, said },
-                401 => Self::Forbidden { node, said },
-                403 if !is_admission(status) => Self::Forbidden { node, said },
-                400 | 403 | 405..=408 | 411..=428 => Self::Rejected { node, said },
-                _ => Self::Unreachable { node, said },
+                404 | 410 => NodeErrorKind::Gone,
+                401 => NodeErrorKind::Forbidden,
+                403 if !is_admission(status) => NodeErrorKind::Forbidden,
+                409 => NodeErrorKind::Conflict,
+                422 if is_about_uid(status) => NodeErrorKind::Gone,
+                400 | 403 | 405..=408 | 411..=428 => NodeErrorKind::Rejected,
+                _ => NodeErrorKind::Unreachable,
             },
+        };
+        Self {
+            kind,
+            node: node.clone(),
+            is_write,
+            message: refusal.to_string(),
         }
     }
-}
 
-impl NodeGetError {
-    fn new(node: &NodeName, refusal: &ApiRefusal) -> Self {
-        let (node, said) = (node.clone(), refusal.said());
-        match refusal {
-            ApiRefusal::Status(status) if status.code == 404 => Self::Gone { node, said },
-            ApiRefusal::Status(status) if matches!(status.code, 401 | 403) => Self::Forbidden { node, said },
-            ApiRefusal::Status(_) | ApiRefusal::Unreachable(_) => Self::Unreachable { node, said },
-        }
+    fn text(&self) -> String {
+        let Self { node, message, .. } = self;
+        let (verb, done) = if self.is_write {
+            ("patch", "written")
+        } else {
+            ("get", "read")
+        };
+        let why = match self.kind {
+            NodeErrorKind::Conflict => format!(
+                "it has changed since it was read: {message}; the step is decided again on the changed node"
+            ),
+            NodeErrorKind::Gone => format!(
+                "it is gone or another node has its name: {message}; the maintenance waits until the inventory knows it again"
+            ),
+            NodeErrorKind::Forbidden => format!(
+                "Haulout may not: {message}; allow its service account `{verb}` on nodes, the step is tried again until then"
+            ),
+            NodeErrorKind::Rejected => {
+                format!("admission refused it: {message}; the step is tried again until that changes")
+            }
+            NodeErrorKind::Unversioned => "the resourceVersion it was read with is no number above 0 and a write could undo a change of somebody else; the step is tried again on the next view of the node".to_owned(),
+            NodeErrorKind::Unreachable => {
+                return format!(
+                    "whether node {node} was {done} is unknown: {message}; it is read again before anything else is done to it"
+                );
+            }
+        };
+        format!("node {node} was not {done}, because {why}")
     }
 }
 

@@ -26,29 +26,29 @@ const PAGES_MAX: usize = 1_000;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ReadError {
     /// The object or its kind does not exist.
-    #[error("{what}: not there: {said}")]
+    #[error("{what}: not there: {message}")]
     Absent {
         /// What was looked for.
         what: String,
-        /// What Kubernetes said.
-        said: String,
+        /// The message of Kubernetes.
+        message: String,
     },
     /// Anything else.
-    #[error("{what}: cannot be had: {said}")]
+    #[error("{what}: cannot be had: {message}")]
     Refused {
         /// What was looked for.
         what: String,
-        /// What Kubernetes said, or that it did not answer.
-        said: String,
+        /// The message of Kubernetes, or that it did not answer.
+        message: String,
     },
 }
 
 impl ReadError {
     pub(crate) fn new(what: &str, refusal: &ApiRefusal) -> Self {
-        let (what, said) = (what.to_owned(), refusal.said());
-        match refusal {
-            ApiRefusal::Status(status) if status.code == 404 => Self::Absent { what, said },
-            ApiRefusal::Status(_) | ApiRefusal::Unreachable(_) => Self::Refused { what, said },
+        let (what, message) = (what.to_owned(), refusal.to_string());
+        match refusal.code() {
+            Some(404) => Self::Absent { what, message },
+            Some(_) | None => Self::Refused { what, message },
         }
     }
 
@@ -143,6 +143,6 @@ where
     }
     Err(ReadError::Refused {
         what: what.to_owned(),
-        said: format!("the list has more than {PAGES_MAX} pages"),
+        message: format!("the list has more than {PAGES_MAX} pages"),
     })
 }

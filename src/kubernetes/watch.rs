@@ -3,28 +3,29 @@
 
 pub mod budgets;
 pub mod followed;
+pub mod nodes;
 pub mod pods;
 pub mod scan;
 mod steered;
 
+use std::fmt::Debug;
 use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use backon::BackoffBuilder as _;
 use futures::{Stream, StreamExt as _};
-use k8s_openapi::api::core::v1 as core;
-use kube::Api;
-use kube::core::Status;
+use k8s_openapi::api::core::v1::Node;
 use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Resource};
+use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::answer;
+use super::answer::ApiRefusal;
 use super::client;
 use super::facts::{GpuResources, node_facts};
-use super::update::KubernetesUpdate;
-use crate::ids::{NodeName, NodeUid};
+use super::update::{KubernetesUpdate, NodeFacts};
 use crate::keys::Keys;
 
 /// How much earlier than the client's read deadline the kube-apiserver has to end a silent watch. It may be a few seconds late.
@@ -56,35 +57,142 @@ pub struct Settings {
     pub gather_max: Duration,
 }
 
-/// How a watch came to its end.
-enum WatchEnded {
-    /// By the stop token, or because the receiver is gone.
-    Stopped,
-    Broke(String),
+/// What all watches share.
+#[derive(Clone)]
+pub struct WatchContext {
+    /// The kube-apiserver.
+    pub client: kube::Client,
+    /// The periods.
+    pub settings: Settings,
+    /// Takes the updates. A watch ends if the receiver is gone.
+    pub out: mpsc::Sender<KubernetesUpdate>,
+    /// Ends the watch.
+    pub stop: CancellationToken,
 }
 
-/// Sends updates of all Nodes that `selection` matches until `stop`.
-///
-/// After each break the Nodes are listed again between `Reset` and `Settled`, because a missed deletion shows only as an
-/// absence from such a list.
-pub async fn run(
-    client: kube::Client,
-    selection: Selection,
-    settings: Settings,
-    out: mpsc::Sender<KubernetesUpdate>,
-    stop: CancellationToken,
-) {
-    let mut backoff = Backoff::new(&settings);
-    loop {
-        let api: Api<core::Node> = Api::all(client.clone());
-        let config = settings.watcher().labels(&selection.selector);
-        let events = pin!(watcher(api, config));
-        let ended = follow_nodes(events, &selection, &out, &stop, &mut backoff).await;
-        let WatchEnded::Broke(why) = ended else { return };
-        let why = format!("the watch of nodes with {:?} broke: {why}", selection.selector);
-        if !tell(&out, &stop, KubernetesUpdate::Lost { why }).await || !pause(&stop, backoff.next()).await {
-            return;
+/// What one watch makes of its events. Each new watch begins with [`Event::Init`].
+pub(crate) trait WatchHandler {
+    type Object: Resource + Clone + DeserializeOwned + Debug + Send + 'static;
+
+    /// The updates to send after `event`.
+    fn event(&mut self, event: Event<Self::Object>) -> Vec<KubernetesUpdate>;
+
+    /// The updates to send after the watch broke, and the wait before the next one.
+    fn broke(&mut self, why: &WatchBroke, backoff: &mut Backoff) -> (Vec<KubernetesUpdate>, Duration);
+
+    /// When to call [`Self::timer_fired`].
+    fn timer(&self) -> Option<Instant> {
+        None
+    }
+
+    /// The updates to send at the time of [`Self::timer`], which is over afterwards.
+    fn timer_fired(&mut self) -> Vec<KubernetesUpdate> {
+        Vec::new()
+    }
+}
+
+/// Why a watch broke.
+#[derive(Debug)]
+pub(crate) struct WatchBroke {
+    pub(crate) refusal: ApiRefusal,
+    /// The initial list failed.
+    pub(crate) is_unlisted: bool,
+}
+
+impl From<watcher::Error> for WatchBroke {
+    fn from(error: watcher::Error) -> Self {
+        let is_unlisted = matches!(error, watcher::Error::InitialListFailed(_));
+        let refusal = match error {
+            watcher::Error::InitialListFailed(error)
+            | watcher::Error::WatchStartFailed(error)
+            | watcher::Error::WatchFailed(error) => error.into(),
+            watcher::Error::WatchError(status) => ApiRefusal::Status(status),
+            watcher::Error::NoResourceVersion => ApiRefusal::Unreachable(error.to_string()),
+        };
+        Self { refusal, is_unlisted }
+    }
+}
+
+impl WatchContext {
+    /// Watches `api` until `stop`.
+    ///
+    /// After each break the objects are listed again, because a missed deletion shows only as an absence from such a list.
+    pub(crate) async fn watch<H: WatchHandler>(
+        &self,
+        api: Api<H::Object>,
+        config: watcher::Config,
+        mut handler: H,
+    ) {
+        let mut backoff = Backoff::new(&self.settings);
+        loop {
+            let events = pin!(watcher(api.clone(), config.clone()));
+            let Some(broke) = self.follow(events, &mut handler, &mut backoff).await else {
+                return;
+            };
+            let (updates, wait) = handler.broke(&broke, &mut backoff);
+            if !self.send(updates).await || !self.pause(wait).await {
+                return;
+            }
         }
+    }
+
+    /// Passes events to `handler` and sends its updates until the watch breaks; `None` at `stop`.
+    async fn follow<H: WatchHandler>(
+        &self,
+        mut events: Pin<&mut impl Stream<Item = watcher::Result<Event<H::Object>>>>,
+        handler: &mut H,
+        backoff: &mut Backoff,
+    ) -> Option<WatchBroke> {
+        loop {
+            let timer = handler.timer();
+            let updates = tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return None,
+                () = until(timer) => handler.timer_fired(),
+                event = events.next() => match event {
+                    Some(Ok(event)) => {
+                        if matches!(event, Event::InitDone) {
+                            backoff.settled();
+                        }
+                        handler.event(event)
+                    }
+                    Some(Err(error)) => return Some(error.into()),
+                    None => return Some(WatchBroke {
+                        refusal: ApiRefusal::Unreachable("it ended".to_owned()),
+                        is_unlisted: false,
+                    }),
+                },
+            };
+            if !self.send(updates).await {
+                return None;
+            }
+        }
+    }
+
+    /// Sends `updates`; `false` at `stop`, or if the receiver is gone.
+    async fn send(&self, updates: Vec<KubernetesUpdate>) -> bool {
+        for update in updates {
+            let is_sent = tokio::select! {
+                biased;
+                () = self.stop.cancelled() => false,
+                sent = self.out.send(update) => sent.is_ok(),
+            };
+            if !is_sent {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Waits; `false` at `stop`.
+    async fn pause(&self, wait: Duration) -> bool {
+        self.stop.run_until_cancelled(sleep(wait)).await.is_some()
+    }
+}
+
+impl Selection {
+    fn facts(&self, node: &Node) -> Box<NodeFacts> {
+        Box::new(node_facts(node, &self.keys, &self.gpu_resources))
     }
 }
 
@@ -109,49 +217,6 @@ impl Settings {
         let longest = client::READ_DEADLINE.saturating_sub(READ_MARGIN);
         let timeout = self.watch_timeout.clamp(Duration::from_secs(1), longest);
         watcher::Config::default().timeout(u32::try_from(timeout.as_secs()).unwrap_or(1))
-    }
-}
-
-/// Sends updates until the watch breaks or stops. `Reset` is sent only when the list is answered, so that an outage voids no facts.
-async fn follow_nodes(
-    mut events: Pin<&mut impl Stream<Item = watcher::Result<Event<core::Node>>>>,
-    selection: &Selection,
-    out: &mpsc::Sender<KubernetesUpdate>,
-    stop: &CancellationToken,
-    backoff: &mut Backoff,
-) -> WatchEnded {
-    let mut is_reset_due = false;
-    loop {
-        let event = tokio::select! {
-            biased;
-            () = stop.cancelled() => return WatchEnded::Stopped,
-            event = events.next() => event,
-        };
-        let update = match event {
-            Some(Ok(Event::Init)) => {
-                is_reset_due = true;
-                continue;
-            }
-            Some(Ok(Event::InitApply(node) | Event::Apply(node))) => KubernetesUpdate::Node(Box::new(
-                node_facts(&node, &selection.keys, &selection.gpu_resources),
-            )),
-            Some(Ok(Event::InitDone)) => {
-                backoff.settled();
-                KubernetesUpdate::Settled
-            }
-            Some(Ok(Event::Delete(node))) => KubernetesUpdate::NodeGone {
-                name: NodeName::new(node.metadata.name.unwrap_or_default()),
-                uid: NodeUid::new(node.metadata.uid.unwrap_or_default()),
-            },
-            Some(Err(error)) => return WatchEnded::Broke(said(&error)),
-            None => return WatchEnded::Broke("it ended".to_owned()),
-        };
-        if std::mem::take(&mut is_reset_due) && !tell(out, stop, KubernetesUpdate::Reset).await {
-            return WatchEnded::Stopped;
-        }
-        if !tell(out, stop, update).await {
-            return WatchEnded::Stopped;
-        }
     }
 }
 
@@ -196,56 +261,11 @@ impl Backoff {
     }
 }
 
-/// Sends `update`; `false` at `stop`, or if the receiver is gone.
-pub(crate) async fn tell(
-    out: &mpsc::Sender<KubernetesUpdate>,
-    stop: &CancellationToken,
-    update: KubernetesUpdate,
-) -> bool {
-    tokio::select! {
-        biased;
-        () = stop.cancelled() => false,
-        sent = out.send(update) => sent.is_ok(),
-    }
-}
-
-/// Waits; `false` at `stop`.
-pub(crate) async fn pause(stop: &CancellationToken, wait: Duration) -> bool {
-    tokio::select! {
-        biased;
-        () = stop.cancelled() => false,
-        () = tokio::time::sleep(wait) => true,
-    }
-}
-
-/// The HTTP status of the reply, if there was one.
-pub(crate) fn code(error: &watcher::Error) -> Option<u16> {
-    status(error).map(|status| status.code)
-}
-
-fn status(error: &watcher::Error) -> Option<&Status> {
-    match error {
-        watcher::Error::InitialListFailed(kube::Error::Api(status))
-        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
-        | watcher::Error::WatchFailed(kube::Error::Api(status))
-        | watcher::Error::WatchError(status) => Some(status),
-        watcher::Error::InitialListFailed(_)
-        | watcher::Error::WatchStartFailed(_)
-        | watcher::Error::WatchFailed(_)
-        | watcher::Error::NoResourceVersion => None,
-    }
-}
-
-/// The error text of a watcher.
-pub(crate) fn said(error: &watcher::Error) -> String {
-    if let Some(status) = status(error) {
-        return answer::said(status);
-    }
-    match error {
-        watcher::Error::InitialListFailed(error)
-        | watcher::Error::WatchStartFailed(error)
-        | watcher::Error::WatchFailed(error) => answer::chain(error),
-        watcher::Error::WatchError(_) | watcher::Error::NoResourceVersion => answer::chain(error),
+/// Waits until `at`; for ever without one.
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
     }
 }
 

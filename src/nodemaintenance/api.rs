@@ -39,14 +39,14 @@ const LIST_MAX: usize = 100;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum WriteError {
     /// The object does not exist, or the kind is not installed.
-    #[error("NodeMaintenance {name} is not there: {said}")]
-    Gone { name: String, said: String },
+    #[error("NodeMaintenance {name} is not there: {message}")]
+    Gone { name: String, message: String },
     /// The kube-apiserver or an admission webhook refused it.
-    #[error("NodeMaintenance {name} was not written: {said}; it is tried again")]
-    Refused { name: String, said: String },
+    #[error("NodeMaintenance {name} was not written: {message}; it is tried again")]
+    Refused { name: String, message: String },
     /// No usable reply. It may have been written nevertheless.
-    #[error("whether NodeMaintenance {name} was written is unknown: {said}; it is tried again")]
-    Unreachable { name: String, said: String },
+    #[error("whether NodeMaintenance {name} was written is unknown: {message}; it is tried again")]
+    Unreachable { name: String, message: String },
 }
 
 /// The name of the object that keeps the record of an episode.
@@ -149,7 +149,7 @@ pub async fn create(
     };
     match post(client, metadata, spec, FIELD_MANAGER).await {
         Ok(object) => Ok(Some(object)),
-        Err(ApiRefusal::Status(status)) if status.code == 409 => Ok(None),
+        Err(refusal) if refusal.code() == Some(409) => Ok(None),
         Err(refusal) => Err(WriteError::new(name, &refusal)),
     }
 }
@@ -251,11 +251,11 @@ async fn remove(client: &kube::Client, name: &str, uid: &RequestUid) -> Result<(
 
 impl WriteError {
     fn new(name: &str, refusal: &ApiRefusal) -> Self {
-        let (name, said) = (name.to_owned(), refusal.said());
-        match refusal {
-            ApiRefusal::Status(status) if status.code == 404 => Self::Gone { name, said },
-            ApiRefusal::Status(_) => Self::Refused { name, said },
-            ApiRefusal::Unreachable(_) => Self::Unreachable { name, said },
+        let (name, message) = (name.to_owned(), refusal.to_string());
+        match refusal.code() {
+            Some(404) => Self::Gone { name, message },
+            Some(_) => Self::Refused { name, message },
+            None => Self::Unreachable { name, message },
         }
     }
 }
@@ -267,7 +267,7 @@ fn check_name(name: &str) -> Result<(), WriteError> {
     }
     Err(WriteError::Refused {
         name: answer::plain(name),
-        said: "this is not a valid name of an object, so nothing was sent".to_owned(),
+        message: "this is not a valid name of an object, so nothing was sent".to_owned(),
     })
 }
 

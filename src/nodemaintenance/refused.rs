@@ -112,7 +112,7 @@ mod tests {
     fn refusal(name: &str) -> WriteError {
         WriteError::Refused {
             name: name.to_owned(),
-            said: "no".to_owned(),
+            message: "no".to_owned(),
         }
     }
 

@@ -73,14 +73,16 @@ fn pod_left(why: &PodPendingReason, before: Option<&PendingReason>) -> PendingRe
     };
     match why {
         PodPendingReason::Evicted | PodPendingReason::Terminating { .. } => PendingReason::Leaving,
-        PodPendingReason::Budget { names, said } => PendingReason::Budget {
+        PodPendingReason::Budget { names, message } => PendingReason::Budget {
             names: names.clone(),
-            said: said.clone(),
+            said: message.clone(),
         },
-        PodPendingReason::Migrating { said } => PendingReason::Migrating { said: said.clone() },
-        PodPendingReason::ServerError { said }
-        | PodPendingReason::Forbidden { said }
-        | PodPendingReason::Unreachable { said } => PendingReason::Refused { said: said.clone() },
+        PodPendingReason::Migrating { message } => PendingReason::Migrating {
+            said: message.clone(),
+        },
+        PodPendingReason::ServerError { message }
+        | PodPendingReason::Forbidden { message }
+        | PodPendingReason::Unreachable { message } => refused(message),
         PodPendingReason::NamespaceTerminating => refused("its namespace is being deleted"),
         PodPendingReason::TooManyRequests => refused("the kube-apiserver has too much to do"),
         PodPendingReason::OwnPod => refused("it is Haulout's own pod, which leaves last"),
@@ -103,9 +105,9 @@ pub(super) fn evictions(report: &RoundReport, now: Timestamp) -> EvictionRound {
             None | Some(PodPendingReason::Evicted | PodPendingReason::Terminating { .. }) => {
                 EvictionAnswer::Accepted
             }
-            Some(PodPendingReason::Budget { names, said }) => EvictionAnswer::Blocked {
+            Some(PodPendingReason::Budget { names, message }) => EvictionAnswer::Blocked {
                 budgets: names.clone(),
-                said: said.clone(),
+                said: message.clone(),
             },
             Some(
                 PodPendingReason::ServerError { .. }

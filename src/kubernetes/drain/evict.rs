@@ -141,7 +141,7 @@ async fn ask(permit: &Permit, round: &EvictionPass<'_>, pod: &Evictable) -> Opti
     let why = match result {
         Ok(()) => Some(PodPendingReason::Evicted),
         Err(ApiRefusal::Status(status)) => why(&status),
-        Err(ApiRefusal::Unreachable(said)) => Some(PodPendingReason::Unreachable { said }),
+        Err(ApiRefusal::Unreachable(message)) => Some(PodPendingReason::Unreachable { message }),
     };
     Some(EvictionReply {
         why,
@@ -180,29 +180,29 @@ async fn evict(_permit: &Permit, client: &kube::Client, pod: &Evictable, deadlin
 
 /// Why the pod is still there after this refusal; `None` if it is gone.
 fn why(status: &Status) -> Option<PodPendingReason> {
-    let said = answer::said(status);
+    let message = answer::message(status);
     Some(match status.code {
         404 => return None,
         409 if is_about_uid(status) => return None,
         429 => match budgets(status) {
             Some(names) => PodPendingReason::Budget {
                 names,
-                said: answer::causes(status, "DisruptionBudget")
+                message: answer::causes(status, "DisruptionBudget")
                     .map(answer::plain)
                     .find(|cause| !cause.is_empty())
-                    .unwrap_or(said),
+                    .unwrap_or(message),
             },
-            None if status.message.contains(EVACUATION) => PodPendingReason::Migrating { said },
+            None if status.message.contains(EVACUATION) => PodPendingReason::Migrating { message },
             // A webhook refuses one pod; the kube-apiserver is not overloaded.
-            None if status.message.contains("admission webhook") => PodPendingReason::ServerError { said },
+            None if status.message.contains("admission webhook") => PodPendingReason::ServerError { message },
             None => PodPendingReason::TooManyRequests,
         },
         403 if answer::causes(status, "NamespaceTerminating").next().is_some() => {
             PodPendingReason::NamespaceTerminating
         }
         // 422 is the default code of an admission policy.
-        401 | 403 | 422 => PodPendingReason::Forbidden { said },
-        _ => PodPendingReason::ServerError { said },
+        401 | 403 | 422 => PodPendingReason::Forbidden { message },
+        _ => PodPendingReason::ServerError { message },
     })
 }
 

@@ -6,7 +6,7 @@ use kube::api::ListParams;
 
 use super::{DrainError, DrainSettings};
 use crate::ids::NodeName;
-use crate::kubernetes::answer::{self, ApiRefusal};
+use crate::kubernetes::answer;
 
 /// The maximum number of attempts. A continue token expires at the next compaction of etcd (every 5 minutes).
 const LISTS_MAX: usize = 3;
@@ -20,9 +20,9 @@ pub async fn list(
     node: &NodeName,
     settings: &DrainSettings,
 ) -> Result<Vec<Pod>, DrainError> {
-    let unlisted = |said| DrainError::Unlisted {
+    let unlisted = |message| DrainError::Unlisted {
         node: node.clone(),
-        said,
+        message,
     };
     let deadline = settings.list_deadline;
     let complete = async {
@@ -60,7 +60,7 @@ async fn list_pages(
     loop {
         let page = match answer::within(settings.list_deadline, api.list(&params)).await {
             Ok(page) => page,
-            Err(ApiRefusal::Status(status)) if status.code == 410 => return Ok(None),
+            Err(refusal) if refusal.code() == Some(410) => return Ok(None),
             Err(refusal) => return Err(DrainError::new(node, &refusal)),
         };
         pods.extend(page.items);

@@ -72,32 +72,32 @@ pub enum PodPendingReason {
     Budget {
         /// The budgets, if Kubernetes named them.
         names: Vec<String>,
-        /// What Kubernetes said.
-        said: String,
+        /// The message of Kubernetes.
+        message: String,
     },
     /// KubeVirt migrates its virtual machine live; the pod terminates afterwards.
     Migrating {
-        /// What Kubernetes said.
-        said: String,
+        /// The message of Kubernetes.
+        message: String,
     },
     /// The kube-apiserver failed, for example because two budgets select the pod.
     ServerError {
-        /// What it said.
-        said: String,
+        /// The message of Kubernetes.
+        message: String,
     },
     /// Its namespace is being deleted, and the pod with it.
     NamespaceTerminating,
     /// RBAC or admission refused the eviction.
     Forbidden {
-        /// What Kubernetes said.
-        said: String,
+        /// The message of Kubernetes.
+        message: String,
     },
     /// The kube-apiserver is overloaded; the rest of the round was skipped.
     TooManyRequests,
     /// No usable reply; the next list shows whether the pod is gone.
     Unreachable {
         /// What went wrong.
-        said: String,
+        message: String,
     },
     /// The round ended before its eviction was requested.
     NotReached,

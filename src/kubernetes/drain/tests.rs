@@ -106,7 +106,7 @@ async fn an_eviction_refused_by_a_budget_names_the_budget() {
         why,
         PodPendingReason::Budget {
             names: vec!["web-pdb".to_owned()],
-            said: "The disruption budget web-pdb needs 2 healthy pods and has 2 currently".to_owned(),
+            message: "The disruption budget web-pdb needs 2 healthy pods and has 2 currently".to_owned(),
         }
     );
     assert_eq!(report.left[0].retry_at, None);
@@ -160,7 +160,7 @@ async fn a_budget_in_words_we_do_not_know_is_still_a_budget() {
         why,
         PodPendingReason::Budget {
             names: vec![],
-            said: "Budget says no".to_owned()
+            message: "Budget says no".to_owned()
         }
     );
 }
@@ -168,7 +168,7 @@ async fn a_budget_in_words_we_do_not_know_is_still_a_budget() {
 #[tokio::test]
 async fn each_refusal_has_its_own_meaning() {
     type Case = (fn() -> ScriptedReply, PodPendingReason);
-    let said = |text: &str| text.to_owned();
+    let message = |text: &str| text.to_owned();
     let cases: [Case; 8] = [
         (
             || {
@@ -180,7 +180,7 @@ async fn each_refusal_has_its_own_meaning() {
                 )
             },
             PodPendingReason::Forbidden {
-                said: said("ValidatingAdmissionPolicy 'calm' denied request: not today (HTTP 422)"),
+                message: message("ValidatingAdmissionPolicy 'calm' denied request: not today (HTTP 422)"),
             },
         ),
         (
@@ -193,7 +193,7 @@ async fn each_refusal_has_its_own_meaning() {
                 )
             },
             PodPendingReason::ServerError {
-                said: said(
+                message: message(
                     "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support. (HTTP 500)",
                 ),
             },
@@ -219,7 +219,7 @@ async fn each_refusal_has_its_own_meaning() {
                 )
             },
             PodPendingReason::Forbidden {
-                said: said("admission webhook \"guard\" denied the request: not today (HTTP 403)"),
+                message: message("admission webhook \"guard\" denied the request: not today (HTTP 403)"),
             },
         ),
         (
@@ -232,7 +232,7 @@ async fn each_refusal_has_its_own_meaning() {
                 )
             },
             PodPendingReason::Migrating {
-                said: said(
+                message: message(
                     "admission webhook \"virt-launcher-eviction-interceptor.kubevirt.io\" denied the request: Eviction triggered evacuation of VMI \"ml/vm\" (HTTP 429)",
                 ),
             },
@@ -258,13 +258,13 @@ async fn each_refusal_has_its_own_meaning() {
                 )
             },
             PodPendingReason::ServerError {
-                said: said("Operation cannot be fulfilled on poddisruptionbudgets (HTTP 409)"),
+                message: message("Operation cannot be fulfilled on poddisruptionbudgets (HTTP 409)"),
             },
         ),
         (
             || ScriptedReply::Text(502, "<html>Bad gateway</html>"),
             PodPendingReason::ServerError {
-                said: said("<html>Bad gateway</html> (HTTP 502)"),
+                message: message("<html>Bad gateway</html> (HTTP 502)"),
             },
         ),
     ];
@@ -280,7 +280,7 @@ async fn an_eviction_without_an_answer_ends_at_our_deadline() {
     assert_eq!(
         why,
         PodPendingReason::Unreachable {
-            said: "no answer within 20 s".to_owned()
+            message: "no answer within 20 s".to_owned()
         }
     );
 }
@@ -546,7 +546,7 @@ async fn webhook_that_asks_for_a_pause_delays_its_own_pod_only() {
     })
     .await;
     let left = report.unwrap().left;
-    assert!(matches!(&left[0].why, PodPendingReason::ServerError { said } if said.contains("later")));
+    assert!(matches!(&left[0].why, PodPendingReason::ServerError { message } if message.contains("later")));
     let pause = left[0].retry_at.unwrap() - Instant::now();
     assert_eq!(pause.as_secs(), 60);
     assert_eq!(

@@ -327,9 +327,9 @@ impl Election {
     /// The duration of another replica's Lease: the longer one of its own and ours, so that replicas with different settings agree.
     /// The API has whole seconds; ours may have been rounded up.
     fn lasts(&self, seen: &ObservedLease) -> Duration {
-        let said = seen.duration.min(FOREIGN_LEASE_MAX);
-        if said > whole_seconds(self.timing.lease) {
-            said
+        let foreign = seen.duration.min(FOREIGN_LEASE_MAX);
+        if foreign > whole_seconds(self.timing.lease) {
+            foreign
         } else {
             self.timing.lease
         }

@@ -4,111 +4,75 @@
 //! budgets, evictions are retried periodically.
 
 use std::collections::BTreeSet;
-use std::pin::{Pin, pin};
+use std::time::Duration;
 
-use futures::{Stream, StreamExt as _};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Api;
-use kube::runtime::watcher::{self, Event, watcher};
-use tokio::sync::{mpsc, watch};
-use tokio_util::sync::CancellationToken;
+use kube::runtime::watcher::Event;
+use tokio::sync::watch;
 
 use super::steered::steered;
-use super::{Backoff, Settings, WatchEnded, pause, said, tell};
+use super::{Backoff, WatchBroke, WatchContext, WatchHandler};
 use crate::kubernetes::update::{Budget, BudgetState, KubernetesUpdate};
 
 /// Sends the state of the budgets in `blocking` until `stop`.
-pub async fn run(
-    client: kube::Client,
-    blocking: watch::Receiver<BTreeSet<Budget>>,
-    settings: Settings,
-    out: mpsc::Sender<KubernetesUpdate>,
-    stop: CancellationToken,
-) {
-    let follow = |budget: Budget, token| one(client.clone(), budget, settings.clone(), out.clone(), token);
-    steered("budgets", blocking, settings.backoff_min, &stop, follow).await;
+pub async fn run(blocking: watch::Receiver<BTreeSet<Budget>>, context: WatchContext) {
+    steered("budgets", blocking, &context, one).await;
 }
 
-/// Watches one budget until `stop`, and rebuilds the watch after a break.
-async fn one(
-    client: kube::Client,
+async fn one(budget: Budget, context: WatchContext) {
+    let api = Api::namespaced(context.client.clone(), &budget.namespace);
+    let by_name = format!("metadata.name={}", budget.name);
+    let config = context.settings.watcher().fields(&by_name);
+    let handler = BlockingBudget {
+        budget,
+        listed: BudgetState::Allows,
+        is_logged: false,
+    };
+    context.watch(api, config, handler).await;
+}
+
+struct BlockingBudget {
     budget: Budget,
-    settings: Settings,
-    out: mpsc::Sender<KubernetesUpdate>,
-    stop: CancellationToken,
-) {
-    let mut backoff = Backoff::new(&settings);
-    let mut is_logged = false;
-    loop {
-        let api: Api<PodDisruptionBudget> = Api::namespaced(client.clone(), &budget.namespace);
-        let config = settings
-            .watcher()
-            .fields(&format!("metadata.name={}", budget.name));
-        let events = pin!(watcher(api, config));
-        let WatchEnded::Broke(why) = follow(events, &budget, &out, &stop, &mut backoff).await else {
-            return;
-        };
-        // A missing right stays missing, so this is logged once.
-        if !std::mem::replace(&mut is_logged, true) {
-            let Budget { namespace, name } = &budget;
-            tracing::warn!(
-                namespace,
-                budget = name,
-                why,
-                "the watch of a PodDisruptionBudget broke; until it is rebuilt, evictions are retried periodically"
-            );
-        }
-        let unknown = KubernetesUpdate::Budget {
-            budget: budget.clone(),
-            state: BudgetState::Unknown,
-        };
-        if !tell(&out, &stop, unknown).await || !pause(&stop, backoff.next()).await {
-            return;
-        }
+    /// The state in the list that is being read.
+    listed: BudgetState,
+    is_logged: bool,
+}
+
+impl BlockingBudget {
+    fn update(&self, state: BudgetState) -> Vec<KubernetesUpdate> {
+        let budget = self.budget.clone();
+        vec![KubernetesUpdate::Budget { budget, state }]
     }
 }
 
-/// Sends the state of one budget until its watch breaks or stops.
-async fn follow(
-    mut events: Pin<&mut impl Stream<Item = watcher::Result<Event<PodDisruptionBudget>>>>,
-    budget: &Budget,
-    out: &mpsc::Sender<KubernetesUpdate>,
-    stop: &CancellationToken,
-    backoff: &mut Backoff,
-) -> WatchEnded {
-    // A budget that does not exist blocks no pod.
-    let mut listed = BudgetState::Allows;
-    loop {
-        let event = tokio::select! {
-            biased;
-            () = stop.cancelled() => return WatchEnded::Stopped,
-            event = events.next() => event,
-        };
-        let state = match event {
-            Some(Ok(Event::Init)) => {
-                listed = BudgetState::Allows;
-                continue;
-            }
-            Some(Ok(Event::InitApply(object))) => {
-                listed = state(&object);
-                continue;
-            }
-            Some(Ok(Event::InitDone)) => {
-                backoff.settled();
-                listed
-            }
-            Some(Ok(Event::Apply(object))) => state(&object),
-            Some(Ok(Event::Delete(_))) => BudgetState::Allows,
-            Some(Err(error)) => return WatchEnded::Broke(said(&error)),
-            None => return WatchEnded::Broke("it ended".to_owned()),
-        };
-        let update = KubernetesUpdate::Budget {
-            budget: budget.clone(),
-            state,
-        };
-        if !tell(out, stop, update).await {
-            return WatchEnded::Stopped;
+impl WatchHandler for BlockingBudget {
+    type Object = PodDisruptionBudget;
+
+    fn event(&mut self, event: Event<PodDisruptionBudget>) -> Vec<KubernetesUpdate> {
+        match event {
+            // A budget that does not exist blocks no pod.
+            Event::Init => self.listed = BudgetState::Allows,
+            Event::InitApply(object) => self.listed = state(&object),
+            Event::InitDone => return self.update(self.listed),
+            Event::Apply(object) => return self.update(state(&object)),
+            Event::Delete(_) => return self.update(BudgetState::Allows),
         }
+        Vec::new()
+    }
+
+    fn broke(&mut self, broke: &WatchBroke, backoff: &mut Backoff) -> (Vec<KubernetesUpdate>, Duration) {
+        // A missing right stays missing, so this is logged once.
+        if !std::mem::replace(&mut self.is_logged, true) {
+            let Budget { namespace, name } = &self.budget;
+            tracing::warn!(
+                namespace,
+                budget = name,
+                why = %broke.refusal,
+                "the watch of a PodDisruptionBudget broke; until it is rebuilt, evictions are retried periodically"
+            );
+        }
+        (self.update(BudgetState::Unknown), backoff.next())
     }
 }
 
@@ -127,7 +91,7 @@ mod tests {
 
     use super::*;
     use crate::kubernetes::stand_in::{RequestLog, ScriptedReply, refusal};
-    use crate::kubernetes::watch::tests::{event, scripted};
+    use crate::kubernetes::watch::tests::{event, scripted, updates_of};
 
     fn budget(allowed: i32) -> Value {
         json!({
@@ -145,30 +109,29 @@ mod tests {
     }
 
     /// Watches the budget `shop/web` for ten seconds and returns its states.
-    async fn told(lists: Vec<ScriptedReply>, watches: Vec<ScriptedReply>) -> (Vec<BudgetState>, RequestLog) {
+    async fn states(
+        lists: Vec<ScriptedReply>,
+        watches: Vec<ScriptedReply>,
+    ) -> (Vec<BudgetState>, RequestLog) {
         let (client, log) = scripted(lists, watches);
-        let (out, mut updates) = mpsc::channel(8);
         let web = Budget {
             namespace: "shop".to_owned(),
             name: "web".to_owned(),
         };
         let (_blocking, budgets) = watch::channel(BTreeSet::from([web.clone()]));
-        let stop = CancellationToken::new();
-        let watching = run(client, budgets, Settings::default(), out, stop.clone());
-        let ten_seconds = async {
-            tokio::time::sleep(Duration::from_secs(10)).await;
-            stop.cancel();
-        };
-        futures::join!(watching, ten_seconds);
-        let mut told = Vec::new();
-        while let Ok(update) = updates.try_recv() {
+        let run = |context| run(budgets, context);
+        let updates = updates_of(client, usize::MAX, Duration::from_secs(10), run).await;
+        let state = |update| {
             let KubernetesUpdate::Budget { budget, state } = update else {
                 panic!("{update:?}");
             };
             assert_eq!(budget, web);
-            told.push(state);
-        }
-        (told, log)
+            state
+        };
+        (
+            updates.into_iter().map(|(_, update)| state(update)).collect(),
+            log,
+        )
     }
 
     #[tokio::test(start_paused = true)]
@@ -179,9 +142,9 @@ mod tests {
             ("DELETED", budget(0)),
         ];
         let events = changes.iter().map(|(kind, budget)| event(kind, budget)).collect();
-        let (told, log) = told(vec![list(&[budget(0)])], vec![ScriptedReply::Events(events)]).await;
+        let (states, log) = states(vec![list(&[budget(0)])], vec![ScriptedReply::Events(events)]).await;
         use BudgetState::{Allows, Blocks};
-        assert_eq!(told, [Blocks, Allows, Blocks, Allows]);
+        assert_eq!(states, [Blocks, Allows, Blocks, Allows]);
         let first = &log.all()[0];
         assert_eq!(
             first.line,
@@ -196,15 +159,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn budget_deleted_before_the_watch_allows() {
-        let (told, _) = told(vec![list(&[])], vec![]).await;
-        assert_eq!(told, [BudgetState::Allows]);
+        let (states, _) = states(vec![list(&[])], vec![]).await;
+        assert_eq!(states, [BudgetState::Allows]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn budget_that_may_not_be_watched_is_unknown_and_retried() {
         let refused = || refusal(403, "Forbidden", "poddisruptionbudgets is forbidden", Value::Null);
-        let (told, _) = told(vec![refused(), refused(), list(&[budget(0)])], vec![]).await;
+        let (states, _) = states(vec![refused(), refused(), list(&[budget(0)])], vec![]).await;
         use BudgetState::{Blocks, Unknown};
-        assert_eq!(told, [Unknown, Unknown, Blocks]);
+        assert_eq!(states, [Unknown, Unknown, Blocks]);
     }
 }

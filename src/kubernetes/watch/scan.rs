@@ -8,11 +8,10 @@ use k8s_openapi::api::core::v1 as core;
 use kube::Api;
 use kube::api::ListParams;
 use serde::Deserialize;
-use tokio::sync::{mpsc, watch};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::watch;
 use tracing::{info, warn};
 
-use super::{Backoff, Selection, Settings, tell};
+use super::{Backoff, Selection, WatchContext};
 use crate::ids::{NodeName, NodeUid};
 use crate::kubernetes::answer::{self, ApiRefusal};
 use crate::kubernetes::lease::ElectionStatus;
@@ -46,23 +45,14 @@ struct Versioned {
 }
 
 /// Reports all episodes on Nodes: at the start, at the start of each leadership, and every ten minutes, until `stop`.
-pub async fn run(
-    client: kube::Client,
-    selection: Selection,
-    mut status: watch::Receiver<ElectionStatus>,
-    settings: Settings,
-    out: mpsc::Sender<KubernetesUpdate>,
-    stop: CancellationToken,
-) {
-    let mut backoff = Backoff::new(&settings);
+pub async fn run(selection: Selection, mut status: watch::Receiver<ElectionStatus>, context: WatchContext) {
+    let mut backoff = Backoff::new(&context.settings);
     let mut is_broken = false;
     loop {
         let led = epoch(&status.borrow_and_update());
-        let scan = scan(&client, &selection);
-        let scanned = tokio::select! {
-            biased;
-            () = stop.cancelled() => return,
-            scanned = scan => scanned,
+        let scan = scan(&context.client, &selection);
+        let Some(scanned) = context.stop.run_until_cancelled(scan).await else {
+            return;
         };
         let pause = match scanned {
             Ok(stranded) => {
@@ -70,7 +60,7 @@ pub async fn run(
                     info!("the nodes of the cluster can be searched for episodes again");
                 }
                 backoff.settled();
-                if !tell(&out, &stop, KubernetesUpdate::Scanned { stranded }).await {
+                if !context.send(vec![KubernetesUpdate::Scanned { stranded }]).await {
                     return;
                 }
                 EVERY
@@ -78,9 +68,8 @@ pub async fn run(
             Err(refusal) => {
                 if !std::mem::replace(&mut is_broken, true) {
                     warn!(
-                        "the nodes of the cluster could not be searched for episodes that were left behind: {}; the search is \
-                         retried",
-                        refusal.said()
+                        "the nodes of the cluster could not be searched for episodes that were left behind: {refusal}; the \
+                         search is retried"
                     );
                 }
                 backoff.next()
@@ -92,7 +81,7 @@ pub async fn run(
         });
         tokio::select! {
             biased;
-            () = stop.cancelled() => return,
+            () = context.stop.cancelled() => return,
             Ok(_) = another_leadership => {}
             () = tokio::time::sleep(pause) => {}
         }

@@ -1,23 +1,21 @@
 //! Runs one watch for each wanted object.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::pause;
+use super::WatchContext;
 use crate::kubernetes::answer;
 
-/// Runs `follow` for each of `wanted` until it is no longer wanted; all end at `stop`. If one panics, all are restarted after
-/// `restart_pause`.
+/// Runs `follow` for each of `wanted` until it is no longer wanted; all end at the stop of `context`. If one panics, all are
+/// restarted after a pause.
 pub(super) async fn steered<Key, Following>(
     what: &str,
     mut wanted: watch::Receiver<BTreeSet<Key>>,
-    restart_pause: Duration,
-    stop: &CancellationToken,
-    follow: impl Fn(Key, CancellationToken) -> Following,
+    context: &WatchContext,
+    follow: impl Fn(Key, WatchContext) -> Following,
 ) where
     Key: Clone + Ord,
     Following: Future<Output = ()> + Send + 'static,
@@ -36,14 +34,18 @@ pub(super) async fn steered<Key, Following>(
         });
         for key in keys {
             followed.entry(key.clone()).or_insert_with(|| {
-                let token = stop.child_token();
-                tasks.spawn(follow(key, token.clone()));
-                token
+                let stop = context.stop.child_token();
+                let context = WatchContext {
+                    stop: stop.clone(),
+                    ..context.clone()
+                };
+                tasks.spawn(follow(key, context));
+                stop
             });
         }
         tokio::select! {
             biased;
-            () = stop.cancelled() => break,
+            () = context.stop.cancelled() => break,
             // A task ends by itself only when the receiver is gone; a stopped one is already removed from `followed`.
             Some(ended) = tasks.join_next() => if let Err(error) = ended {
                 // It is unknown which one failed, so all are restarted.
@@ -51,7 +53,7 @@ pub(super) async fn steered<Key, Following>(
                 for token in std::mem::take(&mut followed).into_values() {
                     token.cancel();
                 }
-                if !pause(stop, restart_pause).await {
+                if !context.pause(context.settings.backoff_min).await {
                     break;
                 }
             },

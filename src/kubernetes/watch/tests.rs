@@ -34,32 +34,58 @@ pub(crate) fn scripted(lists: Vec<ScriptedReply>, watches: Vec<ScriptedReply>) -
     })
 }
 
-/// Starts `run` on the script and gives the first updates, each in one word.
-async fn told(
+pub(super) fn context(client: kube::Client) -> (WatchContext, mpsc::Receiver<KubernetesUpdate>) {
+    let (out, updates) = mpsc::channel(1);
+    let context = WatchContext {
+        client,
+        settings: Settings::default(),
+        out,
+        stop: CancellationToken::new(),
+    };
+    (context, updates)
+}
+
+pub(super) fn selection(selector: &str) -> Selection {
+    Selection {
+        selector: selector.to_owned(),
+        keys: Keys::under(DEFAULT_PREFIX),
+        gpu_resources: GpuResources::parse("nvidia.com/*").unwrap(),
+    }
+}
+
+/// Runs a watch on the client until `count` updates or for `limit`, and returns its updates with their times.
+pub(crate) async fn updates_of<Watch: Future<Output = ()>>(
+    client: kube::Client,
+    count: usize,
+    limit: Duration,
+    watch: impl FnOnce(WatchContext) -> Watch,
+) -> Vec<(Duration, KubernetesUpdate)> {
+    let (context, mut updates) = context(client);
+    let (stop, begin) = (context.stop.clone(), Instant::now());
+    let reading = async {
+        let mut seen = Vec::new();
+        while seen.len() < count
+            && let Ok(update) = tokio::time::timeout_at(begin + limit, updates.recv()).await
+        {
+            seen.push((begin.elapsed(), update.unwrap()));
+        }
+        stop.cancel();
+        seen
+    };
+    futures::join!(watch(context), reading).1
+}
+
+/// Watches Nodes on the script, and returns the first `count` updates, each in one word.
+async fn node_updates(
     lists: Vec<ScriptedReply>,
     watches: Vec<ScriptedReply>,
     count: usize,
 ) -> (Vec<String>, RequestLog) {
     let (client, log) = scripted(lists, watches);
-    let selection = Selection {
-        selector: "gpu in (a,b),!spare".to_owned(),
-        keys: Keys::under(DEFAULT_PREFIX),
-        gpu_resources: GpuResources::parse("nvidia.com/*").unwrap(),
-    };
-    let (out, mut updates) = mpsc::channel(1);
-    let stop = CancellationToken::new();
-    let watching = run(client, selection, Settings::default(), out, stop.clone());
-    let reading = async {
-        let mut told = Vec::new();
-        while told.len() < count {
-            let update = tokio::time::timeout(Duration::from_secs(300), updates.recv());
-            told.push(word(update.await.expect("an update in time").unwrap()));
-        }
-        stop.cancel();
-        told
-    };
-    let ((), told) = futures::join!(watching, reading);
-    (told, log)
+    let selection = selection("gpu in (a,b),!spare");
+    let run = |context| nodes::run(selection, context);
+    let updates = updates_of(client, count, Duration::from_secs(300), run).await;
+    (updates.into_iter().map(|(_, update)| word(update)).collect(), log)
 }
 
 pub(super) fn word(update: KubernetesUpdate) -> String {
@@ -81,8 +107,8 @@ pub(super) fn word(update: KubernetesUpdate) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nodes_are_told_between_reset_and_settled_and_then_as_they_change() {
-    let (told, log) = told(
+async fn nodes_are_sent_between_reset_and_settled_and_when_they_change() {
+    let (updates, log) = node_updates(
         vec![node_list(&[node("a"), node("b")])],
         vec![ScriptedReply::Events(vec![
             event("MODIFIED", &node("a")),
@@ -92,7 +118,7 @@ async fn nodes_are_told_between_reset_and_settled_and_then_as_they_change() {
         7,
     )
     .await;
-    assert_eq!(told, ["reset", "a", "b", "settled", "a", "gone uid-b", "c"]);
+    assert_eq!(updates, ["reset", "a", "b", "settled", "a", "gone uid-b", "c"]);
     let list = log.all()[0].clone();
     assert_eq!(list.line, "GET /api/v1/nodes");
     assert!(
@@ -103,8 +129,8 @@ async fn nodes_are_told_between_reset_and_settled_and_then_as_they_change() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_ends_in_order_goes_on_without_a_new_list() {
-    let (told, log) = told(
+async fn watch_that_ends_normally_continues_without_a_new_list() {
+    let (updates, log) = node_updates(
         vec![node_list(&[])],
         vec![
             ScriptedReply::Events(vec![event("ADDED", &node("a"))]),
@@ -113,7 +139,7 @@ async fn a_watch_that_ends_in_order_goes_on_without_a_new_list() {
         4,
     )
     .await;
-    assert_eq!(told, ["reset", "settled", "a", "b"]);
+    assert_eq!(updates, ["reset", "settled", "a", "b"]);
     assert_eq!(
         log.all()
             .iter()
@@ -126,29 +152,32 @@ async fn a_watch_that_ends_in_order_goes_on_without_a_new_list() {
 #[tokio::test(start_paused = true)]
 async fn expired_watch_lists_again_and_shows_a_missed_deletion() {
     let gone = json!({"kind": "Status", "status": "Failure", "code": 410, "reason": "Expired", "message": "too old resource version"});
-    let (told, _) = told(
+    let (updates, _) = node_updates(
         vec![node_list(&[node("a"), node("b")]), node_list(&[node("b")])],
         vec![ScriptedReply::Events(vec![event("ERROR", &gone)])],
         8,
     )
     .await;
-    assert_eq!(told[..4], ["reset", "a", "b", "settled"]);
+    assert_eq!(updates[..4], ["reset", "a", "b", "settled"]);
     assert_eq!(
-        told[4],
+        updates[4],
         "lost: the watch of nodes with \"gpu in (a,b),!spare\" broke: too old resource version (HTTP 410)"
     );
-    assert_eq!(told[5..], ["reset", "b", "settled"]);
+    assert_eq!(updates[5..], ["reset", "b", "settled"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_is_refused_is_tried_again_after_growing_waits() {
+async fn refused_list_is_retried_after_growing_waits() {
     let refused = || refusal(403, "Forbidden", "nodes is forbidden", Value::Null);
     let begin = Instant::now();
-    let (told, _) = told(vec![refused(), refused(), refused(), node_list(&[])], vec![], 5).await;
-    for told in &told[..3] {
-        assert!(told.ends_with("broke: nodes is forbidden (HTTP 403)"), "{told}");
+    let (updates, _) = node_updates(vec![refused(), refused(), refused(), node_list(&[])], vec![], 5).await;
+    for update in &updates[..3] {
+        assert!(
+            update.ends_with("broke: nodes is forbidden (HTTP 403)"),
+            "{update}"
+        );
     }
-    assert_eq!(told[3..], ["reset", "settled"]);
+    assert_eq!(updates[3..], ["reset", "settled"]);
     let waited_s = begin.elapsed().as_secs_f32();
     assert!(
         (7.0..=20.0).contains(&waited_s),
@@ -157,7 +186,7 @@ async fn a_list_that_is_refused_is_tried_again_after_growing_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waits_grow_to_their_limit_and_start_anew_after_a_watch_that_stood() {
+async fn waits_grow_to_their_limit_and_restart_after_a_long_watch() {
     let mut backoff = Backoff::new(&Settings::default());
     let waits: Vec<_> = (0..12).map(|_| backoff.next()).collect();
     assert!(waits[0] >= Duration::from_secs(1) && waits[0] <= Duration::from_secs(2));

@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::kubernetes::stand_in::{ScriptedReply, refusal};
-use crate::kubernetes::watch::tests::{event, scripted};
+use crate::kubernetes::watch::tests::{event, scripted, updates_of};
 
 fn object(name: &str) -> Value {
     json!({
@@ -22,42 +22,27 @@ fn list(objects: &[Value]) -> ScriptedReply {
     )
 }
 
-/// Starts the watch on the script and gives the first updates.
-async fn told(
+/// Watches NodeMaintenances on the script, and returns the first `count` updates.
+async fn updates(
     lists: Vec<ScriptedReply>,
     watches: Vec<ScriptedReply>,
     count: usize,
 ) -> Vec<NodeMaintenanceUpdate> {
     let (client, log) = scripted(lists, watches);
-    let (out, mut updates) = mpsc::channel(1);
-    let stop = CancellationToken::new();
-    let watching = run(
-        client,
-        "gpu=true".to_owned(),
-        Settings::default(),
-        out,
-        stop.clone(),
-    );
-    let reading = async {
-        let mut told = Vec::new();
-        while told.len() < count {
-            let update = tokio::time::timeout(Duration::from_secs(300), updates.recv());
-            let KubernetesUpdate::Maintenances(update) = update.await.expect("an update in time").unwrap()
-            else {
-                panic!("only NodeMaintenances are watched");
-            };
-            told.push(update);
-        }
-        stop.cancel();
-        told
-    };
-    let ((), told) = futures::join!(watching, reading);
+    let run = |context| run("gpu=true".to_owned(), context);
+    let updates = updates_of(client, count, Duration::from_secs(300), run).await;
     assert!(log.all()[0].query.contains("limit=100"), "{}", log.all()[0].query);
-    told
+    let maintenance = |(_, update)| {
+        let KubernetesUpdate::Maintenances(update) = update else {
+            panic!("{update:?}");
+        };
+        update
+    };
+    updates.into_iter().map(maintenance).collect()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_watch_is_told_from_one_that_broke() {
+async fn refused_watch_is_distinguished_from_a_broken_one() {
     for (reply, is_refused) in [
         (refusal(403, "Forbidden", "no", Value::Null), true),
         (refusal(401, "Unauthorized", "who are you", Value::Null), true),
@@ -67,23 +52,23 @@ async fn a_refused_watch_is_told_from_one_that_broke() {
         ),
         (refusal(429, "TooManyRequests", "later", Value::Null), false),
     ] {
-        let told = told(vec![reply], vec![], 1).await;
-        let [NodeMaintenanceUpdate::Lost { refused, why }] = &told[..] else {
-            panic!("{told:?}");
+        let updates = updates(vec![reply], vec![], 1).await;
+        let [NodeMaintenanceUpdate::Lost { refused, why }] = &updates[..] else {
+            panic!("{updates:?}");
         };
         assert_eq!(*refused, is_refused, "{why}");
     }
     let refused = vec![refusal(403, "Forbidden", "watch is not allowed", Value::Null)];
-    let told = told(vec![list(&[])], refused, 3).await;
+    let updates = updates(vec![list(&[])], refused, 3).await;
     assert!(
-        matches!(&told[2], NodeMaintenanceUpdate::Lost { refused: true, .. }),
-        "{told:?}"
+        matches!(&updates[2], NodeMaintenanceUpdate::Lost { refused: true, .. }),
+        "{updates:?}"
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn objects_are_told_as_they_come_and_go() {
-    let told = told(
+async fn objects_are_sent_when_they_are_created_and_deleted() {
+    let updates = updates(
         vec![list(&[object("a")])],
         vec![ScriptedReply::Events(vec![
             event("ADDED", &object("b")),
@@ -92,7 +77,7 @@ async fn objects_are_told_as_they_come_and_go() {
         5,
     )
     .await;
-    let words: Vec<String> = told
+    let words: Vec<String> = updates
         .iter()
         .map(|update| match update {
             NodeMaintenanceUpdate::Reset => "reset".to_owned(),

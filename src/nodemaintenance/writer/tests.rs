@@ -3,14 +3,14 @@ use super::*;
 fn refused(name: &str) -> WriteError {
     WriteError::Refused {
         name: name.to_owned(),
-        said: "admission said no".to_owned(),
+        message: "admission said no".to_owned(),
     }
 }
 
 fn unreachable(name: &str) -> WriteError {
     WriteError::Unreachable {
         name: name.to_owned(),
-        said: "no answer within 10 s".to_owned(),
+        message: "no answer within 10 s".to_owned(),
     }
 }
 

@@ -3,57 +3,38 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::*;
-use crate::keys::{DEFAULT_PREFIX, Keys};
-use crate::kubernetes::facts::GpuResources;
 use crate::kubernetes::stand_in::{RequestLog, ScriptedReply};
-use crate::kubernetes::watch::tests::{event, node, node_list, scripted, word};
+use crate::kubernetes::watch::tests::{
+    context, event, node, node_list, scripted, selection, updates_of, word,
+};
 
-fn selection() -> Selection {
-    Selection {
-        selector: "gpu=true".to_owned(),
-        keys: Keys::under(DEFAULT_PREFIX),
-        gpu_resources: GpuResources::parse("nvidia.com/*").unwrap(),
-    }
-}
-
-/// Follows `gpu-1` on the script and gives the first updates, each in a few words.
-async fn told(
+/// Follows `gpu-1` on the script, and returns the first `count` updates, each in a few words.
+async fn followed_updates(
     lists: Vec<ScriptedReply>,
     watches: Vec<ScriptedReply>,
     count: usize,
 ) -> (Vec<String>, RequestLog) {
     let (client, log) = scripted(lists, watches);
-    let (out, mut updates) = mpsc::channel(1);
     let (_followed, names) = watch::channel(BTreeSet::from([NodeName::new("gpu-1")]));
-    let stop = CancellationToken::new();
-    let following = run(client, names, selection(), Settings::default(), out, stop.clone());
-    let reading = async {
-        let mut told = Vec::new();
-        while told.len() < count {
-            let update = tokio::time::timeout(Duration::from_secs(300), updates.recv());
-            told.push(word(update.await.expect("an update in time").unwrap()));
-        }
-        stop.cancel();
-        told
-    };
-    let ((), told) = futures::join!(following, reading);
-    (told, log)
+    let run = |context| run(names, selection("gpu=true"), context);
+    let updates = updates_of(client, count, Duration::from_secs(300), run).await;
+    (updates.into_iter().map(|(_, update)| word(update)).collect(), log)
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_followed_node_is_told_as_it_is_and_when_it_is_deleted() {
+async fn followed_node_is_sent_when_it_changes_and_is_deleted() {
     let events = vec![
         event("MODIFIED", &node("gpu-1")),
         event("DELETED", &node("gpu-1")),
     ];
-    let (told, log) = told(
+    let (updates, log) = followed_updates(
         vec![node_list(&[node("gpu-1")])],
         vec![ScriptedReply::Events(events)],
         3,
     )
     .await;
     assert_eq!(
-        told,
+        updates,
         ["followed gpu-1", "followed gpu-1", "followed gone uid-gpu-1"]
     );
     let list = log.all()[0].clone();
@@ -66,31 +47,31 @@ async fn a_followed_node_is_told_as_it_is_and_when_it_is_deleted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_followed_node_that_is_not_there_is_told_as_absent() {
+async fn followed_node_that_does_not_exist_is_absent() {
     let created = vec![event("ADDED", &node("gpu-1"))];
-    let (told, _) = told(vec![node_list(&[])], vec![ScriptedReply::Events(created)], 2).await;
-    assert_eq!(told, ["followed absent gpu-1", "followed gpu-1"]);
+    let (updates, _) = followed_updates(vec![node_list(&[])], vec![ScriptedReply::Events(created)], 2).await;
+    assert_eq!(updates, ["followed absent gpu-1", "followed gpu-1"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deletion_missed_over_a_break_is_told_as_absence() {
+async fn deletion_missed_during_a_break_is_sent_as_absence() {
     let gone = json!({"kind": "Status", "status": "Failure", "code": 410, "reason": "Expired", "message": "too old"});
     let broken = ScriptedReply::Events(vec![event("ERROR", &gone)]);
     let lists = vec![node_list(&[node("gpu-1")]), node_list(&[])];
-    let (told, _) = told(lists, vec![broken], 2).await;
-    assert_eq!(told, ["followed gpu-1", "followed absent gpu-1"]);
+    let (updates, _) = followed_updates(lists, vec![broken], 2).await;
+    assert_eq!(updates, ["followed gpu-1", "followed absent gpu-1"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_more_nodes_are_watched_at_once_than_the_limit() {
+async fn number_of_concurrently_followed_nodes_is_limited() {
     let (client, log) = scripted(vec![], vec![]);
-    let (out, _updates) = mpsc::channel(1);
+    let (context, _updates) = context(client);
     let all: Vec<NodeName> = (0..AT_ONCE + 2)
         .map(|number| NodeName::new(format!("gpu-{number:03}")))
         .collect();
     let (followed, names) = watch::channel(all.iter().cloned().collect::<BTreeSet<_>>());
-    let stop = CancellationToken::new();
-    let following = run(client, names, selection(), Settings::default(), out, stop.clone());
+    let stop = context.stop.clone();
+    let following = run(names, selection("gpu=true"), context);
     let steering = async {
         tokio::time::sleep(Duration::from_secs(5)).await;
         assert_eq!(log.count(), AT_ONCE);

@@ -1,12 +1,14 @@
+use std::pin::pin;
 use std::time::Duration;
 
+use futures::StreamExt as _;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::kubernetes::stand_in::{RequestLog, ScriptedReply, pod, pod_list};
-use crate::kubernetes::watch::tests::{event, scripted, word};
+use crate::kubernetes::watch::tests::{context, event, scripted, updates_of, word};
 
-fn typed(pod: Value) -> core::Pod {
+fn typed(pod: Value) -> Pod {
     serde_json::from_value(pod).unwrap()
 }
 
@@ -16,42 +18,32 @@ fn leaving(name: &str) -> Value {
     pod
 }
 
-/// Watches the pods of `gpu-1` on the script for ten seconds and gives when, in milliseconds, a change was told.
-async fn told_pods(present: &[Value], watches: Vec<ScriptedReply>) -> (Vec<u128>, RequestLog) {
+/// Watches the pods of `gpu-1` on the script for ten seconds, and returns when changes were sent, in milliseconds.
+async fn reports(present: &[Value], watches: Vec<ScriptedReply>) -> (Vec<u128>, RequestLog) {
     let (client, log) = scripted(vec![pod_list(present, "")], watches);
-    let (out, mut updates) = mpsc::channel(1);
     let (_draining, nodes) = watch::channel(BTreeSet::from([NodeName::new("gpu-1")]));
-    let stop = CancellationToken::new();
-    let watching = run(client, nodes, Settings::default(), out, stop.clone());
-    let begin = Instant::now();
-    let reading = async {
-        let mut told = Vec::new();
-        while let Ok(Some(update)) =
-            tokio::time::timeout_at(begin + Duration::from_secs(10), updates.recv()).await
-        {
-            assert_eq!(word(update), "pods of gpu-1");
-            told.push(begin.elapsed().as_millis());
-        }
-        stop.cancel();
-        told
+    let run = |context| run(nodes, context);
+    let updates = updates_of(client, usize::MAX, Duration::from_secs(10), run).await;
+    let time = |(at, update): (Duration, _)| {
+        assert_eq!(word(update), "pods of gpu-1");
+        at.as_millis()
     };
-    let ((), told) = futures::join!(watching, reading);
-    (told, log)
+    (updates.into_iter().map(time).collect(), log)
 }
 
 #[tokio::test(start_paused = true)]
 async fn new_pod_watch_reports_an_empty_node_at_once_and_pods_to_evict_soon() {
-    let (told, log) = told_pods(&[], vec![]).await;
-    assert_eq!(told, [0]);
+    let (times, log) = reports(&[], vec![]).await;
+    assert_eq!(times, [0]);
     assert!(log.all()[0].query.contains("fieldSelector=spec.nodeName%3Dgpu-1"));
-    let (told, _) = told_pods(&[pod("web-1"), leaving("web-2")], vec![]).await;
-    assert_eq!(told, [1000]);
-    let (told, _) = told_pods(&[leaving("web-1")], vec![]).await;
-    assert!(told.is_empty(), "its end is told: {told:?}");
+    let (times, _) = reports(&[pod("web-1"), leaving("web-2")], vec![]).await;
+    assert_eq!(times, [1000]);
+    let (times, _) = reports(&[leaving("web-1")], vec![]).await;
+    assert!(times.is_empty(), "only its end is reported: {times:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_drain_of_many_pods_is_told_when_it_is_complete_and_not_pod_by_pod() {
+async fn drain_of_many_pods_is_reported_once_when_it_is_complete() {
     let names: Vec<_> = (0..50).map(|n| format!("web-{n}")).collect();
     let present: Vec<_> = names.iter().map(|name| pod(name)).collect();
     let mut events: Vec<_> = names
@@ -59,9 +51,9 @@ async fn the_drain_of_many_pods_is_told_when_it_is_complete_and_not_pod_by_pod()
         .map(|name| event("MODIFIED", &leaving(name)))
         .collect();
     events.extend(names.iter().map(|name| event("DELETED", &leaving(name))));
-    let (told, _) = told_pods(&present, vec![ScriptedReply::Events(events)]).await;
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0] < 10, "{told:?}");
+    let (times, _) = reports(&present, vec![ScriptedReply::Events(events)]).await;
+    assert_eq!(times.len(), 1, "{times:?}");
+    assert!(times[0] < 10, "{times:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -83,17 +75,15 @@ async fn pods_that_a_long_round_has_not_reached_are_not_reported() {
         .chain(present.into_iter().map(|pod| Ok(Event::InitApply(typed(pod)))))
         .chain([Ok(Event::InitDone)]);
     let events = futures::stream::iter(first).chain(events);
-    let (out, mut updates) = mpsc::channel(1);
-    let stop = CancellationToken::new();
-    let settings = Settings::default();
-    let node = NodeName::new("gpu-1");
-    let mut backoff = Backoff::new(&settings);
+    let (context, mut updates) = context(scripted(vec![], vec![]).0);
+    let mut handler = DrainedPods::of(NodeName::new("gpu-1"), Settings::default());
+    let mut backoff = Backoff::new(&context.settings);
     let events = pin!(events);
-    let following = follow_pods(events, &node, &settings, &out, &stop, &mut backoff);
+    let following = context.follow(events, &mut handler, &mut backoff);
     let ten_seconds = async {
         departing.await;
         tokio::time::sleep(Duration::from_secs(6)).await;
-        stop.cancel();
+        context.stop.cancel();
     };
     futures::join!(following, ten_seconds);
     assert!(updates.try_recv().is_err(), "nothing of it was worth a round");
@@ -111,14 +101,14 @@ async fn deletion_is_not_reported_where_all_other_pods_are_terminating() {
         event("MODIFIED", &leaving("web-3")),
     ];
     let both: Vec<_> = departs.iter().chain(&rest_leaves).cloned().collect();
-    let (told, _) = told_pods(&present, vec![ScriptedReply::Events(both)]).await;
-    assert!(told.is_empty(), "{told:?}");
-    let (told, _) = told_pods(&present, vec![ScriptedReply::Events(departs.to_vec())]).await;
-    assert_eq!(told.len(), 1, "two are still to be evicted: {told:?}");
+    let (times, _) = reports(&present, vec![ScriptedReply::Events(both)]).await;
+    assert!(times.is_empty(), "{times:?}");
+    let (times, _) = reports(&present, vec![ScriptedReply::Events(departs.to_vec())]).await;
+    assert_eq!(times.len(), 1, "two are still to be evicted: {times:?}");
 }
 
 #[test]
-fn a_change_is_worth_a_round_if_a_round_can_make_something_of_it() {
+fn urgency_of_a_change_follows_from_the_pods_that_block() {
     let parse = typed;
     let node = NodeName::new("gpu-1");
     let mut blocking = BlockingPods::default();
@@ -127,19 +117,28 @@ fn a_change_is_worth_a_round_if_a_round_can_make_something_of_it() {
     let mut finished = leaving("web-3");
     finished["status"]["phase"] = json!("Succeeded");
     for (what, news) in [
-        (blocking.apply(&parse(pod("web-1")), &node), PodNews::Soon),
-        (blocking.apply(&parse(pod("web-2")), &node), PodNews::Soon),
-        (blocking.apply(&parse(pod("web-3")), &node), PodNews::Soon),
-        (blocking.apply(&parse(pod("web-1")), &node), PodNews::None),
-        (blocking.apply(&parse(daemon.clone()), &node), PodNews::None),
-        (blocking.remove(&parse(daemon)), PodNews::None),
-        (blocking.apply(&parse(leaving("web-1")), &node), PodNews::Leaves),
-        (blocking.remove(&parse(leaving("web-1"))), PodNews::Soon),
-        (blocking.apply(&parse(leaving("web-2")), &node), PodNews::Leaves),
-        (blocking.apply(&parse(leaving("web-3")), &node), PodNews::Leaves),
-        (blocking.remove(&parse(leaving("web-2"))), PodNews::None),
-        (blocking.apply(&parse(finished.clone()), &node), PodNews::Now),
-        (blocking.remove(&parse(finished)), PodNews::None),
+        (blocking.apply(&parse(pod("web-1")), &node), PodUrgency::Soon),
+        (blocking.apply(&parse(pod("web-2")), &node), PodUrgency::Soon),
+        (blocking.apply(&parse(pod("web-3")), &node), PodUrgency::Soon),
+        (blocking.apply(&parse(pod("web-1")), &node), PodUrgency::None),
+        (blocking.apply(&parse(daemon.clone()), &node), PodUrgency::None),
+        (blocking.remove(&parse(daemon)), PodUrgency::None),
+        (
+            blocking.apply(&parse(leaving("web-1")), &node),
+            PodUrgency::Leaves,
+        ),
+        (blocking.remove(&parse(leaving("web-1"))), PodUrgency::Soon),
+        (
+            blocking.apply(&parse(leaving("web-2")), &node),
+            PodUrgency::Leaves,
+        ),
+        (
+            blocking.apply(&parse(leaving("web-3")), &node),
+            PodUrgency::Leaves,
+        ),
+        (blocking.remove(&parse(leaving("web-2"))), PodUrgency::None),
+        (blocking.apply(&parse(finished.clone()), &node), PodUrgency::Now),
+        (blocking.remove(&parse(finished)), PodUrgency::None),
     ] {
         assert_eq!(what, news);
     }
@@ -148,10 +147,10 @@ fn a_change_is_worth_a_round_if_a_round_can_make_something_of_it() {
 #[tokio::test(start_paused = true)]
 async fn pods_are_watched_only_while_their_node_is_drained() {
     let (client, log) = scripted(vec![pod_list(&[], ""), pod_list(&[], "")], vec![]);
-    let (out, mut updates) = mpsc::channel(1);
+    let (context, mut updates) = context(client);
     let (draining, nodes) = watch::channel(BTreeSet::new());
-    let stop = CancellationToken::new();
-    let watching = run(client, nodes, Settings::default(), out, stop.clone());
+    let stop = context.stop.clone();
+    let watching = run(nodes, context);
     let steering = async {
         tokio::time::sleep(Duration::from_secs(5)).await;
         assert_eq!(log.lines().len(), 0);

@@ -3,6 +3,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::kubernetes::lease::HeldLeadership;
 use crate::kubernetes::stand_in::{RequestLog, ScriptedReply, refusal, server};
+use crate::kubernetes::watch::tests;
 
 fn node(name: &str, annotations: Value) -> Value {
     json!({"metadata": {"name": name, "uid": format!("uid-{name}"), "annotations": annotations}})
@@ -10,9 +11,8 @@ fn node(name: &str, annotations: Value) -> Value {
 
 fn selection() -> Selection {
     Selection {
-        selector: "gpu=true".to_owned(),
         keys: crate::keys::Keys::under("one.example"),
-        gpu_resources: crate::kubernetes::facts::GpuResources::parse("nvidia.com/gpu").unwrap(),
+        ..tests::selection("gpu=true")
     }
 }
 
@@ -38,7 +38,7 @@ fn cluster(mut pages: Vec<ScriptedReply>, selected: Vec<Value>) -> (kube::Client
     })
 }
 
-fn told(stranded: &[StrandedNode]) -> Vec<(&str, &str, &str, bool, bool)> {
+fn fields(stranded: &[StrandedNode]) -> Vec<(&str, &str, &str, bool, bool)> {
     let all = stranded.iter();
     all.map(|it| {
         (
@@ -76,7 +76,7 @@ async fn episodes_are_found_on_every_page_and_under_every_prefix() {
     );
     let stranded = scan(&client, &selection()).await.unwrap();
     assert_eq!(
-        told(&stranded),
+        fields(&stranded),
         [
             ("a", "uid-a", "one.example", true, false),
             ("c", "uid-c", "two.example", false, true),
@@ -89,7 +89,7 @@ async fn episodes_are_found_on_every_page_and_under_every_prefix() {
 }
 
 #[tokio::test]
-async fn without_an_episode_nothing_more_is_asked() {
+async fn scan_without_an_episode_needs_no_second_list() {
     let (client, log) = cluster(
         vec![page(&[node("a", json!({"x/state": "draining"}))], "")],
         vec![],
@@ -117,14 +117,14 @@ fn only_a_versioned_episode_of_bounded_size_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_never_ends_is_given_up() {
+async fn list_that_never_ends_is_aborted() {
     let (client, log) = server(|_| page(&[], "more"));
     assert!(scan(&client, &selection()).await.is_err());
     assert_eq!(log.count(), PAGES_MAX);
 }
 
 #[tokio::test]
-async fn no_more_episodes_are_told_than_the_limit() {
+async fn number_of_reported_episodes_is_limited() {
     let open = json!({"p.example/episode": "{\"version\":1}"});
     let many: Vec<Value> = (0..STRANDED_MAX + 5)
         .map(|number| node(&format!("n{number}"), open.clone()))
@@ -138,16 +138,9 @@ async fn a_scan_follows_the_start_each_leadership_and_ten_minutes() {
     let refused = || refusal(403, "Forbidden", "no", Value::Null);
     let (client, log) = cluster(vec![refused(), page(&[], "")], vec![]);
     let (lead, status) = watch::channel(ElectionStatus::default());
-    let (out, mut updates) = mpsc::channel(1);
-    let stop = CancellationToken::new();
-    let scanning = run(
-        client,
-        selection(),
-        status,
-        Settings::default(),
-        out,
-        stop.clone(),
-    );
+    let (context, mut updates) = tests::context(client);
+    let stop = context.stop.clone();
+    let scanning = run(selection(), status, context);
     let begin = tokio::time::Instant::now();
     let reading = async {
         let mut next = async || {
