@@ -53,15 +53,9 @@ impl SoapCall {
 
     /// The error for a reply that shows a dead session without a fault.
     pub(super) fn dead_session(&self, said: &str) -> Error {
-        Error::Refused {
-            operation: self.method,
-            object: self.on.to_string(),
-            source: Fault {
-                kind: FaultKind::NotAuthenticated,
-                said: said.to_owned(),
-            },
-            existing: None,
-        }
+        let said = said.to_owned();
+        let kind = FaultKind::NotAuthenticated;
+        Error::refused(self.method, &self.on, Fault { kind, said })
     }
 
     /// The error for a reply that cannot be understood.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::fault::{Failure, Fault};
+use super::moref::Moref;
 use super::soap::ReplyError;
 use super::update::PowerState;
 
@@ -123,6 +124,16 @@ pub enum ConnectError {
 }
 
 impl Error {
+    /// The refusal of a call that was not sent.
+    pub(super) fn refused(operation: &'static str, object: &Moref, source: Fault) -> Self {
+        Self::Refused {
+            operation,
+            object: object.to_string(),
+            source,
+            existing: None,
+        }
+    }
+
     /// The fault, if vCenter returned one.
     pub fn fault(&self) -> Option<&Fault> {
         match self {

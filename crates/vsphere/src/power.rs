@@ -34,8 +34,8 @@ impl Vcenter {
         if check.power == Some(PowerState::Off) {
             return Ok(GuestShutdown::AlreadyOff);
         }
-        check.check_cause(METHOD, vm)?;
-        check.check_idle(METHOD, vm)?;
+        check.check_cause()?;
+        check.check_idle()?;
         let call = SoapCall::under(permit, METHOD, &vm.into());
         match self.call_in(&check.session, &call, soap::nothing).await {
             Ok(()) => Ok(GuestShutdown::Sent),
@@ -64,16 +64,12 @@ impl Vcenter {
         if check.power == Some(PowerState::Off) {
             return Ok(StartedTask::AlreadyThere);
         }
-        check.check_cause(METHOD, vm)?;
-        if let Some(task) = check.running_task(METHOD, vm, &TaskKind::POWER_OFF)? {
+        check.check_cause()?;
+        if let Some(task) = check.running_task(&TaskKind::POWER_OFF)? {
             return Ok(StartedTask::Running(task));
         }
-        self.start(
-            &check,
-            &SoapCall::under(permit, METHOD, &vm.into()),
-            PowerState::Off,
-        )
-        .await
+        let call = SoapCall::under(permit, METHOD, &vm.into());
+        self.start(&check, &call, PowerState::Off).await
     }
 
     /// Powers `vm` on after a check as in [`Vcenter::power_off`].
@@ -99,12 +95,12 @@ impl Vcenter {
         if check.power == Some(PowerState::On) {
             return Ok(StartedTask::AlreadyThere);
         }
-        if let Some(task) = check.running_task(method, vm, &TaskKind::POWER_ON)? {
+        if let Some(task) = check.running_task(&TaskKind::POWER_ON)? {
             return Ok(StartedTask::Running(task));
         }
         let call = match by {
             PowerOnBy::Host(host) => {
-                check.check_host(method, vm, &host)?;
+                check.check_host(&host)?;
                 SoapCall::under(permit, method, &vm.into()).with(XmlWriter::moref("host", &(&host).into()))
             }
             PowerOnBy::Drs => {

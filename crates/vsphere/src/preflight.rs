@@ -22,6 +22,8 @@ const PAGE: u32 = 500;
 /// A VM right before a call.
 #[derive(Clone, Debug)]
 pub(super) struct PreflightCheck {
+    operation: &'static str,
+    vm: VmRef,
     /// The session of the check, and the only one for the call: in another session time has passed, and
     /// the cause may have ended.
     pub(super) session: Arc<Session>,
@@ -89,19 +91,16 @@ impl Vcenter {
         let (session, objects) = self.retrieve_with_session(cause.spec(vm), PAGE).await?;
         let moref = Moref::from(vm);
         let Some(own) = objects.iter().find(|object| object.moref == moref) else {
-            return Err(refused(
-                operation,
-                vm,
-                Fault {
-                    kind: FaultKind::ManagedObjectNotFound,
-                    said: "the VM does not exist, or is not visible to us".to_owned(),
-                },
-            ));
+            let kind = FaultKind::ManagedObjectNotFound;
+            let said = "the VM does not exist, or is not visible to us".to_owned();
+            return Err(Error::refused(operation, &moref, Fault { kind, said }));
         };
         if let Some((_, fault)) = own.missing.first() {
-            return Err(refused(operation, vm, fault.clone()));
+            return Err(Error::refused(operation, &moref, fault.clone()));
         }
         Ok(PreflightCheck {
+            operation,
+            vm: vm.clone(),
             session,
             power: own.text("runtime.powerState").and_then(decode::power),
             host: own.moref("runtime.host").and_then(Moref::host),
@@ -188,17 +187,13 @@ impl PreflightCheck {
     ///
     /// # Errors
     /// If a task of another kind runs.
-    pub(super) fn running_task(
-        &self,
-        operation: &'static str,
-        vm: &VmRef,
-        kind: &TaskKind,
-    ) -> Result<Option<TaskRef>, Error> {
+    pub(super) fn running_task(&self, kind: &TaskKind) -> Result<Option<TaskRef>, Error> {
         if let Some(task) = self.unfinished.iter().find(|task| kind.matches(task)) {
+            let Self { operation, vm, .. } = self;
             tracing::info!(%vm, task = %task.moref, operation, "a task of this kind already runs; no other one is started");
             return Ok(Some(task.moref.clone()));
         }
-        self.check_idle(operation, vm)?;
+        self.check_idle()?;
         Ok(None)
     }
 
@@ -206,54 +201,42 @@ impl PreflightCheck {
     ///
     /// # Errors
     /// [`FaultKind::NotLeaving`].
-    pub(super) fn check_cause(&self, operation: &'static str, vm: &VmRef) -> Result<(), Error> {
-        let ended = self.cause_ended.clone();
-        ended.map_or(Ok(()), |fault| Err(refused(operation, vm, fault)))
+    pub(super) fn check_cause(&self) -> Result<(), Error> {
+        match &self.cause_ended {
+            Some(fault) => Err(self.refused(fault.clone())),
+            None => Ok(()),
+        }
     }
 
     /// Fails if the VM is registered on another host.
     ///
     /// # Errors
     /// [`FaultKind::InvalidState`].
-    pub(super) fn check_host(
-        &self,
-        operation: &'static str,
-        vm: &VmRef,
-        host: &HostRef,
-    ) -> Result<(), Error> {
+    pub(super) fn check_host(&self, host: &HostRef) -> Result<(), Error> {
         let Some(other) = self.host.as_ref().filter(|other| *other != host) else {
             return Ok(());
         };
         let kind = FaultKind::InvalidState;
         let said = format!("the VM is registered on {other}, not on {host}; nothing was sent");
-        Err(refused(operation, vm, Fault { kind, said }))
+        Err(self.refused(Fault { kind, said }))
     }
 
     /// Fails if any task runs on the VM.
     ///
     /// # Errors
     /// [`FaultKind::TaskInProgress`].
-    pub(super) fn check_idle(&self, operation: &'static str, vm: &VmRef) -> Result<(), Error> {
-        match self.unfinished.first() {
-            Some(task) => Err(task_in_progress(operation, vm, task)),
-            None => Ok(()),
-        }
+    pub(super) fn check_idle(&self) -> Result<(), Error> {
+        let Some(task) = self.unfinished.first() else {
+            return Ok(());
+        };
+        let what = text::for_people(&task.description_id);
+        let said = format!("{} ({what}) is running on it", task.moref);
+        let kind = FaultKind::TaskInProgress;
+        Err(self.refused(Fault { kind, said }))
     }
-}
 
-fn task_in_progress(operation: &'static str, vm: &VmRef, task: &TaskInfo) -> Error {
-    let what = text::for_people(&task.description_id);
-    let said = format!("{} ({what}) is running on it", task.moref);
-    let kind = FaultKind::TaskInProgress;
-    refused(operation, vm, Fault { kind, said })
-}
-
-fn refused(operation: &'static str, vm: &VmRef, source: Fault) -> Error {
-    Error::Refused {
-        operation,
-        object: Moref::from(vm).to_string(),
-        source,
-        existing: None,
+    fn refused(&self, fault: Fault) -> Error {
+        Error::refused(self.operation, &Moref::from(&self.vm), fault)
     }
 }
 

@@ -36,7 +36,7 @@ impl Vcenter {
         to: &HostRef,
     ) -> Result<StartedTask, Error> {
         let check = self.check(METHOD, vm, &MaintenanceCause::default()).await?;
-        if let Some(task) = check.running_task(METHOD, vm, &TaskKind::RELOCATE)? {
+        if let Some(task) = check.running_task(&TaskKind::RELOCATE)? {
             return Ok(StartedTask::Running(task));
         }
         if check.host.as_ref() == Some(to) {

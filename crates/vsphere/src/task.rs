@@ -83,91 +83,57 @@ pub(crate) fn read(object: &ObjectProperties, before: Option<&TaskInfo>) -> Resu
         .moref
         .task()
         .ok_or_else(|| ReplyError::value(object.moref.to_string(), "a Task"))?;
-    let mut draft = before.map_or_else(TaskDraft::default, TaskDraft::of);
-    for (path, value) in &object.properties {
-        draft.set(path, value.as_ref());
-    }
-    let mut task = draft.finish(moref)?;
-    if task.state == TaskState::Success
-        && let Some(fault) = object.get(RESULT).and_then(Value::fault)
-    {
-        task.state = TaskState::Error(fault.clone());
-    }
-    Ok(task)
-}
-
-/// A partially known task.
-#[derive(Default)]
-struct TaskDraft {
-    name: Option<String>,
-    description_id: Option<String>,
-    entity: Option<Moref>,
-    state: Option<TaskState>,
-    cancelled: bool,
-    error: Option<Fault>,
-    user: Option<String>,
-    queued_at: Option<Timestamp>,
-}
-
-impl TaskDraft {
-    fn of(task: &TaskInfo) -> Self {
-        let error = match &task.state {
-            TaskState::Error(fault) => Some(fault.clone()),
-            TaskState::Queued | TaskState::Running | TaskState::Success => None,
-        };
-        Self {
-            name: task.name.clone(),
-            description_id: Some(task.description_id.clone()),
-            entity: task.entity.clone(),
-            state: Some(task.state.clone()),
-            cancelled: task.cancelled,
-            error,
-            user: task.user.clone(),
-            queued_at: Some(task.queued_at),
+    let sent = |path: &str| {
+        let property = object.properties.iter().rfind(|(name, _)| name == path)?;
+        Some(property.1.as_ref())
+    };
+    let text = |path| sent(path).map(|value| value.and_then(Value::text).filter(|text| !text.is_empty()));
+    let missing = |what: &'static str, expected| ReplyError::value(what, expected);
+    let state = text("info.state")
+        .map_or_else(
+            || before.map(|task| task.state.clone()),
+            |text| text.and_then(state),
+        )
+        .ok_or_else(|| missing("TaskInfo.state", "queued, running, success or error"))?;
+    let state = match (state, sent("info.error")) {
+        (TaskState::Error(_), Some(error)) => {
+            let fault = error.and_then(Value::fault).cloned();
+            TaskState::Error(fault.unwrap_or_else(without_reason))
         }
-    }
-
-    fn set(&mut self, path: &str, value: Option<&Value>) {
-        let text = value.and_then(Value::text).filter(|text| !text.is_empty());
-        match path {
-            NAME => self.name = text.map(str::to_owned),
-            "info.descriptionId" => self.description_id = text.map(str::to_owned),
-            "info.entity" => self.entity = value.and_then(Value::moref).cloned(),
-            "info.state" => self.state = text.and_then(state),
-            "info.cancelled" => self.cancelled = text.and_then(boolean).unwrap_or(false),
-            "info.error" => self.error = value.and_then(Value::fault).cloned(),
-            "info.reason" => self.user = text.map(for_people),
-            "info.queueTime" => self.queued_at = text.and_then(timestamp),
-            // Not requested.
-            _ => {}
-        }
-    }
-
-    fn finish(self, moref: TaskRef) -> Result<TaskInfo, ReplyError> {
-        let missing = |what: &'static str, expected| ReplyError::value(what, expected);
-        let state = self
-            .state
-            .ok_or_else(|| missing("TaskInfo.state", "queued, running, success or error"))?;
-        let state = match (state, self.error) {
-            (TaskState::Error(_), Some(fault)) => TaskState::Error(fault),
-            (TaskState::Error(_), None) => TaskState::Error(without_reason()),
-            (state, _) => state,
-        };
-        Ok(TaskInfo {
-            moref,
-            name: self.name,
-            description_id: self
-                .description_id
-                .ok_or_else(|| missing("TaskInfo.descriptionId", "a text"))?,
-            entity: self.entity,
-            state,
-            cancelled: self.cancelled,
-            user: self.user,
-            queued_at: self
-                .queued_at
-                .ok_or_else(|| missing("TaskInfo.queueTime", "a time"))?,
-        })
-    }
+        (TaskState::Error(fault), None) => match before.map(|task| &task.state) {
+            Some(TaskState::Error(fault)) => TaskState::Error(fault.clone()),
+            Some(TaskState::Queued | TaskState::Running | TaskState::Success) | None => {
+                TaskState::Error(fault)
+            }
+        },
+        (TaskState::Success, _) => match object.get(RESULT).and_then(Value::fault) {
+            Some(fault) => TaskState::Error(fault.clone()),
+            None => TaskState::Success,
+        },
+        (state, _) => state,
+    };
+    Ok(TaskInfo {
+        moref,
+        name: text(NAME)
+            .unwrap_or_else(|| before?.name.as_deref())
+            .map(str::to_owned),
+        description_id: text("info.descriptionId")
+            .unwrap_or_else(|| Some(&before?.description_id))
+            .ok_or_else(|| missing("TaskInfo.descriptionId", "a text"))?
+            .to_owned(),
+        entity: sent("info.entity")
+            .map_or_else(|| before?.entity.as_ref(), |value| value.and_then(Value::moref))
+            .cloned(),
+        state,
+        cancelled: text("info.cancelled").map_or_else(
+            || before.is_some_and(|task| task.cancelled),
+            |text| text.and_then(boolean).unwrap_or(false),
+        ),
+        user: text("info.reason").map_or_else(|| before?.user.clone(), |text| text.map(for_people)),
+        queued_at: text("info.queueTime")
+            .map_or_else(|| Some(before?.queued_at), |text| text.and_then(timestamp))
+            .ok_or_else(|| missing("TaskInfo.queueTime", "a time"))?,
+    })
 }
 
 fn state(text: &str) -> Option<TaskState> {
