@@ -236,7 +236,7 @@ impl App {
         let standing = app.stand_for_election(election, login, &client, &observers)?;
         let (publisher, to_publish) = kubernetes::events::queue(observers.on_event_dropped());
         let executor = Executor {
-            gate: app.gate.clone(),
+            fence: app.gate.clone(),
             vcenter: vcenter.clone(),
             client: client.clone(),
             keys: keys.clone(),
@@ -244,7 +244,7 @@ impl App {
             drain: drain_settings(),
             events: publisher.clone(),
             on_evictions: observers.on_evictions(),
-            findings: reports_sender,
+            reports: reports_sender,
             nodes: kubernetes_sender.clone(),
         };
         let supervisor = app.supervisor(config, executor, publisher, &mut observers, &client)?;
@@ -331,8 +331,8 @@ impl App {
         observers.traces.clone_from(&traces);
         of_nodes.extend(traces.map(|traces| Box::new(traces) as Box<dyn Observer>));
         let context = ActorContext {
-            perform: AnyExecutor::of(executor, config.dry_run),
-            tell: Box::new(ObserverList(of_nodes)),
+            executor: AnyExecutor::of(executor, config.dry_run),
+            observer: Box::new(ObserverList(of_nodes)),
             policy: policy(config, client),
             clock: clocks,
         };

@@ -95,8 +95,8 @@ fn supervisor_with(
         refuses,
     };
     let shared = ActorContext {
-        perform,
-        tell: Box::new(NoObserver),
+        executor: perform,
+        observer: Box::new(NoObserver),
         policy: policy(DrainTimeoutAction::PowerOff),
         clock: || moment(2),
     };

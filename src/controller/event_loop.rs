@@ -19,11 +19,11 @@ use crate::maintenance::effect_report::EffectReport;
 use crate::maintenance::observed::LeadershipEpoch;
 use crate::vsphere::update::{VsphereUpdate, WatchSet};
 
-/// The most facts that are applied before snapshots are built. The initial set of 2,500 hosts is as many facts: a build after
-/// each would build every snapshot each time, and no build until all are applied would delay the actors.
+/// The maximum number of facts that are applied before snapshots are built. The initial set of 2,500 hosts is as many facts: a
+/// build after each would build every snapshot each time, and no build until all are applied would delay the actors.
 const BATCH: usize = 1024;
 
-/// How often the loop turns at least, so that `/livez` sees that it does.
+/// The longest time between two turns of the loop, which `/livez` checks.
 pub(crate) const LIVENESS_TICK: Duration = Duration::from_secs(1);
 
 /// The receivers of the loop.
@@ -35,7 +35,7 @@ pub(crate) struct EventSources {
     pub(crate) election: watch::Receiver<ElectionStatus>,
 }
 
-/// What the loop asks the streams to watch.
+/// What the streams have to watch.
 #[derive(Debug)]
 pub(crate) struct Subscriptions {
     watch_set: watch::Sender<WatchSet>,
@@ -53,15 +53,15 @@ pub(crate) struct Wanted {
     pub(crate) followed: watch::Receiver<BTreeSet<NodeName>>,
 }
 
-/// What is shown to people of the loop's work. Nothing here may wait.
+/// Observes the loop. No method may wait.
 pub(crate) trait LoopObserver {
     fn turned(&self);
     fn election(&self, status: &ElectionStatus);
     fn fact(&self, fact: &Fact);
-    /// Before snapshots are built of what was applied.
+    /// Facts were applied; snapshots are not built yet.
     fn applied(&self, inventory: &Inventory);
     fn built(&self, built: &Built, inventory: &Inventory);
-    /// Once in a while, on the leader.
+    /// Every [`LIVENESS_TICK`], on the leader.
     fn liveness_tick(&self, inventory: &Inventory);
 }
 

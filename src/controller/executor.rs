@@ -1,7 +1,7 @@
 //! Performs effects: the only place from which Nodes, pods and VMs are changed.
 //!
-//! Nothing is decided here. Each effect asks one of the two sides, which keep their own deadlines, and what was found is
-//! handed in as a fact.
+//! Nothing is decided here. Each effect is a call to vCenter or Kubernetes with its own deadline; its result is sent as an effect
+//! report.
 
 mod dry_run;
 mod report;
@@ -38,42 +38,42 @@ use crate::vsphere::client::{Error, GuestShutdown, MaintenanceCause, PowerOnBy, 
 
 pub use dry_run::DryRun;
 
-/// How long one write to a Node may take. The kube-apiserver answers within milliseconds or is in trouble; its own
-/// limit for a request is 60 s, after which the answer would be out of date.
+/// The deadline of one write to a Node. The kube-apiserver normally answers within milliseconds; its own limit for a request is
+/// 60 s, after which the reply would be out of date.
 const WRITE_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Takes an HTTP status (0 where there was no answer) and how many evictions were answered with it.
+/// Called with an HTTP status (0 without a reply) and the number of evictions that were answered with it.
 pub type OnEvictions = Box<dyn Fn(u16, u64) + Send + Sync>;
 
-/// Carries effects out in vCenter and Kubernetes.
+/// Performs effects in vCenter and Kubernetes.
 pub struct Executor {
-    /// What every record and every effect passes.
-    pub gate: WriteFence,
+    /// Every record and every effect needs a permit of it.
+    pub fence: WriteFence,
     /// vCenter.
     pub vcenter: Vcenter,
     /// Kubernetes.
     pub client: kube::Client,
-    /// The keys of our annotations.
+    /// Our annotations.
     pub keys: Keys,
     /// Which resources are GPUs.
     pub gpu_resources: GpuResources,
     /// The limits of one drain round.
     pub drain: DrainSettings,
-    /// Where Events on evicted pods go.
+    /// Takes Events of evicted pods.
     pub events: Publisher,
-    /// Called with how many evictions were answered with which HTTP status.
+    /// Counts evictions.
     pub on_evictions: OnEvictions,
-    /// Where results go.
-    pub findings: mpsc::Sender<EffectReport>,
-    /// Where the answers of the kube-apiserver to our own requests go, so that we see our writes before the watch does.
+    /// Takes the results.
+    pub reports: mpsc::Sender<EffectReport>,
+    /// Takes the replies of the kube-apiserver to our writes, so that the inventory has them before the watch does.
     pub nodes: mpsc::Sender<KubernetesUpdate>,
 }
 
-/// What an actor's decisions are carried out by.
+/// The executor of the actors.
 pub enum AnyExecutor {
-    /// It changes what it is asked to.
+    /// Performs effects.
     Live(Box<Executor>),
-    /// It says what it would change.
+    /// Logs effects.
     DryRun(Box<DryRun>),
 }
 
@@ -143,7 +143,7 @@ impl RunEffect for Executor {
             is_end: transition.ended.is_some(),
             unschedulable: transition.unschedulable,
         };
-        let permit = self.gate.permit(WriteKind::Record).map_err(not_recorded)?;
+        let permit = self.fence.permit(WriteKind::Record).map_err(not_recorded)?;
         let client = self.traced();
         let write = node::patch(
             &permit,
@@ -161,7 +161,7 @@ impl RunEffect for Executor {
                 Ok(Recorded::OnNode { resource_version })
             }
             Err(error) if error.kind == NodeErrorKind::Conflict => {
-                self.read_anew(name, before).await;
+                self.read_again(name, before).await;
                 Err(NotRecorded::Outdated)
             }
             Err(error) => Err(NotRecorded::Refused(error.to_string())),
@@ -173,20 +173,20 @@ impl RunEffect for Executor {
             // It changes nothing, so it needs no permit.
             self.survey(name, hosts).await
         } else {
-            match self.gate.permit(WriteKind::Effect) {
-                Err(shut) => not_done(shut),
+            match self.fence.permit(WriteKind::Effect) {
+                Err(closed) => not_done(closed),
                 Ok(permit) => {
                     let work = self.act(&permit, name, effect, now);
                     permit.run(work).await.unwrap_or_else(not_done)
                 }
             }
         };
-        self.tried(name, record, effect, now, outcome).await;
+        self.report_attempt(name, record, effect, now, outcome).await;
     }
 }
 
 impl Executor {
-    /// The Node is gone: the copy of its record is the record.
+    /// Writes to the copy of the record, because the Node is gone.
     async fn record_on_copy(
         &self,
         name: &NodeName,
@@ -201,7 +201,7 @@ impl Executor {
         let object = maintenances::name_of(name, &episode.id);
         let record = record::write(&transition.record, now.wall).episode;
         let changes = json!({ "record": record });
-        let permit = self.gate.permit(WriteKind::Record).map_err(not_recorded)?;
+        let permit = self.fence.permit(WriteKind::Record).map_err(not_recorded)?;
         let client = self.traced();
         let write = maintenances::write_status(&permit, &client, &object, None, &changes);
         match permit.run(write).await.map_err(not_recorded)? {
@@ -227,16 +227,13 @@ impl Executor {
             }
             Effect::Survey { hosts } => self.survey(name, hosts).await,
             Effect::ShutdownGuest { vm, asked_by, .. } => {
-                match vcenter
-                    .shutdown_guest(permit, vm, &on_whose_behalf(asked_by))
-                    .await
-                {
+                match vcenter.shutdown_guest(permit, vm, &cause(asked_by)).await {
                     Ok(GuestShutdown::Sent | GuestShutdown::AlreadyOff) => AttemptOutcome::Asked,
                     Err(error) => refused(&error),
                 }
             }
             Effect::PowerOff { vm, asked_by, .. } => {
-                started(vcenter.power_off(permit, vm, &on_whose_behalf(asked_by)).await)
+                started(vcenter.power_off(permit, vm, &cause(asked_by)).await)
             }
             Effect::Relocate { vm, to } => started(vcenter.relocate(permit, vm, to).await),
             Effect::PowerOn { vm, place } => {
@@ -264,7 +261,7 @@ impl Executor {
             in_turn,
             deferred: &names,
             on_evicted: &|pod| {
-                // One that cannot be taken is counted by the publisher, and the pod leaves all the same.
+                // A dropped Event is counted by the publisher.
                 self.events
                     .event(report::event(name, pod, wall_after(now.wall, begun.elapsed())));
             },
@@ -275,16 +272,16 @@ impl Executor {
                     (self.on_evictions)(*code, *count);
                 }
                 let evictions = EffectResult::Evictions(report::evictions(&round, now.wall));
-                self.found(name, evictions).await;
+                self.report(name, evictions).await;
                 let report = report::of_round(&round, deferred, pods_revision, (begun, now));
-                self.found(name, EffectResult::Drain(report)).await;
+                self.report(name, EffectResult::Drain(report)).await;
                 AttemptOutcome::Done
             }
             Err(error) => not_done(error),
         }
     }
 
-    /// The client whose requests name the episode they are made for: a kube-apiserver that traces joins its trace.
+    /// The client whose requests carry the trace of the episode, which a kube-apiserver with tracing joins.
     fn traced(&self) -> kube::Client {
         match TRACEPARENT.try_with(Clone::clone) {
             Ok(Some(traceparent)) => client::traced(&self.client, &traceparent),
@@ -296,7 +293,7 @@ impl Executor {
         match self.vcenter.survey(hosts).await {
             Ok(surveyed) => {
                 for (host, reading) in readings(surveyed) {
-                    self.found(name, EffectResult::Surveyed { host, reading }).await;
+                    self.report(name, EffectResult::Surveyed { host, reading }).await;
                 }
                 AttemptOutcome::Done
             }
@@ -304,17 +301,17 @@ impl Executor {
         }
     }
 
-    async fn read_anew(&self, name: &NodeName, record: &Record) {
+    async fn read_again(&self, name: &NodeName, record: &Record) {
         let (client, resources) = (&self.client, &self.gpu_resources);
         match node::get(client, &self.keys, resources, name, WRITE_DEADLINE).await {
             Ok(node) => self.answered(node).await,
-            // The watch tells soon as well; reading here only spares the wait for it.
+            // The watch shows the Node soon as well.
             Err(error) => log_node!(info, name, record, "could not read the Node again: {error}"),
         }
     }
 
-    /// Hands in what became of `effect`, and logs where it was refused.
-    async fn tried(
+    /// Reports the outcome of `effect`, and logs a refusal.
+    async fn report_attempt(
         &self,
         name: &NodeName,
         record: &Record,
@@ -326,19 +323,19 @@ impl Executor {
         if let AttemptOutcome::Refused(refusal) = &outcome {
             log_node!(warn, name, record, "tried to {}: {}", kind.words(), refusal.said);
         }
-        let tried = EffectResult::Tried {
+        let attempt = EffectResult::Tried {
             kind,
             at,
             host: effect.host().cloned(),
             outcome,
         };
-        self.found(name, tried).await;
+        self.report(name, attempt).await;
     }
 
-    /// The receiver ends only with the program, and then nobody needs the result.
-    async fn found(&self, node: &NodeName, found: EffectResult) {
+    /// An error means that the process stops.
+    async fn report(&self, node: &NodeName, found: EffectResult) {
         let node = node.clone();
-        let _ = self.findings.send(EffectReport { node, found }).await;
+        let _ = self.reports.send(EffectReport { node, found }).await;
     }
 
     async fn answered(&self, node: NodeFacts) {
@@ -346,8 +343,8 @@ impl Executor {
     }
 }
 
-/// What has to hold still in vCenter, as its client checks it.
-fn on_whose_behalf(asked_by: &effect::PowerOffCause) -> MaintenanceCause {
+/// The cause that the vSphere client checks again before the call.
+fn cause(asked_by: &effect::PowerOffCause) -> MaintenanceCause {
     match asked_by {
         effect::PowerOffCause::Host { host, task } => MaintenanceCause {
             host: Some(host.clone()),
@@ -357,11 +354,11 @@ fn on_whose_behalf(asked_by: &effect::PowerOffCause) -> MaintenanceCause {
     }
 }
 
-fn not_recorded(shut: FenceClosed) -> NotRecorded {
-    NotRecorded::Refused(shut.to_string())
+fn not_recorded(closed: FenceClosed) -> NotRecorded {
+    NotRecorded::Refused(closed.to_string())
 }
 
-/// It was not sent, or only looked for.
+/// An effect that changed nothing, or whose repetition changes nothing.
 fn not_done(why: impl ToString) -> AttemptOutcome {
     AttemptOutcome::Refused(EffectRefusal {
         advice: RetryAdvice::Retry,
@@ -384,7 +381,7 @@ fn refused(error: &Error) -> AttemptOutcome {
     })
 }
 
-/// What stays on the Node of an episode that ends.
+/// The annotation that stays on the Node when an episode ends.
 fn last_episode(before: &Record, transition: &Transition, now: Timestamp) -> Option<String> {
     let last = LastEpisode::of(before, &transition.record, transition.ended, now)?;
     Some(record::write_last(&last))

@@ -1,4 +1,4 @@
-//! The actor of one node: look, decide, do one thing, look again.
+//! The actor of one node: reads the snapshot, decides, does one thing, and repeats.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,39 +19,36 @@ use crate::maintenance::policy::Policy;
 use crate::maintenance::waiting::WaitingOn;
 use crate::status::observer::{NodeEvent, Observer, ReconcileOutcome};
 
-/// How long an actor waits to see what it did itself before it goes by what it sees. Its own write and its own try come
-/// back through the hub within milliseconds; if they do not, the write was overtaken or lost, and because every write
-/// is checked by the kube-apiserver and every effect looks first, going on is safe.
-const OWN_ECHO: Duration = Duration::from_secs(5);
+/// How long an actor waits for a snapshot with its own write or attempt, which the inventory normally has within milliseconds.
+/// Without it the actor decides on the snapshot it has. That is safe, because the kube-apiserver checks the version of every
+/// write, and every effect checks the state first.
+const OWN_RESULT_WAIT: Duration = Duration::from_secs(5);
 
-/// The longest sleep between two looks when nothing happens. Every deadline has its own time to look again; this one
-/// repairs what nobody thought of, at a cost of two decisions an hour and node.
+/// The longest sleep between two decisions without a new snapshot. Deadlines wake the actor earlier; this is a fallback.
 const LONGEST_SLEEP: Duration = Duration::from_secs(30 * 60);
 
-/// The shortest: a time that has passed is looked at soon, not at once. Were a decision ever to ask for the past again and
-/// again, it would be asked fifty times a second and not spin; no pause that a decision asks for is shorter.
+/// The shortest sleep, so that a decision that always asks for a time in the past cannot spin.
 const SHORTEST_SLEEP: Duration = Duration::from_millis(20);
 
-/// How many writes and effects in a row go without a pause. An episode through every phase, with a few refusals, is below it.
+/// The number of writes and effects in a row without a pause. A whole episode with some refusals needs fewer.
 const BURST: u32 = 30;
 
-/// How long one of them takes to be earned again. Where another controller undoes each write, or a kubelet rewrites the record, this
-/// is the pace of the quarrel.
-const EARNED_EVERY: Duration = Duration::from_secs(2);
+/// The interval at which one more is allowed. It limits a conflict with another controller that undoes each write.
+const REFILL_EVERY: Duration = Duration::from_secs(2);
 
-/// How many conflicts in a row are told to people: one or two are the watch being late.
-const CONFLICTS_TOLD: u32 = 4;
+/// The number of conflicts in a row that is reported. Fewer are normal: the watch may be late.
+const CONFLICTS_REPORTED: u32 = 4;
 
-/// What every actor of a process shares.
+/// What all actors share.
 #[derive(Debug)]
 pub struct ActorContext<P> {
-    /// The way to the world.
-    pub perform: P,
-    /// Who is told what happens.
-    pub tell: Box<dyn Observer>,
-    /// The configured part of each decision.
+    /// Performs decisions.
+    pub executor: P,
+    /// Receives node events.
+    pub observer: Box<dyn Observer>,
+    /// The settings of decisions.
     pub policy: Policy,
-    /// The clocks that decisions are made by.
+    /// The clocks of decisions.
     pub clock: fn() -> Now,
 }
 
@@ -60,20 +57,20 @@ pub struct ActorContext<P> {
 pub struct NodeActor<P> {
     name: NodeName,
     shared: Arc<ActorContext<P>>,
-    sights: watch::Receiver<Arc<NodeSnapshot>>,
+    snapshots: watch::Receiver<Arc<NodeSnapshot>>,
     stop: CancellationToken,
-    /// What this actor did and has not seen yet.
-    echo: Option<PendingWrite>,
-    /// What was last told to be waited for, so that nothing is told twice.
+    /// The last write or attempt, until a snapshot shows it.
+    pending: Option<PendingWrite>,
+    /// The wait that was reported last. Each is reported once.
     waited_on: Option<WaitingOn>,
-    /// What this actor has seen of the phase that the node is in, for the history of the episode.
+    /// Statistics of the current phase, for the history of the episode.
     stats: StatsCollector,
-    /// How many writes in a row were refused.
+    /// The number of writes in a row that were refused.
     refused_writes: u32,
     pace: WritePacer,
 }
 
-/// Bounds how often a node is written and acted on.
+/// Limits the rate of writes and effects of one node.
 #[derive(Debug)]
 struct WritePacer {
     left: u32,
@@ -81,24 +78,25 @@ struct WritePacer {
 }
 
 impl WritePacer {
-    /// Takes one; when there is one again, where there is none.
+    /// Takes one; if there is none, returns when there is one again.
     fn take(&mut self, now: Instant) -> Result<(), Instant> {
-        while self.left < BURST && now >= self.since + EARNED_EVERY {
+        while self.left < BURST && now >= self.since + REFILL_EVERY {
             self.left += 1;
-            self.since += EARNED_EVERY;
+            self.since += REFILL_EVERY;
         }
         if self.left == BURST {
             self.since = now;
         }
-        self.left = self.left.checked_sub(1).ok_or(self.since + EARNED_EVERY)?;
+        self.left = self.left.checked_sub(1).ok_or(self.since + REFILL_EVERY)?;
         Ok(())
     }
 }
 
-/// Something this actor did itself, to be seen before it decides again.
+/// A write or attempt of this actor that a snapshot has to show before the next decision.
 #[derive(Debug)]
 struct PendingWrite {
     of: ActorState,
+    /// The longest wait.
     until: Instant,
 }
 
@@ -110,19 +108,19 @@ enum ActorState {
 }
 
 impl<P: RunEffect> NodeActor<P> {
-    /// An actor for `name` that goes by `sights` until `stop`.
+    /// An actor for `name` that decides on `snapshots` until `stop`.
     pub fn new(
         name: NodeName,
         shared: Arc<ActorContext<P>>,
-        sights: watch::Receiver<Arc<NodeSnapshot>>,
+        snapshots: watch::Receiver<Arc<NodeSnapshot>>,
         stop: CancellationToken,
     ) -> Self {
         Self {
             name,
             shared,
-            sights,
+            snapshots,
             stop,
-            echo: None,
+            pending: None,
             waited_on: None,
             stats: StatsCollector::default(),
             refused_writes: 0,
@@ -133,10 +131,10 @@ impl<P: RunEffect> NodeActor<P> {
         }
     }
 
-    /// Runs until the node is forgotten or the house closes.
+    /// Runs until the node is gone or the process stops.
     pub async fn run(mut self) {
         self.take_turns().await;
-        self.shared.tell.gone(&self.name);
+        self.shared.observer.gone(&self.name);
     }
 
     async fn take_turns(&mut self) {
@@ -144,15 +142,14 @@ impl<P: RunEffect> NodeActor<P> {
         loop {
             let turn = async {
                 let wake = self.turn().await;
-                // Order: a fact that is there already is worth more than any sleep.
+                // Priority: a new snapshot, before any sleep.
                 tokio::select! {
                     biased;
-                    changed = self.sights.changed() => changed.is_ok(),
+                    changed = self.snapshots.changed() => changed.is_ok(),
                     () = tokio::time::sleep_until(wake) => true,
                 }
             };
-            // Order: a closing house starts nothing more. Dropping a turn in the middle is what a crash would do, and
-            // every write and effect is made to be met half done.
+            // Priority: shutdown. A turn may be dropped at any point, as in a crash.
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
@@ -161,74 +158,74 @@ impl<P: RunEffect> NodeActor<P> {
         }
     }
 
-    /// Looks once and does one thing. Gives the time of the next look if no fact comes before.
+    /// Decides once and does one thing. Returns the time of the next turn if there is no new snapshot before.
     async fn turn(&mut self) -> Instant {
-        let sight = Arc::clone(&self.sights.borrow_and_update());
+        let snapshot = Arc::clone(&self.snapshots.borrow_and_update());
         let begun = Instant::now();
-        if let Some(echo) = &self.echo
-            && begun < echo.until
-            && !echo.of.is_seen(&sight)
+        if let Some(pending) = &self.pending
+            && begun < pending.until
+            && !pending.of.is_seen(&snapshot)
         {
-            return echo.until;
+            return pending.until;
         }
-        self.echo = None;
+        self.pending = None;
         let now = (self.shared.clock)();
-        let decision = decide(&sight.record, &sight.observed, &self.shared.policy, now);
+        let decision = decide(&snapshot.record, &snapshot.observed, &self.shared.policy, now);
         self.stats
-            .decided(&sight.record, &sight.observed, &decision, now.wall);
-        let (turn, wake) = self.carry_out(decision, &sight, now).await;
-        self.shared.tell.reconciled(turn, begun.elapsed());
+            .decided(&snapshot.record, &snapshot.observed, &decision, now.wall);
+        let (turn, wake) = self.carry_out(decision, &snapshot, now).await;
+        self.shared.observer.reconciled(turn, begun.elapsed());
         wake
     }
 
     async fn carry_out(
         &mut self,
         decision: Decision,
-        sight: &NodeSnapshot,
+        snapshot: &NodeSnapshot,
         now: Now,
     ) -> (ReconcileOutcome, Instant) {
         let is_paced = match &decision {
             Decision::Record(_) => true,
-            // Rounds have a pace of their own.
+            // Drain rounds have their own pace.
             Decision::Act { effect, .. } => effect.kind() != EffectKind::DrainRound,
             Decision::Wait { .. } | Decision::Idle => false,
         };
         if is_paced && let Err(at) = self.pace.take(Instant::now()) {
             let pause = at.saturating_duration_since(Instant::now());
             let at_wall = whole_second(wall_after(now.wall, pause));
-            self.waits(sight, &WaitingOn::WritePace { at: at_wall });
+            self.report_wait(snapshot, &WaitingOn::WritePace { at: at_wall });
             return (ReconcileOutcome::Waited, at);
         }
         match decision {
-            Decision::Record(transition) => self.record(sight, *transition, now).await,
+            Decision::Record(transition) => self.record(snapshot, *transition, now).await,
             Decision::Act {
                 effect,
                 waiting_on,
                 recheck,
             } => {
-                self.waits(sight, &waiting_on);
-                self.tell(NodeEvent::Asks {
-                    record: &sight.record,
+                self.report_wait(snapshot, &waiting_on);
+                self.notify(NodeEvent::Asks {
+                    record: &snapshot.record,
                     effect: &effect,
                 });
-                let trace = traceparent(&sight.record);
+                let trace = traceparent(&snapshot.record);
                 let performed = self
                     .shared
-                    .perform
-                    .perform(&self.name, &sight.record, &effect, now);
+                    .executor
+                    .perform(&self.name, &snapshot.record, &effect, now);
                 TRACEPARENT.scope(trace, performed).await;
                 let of = ActorState::Try {
                     kind: effect.kind(),
                     at: now.monotonic,
                 };
-                self.echo = Some(PendingWrite {
+                self.pending = Some(PendingWrite {
                     of,
-                    until: Instant::now() + OWN_ECHO,
+                    until: Instant::now() + OWN_RESULT_WAIT,
                 });
                 (ReconcileOutcome::Acted, self.wake_at(recheck, now))
             }
             Decision::Wait { waiting_on, recheck } => {
-                self.waits(sight, &waiting_on);
+                self.report_wait(snapshot, &waiting_on);
                 (ReconcileOutcome::Waited, self.wake_at(recheck, now))
             }
             Decision::Idle => {
@@ -240,15 +237,15 @@ impl<P: RunEffect> NodeActor<P> {
 
     async fn record(
         &mut self,
-        sight: &NodeSnapshot,
+        snapshot: &NodeSnapshot,
         mut transition: Transition,
         now: Now,
     ) -> (ReconcileOutcome, Instant) {
-        let node = sight.observed.node.as_ref();
-        let stats = self.stats.of(&sight.record);
-        let seen = &sight.observed;
+        let node = snapshot.observed.node.as_ref();
+        let stats = self.stats.of(&snapshot.record);
+        let seen = &snapshot.observed;
         let before = close(
-            &sight.record,
+            &snapshot.record,
             &mut transition,
             stats,
             &seen.origin,
@@ -258,18 +255,18 @@ impl<P: RunEffect> NodeActor<P> {
         let trace = traceparent(&transition.record).or_else(|| traceparent(&before));
         let writing = self
             .shared
-            .perform
+            .executor
             .record(&self.name, node, &before, &transition, now);
         let written = TRACEPARENT.scope(trace, writing).await;
         match written {
             Ok(recorded) => {
                 self.refused_writes = 0;
-                // What it waits for is not told again because of a note in the record.
+                // A change of notes in the record alone does not report the wait again.
                 if !transition.is_bookkeeping(&before) {
                     self.waited_on = None;
                 }
                 let wrote = (now.wall, (self.shared.clock)().wall);
-                self.tell(NodeEvent::Recorded {
+                self.notify(NodeEvent::Recorded {
                     node,
                     before: &before,
                     transition: &transition,
@@ -279,25 +276,24 @@ impl<P: RunEffect> NodeActor<P> {
                     Recorded::OnNode { resource_version } => ActorState::Write { resource_version },
                     Recorded::Elsewhere => ActorState::WriteElsewhere(Box::new(transition.record.clone())),
                 };
-                let until = Instant::now() + OWN_ECHO;
-                self.echo = Some(PendingWrite { of, until });
+                let until = Instant::now() + OWN_RESULT_WAIT;
+                self.pending = Some(PendingWrite { of, until });
                 (ReconcileOutcome::Recorded, until)
             }
             Err(NotRecorded::Outdated) => {
-                // The Node has been read anew and is looked at again at once. One whose writes are always a conflict is not
-                // what it seems to be, and is not asked at the speed of the network.
+                // The Node was read again, so the next turn is immediate; further conflicts in a row wait longer.
                 self.refused_writes = self.refused_writes.saturating_add(1);
                 let pause = match self.refused_writes {
                     1 => SHORTEST_SLEEP,
                     writes => self.shared.policy.backoff(writes - 1),
                 };
-                if self.refused_writes >= CONFLICTS_TOLD {
+                if self.refused_writes >= CONFLICTS_REPORTED {
                     let said = format!(
                         "each of {} writes was a conflict with another version of the Node; trying again in {pause:?}",
                         self.refused_writes
                     );
-                    self.tell(NodeEvent::NotRecorded {
-                        before: &sight.record,
+                    self.notify(NodeEvent::NotRecorded {
+                        before: &snapshot.record,
                         transition: &transition,
                         said: &said,
                     });
@@ -308,8 +304,8 @@ impl<P: RunEffect> NodeActor<P> {
                 self.refused_writes = self.refused_writes.saturating_add(1);
                 let pause = self.shared.policy.backoff(self.refused_writes);
                 let said = format!("{said}; trying again in {pause:?}");
-                self.tell(NodeEvent::NotRecorded {
-                    before: &sight.record,
+                self.notify(NodeEvent::NotRecorded {
+                    before: &snapshot.record,
                     transition: &transition,
                     said: &said,
                 });
@@ -323,39 +319,39 @@ impl<P: RunEffect> NodeActor<P> {
         Instant::now() + sleep.clamp(SHORTEST_SLEEP, LONGEST_SLEEP)
     }
 
-    /// Tells what the node waits for, once each time it changes.
-    fn waits(&mut self, sight: &NodeSnapshot, on: &WaitingOn) {
+    /// Reports what the node waits for when it changes.
+    fn report_wait(&mut self, snapshot: &NodeSnapshot, on: &WaitingOn) {
         if self.waited_on.as_ref() != Some(on) {
-            self.tell(NodeEvent::Waits {
-                node: sight.observed.node.as_ref(),
-                record: &sight.record,
+            self.notify(NodeEvent::Waits {
+                node: snapshot.observed.node.as_ref(),
+                record: &snapshot.record,
                 on,
             });
             self.waited_on = Some(on.clone());
         }
     }
 
-    fn tell(&self, told: NodeEvent<'_>) {
-        self.shared.tell.observe(&self.name, told);
+    fn notify(&self, event: NodeEvent<'_>) {
+        self.shared.observer.observe(&self.name, event);
     }
 }
 
-/// By which name the calls for an episode join its trace.
+/// The traceparent of the episode.
 fn traceparent(record: &Record) -> Option<Arc<str>> {
     record.episode().map(|episode| episode.traceparent.clone())
 }
 
 impl ActorState {
-    fn is_seen(&self, sight: &NodeSnapshot) -> bool {
+    fn is_seen(&self, snapshot: &NodeSnapshot) -> bool {
         match self {
-            Self::Write { resource_version } => sight
+            Self::Write { resource_version } => snapshot
                 .observed
                 .node
                 .as_ref()
                 .is_none_or(|node| node.resource_version >= *resource_version),
-            Self::WriteElsewhere(record) => sight.record == **record,
+            Self::WriteElsewhere(record) => snapshot.record == **record,
             Self::Try { kind, at } => {
-                let attempt = sight.observed.attempts.get(kind);
+                let attempt = snapshot.observed.attempts.get(kind);
                 attempt.is_some_and(|attempt| attempt.at.monotonic >= *at)
             }
         }

@@ -1,4 +1,4 @@
-//! How actors change anything: by two methods, which an executor implements.
+//! The two methods by which actors change anything. The executor implements them.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use crate::maintenance::episode::Record;
 use crate::maintenance::observed::ObservedNode;
 
 tokio::task_local! {
-    /// The traceparent of the episode that a method is called for. It reaches the headers of the calls and nothing else,
-    /// so it travels beside the arguments, which are what is decided.
+    /// The traceparent of the episode that a method is called for. It is used in the headers of the calls only, so it is not an
+    /// argument.
     pub static TRACEPARENT: Option<Arc<str>>;
 }
 
-/// Does what was decided.
+/// Performs decisions.
 ///
-/// Both methods keep deadlines of their own and come back; what they bring about comes as facts. They may be repeated.
+/// Both methods have their own deadlines and may be repeated. Their results are sent as facts.
 pub trait RunEffect: Send + Sync + 'static {
-    /// Writes `transition` to the Node in one PATCH, if the Node is still as `node` saw it; or, where the Node is gone, to
-    /// the copy of its record.
+    /// Writes `transition` in one PATCH to the Node, if it has not changed since `node`, or to the copy of the record if the Node is
+    /// gone.
     fn record(
         &self,
         name: &NodeName,
@@ -31,8 +31,8 @@ pub trait RunEffect: Send + Sync + 'static {
         now: Now,
     ) -> impl Future<Output = Result<Recorded, NotRecorded>> + Send;
 
-    /// Performs `effect`, which was decided on from `record`; the record only tells what the log's lines are about. Its
-    /// [`EffectResult::Tried`](crate::maintenance::effect_report::EffectResult::Tried), which begins at `now`, has been handed in when this comes back.
+    /// Performs `effect`; `record` is used for the log only. Before it returns, it sends the
+    /// [`EffectResult::Tried`](crate::maintenance::effect_report::EffectResult::Tried) with `now`.
     fn perform(
         &self,
         name: &NodeName,
@@ -47,18 +47,18 @@ pub trait RunEffect: Send + Sync + 'static {
 pub enum Recorded {
     /// On the Node.
     OnNode {
-        /// The Node's resource version after it: a sight older than that has not seen the write.
+        /// The Node's resource version after it; an older snapshot does not show the write.
         resource_version: u64,
     },
-    /// To the copy of a Node that is gone, or nowhere, in a dry run: it is seen when the record is.
+    /// To the copy of the record of a Node that is gone, or nowhere in a dry run.
     Elsewhere,
 }
 
 /// A write that was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotRecorded {
-    /// The Node has changed meanwhile; it has been read anew, and the decision is made again.
+    /// The Node has changed meanwhile and was read again; the decision is repeated.
     Outdated,
-    /// It was refused, or nobody answered: what was tried, and what was said.
+    /// It was refused or not answered.
     Refused(String),
 }

@@ -1,4 +1,4 @@
-//! A dry run: what would be changed is logged and answered as if it were done.
+//! A dry run: logs what would be changed, and reports it as done.
 
 use super::Executor;
 use crate::controller::run_effect::{NotRecorded, Recorded, RunEffect};
@@ -13,7 +13,7 @@ use crate::maintenance::effect_report::EffectResult;
 use crate::maintenance::episode::Record;
 use crate::maintenance::observed::{AttemptOutcome, DrainReport, ObservedNode};
 
-/// An executor of which only what changes nothing is used. It asks for no permit, so nothing that it calls can change anything.
+/// Calls only what needs no permit, so nothing is changed.
 pub struct DryRun {
     executor: Executor,
 }
@@ -24,8 +24,8 @@ impl DryRun {
         Self { executor }
     }
 
-    /// Lists the pods that a round would evict, and tells the drain that none is left.
-    async fn look(&self, name: &NodeName, record: &Record, pods_revision: u64, now: Now) -> AttemptOutcome {
+    /// Lists the pods that a round would evict, and reports that none is left.
+    async fn list(&self, name: &NodeName, record: &Record, pods_revision: u64, now: Now) -> AttemptOutcome {
         let executor = &self.executor;
         match drain::list_only(&executor.traced(), name, &executor.drain).await {
             Ok(round) => {
@@ -40,7 +40,7 @@ impl DryRun {
                     evicted: 0,
                     backoff: EvictionBackoff::default(),
                 };
-                executor.found(name, EffectResult::Drain(report)).await;
+                executor.report(name, EffectResult::Drain(report)).await;
                 AttemptOutcome::Done
             }
             Err(error) => super::not_done(error),
@@ -57,19 +57,19 @@ impl RunEffect for DryRun {
         transition: &Transition,
         _now: Now,
     ) -> Result<Recorded, NotRecorded> {
-        let found = EffectResult::DryRunRecord {
+        let report = EffectResult::DryRunRecord {
             record: Box::new(transition.record.clone()),
             unschedulable: transition.unschedulable,
             fulfilled: transition.fulfilled.as_ref().map(|request| request.uid.clone()),
         };
-        self.executor.found(name, found).await;
+        self.executor.report(name, report).await;
         Ok(Recorded::Elsewhere)
     }
 
     async fn perform(&self, name: &NodeName, record: &Record, effect: &Effect, now: Now) {
         let executor = &self.executor;
         let outcome = match effect {
-            Effect::DrainRound { pods_revision, .. } => self.look(name, record, *pods_revision, now).await,
+            Effect::DrainRound { pods_revision, .. } => self.list(name, record, *pods_revision, now).await,
             Effect::Survey { hosts } => executor.survey(name, hosts).await,
             Effect::ShutdownGuest { .. }
             | Effect::PowerOff { .. }
@@ -78,11 +78,11 @@ impl RunEffect for DryRun {
                 let what = effect.kind().words();
                 log_node!(info, name, record, "dry run: would {what} at this point");
                 executor
-                    .found(name, EffectResult::DryRunEffect(effect.clone()))
+                    .report(name, EffectResult::DryRunEffect(effect.clone()))
                     .await;
                 AttemptOutcome::Done
             }
         };
-        executor.tried(name, record, effect, now, outcome).await;
+        executor.report_attempt(name, record, effect, now, outcome).await;
     }
 }

@@ -1,4 +1,4 @@
-//! How the outcome of a drain round is told.
+//! Converts the report of a drain round.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::maintenance::drain::EvictionBackoff;
 use crate::maintenance::effect_report::{Eviction, EvictionAnswer, EvictionRound};
 use crate::maintenance::observed::{DrainReport, PendingEviction, PendingReason};
 
-/// What the drain learns from a round that began at this moment on both clocks, and that did not ask the pods in `deferred`.
+/// The facts of a round that began at this moment on both clocks and requested no eviction of the pods in `deferred`.
 pub(super) fn of_round(
     round: &RoundReport,
     deferred: &BTreeMap<String, PendingReason>,
@@ -50,7 +50,7 @@ pub(super) fn of_round(
     }
 }
 
-/// What a pod's owner is told: their logs say only that it was asked to stop.
+/// The Event of an eviction. The log of the pod only shows that it was asked to stop.
 pub(super) fn event(node: &NodeName, pod: &PodPending, at: Timestamp) -> Event {
     Event {
         regarding: Regarding::Pod {
@@ -66,7 +66,7 @@ pub(super) fn event(node: &NodeName, pod: &PodPending, at: Timestamp) -> Event {
     }
 }
 
-/// Why a pod is still there, as the decision sees it; `before` is what was known of one that was not asked.
+/// Why a pod is still there; `before` is the earlier reason of a deferred pod.
 fn pod_left(why: &PodPendingReason, before: Option<&PendingReason>) -> PendingReason {
     let refused = |said: &str| PendingReason::Refused {
         said: said.to_owned(),
@@ -91,7 +91,7 @@ fn pod_left(why: &PodPendingReason, before: Option<&PendingReason>) -> PendingRe
     }
 }
 
-/// The evictions of a round, for those who show them.
+/// The evictions of a round, for the observers.
 pub(super) fn evictions(report: &RoundReport, now: Timestamp) -> EvictionRound {
     let at = |since| wall_after(now, since);
     let asked = report.asked.iter().map(|asked| Eviction {

@@ -45,10 +45,10 @@ fn executor_on(client: kube::Client) -> (Executor, mpsc::Receiver<EffectReport>)
         password: given(),
     };
     let endpoint = Endpoint::parse("https://vcenter.test/sdk").unwrap();
-    let (findings, found) = mpsc::channel(8);
+    let (reports, received) = mpsc::channel(8);
     let (nodes, _) = mpsc::channel(8);
     let executor = Executor {
-        gate: WriteFence::without_election(),
+        fence: WriteFence::without_election(),
         vcenter: Vcenter::new(Settings::new(endpoint, credentials, Trust::Nothing)).unwrap(),
         client,
         keys: Keys::under(DEFAULT_PREFIX),
@@ -56,10 +56,10 @@ fn executor_on(client: kube::Client) -> (Executor, mpsc::Receiver<EffectReport>)
         drain: DrainSettings::default(),
         events: crate::kubernetes::events::queue(|| {}).0,
         on_evictions: Box::new(|_, _| {}),
-        findings,
+        reports,
         nodes,
     };
-    (executor, found)
+    (executor, received)
 }
 
 #[tokio::test(start_paused = true)]
