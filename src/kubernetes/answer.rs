@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use http::header::RETRY_AFTER;
+use kube::api::{ListParams, ObjectList};
 use kube::client::Body;
 use kube::core::Status;
 
@@ -35,6 +36,28 @@ pub(crate) async fn within<T>(
             deadline.as_secs_f32()
         ))),
     }
+}
+
+/// Lists page by page, each within `deadline`, and passes the objects to `each`.
+///
+/// `list` is [`Api::list`](kube::Api::list) or a variant of it.
+pub(crate) async fn pages<K: Clone, Listing: Future<Output = kube::Result<ObjectList<K>>>>(
+    mut params: ListParams,
+    pages_max: usize,
+    deadline: Duration,
+    list: impl Fn(ListParams) -> Listing,
+    mut each: impl FnMut(K),
+) -> Result<(), ApiRefusal> {
+    for _ in 0..pages_max {
+        let page = within(deadline, list(params.clone())).await?;
+        page.items.into_iter().for_each(&mut each);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params.continue_token = Some(token),
+            None => return Ok(()),
+        }
+    }
+    let why = format!("the list has more than {pages_max} pages");
+    Err(ApiRefusal::Unreachable(why))
 }
 
 /// The result of a POST.

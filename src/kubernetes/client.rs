@@ -1,6 +1,6 @@
 //! Connects to the kube-apiserver: by `KUBECONFIG`, from inside the cluster, or by the user's own kubeconfig.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hyper_timeout::TimeoutConnector;
@@ -91,35 +91,11 @@ pub struct Access {
 /// # Errors
 /// When what `access` names cannot be used, or nothing can be found to connect to.
 pub async fn connect_by(access: &Access) -> Result<kube::Client, KubeConnectError> {
-    let mut config = match access {
-        Access {
-            kubeconfig: None,
-            context: None,
-            ..
-        } => configuration().await?,
-        Access {
-            kubeconfig, context, ..
-        } => {
-            let options = KubeConfigOptions {
-                context: context.clone(),
-                ..KubeConfigOptions::default()
-            };
-            let read = async {
-                match kubeconfig {
-                    Some(path) => {
-                        let kubeconfig = Kubeconfig::read_from(path)?;
-                        Config::from_custom_kubeconfig(kubeconfig, &options).await
-                    }
-                    None => Config::from_kubeconfig(&options).await,
-                }
-            };
-            let read = match tokio::time::timeout(CONFIG_DEADLINE, read).await {
-                Ok(Ok(config)) => Ok(config),
-                Ok(Err(error)) => Err(answer::chain(&error)),
-                Err(_elapsed) => Err(format!("not read within {} s", CONFIG_DEADLINE.as_secs())),
-            };
-            read.map_err(|message| KubeConnectError::Asked { message })?
-        }
+    let mut config = if access.kubeconfig.is_none() && access.context.is_none() {
+        configuration().await?
+    } else {
+        let read = from_kubeconfig(access.kubeconfig.as_deref(), access.context.clone()).await;
+        read.map_err(|message| KubeConnectError::Asked { message })?
     };
     if let Some(user) = &access.impersonate {
         config.auth_info.impersonate = Some(user.clone());
@@ -184,7 +160,7 @@ pub fn traced(client: &kube::Client, traceparent: &str) -> kube::Client {
 async fn configuration() -> Result<Config, KubeConnectError> {
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     if is_set("KUBECONFIG") {
-        return from_kubeconfig()
+        return from_kubeconfig(None, None)
             .await
             .map_err(|message| KubeConnectError::Kubeconfig { message });
     }
@@ -193,16 +169,25 @@ async fn configuration() -> Result<Config, KubeConnectError> {
             message: answer::chain(&error),
         });
     }
-    from_kubeconfig()
+    from_kubeconfig(None, None)
         .await
         .map_err(|message| KubeConnectError::Nowhere { message })
 }
 
-async fn from_kubeconfig() -> Result<Config, String> {
-    let options = KubeConfigOptions::default();
-    match tokio::time::timeout(CONFIG_DEADLINE, Config::from_kubeconfig(&options)).await {
-        Ok(Ok(config)) => Ok(config),
-        Ok(Err(error)) => Err(answer::chain(&error)),
+/// Reads the kubeconfig at `path`, or the one that kubectl would read.
+async fn from_kubeconfig(path: Option<&Path>, context: Option<String>) -> Result<Config, String> {
+    let options = KubeConfigOptions {
+        context,
+        ..KubeConfigOptions::default()
+    };
+    let read = async {
+        match path {
+            Some(path) => Config::from_custom_kubeconfig(Kubeconfig::read_from(path)?, &options).await,
+            None => Config::from_kubeconfig(&options).await,
+        }
+    };
+    match tokio::time::timeout(CONFIG_DEADLINE, read).await {
+        Ok(read) => read.map_err(|error| answer::chain(&error)),
         Err(_elapsed) => Err(format!("not read within {} s", CONFIG_DEADLINE.as_secs())),
     }
 }

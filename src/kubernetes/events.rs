@@ -287,10 +287,7 @@ impl EventWriter {
             }
             QueuedEvent::Conditions(conditions) => {
                 let nodes: Api<core::Node> = Api::all(self.client.clone());
-                let params = PatchParams {
-                    field_manager: Some(FIELD_MANAGER.to_owned()),
-                    ..PatchParams::default()
-                };
+                let params = PatchParams::apply(FIELD_MANAGER);
                 let body = Patch::Strategic(conditions.body());
                 let call = nodes.patch_status(conditions.node.as_str(), &params, &body);
                 answer::within(WRITE_DEADLINE, call).await.map(|_| ())

@@ -84,10 +84,7 @@ pub async fn patch(
         });
     }
     let nodes: Api<core::Node> = Api::all(client.clone());
-    let params = PatchParams {
-        field_manager: Some(FIELD_MANAGER.to_owned()),
-        ..PatchParams::default()
-    };
+    let params = PatchParams::apply(FIELD_MANAGER);
     let body = Patch::Merge(patch.body(keys));
     match answer::within(deadline, nodes.patch(name.as_str(), &params, &body)).await {
         Ok(node) => Ok(node_facts(&node, keys, gpu_resources)),

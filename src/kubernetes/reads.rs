@@ -114,10 +114,7 @@ pub async fn budgets(client: &kube::Client) -> Result<Vec<PodDisruptionBudget>, 
 /// When the Node does not exist, or the kube-apiserver refuses the write.
 pub async fn approve(client: &kube::Client, node: &str) -> Result<(), ReadError> {
     let nodes: Api<Node> = Api::all(client.clone());
-    let params = PatchParams {
-        field_manager: Some(CLI_MANAGER.to_owned()),
-        ..PatchParams::default()
-    };
+    let params = PatchParams::apply(CLI_MANAGER);
     let patch = Patch::Merge(json!({"metadata": {"annotations": {APPROVED: "true"}}}));
     answer::within(DEADLINE, nodes.patch(node, &params, &patch))
         .await
@@ -129,20 +126,12 @@ pub(crate) async fn list<K>(api: Api<K>, params: ListParams, what: &str) -> Resu
 where
     K: Clone + DeserializeOwned + std::fmt::Debug,
 {
-    let mut params = params.limit(PAGE);
     let mut all = Vec::new();
-    for _ in 0..PAGES_MAX {
-        let page = answer::within(DEADLINE, api.list(&params))
-            .await
-            .map_err(|refusal| ReadError::new(what, &refusal))?;
-        all.extend(page.items);
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params.continue_token = Some(token),
-            None => return Ok(all),
-        }
-    }
-    Err(ReadError::Refused {
-        what: what.to_owned(),
-        message: format!("the list has more than {PAGES_MAX} pages"),
+    let list = async |params| api.list(&params).await;
+    answer::pages(params.limit(PAGE), PAGES_MAX, DEADLINE, list, |object| {
+        all.push(object)
     })
+    .await
+    .map_err(|refusal| ReadError::new(what, &refusal))?;
+    Ok(all)
 }

@@ -30,72 +30,82 @@ pub struct Right {
 
 /// The rights of the ClusterRole of the chart.
 pub const NEEDED: &[Right] = &[
-    Right {
-        group: "",
-        resource: "nodes",
-        verbs: &["get", "list", "watch", "patch"],
-        why: "following nodes, cordoning them, and keeping the record",
-        is_vital: true,
-    },
-    Right {
-        group: "",
-        resource: "pods",
-        verbs: &["list", "watch"],
-        why: "seeing which pods stand in the way",
-        is_vital: true,
-    },
-    Right {
-        group: "",
-        resource: "pods/eviction",
-        verbs: &["create"],
-        why: "draining",
-        is_vital: true,
-    },
-    Right {
-        group: "policy",
-        resource: "poddisruptionbudgets",
-        verbs: &["list", "watch"],
-        why: "continuing a drain as soon as the budget that blocks it allows",
-        is_vital: false,
-    },
-    Right {
-        group: "events.k8s.io",
-        resource: "events",
-        verbs: &["create"],
-        why: "telling what happens in `kubectl describe node`",
-        is_vital: false,
-    },
-    Right {
-        group: "",
-        resource: "nodes/status",
-        verbs: &["patch"],
-        why: "NODE_CONDITIONS=well-known",
-        is_vital: false,
-    },
-    Right {
-        group: "haulout.dev",
-        resource: "nodemaintenances",
-        verbs: &["list", "watch", "create", "delete"],
-        why: "requests of people, and the second copy of each record",
-        is_vital: false,
-    },
-    Right {
-        group: "haulout.dev",
-        resource: "nodemaintenances/status",
-        verbs: &["patch"],
-        why: "showing the state of a request",
-        is_vital: false,
-    },
+    right(
+        "",
+        "nodes",
+        &["get", "list", "watch", "patch"],
+        "following nodes, cordoning them, and keeping the record",
+        true,
+    ),
+    right(
+        "",
+        "pods",
+        &["list", "watch"],
+        "seeing which pods stand in the way",
+        true,
+    ),
+    right("", "pods/eviction", &["create"], "draining", true),
+    right(
+        "policy",
+        "poddisruptionbudgets",
+        &["list", "watch"],
+        "continuing a drain as soon as the budget that blocks it allows",
+        false,
+    ),
+    right(
+        "events.k8s.io",
+        "events",
+        &["create"],
+        "telling what happens in `kubectl describe node`",
+        false,
+    ),
+    right(
+        "",
+        "nodes/status",
+        &["patch"],
+        "NODE_CONDITIONS=well-known",
+        false,
+    ),
+    right(
+        "haulout.dev",
+        "nodemaintenances",
+        &["list", "watch", "create", "delete"],
+        "requests of people, and the second copy of each record",
+        false,
+    ),
+    right(
+        "haulout.dev",
+        "nodemaintenances/status",
+        &["patch"],
+        "showing the state of a request",
+        false,
+    ),
 ];
 
 /// The right of the Role in the namespace of the Lease, for leader election.
-pub const LEASES: Right = Right {
-    group: "coordination.k8s.io",
-    resource: "leases",
-    verbs: &["get", "create", "update"],
-    why: "agreeing with other replicas which one acts",
-    is_vital: true,
-};
+pub const LEASES: Right = right(
+    "coordination.k8s.io",
+    "leases",
+    &["get", "create", "update"],
+    "agreeing with other replicas which one acts",
+    true,
+);
+
+const fn right(
+    group: &'static str,
+    resource: &'static str,
+    verbs: &'static [&'static str],
+    why: &'static str,
+    is_vital: bool,
+) -> Right {
+    Right {
+        group,
+        resource,
+        verbs,
+        why,
+        is_vital,
+    }
+}
 
 /// The verbs of `right` that the user of `client` lacks, in `namespace` or in the whole cluster.
 ///

@@ -199,10 +199,7 @@ pub async fn write_status(
 ) -> Result<NodeMaintenanceFacts, WriteError> {
     check_name(name)?;
     let objects: Api<NodeMaintenance> = Api::all(client.clone());
-    let params = PatchParams {
-        field_manager: Some(FIELD_MANAGER.to_owned()),
-        ..PatchParams::default()
-    };
+    let params = PatchParams::apply(FIELD_MANAGER);
     let mut body = json!({ "status": changes });
     if let (Some(uid), Some(body)) = (uid, body.as_object_mut()) {
         body.insert("metadata".to_owned(), json!({ "uid": uid.as_str() }));

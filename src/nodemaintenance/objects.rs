@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 
 use super::api::name_of;
 use super::history::{self, Presence};
+use super::judgement::Progress;
 use super::kind::{MaintenanceAction, MaintenanceOrigin, NodeMaintenanceSpec, NodeMaintenanceStatus};
 use super::status;
 use crate::ids::{NodeName, RequestUid};
@@ -345,7 +346,8 @@ impl ReconcilerState {
             let is_unknown = object.status.conditions.is_empty()
                 && now.duration_since(object.created_at) > UNKNOWN_NODE_AFTER;
             let why = format!("no Node {} is among those that Haulout watches", object.node);
-            return is_unknown.then(|| status::stalled(object, "NodeNotFound", &why, now));
+            return is_unknown
+                .then(|| status::waiting(object, "NodeNotFound", &why, Progress::Stalled(&why), now));
         };
         let first = self
             .objects
@@ -356,14 +358,20 @@ impl ReconcilerState {
             .min_by_key(|it| (it.created_at, &it.name));
         if let Some(first) = first.filter(|first| first.uid != object.uid) {
             let why = format!("NodeMaintenance {} was there first", first.name);
-            return Some(status::waiting(object, "WaitsItsTurn", &why, now));
+            return Some(status::waiting(
+                object,
+                "WaitsItsTurn",
+                &why,
+                Progress::Running,
+                now,
+            ));
         }
         Some(match (&status.request, entry.episode()) {
             (Some(_), Some(episode)) => status::of_request(object, asked.action, entry, episode, now),
             (Some(_), None) => {
                 let wait = entry.waiting_on();
                 let why = wait.map_or_else(String::new, |wait| wait.on.to_string());
-                status::waiting(object, "NotBegun", &why, now)
+                status::waiting(object, "NotBegun", &why, Progress::Running, now)
             }
             // The oldest request that the node does not show is fulfilled.
             (None, None) if status.is_known && !awaits_result(entry, now) => {

@@ -119,28 +119,17 @@ pub(super) fn fulfilled(
     )
 }
 
-/// The status of a request that cannot be handled.
-pub(super) fn stalled(
-    object: &NodeMaintenanceFacts,
-    reason: &str,
-    why: &str,
-    now: Timestamp,
-) -> NodeMaintenanceStatus {
-    let mut status = (*object.status).clone();
-    status.waiting_on = Some(waiting_since(&status, reason, why, now));
-    with_conditions(object, status, Progress::Stalled(why), now)
-}
-
-/// The status of a request without an episode yet.
+/// The status of a request without an episode, which waits for `why`.
 pub(super) fn waiting(
     object: &NodeMaintenanceFacts,
     reason: &str,
     why: &str,
+    progress: Progress<'_>,
     now: Timestamp,
 ) -> NodeMaintenanceStatus {
     let mut status = (*object.status).clone();
     status.waiting_on = Some(waiting_since(&status, reason, why, now));
-    with_conditions(object, status, Progress::Running, now)
+    with_conditions(object, status, progress, now)
 }
 
 fn over(mut status: NodeMaintenanceStatus, at: Timestamp) -> NodeMaintenanceStatus {

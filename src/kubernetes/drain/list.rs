@@ -53,20 +53,18 @@ async fn list_pages(
     settings: &DrainSettings,
 ) -> Result<Option<Vec<Pod>>, DrainError> {
     let api: Api<Pod> = Api::all(client.clone());
-    let mut params = ListParams::default()
+    let params = ListParams::default()
         .fields(&format!("spec.nodeName={node}"))
         .limit(settings.page_size);
     let mut pods = Vec::new();
-    loop {
-        let page = match answer::within(settings.list_deadline, api.list(&params)).await {
-            Ok(page) => page,
-            Err(refusal) if refusal.code() == Some(410) => return Ok(None),
-            Err(refusal) => return Err(DrainError::new(node, &refusal)),
-        };
-        pods.extend(page.items);
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params.continue_token = Some(token),
-            None => return Ok(Some(pods)),
-        }
+    let list = async |params| api.list(&params).await;
+    match answer::pages(params, usize::MAX, settings.list_deadline, list, |pod| {
+        pods.push(pod)
+    })
+    .await
+    {
+        Ok(()) => Ok(Some(pods)),
+        Err(refusal) if refusal.code() == Some(410) => Ok(None),
+        Err(refusal) => Err(DrainError::new(node, &refusal)),
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1 as core;
 use kube::Api;
-use kube::api::ListParams;
+use kube::api::{ListParams, PartialObjectMeta};
 use serde::Deserialize;
 use tokio::sync::watch;
 use tracing::{info, warn};
@@ -139,20 +139,9 @@ async fn each_node(
     mut show: impl FnMut(kube::core::ObjectMeta),
 ) -> Result<(), ApiRefusal> {
     let nodes: Api<core::Node> = Api::all(client.clone());
-    let mut params = params.limit(PAGE);
-    for _ in 0..PAGES_MAX {
-        let page = answer::within(PAGE_DEADLINE, nodes.list_metadata(&params)).await?;
-        for node in page.items {
-            show(node.metadata);
-        }
-        match page.metadata.continue_ {
-            Some(token) if !token.is_empty() => params = params.continue_token(&token),
-            Some(_) | None => return Ok(()),
-        }
-    }
-    Err(ApiRefusal::Unreachable(format!(
-        "there are more than {PAGES_MAX} pages of {PAGE} nodes"
-    )))
+    let list = async |params| nodes.list_metadata(&params).await;
+    let show = |node: PartialObjectMeta<core::Node>| show(node.metadata);
+    answer::pages(params.limit(PAGE), PAGES_MAX, PAGE_DEADLINE, list, show).await
 }
 
 /// The prefixes of the episodes in `annotations`.
