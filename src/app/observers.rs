@@ -60,7 +60,7 @@ impl Observers {
 
     fn kubernetes(&self, heard: Result<(), String>) {
         if let Some(objects) = &self.objects {
-            objects.told_nodes(heard.is_ok());
+            objects.set_nodes_synced(heard.is_ok());
         }
         if let Some(status) = &self.status {
             status.kubernetes(heard.clone());
@@ -152,7 +152,7 @@ impl LoopObserver for Observers {
             Fact::Kubernetes(kubernetes::KubernetesUpdate::Lost { why }) => self.kubernetes(Err(why.clone())),
             Fact::Kubernetes(kubernetes::KubernetesUpdate::Maintenances(update)) => {
                 if let Some(objects) = &self.objects {
-                    objects.told(update);
+                    objects.queue(update);
                 }
             }
             Fact::Effect(report) => {

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
     use crate::fence::LeadershipWindow;
 
-    /// Tells the test, when it runs in a process of its own, to hang.
+    /// Makes the test hang, when it runs in its own process.
     const HANGS: &str = "HAULOUT_TEST_HANGS";
 
     #[test]

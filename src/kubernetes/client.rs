@@ -89,7 +89,7 @@ pub struct Access {
 /// Makes a client for a subcommand: as [`connect`], unless `access` says otherwise.
 ///
 /// # Errors
-/// When what `access` names cannot be used, or nothing can be found to connect to.
+/// When what `access` names cannot be used, or there is no cluster to connect to.
 pub async fn connect_by(access: &Access) -> Result<kube::Client, KubeConnectError> {
     let mut config = if access.kubeconfig.is_none() && access.context.is_none() {
         configuration().await?

@@ -142,12 +142,12 @@ impl StatusReconciler {
     }
 
     /// Queues an update of objects for the next [`Self::show`].
-    pub fn told(&self, update: &NodeMaintenanceUpdate) {
+    pub fn queue(&self, update: &NodeMaintenanceUpdate) {
         self.state().pending.push(update.clone());
     }
 
     /// Sets whether the Nodes are synced, for the next [`Self::show`].
-    pub fn told_nodes(&self, all: bool) {
+    pub fn set_nodes_synced(&self, all: bool) {
         let mut state = self.state();
         state.nodes_synced = all;
         state.are_nodes_synced &= all;
@@ -219,10 +219,10 @@ impl StatusReconciler {
 }
 
 impl Observer for StatusReconciler {
-    fn observe(&self, node: &NodeName, told: NodeEvent<'_>) {
+    fn observe(&self, node: &NodeName, event: NodeEvent<'_>) {
         let now = (self.clock)();
         let mut state = self.state();
-        match told {
+        match event {
             NodeEvent::Recorded {
                 before,
                 transition,

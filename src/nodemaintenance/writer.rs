@@ -12,7 +12,7 @@ use super::api::{self, WriteError};
 use super::objects::{ObjectWrite, StatusReconciler};
 use super::refused::RefusedWrites;
 use crate::fence::{Permit, WriteFence, WriteKind};
-use crate::kubernetes::update::{KubernetesUpdate, NodeMaintenanceFacts, NodeMaintenanceUpdate};
+use crate::kubernetes::update::{KubernetesUpdate, NodeMaintenanceUpdate};
 
 /// The pause after a pass, in which changes are collected. A drain changes with each pod.
 const GATHER: Duration = Duration::from_secs(1);
@@ -33,7 +33,7 @@ pub async fn run(
     fence: WriteFence,
     objects: Arc<StatusReconciler>,
     count_refused: impl Fn(u64) + Send,
-    told: mpsc::Sender<KubernetesUpdate>,
+    out: mpsc::Sender<KubernetesUpdate>,
     stop: CancellationToken,
 ) {
     let mut refused = RefusedWrites::default();
@@ -53,7 +53,7 @@ pub async fn run(
             let attempt = async {
                 // Without a permit another replica leads, and writes.
                 let permit = fence.permit(WriteKind::Record).ok()?;
-                let writing = perform(&permit, &client, &objects, &told, write);
+                let writing = perform(&permit, &client, &objects, &out, write);
                 permit.run(writing).await.ok()
             };
             // A write that is dropped at a stop is due again after the next start.
@@ -129,7 +129,7 @@ async fn perform(
     permit: &Permit,
     client: &kube::Client,
     objects: &StatusReconciler,
-    told: &mpsc::Sender<KubernetesUpdate>,
+    out: &mpsc::Sender<KubernetesUpdate>,
     write: ObjectWrite,
 ) -> Result<(), WriteError> {
     let written = match write {
@@ -145,15 +145,11 @@ async fn perform(
     }?;
     if let Some(written) = written {
         objects.wrote(&written);
-        tell(told, written).await;
+        let seen = NodeMaintenanceUpdate::Seen(Box::new(written));
+        // An error means that the process stops.
+        let _ = out.send(KubernetesUpdate::Maintenances(seen)).await;
     }
     Ok(())
-}
-
-/// Sends the written object to the inventory. An error means that the process stops.
-async fn tell(told: &mpsc::Sender<KubernetesUpdate>, written: NodeMaintenanceFacts) {
-    let seen = NodeMaintenanceUpdate::Seen(Box::new(written));
-    let _ = told.send(KubernetesUpdate::Maintenances(seen)).await;
 }
 
 #[cfg(test)]

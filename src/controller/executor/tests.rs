@@ -18,7 +18,7 @@ use crate::vsphere::client::{CredentialPart, CredentialSource, Endpoint, Setting
 /// How long the kube-apiserver takes for a list.
 const SLOW: Duration = Duration::from_secs(7);
 
-/// An executor whose kube-apiserver takes its time and lists no pods, and what it finds.
+/// An executor whose kube-apiserver takes its time and lists no pods, and its reports.
 fn executor() -> (Executor, mpsc::Receiver<EffectReport>) {
     executor_on(kube::Client::new(
         tower::service_fn(|_: Request<Body>| async {
@@ -64,7 +64,7 @@ fn executor_on(client: kube::Client) -> (Executor, mpsc::Receiver<EffectReport>)
 
 #[tokio::test(start_paused = true)]
 async fn a_list_of_pods_is_no_younger_than_the_beginning_of_its_round() {
-    let (executor, mut found) = executor();
+    let (executor, mut reports) = executor();
     let begun = Now::at(Timestamp::UNIX_EPOCH, 1_000);
     let effect = Effect::DrainRound {
         pods_revision: 5,
@@ -75,8 +75,8 @@ async fn a_list_of_pods_is_no_younger_than_the_beginning_of_its_round() {
     executor.perform(&name, &Record::InService, &effect, begun).await;
     assert_eq!(began.elapsed(), SLOW);
     let mut report = None;
-    while let Ok(finding) = found.try_recv() {
-        if let EffectResult::Drain(drain) = finding.found {
+    while let Ok(sent) = reports.try_recv() {
+        if let EffectResult::Drain(drain) = sent.found {
             report = Some(drain);
         }
     }
@@ -112,7 +112,7 @@ async fn asked_at(first: impl Fn() -> Response<Body> + Clone + Send + Sync + 'st
         };
         async { Ok::<_, Infallible>(response) }
     });
-    let (executor, mut found) = executor_on(kube::Client::new(service, "default"));
+    let (executor, mut reports) = executor_on(kube::Client::new(service, "default"));
     let name = NodeName::new("gpu-1");
     let mut record = fixtures::record(fixtures::episode(Phase::Draining, 1));
     let mut seen = draining(Now::at(Timestamp::UNIX_EPOCH, 1_000));
@@ -123,8 +123,8 @@ async fn asked_at(first: impl Fn() -> Response<Body> + Clone + Send + Sync + 'st
             Decision::Record(transition) => record = transition.record,
             Decision::Wait { .. } | Decision::Idle => {}
         }
-        while let Ok(finding) = found.try_recv() {
-            if let EffectResult::Drain(mut report) = finding.found {
+        while let Ok(sent) = reports.try_recv() {
+            if let EffectResult::Drain(mut report) = sent.found {
                 report.follow(seen.drain.as_ref(), |_, _| false);
                 seen.drain = Some(report);
             }

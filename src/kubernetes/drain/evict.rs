@@ -210,7 +210,7 @@ fn why(status: &Status) -> Option<PodPendingReason> {
 /// (`pkg/virt-api/webhooks/validating-webhook/admitters/pod-eviction-admitter.go`, which keeps this format stable).
 const EVACUATION: &str = "Eviction triggered evacuation of VMI";
 
-/// Whether a 409 means that the pod of that name is another one. Only the message tells, and Kubernetes has two: `the UID in the
+/// Whether a 409 means that the pod of that name is another one. Only the message shows it, and Kubernetes has two: `the UID in the
 /// precondition (…) does not match the UID in record (…)` and `Precondition failed: UID in precondition: …`. Any other 409 is a
 /// concurrent change of a budget.
 fn is_about_uid(status: &Status) -> bool {

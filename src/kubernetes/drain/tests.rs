@@ -37,6 +37,18 @@ fn accepted() -> ScriptedReply {
     )
 }
 
+/// Lists `pods`, and answers evictions with `evict`.
+fn cluster(
+    pods: impl IntoIterator<Item = Value>,
+    mut evict: impl FnMut(&SeenRequest) -> ScriptedReply + Send + 'static,
+) -> impl FnMut(&SeenRequest) -> ScriptedReply + Send + 'static {
+    let pods: Vec<Value> = pods.into_iter().collect();
+    move |seen| match seen.line.as_str() {
+        LIST => pod_list(&pods, ""),
+        _ => evict(seen),
+    }
+}
+
 async fn evict_round(
     answer: impl FnMut(&SeenRequest) -> ScriptedReply + Send + 'static,
 ) -> (Result<RoundReport, DrainError>, RequestLog) {
@@ -47,11 +59,7 @@ async fn evict_round(
 
 /// One round on one pod whose eviction is answered with `reply`; the pod is still listed afterwards.
 async fn why(reply: impl Fn() -> ScriptedReply + Send + 'static) -> (PodPendingReason, RoundReport) {
-    let (report, _) = evict_round(move |seen| match seen.line.as_str() {
-        LIST => pod_list(&[pod("web-1")], ""),
-        _ => reply(),
-    })
-    .await;
+    let (report, _) = evict_round(cluster([pod("web-1")], move |_| reply())).await;
     let report = report.unwrap();
     assert_eq!(report.left.len(), 1);
     (report.left[0].why.clone(), report)
@@ -69,12 +77,8 @@ async fn an_empty_node_is_drained_after_one_list() {
 }
 
 #[tokio::test]
-async fn an_eviction_names_the_pod_by_its_uid_and_overrides_nothing() {
-    let (report, log) = evict_round(|seen| match seen.line.as_str() {
-        LIST => pod_list(&[pod("web-1")], ""),
-        _ => accepted(),
-    })
-    .await;
+async fn eviction_has_the_uid_of_the_pod_and_no_grace_period() {
+    let (report, log) = evict_round(cluster([pod("web-1")], move |_| accepted())).await;
     let report = report.unwrap();
     assert_eq!(report.left[0].why, PodPendingReason::Evicted);
     assert_eq!(log.lines(), [LIST.to_owned(), evicted("web-1")]);
@@ -113,7 +117,7 @@ async fn an_eviction_refused_by_a_budget_names_the_budget() {
 }
 
 /// How long the only pod that was asked is left alone, in seconds.
-async fn left_alone(reply: impl Fn() -> ScriptedReply + Send + 'static) -> Option<u64> {
+async fn retry_after_s(reply: impl Fn() -> ScriptedReply + Send + 'static) -> Option<u64> {
     let begun = Instant::now();
     let (_, report) = why(reply).await;
     let retry_at = report.left[0].retry_at?;
@@ -121,7 +125,7 @@ async fn left_alone(reply: impl Fn() -> ScriptedReply + Send + 'static) -> Optio
 }
 
 #[tokio::test(start_paused = true)]
-async fn refusal_says_when_to_ask_again_in_its_body_or_in_a_header() {
+async fn retry_time_of_a_refusal_is_read_from_body_and_header() {
     let budget = || {
         refusal(
             429,
@@ -131,22 +135,22 @@ async fn refusal_says_when_to_ask_again_in_its_body_or_in_a_header() {
                 "message": "The disruption budget web-pdb is still being processed by the server."}]}),
         )
     };
-    assert_eq!(left_alone(budget).await, Some(10));
+    assert_eq!(retry_after_s(budget).await, Some(10));
     let conflicts = || refusal(504, "Timeout", "conflicts", json!({"retryAfterSeconds": 7}));
-    assert_eq!(left_alone(conflicts).await, Some(7));
+    assert_eq!(retry_after_s(conflicts).await, Some(7));
     // The filter of API priority and fairness answers with a header and a plain text.
     let too_many = || ScriptedReply::RetryAfter(429, "3", "Too many requests, please try again later.");
-    assert_eq!(left_alone(too_many).await, Some(3));
+    assert_eq!(retry_after_s(too_many).await, Some(3));
     let absurd = || ScriptedReply::RetryAfter(429, "4000000000", "no");
-    assert_eq!(left_alone(absurd).await, Some(600));
+    assert_eq!(retry_after_s(absurd).await, Some(600));
     for meaningless in ["0", "-1", "soon", "99999999999", "Mon, 23 Nov 2026 20:00:00 GMT"] {
         let reply = move || ScriptedReply::RetryAfter(429, meaningless, "no");
-        assert_eq!(left_alone(reply).await, None, "{meaningless}");
+        assert_eq!(retry_after_s(reply).await, None, "{meaningless}");
     }
 }
 
 #[tokio::test]
-async fn a_budget_in_words_we_do_not_know_is_still_a_budget() {
+async fn budget_with_an_unknown_message_is_still_a_budget() {
     let (why, _) = why(|| {
         refusal(
             429,
@@ -312,10 +316,9 @@ async fn a_pod_that_is_gone_when_evicted_counts_as_gone_only_after_another_list(
 
 #[tokio::test]
 async fn contradicting_lists_and_evictions_never_complete_a_drain() {
-    let (report, log) = evict_round(|seen| match seen.line.as_str() {
-        LIST => pod_list(&[pod("web-1")], ""),
-        _ => refusal(404, "NotFound", "not found", Value::Null),
-    })
+    let (report, log) = evict_round(cluster([pod("web-1")], move |_| {
+        refusal(404, "NotFound", "not found", Value::Null)
+    }))
     .await;
     assert!(matches!(report, Err(DrainError::Unlisted { .. })));
     assert_eq!(log.lines().len(), 2 * PASSES_MAX);
@@ -389,7 +392,7 @@ async fn a_list_that_fails_never_completes_a_drain() {
 }
 
 #[tokio::test]
-async fn pods_that_leave_are_not_asked_again_and_the_others_are_counted() {
+async fn terminating_pods_are_not_evicted_again() {
     let (report, log) = evict_round(|_| {
         let mut leaving = pod("web-1");
         leaving["metadata"]["deletionTimestamp"] = json!("2026-01-02T03:04:05Z");
@@ -431,7 +434,7 @@ async fn pods_of_one_name_in_two_namespaces_are_two_pods() {
 }
 
 #[tokio::test]
-async fn look_sends_no_eviction() {
+async fn list_only_sends_no_eviction() {
     let (client, log) = server(|_| pod_list(&[pod("web-1")], ""));
     let report = list_only(&client, &node(), &DrainSettings::default())
         .await
@@ -442,13 +445,9 @@ async fn look_sends_no_eviction() {
 
 #[tokio::test]
 async fn two_hundred_pods_cost_one_list_and_one_eviction_each() {
-    let (report, log) = evict_round(|seen| match seen.line.as_str() {
-        LIST => {
-            let pods: Vec<_> = (0..200).map(|n| pod(&format!("web-{n:03}"))).collect();
-            pod_list(&pods, "")
-        }
-        _ => accepted(),
-    })
+    let (report, log) = evict_round(cluster((0..200).map(|n| pod(&format!("web-{n:03}"))), |_| {
+        accepted()
+    }))
     .await;
     assert_eq!(report.unwrap().left.len(), 200);
     assert_eq!(log.lines().len(), 201);
@@ -456,13 +455,9 @@ async fn two_hundred_pods_cost_one_list_and_one_eviction_each() {
 
 #[tokio::test(start_paused = true)]
 async fn a_round_ends_at_its_deadline_and_names_the_pods_it_did_not_reach() {
-    let (client, log) = server(|seen| match seen.line.as_str() {
-        LIST => {
-            let pods: Vec<_> = (0..5).map(|n| pod(&format!("web-{n}"))).collect();
-            pod_list(&pods, "")
-        }
-        _ => ScriptedReply::Silence,
-    });
+    let (client, log) = server(cluster((0..5).map(|n| pod(&format!("web-{n}"))), |_| {
+        ScriptedReply::Silence
+    }));
     let settings = DrainSettings {
         eviction_deadline: Duration::from_secs(20),
         round_deadline: Duration::from_secs(30),
@@ -483,10 +478,9 @@ async fn a_round_ends_at_its_deadline_and_names_the_pods_it_did_not_reach() {
 
 #[tokio::test(start_paused = true)]
 async fn an_eviction_that_has_begun_is_not_cut_short_by_the_end_of_its_round() {
-    let (client, _) = server(|seen| match seen.line.as_str() {
-        LIST => pod_list(&[pod("web-1"), pod("web-2")], ""),
-        _ => ScriptedReply::Silence,
-    });
+    let (client, _) = server(cluster([pod("web-1"), pod("web-2")], move |_| {
+        ScriptedReply::Silence
+    }));
     let settings = DrainSettings {
         eviction_deadline: Duration::from_secs(20),
         round_deadline: Duration::from_secs(30),
@@ -506,14 +500,10 @@ async fn an_eviction_that_has_begun_is_not_cut_short_by_the_end_of_its_round() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn overloaded_kube_apiserver_is_asked_for_no_other_pod() {
-    let (client, log) = server(|seen| match seen.line.as_str() {
-        LIST => {
-            let pods: Vec<_> = (0..50).map(|n| pod(&format!("web-{n:02}"))).collect();
-            pod_list(&pods, "")
-        }
-        _ => ScriptedReply::RetryAfter(429, "3", "slow down"),
-    });
+async fn overloaded_kube_apiserver_gets_no_further_eviction() {
+    let (client, log) = server(cluster((0..50).map(|n| pod(&format!("web-{n:02}"))), |_| {
+        ScriptedReply::RetryAfter(429, "3", "slow down")
+    }));
     let settings = DrainSettings {
         evictions: Concurrency::of(1),
         ..DrainSettings::default()
@@ -533,7 +523,7 @@ async fn overloaded_kube_apiserver_is_asked_for_no_other_pod() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn webhook_that_asks_for_a_pause_delays_its_own_pod_only() {
+async fn webhook_with_retry_after_delays_only_its_pod() {
     let (report, _) = evict_round(|seen| match seen.line.as_str() {
         LIST => pod_list(&[pod("web-1"), pod("web-2")], ""),
         line if line.contains("web-1") => refusal(
@@ -556,11 +546,8 @@ async fn webhook_that_asks_for_a_pause_delays_its_own_pod_only() {
 }
 
 #[tokio::test]
-async fn deferred_pods_are_listed_and_not_asked() {
-    let (client, log) = server(|seen| match seen.line.as_str() {
-        LIST => pod_list(&[pod("web-1"), pod("web-2")], ""),
-        _ => accepted(),
-    });
+async fn deferred_pods_are_listed_and_not_evicted() {
+    let (client, log) = server(cluster([pod("web-1"), pod("web-2")], move |_| accepted()));
     let deferred = BTreeSet::from(["shop/web-1".to_owned(), "lab/web-2".to_owned()]);
     let order = DrainOrder {
         deferred: &deferred,
@@ -581,7 +568,7 @@ async fn deferred_pods_are_listed_and_not_asked() {
 }
 
 #[tokio::test]
-async fn our_own_pod_leaves_last() {
+async fn own_pod_is_evicted_last() {
     let settings = DrainSettings {
         own_pod: Some(OwnPod {
             namespace: "shop".to_owned(),
@@ -628,7 +615,7 @@ fn held_by(budget: &str) -> ScriptedReply {
 }
 
 #[tokio::test]
-async fn a_budget_answers_for_all_pods_that_are_alike_and_for_no_others() {
+async fn blocking_budget_skips_all_pods_of_its_group_and_no_others() {
     let (report, log) = evict_round(|seen| match seen.line.as_str() {
         LIST => {
             let mut pods: Vec<_> = (0..50).map(|n| ready(&format!("web-{n:02}"), "web")).collect();
@@ -651,14 +638,11 @@ async fn a_budget_answers_for_all_pods_that_are_alike_and_for_no_others() {
 }
 
 #[tokio::test]
-async fn pods_that_are_alike_are_all_asked_where_nothing_holds_them() {
-    let (report, log) = evict_round(|seen| match seen.line.as_str() {
-        LIST => {
-            let pods: Vec<_> = (0..200).map(|n| ready(&format!("web-{n:03}"), "web")).collect();
-            pod_list(&pods, "")
-        }
-        _ => accepted(),
-    })
+async fn all_pods_of_a_group_without_a_budget_are_evicted() {
+    let (report, log) = evict_round(cluster(
+        (0..200).map(|n| ready(&format!("web-{n:03}"), "web")),
+        |_| accepted(),
+    ))
     .await;
     assert!(
         report
@@ -671,14 +655,10 @@ async fn pods_that_are_alike_are_all_asked_where_nothing_holds_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rounds_of_two_nodes_share_the_places_for_evictions() {
-    let (client, log) = server(|seen| match seen.line.as_str() {
-        LIST => {
-            let pods: Vec<_> = (0..5).map(|n| pod(&format!("web-{n}"))).collect();
-            pod_list(&pods, "")
-        }
-        _ => ScriptedReply::Silence,
-    });
+async fn rounds_of_two_nodes_share_the_eviction_limit() {
+    let (client, log) = server(cluster((0..5).map(|n| pod(&format!("web-{n}"))), |_| {
+        ScriptedReply::Silence
+    }));
     let settings = DrainSettings {
         round_deadline: Duration::from_secs(10),
         evictions: Concurrency::of(3),
@@ -695,7 +675,7 @@ async fn rounds_of_two_nodes_share_the_places_for_evictions() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_eviction_is_told_when_it_is_accepted_and_not_when_its_round_ends() {
+async fn accepted_eviction_is_reported_before_the_round_ends() {
     let silent = evicted("web-2");
     let (client, _) = server(move |seen| match seen.line.as_str() {
         LIST => {
@@ -706,11 +686,12 @@ async fn an_eviction_is_told_when_it_is_accepted_and_not_when_its_round_ends() {
         _ => accepted(),
     });
     let begun = Instant::now();
-    let told = std::sync::Mutex::new(Vec::new());
+    let reported = std::sync::Mutex::new(Vec::new());
     let permit = permit();
     let order = DrainOrder {
         on_evicted: &|left| {
-            told.lock()
+            reported
+                .lock()
                 .unwrap()
                 .push((left.name.clone(), begun.elapsed().as_secs()))
         },
@@ -724,9 +705,12 @@ async fn an_eviction_is_told_when_it_is_accepted_and_not_when_its_round_ends() {
         20,
         "the silent one has its own deadline"
     );
-    let mut told = told.into_inner().unwrap();
-    told.sort();
-    assert_eq!(told, ["web-0", "web-1", "web-3"].map(|name| (name.to_owned(), 0)));
+    let mut reported = reported.into_inner().unwrap();
+    reported.sort();
+    assert_eq!(
+        reported,
+        ["web-0", "web-1", "web-3"].map(|name| (name.to_owned(), 0))
+    );
     assert_eq!(
         report
             .left
@@ -738,7 +722,7 @@ async fn an_eviction_is_told_when_it_is_accepted_and_not_when_its_round_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rounds_of_two_nodes_share_the_places_for_lists() {
+async fn rounds_of_two_nodes_share_the_list_limit() {
     let (client, log) = server(|_| ScriptedReply::Silence);
     let first = DrainSettings {
         lists: Concurrency::of(1),
@@ -760,7 +744,7 @@ async fn rounds_of_two_nodes_share_the_places_for_lists() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lists_of_a_fleet_are_a_few_at_once_and_none_is_given_up() {
+async fn lists_of_many_nodes_wait_for_the_limit_and_all_complete() {
     let (client, _) = server(|_| {
         let ScriptedReply::Json(code, pods) = pod_list(&[], "") else {
             panic!("a list");
@@ -775,7 +759,7 @@ async fn lists_of_a_fleet_are_a_few_at_once_and_none_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn round_that_waited_for_its_list_has_its_time_for_evictions() {
+async fn wait_for_a_list_does_not_shorten_the_round() {
     let (client, log) = server(|seen| match seen.line.as_str() {
         LIST => {
             let ScriptedReply::Json(code, pods) = pod_list(&[pod("web-1")], "") else {
@@ -801,7 +785,7 @@ async fn round_that_waited_for_its_list_has_its_time_for_evictions() {
 }
 
 #[test]
-fn pods_of_a_group_are_asked_ever_more_at_once_or_in_turn() {
+fn evictions_of_a_group_grow_or_are_sequential() {
     let pods = || -> Vec<Evictable> {
         let pods = (0..9).map(|n| {
             let mut pod = pod(&format!("web-{n}"));

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::kubernetes::stand_in::{RequestLog, ScriptedReply, refusal, server};
 
-/// It checks resource versions, and is silent when it is told to.
+/// It checks resource versions, and can be silent.
 #[derive(Clone)]
 pub(in crate::kubernetes) struct Store {
     name: &'static str,
@@ -46,20 +46,19 @@ impl Store {
                 return ScriptedReply::Silence;
             }
             let version = |lease: &Value| lease["metadata"]["resourceVersion"].clone();
-            let stands = held.lease.as_ref().map(version);
+            let current = held.lease.as_ref().map(version);
             let fits = if seen.line == get {
                 return match &held.lease {
                     Some(lease) => ScriptedReply::Json(200, lease.clone()),
                     None => refusal(404, "NotFound", "no such lease", json!({})),
                 };
             } else if seen.line == post {
-                stands.is_none()
+                current.is_none()
             } else if seen.line == put {
-                stands.as_ref() == Some(&version(&seen.body))
+                current.as_ref() == Some(&version(&seen.body))
             } else {
                 panic!("{}", seen.line)
             };
-            // What is found under another manager's name looks like the work of another.
             assert!(seen.query.contains("fieldManager=haulout"), "{}", seen.query);
             // As the kube-apiserver demands of a body.
             let metadata = &seen.body["metadata"];

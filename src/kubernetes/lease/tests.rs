@@ -112,11 +112,9 @@ async fn of_two_candidates_one_leads_and_the_other_says_who() {
     assert_eq!(first.epoch, 7_000, "counted from the clock");
     let holder = store.lease()["spec"]["holderIdentity"].clone();
     let other = if holder == "a" { &mut b } else { &mut a };
-    let heard = other.status.wait_for(|status| status.leader.is_some());
-    let heard = tokio::time::timeout(Duration::from_secs(20), heard)
-        .await
-        .unwrap();
-    assert_eq!(json!(heard.unwrap().leader), holder);
+    let seen = other.status.wait_for(|status| status.leader.is_some());
+    let seen = tokio::time::timeout(Duration::from_secs(20), seen).await.unwrap();
+    assert_eq!(json!(seen.unwrap().leader), holder);
     assert_eq!(
         other.fence.permit(WriteKind::Record).unwrap_err(),
         FenceClosed::Standby
@@ -208,14 +206,14 @@ async fn what_others_keep_on_the_lease_is_written_back() {
 
 impl Running {
     /// Waits until the status is as `is` wants it.
-    async fn stands(&mut self, is: impl Fn(&ElectionStatus) -> bool) -> ElectionStatus {
-        let stands = self.status.wait_for(|status| is(status));
-        let status = tokio::time::timeout(Duration::from_secs(20), stands).await;
+    async fn until(&mut self, is: impl Fn(&ElectionStatus) -> bool) -> ElectionStatus {
+        let reached = self.status.wait_for(|status| is(status));
+        let status = tokio::time::timeout(Duration::from_secs(20), reached).await;
         status.unwrap().unwrap().clone()
     }
 
     async fn yields(&mut self, yields: bool) {
-        self.stands(|status| {
+        self.until(|status| {
             status
                 .leadership
                 .is_some_and(|leadership| leadership.yields == yields)
@@ -285,7 +283,7 @@ async fn a_lease_that_is_released_says_no_more_that_its_holder_yields() {
 }
 
 #[tokio::test]
-async fn the_gate_is_shut_before_the_lease_says_that_another_may_lead() {
+async fn fence_is_paused_before_the_lease_yields() {
     let store = Store::of("haulout");
     let mut leader = candidate(&store, "leader");
     leader.leads().await;
@@ -313,7 +311,7 @@ async fn a_standby_that_can_work_follows_a_leader_that_cannot() {
     let led = first.leads().await;
     let mut second = candidate(&store, "second");
     second.can_work.send_replace(false);
-    second.stands(|status| status.leader.is_some()).await;
+    second.until(|status| status.leader.is_some()).await;
     first.can_work.send_replace(false);
     first.yields(true).await;
     let looks = second.log.count();
@@ -397,17 +395,17 @@ fn note(store: &Store) -> Value {
 }
 
 #[tokio::test]
-async fn refused_login_is_told_to_others_until_a_login_succeeds() {
+async fn refused_login_is_on_the_lease_until_a_login_succeeds() {
     let store = Store::of("haulout");
     let mut leader = candidate_by(&store, "leader", SLOW);
     leader.leads().await;
     let mut standby = candidate_by(&store, "standby", SLOW);
-    standby.stands(|status| status.leader.is_some()).await;
+    standby.until(|status| status.leader.is_some()).await;
     leader.login.send_replace(refused("svc"));
-    let told = standby.stands(|status| status.refused.is_some()).await;
-    assert_eq!(LoginNote::Write(told.refused.unwrap()), refused("svc"));
+    let status = standby.until(|status| status.refused.is_some()).await;
+    assert_eq!(LoginNote::Write(status.refused.unwrap()), refused("svc"));
     leader.login.send_replace(LoginNote::Remove);
-    standby.stands(|status| status.refused.is_none()).await;
+    standby.until(|status| status.refused.is_none()).await;
     assert_eq!(note(&store), Value::Null);
 }
 

@@ -17,7 +17,7 @@ use crate::kubernetes::answer::{self, ApiRefusal};
 use crate::kubernetes::lease::ElectionStatus;
 use crate::kubernetes::update::{KubernetesUpdate, StrandedNode};
 
-/// The interval. What is found here was left by a change of a label or a setting, hours or days ago.
+/// The interval. Such an episode was left by a change of a label or a setting, hours or days ago.
 const EVERY: Duration = Duration::from_secs(600);
 
 const PAGE_DEADLINE: Duration = Duration::from_secs(15);

@@ -13,15 +13,15 @@ use crate::maintenance::observed::{
 };
 use crate::maintenance::request::{Request, RequestAction, RequestIdentity};
 
-fn sight(record: Record, request: Option<Request>, drain: Option<DrainReport>) -> NodeSnapshot {
-    let mut sight = snapshot(record, HostState::InService);
-    sight.observed.request = request;
-    sight.observed.drain = drain;
-    sight
+fn node_snapshot(record: Record, request: Option<Request>, drain: Option<DrainReport>) -> NodeSnapshot {
+    let mut node = snapshot(record, HostState::InService);
+    node.observed.request = request;
+    node.observed.drain = drain;
+    node
 }
 
 fn in_episode(phase: Phase, since: i64) -> NodeSnapshot {
-    sight(record(episode(phase, since)), None, None)
+    node_snapshot(record(episode(phase, since)), None, None)
 }
 
 thread_local! {
@@ -33,40 +33,40 @@ fn now() -> Timestamp {
     at(NOW.get())
 }
 
-/// What stands in the cluster, and what is due to be written there.
+/// The objects of a cluster, and the due writes.
 struct Cluster {
     objects: Arc<StatusReconciler>,
-    standing: BTreeMap<String, NodeMaintenanceFacts>,
+    stored: BTreeMap<String, NodeMaintenanceFacts>,
     writes: u64,
 }
 
 impl Cluster {
     fn new() -> Self {
         let objects = Arc::new(StatusReconciler::new("gpu=true".to_owned(), None, 2, now));
-        objects.told(&NodeMaintenanceUpdate::Reset);
-        objects.told(&NodeMaintenanceUpdate::Settled);
+        objects.queue(&NodeMaintenanceUpdate::Reset);
+        objects.queue(&NodeMaintenanceUpdate::Settled);
         Self {
             objects,
-            standing: BTreeMap::new(),
+            stored: BTreeMap::new(),
             writes: 0,
         }
     }
 
-    fn show(&self, sight: NodeSnapshot) {
-        let sights = BTreeMap::from([(NodeName::new("gpu1"), sight)]);
+    fn show(&self, snapshot: NodeSnapshot) {
+        let snapshots = BTreeMap::from([(NodeName::new("gpu1"), snapshot)]);
         self.objects
-            .show(&NodeStatuses::of(&SnapshotBatch::all(sights.clone())));
+            .show(&NodeStatuses::of(&SnapshotBatch::all(snapshots.clone())));
     }
 
-    fn stands(&mut self, object: NodeMaintenanceFacts) {
+    fn store(&mut self, object: NodeMaintenanceFacts) {
         self.objects
-            .told(&NodeMaintenanceUpdate::Seen(Box::new(object.clone())));
-        self.standing.insert(object.name.clone(), object);
+            .queue(&NodeMaintenanceUpdate::Seen(Box::new(object.clone())));
+        self.stored.insert(object.name.clone(), object);
     }
 
     /// Somebody creates an object.
     fn created(&mut self, name: &str, node: &str, created_at: i64, role: NodeMaintenanceRole) {
-        self.stands(NodeMaintenanceFacts {
+        self.store(NodeMaintenanceFacts {
             name: name.to_owned(),
             uid: RequestUid::new(format!("uid-of-{name}")),
             resource_version: 1,
@@ -80,9 +80,9 @@ impl Cluster {
     }
 
     /// Carries out all that is due, until nothing is, as the kube-apiserver would.
-    fn settle(&mut self, sight: &NodeSnapshot) {
+    fn settle(&mut self, snapshot: &NodeSnapshot) {
         for _ in 0..5 {
-            self.show(sight.clone());
+            self.show(snapshot.clone());
             let due = self.objects.due(|_| false);
             if due.is_empty() {
                 return;
@@ -110,7 +110,7 @@ impl Cluster {
                 );
             }
             ObjectWrite::Status { name, uid, changes } => {
-                let mut object = self.standing[&name].clone();
+                let mut object = self.stored[&name].clone();
                 assert_eq!(object.uid, uid);
                 let mut status = serde_json::to_value(&object.status).unwrap();
                 for (field, value) in changes.as_object().unwrap() {
@@ -126,16 +126,16 @@ impl Cluster {
                     record.clone_from(&object.status.record);
                 }
                 object.resource_version = 1 + self.writes;
-                self.stands(object);
+                self.store(object);
             }
             ObjectWrite::Delete { name, uid } => {
-                self.standing.remove(&name);
-                self.objects.told(&NodeMaintenanceUpdate::Gone { name, uid });
+                self.stored.remove(&name);
+                self.objects.queue(&NodeMaintenanceUpdate::Gone { name, uid });
             }
         }
     }
 
-    /// The actor tells how the episode that `before` shows has ended.
+    /// The actor reports how the episode of `before` has ended.
     fn ends(&self, before: &NodeSnapshot, ended: EpisodeResult) {
         let transition = Transition {
             record: Record::InService,
@@ -143,17 +143,17 @@ impl Cluster {
             ended: Some(ended),
             fulfilled: None,
         };
-        let told = NodeEvent::Recorded {
+        let event = NodeEvent::Recorded {
             node: Some(&node()),
             before: &before.record,
             transition: &transition,
             wrote: (at(60), at(60)),
         };
-        self.objects.observe(&NodeName::new("gpu1"), told);
+        self.objects.observe(&NodeName::new("gpu1"), event);
     }
 
     fn status(&self, name: &str) -> &NodeMaintenanceStatus {
-        &self.standing[name].status
+        &self.stored[name].status
     }
 }
 
@@ -209,44 +209,44 @@ fn deleted_object_is_created_again_unless_its_episode_has_ended() {
     let mut cluster = Cluster::new();
     let draining = in_episode(Phase::Draining, 1);
     cluster.settle(&draining);
-    let object = cluster.standing.remove("gpu1-00112233").unwrap();
+    let object = cluster.stored.remove("gpu1-00112233").unwrap();
     let gone = NodeMaintenanceUpdate::Gone {
         name: object.name,
         uid: object.uid,
     };
-    cluster.objects.told(&gone);
+    cluster.objects.queue(&gone);
     cluster.settle(&draining);
-    assert!(cluster.standing.contains_key("gpu1-00112233"));
-    cluster.objects.told(&gone);
+    assert!(cluster.stored.contains_key("gpu1-00112233"));
+    cluster.objects.queue(&gone);
     let writes = cluster.writes;
-    cluster.settle(&sight(Record::InService, None, None));
+    cluster.settle(&node_snapshot(Record::InService, None, None));
     // It ended, and nobody makes an object only to close it.
     assert_eq!(cluster.writes, writes);
 }
 
 #[test]
-fn nothing_is_due_before_everything_there_is_has_been_told() {
+fn nothing_is_due_before_the_objects_are_synced() {
     let objects = StatusReconciler::new("gpu=true".to_owned(), None, 2, now);
-    let sights = BTreeMap::from([(NodeName::new("gpu1"), in_episode(Phase::Draining, 1))]);
-    objects.show(&NodeStatuses::of(&SnapshotBatch::all(sights.clone())));
+    let snapshots = BTreeMap::from([(NodeName::new("gpu1"), in_episode(Phase::Draining, 1))]);
+    objects.show(&NodeStatuses::of(&SnapshotBatch::all(snapshots.clone())));
     assert_eq!(objects.due(|_| false), []);
-    objects.told(&NodeMaintenanceUpdate::Settled);
+    objects.queue(&NodeMaintenanceUpdate::Settled);
     assert_eq!(
         objects.due(|_| false),
         [],
-        "what is told counts from the next look"
+        "updates are applied by the next `show`"
     );
-    objects.show(&NodeStatuses::of(&SnapshotBatch::all(sights.clone())));
+    objects.show(&NodeStatuses::of(&SnapshotBatch::all(snapshots.clone())));
     assert_eq!(objects.due(|_| false).len(), 1);
 }
 
 #[test]
-fn an_episode_whose_end_nobody_saw_is_closed_and_says_so() {
+fn episode_with_an_unobserved_end_is_closed_as_not_seen() {
     let mut cluster = Cluster::new();
     cluster.settle(&in_episode(Phase::Rejoining, 50));
-    cluster.settle(&sight(Record::InService, None, None));
+    cluster.settle(&node_snapshot(Record::InService, None, None));
     NOW.set(200);
-    cluster.settle(&sight(Record::InService, None, None));
+    cluster.settle(&node_snapshot(Record::InService, None, None));
     let status = cluster.status("gpu1-00112233");
     assert!(status.ended_at.is_some());
     assert_eq!(is(status, "Succeeded"), "Unknown");
@@ -259,8 +259,8 @@ fn end_observed_by_the_watch_first_waits_for_the_actor() {
     let before = in_episode(Phase::Rejoining, 50);
     cluster.settle(&before);
     let writes = cluster.writes;
-    // The watch tells of the Node's last write while the actor has not yet read the answer to it.
-    let after = sight(Record::InService, None, None);
+    // The watch shows the last write of the Node before the actor has the reply.
+    let after = node_snapshot(Record::InService, None, None);
     cluster.settle(&after);
     assert_eq!(cluster.writes, writes, "how it ended is not known yet");
     cluster.ends(&before, EpisodeResult::Succeeded);
@@ -269,7 +269,7 @@ fn end_observed_by_the_watch_first_waits_for_the_actor() {
 }
 
 #[test]
-fn an_episode_that_was_over_before_this_process_began_waits_for_nobody() {
+fn episode_that_ended_before_the_start_does_not_wait() {
     let mut cluster = Cluster::new();
     cluster.created(
         "gpu1-00112233",
@@ -277,12 +277,12 @@ fn an_episode_that_was_over_before_this_process_began_waits_for_nobody() {
         50,
         NodeMaintenanceRole::Episode { record: None },
     );
-    cluster.settle(&sight(Record::InService, None, None));
+    cluster.settle(&node_snapshot(Record::InService, None, None));
     assert!(cluster.status("gpu1-00112233").ended_at.is_some());
 }
 
 #[test]
-fn an_end_that_was_seen_is_told_as_it_was() {
+fn observed_end_is_written_with_its_result() {
     for (ended, succeeded, phase) in [
         (EpisodeResult::Succeeded, "True", "Succeeded"),
         (EpisodeResult::Cancelled, "False", "Succeeded"),
@@ -292,7 +292,7 @@ fn an_end_that_was_seen_is_told_as_it_was() {
         let before = in_episode(Phase::Rejoining, 50);
         cluster.settle(&before);
         cluster.ends(&before, ended);
-        cluster.settle(&sight(Record::InService, None, None));
+        cluster.settle(&node_snapshot(Record::InService, None, None));
         let status = cluster.status("gpu1-00112233");
         assert_eq!(is(status, "Succeeded"), succeeded, "{ended:?}");
         assert_eq!(status.phase.as_deref(), Some(phase));
@@ -306,17 +306,17 @@ fn episode_that_ends_before_it_has_an_object_gets_one_once() {
     let before = in_episode(Phase::Draining, 50);
     cluster.show(before.clone());
     cluster.ends(&before, EpisodeResult::Cancelled);
-    let after = sight(Record::InService, None, None);
+    let after = node_snapshot(Record::InService, None, None);
     cluster.settle(&after);
     let name = "gpu1-00112233";
     assert_eq!(cluster.status(name).state.as_deref(), Some("Ended"));
-    let uid = cluster.standing[name].uid.clone();
+    let uid = cluster.stored[name].uid.clone();
     cluster.write(ObjectWrite::Delete {
         name: name.to_owned(),
         uid,
     });
     cluster.settle(&after);
-    assert!(cluster.standing.is_empty(), "who deletes it wants it to be gone");
+    assert!(cluster.stored.is_empty(), "who deletes it wants it to be gone");
 }
 
 #[test]
@@ -324,7 +324,7 @@ fn a_drain_shows_how_far_it_is_and_which_pods_hold_it() {
     let mut cluster = Cluster::new();
     cluster.created("asked", "gpu1", 0, asked(RequestedAction::Drain));
     let with = |left: Vec<PendingEviction>| {
-        sight(
+        node_snapshot(
             record(episode(Phase::Draining, 1)),
             request(RequestAction::Drain),
             Some(DrainReport {
@@ -354,7 +354,7 @@ fn a_drain_shows_how_far_it_is_and_which_pods_hold_it() {
     assert_eq!(is(status, "Reconciling"), "True");
 
     let drained = record(episode(Phase::Drained, 9));
-    cluster.settle(&sight(drained, request(RequestAction::Drain), None));
+    cluster.settle(&node_snapshot(drained, request(RequestAction::Drain), None));
     let status = cluster.status("asked");
     assert_eq!(status.drain_progress, Some(100));
     assert_eq!(
@@ -379,23 +379,23 @@ fn progress_of_many_drains_is_written_two_at_a_time() {
             listed: 9,
             ..drain_report(moment(2).monotonic, left.collect())
         };
-        sight(record(episode(phase, 1)), None, Some(report))
+        node_snapshot(record(episode(phase, 1)), None, Some(report))
     };
-    let show = |cluster: &Cluster, sights: &BTreeMap<NodeName, NodeSnapshot>| {
+    let show = |cluster: &Cluster, snapshots: &BTreeMap<NodeName, NodeSnapshot>| {
         cluster
             .objects
-            .show(&NodeStatuses::of(&SnapshotBatch::all(sights.clone())));
+            .show(&NodeStatuses::of(&SnapshotBatch::all(snapshots.clone())));
     };
     let is_woken = |cluster: &Cluster| cluster.objects.changed().now_or_never().is_some();
     let all = |left| names.map(|name| (NodeName::new(name), with(Phase::Draining, left)));
-    let mut sights = BTreeMap::from(all(9));
+    let mut snapshots = BTreeMap::from(all(9));
     for _ in 0..2 {
-        show(&cluster, &sights);
+        show(&cluster, &snapshots);
         for write in cluster.objects.due(|_| false) {
             cluster.write(write);
         }
     }
-    show(&cluster, &sights);
+    show(&cluster, &snapshots);
     assert_eq!(
         cluster.objects.due(|_| false),
         [],
@@ -403,16 +403,16 @@ fn progress_of_many_drains_is_written_two_at_a_time() {
     );
 
     // Every node goes on all the while, and one is done with its drain.
-    sights.insert(
+    snapshots.insert(
         NodeName::new("gpu5"),
         with(Phase::ShuttingDown(DrainEnd::Complete), 0),
     );
     let mut turns = Vec::new();
     for left in (3..9).rev() {
-        for (name, sight) in all(left).into_iter().take(4) {
-            sights.insert(name, sight);
+        for (name, snapshot) in all(left).into_iter().take(4) {
+            snapshots.insert(name, snapshot);
         }
-        show(&cluster, &sights);
+        show(&cluster, &snapshots);
         assert!(is_woken(&cluster), "they have changed");
         let due = cluster.objects.due(|_| false);
         assert!(is_woken(&cluster), "two are held back");
@@ -437,14 +437,14 @@ fn progress_of_many_drains_is_written_two_at_a_time() {
         ]
     );
 
-    // They stand still, and what was held back is told as well.
-    show(&cluster, &sights);
+    // Without further progress the rest is written as well.
+    show(&cluster, &snapshots);
     assert!(is_woken(&cluster), "the last writes are seen");
     for write in cluster.objects.due(|_| false) {
         cluster.write(write);
     }
     assert!(!is_woken(&cluster), "nothing is held back");
-    show(&cluster, &sights);
+    show(&cluster, &snapshots);
     assert_eq!(cluster.objects.due(|_| false), []);
     assert_eq!(cluster.status("gpu1-00112233").pending_pods.len(), 3);
 }
@@ -452,7 +452,7 @@ fn progress_of_many_drains_is_written_two_at_a_time() {
 #[test]
 fn request_is_fulfilled_once_its_node_no_longer_shows_it() {
     let mut cluster = Cluster::new();
-    cluster.settle(&sight(Record::InService, None, None));
+    cluster.settle(&node_snapshot(Record::InService, None, None));
     cluster.created("asked", "gpu1", 0, asked(RequestedAction::Reboot));
     assert_eq!(
         cluster.objects.due(|_| false),
@@ -460,23 +460,23 @@ fn request_is_fulfilled_once_its_node_no_longer_shows_it() {
         "the node has not been looked at since"
     );
     let rejoining = record(episode(Phase::Rejoining, 50));
-    let rejoining = sight(rejoining, request(RequestAction::Reboot), None);
+    let rejoining = node_snapshot(rejoining, request(RequestAction::Reboot), None);
     cluster.settle(&rejoining);
     assert_eq!(cluster.status("asked").ended_at, None);
     cluster.ends(&rejoining, EpisodeResult::Succeeded);
-    cluster.settle(&sight(Record::InService, None, None));
+    cluster.settle(&node_snapshot(Record::InService, None, None));
     let status = cluster.status("asked");
     assert!(status.ended_at.is_some());
     assert_eq!(is(status, "Succeeded"), "True");
 }
 
 #[test]
-fn of_two_requests_for_a_node_the_younger_says_whom_it_waits_for() {
+fn younger_of_two_requests_names_the_one_it_waits_for() {
     let mut cluster = Cluster::new();
     cluster.created("asked", "gpu1", 0, asked(RequestedAction::Drain));
     cluster.created("later", "gpu1", 5, asked(RequestedAction::Reboot));
     let drained = record(episode(Phase::Drained, 9));
-    cluster.settle(&sight(drained, request(RequestAction::Drain), None));
+    cluster.settle(&node_snapshot(drained, request(RequestAction::Drain), None));
     let waiting = cluster.status("later").waiting_on.clone().unwrap();
     assert_eq!(waiting.message, "NodeMaintenance asked was there first");
     assert_eq!(is(cluster.status("later"), "Succeeded"), "Unknown");
@@ -486,18 +486,18 @@ fn of_two_requests_for_a_node_the_younger_says_whom_it_waits_for() {
 fn request_for_an_unknown_node_is_stalled_after_a_while() {
     let mut cluster = Cluster::new();
     cluster.created("typo", "gpu9", 95, asked(RequestedAction::Drain));
-    cluster.settle(&sight(Record::InService, None, None));
+    cluster.settle(&node_snapshot(Record::InService, None, None));
     assert!(
         cluster.status("typo").conditions.is_empty(),
         "it is five seconds old"
     );
     cluster.created("typo", "gpu9", 50, asked(RequestedAction::Drain));
-    cluster.settle(&sight(Record::InService, None, None));
+    cluster.settle(&node_snapshot(Record::InService, None, None));
     assert_eq!(is(cluster.status("typo"), "Stalled"), "True");
 }
 
 #[test]
-fn the_history_of_a_node_that_is_gone_stays_until_all_nodes_are_told() {
+fn history_of_a_gone_node_stays_until_the_nodes_are_synced() {
     let mut cluster = Cluster::new();
     let mut old = NodeMaintenanceFacts {
         name: "gpu9-a".to_owned(),
@@ -511,18 +511,18 @@ fn the_history_of_a_node_that_is_gone_stays_until_all_nodes_are_told() {
         status: Box::default(),
     };
     old.status.ended_at = Some(at(-40 * 86_400).to_string());
-    cluster.stands(old);
-    let in_service = sight(Record::InService, None, None);
+    cluster.store(old);
+    let in_service = node_snapshot(Record::InService, None, None);
     cluster.settle(&in_service);
-    assert!(cluster.standing.contains_key("gpu9-a"), "it may yet be told");
-    cluster.objects.told_nodes(true);
+    assert!(cluster.stored.contains_key("gpu9-a"), "it may still be listed");
+    cluster.objects.set_nodes_synced(true);
     assert_eq!(cluster.objects.due(|_| false), [], "it counts from the next look");
-    cluster.objects.told_nodes(false);
+    cluster.objects.set_nodes_synced(false);
     cluster.settle(&in_service);
-    assert!(cluster.standing.contains_key("gpu9-a"), "they are told anew");
-    cluster.objects.told_nodes(true);
+    assert!(cluster.stored.contains_key("gpu9-a"), "they are listed again");
+    cluster.objects.set_nodes_synced(true);
     cluster.settle(&in_service);
-    assert!(cluster.standing.is_empty());
+    assert!(cluster.stored.is_empty());
 }
 
 #[test]
@@ -536,8 +536,8 @@ fn the_oldest_of_the_ended_episodes_go_first() {
             NodeMaintenanceRole::Episode { record: None },
         );
     }
-    cluster.settle(&sight(Record::InService, None, None));
-    let left: Vec<_> = cluster.standing.keys().map(String::as_str).collect();
+    cluster.settle(&node_snapshot(Record::InService, None, None));
+    let left: Vec<_> = cluster.stored.keys().map(String::as_str).collect();
     assert_eq!(left, ["gpu1-b", "gpu1-c"]);
 }
 
@@ -554,10 +554,10 @@ fn records_are_written_before_new_objects_and_those_before_the_rest() {
     cluster.created("asked", "gpu1", 0, asked(RequestedAction::Drain));
     let mut other = episode(Phase::Draining, 1);
     other.id = EpisodeId::new("ffeeddccbbaa99887766554433221100");
-    let sights = BTreeMap::from([
+    let snapshots = BTreeMap::from([
         (
             NodeName::new("gpu1"),
-            sight(
+            node_snapshot(
                 record(episode(Phase::AwaitingHost, 9)),
                 request(RequestAction::Drain),
                 None,
@@ -565,12 +565,12 @@ fn records_are_written_before_new_objects_and_those_before_the_rest() {
         ),
         (
             NodeName::new("gpu0"),
-            sight(Record::Episode(Arc::new(other)), None, None),
+            node_snapshot(Record::Episode(Arc::new(other)), None, None),
         ),
     ]);
     cluster
         .objects
-        .show(&NodeStatuses::of(&SnapshotBatch::all(sights)));
+        .show(&NodeStatuses::of(&SnapshotBatch::all(snapshots)));
     let due = cluster.objects.due(|_| false);
     let expected = [("gpu1-00112233", 0), ("gpu0-ffeeddcc", 1), ("asked", 2)];
     assert_eq!(

@@ -82,7 +82,7 @@ fn every_lease_has_one_step_before_and_after_each_deadline() {
     let deadline = || ElectionStep::StepDown(LeadershipLost::Deadline);
     let lost = |to: &str| ElectionStep::StepDown(LeadershipLost::To(to.to_owned()));
     let renew = || bid(Some("7"), 4, 0);
-    // What stands there; what a standby does at second 9 and 15; what a leader does at second 9 and 10.
+    // The Lease; what a standby does at second 9 and 15; what a leader does at second 9 and 10.
     let cases = [
         (
             None,
@@ -254,7 +254,11 @@ fn a_leader_yields_when_it_could_not_work_for_30_seconds() {
     leader.set_able(true, at(31));
     assert_eq!(leader.step(at(31), NEW), renewal(false), "it can work again");
     leader.set_able(false, at(31));
-    assert_eq!(leader.step(at(34), NEW), renewal(false), "and counts anew");
+    assert_eq!(
+        leader.step(at(34), NEW),
+        renewal(false),
+        "and counts again from there"
+    );
 }
 
 #[test]
@@ -271,7 +275,7 @@ fn a_tenure_yields_from_the_sending_until_a_renewal_without_it() {
     leader.set_able(true, at(31));
     let taken_back = bid(&leader);
     leader.sending(&taken_back);
-    assert!(yields(&leader), "a standby may have read what stands there");
+    assert!(yields(&leader), "a standby may have read the Lease");
     leader.won(&taken_back, held_by("me"), at(31));
     assert!(!yields(&leader));
 }
@@ -491,7 +495,7 @@ fn story(seed: u64) -> Happened {
             match actor.election.step(now, 1_000 + tenth) {
                 ElectionStep::Wait => {}
                 ElectionStep::StepDown(_) => {
-                    // The process ends and begins anew under another name.
+                    // The process ends and starts again with another name.
                     let name = if actor.name.len() > 8 {
                         "a"
                     } else {
@@ -503,8 +507,8 @@ fn story(seed: u64) -> Happened {
                 }
                 ElectionStep::Bid(bid) if actor.fresh => {
                     actor.election.sending(&bid);
-                    let stands = lease.as_ref().map(|lease| lease.version.clone());
-                    if dice.one_in(5) || stands != bid.version {
+                    let current = lease.as_ref().map(|lease| lease.version.clone());
+                    if dice.one_in(5) || current != bid.version {
                         actor.fresh = false;
                     } else {
                         version += 1;

@@ -100,8 +100,9 @@ async fn scan_without_an_episode_needs_no_second_list() {
 
 #[test]
 fn only_a_versioned_episode_of_bounded_size_counts() {
-    let found = |key: &str, value: &str| prefixes(&BTreeMap::from([(key.to_owned(), value.to_owned())]));
-    assert_eq!(found("p.example/episode", "{\"version\":2}"), ["p.example"]);
+    let prefixes_of =
+        |key: &str, value: &str| prefixes(&BTreeMap::from([(key.to_owned(), value.to_owned())]));
+    assert_eq!(prefixes_of("p.example/episode", "{\"version\":2}"), ["p.example"]);
     for (key, value) in [
         ("p.example/episode", "{}"),
         ("p.example/episode", "{\"version\":\"1\"}"),
@@ -110,10 +111,10 @@ fn only_a_versioned_episode_of_bounded_size_counts() {
         ("p.example/last-episode", "{\"version\":1}"),
         ("episode", "{\"version\":1}"),
     ] {
-        assert!(found(key, value).is_empty(), "{key}: {value}");
+        assert!(prefixes_of(key, value).is_empty(), "{key}: {value}");
     }
     let long = format!("{{\"version\":1,\"x\":\"{}\"}}", "x".repeat(VALUE_BYTES_MAX));
-    assert!(found("p.example/episode", &long).is_empty());
+    assert!(prefixes_of("p.example/episode", &long).is_empty());
 }
 
 #[tokio::test(start_paused = true)]
