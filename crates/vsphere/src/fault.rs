@@ -67,29 +67,29 @@ pub(crate) fn not_started(result: &Element<'_>) -> Option<Fault> {
 /// A fault by its type name, with all its messages.
 fn of_name(wire: &str, text: &str, detail: Option<&Element<'_>>) -> Fault {
     let kind = kind(wire);
-    let mut said = Vec::new();
+    let mut parts = Vec::new();
     if !matches!(&kind, FaultKind::Other(_)) && format!("{kind:?}") != wire {
-        said.push(format!("({})", for_people(wire)));
+        parts.push(format!("({})", for_people(wire)));
     }
-    said.push(for_people(text));
+    parts.push(for_people(text));
     if let Some(detail) = detail {
-        add_details(detail, &mut said);
+        add_details(detail, &mut parts);
     }
     let mut seen = std::collections::BTreeSet::new();
-    said.retain(|part| !part.is_empty() && seen.insert(part.clone()));
-    if said.is_empty() {
-        said.push("vCenter gave no message".to_owned());
+    parts.retain(|part| !part.is_empty() && seen.insert(part.clone()));
+    if parts.is_empty() {
+        parts.push("vCenter gave no message".to_owned());
     }
     Fault {
         kind,
-        said: said.join(" "),
+        said: parts.join(" "),
     }
 }
 
 /// Adds the fields of a fault: messages, missing privilege, object, states, reason.
-fn add_details(detail: &Element<'_>, said: &mut Vec<String>) {
+fn add_details(detail: &Element<'_>, parts: &mut Vec<String>) {
     for message in detail.children_named("faultMessage") {
-        said.push(for_people(message.text_of("message").unwrap_or("")));
+        parts.push(for_people(message.text_of("message").unwrap_or("")));
     }
     for (field, label) in [
         ("privilegeId", "privilege"),
@@ -106,12 +106,12 @@ fn add_details(detail: &Element<'_>, said: &mut Vec<String>) {
     ] {
         let text = detail.text_of(field).map_or_else(String::new, for_people);
         if !text.is_empty() {
-            said.push(format!("[{label} {text}]"));
+            parts.push(format!("[{label} {text}]"));
         }
     }
     let cause = detail.child("faultCause");
     if let Some(cause) = cause.filter(|cause| cause.child("fault").is_some()) {
-        said.push(format!("because of {}", read_localized(cause)));
+        parts.push(format!("because of {}", read_localized(cause)));
     }
 }
 

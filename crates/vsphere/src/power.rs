@@ -134,9 +134,9 @@ impl Vcenter {
         let start = check.host.as_ref().map_or_else(|| Moref::from(vm), Moref::from);
         let spec = PropertySpec::default()
             .read("Datacenter", &["name"])
-            .of(&start, vec![TraversalStep::up()]);
-        let found = self.retrieve(spec).await?;
-        let mut datacenters = found.into_iter().map(|object| object.moref);
+            .of(&start, [TraversalStep::up()]);
+        let objects = self.retrieve(spec).await?;
+        let mut datacenters = objects.into_iter().map(|object| object.moref);
         datacenters
             .find(|moref| moref.kind == "Datacenter")
             .ok_or_else(|| {

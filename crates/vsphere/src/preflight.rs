@@ -117,7 +117,7 @@ impl Vcenter {
 
 impl MaintenanceCause {
     fn spec(&self, vm: &VmRef) -> PropertySpec {
-        let recent = |kind| vec![TraversalStep::new(kind, "recentTask", Vec::new())];
+        let recent = |kind| [TraversalStep::new(kind, "recentTask", [])];
         let mut spec = PropertySpec::default()
             .read(
                 "VirtualMachine",
@@ -134,7 +134,7 @@ impl MaintenanceCause {
                 .of(&host.into(), recent("HostSystem"));
         }
         if let Some(task) = &self.task {
-            spec = spec.of(&task.into(), Vec::new());
+            spec = spec.of(&task.into(), []);
         }
         spec
     }

@@ -38,16 +38,16 @@ impl PropertySpec {
     }
 
     /// Selects `object`, and the objects that `steps` lead to.
-    pub(super) fn of(self, object: &Moref, steps: Vec<TraversalStep>) -> Self {
+    pub(super) fn of(self, object: &Moref, steps: impl IntoIterator<Item = TraversalStep>) -> Self {
         self.select(object, false, steps)
     }
 
     /// Selects only the objects that `steps` lead to from `object`.
-    pub(super) fn through(self, object: &Moref, steps: Vec<TraversalStep>) -> Self {
+    pub(super) fn through(self, object: &Moref, steps: impl IntoIterator<Item = TraversalStep>) -> Self {
         self.select(object, true, steps)
     }
 
-    fn select(mut self, object: &Moref, skip: bool, steps: Vec<TraversalStep>) -> Self {
+    fn select(mut self, object: &Moref, skip: bool, steps: impl IntoIterator<Item = TraversalStep>) -> Self {
         let spec = XmlWriter::new("objectSet")
             .with(XmlWriter::moref("obj", object))
             .with(XmlWriter::text("skip", skip.to_string()))
@@ -68,16 +68,16 @@ impl PropertySpec {
 
 impl TraversalStep {
     /// From objects of type `kind` along `path`, then on by `steps`.
-    pub(super) fn new(kind: &str, path: &str, steps: Vec<Self>) -> Self {
+    pub(super) fn new(kind: &str, path: &str, steps: impl IntoIterator<Item = Self>) -> Self {
         Self::along(kind, path, false, steps)
     }
 
     /// Like [`Self::new`], without selecting the objects at `path` itself.
-    pub(super) fn over(kind: &str, path: &str, steps: Vec<Self>) -> Self {
+    pub(super) fn over(kind: &str, path: &str, steps: impl IntoIterator<Item = Self>) -> Self {
         Self::along(kind, path, true, steps)
     }
 
-    fn along(kind: &str, path: &str, skip: bool, steps: Vec<Self>) -> Self {
+    fn along(kind: &str, path: &str, skip: bool, steps: impl IntoIterator<Item = Self>) -> Self {
         let spec = XmlWriter::new("selectSet")
             .attribute("xsi:type", "TraversalSpec")
             .with(XmlWriter::text("type", kind))
@@ -152,8 +152,8 @@ impl ObjectProperties {
 
     /// The fault for `path`, if it could not be read.
     pub(crate) fn denied(&self, path: &str) -> Option<&Fault> {
-        let found = self.missing.iter().find(|(name, _)| name == path)?;
-        Some(&found.1)
+        let mut missing = self.missing.iter();
+        Some(&missing.find(|(name, _)| name == path)?.1)
     }
 
     /// Whether any property has an empty name.

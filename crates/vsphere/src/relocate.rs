@@ -60,12 +60,9 @@ impl Vcenter {
             .read("ComputeResource", &["resourcePool"])
             .read("HostSystem", &["parent"])
             .read("ResourcePool", &["owner"])
-            .of(
-                &host,
-                vec![TraversalStep::new("HostSystem", "parent", Vec::new())],
-            );
+            .of(&host, [TraversalStep::new("HostSystem", "parent", [])]);
         if let Some(pool) = pool {
-            spec = spec.of(pool, Vec::new());
+            spec = spec.of(pool, []);
         }
         let objects = self.retrieve(spec).await?;
         let value = |of: &Moref, path: &str| {

@@ -40,10 +40,7 @@ impl Vcenter {
             ],
         );
         for host in hosts.iter().collect::<BTreeSet<_>>() {
-            spec = spec.of(
-                &host.into(),
-                vec![TraversalStep::new("HostSystem", "vm", Vec::new())],
-            );
+            spec = spec.of(&host.into(), [TraversalStep::new("HostSystem", "vm", [])]);
         }
         let objects = self.retrieve(spec).await?;
         Ok(survey(hosts, &objects))
@@ -72,7 +69,7 @@ pub(crate) fn survey(hosts: &[HostRef], objects: &[ObjectProperties]) -> Surveye
     let mut surveyed = Surveyed::default();
     for host in hosts.iter().collect::<BTreeSet<_>>() {
         let (listed, object) = match listed(host, objects) {
-            Ok(found) => found,
+            Ok(listed) => listed,
             Err(why) => {
                 let host = host.clone();
                 surveyed.not_surveyed.push(NotSurveyed { host, why });

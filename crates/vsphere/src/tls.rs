@@ -55,11 +55,11 @@ pub(super) fn config(trust: &Trust, ca: Option<&[u8]>) -> Result<ClientConfig, C
 /// Skips roots that cannot be parsed: some distributions ship such roots.
 fn system_roots() -> RootCertStore {
     let mut roots = RootCertStore::empty();
-    let found = rustls_native_certs::load_native_certs();
-    for error in &found.errors {
+    let loaded = rustls_native_certs::load_native_certs();
+    for error in &loaded.errors {
         tracing::debug!(%error, "a source of system CA certificates cannot be read");
     }
-    roots.add_parsable_certificates(found.certs);
+    roots.add_parsable_certificates(loaded.certs);
     roots
 }
 

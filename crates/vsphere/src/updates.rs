@@ -273,11 +273,11 @@ impl Stream {
 
 /// Completes when the live session is not `session`.
 async fn replaced(sessions: &mut watch::Receiver<Option<Arc<Session>>>, session: &Session) {
-    let stands = |live: &Option<Arc<Session>>| {
+    let is_current = |live: &Option<Arc<Session>>| {
         live.as_ref()
             .is_some_and(|live| live.generation == session.generation)
     };
-    drop(sessions.wait_for(|live| !stands(live)).await);
+    drop(sessions.wait_for(|live| !is_current(live)).await);
 }
 
 /// Completes at `time`; without one, never.

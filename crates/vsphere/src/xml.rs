@@ -111,7 +111,7 @@ pub enum XmlError {
     Malformed {
         /// Offset where reading stopped.
         at: u64,
-        /// What the reader said.
+        /// The message of the reader.
         what: String,
     },
     /// It ends before its root element does.
@@ -126,7 +126,7 @@ pub enum XmlError {
     /// A DOCTYPE or a processing instruction, which SOAP 1.1 forbids.
     #[error("it contains {what}, which SOAP forbids")]
     Forbidden {
-        /// What was found.
+        /// The construct.
         what: &'static str,
     },
     /// A limit is exceeded.

@@ -268,7 +268,7 @@ fn reread_keeps_newer_state_and_ends_unlisted_tasks() {
     assert_eq!(
         cache.take_updates(),
         [],
-        "the stream told of the click after the re-read began"
+        "the stream reported the click after the re-read began"
     );
     cache.begin_reread();
     cache.merge_reread(&[without_tasks]);

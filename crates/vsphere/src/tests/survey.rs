@@ -130,13 +130,13 @@ fn unreadable_vm_is_named_with_its_reason() {
     ];
     let claims = claims(&one_of_each.concat());
     assert_eq!(claims.held.len(), 1);
-    let told: Vec<_> = claims
+    let held: Vec<_> = claims
         .unreadable
         .iter()
         .map(|vm| (vm.vm.to_string(), vm.name.clone()))
         .collect();
     assert_eq!(
-        told,
+        held,
         [
             ("vm-2".to_owned(), Some("vCLS-1".to_owned())),
             ("vm-3".to_owned(), Some("lost/found".to_owned())),

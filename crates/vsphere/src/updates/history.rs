@@ -62,14 +62,9 @@ impl TaskHistory {
     /// Destroys the history, and waits before another one may be created.
     pub(super) async fn destroy_and_pause(&self) {
         if let Some(Some(created)) = self.created.get() {
-            self.subscription
-                .session_objects()
-                .destroy(&created.collector)
-                .await;
-            self.subscription
-                .session_objects()
-                .destroy(&created.history)
-                .await;
+            let objects = self.subscription.session_objects();
+            objects.destroy(&created.collector).await;
+            objects.destroy(&created.history).await;
         }
         tokio::time::sleep(RECREATE_PAUSE).await;
     }
@@ -91,13 +86,10 @@ impl TaskHistory {
         let history = self.create_history(tasks).await?;
         let size = SoapCall::to("SetCollectorPageSize", &history)
             .with(XmlWriter::text("maxCount", PAGE_SIZE.to_string()));
-        subscription
-            .vcenter()
-            .call_in(&subscription.session, &size, soap::nothing)
-            .await?;
+        subscription.call(&size, soap::nothing).await?;
         let spec = PropertySpec::default()
             .read("TaskHistoryCollector", &["latestPage"])
-            .of(&history, Vec::new());
+            .of(&history, []);
         let collector = SoapCall::to("CreatePropertyCollector", &content.property_collector);
         let collector = subscription
             .session_objects()

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 
-use super::subscription::Subscription;
+use super::subscription::{Subscription, container_view};
 use crate::call::SoapCall;
 use crate::error::Error;
 use crate::moref::Moref;
@@ -35,14 +35,14 @@ pub(super) async fn find(
         }
     }
     let searches = uuids.into_iter().map(|uuid| by_uuid(subscription, uuid));
-    let mut found: BTreeMap<_, _> = stream::iter(searches)
+    let mut vms_by_key: BTreeMap<_, _> = stream::iter(searches)
         .buffer_unordered(CONCURRENT_SEARCHES)
         .try_collect()
         .await?;
     if !names.is_empty() {
-        found.extend(by_name(subscription, names).await?);
+        vms_by_key.extend(by_name(subscription, names).await?);
     }
-    Ok(found)
+    Ok(vms_by_key)
 }
 
 /// A guest reads its UUID in one of two byte orders, so both are searched. `FindByUuid` would hide
@@ -54,10 +54,8 @@ async fn by_uuid(subscription: &Subscription, uuid: VmUuid) -> Result<(VmKey, BT
             .with(XmlWriter::text("uuid", order.to_string()))
             .with(XmlWriter::text("vmSearch", "true"))
             .with(XmlWriter::text("instanceUuid", "false"));
-        let found = subscription
-            .vcenter()
-            .call_in(&subscription.session, &call, soap::returned_morefs);
-        vms.extend(found.await?.iter().filter_map(Moref::vm));
+        let matches = subscription.call(&call, soap::returned_morefs).await?;
+        vms.extend(matches.iter().filter_map(Moref::vm));
     }
     Ok((VmKey::Uuid(uuid), vms))
 }
@@ -67,29 +65,18 @@ async fn by_name(
     subscription: &Subscription,
     names: BTreeSet<String>,
 ) -> Result<BTreeMap<VmKey, BTreeSet<VmRef>>, Error> {
-    let content = &subscription.session.content;
-    let create = SoapCall::to("CreateContainerView", &content.view_manager)
-        .with(XmlWriter::moref("container", &content.root_folder))
-        .with(XmlWriter::text("type", "VirtualMachine"))
-        .with(XmlWriter::text("recursive", "true"));
-    let view = subscription
-        .vcenter()
-        .call_in(&subscription.session, &create, soap::returned_moref)
-        .await?;
-    let spec = PropertySpec::default().read("VirtualMachine", &["name"]).through(
-        &view,
-        vec![TraversalStep::new("ContainerView", "view", Vec::new())],
-    );
+    let create = container_view(&subscription.session.content, "VirtualMachine");
+    let view = subscription.call(&create, soap::returned_moref).await?;
+    let spec = PropertySpec::default()
+        .read("VirtualMachine", &["name"])
+        .through(&view, [TraversalStep::new("ContainerView", "view", [])]);
     let objects = subscription
         .vcenter()
         .retrieve_in(&subscription.session, spec, PAGE)
         .await;
     let destroy = SoapCall::to("DestroyView", &view);
-    subscription
-        .vcenter()
-        .call_in(&subscription.session, &destroy, soap::nothing)
-        .await?;
-    let mut found: BTreeMap<_, _> = names
+    subscription.call(&destroy, soap::nothing).await?;
+    let mut vms_by_key: BTreeMap<_, _> = names
         .iter()
         .map(|name| (VmKey::Name(name.clone()), BTreeSet::new()))
         .collect();
@@ -97,9 +84,9 @@ async fn by_name(
         let (Some(vm), Some(raw)) = (object.moref.vm(), object.text("name")) else {
             continue;
         };
-        if let Some(vms) = found.get_mut(&VmKey::Name(unescaped(raw))) {
+        if let Some(vms) = vms_by_key.get_mut(&VmKey::Name(unescaped(raw))) {
             vms.insert(vm);
         }
     }
-    Ok(found)
+    Ok(vms_by_key)
 }

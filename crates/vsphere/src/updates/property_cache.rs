@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
 
-use self::facts::{ComputeProperties, HostProperties, VmProperties};
+use self::facts::{HostProperties, set_compute, set_vm, unread_vm};
 use self::unreadable::UnreadableObjects;
 use crate::fault::FaultKind;
 use crate::moref::Moref;
@@ -29,8 +29,8 @@ pub(crate) struct PropertyCache {
     /// The name of our user in vCenter, if known.
     user: Option<String>,
     hosts: HashMap<HostRef, HostProperties>,
-    computes: HashMap<ComputeRef, ComputeProperties>,
-    vms: HashMap<VmRef, VmProperties>,
+    computes: HashMap<ComputeRef, Compute>,
+    vms: HashMap<VmRef, Vm>,
     tasks: HashMap<TaskRef, TaskInfo>,
     /// Tasks that put a host into maintenance and are queued or running. Each change of a host needs
     /// them, and `tasks` may have thousands of others.
@@ -165,9 +165,9 @@ impl PropertyCache {
         for object in objects {
             if !self.newer.has(&object.moref) {
                 let before = self.location(&object.moref);
-                let receiver_closed = object.moref.task().filter(|task| !self.tasks.contains_key(task));
+                let new_task = object.moref.task().filter(|task| !self.tasks.contains_key(task));
                 self.upsert(object);
-                self.reread.extend(receiver_closed);
+                self.reread.extend(new_task);
                 let is = self.location(&object.moref);
                 if let Some((vm, before)) = before.filter(|before| Some(before) != is.as_ref()) {
                     self.superseded.entry(vm).or_insert(before);
@@ -269,11 +269,16 @@ impl PropertyCache {
                 self.has_arrived(moref);
             }
         } else if let Some(vm) = moref.vm() {
-            let facts = self.vms.entry(vm).or_default();
-            values(object).for_each(|(path, value)| facts.set(path, value));
+            let vm = self.vms.entry(vm.clone()).or_insert_with(|| unread_vm(vm));
+            values(object).for_each(|(path, value)| set_vm(vm, path, value));
         } else if let Some(compute) = moref.compute() {
-            let facts = self.computes.entry(compute).or_default();
-            values(object).for_each(|(path, value)| facts.set(path, value));
+            let unread = Compute {
+                moref: compute.clone(),
+                name: None,
+                drs: None,
+            };
+            let compute = self.computes.entry(compute).or_insert(unread);
+            values(object).for_each(|(path, value)| set_compute(compute, path, value));
         } else if let Some(task) = moref.task() {
             self.apply_task(&task, object);
         } else if moref.kind == "TaskHistoryCollector" {
@@ -322,7 +327,7 @@ impl PropertyCache {
             },
         });
         let object = Arc::new(facts.object(&host, entering));
-        if_changed(&mut self.sent.hosts, host, object).map(VsphereUpdate::Host)
+        if_changed(&mut self.sent.hosts, host, &object).map(VsphereUpdate::Host)
     }
 
     fn vm_update(&mut self, vm: VmRef) -> Option<VsphereUpdate> {
@@ -330,8 +335,7 @@ impl PropertyCache {
             let known = self.sent.vms.remove(&vm).is_some();
             return known.then_some(VsphereUpdate::VmGone(vm));
         };
-        let object = facts.object(&vm);
-        if_changed(&mut self.sent.vms, vm, object).map(VsphereUpdate::Vm)
+        if_changed(&mut self.sent.vms, vm, facts).map(VsphereUpdate::Vm)
     }
 
     fn compute_update(&mut self, compute: ComputeRef) -> Option<VsphereUpdate> {
@@ -339,12 +343,7 @@ impl PropertyCache {
             let known = self.sent.computes.remove(&compute).is_some();
             return known.then_some(VsphereUpdate::ComputeGone(compute));
         };
-        let object = Compute {
-            moref: compute.clone(),
-            name: facts.name.clone(),
-            drs: facts.drs.clone(),
-        };
-        if_changed(&mut self.sent.computes, compute, object).map(VsphereUpdate::Compute)
+        if_changed(&mut self.sent.computes, compute, facts).map(VsphereUpdate::Compute)
     }
 }
 
@@ -356,10 +355,10 @@ fn values(object: &ObjectProperties) -> impl Iterator<Item = (&str, Option<&Valu
 }
 
 /// Returns `object` if it differs from the last update.
-fn if_changed<K: Eq + Hash, V: Clone + PartialEq>(sent: &mut HashMap<K, V>, key: K, object: V) -> Option<V> {
-    if sent.get(&key) == Some(&object) {
+fn if_changed<K: Eq + Hash, V: Clone + PartialEq>(sent: &mut HashMap<K, V>, key: K, object: &V) -> Option<V> {
+    if sent.get(&key) == Some(object) {
         return None;
     }
     sent.insert(key, object.clone());
-    Some(object)
+    Some(object.clone())
 }

@@ -11,9 +11,10 @@ use crate::client::{Error, Vcenter};
 use crate::moref::Moref;
 use crate::property::{self, EVACUATION, PropertySpec, TraversalStep, UpdateSet};
 use crate::reading::{BoundedRead, MAX_OBJECTS};
-use crate::session::Session;
+use crate::session::{ServiceContent, Session};
 use crate::soap::{self, ReplyError};
 use crate::task;
+use crate::xml::Element;
 use crate::xml::write::XmlWriter;
 use haulout_core::ids::TaskRef;
 
@@ -154,7 +155,24 @@ impl SessionObjects {
     }
 }
 
+/// Creates a view of all objects of type `kind`.
+pub(super) fn container_view(content: &ServiceContent, kind: &str) -> SoapCall {
+    SoapCall::to("CreateContainerView", &content.view_manager)
+        .with(XmlWriter::moref("container", &content.root_folder))
+        .with(XmlWriter::text("type", kind))
+        .with(XmlWriter::text("recursive", "true"))
+}
+
 impl Subscription {
+    /// Makes one call in the session of the stream.
+    pub(super) async fn call<T>(
+        &self,
+        call: &SoapCall,
+        read: impl FnOnce(&Element<'_>) -> Result<T, ReplyError>,
+    ) -> Result<T, Error> {
+        self.vcenter.call_in(&self.session, call, read).await
+    }
+
     /// The name of our user in vCenter.
     pub(super) fn user(&self) -> Option<&str> {
         self.session.user.as_deref()
@@ -165,10 +183,7 @@ impl Subscription {
     pub(super) async fn build(session_objects: &SessionObjects) -> Result<Self, Error> {
         let (vcenter, session) = (session_objects.vcenter.clone(), session_objects.session.clone());
         let content = &session.content;
-        let hosts = SoapCall::to("CreateContainerView", &content.view_manager)
-            .with(XmlWriter::moref("container", &content.root_folder))
-            .with(XmlWriter::text("type", "HostSystem"))
-            .with(XmlWriter::text("recursive", "true"));
+        let hosts = container_view(content, "HostSystem");
         let hosts = session_objects.create(hosts, "DestroyView").await?;
         let collector = SoapCall::to("CreatePropertyCollector", &content.property_collector);
         let collector = session_objects
@@ -214,11 +229,11 @@ impl Subscription {
             .call_within(&self.session, &call, deadline, read)
             .await?;
         let changes = || set.iter().flat_map(|set| &set.changes);
-        let objects = changes().map_while(|modify_list| match modify_list {
+        let objects = changes().map_while(|change| match change {
             property::Change::Upsert(object) => Some(object),
             property::Change::Gone(_) => None,
         });
-        let lost = changes().find_map(|modify_list| match modify_list {
+        let lost = changes().find_map(|change| match change {
             property::Change::Gone(moref) if moref.is_of_session() => Some(moref),
             property::Change::Gone(_) | property::Change::Upsert(_) => None,
         });
@@ -259,25 +274,25 @@ impl Subscription {
         for moref in remove {
             call = call.with(XmlWriter::moref("remove", moref));
         }
-        let unresolved = self.vcenter.call_in(&self.session, &call, soap::returned_morefs);
-        Ok(unresolved.await?.into_iter().collect())
+        let unresolved = self.call(&call, soap::returned_morefs).await?;
+        Ok(unresolved.into_iter().collect())
     }
 
     /// Reads hosts, our VMs and their tasks again. If hosts are known and none is returned, the view is
     /// gone, and so is the session: a missing object is omitted without a fault.
     pub(super) async fn reread(&self, knows_hosts: bool) -> Result<BoundedRead, Error> {
-        let host = TraversalStep::new("HostSystem", "recentTask", Vec::new());
-        let vm = TraversalStep::new("VirtualMachine", "recentTask", Vec::new());
+        let host = TraversalStep::new("HostSystem", "recentTask", []);
+        let vm = TraversalStep::new("VirtualMachine", "recentTask", []);
         let mut spec = PropertySpec::default()
             .read("HostSystem", HOST_REREAD)
             .read("VirtualMachine", VM_REREAD)
             .read("Task", task::PATHS)
             .through(
                 &self.hosts,
-                vec![TraversalStep::new("ContainerView", "view", vec![host])],
+                [TraversalStep::new("ContainerView", "view", vec![host])],
             );
         if let Some(list) = self.list.get() {
-            spec = spec.through(list, vec![TraversalStep::new("ListView", "view", vec![vm])]);
+            spec = spec.through(list, [TraversalStep::new("ListView", "view", vec![vm])]);
         }
         let read = self
             .vcenter
@@ -295,7 +310,7 @@ impl Subscription {
     pub(super) async fn read_tasks(&self, tasks: &BTreeSet<TaskRef>) -> Result<BoundedRead, Error> {
         let mut spec = PropertySpec::default().read("Task", &[task::PATHS, &[task::RESULT]].concat());
         for task in tasks {
-            spec = spec.of(&task.into(), Vec::new());
+            spec = spec.of(&task.into(), []);
         }
         self.vcenter
             .retrieve_pages(&self.session, spec, REREAD_PAGE)
@@ -317,22 +332,22 @@ impl Subscription {
 
     /// All hosts and their tasks.
     fn host_spec(&self) -> PropertySpec {
-        let of_host = vec![TraversalStep::new("HostSystem", "recentTask", Vec::new())];
+        let of_host = [TraversalStep::new("HostSystem", "recentTask", [])];
         PropertySpec::default()
             .read("HostSystem", HOST_PROPERTIES)
             .read("Task", task::PATHS)
             .through(
                 &self.hosts,
-                vec![TraversalStep::new("ContainerView", "view", of_host)],
+                [TraversalStep::new("ContainerView", "view", of_host)],
             )
     }
 
     /// The filter of the list: `vm` of VMs, their tasks, and their clusters. Whether DRS places a VM is
     /// reported with the host of the VM.
     fn list_spec(list: &Moref, vm: &[&str]) -> PropertySpec {
-        let to_cluster = vec![TraversalStep::new("HostSystem", "parent", Vec::new())];
-        let of_member = vec![
-            TraversalStep::new("VirtualMachine", "recentTask", Vec::new()),
+        let to_cluster = [TraversalStep::new("HostSystem", "parent", [])];
+        let of_member = [
+            TraversalStep::new("VirtualMachine", "recentTask", []),
             TraversalStep::over("VirtualMachine", "runtime.host", to_cluster),
         ];
         PropertySpec::default()
@@ -341,7 +356,7 @@ impl Subscription {
             .read("HostSystem", DEVICE_PROPERTIES)
             // `configuration.drsConfig` is deprecated, and a path below `configurationEx` is not valid on its declared type.
             .read("ComputeResource", &["name", "configurationEx"])
-            .through(list, vec![TraversalStep::new("ListView", "view", of_member)])
+            .through(list, [TraversalStep::new("ListView", "view", of_member)])
     }
 
     async fn create_list(&self) -> Result<Moref, Error> {
@@ -363,7 +378,7 @@ impl Subscription {
         let call = SoapCall::to("CreateFilter", collector)
             .with(spec.render("spec"))
             .with(XmlWriter::text("partialUpdates", "false"));
-        self.vcenter.call_in(&self.session, &call, soap::nothing).await
+        self.call(&call, soap::nothing).await
     }
 
     /// Logs the refusal of an optional feature and continues without it.

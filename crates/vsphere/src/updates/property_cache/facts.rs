@@ -9,9 +9,7 @@ use crate::decode::{self, DecodedDevice};
 use crate::moref::Moref;
 use crate::property::{EVACUATION, Value};
 use crate::text;
-use crate::update::{
-    Drs, EnteringMaintenance, Host, HostConnection, MaintenanceEnd, Passthrough, PciDevice, PowerState, Vm,
-};
+use crate::update::{Compute, EnteringMaintenance, Host, HostConnection, MaintenanceEnd, PciDevice, Vm};
 use haulout_core::ids::{ComputeRef, DatastoreRef, HostRef, VmRef, VmUuid};
 
 #[derive(Default)]
@@ -30,35 +28,30 @@ pub(super) struct HostProperties {
     pub(super) last_end: Option<(Timestamp, MaintenanceEnd)>,
 }
 
-#[derive(Default)]
-pub(super) struct ComputeProperties {
-    pub(super) name: Option<String>,
-    pub(super) drs: Option<Drs>,
+/// Applies a property of a compute resource; `None` if unset or unreadable. The same for the methods and functions below.
+pub(super) fn set_compute(compute: &mut Compute, path: &str, value: Option<&Value>) {
+    match path {
+        "name" => compute.name = value.and_then(Value::text).map(text::inventory_name),
+        "configurationEx" => compute.drs = value.and_then(Value::drs).cloned(),
+        // Not requested.
+        _ => {}
+    }
 }
 
-#[derive(Default)]
-pub(super) struct VmProperties {
-    pub(super) name: Option<String>,
-    pub(super) uuid: Option<VmUuid>,
-    pub(super) template: bool,
-    pub(super) power: Option<PowerState>,
-    pub(super) host: Option<HostRef>,
-    pub(super) tools_running: Option<bool>,
-    pub(super) question: Option<String>,
-    pub(super) datastores: Arc<BTreeSet<DatastoreRef>>,
-    pub(super) passthrough: Option<Vec<Passthrough>>,
-    pub(super) evacuation_power_off: bool,
-}
-
-impl ComputeProperties {
-    /// Applies a property; `None` if unset or unreadable.
-    pub(super) fn set(&mut self, path: &str, value: Option<&Value>) {
-        match path {
-            "name" => self.name = value.and_then(Value::text).map(text::inventory_name),
-            "configurationEx" => self.drs = value.and_then(Value::drs).cloned(),
-            // Not requested.
-            _ => {}
-        }
+/// A VM of which nothing was read yet.
+pub(super) fn unread_vm(moref: VmRef) -> Vm {
+    Vm {
+        moref,
+        name: None,
+        uuid: None,
+        template: false,
+        power: None,
+        host: None,
+        tools_running: None,
+        question: None,
+        datastores: Arc::default(),
+        passthrough: None,
+        evacuation_power_off: false,
     }
 }
 
@@ -110,48 +103,28 @@ impl HostProperties {
     }
 }
 
-impl VmProperties {
-    /// Takes one property; `None` is unset or unreadable.
-    pub(super) fn set(&mut self, path: &str, value: Option<&Value>) {
-        let text = value.and_then(Value::text);
-        match path {
-            "name" => self.name = text.map(text::inventory_name),
-            "config.uuid" => self.uuid = text.and_then(VmUuid::parse),
-            "config.template" => self.template = text.and_then(decode::boolean).unwrap_or(false),
-            "config.hardware.device" => {
-                let devices = value.and_then(Value::devices);
-                let what =
-                    |devices: &[DecodedDevice]| devices.iter().map(|device| device.what.clone()).collect();
-                self.passthrough = devices.map(what);
-            }
-            EVACUATION => {
-                self.evacuation_power_off = text.is_some_and(|mark| mark.eq_ignore_ascii_case("true"));
-            }
-            "runtime.powerState" => self.power = text.and_then(decode::power),
-            "runtime.host" => self.host = value.and_then(Value::moref).and_then(Moref::host),
-            "runtime.question" => self.question = text.map(text::for_people),
-            "guest.toolsRunningStatus" => {
-                self.tools_running = text.map(|text| text == "guestToolsRunning");
-            }
-            "datastore" => self.datastores = datastores(value),
-            _ => {}
+pub(super) fn set_vm(vm: &mut Vm, path: &str, value: Option<&Value>) {
+    let text = value.and_then(Value::text);
+    match path {
+        "name" => vm.name = text.map(text::inventory_name),
+        "config.uuid" => vm.uuid = text.and_then(VmUuid::parse),
+        "config.template" => vm.template = text.and_then(decode::boolean).unwrap_or(false),
+        "config.hardware.device" => {
+            let devices = value.and_then(Value::devices);
+            let what = |devices: &[DecodedDevice]| devices.iter().map(|device| device.what.clone()).collect();
+            vm.passthrough = devices.map(what);
         }
-    }
-
-    pub(super) fn object(&self, moref: &VmRef) -> Vm {
-        Vm {
-            moref: moref.clone(),
-            name: self.name.clone(),
-            uuid: self.uuid,
-            template: self.template,
-            power: self.power,
-            host: self.host.clone(),
-            tools_running: self.tools_running,
-            question: self.question.clone(),
-            datastores: self.datastores.clone(),
-            passthrough: self.passthrough.clone(),
-            evacuation_power_off: self.evacuation_power_off,
+        EVACUATION => {
+            vm.evacuation_power_off = text.is_some_and(|mark| mark.eq_ignore_ascii_case("true"));
         }
+        "runtime.powerState" => vm.power = text.and_then(decode::power),
+        "runtime.host" => vm.host = value.and_then(Value::moref).and_then(Moref::host),
+        "runtime.question" => vm.question = text.map(text::for_people),
+        "guest.toolsRunningStatus" => {
+            vm.tools_running = text.map(|text| text == "guestToolsRunning");
+        }
+        "datastore" => vm.datastores = datastores(value),
+        _ => {}
     }
 }
 

@@ -312,6 +312,6 @@ impl PropertyCache {
                 (Some(_) | None, Some(_) | None) => false,
             },
         };
-        if_changed(&mut self.sent.tasks, task.clone(), object).map(VsphereUpdate::Task)
+        if_changed(&mut self.sent.tasks, task.clone(), &object).map(VsphereUpdate::Task)
     }
 }
