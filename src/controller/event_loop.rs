@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::run_effect::RunEffect;
-use super::supervisor::Supervisor;
+use super::supervisor::{Supervisor, send_if_changed};
 use crate::ids::NodeName;
 use crate::inventory::{Built, Changes, Fact, Inventory};
 use crate::kubernetes::lease::ElectionStatus;
@@ -141,13 +141,13 @@ pub(crate) async fn run<P: RunEffect>(
         let began = clock();
         let Changes { requested, built } = inventory.advance(facts, began);
         if let Some(requested) = requested {
-            replace(&subscriptions.followed, requested.followed);
-            replace(&subscriptions.watch_set, requested.watch_set);
+            send_if_changed(&subscriptions.followed, requested.followed);
+            send_if_changed(&subscriptions.watch_set, requested.watch_set);
             observer.applied(&inventory);
         }
         let Some(mut built) = built else { continue };
-        replace(&subscriptions.draining, std::mem::take(&mut built.draining));
-        replace(&subscriptions.budgets, std::mem::take(&mut built.budgets));
+        send_if_changed(&subscriptions.draining, std::mem::take(&mut built.draining));
+        send_if_changed(&subscriptions.budgets, std::mem::take(&mut built.budgets));
         observer.built(&built, &inventory);
         if !built.outdated.is_empty() {
             let nodes = built
@@ -198,16 +198,6 @@ impl EventSources {
             .or_else(|| self.kubernetes.try_recv().ok().map(Fact::Kubernetes))
             .or_else(|| self.vsphere.try_recv().ok().map(Fact::Vsphere))
     }
-}
-
-fn replace<T: PartialEq>(sender: &watch::Sender<T>, value: T) {
-    sender.send_if_modified(|current| {
-        let is_changed = *current != value;
-        if is_changed {
-            *current = value;
-        }
-        is_changed
-    });
 }
 
 /// Logs each change of a connection once.

@@ -61,15 +61,7 @@ impl<P: RunEffect> Supervisor<P> {
         });
         for (name, snapshot) in batch.snapshots {
             match self.handles.get(&name) {
-                Some(handle) => {
-                    handle.snapshots.send_if_modified(|current| {
-                        let is_changed = *current != snapshot;
-                        if is_changed {
-                            *current = snapshot;
-                        }
-                        is_changed
-                    });
-                }
+                Some(handle) => send_if_changed(&handle.snapshots, snapshot),
                 None => self.start(name, snapshot, Duration::ZERO),
             }
         }
@@ -134,4 +126,15 @@ impl<P: RunEffect> Supervisor<P> {
             },
         );
     }
+}
+
+/// Sends `value`, unless the receivers have an equal one.
+pub(super) fn send_if_changed<T: PartialEq>(sender: &watch::Sender<T>, value: T) {
+    sender.send_if_modified(|current| {
+        let is_changed = *current != value;
+        if is_changed {
+            *current = value;
+        }
+        is_changed
+    });
 }

@@ -14,7 +14,7 @@ use super::answer::{self, ApiRefusal};
 use crate::keys::{APPROVED, CLI_MANAGER};
 
 /// The deadline for one page or object.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(15);
+const DEADLINE: Duration = Duration::from_secs(15);
 
 /// The page size of kubectl.
 const PAGE: u32 = 500;
@@ -89,10 +89,7 @@ pub async fn nodes(client: &kube::Client, selector: &str) -> Result<Vec<Node>, R
 /// # Errors
 /// When it does not exist, or cannot be read.
 pub async fn node(client: &kube::Client, name: &str) -> Result<Node, ReadError> {
-    let nodes: Api<Node> = Api::all(client.clone());
-    answer::within(DEADLINE, nodes.get(name))
-        .await
-        .map_err(|refusal| ReadError::new(&format!("node/{name}"), &refusal))
+    get(Api::all(client.clone()), name, &format!("node/{name}")).await
 }
 
 /// All PodDisruptionBudgets.
@@ -120,6 +117,15 @@ pub async fn approve(client: &kube::Client, node: &str) -> Result<(), ReadError>
         .await
         .map(|_| ())
         .map_err(|refusal| ReadError::new(&format!("node/{node}"), &refusal))
+}
+
+pub(crate) async fn get<K>(api: Api<K>, name: &str, what: &str) -> Result<K, ReadError>
+where
+    K: Clone + DeserializeOwned + std::fmt::Debug,
+{
+    answer::within(DEADLINE, api.get(name))
+        .await
+        .map_err(|refusal| ReadError::new(what, &refusal))
 }
 
 pub(crate) async fn list<K>(api: Api<K>, params: ListParams, what: &str) -> Result<Vec<K>, ReadError>

@@ -232,7 +232,7 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    pub(crate) fn new(settings: &Settings) -> Self {
+    fn new(settings: &Settings) -> Self {
         let builder = backon::ExponentialBuilder::default()
             .with_min_delay(settings.backoff_min)
             .with_max_delay(settings.backoff_max)
@@ -247,7 +247,7 @@ impl Backoff {
     }
 
     /// The watch is synced.
-    pub(crate) fn settled(&mut self) {
+    fn settled(&mut self) {
         self.settled = Some(Instant::now());
     }
 

@@ -6,8 +6,7 @@ use kube::api::ListParams;
 use kube::core::CustomResourceExt as _;
 
 use super::kind::NodeMaintenance;
-use crate::kubernetes::answer;
-use crate::kubernetes::reads::{DEADLINE, ReadError, list};
+use crate::kubernetes::reads::{ReadError, get, list};
 
 /// All NodeMaintenance objects; none if the kind is not installed.
 pub async fn all(client: &kube::Client) -> Result<Vec<NodeMaintenance>, ReadError> {
@@ -24,18 +23,18 @@ pub async fn all(client: &kube::Client) -> Result<Vec<NodeMaintenance>, ReadErro
 
 /// One NodeMaintenance.
 pub async fn one(client: &kube::Client, name: &str) -> Result<NodeMaintenance, ReadError> {
-    let objects: Api<NodeMaintenance> = Api::all(client.clone());
-    answer::within(DEADLINE, objects.get(name))
-        .await
-        .map_err(|refusal| ReadError::new(&format!("nodemaintenance/{name}"), &refusal))
+    get(Api::all(client.clone()), name, &format!("nodemaintenance/{name}")).await
 }
 
 /// The installed definition of the kind NodeMaintenance.
 pub async fn definition(client: &kube::Client) -> Result<CustomResourceDefinition, ReadError> {
-    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-    answer::within(DEADLINE, definitions.get(NodeMaintenance::crd_name()))
-        .await
-        .map_err(|refusal| ReadError::new("the kind NodeMaintenance", &refusal))
+    let definitions = Api::all(client.clone());
+    get(
+        definitions,
+        NodeMaintenance::crd_name(),
+        "the kind NodeMaintenance",
+    )
+    .await
 }
 
 /// Whether `installed` has the schema of this program.
