@@ -3,8 +3,8 @@
 //! Each subcommand reads, makes plain data, and renders it; rendering reads nothing.
 //!
 //! ```text
-//! verbs ─▶ picture (both worlds, once) ─▶ plan, check ─┐
-//!       └▶ nodes (Nodes, NodeMaintenances) ────────────┴─▶ table, tree, JSON, YAML ─▶ out
+//! subcommands ─▶ cluster_view (vCenter and Kubernetes) ─▶ plan, check ─┐
+//!             └▶ reading (Nodes, NodeMaintenances) ────▶ nodes ────────┴─▶ table, tree, JSON, YAML ─▶ out
 //! ```
 
 mod age;

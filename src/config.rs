@@ -84,7 +84,7 @@ pub struct Config {
     #[arg(long = "vcenter-call-timeout-seconds", env = "VCENTER_CALL_TIMEOUT_SECONDS", value_name = "SECONDS",
           help_heading = VCENTER, value_parser = seconds(600), default_value = "30")]
     pub vcenter_call_timeout: Duration,
-    // vCenter ends a session after 30 idle minutes, and proxies close a silent request after some
+    // vCenter ends a session after 30 idle minutes, and proxies close an idle request after some
     // minutes. At two minutes the two polls of an idle controller are one call a minute.
     /// Maximum duration of a long poll for updates (1 to 1200)
     #[arg(long = "vcenter-long-poll-seconds", env = "VCENTER_LONG_POLL_SECONDS", value_name = "SECONDS",
@@ -349,7 +349,7 @@ impl Config {
                 (true, None) | (false, Some(_)) => {}
                 (true, Some(path)) => {
                     let path = path.display();
-                    let expected = format!("it stands beside {name}_FILE={path}; one of the two is expected");
+                    let expected = format!("{name}_FILE={path} is set as well; one of the two is expected");
                     problems.push(WrongSetting::new(name, "***", expected));
                 }
                 (false, None) => problems.push(WrongSetting::missing(

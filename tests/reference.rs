@@ -233,7 +233,7 @@ fn tracing() -> String {
 }
 
 const CONFIGURATION: &str = "
-Every setting is an environment variable and a flag. The flag takes precedence. A variable that is set to nothing counts as
+Every setting is an environment variable and a flag. The flag takes precedence. An empty variable counts as
 not set. A wrong value stops the program with exit code 2; the message names every wrong setting and what is expected.
 
 `KUBECONFIG`, `POD_NAMESPACE` and `POD_NAME` are read from the environment only. `POD_NAME`, or else the name of the machine,
@@ -243,8 +243,8 @@ reports the Events and is the first half of the holder's name in the Lease. For 
 const CLI: &str = "
 The program is called `haulout`. Under the name `kubectl-haulout` on the PATH it is `kubectl haulout`.
 
-Exit code 0 is success, 1 an error that stderr explains, and 2 a command line or setting that is wrong; other codes stand
-with their subcommand. Results go to stdout, progress goes to stderr. Subcommands that print a result or read Kubernetes take
+Exit code 0 is success, 1 an error that stderr explains, and 2 a command line or setting that is wrong; other codes are
+described with their subcommand. Results go to stdout, progress goes to stderr. Subcommands that print a result or read Kubernetes take
 the [common options](#common-options).
 ";
 
@@ -268,35 +268,35 @@ with any version.
 const AFTER_METRICS: &str = "
 ## What a node waits for
 
-The values of `kind` of `haulout_waiting_on`. Each stands for one sentence in the log, in the Event or the status.
+The values of `kind` of `haulout_waiting_on`. Each is one sentence in the log, in Events and in the status.
 
 | kind | the node waits for |
 |---|---|
 | `vcenter`, `kubernetes` | the connection to vCenter; the watch of Nodes, or of NodeMaintenance objects where one concerns the node |
-| `takeover` | the time in which an effect of the leader before may still arrive |
+| `takeover` | the time in which an effect of the previous leader may still arrive |
 | `write-pace` | its next write: its state changes too often, and another controller may be writing to the Node |
-| `other-release` | the release of Haulout whose episode it is, which is another one |
-| `slot`, `approval`, `skip` | its turn; `haulout.dev/approved`; the removal of `haulout.dev/skip` |
+| `other-release` | the other release of Haulout to which the episode belongs |
+| `slot`, `approval`, `skip` | a slot; `haulout.dev/approved`; the removal of `haulout.dev/skip` |
 | `node-object` | the Node, which was deleted |
-| `vm-lookup`, `power-state`, `question` | which VM it is; whether that is on; an answer to vCenter's question about the VM |
-| `drain-round`, `pods`, `disruption-budget`, `drain-held` | a list of its pods; pods that end; a PodDisruptionBudget; pods after the drain timeout with `hold` |
-| `maintenance-retry` | the maintenance of its host, which failed, to be tried again |
-| `guest-shutdown`, `guest-shutdown-after-cancel` | the guest that was asked to shut down, also after a cancel |
-| `task`, `retry` | a task of vCenter; the next try after a refusal |
+| `vm-lookup`, `power-state`, `question` | the lookup of its VM; the power state of the VM; an answer to vCenter's question about the VM |
+| `drain-round`, `pods`, `disruption-budget`, `drain-held` | a list of its pods; pods that terminate; a PodDisruptionBudget; pods after the drain timeout with `DRAIN_TIMEOUT_ACTION=hold` |
+| `maintenance-retry` | a retry of its host's maintenance, which failed |
+| `guest-shutdown`, `guest-shutdown-after-cancel` | the guest shutdown, also after a cancel |
+| `task`, `retry` | a vCenter task; the next attempt after a refusal |
 | `host-visible`, `host-exit` | its host to be connected; its host to leave maintenance |
-| `survey`, `place` | a reading of other hosts; a host that can take the VM, which a NodeMaintenance asks to be moved |
-| `power-on-pause` | the next power-on of a VM that keeps going off |
+| `survey`, `place` | a survey of the devices of other hosts; a host for a VM that a NodeMaintenance wants to relocate |
+| `power-on-pause` | the next power-on of a VM that was powered off again |
 | `node-ready`, `gpus` | Ready on another boot; the GPUs |
-| `request`, `powered-on`, `already-there` | a person to delete a NodeMaintenance; a VM that is off to be powered on first; a NodeMaintenance that is met already |
+| `request`, `powered-on`, `already-there` | a person to delete a NodeMaintenance; a VM that must be powered on first; a person to delete a NodeMaintenance that is fulfilled already |
 | `parked` | a person or a change, see [HauloutNodeParked](../runbooks/HauloutNodeParked.md) |
 
 ## Queries
 
 ```
-time() - haulout_node_phase_start_timestamp_seconds > 3600                 # which node has not moved for an hour
-haulout_waiting_on                                                         # and what it waits for
-haulout_free_gpu_hosts == 0                                                # where a node would have to wait for its own host
-haulout_node_phase{phase=\"Parked\"} == 1                                    # which needs a person
+time() - haulout_node_phase_start_timestamp_seconds > 3600                 # phases that have lasted for an hour
+haulout_waiting_on                                                         # what nodes wait for
+haulout_free_gpu_hosts == 0                                                # clusters where a node would wait for its own host
+haulout_node_phase{phase=\"Parked\"} == 1                                    # nodes that need a person
 time() - haulout_vcenter_last_update_timestamp_seconds > 180               # vCenter does not answer
 increase(haulout_forced_poweroffs_total[1d]) > 0                           # power was cut
 ```
@@ -331,7 +331,7 @@ With `NODE_CONDITIONS=well-known` an episode also shows in the Node conditions o
 ";
 
 const ANNOTATIONS: &str = "
-What stands on the Node of an episode. Haulout's own annotations are removed when the node is back in service, except
+The annotations of a Node with an episode. Haulout's own annotations are removed when the node is back in service, except
 `fulfilled-request` and `last-episode`. Their prefix is `ANNOTATION_PREFIX`; those of `haulout.dev` have a fixed one.
 ";
 
@@ -345,9 +345,9 @@ OTEL_EXPORTER_OTLP_ENDPOINT=http://collector:4318     # http/protobuf, or with O
 
 The standard variables are understood: endpoint, protocol, headers, timeout and certificate of `OTEL_EXPORTER_OTLP_*` and
 `OTEL_EXPORTER_OTLP_TRACES_*`, `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_TRACES_EXPORTER=none`,
-`OTEL_SDK_DISABLED`. Every episode is traced, so samplers are not asked. A dry run sends nothing.
+`OTEL_SDK_DISABLED`. Every episode is traced; samplers have no effect. A dry run sends nothing.
 
-Search for `haulout.episode`, `k8s.node.name` or `vcenter.host.name`, which stand on every span: the root comes last. Trace
+Search for `haulout.episode`, `k8s.node.name` or `vcenter.host.name`, which every span has: the root comes last. Trace
 id and episode id are the same, and each line of the log carries it as `trace_id`. Calls to the kube-apiserver that are made
 for an episode carry its `traceparent`.
 ";

@@ -18,8 +18,8 @@ use crate::kubernetes::pods::verdict;
 use crate::kubernetes::rights::Right;
 use crate::kubernetes::{reads, rights};
 use crate::maintenance::episode::Record;
-use crate::maintenance::observed::{BoundVm, ObservedPower};
-use crate::maintenance::waiting::ParkReason;
+use crate::maintenance::observed::ObservedPower;
+use crate::maintenance::waiting::WaitingOn;
 use crate::nodemaintenance;
 use crate::vsphere::privileges::{Entity, NEEDED, On};
 
@@ -326,8 +326,8 @@ async fn nodes(view: &mut ClusterView) -> Vec<CheckResult> {
 fn of_node(forecast: &Forecast, section: &mut Section) {
     let node = &forecast.node;
     let bind = "see spec.providerID and status.nodeInfo.systemUUID of the Node against the VM's BIOS UUID, or BIND_BY_NAME";
-    match &forecast.vm {
-        BoundVm::Found(vm) => {
+    match forecast.vm.or_wait() {
+        Ok(vm) => {
             let name = forecast.vm_name.clone().unwrap_or_else(|| vm.moref.to_string());
             section.good(format!("{node} is VM {name} on {}", vm.on_name));
             if vm.power == ObservedPower::On && forecast.tools_running == Some(false) {
@@ -343,27 +343,20 @@ fn of_node(forecast: &Forecast, section: &mut Section) {
                 );
             }
         }
-        BoundVm::NotLookedUp => section.missing(
-            format!("{node}: vCenter has not reported its VM yet"),
-            "check that the user may read the VM",
-        ),
-        BoundVm::Missing { .. } => section.missing(format!("{node}: {}", ParkReason::VmMissing), bind),
-        BoundVm::NoUuid => section.missing(format!("{node}: {}", ParkReason::NoUuid), bind),
-        BoundVm::Ambiguous(vms) => {
-            let reason = ParkReason::VmAmbiguous { count: vms.len() };
-            section.missing(format!("{node}: {reason}"), bind);
-        }
-        BoundVm::Shared(nodes) => {
-            let reason = ParkReason::VmShared { nodes: nodes.clone() };
-            section.missing(format!("{node}: {reason}"), bind);
+        Err(wait) => {
+            let hint = if wait == WaitingOn::VmLookup {
+                "check that the user may read the VM"
+            } else {
+                bind
+            };
+            section.missing(format!("{node}: {}", wait.sentence()), hint);
         }
     }
-    match &forecast.record {
-        Record::Unreadable { why } => section.missing(
+    if let Record::Unreadable { why } = &forecast.record {
+        section.missing(
             format!("{node}: its record cannot be read: {why}"),
             "check its annotations and remove wrong ones",
-        ),
-        Record::InService | Record::Episode(_) | Record::Python(_) => {}
+        );
     }
 }
 

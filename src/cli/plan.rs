@@ -144,35 +144,26 @@ pub(super) fn of_node(forecast: &Forecast, pods: &[Pod], budgets: &[PodDisruptio
 /// What would block it, with the texts of waits.
 fn stops(forecast: &Forecast) -> Vec<String> {
     let mut stops = Vec::new();
-    let mut park = |reason: ParkReason| stops.push(reason.to_string());
-    match &forecast.vm {
-        BoundVm::Found(vm) => {
-            if vm.power == ObservedPower::Suspended {
-                park(ParkReason::VmSuspended);
-            }
-            if let Some(question) = &vm.question {
-                stops.push(format!("waits for {}", WaitingOn::Question(question.clone())));
-            }
+    match forecast.vm.or_wait() {
+        Ok(vm) => {
+            let is_suspended = vm.power == ObservedPower::Suspended;
+            stops.extend(is_suspended.then_some(WaitingOn::Parked(ParkReason::VmSuspended)));
+            stops.extend(vm.question.clone().map(WaitingOn::Question));
         }
-        BoundVm::NotLookedUp => stops.push("vCenter has not reported its VM yet".to_owned()),
-        BoundVm::Missing { .. } => park(ParkReason::VmMissing),
-        BoundVm::NoUuid => park(ParkReason::NoUuid),
-        BoundVm::Ambiguous(vms) => park(ParkReason::VmAmbiguous { count: vms.len() }),
-        BoundVm::Shared(nodes) => park(ParkReason::VmShared { nodes: nodes.clone() }),
+        Err(wait) => stops.push(wait),
     }
     if forecast.seen.as_ref().is_some_and(|node| node.overrides.skip) {
-        stops.push(format!("waits for {}", WaitingOn::Skip));
+        stops.push(WaitingOn::Skip);
     }
     if let Some(Admission::Queued { ahead, limit }) = &forecast.queue
         && !ahead.is_empty()
     {
-        let slot = WaitingOn::Slot {
+        stops.push(WaitingOn::Slot {
             ahead: ahead.clone(),
             limit: *limit,
-        };
-        stops.push(format!("waits for {slot}"));
+        });
     }
-    stops
+    stops.iter().map(WaitingOn::sentence).collect()
 }
 
 fn place(forecast: &Forecast) -> PlannedHost {
@@ -212,7 +203,7 @@ fn place(forecast: &Forecast) -> PlannedHost {
     }
 }
 
-/// How a plan reads.
+/// Renders a plan.
 pub(super) fn render(plan: &Plan, wide: bool, paint: Paint) -> String {
     let mut text = String::new();
     let state = plan
@@ -227,7 +218,7 @@ pub(super) fn render(plan: &Plan, wide: bool, paint: Paint) -> String {
         plain(&plan.name)
     );
     if plan.nodes.is_empty() {
-        text.push_str("\n  no node of ours stands on it: nothing would be done\n");
+        text.push_str("\n  it has no VM of our nodes: nothing would be done\n");
     }
     for node in &plan.nodes {
         node_lines(node, wide, paint, &mut text);

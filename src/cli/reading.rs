@@ -180,15 +180,15 @@ impl NodeReading {
             .clone()
             .or_else(|| kept.and_then(|status| status.trace_id.clone()))?;
         // Any object with its address: that of a request may be written before that of the episode.
-        let told = self
+        let written = self
             .of(name)
             .filter_map(|object| object.status.as_ref())
             .find(|status| status.trace_url.is_some() && status.trace_id.as_ref() == Some(&trace_id))
             .and_then(|status| status.trace_url.clone());
-        let made = || Some(self.trace_url.as_ref()?.replace(TRACE_ID, &trace_id));
+        let built = || Some(self.trace_url.as_ref()?.replace(TRACE_ID, &trace_id));
         Some(TraceLink {
             node: name.to_owned(),
-            url: told.or_else(made),
+            url: written.or_else(built),
             running: running.is_some(),
             trace_id,
         })

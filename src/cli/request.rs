@@ -117,12 +117,12 @@ pub(super) async fn resume(args: NodeArgs, out: Output) -> anyhow::Result<u8> {
         return Ok(0);
     }
     for name in &resumed.deleted {
-        let told = if args.output.output == Format::Name {
+        let deleted = if args.output.output == Format::Name {
             ""
         } else {
             " deleted"
         };
-        out.result(&format!("nodemaintenance.haulout.dev/{}{told}", plain(name)))?;
+        out.result(&format!("nodemaintenance.haulout.dev/{}{deleted}", plain(name)))?;
     }
     if resumed.deleted.is_empty() {
         out.progress(&format!("node/{} has no open request", plain(&args.node)));
@@ -145,7 +145,7 @@ fn stays(reading: &NodeReading, node: &str) -> Vec<String> {
         stays.push(format!("node/{node} stays {}: {why}", state.state));
     }
     if let Some(by) = state.cordoned_by.as_ref().filter(|by| *by != "Haulout") {
-        stays.push(format!("node/{node} stays cordoned: that was {by}"));
+        stays.push(format!("node/{node} stays cordoned: by {by}"));
     }
     stays
 }

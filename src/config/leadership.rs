@@ -43,8 +43,8 @@ pub struct LeadershipSettings {
     /// For renamed releases.
     #[arg(long, env, value_name = "NAMES", help_heading = REPLICAS, value_parser = release, value_delimiter = ',')]
     adopt_releases: Vec<String>,
-    /// How long other replicas wait for a silent leader; at least one and a half renewal deadlines (0.5
-    /// to 600)
+    /// How long other replicas wait for a leader that does not renew the Lease; at least one and a half
+    /// renewal deadlines (0.5 to 600)
     #[arg(long = "lease-duration-seconds", env = "LEASE_DURATION_SECONDS", value_name = "SECONDS",
           help_heading = REPLICAS, value_parser = fraction(0.5, 600.0), default_value = "15")]
     pub lease_duration: Duration,

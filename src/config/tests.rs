@@ -300,7 +300,7 @@ fn all_wrong_settings_are_reported_at_once() {
     for args in [
         "VCENTER_HOST (--vcenter-host) is not set",
         "VCENTER_USER (--vcenter-user) is not set: it or VCENTER_USER_FILE is expected",
-        "VCENTER_PASSWORD_FILE=/run/password; one of the two is expected",
+        "VCENTER_PASSWORD_FILE=/run/password is set as well; one of the two is expected",
         "POLL_INTERVAL_SECONDS (--poll-interval-seconds) is \"0\"",
         "DRAIN_TIMEOUT_ACTION (--drain-timeout-action) is \"kill\": power-off or hold is expected",
         "LEASE_DURATION_SECONDS (--lease-duration-seconds) is \"1\"",

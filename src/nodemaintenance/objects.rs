@@ -419,7 +419,7 @@ impl ReconcilerState {
 fn spec(node: &NodeName, episode: &Episode, selector: &str) -> NodeMaintenanceSpec {
     NodeMaintenanceSpec {
         node_name: node.to_string(),
-        reason: Some(episode.set_off_by()),
+        reason: Some(episode.trigger_sentence()),
         action: MaintenanceAction::HostMaintenance,
         origin: MaintenanceOrigin::Episode,
         selector: Some(selector.to_owned()),

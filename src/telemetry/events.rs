@@ -4,7 +4,6 @@
 //! the same values as the log. An Event is not repeated within [`REPEAT_AFTER`].
 
 mod conditions;
-mod meanings;
 mod parts;
 mod reasons;
 mod waits;

@@ -95,7 +95,7 @@ impl Observer for Log {
                 warn,
                 node,
                 before,
-                "could not record {} on the Node: {said}",
+                "could not write {} to the Node: {said}",
                 transition.record.phase_name(),
             ),
             NodeEvent::Asks { record, effect } => effect_started(node, record, effect),
@@ -114,7 +114,7 @@ fn recorded(node: &NodeName, before: &Record, transition: &Transition, trace_url
                 debug,
                 node,
                 before,
-                "{phase} goes on; the record on the Node is up to date"
+                "{phase} continues; the record on the Node is up to date"
             );
         } else {
             log_node!(
@@ -122,15 +122,15 @@ fn recorded(node: &NodeName, before: &Record, transition: &Transition, trace_url
                 node,
                 before,
                 epoch = episode.epoch,
-                "{phase} goes on under another leader"
+                "{phase} continues under another leader"
             );
         }
         return;
     }
     let ended = match transition.ended {
-        Some(EpisodeResult::Succeeded) => ": the episode ended well",
-        Some(EpisodeResult::Failed) => ": the episode ended without what was asked for",
-        Some(EpisodeResult::Cancelled) => ": the episode was called off",
+        Some(EpisodeResult::Succeeded) => ": the episode succeeded",
+        Some(EpisodeResult::Failed) => ": the episode failed",
+        Some(EpisodeResult::Cancelled) => ": the episode was cancelled",
         None => "",
     };
     // The last line is about the episode that ended.
@@ -169,9 +169,9 @@ fn recorded(node: &NodeName, before: &Record, transition: &Transition, trace_url
 fn effect_started(node: &NodeName, record: &Record, effect: &Effect) {
     let kind = effect.kind();
     if kind.is_routine() {
-        log_node!(debug, node, record, "asking to {}", kind.words());
+        log_node!(debug, node, record, "starting to {}", kind.words());
     } else {
-        log_node!(info, node, record, "asking to {}", kind.words());
+        log_node!(info, node, record, "starting to {}", kind.words());
     }
 }
 

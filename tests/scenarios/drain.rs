@@ -108,7 +108,7 @@ fn drain_timeout_with_hold_does_not_power_off() {
 
         fixture.vcenter.enter_maintenance("esx1").await?;
         fixture
-            .wait_for_log("the drain timeout passed and its power is not cut on pods")
+            .wait_for_log("the drain timeout passed and DRAIN_TIMEOUT_ACTION is hold")
             .await?;
         ensure!(fixture.power_cycles("gpu1").await? == (0, 0));
         let held = fixture.node(&node).await?;

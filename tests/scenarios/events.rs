@@ -14,12 +14,12 @@ use crate::traces::jaeger;
 /// The Events in `kubectl describe node` of an episode whose drain a budget blocks for a while. Times, task, user and
 /// trace are masked.
 const TOLD: &str = "\
-Normal HostMaintenanceDetected ESXi host esx1 is entering maintenance (TASK); noticed after TIME; cordoned, pods are being evicted; trace ID
+Normal HostMaintenanceDetected ESXi host esx1 is entering maintenance (TASK); detected after TIME; cordoned, pods are being evicted; trace ID
 Warning EvictionBlocked Cannot evict pod as it would violate the pod's disruption budget. The disruption budget held-budget needs 1 healthy pods and has 1 currently: told/held
 Normal DrainSucceeded Drained in TIME; the guest is being shut down
-Normal VMPoweredOff The VM is off after TIME
+Normal VMPoweredOff The VM is powered off after TIME
 Normal WaitingForHost Waiting for ESXi host esx1 to be back in service
-Normal VMPoweredOn The VM is on, on ESXi host esx1
+Normal VMPoweredOn The VM is powered on, on ESXi host esx1
 Normal MaintenanceSucceeded Back in service after TIME (drain TIME, host TIME, boot TIME); uncordoned; trace ID";
 
 /// Events of waits, in addition to those of transitions.

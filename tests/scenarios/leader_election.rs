@@ -429,7 +429,7 @@ fn standby_is_ready_and_names_the_leader_and_no_nodes() {
             let verbose = format!("{base}/readyz?verbose");
             until("it is ready", WAIT_TIMEOUT, async || {
                 let (status, text) = ask(&verbose, "*/*").await?;
-                Ok((status == 200 && !text.contains("nobody leads")).then_some(text))
+                Ok((status == 200 && !text.contains("no replica leads")).then_some(text))
             })
             .await
         };

@@ -55,7 +55,7 @@ fn every_log_line_names_node_host_episode_phase_and_trace() {
             .iter()
             .filter(|line| line["node"] == node.as_str())
             .collect();
-        for words in ["asking to drain", "tried to", "waiting for", "-> Rejoining"] {
+        for words in ["starting to drain", "tried to", "waiting for", "-> Rejoining"] {
             ensure!(
                 of_node.iter().any(|line| has(line, words)),
                 "no line says {words:?}:\n{said}"
@@ -107,7 +107,7 @@ fn log_level_follows_its_file_while_the_program_runs() {
         fixture
             .wait_for_log("the log level is haulout=debug; it was info")
             .await?;
-        fixture.wait_for_log("asking to drain").await?;
+        fixture.wait_for_log("starting to drain").await?;
         std::fs::write(&file, "loud")?;
         fixture.wait_for_log("holds no level: one of off, error").await?;
         fixture.wait_for_log("the log level stays haulout=debug").await?;

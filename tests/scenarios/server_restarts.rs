@@ -112,7 +112,7 @@ fn rotated_kubeconfig_ends_the_program_in_order() {
         let mut text = std::fs::read_to_string(&copy)?;
         text.push_str("# rotated\n");
         std::fs::write(&copy, text)?;
-        fixture.wait_for_log("has changed: stopping").await?;
+        fixture.wait_for_log("has changed; exiting").await?;
         ensure!(haulout.ended().await? == Some(0), "an orderly end");
         Ok(())
     });

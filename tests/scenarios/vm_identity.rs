@@ -57,7 +57,7 @@ fn vm_cloned_during_the_drain_is_noticed_before_power_off() {
         fixture.vcenter.add_vm(&clone).await?;
         fixture.set_budget("held", 1).await?;
         fixture
-            .wait_for_log("2 VMs answer for this node; none is touched")
+            .wait_for_log("2 VMs match this node; none is changed")
             .await?;
         ensure!(fixture.calls("ShutdownGuest", "gpu1").await? == 0);
 

@@ -135,11 +135,11 @@ impl PageState {
             }
             NodeEvent::NotRecorded { transition, said, .. } => {
                 let phase = transition.record.phase_name();
-                self.step(node, now, format!("could not record {phase} on the Node: {said}"))
+                self.step(node, now, format!("could not write {phase} to the Node: {said}"))
             }
             NodeEvent::Asks { effect, .. } => {
                 let kind = effect.kind();
-                !kind.is_routine() && self.step(node, now, format!("asks to {}", kind.words()))
+                !kind.is_routine() && self.step(node, now, format!("starts to {}", kind.words()))
             }
             NodeEvent::Waits { on, .. } => {
                 self.board.waits(node, on, now);

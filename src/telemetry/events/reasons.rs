@@ -3,7 +3,7 @@
 use crate::kubernetes::events::Severity;
 
 macro_rules! reasons {
-    ($($Reason:ident: $action:literal, $severity:ident;)+) => {
+    ($($Reason:ident: $action:literal, $severity:ident, $meaning:literal;)+) => {
         /// The reason of an Event.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Reason {
@@ -33,40 +33,55 @@ macro_rules! reasons {
                     $(Self::$Reason => Severity::$severity),+
                 }
             }
+
+            /// When it is written, for the reference documentation.
+            pub fn meaning(self) -> &'static str {
+                match self {
+                    $(Self::$Reason => $meaning),+
+                }
+            }
         }
     };
 }
 
 reasons! {
-    HostMaintenanceDetected: "Begin", Normal;
-    MaintenanceQueued: "Queue", Normal;
-    MaintenanceAdopted: "Begin", Normal;
-    DrainStarted: "Drain", Normal;
-    CordonRestored: "Drain", Warning;
-    GuestRestarted: "Drain", Warning;
-    EvictionBlocked: "Drain", Warning;
-    EvictionRefused: "Drain", Warning;
-    DrainSucceeded: "Drain", Normal;
-    DrainTimedOut: "Drain", Warning;
-    GuestShutdownTimedOut: "ShutDown", Warning;
-    GuestShutdownUnavailable: "ShutDown", Warning;
-    VMPoweredOff: "ShutDown", Normal;
-    WaitingForHost: "Place", Normal;
-    NoCompatibleHost: "Place", Warning;
-    HostNotVisible: "Place", Warning;
-    VMRelocated: "Place", Normal;
-    VMQuestionPending: "PowerOn", Warning;
-    VMPoweredOn: "PowerOn", Normal;
-    NodeNotReadyAfterPowerOn: "Rejoin", Warning;
-    VCenterRequestFailed: "AskVCenter", Warning;
-    NodeWriteFailed: "Record", Warning;
-    MaintenanceInterrupted: "Drain", Warning;
-    VMPowerLost: "PowerOn", Warning;
-    MaintenanceParked: "Park", Warning;
-    MaintenanceResumed: "Resume", Normal;
-    ApprovalNeeded: "Queue", Normal;
-    MaintenanceSkipped: "Skip", Warning;
-    MaintenanceSucceeded: "End", Normal;
-    MaintenanceFailed: "End", Warning;
-    MaintenanceCancelled: "End", Normal;
+    HostMaintenanceDetected: "Begin", Normal,
+        "an episode began: host, task and its user, detection latency, and the trace's id or link";
+    MaintenanceQueued: "Queue", Normal, "the node waits for a slot";
+    MaintenanceAdopted: "Begin", Normal, "an episode of the Python controller was taken over";
+    DrainStarted: "Drain", Normal, "the drain begins after the wait for a slot, or begins again";
+    CordonRestored: "Drain", Warning,
+        "the node was uncordoned during the drain, or while its VM was off or booting; it is cordoned again";
+    GuestRestarted: "Drain", Warning, "the guest rebooted instead of shutting down; the node is drained again";
+    EvictionBlocked: "Drain", Warning,
+        "a PodDisruptionBudget allows no disruption: its name, and how many healthy pods it needs and has; written again \
+         when it begins to have too few";
+    EvictionRefused: "Drain", Warning, "evictions are refused for another reason, or the pods cannot be listed";
+    DrainSucceeded: "Drain", Normal, "no pod is left to evict";
+    DrainTimedOut: "Drain", Warning, "`DRAIN_TIMEOUT_SECONDS` passed; the remaining pods are named";
+    GuestShutdownTimedOut: "ShutDown", Warning, "the guest did not shut down in time; its power is cut";
+    GuestShutdownUnavailable: "ShutDown", Warning, "VMware Tools do not run; the power is cut";
+    VMPoweredOff: "ShutDown", Normal, "the VM is powered off";
+    WaitingForHost: "Place", Normal, "the VM waits for its own host";
+    NoCompatibleHost: "Place", Warning, "the VM waits for its own host, because no other can take it, and why";
+    HostNotVisible: "Place", Warning, "the state of the host is unknown";
+    VMRelocated: "Place", Normal, "the VM is registered on another host";
+    VMQuestionPending: "PowerOn", Warning, "vCenter has a question about the VM that a person must answer";
+    VMPoweredOn: "PowerOn", Normal, "the VM is powered on, and on which host";
+    NodeNotReadyAfterPowerOn: "Rejoin", Warning,
+        "`POWER_ON_TIMEOUT_SECONDS` passed, and the node or its GPUs are not back";
+    VCenterRequestFailed: "AskVCenter", Warning, "vCenter refused a request; when it is retried";
+    NodeWriteFailed: "Record", Warning, "the record could not be written to the Node";
+    MaintenanceInterrupted: "Drain", Warning,
+        "Enter Maintenance Mode of the host failed; the node stays cordoned for a while in case it is retried";
+    VMPowerLost: "PowerOn", Warning,
+        "the VM was powered off again after its power-on, and how many times; the next power-on waits";
+    MaintenanceParked: "Park", Warning,
+        "the episode cannot continue, cannot begin, or belongs to another release, and why";
+    MaintenanceResumed: "Resume", Normal, "a parked episode continues";
+    ApprovalNeeded: "Queue", Normal, "the drain waits for the approval of a person";
+    MaintenanceSkipped: "Skip", Warning, "the node is skipped, because it has the annotation `haulout.dev/skip`";
+    MaintenanceSucceeded: "End", Normal, "the node is back in service, and the duration of each part";
+    MaintenanceFailed: "End", Warning, "the node is back in service, but the request was not fulfilled, and why";
+    MaintenanceCancelled: "End", Normal, "the maintenance was cancelled before the VM was off";
 }

@@ -141,17 +141,17 @@ fn transition_creates_at_most_one_event() {
         (
             Record::InService,
             to(record(Phase::Draining, 10)),
-            "HostMaintenanceDetected: ESXi host esx-1 is entering maintenance (task-9 by ops); noticed after 0.4s; cordoned, pods are being evicted; trace 4bf9",
+            "HostMaintenanceDetected: ESXi host esx-1 is entering maintenance (task-9 by ops); detected after 0.4s; cordoned, pods are being evicted; trace 4bf9",
         ),
         (
             Record::InService,
             to(theirs),
-            "HostMaintenanceDetected: ESXi host esx-1 is entering maintenance (task-9 by ops); noticed after 0.4s; was cordoned already, pods are being evicted; trace 4bf9",
+            "HostMaintenanceDetected: ESXi host esx-1 is entering maintenance (task-9 by ops); detected after 0.4s; was cordoned already, pods are being evicted; trace 4bf9",
         ),
         (
             Record::InService,
             to(record(Phase::Queued, 10)),
-            "HostMaintenanceDetected: ESXi host esx-1 is entering maintenance (task-9 by ops); noticed after 0.4s; waits for its turn; trace 4bf9",
+            "HostMaintenanceDetected: ESXi host esx-1 is entering maintenance (task-9 by ops); detected after 0.4s; waits for a slot; trace 4bf9",
         ),
         (
             adopted,
@@ -171,17 +171,17 @@ fn transition_creates_at_most_one_event() {
         (
             record(Phase::Draining, 10),
             to(recordoned),
-            "! CordonRestored: Somebody uncordoned the node in mid-drain; it is cordoned again and drained from the beginning",
+            "! CordonRestored: The node was uncordoned during the drain; it is cordoned again and the drain starts over",
         ),
         (
             record(shutting(), 10),
             to(rebooted(record(Phase::Draining, 100))),
-            "! GuestRestarted: The guest restarted where it was asked to shut down; the node is drained again",
+            "! GuestRestarted: The guest rebooted instead of shutting down; the node is drained again",
         ),
         (
             record(shutting(), 10),
             to(record(Phase::Draining, 100)),
-            "DrainStarted: Pods may have come after the drain; they are evicted before the VM is shut down",
+            "DrainStarted: Pods may have started after the drain; they are evicted before the VM is shut down",
         ),
         (
             record(Phase::Draining, 10),
@@ -191,17 +191,17 @@ fn transition_creates_at_most_one_event() {
         (
             record(Phase::Draining, 10),
             to(left),
-            "! DrainTimedOut: Not drained within 1m30s; the guest is being shut down with 5 pods left behind: ml/a, ml/b, ml/c, 2 more",
+            "! DrainTimedOut: Not drained within 1m30s; the guest is being shut down with 5 pods left: ml/a, ml/b, ml/c, 2 more",
         ),
         (
             record(shutting(), 98),
             to(record(Phase::AwaitingHost, 100)),
-            "VMPoweredOff: The VM is off after 2.0s",
+            "VMPoweredOff: The VM is powered off after 2.0s",
         ),
         (
             record(Phase::Draining, 10),
             to(record(relocating(), 100)),
-            "VMPoweredOff: The VM was found off in Draining",
+            "VMPoweredOff: The VM was found powered off in Draining",
         ),
         (
             record(Phase::AwaitingHost, 10),
@@ -226,18 +226,18 @@ fn transition_creates_at_most_one_event() {
         (
             record(powering_on(), 10),
             to(record(Phase::Rejoining, 100)),
-            "VMPoweredOn: The VM is on, on ESXi host esx-1",
+            "VMPoweredOn: The VM is powered on, on ESXi host esx-1",
         ),
         (
             record(powering_on(), 10),
             to(moved(Phase::Rejoining)),
-            "VMPoweredOn: The VM is on, on ESXi host esx-2",
+            "VMPoweredOn: The VM is powered on, on ESXi host esx-2",
         ),
         (record(shutting(), 10), to(record(Phase::Rejoining, 100)), "-"),
         (
             record(Phase::Rejoining, 20),
             to(record(late(), 100)),
-            "! NodeNotReadyAfterPowerOn: Not back in time after the power-on, still waiting for the node: it is not Ready",
+            "! NodeNotReadyAfterPowerOn: Not back in service in time after the power-on, still waiting for the node: it is not Ready",
         ),
         (
             record(Phase::Draining, 20),
@@ -247,22 +247,22 @@ fn transition_creates_at_most_one_event() {
         (
             record(late(), 40),
             to(record(Phase::Rejoining, 100)),
-            "MaintenanceResumed: Rejoining goes on after 1m",
+            "MaintenanceResumed: Rejoining continues after 1m parked",
         ),
         (
             record(parked(ParkReason::VmSuspended, Phase::AwaitingHost, 20), 40),
             to(record(Phase::Rejoining, 100)),
-            "VMPoweredOn: The VM is on, on ESXi host esx-1",
+            "VMPoweredOn: The VM is powered on, on ESXi host esx-1",
         ),
         (
             record(Phase::Draining, 10),
             ending(EpisodeResult::Cancelled, Some(false)),
-            "MaintenanceCancelled: The maintenance of ESXi host esx-1 was called off after 1m30s; uncordoned; trace 4bf9",
+            "MaintenanceCancelled: The maintenance of ESXi host esx-1 was cancelled after 1m30s; uncordoned; trace 4bf9",
         ),
         (
             record(Phase::Rejoining, 10),
             ending(EpisodeResult::Succeeded, None),
-            "MaintenanceSucceeded: Back in service after 1m30s; its cordon is left as it is; trace 4bf9",
+            "MaintenanceSucceeded: Back in service after 1m30s; its cordon is kept; trace 4bf9",
         ),
     ];
     for (before, transition, event) in table {
@@ -311,7 +311,7 @@ fn relevant_wait_creates_one_event() {
                 ahead: vec![NodeName::new("gpu-7")],
                 limit: SlotLimit::ConcurrentDrains(1),
             },
-            "MaintenanceQueued: Waiting for its turn: at most 1 drained at once, and gpu-7 comes first",
+            "MaintenanceQueued: Waiting for a slot: at most 1 drained at once, and gpu-7 comes first",
         ),
         (
             Phase::Draining,
@@ -340,7 +340,7 @@ fn relevant_wait_creates_one_event() {
         (
             Phase::Draining,
             WaitingOn::DrainHeld(vec![budget("trainer-0", "trainer")]),
-            "! DrainTimedOut: Not drained in time, and its power is not cut on pods. Waiting for a person, because the drain timeout passed and its power is not cut on pods: 1 pod to go; ml/trainer-0: held by PodDisruptionBudget trainer, which needs 1 healthy pods and has 1 currently",
+            "! DrainTimedOut: Waiting for a person, because the drain timeout passed and DRAIN_TIMEOUT_ACTION is hold: 1 pod to go; ml/trainer-0: held by PodDisruptionBudget trainer, which needs 1 healthy pods and has 1 currently",
         ),
         (shutting(), WaitingOn::GuestShutdown { until: at(200) }, "-"),
         (
@@ -364,12 +364,12 @@ fn relevant_wait_creates_one_event() {
         (
             Phase::Draining,
             retry(EffectKind::DrainRound),
-            "! EvictionRefused: Could not drain: NoPermission; the next try is at 2026-11-18T11:10:00Z",
+            "! EvictionRefused: Could not drain: NoPermission; the next attempt is at 2026-11-18T11:10:00Z",
         ),
         (
             powering_on(),
             retry(EffectKind::PowerOn),
-            "! VCenterRequestFailed: Could not power on: NoPermission; the next try is at 2026-11-18T11:10:00Z",
+            "! VCenterRequestFailed: Could not power on: NoPermission; the next attempt is at 2026-11-18T11:10:00Z",
         ),
         (
             Phase::AwaitingHost,
@@ -412,7 +412,7 @@ fn guest_without_tools_is_not_reported_as_late() {
     waits(memory, &record, &WaitingOn::GuestShutdown { until: at(130) }, 11);
     assert_eq!(
         waits(memory, &record, &WaitingOn::Task(EffectKind::PowerOff), 12),
-        "! GuestShutdownUnavailable: The guest cannot be asked to shut down, as VMware Tools do not run; its power is being cut"
+        "! GuestShutdownUnavailable: The guest cannot be shut down, because VMware Tools do not run; its power is being cut"
     );
 }
 
@@ -516,7 +516,7 @@ fn node_that_cannot_begin_has_an_event() {
     let two = WaitingOn::Parked(ParkReason::VmAmbiguous { count: 2 });
     assert_eq!(
         waits(memory, &Record::InService, &two, 20),
-        "! MaintenanceParked: Waiting for a person or a change: 2 VMs answer for this node; none is touched"
+        "! MaintenanceParked: Waiting for a person or a change: 2 VMs match this node; none is changed"
     );
     assert_eq!(waits(memory, &Record::InService, &two, 21), "-");
     let none = WaitingOn::Parked(ParkReason::VmMissing);

@@ -26,14 +26,11 @@ pub(super) fn of(
         // The nodes ahead change all the time; that it waits is one fact.
         WaitingOn::Slot { .. } => (Reason::MaintenanceQueued, String::new()),
         WaitingOn::Pods(left) => return blocked(left).or_else(|| refused(left)),
-        WaitingOn::DrainHeld(_) => {
-            let note = format!("Not drained in time, and its power is not cut on pods. {note}");
-            return Some((Reason::DrainTimedOut, note, String::new()));
-        }
+        WaitingOn::DrainHeld(_) => (Reason::DrainTimedOut, String::new()),
         WaitingOn::Task(EffectKind::PowerOff) => return Some(power_cut(episode, known, now)),
         WaitingOn::Retry { effect, said, at } => {
             let what = effect.words();
-            let note = format!("Could not {what}: {said}; the next try is at {at:.0}");
+            let note = format!("Could not {what}: {said}; the next attempt is at {at:.0}");
             let reason = match effect {
                 EffectKind::DrainRound => Reason::EvictionRefused,
                 EffectKind::ShutdownGuest
@@ -53,7 +50,9 @@ pub(super) fn of(
         WaitingOn::Skip => (Reason::MaintenanceSkipped, String::new()),
         WaitingOn::Place { request, refused } => {
             let (elsewhere, request) = (elsewhere(refused), &request.name);
-            let note = format!("No host can take the VM, as NodeMaintenance {request} asks: {elsewhere}");
+            let note = format!(
+                "No host can take the VM, which NodeMaintenance {request} wants to relocate: {elsewhere}"
+            );
             return Some((Reason::NoCompatibleHost, note, elsewhere));
         }
         WaitingOn::Question(text) => (Reason::VMQuestionPending, text.clone()),
@@ -166,7 +165,7 @@ fn power_cut(episode: &Episode, known: &EventsOfNode, now: Timestamp) -> (Reason
     if known.guest_until.is_some_and(|until| now < until) {
         return (
             Reason::GuestShutdownUnavailable,
-            "The guest cannot be asked to shut down, as VMware Tools do not run; its power is being cut"
+            "The guest cannot be shut down, because VMware Tools do not run; its power is being cut"
                 .to_owned(),
             String::new(),
         );

@@ -47,7 +47,7 @@ pub(super) fn of(
             Some(EventText {
                 uid: episode.node_uid.clone(),
                 reason,
-                note: format!("Could not record {phase} on the Node: {said}"),
+                note: format!("Could not write {phase} to the Node: {said}"),
                 // The text contains the growing pause before the next attempt.
                 key: format!("{} {phase}", reason.name()),
             })
@@ -117,12 +117,13 @@ fn changed(
         let parked = Took(at.duration_since(was.since));
         return Some((
             Reason::MaintenanceResumed,
-            format!("{phase} goes on after {parked}"),
+            format!("{phase} continues after {parked} parked"),
         ));
     }
     let is_same_phase = (was.phase.kind(), was.since) == (phase, episode.since);
     if is_same_phase && unschedulable == Some(true) {
-        let note = format!("The node was uncordoned in {phase}; it is cordoned again until it is back");
+        let note =
+            format!("The node was uncordoned in {phase}; it is cordoned again until it is back in service");
         return Some((Reason::CordonRestored, note));
     }
     match &episode.phase {
@@ -130,7 +131,7 @@ fn changed(
         Phase::Queued => None,
         Phase::Draining => Some(draining(was, episode, from, took)),
         Phase::Drained if from == PhaseKind::Draining => {
-            let note = format!("Drained in {took}; kept so for {}", episode.cause());
+            let note = format!("Drained in {took}; stays drained for {}", episode.cause());
             Some((Reason::DrainSucceeded, note))
         }
         Phase::Drained => {
@@ -144,9 +145,8 @@ fn changed(
         Phase::ShuttingDown(DrainEnd::TimedOut) => {
             let left = &episode.left_behind;
             let (pods, names) = (pods(left.len()), few(left));
-            let note = format!(
-                "Not drained within {took}; the guest is being shut down with {pods} left behind: {names}"
-            );
+            let note =
+                format!("Not drained within {took}; the guest is being shut down with {pods} left: {names}");
             Some((Reason::DrainTimedOut, note))
         }
         Phase::Relocating { .. } | Phase::AwaitingHost | Phase::PoweringOn { .. } => {
@@ -154,7 +154,7 @@ fn changed(
         }
         Phase::Rejoining => {
             let host = episode.moved_to.as_ref().unwrap_or(&episode.host);
-            let note = format!("The VM is on, on ESXi host {host}");
+            let note = format!("The VM is powered on, on ESXi host {host}");
             from.vm_is_off().then_some((Reason::VMPoweredOn, note))
         }
     }
@@ -162,16 +162,15 @@ fn changed(
 
 fn draining(was: &Episode, episode: &Episode, from: PhaseKind, took: Took) -> (Reason, String) {
     if episode.recordoned > was.recordoned {
-        let note =
-            "Somebody uncordoned the node in mid-drain; it is cordoned again and drained from the beginning";
+        let note = "The node was uncordoned during the drain; it is cordoned again and the drain starts over";
         return (Reason::CordonRestored, note.to_owned());
     }
     if from == PhaseKind::ShuttingDown {
         return if episode.drained_boot == was.drained_boot {
-            let note = "Pods may have come after the drain; they are evicted before the VM is shut down";
+            let note = "Pods may have started after the drain; they are evicted before the VM is shut down";
             (Reason::DrainStarted, note.to_owned())
         } else {
-            let note = "The guest restarted where it was asked to shut down; the node is drained again";
+            let note = "The guest rebooted instead of shutting down; the node is drained again";
             (Reason::GuestRestarted, note.to_owned())
         };
     }
@@ -193,9 +192,9 @@ fn draining(was: &Episode, episode: &Episode, from: PhaseKind, took: Took) -> (R
 fn off(was: &Episode, episode: &Episode, from: PhaseKind, took: Took) -> Option<(Reason, String)> {
     if !from.vm_is_off() {
         let note = if from == PhaseKind::ShuttingDown {
-            format!("The VM is off after {took}")
+            format!("The VM is powered off after {took}")
         } else {
-            format!("The VM was found off in {from}")
+            format!("The VM was found powered off in {from}")
         };
         return Some((Reason::VMPoweredOff, note));
     }
@@ -218,7 +217,7 @@ fn ended(
     let cordon = match transition.unschedulable {
         Some(false) => "; uncordoned",
         Some(true) | None if was.cordon == CordonOwner::NotYet => "",
-        Some(true) | None => "; its cordon is left as it is",
+        Some(true) | None => "; its cordon is kept",
     };
     let whole = Took(at.duration_since(was.begun_at));
     let (parts, trace) = (&known.parts, links.or_id(was));
@@ -228,13 +227,13 @@ fn ended(
             let cause = cause
                 .strip_prefix('t')
                 .map_or(cause.clone(), |rest| format!("T{rest}"));
-            let note = format!("{cause} was called off after {whole}{cordon}; trace {trace}");
+            let note = format!("{cause} was cancelled after {whole}{cordon}; trace {trace}");
             (Reason::MaintenanceCancelled, note)
         }
         Some(EpisodeResult::Failed) => {
             let why = was.gave_up.as_deref().unwrap_or_default();
             let note = format!(
-                "Back in service after {whole}{parts}, and not relocated: it found no place, while waiting for \
+                "Back in service after {whole}{parts}, but not relocated: no host could take the VM; last waited for \
                  {why}{cordon}; trace {trace}"
             );
             (Reason::MaintenanceFailed, note)
@@ -251,32 +250,32 @@ fn detected(episode: &Episode, links: &Links) -> String {
     let trace = links.or_id(episode);
     if let Some(ended) = &trigger.late_power_off_of {
         return format!(
-            "The VM is off by a request of ours that arrived after episode {ended} had ended; it is brought back; trace {trace}"
+            "A power-off requested in episode {ended} took effect after its end; the VM is powered on again; trace {trace}"
         );
     }
     let more = if trigger.task.is_some() {
         let late = Took(episode.begun_at.duration_since(trigger.clicked_at));
-        format!("; noticed after {late}")
+        format!("; detected after {late}")
     } else if trigger.request.is_some() {
         " asks for this node".to_owned()
     } else {
         String::new()
     };
     let next = match (&episode.phase, &episode.cordon) {
-        (Phase::Queued, _) => "waits for its turn",
+        (Phase::Queued, _) => "waits for a slot",
         (_, CordonOwner::Theirs) => "was cordoned already, pods are being evicted",
         (_, CordonOwner::NotYet | CordonOwner::Ours | CordonOwner::Adopted(_)) => {
             "cordoned, pods are being evicted"
         }
     };
-    format!("{}{more}; {next}; trace {trace}", episode.set_off_by())
+    format!("{}{more}; {next}; trace {trace}", episode.trigger_sentence())
 }
 
 pub(super) fn parked(reason: &ParkReason) -> (Reason, String) {
     if let ParkReason::Overdue { phase, waiting_on } = reason
         && phase == PhaseKind::Rejoining.name()
     {
-        let note = format!("Not back in time after the power-on, still waiting for {waiting_on}");
+        let note = format!("Not back in service in time after the power-on, still waiting for {waiting_on}");
         return (Reason::NodeNotReadyAfterPowerOn, note);
     }
     let note = format!("Waiting for a person or a change: {reason}");

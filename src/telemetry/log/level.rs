@@ -106,7 +106,7 @@ impl fmt::Debug for Level {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { current, file, .. } = self;
         f.debug_struct("Level")
-            .field("standing", current)
+            .field("current", current)
             .field("file", file)
             .finish_non_exhaustive()
     }

@@ -361,7 +361,7 @@ fn step<'a>(
     seen: &'a Observed,
     context: impl FnOnce(&'a Episode, &'a ObservedVm) -> PhaseContext<'a>,
 ) -> PhaseStep {
-    let vm = match begin::bound_vm(&seen.vm) {
+    let vm = match seen.vm.or_wait() {
         Ok(vm) => vm,
         // The node may belong to another vCenter, so the episode is not parked.
         Err(waiting_on) if seen.vm == (BoundVm::Missing { was_known: false }) => {

@@ -16,6 +16,7 @@ use super::episode::{EpisodeOrigin, Record};
 pub use super::host::HostState;
 use super::placement::PlacementOffer;
 use super::request::Request;
+use super::waiting::{ParkReason, WaitingOn};
 use crate::ids::{BootId, EpisodeId, HostRef, NodeName, NodeUid, VmRef, VmUuid};
 
 pub use attempt::{AttemptOutcome, EffectAttempt, EffectRefusal, RetryAdvice};
@@ -256,14 +257,19 @@ pub enum BoundVm {
 impl BoundVm {
     /// The VM, if exactly one matches.
     pub fn found(&self) -> Option<&ObservedVm> {
-        match self {
-            Self::Found(vm) => Some(vm),
-            Self::NotLookedUp
-            | Self::Missing { .. }
-            | Self::NoUuid
-            | Self::Ambiguous(_)
-            | Self::Shared(_) => None,
-        }
+        self.or_wait().ok()
+    }
+
+    /// The VM, or the wait if there is not exactly one.
+    pub fn or_wait(&self) -> Result<&ObservedVm, WaitingOn> {
+        Err(WaitingOn::Parked(match self {
+            Self::Found(vm) => return Ok(vm),
+            Self::NotLookedUp => return Err(WaitingOn::VmLookup),
+            Self::Missing { .. } => ParkReason::VmMissing,
+            Self::NoUuid => ParkReason::NoUuid,
+            Self::Ambiguous(vms) => ParkReason::VmAmbiguous { count: vms.len() },
+            Self::Shared(nodes) => ParkReason::VmShared { nodes: nodes.clone() },
+        }))
     }
 }
 

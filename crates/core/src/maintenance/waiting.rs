@@ -52,7 +52,7 @@ pub enum WaitingOn {
     #[error("the list of its pods")]
     DrainRound,
     /// The drain timeout passed and `DRAIN_TIMEOUT_ACTION` is `hold`.
-    #[error("a person, because the drain timeout passed and its power is not cut on pods: {}", pods_left(.0))]
+    #[error("a person, because the drain timeout passed and DRAIN_TIMEOUT_ACTION is hold: {}", pods_left(.0))]
     DrainHeld(Vec<PendingEviction>),
     #[error("the guest to shut down; its power is cut at {until:.0}")]
     GuestShutdown { until: Timestamp },
@@ -108,6 +108,15 @@ pub enum WaitingOn {
 }
 
 impl WaitingOn {
+    /// The wait as a sentence about the node, or the reason why it is parked.
+    pub fn sentence(&self) -> String {
+        if let Self::Parked(reason) = self {
+            reason.to_string()
+        } else {
+            format!("waits for {self}")
+        }
+    }
+
     /// Its kind.
     pub fn kind(&self) -> WaitKind {
         match self {
@@ -160,15 +169,15 @@ pub enum ParkReason {
     AnotherNode,
     #[error("vCenter knows no VM for this node")]
     VmMissing,
-    #[error("{count} VMs answer for this node; none is touched")]
+    #[error("{count} VMs match this node; none is changed")]
     VmAmbiguous { count: usize },
-    #[error("its VM is also that of {}; it is not touched", list(.nodes))]
+    #[error("its VM also matches {}; it is not changed", list(.nodes))]
     VmShared { nodes: Vec<NodeName> },
     #[error(
-        "the Node tells no UUID of its VM (spec.providerID, status.nodeInfo.systemUUID); BIND_BY_NAME=true finds VMs by name"
+        "the Node reports no UUID of its VM (spec.providerID, status.nodeInfo.systemUUID); BIND_BY_NAME=true finds VMs by name"
     )]
     NoUuid,
-    #[error("{is} answers for this node, and its maintenance began with {was}; neither is touched")]
+    #[error("{is} matches this node, but its maintenance began with {was}; neither is changed")]
     VmReplaced { was: String, is: String },
     #[error(
         "the VM went off again {losses} times before the node was back; find out why and power it on in vCenter"
@@ -176,7 +185,7 @@ pub enum ParkReason {
     PowerLost { losses: u8 },
     #[error("the VM is suspended")]
     VmSuspended,
-    #[error("somebody keeps uncordoning the Node; cordon it to let the drain go on")]
+    #[error("the Node is uncordoned again and again; cordon it to continue the drain")]
     Uncordoned,
     #[error(
         "its VM was powered on although NodeMaintenance {request} asks for it to be kept off; delete the request or power it off"

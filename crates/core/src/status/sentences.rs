@@ -13,7 +13,7 @@ impl Episode {
     }
 
     /// The trigger as a sentence.
-    pub fn set_off_by(&self) -> String {
+    pub fn trigger_sentence(&self) -> String {
         let trigger = &self.trigger;
         if let Some(task) = &trigger.task {
             let by = trigger.user.as_ref().map(|user| format!(" by {user}"));

@@ -209,7 +209,7 @@ pub(super) fn episode_facts(episode: &Episode) -> Vec<LabelledFact> {
     let left_behind = left_behind.join(", ");
     let parked = episode.phase.parked();
     [
-        Some(LabelledFact::new("Set off by", episode.set_off_by())),
+        Some(LabelledFact::new("Trigger", episode.trigger_sentence())),
         optional("Moving to", episode.phase.target().map(|to| to as _)),
         optional("Moved to", episode.moved_to.as_ref().map(|to| to as _)),
         optional("Gave up", episode.gave_up.as_ref().map(|why| why as _)),

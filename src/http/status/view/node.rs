@@ -178,23 +178,9 @@ fn of_node(node: Option<&NodeSummary>) -> Vec<LabelledFact> {
 }
 
 fn of_vm(vm: &BoundVm) -> Vec<LabelledFact> {
-    let vm = match vm {
-        BoundVm::NotLookedUp => return vec![LabelledFact::new("VM", "vCenter has not told which it is")],
-        BoundVm::Missing { .. } => return vec![LabelledFact::new("VM", "vCenter knows none")],
-        BoundVm::NoUuid => return vec![LabelledFact::new("VM", "the Node tells no UUID of it")],
-        BoundVm::Ambiguous(vms) => {
-            return vec![LabelledFact::new(
-                "VM",
-                format!("{} answer for this node", vms.len()),
-            )];
-        }
-        BoundVm::Shared(nodes) => {
-            return vec![LabelledFact::new(
-                "VM",
-                format!("it is that of {} more nodes", nodes.len()),
-            )];
-        }
-        BoundVm::Found(vm) => vm,
+    let vm = match vm.or_wait() {
+        Ok(vm) => vm,
+        Err(wait) => return vec![LabelledFact::new("VM", wait.sentence())],
     };
     let power = match vm.power {
         ObservedPower::Unknown => "power state unknown",

@@ -95,7 +95,7 @@ impl EpisodeSpans<'_> {
             }
             PhaseOutcome::Relocated | PhaseOutcome::LeftToDrs | PhaseOutcome::Interrupted => "interrupted",
             PhaseOutcome::Parked => "parked",
-            PhaseOutcome::Ended => "called off",
+            PhaseOutcome::Ended => "cancelled",
         };
         drain.attributes.push(text("haulout.drain.outcome", outcome));
         if let Some(PodCounts {

@@ -334,7 +334,7 @@ fn cancelled_episode_has_a_root() {
     let drain = named(&draining, "drain");
     assert_eq!(
         attribute(drain, "haulout.drain.outcome").as_deref(),
-        Some("called off")
+        Some("cancelled")
     );
     let root = named(&draining, "maintenance");
     assert_eq!(attribute(root, "haulout.result").as_deref(), Some("cancelled"));

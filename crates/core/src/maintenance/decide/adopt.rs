@@ -1,6 +1,5 @@
 //! Adopts an episode of the Python controller: its four annotations become a record, in one write.
 
-use super::begin::bound_vm;
 use super::{Decision, transition_to, wait};
 use crate::maintenance::episode::{
     CordonOwner, Episode, HostIdentity, Phase, PythonEpisode, PythonState, Trigger,
@@ -16,7 +15,7 @@ pub(super) fn adopt(
     seen: &Observed,
     policy: &Policy,
 ) -> Decision {
-    let vm = match bound_vm(&seen.vm) {
+    let vm = match seen.vm.or_wait() {
         Ok(vm) => vm,
         Err(waiting_on) => return wait(waiting_on),
     };

@@ -11,15 +11,15 @@ use crate::maintenance::clock::Now;
 use crate::maintenance::desired::DesiredState;
 use crate::maintenance::episode::{Episode, InFlight, Phase, Record, Trigger};
 use crate::maintenance::observed::{
-    Admission, BoundVm, GuestRequest, HostState, LATE_POWER_OFF_WINDOW, LeadershipEpoch, Observed,
-    ObservedNode, ObservedPower, ObservedVm,
+    Admission, GuestRequest, HostState, LATE_POWER_OFF_WINDOW, LeadershipEpoch, Observed, ObservedNode,
+    ObservedPower, ObservedVm,
 };
 use crate::maintenance::policy::Policy;
 use crate::maintenance::request::Request;
-use crate::maintenance::waiting::{ParkReason, WaitingOn};
+use crate::maintenance::waiting::WaitingOn;
 
 pub(super) fn in_service(node: &ObservedNode, seen: &Observed, policy: &Policy, now: Now) -> Decision {
-    let vm = match bound_vm(&seen.vm) {
+    let vm = match seen.vm.or_wait() {
         Ok(vm) => vm,
         Err(waiting_on) => return wait(waiting_on),
     };
@@ -67,18 +67,6 @@ pub(super) fn in_service(node: &ObservedNode, seen: &Observed, policy: &Policy, 
         start_draining(&queued, node, now)
     } else {
         transition_to(queued)
-    }))
-}
-
-/// The VM of a node, or the wait where there is not exactly one.
-pub(super) fn bound_vm(seen: &BoundVm) -> Result<&ObservedVm, WaitingOn> {
-    Err(WaitingOn::Parked(match seen {
-        BoundVm::Found(vm) => return Ok(vm),
-        BoundVm::NotLookedUp => return Err(WaitingOn::VmLookup),
-        BoundVm::Missing { .. } => ParkReason::VmMissing,
-        BoundVm::NoUuid => ParkReason::NoUuid,
-        BoundVm::Ambiguous(vms) => ParkReason::VmAmbiguous { count: vms.len() },
-        BoundVm::Shared(nodes) => ParkReason::VmShared { nodes: nodes.clone() },
     }))
 }
 

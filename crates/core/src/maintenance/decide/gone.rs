@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::begin::bound_vm;
 use super::{
     Decision, cordoned, in_episode, is_replaced, is_to_be_taken_over, take_over, transition_to, wait,
 };
@@ -106,7 +105,7 @@ pub(super) fn onto_another_node(
         };
         is_uuid && is_replaced(episode, vm).is_none()
     };
-    let vm = match bound_vm(&seen.vm) {
+    let vm = match seen.vm.or_wait() {
         Ok(vm) => Some(vm).filter(is_same),
         Err(WaitingOn::VmLookup) => return wait(WaitingOn::VmLookup),
         Err(_) => None,

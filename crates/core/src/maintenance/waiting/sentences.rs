@@ -20,7 +20,7 @@ pub(super) fn list(nodes: &[NodeName]) -> String {
 pub(super) fn turn(ahead: &[NodeName], limit: SlotLimit) -> String {
     let names: Vec<&str> = ahead.iter().map(NodeName::as_str).collect();
     let come = if names.len() == 1 { "comes" } else { "come" };
-    format!("its turn: {limit}, and {} {come} first", few(&names))
+    format!("a slot: {limit}, and {} {come} first", few(&names))
 }
 
 /// Each reason once, with the first host that has it and the names of the next few. A cluster has up to 96 hosts.

@@ -62,16 +62,16 @@ fn each_reason_is_shown_once() {
 fn slot_wait_names_three_nodes_and_counts_the_rest() {
     assert_eq!(
         turn(&["gpu-7"]),
-        "its turn: at most 1 drained at once, and gpu-7 comes first"
+        "a slot: at most 1 drained at once, and gpu-7 comes first"
     );
     assert_eq!(
         turn(&["gpu-1", "gpu-2", "gpu-3"]),
-        "its turn: at most 1 drained at once, and gpu-1, gpu-2, gpu-3 come first"
+        "a slot: at most 1 drained at once, and gpu-1, gpu-2, gpu-3 come first"
     );
     let fleet: Vec<String> = (1..=200).map(|number| format!("gpu-{number}")).collect();
     let fleet: Vec<&str> = fleet.iter().map(String::as_str).collect();
     assert_eq!(
         turn(&fleet),
-        "its turn: at most 1 drained at once, and gpu-1, gpu-2, gpu-3, 197 more come first"
+        "a slot: at most 1 drained at once, and gpu-1, gpu-2, gpu-3, 197 more come first"
     );
 }
