@@ -4,11 +4,11 @@
 //!  run ─┬─ vcenter::follow ─────────▶ updates ─┐  (while this replica leads)
 //!       ├─ kubernetes::watch::nodes ─▶ updates ─┼─▶ event_loop::run ──▶ Supervisor ──▶ one NodeActor per node ──▶ Executor
 //!       ├─ kubernetes::events::run ◀─── Events ◀── node events
-//!       ├─ kubernetes::lease::run ───▶ standing ─┤      │ opens and shuts the fence before Executor
+//!       ├─ kubernetes::lease::run ───▶ election ─┤      │ opens and closes the fence before Executor
 //!       ├─ kubernetes::watch::budgets ▶ updates ─┤      │
 //!       ├─ kubernetes::watch::pods ───▶ updates ─┤      ▲                                                     │
 //!       ├─ kubernetes::watch::followed, scan ────▶ updates (Nodes that the selector does not match)           │
-//!       │                                     └──────┴─────────────────── findings ◀───────────────────────┘
+//!       │                                     └──────┴──────────── effect reports ◀───────────────────────┘
 //!       ├─ http::Server::run ◀── metrics, health and status page, which observe the event loop
 //!       └─ SIGTERM, Ctrl-C ──▶ stop: the fence, the event loop and its actors, then the streams, which log out, then the Lease
 //! ```
@@ -65,25 +65,22 @@ use watches::Watches;
 pub use from_config::Misconfigured;
 pub(crate) use from_config::{rules, vcenter_settings};
 
-/// How many facts may wait for the event loop. An initial set has thousands; the streams then wait, which is right, since
-/// nothing may be decided on an incomplete set.
+/// Capacity of the channels to the event loop. An initial set has thousands of facts; the streams wait meanwhile.
 const FACTS: usize = 1024;
 
-/// How long what has passed the gate gets to be finished at the stop. It is answered within milliseconds, or the Lease
-/// is not released.
+/// Limit for requests in flight at the stop. If one is not answered in time, the Lease is not released.
 const FINISH_GRACE: Duration = Duration::from_secs(1);
 
-/// How long the streams get to log out and end. Kubernetes sends SIGKILL after 30 s; with the grace before it and the
-/// release of the Lease after it, all is over within 5 s.
+/// Limit for the logout and the end of the streams. The whole stop, including [`FINISH_GRACE`] and the release of the Lease,
+/// takes at most 5 s; Kubernetes sends SIGKILL after 30 s.
 const STOP_GRACE: Duration = Duration::from_secs(3);
 
 /// Runs the controller until SIGTERM or Ctrl-C, and follows the file that may change `level`.
 ///
 /// # Errors
-/// [`Misconfigured`] for a value that only its user could judge; otherwise whatever kept the controller from starting,
-/// or a task that must run and has ended.
+/// [`Misconfigured`] for a value that cannot be validated earlier; otherwise an error at the start, or a task that ended.
 pub async fn run(config: Config, level: Level) -> anyhow::Result<()> {
-    // Listened for from the beginning, so that a stop during the start is an orderly one as well.
+    // Before anything else, so that a stop during the start is orderly too.
     let terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     info!(
         version = env!("CARGO_PKG_VERSION"),
@@ -92,49 +89,46 @@ pub async fn run(config: Config, level: Level) -> anyhow::Result<()> {
     );
     let clients = Clients::prepare(&config).await?;
     if config.dry_run {
-        warn!("dry run: every decision is made and logged, and nothing is changed anywhere");
+        warn!("dry run: decisions are made and logged, and nothing is changed");
     }
     let mut app = App::open(&config, clients).await?;
     if level.can_change() {
         let stop = app.streams_stop.clone();
-        app.spawn("the look at the log level", level.follow(stop));
+        app.spawn("log level", level.follow(stop));
     }
     let outcome = app.until_asked_to_stop(terminate).await;
     app.close().await;
-    info!("stopped; every episode stands on its Node and goes on at the next start");
+    info!("stopped; episodes are recorded on their Nodes and continue at the next start");
     outcome
 }
 
-/// The ways to both clients. Making them sends nothing, so what is wrong with the configuration shows before anything is
-/// touched.
+/// The clients. Creating them sends nothing, so configuration errors are reported before anything changes.
 struct Clients {
     vcenter: Vcenter,
     client: kube::Client,
-    /// How a leader is elected, where there are several replicas.
     election: Option<lease::Settings>,
-    /// What the Lease is to say of logins.
+    /// The result of logins, for the Lease.
     login: watch::Receiver<LoginNote>,
     keys: Keys,
     gpu_resources: GpuResources,
     observers: Observers,
 }
 
-/// Everything that runs.
+/// All running tasks.
 struct App {
-    /// None of them ends before it is asked to.
+    /// A task that ends before the stop is an error.
     tasks: JoinSet<&'static str>,
-    /// They end when nothing is left to export, and their end stops nothing else.
+    /// Exporters, which may end at any time.
     showing: JoinSet<()>,
     /// Ends the event loop and its actors.
     stop: CancellationToken,
-    /// What every record and every effect passes.
-    gate: WriteFence,
-    /// The election, which outlives all others: the next leader begins where it ends.
+    fence: WriteFence,
+    /// The election ends last, because the next leader begins then.
     election: JoinSet<()>,
     election_stop: CancellationToken,
-    /// Ends the process where nobody else can.
+    /// Ends the process if it hangs as leader.
     watchdog: Option<Watchdog>,
-    /// Ends everything else. The streams outlive the event loop, so that they can log out at an orderly end.
+    /// Ends the other tasks. The streams end after the event loop, and log out.
     streams_stop: CancellationToken,
 }
 
@@ -213,7 +207,7 @@ fn watch_settings(config: &Config) -> kubernetes::watch::Settings {
 }
 
 impl App {
-    /// Wires everything and sets it going.
+    /// Wires and starts everything.
     async fn open(config: &Config, clients: Clients) -> anyhow::Result<Self> {
         let servers = outputs::servers(config, &clients.observers).await?;
         let mut app = Self::new(clients.election.is_some());
@@ -233,10 +227,10 @@ impl App {
         if election.is_some() {
             app.probe(&vcenter, &observers);
         }
-        let standing = app.stand_for_election(election, login, &client, &observers)?;
+        let election_status = app.stand_for_election(election, login, &client, &observers)?;
         let (publisher, to_publish) = kubernetes::events::queue(observers.on_event_dropped());
         let executor = Executor {
-            fence: app.gate.clone(),
+            fence: app.fence.clone(),
             vcenter: vcenter.clone(),
             client: client.clone(),
             keys: keys.clone(),
@@ -250,22 +244,22 @@ impl App {
         let supervisor = app.supervisor(config, executor, publisher, &mut observers, &client)?;
         let stop = app.streams_stop.clone();
         let events = kubernetes::events::run(client.clone(), instance(), to_publish, stop.clone());
-        app.spawn("the writer of Events", events);
+        app.spawn("Events writer", events);
         let stream = vcenter::follow(
             vcenter,
-            standing.clone(),
+            election_status.clone(),
             clock,
             wanted.watch_set,
             vsphere_sender,
             stop,
         );
-        app.spawn("the stream of vCenter", stream);
+        app.spawn("vCenter stream", stream);
         let watches = Watches {
             client: client.clone(),
             selection: selection(config, keys, gpu_resources),
             settings: watch_settings(config),
             facts: kubernetes_sender,
-            standing: standing.clone(),
+            election_status: election_status.clone(),
             draining: wanted.draining,
             budgets: wanted.budgets,
             followed: wanted.followed,
@@ -275,7 +269,7 @@ impl App {
             vsphere,
             kubernetes,
             reports,
-            election: standing,
+            election: election_status,
         };
         let inventory = Inventory::new(rules(config, &client), clock());
         let stop = app.stop.clone();
@@ -288,7 +282,7 @@ impl App {
             clocks,
             stop,
         );
-        app.spawn("the event loop", event_loop);
+        app.spawn("event loop", event_loop);
         app.serve(servers);
         Ok(app)
     }
@@ -305,7 +299,7 @@ impl App {
             tasks: JoinSet::new(),
             showing: JoinSet::new(),
             stop: CancellationToken::new(),
-            gate: if has_election {
+            fence: if has_election {
                 WriteFence::for_replica()
             } else {
                 WriteFence::without_election()
@@ -317,7 +311,6 @@ impl App {
         }
     }
 
-    /// The supervisor of the actors, whose events all observers see.
     fn supervisor(
         &mut self,
         config: &Config,
@@ -339,7 +332,7 @@ impl App {
         Ok(Supervisor::new(context, &self.stop))
     }
 
-    /// Asks vCenter whether it answers, so that a leader without vCenter knows where another could do better.
+    /// Probes vCenter, so that a leader without vCenter can yield to a standby that reaches it.
     fn probe(&mut self, vcenter: &Vcenter, observers: &Observers) {
         let probe = vcenter::probe(
             vcenter.clone(),
@@ -347,10 +340,10 @@ impl App {
             Arc::clone(&observers.metrics),
             self.streams_stop.clone(),
         );
-        self.spawn("the probe of vCenter", probe);
+        self.spawn("vCenter probe", probe);
     }
 
-    /// Takes part in the election, where there is one.
+    /// Starts the election, if it is configured.
     fn stand_for_election(
         &mut self,
         election: Option<lease::Settings>,
@@ -359,13 +352,13 @@ impl App {
         observers: &Observers,
     ) -> anyhow::Result<watch::Receiver<ElectionStatus>> {
         let Some(settings) = election else {
-            let (_, standing) = watch::channel(ElectionStatus::alone());
-            return Ok(standing);
+            let (_, election_status) = watch::channel(ElectionStatus::alone());
+            return Ok(election_status);
         };
-        let (sender, standing) = watch::channel(ElectionStatus::default());
+        let (sender, election_status) = watch::channel(ElectionStatus::default());
         let timing = settings.timing;
-        // Two looks of a tenth each lie well before the earliest moment at which another may lead.
-        let watchdog = watchdog::watch(self.gate.clone(), timing.renew_deadline / 10);
+        // Two intervals of a tenth end well before the earliest takeover.
+        let watchdog = watchdog::watch(self.fence.clone(), timing.renew_deadline / 10);
         self.watchdog = Some(watchdog.context("starting the watchdog's thread")?);
         let stop = self.election_stop.clone();
         let abilities = Abilities {
@@ -375,13 +368,13 @@ impl App {
         let election = lease::run(
             client.clone(),
             settings,
-            self.gate.clone(),
+            self.fence.clone(),
             abilities,
             sender,
             stop,
         );
         self.election.spawn(election);
-        Ok(standing)
+        Ok(election_status)
     }
 
     fn spawn(&mut self, what: &'static str, task: impl Future<Output = ()> + Send + 'static) {
@@ -391,7 +384,7 @@ impl App {
         });
     }
 
-    /// Waits for a signal; a task that ends before one is a fault.
+    /// Waits for a signal; a task that ends earlier is an error.
     async fn until_asked_to_stop(&mut self, mut terminate: Signal) -> anyhow::Result<()> {
         tokio::select! {
             biased;
@@ -403,35 +396,33 @@ impl App {
             () = kubeconfig::rotated() => {}
             Some(ended) = self.election.join_next() => {
                 let what = match ended {
-                    Ok(()) => "this replica leads no longer".to_owned(),
+                    Ok(()) => "this replica lost the leadership".to_owned(),
                     Err(panic) => format!("the election panicked: {panic}"),
                 };
-                error!("{what}; stopping, so that whoever started Haulout starts it again");
+                error!("{what}; exiting to be restarted");
                 anyhow::bail!(what);
             }
             ended = self.tasks.join_next() => {
                 let what = match ended {
-                    Some(Ok(what)) => format!("{what} ended without being asked"),
+                    Some(Ok(what)) => format!("task {what:?} ended unexpectedly"),
                     Some(Err(panic)) => format!("a task panicked: {panic}"),
                     None => "no task was started".to_owned(),
                 };
-                error!("{what}; stopping, so that whoever started Haulout starts it again");
+                error!("{what}; exiting to be restarted");
                 anyhow::bail!(what);
             }
         }
         Ok(())
     }
 
-    /// Stops everything, and says if not all of it ended in time.
+    /// Stops everything within the limits.
     async fn close(mut self) {
-        self.gate.close();
-        if tokio::time::timeout(FINISH_GRACE, self.gate.idle())
+        self.fence.close();
+        if tokio::time::timeout(FINISH_GRACE, self.fence.idle())
             .await
             .is_err()
         {
-            warn!(
-                "something was not answered within {FINISH_GRACE:?}; the next start looks what became of it"
-            );
+            warn!("requests were not answered within {FINISH_GRACE:?}; the next start checks their results");
         }
         self.stop.cancel();
         self.streams_stop.cancel();
@@ -440,7 +431,7 @@ impl App {
             while self.showing.join_next().await.is_some() {}
         };
         if tokio::time::timeout(STOP_GRACE, all).await.is_err() {
-            warn!("not everything ended within {STOP_GRACE:?}; the rest is dropped");
+            warn!("some tasks did not end within {STOP_GRACE:?}; they are aborted");
         }
         self.election_stop.cancel();
         while self.election.join_next().await.is_some() {}
@@ -448,7 +439,7 @@ impl App {
     }
 }
 
-/// The clocks that decisions are made by.
+/// The clocks of decisions.
 pub(crate) fn clocks() -> Now {
     Now {
         wall: clock(),
@@ -459,7 +450,7 @@ pub(crate) fn clocks() -> Now {
 /// The wall clock.
 #[expect(
     clippy::disallowed_methods,
-    reason = "this is where the clock is read; everybody else gets the time as an argument"
+    reason = "the only place that reads the clock; the time is an argument elsewhere"
 )]
 pub(crate) fn clock() -> Timestamp {
     Timestamp::now()

@@ -1,4 +1,4 @@
-//! The settings of each module, made of the configuration.
+//! The settings of each module, from the configuration.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::maintenance::policy::{Policy, Releases};
 use crate::vsphere;
 use crate::vsphere::client::{CredentialSource, Endpoint, Trust};
 
-/// Why the controller cannot start as configured: exit code 2, like every wrong value.
+/// A setting that is found to be wrong at the start: exit code 2, like every wrong value.
 #[derive(Debug, thiserror::Error)]
 #[error("{name}={value:?}: {why}")]
 pub struct Misconfigured {
@@ -22,7 +22,7 @@ pub struct Misconfigured {
     why: String,
 }
 
-/// The first wait after a refusal. A second is the pace at which vCenter's own state settles.
+/// The first wait after a refusal.
 pub(super) const RETRY_MIN: Duration = Duration::from_secs(1);
 
 pub(super) fn misconfigured(name: &'static str, value: &str, why: &dyn std::fmt::Display) -> Misconfigured {
@@ -36,8 +36,7 @@ pub(super) fn misconfigured(name: &'static str, value: &str, why: &dyn std::fmt:
 pub(crate) fn vcenter_settings(config: &Config) -> Result<vsphere::client::Settings, Misconfigured> {
     let endpoint = endpoint(config)?;
     let trust = match (&config.vcenter_ca_bundle, config.verifies_tls()) {
-        // A CA that is written down is used even where verification is switched off beside it, as the Python
-        // controller does.
+        // A CA bundle takes precedence over disabled verification, as in the Python controller.
         (Some(bundle), _) => Trust::CaBundle(bundle.clone()),
         (None, true) => Trust::SystemRoots,
         (None, false) => Trust::Nothing,
@@ -98,7 +97,7 @@ pub(crate) fn rules(config: &Config, client: &kube::Client) -> Rules {
     }
 }
 
-/// What is written beside effects and records. In a dry run nothing is: nothing happens that it could be about.
+/// What is written besides effects and records; nothing in a dry run.
 pub(super) struct Writes {
     pub(super) lease: bool,
     pub(super) objects: bool,
@@ -110,7 +109,7 @@ impl Writes {
     pub(super) fn by(config: &Config) -> Self {
         let is_live = !config.dry_run;
         Self {
-            lease: is_live && is_one_of_several(config),
+            lease: is_live && has_election(config),
             objects: is_live && config.node_maintenances,
             events: is_live,
             traces: is_live,
@@ -118,8 +117,7 @@ impl Writes {
     }
 }
 
-/// Whether replicas take turns.
-fn is_one_of_several(config: &Config) -> bool {
+fn has_election(config: &Config) -> bool {
     match config.leadership.election {
         LeaderElection::On => true,
         LeaderElection::Off => false,
@@ -129,7 +127,6 @@ fn is_one_of_several(config: &Config) -> bool {
     }
 }
 
-/// Which Lease replicas take turns by, and how.
 pub(super) fn election(config: &Config, client: &kube::Client) -> lease::Settings {
     let leadership = &config.leadership;
     lease::Settings {

@@ -1,18 +1,18 @@
-//! The names of this process: in the Lease, in Events, and in vCenter's list of sessions.
+//! The names of this process: in the Lease, in Events, and in the session list of vCenter.
 
 use std::hash::BuildHasher as _;
 
-/// The API's own limit for who reports an Event. Names of pods and machines are ASCII.
+/// The API's limit for the reporting instance of an Event.
 const INSTANCE_CHARS_MAX: usize = 128;
 
-/// Who we are in the Lease: the instance, and something that no other process has. A container that is restarted in its
-/// pod is another process under the same name, and must not take what it finds for its own.
+/// The holder identity in the Lease, unique for each process: a restarted container has the same pod name, and must not
+/// continue the term of the previous one.
 pub(super) fn identity() -> String {
     let process = std::hash::RandomState::new().hash_one(std::process::id());
     format!("{}_{process:016x}", instance())
 }
 
-/// Who we are among several of us, in Events: the pod, or else the machine.
+/// The name of the replica: the pod, or else the machine.
 pub(super) fn instance() -> String {
     let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
     let read = |name| std::env::var(name).ok();

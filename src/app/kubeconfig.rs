@@ -1,20 +1,18 @@
-//! Notices that the kubeconfig has been rotated. A client keeps the certificates that it was made with, so the process ends
-//! in order and is started again with what is there then: everything that matters stands on the Nodes.
+//! Detects a rotated kubeconfig. A client keeps its certificates, so the process exits to be restarted with the new file.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use tracing::{debug, info};
 
-/// How often the file is looked at. kubelet itself takes up to a minute to bring a changed Secret into a pod, and what is
-/// rotated is valid for hours more.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// The kubelet takes up to a minute to update a Secret in a pod, and rotated certificates are valid for hours.
+const READ_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The largest kubeconfig that is read: one with all its certificates inside is some ten kilobytes.
+/// Limit for reading: a kubeconfig with embedded certificates has some ten kilobytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Comes back when the kubeconfig of a pod has become another one, and never where there is none to look at: outside of a
-/// pod nobody starts the program again, and a person's own kubeconfig changes with each context.
+/// Returns when the kubeconfig of a pod has changed. Never returns outside of a pod, where nothing restarts the program, and
+/// where a kubeconfig changes with each context.
 pub(super) async fn rotated() {
     let read = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     let Some(path) = read("KUBECONFIG").filter(|_| read("KUBERNETES_SERVICE_HOST").is_some()) else {
@@ -24,12 +22,12 @@ pub(super) async fn rotated() {
     let first = contents(&path);
     let mut last = first.clone();
     loop {
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(READ_INTERVAL).await;
         let is = contents(&path);
-        // Twice the same, so that a file that is being written is not taken for a whole one.
+        // Read twice, so that a file is complete.
         if is.is_some() && is != first && is == last {
             info!(
-                "{} has changed: stopping, so that whoever started Haulout starts it with the new one",
+                "{} has changed; exiting to be restarted with the new one",
                 path.display()
             );
             return;
@@ -38,7 +36,7 @@ pub(super) async fn rotated() {
     }
 }
 
-/// What stands in the file; `None` while it is not there, as in the middle of its exchange.
+/// `None` if the file is not there, as during its replacement.
 fn contents(path: &std::path::Path) -> Option<Vec<u8>> {
     let read = std::fs::metadata(path).and_then(|about| {
         if about.len() > MAX_BYTES {
@@ -49,7 +47,7 @@ fn contents(path: &std::path::Path) -> Option<Vec<u8>> {
     match read {
         Ok(contents) => Some(contents),
         Err(error) => {
-            debug!("{} is not read: {error}", path.display());
+            debug!("{} cannot be read: {error}", path.display());
             None
         }
     }

@@ -1,4 +1,4 @@
-//! What observes the event loop: the metrics, the health checks, the status page, NodeMaintenance objects and traces.
+//! The observers of the event loop: the metrics, the health checks, the status page, NodeMaintenance objects and traces.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::telemetry::trace::Traces;
 use crate::vsphere::client::{CallOutcome, Callback};
 use crate::vsphere::update::VsphereUpdate;
 
-/// The method whose reply shows that vCenter was asked for updates, with or without any.
+/// The method of the long poll.
 const LONG_POLL: &str = "WaitForUpdatesEx";
 
 /// The observers of the event loop.
@@ -29,13 +29,10 @@ const LONG_POLL: &str = "WaitForUpdatesEx";
 pub(super) struct Observers {
     pub(super) metrics: Arc<Metrics>,
     pub(super) health: Arc<Health>,
-    /// Where NodeMaintenance objects are kept.
     pub(super) objects: Option<Arc<StatusReconciler>>,
-    /// What the status page knows, where there is one.
     pub(super) status: Option<Arc<StatusPage>>,
-    /// The Lease's name, where there is an election.
+    /// The name of the Lease, with leader election.
     pub(super) lease: Option<String>,
-    /// Where the environment names a collector.
     pub(super) traces: Option<Arc<Traces>>,
 }
 
@@ -51,24 +48,24 @@ impl Observers {
         }
     }
 
-    fn vcenter(&self, heard: Result<(), String>) {
+    fn vcenter(&self, synced: Result<(), String>) {
         if let Some(status) = &self.status {
-            status.vcenter(heard.clone());
+            status.vcenter(synced.clone());
         }
-        self.health.vcenter(heard);
+        self.health.vcenter(synced);
     }
 
-    fn kubernetes(&self, heard: Result<(), String>) {
+    fn kubernetes(&self, synced: Result<(), String>) {
         if let Some(objects) = &self.objects {
-            objects.set_nodes_synced(heard.is_ok());
+            objects.set_nodes_synced(synced.is_ok());
         }
         if let Some(status) = &self.status {
-            status.kubernetes(heard.clone());
+            status.kubernetes(synced.clone());
         }
-        self.health.kubernetes(heard);
+        self.health.kubernetes(synced);
     }
 
-    /// Listens to the calls to vCenter.
+    /// Counts calls to vCenter.
     pub(super) fn on_answer(
         &self,
         clock: fn() -> Timestamp,
@@ -88,7 +85,7 @@ impl Observers {
         })
     }
 
-    /// Listens to the evictions.
+    /// Counts evictions.
     pub(super) fn on_evictions(&self) -> OnEvictions {
         let metrics = Arc::clone(&self.metrics);
         Box::new(move |code, count| metrics.evictions(code, count))
@@ -106,24 +103,24 @@ impl LoopObserver for Observers {
         self.health.event_loop_progressed();
     }
 
-    fn election(&self, standing: &ElectionStatus) {
+    fn election(&self, election: &ElectionStatus) {
         let Some(lease) = &self.lease else { return };
-        self.metrics.leads(lease, standing.leadership.is_some());
-        let who = match (&standing.leadership, &standing.leader) {
+        self.metrics.leads(lease, election.leadership.is_some());
+        let who = match (&election.leadership, &election.leader) {
             (Some(leadership), _) if leadership.yields => format!(
-                "this replica leads, epoch {}, and lets one that reaches vCenter take over",
+                "this replica leads, epoch {}, and yields to one that reaches vCenter",
                 leadership.epoch
             ),
             (Some(leadership), _) => format!("this replica leads, epoch {}", leadership.epoch),
             (None, Some(leader)) => format!("{leader} leads"),
-            (None, None) => "nobody leads".to_owned(),
+            (None, None) => "no replica leads".to_owned(),
         };
-        self.health.leadership(who, standing.leadership.is_none());
+        self.health.leadership(who, election.leadership.is_none());
         if let Some(status) = &self.status {
-            status.leadership(match &standing.leadership {
+            status.leadership(match &election.leadership {
                 Some(_) => PageLeadership::Leads,
                 None => PageLeadership::StandsBy {
-                    leader: standing.leader.clone(),
+                    leader: election.leader.clone(),
                 },
             });
         }
@@ -137,7 +134,7 @@ impl LoopObserver for Observers {
             }
             Fact::Vsphere(VsphereUpdate::Reset) => {
                 self.metrics.set_vcenter_up(true);
-                let why = "vCenter is telling its whole set anew";
+                let why = "vCenter is sending its whole inventory again";
                 self.vcenter(Err(why.to_owned()));
             }
             Fact::Vsphere(VsphereUpdate::Lost { why }) => {
@@ -146,7 +143,7 @@ impl LoopObserver for Observers {
             }
             Fact::Kubernetes(kubernetes::KubernetesUpdate::Settled) => self.kubernetes(Ok(())),
             Fact::Kubernetes(kubernetes::KubernetesUpdate::Reset) => {
-                let why = "the kube-apiserver is listing the Nodes anew";
+                let why = "the Nodes are being listed again";
                 self.kubernetes(Err(why.to_owned()));
             }
             Fact::Kubernetes(kubernetes::KubernetesUpdate::Lost { why }) => self.kubernetes(Err(why.clone())),
@@ -165,7 +162,7 @@ impl LoopObserver for Observers {
         }
     }
 
-    /// Shows what is missing, though nodes are served without it.
+    /// Shows degraded parts.
     fn applied(&self, inventory: &Inventory) {
         let without = inventory.without_requests().map(|why| {
             format!(
@@ -179,7 +176,7 @@ impl LoopObserver for Observers {
                 count => format!(", and {count} more"),
             };
             format!(
-                "an episode stands on node {} under the annotation prefix {}{more}; this Haulout does not go on with it",
+                "node {} has an episode under the annotation prefix {}{more}, which this release ignores",
                 first.name, first.prefix
             )
         });

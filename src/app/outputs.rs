@@ -1,4 +1,4 @@
-//! What shows the state to people: observers of node events, traces, and HTTP servers.
+//! Observers of node events, traces, and HTTP servers.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::telemetry::link::Links;
 use crate::telemetry::log::Log;
 use crate::telemetry::trace::{self, Traces};
 
-/// Takes the ports that are configured. One that cannot be had ends the program here, before it has touched anything.
+/// Binds the configured ports.
 pub(super) async fn servers(config: &Config, observers: &Observers) -> anyhow::Result<Vec<HttpServer>> {
     let mut servers = Vec::new();
     if let Listen::At(address) = config.metrics_address {
@@ -63,7 +63,7 @@ pub(super) fn observers_of_nodes(
     list
 }
 
-/// The observer that sends traces, where the environment names a collector.
+/// The observer that sends traces, if a collector is configured.
 pub(super) fn traces(
     config: &Config,
     observers: &Observers,

@@ -1,4 +1,4 @@
-//! vCenter for one of several replicas: who stands by asks whether it answers, and the leader logs in.
+//! vCenter for several replicas: the leader logs in, and standbys probe it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,40 +15,38 @@ use crate::vsphere::client::{Callback, LoginOutcome, Vcenter};
 use crate::vsphere::update::{VsphereUpdate, WatchSet};
 use crate::vsphere::updates;
 
-/// How often vCenter is asked whether it answers while no stream stands: several times within the 30 s after which a leader
-/// without vCenter yields.
-const PROBE_EVERY: Duration = Duration::from_secs(5);
+/// Several probes within the 30 s after which a leader without vCenter yields.
+const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Waits until this replica leads, then logs in and follows vCenter until `stop`.
 pub(super) async fn follow(
     vcenter: Vcenter,
-    standing: watch::Receiver<ElectionStatus>,
+    election: watch::Receiver<ElectionStatus>,
     clock: fn() -> Timestamp,
-    roster: watch::Receiver<WatchSet>,
+    watch_set: watch::Receiver<WatchSet>,
     out: mpsc::Sender<VsphereUpdate>,
     stop: CancellationToken,
 ) {
-    let leads = stand_by(&vcenter, standing, clock);
+    let leads = stand_by(&vcenter, election, clock);
     tokio::select! {
         biased;
         () = stop.cancelled() => return,
         () = leads => {}
     }
-    updates::run(vcenter, roster, out, stop).await;
+    updates::run(vcenter, watch_set, out, stop).await;
 }
 
-/// Ends when this replica leads. Until then what the Lease says of a refused login is noted as it changes: credentials that
-/// change after that are known to be others.
+/// Returns when this replica leads. Until then it follows the note of a refused login on the Lease.
 async fn stand_by(
     vcenter: &Vcenter,
-    mut standing: watch::Receiver<ElectionStatus>,
+    mut election: watch::Receiver<ElectionStatus>,
     clock: fn() -> Timestamp,
 ) {
     let mut noted: Option<RefusedLogin> = None;
     loop {
         let ElectionStatus {
             leadership, refused, ..
-        } = standing.borrow_and_update().clone();
+        } = election.borrow_and_update().clone();
         if refused != noted {
             match &refused {
                 Some(refused) => vcenter.login_was_refused(&refused.user, refused.ago(clock())),
@@ -59,23 +57,23 @@ async fn stand_by(
         if leadership.is_some() {
             return;
         }
-        if standing.changed().await.is_err() {
-            // The election is over, and with it this process.
+        if election.changed().await.is_err() {
+            // The election ended, and the process exits.
             std::future::pending::<()>().await;
         }
     }
 }
 
-/// Asks vCenter again and again whether it answers, while its stream does not stand.
+/// Probes vCenter while its stream is not synced.
 pub(super) async fn probe(
     vcenter: Vcenter,
     health: Arc<Health>,
     metrics: Arc<Metrics>,
     stop: CancellationToken,
 ) {
-    let mut hears = health.vcenter_synced();
+    let mut synced = health.vcenter_synced();
     loop {
-        let pause = if *hears.borrow_and_update() {
+        let pause = if *synced.borrow_and_update() {
             None
         } else {
             let answer = tokio::select! {
@@ -90,7 +88,7 @@ pub(super) async fn probe(
                     Some(why) => warn!("vCenter does not answer the probe: {why}"),
                 }
             }
-            Some(PROBE_EVERY)
+            Some(PROBE_INTERVAL)
         };
         metrics.set_vcenter_reachable(*health.vcenter_reachable().borrow());
         let pause = async {
@@ -103,13 +101,13 @@ pub(super) async fn probe(
             biased;
             () = stop.cancelled() => return,
             // Its sender lives as long as `health`.
-            _ = hears.changed() => {}
+            _ = synced.changed() => {}
             () = pause => {}
         }
     }
 }
 
-/// Tells `note` how logins end, for the Lease.
+/// Writes the result of logins to `note`, for the Lease.
 pub(super) fn on_login(note: watch::Sender<LoginNote>, clock: fn() -> Timestamp) -> Callback<LoginOutcome> {
     Callback::new(move |outcome| {
         note.send_replace(match outcome {
