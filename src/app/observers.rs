@@ -1,6 +1,6 @@
 //! The observers of the event loop: the metrics, the health checks, the status page, NodeMaintenance objects and traces.
 
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -34,6 +34,7 @@ pub(super) struct Observers {
     /// The name of the Lease, with leader election.
     pub(super) lease: Option<String>,
     pub(super) traces: Option<Arc<Traces>>,
+    inventory_logged: Arc<Once>,
 }
 
 impl Observers {
@@ -45,6 +46,7 @@ impl Observers {
             status: None,
             lease,
             traces: None,
+            inventory_logged: Arc::new(Once::new()),
         }
     }
 
@@ -205,6 +207,17 @@ impl LoopObserver for Observers {
             if batch.are_all && !built.is_standby {
                 status.show_hosts(inventory.hosts_of_ours());
             }
+        }
+        if batch.are_all && !built.is_standby && self.health.is_ready() {
+            self.inventory_logged.call_once(|| {
+                let episodes = statuses.nodes.values().filter(|it| it.record.episode().is_some());
+                info!(
+                    nodes = statuses.nodes.len(),
+                    hosts = inventory.hosts_of_ours().len(),
+                    episodes = episodes.count(),
+                    "inventory complete"
+                );
+            });
         }
         if !built.is_standby {
             self.metrics.show(&statuses);

@@ -176,6 +176,10 @@ impl Health {
         checks
     }
 
+    pub fn is_ready(&self) -> bool {
+        self.ready().iter().all(|check| check.failure.is_none())
+    }
+
     fn state(&self) -> MutexGuard<'_, HealthState> {
         // Ignores poisoning: each change is a single assignment.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

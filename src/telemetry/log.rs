@@ -13,9 +13,9 @@ use crate::config::{Config, LogFormat};
 use crate::ids::NodeName;
 use crate::log_node::log_node;
 use crate::maintenance::decide::Transition;
-use crate::maintenance::effect::Effect;
 use crate::maintenance::episode::{EpisodeResult, Record};
 use crate::maintenance::waiting::WaitingOn;
+use crate::status::WaitKind;
 use crate::status::observer::{NodeEvent, Observer};
 use crate::telemetry::link::Links;
 
@@ -98,7 +98,10 @@ impl Observer for Log {
                 "could not write {} to the Node: {said}",
                 transition.record.phase_name(),
             ),
-            NodeEvent::Asks { record, effect } => effect_started(node, record, effect),
+            NodeEvent::Asks { record, effect } => {
+                // The transition or the wait is logged at info level.
+                log_node!(debug, node, record, "starting to {}", effect.kind().words());
+            }
             NodeEvent::Waits { record, on, .. } => waiting(node, record, on),
         }
     }
@@ -165,22 +168,18 @@ fn recorded(node: &NodeName, before: &Record, transition: &Transition, trace_url
     }
 }
 
-/// Routine effects are logged at debug level.
-fn effect_started(node: &NodeName, record: &Record, effect: &Effect) {
-    let kind = effect.kind();
-    if kind.is_routine() {
-        log_node!(debug, node, record, "starting to {}", kind.words());
-    } else {
-        log_node!(info, node, record, "starting to {}", kind.words());
-    }
-}
-
+/// Waits that are brief, and those of nodes in service for a source or a lookup, are logged at debug level: the latter
+/// concern all nodes, and the change of the connection is logged once.
 fn waiting(node: &NodeName, record: &Record, on: &WaitingOn) {
-    log_node!(
-        info,
-        node,
-        record,
-        waiting_on = on.kind().name(),
-        "waiting for {on}"
+    let kind = on.kind();
+    let is_brief = matches!(kind, WaitKind::DrainRound | WaitKind::Survey);
+    let is_of_all = matches!(
+        kind,
+        WaitKind::Vcenter | WaitKind::Kubernetes | WaitKind::VmLookup
     );
+    if is_brief || is_of_all && *record == Record::InService {
+        log_node!(debug, node, record, waiting_on = kind.name(), "waiting for {on}");
+    } else {
+        log_node!(info, node, record, waiting_on = kind.name(), "waiting for {on}");
+    }
 }

@@ -315,7 +315,7 @@ impl Filter {
         }
         let message = message.trim();
         // vCenter's journal shows the same.
-        if message.starts_with("starting to ") || message.contains("waiting for vCenter's task to ") {
+        if message.contains("waiting for vCenter's task to ") {
             return None;
         }
         if message.contains(" -> ") {
