@@ -7,7 +7,6 @@
 //!             └▶ reading (Nodes, NodeMaintenances) ────▶ nodes ────────┴─▶ table, tree, JSON, YAML ─▶ out
 //! ```
 
-mod age;
 mod check;
 mod cluster_view;
 mod export;
@@ -17,7 +16,6 @@ mod out;
 mod plan;
 mod reading;
 mod request;
-mod show;
 mod status;
 mod subcommands;
 mod table;
@@ -77,7 +75,7 @@ pub enum Command {
 #[derive(Debug, clap::Subcommand)]
 pub enum Subcommand {
     /// List the GPU nodes and their state
-    List(ListArgs),
+    List(NodesArgs),
     /// Show the state of a node as a tree
     ///
     /// Exit code 0: in service; 3: in maintenance; 4: parked, a person has to act.
@@ -101,7 +99,7 @@ pub enum Subcommand {
     /// Check the requirements of Haulout: vCenter, Kubernetes, rights, nodes and their VMs
     ///
     /// It needs the controller's settings. Exit code 0: nothing is missing; 4: something is.
-    Check(Box<CheckArgs>),
+    Check(Box<ControllerArgs>),
     /// Write data for support into a directory, without secrets
     Export(Box<ExportArgs>),
     /// Print the CustomResourceDefinition of NodeMaintenance, for `kubectl apply -f -`
@@ -112,22 +110,7 @@ pub enum Subcommand {
         shell: clap_complete::Shell,
     },
     /// Print the version
-    Version(VersionArgs),
-}
-
-/// Selection of the cluster.
-#[derive(Clone, Debug, Default, clap::Args)]
-#[command(next_help_heading = "Cluster")]
-pub struct AccessArgs {
-    /// The kubeconfig to use, instead of KUBECONFIG, the surrounding cluster, or ~/.kube/config
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
-    /// The context of the kubeconfig
-    #[arg(long, value_name = "NAME")]
-    context: Option<String>,
-    /// Act as another user, such as system:serviceaccount:haulout:haulout
-    #[arg(long = "as", value_name = "USER")]
-    impersonate: Option<String>,
+    Version(OutputArgs),
 }
 
 /// Output formats.
@@ -144,6 +127,13 @@ pub enum Format {
     Yaml,
     /// Names only, such as `node/gpu-1`.
     Name,
+}
+
+impl Format {
+    /// Whether a program reads it.
+    fn is_machine_readable(self) -> bool {
+        matches!(self, Self::Json | Self::Yaml)
+    }
 }
 
 /// Output flags.
@@ -175,15 +165,26 @@ pub struct NodeSettingsArgs {
     trace_ui_url_template: Option<String>,
 }
 
-/// `list`.
-#[derive(Debug, clap::Args)]
-pub struct ListArgs {
+/// The flags of subcommands that read the state of nodes.
+#[derive(Clone, Debug, clap::Args)]
+pub struct NodesArgs {
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
-    marks: NodeSettingsArgs,
+    settings: NodeSettingsArgs,
     #[command(flatten)]
-    access: AccessArgs,
+    access: Access,
+}
+
+/// The flags of subcommands that have the settings of the controller.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ControllerArgs {
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    access: Access,
+    #[command(flatten)]
+    settings: Config,
 }
 
 /// `status`.
@@ -198,11 +199,7 @@ pub struct StatusArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     timeout: u64,
     #[command(flatten)]
-    output: OutputArgs,
-    #[command(flatten)]
-    marks: NodeSettingsArgs,
-    #[command(flatten)]
-    access: AccessArgs,
+    flags: NodesArgs,
 }
 
 /// `plan`.
@@ -211,11 +208,7 @@ pub struct PlanArgs {
     /// The ESXi host or the node
     name: String,
     #[command(flatten)]
-    output: OutputArgs,
-    #[command(flatten)]
-    access: AccessArgs,
-    #[command(flatten)]
-    settings: Config,
+    flags: ControllerArgs,
 }
 
 /// `drain`.
@@ -228,7 +221,7 @@ pub struct DrainArgs {
     reason: Option<String>,
     /// The requested action
     #[arg(long, value_enum, ignore_case = true, default_value = "Drain")]
-    action: DrainAction,
+    action: MaintenanceAction,
     /// With --action Relocate, the ESXi host to move the VM to
     #[arg(long, value_name = "HOST", requires = "action")]
     target_host: Option<String>,
@@ -240,28 +233,7 @@ pub struct DrainArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     timeout: u64,
     #[command(flatten)]
-    output: OutputArgs,
-    #[command(flatten)]
-    marks: NodeSettingsArgs,
-    #[command(flatten)]
-    access: AccessArgs,
-}
-
-/// `spec.action` of a NodeMaintenance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum DrainAction {
-    /// Cordon and drain it, and keep it so until `resume`.
-    #[value(name = "Drain")]
-    Drain,
-    /// Drain it, shut its VM down, and keep it off until `resume`.
-    #[value(name = "PowerOff")]
-    PowerOff,
-    /// Drain it, move its VM to another host, and bring it back.
-    #[value(name = "Relocate")]
-    Relocate,
-    /// Drain it, shut its VM down and power it on, and bring it back.
-    #[value(name = "Reboot")]
-    Reboot,
+    flags: NodesArgs,
 }
 
 /// `resume`, `approve` and `trace`.
@@ -270,22 +242,7 @@ pub struct NodeArgs {
     /// The node
     node: String,
     #[command(flatten)]
-    output: OutputArgs,
-    #[command(flatten)]
-    marks: NodeSettingsArgs,
-    #[command(flatten)]
-    access: AccessArgs,
-}
-
-/// `check`.
-#[derive(Debug, clap::Args)]
-pub struct CheckArgs {
-    #[command(flatten)]
-    output: OutputArgs,
-    #[command(flatten)]
-    access: AccessArgs,
-    #[command(flatten)]
-    settings: Config,
+    flags: NodesArgs,
 }
 
 /// `export`.
@@ -295,16 +252,9 @@ pub struct ExportArgs {
     #[arg(long, value_name = "DIRECTORY", default_value = "haulout-export")]
     to: PathBuf,
     #[command(flatten)]
-    access: AccessArgs,
+    access: Access,
     #[command(flatten)]
     settings: Config,
-}
-
-/// `version`.
-#[derive(Debug, clap::Args)]
-pub struct VersionArgs {
-    #[command(flatten)]
-    output: OutputArgs,
 }
 
 /// An invalid command line.
@@ -349,7 +299,7 @@ impl Cli {
         match &mut self.command {
             Command::Run(settings) => Some(settings),
             Command::Subcommand(subcommand) => match &mut **subcommand {
-                Subcommand::Plan(args) => Some(&mut args.settings),
+                Subcommand::Plan(args) => Some(&mut args.flags.settings),
                 Subcommand::Check(args) => Some(&mut args.settings),
                 Subcommand::Export(args) => Some(&mut args.settings),
                 Subcommand::List(_)
@@ -389,32 +339,6 @@ fn command_as(plugin: bool) -> clap::Command {
 pub fn crd_yaml() -> anyhow::Result<String> {
     let yaml = serde_saphyr::to_string(&NodeMaintenance::crd())?;
     Ok(format!("# Written by `haulout crd`.\n{yaml}"))
-}
-
-impl From<&AccessArgs> for Access {
-    fn from(args: &AccessArgs) -> Self {
-        let AccessArgs {
-            kubeconfig,
-            context,
-            impersonate,
-        } = args.clone();
-        Self {
-            kubeconfig,
-            context,
-            impersonate,
-        }
-    }
-}
-
-impl From<DrainAction> for MaintenanceAction {
-    fn from(action: DrainAction) -> Self {
-        match action {
-            DrainAction::Drain => Self::Drain,
-            DrainAction::PowerOff => Self::PowerOff,
-            DrainAction::Relocate => Self::Relocate,
-            DrainAction::Reboot => Self::Reboot,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -132,11 +132,10 @@ fn answer_metrics(metrics: &Metrics, headers: &HeaderMap) -> Response {
     let text = Text::accepted(accept);
     match metrics.write(text) {
         Ok(body) => ([(header::CONTENT_TYPE, text.content_type())], body).into_response(),
-        Err(error) => (
-            StatusCode::INTERNAL_SERVER_ERROR,
-            format!("the metrics cannot be written: {error}\n"),
-        )
-            .into_response(),
+        Err(error) => {
+            let reason = format!("the metrics cannot be written: {error}\n");
+            (StatusCode::INTERNAL_SERVER_ERROR, reason).into_response()
+        }
     }
 }
 

@@ -4,10 +4,9 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde::Serialize;
 
 use super::cluster_view::ClusterView;
-use super::out::{Output, Paint, Tone};
-use super::show::{self, Items};
+use super::out::{Items, Output, Paint, Tone};
 use super::subcommands::PROBLEM_FOUND;
-use super::{CheckArgs, Format};
+use super::{ControllerArgs, Format};
 use crate::config::{Config, LeaderElection, without_password};
 use crate::ids::NodeName;
 use crate::inventory::Forecast;
@@ -80,9 +79,9 @@ impl Section {
     }
 }
 
-pub(super) async fn perform(args: CheckArgs, out: Output) -> anyhow::Result<u8> {
+pub(super) async fn perform(args: ControllerArgs, out: Output) -> anyhow::Result<u8> {
     let config = args.settings;
-    let (checks, view) = match connect_by(&(&args.access).into()).await {
+    let (checks, view) = match connect_by(&args.access).await {
         Ok(client) => all(&config, client).await,
         Err(error) => {
             let mut section = Section::new("Kubernetes");
@@ -94,10 +93,9 @@ pub(super) async fn perform(args: CheckArgs, out: Output) -> anyhow::Result<u8> 
         view.close().await;
     }
     let format = args.output.output;
-    match show::for_programs(format, &Items { items: &checks })? {
-        Some(text) => out.result(&text)?,
-        None => out.result(&render(&checks, format == Format::Wide, out.paint()))?,
-    }
+    out.show(format, &Items { items: &checks }, || {
+        render(&checks, format == Format::Wide, out.paint())
+    })?;
     let is_missing = checks.iter().any(|check| check.mark == CheckMark::Missing);
     Ok(if is_missing { PROBLEM_FOUND } else { 0 })
 }

@@ -15,8 +15,8 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::nodes::read_nodes;
-use super::out::Output;
-use super::{ExportArgs, NodeSettingsArgs, check, plan, show, subcommands};
+use super::out::{Output, json as indented};
+use super::{ExportArgs, NodeSettingsArgs, check, plan, subcommands};
 use crate::app::clock;
 use crate::kubernetes::budgets::full_name;
 use crate::kubernetes::client::connect_by;
@@ -35,7 +35,7 @@ struct ExportedObject<'a> {
 /// `export`.
 pub(super) async fn perform(args: ExportArgs, out: Output) -> anyhow::Result<u8> {
     let config = args.settings;
-    let client = connect_by(&(&args.access).into()).await?;
+    let client = connect_by(&args.access).await?;
     // Readable by the owner only: it contains names of hosts, nodes and pods.
     DirBuilder::new()
         .mode(0o700)
@@ -58,13 +58,13 @@ pub(super) async fn perform(args: ExportArgs, out: Output) -> anyhow::Result<u8>
     });
     file(&args.to, "about", &about)?;
 
-    let marks = NodeSettingsArgs {
+    let node_settings = NodeSettingsArgs {
         gpu_node_label: config.gpu_node_label.clone(),
         annotation_prefix: config.annotation_prefix.clone(),
         gpu_resources: config.gpu_resources.clone(),
         trace_ui_url_template: config.trace_ui_url_template.clone(),
     };
-    match read_nodes(&client, &marks, None).await {
+    match read_nodes(&client, &node_settings, None).await {
         Ok(reading) => {
             file(&args.to, "nodes", &reading.states())?;
             let objects: Vec<ExportedObject<'_>> = reading
@@ -119,7 +119,7 @@ pub(super) async fn perform(args: ExportArgs, out: Output) -> anyhow::Result<u8>
 
 fn file(directory: &Path, name: &str, value: &impl Serialize) -> anyhow::Result<()> {
     let path = directory.join(format!("{name}.json"));
-    let text = show::json(value)?;
+    let text = indented(value)?;
     let mut file = OpenOptions::new()
         .write(true)
         .create_new(true)

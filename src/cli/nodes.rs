@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::age::age;
 pub(super) use super::reading::{NodeReading, read_nodes};
 use super::table::Table;
 use crate::nodemaintenance::kind::{PendingPod, PhaseTimes, WaitStatus};
-use crate::status::PhaseKind;
+use crate::status::{PhaseKind, Took};
 
 /// The state of a node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -166,5 +165,5 @@ pub(super) fn pods(state: &ListedNode) -> String {
 /// The time since `time`; empty for `None`.
 pub(super) fn since(time: Option<&str>, now: Timestamp) -> String {
     time.and_then(|time| time.parse::<Timestamp>().ok())
-        .map_or_else(String::new, |time| age(now.duration_since(time)))
+        .map_or_else(String::new, |time| Took(now.duration_since(time)).to_string())
 }

@@ -3,6 +3,9 @@
 use std::io::{IsTerminal as _, Write as _};
 
 use anyhow::Context as _;
+use serde::Serialize;
+
+use super::Format;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Output {
@@ -46,6 +49,25 @@ impl Output {
         self.is_terminal
     }
 
+    /// Prints `value` in a machine-readable format, or else `text` unless it is empty.
+    pub(super) fn show(
+        self,
+        format: Format,
+        value: &impl Serialize,
+        text: impl FnOnce() -> String,
+    ) -> anyhow::Result<()> {
+        let text = match format {
+            Format::Json => json(value)?,
+            Format::Yaml => serde_saphyr::to_string(value)?,
+            Format::Table | Format::Wide | Format::Name => text(),
+        };
+        if text.is_empty() {
+            Ok(())
+        } else {
+            self.result(&text)
+        }
+    }
+
     /// Prints a result, with one line end.
     pub(super) fn result(self, text: &str) -> anyhow::Result<()> {
         let mut stdout = std::io::stdout().lock();
@@ -63,6 +85,17 @@ impl Output {
     pub(super) fn progress(self, text: &str) {
         let _ = writeln!(std::io::stderr().lock(), "{text}");
     }
+}
+
+/// `value` as indented JSON.
+pub(super) fn json(value: &impl Serialize) -> anyhow::Result<String> {
+    Ok(serde_json::to_string_pretty(value)?)
+}
+
+/// A list in kubectl's format, with `.items[]`.
+#[derive(Debug, Serialize)]
+pub(super) struct Items<'a, T> {
+    pub(super) items: &'a [T],
 }
 
 impl Paint {

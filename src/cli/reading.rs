@@ -29,14 +29,14 @@ pub(super) struct NodeReading {
 /// Reads all nodes, or the node `only`.
 pub(super) async fn read_nodes(
     client: &kube::Client,
-    marks: &NodeSettingsArgs,
+    settings: &NodeSettingsArgs,
     only: Option<&str>,
 ) -> anyhow::Result<NodeReading> {
     let objects = nodemaintenance::look::all(client).await?;
-    let gpus = GpuResources::parse(&marks.gpu_resources)?;
-    let keys = Keys::under(&marks.annotation_prefix);
+    let gpus = GpuResources::parse(&settings.gpu_resources)?;
+    let keys = Keys::under(&settings.annotation_prefix);
     let nodes = match only {
-        None => reads::nodes(client, &marks.gpu_node_label).await?,
+        None => reads::nodes(client, &settings.gpu_node_label).await?,
         Some(name) => match reads::node(client, name).await {
             Ok(node) => vec![node],
             // The episode of a deleted Node continues from its copy.
@@ -50,12 +50,12 @@ pub(super) async fn read_nodes(
     };
     let is_wanted = |object: &NodeMaintenance| match only {
         Some(name) => object.spec.node_name == name,
-        None => concerns(object, &marks.gpu_node_label),
+        None => concerns(object, &settings.gpu_node_label),
     };
     Ok(NodeReading {
         nodes: nodes.iter().map(|node| node_facts(node, &keys, &gpus)).collect(),
         objects: objects.into_iter().filter(is_wanted).collect(),
-        trace_url: marks.trace_ui_url_template.clone(),
+        trace_url: settings.trace_ui_url_template.clone(),
     })
 }
 

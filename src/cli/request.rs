@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::follow::{RequestFollower, follow, is_cordoned};
 use super::nodes::{NodeReading, read_nodes};
 use super::out::Output;
-use super::{DrainAction, DrainArgs, Format, NodeArgs, show};
+use super::{DrainArgs, Format, NodeArgs};
 use crate::ids::RequestUid;
 use crate::kubernetes::answer::plain;
 use crate::kubernetes::client::connect_by;
@@ -17,27 +17,18 @@ use crate::kubernetes::reads;
 use crate::nodemaintenance::api::{self, WriteError};
 use crate::nodemaintenance::kind::{MaintenanceAction, MaintenanceOrigin, NodeMaintenanceSpec};
 
-/// The result of `drain`.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct PostedRequest<'a> {
-    name: &'a str,
-    node: &'a str,
-    action: String,
-}
-
 /// Creates a request, and waits until it is fulfilled.
 pub(super) async fn drain(args: DrainArgs, out: Output) -> anyhow::Result<u8> {
-    let client = connect_by(&(&args.access).into()).await?;
+    let client = connect_by(&args.flags.access).await?;
     ensure!(
-        args.target_host.is_none() || args.action == DrainAction::Relocate,
+        args.target_host.is_none() || args.action == MaintenanceAction::Relocate,
         "--target-host goes with --action Relocate only"
     );
     let before = reads::node(&client, &args.node).await?;
     let spec = NodeMaintenanceSpec {
         node_name: args.node.clone(),
         reason: args.reason.clone(),
-        action: args.action.into(),
+        action: args.action,
         target_host: args.target_host.clone(),
         ..NodeMaintenanceSpec::default()
     };
@@ -47,22 +38,15 @@ pub(super) async fn drain(args: DrainArgs, out: Output) -> anyhow::Result<u8> {
         ),
         made => made?,
     };
-    let action = format!("{:?}", MaintenanceAction::from(args.action));
-    let asked = PostedRequest {
-        name: &made.name,
-        node: &args.node,
-        action,
-    };
-    let format = args.output.output;
-    let name = format!("nodemaintenance.haulout.dev/{}", made.name);
-    let for_programs = show::for_programs(format, &asked)?;
-    let is_for_people = for_programs.is_none() && format != Format::Name;
-    let created = if is_for_people {
-        format!("{name} created")
-    } else {
-        name
-    };
-    out.result(&for_programs.unwrap_or(created))?;
+    let asked = serde_json::json!({
+        "name": made.name, "node": args.node, "action": format!("{:?}", args.action),
+    });
+    let format = args.flags.output.output;
+    let is_for_people = matches!(format, Format::Table | Format::Wide);
+    out.show(format, &asked, || {
+        let created = if is_for_people { " created" } else { "" };
+        format!("nodemaintenance.haulout.dev/{}{created}", made.name)
+    })?;
     if !args.wait {
         return Ok(0);
     }
@@ -93,8 +77,8 @@ struct Resumed {
 
 /// Deletes the open requests of a node, and reports what keeps it out of service.
 pub(super) async fn resume(args: NodeArgs, out: Output) -> anyhow::Result<u8> {
-    let client = connect_by(&(&args.access).into()).await?;
-    let reading = read_nodes(&client, &args.marks, Some(&args.node)).await?;
+    let client = connect_by(&args.flags.access).await?;
+    let reading = read_nodes(&client, &args.flags.settings, Some(&args.node)).await?;
     let mut resumed = Resumed {
         node: args.node.clone(),
         deleted: Vec::new(),
@@ -112,17 +96,15 @@ pub(super) async fn resume(args: NodeArgs, out: Output) -> anyhow::Result<u8> {
         api::take_back(&client, &object.name_any(), &uid).await?;
         resumed.deleted.push(object.name_any());
     }
-    if let Some(text) = show::for_programs(args.output.output, &resumed)? {
-        out.result(&text)?;
+    let format = args.flags.output.output;
+    out.show(format, &resumed, || {
+        let what = if format == Format::Name { "" } else { " deleted" };
+        let names = resumed.deleted.iter();
+        let lines = names.map(|name| format!("nodemaintenance.haulout.dev/{}{what}", plain(name)));
+        lines.collect::<Vec<_>>().join("\n")
+    })?;
+    if format.is_machine_readable() {
         return Ok(0);
-    }
-    for name in &resumed.deleted {
-        let deleted = if args.output.output == Format::Name {
-            ""
-        } else {
-            " deleted"
-        };
-        out.result(&format!("nodemaintenance.haulout.dev/{}{deleted}", plain(name)))?;
     }
     if resumed.deleted.is_empty() {
         out.progress(&format!("node/{} has no open request", plain(&args.node)));
@@ -152,19 +134,13 @@ fn stays(reading: &NodeReading, node: &str) -> Vec<String> {
 
 /// Annotates the Node, so that its next drain may begin.
 pub(super) async fn approve(args: NodeArgs, out: Output) -> anyhow::Result<u8> {
-    let client = connect_by(&(&args.access).into()).await?;
+    let client = connect_by(&args.flags.access).await?;
     reads::approve(&client, &args.node).await?;
-    let node = plain(&args.node);
     let value = serde_json::json!({"node": args.node, "approved": true});
-    match (
-        args.output.output,
-        show::for_programs(args.output.output, &value)?,
-    ) {
-        (_, Some(text)) => out.result(&text)?,
-        (Format::Name, None) => out.result(&format!("node/{node}"))?,
-        (Format::Table | Format::Wide | Format::Json | Format::Yaml, None) => {
-            out.result(&format!("node/{node} approved"))?;
-        }
-    }
+    let format = args.flags.output.output;
+    out.show(format, &value, || {
+        let what = if format == Format::Name { "" } else { " approved" };
+        format!("node/{}{what}", plain(&args.node))
+    })?;
     Ok(0)
 }

@@ -2,11 +2,11 @@
 
 use jiff::Timestamp;
 
-use super::age::age;
 use super::nodes::{ExitState, ListedNode, RequestState, pods, since};
 use super::out::{Paint, Tone};
 use crate::kubernetes::answer::plain;
 use crate::nodemaintenance::kind::PhaseTimes;
+use crate::status::Took;
 
 /// A line of the tree, with the lines below it.
 #[derive(Debug)]
@@ -112,9 +112,8 @@ fn phase(phase: &PhaseTimes, paint: Paint, now: Timestamp) -> Branch {
     let at = |text: &str| text.parse::<Timestamp>().ok();
     let began = at(&phase.started_at);
     let ended = phase.ended_at.as_deref().and_then(at);
-    let span = began.map_or_else(String::new, |began| {
-        age(ended.unwrap_or(now).duration_since(began))
-    });
+    let took = |began| Took(ended.unwrap_or(now).duration_since(began)).to_string();
+    let span = began.map(took).unwrap_or_default();
     let (mark, tone) = match ended {
         Some(_) => ("√", Tone::Faint),
         None => ("►", Tone::Busy),

@@ -4,15 +4,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::CommandFactory as _;
-use serde::Serialize;
 use tokio::time::Instant;
 
 use super::cluster_view::ClusterView;
 use super::nodes::{self, ExitState, ListedNode, read_nodes};
-use super::out::Output;
+use super::out::{Items, Output};
 use super::plan::{self, Plan};
-use super::show::{self, Items};
-use super::{Cli, Format, ListArgs, NodeArgs, PlanArgs, StatusArgs, Subcommand, VersionArgs};
+use super::{Cli, Format, NodeArgs, NodesArgs, OutputArgs, PlanArgs, StatusArgs, Subcommand};
 use super::{check, crd_yaml, export, request, status};
 use crate::app::clock;
 use crate::ids::NodeName;
@@ -51,38 +49,37 @@ pub async fn perform(subcommand: Subcommand) -> anyhow::Result<u8> {
     }
 }
 
-async fn list(args: ListArgs, out: Output) -> anyhow::Result<u8> {
-    let client = connect_by(&(&args.access).into()).await?;
-    let states = read_nodes(&client, &args.marks, None).await?.states();
+async fn list(args: NodesArgs, out: Output) -> anyhow::Result<u8> {
+    let client = connect_by(&args.access).await?;
+    let states = read_nodes(&client, &args.settings, None).await?.states();
     let format = args.output.output;
-    if let Some(text) = show::for_programs(format, &Items { items: &states })? {
-        out.result(&text)?;
-    } else if format == Format::Name {
-        let names: Vec<String> = states
-            .iter()
-            .map(|state| format!("node/{}", plain(&state.node)))
-            .collect();
-        if !names.is_empty() {
-            out.result(&names.join("\n"))?;
-        }
-    } else if states.is_empty() {
-        out.progress(&format!(
-            "No nodes found that match {}.",
-            plain(&args.marks.gpu_node_label)
-        ));
-    } else {
-        let is_wide = format == Format::Wide;
-        out.result(&nodes::table(&states, is_wide, !args.output.no_headers, clock()))?;
+    if states.is_empty() && matches!(format, Format::Table | Format::Wide) {
+        let selector = plain(&args.settings.gpu_node_label);
+        out.progress(&format!("No nodes found that match {selector}."));
+        return Ok(0);
     }
+    out.show(format, &Items { items: &states }, || {
+        if format == Format::Name {
+            node_names(states.iter().map(|state| &state.node))
+        } else {
+            nodes::table(&states, format == Format::Wide, !args.output.no_headers, clock())
+        }
+    })?;
     Ok(0)
 }
 
+/// The nodes as `-o name` shows them.
+fn node_names<'a>(nodes: impl Iterator<Item = &'a String>) -> String {
+    let names = nodes.map(|node| format!("node/{}", plain(node)));
+    names.collect::<Vec<_>>().join("\n")
+}
+
 async fn show_status(args: StatusArgs, out: Output) -> anyhow::Result<u8> {
-    let client = connect_by(&(&args.access).into()).await?;
+    let client = connect_by(&args.flags.access).await?;
     let until = (args.timeout > 0).then(|| Instant::now() + Duration::from_secs(args.timeout));
     let mut shown: Option<ListedNode> = None;
     loop {
-        let read = read_nodes(&client, &args.marks, Some(&args.node)).await;
+        let read = read_nodes(&client, &args.flags.settings, Some(&args.node)).await;
         let state = match read {
             Ok(reading) => {
                 let mut states = reading.states();
@@ -111,39 +108,38 @@ async fn show_status(args: StatusArgs, out: Output) -> anyhow::Result<u8> {
 }
 
 fn print_status(args: &StatusArgs, out: Output, state: &ListedNode, changed: bool) -> anyhow::Result<()> {
-    let format = args.output.output;
-    let is_redrawn = args.watch && out.is_terminal();
-    match show::for_programs(format, state)? {
-        Some(text) if changed => out.result(&text),
-        Some(_) => Ok(()),
-        None if format == Format::Name && changed => out.result(&format!("node/{}", plain(&state.node))),
-        None if format == Format::Name => Ok(()),
-        None if is_redrawn => out.redraw(&status::tree(state, out.paint(), clock())),
-        None if changed => out.result(&status::tree(state, out.paint(), clock())),
-        None => Ok(()),
+    let format = args.flags.output.output;
+    let is_tree = matches!(format, Format::Table | Format::Wide);
+    let tree = || status::tree(state, out.paint(), clock());
+    if is_tree && args.watch && out.is_terminal() {
+        return out.redraw(&tree());
     }
+    if !changed {
+        return Ok(());
+    }
+    out.show(format, state, || {
+        if is_tree {
+            tree()
+        } else {
+            node_names([&state.node].into_iter())
+        }
+    })
 }
 
 async fn show_plan(args: PlanArgs, out: Output) -> anyhow::Result<u8> {
-    let config = args.settings;
-    let client = connect_by(&(&args.access).into()).await?;
-    let mut view = ClusterView::read(&config, client).await?;
+    let client = connect_by(&args.flags.access).await?;
+    let mut view = ClusterView::read(&args.flags.settings, client).await?;
     let plan = make_plan(&mut view, &args.name).await;
     view.close().await;
     let plan = plan?;
-    let format = args.output.output;
-    let names = || {
-        let names = plan
-            .nodes
-            .iter()
-            .map(|node| format!("node/{}", plain(&node.node)));
-        names.collect::<Vec<_>>().join("\n")
-    };
-    match show::for_programs(format, &plan)? {
-        Some(text) => out.result(&text)?,
-        None if format == Format::Name => out.result(&names())?,
-        None => out.result(&plan::render(&plan, format == Format::Wide, out.paint()))?,
-    }
+    let format = args.flags.output.output;
+    out.show(format, &plan, || {
+        if format == Format::Name {
+            node_names(plan.nodes.iter().map(|node| &node.node))
+        } else {
+            plan::render(&plan, format == Format::Wide, out.paint())
+        }
+    })?;
     Ok(if plan.is_blocked() { PROBLEM_FOUND } else { 0 })
 }
 
@@ -173,33 +169,26 @@ pub(super) async fn make_plan(view: &mut ClusterView, name: &str) -> anyhow::Res
 }
 
 async fn trace(args: NodeArgs, out: Output) -> anyhow::Result<u8> {
-    let client = connect_by(&(&args.access).into()).await?;
-    let states = read_nodes(&client, &args.marks, Some(&args.node)).await?.states();
-    let state = states.into_iter().next().context("the node does not exist")?;
-    let Some(trace) = state.trace else {
+    let client = connect_by(&args.flags.access).await?;
+    let reading = read_nodes(&client, &args.flags.settings, Some(&args.node)).await?;
+    let state = reading.states().into_iter().next();
+    let Some(trace) = state.context("the node does not exist")?.trace else {
         bail!("node/{} has had no episode that is kept", args.node);
     };
-    match show::for_programs(args.output.output, &trace)? {
-        Some(text) => out.result(&text)?,
-        None => {
-            out.result(&plain(&trace.trace_id))?;
-            match &trace.url {
-                Some(url) => out.result(&plain(url))?,
-                None => out.progress("TRACE_UI_URL_TEMPLATE is not set, so the address is unknown"),
-            }
-        }
+    let format = args.flags.output.output;
+    out.show(format, &trace, || {
+        let lines = std::iter::once(&trace.trace_id).chain(&trace.url);
+        lines.map(|line| plain(line)).collect::<Vec<_>>().join("\n")
+    })?;
+    if trace.url.is_none() && !format.is_machine_readable() {
+        out.progress("TRACE_UI_URL_TEMPLATE is not set, so the address is unknown");
     }
     Ok(0)
 }
 
-#[derive(Debug, Serialize)]
-struct VersionInfo {
-    haulout: &'static str,
-}
-
-fn version(args: VersionArgs, out: Output) -> anyhow::Result<u8> {
+fn version(args: OutputArgs, out: Output) -> anyhow::Result<u8> {
     let version = env!("CARGO_PKG_VERSION");
-    let text = show::for_programs(args.output.output, &VersionInfo { haulout: version })?;
-    out.result(&text.unwrap_or_else(|| format!("haulout {version}")))?;
+    let value = serde_json::json!({ "haulout": version });
+    out.show(args.output, &value, || format!("haulout {version}"))?;
     Ok(0)
 }

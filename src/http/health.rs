@@ -45,6 +45,16 @@ pub struct HealthCheck {
     pub detail: Option<String>,
 }
 
+impl HealthCheck {
+    fn new(name: &'static str, failure: Option<String>, detail: Option<String>) -> Self {
+        Self {
+            name,
+            failure,
+            detail,
+        }
+    }
+}
+
 impl Health {
     /// The health of a new process: nothing is synced.
     pub fn new() -> Self {
@@ -96,11 +106,10 @@ impl Health {
     }
 
     fn update_reachable(&self) {
-        let update_reachable = {
-            let state = self.state();
-            state.vcenter.is_ok() || state.probe == Some(Ok(()))
-        };
-        set(&self.vcenter_reachable, update_reachable);
+        let state = self.state();
+        let is_reachable = state.vcenter.is_ok() || state.probe == Some(Ok(()));
+        drop(state);
+        set(&self.vcenter_reachable, is_reachable);
     }
 
     /// Sets the sync state of Kubernetes, or why it is not synced.
@@ -132,11 +141,7 @@ impl Health {
         let stalled = self.state().last_progress.elapsed();
         let failure = (stalled > STALL_LIMIT)
             .then(|| format!("the event loop has made no progress for {} s", stalled.as_secs()));
-        vec![HealthCheck {
-            name: "event-loop",
-            failure,
-            detail: None,
-        }]
+        vec![HealthCheck::new("event-loop", failure, None)]
     }
 
     /// Readiness: the controller knows enough to decide. Leadership is shown only: a standby that is
@@ -153,25 +158,14 @@ impl Health {
         };
         for (name, synced) in [("vcenter", vcenter), ("kubernetes", &state.kubernetes)] {
             let failure = synced.as_ref().err().cloned();
-            checks.push(HealthCheck {
-                name,
-                failure,
-                detail: None,
-            });
+            checks.push(HealthCheck::new(name, failure, None));
         }
         if let Some(who) = &state.leadership {
-            checks.push(HealthCheck {
-                name: "leadership",
-                failure: None,
-                detail: Some(who.clone()),
-            });
+            checks.push(HealthCheck::new("leadership", None, Some(who.clone())));
         }
         for (part, reason) in &state.degraded {
-            checks.push(HealthCheck {
-                name: part.name(),
-                failure: None,
-                detail: Some(format!("degraded: {reason}")),
-            });
+            let detail = format!("degraded: {reason}");
+            checks.push(HealthCheck::new(part.name(), None, Some(detail)));
         }
         checks
     }

@@ -8,7 +8,6 @@ mod pages;
 mod serve;
 mod timeline_picture;
 pub mod view;
-mod words;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -59,33 +58,25 @@ pub struct StatusPage {
     state: Mutex<PageState>,
     /// Revision of the state.
     changes: watch::Sender<u64>,
-    /// The latest overview: requests for the same revision within a second share it.
-    html: Mutex<Option<RenderedPage>>,
-    json: Mutex<Option<RenderedPage>>,
+    html: PageCache,
+    json: PageCache,
 }
 
-#[derive(Debug)]
-struct RenderedPage {
-    of: (u64, i64),
-    page: Bytes,
-}
+/// A rendered page, for requests of the same revision and second.
+#[derive(Debug, Default)]
+struct PageCache(Mutex<Option<((u64, i64), Bytes)>>);
 
-/// Returns the cached page of `revision`, or renders a new one.
-fn cached<E>(
-    html: &Mutex<Option<RenderedPage>>,
-    of: (u64, i64),
-    layout: impl FnOnce() -> Result<String, E>,
-) -> Result<Bytes, E> {
-    let mut html = html.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(html) = html.as_ref().filter(|html| html.of == of) {
-        return Ok(html.page.clone());
+impl PageCache {
+    /// The page of `key`; renders it if it is another one.
+    fn get<E>(&self, key: (u64, i64), render: impl FnOnce() -> Result<String, E>) -> Result<Bytes, E> {
+        let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, page)) = cached.as_ref().filter(|(of, _)| *of == key) {
+            return Ok(page.clone());
+        }
+        let page = Bytes::from(render()?);
+        *cached = Some((key, page.clone()));
+        Ok(page)
     }
-    let page = Bytes::from(layout()?);
-    *html = Some(RenderedPage {
-        of,
-        page: page.clone(),
-    });
-    Ok(page)
 }
 
 impl StatusPage {
@@ -100,8 +91,8 @@ impl StatusPage {
             clock,
             state: Mutex::default(),
             changes: watch::Sender::new(0),
-            html: Mutex::default(),
-            json: Mutex::default(),
+            html: PageCache::default(),
+            json: PageCache::default(),
         }
     }
 
@@ -160,14 +151,14 @@ impl StatusPage {
 
     /// The overview as HTML, cached.
     fn overview_page(&self) -> Result<Bytes, askama::Error> {
-        cached(&self.html, self.cache_key(), || pages::overview(&self.overview()))
+        self.html
+            .get(self.cache_key(), || pages::overview(&self.overview()))
     }
 
     /// The overview as JSON, cached.
     fn overview_json(&self) -> serde_json::Result<Bytes> {
-        cached(&self.json, self.cache_key(), || {
-            serde_json::to_string(&self.overview())
-        })
+        self.json
+            .get(self.cache_key(), || serde_json::to_string(&self.overview()))
     }
 
     /// The key of the cache: the revision, and the second.

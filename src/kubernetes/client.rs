@@ -76,13 +76,17 @@ pub async fn connect() -> Result<kube::Client, KubeConnectError> {
 }
 
 /// The flags of the command line that select a cluster, named as those of kubectl.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
+#[command(next_help_heading = "Cluster")]
 pub struct Access {
-    /// `--kubeconfig`.
+    /// The kubeconfig to use, instead of KUBECONFIG, the surrounding cluster, or ~/.kube/config
+    #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// `--context`.
+    /// The context of the kubeconfig
+    #[arg(long, value_name = "NAME")]
     pub context: Option<String>,
-    /// `--as`.
+    /// Act as another user, such as system:serviceaccount:haulout:haulout
+    #[arg(long = "as", value_name = "USER")]
     pub impersonate: Option<String>,
 }
 

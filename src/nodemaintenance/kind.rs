@@ -75,18 +75,20 @@ pub struct NodeMaintenanceSpec {
 }
 
 /// What is asked for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum)]
+#[value(rename_all = "PascalCase")]
 pub enum MaintenanceAction {
-    /// Cordon and drain the node, and keep it so until this object is deleted.
+    /// Cordon and drain it, and keep it so until the request is deleted.
     #[default]
     Drain,
-    /// Drain it, shut its VM down, and keep it off until this object is deleted.
+    /// Drain it, shut its VM down, and keep it off until the request is deleted.
     PowerOff,
     /// Drain it, move its VM to another host, and bring it back.
     Relocate,
     /// Drain it, shut its VM down and power it on, and bring it back.
     Reboot,
     /// What its host's maintenance needs; only the record of an episode says so.
+    #[value(skip)]
     HostMaintenance,
 }
 

@@ -20,7 +20,6 @@ use crate::kubernetes::events::{Event, Publisher, Regarding};
 use crate::maintenance::waiting::WaitingOn;
 use crate::status::observer::{NodeEvent, Observer};
 use crate::telemetry::link::Links;
-use parts::Parts;
 pub use reasons::Reason;
 
 /// An identical Event is suppressed for this time. Kubernetes keeps Events for an hour, and a wait
@@ -56,7 +55,6 @@ struct EventMemory {
 /// State of a node during its episode. It is used for texts only; a restart loses it.
 #[derive(Debug, Default)]
 struct EventsOfNode {
-    parts: Parts,
     /// The deadline of the guest shutdown.
     guest_until: Option<Timestamp>,
     sent: BTreeMap<String, Timestamp>,
@@ -141,19 +139,10 @@ impl EventMemory {
     fn note(&mut self, node: &NodeName, event: NodeEvent<'_>) {
         match event {
             NodeEvent::Recorded {
-                before,
-                transition,
-                wrote,
-                ..
+                before, transition, ..
             } => {
-                if transition.is_bookkeeping(before) {
-                    return;
-                }
-                let of_node = self.nodes.entry(node.clone()).or_default();
-                of_node.parts.add(before, wrote.0);
-                let phase = transition.record.phase_name();
-                if phase != before.phase_name() {
-                    of_node.guest_until = None;
+                if transition.record.phase_name() != before.phase_name() {
+                    self.nodes.entry(node.clone()).or_default().guest_until = None;
                 }
             }
             NodeEvent::Waits {

@@ -266,7 +266,7 @@ impl Observer for Metrics {
     }
 
     fn reconciled(&self, outcome: ReconcileOutcome, duration: Duration) {
-        let result = labels([("result", families::name_of(outcome))]);
+        let result = labels([("result", outcome.name())]);
         self.families.reconcile.get_or_create(&result).inc();
         let histogram = self.families.reconcile_duration.get_or_create(&result);
         histogram.observe(duration.as_secs_f64(), None, None);

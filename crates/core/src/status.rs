@@ -6,9 +6,11 @@
 mod board;
 pub mod observer;
 mod sentences;
+mod took;
 
 pub use crate::maintenance::kinds::{EpisodeOutcome, HostKind, PhaseKind, PodState, TriggerKind, WaitKind};
 pub use board::{EpisodeEnd, EpisodeHistory, NodeEntry, StatusBoard, StatusSpan, Wait};
+pub use took::Took;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,12 +1,11 @@
 //! HTML pages, from templates in `templates/status/`, which escape all values.
 
 use askama::Template;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::timeline_picture::{self, BAR_HEIGHT, TimelinePicture};
 use super::view::{EpisodePage, Frame, NodePage, Overview, PageLeadership, ShownState, TimelineSpan};
-use super::words;
-use crate::status::{HostKind, PhaseKind};
+use crate::status::{HostKind, PhaseKind, Took};
 
 pub(super) const STYLE: &str = include_str!("../../../templates/status/style.css");
 
@@ -113,21 +112,47 @@ impl ShownTime {
     fn of(at: &Timestamp, frame: &Frame) -> Self {
         Self {
             machine: format!("{at:.3}"),
-            hour: words::hour(*at, frame.now),
-            ago: words::ago(*at, frame.now),
+            hour: hour(*at, frame.now),
+            ago: ago(*at, frame.now),
         }
     }
 }
 
 /// The duration of a phase of `page` so far.
-fn took(span: &TimelineSpan, page: &EpisodePage) -> String {
+fn took(span: &TimelineSpan, page: &EpisodePage) -> Took {
     let until = span.to.or(page.row.ended_at).unwrap_or(page.frame.now);
-    words::length(until.duration_since(span.from))
+    Took(until.duration_since(span.from))
+}
+
+/// The time in UTC, with the date if it is not today.
+fn hour(at: Timestamp, now: Timestamp) -> String {
+    let is_today = at.strftime("%F").to_string() == now.strftime("%F").to_string();
+    at.strftime(if is_today { "%T UTC" } else { "%F %T UTC" })
+        .to_string()
+}
+
+/// The time before `now`.
+fn ago(at: Timestamp, now: Timestamp) -> String {
+    let past = now.duration_since(at);
+    if past < SignedDuration::from_secs(1) {
+        // vCenter's clock may be ahead of ours.
+        return "just now".to_owned();
+    }
+    format!("{} ago", Took(past))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn time_has_its_date_if_it_is_not_today() {
+        let at = |second: i64| Timestamp::from_second(1_763_464_000 + second).unwrap();
+        assert_eq!(hour(at(0), at(1)), "11:06:40 UTC");
+        assert_eq!(hour(at(0), at(90_000)), "2025-11-18 11:06:40 UTC");
+        assert_eq!(ago(at(5), at(0)), "just now");
+        assert_eq!(ago(at(0), at(61)), "1m1s ago");
+    }
 
     #[test]
     fn name_is_one_path_segment() {

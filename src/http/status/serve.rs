@@ -1,6 +1,7 @@
 //! HTTP handlers of the status page: GET only, with headers that restrict what a browser loads.
 
 use std::convert::Infallible;
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,6 +44,14 @@ const RENDER_TIMEOUT: Duration = Duration::from_secs(5);
 
 const HTML: &str = "text/html; charset=utf-8";
 const JSON: &str = "application/json";
+const CSS: &str = "text/css; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+
+const NODE: &str = "a node of this name";
+const EPISODE: &str = "an episode of this id";
+
+const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
+const OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-policy");
 
 /// Headers of every response. Pages contain names from outside: if one were not escaped, the browser
 /// still would not run it.
@@ -56,14 +65,8 @@ const HEADERS: [(HeaderName, &str); 7] = [
     (header::REFERRER_POLICY, "no-referrer"),
     (header::X_FRAME_OPTIONS, "DENY"),
     (header::CACHE_CONTROL, "no-store"),
-    (
-        HeaderName::from_static("cross-origin-resource-policy"),
-        "same-origin",
-    ),
-    (
-        HeaderName::from_static("cross-origin-opener-policy"),
-        "same-origin",
-    ),
+    (RESOURCE_POLICY, "same-origin"),
+    (OPENER_POLICY, "same-origin"),
 ];
 
 #[derive(Clone)]
@@ -92,13 +95,10 @@ pub(super) fn router_with(status: Arc<StatusPage>, renders: Arc<Semaphore>) -> R
         .route("/api/v1/episodes/{id}", get(episode_json))
         .route_layer(from_fn_with_state(renders, render_in_turn));
     rendered
-        .route(
-            "/style.css",
-            get(async || asset("text/css; charset=utf-8", pages::STYLE)),
-        )
+        .route("/style.css", get(([(header::CONTENT_TYPE, CSS)], pages::STYLE)))
         .route(
             "/script.js",
-            get(async || asset("text/javascript; charset=utf-8", pages::SCRIPT)),
+            get(([(header::CONTENT_TYPE, SCRIPT)], pages::SCRIPT)),
         )
         .route("/events", get(events))
         .fallback(async || missing("a page of this address"))
@@ -131,39 +131,27 @@ async fn guard(request: Request, next: Next) -> Response {
 }
 
 async fn overview(State(served): State<Served>) -> Response {
-    html(served.status.overview_page())
-}
-
-async fn node(State(served): State<Served>, Path(name): Path<String>) -> Response {
-    match served.status.node(&NodeName::new(name)) {
-        Some(page) => html(pages::node(&page)),
-        None => missing("a node of this name"),
-    }
-}
-
-async fn episode(State(served): State<Served>, Path(id): Path<String>) -> Response {
-    match served.status.episode(&id) {
-        Some(page) => html(pages::episode(&page)),
-        None => missing("an episode of this id"),
-    }
+    rendered(HTML, served.status.overview_page())
 }
 
 async fn overview_json(State(served): State<Served>) -> Response {
-    json_text(served.status.overview_json())
+    rendered(JSON, served.status.overview_json())
+}
+
+async fn node(State(served): State<Served>, Path(name): Path<String>) -> Response {
+    html(served.status.node(&NodeName::new(name)), NODE, pages::node)
 }
 
 async fn node_json(State(served): State<Served>, Path(name): Path<String>) -> Response {
-    match served.status.node(&NodeName::new(name)) {
-        Some(page) => json(&page),
-        None => missing_json("a node of this name"),
-    }
+    json(served.status.node(&NodeName::new(name)), NODE)
+}
+
+async fn episode(State(served): State<Served>, Path(id): Path<String>) -> Response {
+    html(served.status.episode(&id), EPISODE, pages::episode)
 }
 
 async fn episode_json(State(served): State<Served>, Path(id): Path<String>) -> Response {
-    match served.status.episode(&id) {
-        Some(page) => json(&page),
-        None => missing_json("an episode of this id"),
-    }
+    json(served.status.episode(&id), EPISODE)
 }
 
 /// Sends an event for each change, without content, so that a listener needs no buffer.
@@ -215,49 +203,34 @@ impl EventStream {
     }
 }
 
-fn asset(kind: &'static str, text: &'static str) -> Response {
-    ([(header::CONTENT_TYPE, kind)], text).into_response()
+fn html<Page>(
+    page: Option<Page>,
+    what: &str,
+    render: fn(&Page) -> Result<String, askama::Error>,
+) -> Response {
+    page.map_or_else(|| missing(what), |page| rendered(HTML, render(&page)))
 }
 
-fn html<Page: IntoResponse>(page: Result<Page, askama::Error>) -> Response {
-    match page {
-        Ok(page) => ([(header::CONTENT_TYPE, HTML)], page).into_response(),
-        Err(error) => {
-            warn!("a status page cannot be written: {error}");
-            let said = "the page cannot be written; the log says why\n";
-            (StatusCode::INTERNAL_SERVER_ERROR, said).into_response()
-        }
-    }
-}
-
-fn json(page: &impl Serialize) -> Response {
-    json_text(serde_json::to_string(page))
-}
-
-fn json_text<Text: IntoResponse>(text: serde_json::Result<Text>) -> Response {
-    match text {
-        Ok(text) => ([(header::CONTENT_TYPE, JSON)], text).into_response(),
-        Err(error) => {
-            warn!("a status page cannot be written as JSON: {error}");
-            let said = "{\"error\":\"the page cannot be written; the log says why\"}";
-            let kind = [(header::CONTENT_TYPE, JSON)];
-            (StatusCode::INTERNAL_SERVER_ERROR, kind, said).into_response()
-        }
-    }
+fn json(page: Option<impl Serialize>, what: &str) -> Response {
+    let Some(page) = page else {
+        let error = serde_json::json!({ "error": format!("{what} is not known") });
+        let body = rendered(JSON, serde_json::to_string(&error));
+        return (StatusCode::NOT_FOUND, body).into_response();
+    };
+    rendered(JSON, serde_json::to_string(&page))
 }
 
 fn missing(what: &str) -> Response {
-    let mut answer = html(pages::missing(what));
-    if answer.status() == StatusCode::OK {
-        *answer.status_mut() = StatusCode::NOT_FOUND;
-    }
-    answer
+    (StatusCode::NOT_FOUND, rendered(HTML, pages::missing(what))).into_response()
 }
 
-fn missing_json(what: &str) -> Response {
-    let mut answer = json(&serde_json::json!({ "error": format!("{what} is not known") }));
-    if answer.status() == StatusCode::OK {
-        *answer.status_mut() = StatusCode::NOT_FOUND;
+fn rendered<E: Display>(kind: &'static str, page: Result<impl IntoResponse, E>) -> Response {
+    match page {
+        Ok(page) => ([(header::CONTENT_TYPE, kind)], page).into_response(),
+        Err(error) => {
+            warn!("a status page cannot be rendered: {error}");
+            let reason = "the page cannot be rendered; the log has the reason\n";
+            (StatusCode::INTERNAL_SERVER_ERROR, reason).into_response()
+        }
     }
-    answer
 }

@@ -1,10 +1,10 @@
 //! The layout of a timeline. Horizontal positions are in percent, so that it fits any screen; vertical
 //! ones in pixels, so that text keeps its size.
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use super::view::{ShownState, Timeline, TimelineSpan};
-use super::words;
+use crate::status::Took;
 
 /// Height of a row: name, bar and gap.
 const ROW: usize = 44;
@@ -113,7 +113,7 @@ fn bar(span: &TimelineSpan, timeline: &Timeline) -> Option<PictureBar> {
     }
     let from = share(span.from, timeline);
     let width = (share(to, timeline) - from).max(WIDTH_MIN);
-    let took = words::length(to.duration_since(span.from));
+    let took = Took(to.duration_since(span.from));
     let title = match span.to {
         Some(_) => format!("{}, {took}", span.label),
         None => format!("{}, {took} so far", span.label),
@@ -176,10 +176,5 @@ fn marks(from: Timestamp, to: Timestamp) -> Vec<PictureMark> {
 
 /// The length of a timeline as text.
 pub(super) fn length(timeline: &Timeline) -> String {
-    words::length(
-        timeline
-            .to
-            .duration_since(timeline.from)
-            .max(SignedDuration::ZERO),
-    )
+    Took(timeline.to.duration_since(timeline.from)).to_string()
 }

@@ -1,92 +1,36 @@
 //! The duration of an episode in four parts.
 
-use std::fmt;
+use jiff::SignedDuration;
 
-use jiff::{SignedDuration, Timestamp};
+use crate::maintenance::episode::Episode;
+use crate::status::{PhaseKind, Took};
 
-use crate::maintenance::episode::Record;
-use crate::status::PhaseKind;
-
-/// The time spent so far.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Parts {
-    /// This process saw the whole episode; otherwise the parts would not add up.
-    is_complete: bool,
-    queue: SignedDuration,
-    drain: SignedDuration,
-    host: SignedDuration,
-    boot: SignedDuration,
-}
-
-/// A duration as text: `0.4s`, `42s`, `18m48s`, `3h15m`.
-#[derive(Clone, Copy)]
-pub(super) struct Took(pub(super) SignedDuration);
-
-impl Parts {
-    /// Adds the phase that ended at `at`.
-    pub(super) fn add(&mut self, before: &Record, at: Timestamp) {
-        let Some(episode) = before.episode() else {
-            *self = Self {
-                is_complete: matches!(before, Record::InService),
-                ..Self::default()
-            };
-            return;
-        };
-        let spent = at.duration_since(episode.since).max(SignedDuration::ZERO);
-        let kind = episode.phase.at_work().kind();
-        let part = if kind == PhaseKind::Queued {
-            &mut self.queue
-        } else if kind.is_draining() {
-            &mut self.drain
-        } else if kind.is_waiting_for_host() {
-            &mut self.host
-        } else if kind.is_coming_back() {
-            &mut self.boot
-        } else {
-            // A person decided how long it stays drained.
-            return;
-        };
-        *part = part.saturating_add(spent);
+/// The finished phases of `episode`, such as ` (drain 4m, host 2h)`. Empty if the history is not complete, because the
+/// parts would not add up.
+pub(super) fn parts(episode: &Episode) -> String {
+    let history = &episode.history;
+    let first = history.finished.first();
+    if history.origin.adopted || first.is_none_or(|first| first.since != episode.begun_at) {
+        return String::new();
     }
-}
-
-impl fmt::Display for Parts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let parts = [
-            ("queue", self.queue),
-            ("drain", self.drain),
-            ("host", self.host),
-            ("boot", self.boot),
-        ];
-        let spent = parts
-            .iter()
-            .filter(|(_, span)| self.is_complete && *span > SignedDuration::ZERO);
-        for (index, (name, span)) in spent.enumerate() {
-            f.write_str(if index == 0 { " (" } else { ", " })?;
-            write!(f, "{name} {}", Took(*span))?;
-        }
-        if self.is_complete && parts.iter().any(|(_, span)| *span > SignedDuration::ZERO) {
-            f.write_str(")")?;
-        }
-        Ok(())
+    let part = |name: &str, is_part: fn(PhaseKind) -> bool| {
+        let phases = history.finished.iter();
+        let spent = phases
+            .filter(|it| is_part(it.phase.at_work().kind()))
+            .map(|it| it.until.duration_since(it.since).max(SignedDuration::ZERO))
+            .fold(SignedDuration::ZERO, SignedDuration::saturating_add);
+        (!spent.is_zero()).then(|| format!("{name} {}", Took(spent)))
+    };
+    // A person decides how long a node stays drained, so that is no part.
+    let parts = [
+        part("queue", |kind| kind == PhaseKind::Queued),
+        part("drain", PhaseKind::is_draining),
+        part("host", PhaseKind::is_waiting_for_host),
+        part("boot", PhaseKind::is_coming_back),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    if parts.is_empty() {
+        return String::new();
     }
-}
-
-impl fmt::Display for Took {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Clocks may differ, which can make the span negative.
-        let span = self.0.max(SignedDuration::ZERO);
-        let seconds = span.as_secs();
-        if seconds < 10 {
-            return write!(f, "{:.1}s", span.as_secs_f64());
-        }
-        let (hours, minutes, rest) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
-        match (hours, minutes, rest) {
-            (0, 0, _) => write!(f, "{rest}s"),
-            (0, _, 0) => write!(f, "{minutes}m"),
-            (0, ..) => write!(f, "{minutes}m{rest}s"),
-            (_, 0, _) => write!(f, "{hours}h"),
-            (..) => write!(f, "{hours}h{minutes}m"),
-        }
-    }
+    format!(" ({})", parts.join(", "))
 }

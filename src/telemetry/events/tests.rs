@@ -8,7 +8,10 @@ use crate::ids::{EpisodeId, TaskRef};
 use crate::kubernetes::events::Severity;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::EffectKind;
-use crate::maintenance::episode::{CordonOwner, DrainEnd, Episode, EpisodeResult, Phase, Record, Trigger};
+use crate::maintenance::episode::{
+    CordonOwner, DrainEnd, Episode, EpisodeResult, FinishedPhase, Phase, PhaseOutcome, PhaseStats, Record,
+    Trigger,
+};
 use crate::maintenance::observed::{PendingEviction, PendingReason, SlotLimit};
 use crate::maintenance::placement::{RejectedHost, RejectionReason};
 use crate::maintenance::waiting::ParkReason;
@@ -242,7 +245,7 @@ fn transition_creates_at_most_one_event() {
         (
             record(Phase::Draining, 20),
             to(record(parked(ParkReason::Uncordoned, Phase::Draining, 20), 100)),
-            "! MaintenanceParked: Waiting for a person or a change: somebody keeps uncordoning the Node; cordon it to let the drain go on",
+            "! MaintenanceParked: Waiting for a person or a change: the Node is uncordoned again and again; cordon it to continue the drain",
         ),
         (
             record(late(), 40),
@@ -560,49 +563,35 @@ fn parked_node_has_one_event() {
 }
 
 #[test]
-fn last_event_has_durations_if_all_was_seen() {
-    let story = [
-        (Record::InService, record(Phase::Queued, 10), 10),
-        (record(Phase::Queued, 10), record(Phase::Draining, 730), 730),
-        (
-            record(Phase::Draining, 730),
-            record(Phase::ShuttingDown(DrainEnd::Complete), 1_870),
-            1_870,
-        ),
-        (
-            record(Phase::ShuttingDown(DrainEnd::Complete), 1_870),
-            record(Phase::AwaitingHost, 1_880),
-            1_880,
-        ),
-        (
-            record(Phase::AwaitingHost, 1_880),
-            record(Phase::Rejoining, 11_240),
-            11_240,
-        ),
+fn last_event_has_durations_if_the_history_is_complete() {
+    let finished = |phase: Phase, since, until| FinishedPhase {
+        phase,
+        host: "esx-1".into(),
+        since: at(since),
+        until: at(until),
+        outcome: PhaseOutcome::Passed,
+        stats: PhaseStats::default(),
+    };
+    let history = [
+        finished(Phase::Queued, 10, 730),
+        finished(Phase::Draining, 730, 1_870),
+        finished(Phase::ShuttingDown(DrainEnd::Complete), 1_870, 1_880),
+        finished(Phase::AwaitingHost, 1_880, 11_240),
+        finished(Phase::Rejoining, 11_240, 11_600),
     ];
     let end = |skip: usize| {
-        let memory = &mut EventMemory::default();
-        let node = node();
-        let tell = |memory: &mut EventMemory, before: &Record, transition: &Transition, now: i64| {
-            let wrote = (at(now), at(now));
-            let event = NodeEvent::Recorded {
-                node: Some(&node),
-                before,
-                transition,
-                wrote,
-            };
-            shown(memory, event, now)
+        let Record::Episode(mut episode) = record(Phase::Rejoining, 11_240) else {
+            panic!("it is an episode");
         };
-        for (before, after, now) in story.iter().skip(skip) {
-            tell(memory, before, &to(after.clone()), *now);
-        }
-        let back = record(Phase::Rejoining, 11_240);
-        tell(
-            memory,
-            &back,
-            &ending(EpisodeResult::Succeeded, Some(false)),
-            11_600,
-        )
+        Arc::make_mut(&mut episode).history.finished = history[skip..].to_vec();
+        let node = node();
+        let event = NodeEvent::Recorded {
+            node: Some(&node),
+            before: &Record::Episode(episode),
+            transition: &ending(EpisodeResult::Succeeded, Some(false)),
+            wrote: (at(11_600), at(11_600)),
+        };
+        shown(&mut EventMemory::default(), event, 11_600)
     };
     assert_eq!(
         end(0),

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use super::parts::Took;
 use super::words::parked;
 use super::{EventsOfNode, Reason};
 use crate::maintenance::effect::EffectKind;
@@ -12,6 +11,7 @@ use crate::maintenance::episode::Episode;
 use crate::maintenance::observed::{PendingEviction, PendingReason};
 use crate::maintenance::placement::RejectedHost;
 use crate::maintenance::waiting::{BUDGET, WaitingOn, few, few_by};
+use crate::status::Took;
 
 /// The reason, note and key of the Event for a wait. Short waits and waits that the phase implies have
 /// none. A lost connection has none either: it concerns every node, and the log reports it once.

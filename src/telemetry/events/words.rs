@@ -2,13 +2,13 @@
 
 use jiff::Timestamp;
 
-use super::parts::Took;
+use super::parts::parts;
 use super::{EventText, EventsOfNode, Reason, waits};
 use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{CordonOwner, DrainEnd, Episode, EpisodeResult, Phase, Record};
 use crate::maintenance::waiting::{ParkReason, WaitingOn, few};
-use crate::status::PhaseKind;
 use crate::status::observer::NodeEvent;
+use crate::status::{PhaseKind, Took};
 use crate::telemetry::link::Links;
 
 /// The Event for `event`. Without an episode there is none, unless the Node cannot begin one although
@@ -26,7 +26,7 @@ pub(super) fn of(
             transition,
             wrote,
         } => {
-            let (reason, note) = recorded(before, transition, known, links, wrote.0)?;
+            let (reason, note) = recorded(before, transition, links, wrote.0)?;
             let episode = transition.record.episode().or(before.episode());
             let uid = node.map(|node| &node.uid).or(episode.map(|it| &it.node_uid))?;
             Some(EventText {
@@ -79,12 +79,11 @@ pub(super) fn of(
 fn recorded(
     before: &Record,
     transition: &Transition,
-    known: &EventsOfNode,
     links: &Links,
     at: Timestamp,
 ) -> Option<(Reason, String)> {
     let Some(episode) = transition.record.episode() else {
-        return Some(ended(before.episode()?, transition, known, links, at));
+        return Some(ended(before.episode()?, transition, links, at));
     };
     match before {
         Record::Python(_) => {
@@ -207,20 +206,14 @@ fn off(was: &Episode, episode: &Episode, from: PhaseKind, took: Took) -> Option<
     is_moved.then_some((Reason::VMRelocated, note))
 }
 
-fn ended(
-    was: &Episode,
-    transition: &Transition,
-    known: &EventsOfNode,
-    links: &Links,
-    at: Timestamp,
-) -> (Reason, String) {
+fn ended(was: &Episode, transition: &Transition, links: &Links, at: Timestamp) -> (Reason, String) {
     let cordon = match transition.unschedulable {
         Some(false) => "; uncordoned",
         Some(true) | None if was.cordon == CordonOwner::NotYet => "",
         Some(true) | None => "; its cordon is kept",
     };
     let whole = Took(at.duration_since(was.begun_at));
-    let (parts, trace) = (&known.parts, links.or_id(was));
+    let (parts, trace) = (parts(was), links.or_id(was));
     match transition.ended {
         Some(EpisodeResult::Cancelled) => {
             let cause = was.cause();

@@ -1,8 +1,8 @@
 //! All metrics: name, labels, help, and registration.
 
 use std::borrow::Cow;
-use std::fmt;
 
+use haulout_core::named_enum;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::exemplar::HistogramWithExemplars;
 use prometheus_client::metrics::family::Family;
@@ -38,23 +38,15 @@ const REQUEST_BUCKETS: [f64; 12] = [
 /// A reconcile that only decides takes microseconds; one with a write or a call takes as long as that.
 const RECONCILE_BUCKETS: [f64; 9] = [0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0];
 
-const OUTCOMES: [ReconcileOutcome; 6] = [
-    ReconcileOutcome::Idle,
-    ReconcileOutcome::Waited,
-    ReconcileOutcome::Acted,
-    ReconcileOutcome::Recorded,
-    ReconcileOutcome::Outdated,
-    ReconcileOutcome::Refused,
-];
-
-/// The type of a metric.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MetricKind {
-    /// Only increases, from 0 at process start.
-    Counter,
-    Gauge,
-    /// Counts values by bucket.
-    Histogram,
+named_enum! {
+    /// The type of a metric.
+    pub enum MetricKind {
+        /// Only increases, from 0 at process start.
+        Counter = "counter",
+        Gauge = "gauge",
+        /// Counts values by bucket.
+        Histogram = "histogram",
+    }
 }
 
 /// One metric.
@@ -77,11 +69,8 @@ impl Descriptor {
             return self.stem.to_owned();
         }
         let seconds = if self.is_seconds { "_seconds" } else { "" };
-        let total = if self.kind == MetricKind::Counter {
-            "_total"
-        } else {
-            ""
-        };
+        let is_counter = self.kind == MetricKind::Counter;
+        let total = if is_counter { "_total" } else { "" };
         format!("{PREFIX}_{}{seconds}{total}", self.stem)
     }
 
@@ -111,36 +100,20 @@ impl Descriptor {
     }
 
     /// Uses the name that other controllers use too, without our prefix.
-    const fn shared_name(self) -> Self {
-        Self {
-            is_foreign: true,
-            ..self
-        }
+    const fn shared_name(mut self) -> Self {
+        self.is_foreign = true;
+        self
     }
 
     /// May change with any version.
-    const fn alpha(self) -> Self {
-        Self {
-            is_stable: false,
-            ..self
-        }
+    const fn alpha(mut self) -> Self {
+        self.is_stable = false;
+        self
     }
 
-    const fn in_seconds(self) -> Self {
-        Self {
-            is_seconds: true,
-            ..self
-        }
-    }
-}
-
-impl fmt::Display for MetricKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Counter => "counter",
-            Self::Gauge => "gauge",
-            Self::Histogram => "histogram",
-        })
+    const fn in_seconds(mut self) -> Self {
+        self.is_seconds = true;
+        self
     }
 }
 
@@ -298,8 +271,8 @@ impl Families {
                 let _ = self.episodes_finished.get_or_create(&both);
             }
         }
-        for result in OUTCOMES {
-            let result = labels([("result", name_of(result))]);
+        for result in ReconcileOutcome::ALL {
+            let result = labels([("result", result.name())]);
             let _ = self.reconcile.get_or_create(&result);
         }
         for part in super::Degraded::ALL {
@@ -322,18 +295,6 @@ pub(super) fn labels<const N: usize>(pairs: [(&'static str, &'static str); N]) -
 /// The metrics without our prefix.
 pub(super) fn foreign(registry: &mut Registry) -> Family<Labels, Gauge> {
     registered(registry, &LEADER, Family::default())
-}
-
-/// The label of an outcome.
-pub(super) const fn name_of(outcome: ReconcileOutcome) -> &'static str {
-    match outcome {
-        ReconcileOutcome::Idle => "rested",
-        ReconcileOutcome::Waited => "waited",
-        ReconcileOutcome::Acted => "acted",
-        ReconcileOutcome::Recorded => "recorded",
-        ReconcileOutcome::Outdated => "outdated",
-        ReconcileOutcome::Refused => "refused",
-    }
 }
 
 fn histograms(empty: fn() -> Histogram) -> Histograms {

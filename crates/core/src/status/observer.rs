@@ -52,21 +52,22 @@ pub enum NodeEvent<'a> {
     },
 }
 
-/// The outcome of one reconciliation: a decision and at most one action.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReconcileOutcome {
-    /// There is nothing to do for the node.
-    Idle,
-    /// The node waits.
-    Waited,
-    /// An effect was started.
-    Acted,
-    /// A transition was written.
-    Recorded,
-    /// The Node had changed, so the transition is decided again.
-    Outdated,
-    /// The write of a transition failed.
-    Refused,
+named_enum! {
+    /// The outcome of one reconciliation: a decision and at most one action.
+    pub enum ReconcileOutcome {
+        /// There is nothing to do for the node.
+        Idle = "rested",
+        /// The node waits.
+        Waited = "waited",
+        /// An effect was started.
+        Acted = "acted",
+        /// A transition was written.
+        Recorded = "recorded",
+        /// The Node had changed, so the transition is decided again.
+        Outdated = "outdated",
+        /// The write of a transition failed.
+        Refused = "refused",
+    }
 }
 
 /// An observer of node actors. The actor waits for it, so slow work must be queued, or dropped if the queue is full.
