@@ -32,7 +32,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use crate::config::{Config, Listen};
+use crate::config::{Config, Listen, Misconfigured};
 use crate::controller::event_loop::{self, EventSources, Subscriptions};
 use crate::controller::executor::{AnyExecutor, Executor};
 use crate::controller::node::ActorContext;
@@ -57,12 +57,11 @@ use crate::telemetry::link::Links;
 use crate::telemetry::log::Level;
 use crate::vsphere;
 use crate::vsphere::client::Vcenter;
-use from_config::{RETRY_MIN, Writes, election, misconfigured, policy};
+use from_config::{RETRY_MIN, Writes, election, policy};
 use identity::instance;
 use observers::Observers;
 use watches::Watches;
 
-pub use from_config::Misconfigured;
 pub(crate) use from_config::{rules, vcenter_settings};
 
 /// Capacity of the channels to the event loop. An initial set has thousands of facts; the streams wait meanwhile.
@@ -156,7 +155,7 @@ impl Clients {
             observers.status = Some(Arc::new(status));
         }
         let gpu_resources = GpuResources::parse(&config.gpu_resources)
-            .map_err(|error| misconfigured("GPU_RESOURCES", &config.gpu_resources, &error))?;
+            .map_err(|error| Misconfigured::new("GPU_RESOURCES", &config.gpu_resources, &error))?;
         let settings = vcenter_settings(config)?;
         let client = kubernetes::client::connect()
             .await

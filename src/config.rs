@@ -21,7 +21,7 @@ pub use crate::maintenance::policy::{DrainTimeoutAction, MaxUnavailable};
 pub use leadership::{LeaderElection, LeadershipSettings};
 pub use listen::Listen;
 pub use parse::log_level;
-pub use read::{ConfigError, WrongSetting, read};
+pub use read::{ConfigError, Misconfigured, WrongSetting, read};
 
 use crate::keys;
 use listen::listen;

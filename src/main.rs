@@ -68,7 +68,7 @@ fn install_crypto() {
 
 /// A wrong setting has its own exit code.
 fn code(error: &anyhow::Error) -> u8 {
-    if error.is::<app::Misconfigured>() {
+    if error.is::<config::Misconfigured>() {
         config::EXIT_CODE
     } else {
         1

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::clock;
 use super::identity::identity;
-use crate::config::{Config, Credential, LeaderElection, without_password};
+use crate::config::{Config, Credential, LeaderElection, Misconfigured, without_password};
 use crate::inventory::Rules;
 use crate::kubernetes::lease;
 use crate::kubernetes::lease::election::{Timing, YIELD_AFTER};
@@ -13,25 +13,8 @@ use crate::maintenance::policy::{Policy, Releases};
 use crate::vsphere;
 use crate::vsphere::client::{CredentialSource, Endpoint, Trust};
 
-/// A setting that is found to be wrong at the start: exit code 2, like every wrong value.
-#[derive(Debug, thiserror::Error)]
-#[error("{name}={value:?}: {why}")]
-pub struct Misconfigured {
-    name: &'static str,
-    value: String,
-    why: String,
-}
-
 /// The first wait after a refusal.
 pub(super) const RETRY_MIN: Duration = Duration::from_secs(1);
-
-pub(super) fn misconfigured(name: &'static str, value: &str, why: &dyn std::fmt::Display) -> Misconfigured {
-    Misconfigured {
-        name,
-        value: value.to_owned(),
-        why: why.to_string(),
-    }
-}
 
 pub(crate) fn vcenter_settings(config: &Config) -> Result<vsphere::client::Settings, Misconfigured> {
     let endpoint = endpoint(config)?;
@@ -53,7 +36,7 @@ pub(crate) fn vcenter_settings(config: &Config) -> Result<vsphere::client::Setti
 
 pub(super) fn endpoint(config: &Config) -> Result<Endpoint, Misconfigured> {
     Endpoint::parse(&config.vcenter_host)
-        .map_err(|error| misconfigured("VCENTER_HOST", &without_password(&config.vcenter_host), &error))
+        .map_err(|error| Misconfigured::new("VCENTER_HOST", &without_password(&config.vcenter_host), error))
 }
 
 pub(super) fn policy(config: &Config, client: &kube::Client) -> Policy {

@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::clock;
-use super::from_config::{Writes, endpoint, misconfigured};
+use super::from_config::{Writes, endpoint};
 use super::observers::Observers;
 use crate::config::{Config, Listen};
 use crate::http::{self, HttpServer};
@@ -74,8 +74,7 @@ pub(super) fn traces(
         return Ok(None);
     }
     let endpoint = endpoint(config)?;
-    let exporter = trace::export::exporter(|name| std::env::var(name).ok())
-        .map_err(|wrong| misconfigured(wrong.name, &wrong.value, &wrong.why))?;
+    let exporter = trace::export::exporter(|name| std::env::var(name).ok())?;
     Ok(exporter.map(|exporter| {
         let (sender, queue) = mpsc::channel(trace::QUEUE);
         let lost = observers.metrics.trace_spans_lost();

@@ -80,36 +80,36 @@ impl LeadershipSettings {
     /// Checks the relations between durations: two replicas must not act at once, and one lost request
     /// must not cost the leadership.
     pub(super) fn check(&self) -> Vec<WrongSetting> {
-        let seconds = |duration: Duration| duration.as_secs_f64().to_string();
         let mut problems = Vec::new();
+        let mut at_least = |name: &str, value: Duration, least: Duration, times: &str, why: &str| {
+            if value < least {
+                let least = least.as_secs_f64();
+                let expected = format!("at least {times} is expected, which is {least}: {why}");
+                problems.push(WrongSetting::new(
+                    name,
+                    &value.as_secs_f64().to_string(),
+                    expected,
+                ));
+            }
+        };
         // The difference of the two separates the last effect of a leader from the first of the next
         // one. A third of the lease tolerates clock rates that differ by a fifth.
-        let least = self.renew_deadline * 3 / 2;
-        if self.lease_duration < least {
-            let expected = format!(
-                "at least one and a half times LEASE_RENEW_DEADLINE_SECONDS is expected, which is {}: a leader must have \
-                 ended well before the next begins",
-                seconds(least)
-            );
-            let value = seconds(self.lease_duration);
-            problems.push(WrongSetting::new("LEASE_DURATION_SECONDS", &value, expected));
-        }
+        at_least(
+            "LEASE_DURATION_SECONDS",
+            self.lease_duration,
+            self.renew_deadline * 3 / 2,
+            "one and a half times LEASE_RENEW_DEADLINE_SECONDS",
+            "a leader must have ended well before the next begins",
+        );
         // No effect begins in the last three tenths of a term. With three attempts per term one may
         // fail before that.
-        let least = self.retry_period * 3;
-        if self.renew_deadline < least {
-            let expected = format!(
-                "at least three times LEASE_RETRY_PERIOD_SECONDS is expected, which is {}: one lost renewal must not cost \
-                 the leadership",
-                seconds(least)
-            );
-            let value = seconds(self.renew_deadline);
-            problems.push(WrongSetting::new(
-                "LEASE_RENEW_DEADLINE_SECONDS",
-                &value,
-                expected,
-            ));
-        }
+        at_least(
+            "LEASE_RENEW_DEADLINE_SECONDS",
+            self.renew_deadline,
+            self.retry_period * 3,
+            "three times LEASE_RETRY_PERIOD_SECONDS",
+            "one lost renewal must not cost the leadership",
+        );
         problems
     }
 }

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -25,29 +26,27 @@ pub(super) fn secret(text: &str) -> Result<SecretString, Infallible> {
     Ok(SecretString::from(text))
 }
 
+/// A number from `min` to `max`.
+fn within<T: FromStr + PartialOrd>(text: &str, min: T, max: T) -> Option<T> {
+    let number = text.trim().parse().ok();
+    number.filter(|number| (min..=max).contains(number))
+}
+
 /// A duration in whole seconds, at least one.
 pub(super) fn seconds(max: u64) -> impl Fn(&str) -> Result<Duration, String> + Clone {
     move |text| {
-        let seconds = text
-            .trim()
-            .parse()
-            .ok()
-            .filter(|seconds| (1..=max).contains(seconds));
         let expected = || format!("a whole number of seconds from 1 to {max} is expected");
-        seconds.map(Duration::from_secs).ok_or_else(expected)
+        within(text, 1, max).map(Duration::from_secs).ok_or_else(expected)
     }
 }
 
 /// A duration in seconds with a fraction.
 pub(super) fn fraction(min: f64, max: f64) -> impl Fn(&str) -> Result<Duration, String> + Clone {
     move |text| {
-        let seconds = text
-            .trim()
-            .parse()
-            .ok()
-            .filter(|seconds| (min..=max).contains(seconds));
         let expected = || format!("{min} to {max} seconds are expected");
-        seconds.map(Duration::from_secs_f64).ok_or_else(expected)
+        within(text, min, max)
+            .map(Duration::from_secs_f64)
+            .ok_or_else(expected)
     }
 }
 
@@ -56,14 +55,7 @@ pub(super) fn count(
     min: u32,
     max: u32,
 ) -> impl Fn(&str) -> Result<u32, String> + Clone {
-    move |text| {
-        let number = text
-            .trim()
-            .parse()
-            .ok()
-            .filter(|number| (min..=max).contains(number));
-        number.ok_or_else(|| format!("{min} to {max} {things} are expected"))
-    }
+    move |text| within(text, min, max).ok_or_else(|| format!("{min} to {max} {things} are expected"))
 }
 
 /// A boolean in the spellings of charts, shells and people.

@@ -28,7 +28,7 @@ use crate::status::NodeStatuses;
 use crate::status::observer::{NodeEvent, Observer};
 use crate::telemetry::link::Links;
 use page_state::PageState;
-use view::{EpisodePage, NodePage, Overview, PageLeadership};
+use view::{EpisodePage, NodePage, Overview, PageLeadership, View};
 
 /// Connections for the event streams, and half as many for requests.
 const LIMITS: Limits = Limits {
@@ -98,55 +98,40 @@ impl StatusPage {
 
     /// Updates the status of nodes and hosts.
     pub fn show(&self, statuses: &NodeStatuses, hosts: BTreeMap<HostRef, (String, HostState)>) {
-        let now = (self.clock)();
-        let is_changed = {
-            let mut state = self.state();
-            let are_nodes_changed = state.show(statuses, now);
-            state.show_changes(hosts, now) || are_nodes_changed
-        };
-        self.notify_if(is_changed);
+        self.update(|state, now| state.show(statuses, now) | state.show_changes(hosts, now));
     }
 
     /// Sets the hosts to show, with name and state: those that have our VMs or could.
     pub fn show_hosts(&self, hosts: BTreeMap<HostRef, (String, HostState)>) {
-        let is_changed = self.state().show_hosts(hosts, (self.clock)());
-        self.notify_if(is_changed);
+        self.update(|state, now| state.show_hosts(hosts, now));
     }
 
     /// Sets the sync state of vCenter, or why it is not synced.
     pub fn vcenter(&self, sync: Result<(), String>) {
-        let is_changed = page_state::set(&mut self.state().vcenter, sync.err());
-        self.notify_if(is_changed);
+        self.update(|state, _| page_state::set(&mut state.vcenter, sync.err()));
     }
 
     /// Sets the sync state of Kubernetes, or why it is not synced.
     pub fn kubernetes(&self, sync: Result<(), String>) {
-        let is_changed = page_state::set(&mut self.state().kubernetes, sync.err());
-        self.notify_if(is_changed);
+        self.update(|state, _| page_state::set(&mut state.kubernetes, sync.err()));
     }
 
     /// Sets which replica acts; at first this one.
     pub fn leadership(&self, leadership: PageLeadership) {
-        let is_changed = page_state::set(&mut self.state().leadership, leadership);
-        self.notify_if(is_changed);
+        self.update(|state, _| page_state::set(&mut state.leadership, leadership));
     }
 
     pub(crate) fn overview(&self) -> Overview {
-        let history = self.history(|_| true);
-        let now = (self.clock)();
-        view::overview(&self.state(), &history, &self.settings, now)
+        self.view(|_| true, |view| view.overview())
     }
 
     pub(crate) fn node(&self, name: &NodeName) -> Option<NodePage> {
-        let history = self.history(|object| object.node == *name);
-        let now = (self.clock)();
-        view::node(&self.state(), &history, &self.settings, name, now)
+        self.view(|object| object.node == *name, |view| view.node(name))
     }
 
     pub(crate) fn episode(&self, id: &str) -> Option<EpisodePage> {
-        let history = self.history(|object| object.status.episode.as_deref() == Some(id));
-        let now = (self.clock)();
-        view::episode(&self.state(), &history, &self.settings, id, now)
+        let is_wanted = |object: &NodeMaintenanceFacts| object.status.episode.as_deref() == Some(id);
+        self.view(is_wanted, |view| view.episode(id))
     }
 
     /// The overview as HTML, cached.
@@ -166,17 +151,29 @@ impl StatusPage {
         (*self.changes.borrow(), (self.clock)().as_second())
     }
 
-    /// The NodeMaintenance objects of matching episodes, newest first.
-    fn history(&self, is_wanted: impl Fn(&NodeMaintenanceFacts) -> bool) -> Vec<NodeMaintenanceFacts> {
+    /// Makes a page, with the NodeMaintenance objects of the episodes that are `wanted`.
+    fn view<Page>(
+        &self,
+        is_wanted: impl Fn(&NodeMaintenanceFacts) -> bool,
+        page: impl FnOnce(View<'_>) -> Page,
+    ) -> Page {
         let is_episode = |object: &NodeMaintenanceFacts| match object.role {
             NodeMaintenanceRole::Episode { .. } => is_wanted(object),
             NodeMaintenanceRole::Request(_) => false,
         };
         let objects = self.objects.as_ref();
-        objects.map_or_else(Vec::new, |objects| objects.newest(HISTORY, is_episode))
+        let history = objects.map_or_else(Vec::new, |objects| objects.newest(HISTORY, is_episode));
+        page(View {
+            state: &self.state(),
+            history: &history,
+            settings: &self.settings,
+            now: (self.clock)(),
+        })
     }
 
-    fn notify_if(&self, is_changed: bool) {
+    /// Changes the state; `change` returns whether the page changes.
+    fn update(&self, change: impl FnOnce(&mut PageState, Timestamp) -> bool) {
+        let is_changed = change(&mut self.state(), (self.clock)());
         if is_changed {
             self.changes
                 .send_modify(|revision| *revision = revision.wrapping_add(1));
@@ -191,9 +188,7 @@ impl StatusPage {
 
 impl Observer for StatusPage {
     fn observe(&self, node: &NodeName, event: NodeEvent<'_>) {
-        let now = (self.clock)();
-        let is_changed = self.state().event(node, event, now);
-        self.notify_if(is_changed);
+        self.update(|state, now| state.event(node, event, now));
     }
 }
 

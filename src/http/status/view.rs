@@ -13,12 +13,22 @@ use std::fmt::Display;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::PageSettings;
+use super::page_state::PageState;
+use crate::kubernetes::update::NodeMaintenanceFacts;
 use crate::status::{self, PhaseKind};
 
-pub(super) use episode::episode;
-pub(super) use node::node;
-pub(super) use overview::overview;
 pub use state::ShownState;
+
+/// The input of a page.
+#[derive(Clone, Copy)]
+pub(super) struct View<'a> {
+    pub(super) state: &'a PageState,
+    /// The NodeMaintenance objects of ended episodes, newest first.
+    pub(super) history: &'a [NodeMaintenanceFacts],
+    pub(super) settings: &'a PageSettings,
+    pub(super) now: Timestamp,
+}
 
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]

@@ -23,6 +23,7 @@ use tracing::{info, warn};
 
 use super::catalogue::unknown;
 use super::spans::{Span, SpanEvent};
+use crate::config::Misconfigured;
 
 /// Spans per request: some ten kilobytes.
 const BATCH: usize = 128;
@@ -36,21 +37,12 @@ const END_DEADLINE: Duration = Duration::from_secs(2);
 /// How often lost spans are logged.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// An invalid value of a variable.
-#[derive(Debug, thiserror::Error)]
-#[error("{name}={value:?}: {why}")]
-pub struct ExportSettingError {
-    pub name: &'static str,
-    pub value: String,
-    pub why: String,
-}
-
 /// Creates the configured exporter; `None` without an endpoint, or if traces are disabled. `read` reads
 /// a variable. Must be called inside the runtime.
 ///
 /// # Errors
 /// For an unsupported protocol, or an unusable endpoint, certificate or header.
-pub fn exporter(read: impl Fn(&str) -> Option<String>) -> Result<Option<SpanExporter>, ExportSettingError> {
+pub fn exporter(read: impl Fn(&str) -> Option<String>) -> Result<Option<SpanExporter>, Misconfigured> {
     let read = |name: &str| read(name).filter(|value| !value.is_empty());
     // Variables for traces take precedence over those for all signals.
     let either = |specific: &'static str, general: &'static str| {
@@ -70,7 +62,13 @@ pub fn exporter(read: impl Fn(&str) -> Option<String>) -> Result<Option<SpanExpo
     match read("OTEL_TRACES_EXPORTER").as_deref() {
         None | Some("otlp") => {}
         Some("none") => return Ok(None),
-        Some(other) => return Err(invalid("OTEL_TRACES_EXPORTER", other, "otlp or none is expected")),
+        Some(other) => {
+            return Err(Misconfigured::new(
+                "OTEL_TRACES_EXPORTER",
+                other,
+                "otlp or none is expected",
+            ));
+        }
     }
     let authority = either(
         "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
@@ -79,22 +77,21 @@ pub fn exporter(read: impl Fn(&str) -> Option<String>) -> Result<Option<SpanExpo
     let authority = match authority {
         Some((name, path)) => Some((
             name,
-            std::fs::read(PathBuf::from(&path)).map_err(|error| invalid(name, &path, &error.to_string()))?,
+            std::fs::read(PathBuf::from(&path)).map_err(|error| Misconfigured::new(name, &path, &error))?,
         )),
         None => None,
     };
     let unusable = |error: &dyn std::fmt::Display| {
         let why = without_password(&error.to_string());
-        invalid(endpoint_name, &without_password(&endpoint), &why)
+        Misconfigured::new(endpoint_name, &without_password(&endpoint), &why)
     };
     let protocol = either(
         "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
         "OTEL_EXPORTER_OTLP_PROTOCOL",
     );
-    let mut exporter = match protocol
-        .as_ref()
-        .map_or("http/protobuf", |(_, protocol)| protocol.as_str())
-    {
+    let by_default = || ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf".to_owned());
+    let (protocol_name, protocol) = protocol.unwrap_or_else(by_default);
+    let mut exporter = match protocol.as_str() {
         "grpc" => {
             let mut builder = SpanExporter::builder().with_tonic();
             if endpoint.starts_with("https:") {
@@ -116,10 +113,8 @@ pub fn exporter(read: impl Fn(&str) -> Option<String>) -> Result<Option<SpanExpo
                 .map_err(|error| unusable(&error))?
         }
         other => {
-            let name = protocol
-                .as_ref()
-                .map_or("OTEL_EXPORTER_OTLP_PROTOCOL", |(name, _)| *name);
-            return Err(invalid(name, other, "grpc or http/protobuf is expected"));
+            let expected = "grpc or http/protobuf is expected";
+            return Err(Misconfigured::new(protocol_name, other, expected));
         }
     };
     exporter.set_resource(&resource());
@@ -138,14 +133,6 @@ fn without_password(text: &str) -> String {
         None => word.to_owned(),
     };
     text.split(' ').map(word).collect::<Vec<_>>().join(" ")
-}
-
-fn invalid(name: &'static str, value: &str, why: &str) -> ExportSettingError {
-    ExportSettingError {
-        name,
-        value: value.to_owned(),
-        why: why.to_owned(),
-    }
 }
 
 /// A client with the system's roots and the configured one. reqwest's own setup fails on a system

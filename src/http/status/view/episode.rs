@@ -5,98 +5,93 @@ use std::fmt::Display;
 
 use jiff::Timestamp;
 
-use super::node::{PODS, pods_of, waits};
-use super::overview::frame;
-use super::{EpisodePage, EpisodeRow, LabelledFact, ShownState, Timeline, TimelineRow, TimelineSpan};
-use crate::http::status::PageSettings;
-use crate::http::status::page_state::PageState;
+use super::node::PODS;
+use super::{EpisodePage, EpisodeRow, LabelledFact, ShownState, Timeline, TimelineRow, TimelineSpan, View};
 use crate::ids::{EpisodeId, NodeName};
 use crate::kubernetes::update::NodeMaintenanceFacts;
 use crate::maintenance::episode::Episode;
 use crate::status::{EpisodeHistory, EpisodeOutcome, NodeEntry, PhaseKind};
 
-/// `None` for an unknown episode.
-pub(in crate::http::status) fn episode(
-    state: &PageState,
-    history: &[NodeMaintenanceFacts],
-    settings: &PageSettings,
-    id: &str,
-    now: Timestamp,
-) -> Option<EpisodePage> {
-    let id = EpisodeId::new(id);
-    let seen = state.board.nodes.iter().find_map(|(name, entry)| {
-        let latest = entry.latest.as_ref().filter(|latest| latest.episode.id == id)?;
-        Some((name, entry, latest))
-    });
-    let mut objects = history.iter();
-    let object = objects.find(|object| object.status.episode.as_deref() == Some(id.as_str()));
-    let written = object.and_then(row_of_object);
-    let row = match seen {
-        Some((name, entry, latest)) => seen_or_written(row_of_seen(name, entry, latest), written),
-        None => written?,
-    };
-    let latest = seen.map(|(_, _, latest)| latest);
-    let phases = phases(latest, object);
-    let is_running = row.ended_at.is_none();
-    let from = row
-        .started_at
-        .or_else(|| phases.first().map(|span| span.from))
-        .unwrap_or(now);
-    let waited: Vec<TimelineSpan> = latest.map_or_else(Vec::new, |latest| {
-        let waits = latest.waits.iter();
-        waits
-            .map(|span| TimelineSpan::of(*span, ShownState::Waiting))
-            .collect()
-    });
-    let timeline = Timeline {
-        from,
-        to: row.ended_at.unwrap_or(now).max(from),
-        rows: rows(&phases, &waited),
-    };
-    let entry = seen.filter(|_| is_running).map(|(_, entry, _)| entry);
-    let trace = latest.map(|latest| latest.episode.trace_id().to_owned());
-    let written_url = || object?.status.trace_url.clone().filter(|url| is_web(url));
-    Some(EpisodePage {
-        frame: frame(state, settings, now),
-        is_running,
-        trace_id: trace
-            .or_else(|| object?.status.trace_id.clone())
-            .unwrap_or_default(),
-        trace_url: latest
-            .and_then(|latest| settings.links.to(&latest.episode))
-            .or_else(written_url),
-        facts: match latest {
-            Some(latest) => episode_facts(&latest.episode),
-            None => object.map(object_facts).unwrap_or_default(),
-        },
-        waits_for: entry.and_then(|entry| waits(entry, history)),
-        phases,
-        timeline,
-        pods: entry.and_then(|entry| pods_of(entry, history)),
-        steps: seen.map_or_else(Vec::new, |(name, _, _)| state.steps(name, &id)),
-        row,
-    })
+impl View<'_> {
+    /// `None` for an unknown episode.
+    pub(in crate::http::status) fn episode(self, id: &str) -> Option<EpisodePage> {
+        let View {
+            state, settings, now, ..
+        } = self;
+        let id = EpisodeId::new(id);
+        let seen = state.board.nodes.iter().find_map(|(name, entry)| {
+            let latest = entry.latest.as_ref().filter(|latest| latest.episode.id == id)?;
+            Some((name, entry, latest))
+        });
+        let object = self.object(id.as_str());
+        let written = object.and_then(row_of_object);
+        let row = match seen {
+            Some((name, entry, latest)) => seen_or_written(row_of_seen(name, entry, latest), written),
+            None => written?,
+        };
+        let latest = seen.map(|(_, _, latest)| latest);
+        let phases = phases(latest, object);
+        let is_running = row.ended_at.is_none();
+        let from = row
+            .started_at
+            .or_else(|| phases.first().map(|span| span.from))
+            .unwrap_or(now);
+        let waited: Vec<TimelineSpan> = latest.map_or_else(Vec::new, |latest| {
+            let waits = latest.waits.iter();
+            waits
+                .map(|span| TimelineSpan::of(*span, ShownState::Waiting))
+                .collect()
+        });
+        let timeline = Timeline {
+            from,
+            to: row.ended_at.unwrap_or(now).max(from),
+            rows: rows(&phases, &waited),
+        };
+        let entry = seen.filter(|_| is_running).map(|(_, entry, _)| entry);
+        let trace = latest.map(|latest| latest.episode.trace_id().to_owned());
+        let written_url = || object?.status.trace_url.clone().filter(|url| is_web(url));
+        Some(EpisodePage {
+            frame: self.frame(),
+            is_running,
+            trace_id: trace
+                .or_else(|| object?.status.trace_id.clone())
+                .unwrap_or_default(),
+            trace_url: latest
+                .and_then(|latest| settings.links.to(&latest.episode))
+                .or_else(written_url),
+            facts: match latest {
+                Some(latest) => episode_facts(&latest.episode),
+                None => object.map(object_facts).unwrap_or_default(),
+            },
+            waits_for: entry.and_then(|entry| self.waits(entry)),
+            phases,
+            timeline,
+            pods: entry.and_then(|entry| self.pods_of(entry)),
+            steps: seen.map_or_else(Vec::new, |(name, _, _)| state.steps(name, &id)),
+            row,
+        })
+    }
+
+    /// Active episodes first, then by start, newest first.
+    pub(super) fn episodes(self) -> Vec<EpisodeRow> {
+        let written = self.history.iter().filter_map(row_of_object);
+        let mut rows: BTreeMap<String, EpisodeRow> = written.map(|row| (row.id.clone(), row)).collect();
+        for (name, entry) in &self.state.board.nodes {
+            if let Some(latest) = &entry.latest {
+                let written = rows.remove(latest.episode.id.as_str());
+                let row = seen_or_written(row_of_seen(name, entry, latest), written);
+                rows.insert(row.id.clone(), row);
+            }
+        }
+        let mut rows: Vec<EpisodeRow> = rows.into_values().collect();
+        rows.sort_by_key(|row| (row.ended_at.is_some(), std::cmp::Reverse(row.started_at)));
+        rows
+    }
 }
 
 /// Anybody may write the status of an object, so only web addresses become links.
 fn is_web(url: &str) -> bool {
     url.starts_with("https://") || url.starts_with("http://")
-}
-
-/// Active episodes first, then by start, newest first.
-pub(super) fn episodes(state: &PageState, history: &[NodeMaintenanceFacts]) -> Vec<EpisodeRow> {
-    let written = history.iter().filter_map(row_of_object);
-    let mut rows: BTreeMap<String, EpisodeRow> = written.map(|row| (row.id.clone(), row)).collect();
-    for (name, entry) in &state.board.nodes {
-        if let Some(latest) = &entry.latest {
-            let written = rows.remove(latest.episode.id.as_str());
-            let row = seen_or_written(row_of_seen(name, entry, latest), written);
-            rows.insert(row.id.clone(), row);
-        }
-    }
-    let mut rows: Vec<EpisodeRow> = rows.into_values().collect();
-    rows.sort_by_key(|row| (row.ended_at.is_some(), std::cmp::Reverse(row.started_at)));
-    rows
 }
 
 /// What this process saw of an episode, or, if it did not see the end, what the leader wrote.

@@ -1,12 +1,7 @@
 //! The data of the node page, a pure function of state and time.
 
-use jiff::Timestamp;
-
-use super::episode::{episode_facts, episodes, time};
-use super::overview::frame;
-use super::{LabelledFact, NodePage, NodeRow, PodRow, PodRows, ShownState, Waits};
-use crate::http::status::PageSettings;
-use crate::http::status::page_state::PageState;
+use super::episode::{episode_facts, time};
+use super::{LabelledFact, NodePage, NodeRow, PodRow, PodRows, ShownState, View, Waits};
 use crate::ids::NodeName;
 use crate::kubernetes::update::NodeMaintenanceFacts;
 use crate::maintenance::episode::Record;
@@ -16,95 +11,90 @@ use crate::status::{NodeEntry, NodeStatus, NodeSummary, PhaseKind, WaitKind};
 /// Limit of pods.
 pub(super) const PODS: usize = 50;
 
-/// `None` for an unknown node.
-pub(in crate::http::status) fn node(
-    state: &PageState,
-    history: &[NodeMaintenanceFacts],
-    settings: &PageSettings,
-    name: &NodeName,
-    now: Timestamp,
-) -> Option<NodePage> {
-    let entry = state.board.nodes.get(name)?;
-    let mut episodes = episodes(state, history);
-    episodes.retain(|row| row.node == name.as_str());
-    let latest = entry.latest.as_ref();
-    Some(NodePage {
-        frame: frame(state, settings, now),
-        row: node_row(name, entry, history)?,
-        facts: node_facts(entry.status.as_ref()?, state.leads()),
-        pods: pods_of(entry, history),
-        steps: latest.map_or_else(Vec::new, |latest| state.steps(name, &latest.episode.id)),
-        episodes,
-    })
-}
-
-pub(super) fn node_row(
-    name: &NodeName,
-    entry: &NodeEntry,
-    history: &[NodeMaintenanceFacts],
-) -> Option<NodeRow> {
-    let status = entry.status.as_ref()?;
-    Some(NodeRow {
-        name: name.to_string(),
-        state: ShownState::Phase(status.phase),
-        phase: status.phase,
-        since: status.since,
-        host: status
-            .host()
-            .map(|(name, _)| name.to_owned())
-            .or_else(|| recorded_host(status)),
-        waits_for: waits(entry, history),
-        episode: entry.episode().map(|episode| episode.id.to_string()),
-    })
-}
-
-/// The wait reported by the actor, or, on a standby, the one the leader wrote.
-pub(super) fn waits(entry: &NodeEntry, history: &[NodeMaintenanceFacts]) -> Option<Waits> {
-    let reported = entry.waiting_on().map(|wait| Waits {
-        reason: wait.on.kind().to_string(),
-        message: wait.on.to_string(),
-        since: Some(wait.since),
-    });
-    reported.or_else(|| {
-        let written = object_of(entry, history)?.status.waiting_on.as_ref()?;
-        // Objects have kinds in CamelCase.
-        let kind: Option<WaitKind> = written.reason.parse().ok();
-        Some(Waits {
-            reason: kind.map_or_else(|| written.reason.clone(), |kind| kind.to_string()),
-            message: written.message.clone(),
-            since: time(&written.since),
+impl View<'_> {
+    /// `None` for an unknown node.
+    pub(in crate::http::status) fn node(self, name: &NodeName) -> Option<NodePage> {
+        let state = self.state;
+        let entry = state.board.nodes.get(name)?;
+        let mut episodes = self.episodes();
+        episodes.retain(|row| row.node == name.as_str());
+        let latest = entry.latest.as_ref();
+        Some(NodePage {
+            frame: self.frame(),
+            row: self.node_row(name, entry)?,
+            facts: node_facts(entry.status.as_ref()?, state.leads()),
+            pods: self.pods_of(entry),
+            steps: latest.map_or_else(Vec::new, |latest| state.steps(name, &latest.episode.id)),
+            episodes,
         })
-    })
-}
+    }
 
-/// The object of the active episode, if the leader created one.
-fn object_of<'a>(entry: &NodeEntry, history: &'a [NodeMaintenanceFacts]) -> Option<&'a NodeMaintenanceFacts> {
-    let id = entry.episode()?.id.as_str();
-    history
-        .iter()
-        .find(|object| object.status.episode.as_deref() == Some(id))
-}
+    pub(super) fn node_row(self, name: &NodeName, entry: &NodeEntry) -> Option<NodeRow> {
+        let status = entry.status.as_ref()?;
+        Some(NodeRow {
+            name: name.to_string(),
+            state: ShownState::Phase(status.phase),
+            phase: status.phase,
+            since: status.since,
+            host: status
+                .host()
+                .map(|(name, _)| name.to_owned())
+                .or_else(|| recorded_host(status)),
+            waits_for: self.waits(entry),
+            episode: entry.episode().map(|episode| episode.id.to_string()),
+        })
+    }
 
-/// The remaining pods listed by this process, or else by the leader.
-pub(super) fn pods_of(entry: &NodeEntry, history: &[NodeMaintenanceFacts]) -> Option<PodRows> {
-    let status = entry.status.as_ref()?;
-    let is_shown = matches!(status.at_work, PhaseKind::Draining | PhaseKind::Drained);
-    let listed = status
-        .pods
-        .as_ref()
-        .filter(|_| is_shown)
-        .map(|pods| left(&pods.left));
-    listed.or_else(|| {
-        let written = &object_of(entry, history)?.status.pods;
-        let left = written.iter().map(|pod| PodRow {
-            name: format!("{}/{}", pod.namespace, pod.name),
-            why: pod.reason.clone(),
+    /// The wait reported by the actor, or, on a standby, the one the leader wrote.
+    pub(super) fn waits(self, entry: &NodeEntry) -> Option<Waits> {
+        let reported = entry.waiting_on().map(|wait| Waits {
+            reason: wait.on.kind().to_string(),
+            message: wait.on.to_string(),
+            since: Some(wait.since),
         });
-        (!written.is_empty()).then(|| PodRows {
-            left: left.take(PODS).collect(),
-            more: written.len().saturating_sub(PODS),
+        reported.or_else(|| {
+            let written = self
+                .object(entry.episode()?.id.as_str())?
+                .status
+                .waiting_on
+                .as_ref()?;
+            // Objects have kinds in CamelCase.
+            let kind: Option<WaitKind> = written.reason.parse().ok();
+            Some(Waits {
+                reason: kind.map_or_else(|| written.reason.clone(), |kind| kind.to_string()),
+                message: written.message.clone(),
+                since: time(&written.since),
+            })
         })
-    })
+    }
+
+    /// The NodeMaintenance of an episode, if the leader created one.
+    pub(super) fn object(&self, id: &str) -> Option<&NodeMaintenanceFacts> {
+        let mut objects = self.history.iter();
+        objects.find(|object| object.status.episode.as_deref() == Some(id))
+    }
+
+    /// The remaining pods listed by this process, or else by the leader.
+    pub(super) fn pods_of(self, entry: &NodeEntry) -> Option<PodRows> {
+        let status = entry.status.as_ref()?;
+        let is_shown = matches!(status.at_work, PhaseKind::Draining | PhaseKind::Drained);
+        let listed = status
+            .pods
+            .as_ref()
+            .filter(|_| is_shown)
+            .map(|pods| left(&pods.left));
+        listed.or_else(|| {
+            let written = &self.object(entry.episode()?.id.as_str())?.status.pods;
+            let left = written.iter().map(|pod| PodRow {
+                name: format!("{}/{}", pod.namespace, pod.name),
+                why: pod.reason.clone(),
+            });
+            (!written.is_empty()).then(|| PodRows {
+                left: left.take(PODS).collect(),
+                more: written.len().saturating_sub(PODS),
+            })
+        })
+    }
 }
 
 fn left(left: &[PendingEviction]) -> PodRows {
