@@ -10,7 +10,6 @@ mod parse;
 mod read;
 mod selector;
 
-use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -298,18 +297,12 @@ impl Config {
 
     /// The settings with a value, in one line.
     pub fn line(&self) -> String {
-        let mut line = String::new();
-        for (name, value) in self.effective.iter().filter(|(_, value)| !value.is_empty()) {
-            let space = if line.is_empty() { "" } else { " " };
-            let written = if value.contains(char::is_whitespace) {
-                write!(line, "{space}{name}={value:?}")
-            } else {
-                write!(line, "{space}{name}={value}")
-            };
-            // Writing to a String cannot fail.
-            let _ = written;
-        }
-        line
+        let given = self.effective.iter().filter(|(_, value)| !value.is_empty());
+        let words = given.map(|(name, value)| match value.contains(char::is_whitespace) {
+            true => format!("{name}={value:?}"),
+            false => format!("{name}={value}"),
+        });
+        words.collect::<Vec<_>>().join(" ")
     }
 
     /// Keeps the raw values of `matches` for [`Self::describe`].
@@ -332,17 +325,10 @@ impl Config {
             let expected = "the vCenter's name, name:port or URL is expected";
             problems.push(WrongSetting::missing("VCENTER_HOST", expected.to_owned()));
         }
+        let (user, password) = (self.vcenter_user.is_some(), self.vcenter_password.is_some());
         let given = [
-            (
-                "VCENTER_USER",
-                self.vcenter_user.is_some(),
-                &self.vcenter_user_file,
-            ),
-            (
-                "VCENTER_PASSWORD",
-                self.vcenter_password.is_some(),
-                &self.vcenter_password_file,
-            ),
+            ("VCENTER_USER", user, &self.vcenter_user_file),
+            ("VCENTER_PASSWORD", password, &self.vcenter_password_file),
         ];
         for (name, has_value, file) in given {
             match (has_value, file) {

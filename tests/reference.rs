@@ -12,8 +12,9 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use clap::{Arg, Args as _, Command, CommandFactory as _};
-use haulout::cli::{AccessArgs, Cli, OutputArgs};
+use haulout::cli::{Cli, OutputArgs};
 use haulout::keys::{DEFAULT_PREFIX, Keys};
+use haulout::kubernetes::client::Access;
 use haulout::telemetry::events::Reason;
 use haulout::telemetry::metrics::ALL;
 use haulout::telemetry::trace::catalogue;
@@ -142,7 +143,7 @@ fn setting(arg: &Arg) -> Vec<String> {
 
 fn cli() -> String {
     let mut text = page("Command line", CLI);
-    let common = AccessArgs::augment_args(OutputArgs::augment_args(Command::new("common")));
+    let common = Access::augment_args(OutputArgs::augment_args(Command::new("common")));
     let is_common =
         |arg: &Arg| arg.get_id() == "help" || common.get_arguments().any(|it| it.get_id() == arg.get_id());
     // The settings have a page of their own, and their values are those of the environment in which this runs.

@@ -237,7 +237,8 @@ impl RequestFollower {
     }
 }
 
-fn full_name(pod: &Pod) -> String {
+/// The pod as `namespace/name`.
+pub(super) fn full_name(pod: &Pod) -> String {
     format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any())
 }
 

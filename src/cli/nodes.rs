@@ -131,22 +131,15 @@ pub(super) fn table(states: &[ListedNode], wide: bool, headers: bool, now: Times
             since(state.since.as_deref(), now),
         ];
         if wide {
-            let gpus: Vec<String> = state
-                .gpus
-                .iter()
-                .map(|(name, count)| format!("{name}={count}"))
-                .collect();
+            let gpus = state.gpus.iter().map(|(name, count)| format!("{name}={count}"));
             let requests: Vec<&str> = state.requests.iter().map(|it| it.name.as_str()).collect();
+            let trace = state.trace.as_ref().map(|trace| trace.trace_id.clone());
             cells.extend([
                 state.target.clone().unwrap_or_default(),
                 state.cordoned_by.clone().unwrap_or_default(),
-                gpus.join(","),
+                gpus.collect::<Vec<_>>().join(","),
                 requests.join(","),
-                state
-                    .trace
-                    .as_ref()
-                    .map(|trace| trace.trace_id.clone())
-                    .unwrap_or_default(),
+                trace.unwrap_or_default(),
             ]);
         }
         table.row(cells);

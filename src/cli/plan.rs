@@ -1,12 +1,13 @@
 //! The plan of a maintenance: made from the controller's own rules, and rendered.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde::Serialize;
 
+use super::follow::full_name;
 use super::out::{Paint, Tone};
 use crate::inventory::Forecast;
 use crate::keys::STRATEGY;
@@ -108,11 +109,7 @@ pub(super) fn of_node(forecast: &Forecast, pods: &[Pod], budgets: &[PodDisruptio
         notes: Vec::new(),
     };
     for pod in pods {
-        let name = format!(
-            "{}/{}",
-            pod.metadata.namespace.as_deref().unwrap_or_default(),
-            pod.metadata.name.as_deref().unwrap_or_default()
-        );
+        let name = full_name(pod);
         match verdict(pod, &forecast.node) {
             PodVerdict::Evict => plan.evicts.push(PodPlan {
                 pod: name,
@@ -170,53 +167,32 @@ fn place(forecast: &Forecast) -> PlannedHost {
     let BoundVm::Found(vm) = &forecast.vm else {
         return PlannedHost::default();
     };
-    let refused = |offer: &crate::maintenance::placement::PlacementOffer| {
-        offer.refused.iter().map(ToString::to_string).collect::<Vec<_>>()
+    let seen = forecast.seen.as_ref();
+    let waits = seen.is_some_and(|node| node.overrides.strategy == Strategy::Wait);
+    let offer = forecast.offer.as_ref().filter(|_| !waits && !vm.drs);
+    let target = offer.and_then(|offer| offer.fits.as_ref().map(|(_, host)| host.clone()));
+    let otherwise = if waits {
+        format!("its own host when it is back ({STRATEGY}=wait)")
+    } else if vm.drs {
+        "the host that DRS selects".to_owned()
+    } else if offer.is_some() {
+        "its own host when it is back: no other can take it".to_owned()
+    } else {
+        "its own host when it is back".to_owned()
     };
-    let otherwise = |words: &str, refused| PlannedHost {
-        target: None,
-        otherwise: Some(words.to_owned()),
-        refused,
-    };
-    let waits = forecast
-        .seen
-        .as_ref()
-        .is_some_and(|node| node.overrides.strategy == Strategy::Wait);
-    match &forecast.offer {
-        _ if vm.drs && !waits => otherwise("the host that DRS selects", Vec::new()),
-        _ if waits => {
-            let words = format!("its own host when it is back ({STRATEGY}=wait)");
-            otherwise(&words, Vec::new())
-        }
-        Some(offer) => match &offer.fits {
-            Some((_, host)) => PlannedHost {
-                target: Some(host.clone()),
-                otherwise: None,
-                refused: refused(offer),
-            },
-            None => otherwise(
-                "its own host when it is back: no other can take it",
-                refused(offer),
-            ),
-        },
-        None => otherwise("its own host when it is back", Vec::new()),
+    let refused = offer.into_iter().flat_map(|offer| &offer.refused);
+    PlannedHost {
+        otherwise: target.is_none().then_some(otherwise),
+        target,
+        refused: refused.map(ToString::to_string).collect(),
     }
 }
 
 /// Renders a plan.
 pub(super) fn render(plan: &Plan, wide: bool, paint: Paint) -> String {
-    let mut text = String::new();
-    let state = plan
-        .state
-        .as_ref()
-        .map(|state| format!(", which is {state}"))
-        .unwrap_or_default();
-    let _ = writeln!(
-        text,
-        "Maintenance of {}/{}{state}:",
-        plan.about,
-        plain(&plan.name)
-    );
+    let state = plan.state.iter().map(|state| format!(", which is {state}"));
+    let state: String = state.collect();
+    let mut text = format!("Maintenance of {}/{}{state}:\n", plan.about, plain(&plan.name));
     if plan.nodes.is_empty() {
         text.push_str("\n  it has no VM of our nodes: nothing would be done\n");
     }
@@ -258,11 +234,7 @@ fn node_lines(node: &NodePlan, wide: bool, paint: Paint, text: &mut String) {
         line("leaving", &plain(pod));
     }
     if !node.skipped.is_empty() {
-        let reasons = node.skipped.iter();
-        let reasons: Vec<String> = reasons
-            .map(|(reason, count)| format!("{count} {reason}"))
-            .collect();
-        line("skips", &reasons.join(", "));
+        line("skips", &counts(&node.skipped));
     }
     match (&node.place.target, &node.place.otherwise) {
         (Some(target), _) => line(
@@ -287,10 +259,8 @@ fn node_lines(node: &NodePlan, wide: bool, paint: Paint, text: &mut String) {
     }
 }
 
-fn counts(gpus: &BTreeMap<String, u64>) -> String {
-    let counts: Vec<String> = gpus
-        .iter()
-        .map(|(name, count)| format!("{count} {name}"))
-        .collect();
-    counts.join(", ")
+/// Counts by name, such as `2 nvidia.com/gpu`.
+fn counts(by_name: &BTreeMap<String, impl Display>) -> String {
+    let counts = by_name.iter().map(|(name, count)| format!("{count} {name}"));
+    counts.collect::<Vec<_>>().join(", ")
 }

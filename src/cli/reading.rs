@@ -17,7 +17,7 @@ use crate::maintenance::episode::{CordonOwner, Episode, Record};
 use crate::maintenance::record::{Annotations, read};
 use crate::nodemaintenance;
 use crate::nodemaintenance::api::{concerns, name_of};
-use crate::nodemaintenance::kind::{MaintenanceOrigin, NodeMaintenance, NodeMaintenanceStatus};
+use crate::nodemaintenance::kind::{MaintenanceOrigin, NodeMaintenance};
 
 /// The objects read from Kubernetes.
 pub(super) struct NodeReading {
@@ -84,6 +84,11 @@ impl NodeReading {
             .filter(move |object| object.spec.node_name == name)
     }
 
+    fn open_requests(&self, name: &str) -> impl Iterator<Item = &NodeMaintenance> {
+        self.of(name)
+            .filter(|object| object.spec.origin == MaintenanceOrigin::Request && is_open(object))
+    }
+
     fn state(&self, name: &str) -> ListedNode {
         let node = self.nodes.iter().find(|node| node.name.as_str() == name);
         let record = node.map_or_else(|| self.copy(name), record_of);
@@ -102,8 +107,7 @@ impl NodeReading {
             state.overrides = overrides(node);
         }
         state.requests = self
-            .of(name)
-            .filter(|object| object.spec.origin == MaintenanceOrigin::Request && is_open(object))
+            .open_requests(name)
             .map(|object| RequestState {
                 name: object.name_any(),
                 action: format!("{:?}", object.spec.action),
@@ -123,8 +127,7 @@ impl NodeReading {
         // Before an episode begins, only the request has its wait.
         if state.waiting_on.is_none() {
             state.waiting_on = self
-                .of(name)
-                .filter(|object| object.spec.origin == MaintenanceOrigin::Request && is_open(object))
+                .open_requests(name)
                 .find_map(|object| object.status.as_ref()?.waiting_on.clone());
         }
         state
@@ -141,18 +144,12 @@ impl NodeReading {
         let Some(object) = self.objects.iter().find(|object| object.name_any() == copy) else {
             return;
         };
+        let status = object.status.clone().unwrap_or_default();
         state.reason.clone_from(&object.spec.reason);
-        let NodeMaintenanceStatus {
-            waiting_on,
-            pods,
-            eviction_pods,
-            phases,
-            ..
-        } = object.status.clone().unwrap_or_default();
-        state.waiting_on = waiting_on;
-        state.pods = pods;
-        state.eviction_pods = eviction_pods;
-        state.phases = phases;
+        state.waiting_on = status.waiting_on;
+        state.pods = status.pods;
+        state.eviction_pods = status.eviction_pods;
+        state.phases = status.phases;
     }
 
     /// The record of a deleted node.

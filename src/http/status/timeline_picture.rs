@@ -111,8 +111,8 @@ fn bar(span: &TimelineSpan, timeline: &Timeline) -> Option<PictureBar> {
     if to < timeline.from || span.from > timeline.to {
         return None;
     }
-    let from = share(span.from, timeline);
-    let width = (share(to, timeline) - from).max(WIDTH_MIN);
+    let from = share(span.from, timeline.from, timeline.to);
+    let width = (share(to, timeline.from, timeline.to) - from).max(WIDTH_MIN);
     let took = Took(to.duration_since(span.from));
     let title = match span.to {
         Some(_) => format!("{}, {took}", span.label),
@@ -128,9 +128,9 @@ fn bar(span: &TimelineSpan, timeline: &Timeline) -> Option<PictureBar> {
 }
 
 /// The position of a time, in percent.
-fn share(at: Timestamp, timeline: &Timeline) -> f64 {
-    let all = timeline.to.duration_since(timeline.from).as_secs_f64();
-    let past = at.duration_since(timeline.from).as_secs_f64();
+fn share(at: Timestamp, from: Timestamp, to: Timestamp) -> f64 {
+    let all = to.duration_since(from).as_secs_f64();
+    let past = at.duration_since(from).as_secs_f64();
     if all <= 0.0 {
         return 0.0;
     }
@@ -148,16 +148,11 @@ fn marks(from: Timestamp, to: Timestamp) -> Vec<PictureMark> {
     let step = STEPS.iter().find(fits).copied().unwrap_or(604_800);
     let shown = if step < 60 { "%H:%M:%S" } else { "%H:%M" };
     let first = from.as_second().div_euclid(step) + 1;
-    let timeline = Timeline {
-        from,
-        to,
-        rows: Vec::new(),
-    };
     (0..MARKS)
         .filter_map(|index| Timestamp::from_second((first + index) * step).ok())
         .take_while(|at| *at <= to)
         .map(|at| {
-            let x = share(at, &timeline);
+            let x = share(at, from, to);
             let anchor = if x < 8.0 {
                 "start"
             } else if x > 92.0 {
