@@ -88,7 +88,7 @@ fn masked(fixture: &Fixture<'_>, text: &str) -> String {
         word.len() > 1
             && word.starts_with(|c: char| c.is_ascii_digit())
             && word.ends_with(['s', 'm', 'h', 'd'])
-            && word.chars().all(|c| c.is_ascii_digit() || "smhd".contains(c))
+            && word.chars().all(|c| c.is_ascii_digit() || ".smhd".contains(c))
     };
     let line = |line: &str| {
         let words = line.split(' ').map(|word| {

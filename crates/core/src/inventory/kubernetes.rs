@@ -18,8 +18,7 @@ impl Inventory {
         use kubernetes::KubernetesUpdate;
         match update {
             KubernetesUpdate::Reset => {
-                self.kubernetes.disconnected =
-                    Some("the kube-apiserver is listing the Nodes anew".to_owned());
+                self.kubernetes.disconnected = Some("the Nodes are being listed again".to_owned());
                 self.kubernetes.seen.clear();
             }
             KubernetesUpdate::Node(node) => {

@@ -93,8 +93,7 @@ impl Inventory {
     pub(super) fn apply_maintenances(&mut self, update: NodeMaintenanceUpdate) {
         match update {
             NodeMaintenanceUpdate::Reset => {
-                self.requests.disconnected =
-                    Some("the kube-apiserver is listing the NodeMaintenances anew".to_owned());
+                self.requests.disconnected = Some("the NodeMaintenances are being listed again".to_owned());
                 self.requests.seen.clear();
             }
             NodeMaintenanceUpdate::Seen(seen) => {

@@ -11,7 +11,7 @@ impl Inventory {
         self.vcenter.is_open = !matches!(update, VsphereUpdate::Settled | VsphereUpdate::Lost { .. });
         match update {
             VsphereUpdate::Reset => {
-                self.vcenter.disconnected = Some("vCenter is telling its whole set anew".to_owned());
+                self.vcenter.disconnected = Some("vCenter is sending its whole inventory again".to_owned());
                 self.vcenter.seen.clear();
             }
             VsphereUpdate::Host(host) => {
