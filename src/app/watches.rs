@@ -27,7 +27,9 @@ pub(super) struct Watches {
 
 impl App {
     pub(super) fn watch_kubernetes(&mut self, config: &Config, watches: Watches, observers: &Observers) {
-        let Watches { selection, followed, .. } = watches;
+        let Watches {
+            selection, followed, ..
+        } = watches;
         let context = WatchContext {
             client: watches.client,
             settings: watches.settings,
@@ -38,7 +40,10 @@ impl App {
         self.spawn("watch of Nodes", nodes::run(selection.clone(), own()));
         let scan = scan::run(selection.clone(), watches.election_status, own());
         self.spawn("scan of all Nodes", scan);
-        self.spawn("watch of followed Nodes", followed::run(followed, selection, own()));
+        self.spawn(
+            "watch of followed Nodes",
+            followed::run(followed, selection, own()),
+        );
         self.spawn("watch of pods", pods::run(watches.draining, own()));
         self.spawn("watch of budgets", budgets::run(watches.budgets, own()));
         if config.node_maintenances {
@@ -49,7 +54,9 @@ impl App {
             let metrics = Arc::clone(&observers.metrics);
             let refused = move |count| metrics.node_maintenance_writes_refused(count);
             let (fence, objects) = (self.fence.clone(), Arc::clone(objects));
-            let WatchContext { client, out, stop, .. } = context;
+            let WatchContext {
+                client, out, stop, ..
+            } = context;
             let writer = nodemaintenance::writer::run(client, fence, objects, refused, out, stop);
             self.spawn("writer of NodeMaintenances", writer);
         }
