@@ -1,18 +1,24 @@
 //! The entry of the inventory: what is built when, and what an outage of one source holds up.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
 use crate::facts::kubernetes::{
     KubernetesUpdate, NodeFacts, NodeMaintenanceFacts, NodeMaintenanceRole, NodeMaintenanceUpdate,
     RequestedAction,
 };
-use crate::facts::vsphere::{PowerState, Vm, VsphereUpdate};
+use crate::facts::vsphere::{Host, HostConnection, PowerState, Vm, VsphereUpdate};
 use crate::fixtures::{
-    RELEASE, at, drain_report, found, moment, name, node_facts, rules, synced, trio, vm_facts,
+    RELEASE, at, drain_report, found, host, moment, name, node_facts, rules, synced, trio, vm_facts,
 };
 use crate::ids::RequestUid;
+use crate::inventory::advance::differences;
 use crate::inventory::{Changes, Fact, Inventory, Rules};
+use crate::maintenance::clock::Now;
 use crate::maintenance::effect_report::{EffectReport, EffectResult};
 use crate::maintenance::episode::Phase;
-use crate::maintenance::observed::{LeadershipEpoch, NodeSnapshot, SourceState};
+use crate::maintenance::observed::{BoundVm, LeadershipEpoch, NodeSnapshot, SourceState};
 
 use super::{asked, in_episode, in_phase, with_episode};
 
@@ -249,4 +255,54 @@ fn an_older_view_of_a_request_does_not_undo_a_younger_one() {
         asks(&inventory, 1) && !asks(&inventory, 3),
         "another object of the name"
     );
+}
+
+#[test]
+fn a_long_build_is_followed_by_a_rest_in_which_facts_are_only_applied() {
+    let mut inventory = leading(rules(), trio(1));
+    let later = |millis: u64| Now {
+        monotonic: moment(1).monotonic.after(Duration::from_millis(millis)),
+        ..moment(1)
+    };
+    inventory.spent(later(0), Duration::from_millis(500));
+    let news = in_phase(1, Phase::AwaitingHost);
+    assert!(inventory.advance([news], later(100)).built.is_none(), "it rests");
+    assert_eq!(inventory.next_at(), Some(later(500).monotonic));
+    let changes = inventory.advance([], later(500));
+    let snapshot = built(&changes, 1).expect("the rest is over");
+    assert_eq!(snapshot.record.phase_name(), "AwaitingHost");
+}
+
+#[test]
+fn snapshots_of_idle_nodes_differ_in_all_but_what_is_not_refreshed() {
+    let snapshots = |change: &dyn Fn(&mut NodeSnapshot)| {
+        let inventory = leading(rules(), trio(1));
+        let mut snapshot = NodeSnapshot::clone(&inventory.snapshots[&name(1)]);
+        change(&mut snapshot);
+        BTreeMap::from([(name(1), Arc::new(snapshot))])
+    };
+    let before = snapshots(&|_| ());
+    let heartbeat = snapshots(&|it| {
+        let node = it.observed.node.as_mut().expect("a Node");
+        node.resource_version = 99;
+    });
+    assert_eq!(differences(&before, &heartbeat), []);
+    let off = snapshots(&|it| it.observed.vm = BoundVm::NoUuid);
+    assert_eq!(differences(&before, &off), [name(1)]);
+    assert_eq!(differences(&before, &BTreeMap::new()), [name(1)]);
+    assert_eq!(differences(&BTreeMap::new(), &before), [name(1)]);
+}
+
+#[test]
+fn a_batch_brings_the_hosts_that_changed() {
+    let mut inventory = leading(rules(), trio(1));
+    let disconnected = Host {
+        connection: Some(HostConnection::NotResponding),
+        ..host(1)
+    };
+    let news = [VsphereUpdate::Host(disconnected.into()), VsphereUpdate::Settled];
+    let changes = inventory.advance(news.map(Fact::Vsphere), moment(1));
+    let batch = changes.built.expect("news").snapshots;
+    assert!(!batch.are_all, "{batch:?}");
+    assert_eq!(batch.hosts.len(), 1, "{batch:?}");
 }
