@@ -54,18 +54,10 @@ impl Inventory {
         match update {
             VsphereUpdate::Host(host) => match self.hosts.get(&host.moref) {
                 Some(known) if known == host => None,
-                known => {
+                // Only active nodes look for a host.
+                Some(_) | None => {
                     let ours = self.nodes_on(&host.moref);
-                    if ours.is_empty() && self.all_idle {
-                        return None;
-                    }
-                    // A host of another cluster is no place for the VMs of the first one any more.
-                    let stays = known.is_some_and(|known| known.compute == host.compute);
-                    Some(if stays {
-                        Dirty::WithActive(ours)
-                    } else {
-                        Dirty::All
-                    })
+                    (!ours.is_empty() || !self.all_idle).then_some(Dirty::WithActive(ours))
                 }
             },
             VsphereUpdate::Vm(vm) => match self.vms.get(&vm.moref) {

@@ -31,7 +31,8 @@ fn unreadable(vm: &UnreadableVm, others: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::vm_ref;
+    use crate::facts::vsphere::{Claims, NotSurveyed};
+    use crate::fixtures::{host_ref, vm_ref};
 
     #[test]
     fn the_reason_names_one_vm_and_counts_the_others() {
@@ -46,5 +47,41 @@ mod tests {
         }
         let unnamed = UnreadableVm { name: None, ..vm };
         assert!(unreadable(&unnamed, 0).contains("VM vm-1 "));
+    }
+
+    #[test]
+    fn every_host_that_was_asked_about_has_a_reading() {
+        let unreadable = UnreadableVm {
+            vm: vm_ref(2),
+            name: None,
+            why: "NoPermission".to_owned(),
+        };
+        let surveyed = Surveyed {
+            claims: vec![
+                Claims {
+                    host: host_ref(1),
+                    held: Vec::new(),
+                    unreadable: Vec::new(),
+                },
+                Claims {
+                    host: host_ref(2),
+                    held: Vec::new(),
+                    unreadable: vec![unreadable],
+                },
+            ],
+            not_surveyed: vec![NotSurveyed {
+                host: host_ref(3),
+                why: "gone".to_owned(),
+            }],
+        };
+        let readings: Vec<_> = readings(surveyed).collect();
+        assert_eq!(readings[0], (host_ref(1), HostSurvey::Held(Vec::new())));
+        assert!(
+            matches!(&readings[1], (host, HostSurvey::Unreadable(why)) if *host == host_ref(2) && why.contains("vm-2"))
+        );
+        assert_eq!(
+            readings[2],
+            (host_ref(3), HostSurvey::Unreadable("gone".to_owned()))
+        );
     }
 }

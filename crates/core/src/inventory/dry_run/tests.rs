@@ -1,15 +1,19 @@
 use crate::facts::kubernetes::{NodeMaintenanceRole, RequestedAction};
 use crate::facts::vsphere::{Compute, Drs, VsphereUpdate};
-use crate::fixtures::{drain_report, found, host, moment, name, policy, trio};
+use crate::fixtures::{
+    drain_report, entering as entering_state, found, home, host, moment, name, policy, trio,
+    vm as observed_vm, vm_ref,
+};
 use crate::ids::{ComputeRef, TaskRef};
+use crate::inventory::dry_run::DryRunOverlay;
 use crate::inventory::tests::{asked, entering, maintenance, sight, surveyed, told, vsphere};
 use crate::inventory::{Fact, Inventory};
 use crate::maintenance::decide::{Decision, decide};
 use crate::maintenance::drain::DrainReport;
-use crate::maintenance::effect::{Effect, EffectKind};
+use crate::maintenance::effect::{Effect, EffectKind, PowerOnTarget};
 use crate::maintenance::effect_report::{EffectReport, EffectResult};
 use crate::maintenance::episode::Record;
-use crate::maintenance::observed::{AttemptOutcome, CordonedBy, ObservedPower};
+use crate::maintenance::observed::{AttemptOutcome, CordonedBy, HostState, ObservedPower};
 use crate::maintenance::placement::HostSurvey;
 use crate::maintenance::policy::DrainTimeoutAction;
 
@@ -167,4 +171,18 @@ fn a_request_that_a_dry_run_fulfilled_is_not_gone_about_again() {
         "{steps:?}"
     );
     assert_eq!(walk(&mut inventory, 200), [] as [String; 0]);
+}
+
+#[test]
+fn a_power_on_in_a_dry_run_leaves_the_vm_where_it_is_unless_drs_chooses() {
+    for (place, on) in [
+        (PowerOnTarget::Host(home()), Some(home())),
+        (PowerOnTarget::Drs, None),
+    ] {
+        let mut overlay = DryRunOverlay::default();
+        overlay.perform(&Effect::PowerOn { vm: vm_ref(1), place });
+        let mut vm = observed_vm(ObservedPower::Off, entering_state());
+        overlay.lay_over_vm(&mut vm, |_| HostState::InService);
+        assert_eq!((vm.power, vm.on), (ObservedPower::On, on));
+    }
 }

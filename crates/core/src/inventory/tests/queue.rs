@@ -1,14 +1,16 @@
 //! Who holds a drain slot or a place on a host: a record alone grants nothing after the start.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::facts::kubernetes::{KubernetesUpdate, NodeFacts};
 use crate::facts::vsphere::{Host, Passthrough, PciDevice, PowerState, Vm, VsphereUpdate};
 use crate::fixtures::{
-    A40, RELEASE, at, host, host_ref, moment, name, rules, synced, trio, vm_facts, vm_ref,
+    A40, RELEASE, at, host, host_ref, moment, name, node_facts, rules, synced, trio, vm_facts, vm_ref,
 };
 use crate::ids::NodeUid;
 use crate::inventory::{Fact, Inventory};
+use crate::maintenance::clock::Now;
 use crate::maintenance::episode::{Episode, Phase};
 use crate::maintenance::observed::{Admission, LeadershipEpoch};
 use crate::maintenance::placement::HostSurvey;
@@ -111,4 +113,44 @@ fn two_nodes_with_other_devices_are_offered_the_same_host() {
             "{n}: {offer:?}"
         );
     }
+}
+
+#[test]
+fn a_node_that_did_not_use_its_grant_stays_behind_later_ones() {
+    let leaves = |n| Fact::Vsphere(VsphereUpdate::Host(entering(n, i64::try_from(n).unwrap()).into()));
+    let facts = [trio(1), trio(2), trio(3), vec![leaves(1), leaves(2), leaves(3)]].concat();
+    let mut inventory = leading(facts);
+    let granted = |inventory: &Inventory| -> Vec<usize> {
+        let is_granted = |n: &usize| inventory.snapshots[&name(*n)].observed.admission == Admission::Granted;
+        (1..=3).filter(is_granted).collect()
+    };
+    assert_eq!(granted(&inventory), [1]);
+    let expires = inventory.next_at().expect("the grant expires");
+    let later = |seconds: u64| Now {
+        monotonic: expires.after(Duration::from_secs(seconds)),
+        ..moment(0)
+    };
+    inventory.advance([], later(0));
+    assert_eq!(
+        granted(&inventory),
+        [2],
+        "node 1 was granted the slot and did not begin"
+    );
+    let mut left_alone = node_facts(2);
+    left_alone.resource_version = 11;
+    left_alone.annotations.skip = Some("true".to_owned());
+    inventory.advance([node(left_alone)], later(1));
+    assert_eq!(granted(&inventory), [3]);
+}
+
+#[test]
+fn a_queued_node_names_the_episode_that_it_waits_for() {
+    let mut inventory = leading([trio(1), trio(2), vec![draining(|_| ())]].concat());
+    admission_of_the_next(&mut inventory);
+    let root = inventory.snapshots[&name(2)]
+        .record
+        .episode()
+        .map(|it| it.traceparent.clone());
+    assert!(root.is_some());
+    assert_eq!(inventory.snapshots[&name(1)].observed.ahead_traceparent, root);
 }

@@ -1,16 +1,18 @@
 //! Records beside the ones of selected Nodes: copies, and Nodes that are followed after their label was removed.
 
+use std::time::Duration;
+
 use crate::facts::kubernetes::{KubernetesUpdate, NodeFacts, StrandedNode};
-use crate::facts::vsphere::{Compute, VsphereUpdate};
-use crate::fixtures::{RELEASE, at, moment, name, node_facts, rules, synced, trio};
-use crate::ids::{ComputeRef, NodeUid};
+use crate::facts::vsphere::{Compute, Task, TaskState, VsphereUpdate};
+use crate::fixtures::{RELEASE, at, found, moment, name, node_facts, rules, synced, trio, vm_ref};
+use crate::ids::{ComputeRef, NodeUid, TaskRef};
 use crate::inventory::{Fact, Inventory};
-use crate::maintenance::clock::Timer;
-use crate::maintenance::episode::{InFlight, Phase};
-use crate::maintenance::observed::{LATE_POWER_OFF_WINDOW, LeadershipEpoch};
+use crate::maintenance::clock::{Elapsed, Timer};
+use crate::maintenance::episode::{DrainEnd, InFlight, Phase};
+use crate::maintenance::observed::{BoundVm, LATE_POWER_OFF_WINDOW, LeadershipEpoch};
 use crate::maintenance::record::{EndedEpisode, LastEpisode, write_last};
 
-use super::{copied, entering, in_episode};
+use super::{copied, entering, in_episode, with_episode};
 
 fn node(node: NodeFacts) -> Fact {
     Fact::Kubernetes(KubernetesUpdate::Node(Box::new(node)))
@@ -96,5 +98,111 @@ fn a_node_without_label_is_followed_while_a_power_off_may_arrive_late() {
             is_followed,
             "{is_in_flight} {age}"
         );
+    }
+}
+
+fn scanned(names: &[usize]) -> Fact {
+    let stranded = names.iter().map(|n| StrandedNode {
+        name: name(*n),
+        uid: NodeUid::new(format!("uid-{n}")),
+        prefix: "haulout.dev".to_owned(),
+        is_ours: true,
+        is_selected: false,
+    });
+    Fact::Kubernetes(KubernetesUpdate::Scanned {
+        stranded: stranded.collect(),
+    })
+}
+
+#[test]
+fn a_node_that_does_not_exist_is_not_looked_for_again_and_others_are() {
+    let mut inventory = leading([scanned(&[1, 2])]);
+    let absent = Fact::Kubernetes(KubernetesUpdate::FollowedAbsent { name: name(1) });
+    let requested = inventory.advance([absent, scanned(&[1, 2])], moment(1)).requested;
+    assert_eq!(requested.expect("news").followed, [name(1), name(2)].into());
+    let absent = Fact::Kubernetes(KubernetesUpdate::FollowedAbsent { name: name(1) });
+    let requested = inventory.advance([absent], moment(1)).requested;
+    assert_eq!(requested.expect("news").followed, [name(2)].into());
+}
+
+#[test]
+fn a_followed_node_stays_when_the_watch_of_selected_nodes_loses_it() {
+    let of = in_episode(1, Phase::AwaitingHost, RELEASE);
+    let mut inventory = leading([scanned(&[1])]);
+    let followed = Fact::Kubernetes(KubernetesUpdate::Followed(Box::new(of.clone())));
+    inventory.advance([followed], moment(1));
+    let gone = |uid: &str| {
+        Fact::Kubernetes(KubernetesUpdate::NodeGone {
+            name: name(1),
+            uid: NodeUid::new(uid),
+        })
+    };
+    inventory.advance([gone("uid-1")], moment(2));
+    assert!(inventory.snapshots[&name(1)].observed.node.is_some());
+    // Selected again, it is the watch of selected Nodes that counts, for the Node of its UID.
+    inventory.advance([node(of)], moment(3));
+    inventory.advance([gone("uid-of-an-earlier-one")], moment(4));
+    assert!(inventory.snapshots[&name(1)].observed.node.is_some());
+    inventory.advance([gone("uid-1")], moment(5));
+    assert!(inventory.snapshots[&name(1)].observed.node.is_none());
+}
+
+#[test]
+fn a_phase_is_as_old_as_its_first_record_and_a_record_as_its_last_write() {
+    let mut inventory = leading(trio(1));
+    let with_elapsed = |version: u64, seconds: u64| {
+        let of = with_episode(1, Phase::AwaitingHost, |episode| {
+            episode.release = RELEASE.into();
+            episode.elapsed = Elapsed::of(Duration::from_secs(seconds));
+        });
+        node(NodeFacts {
+            resource_version: version,
+            ..of
+        })
+    };
+    inventory.advance([with_elapsed(11, 0)], moment(10));
+    inventory.advance([with_elapsed(12, 0)], moment(20));
+    let seen = inventory.snapshots[&name(1)].observed.record_seen;
+    assert_eq!((seen.at, seen.phase_at), (moment(10), moment(10).monotonic));
+    assert!(seen.from_the_start);
+    inventory.advance([with_elapsed(13, 30)], moment(40));
+    let seen = inventory.snapshots[&name(1)].observed.record_seen;
+    assert_eq!((seen.at, seen.phase_at), (moment(40), moment(10).monotonic));
+    assert!(seen.from_the_start, "a checkpoint does not begin a phase");
+}
+
+#[test]
+fn power_is_cut_only_on_an_answer_from_after_the_drain() {
+    let shutting_down = || node(in_episode(1, Phase::ShuttingDown(DrainEnd::Complete), RELEASE));
+    let mut inventory = leading([trio(1), vec![shutting_down()]].concat());
+    let vm = |inventory: &Inventory| inventory.snapshots[&name(1)].observed.vm.clone();
+    assert_eq!(vm(&inventory), BoundVm::NotLookedUp, "the answer is from before");
+    let answer = [found(1, &[1]), Fact::Vsphere(VsphereUpdate::Settled)];
+    inventory.advance(answer, moment(1));
+    assert!(vm(&inventory).found().is_some());
+}
+
+#[test]
+fn a_running_power_off_is_seen_on_its_vm_alone() {
+    let power_off = |of: usize, state: TaskState| {
+        let task = Task {
+            moref: TaskRef::new("task-9"),
+            vm: Some(vm_ref(of)),
+            description_id: "VirtualMachine.powerOff".to_owned(),
+            state,
+            queued_at: at(0),
+            by_us: true,
+        };
+        Fact::Vsphere(VsphereUpdate::Task(task))
+    };
+    for (of, state, is_being_cut) in [
+        (1, TaskState::Queued, true),
+        (1, TaskState::Running, true),
+        (1, TaskState::Success, false),
+        (2, TaskState::Running, false),
+    ] {
+        let inventory = leading([trio(1), trio(2), vec![power_off(of, state.clone())]].concat());
+        let vm = inventory.snapshots[&name(1)].observed.vm.found().cloned();
+        assert_eq!(vm.map(|vm| vm.is_being_cut), Some(is_being_cut), "{of} {state:?}");
     }
 }
