@@ -2,6 +2,15 @@
 
 .DEFAULT_GOAL := help
 
+# Tools that a target installs because they are missing.
+TOOLS := $(CURDIR)/target/tools
+export PATH := $(PATH):$(TOOLS)/bin
+INSTALL := cargo install --quiet --locked --root $(TOOLS)
+CARGO_DENY := 0.20.2
+CARGO_FUZZ := 0.13.2
+CARGO_MUTANTS := 27.1.0
+MDBOOK := 0.5.4
+
 # The toolchains of the lab.
 define need_toolchains
 @command -v cargo >/dev/null || { echo "cargo is not on PATH: install Rust (https://rustup.rs)" >&2; exit 1; }
@@ -11,7 +20,9 @@ endef
 
 .PHONY: help
 help: ## list the targets
-	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
+
+build_lab = cargo run --quiet --locked -p haulout-lab --bin lab -- build
 
 .PHONY: demo
 demo: ## show two GPU nodes in host maintenance (a minute; KEEP=1 keeps it running with a tracing UI, RELEASE=1 uses the release build)
@@ -27,7 +38,7 @@ lab: ## build the lab into a cache (about 5 minutes the first time)
 .PHONY: chart
 chart: ## generate chart/README.md from the chart's values
 	$(need_toolchains)
-	@cargo run --quiet --locked -p haulout-lab --bin lab -- build | sed -n 's/^helm: //p' | { read tools; "$$tools/helm-docs" --chart-search-root chart; }
+	@$(build_lab) | sed -n 's/^helm: //p' | { read tools; "$$tools/helm-docs" --chart-search-root chart; }
 
 GO_VCENTER := tests/lab/go/vcenter
 
@@ -43,6 +54,19 @@ check: ## check formatting, clippy, the crates' documentation and go vet
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
 	cd $(GO_VCENTER) && go vet ./...
 
+# Advisories need the network, and change without a change of ours.
+DENY ?= bans licenses sources
+.PHONY: deny
+deny: ## check the crates against deny.toml: bans, licences, sources (DENY=advisories: known vulnerabilities)
+	@cargo deny --version >/dev/null 2>&1 || $(INSTALL) --version $(CARGO_DENY) cargo-deny
+	cargo deny --locked check $(DENY)
+
+# tests/documents.rs checks the links.
+.PHONY: book
+book: ## build docs/ as a book in target/book
+	@mdbook --version >/dev/null 2>&1 || $(INSTALL) --version $(MDBOOK) mdbook
+	@mdbook build docs 2>&1
+
 STATIC := $(shell uname -m)-unknown-linux-musl
 IMAGE_PROGRAM := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/$(STATIC)/release/haulout
 
@@ -53,21 +77,57 @@ image: ## build the static release program like the Dockerfile (10 minutes), and
 	CC_$(subst -,_,$(STATIC))=gcc cargo build --release --locked --target $(STATIC) --bin haulout
 	HAULOUT_IMAGE_PROGRAM=$(IMAGE_PROGRAM) cargo test --locked --test image -- --nocapture
 
+TESTS := test test-core test-scenarios test-chart
 # Scenarios mostly wait, so more of them run in parallel than there are cores.
-.PHONY: test
-test: export RUST_TEST_THREADS ?= 8
-test: export RUST_BACKTRACE = 0
+$(TESTS): export RUST_TEST_THREADS ?= 8
+$(TESTS): export RUST_BACKTRACE = 0
 # Skipped tests are listed in this file, because cargo hides the output of passed tests.
-test: export HAULOUT_SKIPPED = $(CURDIR)/target/skipped-tests
+$(TESTS): export HAULOUT_SKIPPED = $(CURDIR)/target/skipped-tests
+# Lines of seconds and name.
+$(TESTS): export HAULOUT_TEST_TIMES = $(CURDIR)/target/test-times
+
+define prepare_tests
+$(need_toolchains)
+$(build_lab)
+@mkdir -p target && : > $(HAULOUT_SKIPPED) && : > $(HAULOUT_TEST_TIMES)
+endef
+
+define run_go_tests
+cd $(GO_VCENTER) && go test ./... && LAB_COLLECTOR=own go test ./...
+endef
+
+# $(1): the arguments of cargo test that select tests.
+define run_tests
+cargo test --workspace --locked --no-fail-fast $(1); \
+status=$$?; \
+if [ -s $(HAULOUT_TEST_TIMES) ]; then echo; echo "The slowest scenarios, in seconds:"; sort -rn $(HAULOUT_TEST_TIMES) | head -n 10 | sed 's/^/  /'; fi; \
+if [ -s $(HAULOUT_SKIPPED) ]; then echo; echo "Skipped:"; sort -u $(HAULOUT_SKIPPED) | sed 's/^/  /'; fi; \
+exit $$status
+endef
+
+.PHONY: $(TESTS)
 test: ## build the lab and run all tests; skipped tests are listed at the end, and fail if CI is set
-	$(need_toolchains)
-	cargo run --quiet --locked -p haulout-lab --bin lab -- build
-	cd $(GO_VCENTER) && go test ./... && LAB_COLLECTOR=own go test ./...
-	@mkdir -p $(dir $(HAULOUT_SKIPPED)) && : > $(HAULOUT_SKIPPED)
-	cargo test --workspace --locked --no-fail-fast; \
-	status=$$?; \
-	if [ -s $(HAULOUT_SKIPPED) ]; then echo; echo "Skipped:"; sort -u $(HAULOUT_SKIPPED) | sed 's/^/  /'; fi; \
-	exit $$status
+	$(prepare_tests)
+	$(run_go_tests)
+	$(call run_tests)
+
+# CI runs these parts in parallel. A new file of tests is in test-core.
+TEST_FILES := $(wildcard tests/*.rs tests/*/main.rs tests/lab/tests/*.rs crates/*/tests/*.rs crates/*/tests/*/main.rs)
+CHART_TESTS := chart image
+CORE_TESTS := $(filter-out scenarios $(CHART_TESTS),$(notdir $(basename $(TEST_FILES:/main.rs=.rs))))
+
+test-core: ## the tests of make test that are in no other part
+	$(prepare_tests)
+	$(run_go_tests)
+	$(call run_tests,--lib --bins $(CORE_TESTS:%=--test %))
+
+test-scenarios: ## the scenarios of make test
+	$(prepare_tests)
+	$(call run_tests,--test scenarios)
+
+test-chart: ## the tests of make test for chart, image and workflows
+	$(prepare_tests)
+	$(call run_tests,$(CHART_TESTS:%=--test %))
 
 .PHONY: pictures
 pictures: export HAULOUT_PICTURES = $(CURDIR)/docs/pictures
@@ -84,7 +144,7 @@ histories: ## search for random histories that break an invariant, longer than m
 	$(need_toolchains)
 	cargo test --locked -p haulout-core --profile bench --test laws -- histories --nocapture
 
-# `cargo install cargo-mutants`. About 2,000 faults; SHARD=0/41 takes every 41st of them.
+# About 2,000 faults; SHARD=0/41 takes every 41st of them.
 MUTANTS := target/mutants
 # The tests of the core do not need the program, so a fault in it takes less than a minute.
 MUTANTS_FLAGS = --baseline skip --timeout 600 $(if $(SHARD),--shard $(SHARD) --sharding round-robin)
@@ -94,7 +154,7 @@ mutants: export HAULOUT_CASES_EVERY ?= 13
 mutants: export RUST_BACKTRACE = 0
 mutants: ## change the program in one place at a time, and list changes that no test detects (a day; SHARD=0/41 is a part of it)
 	$(need_toolchains)
-	@cargo mutants --version >/dev/null 2>&1 || { echo "cargo-mutants is missing: cargo install cargo-mutants --locked" >&2; exit 1; }
+	@cargo mutants --version >/dev/null 2>&1 || $(INSTALL) --version $(CARGO_MUTANTS) cargo-mutants
 	mkdir -p $(MUTANTS)
 	cargo mutants -p haulout-core --output $(MUTANTS)/core $(MUTANTS_FLAGS)
 	cargo mutants -p haulout -p haulout-vsphere --output $(MUTANTS)/program $(MUTANTS_FLAGS) \
@@ -104,7 +164,7 @@ mutants: ## change the program in one place at a time, and list changes that no 
 FUZZ_SECONDS ?= 120
 .PHONY: fuzz
 fuzz: ## fuzz the parsers of vCenter's replies (4 minutes; FUZZ_SECONDS=n for each of the two targets)
-	@cargo fuzz --version >/dev/null 2>&1 || { echo "cargo-fuzz is missing: cargo install cargo-fuzz --locked" >&2; exit 1; }
+	@cargo fuzz --version >/dev/null 2>&1 || $(INSTALL) --version $(CARGO_FUZZ) cargo-fuzz
 	@cargo +nightly --version >/dev/null 2>&1 || { echo "a nightly toolchain is missing: rustup toolchain install nightly --profile minimal" >&2; exit 1; }
 	cd crates/vsphere && for target in reply xml; do \
 		mkdir -p fuzz/corpus/$$target && \
@@ -127,7 +187,7 @@ bench: export RUST_BACKTRACE = 0
 bench: export HAULOUT_FIGURES = $(FIGURES)
 bench: ## run all benches and write the tables to benches/results (more than an hour; QUICK=1 is the smallest run)
 	$(need_toolchains)
-	cargo run --quiet --locked -p haulout-lab --bin lab -- build
+	$(build_lab)
 	rm -rf $(FIGURES)
 	$(foreach bench,$(BENCHES),$(call bench_of,$(bench)) &&) true
 	cargo run --quiet --locked -p haulout-lab --bin lab -- figures $(FIGURES) --into $(RESULTS) --about "$(MEASURED)"
