@@ -5,11 +5,8 @@ use std::process::{Command, Output};
 use std::sync::LazyLock;
 
 use haulout_lab::build;
+use haulout_lab::scenario::RUNTIME;
 use serde_json::Value;
-use tokio::runtime::Runtime;
-
-/// One runtime for all tests, because the client of the shared cluster belongs to the runtime it was made in.
-pub static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().expect("starting a runtime"));
 
 /// Where the tools are. Asked for from inside and outside of a scenario, so a thread of its own waits for the build.
 static TOOLS: LazyLock<PathBuf> = LazyLock::new(|| {

@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::{Context as _, ensure};
 use haulout::nodemaintenance::kind::{MaintenanceOrigin, NodeMaintenance};
 use haulout_lab::fixture::{Fixture, WAIT_TIMEOUT, annotation};
+use haulout_lab::scenario::run_scenario;
 use haulout_lab::wait::until;
 use k8s_openapi::api::core::v1::{Node, Secret};
 use k8s_openapi::api::events::v1::Event;
@@ -14,7 +15,7 @@ use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::helm::{object, rendered, root};
-use crate::release::{Release, fixture, folder, run_scenario};
+use crate::release::{Release, fixture, folder};
 
 /// A Node is read again only after somebody else's write has made ours fail, which no scenario can make happen each time.
 const NOT_IN_EVERY_SCENARIO: (&str, &str, &str) = ("", "nodes", "get");

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
 use haulout_lab::fixture::{Fixture, Member, WAIT_TIMEOUT, label};
-use haulout_lab::kube::{AuditEvent, Kube, Options, User};
+use haulout_lab::kube::{AuditEvent, User};
 use haulout_lab::ports::Port;
 use haulout_lab::process::{Process, Spec as ProcessSpec};
 use haulout_lab::run_dir::RunDir;
+use haulout_lab::scenario::kube;
 use haulout_lab::vcenter::{ClusterSpec, DeviceSpec, Gpu, HostSpec, Spec, VmSpec};
 use haulout_lab::wait::until;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -17,30 +18,8 @@ use k8s_openapi::api::core::v1::{ConfigMap, Container, Namespace, PodSpec, Secre
 use kube::Api;
 use kube::api::{ObjectMeta, PostParams};
 use serde_json::json;
-use tokio::sync::OnceCell;
 
 use crate::helm;
-
-/// The cluster ends with this process: its parts hang on our end of their stdin.
-static KUBE: OnceCell<Kube> = OnceCell::const_new();
-
-pub async fn kube() -> &'static Kube {
-    KUBE.get_or_init(async || {
-        Kube::start(&Options::default())
-            .await
-            .expect("starting the cluster")
-    })
-    .await
-}
-
-/// Tells a scenario, and fails with everything that led to its failure.
-pub fn run_scenario(scenario: impl Future<Output = anyhow::Result<()>>) {
-    helm::RUNTIME.block_on(async {
-        if let Err(error) = scenario.await {
-            panic!("{error:#}");
-        }
-    });
-}
 
 /// The PCI id of an NVIDIA A40.
 const A40: u16 = 0x2235;

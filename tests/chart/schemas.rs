@@ -7,9 +7,10 @@ use std::process::{Command, Output};
 
 use haulout_lab::python;
 use haulout_lab::run_dir::RunDir;
+use haulout_lab::scenario::RUNTIME;
 use haulout_lab::tools::{Tool, skip};
 
-use crate::helm::{RUNTIME, cases, chart, read, succeed};
+use crate::helm::{cases, chart, read, succeed};
 
 /// It carries the schemas of Kubernetes 1.25 to 1.37.
 const VALIDATOR: &str = "kubernetes-validate==1.37.0";

@@ -6,6 +6,7 @@ use anyhow::{Context as _, ensure};
 use haulout_lab::build;
 use haulout_lab::fixture::WAIT_TIMEOUT;
 use haulout_lab::kube::{Kube, Options, User};
+use haulout_lab::scenario::{RUNTIME, kube, run_scenario};
 use haulout_lab::wait::until;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams, ValidationDirective};
@@ -13,8 +14,8 @@ use kube::core::GroupVersionKind;
 use serde_json::json;
 use tokio::sync::OnceCell;
 
-use crate::helm::{RUNTIME, cases, chart, object, rendered, run};
-use crate::release::{kube, restricted_namespace, run_scenario};
+use crate::helm::{cases, chart, object, rendered, run};
+use crate::release::restricted_namespace;
 
 /// A cluster of its own: a chart renders other things where these kinds are, and the other scenarios are told without.
 static OPERATED: OnceCell<Kube> = OnceCell::const_new();

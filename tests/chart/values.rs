@@ -6,11 +6,11 @@ use clap::CommandFactory as _;
 use haulout::cli::{Cli, Command};
 use haulout_lab::kube::{Options, User};
 use haulout_lab::run_dir::RunDir;
+use haulout_lab::scenario::{RUNTIME, kube};
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use serde_json::{Value, json};
 
-use crate::helm::{RUNTIME, cases, chart, object, read, refusal, rendered, succeed};
-use crate::release::kube;
+use crate::helm::{cases, chart, object, read, refusal, rendered, succeed};
 
 /// What the chart sets beside the program's own settings: the environment that the program reads by itself.
 const OTHERS: [&str; 21] = [

@@ -1,59 +1,19 @@
-//! The shared cluster, and a small datacenter for each scenario.
+//! A small datacenter for each scenario.
 
 use std::path::Path;
-use std::sync::LazyLock;
 
 use anyhow::{Context as _, ensure};
 use haulout_lab::fixture::{Fixture, Haulout, Member, WAIT_TIMEOUT};
-use haulout_lab::kube::{Kube, Options, User};
+use haulout_lab::kube::User;
+pub use haulout_lab::scenario::{kube, run_scenario, run_scenario_alone};
 use haulout_lab::vcenter::{
     ClusterSpec, DeviceSpec, DrsBehavior, DrsSpec, Gpu, HostSpec, Spec, State, VmSpec,
 };
-use tokio::runtime::Runtime;
-use tokio::sync::{OnceCell, RwLock};
 
 /// The PCI device id of an NVIDIA A40.
 pub const A40: u16 = 0x2235;
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_haulout");
-
-/// One runtime for all scenarios: the client of the shared cluster belongs to the runtime in which it was made.
-static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().expect("starting a runtime"));
-
-/// The cluster ends with this process, because its parts read our end of their stdin.
-static KUBE: OnceCell<Kube> = OnceCell::const_new();
-
-pub async fn kube() -> &'static Kube {
-    KUBE.get_or_init(async || {
-        Kube::start(&Options::default())
-            .await
-            .expect("starting the cluster")
-    })
-    .await
-}
-
-/// Write-locked by a scenario that runs alone.
-static FIXTURES: RwLock<()> = RwLock::const_new(());
-
-/// Runs a scenario and panics with the chain of its error.
-pub fn run_scenario(scenario: impl Future<Output = anyhow::Result<()>>) {
-    RUNTIME.block_on(async {
-        let _beside_others = FIXTURES.read().await;
-        if let Err(error) = scenario.await {
-            panic!("{error:#}");
-        }
-    });
-}
-
-/// Runs a scenario that measures time, while no other one runs.
-pub fn run_scenario_alone(scenario: impl Future<Output = anyhow::Result<()>>) {
-    RUNTIME.block_on(async {
-        let _alone = FIXTURES.write().await;
-        if let Err(error) = scenario.await {
-            panic!("{error:#}");
-        }
-    });
-}
 
 /// A cluster `c1` without DRS, of hosts with a common datastore and these devices.
 pub fn hosts(hosts: &[(&str, &[DeviceSpec])]) -> Spec {

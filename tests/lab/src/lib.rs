@@ -20,6 +20,7 @@
 //! | [`text_table`] | tables as text |
 //! | [`otlp_proxy`] | a proxy before a trace collector that stops at one request |
 //! | [`fixture`] | a vCenter, its nodes in the cluster, and Haulout's real binary between them |
+//! | [`scenario`] | runs the scenarios of a test program in one cluster |
 
 pub mod build;
 pub mod clock;
@@ -34,6 +35,7 @@ pub mod ports;
 pub mod process;
 pub mod python;
 pub mod run_dir;
+pub mod scenario;
 pub mod text_table;
 pub mod tools;
 pub mod vcenter;

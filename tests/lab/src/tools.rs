@@ -2,11 +2,15 @@
 
 use std::io::Write as _;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::bail;
 
 /// The file that lists skipped tests with reasons; `make test` prints it at its end.
 const SKIPPED: &str = "HAULOUT_SKIPPED";
+
+/// The file that lists how long scenarios took; `make test` prints the slowest ones.
+const TEST_TIMES: &str = "HAULOUT_TEST_TIMES";
 
 /// A tool that the lab does not build itself.
 #[derive(Debug, Clone)]
@@ -46,12 +50,22 @@ pub fn skip(test: &str, missing: &str) -> anyhow::Result<()> {
 /// Records that `test`, or a part of it, is skipped even if `CI` is set, because another run covers it.
 pub fn record_skip(test: &str, why: &str) {
     say(&format!("{test} is skipped: {why}"));
-    let Some(path) = std::env::var_os(SKIPPED) else {
+    append(SKIPPED, &format!("{test}: {why}\n"));
+}
+
+/// Records how long `test` took.
+pub fn record_time(test: &str, duration: Duration) {
+    append(TEST_TIMES, &format!("{:6.1} {test}\n", duration.as_secs_f64()));
+}
+
+/// Appends a line to the file that a variable names, if it is set.
+fn append(variable: &str, line: &str) {
+    let Some(path) = std::env::var_os(variable) else {
         return;
     };
     // One write per line, so that lines of concurrent tests are not mixed.
     let file = std::fs::File::options().create(true).append(true).open(&path);
-    if let Err(error) = file.and_then(|mut file| file.write_all(format!("{test}: {why}\n").as_bytes())) {
+    if let Err(error) = file.and_then(|mut file| file.write_all(line.as_bytes())) {
         say(&format!("{} cannot be written: {error}", path.display()));
     }
 }
