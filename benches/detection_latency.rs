@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use haulout_lab::figures::{self, Samples as Sampled, figure};
-use haulout_lab::kube::{AuditEvent, Kube, Options as KubeOptions, User};
-use haulout_lab::process::Spec as ProcessSpec;
+use haulout_lab::kube::{AuditEvent, Kube, KubeOptions, User};
+use haulout_lab::process::ProcessSpec;
 use haulout_lab::text_table::TextTable;
-use haulout_lab::vcenter::{Bulk, Collector, Delays, Options, Spec, Tls, Vcenter, VmSpec};
+use haulout_lab::vcenter::{Bulk, Collector, Delays, Spec, Tls, VcenterOptions, VcenterSimulator, VmSpec};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
@@ -146,7 +146,7 @@ async fn measure(plan: &Plan, sizes: &[usize]) -> anyhow::Result<()> {
         "median ms",
         "max ms",
     ]);
-    let mut kept = figures::Table::new("detection_latency");
+    let mut kept = figures::FigureTable::new("detection_latency");
     for &hosts in sizes {
         say(&format!("{hosts} hosts …"));
         let setup = Setup::create(&kube, hosts).await?;
@@ -190,7 +190,7 @@ async fn measure(plan: &Plan, sizes: &[usize]) -> anyhow::Result<()> {
 struct Setup<'a> {
     kube: &'a Kube,
     client: kube::Client,
-    vcenter: Vcenter,
+    vcenter: VcenterSimulator,
     watch: Watch,
     hosts: usize,
     node: String,
@@ -235,13 +235,13 @@ impl<'a> Setup<'a> {
             recent_tasks: RECENT_TASKS,
             ..Spec::default()
         };
-        let options = Options {
+        let options = VcenterOptions {
             tls: Some(Tls { cert, key }),
             collector: Collector::Own,
-            ..Options::default()
+            ..VcenterOptions::default()
         };
         let program = haulout_lab::build::part("vcenter").await?;
-        let vcenter = Vcenter::start(&program, &spec, options).await?;
+        let vcenter = VcenterSimulator::start(&program, &spec, options).await?;
         let state = vcenter.state().await?;
         let clicked = state.host(CLICKED).context("the host to click on is not there")?;
         let watch = Watch {
@@ -505,7 +505,7 @@ impl<'a> Setup<'a> {
     }
 
     /// The rows for the table of all benches.
-    fn keep(&self, kept: &mut figures::Table, samples: &Samples, busy: bool) {
+    fn keep(&self, kept: &mut figures::FigureTable, samples: &Samples, busy: bool) {
         let case = format!("{} hosts, {}", self.hosts, load(busy));
         let of = |key| samples.get(&(busy, key)).map_or(&[][..], Vec::as_slice);
         for &(_, who) in STREAMS {
@@ -533,7 +533,7 @@ impl<'a> Setup<'a> {
         plan: &Plan,
         programs: &Programs,
         table: &mut TextTable,
-        kept: &mut figures::Table,
+        kept: &mut figures::FigureTable,
     ) -> anyhow::Result<()> {
         // Both at once: they only wait, and their calls are separated by User-Agent.
         let mut resting = Vec::new();
@@ -578,7 +578,7 @@ impl<'a> Setup<'a> {
         plan: &Plan,
         programs: &Programs,
         table: &mut TextTable,
-        kept: &mut figures::Table,
+        kept: &mut figures::FigureTable,
     ) -> anyhow::Result<()> {
         let mut lasts = 0.0;
         for &every in plan.pollers {

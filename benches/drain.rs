@@ -18,9 +18,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use futures::stream::{StreamExt as _, TryStreamExt as _};
-use haulout_lab::figures::{Samples, Table, is_quick, is_set};
+use haulout_lab::figures::{FigureTable, Samples, is_quick, is_set};
 use haulout_lab::fixture::Fixture;
-use haulout_lab::kube::{AuditEvent, Kube, Options, User};
+use haulout_lab::kube::{AuditEvent, Kube, KubeOptions, User};
 use haulout_lab::kubelet::EXITS_AFTER_MS;
 use haulout_lab::process;
 use haulout_lab::vcenter::Collector;
@@ -155,13 +155,13 @@ fn main() -> anyhow::Result<()> {
 
 async fn measure(neighbours: &Handle) -> anyhow::Result<()> {
     let size = Size::choose();
-    let kube = Kube::start(&Options {
+    let kube = Kube::start(&KubeOptions {
         audit_reads: true,
         node_monitor_grace: NODE_MONITOR_GRACE,
-        ..Options::default()
+        ..KubeOptions::default()
     })
     .await?;
-    let mut table = Table::new("drain");
+    let mut table = FigureTable::new("drain");
     let mut only = std::env::var("ONLY").unwrap_or_default();
     if is_full() {
         table.bench = "drain_full_fleet".into();
@@ -189,7 +189,7 @@ async fn measure(neighbours: &Handle) -> anyhow::Result<()> {
 }
 
 /// Many pods without a budget.
-async fn free(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()> {
+async fn free(kube: &Kube, size: &Size, table: &mut FigureTable) -> anyhow::Result<()> {
     let case = format!("{} pods, no budget", size.pods);
     let nodes = size.rounds * (2 + IN_A_ROW);
     let fixture = datacenter::fixture(kube, "free", nodes, Collector::Own, |_, _| {}).await?;
@@ -233,7 +233,7 @@ async fn free(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()>
 }
 
 /// Pods of a ReplicaSet behind a budget that allows one at a time. Their replacements start on another node.
-async fn held(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()> {
+async fn held(kube: &Kube, size: &Size, table: &mut FigureTable) -> anyhow::Result<()> {
     let case = format!("{} pods, a budget of one at a time", size.held);
     // The last node gets the replacements.
     let fixture =
@@ -269,7 +269,7 @@ async fn held(kube: &Kube, size: &Size, table: &mut Table) -> anyhow::Result<()>
 }
 
 /// Many nodes at once, while another client reads.
-async fn fleet(kube: &Kube, size: &Size, neighbours: &Handle, table: &mut Table) -> anyhow::Result<()> {
+async fn fleet(kube: &Kube, size: &Size, neighbours: &Handle, table: &mut FigureTable) -> anyhow::Result<()> {
     let case = format!("{} nodes of {} pods at once", size.nodes, size.pods_of_each);
     let fixture = datacenter::fixture(kube, "fleet", size.nodes, Collector::Own, |member, _| {
         member.machine.heartbeat = HEARTBEAT;
@@ -520,7 +520,7 @@ struct Results {
 }
 
 impl Results {
-    fn tell(&self, table: &mut Table, case: &str) {
+    fn tell(&self, table: &mut FigureTable, case: &str) {
         let all = [
             ("baseline", &self.baseline),
             ("kubectl drain", &self.kubectl),
@@ -771,7 +771,7 @@ async fn kubectl(kube: &Kube, node: &str, number: usize) -> anyhow::Result<Drain
     let since = Timestamp::now();
     let began = Instant::now();
     let log = kube.dir().join(format!("kubectl-{node}.log"));
-    let mut drain = process::Spec::new("kubectl", KUBECTL, log)
+    let mut drain = process::ProcessSpec::new("kubectl", KUBECTL, log)
         .args([
             "drain",
             node,

@@ -12,10 +12,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use haulout_lab::figures::{Samples, Table, is_quick};
+use haulout_lab::figures::{FigureTable, Samples, is_quick};
 use haulout_lab::fixture::{Fixture, WAIT_TIMEOUT};
 use haulout_lab::jaeger::Jaeger;
-use haulout_lab::kube::{AuditEvent, Kube, Options};
+use haulout_lab::kube::{AuditEvent, Kube, KubeOptions};
 use haulout_lab::vcenter::{Collector, Entry, EntryKind};
 use haulout_lab::wait::until;
 use jiff::Timestamp;
@@ -59,9 +59,9 @@ fn main() -> anyhow::Result<()> {
 
 async fn measure() -> anyhow::Result<()> {
     let rounds = if is_quick() { 5 } else { 50 };
-    let kube = Kube::start(&Options::default()).await?;
+    let kube = Kube::start(&KubeOptions::default()).await?;
     let jaeger = Jaeger::start().await?;
-    let mut table = Table::new("episode_overhead");
+    let mut table = FigureTable::new("episode_overhead");
     let own = "wait scenario, one node";
     let simulator = "the same, the simulator's collector";
     for (case, collector) in [(own, Collector::Own), (simulator, Collector::Simulator)] {
@@ -84,7 +84,7 @@ async fn measure() -> anyhow::Result<()> {
 
 /// Measures with one of the two property collectors.
 async fn rows(
-    table: &mut Table,
+    table: &mut FigureTable,
     case: &str,
     collector: Collector,
     rounds: usize,

@@ -25,7 +25,7 @@ use haulout::maintenance::record;
 use haulout::vsphere::fuzz::{Decoded, update_set};
 use haulout::vsphere::update::VsphereUpdate;
 use haulout_core::fixtures;
-use haulout_lab::figures::{Samples, Table, is_quick};
+use haulout_lab::figures::{FigureTable, Samples, is_quick};
 use quick_xml::Reader;
 use quick_xml::events::Event;
 use quick_xml::reader::NsReader;
@@ -143,7 +143,7 @@ fn main() -> anyhow::Result<()> {
         black_box(record::read(black_box(&written)));
     });
 
-    let mut table = Table::new("parts");
+    let mut table = FigureTable::new("parts");
     for (name, allocations) in parts {
         let samples = samples(&home, name)?;
         let case = if name.contains("host") { FLEET } else { CASE };

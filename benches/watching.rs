@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use haulout_lab::figures::{self, Samples, figure};
-use haulout_lab::kube::{Kube, Options as KubeOptions};
+use haulout_lab::kube::{Kube, KubeOptions};
 use haulout_lab::text_table::TextTable;
-use haulout_lab::vcenter::{Bulk, Collector, Options, Spec, Tls, Vcenter};
+use haulout_lab::vcenter::{Bulk, Collector, Spec, Tls, VcenterOptions, VcenterSimulator};
 use tokio::time::sleep;
 
 use self::detection::clients::{self, Watch};
@@ -62,7 +62,7 @@ async fn measure(rest: Duration, wanted: &[usize]) -> anyhow::Result<()> {
     let mut columns = vec!["hosts", "VMs", "ours", "client"];
     columns.extend(WHAT);
     let mut table = TextTable::new(&columns);
-    let mut kept = figures::Table::new("watching");
+    let mut kept = figures::FigureTable::new("watching");
     for &(hosts, vms, ours) in SIZES {
         if !wanted.is_empty() && !wanted.contains(&hosts) {
             continue;
@@ -73,13 +73,13 @@ async fn measure(rest: Duration, wanted: &[usize]) -> anyhow::Result<()> {
             bulk: Some(Bulk { hosts, vms }),
             ..Spec::default()
         };
-        let options = Options {
+        let options = VcenterOptions {
             tls: Some(Tls { cert, key }),
             collector: Collector::Own,
-            ..Options::default()
+            ..VcenterOptions::default()
         };
         let program = haulout_lab::build::part("vcenter").await?;
-        let vcenter = Vcenter::start(&program, &spec, options).await?;
+        let vcenter = VcenterSimulator::start(&program, &spec, options).await?;
         let host = vcenter
             .state()
             .await?
@@ -138,7 +138,7 @@ async fn measure(rest: Duration, wanted: &[usize]) -> anyhow::Result<()> {
 }
 
 /// Sets the targets: govmomi's time and calls where Haulout follows hosts only.
-fn aim(kept: &mut figures::Table, hosts: usize, vms: usize, ours: usize) {
+fn aim(kept: &mut figures::FigureTable, hosts: usize, vms: usize, ours: usize) {
     let case = format!("{hosts} hosts, {vms} VMs, {ours} of them ours");
     let us = Kind::Stream.name();
     if ours == 0 {
@@ -174,7 +174,7 @@ struct Started {
 impl Started {
     /// Starts each of `kinds` in turn, repeatedly, and keeps the last of each running.
     async fn in_turn(
-        vcenter: &Vcenter,
+        vcenter: &VcenterSimulator,
         kinds: &[Kind],
         watch: &Watch,
         programs: &Programs,
@@ -199,7 +199,7 @@ impl Started {
 
     /// Starts a client once.
     async fn once(
-        vcenter: &Vcenter,
+        vcenter: &VcenterSimulator,
         kind: Kind,
         watch: &Watch,
         programs: &Programs,
@@ -228,7 +228,7 @@ impl Started {
 
 /// The idle cost of each client, measured concurrently: they only wait, and are separated by process and User-Agent.
 async fn at_rest(
-    vcenter: &Vcenter,
+    vcenter: &VcenterSimulator,
     started: Vec<Started>,
     rest: Duration,
 ) -> anyhow::Result<Vec<(Kind, [Samples; 8])>> {

@@ -14,7 +14,7 @@ use std::path::Path;
 use haulout::kubernetes::rights;
 use haulout::nodemaintenance::kind::NodeMaintenance;
 use haulout::vsphere::privileges;
-use haulout_lab::kube::Options;
+use haulout_lab::kube::KubeOptions;
 use kube::CustomResourceExt as _;
 
 /// The documents at the top, and every Markdown file of `docs/`.
@@ -61,7 +61,7 @@ fn the_rights_in_the_book_are_those_the_lab_gives() {
         )
     };
     let of = |key: &str| -> Vec<Vec<String>> { page.lines().filter_map(|line| list(line, key)).collect() };
-    let rules = Options::default().haulout_rules;
+    let rules = KubeOptions::default().haulout_rules;
     let held = |part: fn(&k8s_openapi::api::rbac::v1::PolicyRule) -> Vec<String>| -> Vec<Vec<String>> {
         rules.iter().map(part).collect()
     };
@@ -85,7 +85,7 @@ fn a_check_asks_for_the_rights_and_privileges_that_the_book_lists() {
             (right.group.to_owned(), right.resource.to_owned(), verbs)
         })
         .collect();
-    let given: Vec<(String, String, Vec<String>)> = Options::default()
+    let given: Vec<(String, String, Vec<String>)> = KubeOptions::default()
         .haulout_rules
         .iter()
         .map(|rule| {

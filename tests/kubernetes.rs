@@ -21,7 +21,7 @@ use haulout::kubernetes::node::{self, NodeError, NodeErrorKind, NodePatch};
 use haulout::kubernetes::pods::SkipReason;
 use haulout::kubernetes::update::{KubernetesUpdate, NodeAnnotations, NodeFacts};
 use haulout::kubernetes::watch::{self, Selection, Settings, WatchContext};
-use haulout_lab::kube::{Kube, Options, User};
+use haulout_lab::kube::{Kube, KubeOptions, User};
 use haulout_lab::kubelet::{EXITS_AFTER_MS, Kubelet, Machine, STUCK, VmFacts};
 use haulout_lab::wait::until;
 use k8s_openapi::api::admissionregistration::v1::{
@@ -59,7 +59,7 @@ struct Scene {
 
 impl Scene {
     async fn start() -> Self {
-        let kube = Kube::start(&Options::default()).await.unwrap();
+        let kube = Kube::start(&KubeOptions::default()).await.unwrap();
         kube.create_namespace("shop").await.unwrap();
         let (vm, facts) = tokio::sync::watch::channel(VmFacts::ON);
         let machine = Machine::new("gpu-1", UUID, 4).label("gpu", "true");

@@ -7,7 +7,7 @@ use anyhow::{Context as _, bail, ensure};
 use haulout_lab::fixture::{Fixture, Member, WAIT_TIMEOUT, label};
 use haulout_lab::kube::{AuditEvent, User};
 use haulout_lab::ports::Port;
-use haulout_lab::process::{Process, Spec as ProcessSpec};
+use haulout_lab::process::{Process, ProcessSpec};
 use haulout_lab::run_dir::RunDir;
 use haulout_lab::scenario::kube;
 use haulout_lab::vcenter::{ClusterSpec, DeviceSpec, Gpu, HostSpec, Spec, VmSpec};

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use anyhow::{Context as _, ensure};
 use haulout_lab::build;
 use haulout_lab::fixture::WAIT_TIMEOUT;
-use haulout_lab::kube::{Kube, Options, User};
+use haulout_lab::kube::{Kube, KubeOptions, User};
 use haulout_lab::scenario::{RUNTIME, kube, run_scenario};
 use haulout_lab::wait::until;
 use k8s_openapi::api::core::v1::Pod;
@@ -32,7 +32,7 @@ async fn operated() -> &'static Kube {
 
 async fn with_operators_kinds() -> anyhow::Result<Kube> {
     let module = build::module("prometheus-operator").await?;
-    let kube = Kube::start(&Options::default()).await?;
+    let kube = Kube::start(&KubeOptions::default()).await?;
     for kinds in ["podmonitors", "prometheusrules", "servicemonitors"] {
         let path = module.join(format!(
             "example/prometheus-operator-crd/monitoring.coreos.com_{kinds}.yaml"

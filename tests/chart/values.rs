@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use clap::CommandFactory as _;
 use haulout::cli::{Cli, Command};
-use haulout_lab::kube::{Options, User};
+use haulout_lab::kube::{KubeOptions, User};
 use haulout_lab::run_dir::RunDir;
 use haulout_lab::scenario::{RUNTIME, kube};
 use k8s_openapi::api::rbac::v1::PolicyRule;
@@ -261,7 +261,7 @@ fn the_charts_rights_are_those_that_the_program_is_tested_with() {
             .flatten()
             .any(|group| group == "coordination.k8s.io")
     };
-    let mut theirs = Options::default().haulout_rules;
+    let mut theirs = KubeOptions::default().haulout_rules;
     theirs.retain(|rule| !is_of_the_lease(rule));
     assert_eq!(ours, &serde_json::to_value(theirs).unwrap());
 }

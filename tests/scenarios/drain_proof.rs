@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use haulout_lab::fixture::{Fixture, WAIT_TIMEOUT, is_cordoned};
 use haulout_lab::kube::AuditEvent;
-use haulout_lab::vcenter::{Down, EntryKind, Fault, FaultKind};
+use haulout_lab::vcenter::{Down, EntryKind, FaultRule, FaultRuleKind};
 use haulout_lab::wait::until;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -82,7 +82,7 @@ fn pods_created_during_a_vcenter_outage_are_evicted_before_shutdown() {
         let fixture = one_node("proof-away").await?;
         let node = fixture.node_name("gpu1");
         // The guest is not asked: the call never reaches vCenter.
-        let cut = Fault::new("ShutdownGuest", FaultKind::Reset);
+        let cut = FaultRule::new("ShutdownGuest", FaultRuleKind::Reset);
         fixture.vcenter.fault(&cut).await?;
         let haulout = run(&fixture, &[]).await?;
         fixture.vcenter.enter_maintenance("esx1").await?;

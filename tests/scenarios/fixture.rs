@@ -7,7 +7,7 @@ use haulout_lab::fixture::{Fixture, Haulout, Member, WAIT_TIMEOUT};
 use haulout_lab::kube::User;
 pub use haulout_lab::scenario::{kube, run_scenario, run_scenario_alone};
 use haulout_lab::vcenter::{
-    ClusterSpec, DeviceSpec, DrsBehavior, DrsSpec, Gpu, HostSpec, Spec, State, VmSpec,
+    ClusterSpec, DeviceSpec, DrsAutomation, DrsSpec, Gpu, HostSpec, Spec, State, VmSpec,
 };
 
 /// The PCI device id of an NVIDIA A40.
@@ -24,7 +24,7 @@ pub fn hosts(hosts: &[(&str, &[DeviceSpec])]) -> Spec {
     });
     let drs = DrsSpec {
         enabled: false,
-        behavior: DrsBehavior::Manual,
+        behavior: DrsAutomation::Manual,
         ..DrsSpec::default()
     };
     Spec {

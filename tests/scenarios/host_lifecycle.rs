@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use haulout_lab::fixture::{Fixture, WAIT_TIMEOUT, is_cordoned};
-use haulout_lab::vcenter::{Connection, Fault, FaultKind, HostSpec};
+use haulout_lab::vcenter::{Connection, FaultRule, FaultRuleKind, HostSpec};
 use haulout_lab::wait::until;
 
 use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, one_node, run, run_scenario, start};
@@ -146,7 +146,7 @@ fn maintenance_that_vcenter_does_not_push_is_found_by_the_reread() {
         fixture.vcenter.push_recent_task(false).await?;
         let haulout = run(&fixture, &[("METRICS_ADDRESS", "127.0.0.1:0")]).await?;
         // Both long polls respond once more, to an unrelated maintenance, and then no more.
-        let rule = Fault::new("WaitForUpdatesEx", FaultKind::Hang);
+        let rule = FaultRule::new("WaitForUpdatesEx", FaultRuleKind::Hang);
         let rule = fixture.vcenter.fault(&rule).await?;
         fixture.vcenter.enter_maintenance("esx2").await?;
         until("both long polls to hang", WAIT_TIMEOUT, async || {

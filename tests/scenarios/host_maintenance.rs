@@ -2,7 +2,7 @@
 
 use anyhow::ensure;
 use haulout_lab::fixture::{annotation, boot_id, is_cordoned};
-use haulout_lab::vcenter::{ClusterSpec, DeviceSpec, DrsBehavior, DrsSpec, Gpu, VmSpec};
+use haulout_lab::vcenter::{ClusterSpec, DeviceSpec, DrsAutomation, DrsSpec, Gpu, VmSpec};
 
 use crate::fixture::{A40, a40, fixture, gpu_vm, hosts, in_maintenance, kube, one_node, run, run_scenario};
 use haulout_lab::fixture::{Fixture, Member};
@@ -95,7 +95,7 @@ fn fully_automated_drs_places_the_vm() {
         let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
         spec.clusters[0].drs = DrsSpec {
             enabled: true,
-            behavior: DrsBehavior::FullyAutomated,
+            behavior: DrsAutomation::FullyAutomated,
             ..DrsSpec::default()
         };
         spec.vms = vec![gpu_vm("drs", "gpu1", "esx1")];
@@ -130,7 +130,7 @@ fn vm_moved_into_a_fully_automated_cluster_is_placed_by_drs() {
                 name: "c2".to_owned(),
                 drs: DrsSpec {
                     enabled: true,
-                    behavior: DrsBehavior::FullyAutomated,
+                    behavior: DrsAutomation::FullyAutomated,
                     ..DrsSpec::default()
                 },
                 ..cluster
@@ -216,7 +216,7 @@ fn node_whose_new_host_has_no_room_goes_to_another() {
         spec.vms = vec![gpu_vm("no-room", "gpu1", "esx1")];
         let fixture = fixture("no-room", &spec).await?;
         let node = fixture.node_name("gpu1");
-        let full = haulout_lab::vcenter::Fault::task("PowerOnVM_Task", "InsufficientResourcesFault");
+        let full = haulout_lab::vcenter::FaultRule::task("PowerOnVM_Task", "InsufficientResourcesFault");
         fixture.vcenter.fault(&full.times(1)).await?;
         let haulout = run(&fixture, &[]).await?;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use haulout_lab::fixture::{Fixture, WAIT_TIMEOUT, is_cordoned, label};
-use haulout_lab::vcenter::{Delays, EntryKind, Fault, FaultKind, GuestPatch, State, VmState};
+use haulout_lab::vcenter::{Delays, EntryKind, FaultRule, FaultRuleKind, GuestPatch, State, VmState};
 use haulout_lab::wait::until;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
@@ -289,9 +289,9 @@ fn power_off_is_not_repeated_in_a_new_session_after_a_cancel() {
         guest(&fixture, deaf()).await?;
         let haulout = run(&fixture, &[("GUEST_SHUTDOWN_TIMEOUT_SECONDS", "1")]).await?;
         // The session ends between reading the VM and the power-off, and the login is slow.
-        let ended = Fault::soap("PowerOffVM_Task", "NotAuthenticated").times(1);
+        let ended = FaultRule::soap("PowerOffVM_Task", "NotAuthenticated").times(1);
         fixture.vcenter.fault(&ended).await?;
-        let login = Fault::new("Login", FaultKind::Delay).delayed(4_000);
+        let login = FaultRule::new("Login", FaultRuleKind::Delay).delayed(4_000);
         fixture.vcenter.fault(&login).await?;
 
         fixture.vcenter.enter_maintenance("esx1").await?;
@@ -327,7 +327,7 @@ fn vm_is_brought_back_when_cancelled_after_a_lost_power_off_reply() {
         };
         fixture.vcenter.set_delays(delays).await?;
         let haulout = run(&fixture, &[("GUEST_SHUTDOWN_TIMEOUT_SECONDS", "1")]).await?;
-        let lost = Fault::new("PowerOffVM_Task", FaultKind::LoseReply).times(1);
+        let lost = FaultRule::new("PowerOffVM_Task", FaultRuleKind::LoseReply).times(1);
         fixture.vcenter.fault(&lost).await?;
 
         fixture.vcenter.enter_maintenance("esx1").await?;

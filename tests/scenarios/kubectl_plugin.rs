@@ -591,7 +591,7 @@ fn check_names_each_missing_privilege_and_its_object() {
 /// Runs `check` as a user with the documented rights except `lacks`: resource and verb.
 async fn check_without(fixture: &Fixture<'_>, lacks: &[(&str, &str)]) -> anyhow::Result<Answer> {
     let person = format!("{}-{}", fixture.name(), lacks.len());
-    let rules: Vec<PolicyRule> = haulout_lab::kube::Options::default()
+    let rules: Vec<PolicyRule> = haulout_lab::kube::KubeOptions::default()
         .haulout_rules
         .into_iter()
         .map(|mut rule| {

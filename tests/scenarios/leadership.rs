@@ -8,7 +8,7 @@ use anyhow::{Context as _, ensure};
 use haulout::nodemaintenance::kind::{MaintenanceOrigin, NodeMaintenance};
 use haulout_lab::fault_proxy::{FaultProxy, Side};
 use haulout_lab::fixture::{Fixture, Member, WAIT_TIMEOUT};
-use haulout_lab::kube::{Kube, Options, User};
+use haulout_lab::kube::{Kube, KubeOptions, User};
 use haulout_lab::vcenter::State;
 use haulout_lab::wait::until;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -69,7 +69,7 @@ const AFTER_RESTORE: usize = 30;
 #[test]
 fn maintenance_after_an_etcd_restore_is_served_with_few_writes() {
     run_scenario(async {
-        let kube = Kube::start(&Options::default()).await?;
+        let kube = Kube::start(&KubeOptions::default()).await?;
         let mut spec = hosts(&[("esx1", &[a40(1)])]);
         let vm = gpu_vm("etcd", "gpu1", "esx1");
         let members = vec![Member::new("etcd", "gpu1", &vm.uuid)];

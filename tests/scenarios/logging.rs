@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use haulout_lab::fixture::{Fixture, Haulout, WAIT_TIMEOUT};
-use haulout_lab::process::Spec;
-use haulout_lab::vcenter::Fault;
+use haulout_lab::process::ProcessSpec;
+use haulout_lab::vcenter::FaultRule;
 use haulout_lab::wait::until;
 use k8s_openapi::api::events::v1::Event;
 use kube::Api;
@@ -35,7 +35,7 @@ fn every_log_line_names_node_host_episode_phase_and_trace() {
         ];
         let haulout = run(&fixture, &changes).await?;
         // The attempt is logged with its result.
-        let busy = Fault::soap("PowerOnVM_Task", "TaskInProgress").times(1);
+        let busy = FaultRule::soap("PowerOnVM_Task", "TaskInProgress").times(1);
         fixture.vcenter.fault(&busy).await?;
         fixture.vcenter.enter_maintenance("esx1").await?;
         in_maintenance(&fixture, "esx1").await?;
@@ -244,7 +244,7 @@ async fn starve(fixture: &Fixture<'_>, mebibytes: u64, from_file: Option<&Path>)
     };
     let log = fixture.kube.dir().join(format!("starved-{mebibytes}-{way}"));
     let shell = format!("ulimit -v {} && exec \"$0\" run", mebibytes * 1024);
-    let mut spec = Spec::new("haulout", "sh", log.clone())
+    let mut spec = ProcessSpec::new("haulout", "sh", log.clone())
         .args(["-c", shell.as_str()])
         .arg(BINARY);
     for (name, value) in fixture.environment()? {

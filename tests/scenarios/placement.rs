@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use haulout::nodemaintenance::kind::{MaintenanceAction, NodeMaintenance, NodeMaintenanceSpec};
 use haulout_lab::fixture::{Fixture, WAIT_TIMEOUT};
-use haulout_lab::vcenter::{DrsBehavior, Entry, Fault, Gpu, Readable, Spec, State, VmSpec};
+use haulout_lab::vcenter::{DrsAutomation, Entry, FaultRule, Gpu, Readable, Spec, State, VmSpec};
 use haulout_lab::wait::until;
 use kube::Api;
 use kube::api::PostParams;
@@ -26,7 +26,7 @@ fn cluster(fixture: &str, names: &[&str], home: &str) -> Spec {
 fn with_drs(mut spec: Spec) -> Spec {
     for cluster in &mut spec.clusters {
         cluster.drs.enabled = true;
-        cluster.drs.behavior = DrsBehavior::FullyAutomated;
+        cluster.drs.behavior = DrsAutomation::FullyAutomated;
     }
     spec
 }
@@ -74,7 +74,8 @@ fn vm_is_not_moved_back_and_forth_when_no_other_host_starts_it() {
         .await?;
         for host in ["esx1", "esx2"] {
             // vSphere's admission control applies to the cluster: while one host is away, each other one refuses.
-            let refused = Fault::task("PowerOnVM_Task", "InsufficientFailoverResourcesFault").to_host(host);
+            let refused =
+                FaultRule::task("PowerOnVM_Task", "InsufficientFailoverResourcesFault").to_host(host);
             fixture.vcenter.fault(&refused).await?;
         }
         let haulout = run(&fixture, &[]).await?;
@@ -98,7 +99,7 @@ fn vm_is_not_moved_back_and_forth_when_no_other_host_starts_it() {
 fn vm_comes_home_when_its_device_does_not_start_elsewhere() {
     run_scenario(async {
         let fixture = fixture("comes-home", &cluster("comes-home", &["esx5", "esx6"], "esx5")).await?;
-        let refused = Fault::task("PowerOnVM_Task", "GenericVmConfigFault").to_host("esx6");
+        let refused = FaultRule::task("PowerOnVM_Task", "GenericVmConfigFault").to_host("esx6");
         fixture.vcenter.fault(&refused).await?;
         let haulout = run(&fixture, &[]).await?;
 
@@ -117,7 +118,8 @@ fn third_host_is_tried_when_two_refuse_the_relocation() {
         let names = ["esx1", "esx2", "esx3", "esx9"];
         let fixture = fixture("third", &cluster("third", &names, "esx9")).await?;
         for host in ["esx1", "esx2"] {
-            let refused = Fault::task("RelocateVM_Task", "VirtualHardwareVersionNotSupported").to_host(host);
+            let refused =
+                FaultRule::task("RelocateVM_Task", "VirtualHardwareVersionNotSupported").to_host(host);
             fixture.vcenter.fault(&refused).await?;
         }
         let haulout = run(&fixture, &[]).await?;
@@ -281,7 +283,7 @@ fn wait_says_why_a_power_on_by_drs_failed() {
             &with_drs(cluster("drs-why", &["esx1", "esx2"], "esx1")),
         )
         .await?;
-        let refused = Fault::task("PowerOnVM_Task", "GenericVmConfigFault").on("gpu1");
+        let refused = FaultRule::task("PowerOnVM_Task", "GenericVmConfigFault").on("gpu1");
         fixture.vcenter.fault(&refused).await?;
         let haulout = run(&fixture, &[]).await?;
 

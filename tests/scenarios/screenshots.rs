@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use haulout_lab::fixture::{Fixture, Member, WAIT_TIMEOUT, episode, is_ready};
-use haulout_lab::jaeger::{Jaeger, Span};
+use haulout_lab::jaeger::{Jaeger, JaegerSpan};
 use haulout_lab::kubelet::EXITS_AFTER_MS;
 use haulout_lab::tools::{self, Tool};
 use haulout_lab::vcenter::{Delays, Spec, VmSpec};
@@ -190,7 +190,7 @@ async fn held_episode(fixture: &Fixture<'_>) -> anyhow::Result<String> {
 }
 
 /// The names of the root span and of its children.
-fn names(spans: &[Span]) -> anyhow::Result<(String, Vec<String>)> {
+fn names(spans: &[JaegerSpan]) -> anyhow::Result<(String, Vec<String>)> {
     let root = spans.iter().find(|span| span.parent.is_none());
     let root = root.context("the trace has no root")?;
     let children = spans.iter().filter(|span| span.parent.as_ref() == Some(&root.id));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use haulout_lab::fixture::{Fixture, Member};
-use haulout_lab::kube::{Kube, Options, User};
+use haulout_lab::kube::{Kube, KubeOptions, User};
 use haulout_lab::vcenter::{Delays, DeviceSpec, Down, Gpu, VmSpec};
 
 use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, kube, one_node, run, run_scenario};
@@ -196,7 +196,7 @@ fn vcenter_restarts_behind_503_in_each_phase() {
 fn kube_apiserver_restarts_during_a_drain() {
     run_scenario(async {
         // Its own cluster: the restart would disturb the other scenarios.
-        let kube = Kube::start(&Options::default()).await?;
+        let kube = Kube::start(&KubeOptions::default()).await?;
         let mut spec = hosts(&[("esx1", &[a40(1)])]);
         let vm = gpu_vm("apiserver", "gpu1", "esx1");
         let members = vec![Member::new("apiserver", "gpu1", &vm.uuid)];

@@ -7,7 +7,7 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use haulout::nodemaintenance::kind::{MaintenanceAction, NodeMaintenance};
 use haulout_lab::fault_proxy::Moment;
 use haulout_lab::fixture::{Fixture, Haulout, Member, WAIT_TIMEOUT, episode};
-use haulout_lab::jaeger::{Jaeger, Span};
+use haulout_lab::jaeger::{Jaeger, JaegerSpan};
 use haulout_lab::otlp_proxy::{OtlpProxy, Point};
 use haulout_lab::wait::until;
 use kube::ResourceExt as _;
@@ -43,7 +43,7 @@ async fn trace_id(fixture: &Fixture<'_>, node: &str) -> anyhow::Result<String> {
 }
 
 /// The checked spans of a trace whose root has arrived.
-async fn whole(id: &str, node: &str) -> anyhow::Result<Vec<Span>> {
+async fn whole(id: &str, node: &str) -> anyhow::Result<Vec<JaegerSpan>> {
     let jaeger = jaeger().await;
     let spans = until(&format!("the root of the trace {id}"), WAIT_TIMEOUT, async || {
         let spans = jaeger.trace(id).await?;
@@ -62,8 +62,8 @@ async fn whole(id: &str, node: &str) -> anyhow::Result<Vec<Span>> {
     Ok(spans)
 }
 
-fn check(spans: &[Span], node: &str) -> anyhow::Result<()> {
-    let roots: Vec<&Span> = spans.iter().filter(|span| span.parent.is_none()).collect();
+fn check(spans: &[JaegerSpan], node: &str) -> anyhow::Result<()> {
+    let roots: Vec<&JaegerSpan> = spans.iter().filter(|span| span.parent.is_none()).collect();
     let [root] = roots[..] else {
         anyhow::bail!("there are {} roots", roots.len());
     };
@@ -102,9 +102,9 @@ fn check(spans: &[Span], node: &str) -> anyhow::Result<()> {
 }
 
 /// The children of the root, in order.
-fn phases(spans: &[Span]) -> Vec<&Span> {
+fn phases(spans: &[JaegerSpan]) -> Vec<&JaegerSpan> {
     let root = spans.iter().find(|span| span.parent.is_none()).unwrap();
-    let mut phases: Vec<&Span> = spans
+    let mut phases: Vec<&JaegerSpan> = spans
         .iter()
         .filter(|span| span.parent.as_ref() == Some(&root.id) && span.name != "announce")
         .collect();
@@ -112,11 +112,11 @@ fn phases(spans: &[Span]) -> Vec<&Span> {
     phases
 }
 
-fn names(spans: &[Span]) -> Vec<&str> {
+fn names(spans: &[JaegerSpan]) -> Vec<&str> {
     phases(spans).iter().map(|span| span.name.as_str()).collect()
 }
 
-fn named<'a>(spans: &'a [Span], name: &str) -> anyhow::Result<&'a Span> {
+fn named<'a>(spans: &'a [JaegerSpan], name: &str) -> anyhow::Result<&'a JaegerSpan> {
     let found = spans.iter().find(|span| span.name == name);
     found.with_context(|| format!("there is no {name} in {spans:#?}"))
 }
@@ -272,7 +272,10 @@ fn cancelled_drain_is_one_trace_that_names_the_budget() {
 }
 
 /// The root span of an episode that a request began, with that request in its attributes.
-fn begun_by_request<'a>(spans: &'a [Span], request: &NodeMaintenance) -> anyhow::Result<&'a Span> {
+fn begun_by_request<'a>(
+    spans: &'a [JaegerSpan],
+    request: &NodeMaintenance,
+) -> anyhow::Result<&'a JaegerSpan> {
     let uid = request.uid().context("a request without a UID")?;
     for name in ["maintenance", "announce", "detect"] {
         let tags = &named(spans, name)?.tags;
@@ -379,7 +382,7 @@ fn trace_of_a_blocked_drain_shows_what_each_pod_waited_for() {
         fixture.wait_in_service(&node).await?;
         let spans = whole(&id, &node).await?;
         let drain = named(&spans, "drain")?;
-        let pods: Vec<&Span> = spans.iter().filter(|span| span.name == "evict pod").collect();
+        let pods: Vec<&JaegerSpan> = spans.iter().filter(|span| span.name == "evict pod").collect();
         let names: BTreeSet<&str> = pods.iter().map(|pod| pod.tags["k8s.pod.name"].as_str()).collect();
         ensure!(names == ["free", "held"].into(), "{names:?}");
         for pod in &pods {

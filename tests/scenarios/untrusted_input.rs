@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use haulout::nodemaintenance::kind::{MaintenanceOrigin, NodeMaintenance};
 use haulout_lab::fixture::{ANNOTATIONS, Fixture, Haulout, Member, annotation, is_cordoned};
-use haulout_lab::kube::{Options, User};
+use haulout_lab::kube::{KubeOptions, User};
 use haulout_lab::vcenter::{GuestPatch, Spec, State, TaskResult};
 use haulout_lab::wait::until;
 use jiff::Timestamp;
@@ -364,7 +364,7 @@ fn host_maintenance_goes_on_when_node_maintenances_are_forbidden() {
     run_scenario(async {
         let fixture = one_node("forbidden").await?;
         let narrow = User::stranger("haulout-forbidden-narrow");
-        let mut rules = Options::default().haulout_rules;
+        let mut rules = KubeOptions::default().haulout_rules;
         rules.retain(|rule| {
             let resources = rule.resources.iter().flatten();
             !resources.clone().any(|it| it.starts_with("nodemaintenances"))

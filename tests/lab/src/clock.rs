@@ -101,7 +101,7 @@ mod tests {
     use std::time::Duration;
 
     use super::WallClock;
-    use crate::process::Spec;
+    use crate::process::ProcessSpec;
     use crate::run_dir::RunDir;
     use crate::wait::until;
 
@@ -115,7 +115,7 @@ mod tests {
         let Some(clock) = WallClock::new(dir.path(), "probe").unwrap() else {
             return;
         };
-        let mut spec = Spec::new("python3", "python3", dir.join("log")).args(["-c", SHOW]);
+        let mut spec = ProcessSpec::new("python3", "python3", dir.join("log")).args(["-c", SHOW]);
         for (name, value) in clock.environment() {
             spec = spec.env(name, value);
         }

@@ -17,7 +17,7 @@ use anyhow::Context as _;
 use haulout_lab::build;
 use haulout_lab::fixture::{ANNOTATIONS, Fixture, Haulout};
 use haulout_lab::jaeger::Jaeger;
-use haulout_lab::kube::{Kube, Options};
+use haulout_lab::kube::{Kube, KubeOptions};
 use haulout_lab::wait::until;
 
 use self::follow::Phases;
@@ -46,7 +46,7 @@ const LAST_WORDS: usize = 12;
 
 /// The options of the demo.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Arguments {
+pub(crate) struct DemoArguments {
     /// Run Haulout's release build; building it takes minutes the first time.
     #[arg(long, env = "RELEASE", value_parser = clap::builder::FalseyValueParser::new())]
     release: bool,
@@ -56,7 +56,7 @@ pub(crate) struct Arguments {
 }
 
 /// Runs the whole demo, and sets `told` when it only keeps running.
-pub(crate) async fn run(arguments: &Arguments, told: &Cell<bool>) -> anyhow::Result<()> {
+pub(crate) async fn run(arguments: &DemoArguments, told: &Cell<bool>) -> anyhow::Result<()> {
     let step = Instant::now();
     heading("Haulout: GPU nodes through ESXi host maintenance");
     let binary = program::build(arguments.release).await?;
@@ -144,10 +144,10 @@ pub(crate) async fn run(arguments: &Arguments, told: &Cell<bool>) -> anyhow::Res
 }
 
 async fn start_kube() -> anyhow::Result<Kube> {
-    let options = Options {
+    let options = KubeOptions {
         // More than two heartbeats: a stopped machine is noticed, and a busy one is not taken for stopped.
         node_monitor_grace: Duration::from_secs(3),
-        ..Options::default()
+        ..KubeOptions::default()
     };
     Kube::start(&options).await
 }

@@ -24,7 +24,7 @@ use self::serve::{SideProxy, Upstream};
 /// Clones are handles to the same proxies. Dropping the last handle ends both and closes their connections.
 #[derive(Clone)]
 pub struct FaultProxy {
-    shared: Arc<Shared>,
+    shared: Arc<ProxyShared>,
     kubernetes: SocketAddr,
     vcenter_sdk: String,
     _end: Arc<DropGuard>,
@@ -89,8 +89,8 @@ impl FaultProxy {
             "the proxy needs plain HTTP to vCenter, not {vcenter_sdk}"
         );
         let end = CancellationToken::new();
-        let shared = Arc::new(Shared {
-            state: Mutex::new(State {
+        let shared = Arc::new(ProxyShared {
+            state: Mutex::new(ProxyState {
                 forwarded: Vec::new(),
                 stop: Stop::Open,
                 listeners: Vec::new(),
@@ -215,7 +215,7 @@ enum Verdict {
     Hold,
 }
 
-struct State {
+struct ProxyState {
     forwarded: Vec<ForwardedRequest>,
     stop: Stop,
     /// Clones of the listening sockets, to accept connections without waiting.
@@ -223,8 +223,8 @@ struct State {
 }
 
 /// The state of both proxies.
-struct Shared {
-    state: Mutex<State>,
+struct ProxyShared {
+    state: Mutex<ProxyState>,
     /// Counts the stops. It changes only while `state` is locked. A connection belongs to the generation in which it
     /// was accepted.
     generation: watch::Sender<u64>,
@@ -236,8 +236,8 @@ struct Shared {
     end: CancellationToken,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl ProxyShared {
+    fn lock(&self) -> MutexGuard<'_, ProxyState> {
         // A panic elsewhere leaves the state consistent, and fails its own test.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

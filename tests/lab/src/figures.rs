@@ -1,6 +1,6 @@
 //! Statistics of the benches, and the table that shows them.
 //!
-//! A bench adds samples to a [`Table`] and saves it as JSON. [`publish`] writes the tables of all benches into a
+//! A bench adds samples to a [`FigureTable`] and saves it as JSON. [`publish`] writes the tables of all benches into a
 //! directory of `benches/results`.
 
 use std::path::{Path, PathBuf};
@@ -100,7 +100,7 @@ pub struct Row {
 
 /// The figures of one bench.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Table {
+pub struct FigureTable {
     /// The bench.
     pub bench: String,
     /// The command of the bench.
@@ -118,7 +118,7 @@ impl Row {
     }
 }
 
-impl Table {
+impl FigureTable {
     /// An empty table of `bench`.
     pub fn new(bench: &str) -> Self {
         let quick = if is_quick() { "QUICK=1 " } else { "" };
@@ -226,7 +226,7 @@ impl Table {
 /// All tables in `directory`, in the order of their names.
 ///
 /// # Errors If the directory or a table cannot be read.
-pub fn kept(directory: &Path) -> anyhow::Result<Vec<Table>> {
+pub fn kept(directory: &Path) -> anyhow::Result<Vec<FigureTable>> {
     let reading = || format!("reading the figures in {}", directory.display());
     let mut tables = Vec::new();
     for entry in std::fs::read_dir(directory).with_context(reading)? {
@@ -234,7 +234,7 @@ pub fn kept(directory: &Path) -> anyhow::Result<Vec<Table>> {
         if path.extension().is_some_and(|extension| extension == "json") {
             let text =
                 std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-            let table: Table =
+            let table: FigureTable =
                 serde_json::from_str(&text).with_context(|| format!("reading {}", path.display()))?;
             tables.push(table);
         }
@@ -246,11 +246,11 @@ pub fn kept(directory: &Path) -> anyhow::Result<Vec<Table>> {
 /// Writes `figures.json` and `summary.md` of `tables` into `directory`; `about` says what was measured and on which machine.
 ///
 /// # Errors If the directory or a file cannot be written.
-pub fn publish(tables: &[Table], about: &str, directory: &Path) -> anyhow::Result<()> {
+pub fn publish(tables: &[FigureTable], about: &str, directory: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
     let json = serde_json::to_string_pretty(tables).context("writing the figures")?;
     let name = directory.file_name().unwrap_or_default().to_string_lossy();
-    let text: Vec<String> = tables.iter().map(Table::markdown).collect();
+    let text: Vec<String> = tables.iter().map(FigureTable::markdown).collect();
     let summary = format!("# Figures of {name}\n\n{about}\n\n{}", text.join("\n"));
     for (file, text) in [("figures.json", json + "\n"), ("summary.md", summary)] {
         let path = directory.join(file);
@@ -272,7 +272,7 @@ pub fn figure(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Samples, Table, publish};
+    use super::{FigureTable, Samples, publish};
 
     fn samples(values: impl IntoIterator<Item = u32>) -> Samples {
         values.into_iter().map(f64::from).collect()
@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn ratio_is_to_the_baseline_of_the_same_case_and_quantity() {
-        let mut table = Table::new("drain");
+        let mut table = FigureTable::new("drain");
         table.row("a", "baseline", "ms", &samples([100]));
         table.row("a", "haulout", "ms", &samples([125]));
         table.row("a", "haulout", "requests", &samples([7]));
@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn baseline_of_zero_gives_no_ratio() {
-        let mut table = Table::new("drain");
+        let mut table = FigureTable::new("drain");
         table.row("a", "baseline", "ms", &samples([0]));
         table.row("a", "haulout", "ms", &samples([1]));
         table.compare("a", "ms", "baseline");
@@ -330,12 +330,12 @@ mod tests {
     fn a_directory_holds_the_tables_and_a_summary() {
         let root = crate::run_dir::RunDir::create().unwrap();
         let directory = root.path().join("2026-01-02-4-cores");
-        let mut table = Table::new("drain");
+        let mut table = FigureTable::new("drain");
         table.row("a", "haulout", "ms", &samples([5]));
         publish(std::slice::from_ref(&table), "commit abc", &directory).unwrap();
         let summary = std::fs::read_to_string(directory.join("summary.md")).unwrap();
         assert!(summary.starts_with("# Figures of 2026-01-02-4-cores\n\ncommit abc\n\n### drain\n"));
         let json = std::fs::read_to_string(directory.join("figures.json")).unwrap();
-        assert_eq!(serde_json::from_str::<Vec<Table>>(&json).unwrap(), [table]);
+        assert_eq!(serde_json::from_str::<Vec<FigureTable>>(&json).unwrap(), [table]);
     }
 }

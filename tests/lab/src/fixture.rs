@@ -21,8 +21,8 @@ use tokio::task::JoinSet;
 use crate::build;
 use crate::kube::{AuditEvent, Kube, User};
 use crate::kubelet::{Kubelet, Machine, VmFacts};
-use crate::process::{Process, Spec as ProcessSpec};
-use crate::vcenter::{self, Collector, Spec, State, Tls, Vcenter};
+use crate::process::{Process, ProcessSpec};
+use crate::vcenter::{self, Collector, Spec, State, Tls, VcenterSimulator};
 use crate::wait::until;
 
 /// The default prefix of Haulout's annotations.
@@ -59,7 +59,7 @@ pub fn label(fixture: &str) -> String {
 /// The parts of one scenario.
 pub struct Fixture<'a> {
     /// Its vCenter.
-    pub vcenter: Vcenter,
+    pub vcenter: VcenterSimulator,
     /// The cluster.
     pub kube: &'a Kube,
     name: String,
@@ -108,12 +108,12 @@ impl<'a> Fixture<'a> {
         } else {
             None
         };
-        let options = vcenter::Options {
+        let options = vcenter::VcenterOptions {
             tls: tls_files,
             collector,
-            ..vcenter::Options::default()
+            ..vcenter::VcenterOptions::default()
         };
-        let vcenter = Vcenter::start(&binary, spec, options).await?;
+        let vcenter = VcenterSimulator::start(&binary, spec, options).await?;
         let client = kube.client_for(&User::admin("admin"))?;
         kube.create_namespace(name).await?;
         let mut followers = JoinSet::new();

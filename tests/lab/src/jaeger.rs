@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::build;
 use crate::ports::Port;
-use crate::process::{Process, Spec};
+use crate::process::{Process, ProcessSpec};
 use crate::run_dir::RunDir;
 use crate::wait::until;
 
@@ -33,7 +33,7 @@ pub struct Jaeger {
 
 /// A span from Jaeger's API.
 #[derive(Debug, Clone)]
-pub struct Span {
+pub struct JaegerSpan {
     /// Its id.
     pub id: String,
     /// The id of its parent; `None` for a root.
@@ -99,7 +99,7 @@ impl Jaeger {
             "exporters": exporters,
         });
         let config = dir.write("jaeger.json", config.to_string())?;
-        let mut process = Spec::leashed("jaeger", &binary, dir.join("jaeger.log"))
+        let mut process = ProcessSpec::leashed("jaeger", &binary, dir.join("jaeger.log"))
             .arg("--config")
             .arg(&config)
             .env(crate::process::REMOVE_AT_EOF, dir.path())
@@ -156,17 +156,17 @@ impl Jaeger {
     }
 
     /// The spans of one trace in the order of their start; none for an unknown trace.
-    pub async fn trace(&self, id: &str) -> anyhow::Result<Vec<Span>> {
+    pub async fn trace(&self, id: &str) -> anyhow::Result<Vec<JaegerSpan>> {
         self.spans(&format!("/api/traces/{id}")).await
     }
 
     /// The spans of one trace as they are stored; a span that was sent twice is there twice.
-    pub async fn stored(&self, id: &str) -> anyhow::Result<Vec<Span>> {
+    pub async fn stored(&self, id: &str) -> anyhow::Result<Vec<JaegerSpan>> {
         self.spans(&format!("/api/traces/{id}?raw=true")).await
     }
 
     /// The spans of all traces with a span that carries this attribute.
-    pub async fn find(&self, service: &str, tag: &str, value: &str) -> anyhow::Result<Vec<Span>> {
+    pub async fn find(&self, service: &str, tag: &str, value: &str) -> anyhow::Result<Vec<JaegerSpan>> {
         let tags = json!({tag: value}).to_string();
         let address = reqwest::Url::parse_with_params(
             &format!("{}/api/traces", self.query()),
@@ -181,7 +181,7 @@ impl Jaeger {
         self.spans(&path).await
     }
 
-    async fn spans(&self, path: &str) -> anyhow::Result<Vec<Span>> {
+    async fn spans(&self, path: &str) -> anyhow::Result<Vec<JaegerSpan>> {
         let asking = || format!("asking Jaeger for {path}");
         let answer = self
             .client
@@ -200,7 +200,7 @@ impl Jaeger {
             .flatten()
             .flat_map(|trace| trace["spans"].as_array().into_iter().flatten())
             .map(span)
-            .collect::<anyhow::Result<Vec<Span>>>()?;
+            .collect::<anyhow::Result<Vec<JaegerSpan>>>()?;
         spans.sort_by_key(|span| (span.start, span.end));
         Ok(spans)
     }
@@ -219,14 +219,14 @@ fn forwarder(endpoint: &str) -> Value {
     })
 }
 
-fn span(told: &Value) -> anyhow::Result<Span> {
+fn span(told: &Value) -> anyhow::Result<JaegerSpan> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let wrong = || anyhow!("Jaeger told a span that is none: {told}");
     let references = told["references"].as_array().into_iter().flatten();
     let is_parent = |reference: &&Value| reference["refType"] == "CHILD_OF";
     let start = told["startTime"].as_u64().ok_or_else(wrong)?;
     let tags = told["tags"].as_array().into_iter().flatten();
-    Ok(Span {
+    Ok(JaegerSpan {
         id: text(&told["spanID"]).ok_or_else(wrong)?,
         parent: references
             .clone()

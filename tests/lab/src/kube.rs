@@ -23,7 +23,7 @@ use tokio::sync::Mutex;
 
 use crate::build;
 use crate::ports::Port;
-use crate::process::{Process, REMOVE_AT_EOF, Spec};
+use crate::process::{Process, ProcessSpec, REMOVE_AT_EOF};
 use crate::run_dir::RunDir;
 use crate::wait::until;
 
@@ -38,7 +38,7 @@ const WAIT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The options of the control plane.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct KubeOptions {
     /// The node monitor grace. With production's 40 s a power cycle passes with Ready=True; with the default of 4 s a
     /// stopped node is NotReady soon.
     pub node_monitor_grace: Duration,
@@ -50,7 +50,7 @@ pub struct Options {
     pub audit_reads: bool,
 }
 
-impl Default for Options {
+impl Default for KubeOptions {
     fn default() -> Self {
         Self {
             node_monitor_grace: Duration::from_secs(4),
@@ -186,7 +186,7 @@ pub struct Kube {
     controller_manager: Mutex<Process>,
     apiserver: Mutex<Process>,
     etcd: Mutex<Process>,
-    apiserver_spec: Spec,
+    apiserver_spec: ProcessSpec,
     program: PathBuf,
     /// The data directory that etcd runs on.
     etcd_data: Mutex<PathBuf>,
@@ -199,7 +199,7 @@ pub struct Kube {
 
 impl Kube {
     /// Starts a control plane and waits until RBAC roles exist and the controllers work.
-    pub async fn start(options: &Options) -> anyhow::Result<Self> {
+    pub async fn start(options: &KubeOptions) -> anyhow::Result<Self> {
         // An error means that a provider is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let program = build::part("kube").await?;
@@ -215,7 +215,7 @@ impl Kube {
         }
     }
 
-    async fn try_start(program: &Path, options: &Options) -> anyhow::Result<Self> {
+    async fn try_start(program: &Path, options: &KubeOptions) -> anyhow::Result<Self> {
         let dir = RunDir::create()?;
         let port = Port::reserve()?;
         let etcd_port = Port::reserve()?;
@@ -447,7 +447,7 @@ impl Kube {
     }
 
     /// All requests so far, reads included: a watch from the start of its response, the others from their end. Needs
-    /// [`Options::audit_reads`], or else it is [`Kube::audit`].
+    /// [`KubeOptions::audit_reads`], or else it is [`Kube::audit`].
     pub async fn requests(&self) -> anyhow::Result<Vec<AuditEvent>> {
         parse_audit(&self.audit_log().await?)
     }
@@ -491,7 +491,7 @@ rules:
   verbs: [create, update, patch, delete, deletecollection]
 "#;
 
-/// The rules of [`Options::audit_reads`]. A watch is logged at its start and at its end.
+/// The rules of [`KubeOptions::audit_reads`]. A watch is logged at its start and at its end.
 const AUDIT_READS: &str = r#"- level: Metadata
   verbs: [get, list, watch]
 "#;
@@ -508,9 +508,9 @@ const CONTROLLERS: &str = "daemonset-controller,deployment-controller,disruption
      pod-garbage-collector-controller,replicaset-controller,serviceaccount-controller,serviceaccount-token-controller,\
      statefulset-controller,taint-eviction-controller";
 
-fn etcd(program: &Path, dir: &RunDir, port: &Port, data: &Path) -> Spec {
+fn etcd(program: &Path, dir: &RunDir, port: &Port, data: &Path) -> ProcessSpec {
     let client = format!("http://127.0.0.1:{}", port.number());
-    Spec::new("etcd", program, dir.join("etcd.log"))
+    ProcessSpec::new("etcd", program, dir.join("etcd.log"))
         .arg("etcd")
         .arg(format!("--data-dir={}", data.display()))
         .arg(format!("--listen-client-urls={client}"))
@@ -535,7 +535,7 @@ fn apiserver(
     port: &Port,
     etcd_port: &Port,
     audit_policy: &str,
-) -> anyhow::Result<Spec> {
+) -> anyhow::Result<ProcessSpec> {
     let (certificate, key) = authority.issue(dir, "kube-apiserver", Purpose::Server)?;
     let policy = dir.write("audit-policy.yaml", audit_policy)?;
     let account_key = KeyPair::generate().context("making the service accounts' key")?;
@@ -543,7 +543,7 @@ fn apiserver(
     let account_private = dir.write(ACCOUNT_KEY, account_key.serialize_pem())?;
     let file = |flag: &str, path: &Path| format!("--{flag}={}", path.display());
     Ok(
-        Spec::new("kube-apiserver", program, dir.join("kube-apiserver.log"))
+        ProcessSpec::new("kube-apiserver", program, dir.join("kube-apiserver.log"))
             .arg("kube-apiserver")
             .arg(format!("--etcd-servers=http://127.0.0.1:{}", etcd_port.number()))
             .arg(format!("--secure-port={}", port.number()))
@@ -578,10 +578,10 @@ fn controller_manager(
     dir: &RunDir,
     authority: &Authority,
     kubeconfig: &Path,
-    options: &Options,
-) -> Spec {
+    options: &KubeOptions,
+) -> ProcessSpec {
     let grace = options.node_monitor_grace;
-    Spec::new(
+    ProcessSpec::new(
         "kube-controller-manager",
         program,
         dir.join("kube-controller-manager.log"),

@@ -19,18 +19,18 @@ use tokio::signal::unix::{SignalKind, signal};
 #[command(name = "lab", version)]
 struct Arguments {
     #[command(subcommand)]
-    command: Command,
+    command: LabCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum LabCommand {
     /// Build all parts that are not in the cache.
     Build,
     /// Start a cluster, a vCenter with two GPU nodes and a tracing UI, print how to use them, and keep them running
     /// until Ctrl-C.
-    Up(up::Arguments),
+    Up(up::UpArguments),
     /// Take two GPU nodes through host maintenance with the real Haulout, and print every step.
-    Demo(demo::Arguments),
+    Demo(demo::DemoArguments),
     /// Write the tables of the benches into one directory, as JSON and as Markdown.
     Figures(Figures),
 }
@@ -65,7 +65,7 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn run(command: Command) -> anyhow::Result<()> {
+async fn run(command: LabCommand) -> anyhow::Result<()> {
     // From the beginning, so that a Ctrl-C during the start cleans up too.
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     let mut hang_up = signal(SignalKind::hangup()).context("listening for SIGHUP")?;
@@ -77,13 +77,13 @@ async fn run(command: Command) -> anyhow::Result<()> {
         }
     };
     match command {
-        Command::Build => build_all().await,
-        Command::Figures(arguments) => publish(&arguments),
-        Command::Up(arguments) => tokio::select! {
+        LabCommand::Build => build_all().await,
+        LabCommand::Figures(arguments) => publish(&arguments),
+        LabCommand::Up(arguments) => tokio::select! {
             ended = asked_to_end => ended,
             failed = up::run(&arguments) => failed,
         },
-        Command::Demo(arguments) => {
+        LabCommand::Demo(arguments) => {
             let told = std::cell::Cell::new(false);
             tokio::select! {
                 ended = asked_to_end => {

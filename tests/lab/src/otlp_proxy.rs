@@ -17,13 +17,13 @@ use crate::fault_proxy::Moment;
 /// Forwards OTLP over HTTP. It ends when this is dropped.
 #[derive(Debug)]
 pub struct OtlpProxy {
-    shared: Arc<Shared>,
+    shared: Arc<OtlpProxyState>,
     address: SocketAddr,
     _end: DropGuard,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct OtlpProxyState {
     collector: String,
     client: reqwest::Client,
     state: Mutex<Passing>,
@@ -51,7 +51,7 @@ impl OtlpProxy {
     pub async fn start(collector: &str) -> anyhow::Result<Self> {
         // An error means that a provider is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(OtlpProxyState {
             collector: format!("{collector}/v1/traces"),
             client: reqwest::Client::builder().no_proxy().build()?,
             state: Mutex::default(),
@@ -109,13 +109,17 @@ impl OtlpProxy {
     }
 }
 
-impl Shared {
+impl OtlpProxyState {
     fn lock(&self) -> std::sync::MutexGuard<'_, Passing> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-async fn pass(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Bytes) -> (StatusCode, Bytes) {
+async fn pass(
+    State(shared): State<Arc<OtlpProxyState>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> (StatusCode, Bytes) {
     // Held before it is forwarded, or after the collector has responded.
     let held = {
         let mut passing = shared.lock();

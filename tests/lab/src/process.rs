@@ -35,7 +35,7 @@ exec "$0" "$@" 3<&- </dev/null
 
 /// A process to start.
 #[derive(Debug, Clone)]
-pub struct Spec {
+pub struct ProcessSpec {
     name: String,
     program: PathBuf,
     args: Vec<OsString>,
@@ -43,7 +43,7 @@ pub struct Spec {
     log: PathBuf,
 }
 
-impl Spec {
+impl ProcessSpec {
     /// `name` is used in messages. Output is appended to `log`, so that a restarted part has one log.
     pub fn new(name: impl Into<String>, program: impl Into<PathBuf>, log: impl Into<PathBuf>) -> Self {
         Self {
@@ -55,7 +55,7 @@ impl Spec {
         }
     }
 
-    /// As [`Spec::new`], for a third-party program that does not watch its stdin.
+    /// As [`ProcessSpec::new`], for a third-party program that does not watch its stdin.
     pub fn leashed(name: impl Into<String>, program: impl AsRef<OsStr>, log: impl Into<PathBuf>) -> Self {
         Self::new(name, "/bin/sh", log).args(["-c", LEASHED]).arg(program)
     }
@@ -238,13 +238,13 @@ fn tail(path: &Path) -> std::io::Result<String> {
 mod tests {
     use std::time::Duration;
 
-    use super::Spec;
+    use super::ProcessSpec;
     use crate::run_dir::RunDir;
 
     #[tokio::test]
     async fn part_that_ends_early_is_reported_with_its_last_output() {
         let dir = RunDir::create().unwrap();
-        let mut part = Spec::new("part", "/bin/sh", dir.join("log"))
+        let mut part = ProcessSpec::new("part", "/bin/sh", dir.join("log"))
             .args(["-c", "echo no such flag; exit 3"])
             .spawn()
             .unwrap();
@@ -259,7 +259,7 @@ mod tests {
     #[tokio::test]
     async fn stop_kills_a_part_that_ignores_the_request() {
         let dir = RunDir::create().unwrap();
-        let mut part = Spec::new("part", "/bin/sh", dir.join("log"))
+        let mut part = ProcessSpec::new("part", "/bin/sh", dir.join("log"))
             .args([
                 "-c",
                 "trap '' TERM; echo armed; while :; do read line || sleep 1; done",

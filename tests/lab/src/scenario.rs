@@ -6,7 +6,7 @@ use std::time::Instant;
 use tokio::runtime::Runtime;
 use tokio::sync::{OnceCell, RwLock};
 
-use crate::kube::{Kube, Options};
+use crate::kube::{Kube, KubeOptions};
 use crate::tools;
 
 /// One runtime for all scenarios: the client of the shared cluster belongs to the runtime in which it was made.
@@ -23,7 +23,7 @@ static RUNNING: RwLock<()> = RwLock::const_new(());
 #[expect(clippy::expect_used, reason = "no scenario runs without a cluster")]
 pub async fn kube() -> &'static Kube {
     KUBE.get_or_init(async || {
-        Kube::start(&Options::default())
+        Kube::start(&KubeOptions::default())
             .await
             .expect("starting the cluster")
     })

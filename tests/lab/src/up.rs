@@ -4,8 +4,8 @@ use std::ffi::OsStr;
 use std::time::{Duration, Instant};
 
 use haulout_lab::fixture::{Fixture, Member};
-use haulout_lab::kube::{Kube, Options, User};
-use haulout_lab::vcenter::{ClusterSpec, DeviceSpec, DrsBehavior, DrsSpec, Gpu, HostSpec, Spec, VmSpec};
+use haulout_lab::kube::{Kube, KubeOptions, User};
+use haulout_lab::vcenter::{ClusterSpec, DeviceSpec, DrsAutomation, DrsSpec, Gpu, HostSpec, Spec, VmSpec};
 
 use crate::say;
 use crate::tracing_ui::TracingUi;
@@ -19,18 +19,18 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// The options of the lab.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Arguments {
+pub(crate) struct UpArguments {
     /// The node monitor grace in seconds (production: 40).
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=3600))]
     node_monitor_grace_seconds: u64,
 }
 
 /// Runs the lab until a part of it ends unexpectedly.
-pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
+pub(crate) async fn run(arguments: &UpArguments) -> anyhow::Result<()> {
     let started = Instant::now();
-    let options = Options {
+    let options = KubeOptions {
         node_monitor_grace: Duration::from_secs(arguments.node_monitor_grace_seconds),
-        ..Options::default()
+        ..KubeOptions::default()
     };
     let mut ui = TracingUi::start().await?;
     let (kube, jaeger) = tokio::try_join!(Kube::start(&options), ui.start_jaeger())?;
@@ -157,7 +157,7 @@ fn inventory() -> Spec {
             name: "cluster".to_owned(),
             drs: DrsSpec {
                 enabled: false,
-                behavior: DrsBehavior::Manual,
+                behavior: DrsAutomation::Manual,
                 ..DrsSpec::default()
             },
             hosts: (1..=4).map(host).collect(),

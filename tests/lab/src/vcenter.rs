@@ -114,7 +114,7 @@ pub struct ClusterSpec {
 /// A DRS automation level.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum DrsBehavior {
+pub enum DrsAutomation {
     /// Recommend only.
     #[default]
     Manual,
@@ -131,7 +131,7 @@ pub struct DrsSpec {
     /// Whether DRS is on at all.
     pub enabled: bool,
     /// The cluster's level.
-    pub behavior: DrsBehavior,
+    pub behavior: DrsAutomation,
     /// Whether overrides are enabled; they are if it is unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overrides_enabled: Option<bool>,
@@ -150,7 +150,7 @@ pub struct VmOverride {
     pub enabled: Option<bool>,
     /// Its own level.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub behavior: Option<DrsBehavior>,
+    pub behavior: Option<DrsAutomation>,
 }
 
 /// One ESXi host.
@@ -348,7 +348,7 @@ impl Default for Collector {
 
 /// The options of the program.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct VcenterOptions {
     /// The user who may log in.
     pub user: String,
     /// That user's password.
@@ -361,7 +361,7 @@ pub struct Options {
     pub collector: Collector,
 }
 
-impl Default for Options {
+impl Default for VcenterOptions {
     fn default() -> Self {
         Self {
             user: "administrator@vsphere.local".into(),
@@ -390,7 +390,7 @@ pub struct State {
     /// Grows with every change of this document.
     pub rev: i64,
     /// All hosts, by name.
-    pub hosts: Vec<HostState>,
+    pub hosts: Vec<SimulatedHost>,
     /// All VMs, by name.
     pub vms: Vec<VmState>,
     /// How many sessions are open.
@@ -399,7 +399,7 @@ pub struct State {
 
 impl State {
     /// The host of this name.
-    pub fn host(&self, name: &str) -> Option<&HostState> {
+    pub fn host(&self, name: &str) -> Option<&SimulatedHost> {
         self.hosts.iter().find(|host| host.name == name)
     }
 
@@ -414,7 +414,7 @@ impl State {
 /// A host.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct HostState {
+pub struct SimulatedHost {
     /// Its name.
     pub name: String,
     /// Its moref.
@@ -598,7 +598,7 @@ pub enum EntryKind {
 /// A fault rule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Fault {
+pub struct FaultRule {
     /// Set by the simulator.
     #[serde(skip_serializing)]
     pub id: u32,
@@ -611,8 +611,8 @@ pub struct Fault {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub host: String,
     /// The kind of the fault.
-    pub kind: FaultKind,
-    /// The fault's type in the API, for [`FaultKind::SoapFault`] and [`FaultKind::TaskError`].
+    pub kind: FaultRuleKind,
+    /// The fault's type in the API, for [`FaultRuleKind::SoapFault`] and [`FaultRuleKind::TaskError`].
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub fault: String,
     /// The `faultstring`; vCenter's text if empty.
@@ -627,16 +627,16 @@ pub struct Fault {
     /// The duration of a delay, a hang or a failing task.
     #[serde(default)]
     pub delay_ms: u32,
-    /// The HTTP status for [`FaultKind::Status`]; 200 when 0.
+    /// The HTTP status for [`FaultRuleKind::Status`]; 200 when 0.
     #[serde(default)]
     pub status: u16,
-    /// The content type for [`FaultKind::Status`].
+    /// The content type for [`FaultRuleKind::Status`].
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub content_type: String,
-    /// The body for [`FaultKind::Status`].
+    /// The body for [`FaultRuleKind::Status`].
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub body: String,
-    /// The result, for [`FaultKind::TaskResult`].
+    /// The result, for [`FaultRuleKind::TaskResult`].
     #[serde(flatten)]
     pub result: TaskResult,
     /// How often the rule has applied.
@@ -644,9 +644,9 @@ pub struct Fault {
     pub hits: u32,
 }
 
-impl Fault {
+impl FaultRule {
     /// A rule for every call of `method`.
-    pub fn new(method: impl Into<String>, kind: FaultKind) -> Self {
+    pub fn new(method: impl Into<String>, kind: FaultRuleKind) -> Self {
         Self {
             id: 0,
             method: method.into(),
@@ -670,7 +670,7 @@ impl Fault {
     pub fn soap(method: impl Into<String>, fault: impl Into<String>) -> Self {
         Self {
             fault: fault.into(),
-            ..Self::new(method, FaultKind::SoapFault)
+            ..Self::new(method, FaultRuleKind::SoapFault)
         }
     }
 
@@ -678,7 +678,7 @@ impl Fault {
     pub fn task(method: impl Into<String>, fault: impl Into<String>) -> Self {
         Self {
             fault: fault.into(),
-            ..Self::new(method, FaultKind::TaskError)
+            ..Self::new(method, FaultRuleKind::TaskError)
         }
     }
 
@@ -686,7 +686,7 @@ impl Fault {
     pub fn result(method: impl Into<String>, result: TaskResult) -> Self {
         Self {
             result,
-            ..Self::new(method, FaultKind::TaskResult)
+            ..Self::new(method, FaultRuleKind::TaskResult)
         }
     }
 
@@ -729,7 +729,7 @@ impl Fault {
 /// The kind of the fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum FaultKind {
+pub enum FaultRuleKind {
     /// A response with this status and body.
     Status,
     /// Status 503, empty.
@@ -830,7 +830,7 @@ struct RefAnswer {
 
 /// A running simulator. Dropping it stops it and removes its files.
 #[derive(Debug)]
-pub struct Vcenter {
+pub struct VcenterSimulator {
     sdk: String,
     control: Control,
     user: String,
@@ -848,9 +848,9 @@ struct Control {
     http: reqwest::Client,
 }
 
-impl Vcenter {
+impl VcenterSimulator {
     /// Starts the program and waits until it serves.
-    pub async fn start(binary: &Path, spec: &Spec, options: Options) -> anyhow::Result<Self> {
+    pub async fn start(binary: &Path, spec: &Spec, options: VcenterOptions) -> anyhow::Result<Self> {
         // An error means that a provider is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let http = reqwest::Client::builder()
@@ -883,7 +883,7 @@ impl Vcenter {
     async fn spawn(
         binary: &Path,
         spec: &Spec,
-        options: &Options,
+        options: &VcenterOptions,
         dir: &Path,
     ) -> anyhow::Result<(Child, ChildStdin, Ready)> {
         let spec_file = dir.join("spec.json");
@@ -1159,15 +1159,15 @@ impl Vcenter {
     }
 
     /// Adds a fault rule and returns its id.
-    pub async fn fault(&self, rule: &Fault) -> anyhow::Result<u32> {
-        Ok(self.post::<Fault>(&["faults"], rule).await?.id)
+    pub async fn fault(&self, rule: &FaultRule) -> anyhow::Result<u32> {
+        Ok(self.post::<FaultRule>(&["faults"], rule).await?.id)
     }
 
     /// All rules with their hits.
-    pub async fn faults(&self) -> anyhow::Result<Vec<Fault>> {
+    pub async fn faults(&self) -> anyhow::Result<Vec<FaultRule>> {
         #[derive(Deserialize)]
         struct Answer {
-            faults: Vec<Fault>,
+            faults: Vec<FaultRule>,
         }
         Ok(self.get::<Answer>(&["faults"], &[], Duration::ZERO).await?.faults)
     }
@@ -1403,7 +1403,7 @@ impl Control {
     }
 }
 
-impl Drop for Vcenter {
+impl Drop for VcenterSimulator {
     fn drop(&mut self) {
         let _ = self.child.start_kill();
         let _ = std::fs::remove_dir_all(&self.dir);
@@ -1458,7 +1458,7 @@ mod tests {
 
     #[test]
     fn rules_and_lines_keep_their_names() -> anyhow::Result<()> {
-        let rule = serde_json::to_value(Fault::new("PowerOffVM_Task", FaultKind::Http503).times(1))?;
+        let rule = serde_json::to_value(FaultRule::new("PowerOffVM_Task", FaultRuleKind::Http503).times(1))?;
         assert_eq!(rule.get("kind"), Some(&"http503".into()));
         let entry: Entry = serde_json::from_str(
             r#"{"seq":1,"time":"2026-01-02T03:04:05.678901234Z","kind":"call","user":"u","session":"s","method":"PowerOffVM_Task"}"#,

@@ -22,7 +22,7 @@ use tokio::time::timeout;
 
 use crate::build;
 use crate::ports::Port;
-use crate::process::{Process, Spec};
+use crate::process::{Process, ProcessSpec};
 use crate::run_dir::RunDir;
 use crate::tools::{Tool, on_path};
 use crate::wait::until;
@@ -143,7 +143,7 @@ impl Zipkin {
             format!("--armeria.ports[0].port={}", port.number()),
             "--armeria.ports[0].protocols[0]=http".to_owned(),
         ];
-        let process = Spec::leashed("zipkin", "java", dir.join("zipkin.log"))
+        let process = ProcessSpec::leashed("zipkin", "java", dir.join("zipkin.log"))
             // For a fast start and little memory.
             .args(["-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"])
             .arg(temporary)

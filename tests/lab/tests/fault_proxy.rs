@@ -17,7 +17,7 @@ use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use futures::StreamExt as _;
 use haulout_lab::fault_proxy::{FaultProxy, ForwardedRequest, Moment, Side};
-use haulout_lab::kube::{Kube, Options, User};
+use haulout_lab::kube::{Kube, KubeOptions, User};
 use haulout_lab::wait::until;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
@@ -474,7 +474,7 @@ async fn dropping_the_proxy_closes_both_sides_and_held_requests() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn apiserver_behind_the_proxy_gets_only_what_passed() {
     let (servers, _events) = Servers::start().await;
-    let kube = Kube::start(&Options::default()).await.unwrap();
+    let kube = Kube::start(&KubeOptions::default()).await.unwrap();
     let admin: Api<Node> = Api::all(kube.client());
     let node = |name: &str| serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
     for name in ["gpu-1", "gpu-2", "gpu-3"] {

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use haulout_lab::kube::{Kube, Options, User};
+use haulout_lab::kube::{Kube, KubeOptions, User};
 use haulout_lab::kubelet::{EXITS_AFTER_MS, GPU, Kubelet, Machine, STUCK, VmFacts};
 use haulout_lab::wait::until;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -110,7 +110,7 @@ async fn evict(pods: &Api<Pod>, name: &str) -> u16 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_lives_as_its_vm_does() {
-    let kube = Kube::start(&Options::default()).await.unwrap();
+    let kube = Kube::start(&KubeOptions::default()).await.unwrap();
     let nodes: Api<Node> = Api::all(kube.client());
     let (vm, facts) = watch::channel(VmFacts::ON);
     let machine = Machine {
@@ -171,7 +171,7 @@ async fn a_node_lives_as_its_vm_does() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pods_are_evicted_as_budgets_and_rights_allow() {
-    let kube = Kube::start(&Options::default()).await.unwrap();
+    let kube = Kube::start(&KubeOptions::default()).await.unwrap();
     kube.create_namespace("work").await.unwrap();
     let (vm, facts) = watch::channel(VmFacts::ON);
     let _kubelet = Kubelet::start(kube.client(), Machine::new("gpu-1", UUID, 1), facts);
@@ -358,7 +358,7 @@ fn processes_of(dir: &std::path::Path) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restored_etcd_takes_resource_versions_back() {
-    let kube = Kube::start(&Options::default()).await.unwrap();
+    let kube = Kube::start(&KubeOptions::default()).await.unwrap();
     let nodes: Api<Node> = Api::all(kube.client());
     let node: Node = serde_json::from_value(json!({"metadata": {"name": "kept"}})).unwrap();
     nodes.create(&PostParams::default(), &node).await.unwrap();
@@ -395,7 +395,7 @@ async fn a_restored_etcd_takes_resource_versions_back() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_kubelet_may_change_its_own_node_and_no_other() {
-    let kube = Kube::start(&Options::default()).await.unwrap();
+    let kube = Kube::start(&KubeOptions::default()).await.unwrap();
     let nodes: Api<Node> = Api::all(kube.client());
     for name in ["a", "b"] {
         let node: Node = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
@@ -421,7 +421,7 @@ async fn a_kubelet_may_change_its_own_node_and_no_other() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_user_may_be_given_rights_of_their_own() {
-    let kube = Kube::start(&Options::default()).await.unwrap();
+    let kube = Kube::start(&KubeOptions::default()).await.unwrap();
     let reader = User::stranger("reader");
     let nodes: Api<Node> = Api::all(kube.client_for(&reader).unwrap());
     assert!(nodes.list(&kube::api::ListParams::default()).await.is_err());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use haulout_lab::fixture::Member;
 use haulout_lab::vcenter::{
-    ClusterSpec, Delays, DeviceSpec, DrsBehavior, DrsSpec, Gpu, HostSpec, Spec, State, VmSpec,
+    ClusterSpec, Delays, DeviceSpec, DrsAutomation, DrsSpec, Gpu, HostSpec, Spec, State, VmSpec,
 };
 
 /// The fixture's name, the namespace of its pods, and the prefix of its nodes' names.
@@ -76,7 +76,7 @@ pub(crate) fn members(spec: &Spec) -> Vec<Member> {
 
 /// One row for each host: cluster, host, device, who holds it, and the node on it.
 pub(crate) fn rows(state: &State) -> Vec<[String; 5]> {
-    let row = |host: &haulout_lab::vcenter::HostState| {
+    let row = |host: &haulout_lab::vcenter::SimulatedHost| {
         let device = host.devices.first();
         let holder = device.and_then(|device| device.used_by.clone());
         let node = holder
@@ -103,7 +103,7 @@ pub(crate) fn candidates(state: &State, home: &str, vm: &str) -> Vec<String> {
         .hosts
         .iter()
         .filter(|host| Some(host.cluster.as_str()) == cluster && host.name != home);
-    let judge = |host: &haulout_lab::vcenter::HostState| {
+    let judge = |host: &haulout_lab::vcenter::SimulatedHost| {
         let device = host.devices.first()?;
         let (name, model) = (&host.name, model(&device.spec));
         let matches = device.spec.vendor == 0x10de && device.spec.device == A40;
@@ -126,7 +126,7 @@ fn cluster(name: &str, hosts: Vec<(&str, Vec<DeviceSpec>)>) -> ClusterSpec {
         name: name.to_owned(),
         drs: DrsSpec {
             enabled: false,
-            behavior: DrsBehavior::Manual,
+            behavior: DrsAutomation::Manual,
             ..DrsSpec::default()
         },
         hosts: hosts.into_iter().map(host).collect(),

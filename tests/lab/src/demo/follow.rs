@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use haulout_lab::fixture::{annotation, boot_id, gpus, is_cordoned, is_ready, phase};
-use haulout_lab::vcenter::{Entry, EntryKind, Vcenter};
+use haulout_lab::vcenter::{Entry, EntryKind, VcenterSimulator};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::runtime::WatchStreamExt as _;
@@ -53,7 +53,11 @@ impl Phases {
 }
 
 /// Follows vCenter's journal until vCenter ends.
-pub(crate) async fn journal(vcenter: &Vcenter, haulout_user: &str, printer: &Printer) -> anyhow::Result<()> {
+pub(crate) async fn journal(
+    vcenter: &VcenterSimulator,
+    haulout_user: &str,
+    printer: &Printer,
+) -> anyhow::Result<()> {
     let mut seq = 0;
     loop {
         for entry in vcenter.journal_after(seq, POLL).await? {
@@ -251,7 +255,7 @@ pub(crate) async fn pods(client: kube::Client, namespace: String, printer: Print
 pub(crate) async fn log(path: PathBuf, printer: Printer) {
     let mut read = 0;
     let mut filter = Filter::default();
-    let mut waits = Waits::default();
+    let mut waits = DelayedWait::default();
     loop {
         let text = tokio::fs::read(&path).await.unwrap_or_default();
         let fresh = text.get(read..).unwrap_or_default();
@@ -274,11 +278,11 @@ pub(crate) async fn log(path: PathBuf, printer: Printer) {
 
 /// Delays a wait, so that a wait of a few milliseconds is not printed.
 #[derive(Debug, Default)]
-struct Waits {
+struct DelayedWait {
     held: Option<Line>,
 }
 
-impl Waits {
+impl DelayedWait {
     /// The lines that can be printed when `line` arrives, which ends the wait before it.
     fn add(&mut self, line: Line) -> Vec<Line> {
         let mut due: Vec<Line> = self.lasting(line.at).into_iter().collect();
@@ -358,7 +362,7 @@ fn fields_at(text: &str) -> usize {
 mod tests {
     use jiff::Timestamp;
 
-    use super::{Filter, Line, Place, Waits, fields_at};
+    use super::{DelayedWait, Filter, Line, Place, fields_at};
 
     #[test]
     fn a_log_line_loses_its_time_and_its_fields() {
@@ -389,7 +393,7 @@ mod tests {
     fn a_wait_is_printed_once_it_has_lasted() {
         let at = |ms: i64| Timestamp::from_millisecond(ms).unwrap();
         let line = |ms, what: &str| Line::new(at(ms), Place::Haulout, what);
-        let mut waits = Waits::default();
+        let mut waits = DelayedWait::default();
         let (short, long, phase) = (
             line(0, "waiting for a list"),
             line(10, "waiting for a pod"),

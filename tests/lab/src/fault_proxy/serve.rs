@@ -20,7 +20,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{Shared, Side, Verdict, request};
+use super::{ProxyShared, Side, Verdict, request};
 
 /// The streamed body of a response.
 type Body = UnsyncBoxBody<Bytes, anyhow::Error>;
@@ -142,7 +142,7 @@ fn remove_of_the_connection(headers: &mut HeaderMap) {
 
 /// The proxy before one server.
 pub(super) struct SideProxy {
-    shared: Arc<Shared>,
+    shared: Arc<ProxyShared>,
     side: Side,
     upstream: Upstream,
 }
@@ -150,7 +150,7 @@ pub(super) struct SideProxy {
 impl SideProxy {
     /// Binds a port and serves it until the proxy ends.
     pub(super) async fn open(
-        shared: &Arc<Shared>,
+        shared: &Arc<ProxyShared>,
         side: Side,
         upstream: Upstream,
     ) -> anyhow::Result<SocketAddr> {

@@ -79,7 +79,7 @@ struct Attribute {
 /// A span in Zipkin's format.
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Span {
+pub(super) struct ZipkinSpan {
     trace_id: String,
     id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -91,16 +91,16 @@ pub(super) struct Span {
     timestamp: u64,
     /// In microseconds.
     duration: u64,
-    local_endpoint: Endpoint,
+    local_endpoint: ZipkinEndpoint,
     #[serde(skip_serializing_if = "Option::is_none")]
-    remote_endpoint: Option<Endpoint>,
+    remote_endpoint: Option<ZipkinEndpoint>,
     annotations: Vec<Annotation>,
     tags: BTreeMap<String, String>,
 }
 
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Endpoint {
+struct ZipkinEndpoint {
     service_name: String,
 }
 
@@ -111,7 +111,7 @@ struct Annotation {
 }
 
 /// All spans of one OTLP request.
-pub(super) fn convert(otlp: &[u8]) -> anyhow::Result<Vec<Span>> {
+pub(super) fn convert(otlp: &[u8]) -> anyhow::Result<Vec<ZipkinSpan>> {
     let export: Export = serde_json::from_slice(otlp).context("reading an export of spans")?;
     let mut converted = Vec::new();
     for resource_spans in export.resource_spans {
@@ -125,10 +125,10 @@ pub(super) fn convert(otlp: &[u8]) -> anyhow::Result<Vec<Span>> {
     Ok(converted)
 }
 
-fn one(span: OtlpSpan, service: &str) -> anyhow::Result<Span> {
+fn one(span: OtlpSpan, service: &str) -> anyhow::Result<ZipkinSpan> {
     let start = micros(&span.start_time_unix_nano)?;
     let end = micros(&span.end_time_unix_nano)?;
-    let endpoint = |service_name| Endpoint { service_name };
+    let endpoint = |service_name| ZipkinEndpoint { service_name };
     let remote_endpoint = attribute(&span.attributes, "peer.service").map(endpoint);
     let mut tags: BTreeMap<String, String> = span
         .attributes
@@ -146,7 +146,7 @@ fn one(span: OtlpSpan, service: &str) -> anyhow::Result<Span> {
             value: event.name,
         })
     };
-    Ok(Span {
+    Ok(ZipkinSpan {
         trace_id: span.trace_id,
         id: span.span_id,
         parent_id: Some(span.parent_span_id).filter(|it| !it.is_empty()),
