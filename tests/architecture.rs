@@ -1,5 +1,5 @@
 //! What Cargo cannot enforce: the order of the modules inside a crate, the order of every `select!`, the one file with our
-//! domain name, and the length of files.
+//! domain name, unique names of types, and the length of files.
 
 #![allow(
     clippy::unwrap_used,
@@ -10,7 +10,7 @@
     reason = "a test fails by panicking; Rust's syntax is not our enum"
 )]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use proc_macro2::{TokenStream, TokenTree};
@@ -42,6 +42,9 @@ const PROGRAM: &[&str] = &[
     "app",
     "cli",
 ];
+
+/// Names of types that several modules use, because code names them with their module, as in `watch::Settings`.
+const SHARED_NAMES: &[&str] = &["Settings"];
 
 /// The longest file, its tests left out.
 const LINES: usize = 500;
@@ -100,6 +103,23 @@ fn the_domain_name_stands_in_keys_only() {
 }
 
 #[test]
+fn type_names_are_unique() {
+    let mut places: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+    for file in all_sources().chain(rust_files("tests/lab/src")) {
+        for name in types(&read(&file)) {
+            places.entry(name).or_default().push(file.clone());
+        }
+    }
+    assert!(places.len() > 300, "only {} types were found", places.len());
+    for name in SHARED_NAMES {
+        let several = places.remove(*name).is_some_and(|files| files.len() > 1);
+        assert!(several, "{name} is unique, so it need not be in the list");
+    }
+    places.retain(|_, files| files.len() > 1);
+    assert_eq!(places, BTreeMap::new());
+}
+
+#[test]
 fn files_have_at_most_500_lines() {
     let long = all_sources().filter(|file| !file.ends_with("tests.rs") && read(file).lines().count() > LINES);
     assert_eq!(long.collect::<Vec<_>>(), [] as [PathBuf; 0]);
@@ -134,6 +154,13 @@ fn each_rule_finds_what_it_forbids() {
     assert!(!has_unbiased_select(
         "fn f() { select! { biased; () = a => {} } }"
     ));
+    assert_eq!(
+        types(
+            "struct A; enum B {} mod c { trait C {} } type D = u8; use x::E; fn f() { struct F; }
+            trait G { type H; } #[cfg(test)] mod tests { struct I; } named! { pub enum J {} }"
+        ),
+        ["A", "B", "C", "D", "G", "J"]
+    );
     assert!(has_text("const X: &str = \"x.haulout.dev/y\";", "haulout.dev"));
     assert!(has_text("fn f() { format!(\"haulout.dev/{x}\") }", "haulout.dev"));
     assert!(!has_text(
@@ -229,6 +256,38 @@ fn has_unbiased_select(text: &str) -> bool {
     select.0
 }
 
+/// The names of the types and traits that a file declares outside of functions, also in its calls of macros.
+fn types(text: &str) -> Vec<String> {
+    struct Types(Vec<String>);
+    impl Visit<'_> for Types {
+        fn visit_item_struct(&mut self, it: &syn::ItemStruct) {
+            self.0.push(it.ident.to_string());
+        }
+        fn visit_item_enum(&mut self, it: &syn::ItemEnum) {
+            self.0.push(it.ident.to_string());
+        }
+        fn visit_item_trait(&mut self, it: &syn::ItemTrait) {
+            self.0.push(it.ident.to_string());
+        }
+        fn visit_item_type(&mut self, it: &syn::ItemType) {
+            self.0.push(it.ident.to_string());
+        }
+        fn visit_item_macro(&mut self, it: &syn::ItemMacro) {
+            let is_call = it.ident.is_none();
+            let words: Vec<String> = flat(it.mac.tokens.clone()).map(|it| it.to_string()).collect();
+            for [keyword, name] in words.windows(2).filter_map(|two| two.as_array()) {
+                if is_call && ["struct", "enum"].contains(&&**keyword) {
+                    self.0.push(name.clone());
+                }
+            }
+        }
+        fn visit_block(&mut self, _: &syn::Block) {}
+    }
+    let mut types = Types(Vec::new());
+    types.visit_file(&parse(text));
+    types.0
+}
+
 fn has_text(text: &str, wanted: &str) -> bool {
     struct Texts<'a>(&'a str, bool);
     impl Visit<'_> for Texts<'_> {
@@ -310,27 +369,27 @@ fn all_sources() -> impl Iterator<Item = PathBuf> {
 }
 
 /// The Rust files of a folder, those that only tests use left out.
-fn rust_files(folder: &str) -> Vec<PathBuf> {
+fn rust_files(top: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
-    let mut folders = vec![PathBuf::from(folder)];
+    let mut folders = vec![PathBuf::from(top)];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(root().join(&folder)).unwrap() {
             let path = folder.join(entry.unwrap().file_name());
             if root().join(&path).is_dir() {
                 folders.push(path);
-            } else if path.extension().is_some_and(|it| it == "rs") && !is_for_tests(&path) {
+            } else if path.extension().is_some_and(|it| it == "rs") && !is_for_tests(top, &path) {
                 files.push(path);
             }
         }
     }
-    assert!(files.len() > 10, "{folder} has {} files", files.len());
+    assert!(files.len() > 10, "{top} has {} files", files.len());
     files
 }
 
 /// A file that its parent declares under `#[cfg(test)]`, or that lies in a folder of tests.
-fn is_for_tests(path: &Path) -> bool {
+fn is_for_tests(top: &str, path: &Path) -> bool {
     let is_tests = |part: &std::ffi::OsStr| part == "tests" || part == "tests.rs";
-    if path.iter().any(is_tests) {
+    if path.strip_prefix(top).unwrap().iter().any(is_tests) {
         return true;
     }
     let parent = path.parent().unwrap().with_extension("rs");
