@@ -2,7 +2,8 @@
 //! baseline in one run. `QUICK=1` is a shorter run.
 #![allow(
     clippy::disallowed_methods,
-    reason = "a bench reads the clock, and a pause between two clicks is part of what it measures"
+    unreachable_pub,
+    reason = "a bench reads the clock, pauses between two requests, and is used by no other crate"
 )]
 
 use std::collections::BTreeMap;

@@ -5,6 +5,7 @@
     clippy::disallowed_methods,
     clippy::print_stdout,
     missing_docs,
+    unreachable_pub,
     reason = "a bench is a program for a person at a prompt, and reads the clock"
 )]
 

@@ -1,6 +1,10 @@
 //! The cost of the update stream by inventory size: from start to in sync, and idle; beside govmomi's waiter.
 //! `QUICK=1` is a shorter run, and sizes (in hosts) may be arguments.
-#![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
+#![allow(
+    clippy::disallowed_methods,
+    unreachable_pub,
+    reason = "a bench reads the clock, and is used by no other crate"
+)]
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
 //! The HTTP servers: metrics, liveness and readiness, and the status page. All are read-only.
 
 mod connections;
-pub mod health;
-pub mod status;
+pub(crate) mod health;
+pub(crate) mod status;
 
 use std::future::ready;
 use std::net::SocketAddr;
@@ -39,7 +39,7 @@ const METRICS: Limits = Limits {
 
 /// A server with a bound port that does not accept connections yet.
 #[derive(Debug)]
-pub struct HttpServer {
+pub(crate) struct HttpServer {
     what: &'static str,
     listener: TcpListener,
     router: Router,
@@ -49,7 +49,7 @@ pub struct HttpServer {
 /// A port that cannot be bound.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot serve {what} on {address}: set {setting} to another address, or to off")]
-pub struct NoPort {
+pub(crate) struct NoPort {
     what: &'static str,
     setting: &'static str,
     address: SocketAddr,
@@ -60,7 +60,7 @@ pub struct NoPort {
 ///
 /// # Errors
 /// If the port is in use, or the address is not local.
-pub async fn metrics(
+pub(crate) async fn metrics(
     setting: &'static str,
     address: SocketAddr,
     metrics: Arc<Metrics>,
@@ -74,7 +74,7 @@ pub async fn metrics(
 ///
 /// # Errors
 /// As [`metrics`].
-pub async fn health(
+pub(crate) async fn health(
     setting: &'static str,
     address: SocketAddr,
     health: Arc<Health>,
@@ -115,12 +115,12 @@ async fn bind(
 }
 
 impl HttpServer {
-    pub fn what(&self) -> &'static str {
+    pub(crate) fn what(&self) -> &'static str {
         self.what
     }
 
     /// Serves until `stop`.
-    pub async fn run(self, stop: CancellationToken) {
+    pub(crate) async fn run(self, stop: CancellationToken) {
         serve(self.listener, self.router, self.limits, stop).await;
     }
 }

@@ -6,7 +6,8 @@
     clippy::panic,
     clippy::print_stdout,
     missing_docs,
-    reason = "a test fails by panicking"
+    unreachable_pub,
+    reason = "a test fails by panicking, and is used by no other crate"
 )]
 
 #[path = "chart/helm.rs"]

@@ -15,7 +15,7 @@ const STALL_LIMIT: Duration = Duration::from_secs(30);
 
 /// The state of the checks.
 #[derive(Debug)]
-pub struct Health {
+pub(crate) struct Health {
     state: Mutex<HealthState>,
     vcenter_synced: watch::Sender<bool>,
     /// vCenter is synced, or answered the latest probe.
@@ -37,7 +37,7 @@ struct HealthState {
 
 /// A check.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HealthCheck {
+pub(crate) struct HealthCheck {
     pub name: &'static str,
     /// The reason of a failure.
     pub failure: Option<String>,
@@ -57,7 +57,7 @@ impl HealthCheck {
 
 impl Health {
     /// The health of a new process: nothing is synced.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let not_synced = |who: &str| Err(format!("{who} has not synced yet"));
         let state = HealthState {
             last_progress: Instant::now(),
@@ -75,22 +75,22 @@ impl Health {
         }
     }
 
-    pub fn vcenter_synced(&self) -> watch::Receiver<bool> {
+    pub(crate) fn vcenter_synced(&self) -> watch::Receiver<bool> {
         self.vcenter_synced.subscribe()
     }
 
     /// Whether vCenter is synced, or answered the latest probe.
-    pub fn vcenter_reachable(&self) -> watch::Receiver<bool> {
+    pub(crate) fn vcenter_reachable(&self) -> watch::Receiver<bool> {
         self.vcenter_reachable.subscribe()
     }
 
     /// Marks the event loop as alive.
-    pub fn event_loop_progressed(&self) {
+    pub(crate) fn event_loop_progressed(&self) {
         self.state().last_progress = Instant::now();
     }
 
     /// Sets the sync state of vCenter, or why it is not synced.
-    pub fn vcenter(&self, synced: Result<(), String>) {
+    pub(crate) fn vcenter(&self, synced: Result<(), String>) {
         let is_synced = synced.is_ok();
         self.state().vcenter = synced;
         set(&self.vcenter_synced, is_synced);
@@ -98,7 +98,7 @@ impl Health {
     }
 
     /// Sets the result of a probe. Returns whether success or failure changed.
-    pub fn vcenter_probed(&self, answered: Result<(), String>) -> bool {
+    pub(crate) fn vcenter_probed(&self, answered: Result<(), String>) -> bool {
         let is_answered = answered.is_ok();
         let before = self.state().probe.replace(answered);
         self.update_reachable();
@@ -113,12 +113,12 @@ impl Health {
     }
 
     /// Sets the sync state of Kubernetes, or why it is not synced.
-    pub fn kubernetes(&self, synced: Result<(), String>) {
+    pub(crate) fn kubernetes(&self, synced: Result<(), String>) {
         self.state().kubernetes = synced;
     }
 
     /// With leader election: sets who leads, as text, and whether this replica is a standby.
-    pub fn leadership(&self, who: String, is_standby: bool) {
+    pub(crate) fn leadership(&self, who: String, is_standby: bool) {
         let mut state = self.state();
         state.leadership = Some(who);
         state.is_standby = is_standby;
@@ -126,7 +126,7 @@ impl Health {
 
     /// Sets the reason why `part` is degraded, or clears it. `/readyz?verbose` shows it; the controller
     /// stays ready. Returns whether degradation began or ended.
-    pub fn degraded(&self, part: Degraded, reason: Option<String>) -> bool {
+    pub(crate) fn degraded(&self, part: Degraded, reason: Option<String>) -> bool {
         let degraded = &mut self.state().degraded;
         let is_degraded = reason.is_some();
         let was = match reason {
@@ -137,7 +137,7 @@ impl Health {
     }
 
     /// Liveness: a failure means that a restart would help. vCenter is not part of it.
-    pub fn live(&self) -> Vec<HealthCheck> {
+    pub(crate) fn live(&self) -> Vec<HealthCheck> {
         let stalled = self.state().last_progress.elapsed();
         let failure = (stalled > STALL_LIMIT)
             .then(|| format!("the event loop has made no progress for {} s", stalled.as_secs()));
@@ -147,7 +147,7 @@ impl Health {
     /// Readiness: the controller knows enough to decide. Leadership is shown only: a standby that is
     /// synced with Kubernetes and reaches vCenter is ready to take over, and a rollout must not wait
     /// until it leads.
-    pub fn ready(&self) -> Vec<HealthCheck> {
+    pub(crate) fn ready(&self) -> Vec<HealthCheck> {
         let mut checks = self.live();
         let state = self.state();
         let not_probed = Err("vCenter has not been probed yet".to_owned());
@@ -170,7 +170,7 @@ impl Health {
         checks
     }
 
-    pub fn is_ready(&self) -> bool {
+    pub(crate) fn is_ready(&self) -> bool {
         self.ready().iter().all(|check| check.failure.is_none())
     }
 

@@ -7,7 +7,7 @@ mod page_state;
 mod pages;
 mod serve;
 mod timeline_picture;
-pub mod view;
+pub(crate) mod view;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -42,7 +42,7 @@ const HISTORY: usize = 1000;
 
 /// Settings of the page.
 #[derive(Clone, Debug)]
-pub struct PageSettings {
+pub(crate) struct PageSettings {
     /// Dry run.
     pub is_dry_run: bool,
     pub links: Links,
@@ -50,7 +50,7 @@ pub struct PageSettings {
 
 /// The state and content of the status page.
 #[derive(Debug)]
-pub struct StatusPage {
+pub(crate) struct StatusPage {
     settings: PageSettings,
     /// The source of ended episodes; `None` without NodeMaintenance objects.
     objects: Option<Arc<StatusReconciler>>,
@@ -80,7 +80,7 @@ impl PageCache {
 }
 
 impl StatusPage {
-    pub fn new(
+    pub(crate) fn new(
         settings: PageSettings,
         objects: Option<Arc<StatusReconciler>>,
         clock: fn() -> Timestamp,
@@ -97,27 +97,27 @@ impl StatusPage {
     }
 
     /// Updates the status of nodes and hosts.
-    pub fn show(&self, statuses: &NodeStatuses, hosts: BTreeMap<HostRef, (String, HostState)>) {
+    pub(crate) fn show(&self, statuses: &NodeStatuses, hosts: BTreeMap<HostRef, (String, HostState)>) {
         self.update(|state, now| state.show(statuses, now) | state.show_changes(hosts, now));
     }
 
     /// Sets the hosts to show, with name and state: those that have our VMs or could.
-    pub fn show_hosts(&self, hosts: BTreeMap<HostRef, (String, HostState)>) {
+    pub(crate) fn show_hosts(&self, hosts: BTreeMap<HostRef, (String, HostState)>) {
         self.update(|state, now| state.show_hosts(hosts, now));
     }
 
     /// Sets the sync state of vCenter, or why it is not synced.
-    pub fn vcenter(&self, sync: Result<(), String>) {
+    pub(crate) fn vcenter(&self, sync: Result<(), String>) {
         self.update(|state, _| page_state::set(&mut state.vcenter, sync.err()));
     }
 
     /// Sets the sync state of Kubernetes, or why it is not synced.
-    pub fn kubernetes(&self, sync: Result<(), String>) {
+    pub(crate) fn kubernetes(&self, sync: Result<(), String>) {
         self.update(|state, _| page_state::set(&mut state.kubernetes, sync.err()));
     }
 
     /// Sets which replica acts; at first this one.
-    pub fn leadership(&self, leadership: PageLeadership) {
+    pub(crate) fn leadership(&self, leadership: PageLeadership) {
         self.update(|state, _| page_state::set(&mut state.leadership, leadership));
     }
 
@@ -196,7 +196,7 @@ impl Observer for StatusPage {
 ///
 /// # Errors
 /// If the port is in use, or the address is not local.
-pub async fn server(
+pub(crate) async fn server(
     setting: &'static str,
     address: SocketAddr,
     status: Arc<StatusPage>,

@@ -37,7 +37,7 @@ const LIST_MAX: usize = 100;
 
 /// Why a NodeMaintenance was not written.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum WriteError {
+pub(crate) enum WriteError {
     /// The object does not exist, or the kind is not installed.
     #[error("NodeMaintenance {name} is not there: {message}")]
     Gone { name: String, message: String },
@@ -50,7 +50,7 @@ pub enum WriteError {
 }
 
 /// The name of the object that keeps the record of an episode.
-pub fn name_of(node: &NodeName, episode: &EpisodeId) -> String {
+pub(crate) fn name_of(node: &NodeName, episode: &EpisodeId) -> String {
     let digits: String = episode.as_str().chars().take(ID_DIGITS).collect();
     let room = node
         .as_str()
@@ -60,7 +60,7 @@ pub fn name_of(node: &NodeName, episode: &EpisodeId) -> String {
 }
 
 /// Whether it concerns the controller of the nodes of `selector`: all requests do, and its own episodes.
-pub fn concerns(object: &NodeMaintenance, selector: &str) -> bool {
+pub(crate) fn concerns(object: &NodeMaintenance, selector: &str) -> bool {
     match object.spec.origin {
         MaintenanceOrigin::Request => true,
         MaintenanceOrigin::Episode => object.spec.selector.as_deref() == Some(selector),
@@ -68,7 +68,7 @@ pub fn concerns(object: &NodeMaintenance, selector: &str) -> bool {
 }
 
 /// The facts of a NodeMaintenance.
-pub fn facts(object: &NodeMaintenance) -> NodeMaintenanceFacts {
+pub(crate) fn facts(object: &NodeMaintenance) -> NodeMaintenanceFacts {
     let NodeMaintenanceSpec {
         node_name,
         reason,
@@ -136,7 +136,7 @@ fn bounded(mut status: NodeMaintenanceStatus) -> NodeMaintenanceStatus {
 }
 
 /// Creates the object that keeps the record of an episode; `None` if it exists already.
-pub async fn create(
+pub(crate) async fn create(
     _permit: &Permit,
     client: &kube::Client,
     name: &str,
@@ -155,7 +155,7 @@ pub async fn create(
 }
 
 /// Creates a request; the kube-apiserver generates the end of its name.
-pub async fn request(
+pub(crate) async fn request(
     client: &kube::Client,
     spec: NodeMaintenanceSpec,
 ) -> Result<NodeMaintenanceFacts, WriteError> {
@@ -190,7 +190,7 @@ async fn post(
 
 /// Writes `changes` to the status of an object: a merge patch, in which null removes a field. With a UID, the write is refused if the
 /// object was recreated.
-pub async fn write_status(
+pub(crate) async fn write_status(
     _permit: &Permit,
     client: &kube::Client,
     name: &str,
@@ -213,7 +213,7 @@ pub async fn write_status(
 }
 
 /// Deletes an object of the history.
-pub async fn delete(
+pub(crate) async fn delete(
     _permit: &Permit,
     client: &kube::Client,
     name: &str,
@@ -223,7 +223,7 @@ pub async fn delete(
 }
 
 /// Deletes a request for a person at the command line, which needs no permit.
-pub async fn take_back(client: &kube::Client, name: &str, uid: &RequestUid) -> Result<(), WriteError> {
+pub(crate) async fn take_back(client: &kube::Client, name: &str, uid: &RequestUid) -> Result<(), WriteError> {
     remove(client, name, uid).await
 }
 

@@ -1,5 +1,10 @@
 //! The kind `NodeMaintenance`: what people write in it, and what they read there.
 
+#![expect(
+    unreachable_pub,
+    reason = "KubeSchema gives the visibility of the spec to a struct inside a function"
+)]
+
 pub use crate::maintenance::policy::DrainTimeoutAction;
 pub use haulout_core::facts::node_maintenance::*;
 use kube::{CustomResource, KubeSchema};

@@ -9,7 +9,7 @@ use super::kind::NodeMaintenance;
 use crate::kubernetes::reads::{ReadError, get, list};
 
 /// All NodeMaintenance objects; none if the kind is not installed.
-pub async fn all(client: &kube::Client) -> Result<Vec<NodeMaintenance>, ReadError> {
+pub(crate) async fn all(client: &kube::Client) -> Result<Vec<NodeMaintenance>, ReadError> {
     let listed = list(
         Api::all(client.clone()),
         ListParams::default(),
@@ -22,12 +22,12 @@ pub async fn all(client: &kube::Client) -> Result<Vec<NodeMaintenance>, ReadErro
 }
 
 /// One NodeMaintenance.
-pub async fn one(client: &kube::Client, name: &str) -> Result<NodeMaintenance, ReadError> {
+pub(crate) async fn one(client: &kube::Client, name: &str) -> Result<NodeMaintenance, ReadError> {
     get(Api::all(client.clone()), name, &format!("nodemaintenance/{name}")).await
 }
 
 /// The installed definition of the kind NodeMaintenance.
-pub async fn definition(client: &kube::Client) -> Result<CustomResourceDefinition, ReadError> {
+pub(crate) async fn definition(client: &kube::Client) -> Result<CustomResourceDefinition, ReadError> {
     let definitions = Api::all(client.clone());
     get(
         definitions,
@@ -38,7 +38,7 @@ pub async fn definition(client: &kube::Client) -> Result<CustomResourceDefinitio
 }
 
 /// Whether `installed` has the schema of this program.
-pub fn is_ours(installed: &CustomResourceDefinition) -> bool {
+pub(crate) fn is_ours(installed: &CustomResourceDefinition) -> bool {
     let ours = NodeMaintenance::crd();
     let schemas = |definition: &CustomResourceDefinition| {
         let versions = definition.spec.versions.iter();

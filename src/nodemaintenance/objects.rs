@@ -36,7 +36,7 @@ const PROGRESS_WRITES: usize = 2;
 
 /// A due write.
 #[derive(Clone, Debug, PartialEq)]
-pub enum ObjectWrite {
+pub(crate) enum ObjectWrite {
     /// The object of a new episode.
     Create {
         name: String,
@@ -55,7 +55,7 @@ pub enum ObjectWrite {
 
 impl ObjectWrite {
     /// The name of the object.
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         match self {
             Self::Create { name, .. } | Self::Status { name, .. } | Self::Delete { name, .. } => name,
         }
@@ -74,7 +74,7 @@ impl ObjectWrite {
 
 /// Computes the due writes.
 #[derive(Debug)]
-pub struct StatusReconciler {
+pub(crate) struct StatusReconciler {
     trace_url: Option<String>,
     /// The label selector of our nodes.
     selector: String,
@@ -104,7 +104,12 @@ struct ReconcilerState {
 
 impl StatusReconciler {
     /// For the nodes of `selector`, with links to traces by `trace_url`, and `history` ended episodes per node.
-    pub fn new(selector: String, trace_url: Option<String>, history: u32, clock: fn() -> Timestamp) -> Self {
+    pub(crate) fn new(
+        selector: String,
+        trace_url: Option<String>,
+        history: u32,
+        clock: fn() -> Timestamp,
+    ) -> Self {
         Self {
             trace_url,
             selector,
@@ -116,7 +121,7 @@ impl StatusReconciler {
     }
 
     /// Waits until a write may be due.
-    pub async fn changed(&self) {
+    pub(crate) async fn changed(&self) {
         self.wake.notified().await;
     }
 
@@ -125,7 +130,7 @@ impl StatusReconciler {
     }
 
     /// Processes new statuses of nodes.
-    pub fn show(&self, statuses: &NodeStatuses) {
+    pub(crate) fn show(&self, statuses: &NodeStatuses) {
         let now = (self.clock)();
         let mut state = self.state();
         let pending = std::mem::take(&mut state.pending);
@@ -142,25 +147,25 @@ impl StatusReconciler {
     }
 
     /// Queues an update of objects for the next [`Self::show`].
-    pub fn queue(&self, update: &NodeMaintenanceUpdate) {
+    pub(crate) fn queue(&self, update: &NodeMaintenanceUpdate) {
         self.state().pending.push(update.clone());
     }
 
     /// Sets whether the Nodes are synced, for the next [`Self::show`].
-    pub fn set_nodes_synced(&self, all: bool) {
+    pub(crate) fn set_nodes_synced(&self, all: bool) {
         let mut state = self.state();
         state.nodes_synced = all;
         state.are_nodes_synced &= all;
     }
 
     /// Processes the reply to a write.
-    pub fn wrote(&self, object: &NodeMaintenanceFacts) {
+    pub(crate) fn wrote(&self, object: &NodeMaintenanceFacts) {
         self.state()
             .apply(NodeMaintenanceUpdate::Seen(Box::new(object.clone())));
     }
 
     /// The newest `most` objects for which `is_wanted` is true.
-    pub fn newest(
+    pub(crate) fn newest(
         &self,
         most: usize,
         is_wanted: impl Fn(&NodeMaintenanceFacts) -> bool,
@@ -173,13 +178,13 @@ impl StatusReconciler {
     }
 
     /// Requests another pass.
-    pub fn wake(&self) {
+    pub(crate) fn wake(&self) {
         self.wake.notify_one();
     }
 
     /// The due writes in order: statuses with a new record, new objects, the rest. Objects for which `is_held` is true are skipped.
     /// At most [`PROGRESS_WRITES`] objects are written for progress only; if there are more, another pass follows.
-    pub fn due(&self, is_held: impl Fn(&str) -> bool) -> Vec<ObjectWrite> {
+    pub(crate) fn due(&self, is_held: impl Fn(&str) -> bool) -> Vec<ObjectWrite> {
         let now = (self.clock)();
         let state = self.state();
         if !state.is_complete {

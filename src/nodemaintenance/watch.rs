@@ -20,7 +20,7 @@ const LOOK_FOR_KIND: Duration = Duration::from_secs(60);
 const PAGE: u32 = 100;
 
 /// Sends updates of all requests, and of the episodes of nodes of `selector`, until `stop`.
-pub async fn run(selector: String, context: WatchContext) {
+pub(crate) async fn run(selector: String, context: WatchContext) {
     let api = Api::all(context.client.clone());
     let config = context.settings.watcher().page_size(PAGE);
     let handler = Maintenances {

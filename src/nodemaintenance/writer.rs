@@ -28,7 +28,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(10);
 const UNANSWERED_MAX: usize = 3;
 
 /// Runs until `stop`. `count_refused` gets the number of writes that were refused or not answered.
-pub async fn run(
+pub(crate) async fn run(
     client: kube::Client,
     fence: WriteFence,
     objects: Arc<StatusReconciler>,

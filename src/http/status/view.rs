@@ -18,7 +18,7 @@ use super::page_state::PageState;
 use crate::kubernetes::update::NodeMaintenanceFacts;
 use crate::status::{self, PhaseKind};
 
-pub use state::ShownState;
+pub(crate) use state::ShownState;
 
 /// The input of a page.
 #[derive(Clone, Copy)]
@@ -32,7 +32,7 @@ pub(super) struct View<'a> {
 
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Frame {
+pub(crate) struct Frame {
     pub now: Timestamp,
     pub version: &'static str,
     pub dry_run: bool,
@@ -48,7 +48,7 @@ pub struct Frame {
 /// The role of this replica.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase", tag = "role")]
-pub enum PageLeadership {
+pub(crate) enum PageLeadership {
     Leads,
     /// Another replica leads.
     StandsBy {
@@ -59,7 +59,7 @@ pub enum PageLeadership {
 
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Overview {
+pub(crate) struct Overview {
     #[serde(flatten)]
     pub frame: Frame,
     pub figures: OverviewFigures,
@@ -79,7 +79,7 @@ pub struct Overview {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct OverviewFigures {
+pub(crate) struct OverviewFigures {
     pub nodes: usize,
     /// Nodes with an episode that is not queued.
     pub in_episode: usize,
@@ -91,7 +91,7 @@ pub struct OverviewFigures {
 
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct HostRow {
+pub(crate) struct HostRow {
     pub name: String,
     pub state: ShownState,
     pub words: &'static str,
@@ -105,7 +105,7 @@ pub struct HostRow {
 
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct NodeRow {
+pub(crate) struct NodeRow {
     pub name: String,
     pub state: ShownState,
     pub phase: PhaseKind,
@@ -117,7 +117,7 @@ pub struct NodeRow {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Waits {
+pub(crate) struct Waits {
     pub reason: String,
     pub message: String,
     /// As far as this process knows.
@@ -127,7 +127,7 @@ pub struct Waits {
 /// A queued node.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct QueueRow {
+pub(crate) struct QueueRow {
     #[serde(rename = "place")]
     pub position: usize,
     pub node: String,
@@ -139,7 +139,7 @@ pub struct QueueRow {
 
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct EpisodeRow {
+pub(crate) struct EpisodeRow {
     pub id: String,
     pub node: String,
     pub host: Option<String>,
@@ -151,7 +151,7 @@ pub struct EpisodeRow {
 
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct NodePage {
+pub(crate) struct NodePage {
     #[serde(flatten)]
     pub frame: Frame,
     #[serde(flatten)]
@@ -166,14 +166,14 @@ pub struct NodePage {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct LabelledFact {
+pub(crate) struct LabelledFact {
     pub name: &'static str,
     pub value: String,
 }
 
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct PodRows {
+pub(crate) struct PodRows {
     /// The listed pods, blocked ones first.
     pub left: Vec<PodRow>,
     pub more: usize,
@@ -181,21 +181,21 @@ pub struct PodRows {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct PodRow {
+pub(crate) struct PodRow {
     pub name: String,
     pub why: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct EpisodeStep {
+pub(crate) struct EpisodeStep {
     pub at: Timestamp,
     pub text: String,
 }
 
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct EpisodePage {
+pub(crate) struct EpisodePage {
     #[serde(flatten)]
     pub frame: Frame,
     #[serde(flatten)]
@@ -217,7 +217,7 @@ pub struct EpisodePage {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Timeline {
+pub(crate) struct Timeline {
     pub from: Timestamp,
     pub to: Timestamp,
     pub rows: Vec<TimelineRow>,
@@ -225,7 +225,7 @@ pub struct Timeline {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct TimelineRow {
+pub(crate) struct TimelineRow {
     pub name: String,
     /// In order, without overlaps.
     pub spans: Vec<TimelineSpan>,
@@ -233,7 +233,7 @@ pub struct TimelineRow {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct TimelineSpan {
+pub(crate) struct TimelineSpan {
     pub state: ShownState,
     pub label: String,
     pub from: Timestamp,

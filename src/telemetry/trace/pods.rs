@@ -22,7 +22,7 @@ use crate::maintenance::episode::Episode;
 
 /// Pods of a drain with a span of their own; the others share one span. A reader looks for the pod that
 /// held up the drain.
-pub const PODS: usize = 200;
+pub(super) const PODS: usize = 200;
 
 /// Limit of further pods that are counted by UID: a node has 110 by default, but a drain of days sees
 /// more.

@@ -5,7 +5,7 @@ use serde::{Serialize, Serializer};
 use crate::status::{HostKind, PhaseKind};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ShownState {
+pub(crate) enum ShownState {
     Phase(PhaseKind),
     Host(HostKind),
     Waiting,
@@ -13,7 +13,7 @@ pub enum ShownState {
 
 impl ShownState {
     /// A host in service has the same look as a node in service.
-    pub fn of_host(kind: HostKind) -> Self {
+    pub(crate) fn of_host(kind: HostKind) -> Self {
         if kind == HostKind::InService {
             Self::IN_SERVICE
         } else {
@@ -21,10 +21,10 @@ impl ShownState {
         }
     }
 
-    pub const IN_SERVICE: Self = Self::Phase(PhaseKind::InService);
+    pub(crate) const IN_SERVICE: Self = Self::Phase(PhaseKind::InService);
 
     /// All states, in the order of a node's and then a host's maintenance.
-    pub fn all() -> impl Iterator<Item = Self> {
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
         let phases = PhaseKind::ALL.iter().map(|kind| Self::Phase(*kind));
         let hosts = HostKind::ALL.iter().filter(|kind| **kind != HostKind::InService);
         phases
@@ -32,7 +32,7 @@ impl ShownState {
             .chain([Self::Waiting])
     }
 
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Phase(kind) => kind.name(),
             Self::Host(kind) => kind.name(),
@@ -41,7 +41,7 @@ impl ShownState {
     }
 
     /// The sign beside the name, for readers who cannot distinguish the colours.
-    pub fn sign(self) -> &'static str {
+    pub(crate) fn sign(self) -> &'static str {
         match self {
             Self::Phase(PhaseKind::InService) | Self::Host(HostKind::InService) => "\u{25cb}",
             Self::Phase(PhaseKind::Queued) | Self::Host(HostKind::Quarantined) => "\u{25d4}",

@@ -7,7 +7,7 @@ use crate::ids::TaskRef;
 use crate::maintenance::waiting::ParkReason;
 
 /// The peer name of vCenter.
-pub const VCENTER: &str = "vcenter";
+pub(crate) const VCENTER: &str = "vcenter";
 
 /// The peer name of the kube-apiserver.
 const KUBERNETES: &str = "kube-apiserver";
@@ -22,15 +22,15 @@ pub(super) const POWER_OFF: &str = "PowerOffVM_Task";
 /// The `error.type` of a timeout, from the semantic conventions.
 pub(super) const TIMEOUT: &str = "timeout";
 
-pub fn count(name: &'static str, count: usize) -> KeyValue {
+pub(crate) fn count(name: &'static str, count: usize) -> KeyValue {
     KeyValue::new(name, i64::try_from(count).unwrap_or(i64::MAX))
 }
 
-pub fn number(name: &'static str, number: u64) -> KeyValue {
+pub(crate) fn number(name: &'static str, number: u64) -> KeyValue {
     KeyValue::new(name, i64::try_from(number).unwrap_or(i64::MAX))
 }
 
-pub fn text(name: &'static str, value: &str) -> KeyValue {
+pub(crate) fn text(name: &'static str, value: &str) -> KeyValue {
     KeyValue::new(name, value.to_owned())
 }
 
@@ -88,7 +88,7 @@ fn calling(peer: &'static str, mut span: Span) -> Span {
 }
 
 /// Whether `span` is a call to `peer`.
-pub fn is_call_to(span: &Span, peer: &str) -> bool {
+pub(crate) fn is_call_to(span: &Span, peer: &str) -> bool {
     let is_peer = |it: &KeyValue| it.key.as_str() == PEER && it.value.as_str() == peer;
     span.attributes.iter().any(is_peer)
 }
