@@ -1,6 +1,6 @@
-// Command govmomi is a peer for the benches: it follows all hosts and their
-// tasks with govmomi's own waiter, and says on stdout when it is in sync and when
-// it knows that one host enters maintenance mode, or no longer does.
+// Command govmomi is a client that the benches compare with: it follows all
+// hosts and their tasks with govmomi's own waiter. It prints when it is in
+// sync, and when it sees that one host enters or leaves maintenance mode.
 package main
 
 import (

@@ -31,7 +31,8 @@ func main() {
 		os.Exit(2)
 	}
 	part := os.Args[1]
-	// Each part parses os.Args itself and must see itself as the program.
+	// Each part parses os.Args itself and must find itself as the program
+	// name.
 	os.Args = append([]string{part}, os.Args[2:]...)
 
 	if os.Getenv("HAULOUT_LAB_STDIN_LEASH") == "1" {
@@ -51,15 +52,17 @@ func main() {
 	}
 }
 
-// leash ends this process when stdin reaches EOF. The starter holds the other end of that pipe, and the kernel closes it
-// however the starter dies, so nothing outlives it, not even after SIGKILL.
+// leash ends this process when stdin reaches EOF. The starter holds the other
+// end of that pipe, and the kernel closes it however the starter ends, also
+// after SIGKILL.
 func leash() {
 	_, _ = io.Copy(io.Discard, os.Stdin)
-	// A starter that died could not clean up behind itself. The name is checked because a mistyped variable must not
-	// cost anybody a directory.
+	// A starter that was killed could not remove its directory. The name is
+	// checked, so that a mistyped variable removes nothing else.
 	dir := os.Getenv("HAULOUT_LAB_REMOVE_AT_EOF")
 	if filepath.IsAbs(dir) && strings.HasPrefix(filepath.Base(dir), "haulout-lab-") {
-		// The sibling parts die at the same moment and may still write a last file while this runs.
+		// The sibling parts end at the same time and may still write a file
+		// while this runs.
 		for try := 0; try < 20; try++ {
 			if os.RemoveAll(dir) == nil {
 				break

@@ -23,13 +23,13 @@ type bulk struct {
 	stopChanges chan struct{}
 }
 
-// bulkUUID is the BIOS UUID of the bulk's n-th VM, so that a client knows
-// the VMs beforehand.
+// bulkUUID is the BIOS UUID of the n-th VM of the bulk, so that a client can
+// compute it.
 func bulkUUID(n int) string { return fmt.Sprintf("c0000000-0000-4000-8000-%012x", n) }
 
-// clusterSize is how many hosts one cluster holds at the most. vSphere 6.0 allows
-// 64 (VMware vCloud Architecture Toolkit, "vSphere Cluster Design"); later ones
-// may allow 96, for which no document is at hand.
+// clusterSize is the largest number of hosts in one cluster. vSphere 6.0 allows
+// 64 (VMware vCloud Architecture Toolkit, "vSphere Cluster Design"); later
+// versions may allow 96, but no document was found.
 const clusterSize = 96
 
 // addBulk copies one host and one VM: creating each takes milliseconds, and files
@@ -125,8 +125,8 @@ func (v *VCenter) addBulkVMs(spec BulkSpec, cluster *simulator.ClusterComputeRes
 	return nil
 }
 
-// FindAllByUuid implements the SOAP method where there is a bulk: the
-// simulator's search reads at every VM, a vCenter's at an index.
+// FindAllByUuid implements the SOAP method for a bulk inventory: the
+// simulator's search reads every VM, a vCenter uses an index.
 func (v *VCenter) FindAllByUuid(ctx *simulator.Context, req *types.FindAllByUuid) soap.HasFault {
 	if found, ok := v.bulk.byUUID[req.Uuid]; ok && req.VmSearch {
 		return &methods.FindAllByUuidBody{Res: &types.FindAllByUuidResponse{Returnval: []ref{found}}}
@@ -146,9 +146,9 @@ func (v *VCenter) FindAllByUuid(ctx *simulator.Context, req *types.FindAllByUuid
 // hosts into maintenance.
 func (c *bulk) changing() []*host { return c.hosts[len(c.hosts)-len(c.hosts)/10:] }
 
-// blow changes so many properties of the bulk each second, until the next
-// call: the load of VMs, and, where there are hosts to spare, every tenth time
-// a host's quarantine mode, which those who follow hosts hear of.
+// setChangeRate changes this many properties of the bulk per second, until the
+// next call: the load of VMs, and every tenth time a host's quarantine mode,
+// which clients that follow hosts receive.
 func (v *VCenter) setChangeRate(perSecond int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/vmware/govmomi/vim25/mo"
 )
 
-func TestABulkClusterHoldsAtMost96Hosts(t *testing.T) {
+func TestBulkClusterHasAtMost96Hosts(t *testing.T) {
 	b := start(t, &Spec{Bulk: &BulkSpec{Hosts: 250, VMs: 500}})
 	v, err := view.NewManager(b.client.Client).CreateContainerView(b.ctx, b.client.ServiceContent.RootFolder, []string{"ManagedEntity"}, true)
 	if err != nil {
@@ -28,7 +28,7 @@ func TestABulkClusterHoldsAtMost96Hosts(t *testing.T) {
 		}
 		for _, h := range hosts {
 			if *h.Parent != c.Self {
-				t.Errorf("%s stands in %s and says %s", h.Self.Value, c.Self.Value, h.Parent.Value)
+				t.Errorf("%s is in %s and its parent is %s", h.Self.Value, c.Self.Value, h.Parent.Value)
 			}
 		}
 	}

@@ -15,19 +15,19 @@ import (
 	vim "github.com/vmware/govmomi/vim25/types"
 )
 
-// pageSize is how many object updates a vCenter puts into one set at the most.
+// pageSize is the largest number of object updates in one set.
 const pageSize = 100
 
-// collectors is the property collector of our own, in place of the simulator's
-// where wanted. The simulator's reads all objects of all filters anew on each
-// change, which at 2,500 hosts takes hundreds of milliseconds. This one keeps
-// what each filter has told, reads again at what has changed and at nothing
-// else, and holds the rules of a vCenter's versions: a wrong one is refused, and
-// an answer that was lost on its way can be asked for again.
+// collectors is a second implementation of the property collector. The
+// simulator's own reads all objects of all filters again on each change, which
+// takes hundreds of milliseconds with 2,500 hosts. This one keeps what each
+// filter has reported, and reads only what has changed. It checks versions as a
+// vCenter does: a wrong version is refused, and a response that was lost can be
+// requested again.
 //
-// The simulator tells it of each change through its registry's handlers, which
-// run with the changed object's lock held. So nothing is read there: objects are
-// marked, and whoever waits reads them.
+// The simulator reports each change through handlers in its registry, which run
+// with the lock of the changed object held. So nothing is read there: objects
+// are marked, and the waiting call reads them.
 type collectors struct {
 	v      *VCenter
 	values *values
@@ -51,7 +51,7 @@ func (cs *collectors) Reference() ref {
 	return ref{Type: "PropertyCollector", Value: "haulout-lab-collectors"}
 }
 
-// PutObject is told of each object that comes into the inventory.
+// PutObject is called for each object that is added to the inventory.
 func (cs *collectors) PutObject(_ *simulator.Context, obj mo.Reference) {
 	cs.values.changed(obj.Reference(), nil)
 	cs.mark(obj.Reference(), nil, false)
@@ -60,7 +60,7 @@ func (cs *collectors) PutObject(_ *simulator.Context, obj mo.Reference) {
 	}
 }
 
-// UpdateObject is told of each change.
+// UpdateObject is called for each change.
 func (cs *collectors) UpdateObject(_ *simulator.Context, obj mo.Reference, changes []vim.PropertyChange) {
 	suppress := cs.v.suppression.isOn()
 	var names []string
@@ -79,7 +79,8 @@ func (cs *collectors) UpdateObject(_ *simulator.Context, obj mo.Reference, chang
 	}
 }
 
-// RemoveObject is told of each object that leaves, before the registry forgets it.
+// RemoveObject is called for each object that is removed, before the registry
+// removes it.
 func (cs *collectors) RemoveObject(_ *simulator.Context, obj ref) {
 	cs.values.gone(obj)
 	cs.mark(obj, nil, true)
@@ -93,7 +94,7 @@ func (cs *collectors) mark(obj ref, names []string, gone bool) {
 	}
 }
 
-// of gives the collector that stands behind one of the simulator's.
+// of returns the collector for one of the simulator's collectors.
 func (cs *collectors) of(pc *simulator.PropertyCollector) *collector {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -110,7 +111,7 @@ func (cs *collectors) of(pc *simulator.PropertyCollector) *collector {
 	return c
 }
 
-// cancel ends the call that waits, if one does.
+// cancel ends the waiting call, if there is one.
 func (cs *collectors) cancel(pc *simulator.PropertyCollector) {
 	cs.mu.Lock()
 	c := cs.open[pc]
@@ -125,8 +126,8 @@ func (cs *collectors) cancel(pc *simulator.PropertyCollector) {
 	}
 }
 
-// drop forgets a collector. A call that waits hears of nothing any more; unless
-// silent, it ends.
+// drop removes a collector. A waiting call gets no more updates; it ends,
+// unless silent is set.
 func (cs *collectors) drop(pc *simulator.PropertyCollector, silent bool) {
 	if !silent {
 		cs.cancel(pc)
@@ -136,8 +137,8 @@ func (cs *collectors) drop(pc *simulator.PropertyCollector, silent bool) {
 	cs.mu.Unlock()
 }
 
-// paths are the properties that somebody reads at; the pointer tells one
-// looker's from another's.
+// paths are the properties that one filter reads. The pointer identifies the
+// filter.
 type paths struct{ list []string }
 
 func (p *paths) covers(names []string) bool {
@@ -151,9 +152,9 @@ func (p *paths) covers(names []string) bool {
 	return false
 }
 
-// stale is what is known to have changed of an object since the last look.
+// stale is what has changed in an object since it was read.
 type stale struct {
-	// all is true for an object that has come or gone.
+	// all is true for an object that was added or removed.
 	all   bool
 	gone  bool
 	names []string
@@ -167,16 +168,17 @@ func (s *stale) covers(path string) bool {
 type collector struct {
 	values *values
 
-	// calls lets one call in at a time, as a vCenter does.
+	// calls allows one call at a time, as a vCenter does.
 	calls sync.Mutex
-	// number is the last version given out. base is the version that the pages
-	// of the last answer lead on from, and sent the page that went out last.
+	// number is the last version that was sent. base is the version that the
+	// pages of the last response continue from, and sent is the page that was
+	// sent last.
 	number int
 	base   string
 	pages  []page
 	sent   int
 
-	// mu is a leaf: it is taken with objects' locks held.
+	// mu is a leaf lock: it is taken with locks of objects held.
 	mu      sync.Mutex
 	filters []*filter
 	watched map[ref]map[*paths]int
@@ -185,7 +187,7 @@ type collector struct {
 	cancel  chan struct{}
 }
 
-// page is an answer as it was sent, so that it can be sent again.
+// page is a response as it was sent, so that it can be sent again.
 type page struct{ version, xml string }
 
 func (c *collector) mark(obj ref, names []string, gone bool) {
@@ -220,8 +222,8 @@ func (c *collector) rouse() {
 	}
 }
 
-// watch is called before what is watched is read: what changes in between is
-// then looked at once more, and not missed.
+// watch is called before the objects are read: what changes in between is read
+// once more, and not missed.
 func (c *collector) watch(obj ref, p *paths) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -286,7 +288,7 @@ func (v *VCenter) DestroyPropertyFilter(ctx *simulator.Context, req *vim.Destroy
 	return pf.DestroyPropertyFilter(ctx, req)
 }
 
-// rawUpdates is an answer that is XML already.
+// rawUpdates is a response that is already XML.
 type rawUpdates struct {
 	Res    *rawResponse `xml:"WaitForUpdatesExResponse"`
 	Fault_ *soap.Fault  `xml:"-"`
@@ -303,7 +305,7 @@ func nothing() soap.HasFault { return &rawUpdates{Res: &rawResponse{}} }
 
 func (p page) answer() soap.HasFault { return &rawUpdates{Res: &rawResponse{XML: p.xml}} }
 
-// wait answers WaitForUpdatesEx.
+// wait implements WaitForUpdatesEx.
 func (c *collector) wait(ctx *simulator.Context, req *vim.WaitForUpdatesEx) soap.HasFault {
 	c.calls.Lock()
 	defer c.calls.Unlock()
@@ -337,7 +339,7 @@ func (c *collector) wait(ctx *simulator.Context, req *vim.WaitForUpdatesEx) soap
 	}()
 	for {
 		stale, filters := c.take()
-		var news []told
+		var news []filterUpdate
 		for _, f := range filters {
 			updates, fault := f.look(ctx, stale)
 			if fault != nil {
@@ -362,9 +364,9 @@ func (c *collector) wait(ctx *simulator.Context, req *vim.WaitForUpdatesEx) soap
 	}
 }
 
-// lead says what a version asks for: a page that is there already, a fault, or
-// neither, which is news. A version that was truncated leads on once and at
-// once; one that was complete may be asked from again.
+// lead returns what a version requests: a page that was already made, a fault,
+// or neither, which means new updates. A truncated version can be used once; a
+// complete one can be used again.
 func (c *collector) lead(version string) (*page, vim.BaseMethodFault) {
 	last := len(c.pages) - 1
 	switch {
@@ -393,14 +395,14 @@ func (c *collector) lead(version string) (*page, vim.BaseMethodFault) {
 	return nil, &vim.InvalidCollectorVersion{}
 }
 
-// told is one object's update.
-type told struct {
+// filterUpdate is the update of one filter.
+type filterUpdate struct {
 	filter ref
 	xml    string
 }
 
-// write makes the pages of an answer.
-func (c *collector) write(news []told, size int) []page {
+// write makes the pages of a response.
+func (c *collector) write(news []filterUpdate, size int) []page {
 	var pages []page
 	for {
 		n := min(size, len(news))

@@ -98,7 +98,7 @@ func words(set *types.UpdateSet) []string {
 	return all
 }
 
-// next waits for news.
+// next waits for an update.
 func (f *follower) next() []string {
 	f.Helper()
 	set, err := f.ask(f.version, 5, 0)
@@ -110,7 +110,7 @@ func (f *follower) next() []string {
 	return words(set)
 }
 
-// quiet is true where nothing is left to tell.
+// quiet checks that there is no further update.
 func (f *follower) quiet() {
 	f.Helper()
 	set, err := f.ask(f.version, 0, 0)
@@ -120,9 +120,9 @@ func (f *follower) quiet() {
 	}
 }
 
-// untilTold reads until a line that begins like this holds this fact. Which facts
-// come together in one set is a matter of time.
-func (f *follower) untilTold(line, fact string) {
+// untilReported reads until a line with this prefix contains this fact. Which
+// facts are in one set depends on timing.
+func (f *follower) untilReported(line, fact string) {
 	f.Helper()
 	var all []string
 	told := func(l string) bool { return strings.HasPrefix(l, line) && strings.Contains(l, fact) }
@@ -144,7 +144,7 @@ func isFault(err error, name string) bool {
 	return err != nil && soap.IsSoapFault(err) && strings.HasSuffix(fmt.Sprintf("%T", soap.ToSoapFault(err).VimFault()), name)
 }
 
-func TestOnlyDifferencesAreTold(t *testing.T) {
+func TestOnlyDifferencesAreReported(t *testing.T) {
 	f := follow(t, twoHosts())
 	f.want(f.next(), []string{
 		"enter HostSystem name=esx1 runtime.inMaintenanceMode=false recentTask=0",
@@ -152,20 +152,20 @@ func TestOnlyDifferencesAreTold(t *testing.T) {
 	})
 	f.quiet()
 	f.ctl("POST", "/hosts/esx2/enter", nil, nil)
-	f.untilTold("modify HostSystem", "runtime.inMaintenanceMode=true")
+	f.untilReported("modify HostSystem", "runtime.inMaintenanceMode=true")
 	f.ctl("POST", "/hosts/esx1/enter", nil, nil)
-	f.untilTold("enter Task", "EnterMaintenanceMode_Task=running")
+	f.untilReported("enter Task", "EnterMaintenanceMode_Task=running")
 	f.ctl("POST", "/hosts", map[string]any{"cluster": "c1", "name": "esx3"}, nil)
-	f.untilTold("enter HostSystem", "name=esx3")
+	f.untilReported("enter HostSystem", "name=esx3")
 	f.quiet()
 	f.ctl("DELETE", "/hosts/esx3", nil, nil)
 	f.want(f.next(), []string{"leave HostSystem"})
-	// What nobody watches wakes nobody.
+	// A property without a filter ends no wait.
 	f.ctl("PATCH", "/vms/gpu1", map[string]any{"tools": false}, nil)
 	f.quiet()
 }
 
-func TestMembersOfAListComeAndGoAsDifferences(t *testing.T) {
+func TestMembersOfAListAreReportedAsDifferences(t *testing.T) {
 	f := follow(t, twoHosts())
 	f.next()
 	vm := f.vm("gpu1").Reference()
@@ -175,14 +175,14 @@ func TestMembersOfAListComeAndGoAsDifferences(t *testing.T) {
 	off, err := f.vm("gpu1").PowerOff(f.ctx)
 	f.must(err)
 	f.members([]types.ManagedObjectReference{off.Reference()}, nil)
-	f.untilTold("modify VirtualMachine", "runtime.powerState=poweredOff")
+	f.untilReported("modify VirtualMachine", "runtime.powerState=poweredOff")
 	f.must(off.Wait(f.ctx))
 	f.members(nil, []types.ManagedObjectReference{vm, off.Reference()})
-	f.untilTold("leave VirtualMachine", "")
+	f.untilReported("leave VirtualMachine", "")
 	f.quiet()
 }
 
-func TestTheLastCompleteAnswerCanBeAskedForAgain(t *testing.T) {
+func TestLastCompleteResponseCanBeRequestedAgain(t *testing.T) {
 	f := follow(t, twoHosts())
 	f.next()
 	f.ctl("POST", "/hosts/esx1/enter", nil, nil)
@@ -195,16 +195,16 @@ func TestTheLastCompleteAnswerCanBeAskedForAgain(t *testing.T) {
 	f.version = set.Version
 	f.quiet()
 	if _, err = f.ask("1", 0, 0); !isFault(err, "InvalidCollectorVersion") {
-		t.Fatalf("an outlived version: %v", err)
+		t.Fatalf("an old version: %v", err)
 	}
 	if _, err = f.ask("nonsense", 0, 0); !isFault(err, "InvalidCollectorVersion") {
-		t.Fatalf("a version that never was: %v", err)
+		t.Fatalf("an unknown version: %v", err)
 	}
 	f.version = ""
 	f.want(len(f.next()), 3)
 }
 
-func TestATruncatedSetLeadsOnOnceAndAtOnce(t *testing.T) {
+func TestVersionOfATruncatedSetIsUsedOnce(t *testing.T) {
 	f := follow(t, &Spec{Bulk: &BulkSpec{Hosts: 250}})
 	first, err := f.ask("", 5, 0)
 	f.must(err)
@@ -226,7 +226,7 @@ func TestATruncatedSetLeadsOnOnceAndAtOnce(t *testing.T) {
 	f.want(len(words(small)), 10)
 }
 
-func TestAWaitIsCancelled(t *testing.T) {
+func TestWaitIsCancelled(t *testing.T) {
 	f := follow(t, twoHosts())
 	f.next()
 	ended := make(chan error, 1)
@@ -245,12 +245,12 @@ func TestAWaitIsCancelled(t *testing.T) {
 			f.quiet()
 			return
 		case <-time.After(5 * time.Millisecond):
-			// The wait may not have begun.
+			// The wait may not have started.
 		}
 	}
 }
 
-func TestAHistoryTellsOfTasksAndTheirStates(t *testing.T) {
+func TestHistoryReportsTasksAndTheirStates(t *testing.T) {
 	f := follow(t, twoHosts())
 	made, err := methods.CreateCollectorForTasks(f.ctx, f.client, &types.CreateCollectorForTasks{
 		This: *f.client.ServiceContent.TaskManager,
@@ -288,7 +288,7 @@ func TestAHistoryTellsOfTasksAndTheirStates(t *testing.T) {
 	f.want(len(f.lab.v.collectors.histories), 0)
 }
 
-func TestAStormOfForeignChangesIsNotHeardByThoseWhoFollowNeither(t *testing.T) {
+func TestOtherFiltersGetNoUpdatesOfManyForeignChanges(t *testing.T) {
 	f := follow(t, &Spec{Bulk: &BulkSpec{Hosts: 20, VMs: 40}, Delays: Delays{EnterMs: 60000}})
 	f.want(len(f.next()), 20)
 	f.ctl("POST", "/change-rate", map[string]any{"perSecond": 2000}, nil)

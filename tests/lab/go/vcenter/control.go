@@ -15,15 +15,14 @@ import (
 	"github.com/vmware/govmomi/vim25/types"
 )
 
-// Control is the endpoint by which a test, or a person, plays the operator and
-// the hardware. It listens on a port of its own, so that it works while the SDK
-// is down.
+// Control is the endpoint with which a test or a person acts as the operator
+// and as the hardware. It has its own port, so it works while the SDK is down.
 type Control struct {
 	v      *VCenter
 	server *Server
 }
 
-// mistake is an error that is the asker's.
+// mistake is an error in the request.
 type mistake struct{ error }
 
 func badRequest(format string, args ...any) error { return mistake{fmt.Errorf(format, args...)} }
@@ -34,10 +33,10 @@ func decodeStrict(b []byte, into any) error {
 	return d.Decode(into)
 }
 
-// action answers one request; the answer is written as JSON.
+// action handles one request; the result is written as JSON.
 type action func(r *http.Request, body []byte) (any, error)
 
-// handler is the table of the README.
+// handler maps the paths that the README lists.
 func (c *Control) handler() http.Handler {
 	mux := http.NewServeMux()
 	for pattern, a := range map[string]action{
@@ -119,7 +118,7 @@ func decode(body []byte, into any) error {
 	return nil
 }
 
-// who is the person at the console, by default "operator".
+// who is the user name of the operator, by default "operator".
 func who(r *http.Request) caller {
 	if u := r.URL.Query().Get("user"); u != "" {
 		return caller{User: u}
@@ -140,8 +139,8 @@ func number(r *http.Request, name string, otherwise int64) (int64, error) {
 	return n, nil
 }
 
-// poll runs look until it is satisfied or the time is up. look returns a
-// channel that is closed by the next change.
+// poll calls look until it is satisfied or the time has passed. look returns a
+// channel that the next change closes.
 func poll(r *http.Request, look func() (satisfied bool, next <-chan struct{})) error {
 	wait, err := number(r, "waitMs", 0)
 	if err != nil {
@@ -212,7 +211,8 @@ func (c *Control) onVM(r *http.Request, f func(g *guest) (any, error)) (any, err
 	return f(g)
 }
 
-// clicked records what a person did as the call that their client would make.
+// clicked records an operator's action as the call that their client would
+// send.
 func (c *Control) clicked(who caller, method, object string, r ref) {
 	c.v.journal.add(Entry{Kind: "call", User: who.User, Method: method, Object: object, Ref: r.Value})
 }
@@ -253,7 +253,7 @@ func (c *Control) cancel(r *http.Request, _ []byte) (any, error) {
 	})
 }
 
-// fail ends a running Enter Maintenance Mode as a vCenter does that gives up.
+// fail ends a running Enter Maintenance Mode with a fault, as a vCenter does.
 func (c *Control) fail(r *http.Request, body []byte) (any, error) {
 	var args struct {
 		Fault string `json:"fault"`
@@ -493,9 +493,8 @@ func (c *Control) shutdown(r *http.Request, _ []byte) (any, error) {
 	})
 }
 
-// move puts a VM onto another host by hand, whatever its power state and
-// whatever a vCenter would say to it; what it must not do is hold a device that
-// the target has not got.
+// move puts a VM on another host in any power state and without the checks of a
+// vCenter. It refuses only a device that the target does not have.
 func (c *Control) move(r *http.Request, body []byte) (any, error) {
 	var args struct {
 		Host string `json:"host"`

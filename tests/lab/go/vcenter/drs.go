@@ -11,8 +11,8 @@ import (
 	"github.com/vmware/govmomi/vim25/types"
 )
 
-// behavior is what DRS does for a VM: the cluster's level or the VM's own, and
-// empty where DRS is off for either.
+// behavior is the DRS level of a VM: its own or that of the cluster. It is
+// empty if DRS is off for either.
 func (v *VCenter) behavior(g *guest) types.DrsBehavior {
 	h := v.hostOf(g)
 	if h == nil {
@@ -40,13 +40,12 @@ func (v *VCenter) behavior(g *guest) types.DrsBehavior {
 	return level
 }
 
-// placesAtStart is true where DRS chooses the host of a VM that is powered on
-// without asking anyone.
+// placesAtStart is true if DRS chooses the host of a VM at power on by itself.
 func placesAtStart(level types.DrsBehavior) bool {
 	return level == types.DrsBehaviorFullyAutomated || level == types.DrsBehaviorPartiallyAutomated
 }
 
-// unsuited says why a VM cannot start on a host.
+// unsuited returns why a VM cannot start on a host.
 func (v *VCenter) unsuited(g *guest, h *host) types.BaseMethodFault {
 	switch {
 	case !v.connected(h):
@@ -91,8 +90,8 @@ func (v *VCenter) hostsOf(cluster *simulator.ClusterComputeResource) []*host {
 	return hosts
 }
 
-// place finds a host for a VM in a cluster: its own where that will do, and
-// where keep says so.
+// place chooses a host for a VM in a cluster: its own host if that is suited
+// and keep is set.
 func (v *VCenter) place(g *guest, cluster *simulator.ClusterComputeResource, keep bool) *host {
 	if own := v.hostOf(g); keep && own != nil && v.clusterOf(own) == cluster && v.unsuited(g, own) == nil {
 		return own
@@ -105,12 +104,12 @@ func (v *VCenter) place(g *guest, cluster *simulator.ClusterComputeResource, kee
 	return nil
 }
 
-// placePowerOn says where a VM is to start, or why it cannot.
+// placePowerOn returns the host on which a VM starts, or why it cannot start.
 func (v *VCenter) placePowerOn(g *guest, wanted *types.ManagedObjectReference, level types.DrsBehavior) (*host, types.BaseMethodFault) {
 	own := v.hostOf(g)
 	cluster := v.clusterOf(own)
 	if wanted != nil {
-		// A host that will not do is passed over without a word.
+		// A requested host that is not suited is ignored without a fault.
 		if h := v.hosts[*wanted]; h != nil && v.clusterOf(h) == cluster && v.unsuited(g, h) == nil {
 			return h, nil
 		}
@@ -130,10 +129,10 @@ func (v *VCenter) placePowerOn(g *guest, wanted *types.ManagedObjectReference, l
 	return nil, fault
 }
 
-// PowerOnMultiVMTask implements the SOAP method. As with a vCenter the task
-// succeeds whatever becomes of the VMs: those that DRS finds no host for are
-// listed as not attempted, those at a manual level get a recommendation, and
-// those that DRS starts come without a task.
+// PowerOnMultiVMTask implements the SOAP method. As in a vCenter, the task
+// always succeeds: VMs without a suited host are listed as not attempted, VMs
+// at a manual level get a recommendation, and the VMs that DRS starts get no
+// task.
 func (v *VCenter) PowerOnMultiVMTask(ctx *simulator.Context, req *types.PowerOnMultiVM_Task) soap.HasFault {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -211,9 +210,9 @@ func localized(f types.BaseMethodFault) types.LocalizedMethodFault {
 	return types.LocalizedMethodFault{Fault: plain(f), LocalizedMessage: message(f)}
 }
 
-// evacuate is what DRS does for a host that enters maintenance mode: running
-// VMs that nothing ties to the host are moved away, and those that are off as
-// well if that was asked for. A VM with a passthrough device stays.
+// evacuate moves VMs as DRS does for a host that enters maintenance mode:
+// running VMs that can be moved, and powered-off VMs if that was requested. A
+// VM with a passthrough device stays.
 func (v *VCenter) evacuate(h *host, off bool) {
 	for _, g := range v.guests {
 		if v.hostOf(g) != h || v.behavior(g) != types.DrsBehaviorFullyAutomated || v.busy[g.Self] != nil {

@@ -18,9 +18,9 @@ import (
 	vimxml "github.com/vmware/govmomi/vim25/xml"
 )
 
-// Rule makes calls go wrong. It applies to calls of its method (or "*") on its
-// object (a name or moref; none is any), after the first Skip of them, for
-// Count of them (0 is for ever).
+// Rule makes calls fail. It applies to calls of its method (or "*") on its
+// object (a name or moref; any if empty), after the first Skip of them, for
+// Count of them (0: all).
 type Rule struct {
 	ID     int    `json:"id"`
 	Method string `json:"method"`
@@ -32,16 +32,16 @@ type Rule struct {
 	// the host must be named in the call.
 	Host string `json:"host,omitempty"`
 	// Kind is one of:
-	//   status     answer with Status, ContentType and Body, not with SOAP
+	//   status     respond with Status, ContentType and Body, not with SOAP
 	//   http503    status 503 with an empty body
 	//   htmlPage   status 200 with an HTML page, as a login portal would
 	//   reset      cut the connection before anything is done
 	//   loseReply  do it, then cut the connection
 	//   delay      wait DelayMs, then do it
-	//   hang       never answer, or for DelayMs and then cut the connection
-	//   soapFault  answer with Fault
+	//   hang       never respond, or cut the connection after DelayMs
+	//   soapFault  respond with Fault
 	//   taskError  start a task that fails with Fault after DelayMs
-	//   taskResult give a task that ends well, and has no result, this one
+	//   taskResult set this result for a successful task without a result
 	Kind        string `json:"kind"`
 	Fault       string `json:"fault,omitempty"`
 	Message     string `json:"message,omitempty"`
@@ -52,7 +52,7 @@ type Rule struct {
 	ContentType string `json:"contentType,omitempty"`
 	Body        string `json:"body,omitempty"`
 	ResultSpec
-	// Hits counts how often the rule has struck.
+	// Hits counts how often the rule was applied.
 	Hits int `json:"hits"`
 
 	met int
@@ -60,8 +60,8 @@ type Rule struct {
 
 var ruleKinds = []string{"status", "http503", "htmlPage", "reset", "loseReply", "delay", "hang", "soapFault", "taskError", "taskResult"}
 
-// Faults holds the rules. Its mutex is a leaf: nothing is called while it is
-// held.
+// Faults holds the rules. Its mutex is a leaf lock: nothing is called while it
+// is held.
 type Faults struct {
 	v     *VCenter
 	mu    sync.Mutex
@@ -136,7 +136,7 @@ func (f *Faults) list() []Rule {
 	return list
 }
 
-// moment is when a rule strikes.
+// moment is when a rule is applied.
 type moment int
 
 const (
@@ -155,20 +155,20 @@ func (r *Rule) moment() moment {
 	return ofCall
 }
 
-// attempt is what a rule is held against.
+// attempt is what a rule is compared with.
 type attempt struct {
 	method string
 	// names are the objects of the call or task.
 	names []string
-	// hosts are those that it would put a VM on.
+	// hosts are those on which it would put a VM.
 	hosts []string
 	of    moment
-	// part is true for one VM of a task that is about several: a rule must name
-	// the VM or the host.
+	// part is true for one VM of a task with several VMs: a rule must name the
+	// VM or the host.
 	part bool
 }
 
-// match finds the first rule that strikes and counts it.
+// match finds the first rule that applies and counts it.
 func (f *Faults) match(a attempt) *Rule {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -193,8 +193,9 @@ func (f *Faults) match(a attempt) *Rule {
 	return nil
 }
 
-// taskError says whether a task about to begin is to fail, and after how many
-// milliseconds. target is the host that it would put its VM on, nil for none.
+// taskError returns whether a task that is about to start fails, and after how
+// many milliseconds. target is the host on which it would put its VM; nil for
+// none.
 func (f *Faults) taskError(method string, ref types.ManagedObjectReference, name string, target *host) (types.BaseMethodFault, int) {
 	return f.taskFault(attempt{method: method, names: []string{ref.Value, name}, hosts: hostNames(target), of: ofTask}, name)
 }
@@ -220,7 +221,7 @@ func (f *Faults) taskFault(a attempt, name string) (types.BaseMethodFault, int) 
 	return fault, r.DelayMs
 }
 
-// taskResult is what a rule gives a task that ends well as its result.
+// taskResult is the result that a rule sets for a successful task.
 func (f *Faults) taskResult(t *simulator.Task) any {
 	r := f.match(attempt{method: t.Info.Name, names: []string{t.Info.Entity.Value, t.Info.EntityName}, of: ofResult})
 	if r == nil {
@@ -241,7 +242,7 @@ func (f *Faults) record(r *Rule, method, object string) {
 	f.v.journal.add(Entry{Kind: "fault", Method: method, Object: object, Detail: strings.TrimSpace(r.Kind + " " + r.Fault)})
 }
 
-// makeFault makes an empty fault of a type named as in the API.
+// makeFault makes an empty fault of a type of the API.
 func makeFault(name string) (types.BaseMethodFault, error) {
 	if name == "" {
 		name = "SystemError"
@@ -257,7 +258,7 @@ func makeFault(name string) (types.BaseMethodFault, error) {
 	return fault, nil
 }
 
-// call is what the middleware knows of a request.
+// call is what the middleware reads of a request.
 type call struct {
 	method string
 	this   types.ManagedObjectReference
@@ -265,7 +266,7 @@ type call struct {
 	names []string
 }
 
-// parseCall reads the method and the references out of a SOAP body.
+// parseCall reads the method and the references from a SOAP body.
 func (v *VCenter) parseCall(body []byte) call {
 	var c call
 	d := xml.NewDecoder(bytes.NewReader(body))
@@ -304,7 +305,7 @@ func (v *VCenter) parseCall(body []byte) call {
 	}
 }
 
-// reply holds an answer back until it is known whether it shall be sent.
+// reply buffers a response until it is decided whether it is sent.
 type reply struct {
 	header http.Header
 	status int
@@ -315,7 +316,7 @@ func (r *reply) Header() http.Header         { return r.header }
 func (r *reply) WriteHeader(status int)      { r.status = status }
 func (r *reply) Write(b []byte) (int, error) { return r.body.Write(b) }
 
-// ServeHTTP stands before the SDK.
+// ServeHTTP handles calls before the SDK does.
 func (f *Faults) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	body, err := io.ReadAll(io.LimitReader(req.Body, 16<<20))
 	if err != nil {
@@ -351,8 +352,8 @@ func (f *Faults) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	_, _ = w.Write(answer)
 }
 
-// dispatch hands a call to the simulator, and ends its wait if the client goes
-// away in the meantime.
+// dispatch hands a call to the simulator, and ends its wait if the client
+// closes the connection.
 func (f *Faults) dispatch(w http.ResponseWriter, req *http.Request, c call) {
 	if strings.HasPrefix(c.method, "WaitForUpdates") {
 		if cookie, err := req.Cookie(soap.SessionCookieName); err == nil {
@@ -372,7 +373,7 @@ func (f *Faults) dispatch(w http.ResponseWriter, req *http.Request, c call) {
 	f.v.model.Service.ServeSDK(w, req)
 }
 
-// strike does what a rule says; true means that the call goes on.
+// strike applies a rule; true means that the call continues.
 func (f *Faults) strike(r *Rule, w http.ResponseWriter, req *http.Request) bool {
 	switch r.Kind {
 	case "status", "http503", "htmlPage":
@@ -415,7 +416,7 @@ func (f *Faults) strike(r *Rule, w http.ResponseWriter, req *http.Request) bool 
 	return false
 }
 
-// envelope writes a SOAP fault in the shape that a vCenter gives it.
+// envelope writes a SOAP fault in the form of a vCenter.
 func envelope(fault types.BaseMethodFault, text string) []byte {
 	name := faultName(fault)
 	var detail, faultstring bytes.Buffer

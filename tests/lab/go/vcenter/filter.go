@@ -10,27 +10,27 @@ import (
 	vim "github.com/vmware/govmomi/vim25/types"
 )
 
-// filter is one filter of a collector of ours: which objects its traversal
-// reaches, each by how many ways, and what was told of them.
+// filter is one filter of our own collector: the objects that its traversal
+// reaches, each with the number of paths to it, and what was reported of them.
 type filter struct {
 	c     *collector
 	self  ref
 	spec  vim.PropertyFilterSpec
 	roots []*steps
-	// wanted holds the paths for each type of object; nil for a type that the
+	// wanted are the properties of each type of object; nil for a type that the
 	// filter does not report.
 	wanted map[reflect.Type]*paths
 
-	began bool
-	nodes map[ref]map[*steps]*node
-	ways  map[ref]int
-	told  map[ref]*report
-	// touched are the objects that have been reached or lost since the last
-	// look, in the order in which that happened.
+	began    bool
+	nodes    map[ref]map[*steps]*node
+	ways     map[ref]int
+	reported map[ref]*report
+	// touched are the objects that were reached or lost since the last call of
+	// look, in that order.
 	touched []ref
 }
 
-// steps are the traversals that lead on from one place.
+// steps are the traversals from one place.
 type steps struct {
 	watch *paths
 	list  []*step
@@ -54,7 +54,7 @@ type edge struct {
 	via *step
 }
 
-// report is what was told of an object.
+// report is what was reported of an object.
 type report struct {
 	paths *paths
 	cells []cell
@@ -75,8 +75,8 @@ func newFilter(c *collector, spec vim.PropertyFilterSpec) (*filter, vim.BaseMeth
 	return f, nil
 }
 
-// maker turns selection specs into steps. A spec may name another, and so
-// itself: a traversal of folders within folders is a circle.
+// maker turns selection specs into steps. A spec may name others and itself: a
+// traversal of nested folders is a cycle.
 type maker struct {
 	named map[string]*vim.TraversalSpec
 	made  map[*vim.TraversalSpec]*step
@@ -117,14 +117,14 @@ func (m *maker) steps(set []vim.BaseSelectionSpec) (*steps, vim.BaseMethodFault)
 	return all, nil
 }
 
-// forget begins again: everything is told anew.
+// forget resets the filter: everything is reported again.
 func (f *filter) forget() {
 	f.began, f.touched = false, nil
-	f.nodes, f.ways, f.told = map[ref]map[*steps]*node{}, map[ref]int{}, map[ref]*report{}
+	f.nodes, f.ways, f.reported = map[ref]map[*steps]*node{}, map[ref]int{}, map[ref]*report{}
 }
 
-// look gives what has changed since the last look.
-func (f *filter) look(ctx *simulator.Context, changed map[ref]*stale) ([]told, vim.BaseMethodFault) {
+// look returns what has changed since its last call.
+func (f *filter) look(ctx *simulator.Context, changed map[ref]*stale) ([]filterUpdate, vim.BaseMethodFault) {
 	if !f.began {
 		for i, o := range f.spec.ObjectSet {
 			if lookup(ctx, o.Obj) == nil {
@@ -144,7 +144,7 @@ func (f *filter) look(ctx *simulator.Context, changed map[ref]*stale) ([]told, v
 	for obj, s := range changed {
 		f.turn(ctx, obj, s)
 	}
-	var news []told
+	var news []filterUpdate
 	seen := make(map[ref]bool, len(f.touched))
 	add := func(obj ref) {
 		if seen[obj] {
@@ -152,7 +152,7 @@ func (f *filter) look(ctx *simulator.Context, changed map[ref]*stale) ([]told, v
 		}
 		seen[obj] = true
 		if xml := f.update(ctx, obj, changed[obj]); xml != "" {
-			news = append(news, told{f.self, xml})
+			news = append(news, filterUpdate{f.self, xml})
 		}
 	}
 	for _, obj := range f.touched {
@@ -165,7 +165,7 @@ func (f *filter) look(ctx *simulator.Context, changed map[ref]*stale) ([]told, v
 	return news, nil
 }
 
-// turn follows the traversals that lead on from an object that has changed.
+// turn repeats the traversals from an object that has changed.
 func (f *filter) turn(ctx *simulator.Context, obj ref, s *stale) {
 	for at, n := range f.nodes[obj] {
 		for _, one := range at.list {
@@ -234,8 +234,8 @@ func (f *filter) reach(obj ref) {
 	f.touched = append(f.touched, obj)
 }
 
-// leave takes one way to an object away, and with the last one all that leads
-// on from it.
+// leave removes one path to an object, and with the last one all traversals
+// from it.
 func (f *filter) leave(e edge) {
 	if !e.via.skip && f.ways[e.to] > 0 {
 		if f.ways[e.to]--; f.ways[e.to] == 0 {
@@ -260,15 +260,15 @@ func (f *filter) leave(e edge) {
 	}
 }
 
-// update writes what is to be told of an object; it is empty where there is
+// update encodes what is reported of an object; it is empty if there is
 // nothing.
 func (f *filter) update(ctx *simulator.Context, obj ref, s *stale) string {
-	before := f.told[obj]
+	before := f.reported[obj]
 	gone := func() string {
 		if before == nil {
 			return ""
 		}
-		delete(f.told, obj)
+		delete(f.reported, obj)
 		f.c.unwatch(obj, before.paths)
 		return objectUpdate("leave", obj, "")
 	}
@@ -286,7 +286,7 @@ func (f *filter) update(ctx *simulator.Context, obj ref, s *stale) string {
 			f.c.unwatch(obj, wanted)
 			return ""
 		}
-		f.told[obj] = &report{wanted, cells}
+		f.reported[obj] = &report{wanted, cells}
 		var changes strings.Builder
 		for _, c := range cells {
 			if c.state == cellSet {
@@ -327,7 +327,7 @@ func objectUpdate(kind string, obj ref, changes string) string {
 	return fmt.Sprintf(`<objectSet><kind>%s</kind><obj type="%s">%s</obj>%s</objectSet>`, kind, obj.Type, escaped(obj.Value), changes)
 }
 
-// paths are the properties that the filter wants of an object.
+// paths are the properties that the filter reports of an object.
 func (f *filter) paths(ctx *simulator.Context, obj ref) *paths {
 	item := lookup(ctx, obj)
 	if item == nil {
@@ -359,7 +359,7 @@ func (f *filter) paths(ctx *simulator.Context, obj ref) *paths {
 	return p
 }
 
-// every names all properties of a type.
+// every returns the names of all properties of a type.
 func every(rtype reflect.Type) []string {
 	var list []string
 	for i := range rtype.NumField() {

@@ -53,7 +53,7 @@ func (v *VCenter) CreateCollectorForTasks(ctx *simulator.Context, req *vim.Creat
 	return &methods.CreateCollectorForTasksBody{Res: &vim.CreateCollectorForTasksResponse{Returnval: h.Self}}
 }
 
-// record takes up a task that begins.
+// record adds a task that has started.
 func (cs *collectors) record(task *simulator.Task) {
 	cs.mu.Lock()
 	cs.tasks = append(cs.tasks, task)
@@ -71,8 +71,8 @@ func (cs *collectors) record(task *simulator.Task) {
 	cs.told(of)
 }
 
-// retell is for a task whose state has changed. Its progress alone is not told
-// of, as in a vCenter.
+// retell reports a task whose state has changed. A change of its progress alone
+// is not reported, as in a vCenter.
 func (cs *collectors) retell(task ref) {
 	if !cs.v.suppression.pushesEnds() {
 		return
@@ -102,7 +102,7 @@ func (cs *collectors) close(h *TaskHistoryCollector) {
 	cs.values.gone(h.Self)
 }
 
-// matches knows of a filter's entity and states alone; the lab's clients ask for
+// matches supports the entity and the states of a filter; the lab's clients use
 // nothing else.
 func (cs *collectors) matches(filter vim.TaskFilterSpec, task *simulator.Task) bool {
 	if len(filter.State) > 0 && !slices.Contains(filter.State, task.Info.State) {
@@ -140,7 +140,7 @@ func (h *TaskHistoryCollector) push(task *simulator.Task) {
 	}
 }
 
-// shown are the tasks of the latest page, newest first.
+// shown returns the tasks of the latest page, newest first.
 func (h *TaskHistoryCollector) shown() []*simulator.Task {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -159,7 +159,7 @@ func (h *TaskHistoryCollector) latest() []ref {
 
 func (h *TaskHistoryCollector) has(task ref) bool { return slices.Contains(h.latest(), task) }
 
-// Get is what the simulator reads when it is asked for properties.
+// Get is called by the simulator when it reads properties.
 func (h *TaskHistoryCollector) Get() mo.Reference {
 	seen := h.TaskHistoryCollector
 	for _, task := range h.shown() {

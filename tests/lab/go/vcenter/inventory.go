@@ -17,13 +17,12 @@ import (
 	"github.com/vmware/govmomi/vim25/types"
 )
 
-// namespace makes the UUIDs of hosts a function of their names, so that two
-// runs of one spec look alike.
+// namespace makes the UUID of a host a function of its name, so that two runs
+// of one spec have the same UUIDs.
 var namespace = uuid.MustParse("7a1f0f3e-6f0b-4d6e-9b0a-2c9d5e1b7a44")
 
-// build makes the inventory of the spec. Hosts and VMs are made directly and
-// not through AddHost and CreateVM: the first is quadratic in the number of
-// hosts, the second writes files.
+// build makes the inventory of the spec. It does not use AddHost and CreateVM:
+// the first is quadratic in the number of hosts, the second writes files.
 func (v *VCenter) build() error {
 	model := simulator.VPX()
 	model.Datacenter, model.Portgroup, model.Cluster, model.Host, model.Machine, model.Datastore = 1, 0, 0, 0, 0, 0
@@ -59,7 +58,7 @@ func (v *VCenter) build() error {
 			return err
 		}
 	}
-	// The VMs must be there before their overrides can name them.
+	// The overrides name VMs, so the VMs must exist first.
 	for _, c := range v.spec.Clusters {
 		if err := v.setOverrides(c); err != nil {
 			return fmt.Errorf("cluster %q: %w", c.Name, err)
@@ -147,8 +146,8 @@ func (v *VCenter) addHost(cluster *simulator.ClusterComputeResource, spec HostSp
 	h.Self = types.ManagedObjectReference{}
 	v.reg.NewEntity(h.HostSystem)
 	h.Summary.Host, h.Config.Host = &h.Self, h.Self
-	// The cluster must list the host before it is put: container views ask
-	// the parent whether a newcomer belongs to them.
+	// The cluster must list the host before it is put: container views check
+	// with the parent whether a new object belongs to them.
 	v.set(cluster, "host", append(slices.Clone(cluster.Host), h.Self))
 	v.reg.PutEntity(cluster, h.HostSystem)
 
@@ -201,7 +200,7 @@ func (v *VCenter) datastore(h *host, name string) *simulator.Datastore {
 	return nil
 }
 
-// addVM registers a VM on its host and starts it if the spec says so.
+// addVM registers a VM on its host and starts it if the spec requests it.
 func (v *VCenter) addVM(spec VMSpec, who caller) (*guest, error) {
 	fail := func(err error) (*guest, error) { return nil, fmt.Errorf("VM %q: %w", spec.Name, err) }
 	h, err := v.findHost(spec.Host)
@@ -249,7 +248,7 @@ func (v *VCenter) addVM(spec VMSpec, who caller) (*guest, error) {
 		"resourcePool", pool,
 		"datastore", []types.ManagedObjectReference{ds.Self},
 		"guest.toolsRunningStatus", tools,
-		// Strict clients refuse a VM's whole `runtime` where these two
+		// Strict clients refuse the whole `runtime` of a VM if these two
 		// enumerations are empty, as the simulator leaves them.
 		"runtime.faultToleranceState", types.VirtualMachineFaultToleranceStateNotConfigured,
 		"runtime.recordReplayState", types.VirtualMachineRecordReplayStateInactive,
@@ -278,14 +277,14 @@ func (v *VCenter) addVM(spec VMSpec, who caller) (*guest, error) {
 	return g, nil
 }
 
-// fileName is a VM's name as the datastore takes it.
+// fileName is the name of a VM in a form that is valid in a datastore.
 func fileName(name string) string {
 	name = strings.ReplaceAll(name, "/", "_")
 	return name[:min(len(name), 80)]
 }
 
-// vmFolder gives a VM that shares its name with another one a folder of its
-// own, since names are unique within a folder.
+// vmFolder gives a VM that shares its name with another one its own folder,
+// because names are unique within a folder.
 func (v *VCenter) vmFolder(spec VMSpec) (types.ManagedObjectReference, error) {
 	name := spec.Folder
 	if name == "" {
@@ -318,7 +317,7 @@ func (v *VCenter) vmFolder(spec VMSpec) (types.ManagedObjectReference, error) {
 	return f.Reference(), nil
 }
 
-// removeVM takes a VM out of the inventory.
+// removeVM removes a VM from the inventory.
 func (v *VCenter) removeVM(g *guest) {
 	v.visibility.set(g.Self, readAll)
 	if g.shutdown != nil {
@@ -342,8 +341,7 @@ func (v *VCenter) removeVM(g *guest) {
 	v.reg.Remove(v.fresh(), g.Self)
 }
 
-// removeHost takes a host out of the inventory and its VMs with it, as a
-// vCenter does.
+// removeHost removes a host and its VMs from the inventory, as a vCenter does.
 func (v *VCenter) removeHost(h *host, who caller) {
 	if e := v.entering[h.Self]; e != nil {
 		v.endEntering(e, &types.HostNotConnected{}, who)

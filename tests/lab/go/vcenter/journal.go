@@ -32,9 +32,9 @@ type Entry struct {
 	Cause     string          `json:"cause,omitempty"`
 }
 
-// Journal records every call that changes something and every change, so that
-// a test can say what was done and how often. It has a mutex of its own: calls
-// are recorded before they are dispatched.
+// Journal records every call that changes something and every change, so that a
+// test can check what was done and how often. It has its own mutex: calls are
+// recorded before they are dispatched.
 type Journal struct {
 	mu      sync.Mutex
 	entries []Entry
@@ -53,8 +53,7 @@ func (j *Journal) add(e Entry) {
 	j.changed = make(chan struct{})
 }
 
-// after returns the entries behind seq and a channel that is closed by the next
-// one.
+// after returns the entries after seq and a channel that the next entry closes.
 func (j *Journal) after(seq int64) ([]Entry, <-chan struct{}) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -62,7 +61,8 @@ func (j *Journal) after(seq int64) ([]Entry, <-chan struct{}) {
 	return append([]Entry{}, j.entries[seq:]...), j.changed
 }
 
-// readers begin the names of calls that change nothing in the inventory.
+// readers are the prefixes of the names of calls that change nothing in the
+// inventory.
 var readers = []string{
 	"Retrieve", "ContinueRetrieve", "CancelRetrieve", "Wait", "CancelWait", "CheckForUpdates", "Find", "Query", "Fetch", "Has", "Get", "Read",
 	"CreateFilter", "CreatePropertyCollector", "CreateContainerView", "CreateListView", "CreateInventoryView", "CreateCollector",

@@ -26,7 +26,7 @@ import (
 
 const deadline = 5 * time.Second
 
-// bench is a running stand-in and a client that is logged in to it.
+// bench is a running simulator and a client that is logged in to it.
 type bench struct {
 	*testing.T
 	ctx    context.Context
@@ -128,7 +128,7 @@ func (b *bench) tryCtl(method, path string, body, into any) (int, string) {
 	return res.StatusCode, string(text)
 }
 
-// until long-polls the state until it is as wanted.
+// until long-polls the state until ok returns true.
 func (b *bench) until(what string, ok func(State) bool) State {
 	b.Helper()
 	var s State
@@ -237,7 +237,7 @@ func (b *bench) journal() []Entry {
 	return j.Entries
 }
 
-func TestAnObjectListsNoMoreRecentTasksThanItMay(t *testing.T) {
+func TestRecentTasksOfAnObjectAreLimited(t *testing.T) {
 	spec := twoHosts()
 	spec.RecentTasks = 2
 	b := start(t, spec)
@@ -280,7 +280,7 @@ func TestEnterRunsUntilTheLastVMIsOff(t *testing.T) {
 	b.want(b.fails(b.host("esx1").ExitMaintenanceMode(b.ctx, 0)), "InvalidState")
 }
 
-func TestEnterIsCancelledForGood(t *testing.T) {
+func TestEnterIsCancelled(t *testing.T) {
 	b := start(t, twoHosts())
 	enter, err := b.host("esx1").EnterMaintenanceMode(b.ctx, 0, false, nil)
 	b.must(err)
@@ -428,7 +428,7 @@ func TestRelocate(t *testing.T) {
 	b.want(b.hostProperties("esx2").Config.AssignableHardwareBinding[0].InstanceId, "0000:af:00.0")
 }
 
-func TestStaticDeviceIsPointedAnew(t *testing.T) {
+func TestStaticDeviceIsReconfigured(t *testing.T) {
 	spec := twoHosts()
 	spec.VMs[0].GPU = GPUSpec{Kind: "static", ID: "0000:3b:00.0"}
 	b := start(t, spec)
@@ -481,7 +481,7 @@ func TestDRSPlaces(t *testing.T) {
 		b.must(err)
 		return info.Result.(types.ClusterPowerOnVmResult)
 	}
-	// The only other host's device is taken away first.
+	// The device of the only other host is removed first.
 	b.ctl("DELETE", "/hosts/esx2/devices/0000:af:00.0", nil, nil)
 	result := multi()
 	b.want(fmt.Sprintf("%T", result.NotAttempted[0].Fault.Fault), "*types.NoCompatibleHost")
@@ -539,7 +539,7 @@ func TestSessions(t *testing.T) {
 	select {
 	case err = <-waiting:
 		if err == nil {
-			t.Fatal("the wait ended well")
+			t.Fatal("the wait succeeded")
 		}
 	case <-time.After(deadline):
 		t.Fatal("the wait goes on")
@@ -564,7 +564,7 @@ func TestRestart(t *testing.T) {
 		b.want(b.lab.server.url(), before)
 		_, err := methods.GetCurrentTime(b.ctx, b.client)
 		if err == nil {
-			t.Fatal("the session outlived the restart")
+			t.Fatal("the session was kept over the restart")
 		}
 		b.client = b.login("admin", "pw")
 		enter := b.hostProperties("esx1").RecentTask[0]
@@ -584,7 +584,7 @@ func TestFaults(t *testing.T) {
 	for _, kind := range []string{"http503", "htmlPage", "reset"} {
 		b.ctl("POST", "/faults", map[string]any{"method": "CurrentTime", "kind": kind, "count": 1}, nil)
 		if _, err := methods.GetCurrentTime(b.ctx, b.client); err == nil {
-			t.Fatalf("%s did not strike", kind)
+			t.Fatalf("%s was not applied", kind)
 		}
 	}
 	b.ctl("POST", "/faults", map[string]any{"method": "PowerOffVM_Task", "object": "gpu1", "kind": "taskError", "fault": "SystemError", "skip": 0, "count": 1, "delayMs": 10}, nil)
@@ -662,7 +662,7 @@ func TestRecentTaskIsNotPushed(t *testing.T) {
 	b.want(set.FilterSet[0].ObjectSet[0].ChangeSet[0].Name, "runtime.inMaintenanceMode")
 }
 
-func TestWithheldPrivilegeIsToldOnItsObjectAlone(t *testing.T) {
+func TestWithheldPrivilegeIsMissingOnItsObjectOnly(t *testing.T) {
 	b := start(t, twoHosts())
 	vm, host := b.vm("gpu1").Reference(), b.host("esx2").Reference()
 	granted := func(id string) []bool {
@@ -690,7 +690,7 @@ func TestWithheldPrivilegeIsToldOnItsObjectAlone(t *testing.T) {
 	b.want(granted("Resource.ColdMigrate"), []bool{true, true})
 }
 
-func TestRemovedHostTakesItsVMs(t *testing.T) {
+func TestVMsAreRemovedWithTheirHost(t *testing.T) {
 	b := start(t, twoHosts())
 	b.ctl("POST", "/vms/gpu1/off", nil, nil)
 	b.until("off", func(s State) bool { return s.vm("gpu1").Power == "poweredOff" })
@@ -711,7 +711,7 @@ func threeHosts() *Spec {
 	return spec
 }
 
-func TestRuleOfAHostStrikesRelocationsToItAlone(t *testing.T) {
+func TestRuleOfAHostAppliesToRelocationsToItOnly(t *testing.T) {
 	b := start(t, threeHosts())
 	b.ctl("POST", "/faults", map[string]any{"method": "RelocateVM_Task", "kind": "taskError", "fault": "VirtualHardwareVersionNotSupported", "host": "esx2"}, nil)
 	b.succeeds(b.vm("gpu1").PowerOff(b.ctx))
@@ -724,7 +724,7 @@ func TestRuleOfAHostStrikesRelocationsToItAlone(t *testing.T) {
 	b.want(b.fails(to("esx2")), "VirtualHardwareVersionNotSupported")
 }
 
-func TestRuleOfAHostStrikesPowerOnsOnItAlone(t *testing.T) {
+func TestRuleOfAHostAppliesToPowerOnsOnItOnly(t *testing.T) {
 	b := start(t, threeHosts())
 	b.ctl("POST", "/faults", map[string]any{"method": "PowerOnVM_Task", "kind": "taskError", "fault": "GenericVmConfigFault", "host": "esx1"}, nil)
 	b.succeeds(b.vm("gpu1").PowerOff(b.ctx))
@@ -736,7 +736,7 @@ func TestRuleOfAHostStrikesPowerOnsOnItAlone(t *testing.T) {
 	b.want(*b.vmProperties("gpu1").Runtime.Host, there)
 }
 
-func TestRuleOfAHostStrikesOneVMOfPowerOnMultiVM(t *testing.T) {
+func TestRuleOfAHostAppliesToOneVMOfPowerOnMultiVM(t *testing.T) {
 	spec := threeHosts()
 	spec.Clusters[0].DRS = DRSSpec{Enabled: true, Behavior: "fullyAutomated"}
 	b := start(t, spec)
@@ -751,7 +751,7 @@ func TestRuleOfAHostStrikesOneVMOfPowerOnMultiVM(t *testing.T) {
 	b.want(b.until("it stays off", func(State) bool { return true }).vm("gpu1").Power, "poweredOff")
 }
 
-func TestPowerOnHonoursTheHostThatIsAskedFor(t *testing.T) {
+func TestPowerOnUsesTheRequestedHost(t *testing.T) {
 	spec := threeHosts()
 	spec.Clusters[0].DRS = DRSSpec{Enabled: true, Behavior: "fullyAutomated"}
 	b := start(t, spec)
@@ -763,7 +763,7 @@ func TestPowerOnHonoursTheHostThatIsAskedFor(t *testing.T) {
 	b.want(*b.vmProperties("gpu1").Runtime.Host, there)
 }
 
-// levels is how deep the causes of a fault go.
+// levels is the number of nested causes of a fault.
 func levels(fault types.BaseMethodFault) int {
 	n := 0
 	for cause := fault.GetMethodFault().FaultCause; cause != nil; cause = cause.Fault.GetMethodFault().FaultCause {
@@ -772,7 +772,7 @@ func levels(fault types.BaseMethodFault) int {
 	return n
 }
 
-func TestForeignTaskHasTheResultItWasGiven(t *testing.T) {
+func TestForeignTaskHasItsResult(t *testing.T) {
 	b := start(t, twoHosts())
 	var answer struct{ Task string }
 	b.ctl("POST", "/hosts/esx1/task", map[string]any{"resultBytes": 3 << 20}, &answer)
@@ -794,7 +794,7 @@ func TestForeignTaskHasTheResultItWasGiven(t *testing.T) {
 	b.want(status, http.StatusBadRequest)
 }
 
-func TestRuleGivesARealTaskALargeResult(t *testing.T) {
+func TestRuleSetsALargeResultOfATask(t *testing.T) {
 	b := start(t, twoHosts())
 	b.ctl("POST", "/faults", map[string]any{"method": "PowerOffVM_Task", "kind": "taskResult", "resultBytes": 1000, "count": 1}, nil)
 	off, err := b.vm("gpu1").PowerOff(b.ctx)
@@ -848,7 +848,7 @@ func TestToolsStopBeforeTheGuestDoes(t *testing.T) {
 	b.want(b.vmProperties("gpu1").Guest.ToolsRunningStatus, "guestToolsRunning")
 }
 
-func TestVMDiesAfterEachPowerOn(t *testing.T) {
+func TestVMPowersOffAfterEachPowerOn(t *testing.T) {
 	b := start(t, twoHosts())
 	b.ctl("PATCH", "/vms/gpu1", map[string]any{"diesAfterMs": 10}, nil)
 	b.succeeds(b.vm("gpu1").PowerOff(b.ctx))
@@ -882,8 +882,8 @@ func TestEnterFailsWithAFault(t *testing.T) {
 	b.want(b.taskInfo(again.Reference()).State, "running")
 }
 
-// watcher is a property collector with one filter, on whichever collector is
-// under test.
+// watcher is a property collector with one filter, of the implementation under
+// test.
 type watcher struct {
 	*bench
 	self    types.ManagedObjectReference
@@ -899,7 +899,7 @@ func (b *bench) collect(spec types.PropertyFilterSpec) *watcher {
 	return &watcher{bench: b, self: made.Returnval}
 }
 
-// changes waits for the next set, a second at most, and gives its changes.
+// changes waits up to a second for the next set, and returns its changes.
 func (c *watcher) changes() []types.PropertyChange {
 	c.Helper()
 	res, err := methods.WaitForUpdatesEx(c.ctx, c.client, &types.WaitForUpdatesEx{
@@ -945,7 +945,7 @@ func (b *bench) history() *watcher {
 	})
 }
 
-func TestHistoryTellsOfTasksThatBeginAlone(t *testing.T) {
+func TestHistoryReportsNewTasksOnly(t *testing.T) {
 	b := start(t, twoHosts())
 	b.ctl("PATCH", "/settings", map[string]any{"pushTaskEnd": false}, nil)
 	h := b.history()
@@ -954,7 +954,7 @@ func TestHistoryTellsOfTasksThatBeginAlone(t *testing.T) {
 	b.want(states(h.changes()), "esx1=running ")
 	b.ctl("POST", "/hosts/esx1/cancel", nil, nil)
 	b.want(states(h.changes()), "")
-	// The next task shows the page as it is by then.
+	// The update of the next task contains the current page.
 	b.ctl("POST", "/hosts/esx2/task", map[string]any{"durationMs": 60000}, nil)
 	b.want(states(h.changes()), "esx2=running esx1=error ")
 	b.ctl("PATCH", "/settings", map[string]any{"pushTaskEnd": true}, nil)
@@ -964,7 +964,7 @@ func TestHistoryTellsOfTasksThatBeginAlone(t *testing.T) {
 	b.want(states(h.changes()), "esx1=error esx2=running esx1=error ")
 }
 
-func TestMemberOfAListTellsItsEndWhateverElseIsSilent(t *testing.T) {
+func TestMemberOfAListViewReportsItsEnd(t *testing.T) {
 	spec := twoHosts()
 	spec.PushRecentTask, spec.PushTaskEnd = new(bool), new(bool)
 	b := start(t, spec)
@@ -997,7 +997,7 @@ func TestMemberOfAListTellsItsEndWhateverElseIsSilent(t *testing.T) {
 				}
 			}
 		}
-		t.Fatalf("never told %s", want)
+		t.Fatalf("%s was not reported", want)
 	}
 	until("info.state=running")
 	b.ctl("POST", "/hosts/esx1/cancel", nil, nil)
@@ -1051,7 +1051,7 @@ func TestUnreadableVM(t *testing.T) {
 	set, lacking = b.read("name", "config.uuid")
 	b.want(set, []string{})
 	b.want(lacking, []string{"name.NoPermission", "config.uuid.NoPermission"})
-	// What this program does with it goes on.
+	// The simulator still performs calls for it.
 	b.succeeds(b.vm("gpu1").PowerOff(b.ctx))
 	b.ctl("PATCH", "/vms/gpu1", map[string]any{"readable": "all"}, nil)
 	set, _ = b.read(paths...)
@@ -1062,7 +1062,7 @@ func TestUnreadableVM(t *testing.T) {
 	b.want(b.vmProperties("orphan").Config == nil, true)
 }
 
-func TestDRSDoesNotPreferTheHostThatAVMStandsOn(t *testing.T) {
+func TestDRSDoesNotPreferTheCurrentHost(t *testing.T) {
 	spec := threeHosts()
 	spec.Clusters[0].DRS = DRSSpec{Enabled: true, Behavior: "partiallyAutomated"}
 	spec.VMs[0].Host = "esx3"

@@ -1,6 +1,6 @@
 // Command vcenter is the lab's vCenter: VMware's own simulator for the types
-// and the wire, and what a vCenter does beyond it around host maintenance. See
-// the README beside it.
+// and the wire format, with the behaviour of a vCenter around host maintenance.
+// See the README.
 package main
 
 import (
@@ -41,8 +41,8 @@ func run() error {
 		return fmt.Errorf("-spec is required")
 	}
 	if !*verbose {
-		// The simulator logs each call for an object that is gone, which the
-		// scenarios of the lab make on purpose.
+		// The simulator logs each call for an object that does not exist,
+		// which scenarios do on purpose.
 		log.SetOutput(io.Discard)
 	}
 	spec, err := readSpec(*specFile)
@@ -74,7 +74,8 @@ func run() error {
 	}
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, os.Interrupt, syscall.SIGTERM)
-	// The end of stdin is the end of whoever started us, by whatever way.
+	// stdin reaches EOF when the process that started this one ends, in any
+	// way.
 	gone := make(chan struct{})
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
@@ -83,7 +84,7 @@ func run() error {
 	select {
 	case <-stop:
 	case <-gone:
-		// Nobody else is left to clear up.
+		// The starter has ended, so it cannot remove the directory.
 		if dir := os.Getenv("HAULOUT_LAB_REMOVE_AT_EOF"); dir != "" {
 			defer func() { _ = os.RemoveAll(dir) }()
 		}
@@ -91,7 +92,7 @@ func run() error {
 	return nil
 }
 
-// lab is everything running.
+// lab holds all parts of this program.
 type lab struct {
 	v       *VCenter
 	server  *Server

@@ -10,15 +10,15 @@ import (
 )
 
 // entering is an Enter Maintenance Mode that has not ended. The simulator ends
-// it at once; a real one runs until no VM on the host is powered on, which for a
-// VM with a passthrough device may be for ever.
+// it at once; a vCenter waits until no VM on the host is powered on, which
+// never happens by itself for a VM with a passthrough device.
 type entering struct {
 	host    *host
 	task    *simulator.Task
 	who     caller
 	since   time.Time
 	timeout *time.Timer
-	// ready is false for as long as the task takes at the least.
+	// ready is false until the minimum duration of the task has passed.
 	ready bool
 }
 
@@ -31,7 +31,7 @@ func (v *VCenter) EnterMaintenanceModeTask(ctx *simulator.Context, req *types.En
 	return &methods.EnterMaintenanceMode_TaskBody{Res: &types.EnterMaintenanceMode_TaskResponse{Returnval: t.Self}}
 }
 
-// enter is the click. The mutex is held.
+// enter starts Enter Maintenance Mode. The mutex is held.
 func (v *VCenter) enter(h *host, timeout time.Duration, evacuateOff bool, who caller) *simulator.Task {
 	t := v.newTask(who, "EnterMaintenanceMode_Task", h.HostSystem)
 	t.Info.Cancelable = true
@@ -75,8 +75,8 @@ func (v *VCenter) enter(h *host, timeout time.Duration, evacuateOff bool, who ca
 	return t
 }
 
-// endEntering ends a running Enter Maintenance Mode, with success where the
-// fault is nil.
+// endEntering ends a running Enter Maintenance Mode, with success if the fault
+// is nil.
 func (v *VCenter) endEntering(e *entering, fault types.BaseMethodFault, who caller) {
 	delete(v.entering, e.host.Self)
 	if e.timeout != nil {
@@ -88,7 +88,8 @@ func (v *VCenter) endEntering(e *entering, fault types.BaseMethodFault, who call
 	} else {
 		detail = "not entered: " + faultName(fault)
 	}
-	// The flag goes first: who sees the task end in success may rely on it.
+	// The flag is set first: a client that sees the task succeed may rely on
+	// it.
 	v.finish(e.task, nil, fault)
 	v.journal.add(Entry{Kind: "maintenance", User: who.User, Session: who.Session, Object: e.host.Name, Ref: e.host.Self.Value, Task: e.task.Self.Value, Detail: detail})
 }
@@ -97,8 +98,8 @@ func (v *VCenter) setMaintenance(h *host, in bool) {
 	v.set(h.HostSystem, "runtime.inMaintenanceMode", in, "summary.runtime.inMaintenanceMode", in)
 }
 
-// settleMaintenance lets those hosts into maintenance mode that nothing holds
-// back any more.
+// settleMaintenance ends Enter Maintenance Mode on hosts without a powered-on
+// VM.
 func (v *VCenter) settleMaintenance() {
 	for _, e := range v.entering {
 		if e.ready && !v.occupied(e.host) {
@@ -108,8 +109,8 @@ func (v *VCenter) settleMaintenance() {
 	}
 }
 
-// occupied is true while a VM on the host is powered on, or a task that began
-// before is still bringing one to it or away from it.
+// occupied is true while a VM on the host is powered on, or while a task that
+// started earlier moves a VM to the host or away from it.
 func (v *VCenter) occupied(h *host) bool {
 	for ref, g := range v.guests {
 		here := v.hostOf(g) == h
@@ -174,8 +175,8 @@ func (v *VCenter) connectTask(ctx *simulator.Context, method string, ref types.M
 	return t.Self
 }
 
-// setConnection changes a host's connection and that of its VMs, which a
-// vCenter can no more see than the host.
+// setConnection changes the connection of a host and of its VMs, which a
+// vCenter cannot reach either.
 func (v *VCenter) setConnection(h *host, state types.HostSystemConnectionState, who caller) {
 	v.set(h.HostSystem, "runtime.connectionState", state, "summary.runtime.connectionState", state)
 	vmState := types.VirtualMachineConnectionStateConnected

@@ -8,12 +8,11 @@ import (
 	"github.com/vmware/govmomi/vim25/types"
 )
 
-// messages are what a vCenter says in faultstring and localizedMessage, in its
-// own English. The simulator leaves the first empty and puts a Go type name
-// into the second, which no error message should be judged by.
+// messages are the texts of a vCenter in faultstring and localizedMessage. The
+// simulator leaves the first empty and puts a Go type name into the second.
 var messages = map[string]string{
 	"ConcurrentAccess": "The object has already been modified by a concurrent operation.",
-	// What a passthrough device that does not come up makes of a power on.
+	// A power on that fails because of its passthrough device.
 	"GenericVmConfigFault":               "Module 'DevicePowerOn' power on failed.",
 	"HostNotConnected":                   "Unable to communicate with the remote host, since it is disconnected.",
 	"InsufficientFailoverResourcesFault": "Insufficient resources to satisfy configured failover level for vSphere HA.",
@@ -40,7 +39,7 @@ func faultName(f types.BaseMethodFault) string {
 	return reflect.TypeOf(f).Elem().Name()
 }
 
-// message is the fault in a vCenter's words.
+// message is the text of a vCenter for a fault.
 func message(f types.BaseMethodFault) string {
 	switch x := f.(type) {
 	case *types.InvalidPowerState:

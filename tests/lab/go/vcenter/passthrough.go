@@ -13,17 +13,17 @@ import (
 	"github.com/vmware/govmomi/vim25/types"
 )
 
-// deviceKey is the key that a vCenter gives the first passthrough device.
+// deviceKey is the key of the first passthrough device in a vCenter.
 const deviceKey = 13000
 
-// noDevice is InsufficientResourcesFault with the words that say which device
-// is missing.
+// noDevice is an InsufficientResourcesFault with a text that names the missing
+// device.
 type noDevice struct {
 	types.InsufficientResourcesFault
 	text string
 }
 
-// plain is the fault as it goes over the wire.
+// plain is the fault as it is sent.
 func plain(f types.BaseMethodFault) types.BaseMethodFault {
 	if x, ok := f.(*noDevice); ok {
 		return &x.InsufficientResourcesFault
@@ -69,7 +69,7 @@ func pciDevice(d DeviceSpec) types.HostPciDevice {
 
 func systemID(h *host) string { return h.Hardware.SystemInfo.Uuid }
 
-// virtualDevice makes a VM's passthrough device as its spec says.
+// virtualDevice makes the passthrough device of a VM from its spec.
 func (v *VCenter) virtualDevice(h *host, gpu GPUSpec) (types.BaseVirtualDevice, error) {
 	device := &types.VirtualPCIPassthrough{VirtualDevice: types.VirtualDevice{
 		Key:           deviceKey,
@@ -99,7 +99,7 @@ func (v *VCenter) virtualDevice(h *host, gpu GPUSpec) (types.BaseVirtualDevice, 
 	return device, nil
 }
 
-// passthrough finds a VM's passthrough device and its place in the list.
+// passthrough finds the passthrough device of a VM and its index in the list.
 func passthrough(g *guest) (*types.VirtualPCIPassthrough, int) {
 	for i, d := range g.Config.Hardware.Device {
 		if p, ok := d.(*types.VirtualPCIPassthrough); ok {
@@ -109,7 +109,7 @@ func passthrough(g *guest) (*types.VirtualPCIPassthrough, int) {
 	return nil, -1
 }
 
-// claim finds the device that a VM would get on a host, or says why there is
+// claim finds the device that a VM would get on a host, or returns why there is
 // none. A VM without a passthrough device needs none.
 func (v *VCenter) claim(g *guest, h *host) (string, types.BaseMethodFault) {
 	p, _ := passthrough(g)
@@ -166,8 +166,8 @@ func allows(b *types.VirtualPCIPassthroughDynamicBackingInfo, d DeviceSpec) bool
 	return false
 }
 
-// deviceIDMatches takes the formats in use: hexadecimal with and without 0x, the
-// signed decimal that the API's words ask for, and none at all.
+// deviceIDMatches accepts the formats in use: hexadecimal with and without 0x,
+// the signed decimal that the API documents, and an empty string.
 func deviceIDMatches(s string, id PCIID) bool {
 	if s == "" || s == strconv.Itoa(int(shortID(id))) {
 		return true
@@ -176,7 +176,7 @@ func deviceIDMatches(s string, id PCIID) bool {
 	return err == nil && PCIID(n) == id
 }
 
-// holder is the other VM that holds a device, or is about to.
+// holder is the other VM that has a device, or is about to get it.
 func (v *VCenter) holder(h *host, id string, but *guest) *guest {
 	for ref, g := range v.guests {
 		if g == but {
@@ -192,7 +192,7 @@ func (v *VCenter) holder(h *host, id string, but *guest) *guest {
 	return nil
 }
 
-// bind shows a running VM's device on both sides.
+// bind sets the device of a running VM on the VM and on the host.
 func (v *VCenter) bind(g *guest, h *host) {
 	p, i := passthrough(g)
 	if p == nil || g.device == "" {
@@ -209,7 +209,7 @@ func (v *VCenter) bind(g *guest, h *host) {
 	}
 }
 
-// release gives a VM's device back.
+// release frees the device of a VM.
 func (v *VCenter) release(g *guest, h *host) {
 	if g.device == "" {
 		return
@@ -226,7 +226,7 @@ func (v *VCenter) release(g *guest, h *host) {
 }
 
 // setAssigned writes assignedId, which a dynamic backing has only while its VM
-// runs. The device is copied: readers may hold the old one.
+// runs. The device is copied, because readers may use the old one.
 func (v *VCenter) setAssigned(g *guest, p *types.VirtualPCIPassthrough, i int, b *types.VirtualPCIPassthroughDynamicBackingInfo, id string) {
 	backing, device := *b, *p
 	backing.AssignedId = id
@@ -236,7 +236,7 @@ func (v *VCenter) setAssigned(g *guest, p *types.VirtualPCIPassthrough, i int, b
 	v.set(g.VirtualMachine, "config.hardware.device", devices)
 }
 
-// describeDevice is a VM's passthrough device in the words of the journal.
+// describeDevice is the text of the journal for a VM's passthrough device.
 func describeDevice(g *guest) string {
 	p, _ := passthrough(g)
 	if p == nil {

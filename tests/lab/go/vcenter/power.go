@@ -9,9 +9,9 @@ import (
 	"github.com/vmware/govmomi/vim25/types"
 )
 
-// PowerOnVMTask implements the SOAP method: placed by DRS where that is fully
-// automated for the VM, else in place, or on the host that was asked for if it
-// will do.
+// PowerOnVMTask implements the SOAP method. DRS places the VM if it is fully
+// automated for it; else the VM starts where it is, or on the requested host if
+// that is suited.
 func (v *VCenter) PowerOnVMTask(ctx *simulator.Context, req *types.PowerOnVM_Task) soap.HasFault {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -20,7 +20,7 @@ func (v *VCenter) PowerOnVMTask(ctx *simulator.Context, req *types.PowerOnVM_Tas
 	return &methods.PowerOnVM_TaskBody{Res: &types.PowerOnVM_TaskResponse{Returnval: ref}}
 }
 
-// powerOn starts the task; level is what DRS may do for the VM.
+// powerOn starts the task; level is the DRS level of the VM.
 func (v *VCenter) powerOn(g *guest, wanted *types.ManagedObjectReference, level types.DrsBehavior, who caller) types.ManagedObjectReference {
 	var target *host
 	var device string
@@ -58,7 +58,7 @@ func (v *VCenter) powerOn(g *guest, wanted *types.ManagedObjectReference, level 
 	})
 }
 
-// start boots a VM on a host. It fails where the VM's device is not to be had.
+// start boots a VM on a host. It fails if the VM's device is not available.
 func (v *VCenter) start(g *guest, h *host, who caller) types.BaseMethodFault {
 	device, fault := v.claim(g, h)
 	if fault != nil {
@@ -78,10 +78,10 @@ func (v *VCenter) start(g *guest, h *host, who caller) types.BaseMethodFault {
 	return nil
 }
 
-// guestUser is who the journal names for what a guest does by itself.
+// guestUser is the user in the journal for what a guest does by itself.
 const guestUser = "guest"
 
-// toolsWhenOn is what a VM that runs tells of VMware Tools.
+// toolsWhenOn is the state of VMware Tools of a running VM.
 func toolsWhenOn(g *guest) string {
 	if g.spec.Tools != nil && !*g.spec.Tools {
 		return string(types.VirtualMachineToolsRunningStatusGuestToolsNotRunning)
@@ -89,7 +89,7 @@ func toolsWhenOn(g *guest) string {
 	return string(types.VirtualMachineToolsRunningStatusGuestToolsRunning)
 }
 
-// reboot is a new boot that no power state tells of.
+// reboot is a new boot without a change of the power state.
 func (v *VCenter) reboot(g *guest, detail string, who caller, cause string) {
 	if g.shutdown != nil {
 		g.shutdown.Stop()
@@ -104,7 +104,7 @@ func (v *VCenter) reboot(g *guest, detail string, who caller, cause string) {
 	v.bump()
 }
 
-// stop ends a VM's run, whoever caused it.
+// stop ends the run of a VM.
 func (v *VCenter) stop(g *guest, who caller, cause string) {
 	if g.shutdown != nil {
 		g.shutdown.Stop()
@@ -129,8 +129,8 @@ func (v *VCenter) setPower(g *guest, state types.VirtualMachinePowerState, who c
 	v.settle()
 }
 
-// PowerOffVMTask implements the SOAP method. A VM that is off already makes the
-// task fail, not the call.
+// PowerOffVMTask implements the SOAP method. For a VM that is off, the task
+// fails and not the call.
 func (v *VCenter) PowerOffVMTask(ctx *simulator.Context, req *types.PowerOffVM_Task) soap.HasFault {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -153,7 +153,7 @@ func (v *VCenter) powerOff(g *guest, who caller) types.ManagedObjectReference {
 		delay:  v.spec.Delays.PowerOffMs,
 		check:  off,
 		run: func() (any, types.BaseMethodFault) {
-			// The guest may have shut itself down in the meantime.
+			// The guest may have shut down in the meantime.
 			if fault := off(); fault != nil {
 				return nil, fault
 			}
@@ -163,8 +163,8 @@ func (v *VCenter) powerOff(g *guest, who caller) types.ManagedObjectReference {
 	})
 }
 
-// ResetVMTask implements the SOAP method: off and on at once, faster than
-// anyone who reads at heartbeats would notice.
+// ResetVMTask implements the SOAP method: off and on at once, too fast for a
+// client that watches heartbeats.
 func (v *VCenter) ResetVMTask(ctx *simulator.Context, req *types.ResetVM_Task) soap.HasFault {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -192,7 +192,7 @@ func (v *VCenter) reset(g *guest, who caller) types.ManagedObjectReference {
 }
 
 // ShutdownGuest implements the SOAP method: it returns at once, without a task;
-// the guest goes down when it likes, or never.
+// the guest shuts down later, or never.
 func (v *VCenter) ShutdownGuest(ctx *simulator.Context, req *types.ShutdownGuest) soap.HasFault {
 	v.mu.Lock()
 	defer v.mu.Unlock()

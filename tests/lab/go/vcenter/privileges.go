@@ -9,10 +9,10 @@ import (
 	"github.com/vmware/govmomi/vim25/types"
 )
 
-// Withheld is a privilege that the user has not got, on the object of this name
-// or moref, or without one on any. The user is told so who asks; a call that
-// would need it is not refused, which a rule of kind soapFault with NoPermission
-// is for.
+// Withheld is a privilege that the user does not have on the object with this
+// name or moref, or on any object without one. HasPrivilegeOnEntities returns
+// that; a call that needs the privilege is not refused. A rule of kind
+// soapFault with NoPermission refuses it.
 type Withheld struct {
 	Privilege string `json:"privilege"`
 	Object    string `json:"object,omitempty"`

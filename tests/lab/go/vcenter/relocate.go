@@ -9,10 +9,9 @@ import (
 	"github.com/vmware/govmomi/vim25/types"
 )
 
-// RelocateVMTask implements the SOAP method. The simulator lets a VM go
-// anywhere, applies any device change on the way, and leaves the lists of VMs on
-// both sides stale; a client that passes against that may fail against a
-// vCenter.
+// RelocateVMTask implements the SOAP method. The simulator moves a VM to any
+// host, applies any device change, and leaves the lists of VMs of both hosts as
+// they were; a client that works with that may fail with a vCenter.
 func (v *VCenter) RelocateVMTask(ctx *simulator.Context, req *types.RelocateVM_Task) soap.HasFault {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -22,8 +21,8 @@ func (v *VCenter) RelocateVMTask(ctx *simulator.Context, req *types.RelocateVM_T
 
 func (v *VCenter) relocate(g *guest, spec types.VirtualMachineRelocateSpec, who caller) types.ManagedObjectReference {
 	var target *host
-	// spec.DeviceChange is left alone: a vCenter honours network cards and
-	// disks only, and the lab's VMs have neither worth changing.
+	// spec.DeviceChange is ignored: a vCenter applies it to network cards and
+	// disks only, and the lab's VMs have none.
 	return v.startVM(who, g, work{
 		method: "RelocateVM_Task",
 		delay:  v.spec.Delays.RelocateMs,
@@ -41,7 +40,8 @@ func (v *VCenter) relocate(g *guest, spec types.VirtualMachineRelocateSpec, who 
 		},
 		target: func() *types.ManagedObjectReference { return &target.Self },
 		run: func() (any, types.BaseMethodFault) {
-			// The target may have left, or begun to, while the disks moved.
+			// The target may have entered maintenance mode, or begun to,
+			// during the delay.
 			if _, fault := v.relocateTarget(g, spec); fault != nil && !v.leaving(target) {
 				return nil, fault
 			}
@@ -101,7 +101,7 @@ func (v *VCenter) relocateTarget(g *guest, spec types.VirtualMachineRelocateSpec
 	return target, nil
 }
 
-// moveTo puts a VM onto a host and keeps the lists of both sides right.
+// moveTo puts a VM on a host and updates the lists of both hosts.
 func (v *VCenter) moveTo(g *guest, target *host, store, pool *types.ManagedObjectReference, who caller) {
 	source := v.hostOf(g)
 	from := ""
@@ -140,7 +140,7 @@ func (v *VCenter) moveTo(g *guest, target *host, store, pool *types.ManagedObjec
 	v.bump()
 }
 
-// clusterOfPool climbs from a resource pool to its cluster.
+// clusterOfPool finds the cluster of a resource pool.
 func (v *VCenter) clusterOfPool(ref types.ManagedObjectReference) *simulator.ClusterComputeResource {
 	p, ok := v.reg.Get(ref).(*simulator.ResourcePool)
 	if !ok {
@@ -150,8 +150,8 @@ func (v *VCenter) clusterOfPool(ref types.ManagedObjectReference) *simulator.Clu
 	return cluster
 }
 
-// ReconfigVMTask implements the SOAP method. What changes is the simulator's
-// affair; when it is allowed is not.
+// ReconfigVMTask implements the SOAP method. The simulator applies the change;
+// this checks whether it is allowed.
 func (v *VCenter) ReconfigVMTask(ctx *simulator.Context, req *types.ReconfigVM_Task) soap.HasFault {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -187,8 +187,8 @@ func (v *VCenter) ReconfigVMTask(ctx *simulator.Context, req *types.ReconfigVM_T
 	return &methods.ReconfigVM_TaskBody{Res: &types.ReconfigVM_TaskResponse{Returnval: ref}}
 }
 
-// forget takes the simulator's own task out of sight: the client was given
-// another one for the same work.
+// forget removes the simulator's own task: the client got another one for the
+// same work.
 func (v *VCenter) forget(g *guest, t *simulator.Task) {
 	manager := v.reg.Get(*v.model.ServiceContent.TaskManager).(*simulator.TaskManager)
 	v.unlink(t.Self, g.VirtualMachine, g.RecentTask, "recentTask")

@@ -8,16 +8,16 @@ import (
 	"github.com/vmware/govmomi/vim25/types"
 )
 
-// maxResult bounds the size and the depth of a result: a client's limits are
-// lower, and this program holds each result for as long as it runs.
+// maxResult limits the size and the depth of a result: the limits of clients
+// are lower, and this program keeps each result while it runs.
 const (
 	maxResultBytes  = 64 << 20
 	maxResultLevels = 10_000
 )
 
 // ResultSpec describes the result of a task: text of so many bytes, or a value
-// with elements within elements, at least so many levels deep. Results of real
-// tasks may be either: a patch scan returns its report as one string.
+// with at least so many levels of nested elements. Results of real tasks may be
+// either: a patch scan returns its report as one string.
 type ResultSpec struct {
 	ResultBytes  int `json:"resultBytes,omitempty"`
 	ResultLevels int `json:"resultLevels,omitempty"`
@@ -53,7 +53,7 @@ func (r ResultSpec) value() any {
 	return nil
 }
 
-// foreignTask is a task of somebody else's that does nothing.
+// foreignTask is a task of another user that does nothing.
 type foreignTask struct {
 	Method     string `json:"method,omitempty"`
 	DurationMs int    `json:"durationMs,omitempty"`

@@ -15,14 +15,14 @@ import (
 	"time"
 )
 
-// Server is the SDK's port. It can go down and come back on the same one, with
-// the same inventory, as a vCenter service does when it restarts.
+// Server is the port of the SDK. It can be stopped and started on the same port
+// with the same inventory, as a vCenter service that restarts.
 type Server struct {
 	v       *VCenter
 	tls     *tls.Config
 	handler http.Handler
-	// unavailable answers everything with 503, as the proxy before a vCenter
-	// does while the service behind it starts.
+	// unavailable makes it return 503 for everything, as the proxy of a
+	// vCenter does while the service starts.
 	unavailable atomic.Bool
 
 	mu   sync.Mutex
@@ -35,9 +35,9 @@ func newServer(v *VCenter, listen, user, password string, config *tls.Config) (*
 		return nil, err
 	}
 	service := v.model.Service
-	// The simulator asks this URL for the one login that is right.
+	// The simulator accepts only the login in this URL.
 	service.Listen = &url.URL{Scheme: "https", Host: listen, User: url.UserPassword(user, password)}
-	// Registering is what maps the path to the inventory.
+	// Registering maps the path to the inventory.
 	service.RegisterSDK(v.reg, v.reg.Path+"/vimService")
 	mux := http.NewServeMux()
 	mux.Handle("POST /sdk", v.faults)
@@ -48,7 +48,7 @@ func newServer(v *VCenter, listen, user, password string, config *tls.Config) (*
 	return s, s.start()
 }
 
-// serviceVersions names the versions that a vCenter 8.0 names.
+// serviceVersions lists the versions of a vCenter 8.0.
 func serviceVersions(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/xml")
 	_, _ = io.WriteString(w, `<?xml version="1.0" encoding="UTF-8" ?>
@@ -94,7 +94,7 @@ func (s *Server) start() error {
 	s.http = &http.Server{
 		Handler:  http.HandlerFunc(s.serve),
 		ErrorLog: log.New(io.Discard, "", 0),
-		// HTTP/2 stays off: a vCenter speaks 1.1 to SOAP clients.
+		// HTTP/2 is off: a vCenter uses 1.1 for SOAP clients.
 		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){},
 	}
 	if s.tls != nil {
@@ -108,7 +108,8 @@ func (s *Server) start() error {
 	return nil
 }
 
-// listenSoon tries for a while: connections of before may still be closing.
+// listenSoon tries for a while, because earlier connections may still be
+// closing.
 func listenSoon(addr string) (net.Listener, error) {
 	config := net.ListenConfig{}
 	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
@@ -129,8 +130,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	s.handler.ServeHTTP(w, r)
 }
 
-// stop closes the port and cuts every connection, with a reset for those in the
-// middle of a call.
+// stop closes the port and all connections; those in a call get a reset.
 func (s *Server) stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,8 +139,8 @@ func (s *Server) stop() {
 	}
 }
 
-// restart takes the service away for a while. Sessions are gone afterwards;
-// the inventory and running Enter Maintenance Mode tasks are not.
+// restart stops the service for a while. Sessions are lost; the inventory and
+// running Enter Maintenance Mode tasks are kept.
 func (s *Server) restart(down time.Duration, with503 bool) error {
 	s.v.journal.add(Entry{Kind: "session", Detail: "restart"})
 	s.stop()

@@ -10,13 +10,13 @@ import (
 	"github.com/vmware/govmomi/vim25/types"
 )
 
-// Sessions ends sessions as a vCenter does: with all that lives in them. The
-// simulator's TerminateSession forgets the cookie and leaves views, collectors
-// and waiting calls behind.
+// Sessions ends sessions as a vCenter does: with all their objects. The
+// simulator's TerminateSession removes only the cookie and leaves views,
+// collectors and waiting calls.
 type Sessions struct {
 	v  *VCenter
 	mu sync.Mutex
-	// registries holds each session's own objects.
+	// registries holds the objects of each session.
 	registries map[string]*simulator.Registry
 }
 
@@ -39,7 +39,7 @@ func (s *Sessions) registry(key string) *simulator.Registry {
 	return s.registries[key]
 }
 
-// observer is a session that the session list does not count.
+// observer is a session that is not in the session list.
 func (s *Sessions) observer() *simulator.Context {
 	session := &simulator.Session{UserSession: types.UserSession{Key: "ctl"}, Registry: simulator.NewRegistry(), Map: s.v.reg}
 	return &simulator.Context{Context: context.Background(), Session: session, Map: s.v.reg}
@@ -50,8 +50,8 @@ func (s *Sessions) list() []types.UserSession {
 	return ctx.Session.Get(s.v.reg.SessionManager().Self).(*simulator.SessionManager).SessionList
 }
 
-// kill ends all sessions. Unless silent, their waiting calls end with
-// RequestCanceled; silent ones hang until their time is up.
+// kill ends all sessions. Their waiting calls end with RequestCanceled, unless
+// silent is set: then they hang until their time has passed.
 func (s *Sessions) kill(silent bool, why string) int {
 	ctx := s.observer()
 	list := s.list()
@@ -72,7 +72,8 @@ func (s *Sessions) kill(silent bool, why string) int {
 	return len(list)
 }
 
-// sweep takes a dead session's objects out of the way of updates.
+// sweep removes the objects of an ended session, so that they get no more
+// updates.
 func (s *Sessions) sweep(key string, r *simulator.Registry, silent bool) {
 	ctx := &simulator.Context{
 		Context: context.Background(), Map: s.v.reg,
@@ -98,8 +99,8 @@ func (s *Sessions) sweep(key string, r *simulator.Registry, silent bool) {
 	}
 }
 
-// cancelWait ends a waiting call whose client has gone away; the simulator
-// would go on waiting, and eat the updates of the next.
+// cancelWait ends a waiting call whose client has closed the connection; in the
+// simulator it would continue to wait and take the updates of the next call.
 func (s *Sessions) cancelWait(key string, ref types.ManagedObjectReference) {
 	if r := s.registry(key); r != nil {
 		if pc, ok := r.Get(ref).(*simulator.PropertyCollector); ok {

@@ -7,50 +7,50 @@ import (
 	"strconv"
 )
 
-// Spec is the inventory to begin with. Everything that a test may want to
-// differ between two hosts or two VMs is a field here; everything else is the
-// simulator's default.
+// Spec is the initial inventory. Everything in which a test may let two hosts
+// or two VMs differ is a field here; everything else is the simulator's
+// default.
 type Spec struct {
 	Datacenter string        `json:"datacenter,omitempty"`
 	Clusters   []ClusterSpec `json:"clusters"`
 	VMs        []VMSpec      `json:"vms"`
 	Delays     Delays        `json:"delays,omitempty"`
-	// PushRecentTask is false where updates of `recentTask` are to be kept
-	// from WaitForUpdatesEx, as the API has allowed a vCenter to do since 5.0.
+	// PushRecentTask is false if WaitForUpdatesEx does not report updates of
+	// `recentTask`, which the API has allowed a vCenter since 5.0.
 	PushRecentTask *bool `json:"pushRecentTask,omitempty"`
-	// PushTaskEnd is false where task histories are to tell of tasks that begin
-	// and not of their later states: the API says that new tasks are added to
-	// latestPage, and nothing of changes of those that are on it.
+	// PushTaskEnd is false if task histories report new tasks and not their
+	// later states: the API documents that new tasks are added to latestPage,
+	// and nothing about changes of tasks that are on it.
 	PushTaskEnd *bool `json:"pushTaskEnd,omitempty"`
-	// DRSKeepsHost is false where DRS places a VM that is powered on by its own
-	// ranking, as a vCenter does, and not on the host that it stands on where that
-	// will do.
+	// DRSKeepsHost is false if DRS places a VM at power on by its own ranking,
+	// as a vCenter does, and not on its current host if that is suited.
 	DRSKeepsHost *bool `json:"drsKeepsHost,omitempty"`
-	// BindStatic also lists fixed-address devices in assignableHardwareBinding.
-	// Whether a vCenter does that is not documented, so a client must not
-	// rely on it; the default leaves them out.
+	// BindStatic also lists fixed-address devices in
+	// assignableHardwareBinding. Whether a vCenter does that is not
+	// documented, so a client must not rely on it; they are left out by
+	// default.
 	BindStatic bool `json:"bindStatic,omitempty"`
 	// Bulk adds a large generated inventory.
 	Bulk *BulkSpec `json:"bulk,omitempty"`
-	// OwnCollectors takes the property collector of this program in place of the
-	// simulator's. It is a flag and no part of the inventory.
+	// OwnCollectors uses the property collector of this program instead of the
+	// simulator's. It is a flag and not part of the inventory.
 	OwnCollectors bool `json:"-"`
-	// SessionTimeoutMs ends sessions that are idle for longer; 0 is never.
+	// SessionTimeoutMs ends sessions that are idle for longer; 0: never.
 	SessionTimeoutMs int `json:"sessionTimeoutMs,omitempty"`
-	// RecentTasks is how many tasks an object lists in recentTask at the most; 0
-	// is the simulator's own 200. A vCenter lists what ended in the last ten
-	// minutes, and no host has a hundred maintenance requests in those.
+	// RecentTasks is the largest number of tasks in recentTask of an object;
+	// 0: the simulator's own 200. A vCenter lists what ended in the last ten
+	// minutes, and no host has a hundred maintenance requests in that time.
 	RecentTasks int `json:"recentTasks,omitempty"`
 }
 
-// BulkSpec is the size of a bulk inventory. Its hosts are bulk-0000 and on, its VMs
-// bulk-vm-00000 and on, spread over the hosts in turn.
+// BulkSpec is the size of a bulk inventory. Its hosts are bulk-0000 and so on,
+// its VMs bulk-vm-00000 and so on, distributed over the hosts.
 type BulkSpec struct {
 	Hosts int `json:"hosts"`
 	VMs   int `json:"vms"`
 }
 
-// Delays says how long tasks take, in milliseconds.
+// Delays are the durations of tasks in milliseconds.
 type Delays struct {
 	EnterMs    int `json:"enterMs,omitempty"`
 	ExitMs     int `json:"exitMs,omitempty"`
@@ -109,23 +109,24 @@ type VMSpec struct {
 	GPU       GPUSpec `json:"gpu"`
 	PoweredOn bool    `json:"poweredOn"`
 	Tools     *bool   `json:"tools,omitempty"`
-	// ShutdownMs is how long the guest takes to shut down when asked.
+	// ShutdownMs is how long the guest takes to shut down.
 	ShutdownMs     int  `json:"shutdownMs,omitempty"`
 	IgnoreShutdown bool `json:"ignoreShutdown,omitempty"`
-	// Reboots makes the guest boot again when it is asked to shut down, after
-	// ShutdownMs; the VM stays on.
+	// Reboots makes the guest boot again ShutdownMs after a request to shut
+	// down; the VM stays on.
 	Reboots bool `json:"reboots,omitempty"`
-	// ToolsStopMs is how long after that request VMware Tools stop, while the VM
-	// is still on: systemd stops their service early. 0 is with the VM.
+	// ToolsStopMs is how long after that request VMware Tools stop while the
+	// VM is still on: systemd stops their service early. 0: together with the
+	// VM.
 	ToolsStopMs int `json:"toolsStopMs,omitempty"`
-	// DiesAfterMs powers the VM off by itself so long after each power-on, without
-	// a task. 0 is never.
+	// DiesAfterMs powers the VM off so long after each power-on, without a
+	// task. 0: never.
 	DiesAfterMs int `json:"diesAfterMs,omitempty"`
-	// Readable is how much of it clients can read: all, noConfig or denied; all
-	// when empty.
+	// Readable is how much of it clients can read: all, noConfig or denied;
+	// all if empty.
 	Readable Readable `json:"readable,omitempty"`
-	// BootHint is not used here; it is handed back in the state for whoever
-	// plays the guest.
+	// BootHint is not used here; the state document returns it to the
+	// simulated guest.
 	BootHint    string            `json:"bootHint,omitempty"`
 	ExtraConfig map[string]string `json:"extraConfig,omitempty"`
 }
@@ -139,7 +140,7 @@ type GPUSpec struct {
 }
 
 // PCIID is a 16-bit PCI id. JSON has no hexadecimal numbers, so a string such
-// as "0x10de" is taken as well as 4318.
+// as "0x10de" is accepted as well as 4318.
 type PCIID uint16
 
 // UnmarshalJSON implements json.Unmarshaler.

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// State is what GET /state shows.
+// State is the response of GET /state.
 type State struct {
 	Rev      int64       `json:"rev"`
 	Hosts    []HostState `json:"hosts"`
@@ -13,7 +13,7 @@ type State struct {
 	Sessions int         `json:"sessions"`
 }
 
-// HostState is a host as a person at the console would see it.
+// HostState is a host as the vSphere Client shows it.
 type HostState struct {
 	Name          string         `json:"name"`
 	Ref           string         `json:"ref"`
@@ -31,7 +31,7 @@ type EnteringState struct {
 	Since time.Time `json:"since"`
 }
 
-// DeviceState is a device and the VM that holds it.
+// DeviceState is a device and the VM that has it.
 type DeviceState struct {
 	DeviceSpec
 	UsedBy string `json:"usedBy,omitempty"`

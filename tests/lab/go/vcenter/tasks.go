@@ -28,10 +28,9 @@ var descriptionIDs = map[string]string{
 	"ScanHostPatchV2_Task":      "HostPatchManager.scanV2",
 }
 
-// newTask registers a running task. Tasks are made by hand because the
-// simulator's own hold the lock of their object until they end, which would
-// hide the object from readers, and because they overwrite a cancel with
-// success.
+// newTask registers a running task. The simulator's own tasks are not used:
+// they hold the lock of their object until they end, which would hide the
+// object from readers, and they replace a cancel with success.
 func (v *VCenter) newTask(who caller, method string, entity mo.Entity) *simulator.Task {
 	v.taskCount++
 	now := time.Now()
@@ -63,8 +62,8 @@ func (v *VCenter) publish(t *simulator.Task) types.ManagedObjectReference {
 	return t.Self
 }
 
-// makeRoom takes the oldest tasks off the list that t is about to join. Nobody
-// is told of that: the list with t on it follows at once.
+// makeRoom removes the oldest tasks from the list that t is added to. No update
+// is sent for that: the list with t follows at once.
 func (v *VCenter) makeRoom(t *simulator.Task) {
 	entity, ok := v.reg.Get(*t.Info.Entity).(mo.Entity)
 	if most := v.spec.RecentTasks; ok && most > 0 {
@@ -77,7 +76,7 @@ func (v *VCenter) done(t *simulator.Task) bool {
 	return t.Info.State == types.TaskInfoStateSuccess || t.Info.State == types.TaskInfoStateError
 }
 
-// finish ends a task once; who is second, such as a success after a cancel,
+// finish ends a task once; a second call, such as a success after a cancel,
 // changes nothing.
 func (v *VCenter) finish(t *simulator.Task, result any, fault types.BaseMethodFault) {
 	if v.done(t) {
@@ -104,16 +103,16 @@ func (v *VCenter) finish(t *simulator.Task, result any, fault types.BaseMethodFa
 type work struct {
 	method string
 	delay  int
-	// where is the host that the VM would be put on, whether or not that is
-	// possible; nil for work that puts it nowhere.
+	// where is the host on which the VM would be put, whether or not that is
+	// possible; nil for work that does not move it.
 	where func() *host
-	// check runs at once; its fault ends the task before it has begun.
+	// check runs at once; its fault ends the task before it starts.
 	check func() types.BaseMethodFault
-	// target is the host that the VM is about to be put on, if any.
+	// target is the host on which the VM is about to be put, if any.
 	target func() *types.ManagedObjectReference
-	// device is the address that it is about to hold there, if any.
+	// device is the address that it is about to get there, if any.
 	device func() string
-	// begin is done at once when nothing stands against the task.
+	// begin runs at once if check returned no fault.
 	begin func()
 	// run does the work, after the delay.
 	run func() (any, types.BaseMethodFault)
@@ -181,7 +180,8 @@ func (v *VCenter) later(ms int, f func()) {
 	})
 }
 
-// CancelTask cancels what can be cancelled, which is Enter Maintenance Mode.
+// CancelTask cancels Enter Maintenance Mode, the only task that can be
+// cancelled.
 func (v *VCenter) CancelTask(ctx *simulator.Context, req *types.CancelTask) soap.HasFault {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -211,7 +211,7 @@ func (v *VCenter) cancelTask(t *simulator.Task, who caller) {
 	v.finish(t, nil, &types.RequestCanceled{})
 }
 
-// link adds a reference to a list property and tells the collectors; the
+// link adds a reference to a list property and notifies the collectors; the
 // property is `vm` unless named.
 func (v *VCenter) link(ref types.ManagedObjectReference, obj mo.Reference, list []types.ManagedObjectReference, property ...string) {
 	if slices.Contains(list, ref) {
@@ -220,7 +220,7 @@ func (v *VCenter) link(ref types.ManagedObjectReference, obj mo.Reference, list 
 	v.set(obj, append(property, "vm")[0], append(slices.Clone(list), ref))
 }
 
-// unlink takes a reference out of a list property.
+// unlink removes a reference from a list property.
 func (v *VCenter) unlink(ref types.ManagedObjectReference, obj mo.Reference, list []types.ManagedObjectReference, property ...string) {
 	rest := slices.DeleteFunc(slices.Clone(list), func(r types.ManagedObjectReference) bool { return r == ref })
 	v.set(obj, append(property, "vm")[0], rest)

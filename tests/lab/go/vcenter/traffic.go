@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// Traffic counts what each program asks of the SDK, by the first word of its
-// User-Agent. Its mutex is a leaf.
+// Traffic counts the calls of each program to the SDK, by the first word of its
+// User-Agent. Its mutex is a leaf lock.
 type Traffic struct {
 	mu     sync.Mutex
 	agents map[string]*asked
 }
 
-// Count is what one program has asked: calls begun, and bytes of SOAP in both
-// directions of those that were answered.
+// Count is the traffic of one program: calls that started, and bytes of SOAP in
+// both directions of calls that ended.
 type Count struct {
 	Calls    int `json:"calls"`
 	Received int `json:"received"`
@@ -29,7 +29,7 @@ type asked struct {
 
 func newTraffic() *Traffic { return &Traffic{agents: map[string]*asked{}} }
 
-// begins counts a call that comes in.
+// begins counts a call that starts.
 func (t *Traffic) begins(userAgent string, received int) {
 	t.of(userAgent, func(a *asked) {
 		a.begun = append(a.begun, time.Now())
@@ -37,7 +37,7 @@ func (t *Traffic) begins(userAgent string, received int) {
 	})
 }
 
-// answered counts what it is answered.
+// answered counts its response.
 func (t *Traffic) answered(userAgent string, sent int) {
 	t.of(userAgent, func(a *asked) { a.sent += sent })
 }
@@ -56,7 +56,7 @@ func (t *Traffic) of(userAgent string, note func(*asked)) {
 	note(a)
 }
 
-// all counts the calls that had begun by then, and all bytes.
+// all returns the calls that had started by then, and all bytes.
 func (t *Traffic) all(then time.Time) map[string]Count {
 	t.mu.Lock()
 	defer t.mu.Unlock()

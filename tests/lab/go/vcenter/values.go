@@ -15,10 +15,9 @@ import (
 	vimxml "github.com/vmware/govmomi/vim25/xml"
 )
 
-// values keeps each property that a collector of ours has read, as it goes onto
-// the wire, until the property changes. All collectors share it, so that what
-// a reading costs does not depend on how many watch, nor on how often. Its mutex
-// is a leaf.
+// values keeps each property that one of our collectors has read, encoded,
+// until the property changes. All collectors share it, so the cost of a read
+// does not depend on how many collectors there are. Its mutex is a leaf lock.
 type values struct {
 	visibility *visibility
 	mu         sync.Mutex
@@ -27,14 +26,14 @@ type values struct {
 
 // known is what was read of one object.
 type known struct {
-	// generation grows with each change, so that a reading which a change has
-	// overtaken is not kept.
+	// generation grows with each change, so that a value that was read before
+	// a change is not kept.
 	generation int
 	cells      map[string]cell
 }
 
-// cell is one property: a changeSet with its value, a changeSet without one
-// where it is unset, or a missingSet where there is no such property.
+// cell is one property: a changeSet with its value, a changeSet without one if
+// it is unset, or a missingSet if there is no such property.
 type cell struct {
 	xml   string
 	state cellState
@@ -52,7 +51,7 @@ func newValues(visibility *visibility) *values {
 	return &values{visibility: visibility, objects: map[ref]*known{}}
 }
 
-// covers is true where a change of one path is a change of the other.
+// covers is true if a change of one path is a change of the other.
 func covers(a, b string) bool {
 	if len(a) > len(b) {
 		a, b = b, a
@@ -60,8 +59,8 @@ func covers(a, b string) bool {
 	return strings.HasPrefix(b, a) && (len(a) == len(b) || b[len(a)] == '.' || b[len(a)] == '[')
 }
 
-// changed forgets the properties that a change of these paths touches; all of
-// them where none is named.
+// changed removes the properties that a change of these paths affects; all of
+// them if none is named.
 func (s *values) changed(obj ref, names []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,7 +81,7 @@ func (s *values) changed(obj ref, names []string) {
 	}
 }
 
-// gone forgets an object. A reading under way keeps nothing.
+// gone removes an object. A read in progress keeps nothing.
 func (s *values) gone(obj ref) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,7 +91,7 @@ func (s *values) gone(obj ref) {
 	}
 }
 
-// read gives the properties at these paths, and false where the object is gone.
+// read returns the properties at these paths, and false if the object is gone.
 func (s *values) read(ctx *simulator.Context, obj ref, paths []string) ([]cell, bool) {
 	s.mu.Lock()
 	k := s.objects[obj]
@@ -131,7 +130,7 @@ func (s *values) read(ctx *simulator.Context, obj ref, paths []string) ([]cell, 
 			}
 		}
 		if isHistory {
-			// The tasks of the page have locks of their own.
+			// The tasks of the page have their own locks.
 			defer func() {
 				for _, i := range absent {
 					if paths[i] == "latestPage" {
@@ -155,13 +154,13 @@ func (s *values) read(ctx *simulator.Context, obj ref, paths []string) ([]cell, 
 	return cells, true
 }
 
-// cacheable is false for the objects that look different to each session.
+// cacheable is false for the objects that differ between sessions.
 func cacheable(obj ref) bool {
 	return obj.Type != "SessionManager" && obj.Type != "PropertyCollector"
 }
 
-// page writes a history's latest page out of its tasks, each of which is
-// written once per change and not once per page.
+// page makes the latest page of a history from its tasks, each of which is
+// encoded once per change and not once per page.
 func (s *values) page(ctx *simulator.Context, history *TaskHistoryCollector) string {
 	var b strings.Builder
 	b.WriteString(`<changeSet><name>latestPage</name><op>assign</op><val xsi:type="ArrayOfTaskInfo">`)
@@ -178,7 +177,7 @@ func (s *values) page(ctx *simulator.Context, history *TaskHistoryCollector) str
 	return b.String()
 }
 
-// refs reads the references at a path, where the object is of this type.
+// refs reads the references at a path, if the object is of this type.
 func refs(ctx *simulator.Context, obj ref, kind, path string) []ref {
 	var list []ref
 	ctx.WithLock(obj, func() {
@@ -261,7 +260,7 @@ func readCell(rval reflect.Value, p string) cell {
 func element(name string, content any) string {
 	var b bytes.Buffer
 	if err := vimxml.NewEncoder(&b).EncodeElement(content, vimxml.StartElement{Name: vimxml.Name{Local: name}}); err != nil {
-		// Nothing of the API's own types fails to encode.
+		// All types of the API can be encoded.
 		panic(err)
 	}
 	return b.String()
@@ -352,7 +351,7 @@ func keyed(rval reflect.Value, key any) (reflect.Value, error) {
 	return reflect.Value{}, nil
 }
 
-// wrapped gives lists the type that they have as a property's value.
+// wrapped converts lists to the type that they have as the value of a property.
 func wrapped(rval reflect.Value) any {
 	if rval.Kind() != reflect.Slice {
 		return rval.Interface()

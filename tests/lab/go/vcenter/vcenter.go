@@ -15,16 +15,16 @@ import (
 	"github.com/vmware/govmomi/vim25/types"
 )
 
-// VCenter is the simulator and what it lacks.
+// VCenter is the simulator with the behaviour that it lacks.
 //
 // One mutex guards all that this program adds and every write to the host and
-// VM properties that it touches. It is taken before any of the simulator's
-// object locks and never while one is held, so the two cannot deadlock.
+// VM properties that it changes. It is taken before the simulator's locks of
+// objects and never while one is held, so the two cannot deadlock.
 type VCenter struct {
 	mu    sync.Mutex
 	model *simulator.Model
 	reg   *simulator.Registry
-	// ctx carries updates that no client's request stands behind.
+	// ctx is used for updates without a request of a client.
 	ctx *simulator.Context
 	dc  *simulator.Datacenter
 
@@ -32,14 +32,14 @@ type VCenter struct {
 	hosts    map[types.ManagedObjectReference]*host
 	guests   map[types.ManagedObjectReference]*guest
 	entering map[types.ManagedObjectReference]*entering
-	// busy holds the VMs with a task under way and what that task holds on to.
+	// busy are the VMs with a running task, and what that task reserves.
 	busy map[types.ManagedObjectReference]*busy
 
 	taskCount int
 	closed    bool
 
-	// rev counts changes of what the state document shows; changed is closed
-	// and replaced at each, which is what long polls wait for.
+	// rev counts changes of the state document; changed is closed and replaced
+	// at each change, which long polls wait for.
 	rev     int64
 	changed chan struct{}
 
@@ -50,31 +50,31 @@ type VCenter struct {
 	suppression *suppression
 	visibility  *visibility
 	withheld    []Withheld
-	// collectors is nil where the simulator's own are in use.
+	// collectors is nil if the simulator's own are used.
 	collectors *collectors
 	bulk       bulk
 }
 
-// host is what is known of a host beyond its managed object.
+// host is the state of a host beyond its managed object.
 type host struct {
 	*simulator.HostSystem
 	devices []DeviceSpec
 }
 
-// guest is what is known of a VM beyond its managed object.
+// guest is the state of a VM beyond its managed object.
 type guest struct {
 	*simulator.VirtualMachine
 	spec VMSpec
-	// device is the address that the running VM holds, empty while it is off.
+	// device is the address of the running VM's device, empty while it is off.
 	device string
-	// boots counts starts, so that an off and on between two reads is seen.
+	// boots counts starts, so that an off and on between two reads is noticed.
 	boots int
-	// shutdown is the guest's shutdown under way.
+	// shutdown is the timer of a guest shutdown.
 	shutdown *time.Timer
 }
 
-// inBoot runs f with the mutex held, after a delay, where the VM still runs the
-// same boot then.
+// inBoot runs f with the mutex held, after a delay, if the VM is still in the
+// same boot.
 func (v *VCenter) inBoot(g *guest, ms int, f func()) *time.Timer {
 	boot := g.boots
 	return time.AfterFunc(time.Duration(ms)*time.Millisecond, func() {
@@ -86,17 +86,16 @@ func (v *VCenter) inBoot(g *guest, ms int, f func()) *time.Timer {
 	})
 }
 
-// busy is a task that holds on to a VM.
+// busy is a task that reserves a VM.
 type busy struct {
 	task types.ManagedObjectReference
 	// target is the host that the task is about to put the VM on, if any.
 	target *types.ManagedObjectReference
-	// device is the address that the VM is about to hold there.
+	// device is the address that the VM is about to get there.
 	device string
 }
 
-// caller is who asked for something: a session's user, or a person at the
-// control endpoint.
+// caller is the user of a session, or a person at the control endpoint.
 type caller struct {
 	User    string
 	Session string
@@ -109,19 +108,19 @@ func callerOf(ctx *simulator.Context) caller {
 	return caller{User: ctx.Session.UserName, Session: ctx.Session.Key}
 }
 
-// overrides receives the calls that are answered here and not by the
-// simulator. It lives in the registry under a reference of its own; the hook
-// before dispatch points a call at it, and the original object stays readable
-// in the call's own `This`. The simulator's code asserts its own concrete types
-// in many places, so replacing its objects by wrappers would crash it.
+// overrides receives the calls that are implemented here and not in the
+// simulator. It is in the registry under its own reference; the hook before
+// dispatch directs a call to it, and the original object can still be read in
+// `This` of the call. The simulator asserts its own concrete types in many
+// places, so replacing its objects by wrappers would crash it.
 type overrides struct {
 	mo.OverheadMemoryManager
 	noLock
 	*VCenter
 }
 
-// noLock opts out of the simulator's lock per object: several calls are
-// answered at a time, and VCenter has a mutex.
+// noLock disables the simulator's lock per object: several calls run at a time,
+// and VCenter has a mutex.
 type noLock struct{}
 
 func (noLock) Lock()   {}
@@ -129,7 +128,7 @@ func (noLock) Unlock() {}
 
 var overridesRef = types.ManagedObjectReference{Type: "OverheadMemoryManager", Value: "haulout-lab"}
 
-// overridden lists the calls that are answered here.
+// overridden lists the calls that are implemented here.
 var overridden = map[string]bool{
 	"HostSystem.EnterMaintenanceMode_Task": true,
 	"HostSystem.ExitMaintenanceMode_Task":  true,
@@ -151,8 +150,8 @@ var overridden = map[string]bool{
 	"AuthorizationManager.HasPrivilegeOnEntities": true,
 }
 
-// overriddenToo lists the calls that are answered here where the collectors are
-// our own. What they are called on may live in a session.
+// overriddenToo lists the calls that are implemented here if our own collectors
+// are used. Their objects may be in a session.
 var overriddenToo = map[string]bool{
 	"PropertyCollector.CreateFilter":        true,
 	"PropertyFilter.DestroyPropertyFilter":  true,
@@ -160,7 +159,7 @@ var overriddenToo = map[string]bool{
 	"TaskHistoryCollector.DestroyCollector": true,
 }
 
-// cancelUpdates ends the wait of a collector, whosever it is.
+// cancelUpdates ends the wait of a collector of either kind.
 func (v *VCenter) cancelUpdates(pc *simulator.PropertyCollector) {
 	if v.collectors != nil {
 		v.collectors.cancel(pc)
@@ -191,8 +190,8 @@ func (v *VCenter) before(ctx *simulator.Context, method *simulator.Method) (mo.R
 	}
 	if ours {
 		method.This = overridesRef
-		// For a call without a session the returned object is what counts; for
-		// one with a session it is the reference.
+		// For a call without a session, the returned object is used; for one
+		// with a session, the reference.
 		return v.reg.Get(overridesRef), nil
 	}
 	return nil, nil
@@ -227,7 +226,7 @@ func newVCenter(spec *Spec) (*VCenter, error) {
 	return v, nil
 }
 
-// close takes away the temporary directory of the simulated datastores.
+// close removes the temporary directory of the simulated datastores.
 func (v *VCenter) close() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -249,7 +248,7 @@ func (v *VCenter) fresh() *simulator.Context {
 	return &simulator.Context{Context: context.Background(), Session: v.ctx.Session, Map: v.reg}
 }
 
-// set updates properties and tells every property collector. The pairs are
+// set updates properties and notifies every property collector. The pairs are
 // path and value.
 func (v *VCenter) set(obj mo.Reference, pairs ...any) {
 	var changes []types.PropertyChange
@@ -259,15 +258,15 @@ func (v *VCenter) set(obj mo.Reference, pairs ...any) {
 	v.reg.AtomicUpdate(v.fresh(), obj, changes)
 }
 
-// bump wakes everyone who waits for a change of the state document.
+// bump wakes all requests that wait for a change of the state document.
 func (v *VCenter) bump() {
 	v.rev++
 	close(v.changed)
 	v.changed = make(chan struct{})
 }
 
-// settle reads at what may have become possible by a change: it is called with
-// the mutex held after each.
+// settle applies what a change has made possible: it is called with the mutex
+// held after each change.
 func (v *VCenter) settle() {
 	v.bump()
 	v.settleMaintenance()
@@ -288,15 +287,15 @@ func (v *VCenter) connected(h *host) bool {
 	return h.Runtime.ConnectionState == types.HostSystemConnectionStateConnected
 }
 
-// leaving is true from the click on Enter Maintenance Mode until the host has
-// come out of it, or the task has ended otherwise.
+// leaving is true from the request to enter maintenance mode until the host has
+// left it, or the task has failed.
 func (v *VCenter) leaving(h *host) bool {
 	return h.Runtime.InMaintenanceMode || v.entering[h.Self] != nil
 }
 
 var errUnknown = errors.New("not in the inventory")
 
-// findHost takes a name or a moref.
+// findHost accepts a name or a moref.
 func (v *VCenter) findHost(key string) (*host, error) {
 	for ref, h := range v.hosts {
 		if ref.Value == key || h.Name == key {
@@ -306,7 +305,7 @@ func (v *VCenter) findHost(key string) (*host, error) {
 	return nil, fmt.Errorf("host %q: %w", key, errUnknown)
 }
 
-// findVM takes a moref, a UUID, or a name that only one VM has.
+// findVM accepts a moref, a UUID, or a name that only one VM has.
 func (v *VCenter) findVM(key string) (*guest, error) {
 	var found []*guest
 	for ref, g := range v.guests {
@@ -320,7 +319,7 @@ func (v *VCenter) findVM(key string) (*guest, error) {
 	case 1:
 		return found[0], nil
 	}
-	return nil, fmt.Errorf("VM %q: %d VMs answer to it; use the moref", key, len(found))
+	return nil, fmt.Errorf("VM %q: %d VMs match; use the moref", key, len(found))
 }
 
 // nameOf is an object's name for the journal and for error messages.
@@ -338,7 +337,7 @@ func (v *VCenter) nameOf(ref types.ManagedObjectReference) string {
 	return ref.Value
 }
 
-// isNil is for the typed nil pointers that fault interfaces may carry.
+// isNil detects the typed nil pointers that fault interfaces may contain.
 func isNil(x any) bool {
 	return x == nil || reflect.ValueOf(x).Kind() == reflect.Pointer && reflect.ValueOf(x).IsNil()
 }

@@ -48,7 +48,7 @@ func newVisibility() *visibility {
 func (s *visibility) set(vm types.ManagedObjectReference, r Readable) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// Readers hold the old map.
+	// Readers may use the old map.
 	vms := maps.Clone(s.vms)
 	delete(vms, vm)
 	if r != "" && r != readAll {
@@ -64,8 +64,7 @@ func (s *visibility) all() map[types.ManagedObjectReference]Readable {
 	return s.vms
 }
 
-// over says what becomes of one property: whether it reads unset, or the fault
-// under which it is missing.
+// over returns how one property is read: unset, or missing with this fault.
 func (r Readable) over(obj types.ManagedObjectReference, path string) (unset bool, fault types.BaseMethodFault) {
 	switch r {
 	case readNoConfig:
