@@ -1,4 +1,4 @@
-//! Alerts, runbooks and the dashboard, held against the metrics that there are.
+//! Alerts, runbooks and the dashboard, compared with the metrics of the program.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -29,7 +29,7 @@ fn alerts() -> Vec<Value> {
         .collect()
 }
 
-/// The names in `text` that begin as a metric of ours does, without what a histogram's series end in.
+/// The names in `text` with the prefix of our metrics, without the suffixes of a histogram's series.
 fn metrics(text: &str) -> BTreeSet<String> {
     text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == ':'))
         .filter(|word| word.starts_with("haulout_"))
@@ -49,17 +49,17 @@ fn assert_known(place: &str, text: &str) {
         unknown.is_empty(),
         "{place} asks for {unknown:?}, which docs/reference/metrics.md does not have"
     );
-    assert!(!used.is_empty(), "{place} asks for nothing");
+    assert!(!used.is_empty(), "{place} uses no metric");
 }
 
 #[test]
-fn alerts_and_dashboard_ask_for_metrics_that_there_are() {
+fn alerts_and_dashboard_use_existing_metrics() {
     assert_known("chart/templates/_alerts.tpl", &rules().to_string());
     assert_known("chart/files/dashboard.json", &read("chart/files/dashboard.json"));
 }
 
 #[test]
-fn the_dashboard_shows_every_metric() {
+fn dashboard_shows_every_metric() {
     let dashboard = read("chart/files/dashboard.json");
     let unseen: Vec<String> = ALL
         .iter()
@@ -69,8 +69,8 @@ fn the_dashboard_shows_every_metric() {
     assert!(unseen.is_empty(), "no panel shows {unseen:?}");
 }
 
-/// Whoever scrapes sets these on every series: a label of ours under such a name would be renamed on its way, or mistaken
-/// for theirs, as the dashboard's own choice of a Kubernetes cluster would.
+/// Prometheus sets these labels on every series. It would rename a label of ours with such a name, or the dashboard would
+/// mistake one for the other.
 #[test]
 fn no_metric_has_a_label_that_the_scraper_sets() {
     let theirs = [
@@ -120,7 +120,7 @@ fn dashboard_shows_the_documented_panels_and_describes_each() {
 }
 
 #[test]
-fn every_alert_is_labelled_and_explained_and_has_its_runbook() {
+fn every_alert_has_labels_texts_and_a_runbook() {
     let mut pages: BTreeSet<String> = std::fs::read_dir(root().join("docs/runbooks"))
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -147,7 +147,7 @@ fn every_alert_is_labelled_and_explained_and_has_its_runbook() {
     assert!(pages.is_empty(), "pages of no alert: {pages:?}");
 }
 
-/// The alert that keeps others quiet while a node is away must not hide a phase of which nobody would be told.
+/// The alert that inhibits others while a node is away must not hide a phase without its own alert.
 #[test]
 fn every_phase_has_an_alert() {
     let alerts = alerts();
@@ -167,11 +167,11 @@ fn every_phase_has_an_alert() {
                 .iter()
                 .any(|after| about(&format!("{before}{phase}{after}")))
         });
-        // The queue has a metric of its own.
+        // The queue has its own metric.
         let is_queue = *phase == PhaseKind::Queued && about("haulout_queue_depth");
         assert!(is_named || is_queue, "no alert is about the phase {phase}");
     }
-    // Waits for a person that change no phase.
+    // Waits for a person without a change of phase.
     for kind in [
         "approval",
         "drain-held",
@@ -192,7 +192,7 @@ fn every_phase_has_an_alert() {
 }
 
 #[test]
-fn an_alert_about_a_deadline_fires_before_it() {
+fn alert_about_a_deadline_fires_before_it() {
     let minutes = |values: &[&str], name: &str| {
         let values = [&["prometheusRule.enabled=true"], values].concat();
         let objects = rendered(&chart().join("ci/default-values.yaml"), &values);
@@ -221,7 +221,7 @@ fn an_alert_about_a_deadline_fires_before_it() {
 }
 
 #[test]
-fn each_alert_fires_exactly_when_it_should() {
+fn each_alert_fires_exactly_when_expected() {
     let tests = read("tests/chart/rules_test.yaml");
     for alert in alerts() {
         let name = alert["alert"].as_str().unwrap();
@@ -240,7 +240,7 @@ fn each_alert_fires_exactly_when_it_should() {
     dir.write("rules_test.yaml", tests).unwrap();
     let Some(promtool) = tools::on_path(&["promtool"]) else {
         return tools::skip(
-            "each_alert_fires_exactly_when_it_should",
+            "each_alert_fires_exactly_when_expected",
             "there is no promtool on PATH (apt-get install prometheus)",
         )
         .unwrap();

@@ -8,7 +8,7 @@ use haulout_lab::build;
 use haulout_lab::scenario::RUNTIME;
 use serde_json::Value;
 
-/// Where the tools are. Asked for from inside and outside of a scenario, so a thread of its own waits for the build.
+/// The directory of the tools. It is used inside and outside of scenarios, so a separate thread waits for the build.
 static TOOLS: LazyLock<PathBuf> = LazyLock::new(|| {
     std::thread::spawn(|| RUNTIME.block_on(build::part("helm")))
         .join()
@@ -30,11 +30,11 @@ pub fn read(path: impl AsRef<Path>) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Runs one of the tools and gives what came of it.
+/// Runs one of the tools and returns its output.
 pub fn run(tool: &str, args: &[&str]) -> Output {
     Command::new(TOOLS.join(tool))
         .args(args)
-        // Whatever the machine's owner has configured for helm is no part of a test.
+        // A test must not depend on the machine's configuration of helm.
         .env("HELM_CONFIG_HOME", "/nonexistent")
         .env("HELM_CACHE_HOME", "/nonexistent")
         .env("HELM_DATA_HOME", "/nonexistent")
@@ -43,7 +43,7 @@ pub fn run(tool: &str, args: &[&str]) -> Output {
         .unwrap_or_else(|error| panic!("starting {tool}: {error}"))
 }
 
-/// Runs one of the tools, which has to succeed, and gives what it printed.
+/// Runs one of the tools, which must succeed, and returns what it printed.
 pub fn succeed(tool: &str, args: &[&str]) -> String {
     let output = run(tool, args);
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -63,11 +63,11 @@ pub fn refusal(values: &[&str]) -> String {
     let mut args = vec!["template", "haulout", chart.to_str().unwrap()];
     args.extend(values.iter().flat_map(|value| ["--set", value]));
     let output = run("helm", &args);
-    assert!(!output.status.success(), "helm takes {values:?}");
+    assert!(!output.status.success(), "helm accepts {values:?}");
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The values files that stand for what owners of clusters do.
+/// The values files with typical settings of administrators.
 pub fn cases() -> Vec<PathBuf> {
     let mut cases: Vec<PathBuf> = std::fs::read_dir(chart().join("ci"))
         .unwrap()
@@ -89,7 +89,7 @@ pub fn rendered(values: &Path, set: &[&str]) -> Vec<Value> {
     objects.into_iter().filter(|object| !object.is_null()).collect()
 }
 
-/// The one object of this kind, and of this name if several are of it.
+/// The first object of this kind.
 pub fn object<'o>(objects: &'o [Value], kind: &str) -> &'o Value {
     objects
         .iter()

@@ -1,4 +1,4 @@
-//! What the chart installs, in a real cluster: admitted, with exactly the rights that are used, and kept from more.
+//! What the chart installs in a real cluster: it is admitted and has exactly the rights that it uses.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -17,14 +17,14 @@ use serde_json::{Value, json};
 use crate::helm::{object, rendered, root};
 use crate::release::{Release, fixture, folder};
 
-/// A Node is read again only after somebody else's write has made ours fail, which no scenario can make happen each time.
+/// A Node is read again only after a conflict with another writer, which no scenario can cause reliably.
 const NOT_IN_EVERY_SCENARIO: (&str, &str, &str) = ("", "nodes", "get");
 
 /// Takes `gpu1` from esx1 to esx2, and then, with esx1 still away, off and on again on esx2.
 async fn migrate_and_wait(fixture: &Fixture<'_>) -> anyhow::Result<()> {
     let node = fixture.node_name("gpu1");
     fixture.add_pod("train", &node, &[]).await?;
-    // Held for a moment, so that its node's pods are watched and not only listed.
+    // The drain is held for a short time, so that the pods of its node are watched and not only listed.
     fixture.set_budget("train", 0).await?;
     fixture.vcenter.enter_maintenance("esx1").await?;
     blocked(fixture, &node).await?;
@@ -44,7 +44,7 @@ async fn migrate_and_wait(fixture: &Fixture<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits until an Event on `node` says that a budget holds its drain.
+/// Waits for an Event on `node` that a budget blocks its drain.
 async fn blocked(fixture: &Fixture<'_>, node: &str) -> anyhow::Result<()> {
     let events: Api<Event> = Api::namespaced(fixture.client(), "default");
     until("EvictionBlocked to be told", WAIT_TIMEOUT, async || {
@@ -74,7 +74,7 @@ fn rights(rules: Option<Vec<PolicyRule>>) -> BTreeSet<Right> {
     rights
 }
 
-/// Waits until of the two ended episodes one is left.
+/// Waits until one of the two ended episodes is left.
 async fn one_episode_is_history(fixture: &Fixture<'_>) -> anyhow::Result<()> {
     let node = fixture.node_name("gpu1");
     let objects: Api<NodeMaintenance> = Api::all(fixture.client());
@@ -116,7 +116,7 @@ fn release_handles_two_maintenances_with_exactly_its_rights() {
         for role in roles.list(&Default::default()).await?.items {
             given.extend(rights(role.rules));
         }
-        // A watch stands in the log when it has ended.
+        // A watch is logged at its end.
         let used = until(
             "the watches to stand in the audit log",
             WAIT_TIMEOUT,
@@ -169,7 +169,7 @@ fn release_may_change_only_the_cordon_and_annotations_of_a_node() {
             .patch(&node, &PatchParams::default(), &Patch::Merge(&theirs))
             .await?;
         let nodes: Api<Node> = Api::all(release.client().await?);
-        // Nothing that slips through is to change the node for the rest of the scenario.
+        // A change that is accepted must not affect the rest of the scenario.
         let dry = PatchParams {
             dry_run: true,
             ..PatchParams::default()
@@ -216,7 +216,7 @@ fn release_may_change_only_the_cordon_and_annotations_of_a_node() {
             Err(kube::Error::Api(status)) => status.code == 403,
             Ok(_) | Err(_) => false,
         };
-        // The kube-apiserver takes a moment to learn of a policy.
+        // The kube-apiserver needs a moment to apply a policy.
         until("the policy to hold", WAIT_TIMEOUT, async || {
             let answer = nodes.patch(&node, &dry, &Patch::Merge(&merge[0].1)).await;
             Ok(is_refused(answer).then_some(()))
@@ -258,7 +258,10 @@ fn release_may_change_only_the_cordon_and_annotations_of_a_node() {
             is_refused(nodes.replace(&node, &post, &current).await),
             "it can be replaced"
         );
-        ensure!(is_refused(nodes.create(&post, &current).await), "one can be made");
+        ensure!(
+            is_refused(nodes.create(&post, &current).await),
+            "one can be created"
+        );
         let gone = nodes
             .delete(
                 &node,
@@ -333,12 +336,12 @@ fn upgrade_and_rollback_during_an_episode_lose_nothing() {
 }
 
 #[test]
-fn hosted_cluster_is_managed_by_its_kubeconfig_and_no_other_is() {
+fn hosted_cluster_is_managed_by_its_kubeconfig() {
     run_scenario(async {
         let fixture = fixture("hosted", "aa000000-0000-4000-8000-000000000005", &["esx1"]).await?;
         let node = fixture.node_name("gpu1");
         let release = Release::prepare(&fixture).await?;
-        // As Cluster API leaves it in the management cluster.
+        // As Cluster API creates it in the management cluster.
         let kubeconfig = std::fs::read_to_string(fixture.kube.kubeconfig(&fixture.user())?)?;
         let secret: Secret = serde_json::from_value(json!({
             "metadata": {"name": "tenant-a-kubeconfig"}, "stringData": {"value": kubeconfig},
@@ -363,7 +366,7 @@ fn hosted_cluster_is_managed_by_its_kubeconfig_and_no_other_is() {
             "nothing was done in the hosted cluster"
         );
         let asked = release.audit().await?;
-        ensure!(asked.is_empty(), "the ServiceAccount asked {asked:#?}");
+        ensure!(asked.is_empty(), "requests of the ServiceAccount: {asked:#?}");
         Ok(())
     });
 }
@@ -377,10 +380,10 @@ async fn checksum(release: &Release<'_>) -> anyhow::Result<String> {
     annotations
         .get("checksum/config")
         .cloned()
-        .context("the pods have the settings' checksum")
+        .context("the pods have the checksum of the settings")
 }
 
-/// As docs/install/python-controller.md has it.
+/// As in docs/install/python-controller.md.
 #[test]
 fn python_release_is_upgraded_in_place_during_an_episode() {
     run_scenario(async {
@@ -403,7 +406,7 @@ fn python_release_is_upgraded_in_place_during_an_episode() {
         let in_place = "nameOverride=gpu-node-vsphere-maintenance-controller";
         release.upgrade(&[in_place, "strategy.type=Recreate"]);
         let ours = release.deployment().await?.metadata;
-        ensure!(ours.uid == theirs.uid, "the Deployment was made anew");
+        ensure!(ours.uid == theirs.uid, "the Deployment was replaced");
         let replica = release.start().await?;
         fixture.wait_phase(&node, "awaitingHost").await?;
         fixture
@@ -417,9 +420,9 @@ fn python_release_is_upgraded_in_place_during_an_episode() {
     });
 }
 
-/// What the Python chart and ours call the same has to stay so: every key of its values is one of ours.
+/// Every key of the values of the Python chart is a key of our values.
 #[test]
-fn every_value_of_the_python_chart_is_taken() {
+fn every_value_of_the_python_chart_is_accepted() {
     let values = rendered(Path::new(&root().join("chart/ci/python-values.yaml")), &[]);
     let settings: &Value = &object(&values, "ConfigMap")["data"];
     assert_eq!(settings["VCENTER_TLS_VERIFY"], "false");

@@ -1,4 +1,4 @@
-//! A release of the chart in the lab's cluster, and the program started as its Deployment says.
+//! A release of the chart in the lab's cluster, and the program with the settings of its Deployment.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -53,7 +53,7 @@ pub async fn fixture(name: &str, uuid: &str, hosts: &[&str]) -> anyhow::Result<F
     Fixture::create(kube().await, name, &spec, members, true).await
 }
 
-/// Makes a namespace that admits nothing but what Pod Security `restricted` does.
+/// Creates a namespace with the Pod Security level `restricted`.
 pub async fn restricted_namespace(client: &kube::Client, name: &str) -> anyhow::Result<()> {
     let namespace = Namespace {
         metadata: ObjectMeta {
@@ -73,7 +73,7 @@ pub async fn restricted_namespace(client: &kube::Client, name: &str) -> anyhow::
     Ok(())
 }
 
-/// Whether the program of this tree has a setting.
+/// Whether the program has a setting.
 fn knows(setting: &str) -> bool {
     use clap::CommandFactory as _;
     let command = haulout::cli::Cli::command();
@@ -82,11 +82,11 @@ fn knows(setting: &str) -> bool {
         .any(|argument| argument.get_env().is_some_and(|name| name == setting))
 }
 
-/// A release named as its fixture, in a namespace of its own.
+/// A release with the name of its fixture, in its own namespace.
 pub struct Release<'s> {
     pub namespace: String,
     fixture: &'s Fixture<'static>,
-    /// Where helm finds the cluster.
+    /// The kubeconfig for helm.
     kubeconfig: PathBuf,
     values: PathBuf,
     name: String,
@@ -100,8 +100,8 @@ pub struct Replica {
 }
 
 impl<'s> Release<'s> {
-    /// Prepares a release: its namespace, and the values by which it finds the fixture's vCenter, with the lab's fast
-    /// periods. Nothing is installed yet.
+    /// Prepares a release: its namespace, and the values for the fixture's vCenter, with the lab's short
+    /// intervals. Nothing is installed.
     pub async fn prepare(fixture: &'s Fixture<'static>) -> anyhow::Result<Self> {
         let namespace = format!("{}-release", fixture.name());
         restricted_namespace(&fixture.client(), &namespace).await?;
@@ -156,11 +156,11 @@ impl<'s> Release<'s> {
         helm::succeed("helm", &all)
     }
 
-    /// Installs the chart, or upgrades what is installed to it, with these values on top.
+    /// Installs the chart or upgrades to it, with these values in addition.
     pub fn upgrade(&self, set: &[&str]) {
         let chart = helm::chart();
         let mut args = vec!["upgrade", "--install", &self.name, chart.to_str().unwrap()];
-        // The kind is one for all releases of a cluster, and many scenarios share this one.
+        // All releases of a cluster share the kind, and many scenarios share this cluster.
         args.push("--take-ownership");
         args.extend(["-f", self.values.to_str().unwrap()]);
         args.extend(set.iter().flat_map(|value| ["--set", value]));
@@ -172,10 +172,10 @@ impl<'s> Release<'s> {
         let deployments: Api<Deployment> = Api::namespaced(self.fixture.client(), &self.namespace);
         let mut all = deployments.list(&Default::default()).await?.items;
         ensure!(all.len() == 1, "{} Deployments", all.len());
-        all.pop().context("there is one")
+        all.pop().context("there is a Deployment")
     }
 
-    /// Waits until the Deployment's pods are made, which Pod Security refuses where they are not restricted.
+    /// Waits until the pods of the Deployment are created. Pod Security refuses pods that are not restricted.
     pub async fn wait_admitted(&self) -> anyhow::Result<()> {
         until(
             "the pods of the release to be admitted",
@@ -190,7 +190,7 @@ impl<'s> Release<'s> {
         .await
     }
 
-    /// Who the release is to the kube-apiserver.
+    /// The user name of the release at the kube-apiserver.
     pub async fn user(&self) -> anyhow::Result<String> {
         let account = pod_spec(&self.deployment().await?)?
             .service_account_name
@@ -215,18 +215,18 @@ impl<'s> Release<'s> {
         let answer = accounts
             .create_token_request(&account, &PostParams::default(), &request)
             .await?;
-        let status = answer.status.context("the token was made")?;
-        status.token.context("it is there")
+        let status = answer.status.context("the token has a status")?;
+        status.token.context("the token is set")
     }
 
-    /// A client with the release's own rights.
+    /// A client with the rights of the release.
     pub async fn client(&self) -> anyhow::Result<kube::Client> {
         let kubeconfig = kube::config::Kubeconfig::read_from(self.kubeconfig_of_pod().await?)?;
         let config = kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await?;
         Ok(kube::Client::try_from(config)?)
     }
 
-    /// In the place of the token that kubelet mounts, which has its path in the program.
+    /// Replaces the token that the kubelet mounts, whose path is fixed in the program.
     async fn kubeconfig_of_pod(&self) -> anyhow::Result<PathBuf> {
         let cluster = json!({"server": self.fixture.kube.url(), "certificate-authority": self.fixture.kube.authority()});
         let config = json!({
@@ -238,8 +238,8 @@ impl<'s> Release<'s> {
         self.dir.write("pod.kubeconfig", config.to_string())
     }
 
-    /// Starts the program as kubelet would: with the Deployment's arguments, environment and files. The files stand in a
-    /// directory of ours, and the addresses to serve on are loopback's.
+    /// Starts the program as the kubelet does: with the arguments, environment and files of the Deployment. The files are in
+    /// our own directory, and the program listens on loopback addresses.
     pub async fn start(&self) -> anyhow::Result<Replica> {
         let deployment = self.deployment().await?;
         let pod = pod_spec(&deployment)?;
@@ -270,7 +270,7 @@ impl<'s> Release<'s> {
             ("HTTPS_PROXY", String::new()),
             ("https_proxy", String::new()),
         ];
-        // Where the chart gives one, it stands among the files; without, kubelet would mount a token.
+        // A kubeconfig of the chart is one of the files; without one, the kubelet would mount a token.
         if !environment.contains_key("KUBECONFIG") {
             let ours = self.kubeconfig_of_pod().await?.display().to_string();
             environment.insert("KUBECONFIG".to_owned(), ours);
@@ -287,7 +287,7 @@ impl<'s> Release<'s> {
         })
     }
 
-    /// Writes what the volumes hold, and tells for each mount where.
+    /// Writes the content of the volumes, and returns the path of each mount.
     async fn mount(
         &self,
         container: &Container,
@@ -357,7 +357,7 @@ impl<'s> Release<'s> {
         Ok(environment)
     }
 
-    /// All that the release asked the kube-apiserver.
+    /// All requests of the release to the kube-apiserver.
     pub async fn audit(&self) -> anyhow::Result<Vec<AuditEvent>> {
         let user = self.user().await?;
         let all = self.fixture.kube.audit().await?;
@@ -382,10 +382,10 @@ impl Replica {
         self.process.check_running()
     }
 
-    /// Ends it as Kubernetes does, within the pod's grace.
+    /// Stops it as Kubernetes does, within the grace period of the pod.
     pub async fn stop(mut self) -> anyhow::Result<()> {
         let status = self.process.stop(std::time::Duration::from_secs(15)).await?;
-        ensure!(status.success(), "haulout ended with {status} after SIGTERM");
+        ensure!(status.success(), "haulout exited with {status} after SIGTERM");
         Ok(())
     }
 }

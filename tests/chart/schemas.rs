@@ -1,5 +1,5 @@
-//! What helm renders, held against the schemas that Kubernetes publishes of its kinds: the oldest release that the chart
-//! takes, and the newest one that there are schemas of.
+//! What helm renders, checked with the schemas of Kubernetes: of the oldest release that the chart supports, and of the
+//! newest one with a schema.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,14 +12,14 @@ use haulout_lab::tools::{Tool, skip};
 
 use crate::helm::{cases, chart, read, succeed};
 
-/// It carries the schemas of Kubernetes 1.25 to 1.37.
+/// It contains the schemas of Kubernetes 1.25 to 1.37.
 const VALIDATOR: &str = "kubernetes-validate==1.37.0";
 
-/// The oldest release of Kubernetes that the chart takes, and the newest that the validator knows. The chart names no
-/// newest one.
+/// The oldest release of Kubernetes that the chart supports, and the newest one in the validator. The chart has no upper
+/// limit.
 const RELEASES: [&str; 2] = ["1.30", "1.37"];
 
-/// Kinds that Kubernetes itself does not have: `valid.rs` holds them against the Prometheus Operator's own definitions.
+/// Kinds that are not part of Kubernetes: `valid.rs` checks them with the definitions of the Prometheus Operator.
 const NOT_OF_KUBERNETES: [&str; 3] = ["PodMonitor", "PrometheusRule", "ServiceMonitor"];
 
 fn judged(python: &Path, release: &str, file: &Path) -> Output {
@@ -85,7 +85,7 @@ fn every_manifest_matches_the_oldest_and_newest_kubernetes_schemas() {
         }
     }
     let unknown: Vec<&str> = unknown.iter().map(String::as_str).collect();
-    assert_eq!(unknown, NOT_OF_KUBERNETES, "kinds that nobody has a schema of");
+    assert_eq!(unknown, NOT_OF_KUBERNETES, "kinds without a schema");
 
     let file = dir
         .write(

@@ -1,4 +1,4 @@
-//! What the chart renders, judged by a kube-apiserver that also has the Prometheus Operator's kinds.
+//! What the chart renders, checked by a kube-apiserver that also has the kinds of the Prometheus Operator.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use tokio::sync::OnceCell;
 use crate::helm::{cases, chart, object, rendered, run};
 use crate::release::restricted_namespace;
 
-/// A cluster of its own: a chart renders other things where these kinds are, and the other scenarios are told without.
+/// A separate cluster: the chart renders other objects if these kinds exist, and the other scenarios run without them.
 static OPERATED: OnceCell<Kube> = OnceCell::const_new();
 
 async fn operated() -> &'static Kube {
@@ -44,7 +44,7 @@ async fn with_operators_kinds() -> anyhow::Result<Kube> {
 }
 
 #[test]
-fn every_object_is_valid_to_the_letter_and_every_pod_is_restricted() {
+fn every_object_is_valid_and_every_pod_is_restricted() {
     run_scenario(async {
         let client = operated().await.client();
         restricted_namespace(&client, "haulout").await?;
@@ -68,7 +68,7 @@ fn every_object_is_valid_to_the_letter_and_every_pod_is_restricted() {
                         let namespace = object.metadata.namespace.as_deref();
                         let namespace =
                             namespace.with_context(|| format!("{rendered} names no namespace"))?;
-                        // The Lease's Role of a hosted cluster stands there, not here.
+                        // The Role for the Lease of a hosted cluster is in that cluster, not here.
                         Api::namespaced_with(client.clone(), namespace, &resource)
                     }
                 };
@@ -81,7 +81,7 @@ fn every_object_is_valid_to_the_letter_and_every_pod_is_restricted() {
             let pod: Pod = serde_json::from_value(json!({
                 "metadata": {"name": "haulout"}, "spec": template["spec"],
             }))?;
-            // Its ServiceAccount is not there in a dry run, so the namespace's own stands in.
+            // Its ServiceAccount does not exist in a dry run, so that of the namespace is used.
             let mut pod = pod;
             if let Some(spec) = &mut pod.spec {
                 spec.service_account_name = None;
@@ -94,7 +94,7 @@ fn every_object_is_valid_to_the_letter_and_every_pod_is_restricted() {
             until("a pod to be admitted or refused", WAIT_TIMEOUT, async || {
                 match pods.create(&dry, &pod).await {
                     Ok(_) => Ok(Some(Ok(()))),
-                    // The namespace's default ServiceAccount takes a moment to be made.
+                    // The default ServiceAccount of the namespace is created after a moment.
                     Err(error) if error.to_string().contains("serviceaccount") => Ok(None),
                     Err(error) => Ok(Some(Err(error))),
                 }
@@ -113,7 +113,7 @@ fn every_object_is_valid_to_the_letter_and_every_pod_is_restricted() {
 }
 
 #[test]
-fn helm_asks_the_cluster_whether_the_operators_kinds_are_there() {
+fn helm_detects_the_kinds_of_the_prometheus_operator() {
     let (with, without) = RUNTIME.block_on(async {
         let kubeconfig = |kube: &Kube| kube.kubeconfig(&User::admin("helm")).unwrap();
         (kubeconfig(operated().await), kubeconfig(kube().await))

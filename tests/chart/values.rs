@@ -1,4 +1,4 @@
-//! What an owner sets: the schema, the documents, and the program's settings behind the values.
+//! The values of the chart: their schema, their documents, and the settings of the program that they set.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::helm::{cases, chart, object, read, refusal, rendered, succeed};
 
-/// What the chart sets beside the program's own settings: the environment that the program reads by itself.
+/// Environment variables that the chart sets and that are not values of their own.
 const OTHERS: [&str; 21] = [
     "POD_NAME",
     "POD_NAMESPACE",
@@ -37,11 +37,11 @@ const OTHERS: [&str; 21] = [
     "NO_PROXY",
 ];
 
-/// Given as files, so that they stand in no environment.
+/// Passed as files, so that they are in no environment.
 const AS_FILES: [&str; 2] = ["VCENTER_USER", "VCENTER_PASSWORD"];
 
 #[test]
-fn helm_finds_nothing_to_say_about_the_chart() {
+fn helm_lint_has_no_findings() {
     let chart = chart();
     for case in cases() {
         let (chart, case) = (chart.to_str().unwrap(), case.to_str().unwrap());
@@ -50,13 +50,13 @@ fn helm_finds_nothing_to_say_about_the_chart() {
 }
 
 #[test]
-fn the_charts_own_suites_pass() {
+fn helm_unittest_suites_pass() {
     let said = succeed("helm-unittest", &["--strict", chart().to_str().unwrap()]);
     assert!(said.contains("Test Suites: 4 passed, 4 total"), "{said}");
 }
 
 #[test]
-fn the_charts_readme_is_what_helm_docs_makes_of_its_values() {
+fn chart_readme_is_generated_from_its_values() {
     let dir = RunDir::create().unwrap();
     for file in ["Chart.yaml", "values.yaml", "README.md.gotmpl"] {
         std::fs::copy(chart().join(file), dir.join(file)).unwrap();
@@ -73,7 +73,7 @@ fn the_charts_readme_is_what_helm_docs_makes_of_its_values() {
 }
 
 #[test]
-fn the_chart_has_the_programs_version() {
+fn chart_has_the_version_of_the_program() {
     let text = read("chart/Chart.yaml");
     let version = env!("CARGO_PKG_VERSION");
     for line in [
@@ -86,7 +86,7 @@ fn the_chart_has_the_programs_version() {
 }
 
 #[test]
-fn an_unknown_value_is_refused_by_its_name() {
+fn unknown_value_is_refused_by_name() {
     for (value, path, key) in [
         ("vcenter.tlsVerfy=false", "/vcenter", "tlsVerfy"),
         ("drainTimeoutSeconds=1", "", "drainTimeoutSeconds"),
@@ -121,9 +121,9 @@ fn value_that_the_program_would_refuse_is_refused_by_helm() {
     }
 }
 
-/// A map that nobody closed would take any typing error.
+/// A map without `additionalProperties: false` would accept any misspelt key.
 #[test]
-fn no_part_of_the_schema_is_left_open_by_mistake() {
+fn every_object_of_the_schema_refuses_unknown_keys() {
     fn walk(path: &str, schema: &Value, open: &mut Vec<String>) {
         if let Some(properties) = schema["properties"].as_object() {
             assert_eq!(
@@ -141,7 +141,7 @@ fn no_part_of_the_schema_is_left_open_by_mistake() {
     let schema: Value = serde_json::from_str(&read("chart/values.schema.json")).unwrap();
     let mut open = Vec::new();
     walk("", &schema, &mut open);
-    // What is Kubernetes' own is left to the kube-apiserver to judge, and names that people choose are free.
+    // Types of Kubernetes are checked by the kube-apiserver, and some keys are names that administrators choose.
     let meant = [
         "affinity",
         "commonLabels",
@@ -168,7 +168,7 @@ fn no_part_of_the_schema_is_left_open_by_mistake() {
     assert_eq!(open, meant);
 }
 
-/// The environment of the container, by its names.
+/// The environment of the container, by name.
 fn environment(objects: &[Value]) -> BTreeSet<String> {
     let settings = object(objects, "ConfigMap")["data"].as_object().unwrap();
     let container = &object(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0];
@@ -205,11 +205,11 @@ fn every_setting_of_the_program_is_a_value() {
         .difference(&settings)
         .filter(|name| !OTHERS.contains(&name.as_str()))
         .collect();
-    assert!(unknown.is_empty(), "the program does not know {unknown:?}");
+    assert!(unknown.is_empty(), "the program has no setting {unknown:?}");
 }
 
 #[test]
-fn the_charts_defaults_are_the_programs_but_for_the_log() {
+fn chart_has_the_defaults_of_the_program_except_the_log() {
     let objects = rendered(&chart().join("ci/default-values.yaml"), &[]);
     let settings = object(&objects, "ConfigMap")["data"].as_object().unwrap().clone();
     let mut args = ["haulout", "run", "--vcenter-host=v"].map(str::to_owned).to_vec();
@@ -229,7 +229,7 @@ fn the_charts_defaults_are_the_programs_but_for_the_log() {
         let words = args.iter().map(std::ffi::OsString::from);
         match Cli::read(words).unwrap().command {
             Command::Run(config) => config.describe().to_vec(),
-            Command::Subcommand(_) => panic!("run is run"),
+            Command::Subcommand(_) => panic!("the subcommand is run"),
         }
     };
     let least = args
@@ -242,19 +242,19 @@ fn the_charts_defaults_are_the_programs_but_for_the_log() {
     let differing: Vec<(String, String)> = read(&args)
         .into_iter()
         .zip(read(&least))
-        // Which release it is stands in the chart; a program that runs elsewhere says so by its Lease.
+        // The chart sets the release; elsewhere the program uses the name of its Lease.
         .filter(|(ours, theirs)| ours != theirs && !ours.0.starts_with("LEA") && ours.0 != "RELEASE")
         .map(|(ours, _)| ours)
         .collect();
     assert_eq!(differing, [("LOG_FORMAT".to_owned(), "json".to_owned())]);
 }
 
-/// The tests of the program run with the lab's rules, which the README shows.
+/// The tests of the program run with the rules of the lab, which docs/install/kubernetes-rights.md shows.
 #[test]
-fn the_charts_rights_are_those_that_the_program_is_tested_with() {
+fn chart_has_the_rights_of_the_lab() {
     let objects = rendered(&chart().join("ci/full-values.yaml"), &[]);
     let ours = &object(&objects, "ClusterRole")["rules"];
-    // The Lease is no matter of the whole cluster: its rights are in a Role.
+    // The rights to the Lease are in a Role, because it is in one namespace.
     let is_of_the_lease = |rule: &PolicyRule| {
         rule.api_groups
             .iter()
@@ -267,7 +267,7 @@ fn the_charts_rights_are_those_that_the_program_is_tested_with() {
 }
 
 #[test]
-fn no_template_reads_the_cluster_the_clock_or_random_numbers() {
+fn no_template_reads_cluster_clock_or_random_numbers() {
     for entry in std::fs::read_dir(chart().join("templates")).unwrap() {
         let path = entry.unwrap().path();
         let text = std::fs::read_to_string(&path).unwrap();
@@ -296,9 +296,9 @@ fn no_template_reads_the_cluster_the_clock_or_random_numbers() {
 }
 
 #[test]
-fn the_notes_warn_of_what_is_unsafe_or_does_nothing() {
+fn notes_warn_about_unsafe_and_unused_values() {
     let chart = chart();
-    // helm asks the cluster for its version, whatever is only tried.
+    // helm reads the version of the cluster, also in a dry run.
     let kube = RUNTIME.block_on(kube());
     let kubeconfig = kube.kubeconfig(&User::admin("notes")).unwrap();
     let notes = |case: &str, set: &[&str]| {
