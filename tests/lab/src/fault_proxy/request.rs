@@ -67,43 +67,27 @@ pub(super) fn kubernetes(method: &Method, path: &str) -> Option<String> {
 /// Names a SOAP request that changes something, `PowerOffVM_Task vm-42`; `None` for all others and for invalid ones.
 pub(super) fn vcenter(body: &[u8]) -> Option<String> {
     let mut reader = Reader::from_str(std::str::from_utf8(body).ok()?);
-    let mut in_body = false;
-    let method = loop {
-        match reader.read_event().ok()? {
-            Event::Start(start) if !in_body => in_body = local_name(&start) == "Body",
-            Event::Start(start) | Event::Empty(start) if in_body => break local_name(&start),
-            Event::Eof => return None,
-            Event::Start(_)
-            | Event::End(_)
-            | Event::Empty(_)
-            | Event::Text(_)
-            | Event::CData(_)
-            | Event::Comment(_)
-            | Event::Decl(_)
-            | Event::PI(_)
-            | Event::DocType(_)
-            | Event::GeneralRef(_) => {}
-        }
-    };
+    while next_element(&mut reader)? != "Body" {}
+    let method = next_element(&mut reader)?;
     if !CHANGES.contains(&method.as_str()) {
         return None;
     }
-    Some(match this(&mut reader) {
-        Some(this) => format!("{method} {this}"),
-        None => method,
-    })
+    // `_this` is the first element of the method.
+    if next_element(&mut reader).as_deref() == Some("_this")
+        && let Ok(Event::Text(this)) = reader.read_event()
+    {
+        return Some(format!("{method} {}", this.trim()));
+    }
+    Some(method)
 }
 
-/// The value of `_this`, which must be the first element.
-fn this(reader: &mut Reader<&[u8]>) -> Option<String> {
-    let mut inside = false;
+/// The name of the next element; `None` at the end and for invalid XML.
+fn next_element(reader: &mut Reader<&[u8]>) -> Option<String> {
     loop {
         match reader.read_event().ok()? {
-            Event::Start(start) => inside = local_name(&start) == "_this",
-            Event::Text(text) if inside => return Some(text.trim().to_owned()),
+            Event::Start(start) | Event::Empty(start) => return Some(local_name(&start)),
             Event::Eof => return None,
             Event::End(_)
-            | Event::Empty(_)
             | Event::Text(_)
             | Event::CData(_)
             | Event::Comment(_)
