@@ -1,12 +1,11 @@
 //! SIGKILL before and after every request that changes something. The scenario ends as an undisturbed one.
 
 use anyhow::{Context as _, ensure};
-use futures::{StreamExt as _, TryStreamExt as _, stream};
 use haulout_lab::fault_proxy::{FaultProxy, Moment};
 use haulout_lab::fixture::{Fixture, Haulout, Member, WAIT_TIMEOUT, boot_id, episode};
 use haulout_lab::kube::AuditEvent;
 
-use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, kube, run_scenario, start};
+use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, kube, run_all, run_scenario, start};
 
 /// Scenarios at once. Each one mostly waits.
 const ABREAST: usize = 6;
@@ -157,23 +156,18 @@ fn survives_a_kill_at_every_change(scenario: Scenario, name: &'static str) {
         );
         let points =
             (1..=changes.len()).flat_map(|number| [(number, Moment::Before), (number, Moment::After)]);
-        stream::iter(points)
-            .map(|(number, moment)| {
-                let at = match moment {
-                    Moment::Before => "before",
-                    Moment::After => "after",
-                };
-                let name = format!("{name}-{number}-{at}");
-                async move {
-                    killed(scenario, &name, number, moment)
-                        .await
-                        .with_context(|| name.clone())
-                }
-            })
-            .buffer_unordered(ABREAST)
-            .try_collect::<Vec<()>>()
-            .await
-            .map(|_| ())
+        let runs = points.map(|(number, moment)| {
+            let at = match moment {
+                Moment::Before => "before",
+                Moment::After => "after",
+            };
+            let name = format!("{name}-{number}-{at}");
+            async move {
+                let result = killed(scenario, &name, number, moment).await;
+                result.context(name)
+            }
+        });
+        run_all(runs, ABREAST).await
     });
 }
 

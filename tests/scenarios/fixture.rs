@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use haulout_lab::fixture::{Fixture, Haulout, Member, WAIT_TIMEOUT};
 use haulout_lab::kube::User;
 pub use haulout_lab::scenario::{kube, run_scenario, run_scenario_alone};
@@ -14,6 +15,17 @@ use haulout_lab::vcenter::{
 pub const A40: u16 = 0x2235;
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_haulout");
+
+/// Runs all of these, `abreast` at a time, and stops at the first error.
+pub async fn run_all<R>(runs: impl Iterator<Item = R>, abreast: usize) -> anyhow::Result<()>
+where
+    R: Future<Output = anyhow::Result<()>>,
+{
+    stream::iter(runs)
+        .map(Ok)
+        .try_for_each_concurrent(abreast, |run| run)
+        .await
+}
 
 /// A cluster `c1` without DRS, of hosts with a common datastore and these devices.
 pub fn hosts(hosts: &[(&str, &[DeviceSpec])]) -> Spec {

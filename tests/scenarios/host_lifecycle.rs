@@ -4,12 +4,23 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use haulout_lab::fixture::{Fixture, WAIT_TIMEOUT, is_cordoned};
+use haulout_lab::fixture::{Fixture, Haulout, WAIT_TIMEOUT, is_cordoned};
 use haulout_lab::vcenter::{Connection, FaultRule, FaultRuleKind, HostSpec};
 use haulout_lab::wait::until;
 
 use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, one_node, run, run_scenario, start};
 use crate::metrics::{address, ask};
+
+/// A fixture with the Node `gpu1`, whose VM is off because its host is in maintenance mode, and Haulout.
+async fn node_away(name: &str) -> anyhow::Result<(Fixture<'static>, String, Haulout)> {
+    let fixture = one_node(name).await?;
+    let node = fixture.node_name("gpu1");
+    let haulout = run(&fixture, &[]).await?;
+    fixture.vcenter.enter_maintenance("esx1").await?;
+    fixture.wait_phase(&node, "awaitingHost").await?;
+    in_maintenance(&fixture, "esx1").await?;
+    Ok((fixture, node, haulout))
+}
 
 #[test]
 fn start_while_the_host_is_entering() {
@@ -58,12 +69,7 @@ fn restart_while_the_host_is_in_maintenance_and_after_it_left() {
 #[test]
 fn host_disconnected_while_its_vm_is_off_is_waited_for() {
     run_scenario(async {
-        let fixture = one_node("gone-silent").await?;
-        let node = fixture.node_name("gpu1");
-        let haulout = run(&fixture, &[]).await?;
-        fixture.vcenter.enter_maintenance("esx1").await?;
-        fixture.wait_phase(&node, "awaitingHost").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        let (fixture, node, haulout) = node_away("gone-silent").await?;
 
         fixture
             .vcenter
@@ -90,12 +96,7 @@ fn host_disconnected_while_its_vm_is_off_is_waited_for() {
 #[test]
 fn host_renamed_while_its_vm_is_off_is_the_same_host() {
     run_scenario(async {
-        let fixture = one_node("renamed").await?;
-        let node = fixture.node_name("gpu1");
-        let haulout = run(&fixture, &[]).await?;
-        fixture.vcenter.enter_maintenance("esx1").await?;
-        fixture.wait_phase(&node, "awaitingHost").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        let (fixture, node, haulout) = node_away("renamed").await?;
 
         fixture.vcenter.rename_host("esx1", "esx-renamed").await?;
         fixture.wait_for_log("waiting for host esx-renamed").await?;
@@ -109,12 +110,7 @@ fn host_renamed_while_its_vm_is_off_is_the_same_host() {
 #[test]
 fn host_removed_while_its_vm_is_off_parks_the_node_until_the_vm_is_back() {
     run_scenario(async {
-        let fixture = one_node("removed").await?;
-        let node = fixture.node_name("gpu1");
-        let haulout = run(&fixture, &[]).await?;
-        fixture.vcenter.enter_maintenance("esx1").await?;
-        fixture.wait_phase(&node, "awaitingHost").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        let (fixture, node, haulout) = node_away("removed").await?;
 
         fixture.vcenter.remove_host("esx1").await?;
         let parked = fixture.wait_phase(&node, "parked").await?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use haulout_lab::fixture::{Fixture, WAIT_TIMEOUT, is_cordoned, label};
+use haulout_lab::fixture::{Fixture, Haulout, WAIT_TIMEOUT, is_cordoned, label};
 use haulout_lab::vcenter::{Delays, EntryKind, FaultRule, FaultRuleKind, GuestPatch, State, VmState};
 use haulout_lab::wait::until;
 use k8s_openapi::api::core::v1::Node;
@@ -17,6 +17,17 @@ use crate::assertions::{
 };
 use crate::fixture::{in_maintenance, one_node, run, run_scenario};
 use crate::requests::copy_says;
+
+/// Runs Haulout with a guest that ignores the shutdown, and with a power-off that takes seconds.
+async fn run_with_slow_power_off(fixture: &Fixture<'_>) -> anyhow::Result<Haulout> {
+    guest(fixture, deaf()).await?;
+    let delays = Delays {
+        power_off_ms: 4_000,
+        ..Delays::default()
+    };
+    fixture.vcenter.set_delays(delays).await?;
+    run(fixture, &[("GUEST_SHUTDOWN_TIMEOUT_SECONDS", "1")]).await
+}
 
 /// The shutdown time of a slow guest.
 const SLOW: u32 = 4_000;
@@ -123,13 +134,7 @@ fn vm_comes_back_when_its_node_is_deleted_during_guest_shutdown() {
 fn vm_is_brought_back_when_cancelled_during_hard_power_off() {
     run_scenario(async {
         let fixture = one_node("cancel-cut").await?;
-        guest(&fixture, deaf()).await?;
-        let delays = Delays {
-            power_off_ms: 4_000,
-            ..Delays::default()
-        };
-        fixture.vcenter.set_delays(delays).await?;
-        let haulout = run(&fixture, &[("GUEST_SHUTDOWN_TIMEOUT_SECONDS", "1")]).await?;
+        let haulout = run_with_slow_power_off(&fixture).await?;
 
         fixture.vcenter.enter_maintenance("esx1").await?;
         wait_for_call(&fixture, "PowerOffVM_Task", "gpu1").await?;
@@ -320,13 +325,7 @@ fn power_off_is_not_repeated_in_a_new_session_after_a_cancel() {
 fn vm_is_brought_back_when_cancelled_after_a_lost_power_off_reply() {
     run_scenario(async {
         let fixture = one_node("lost-reply").await?;
-        guest(&fixture, deaf()).await?;
-        let delays = Delays {
-            power_off_ms: 4_000,
-            ..Delays::default()
-        };
-        fixture.vcenter.set_delays(delays).await?;
-        let haulout = run(&fixture, &[("GUEST_SHUTDOWN_TIMEOUT_SECONDS", "1")]).await?;
+        let haulout = run_with_slow_power_off(&fixture).await?;
         let lost = FaultRule::new("PowerOffVM_Task", FaultRuleKind::LoseReply).times(1);
         fixture.vcenter.fault(&lost).await?;
 

@@ -7,10 +7,9 @@ use anyhow::{Context as _, ensure};
 use haulout_lab::fixture::{Fixture, boot_id, is_cordoned, is_ready};
 use haulout_lab::kube::User;
 use haulout_lab::vcenter::{DeviceSpec, GuestPatch};
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule};
+use k8s_openapi::api::rbac::v1::PolicyRule;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
-use kube::core::ObjectMeta;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
@@ -605,24 +604,9 @@ async fn check_without(fixture: &Fixture<'_>, lacks: &[(&str, &str)]) -> anyhow:
         })
         .filter(|rule| !rule.verbs.is_empty())
         .collect();
-    let metadata = || ObjectMeta {
-        name: Some(person.clone()),
-        ..ObjectMeta::default()
-    };
-    let role = ClusterRole {
-        metadata: metadata(),
-        rules: Some(rules),
-        ..ClusterRole::default()
-    };
-    let binding: ClusterRoleBinding = serde_json::from_value(json!({
-        "metadata": metadata(),
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": person},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": person}],
-    }))?;
-    let params = PostParams::default();
-    Api::all(fixture.client()).create(&params, &role).await?;
-    Api::all(fixture.client()).create(&params, &binding).await?;
-    let config = fixture.kube.kubeconfig(&User::stranger(&person))?;
+    let user = User::stranger(&person);
+    fixture.kube.grant(&user, rules).await?;
+    let config = fixture.kube.kubeconfig(&user)?;
     let config = config.to_str().context("a path")?.to_owned();
     // The kube-apiserver sees a role binding with a delay.
     haulout_lab::wait::until("the binding to count", WAIT_TIMEOUT, async || {

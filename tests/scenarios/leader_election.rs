@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use futures::{StreamExt as _, TryStreamExt as _, stream};
-use haulout::fence::{WriteFence as ElectionGate, WriteKind};
+use haulout::fence::{WriteFence, WriteKind};
 use haulout::ids::VmRef;
 use haulout::keys::LOGIN_REFUSED;
 use haulout::vsphere::client::{
@@ -22,7 +21,7 @@ use kube::Api;
 use tokio::time::Instant;
 
 use crate::crash_recovery::{Scenario, through_proxy, undisturbed};
-use crate::fixture::{one_node, run, run_scenario, start};
+use crate::fixture::{one_node, run, run_all, run_scenario, start};
 use crate::metrics::{SERVED, address, ask};
 use crate::status_page::json;
 
@@ -277,17 +276,12 @@ fn survives(scenario: Scenario, name: &'static str) {
             .into_iter()
             .flat_map(|harm| effects.iter().map(move |(number, _)| (*number, harm)))
             .collect();
-        stream::iter(points)
-            .map(|(number, harm)| async move {
-                let name = format!("{name}-{}-{number}", harm.name());
-                disturbed(scenario, &name, number, harm)
-                    .await
-                    .with_context(|| name.clone())
-            })
-            .buffer_unordered(ABREAST)
-            .try_collect::<Vec<()>>()
-            .await
-            .map(|_| ())
+        let runs = points.into_iter().map(|(number, harm)| async move {
+            let name = format!("{name}-{}-{number}", harm.name());
+            let result = disturbed(scenario, &name, number, harm).await;
+            result.context(name)
+        });
+        run_all(runs, ABREAST).await
     });
 }
 
@@ -633,7 +627,7 @@ async fn power_off_as_haulout(fixture: &Fixture<'_>) -> anyhow::Result<()> {
     ))?;
     let state = fixture.vcenter.state().await?;
     let vm = state.vm("gpu1").context("gpu1 is a VM")?;
-    let permit = ElectionGate::without_election().permit(WriteKind::Effect)?;
+    let permit = WriteFence::without_election().permit(WriteKind::Effect)?;
     vcenter
         .power_off(
             &permit,

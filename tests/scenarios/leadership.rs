@@ -63,7 +63,7 @@ fn leader_without_vcenter_yields_to_the_other_replica() {
     });
 }
 
-/// How many writes a click may cost after a restore of etcd, where an undisturbed one costs three until the VM is off.
+/// How many writes a maintenance request may cost after a restore of etcd, where an undisturbed one costs three until the VM is off.
 const AFTER_RESTORE: usize = 30;
 
 #[test]
