@@ -387,7 +387,7 @@ impl<'a> Setup<'a> {
             let took = written.duration_since(accepted).as_secs_f64() * 1e3;
             samples.entry((busy, HAULOUT)).or_default().push(took);
             self.vcenter.cancel_maintenance(CLICKED).await?;
-            self.until("back", |node| !is_cordoned(node) && is_untold(node))
+            self.until("back", |node| !is_cordoned(node) && has_no_episode(node))
                 .await
                 .with_context(|| process.tail())?;
             let took = self.bare_patch(&body).await?;
@@ -646,8 +646,7 @@ fn is_cordoned(node: &Node) -> bool {
     node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true)
 }
 
-/// It has no record of an episode.
-fn is_untold(node: &Node) -> bool {
+fn has_no_episode(node: &Node) -> bool {
     let annotations = node.metadata.annotations.iter().flatten();
     !annotations.into_iter().any(|(key, _)| key.ends_with("/episode"))
 }

@@ -225,7 +225,7 @@ async fn free(kube: &Kube, size: &Size, table: &mut FigureTable) -> anyhow::Resu
         seen.last.push(last);
     }
     haulout.stop().await?;
-    seen.tell(table, &case);
+    seen.report(table, &case);
     table.target(&case, WALL, "haulout", 1.3);
     table.target(&case, WALL, LAST, 1.3);
     let count = f64::from(u32::try_from(size.pods)?);
@@ -264,7 +264,7 @@ async fn held(kube: &Kube, size: &Size, table: &mut FigureTable) -> anyhow::Resu
         }
     }
     haulout.stop().await?;
-    seen.tell(table, &case);
+    seen.report(table, &case);
     table.target(&case, WALL, "haulout", 1.3);
     Ok(())
 }
@@ -521,7 +521,7 @@ struct Results {
 }
 
 impl Results {
-    fn tell(&self, table: &mut FigureTable, case: &str) {
+    fn report(&self, table: &mut FigureTable, case: &str) {
         let all = [
             ("baseline", &self.baseline),
             ("kubectl drain", &self.kubectl),

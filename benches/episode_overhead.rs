@@ -75,7 +75,7 @@ async fn measure() -> anyhow::Result<()> {
          Mode. The way of a fact to Haulout, its decisions and its writes are in.",
     );
     table.note(
-        "The simulator's own collector takes some 100 ms to tell a change, which counts as Haulout's in its rows: what they \
+        "The simulator's own collector takes about 100 ms to report a change, which counts as Haulout's in its rows: what they \
          have more than the first is not Haulout's.",
     );
     println!("{}", table.markdown());
@@ -113,7 +113,7 @@ async fn rows(
     ];
     let mut whole = Samples::default();
     for _ in 0..rounds {
-        let scenario = tell(&fixture).await?;
+        let scenario = run_scenario(&fixture).await?;
         let spans = [
             (scenario.click, scenario.cordon),
             (scenario.cordon, scenario.asked),
@@ -145,7 +145,7 @@ async fn rows(
     Ok(())
 }
 
-async fn tell(fixture: &Fixture<'_>) -> anyhow::Result<Scenario> {
+async fn run_scenario(fixture: &Fixture<'_>) -> anyhow::Result<Scenario> {
     let (host, vm) = (datacenter::host(0), datacenter::vm(0));
     let node = fixture.node_name(&vm);
     let began = fixture.vcenter.journal().await?.len();
@@ -231,7 +231,7 @@ async fn all_of(fixture: &Fixture<'_>, node: &str, since: Timestamp) -> anyhow::
 fn find(journal: &[Entry], what: &str, is_it: impl Fn(&Entry) -> bool) -> anyhow::Result<Timestamp> {
     let found = journal.iter().find(|it| is_it(it));
     Ok(found
-        .with_context(|| format!("vCenter's journal does not tell of {what}: {journal:#?}"))?
+        .with_context(|| format!("vCenter's journal has no {what}: {journal:#?}"))?
         .time)
 }
 

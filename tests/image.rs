@@ -385,7 +385,7 @@ fn program() -> PathBuf {
     }
 }
 
-/// Builds the Dockerfile's last stage with `source` in the place of the stage of that name, and unpacks what it holds.
+/// Builds the Dockerfile's last stage with the directory `source` as the stage of that name, and unpacks the image.
 fn build_and_unpack(run: &RunDir, source: &Path, root: &Path) {
     let file = run.write("Dockerfile", last_stage()).unwrap();
     let image = run.join("image");

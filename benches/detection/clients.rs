@@ -126,7 +126,7 @@ enum Hosts {
 }
 
 /// Whether the response has a running task or a cancelled one.
-type Tells = fn(&str) -> Option<bool>;
+type Reads = fn(&str) -> Option<bool>;
 
 /// By a text search instead of parsing.
 fn searched(answer: &str) -> Option<bool> {
@@ -139,28 +139,28 @@ fn searched(answer: &str) -> Option<bool> {
 /// By Haulout's XML reader, which reads the whole response and keeps nothing.
 fn walked(answer: &str) -> Option<bool> {
     let mut reader = Reader::from_str(answer);
-    let (mut is_state, mut told) = (false, None);
+    let (mut is_state, mut entering) = (false, None);
     loop {
         match reader.read_event() {
             Ok(Event::Start(start)) => is_state = start.local_name().as_ref() == "state",
             Ok(Event::Text(text)) if is_state => match text.xml10_content().as_ref() {
-                "running" => told = Some(true),
-                "error" => told = told.or(Some(false)),
+                "running" => entering = Some(true),
+                "error" => entering = entering.or(Some(false)),
                 _ => {}
             },
             Ok(Event::End(_)) => is_state = false,
-            Ok(Event::Eof) | Err(_) => return told,
+            Ok(Event::Eof) | Err(_) => return entering,
             Ok(_) => {}
         }
     }
 }
 
-/// The minimal client: one connection, prepared requests, and only `tells` applied to a response.
+/// The minimal client: one connection, prepared requests, and only `reads` applied to a response.
 fn baseline(
     began: Instant,
     watch: &Watch,
     hosts: Hosts,
-    tells: Tells,
+    reads: Reads,
     wire: &mut impl Post,
 ) -> anyhow::Result<()> {
     let collector = "<_this type=\"PropertyCollector\">propertyCollector</_this>";
@@ -200,7 +200,7 @@ fn baseline(
              <options><maxWaitSeconds>60</maxWaitSeconds></options></WaitForUpdatesEx>"
         ))?;
         if !truncated {
-            if let Some(entering) = tells(&answer) {
+            if let Some(entering) = reads(&answer) {
                 say_entering(entering);
             }
         } else if !answer.contains("<truncated>true</truncated>") {
@@ -483,24 +483,24 @@ async fn stream(began: Instant, watch: &Watch) -> anyhow::Result<()> {
         Trust::CaBundle(watch.ca.clone()),
     ))?;
     let ours = (0..watch.ours).filter_map(|n| VmUuid::parse(&Bulk::uuid(n)));
-    let roster = WatchSet {
+    let watch_set = WatchSet {
         vms: Arc::new(ours.map(VmKey::Uuid).collect()),
         ..WatchSet::default()
     };
-    let (_keep, roster) = watch::channel(roster);
+    let (_keep, watch_set) = watch::channel(watch_set);
     let (out, mut updates) = mpsc::channel(CHANNEL);
-    let follow = updates::run(vcenter, roster, out, CancellationToken::new());
+    let follow = updates::run(vcenter, watch_set, out, CancellationToken::new());
     let host = watch.host.clone();
-    let hear = async move {
-        let (mut stands, mut known, mut entering) = (false, false, false);
-        let mut told = Vec::new();
+    let receive = async move {
+        let (mut synced, mut known, mut entering) = (false, false, false);
+        let mut batch = Vec::new();
         // All pending updates are handled at once, as in the event loop.
-        while updates.recv_many(&mut told, CHANNEL).await > 0 {
-            for update in told.drain(..) {
+        while updates.recv_many(&mut batch, CHANNEL).await > 0 {
+            for update in batch.drain(..) {
                 match update {
                     VsphereUpdate::Host(it) if it.moref.as_str() == host => entering = it.entering.is_some(),
-                    VsphereUpdate::Settled if !stands => {
-                        stands = true;
+                    VsphereUpdate::Settled if !synced => {
+                        synced = true;
                         known = entering;
                         say_ready(began);
                     }
@@ -527,7 +527,7 @@ async fn stream(began: Instant, watch: &Watch) -> anyhow::Result<()> {
     };
     // Two tasks, as in the program, so that the waiting one wakes when it is notified.
     let mut tasks = JoinSet::new();
-    tasks.spawn(hear);
+    tasks.spawn(receive);
     tasks.spawn(async {
         follow.await;
         bail!("the stream ended")

@@ -219,15 +219,15 @@ fn forwarder(endpoint: &str) -> Value {
     })
 }
 
-fn span(told: &Value) -> anyhow::Result<JaegerSpan> {
+fn span(returned: &Value) -> anyhow::Result<JaegerSpan> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
-    let wrong = || anyhow!("Jaeger told a span that is none: {told}");
-    let references = told["references"].as_array().into_iter().flatten();
+    let wrong = || anyhow!("Jaeger returned an invalid span: {returned}");
+    let references = returned["references"].as_array().into_iter().flatten();
     let is_parent = |reference: &&Value| reference["refType"] == "CHILD_OF";
-    let start = told["startTime"].as_u64().ok_or_else(wrong)?;
-    let tags = told["tags"].as_array().into_iter().flatten();
+    let start = returned["startTime"].as_u64().ok_or_else(wrong)?;
+    let tags = returned["tags"].as_array().into_iter().flatten();
     Ok(JaegerSpan {
-        id: text(&told["spanID"]).ok_or_else(wrong)?,
+        id: text(&returned["spanID"]).ok_or_else(wrong)?,
         parent: references
             .clone()
             .find(is_parent)
@@ -236,10 +236,10 @@ fn span(told: &Value) -> anyhow::Result<JaegerSpan> {
             .filter(|reference| !is_parent(reference))
             .filter_map(|link| text(&link["traceID"]))
             .collect(),
-        name: text(&told["operationName"]).ok_or_else(wrong)?,
+        name: text(&returned["operationName"]).ok_or_else(wrong)?,
         start,
-        end: start + told["duration"].as_u64().ok_or_else(wrong)?,
-        events: told["logs"]
+        end: start + returned["duration"].as_u64().ok_or_else(wrong)?,
+        events: returned["logs"]
             .as_array()
             .into_iter()
             .flatten()

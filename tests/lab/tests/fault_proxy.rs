@@ -1,4 +1,4 @@
-//! The proxy stops exactly what it was told to stop, lets everything else pass, and forgets nothing.
+//! The proxy stops exactly the configured requests, forwards all others, and loses none.
 
 #![allow(
     clippy::unwrap_used,
@@ -116,7 +116,7 @@ async fn serve(State(servers): State<Servers>, request: Request) -> Response {
     response
 }
 
-/// Haulout's place: speaks to both sides of the proxy. Each request has a connection of its own, as if each came from
+/// A client in the place of Haulout for both sides of the proxy. Each request has its own connection, as if each came from
 /// another process.
 #[derive(Clone)]
 struct Client {
@@ -356,7 +356,7 @@ async fn stop_after_a_request_withholds_the_response_from_the_client() {
     assert!(!first.is_finished() && !second.is_finished());
 
     // The next stop begins in the same instant as this one ends. A client that is killed while its request is with the
-    // server changes nothing: the request is finished, and the stop is told.
+    // server changes nothing: the request ends, and the stop is reported.
     proxy.stop_at(2, Moment::After);
     let third = client.evict_soon("train-2");
     servers.sees(&format!("POST {}", eviction("train-2"))).await;
@@ -433,7 +433,7 @@ async fn unread_request_of_a_killed_client_never_passes() {
     std::io::Write::write_all(&mut idle, request("train-2").as_bytes()).unwrap();
     proxy.open();
 
-    // Whichever the proxy sees first, the request or that it has been opened: it holds the one or hangs up on the other.
+    // The proxy sees either the request or its release first: it holds the request or closes its connection.
     let mut idle = tokio::net::TcpStream::from_std(idle).unwrap();
     let mut rest = Vec::new();
     tokio::select! {
@@ -544,7 +544,7 @@ async fn apiserver_behind_the_proxy_gets_only_what_passed() {
     second.abort();
     held(&proxy, 0).await;
     proxy.open();
-    // The successor has connections of its own.
+    // The successor has its own connections.
     soon("a later patch", cordon(&connect(), "gpu-3"))
         .await
         .unwrap()

@@ -131,7 +131,7 @@ async fn a_node_lives_as_its_vm_does() {
     assert_eq!(node.status.unwrap().node_info.unwrap().system_uuid, UUID);
     assert_eq!(node.metadata.labels.unwrap()["nvidia.com/gpu.present"], "true");
 
-    // A reboot faster than the node monitor: Ready is true all the while, and only the boot id and the GPUs tell.
+    // A reboot faster than the node monitor: Ready stays true, and only the boot id and the GPUs change.
     vm.send_modify(|vm| *vm = vm.booted());
     let rebooted = wait_node(&nodes, "gpu-1", "to have booted", |it| {
         it.boot_id != first.boot_id
@@ -234,7 +234,7 @@ async fn pods_are_evicted_as_budgets_and_rights_allow() {
     wait_pod(&pods, "guarded", "to vanish", |pod| pod.is_none()).await;
     assert_eq!(evict(&its_pods, "stuck").await, 201);
 
-    // The audit log tells what Haulout asked, and what it was answered.
+    // The audit log has Haulout's requests and their responses.
     let audit = kube.audit().await.unwrap();
     let mut its = audit.iter().filter(|event| event.user == "haulout-7");
     let mut next = || {
@@ -336,7 +336,7 @@ async fn lab_up() -> (tokio::process::Child, PathBuf) {
         .expect("lab up did not say where its logs are");
     // etcd, kube-apiserver, kube-controller-manager, and the vCenter, whose certificate is from the same place.
     assert_eq!(processes_of(&dir).len(), 4);
-    // Whoever reads no further must not make it stop at a full pipe.
+    // A reader that stops reading must not block it with a full pipe.
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
     (lab, dir)
 }
