@@ -61,7 +61,7 @@ deny: ## check the crates against deny.toml: bans, licences, sources (DENY=advis
 	@cargo deny --version >/dev/null 2>&1 || $(INSTALL) --version $(CARGO_DENY) cargo-deny
 	cargo deny --locked check $(DENY)
 
-# tests/documents.rs checks the links.
+# tests/documents.rs checks that all pages are in it, and their links.
 .PHONY: book
 book: ## build docs/ as a book in target/book
 	@mdbook --version >/dev/null 2>&1 || $(INSTALL) --version $(MDBOOK) mdbook

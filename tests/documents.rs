@@ -141,6 +141,56 @@ fn every_file_that_a_document_names_is_there() {
 }
 
 #[test]
+fn every_heading_that_a_document_links_to_exists() {
+    let mut missing = Vec::new();
+    let mut links = 0;
+    for document in documents() {
+        let text = read(&document);
+        let linked = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        for link in linked.filter(|link| !link.contains("://")) {
+            let Some((file, heading)) = link.split_once('#') else {
+                continue;
+            };
+            links += 1;
+            let target = match file {
+                "" => root().join(&document),
+                _ => root().join(&document).parent().unwrap().join(file),
+            };
+            let target = std::fs::read_to_string(target).unwrap_or_default();
+            if !headings(&target).any(|it| it == heading) {
+                missing.push(format!("{document}: {link}"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
+    assert!(links > 3, "only {links} links have a heading");
+}
+
+/// The anchors of the headings of a document, as GitHub and mdBook make them.
+fn headings(text: &str) -> impl Iterator<Item = String> {
+    let titles = text.lines().filter(|line| line.starts_with('#'));
+    titles.map(|line| {
+        let title = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = title
+            .chars()
+            .filter(|it| it.is_alphanumeric() || [' ', '-', '_'].contains(it));
+        kept.collect::<String>().replace(' ', "-")
+    })
+}
+
+#[test]
+fn every_page_is_in_the_book() {
+    let summary = read("docs/SUMMARY.md");
+    let pages = documents()
+        .into_iter()
+        .filter_map(|it| it.strip_prefix("docs/").map(str::to_owned));
+    let missing: Vec<String> = pages
+        .filter(|page| page != "SUMMARY.md" && !summary.contains(&format!("({page})")))
+        .collect();
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
+#[test]
 fn every_test_and_target_that_a_document_names_is_there() {
     let mut sources = String::new();
     for folder in ["src", "crates", "tests"] {
