@@ -551,7 +551,10 @@ fn drain_that_was_parked_has_its_whole_time_again() {
 
 #[test]
 fn parked_phase_stays_parked_while_its_reason_stands() {
-    let waits = down(parked(&Phase::Draining));
+    let waits = Episode {
+        since: at(1),
+        ..down(parked(&Phase::Draining))
+    };
     let of = |vm| Observed {
         vm,
         ..seen(ObservedPower::On, entering())
@@ -561,10 +564,21 @@ fn parked_phase_stays_parked_while_its_reason_stands() {
         waiting(decided(&waits, &missing)),
         WaitingOn::Parked(ParkReason::VmMissing)
     );
-    let Phase::Parked { reason, resume, .. } = written(decided(&waits, &of(BoundVm::NoUuid))).phase else {
+    let again = written(decided(&waits, &of(BoundVm::NoUuid))).phase;
+    let Phase::Parked {
+        reason,
+        resume,
+        resume_since,
+    } = again
+    else {
         panic!("it is not parked");
     };
     assert_eq!((reason, *resume), (ParkReason::NoUuid, Phase::Draining));
+    assert_eq!(
+        resume_since,
+        at(0),
+        "the phase began before the episode was parked"
+    );
 }
 
 /// Episodes that wait for something with a deadline, each with that deadline in seconds.
@@ -1666,5 +1680,30 @@ fn move_that_is_asked_for_waits_for_three_readings_of_a_host_at_most() {
                 assert_eq!(waiting(other), WaitingOn::Survey);
             }
         }
+    }
+}
+
+#[test]
+fn relocation_is_done_when_the_vm_was_moved_to_the_host_that_was_asked_for() {
+    let to = |name: &str| {
+        request(RequestAction::Relocate {
+            to: Some(name.into()),
+        })
+    };
+    let anywhere = request(RequestAction::Relocate { to: None });
+    let moved = Episode {
+        moved_to: Some(to_spare()),
+        ..down(Phase::AwaitingHost)
+    };
+    let stays = down(Phase::AwaitingHost);
+    for (episode, asked, needs_more) in [
+        (&moved, to("esx-spare"), false),
+        (&moved, to("esx-other"), true),
+        (&moved, anywhere.clone(), false),
+        (&stays, to("esx-spare"), true),
+        (&stays, anywhere, true),
+        (&stays, request(RequestAction::Drain), false),
+    ] {
+        assert_eq!(episode.needs_more_for(&asked), needs_more, "{asked:?}");
     }
 }
