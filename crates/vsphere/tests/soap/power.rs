@@ -1,15 +1,10 @@
 //! Calls that change something: the reads before them, and how often they are sent.
 
-use haulout::fence::{Permit, WriteFence, WriteKind};
-use haulout::ids::{HostRef, TaskRef, VmRef};
-use haulout::vsphere::client::{Error, GuestShutdown, MaintenanceCause, PowerOnBy, StartedTask, Vcenter};
-use haulout::vsphere::fault::{Failure, FaultKind};
+use haulout_core::ids::{HostRef, TaskRef, VmRef};
+use haulout_vsphere::client::{Error, GuestShutdown, MaintenanceCause, PowerOnBy, StartedTask, Vcenter};
+use haulout_vsphere::fault::{Failure, FaultKind};
 
-use super::server::{DEAD, Fake, Reply, Request, login};
-
-fn permit() -> Permit {
-    WriteFence::without_election().permit(WriteKind::Effect).unwrap()
-}
+use super::server::{DEAD, Fake, Reply, Request, login, permit};
 
 fn vm() -> VmRef {
     VmRef::new("vm-7")

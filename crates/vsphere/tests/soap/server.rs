@@ -5,19 +5,20 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use haulout::vsphere::client::{CredentialPart, CredentialSource, Endpoint, Settings, Trust, Vcenter};
-use haulout::vsphere::update::{Host, VsphereUpdate, WatchSet};
-use haulout::vsphere::updates;
+use haulout_vsphere::WritePermit;
+use haulout_vsphere::client::{CredentialPart, CredentialSource, Endpoint, Settings, Trust, Vcenter};
+use haulout_vsphere::update::{Host, VsphereUpdate, WatchSet};
+use haulout_vsphere::updates;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-pub const VERSIONS: &[u8] = include_bytes!("../../proto-notes/captures/versions.xml");
-pub const CONTENT: &[u8] = include_bytes!("../../proto-notes/captures/service-content.xml");
-pub const LOGIN: &[u8] = include_bytes!("../../proto-notes/captures/login.xml");
-pub const DEAD: &[u8] = include_bytes!("../../proto-notes/captures/dead-session-call.xml");
+pub const VERSIONS: &[u8] = include_bytes!("../../../../proto-notes/captures/versions.xml");
+pub const CONTENT: &[u8] = include_bytes!("../../../../proto-notes/captures/service-content.xml");
+pub const LOGIN: &[u8] = include_bytes!("../../../../proto-notes/captures/login.xml");
+pub const DEAD: &[u8] = include_bytes!("../../../../proto-notes/captures/dead-session-call.xml");
 
 /// The timeout of a test.
 pub const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
@@ -491,4 +492,17 @@ pub fn login(number: usize) -> Reply {
         headers: format!("Set-Cookie: vmware_soap_session=\"{number}\"; Path=/; HttpOnly\r\n"),
         body: LOGIN.to_vec(),
     }
+}
+
+/// The permit of a test, which leads alone.
+pub struct Permit;
+
+impl WritePermit for Permit {
+    fn epoch(&self) -> u64 {
+        0
+    }
+}
+
+pub fn permit() -> Permit {
+    Permit
 }

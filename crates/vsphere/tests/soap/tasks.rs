@@ -1,8 +1,8 @@
 //! Tasks that the stream follows: which properties are read, and how their ends are reported.
 
-use haulout::ids::TaskRef;
-use haulout::vsphere::fault::FaultKind;
-use haulout::vsphere::update::{EndOutcome, Host, MaintenanceEnd, TaskState, VsphereUpdate, WatchSet};
+use haulout_core::ids::TaskRef;
+use haulout_vsphere::fault::FaultKind;
+use haulout_vsphere::update::{EndOutcome, Host, MaintenanceEnd, TaskState, VsphereUpdate, WatchSet};
 
 use super::server::{
     Fake, Reply, Request, entering, failed, follow, host, is_reread, recent, task_changed, told, told_ref,

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use haulout::ids::VmUuid;
-use haulout::vsphere::update::{VmKey, VsphereUpdate, WatchSet};
+use haulout_core::ids::VmUuid;
+use haulout_vsphere::update::{VmKey, VsphereUpdate, WatchSet};
 use tokio::time::Instant;
 
 use super::server::{Fake, Reply, Request, follow, host, is_reread, told};

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use haulout::ids::HostRef;
+use haulout_core::ids::HostRef;
 use tokio::task::JoinSet;
 
 use super::server::{CONTENT, Fake, LOGIN, Reply, Request};

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use haulout::ids::{HostRef, TaskRef, VmUuid};
-use haulout::vsphere::update::{VmKey, VsphereUpdate, WatchSet};
+use haulout_core::ids::{HostRef, TaskRef, VmUuid};
+use haulout_vsphere::update::{VmKey, VsphereUpdate, WatchSet};
 use tokio::sync::watch;
 
 use super::server::{Fake, Reply, Request, follow, host, is_reread, told};

@@ -5,29 +5,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use haulout::fence::{Permit, WriteFence, WriteKind};
-use haulout::ids::{HostRef, VmRef};
-use haulout::vsphere::client::{
+use haulout_core::ids::{HostRef, VmRef};
+use haulout_vsphere::client::{
     Callback, CredentialPart, CredentialSource, Endpoint, Error, LoginError, LoginOutcome, MaintenanceCause,
     Settings, Trust, Vcenter,
 };
-use haulout::vsphere::fault::FaultKind;
-use haulout::vsphere::update::{VsphereUpdate, WatchSet};
-use haulout::vsphere::updates;
+use haulout_vsphere::fault::FaultKind;
+use haulout_vsphere::update::{VsphereUpdate, WatchSet};
+use haulout_vsphere::updates;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::server::{
-    Answers, CONTENT, DEAD, Fake, LOGIN, Reply, Request, VERSIONS, WAIT_TIMEOUT, follow, host, login, serve,
-    settings, someone, told,
+    Answers, CONTENT, DEAD, Fake, LOGIN, Reply, Request, VERSIONS, WAIT_TIMEOUT, follow, host, login, permit,
+    serve, settings, someone, told,
 };
 
-const REFUSED: &[u8] = include_bytes!("../../proto-notes/captures/login-refused.xml");
-
-fn permit() -> Permit {
-    WriteFence::without_election().permit(WriteKind::Effect).unwrap()
-}
+const REFUSED: &[u8] = include_bytes!("../../../../proto-notes/captures/login-refused.xml");
 
 /// Responds to reads of hosts and to `ShutdownGuest` in the latest session, and counts.
 #[derive(Default)]

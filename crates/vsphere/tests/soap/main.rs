@@ -1,0 +1,19 @@
+//! The vSphere client with a scripted server.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    unreachable_pub,
+    reason = "a test fails by panicking, and is used by no other crate"
+)]
+
+mod bounds;
+mod history;
+mod orphans;
+mod power;
+mod server;
+mod sessions;
+mod stream;
+mod tasks;
