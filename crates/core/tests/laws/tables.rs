@@ -11,10 +11,11 @@ use haulout_core::maintenance::episode::{
     CordonOwner, DrainEnd, Episode, EpisodeResult, HostIdentity, InFlight, Phase, PythonEpisode, PythonState,
     Record, RefusedMove,
 };
+use haulout_core::maintenance::kinds::WaitKind;
 use haulout_core::maintenance::observed::{
     Admission, AttemptOutcome, BoundVm, CordonedBy, EffectAttempt, FailedMaintenance, GuestRequest,
-    HostState, LeadershipEpoch, Observed, ObservedNode, ObservedPower, ObservedVm, RecordAge, RetryAdvice,
-    SlotLimit, Strategy,
+    HostState, LeadershipEpoch, Observed, ObservedNode, ObservedPower, ObservedVm, PendingEviction,
+    PendingReason, RecordAge, RetryAdvice, SlotLimit, Strategy,
 };
 use haulout_core::maintenance::placement::PlacementOffer;
 use haulout_core::maintenance::policy::{DrainTimeoutAction, Policy};
@@ -1706,4 +1707,77 @@ fn relocation_is_done_when_the_vm_was_moved_to_the_host_that_was_asked_for() {
     ] {
         assert_eq!(episode.needs_more_for(&asked), needs_more, "{asked:?}");
     }
+}
+
+#[test]
+fn relocation_is_not_given_up_before_the_other_hosts_were_surveyed() {
+    let off = Observed {
+        request: Some(request(RequestAction::Relocate { to: None })),
+        offer: PlacementOffer {
+            survey: vec![spare()],
+            ..PlacementOffer::default()
+        },
+        ..seen(ObservedPower::Off, HostState::InService)
+    };
+    let waits = away(Phase::AwaitingHost);
+    assert_eq!(effect(decided(&waits, &off)).kind(), EffectKind::Survey);
+    let nowhere = Observed {
+        offer: PlacementOffer::default(),
+        ..off
+    };
+    assert_eq!(written(decided(&waits, &nowhere)).phase, POWERING_ON);
+}
+
+#[test]
+fn cordons_that_were_restored_are_counted_anew_after_the_power_off() {
+    let shut_down = Episode {
+        recordoned: 2,
+        ..down(SHUTTING_DOWN)
+    };
+    let after = written(decided(&shut_down, &seen(ObservedPower::Off, entering())));
+    assert_eq!((after.powered_off, after.recordoned), (true, 0));
+}
+
+#[test]
+fn node_in_service_needs_a_slot_while_its_host_leaves_or_a_request_is_unmet() {
+    let relocate = |to: &str| request(RequestAction::Relocate { to: Some(to.into()) });
+    for (host, asked, needs_slot) in [
+        (entering(), None, true),
+        (entering(), Some(relocate("esx1")), true),
+        (HostState::InService, Some(relocate("esx1")), false),
+        (HostState::InService, Some(relocate("esx-other")), true),
+        (HostState::InService, None, false),
+    ] {
+        let vm = vm(ObservedPower::On, host.clone());
+        let since = wants_place(&Record::InService, &node(), &vm, asked.as_ref(), false);
+        assert_eq!(since.is_some(), needs_slot, "{host:?} {asked:?}");
+    }
+}
+
+#[test]
+fn wait_for_pods_is_a_wait_for_a_budget_if_one_holds_any() {
+    let pod = |why| PendingEviction {
+        name: "ml/train".to_owned(),
+        why,
+    };
+    let held = || PendingReason::Budget {
+        names: vec!["train".to_owned()],
+        said: String::new(),
+    };
+    for (pods, kind) in [
+        (vec![pod(PendingReason::Leaving)], WaitKind::Pods),
+        (vec![pod(held())], WaitKind::DisruptionBudget),
+        (
+            vec![pod(PendingReason::Leaving), pod(held())],
+            WaitKind::DisruptionBudget,
+        ),
+    ] {
+        assert_eq!(WaitingOn::Pods(pods).kind(), kind);
+    }
+}
+
+#[test]
+fn drain_timeout_actions_have_the_names_of_the_settings() {
+    let names = DrainTimeoutAction::ALL.map(DrainTimeoutAction::name);
+    assert_eq!(names, ["power-off", "hold"]);
 }

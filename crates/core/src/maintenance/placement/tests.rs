@@ -361,3 +361,17 @@ fn a_device_at_a_fixed_address_fits_its_own_host_alone() {
     assert_eq!(offer.refused.len(), 1);
     assert_eq!(offer.refused[0].why, RejectionReason::StaticDevice);
 }
+
+#[test]
+fn the_host_with_the_most_spare_devices_is_offered() {
+    let holds = |count: usize| {
+        let of = |n| hold(&format!("vm-{n}"), ClaimedDevice::AnyOf(vec![A40]));
+        Some(HostSurvey::Held((0..count).map(of).collect()))
+    };
+    let large = HostView {
+        reading: holds(2),
+        ..host("esx-large", &[A40; 4])
+    };
+    let empty = host("esx-small", &[A40; 3]);
+    assert_eq!(fits(&one_a40(), &[large, empty]), Some("esx-small".to_owned()));
+}
