@@ -1,5 +1,6 @@
 //! Single situations and their decisions, where a law over all combinations is too weak.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -1780,4 +1781,39 @@ fn wait_for_pods_is_a_wait_for_a_budget_if_one_holds_any() {
 fn drain_timeout_actions_have_the_names_of_the_settings() {
     let names = DrainTimeoutAction::ALL.map(DrainTimeoutAction::name);
     assert_eq!(names, ["power-off", "hold"]);
+}
+
+#[test]
+fn refused_round_is_not_repeated_at_once_when_pods_change() {
+    let drains = down(Phase::Draining);
+    let changed = Observed {
+        drain: Some(report(moment(0).monotonic, 0, vec![])),
+        pods_revision: 1,
+        ..seen(ObservedPower::On, entering())
+    };
+    assert_eq!(effect(decided(&drains, &changed)).kind(), EffectKind::DrainRound);
+    let refused_at = |seconds: i64| Observed {
+        attempts: BTreeMap::from([(
+            EffectKind::DrainRound,
+            attempt(seconds, 1, refused(RetryAdvice::Retry)),
+        )]),
+        ..changed.clone()
+    };
+    assert!(matches!(decided(&drains, &refused_at(2)), Decision::Wait { .. }));
+    // The list is younger than the refusal.
+    assert_eq!(
+        effect(decided(&drains, &refused_at(-1))).kind(),
+        EffectKind::DrainRound
+    );
+}
+
+#[test]
+fn cordon_of_a_person_during_the_shutdown_is_theirs_and_the_drain_begins_again() {
+    let mut taken = seen(ObservedPower::On, entering());
+    taken.node.as_mut().expect("a Node").cordoned_by = CordonedBy::Other("kubectl-cordon".to_owned());
+    let after = written(decided(&down(SHUTTING_DOWN), &taken));
+    assert_eq!(
+        (after.phase, after.cordon),
+        (Phase::Draining, CordonOwner::Theirs)
+    );
 }
