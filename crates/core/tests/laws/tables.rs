@@ -1817,3 +1817,84 @@ fn cordon_of_a_person_during_the_shutdown_is_theirs_and_the_drain_begins_again()
         (Phase::Draining, CordonOwner::Theirs)
     );
 }
+
+#[test]
+fn power_is_cut_without_tools_only_if_nobody_asked_the_guest_before() {
+    let shuts_down = down(SHUTTING_DOWN);
+    for (from_the_start, tools_running, cuts_power) in [
+        (true, Some(false), true),
+        (true, None, true),
+        // Tools are being restarted: the guest is asked again.
+        (true, Some(true), false),
+        // The process before may have asked, and Tools stop early in a shutdown.
+        (false, Some(false), false),
+        (false, None, false),
+        (false, Some(true), false),
+    ] {
+        let mut seen = drained(entering());
+        seen.record_seen.from_the_start = from_the_start;
+        seen.attempts.insert(
+            EffectKind::ShutdownGuest,
+            attempt(2, 1, refused(RetryAdvice::NoTools)),
+        );
+        if let BoundVm::Found(vm) = &mut seen.vm {
+            vm.tools_running = tools_running;
+        }
+        let decision = decided(&shuts_down, &seen);
+        let case = format!("{from_the_start} {tools_running:?}: {decision:#?}");
+        let cuts = match &decision {
+            Decision::Act { effect, .. } => effect.kind() == EffectKind::PowerOff,
+            Decision::Record(it) => it
+                .record
+                .episode()
+                .is_some_and(|it| it.in_flight.power_off.is_some()),
+            Decision::Wait { .. } | Decision::Idle => false,
+        };
+        assert_eq!(cuts, cuts_power, "{case}");
+        let is_recorded = matches!(&decision, Decision::Record(it) if it.record.episode().is_some_and(|it| it.in_flight.guest_shutdown.is_some()));
+        assert_eq!(is_recorded, !from_the_start, "{case}");
+    }
+}
+
+#[test]
+fn relocation_that_ends_on_another_host_than_requested_is_given_up() {
+    for (to, is_given_up) in [(Some("esx-other"), true), (Some("esx1"), false), (None, false)] {
+        let mut running = seen(ObservedPower::On, HostState::InService);
+        running.request = Some(request(RequestAction::Relocate {
+            to: to.map(Into::into),
+        }));
+        let powers_on = Episode {
+            host: to_spare(),
+            ..away(POWERING_ON)
+        };
+        let after = written(decided(&powers_on, &running));
+        assert_eq!(after.phase, Phase::Rejoining);
+        assert!(after.moved_to.is_some(), "{after:#?}");
+        assert_eq!(after.gave_up.is_some(), is_given_up, "{to:?}");
+    }
+}
+
+#[test]
+fn power_on_without_a_node_is_tried_again_at_the_end_of_its_backoff() {
+    let policy = policy(DrainTimeoutAction::PowerOff);
+    let pause = i64::try_from(policy.backoff(1).as_secs()).unwrap();
+    let mut gone = Observed {
+        node: None,
+        ..seen(ObservedPower::Off, HostState::InService)
+    };
+    gone.attempts
+        .insert(EffectKind::PowerOn, attempt(10, 1, refused(RetryAdvice::Retry)));
+    let at = |seconds| {
+        decide(
+            &record(&away(Phase::AwaitingHost)),
+            &gone,
+            &policy,
+            moment(seconds),
+        )
+    };
+    assert!(matches!(
+        at(10 + pause - 1),
+        Decision::Wait { recheck: Some(_), .. }
+    ));
+    assert_eq!(effect(at(10 + pause)).kind(), EffectKind::PowerOn);
+}
