@@ -81,7 +81,7 @@ fn episode_ended_by_hand_leaves_node_and_vm_to_the_operator() {
 #[test]
 fn unreadable_record_is_ended_by_hand_and_a_new_episode_begins() {
     run_scenario(async {
-        let fixture = one_node("unreadable").await?;
+        let fixture = one_node("by-hand-unreadable").await?;
         let node = fixture.node_name("gpu1");
         fixture.add_pod("held", &node, &[]).await?;
         fixture.set_budget("held", 0).await?;

@@ -634,7 +634,8 @@ fn episode_links_to_the_one_before_on_its_host() {
         .await?;
         ensure!(
             root.links == [first.clone()],
-            "{root:#?} does not link to {first}"
+            "{root:#?} does not link to {first}; Haulout's log:\n{}",
+            fixture.log_text()
         );
         haulout.stop().await
     });
