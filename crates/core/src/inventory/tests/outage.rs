@@ -306,3 +306,16 @@ fn a_batch_brings_the_hosts_that_changed() {
     assert!(!batch.are_all, "{batch:?}");
     assert_eq!(batch.hosts.len(), 1, "{batch:?}");
 }
+
+#[test]
+fn the_end_of_the_wait_for_requests_is_a_reason_to_build() {
+    let synced = [
+        objects(NodeMaintenanceUpdate::Reset),
+        objects(NodeMaintenanceUpdate::Settled),
+    ];
+    let mut inventory = leading(with_requests(), trio(1).into_iter().chain(synced));
+    inventory.advance([lost()], moment(10));
+    assert_eq!(inventory.next_at(), Some(moment(40).monotonic));
+    inventory.advance([], moment(40));
+    assert_eq!(inventory.next_at(), Some(moment(60).monotonic), "the rebuild");
+}
