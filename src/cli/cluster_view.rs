@@ -97,7 +97,7 @@ impl ClusterView {
                 }
                 let is_settled = update == vsphere::update::VsphereUpdate::Settled;
                 self.inventory.advance([Fact::Vsphere(update)], app::clocks());
-                if is_settled && self.inventory.is_told() {
+                if is_settled && self.inventory.is_complete() {
                     return Ok(());
                 }
             }
@@ -109,7 +109,7 @@ impl ClusterView {
         let _ = timeout(LOGOUT_LIMIT, stream.join_next()).await;
         match heard {
             Ok(heard) => heard,
-            Err(_elapsed) => match self.inventory.unheard() {
+            Err(_elapsed) => match self.inventory.disconnected_reason() {
                 Some(why) => Err(anyhow!(
                     "vCenter has not sent its complete inventory within {} s: {why}",
                     SYNC_LIMIT.as_secs()

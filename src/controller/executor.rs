@@ -321,7 +321,14 @@ impl Executor {
     ) {
         let kind = effect.kind();
         if let AttemptOutcome::Refused(refusal) = &outcome {
-            log_node!(warn, name, record, "tried to {}: {}", kind.words(), refusal.said);
+            log_node!(
+                warn,
+                name,
+                record,
+                "tried to {}: {}",
+                kind.words(),
+                refusal.message
+            );
         }
         let attempt = EffectResult::Tried {
             kind,
@@ -362,7 +369,7 @@ fn not_recorded(closed: FenceClosed) -> NotRecorded {
 fn not_done(why: impl ToString) -> AttemptOutcome {
     AttemptOutcome::Refused(EffectRefusal {
         advice: RetryAdvice::Retry,
-        said: why.to_string(),
+        message: why.to_string(),
     })
 }
 
@@ -377,7 +384,7 @@ fn started(started: Result<StartedTask, Error>) -> AttemptOutcome {
 fn refused(error: &Error) -> AttemptOutcome {
     AttemptOutcome::Refused(EffectRefusal {
         advice: RetryAdvice::from(error.failure()),
-        said: error.chain(),
+        message: error.chain(),
     })
 }
 

@@ -288,26 +288,26 @@ impl<P: RunEffect> NodeActor<P> {
                     writes => self.shared.policy.backoff(writes - 1),
                 };
                 if self.refused_writes >= CONFLICTS_REPORTED {
-                    let said = format!(
+                    let message = format!(
                         "each of {} writes was a conflict with another version of the Node; trying again in {pause:?}",
                         self.refused_writes
                     );
                     self.notify(NodeEvent::NotRecorded {
                         before: &snapshot.record,
                         transition: &transition,
-                        said: &said,
+                        message: &message,
                     });
                 }
                 (ReconcileOutcome::Outdated, Instant::now() + pause)
             }
-            Err(NotRecorded::Refused(said)) => {
+            Err(NotRecorded::Refused(message)) => {
                 self.refused_writes = self.refused_writes.saturating_add(1);
                 let pause = self.shared.policy.backoff(self.refused_writes);
-                let said = format!("{said}; trying again in {pause:?}");
+                let message = format!("{message}; trying again in {pause:?}");
                 self.notify(NodeEvent::NotRecorded {
                     before: &snapshot.record,
                     transition: &transition,
-                    said: &said,
+                    message: &message,
                 });
                 (ReconcileOutcome::Refused, Instant::now() + pause)
             }

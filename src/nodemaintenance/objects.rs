@@ -381,7 +381,7 @@ impl ReconcilerState {
             // The oldest request that the node does not show is fulfilled.
             (None, None) if status.is_known && !awaits_result(entry, now) => {
                 let (gave_up, at) = match entry.latest_ending() {
-                    Some(ending) => (ending.episode.gave_up.clone(), ending.at),
+                    Some(ending) => (ending.episode.relocation_failure.clone(), ending.at),
                     None => (self.gave_up(object), now),
                 };
                 status::fulfilled(object, gave_up.as_deref(), at)

@@ -75,7 +75,7 @@ pub(super) fn ended(
         passed(&mut status, entry, episode);
         status.record = record::write(&Record::Episode(Arc::clone(episode)), at).episode;
     }
-    let gave_up = episode.and_then(|episode| episode.gave_up.as_deref());
+    let gave_up = episode.and_then(|episode| episode.relocation_failure.as_deref());
     let outcome = EpisodeOutcome::from(ending.map(|ending| ending.how));
     let progress = Progress::Over(outcome, gave_up.unwrap_or_default());
     with_conditions(object, over(status, at), progress, at)

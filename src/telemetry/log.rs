@@ -90,12 +90,12 @@ impl Observer for Log {
             NodeEvent::NotRecorded {
                 before,
                 transition,
-                said,
+                message,
             } => log_node!(
                 warn,
                 node,
                 before,
-                "could not write {} to the Node: {said}",
+                "could not write {} to the Node: {message}",
                 transition.record.phase_name(),
             ),
             NodeEvent::Asks { record, effect } => {

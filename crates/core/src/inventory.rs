@@ -172,7 +172,7 @@ struct LastEpisodeOfHost {
 }
 
 impl<Key> Source<Key> {
-    fn unheard(who: &str) -> Self {
+    fn disconnected(who: &str) -> Self {
         Self {
             disconnected: Some(format!("{who} has not synced yet")),
             seen: BTreeSet::new(),
@@ -185,9 +185,9 @@ impl Inventory {
     /// An inventory that knows nothing yet, of a process that began at `process_began`.
     pub fn new(rules: Rules, process_began: Timestamp) -> Self {
         let requests = if rules.node_maintenances {
-            Source::unheard("the watch of NodeMaintenances")
+            Source::disconnected("the watch of NodeMaintenances")
         } else {
-            Source::silent_by_choice()
+            Source::unused()
         };
         Self {
             rules,
@@ -206,8 +206,8 @@ impl Inventory {
             interrupted: BTreeMap::new(),
             followed: BTreeSet::new(),
             unselected_episodes: Vec::new(),
-            vcenter: Source::unheard("vCenter"),
-            kubernetes: Source::unheard("the kube-apiserver"),
+            vcenter: Source::disconnected("vCenter"),
+            kubernetes: Source::disconnected("the kube-apiserver"),
             requests,
             hosts: BTreeMap::new(),
             computes: BTreeMap::new(),

@@ -52,10 +52,10 @@ impl SoapCall {
     }
 
     /// The error for a reply that shows a dead session without a fault.
-    pub(super) fn dead_session(&self, said: &str) -> Error {
-        let said = said.to_owned();
+    pub(super) fn dead_session(&self, message: &str) -> Error {
+        let message = message.to_owned();
         let kind = FaultKind::NotAuthenticated;
-        Error::refused(self.method, &self.on, Fault { kind, said })
+        Error::refused(self.method, &self.on, Fault { kind, message })
     }
 
     /// The error for a reply that cannot be understood.

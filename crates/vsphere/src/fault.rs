@@ -52,7 +52,7 @@ pub(crate) fn not_started(result: &Element<'_>) -> Option<Fault> {
         return Some(refused.child("fault").map_or_else(
             || Fault {
                 kind: FaultKind::Other("without a type".to_owned()),
-                said: "DRS did not start the VM and gave no reason".to_owned(),
+                message: "DRS did not start the VM and gave no reason".to_owned(),
             },
             read_localized,
         ));
@@ -60,7 +60,7 @@ pub(crate) fn not_started(result: &Element<'_>) -> Option<Fault> {
     let only_recommended = result.child("attempted").is_none() && result.child("recommendations").is_some();
     only_recommended.then(|| Fault {
         kind: FaultKind::OnlyRecommended,
-        said: "DRS only recommends where to start the VM: it is not fully automated".to_owned(),
+        message: "DRS only recommends where to start the VM: it is not fully automated".to_owned(),
     })
 }
 
@@ -82,7 +82,7 @@ fn of_name(wire: &str, text: &str, detail: Option<&Element<'_>>) -> Fault {
     }
     Fault {
         kind,
-        said: parts.join(" "),
+        message: parts.join(" "),
     }
 }
 
@@ -188,7 +188,7 @@ mod tests {
         ] {
             let fault = of_name(wire, "words", None);
             assert_eq!(fault.kind, kind, "{wire}: {fault}");
-            assert!(fault.said.contains("words"), "{wire}: {fault}");
+            assert!(fault.message.contains("words"), "{wire}: {fault}");
         }
     }
 }

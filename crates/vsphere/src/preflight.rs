@@ -92,8 +92,8 @@ impl Vcenter {
         let moref = Moref::from(vm);
         let Some(own) = objects.iter().find(|object| object.moref == moref) else {
             let kind = FaultKind::ManagedObjectNotFound;
-            let said = "the VM does not exist, or is not visible to us".to_owned();
-            return Err(Error::refused(operation, &moref, Fault { kind, said }));
+            let message = "the VM does not exist, or is not visible to us".to_owned();
+            return Err(Error::refused(operation, &moref, Fault { kind, message }));
         };
         if let Some((_, fault)) = own.missing.first() {
             return Err(Error::refused(operation, &moref, fault.clone()));
@@ -177,7 +177,7 @@ impl MaintenanceCause {
         };
         Some(Fault {
             kind: FaultKind::NotLeaving,
-            said: format!("host {name} {why}; nothing was sent"),
+            message: format!("host {name} {why}; nothing was sent"),
         })
     }
 }
@@ -217,8 +217,8 @@ impl PreflightCheck {
             return Ok(());
         };
         let kind = FaultKind::InvalidState;
-        let said = format!("the VM is registered on {other}, not on {host}; nothing was sent");
-        Err(self.refused(Fault { kind, said }))
+        let message = format!("the VM is registered on {other}, not on {host}; nothing was sent");
+        Err(self.refused(Fault { kind, message }))
     }
 
     /// Fails if any task runs on the VM.
@@ -230,9 +230,9 @@ impl PreflightCheck {
             return Ok(());
         };
         let what = text::for_people(&task.description_id);
-        let said = format!("{} ({what}) is running on it", task.moref);
+        let message = format!("{} ({what}) is running on it", task.moref);
         let kind = FaultKind::TaskInProgress;
-        Err(self.refused(Fault { kind, said }))
+        Err(self.refused(Fault { kind, message }))
     }
 
     fn refused(&self, fault: Fault) -> Error {

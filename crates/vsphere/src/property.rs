@@ -417,7 +417,7 @@ fn read_listed_task(info: &Element<'_>) -> Result<ObjectProperties, Unreadable> 
 fn beyond(breach: LimitBreach) -> Fault {
     Fault {
         kind: FaultKind::Unreadable,
-        said: format!("the value cannot be read: it has {breach}"),
+        message: format!("the value cannot be read: it has {breach}"),
     }
 }
 

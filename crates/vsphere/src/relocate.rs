@@ -90,7 +90,7 @@ fn not_off(vm: &VmRef, existing: Option<PowerState>) -> Error {
         object: Moref::from(vm).to_string(),
         source: Fault {
             kind: FaultKind::InvalidPowerState,
-            said: "only a VM that is off is moved, and this one is not".to_owned(),
+            message: "only a VM that is off is moved, and this one is not".to_owned(),
         },
         existing,
     }

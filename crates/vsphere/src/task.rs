@@ -149,6 +149,6 @@ fn state(text: &str) -> Option<TaskState> {
 fn without_reason() -> Fault {
     Fault {
         kind: FaultKind::Other("without a type".to_owned()),
-        said: "the task failed and gave no reason".to_owned(),
+        message: "the task failed and gave no reason".to_owned(),
     }
 }

@@ -68,17 +68,17 @@ pub(super) fn event(node: &NodeName, pod: &PodPending, at: Timestamp) -> Event {
 
 /// Why a pod is still there; `before` is the earlier reason of a deferred pod.
 fn pod_left(why: &PodPendingReason, before: Option<&PendingReason>) -> PendingReason {
-    let refused = |said: &str| PendingReason::Refused {
-        said: said.to_owned(),
+    let refused = |message: &str| PendingReason::Refused {
+        message: message.to_owned(),
     };
     match why {
         PodPendingReason::Evicted | PodPendingReason::Terminating { .. } => PendingReason::Leaving,
         PodPendingReason::Budget { names, message } => PendingReason::Budget {
             names: names.clone(),
-            said: message.clone(),
+            message: message.clone(),
         },
         PodPendingReason::Migrating { message } => PendingReason::Migrating {
-            said: message.clone(),
+            message: message.clone(),
         },
         PodPendingReason::ServerError { message }
         | PodPendingReason::Forbidden { message }
@@ -107,7 +107,7 @@ pub(super) fn evictions(report: &RoundReport, now: Timestamp) -> EvictionRound {
             }
             Some(PodPendingReason::Budget { names, message }) => EvictionAnswer::Blocked {
                 budgets: names.clone(),
-                said: message.clone(),
+                message: message.clone(),
             },
             Some(
                 PodPendingReason::ServerError { .. }

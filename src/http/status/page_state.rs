@@ -133,9 +133,15 @@ impl PageState {
                 self.step(node, at, transition.words(before));
                 true
             }
-            NodeEvent::NotRecorded { transition, said, .. } => {
+            NodeEvent::NotRecorded {
+                transition, message, ..
+            } => {
                 let phase = transition.record.phase_name();
-                self.step(node, now, format!("could not write {phase} to the Node: {said}"))
+                self.step(
+                    node,
+                    now,
+                    format!("could not write {phase} to the Node: {message}"),
+                )
             }
             NodeEvent::Asks { effect, .. } => {
                 let kind = effect.kind();

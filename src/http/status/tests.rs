@@ -90,7 +90,7 @@ fn held() -> PendingEviction {
         name: format!("ml/{NASTY}"),
         why: PendingReason::Budget {
             names: vec!["<i>budget".to_owned()],
-            said: "The disruption budget <i>budget needs 1 & has 1".to_owned(),
+            message: "The disruption budget <i>budget needs 1 & has 1".to_owned(),
         },
     }
 }

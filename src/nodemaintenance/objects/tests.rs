@@ -339,7 +339,7 @@ fn a_drain_shows_how_far_it_is_and_which_pods_hold_it() {
     };
     let held = || PendingReason::Budget {
         names: vec!["train".to_owned()],
-        said: String::new(),
+        message: String::new(),
     };
     cluster.settle(&with(vec![
         pod("ml/a", PendingReason::Leaving),

@@ -283,7 +283,7 @@ fn relevant_wait_creates_one_event() {
         name: format!("ml/{name}"),
         why: PendingReason::Budget {
             names: vec![budget.to_owned()],
-            said: format!("The disruption budget {budget} needs 1 healthy pods and has 1 currently"),
+            message: format!("The disruption budget {budget} needs 1 healthy pods and has 1 currently"),
         },
     };
     let leaving = PendingEviction {
@@ -293,7 +293,7 @@ fn relevant_wait_creates_one_event() {
     let webhook = PendingEviction {
         name: "ml/kept".to_owned(),
         why: PendingReason::Refused {
-            said: "admission webhook \"keep\" denied the request".to_owned(),
+            message: "admission webhook \"keep\" denied the request".to_owned(),
         },
     };
     let exit = |refused| WaitingOn::HostExit {
@@ -303,7 +303,7 @@ fn relevant_wait_creates_one_event() {
     };
     let retry = |effect| WaitingOn::Retry {
         effect,
-        said: "NoPermission".to_owned(),
+        message: "NoPermission".to_owned(),
         at: at(200),
     };
     let shutting = || Phase::ShuttingDown(DrainEnd::Complete);
@@ -428,7 +428,7 @@ fn repeated_event_is_suppressed_until_the_end() {
             name: (*name).to_owned(),
             why: PendingReason::Budget {
                 names: vec!["train".to_owned()],
-                said: String::new(),
+                message: String::new(),
             },
         });
         WaitingOn::Pods(pods.collect())
@@ -454,7 +454,7 @@ fn budget_event_repeats_when_pods_become_too_few() {
             name: "ml/a".to_owned(),
             why: PendingReason::Budget {
                 names: vec!["train".to_owned()],
-                said: format!("The disruption budget train {words}"),
+                message: format!("The disruption budget train {words}"),
             },
         }])
     };
@@ -481,7 +481,7 @@ fn budget_without_name_or_counts_has_an_event() {
             name: "ml/a".to_owned(),
             why: PendingReason::Budget {
                 names: names.iter().map(|name| (*name).to_owned()).collect(),
-                said: said.to_owned(),
+                message: said.to_owned(),
             },
         }])
     };

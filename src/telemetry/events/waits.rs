@@ -28,9 +28,9 @@ pub(super) fn of(
         WaitingOn::Pods(left) => return blocked(left).or_else(|| refused(left)),
         WaitingOn::DrainHeld(_) => (Reason::DrainTimedOut, String::new()),
         WaitingOn::Task(EffectKind::PowerOff) => return Some(power_cut(episode, known, now)),
-        WaitingOn::Retry { effect, said, at } => {
+        WaitingOn::Retry { effect, message, at } => {
             let what = effect.words();
-            let note = format!("Could not {what}: {said}; the next attempt is at {at:.0}");
+            let note = format!("Could not {what}: {message}; the next attempt is at {at:.0}");
             let reason = match effect {
                 EffectKind::DrainRound => Reason::EvictionRefused,
                 EffectKind::ShutdownGuest
@@ -39,11 +39,11 @@ pub(super) fn of(
                 | EffectKind::Relocate
                 | EffectKind::PowerOn => Reason::VCenterRequestFailed,
             };
-            return Some((reason, note, format!("{what} {said}")));
+            return Some((reason, note, format!("{what} {message}")));
         }
         WaitingOn::HostVisible { host, state } => (Reason::HostNotVisible, format!("{host} {state}")),
         WaitingOn::HostExit { host, refused, .. } => return Some(host_exit(host, refused)),
-        WaitingOn::MaintenanceRetry { said, .. } => (Reason::MaintenanceInterrupted, said.clone()),
+        WaitingOn::MaintenanceRetry { message, .. } => (Reason::MaintenanceInterrupted, message.clone()),
         WaitingOn::PowerOnPause { losses, .. } => (Reason::VMPowerLost, losses.to_string()),
         WaitingOn::OtherRelease { release } => (Reason::MaintenanceParked, release.clone()),
         WaitingOn::Approval => (Reason::ApprovalNeeded, String::new()),
@@ -98,22 +98,25 @@ fn blocked(left: &[PendingEviction]) -> Option<(Reason, String, String)> {
     let mut held: Vec<String> = Vec::new();
     let mut budgets: BTreeMap<String, &str> = BTreeMap::new();
     for pod in left {
-        if let PendingReason::Budget { names, said } = &pod.why {
+        if let PendingReason::Budget { names, message } = &pod.why {
             held.push(pod.name.clone());
-            budgets.insert(names.join(", "), said);
+            budgets.insert(names.join(", "), message);
         }
     }
     if held.is_empty() {
         return None;
     }
-    let words: Vec<String> = budgets.iter().map(|(names, said)| held_by(names, said)).collect();
+    let words: Vec<String> = budgets
+        .iter()
+        .map(|(names, message)| held_by(names, message))
+        .collect();
     let note = format!(
         "Cannot evict {} as it would violate the pod's disruption budget. {}: {}",
         if held.len() == 1 { "pod" } else { "pods" },
         few_by(&words, ". "),
         few(&held)
     );
-    let short = budgets.iter().filter(|(_, said)| is_short(said));
+    let short = budgets.iter().filter(|(_, message)| is_short(message));
     let detail = budgets
         .keys()
         .map(String::as_str)
@@ -124,9 +127,9 @@ fn blocked(left: &[PendingEviction]) -> Option<(Reason, String, String)> {
 }
 
 /// The message of Kubernetes about a budget, or its equivalent.
-fn held_by(names: &str, said: &str) -> String {
-    if said.starts_with(BUDGET) {
-        return said.trim_end_matches('.').to_owned();
+fn held_by(names: &str, message: &str) -> String {
+    if message.starts_with(BUDGET) {
+        return message.trim_end_matches('.').to_owned();
     }
     if names.is_empty() {
         return "It allows no disruption".to_owned();
@@ -135,8 +138,8 @@ fn held_by(names: &str, said: &str) -> String {
 }
 
 /// Whether a budget has fewer healthy pods than it needs. An unexpected message counts as no.
-fn is_short(said: &str) -> bool {
-    let counts: Vec<u64> = said.split(' ').filter_map(|word| word.parse().ok()).collect();
+fn is_short(message: &str) -> bool {
+    let counts: Vec<u64> = message.split(' ').filter_map(|word| word.parse().ok()).collect();
     matches!(counts[..], [needs, has] if has < needs)
 }
 
@@ -148,13 +151,13 @@ fn elsewhere(refused: &[RejectedHost]) -> String {
 
 fn refused(left: &[PendingEviction]) -> Option<(Reason, String, String)> {
     let refusals = left.iter().filter_map(|pod| {
-        let PendingReason::Refused { said } = &pod.why else {
+        let PendingReason::Refused { message } = &pod.why else {
             return None;
         };
-        Some((pod.name.clone(), said))
+        Some((pod.name.clone(), message))
     });
-    let (held, said): (Vec<String>, Vec<&String>) = refusals.unzip();
-    let first = said.first()?;
+    let (held, messages): (Vec<String>, Vec<&String>) = refusals.unzip();
+    let first = messages.first()?;
     let note = format!("Cannot evict {}: {first}", few(&held));
     Some((Reason::EvictionRefused, note, (*first).clone()))
 }

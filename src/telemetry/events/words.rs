@@ -39,7 +39,7 @@ pub(super) fn of(
         NodeEvent::NotRecorded {
             before,
             transition,
-            said,
+            message,
         } => {
             let episode = transition.record.episode().or(before.episode())?;
             let phase = transition.record.phase_name();
@@ -47,7 +47,7 @@ pub(super) fn of(
             Some(EventText {
                 uid: episode.node_uid.clone(),
                 reason,
-                note: format!("Could not write {phase} to the Node: {said}"),
+                note: format!("Could not write {phase} to the Node: {message}"),
                 // The text contains the growing pause before the next attempt.
                 key: format!("{} {phase}", reason.name()),
             })
@@ -224,7 +224,7 @@ fn ended(was: &Episode, transition: &Transition, links: &Links, at: Timestamp) -
             (Reason::MaintenanceCancelled, note)
         }
         Some(EpisodeResult::Failed) => {
-            let why = was.gave_up.as_deref().unwrap_or_default();
+            let why = was.relocation_failure.as_deref().unwrap_or_default();
             let note = format!(
                 "Back in service after {whole}{parts}, but not relocated: no host could take the VM; last waited for \
                  {why}{cordon}; trace {trace}"

@@ -243,7 +243,7 @@ fn forced_poweroff_is_counted_once_with_its_reason() {
     let mut toolless = sight(record.clone(), HostState::InMaintenance);
     let refusal = EffectRefusal {
         advice: RetryAdvice::NoTools,
-        said: "ToolsUnavailable".to_owned(),
+        message: "ToolsUnavailable".to_owned(),
     };
     toolless.observed.attempts.insert(
         EffectKind::ShutdownGuest,
@@ -304,7 +304,7 @@ fn draining_node_has_series_until_it_is_removed() {
         vec![
             left(PendingReason::Budget {
                 names: Vec::new(),
-                said: String::new(),
+                message: String::new(),
             }),
             left(PendingReason::Leaving),
             left(PendingReason::Leaving),

@@ -148,13 +148,13 @@ impl TracedDrain {
             EvictionAnswer::Accepted => {
                 pod.accepted.get_or_insert(asked.answered_at);
             }
-            EvictionAnswer::Blocked { budgets, said } => {
+            EvictionAnswer::Blocked { budgets, message } => {
                 pod.blocked.get_or_insert(asked.answered_at);
                 pod.budgets.extend(budgets.iter().take(MESSAGES).cloned());
-                let said: String = said.chars().take(MESSAGE_CHARS).collect();
-                let is_said = pod.messages.last().is_some_and(|(_, before)| *before == said);
-                if !is_said && pod.messages.len() < MESSAGES {
-                    pod.messages.push((asked.answered_at, said));
+                let message: String = message.chars().take(MESSAGE_CHARS).collect();
+                let is_known = pod.messages.last().is_some_and(|(_, before)| *before == message);
+                if !is_known && pod.messages.len() < MESSAGES {
+                    pod.messages.push((asked.answered_at, message));
                 }
             }
             EvictionAnswer::Refused => {}
@@ -203,10 +203,10 @@ impl TracedDrain {
             let budgets: Vec<&str> = pod.budgets.iter().map(String::as_str).collect();
             wait.attributes.push(text("k8s.pdb.name", &budgets.join(", ")));
             wait.events
-                .extend(pod.messages.iter().map(|(at, said)| SpanEvent {
+                .extend(pod.messages.iter().map(|(at, message)| SpanEvent {
                     at: *at,
                     name: "eviction.blocked",
-                    attributes: vec![text("message", said)],
+                    attributes: vec![text("message", message)],
                 }));
             spans.push(wait);
         }

@@ -243,7 +243,7 @@ impl<'a> EpisodeSpans<'a> {
             root.attributes.push(count("haulout.pods.left_behind", left));
         }
         if end.ended == Some(EpisodeResult::Failed) {
-            let why = episode.gave_up.clone().unwrap_or_default();
+            let why = episode.relocation_failure.clone().unwrap_or_default();
             root = failed(root, "not_to_be_had", why);
         }
         spans.push(root);

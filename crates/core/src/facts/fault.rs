@@ -6,7 +6,7 @@ pub struct Fault {
     /// The type of the fault.
     pub kind: FaultKind,
     /// The message, with the privilege, object or device that it concerns.
-    pub said: String,
+    pub message: String,
 }
 
 /// The faults that are handled differently. The name is the type of the fault in the API, except where noted.
@@ -78,9 +78,9 @@ pub enum Failure<'a> {
 impl std::fmt::Display for Fault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if let FaultKind::Other(name) = &self.kind {
-            return write!(f, "{name}: {}", self.said);
+            return write!(f, "{name}: {}", self.message);
         }
-        write!(f, "{:?}: {}", self.kind, self.said)
+        write!(f, "{:?}: {}", self.kind, self.message)
     }
 }
 

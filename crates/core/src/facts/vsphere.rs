@@ -134,7 +134,7 @@ pub enum EndOutcome {
     /// Anything else, such as its own timeout.
     Failed {
         /// The fault with its message.
-        said: String,
+        message: String,
     },
 }
 

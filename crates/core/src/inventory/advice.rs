@@ -54,14 +54,14 @@ impl From<&FaultKind> for RetryAdvice {
 impl From<&Fault> for EffectRefusal {
     fn from(fault: &Fault) -> Self {
         // The name of a fault that is not known here is what people can search for.
-        let said = if let FaultKind::Other(_) = &fault.kind {
+        let message = if let FaultKind::Other(_) = &fault.kind {
             fault.to_string()
         } else {
-            fault.said.clone()
+            fault.message.clone()
         };
         Self {
             advice: RetryAdvice::from(&fault.kind),
-            said,
+            message,
         }
     }
 }

@@ -77,9 +77,9 @@ impl DryRunOverlay {
         }
     }
 
-    pub(super) fn lay_over(&self, seen: &mut Observed, state: impl Fn(&HostRef) -> HostState) {
+    pub(super) fn apply_to(&self, seen: &mut Observed, state: impl Fn(&HostRef) -> HostState) {
         if let BoundVm::Found(vm) = &mut seen.vm {
-            self.lay_over_vm(vm, state);
+            self.apply_to_vm(vm, state);
         }
         let Some(node) = &mut seen.node else { return };
         if let Some(unschedulable) = self.unschedulable {
@@ -92,7 +92,7 @@ impl DryRunOverlay {
         }
     }
 
-    pub(super) fn lay_over_vm(&self, vm: &mut ObservedVm, state: impl Fn(&HostRef) -> HostState) {
+    pub(super) fn apply_to_vm(&self, vm: &mut ObservedVm, state: impl Fn(&HostRef) -> HostState) {
         if let HostState::Entering { task, .. } = &vm.host
             && self.done.as_ref() == Some(task)
         {

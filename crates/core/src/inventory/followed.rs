@@ -11,7 +11,7 @@ impl Inventory {
     /// The nodes to be watched by name: those whose episode is open and whose Node the watch of selected Nodes does not tell of.
     /// The others are forgotten, so it is asked for before anything else.
     pub(crate) fn nodes_to_follow(&mut self) -> BTreeSet<NodeName> {
-        self.let_go();
+        self.forget_followed();
         let gone = self
             .node_states
             .iter()
@@ -58,7 +58,7 @@ impl Inventory {
     }
 
     /// Lets go of the followed Nodes on which no episode of this release is open any more, nor may have to be made up for.
-    fn let_go(&mut self) {
+    fn forget_followed(&mut self) {
         let is_over = |name: &&NodeName| {
             let on_node = self
                 .node_states
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
     use crate::facts::kubernetes::{self, NodeAnnotations};
     use crate::inventory::Fact;
-    use crate::inventory::tests::{copied, in_episode, name, node, sight, told, trio};
+    use crate::inventory::tests::{copied, in_episode, inventory_with, name, node, snapshot_of, trio};
     use crate::maintenance::episode::Phase;
 
     const OURS: &str = "haulout/haulout";
@@ -121,10 +121,10 @@ mod tests {
 
     #[test]
     fn a_node_with_an_episode_is_followed_until_its_end() {
-        let mut inventory = told([scanned(vec![found(1, false), found(2, true)])]);
+        let mut inventory = inventory_with([scanned(vec![found(1, false), found(2, true)])]);
         assert_eq!(inventory.nodes_to_follow(), [name(1)].into());
         inventory.apply(followed(in_episode(1, Phase::AwaitingHost, OURS)));
-        assert_eq!(sight(&mut inventory, 1).record.phase_name(), "AwaitingHost");
+        assert_eq!(snapshot_of(&mut inventory, 1).record.phase_name(), "AwaitingHost");
         assert_eq!(inventory.nodes_to_follow(), [name(1)].into());
         inventory.apply(followed(NodeFacts {
             resource_version: 11,
@@ -138,7 +138,7 @@ mod tests {
     fn an_episode_of_another_release_is_not_followed() {
         for release in ["other/other", ""] {
             let theirs = in_episode(1, Phase::AwaitingHost, release);
-            let mut inventory = told([scanned(vec![found(1, false)]), followed(theirs.clone())]);
+            let mut inventory = inventory_with([scanned(vec![found(1, false)]), followed(theirs.clone())]);
             assert!(inventory.nodes_to_follow().is_empty(), "{release:?}");
             assert!(inventory.all_snapshots().is_empty(), "{release:?}");
             inventory.apply(copied(theirs));
@@ -152,28 +152,28 @@ mod tests {
         let of = in_episode(1, Phase::AwaitingHost, OURS);
         let mut unreadable = of.clone();
         unreadable.annotations.episode = Some("nonsense".to_owned());
-        let mut inventory = told([scanned(vec![found(1, false)]), followed(unreadable.clone())]);
+        let mut inventory = inventory_with([scanned(vec![found(1, false)]), followed(unreadable.clone())]);
         assert!(inventory.nodes_to_follow().is_empty());
-        let mut inventory = told([copied(of), followed(unreadable)]);
+        let mut inventory = inventory_with([copied(of), followed(unreadable)]);
         assert_eq!(inventory.nodes_to_follow(), [name(1)].into());
     }
 
     #[test]
     fn a_copy_of_ours_has_its_node_looked_for() {
-        let mut inventory = told([copied(in_episode(1, Phase::AwaitingHost, OURS))]);
+        let mut inventory = inventory_with([copied(in_episode(1, Phase::AwaitingHost, OURS))]);
         assert_eq!(inventory.nodes_to_follow(), [name(1)].into());
-        assert_eq!(sight(&mut inventory, 1).record.phase_name(), "AwaitingHost");
-        assert_eq!(sight(&mut inventory, 1).observed.node, None);
+        assert_eq!(snapshot_of(&mut inventory, 1).record.phase_name(), "AwaitingHost");
+        assert_eq!(snapshot_of(&mut inventory, 1).observed.node, None);
     }
 
     #[test]
     fn a_node_that_is_gone_is_looked_for_as_long_as_its_episode_is_open() {
         let of = in_episode(1, Phase::AwaitingHost, OURS);
-        let mut inventory = told([scanned(vec![found(1, false)]), followed(of.clone())]);
+        let mut inventory = inventory_with([scanned(vec![found(1, false)]), followed(of.clone())]);
         inventory.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::FollowedAbsent {
             name: name(1),
         }));
-        assert_eq!(sight(&mut inventory, 1).observed.node, None);
+        assert_eq!(snapshot_of(&mut inventory, 1).observed.node, None);
         assert_eq!(inventory.nodes_to_follow(), [name(1)].into());
         // Another Node of the name has no part in it, and one that is gone takes nothing with it.
         inventory.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::FollowedGone {
@@ -189,15 +189,15 @@ mod tests {
             is_ours: false,
             ..found(1, false)
         };
-        let mut inventory = told([scanned(vec![theirs, found(2, false)])]);
+        let mut inventory = inventory_with([scanned(vec![theirs, found(2, false)])]);
         assert_eq!(inventory.nodes_to_follow(), [name(2)].into());
-        let told: Vec<&NodeName> = inventory.under_other_prefixes().map(|node| &node.name).collect();
-        assert_eq!(told, [&name(1)]);
+        let others: Vec<&NodeName> = inventory.under_other_prefixes().map(|node| &node.name).collect();
+        assert_eq!(others, [&name(1)]);
     }
 
     #[test]
     fn no_episode_begins_on_a_node_that_is_only_followed() {
-        let mut inventory = told(trio(1));
+        let mut inventory = inventory_with(trio(1));
         assert_eq!(inventory.all_snapshots().len(), 1);
         inventory.apply(followed(NodeFacts {
             annotations: NodeAnnotations::default(),
@@ -209,7 +209,8 @@ mod tests {
     #[test]
     fn a_node_whose_episode_is_removed_leaves_the_snapshots_at_once() {
         let of = in_episode(1, Phase::AwaitingHost, OURS);
-        let mut inventory = told([scanned(vec![found(1, false)]), followed(of.clone()), copied(of)]);
+        let mut inventory =
+            inventory_with([scanned(vec![found(1, false)]), followed(of.clone()), copied(of)]);
         assert_eq!(inventory.all_snapshots().len(), 1);
         inventory.apply(followed(NodeFacts {
             resource_version: 11,

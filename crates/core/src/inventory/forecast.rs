@@ -45,13 +45,13 @@ pub struct Reach {
 
 impl Inventory {
     /// Whether both worlds have told all that a forecast asks for.
-    pub fn is_told(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         let looked_up = |name: &NodeName| !matches!(self.vm_of(name), BoundVm::NotLookedUp);
         self.disconnected().is_none() && !self.is_set_incomplete() && self.names().iter().all(looked_up)
     }
 
     /// Why a world is not heard, if it said so.
-    pub fn unheard(&self) -> Option<&str> {
+    pub fn disconnected_reason(&self) -> Option<&str> {
         self.vcenter.disconnected.as_deref()
     }
 
@@ -63,14 +63,14 @@ impl Inventory {
     /// The nodes that maintenance of the host of this name would reach.
     pub fn reach(&self, host: &str) -> Option<Reach> {
         let host = self.hosts.values().find(|it| it.name.as_deref() == Some(host))?;
-        let stands_there = |name: &NodeName| {
+        let is_there = |name: &NodeName| {
             let vm = self.vm_of(name);
             vm.found().is_some_and(|vm| vm.on.as_ref() == Some(&host.moref))
         };
         Some(Reach {
             host: host.moref.clone(),
             state: self.host_state(Some(&host.moref)),
-            nodes: self.names().into_iter().filter(stands_there).collect(),
+            nodes: self.names().into_iter().filter(is_there).collect(),
         })
     }
 
@@ -90,21 +90,21 @@ impl Inventory {
         self.update_admission(&self.names());
         let (offers, mut reservations) = self.placed(&self.names());
         let mut forecasts = Vec::new();
-        let mut drawn = HostsView::new();
+        let mut views = HostsView::new();
         for name in names {
-            let Some(sight) = self.snapshot(name, PlacementOffer::default()) else {
+            let Some(snapshot) = self.snapshot(name, PlacementOffer::default()) else {
                 continue;
             };
             let vm = self.bound_vm(name);
             let offer = match offers.get(name) {
                 Some(offer) => Some(offer.clone()),
-                None => self.offer_to(name, &mut reservations, &mut drawn),
+                None => self.offer_to(name, &mut reservations, &mut views),
             };
             forecasts.push(Forecast {
                 node: name.clone(),
-                record: sight.record,
-                seen: sight.observed.node,
-                vm: sight.observed.vm,
+                record: snapshot.record,
+                seen: snapshot.observed.node,
+                vm: snapshot.observed.vm,
                 vm_name: vm.and_then(|vm| vm.name.clone()),
                 tools_running: vm.and_then(|vm| vm.tools_running),
                 evacuation_power_off: vm.is_some_and(|vm| vm.evacuation_power_off),
@@ -122,10 +122,10 @@ impl Inventory {
         &self,
         name: &NodeName,
         reservations: &mut Vec<(NodeName, Reservation)>,
-        drawn: &mut HostsView,
+        views: &mut HostsView,
     ) -> Option<PlacementOffer> {
         let wanted = self.wanted(self.bound_vm(name)?, None, None)?;
-        let hosts = self.hosts_for(&wanted, reservations, drawn);
+        let hosts = self.hosts_for(&wanted, reservations, views);
         let offer = find_host(&wanted, hosts, None, &[]);
         if let Some((host, _)) = &offer.fits {
             let needs = device_needs(&wanted);

@@ -43,11 +43,11 @@ impl Inventory {
             }
             KubernetesUpdate::Settled => {
                 if self.kubernetes.disconnected.take().is_some() {
-                    let told = std::mem::take(&mut self.kubernetes.seen);
+                    let seen = std::mem::take(&mut self.kubernetes.seen);
                     let gone: Vec<NodeName> = self
                         .nodes
                         .keys()
-                        .filter(|name| !told.contains(name) && !self.followed.contains(name))
+                        .filter(|name| !seen.contains(name) && !self.followed.contains(name))
                         .cloned()
                         .collect();
                     for name in gone {
@@ -89,8 +89,8 @@ impl Inventory {
         }
         let local = self.node_states.entry(node.name.clone()).or_default();
         local.record_of_gone = None;
-        let told = local.on_node.insert(record_of(&node));
-        let record = local.dry_run.record().unwrap_or(told);
+        let on_node = local.on_node.insert(record_of(&node));
+        let record = local.dry_run.record().unwrap_or(on_node);
         match record.phase() {
             Some(phase) if phase.is_draining() || *phase.at_work() == Phase::Drained => {}
             // Between episodes nothing of an earlier one counts.
@@ -106,10 +106,10 @@ impl Inventory {
             local.drain = None;
         }
         let before = self.nodes.remove(&node.name);
-        let told_before = before
+        let last_before = before
             .as_ref()
             .and_then(|before| before.annotations.last_episode.as_ref());
-        if told_before != node.annotations.last_episode.as_ref() {
+        if last_before != node.annotations.last_episode.as_ref() {
             self.has_ended(&node);
         }
         self.asks(&node.name, before.as_ref(), Some(&node));

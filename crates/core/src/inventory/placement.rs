@@ -128,13 +128,13 @@ impl Inventory {
         }
         seekers.sort_by(|a, b| (a.since, &a.node).cmp(&(b.since, &b.node)));
         let mut offers = BTreeMap::new();
-        let mut drawn = HostsView::new();
+        let mut views = HostsView::new();
         for seeker in &seekers {
             let kept = self
                 .node_states
                 .get(&seeker.node)
                 .and_then(|local| local.offered.clone());
-            let hosts = self.hosts_for(&seeker.wanted, &reservations, &mut drawn);
+            let hosts = self.hosts_for(&seeker.wanted, &reservations, &mut views);
             let offer = find_host(&seeker.wanted, hosts, kept.as_ref(), &seeker.refused);
             if let Some((host, _)) = &offer.fits {
                 let needs = device_needs(&seeker.wanted);
@@ -145,7 +145,7 @@ impl Inventory {
         }
         // They look before their VM is off, and what they see is kept for nobody.
         for looker in lookers {
-            let hosts = self.hosts_for(&looker.wanted, &reservations, &mut drawn);
+            let hosts = self.hosts_for(&looker.wanted, &reservations, &mut views);
             let offer = find_host(&looker.wanted, hosts, None, &looker.refused);
             offers.insert(looker.node, offer);
         }
@@ -203,12 +203,12 @@ impl Inventory {
         &self,
         wanted: &VmRequirements,
         reservations: &[(NodeName, Reservation)],
-        drawn: &'a mut HostsView,
+        views: &'a mut HostsView,
     ) -> &'a [HostView] {
         let Some(compute) = &wanted.compute else {
             return &[];
         };
-        let hosts = drawn
+        let hosts = views
             .entry(compute.clone())
             .or_insert_with(|| self.hosts_of(compute));
         for host in hosts.iter_mut() {
@@ -256,7 +256,7 @@ impl Inventory {
 fn refused_hosts(episode: &Episode) -> Vec<(HostRef, String)> {
     let home = episode.host.moref.as_ref();
     let refusals = episode.refusals.iter().filter(|it| Some(&it.host) != home);
-    refusals.map(|it| (it.host.clone(), it.said.clone())).collect()
+    refusals.map(|it| (it.host.clone(), it.message.clone())).collect()
 }
 
 fn wanted_devices(vm: &Vm) -> DeviceRequirements {

@@ -25,33 +25,33 @@ pub(super) struct RequestStore {
 /// One of them.
 #[derive(Debug)]
 struct StoredRequest {
-    told: NodeMaintenanceFacts,
+    facts: NodeMaintenanceFacts,
     /// The episode whose copy it is, read when it was told: a picture is drawn far more often.
     copy: Option<Arc<Episode>>,
 }
 
 impl RequestStore {
     pub(super) fn get(&self, name: &str) -> Option<&NodeMaintenanceFacts> {
-        self.by_name.get(name).map(|object| &object.told)
+        self.by_name.get(name).map(|object| &object.facts)
     }
 
-    fn insert(&mut self, told: NodeMaintenanceFacts) {
-        self.remove(&told.name);
-        let copy = match &told.role {
-            NodeMaintenanceRole::Episode { record } if !told.is_over => record.clone().and_then(read_copy),
+    fn insert(&mut self, facts: NodeMaintenanceFacts) {
+        self.remove(&facts.name);
+        let copy = match &facts.role {
+            NodeMaintenanceRole::Episode { record } if !facts.is_over => record.clone().and_then(read_copy),
             NodeMaintenanceRole::Episode { .. } | NodeMaintenanceRole::Request(_) => None,
         };
-        let names = self.of_node.entry(told.node.clone()).or_default();
-        names.insert(told.name.clone());
+        let names = self.of_node.entry(facts.node.clone()).or_default();
+        names.insert(facts.name.clone());
         self.by_name
-            .insert(told.name.clone(), StoredRequest { told, copy });
+            .insert(facts.name.clone(), StoredRequest { facts, copy });
     }
 
     fn remove(&mut self, name: &str) {
         let Some(object) = self.by_name.remove(name) else {
             return;
         };
-        if let Entry::Occupied(mut names) = self.of_node.entry(object.told.node) {
+        if let Entry::Occupied(mut names) = self.of_node.entry(object.facts.node) {
             names.get_mut().remove(name);
             if names.get().is_empty() {
                 names.remove();
@@ -73,7 +73,7 @@ impl RequestStore {
     fn open(&self, node: &NodeName) -> impl Iterator<Item = &StoredRequest> {
         let names = self.of_node.get(node).into_iter().flatten();
         let objects = names.filter_map(|name| self.by_name.get(name));
-        objects.filter(|object| !object.told.is_over)
+        objects.filter(|object| !object.facts.is_over)
     }
 }
 
@@ -118,8 +118,8 @@ impl Inventory {
             NodeMaintenanceUpdate::Settled => {
                 self.requests_lost_at = None;
                 if self.requests.disconnected.take().is_some() {
-                    let told = std::mem::take(&mut self.requests.seen);
-                    self.maintenances.retain(&told);
+                    let seen = std::mem::take(&mut self.requests.seen);
+                    self.maintenances.retain(&seen);
                 }
             }
             NodeMaintenanceUpdate::Lost { why, .. } => {
@@ -135,8 +135,8 @@ impl Inventory {
         let (oldest, asked) = self
             .maintenances
             .open(name)
-            .filter_map(|it| match &it.told.role {
-                NodeMaintenanceRole::Request(asked) => Some((&it.told, asked)),
+            .filter_map(|it| match &it.facts.role {
+                NodeMaintenanceRole::Request(asked) => Some((&it.facts, asked)),
                 NodeMaintenanceRole::Episode { .. } => None,
             })
             .min_by_key(|(it, _)| (it.created_at, &it.name))?;
@@ -151,11 +151,11 @@ impl Inventory {
 
     /// The copy of a node's record: of its youngest episode that has not come to its end.
     pub(super) fn copy(&self, name: &NodeName) -> Option<&Arc<Episode>> {
-        let copies = self.maintenances.open(name).filter(|it| match &it.told.role {
+        let copies = self.maintenances.open(name).filter(|it| match &it.facts.role {
             NodeMaintenanceRole::Episode { record } => record.is_some(),
             NodeMaintenanceRole::Request(_) => false,
         });
-        let youngest = copies.max_by_key(|it| (it.told.created_at, &it.told.name))?;
+        let youngest = copies.max_by_key(|it| (it.facts.created_at, &it.facts.name))?;
         youngest.copy.as_ref()
     }
 
@@ -227,8 +227,8 @@ fn request(object: &NodeMaintenanceFacts, asked: &RequestedMaintenance) -> Reque
 }
 
 impl Source<String> {
-    /// A side that has nothing to tell, and says so.
-    pub(super) fn silent_by_choice() -> Self {
+    /// A side that has nothing to apply_all, and says so.
+    pub(super) fn unused() -> Self {
         Self {
             disconnected: None,
             seen: BTreeSet::new(),

@@ -72,17 +72,17 @@ impl Inventory {
                 unreadable_since: matches!(record, Record::Unreadable { .. })
                     .then(|| slot.unreadable_since.unwrap_or(self.now.monotonic)),
             };
-            let is_standing = |since: &Monotonic| {
+            let slot_state = |since: &Monotonic| {
                 let lapse = since.after(self.rules.drain_slot);
-                let stands = self.now.monotonic < lapse;
-                (stands, lapse)
+                let is_held = self.now.monotonic < lapse;
+                (is_held, lapse)
             };
             let holds = |since: Option<Monotonic>, lapses: &mut Vec<Monotonic>| {
-                let Some((stands, lapse)) = since.as_ref().map(is_standing) else {
+                let Some((is_held, lapse)) = since.as_ref().map(slot_state) else {
                     return false;
                 };
-                lapses.extend(stands.then_some(lapse));
-                stands
+                lapses.extend(is_held.then_some(lapse));
+                is_held
             };
             if holds(slot.since, &mut lapses) {
                 queue.draining.insert(name.clone());

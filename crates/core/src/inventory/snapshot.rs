@@ -149,22 +149,22 @@ impl Inventory {
         if let Some(local) = local {
             local
                 .dry_run
-                .lay_over(&mut seen, |host| self.host_state(Some(host)));
+                .apply_to(&mut seen, |host| self.host_state(Some(host)));
         }
-        let mut sight = NodeSnapshot {
+        let mut snapshot = NodeSnapshot {
             record,
             observed: seen,
         };
         // Only a node that is not idle needs to know of others. So the snapshot of an idle node changes with its own facts alone.
-        if !sight.is_idle() {
+        if !snapshot.is_idle() {
             let admission = self.admission_queue.admission(name, self.limits());
-            sight.observed.ahead_traceparent = self.root_ahead(&admission);
-            sight.observed.admission = admission;
-            if let (BoundVm::Found(vm), None) = (&sight.observed.vm, sight.record.episode()) {
-                sight.observed.origin = self.origin(vm);
+            snapshot.observed.ahead_traceparent = self.root_ahead(&admission);
+            snapshot.observed.admission = admission;
+            if let (BoundVm::Found(vm), None) = (&snapshot.observed.vm, snapshot.record.episode()) {
+                snapshot.observed.origin = self.origin(vm);
             }
         }
-        Some(sight)
+        Some(snapshot)
     }
 
     /// The state of the host that the VM is on its way to; unknown where that is none of its cluster's.
@@ -242,7 +242,7 @@ impl Inventory {
         if let (BoundVm::Found(facts), Some(local)) = (&mut vm, self.node_states.get(&node.name)) {
             local
                 .dry_run
-                .lay_over_vm(facts, |host| self.host_state(Some(host)));
+                .apply_to_vm(facts, |host| self.host_state(Some(host)));
         }
         vm
     }

@@ -15,8 +15,8 @@ impl Inventory {
         let names = self.names().into_iter();
         names
             .filter_map(|name| {
-                let sight = self.snapshot(&name, PlacementOffer::default())?;
-                Some((name, sight))
+                let snapshot = self.snapshot(&name, PlacementOffer::default())?;
+                Some((name, snapshot))
             })
             .collect()
     }

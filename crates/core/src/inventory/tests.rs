@@ -47,14 +47,14 @@ pub(super) fn vsphere(update: vsphere::VsphereUpdate) -> Fact {
 }
 
 /// An inventory that has been told all of this, on both sides.
-pub(super) fn told(facts: impl IntoIterator<Item = Fact>) -> Inventory {
+pub(super) fn inventory_with(facts: impl IntoIterator<Item = Fact>) -> Inventory {
     let mut inventory = Inventory::new(rules(), at(0));
     inventory.set_time(moment(0));
-    tell(&mut inventory, facts);
+    apply_all(&mut inventory, facts);
     inventory
 }
 
-pub(super) fn tell(inventory: &mut Inventory, facts: impl IntoIterator<Item = Fact>) {
+pub(super) fn apply_all(inventory: &mut Inventory, facts: impl IntoIterator<Item = Fact>) {
     synced(facts).for_each(|fact| inventory.apply(fact));
 }
 
@@ -69,7 +69,7 @@ impl Inventory {
     }
 }
 
-pub(super) fn sight(inventory: &mut Inventory, n: usize) -> NodeSnapshot {
+pub(super) fn snapshot_of(inventory: &mut Inventory, n: usize) -> NodeSnapshot {
     inventory.all_snapshots().remove(&name(n)).unwrap()
 }
 
@@ -99,7 +99,7 @@ fn task(state: TaskState) -> Fact {
 fn fault() -> Fault {
     Fault {
         kind: FaultKind::InsufficientResources,
-        said: "no device".to_owned(),
+        message: "no device".to_owned(),
     }
 }
 
@@ -263,7 +263,9 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
         host_is(1, |host| {
             host.last_end = Some(MaintenanceEnd {
                 task: TaskRef::new("task-1"),
-                outcome: EndOutcome::Failed { said: String::new() },
+                outcome: EndOutcome::Failed {
+                    message: String::new(),
+                },
             });
         }),
         host_is(2, |host| host.in_quarantine = Some(true)),
@@ -337,7 +339,7 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
     };
     let mut cases = 0;
     let mut check = |begun: Vec<Fact>, steps: &[&[&Fact]]| {
-        let begin = || told(begun.clone());
+        let begin = || inventory_with(begun.clone());
         let (mut in_part, mut whole) = (begin(), begin());
         in_part.watch_set();
         in_part.build_snapshots();
@@ -376,26 +378,32 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
 
 #[test]
 fn half_a_set_is_never_the_world() {
-    let mut inventory = told(trio(1));
-    assert_eq!(sight(&mut inventory, 1).observed.sources, SourceState::Synced);
+    let mut inventory = inventory_with(trio(1));
+    assert_eq!(
+        snapshot_of(&mut inventory, 1).observed.sources,
+        SourceState::Synced
+    );
     inventory.apply(vsphere(vsphere::VsphereUpdate::Reset));
     assert!(matches!(
-        sight(&mut inventory, 1).observed.sources,
+        snapshot_of(&mut inventory, 1).observed.sources,
         SourceState::NoVcenter { .. }
     ));
     inventory.apply(vsphere(vsphere::VsphereUpdate::Settled));
     // Nothing was told again, so nothing is there: unknown, and not out of maintenance.
-    assert_eq!(sight(&mut inventory, 1).observed.sources, SourceState::Synced);
-    assert_eq!(sight(&mut inventory, 1).observed.vm, BoundVm::NotLookedUp);
+    assert_eq!(
+        snapshot_of(&mut inventory, 1).observed.sources,
+        SourceState::Synced
+    );
+    assert_eq!(snapshot_of(&mut inventory, 1).observed.vm, BoundVm::NotLookedUp);
 }
 
 #[test]
 fn a_host_that_is_gone_or_unreadable_is_unknown() {
     let host_of = |inventory: &mut Inventory| {
-        let seen = sight(inventory, 1).observed;
+        let seen = snapshot_of(inventory, 1).observed;
         seen.vm.found().unwrap().host.clone()
     };
-    let mut inventory = told(trio(1));
+    let mut inventory = inventory_with(trio(1));
     assert_eq!(host_of(&mut inventory), HostState::InService);
     for (change, state) in [
         (
@@ -444,7 +452,11 @@ fn a_host_that_is_gone_or_unreadable_is_unknown() {
 
 #[test]
 fn a_node_is_bound_by_uuid_to_exactly_one_vm_that_can_run() {
-    let vm_seen = |facts: Vec<Fact>| sight(&mut told(trio(1).into_iter().chain(facts)), 1).observed.vm;
+    let vm_seen = |facts: Vec<Fact>| {
+        snapshot_of(&mut inventory_with(trio(1).into_iter().chain(facts)), 1)
+            .observed
+            .vm
+    };
     assert!(matches!(vm_seen(vec![]), BoundVm::Found(_)));
     assert_eq!(
         vm_seen(vec![found(1, &[])]),
@@ -466,9 +478,12 @@ fn a_node_is_bound_by_uuid_to_exactly_one_vm_that_can_run() {
         ..node(2)
     };
     let namesake = Fact::Kubernetes(kubernetes::KubernetesUpdate::Node(Box::new(namesake)));
-    let mut both = told(trio(1).into_iter().chain([namesake]));
-    assert!(matches!(sight(&mut both, 1).observed.vm, BoundVm::Found(_)));
-    assert_eq!(sight(&mut both, 2).observed.vm, BoundVm::Shared(vec![name(1)]));
+    let mut both = inventory_with(trio(1).into_iter().chain([namesake]));
+    assert!(matches!(snapshot_of(&mut both, 1).observed.vm, BoundVm::Found(_)));
+    assert_eq!(
+        snapshot_of(&mut both, 2).observed.vm,
+        BoundVm::Shared(vec![name(1)])
+    );
 }
 
 /// A Node of this number that tells the UUID of another one's VM.
@@ -486,32 +501,38 @@ pub(super) fn seen_of(node: NodeFacts) -> Fact {
 
 #[test]
 fn a_node_keeps_its_vm_when_another_one_claims_it_later() {
-    let mut inventory = told(trio(2));
-    sight(&mut inventory, 2);
+    let mut inventory = inventory_with(trio(2));
+    snapshot_of(&mut inventory, 2);
     // The newcomer would be preferred by its name and by its age, and says it as loudly as it can.
     let older = NodeFacts {
         created_at: at(-1000),
         ..claims(1, 2, true)
     };
     inventory.apply(seen_of(older));
-    assert!(matches!(sight(&mut inventory, 2).observed.vm, BoundVm::Found(_)));
+    assert!(matches!(
+        snapshot_of(&mut inventory, 2).observed.vm,
+        BoundVm::Found(_)
+    ));
     assert_eq!(
-        sight(&mut inventory, 1).observed.vm,
+        snapshot_of(&mut inventory, 1).observed.vm,
         BoundVm::Shared(vec![name(2)])
     );
     // Also while the owner is gone from the kube-apiserver in the middle of an episode.
-    let mut inventory = told(trio(2).into_iter().chain([in_phase(2, Phase::AwaitingHost)]));
-    sight(&mut inventory, 2);
+    let mut inventory = inventory_with(trio(2).into_iter().chain([in_phase(2, Phase::AwaitingHost)]));
+    snapshot_of(&mut inventory, 2);
     inventory.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::NodeGone {
         name: name(2),
         uid: NodeUid::new("uid-2"),
     }));
     inventory.apply(seen_of(claims(1, 2, true)));
     assert_eq!(
-        sight(&mut inventory, 1).observed.vm,
+        snapshot_of(&mut inventory, 1).observed.vm,
         BoundVm::Shared(vec![name(2)])
     );
-    assert!(matches!(sight(&mut inventory, 2).observed.vm, BoundVm::Found(_)));
+    assert!(matches!(
+        snapshot_of(&mut inventory, 2).observed.vm,
+        BoundVm::Found(_)
+    ));
 }
 
 #[test]
@@ -521,14 +542,14 @@ fn of_two_nodes_met_at_the_start_the_one_with_a_provider_id_keeps_the_vm() {
         ..claims(n, 9, provider_id)
     };
     let facts = |a: NodeFacts, b: NodeFacts| {
-        let mut inventory = told([
+        let mut inventory = inventory_with([
             vsphere(vsphere::VsphereUpdate::Host(host(9).into())),
             vsphere(vsphere::VsphereUpdate::Vm(vm(9))),
             found(9, &[9]),
             seen_of(a),
             seen_of(b),
         ]);
-        [2, 3].map(|n| sight(&mut inventory, n).observed.vm.found().is_some())
+        [2, 3].map(|n| snapshot_of(&mut inventory, n).observed.vm.found().is_some())
     };
     assert_eq!(
         facts(vm_of_one(2, false, 0), vm_of_one(3, true, 9)),
@@ -548,9 +569,9 @@ fn of_two_nodes_met_at_the_start_the_one_with_a_provider_id_keeps_the_vm() {
 
 #[test]
 fn a_node_that_tells_other_uuids_all_the_time_goes_by_the_earlier_ones() {
-    let mut inventory = told(trio(1));
+    let mut inventory = inventory_with(trio(1));
     let asked = |inventory: &mut Inventory| BTreeSet::clone(&inventory.watch_set().vms);
-    let tells = |inventory: &mut Inventory, seconds: i64, n: usize, version: u64| {
+    let report_uuid = |inventory: &mut Inventory, seconds: i64, n: usize, version: u64| {
         inventory.set_time(moment(seconds));
         inventory.apply(seen_of(NodeFacts {
             resource_version: version,
@@ -559,13 +580,13 @@ fn a_node_that_tells_other_uuids_all_the_time_goes_by_the_earlier_ones() {
         inventory.watch_set();
         inventory.all_snapshots();
     };
-    tells(&mut inventory, 100, 7, 11);
+    report_uuid(&mut inventory, 100, 7, 11);
     assert_eq!(asked(&mut inventory), BTreeSet::from([VmKey::Uuid(uuid(7))]));
     for n in 8_u8..40 {
-        tells(&mut inventory, 101, n.into(), u64::from(n) + 11);
+        report_uuid(&mut inventory, 101, n.into(), u64::from(n) + 11);
     }
     assert_eq!(asked(&mut inventory), BTreeSet::from([VmKey::Uuid(uuid(7))]));
-    tells(&mut inventory, 110, 40, 60);
+    report_uuid(&mut inventory, 110, 40, 60);
     assert_eq!(asked(&mut inventory), BTreeSet::from([VmKey::Uuid(uuid(40))]));
     assert!(
         inventory.lookup_answers.is_empty(),
@@ -584,13 +605,13 @@ fn template(n: usize) -> Fact {
 
 #[test]
 fn a_node_whose_uuid_a_template_carries_too_hears_of_its_own_vms_host() {
-    let mut inventory = told(trio(1).into_iter().chain([template(2), found(1, &[1, 2])]));
+    let mut inventory = inventory_with(trio(1).into_iter().chain([template(2), found(1, &[1, 2])]));
     inventory.all_snapshots();
     inventory.apply(vsphere(vsphere::VsphereUpdate::Host(entering(1, 5).into())));
     assert!(inventory.dirty.is_some());
-    let drawn = inventory.build_snapshots().snapshots.remove(&name(1)).unwrap();
-    let BoundVm::Found(vm) = &drawn.observed.vm else {
-        panic!("{:?}", drawn.observed.vm);
+    let snapshot = inventory.build_snapshots().snapshots.remove(&name(1)).unwrap();
+    let BoundVm::Found(vm) = &snapshot.observed.vm else {
+        panic!("{:?}", snapshot.observed.vm);
     };
     assert!(vm.host.is_leaving(), "{:?}", vm.host);
 }
@@ -604,8 +625,8 @@ fn of_two_nodes_with_one_vm_the_second_is_parked_although_one_of_them_has_a_temp
     };
     let another = Fact::Kubernetes(kubernetes::KubernetesUpdate::Node(Box::new(another)));
     let answers = [template(2), found(1, &[1, 2]), found(2, &[1])];
-    let mut inventory = told(trio(1).into_iter().chain([another]).chain(answers));
-    let seen = |inventory: &mut Inventory, n| sight(inventory, n).observed.vm;
+    let mut inventory = inventory_with(trio(1).into_iter().chain([another]).chain(answers));
+    let seen = |inventory: &mut Inventory, n| snapshot_of(inventory, n).observed.vm;
     assert!(matches!(seen(&mut inventory, 1), BoundVm::Found(_)));
     assert_eq!(seen(&mut inventory, 3), BoundVm::Shared(vec![name(1)]));
 }
@@ -613,7 +634,7 @@ fn of_two_nodes_with_one_vm_the_second_is_parked_although_one_of_them_has_a_temp
 #[test]
 fn what_is_news_of_one_node_alone_takes_nothing_from_what_vcenter_is_asked_about_the_others() {
     let cut = |n| in_phase(n, Phase::ShuttingDown(DrainEnd::Complete));
-    let mut inventory = told(trio(1).into_iter().chain(trio(2)).chain([cut(1), cut(2)]));
+    let mut inventory = inventory_with(trio(1).into_iter().chain(trio(2)).chain([cut(1), cut(2)]));
     let pressing = inventory.watch_set().urgent;
     assert_eq!(pressing.len(), 2, "{pressing:?}");
     inventory.apply(found(1, &[1]));
@@ -623,7 +644,7 @@ fn what_is_news_of_one_node_alone_takes_nothing_from_what_vcenter_is_asked_about
     ))));
     assert_eq!(inventory.watch_set().urgent, pressing);
     inventory.build_snapshots();
-    let BoundVm::Found(_) = sight(&mut inventory, 1).observed.vm else {
+    let BoundVm::Found(_) = snapshot_of(&mut inventory, 1).observed.vm else {
         panic!("the answer was given, and the power can be cut");
     };
 }
@@ -634,7 +655,7 @@ fn the_name_counts_only_where_it_is_configured() {
     let by_uuid = BTreeSet::from([VmKey::Uuid(uuid(1))]);
     let by_name = BTreeSet::from([VmKey::Name("gpu-1".to_owned())]);
     assert_eq!(
-        keys(&mut told(trio(1))),
+        keys(&mut inventory_with(trio(1))),
         by_uuid,
         "both byte orders are one question"
     );
@@ -643,9 +664,9 @@ fn the_name_counts_only_where_it_is_configured() {
         system_uuid: None,
         ..node(1)
     };
-    let mut nameless = told([seen_of(nameless)]);
+    let mut nameless = inventory_with([seen_of(nameless)]);
     assert_eq!(keys(&mut nameless), BTreeSet::new());
-    assert_eq!(sight(&mut nameless, 1).observed.vm, BoundVm::NoUuid);
+    assert_eq!(snapshot_of(&mut nameless, 1).observed.vm, BoundVm::NoUuid);
     let mut configured = Inventory::new(
         Rules {
             bind_by_name: true,
@@ -655,13 +676,13 @@ fn the_name_counts_only_where_it_is_configured() {
         },
         at(0),
     );
-    tell(&mut configured, trio(1));
+    apply_all(&mut configured, trio(1));
     assert_eq!(keys(&mut configured), by_name);
 }
 
 #[test]
 fn an_older_view_of_a_node_does_not_undo_a_younger_one() {
-    let mut inventory = told(trio(1));
+    let mut inventory = inventory_with(trio(1));
     let version = |n| {
         Fact::Kubernetes(kubernetes::KubernetesUpdate::Node(Box::new(NodeFacts {
             resource_version: n,
@@ -671,7 +692,11 @@ fn an_older_view_of_a_node_does_not_undo_a_younger_one() {
     inventory.apply(version(12));
     inventory.apply(version(11));
     assert_eq!(
-        sight(&mut inventory, 1).observed.node.unwrap().resource_version,
+        snapshot_of(&mut inventory, 1)
+            .observed
+            .node
+            .unwrap()
+            .resource_version,
         12
     );
 }
@@ -688,16 +713,16 @@ fn the_end_of_a_task_reaches_the_attempt_that_waits_for_it_in_either_order() {
     };
     let failed = || task(TaskState::Error(fault()));
     for facts in [vec![running(), failed()], vec![failed(), running()]] {
-        let mut inventory = told(trio(1).into_iter().chain([awaiting(1)]));
+        let mut inventory = inventory_with(trio(1).into_iter().chain([awaiting(1)]));
         facts.into_iter().for_each(|fact| inventory.apply(fact));
-        let attempt = sight(&mut inventory, 1)
+        let attempt = snapshot_of(&mut inventory, 1)
             .observed
             .attempts
             .remove(&EffectKind::PowerOn)
             .unwrap();
         let refusal = EffectRefusal {
             advice: RetryAdvice::OtherHost,
-            said: "no device".to_owned(),
+            message: "no device".to_owned(),
         };
         assert_eq!(
             (attempt.outcome, attempt.refusals),
@@ -708,7 +733,7 @@ fn the_end_of_a_task_reaches_the_attempt_that_waits_for_it_in_either_order() {
 
 #[test]
 fn a_task_that_vcenter_forgot_is_awaited_no_more() {
-    let mut inventory = told(trio(1).into_iter().chain([awaiting(1)]));
+    let mut inventory = inventory_with(trio(1).into_iter().chain([awaiting(1)]));
     inventory.apply(tried(
         1,
         EffectKind::PowerOn,
@@ -721,14 +746,14 @@ fn a_task_that_vcenter_forgot_is_awaited_no_more() {
     );
     // A Node without its episode would have it forgotten as well.
     let still_there = trio(1).into_iter().skip(1).chain([awaiting(1)]);
-    tell(&mut inventory, still_there);
+    apply_all(&mut inventory, still_there);
     assert_eq!(inventory.watch_set().tasks, BTreeSet::new());
-    assert!(sight(&mut inventory, 1).observed.attempts.is_empty());
+    assert!(snapshot_of(&mut inventory, 1).observed.attempts.is_empty());
 }
 
 #[test]
 fn between_episodes_nothing_of_an_earlier_one_counts() {
-    let mut inventory = told(trio(1).into_iter().chain([awaiting(1)]));
+    let mut inventory = inventory_with(trio(1).into_iter().chain([awaiting(1)]));
     inventory.apply(tried(1, EffectKind::PowerOn, 5, AttemptOutcome::Done));
     let ended = NodeFacts {
         resource_version: 20,
@@ -737,7 +762,7 @@ fn between_episodes_nothing_of_an_earlier_one_counts() {
     inventory.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::Node(Box::new(
         ended,
     ))));
-    assert!(sight(&mut inventory, 1).observed.attempts.is_empty());
+    assert!(snapshot_of(&mut inventory, 1).observed.attempts.is_empty());
 }
 
 #[test]
@@ -767,9 +792,9 @@ fn two_nodes_that_look_for_a_host_are_never_offered_the_same_place() {
         found(1, &[1]),
         found(2, &[2]),
     ];
-    let mut inventory = told(facts);
+    let mut inventory = inventory_with(facts);
     assert_eq!(
-        sight(&mut inventory, 1).observed.offer.survey,
+        snapshot_of(&mut inventory, 1).observed.offer.survey,
         [HostRef::new("host-3")]
     );
     let holds = EffectResult::Surveyed {
@@ -780,7 +805,7 @@ fn two_nodes_that_look_for_a_host_are_never_offered_the_same_place() {
         node: name(1),
         found: holds,
     }));
-    let fits = |inventory: &mut Inventory, n| sight(inventory, n).observed.offer.fits.is_some();
+    let fits = |inventory: &mut Inventory, n| snapshot_of(inventory, n).observed.offer.fits.is_some();
     assert_eq!(
         (fits(&mut inventory, 1), fits(&mut inventory, 2)),
         (true, false),
@@ -800,8 +825,8 @@ fn a_host_that_carries_nothing_of_ours_is_news_only_to_a_node_that_looks_for_one
     let foreign = || of(entering(2, 5));
     let same = || of(host(2));
     let there = || trio(1).into_iter().chain([of(host(2))]);
-    let calm = || told(there());
-    let looking = || told(there().chain([awaiting(1)]));
+    let calm = || inventory_with(there());
+    let looking = || inventory_with(there().chain([awaiting(1)]));
     let silent = || {
         let mut inventory = calm();
         inventory.apply(vsphere(vsphere::VsphereUpdate::Lost { why: "gone".into() }));
@@ -838,7 +863,7 @@ fn a_budget_that_allows_an_eviction_is_told_to_the_drains_that_it_holds_and_to_n
             name: (*name).to_owned(),
             why: PendingReason::Budget {
                 names: budgets.iter().map(|name| (*name).to_owned()).collect(),
-                said: String::new(),
+                message: String::new(),
             },
         });
         let found = EffectResult::Drain(DrainReport {
@@ -851,13 +876,13 @@ fn a_budget_that_allows_an_eviction_is_told_to_the_drains_that_it_holds_and_to_n
         namespace: namespace.to_owned(),
         name: name.to_owned(),
     };
-    let stands = |budget: &kubernetes::Budget, state| {
+    let budget_fact = |budget: &kubernetes::Budget, state| {
         Fact::Kubernetes(kubernetes::KubernetesUpdate::Budget {
             budget: budget.clone(),
             state,
         })
     };
-    let mut inventory = told(trio(1).into_iter().chain(trio(2)).chain(trio(3)));
+    let mut inventory = inventory_with(trio(1).into_iter().chain(trio(2)).chain(trio(3)));
     inventory.apply(held_by(1, &[("shop/a", &["web"])]));
     inventory.apply(held_by(2, &[("shop/b", &["web"]), ("ml/c", &["train"])]));
     // Of its words no name could be read, or what is none.
@@ -870,7 +895,7 @@ fn a_budget_that_allows_an_eviction_is_told_to_the_drains_that_it_holds_and_to_n
     // When each asks again, in milliseconds, and what its pods' revision is.
     let look = |inventory: &mut Inventory| {
         [1, 2, 3].map(|n| {
-            let seen = sight(inventory, n).observed;
+            let seen = snapshot_of(inventory, n).observed;
             let report = seen.drain.unwrap();
             let due = |pod| report.retry_at(pod, Duration::from_secs(5));
             let first = report.left.iter().filter_map(due).min().unwrap();
@@ -878,22 +903,22 @@ fn a_budget_that_allows_an_eviction_is_told_to_the_drains_that_it_holds_and_to_n
         })
     };
     assert_eq!(look(&mut inventory), [(50, 0), (50, 0), (50, 0)]);
-    inventory.apply(stands(&web, BudgetState::Blocks));
+    inventory.apply(budget_fact(&web, BudgetState::Blocks));
     assert_eq!(look(&mut inventory), [(5000, 0), (50, 0), (50, 0)]);
-    inventory.apply(stands(&train, BudgetState::Blocks));
+    inventory.apply(budget_fact(&train, BudgetState::Blocks));
     assert_eq!(look(&mut inventory), [(5000, 0), (5000, 0), (50, 0)]);
-    inventory.apply(stands(&train, BudgetState::Allows));
+    inventory.apply(budget_fact(&train, BudgetState::Allows));
     assert_eq!(look(&mut inventory), [(5000, 0), (50, 1), (50, 0)]);
-    inventory.apply(stands(&web, BudgetState::Allows));
+    inventory.apply(budget_fact(&web, BudgetState::Allows));
     assert_eq!(look(&mut inventory), [(50, 1), (50, 2), (50, 0)]);
-    inventory.apply(stands(&web, BudgetState::Blocks));
+    inventory.apply(budget_fact(&web, BudgetState::Blocks));
     inventory.apply(held_by(1, &[("shop/a", &["web"])]));
     assert_eq!(
         look(&mut inventory),
         [(5000, 1), (50, 2), (50, 0)],
         "its watch stands"
     );
-    inventory.apply(stands(&web, BudgetState::Unknown));
+    inventory.apply(budget_fact(&web, BudgetState::Unknown));
     assert_eq!(look(&mut inventory), [(50, 1), (50, 2), (50, 0)]);
     // However many pods one budget holds, the other is watched too.
     let crowd: Vec<String> = (0..100).map(|n| format!("shop/{n:03}")).collect();
@@ -919,7 +944,7 @@ fn that_a_kubelet_lives_is_news_only_of_a_node_on_which_something_can_be_decided
     };
     let seen = |node: NodeFacts| Fact::Kubernetes(kubernetes::KubernetesUpdate::Node(Box::new(node)));
     let leaving = || {
-        told(
+        inventory_with(
             trio(1)
                 .into_iter()
                 .chain([vsphere(vsphere::VsphereUpdate::Host(entering(1, 5).into()))]),
@@ -941,12 +966,22 @@ fn that_a_kubelet_lives_is_news_only_of_a_node_on_which_something_can_be_decided
         ..alive()
     };
     for (what, mut inventory, fact, is_news) in [
-        ("at rest", told(trio(1)), seen(alive()), false),
-        ("at rest, and cordoned", told(trio(1)), seen(cordoned()), true),
-        ("at rest, and not Ready", told(trio(1)), seen(not_ready()), true),
+        ("at rest", inventory_with(trio(1)), seen(alive()), false),
+        (
+            "at rest, and cordoned",
+            inventory_with(trio(1)),
+            seen(cordoned()),
+            true,
+        ),
+        (
+            "at rest, and not Ready",
+            inventory_with(trio(1)),
+            seen(not_ready()),
+            true,
+        ),
         (
             "at rest, another of its name",
-            told(trio(1)),
+            inventory_with(trio(1)),
             seen(another()),
             true,
         ),
@@ -958,7 +993,7 @@ fn that_a_kubelet_lives_is_news_only_of_a_node_on_which_something_can_be_decided
         // What comes next is decided on the latest of the Node.
         inventory.apply(vsphere(vsphere::VsphereUpdate::Host(entering(1, 7).into())));
         assert!(inventory.dirty.is_some(), "{what}");
-        let version = sight(&mut inventory, 1)
+        let version = snapshot_of(&mut inventory, 1)
             .observed
             .node
             .map(|node| node.resource_version);
@@ -994,10 +1029,10 @@ fn who_looks_for_a_place_before_the_vm_is_off_takes_it_from_nobody() {
     for phase in [Phase::Queued, Phase::Draining] {
         let third = vsphere(vsphere::VsphereUpdate::Host(host(3).into()));
         let looks = trio(1).into_iter().chain([in_phase(1, phase.clone()), third]);
-        let mut inventory = told(looks.chain([asked(), away.clone()]));
-        let fits = |inventory: &mut Inventory, n| sight(inventory, n).observed.offer.fits.is_some();
+        let mut inventory = inventory_with(looks.chain([asked(), away.clone()]));
+        let fits = |inventory: &mut Inventory, n| snapshot_of(inventory, n).observed.offer.fits.is_some();
         assert_eq!(
-            sight(&mut inventory, 1).observed.offer.survey,
+            snapshot_of(&mut inventory, 1).observed.offer.survey,
             [HostRef::new("host-3")],
             "{phase:?}: it is to be read first"
         );
@@ -1013,21 +1048,24 @@ fn who_looks_for_a_place_before_the_vm_is_off_takes_it_from_nobody() {
         assert!(!fits(&mut inventory, 1), "{phase:?}: and it is kept for that one");
     }
     // Who asks for something else does not look.
-    let mut inventory = told(trio(1).into_iter().chain([in_phase(1, Phase::Draining)]));
-    assert_eq!(sight(&mut inventory, 1).observed.offer, Default::default());
+    let mut inventory = inventory_with(trio(1).into_iter().chain([in_phase(1, Phase::Draining)]));
+    assert_eq!(snapshot_of(&mut inventory, 1).observed.offer, Default::default());
 }
 
 #[test]
 fn of_two_clicks_in_one_set_the_earlier_is_served() {
-    let mut inventory = told(trio(1).into_iter().chain(trio(2)));
+    let mut inventory = inventory_with(trio(1).into_iter().chain(trio(2)));
     inventory.apply(vsphere(vsphere::VsphereUpdate::Host(entering(1, 20).into())));
     assert!(inventory.is_set_incomplete(), "the set is not told to its end");
     inventory.apply(vsphere(vsphere::VsphereUpdate::Host(entering(2, 10).into())));
     inventory.apply(vsphere(vsphere::VsphereUpdate::Settled));
     assert!(!inventory.is_set_incomplete());
-    assert_eq!(sight(&mut inventory, 2).observed.admission, Admission::Granted);
+    assert_eq!(
+        snapshot_of(&mut inventory, 2).observed.admission,
+        Admission::Granted
+    );
     assert!(matches!(
-        sight(&mut inventory, 1).observed.admission,
+        snapshot_of(&mut inventory, 1).observed.admission,
         Admission::Queued { .. }
     ));
 }
@@ -1042,7 +1080,7 @@ fn a_share_of_the_nodes_is_rounded_down_and_never_to_none() {
             },
             at(0),
         );
-        tell(&mut inventory, (1..=nodes).flat_map(trio));
+        apply_all(&mut inventory, (1..=nodes).flat_map(trio));
         assert_eq!(
             inventory.limits().unavailable,
             Some(limit),
@@ -1053,16 +1091,16 @@ fn a_share_of_the_nodes_is_rounded_down_and_never_to_none() {
 
 #[test]
 fn a_node_that_is_deleted_in_mid_episode_is_not_forgotten() {
-    let mut inventory = told(trio(1).into_iter().chain([awaiting(1)]));
+    let mut inventory = inventory_with(trio(1).into_iter().chain([awaiting(1)]));
     inventory.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::NodeGone {
         name: name(1),
         uid: NodeUid::new("uid-1"),
     }));
-    let gone = sight(&mut inventory, 1);
+    let gone = snapshot_of(&mut inventory, 1);
     assert_eq!(gone.observed.node, None);
     assert!(gone.record.episode().is_some());
     // A Node without an episode leaves nothing behind.
-    let mut inventory = told(trio(2));
+    let mut inventory = inventory_with(trio(2));
     inventory.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::NodeGone {
         name: name(2),
         uid: NodeUid::new("uid-2"),
@@ -1077,12 +1115,12 @@ fn a_standalone_host_has_no_drs() {
         name: Some("c1".to_owned()),
         drs: None,
     };
-    let mut inventory = told(
+    let mut inventory = inventory_with(
         trio(1)
             .into_iter()
             .chain([vsphere(vsphere::VsphereUpdate::Compute(compute))]),
     );
-    assert!(matches!(sight(&mut inventory, 1).observed.vm, BoundVm::Found(vm) if !vm.drs));
+    assert!(matches!(snapshot_of(&mut inventory, 1).observed.vm, BoundVm::Found(vm) if !vm.drs));
 }
 
 #[test]
@@ -1094,7 +1132,7 @@ fn a_host_is_free_while_it_is_in_service_and_nobody_is_known_to_hold_its_device(
     };
     let cluster = vsphere(vsphere::VsphereUpdate::Compute(compute));
     let empty = |n| vsphere(vsphere::VsphereUpdate::Host(host(n).into()));
-    let mut inventory = told(trio(1).into_iter().chain([cluster, empty(2), empty(3)]));
+    let mut inventory = inventory_with(trio(1).into_iter().chain([cluster, empty(2), empty(3)]));
     let free = |inventory: &Inventory| inventory.free_gpu_hosts().get("train").copied();
     assert_eq!(free(&inventory), Some(2), "its own host holds its VM");
 
@@ -1176,7 +1214,9 @@ fn a_late_power_off_of_ours_is_told_from_everybody_elses() {
                 .iter()
                 .map(|(what, when, by_us)| switched(what, *when, *by_us)),
         );
-        sight(&mut told(facts), 1).observed.late_power_off_of
+        snapshot_of(&mut inventory_with(facts), 1)
+            .observed
+            .late_power_off_of
     };
     let (off, on) = ("VirtualMachine.powerOff", "VirtualMachine.powerOn");
     let own = [(off, END - 200, true), (on, END - 100, true)];
@@ -1222,44 +1262,45 @@ fn a_late_power_off_of_ours_is_told_from_everybody_elses() {
 
 #[test]
 fn a_host_that_is_not_told_again_is_unknown() {
-    let mut inventory = told(trio(1));
+    let mut inventory = inventory_with(trio(1));
     assert_eq!(inventory.hosts_of_ours().len(), 1);
     let but_its_host = |fact: &Fact| !matches!(fact, Fact::Vsphere(vsphere::VsphereUpdate::Host(_)));
-    tell(&mut inventory, trio(1).into_iter().filter(but_its_host));
-    let seen = sight(&mut inventory, 1).observed;
+    apply_all(&mut inventory, trio(1).into_iter().filter(but_its_host));
+    let seen = snapshot_of(&mut inventory, 1).observed;
     assert_eq!(seen.vm.found().unwrap().host, HostState::Unknown);
     assert!(inventory.hosts_of_ours().is_empty());
 }
 
 #[test]
 fn a_click_from_before_a_leadership_was_met_at_its_start() {
-    let mut inventory = told(trio(1));
-    let heard_at = |inventory: &mut Inventory, clicked| {
+    let mut inventory = inventory_with(trio(1));
+    let detection = |inventory: &mut Inventory, clicked| {
         inventory.apply(vsphere(vsphere::VsphereUpdate::Host(entering(1, clicked).into())));
-        let seen = sight(inventory, 1).observed;
+        let seen = snapshot_of(inventory, 1).observed;
         let HostState::Entering { detection, .. } = &seen.vm.found().unwrap().host else {
             panic!("{:?}", seen.vm);
         };
         *detection
     };
-    assert_eq!(heard_at(&mut inventory, 50), Detection::Pushed);
+    assert_eq!(detection(&mut inventory, 50), Detection::Pushed);
     inventory.set_time(moment(100));
     let lead = LeadershipEpoch {
         epoch: 7,
         acts_from: None,
     };
     inventory.take_leadership(Some(lead));
-    assert_eq!(heard_at(&mut inventory, 50), Detection::AtStartup);
-    assert_eq!(heard_at(&mut inventory, 100), Detection::Pushed);
-    let seen = sight(&mut inventory, 1).observed;
+    assert_eq!(detection(&mut inventory, 50), Detection::AtStartup);
+    assert_eq!(detection(&mut inventory, 100), Detection::Pushed);
+    let seen = snapshot_of(&mut inventory, 1).observed;
     assert_eq!((seen.process_began, seen.leadership), (at(100), lead));
 }
 
 #[test]
 fn what_stood_there_before_a_leadership_was_not_seen_to_begin() {
-    let mut inventory = told(trio(1));
+    let mut inventory = inventory_with(trio(1));
     inventory.take_leadership(Some(LeadershipEpoch::ALONE));
-    let from_the_start = |inventory: &mut Inventory| sight(inventory, 1).observed.record_seen.from_the_start;
+    let from_the_start =
+        |inventory: &mut Inventory| snapshot_of(inventory, 1).observed.record_seen.from_the_start;
     assert!(!from_the_start(&mut inventory));
     inventory.apply(in_phase(1, Phase::Draining));
     assert!(from_the_start(&mut inventory), "this process saw the node before");
@@ -1269,7 +1310,7 @@ fn what_stood_there_before_a_leadership_was_not_seen_to_begin() {
 
 /// Node 1, being drained at the second 5, with a round that found no pod at the second 10.
 fn listed_empty() -> Inventory {
-    let mut inventory = told(trio(1));
+    let mut inventory = inventory_with(trio(1));
     inventory.set_time(moment(5));
     inventory.apply(in_phase(1, Phase::Draining));
     inventory.all_snapshots();
@@ -1278,7 +1319,7 @@ fn listed_empty() -> Inventory {
         node: name(1),
         found: EffectResult::Drain(round),
     }));
-    assert!(sight(&mut inventory, 1).observed.is_drained(Duration::ZERO));
+    assert!(snapshot_of(&mut inventory, 1).observed.is_drained(Duration::ZERO));
     inventory
 }
 
@@ -1289,14 +1330,14 @@ fn a_change_of_its_pods_calls_for_another_look_at_a_drained_node() {
         2,
     ))));
     assert!(
-        sight(&mut inventory, 1).observed.is_drained(Duration::ZERO),
+        snapshot_of(&mut inventory, 1).observed.is_drained(Duration::ZERO),
         "another's"
     );
     inventory.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::PodsChanged(name(
         1,
     ))));
     assert!(inventory.dirty.is_some());
-    let seen = sight(&mut inventory, 1).observed;
+    let seen = snapshot_of(&mut inventory, 1).observed;
     assert_eq!(seen.pods_revision, 1);
     assert!(!seen.is_drained(Duration::ZERO));
 }
@@ -1312,24 +1353,24 @@ fn a_drain_round_from_before_an_uncordon_does_not_count() {
         })
     };
     inventory.apply(cordon(true, 11));
-    assert!(sight(&mut inventory, 1).observed.drain.is_some());
+    assert!(snapshot_of(&mut inventory, 1).observed.drain.is_some());
     inventory.apply(cordon(false, 12));
     inventory.apply(cordon(true, 13));
-    assert_eq!(sight(&mut inventory, 1).observed.drain, None);
+    assert_eq!(snapshot_of(&mut inventory, 1).observed.drain, None);
 }
 
 #[test]
 fn refusals_in_a_row_are_counted_and_a_success_ends_the_row() {
-    let mut inventory = told(trio(1).into_iter().chain([awaiting(1)]));
+    let mut inventory = inventory_with(trio(1).into_iter().chain([awaiting(1)]));
     let refused = || {
         AttemptOutcome::Refused(EffectRefusal {
             advice: RetryAdvice::Retry,
-            said: "busy".to_owned(),
+            message: "busy".to_owned(),
         })
     };
     let mut counts = |outcome: AttemptOutcome| {
         inventory.apply(tried(1, EffectKind::Survey, 5, outcome));
-        let attempts = sight(&mut inventory, 1).observed.attempts;
+        let attempts = snapshot_of(&mut inventory, 1).observed.attempts;
         let attempt = &attempts[&EffectKind::Survey];
         (attempt.refusals, attempt.tries)
     };

@@ -71,12 +71,12 @@ impl Inventory {
             EndOutcome::Cancelled => {
                 self.interrupted.remove(&host.moref);
             }
-            EndOutcome::Failed { said } => {
+            EndOutcome::Failed { message } => {
                 let is_known = |(task, _): &(TaskRef, FailedMaintenance)| *task == end.task;
                 if !self.interrupted.get(&host.moref).is_some_and(is_known) {
                     let interrupted = FailedMaintenance {
                         at: self.now,
-                        said: said.clone(),
+                        message: message.clone(),
                     };
                     self.interrupted
                         .insert(host.moref.clone(), (end.task.clone(), interrupted));
@@ -104,14 +104,14 @@ impl Inventory {
         if self.vcenter.disconnected.take().is_none() {
             return;
         }
-        let told = std::mem::take(&mut self.vcenter.seen);
-        self.hosts.retain(|moref, _| told.contains(moref.as_str()));
+        let seen = std::mem::take(&mut self.vcenter.seen);
+        self.hosts.retain(|moref, _| seen.contains(moref.as_str()));
         self.last_episodes
-            .retain(|moref, _| told.contains(moref.as_str()));
-        self.interrupted.retain(|moref, _| told.contains(moref.as_str()));
-        self.computes.retain(|moref, _| told.contains(moref.as_str()));
-        self.vms.retain(|moref, _| told.contains(moref.as_str()));
-        self.tasks.retain(|moref, _| told.contains(moref.as_str()));
+            .retain(|moref, _| seen.contains(moref.as_str()));
+        self.interrupted.retain(|moref, _| seen.contains(moref.as_str()));
+        self.computes.retain(|moref, _| seen.contains(moref.as_str()));
+        self.vms.retain(|moref, _| seen.contains(moref.as_str()));
+        self.tasks.retain(|moref, _| seen.contains(moref.as_str()));
         self.surveys.clear();
         // A task that vCenter no longer knows tells nothing more: its effect is judged by the VM, and repeated if the
         // VM does not show it.

@@ -84,13 +84,13 @@ impl Transition {
                         &before.phase,
                         before.since,
                         before.recordoned,
-                        &before.gave_up,
+                        &before.relocation_failure,
                     ) == (
                         &after.id,
                         &after.phase,
                         after.since,
                         after.recordoned,
-                        &after.gave_up,
+                        &after.relocation_failure,
                     )
             }
             (Record::InService | Record::Episode(_) | Record::Python(_) | Record::Unreadable { .. }, _) => {
@@ -436,7 +436,7 @@ impl PhaseContext<'_> {
         match self.desired() {
             DesiredState::InService => return self.finish(),
             DesiredState::Unknown => return self.host_not_visible(),
-            DesiredState::RetryExpected { until, said } => return Self::await_retry(until, said),
+            DesiredState::RetryExpected { until, message } => return Self::await_retry(until, message),
             DesiredState::Down | DesiredState::Drained(_) => {}
         }
         if let Some(step) = self.given_up() {
@@ -471,7 +471,7 @@ impl PhaseContext<'_> {
         PhaseStep::record(Transition {
             record: Record::InService,
             unschedulable: (uncordon && self.node.unschedulable).then_some(false),
-            ended: Some(if self.episode.gave_up.is_some() {
+            ended: Some(if self.episode.relocation_failure.is_some() {
                 EpisodeResult::Failed
             } else if self.episode.powered_off || *self.episode.phase.at_work() == Phase::Drained {
                 EpisodeResult::Succeeded

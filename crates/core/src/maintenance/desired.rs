@@ -19,7 +19,7 @@ pub enum DesiredState<'a> {
         /// The end of `MAINTENANCE_RETRY_GRACE_SECONDS`.
         until: Deadline,
         /// The fault of the failed task.
-        said: &'a str,
+        message: &'a str,
     },
     /// In service.
     InService,
@@ -54,7 +54,7 @@ impl<'a> DesiredState<'a> {
                 at: end.monotonic,
                 shown: whole_second(end.wall),
             },
-            said: &failed.said,
+            message: &failed.message,
         }
     }
 

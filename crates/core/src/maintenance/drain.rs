@@ -46,17 +46,17 @@ pub enum PendingReason {
         /// The budgets, where the kube-apiserver names them.
         names: Vec<String>,
         /// The message of the kube-apiserver, with the counts of healthy pods.
-        said: String,
+        message: String,
     },
     /// KubeVirt is migrating the virtual machine of this pod live.
     Migrating {
         /// The message of the kube-apiserver.
-        said: String,
+        message: String,
     },
     /// The kube-apiserver refused the eviction for another reason.
     Refused {
         /// The message of the kube-apiserver.
-        said: String,
+        message: String,
     },
     /// The round ended before its eviction was requested.
     NotReached,

@@ -99,7 +99,7 @@ pub enum EvictionAnswer {
         /// The budgets, where the kube-apiserver names them.
         budgets: Vec<String>,
         /// The message of the kube-apiserver.
-        said: String,
+        message: String,
     },
     /// It was refused for another reason, or there was no reply.
     Refused,

@@ -149,8 +149,8 @@ pub struct Episode {
     /// The host to which the VM was relocated.
     pub moved_to: Option<HostIdentity>,
     /// Why the requested relocation was given up.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gave_up: Option<String>,
+    #[serde(default, rename = "gaveUp", skip_serializing_if = "Option::is_none")]
+    pub relocation_failure: Option<String>,
     /// The pods that were left when the drain timed out, as `namespace/name`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_behind: Vec<String>,
@@ -284,7 +284,7 @@ impl Episode {
             gpus_before: Arc::default(),
             powered_off: false,
             moved_to: None,
-            gave_up: None,
+            relocation_failure: None,
             left_behind: Vec::new(),
             in_flight: InFlight::default(),
             drained_for: Elapsed::ZERO,
@@ -352,7 +352,7 @@ impl Episode {
                     .moved_to
                     .as_ref()
                     .is_some_and(|moved| to.as_ref().is_none_or(|to| *moved.name == **to));
-                !is_moved && self.gave_up.is_none()
+                !is_moved && self.relocation_failure.is_none()
             }
         }
     }

@@ -306,7 +306,7 @@ pub struct FailedMaintenance {
     /// When this process saw it fail.
     pub at: Now,
     /// The fault.
-    pub said: String,
+    pub message: String,
 }
 
 /// The power state of a VM.

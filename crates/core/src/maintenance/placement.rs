@@ -113,8 +113,8 @@ impl PlacementOffer {
             .iter()
             .filter(|refused| refused.why.may_change())
             .count();
-        let is_untold = |refused: &RejectedHost| refused.why == RejectionReason::DevicesUntold;
-        self.fits.is_none() && (self.survey.len() > read || self.refused.iter().any(is_untold))
+        let is_unreported = |refused: &RejectedHost| refused.why == RejectionReason::DevicesUnreported;
+        self.fits.is_none() && (self.survey.len() > read || self.refused.iter().any(is_unreported))
     }
 }
 
@@ -135,7 +135,7 @@ pub enum RejectionReason {
     /// It does not see all of the VM's datastores.
     Datastore,
     /// vCenter has not reported its devices.
-    DevicesUntold,
+    DevicesUnreported,
     /// None of its devices matches the VM's.
     NoMatchingDevice,
     /// Its matching devices are held by other VMs or reserved for other nodes.
@@ -161,7 +161,7 @@ impl RejectionReason {
             Self::DevicesTaken | Self::Unreadable(_) | Self::RefusedByVcenter(_) => true,
             Self::State(_)
             | Self::Datastore
-            | Self::DevicesUntold
+            | Self::DevicesUnreported
             | Self::NoMatchingDevice
             | Self::StaticDevice
             | Self::ForeignDevice(_)
@@ -182,7 +182,7 @@ impl fmt::Display for RejectionReason {
         match self {
             Self::State(state) => write!(f, "is {state}"),
             Self::Datastore => f.write_str("does not see the VM's datastores"),
-            Self::DevicesUntold => f.write_str("has not reported its devices"),
+            Self::DevicesUnreported => f.write_str("has not reported its devices"),
             Self::NoMatchingDevice => f.write_str("has no matching passthrough device"),
             Self::DevicesTaken => f.write_str("has no matching device free"),
             Self::Unreadable(why) => write!(f, "cannot be judged: {why}"),
@@ -190,7 +190,7 @@ impl fmt::Display for RejectionReason {
             Self::ForeignDevice(backing) => write!(f, "cannot be judged for a {backing}"),
             Self::UnknownDevice => f.write_str("cannot be judged while the VM's devices are unreadable"),
             Self::NotThere => f.write_str("is no other host of the VM's cluster"),
-            Self::RefusedByVcenter(said) => write!(f, "was refused by vCenter: {said}"),
+            Self::RefusedByVcenter(message) => write!(f, "was refused by vCenter: {message}"),
         }
     }
 }
@@ -278,11 +278,11 @@ fn judge(wanted: &VmRequirements, host: &HostView, refused: &[(HostRef, String)]
     if wanted.datastores.is_empty() || !wanted.datastores.is_subset(&host.datastores) {
         return HostVerdict::No(RejectionReason::Datastore);
     }
-    if let Some((_, said)) = refused.iter().find(|(moref, _)| *moref == host.moref) {
-        return HostVerdict::No(RejectionReason::RefusedByVcenter(said.clone()));
+    if let Some((_, message)) = refused.iter().find(|(moref, _)| *moref == host.moref) {
+        return HostVerdict::No(RejectionReason::RefusedByVcenter(message.clone()));
     }
     let Some(devices) = &host.devices else {
-        return HostVerdict::No(RejectionReason::DevicesUntold);
+        return HostVerdict::No(RejectionReason::DevicesUnreported);
     };
     let all: Vec<&HostDevice> = devices.iter().collect();
     if !enough(&all, needs) {

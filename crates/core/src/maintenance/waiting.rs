@@ -35,8 +35,8 @@ pub enum WaitingOn {
          ADOPT_RELEASES={release}"
     )]
     OtherRelease { release: String },
-    #[error("a retry of its host's maintenance, which failed, until {until:.0}: {said}")]
-    MaintenanceRetry { said: String, until: Timestamp },
+    #[error("a retry of its host's maintenance, which failed, until {until:.0}: {message}")]
+    MaintenanceRetry { message: String, until: Timestamp },
     #[error(
         "{at:.0}, because its state has changed too often in a short time; another controller may be writing to the Node"
     )]
@@ -60,10 +60,10 @@ pub enum WaitingOn {
     GuestShutdownAfterCancel { until: Timestamp },
     #[error("vCenter's task to {}", .0.words())]
     Task(EffectKind),
-    #[error("the next try to {} at {at:.0}; the last was refused: {said}", .effect.words())]
+    #[error("the next try to {} at {at:.0}; the last was refused: {message}", .effect.words())]
     Retry {
         effect: EffectKind,
-        said: String,
+        message: String,
         at: Timestamp,
     },
     #[error("host {host}, which is {state}")]

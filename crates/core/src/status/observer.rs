@@ -32,7 +32,7 @@ pub enum NodeEvent<'a> {
         /// The transition.
         transition: &'a Transition,
         /// The error, and what happens next.
-        said: &'a str,
+        message: &'a str,
     },
     /// An effect is started.
     Asks {

@@ -95,12 +95,12 @@ fn node() -> NodeName {
 }
 
 fn show(board: &mut StatusBoard, record: Record, now: i64) -> bool {
-    let sight = NodeSnapshot {
+    let snapshot = NodeSnapshot {
         record,
         observed: seen(HostState::InService),
     };
-    let sights = BTreeMap::from([(node(), sight)]);
-    board.show(&NodeStatuses::of(&SnapshotBatch::all(sights)), at(now))
+    let snapshots = BTreeMap::from([(node(), snapshot)]);
+    board.show(&NodeStatuses::of(&SnapshotBatch::all(snapshots)), at(now))
 }
 
 fn recorded(board: &mut StatusBoard, before: &Record, after: Record, ended: Option<EpisodeResult>, now: i64) {

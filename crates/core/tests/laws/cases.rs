@@ -173,7 +173,7 @@ pub fn vms() -> Vec<VmCase> {
         found(ObservedVm {
             interrupted: Some(FailedMaintenance {
                 at: moment(0),
-                said: "a timeout".to_owned(),
+                message: "a timeout".to_owned(),
             }),
             ..known(ObservedPower::On, HostState::InService)
         }),
@@ -245,7 +245,7 @@ pub fn held() -> PendingEviction {
     PendingEviction {
         name: "ml/train".to_owned(),
         why: PendingReason::Budget {
-            said: String::new(),
+            message: String::new(),
             names: vec!["b".to_owned()],
         },
     }
@@ -291,7 +291,7 @@ pub fn tried(kinds: &[EffectKind], outcome: &AttemptOutcome) -> BTreeMap<EffectK
 pub fn refused(advice: RetryAdvice) -> AttemptOutcome {
     AttemptOutcome::Refused(EffectRefusal {
         advice,
-        said: "no".to_owned(),
+        message: "no".to_owned(),
     })
 }
 

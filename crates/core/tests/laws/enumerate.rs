@@ -386,11 +386,11 @@ fn end_laws(
             node.boot_id.is_some() && node.boot_id != before.boot_before,
         );
         law("7: with its GPUs", node.gpus.get(GPU).copied().unwrap_or(0) >= 2);
-        let gave_up = before.gave_up.is_some();
+        let relocation_failure = before.relocation_failure.is_some();
         law(
             "it is a success, unless the request was given up",
             transition.ended
-                == Some(if gave_up {
+                == Some(if relocation_failure {
                     EpisodeResult::Failed
                 } else {
                     EpisodeResult::Succeeded
@@ -411,7 +411,7 @@ fn way_laws(
 ) {
     let before = record.episode();
     let from = before.map(|before| before.phase.at_work());
-    let is_unmet = before.is_some_and(|it| it.moved_to.is_none() && it.gave_up.is_none());
+    let is_unmet = before.is_some_and(|it| it.moved_to.is_none() && it.relocation_failure.is_none());
     if let Some(vm) = found(seen).filter(|vm| is_unmet && placed_first(seen, vm)) {
         let fits = seen.offer.fits.is_some();
         let is_answered = seen
@@ -431,7 +431,7 @@ fn way_laws(
         );
         law(
             "a move that is asked for is given up with the VM on only where there is none",
-            next.gave_up.is_none()
+            next.relocation_failure.is_none()
                 || vm.power != ObservedPower::On
                 || (!fits && seen.offer.survey.is_empty()),
         );

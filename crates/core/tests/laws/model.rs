@@ -560,8 +560,8 @@ impl Model {
 
     /// The maintenance fails, which is different from a cancel.
     pub fn fail_entering(&mut self, host: usize) {
-        let said = "Timedout: Operation timed out.".to_owned();
-        self.end_entering(host, EndOutcome::Failed { said });
+        let message = "Timedout: Operation timed out.".to_owned();
+        self.end_entering(host, EndOutcome::Failed { message });
         self.push_host(host);
     }
 
@@ -677,7 +677,7 @@ impl Model {
         let state = match &fault {
             Some(kind) => TaskState::Error(Fault {
                 kind: kind.clone(),
-                said: "no".to_owned(),
+                message: "no".to_owned(),
             }),
             None => TaskState::Success,
         };
@@ -1178,7 +1178,7 @@ impl Model {
             self.lose_replies -= 1;
             outcome = AttemptOutcome::Refused(EffectRefusal {
                 advice: RetryAdvice::Unanswered,
-                said: "the connection was lost".to_owned(),
+                message: "the connection was lost".to_owned(),
             });
         }
         let host = match effect {
@@ -1202,10 +1202,10 @@ impl Model {
     /// Executes an effect and checks that it is allowed.
     fn act(&mut self, index: usize, snapshot: &NodeSnapshot, effect: &Effect) -> AttemptOutcome {
         let log = |model: &Self| model.recent_log();
-        let refused = |advice, said: &str| {
+        let refused = |advice, message: &str| {
             AttemptOutcome::Refused(EffectRefusal {
                 advice,
-                said: said.to_owned(),
+                message: message.to_owned(),
             })
         };
         match effect {
@@ -1361,7 +1361,7 @@ impl Model {
             } else {
                 AttemptOutcome::Refused(EffectRefusal {
                     advice: RetryAdvice::Retry,
-                    said: "another task is at work on it".to_owned(),
+                    message: "another task is at work on it".to_owned(),
                 })
             };
         }

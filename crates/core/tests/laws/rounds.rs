@@ -67,7 +67,7 @@ fn due_ms(seen: Observed) -> i64 {
 #[test]
 fn budget_is_asked_when_its_pause_is_over_and_not_because_of_other_pods() {
     let held = || PendingReason::Budget {
-        said: String::new(),
+        message: String::new(),
         names: vec!["b".to_owned()],
     };
     for has_changed in [false, true] {
@@ -83,7 +83,12 @@ fn budget_is_asked_when_its_pause_is_over_and_not_because_of_other_pods() {
 
 #[test]
 fn pod_is_not_asked_before_retry_after_has_passed() {
-    let mut seen = after_round(vec![PendingReason::Refused { said: String::new() }], false);
+    let mut seen = after_round(
+        vec![PendingReason::Refused {
+            message: String::new(),
+        }],
+        false,
+    );
     if let Some(report) = &mut seen.drain {
         let at = moment(107).monotonic;
         report.backoff.retry_at.insert("ml/train".to_owned(), at);
@@ -106,12 +111,12 @@ fn pod_is_not_asked_before_retry_after_has_passed() {
 
 #[test]
 fn refused_eviction_is_tried_again_after_the_eviction_retry() {
-    let said = String::new;
-    let refused = || PendingReason::Refused { said: said() };
+    let message = String::new;
+    let refused = || PendingReason::Refused { message: message() };
     let leaving = || PendingReason::Leaving;
     for (left, ms) in [
         (vec![refused()], 5000),
-        (vec![PendingReason::Migrating { said: said() }], 5000),
+        (vec![PendingReason::Migrating { message: message() }], 5000),
         (vec![PendingReason::NotReached], 5000),
         (vec![leaving(), refused()], 5000),
         // Pods that are terminating are not evicted again; a round only checks for missed changes.
@@ -146,7 +151,9 @@ fn request_may_give_a_drain_more_time_and_never_less() {
         } else {
             entering()
         };
-        let refused = PendingReason::Refused { said: String::new() };
+        let refused = PendingReason::Refused {
+            message: String::new(),
+        };
         let mut report = after_round(vec![refused], false).drain.expect("a report");
         report.listed_at = moment(0).monotonic;
         let seen = Observed {

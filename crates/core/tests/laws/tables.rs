@@ -160,7 +160,7 @@ fn waiting(decision: Decision) -> WaitingOn {
 #[test]
 fn record_with_another_epoch_is_taken_over_whether_higher_or_lower() {
     // The Lease may have been deleted, and then counts from the beginning.
-    for (stands, leads, taken_over) in [(3, 7, true), (7, 3, true), (7, 7, false), (7, 0, false)] {
+    for (epoch, leads, taken_over) in [(3, 7, true), (7, 3, true), (7, 7, false), (7, 0, false)] {
         for has_node in [true, false] {
             let mut seen = seen(ObservedPower::Off, HostState::InMaintenance);
             seen.has_copy = true;
@@ -171,12 +171,12 @@ fn record_with_another_epoch_is_taken_over_whether_higher_or_lower() {
             if !has_node {
                 seen.node = None;
             }
-            let stands = Episode {
-                epoch: stands,
+            let current = Episode {
+                epoch,
                 ..away(Phase::AwaitingHost)
             };
-            let decision = decided(&stands, &seen);
-            let case = format!("epoch {leads} over {}, Node: {has_node}", stands.epoch);
+            let decision = decided(&current, &seen);
+            let case = format!("epoch {leads} over {}, Node: {has_node}", current.epoch);
             if taken_over {
                 assert_eq!(written(decision).epoch, leads, "{case}");
             } else {
@@ -1585,7 +1585,7 @@ fn failed_maintenance_leaves_the_node_as_it_is_for_the_grace() {
         let mut seen = seen(power, HostState::InService);
         vm_of(&mut seen).interrupted = Some(FailedMaintenance {
             at: moment(0),
-            said: "a timeout".to_owned(),
+            message: "a timeout".to_owned(),
         });
         (down(phase), seen)
     };
@@ -1599,10 +1599,10 @@ fn failed_maintenance_leaves_the_node_as_it_is_for_the_grace() {
         let (episode, mut seen) = in_phase(phase.clone());
         match decided(&episode, &seen) {
             Decision::Wait {
-                waiting_on: WaitingOn::MaintenanceRetry { said, until },
+                waiting_on: WaitingOn::MaintenanceRetry { message, until },
                 recheck,
             } => {
-                assert_eq!((said.as_str(), until), ("a timeout", at(10)));
+                assert_eq!((message.as_str(), until), ("a timeout", at(10)));
                 assert_eq!(recheck, Some(moment(10).monotonic));
             }
             other => panic!("{phase:?}: {other:#?}"),
@@ -1669,7 +1669,7 @@ fn move_that_is_asked_for_waits_for_three_readings_of_a_host_at_most() {
             Decision::Record(next) => {
                 assert!(gives_up, "after {tries}");
                 let next = next.record.episode().unwrap();
-                assert!(next.gave_up.is_some() && next.phase == Phase::Queued);
+                assert!(next.relocation_failure.is_some() && next.phase == Phase::Queued);
                 let end = transition(decided(next, &seen));
                 assert_eq!(
                     (end.record, end.ended),
@@ -1763,7 +1763,7 @@ fn wait_for_pods_is_a_wait_for_a_budget_if_one_holds_any() {
     };
     let held = || PendingReason::Budget {
         names: vec!["train".to_owned()],
-        said: String::new(),
+        message: String::new(),
     };
     for (pods, kind) in [
         (vec![pod(PendingReason::Leaving)], WaitKind::Pods),
@@ -1870,7 +1870,7 @@ fn relocation_that_ends_on_another_host_than_requested_is_given_up() {
         let after = written(decided(&powers_on, &running));
         assert_eq!(after.phase, Phase::Rejoining);
         assert!(after.moved_to.is_some(), "{after:#?}");
-        assert_eq!(after.gave_up.is_some(), is_given_up, "{to:?}");
+        assert_eq!(after.relocation_failure.is_some(), is_given_up, "{to:?}");
     }
 }
 

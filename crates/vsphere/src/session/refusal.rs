@@ -104,7 +104,7 @@ mod tests {
     fn fault() -> Fault {
         Fault {
             kind: FaultKind::InvalidLogin,
-            said: "no".to_owned(),
+            message: "no".to_owned(),
         }
     }
 

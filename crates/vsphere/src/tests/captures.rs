@@ -67,7 +67,7 @@ fn refused_login_and_dead_session_differ() {
     assert_eq!(refused.kind, FaultKind::InvalidLogin);
     let (dead, _) = fault("CreatePropertyCollector", capture!("dead-session-call"));
     assert_eq!(dead.kind, FaultKind::NotAuthenticated);
-    assert!(dead.said.contains("System.View"), "{dead}");
+    assert!(dead.message.contains("System.View"), "{dead}");
     let (dead, _) = fault("WaitForUpdatesEx", capture!("dead-session-wait"));
     assert_eq!(dead.kind, FaultKind::NotAuthenticated);
 }
@@ -92,7 +92,7 @@ fn missing_session_object_ends_the_session() {
     );
     assert!(crate::fault::ends_session(&fault_of_view, &view));
     assert!(
-        !fault_of_view.said.contains("session[0000"),
+        !fault_of_view.message.contains("session[0000"),
         "the key may be the cookie: {fault_of_view}"
     );
     let (fault_of_vm, _) = fault("PowerOffVM_Task", capture!("object-not-found"));
@@ -468,7 +468,7 @@ fn missing_privileges_are_named() {
     let (denied, _) = fault("PowerOffVM_Task", reply);
     assert_eq!(denied.kind, FaultKind::NoPermission);
     assert!(
-        denied.said.contains("VirtualMachine.Interact.PowerOff") && denied.said.contains("vm-36"),
+        denied.message.contains("VirtualMachine.Interact.PowerOff") && denied.message.contains("vm-36"),
         "{denied}"
     );
 }

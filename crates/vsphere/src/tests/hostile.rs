@@ -276,7 +276,7 @@ fn property_beyond_the_limits_is_unreadable_and_others_are_not() {
         let denied = objects[0]
             .denied("hardware.pciDevice")
             .unwrap_or_else(|| panic!("{what}"));
-        assert!(denied.said.contains("cannot be read"), "{what}: {denied}");
+        assert!(denied.message.contains("cannot be read"), "{what}: {denied}");
     }
 }
 

@@ -259,7 +259,7 @@ impl PropertyCache {
         let mut missing = object.missing.iter();
         if let Some((path, fault)) = missing.find(|(_, fault)| fault.kind == FaultKind::Unreadable) {
             self.unreadable
-                .note(Some(moref), &format!("{path}: {}", fault.said));
+                .note(Some(moref), &format!("{path}: {}", fault.message));
         }
         if let Some(host) = moref.host() {
             let facts = self.hosts.entry(host).or_default();

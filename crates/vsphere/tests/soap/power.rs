@@ -407,7 +407,7 @@ async fn refusal_names_the_host_and_why() {
             task: None,
         };
         let error = vcenter.power_off(&permit(), &vm(), &asked).await.unwrap_err();
-        assert_eq!(error.fault().unwrap().said, words);
+        assert_eq!(error.fault().unwrap().message, words);
     }
 }
 

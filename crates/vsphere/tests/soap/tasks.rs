@@ -167,7 +167,7 @@ async fn failed_maintenance_is_distinguished_from_a_cancelled_one() {
         (
             failed("Timedout"),
             EndOutcome::Failed {
-                said: "Timedout: no words".to_owned(),
+                message: "Timedout: no words".to_owned(),
             },
         ),
     ] {

@@ -207,7 +207,7 @@ pub(super) fn episode_facts(episode: &Episode) -> Vec<LabelledFact> {
         Some(LabelledFact::new("Trigger", episode.trigger_sentence())),
         optional("Moving to", episode.phase.target().map(|to| to as _)),
         optional("Moved to", episode.moved_to.as_ref().map(|to| to as _)),
-        optional("Gave up", episode.gave_up.as_ref().map(|why| why as _)),
+        optional("Gave up", episode.relocation_failure.as_ref().map(|why| why as _)),
         optional(
             "Pods left behind",
             Some(&left_behind as _).filter(|_| !left_behind.is_empty()),

@@ -21,10 +21,10 @@ fn asks(pod: &str, second: i64, answer: EvictionAnswer) -> Eviction {
     }
 }
 
-fn blocked(said: &str) -> EvictionAnswer {
+fn blocked(message: &str) -> EvictionAnswer {
     EvictionAnswer::Blocked {
         budgets: vec!["train".to_owned()],
-        said: said.to_owned(),
+        message: message.to_owned(),
     }
 }
 
@@ -45,8 +45,8 @@ fn attribute(span: &Span, key: &str) -> Option<String> {
 fn pod_blocked_by_a_budget_has_both_wait_spans() {
     let (node, episode) = (NodeName::new("gpu1"), draining());
     let mut drain = TracedDrain::of(&episode);
-    for (second, said) in [(10, "needs 2"), (20, "needs 2"), (30, "needs 1")] {
-        let asked = vec![asks("train-0", second, blocked(said))];
+    for (second, message) in [(10, "needs 2"), (20, "needs 2"), (30, "needs 1")] {
+        let asked = vec![asks("train-0", second, blocked(message))];
         assert_eq!(drain.apply(&node, &round(second, asked, &["train-0"])), []);
     }
     let asked = vec![asks("train-0", 40, EvictionAnswer::Accepted)];

@@ -400,7 +400,7 @@ fn root_of(episode: &Episode, result: EpisodeResult) -> Span {
 #[test]
 fn failed_request_is_an_error_of_the_root() {
     let mut episode = begun_in(Phase::Rejoining);
-    episode.gave_up = Some("no host has a free device".to_owned());
+    episode.relocation_failure = Some("no host has a free device".to_owned());
     let root = root_of(&episode, EpisodeResult::Failed);
     assert_eq!(root.failed.as_deref(), Some("no host has a free device"));
     assert_eq!(attribute(&root, "error.type").as_deref(), Some("not_to_be_had"));

@@ -1,7 +1,7 @@
 use super::*;
 use crate::facts::vsphere::{self as vsphere, Compute, Drs, DrsBehavior};
 use crate::ids::ComputeRef;
-use crate::inventory::tests::{found, node, seen_of, sight, told, trio, uuid, vm, vsphere};
+use crate::inventory::tests::{found, inventory_with, node, seen_of, snapshot_of, trio, uuid, vm, vsphere};
 
 #[test]
 fn a_node_is_bound_only_when_each_of_its_uuids_was_looked_up() {
@@ -10,16 +10,19 @@ fn a_node_is_bound_only_when_each_of_its_uuids_was_looked_up() {
         system_uuid: Some(uuid(2)),
         ..node(1)
     };
-    let mut inventory = told(trio(1).into_iter().chain([seen_of(of_two_uuids)]));
+    let mut inventory = inventory_with(trio(1).into_iter().chain([seen_of(of_two_uuids)]));
     assert_eq!(inventory.watch_set().vms.len(), 2);
-    assert_eq!(sight(&mut inventory, 1).observed.vm, BoundVm::NotLookedUp);
+    assert_eq!(snapshot_of(&mut inventory, 1).observed.vm, BoundVm::NotLookedUp);
     inventory.apply(found(2, &[]));
-    assert!(matches!(sight(&mut inventory, 1).observed.vm, BoundVm::Found(_)));
+    assert!(matches!(
+        snapshot_of(&mut inventory, 1).observed.vm,
+        BoundVm::Found(_)
+    ));
     inventory.apply(vsphere(vsphere::VsphereUpdate::Vm(vm(2))));
     inventory.apply(found(2, &[2]));
     let both = [1, 2].map(|n| VmRef::new(format!("vm-{n}")));
     assert_eq!(
-        sight(&mut inventory, 1).observed.vm,
+        snapshot_of(&mut inventory, 1).observed.vm,
         BoundVm::Ambiguous(both.into())
     );
 }
@@ -35,13 +38,13 @@ fn a_vm_with_a_device_at_a_fixed_address_is_not_left_to_drs() {
             overrides: Default::default(),
         }),
     }));
-    let mut inventory = told(trio(1).into_iter().chain([cluster]));
+    let mut inventory = inventory_with(trio(1).into_iter().chain([cluster]));
     let mut drs = |devices: Option<Vec<Passthrough>>| {
         inventory.apply(vsphere(vsphere::VsphereUpdate::Vm(Vm {
             passthrough: devices,
             ..vm(1)
         })));
-        sight(&mut inventory, 1).observed.vm.found().unwrap().drs
+        snapshot_of(&mut inventory, 1).observed.vm.found().unwrap().drs
     };
     let dynamic = || Passthrough::Dynamic {
         allowed: vec![(1, 2)],

@@ -6,7 +6,7 @@ use crate::fixtures::{
 };
 use crate::ids::{ComputeRef, TaskRef};
 use crate::inventory::dry_run::DryRunOverlay;
-use crate::inventory::tests::{asked, entering, maintenance, sight, surveyed, told, vsphere};
+use crate::inventory::tests::{asked, entering, inventory_with, maintenance, snapshot_of, surveyed, vsphere};
 use crate::inventory::{Fact, Inventory};
 use crate::maintenance::decide::{Decision, decide};
 use crate::maintenance::drain::DrainReport;
@@ -25,7 +25,7 @@ fn step(inventory: &mut Inventory, second: i64) -> Option<String> {
     if !inventory.watch_set().urgent.is_empty() {
         inventory.apply(found(1, &[1]));
     }
-    let snapshot = sight(inventory, 1);
+    let snapshot = snapshot_of(inventory, 1);
     match decide(
         &snapshot.record,
         &snapshot.observed,
@@ -89,7 +89,7 @@ fn clicked() -> Inventory {
         vsphere(VsphereUpdate::Host(host(4).into())),
         vsphere(VsphereUpdate::Host(entering(1, 5).into())),
     ];
-    told(trio(1).into_iter().chain(facts))
+    inventory_with(trio(1).into_iter().chain(facts))
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn a_dry_run_walks_an_episode_to_its_end_and_does_not_repeat_it() {
     done.dedup();
     assert_eq!(done, names, "{steps:?}");
     assert_eq!(steps.last().map(String::as_str), Some("InService"), "{steps:?}");
-    let after = sight(&mut inventory, 1);
+    let after = snapshot_of(&mut inventory, 1);
     assert_eq!(after.record, Record::InService);
     assert!(
         after.is_idle(),
@@ -134,7 +134,7 @@ fn a_dry_run_shows_the_node_as_it_would_be() {
     let mut powered_off = false;
     for second in 10..130 {
         inventory.set_time(moment(second));
-        let before = sight(&mut inventory, 1);
+        let before = snapshot_of(&mut inventory, 1);
         let phase = before.record.phase_name().to_owned();
         let node = before.observed.node.clone().unwrap();
         if !["InService", "Queued"].contains(&&*phase) {
@@ -151,7 +151,7 @@ fn a_dry_run_shows_the_node_as_it_would_be() {
         }
     }
     assert!(powered_off);
-    let after = sight(&mut inventory, 1).observed;
+    let after = snapshot_of(&mut inventory, 1).observed;
     assert!(!after.node.unwrap().unschedulable);
     assert_eq!(after.vm.found().unwrap().power, ObservedPower::On);
 }
@@ -159,11 +159,12 @@ fn a_dry_run_shows_the_node_as_it_would_be() {
 #[test]
 fn a_request_that_a_dry_run_fulfilled_is_not_gone_about_again() {
     let role = NodeMaintenanceRole::Request(asked(RequestedAction::Reboot));
-    let mut inventory = told(
-        trio(1)
-            .into_iter()
-            .chain([maintenance("reboot".to_owned(), name(1), 1, role)]),
-    );
+    let mut inventory = inventory_with(trio(1).into_iter().chain([maintenance(
+        "reboot".to_owned(),
+        name(1),
+        1,
+        role,
+    )]));
     let steps = walk(&mut inventory, 10);
     assert_eq!(steps.last().map(String::as_str), Some("InService"), "{steps:?}");
     assert!(
@@ -182,7 +183,7 @@ fn a_power_on_in_a_dry_run_leaves_the_vm_where_it_is_unless_drs_chooses() {
         let mut overlay = DryRunOverlay::default();
         overlay.perform(&Effect::PowerOn { vm: vm_ref(1), place });
         let mut vm = observed_vm(ObservedPower::Off, entering_state());
-        overlay.lay_over_vm(&mut vm, |_| HostState::InService);
+        overlay.apply_to_vm(&mut vm, |_| HostState::InService);
         assert_eq!((vm.power, vm.on), (ObservedPower::On, on));
     }
 }

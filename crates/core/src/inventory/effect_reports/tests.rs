@@ -2,7 +2,7 @@ use crate::facts::fault::{Fault, FaultKind};
 use crate::facts::vsphere::{Task, TaskState, VsphereUpdate};
 use crate::fixtures::{at, moment, name, trio};
 use crate::ids::{HostRef, TaskRef, VmRef};
-use crate::inventory::tests::{awaiting, sight, told, tried, vsphere};
+use crate::inventory::tests::{awaiting, inventory_with, snapshot_of, tried, vsphere};
 use crate::inventory::{Fact, Inventory};
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::effect_report::{EffectReport, EffectResult};
@@ -16,7 +16,7 @@ fn failed(task: &str, description_id: &str) -> Fact {
         description_id: description_id.to_owned(),
         state: TaskState::Error(Fault {
             kind: FaultKind::InsufficientResources,
-            said: "no device".to_owned(),
+            message: "no device".to_owned(),
         }),
         queued_at: at(0),
         by_us: false,
@@ -25,7 +25,7 @@ fn failed(task: &str, description_id: &str) -> Fact {
 
 /// Node 1 waits, and has asked DRS to power its VM on.
 fn asked_drs() -> Inventory {
-    let mut inventory = told(trio(1).into_iter().chain([awaiting(1)]));
+    let mut inventory = inventory_with(trio(1).into_iter().chain([awaiting(1)]));
     // A set that is completed later ends the attempts whose task it does not hold.
     let outcome = AttemptOutcome::Running(TaskRef::new("drs-task"));
     inventory.apply(tried(1, EffectKind::PowerOn, 3, outcome));
@@ -33,7 +33,7 @@ fn asked_drs() -> Inventory {
 }
 
 fn refusals(inventory: &mut Inventory) -> u32 {
-    sight(inventory, 1).observed.attempts[&EffectKind::PowerOn].refusals
+    snapshot_of(inventory, 1).observed.attempts[&EffectKind::PowerOn].refusals
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn a_failed_power_on_of_the_vm_itself_ends_the_attempt_by_drs() {
     assert_eq!(refusals(&mut inventory), 0);
     inventory.apply(failed("vm-task", "VirtualMachine.powerOn"));
     assert_eq!(refusals(&mut inventory), 1);
-    let outcome = sight(&mut inventory, 1).observed.attempts[&EffectKind::PowerOn]
+    let outcome = snapshot_of(&mut inventory, 1).observed.attempts[&EffectKind::PowerOn]
         .outcome
         .clone();
     assert!(matches!(outcome, AttemptOutcome::Refused(_)), "{outcome:?}");
@@ -63,7 +63,7 @@ fn a_failed_task_of_another_kind_says_nothing_about_the_power_on() {
 
 #[test]
 fn a_power_on_on_a_named_host_is_judged_by_its_own_task() {
-    let mut inventory = told(trio(1).into_iter().chain([awaiting(1)]));
+    let mut inventory = inventory_with(trio(1).into_iter().chain([awaiting(1)]));
     let found = EffectResult::Tried {
         kind: EffectKind::PowerOn,
         at: moment(3),

@@ -4,7 +4,8 @@ use crate::facts::vsphere;
 use crate::facts::vsphere::{Claim, ClaimedDevice};
 use crate::inventory::Fact;
 use crate::inventory::tests::{
-    at, awaiting, host, seen_of, sight, surveyed, switched_off, tell, told, vsphere, with_episode,
+    apply_all, at, awaiting, host, inventory_with, seen_of, snapshot_of, surveyed, switched_off, vsphere,
+    with_episode,
 };
 use crate::maintenance::episode::{HostIdentity, HostRefusal, RefusedMove};
 use crate::maintenance::placement::{RejectedHost, RejectionReason};
@@ -34,12 +35,12 @@ fn awaiting_since(n: usize, clicked: i64) -> Fact {
 }
 
 fn offered(inventory: &mut Inventory, n: usize) -> Option<HostRef> {
-    let offer = sight(inventory, n).observed.offer;
+    let offer = snapshot_of(inventory, n).observed.offer;
     offer.fits.map(|(host, _)| host)
 }
 
 fn why_not(inventory: &mut Inventory, n: usize) -> Vec<RejectedHost> {
-    sight(inventory, n).observed.offer.refused
+    snapshot_of(inventory, n).observed.offer.refused
 }
 
 fn refused(n: usize, why: RejectionReason) -> RejectedHost {
@@ -55,7 +56,7 @@ fn empty() -> HostSurvey {
 fn the_node_that_was_called_out_first_is_offered_the_only_place() {
     let waiting = [awaiting_since(1, 20), awaiting_since(2, 10), there(3)];
     let facts = waiting.into_iter().chain(switched_off(1)).chain(switched_off(2));
-    let mut inventory = told(facts);
+    let mut inventory = inventory_with(facts);
     inventory.apply(surveyed(3, empty()));
     assert_eq!(offered(&mut inventory, 2), Some(host_ref(3)));
     assert_eq!(offered(&mut inventory, 1), None);
@@ -67,7 +68,7 @@ fn the_place_of_a_vm_that_is_moved_or_was_just_moved_is_kept_for_it() {
     let moves = |phase, moved_to: Option<HostIdentity>| {
         let node = with_episode(1, phase, |episode| episode.moved_to = moved_to);
         let facts = [seen_of(node), awaiting(2), there(3)].into_iter();
-        let mut inventory = told(facts.chain(switched_off(1)).chain(switched_off(2)));
+        let mut inventory = inventory_with(facts.chain(switched_off(1)).chain(switched_off(2)));
         inventory.apply(surveyed(3, empty()));
         inventory
     };
@@ -125,20 +126,20 @@ fn refusal(n: usize) -> HostRefusal {
     HostRefusal {
         host: host_ref(n),
         what: RefusedMove::PowerOn,
-        said: "no power".to_owned(),
+        message: "no power".to_owned(),
     }
 }
 
 #[test]
 fn a_host_that_refused_the_vm_is_not_offered_again_in_its_episode() {
-    let mut inventory = told(waits(|episode| episode.refusals.push(refusal(3))));
+    let mut inventory = inventory_with(waits(|episode| episode.refusals.push(refusal(3))));
     for reading in ["the first", "the second"] {
         inventory.apply(surveyed(3, empty()));
         assert_eq!(offered(&mut inventory, 1), None, "{reading}");
-        let said = RejectionReason::RefusedByVcenter("no power".to_owned());
-        assert_eq!(why_not(&mut inventory, 1), [refused(3, said)], "{reading}");
+        let message = RejectionReason::RefusedByVcenter("no power".to_owned());
+        assert_eq!(why_not(&mut inventory, 1), [refused(3, message)], "{reading}");
     }
-    let mut inventory = told(waits(|_| {}));
+    let mut inventory = inventory_with(waits(|_| {}));
     inventory.apply(surveyed(3, empty()));
     assert_eq!(
         offered(&mut inventory, 1),
@@ -154,7 +155,7 @@ fn the_vms_own_host_is_offered_although_it_refused_the_vm() {
         episode.refusals.push(refusal(3));
     });
     facts.push(there(4));
-    let mut inventory = told(facts);
+    let mut inventory = inventory_with(facts);
     inventory.apply(surveyed(3, empty()));
     inventory.apply(surveyed(4, empty()));
     assert_eq!(offered(&mut inventory, 1), Some(host_ref(3)));
@@ -162,7 +163,7 @@ fn the_vms_own_host_is_offered_although_it_refused_the_vm() {
 
 #[test]
 fn a_node_told_to_wait_or_refused_too_often_is_offered_its_own_host_only() {
-    let told_to_wait = || {
+    let waits = || {
         let mut node = with_episode(1, Phase::AwaitingHost, |_| {});
         node.annotations.strategy = Some("wait".to_owned());
         node
@@ -174,23 +175,23 @@ fn a_node_told_to_wait_or_refused_too_often_is_offered_its_own_host_only() {
         })
     };
     let offer = |node: NodeFacts| {
-        let mut inventory = told([there(3), seen_of(node)].into_iter().chain(switched_off(1)));
+        let mut inventory = inventory_with([there(3), seen_of(node)].into_iter().chain(switched_off(1)));
         inventory.apply(surveyed(3, empty()));
         offered(&mut inventory, 1)
     };
-    assert_eq!(offer(told_to_wait()), None);
+    assert_eq!(offer(waits()), None);
     assert_eq!(offer(refused_by(MAX_REFUSALS - 1)), Some(host_ref(3)));
     assert_eq!(offer(refused_by(MAX_REFUSALS)), None);
 }
 
 #[test]
 fn a_host_that_cannot_be_read_is_not_offered_and_says_why() {
-    let mut inventory = told(waits(|_| {}));
+    let mut inventory = inventory_with(waits(|_| {}));
     inventory.apply(surveyed(3, empty()));
     assert_eq!(offered(&mut inventory, 1), Some(host_ref(3)));
     let why = "the devices of VM secret cannot be read: no permission";
     inventory.apply(surveyed(3, HostSurvey::Unreadable(why.to_owned())));
-    let offer = sight(&mut inventory, 1).observed.offer;
+    let offer = snapshot_of(&mut inventory, 1).observed.offer;
     assert_eq!(offer.fits, None);
     assert_eq!(
         offer.refused,
@@ -203,12 +204,15 @@ fn a_host_that_cannot_be_read_is_not_offered_and_says_why() {
 
 #[test]
 fn a_survey_does_not_count_over_a_new_set_of_vcenter() {
-    let mut inventory = told(waits(|_| {}));
+    let mut inventory = inventory_with(waits(|_| {}));
     inventory.apply(surveyed(3, empty()));
     assert_eq!(offered(&mut inventory, 1), Some(host_ref(3)));
-    tell(&mut inventory, waits(|_| {}));
+    apply_all(&mut inventory, waits(|_| {}));
     assert_eq!(offered(&mut inventory, 1), None);
-    assert_eq!(sight(&mut inventory, 1).observed.offer.survey, [host_ref(3)]);
+    assert_eq!(
+        snapshot_of(&mut inventory, 1).observed.offer.survey,
+        [host_ref(3)]
+    );
 }
 
 #[test]
@@ -219,7 +223,7 @@ fn a_move_keeps_its_place_while_its_vm_is_looked_up() {
     // Nobody has answered yet who goes by the UUID of node 1.
     let facts = [seen_of(node), awaiting(2), there(3)].into_iter();
     let unanswered = switched_off(1).into_iter().take(2);
-    let mut inventory = told(facts.chain(unanswered).chain(switched_off(2)));
+    let mut inventory = inventory_with(facts.chain(unanswered).chain(switched_off(2)));
     inventory.apply(surveyed(3, empty()));
     assert_eq!(offered(&mut inventory, 2), None);
 }

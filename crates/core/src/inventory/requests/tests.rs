@@ -3,7 +3,7 @@ use crate::facts::kubernetes::KubernetesUpdate;
 use crate::ids::NodeUid;
 use crate::inventory::Fact;
 use crate::inventory::tests::{
-    asked, at, copied, maintenance, name, node, seen_of, sight, told, trio, with_episode,
+    asked, at, copied, inventory_with, maintenance, name, node, seen_of, snapshot_of, trio, with_episode,
 };
 use crate::maintenance::episode::Phase;
 
@@ -17,7 +17,7 @@ fn asks(object: &str, made: i64, action: RequestedAction) -> Fact {
 }
 
 fn counts(inventory: &mut Inventory) -> Option<String> {
-    let request = sight(inventory, 1).observed.request;
+    let request = snapshot_of(inventory, 1).observed.request;
     request.map(|request| request.identity.name)
 }
 
@@ -25,10 +25,10 @@ fn counts(inventory: &mut Inventory) -> Option<String> {
 fn of_two_open_requests_for_a_node_the_older_counts() {
     let older = || asks("z-older", 10, RequestedAction::Reboot);
     let younger = || asks("a-younger", 20, RequestedAction::PowerOff);
-    for told_in_order in [[older(), younger()], [younger(), older()]] {
-        let mut inventory = told(trio(1).into_iter().chain(told_in_order));
+    for order in [[older(), younger()], [younger(), older()]] {
+        let mut inventory = inventory_with(trio(1).into_iter().chain(order));
         assert_eq!(counts(&mut inventory).as_deref(), Some("z-older"));
-        let request = sight(&mut inventory, 1).observed.request.unwrap();
+        let request = snapshot_of(&mut inventory, 1).observed.request.unwrap();
         assert_eq!(
             (request.action, request.asked_at),
             (RequestAction::Reboot, at(10))
@@ -39,7 +39,7 @@ fn of_two_open_requests_for_a_node_the_older_counts() {
         asks("b", 10, RequestedAction::Drain),
         asks("a", 10, RequestedAction::Reboot),
     ];
-    let mut inventory = told(trio(1).into_iter().chain(same));
+    let mut inventory = inventory_with(trio(1).into_iter().chain(same));
     assert_eq!(counts(&mut inventory).as_deref(), Some("a"));
 }
 
@@ -51,7 +51,7 @@ fn a_fulfilled_request_holds_the_next_back_until_its_status_says_so() {
     ];
     let mut node = node(1);
     node.annotations.fulfilled = Some("uid-of-first".to_owned());
-    let mut inventory = told(trio(1).into_iter().chain([seen_of(node)]).chain(requests));
+    let mut inventory = inventory_with(trio(1).into_iter().chain([seen_of(node)]).chain(requests));
     assert_eq!(counts(&mut inventory), None);
     let Fact::Kubernetes(KubernetesUpdate::Maintenances(NodeMaintenanceUpdate::Seen(mut over))) =
         asks("first", 10, RequestedAction::Reboot)
@@ -75,7 +75,7 @@ fn of_a_gone_nodes_record_and_its_copy_the_one_written_later_counts() {
     };
     let record = |on_node: NodeFacts, copy: NodeFacts| {
         let facts = [seen_of(on_node), copied(copy), gone()];
-        let seen = sight(&mut told(trio(1).into_iter().chain(facts)), 1);
+        let seen = snapshot_of(&mut inventory_with(trio(1).into_iter().chain(facts)), 1);
         assert_eq!(seen.observed.node, None);
         seen.record.phase_name()
     };

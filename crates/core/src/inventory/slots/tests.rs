@@ -3,7 +3,8 @@ use std::time::Duration;
 use super::*;
 use crate::facts::vsphere;
 use crate::inventory::tests::{
-    at, entering, in_phase, moment, name, node, rules, seen_of, sight, tell, told, trio, vsphere,
+    apply_all, at, entering, in_phase, inventory_with, moment, name, node, rules, seen_of, snapshot_of, trio,
+    vsphere,
 };
 use crate::inventory::{Fact, Rules};
 use crate::maintenance::episode::Phase;
@@ -16,15 +17,15 @@ fn both_leave() -> impl Iterator<Item = Fact> {
     nodes.chain([leaves(1, 10), leaves(2, 20)])
 }
 
-fn told_by(rules: Rules, facts: impl IntoIterator<Item = Fact>) -> Inventory {
+fn inventory_of(rules: Rules, facts: impl IntoIterator<Item = Fact>) -> Inventory {
     let mut inventory = Inventory::new(rules, at(0));
     inventory.set_time(moment(0));
-    tell(&mut inventory, facts);
+    apply_all(&mut inventory, facts);
     inventory
 }
 
 fn granted(inventory: &mut Inventory) -> [bool; 2] {
-    [1, 2].map(|n| sight(inventory, n).observed.admission == Admission::Granted)
+    [1, 2].map(|n| snapshot_of(inventory, n).observed.admission == Admission::Granted)
 }
 
 fn changed(n: usize, change: impl FnOnce(&mut NodeFacts)) -> Fact {
@@ -36,9 +37,9 @@ fn changed(n: usize, change: impl FnOnce(&mut NodeFacts)) -> Fact {
 
 #[test]
 fn a_node_with_skip_at_the_head_of_the_queue_holds_nobody_up() {
-    assert_eq!(granted(&mut told(both_leave())), [true, false]);
+    assert_eq!(granted(&mut inventory_with(both_leave())), [true, false]);
     let skip = changed(1, |node| node.annotations.skip = Some("true".to_owned()));
-    let mut inventory = told(both_leave().chain([skip]));
+    let mut inventory = inventory_with(both_leave().chain([skip]));
     assert_eq!(granted(&mut inventory), [false, true]);
 }
 
@@ -49,25 +50,28 @@ fn an_unapproved_node_at_the_head_of_the_queue_holds_nobody_up() {
         require_approval: true,
         ..rules()
     };
-    let mut inventory = told_by(asked_for(), both_leave());
+    let mut inventory = inventory_of(asked_for(), both_leave());
     assert_eq!(granted(&mut inventory), [false, false]);
     inventory.apply(approved(2));
     assert_eq!(granted(&mut inventory), [false, true]);
-    let mut both = told_by(asked_for(), both_leave().chain([approved(1), approved(2)]));
+    let mut both = inventory_of(asked_for(), both_leave().chain([approved(1), approved(2)]));
     assert_eq!(granted(&mut both), [true, false]);
 }
 
 #[test]
 fn a_node_on_its_way_back_whose_host_leaves_again_waits_its_turn() {
     let facts = both_leave().chain([in_phase(1, Phase::Rejoining), in_phase(2, Phase::Draining)]);
-    let mut inventory = told(facts);
+    let mut inventory = inventory_with(facts);
     let behind = Admission::Queued {
         ahead: vec![name(2)],
         limit: SlotLimit::ConcurrentDrains(1),
     };
-    assert_eq!(sight(&mut inventory, 1).observed.admission, behind);
+    assert_eq!(snapshot_of(&mut inventory, 1).observed.admission, behind);
     inventory.apply(in_phase(2, Phase::AwaitingHost));
-    assert_eq!(sight(&mut inventory, 1).observed.admission, Admission::Granted);
+    assert_eq!(
+        snapshot_of(&mut inventory, 1).observed.admission,
+        Admission::Granted
+    );
 }
 
 #[test]
@@ -83,32 +87,38 @@ fn a_cordoned_node_with_an_unreadable_record_is_unavailable_for_a_while() {
         concurrent_drains: 9,
         ..rules()
     };
-    let mut inventory = told_by(one_away(), both_leave().chain([unreadable(true)]));
+    let mut inventory = inventory_of(one_away(), both_leave().chain([unreadable(true)]));
     let behind = Admission::Queued {
         ahead: vec![name(1)],
         limit: SlotLimit::Unavailable(1),
     };
-    assert_eq!(sight(&mut inventory, 2).observed.admission, behind);
+    assert_eq!(snapshot_of(&mut inventory, 2).observed.admission, behind);
     let slot = rules().drain_slot;
     let at_the_end = |offset: i64| moment(i64::try_from(slot.as_secs()).unwrap() + offset);
     inventory.set_time(at_the_end(-1));
-    assert_eq!(sight(&mut inventory, 2).observed.admission, behind);
+    assert_eq!(snapshot_of(&mut inventory, 2).observed.admission, behind);
     inventory.set_time(at_the_end(0));
-    assert_eq!(sight(&mut inventory, 2).observed.admission, Admission::Granted);
+    assert_eq!(
+        snapshot_of(&mut inventory, 2).observed.admission,
+        Admission::Granted
+    );
     assert!(slot > Duration::from_secs(1));
     // One that takes pods is not out of service.
-    let mut inventory = told_by(one_away(), both_leave().chain([unreadable(false)]));
-    assert_eq!(sight(&mut inventory, 2).observed.admission, Admission::Granted);
+    let mut inventory = inventory_of(one_away(), both_leave().chain([unreadable(false)]));
+    assert_eq!(
+        snapshot_of(&mut inventory, 2).observed.admission,
+        Admission::Granted
+    );
 }
 
 #[test]
 fn nobody_is_granted_a_place_on_half_a_set() {
     let leaves = |n, clicked| vsphere(vsphere::VsphereUpdate::Host(entering(n, clicked).into()));
-    let stands = |n| vsphere(vsphere::VsphereUpdate::Vm(crate::inventory::tests::vm(n)));
-    let mut inventory = told(trio(1).into_iter().chain(trio(2)));
+    let vm_fact = |n| vsphere(vsphere::VsphereUpdate::Vm(crate::inventory::tests::vm(n)));
+    let mut inventory = inventory_with(trio(1).into_iter().chain(trio(2)));
     inventory.apply(vsphere(vsphere::VsphereUpdate::Reset));
     // The set happens to tell first of the host that was clicked last.
-    for fact in [stands(1), stands(2), leaves(1, 20)] {
+    for fact in [vm_fact(1), vm_fact(2), leaves(1, 20)] {
         inventory.apply(fact);
     }
     assert_eq!(granted(&mut inventory), [false, false]);

@@ -1,14 +1,14 @@
 use super::*;
 use crate::facts::vsphere;
 use crate::inventory::tests::{
-    copied, found, node, seen_of, sight, told, trio, uuid, vm, vsphere, with_episode,
+    copied, found, inventory_with, node, seen_of, snapshot_of, trio, uuid, vm, vsphere, with_episode,
 };
 
 #[test]
 fn a_new_node_of_the_name_with_another_vm_does_not_take_the_copy() {
     let copy = || copied(with_episode(1, Phase::AwaitingHost, |_| {}));
-    let mut same = told(trio(1).into_iter().chain([copy()]));
-    assert_eq!(sight(&mut same, 1).record.phase_name(), "AwaitingHost");
+    let mut same = inventory_with(trio(1).into_iter().chain([copy()]));
+    assert_eq!(snapshot_of(&mut same, 1).record.phase_name(), "AwaitingHost");
 
     let another = NodeFacts {
         provider_uuid: Some(uuid(7)),
@@ -19,9 +19,9 @@ fn a_new_node_of_the_name_with_another_vm_does_not_take_the_copy() {
     let facts = trio(1)
         .into_iter()
         .chain([seen_of(another), its_vm, found(7, &[7]), copy()]);
-    let mut another = told(facts);
-    assert!(sight(&mut another, 1).observed.vm.found().is_some());
-    assert_eq!(sight(&mut another, 1).record, Record::InService);
+    let mut another = inventory_with(facts);
+    assert!(snapshot_of(&mut another, 1).observed.vm.found().is_some());
+    assert_eq!(snapshot_of(&mut another, 1).record, Record::InService);
 }
 
 #[test]
@@ -31,8 +31,8 @@ fn a_copy_without_a_vm_uuid_is_no_nodes_record() {
     }));
     let nameless = Vm { uuid: None, ..vm(1) };
     let nameless = vsphere(vsphere::VsphereUpdate::Vm(nameless));
-    let mut inventory = told(trio(1).into_iter().chain([nameless, copy]));
-    assert_eq!(sight(&mut inventory, 1).record, Record::InService);
+    let mut inventory = inventory_with(trio(1).into_iter().chain([nameless, copy]));
+    assert_eq!(snapshot_of(&mut inventory, 1).record, Record::InService);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::fixtures::{GPU, at, gpus, host, host_ref, name, node_facts, rules, tr
 use crate::inventory::{Fact, Inventory};
 use crate::maintenance::observed::HostState;
 
-use super::told;
+use super::inventory_with;
 
 /// Three nodes with one GPU each on hosts of their own, and a host without a VM.
 fn cluster() -> Vec<Fact> {
@@ -26,7 +26,7 @@ fn cluster() -> Vec<Fact> {
 
 #[test]
 fn maintenance_of_a_host_reaches_the_nodes_whose_vm_is_there() {
-    let inventory = told(cluster());
+    let inventory = inventory_with(cluster());
     let reach = inventory.reach("esx-2").expect("a known host");
     assert_eq!(reach.host, host_ref(2));
     assert_eq!(reach.state, HostState::InService);
@@ -38,7 +38,7 @@ fn maintenance_of_a_host_reaches_the_nodes_whose_vm_is_there() {
 
 #[test]
 fn vms_and_gpus_are_those_of_the_nodes() {
-    let inventory = told(cluster());
+    let inventory = inventory_with(cluster());
     let names: Vec<String> = inventory.vms_of_ours().into_values().collect();
     assert_eq!(names, ["gpu-1", "gpu-2", "gpu-3"]);
     assert!(inventory.vms_of_ours().contains_key(&vm_ref(2)));
@@ -48,7 +48,7 @@ fn vms_and_gpus_are_those_of_the_nodes() {
 
 #[test]
 fn what_one_node_is_offered_is_not_offered_to_the_next() {
-    let mut inventory = told(cluster());
+    let mut inventory = inventory_with(cluster());
     let forecasts = inventory.forecast(&[name(1), name(2)]);
     let fits = |n: usize| {
         let offer = forecasts[n].offer.clone().expect("an offer");
@@ -71,23 +71,30 @@ fn what_one_node_is_offered_is_not_offered_to_the_next() {
 #[test]
 fn a_forecast_needs_both_sources_and_every_vm() {
     let inventory = Inventory::new(rules(), at(0));
-    assert!(!inventory.is_told());
-    assert!(inventory.unheard().is_some_and(|why| why.contains("vCenter")));
-    let inventory = told(cluster());
-    assert!(inventory.is_told());
-    assert_eq!(inventory.unheard(), None);
+    assert!(!inventory.is_complete());
+    assert!(
+        inventory
+            .disconnected_reason()
+            .is_some_and(|why| why.contains("vCenter"))
+    );
+    let inventory = inventory_with(cluster());
+    assert!(inventory.is_complete());
+    assert_eq!(inventory.disconnected_reason(), None);
     let without_answer = trio(1).into_iter().take(3);
-    assert!(!told(without_answer).is_told(), "nobody knows its VM");
-    let mut open = told(cluster());
+    assert!(
+        !inventory_with(without_answer).is_complete(),
+        "nobody knows its VM"
+    );
+    let mut open = inventory_with(cluster());
     let disconnected = crate::facts::vsphere::Host {
         connection: Some(HostConnection::NotResponding),
         ..host(9)
     };
     open.apply(Fact::Vsphere(VsphereUpdate::Host(disconnected.into())));
-    assert!(!open.is_told(), "the rest of the set is on its way");
-    let mut lost = told(cluster());
+    assert!(!open.is_complete(), "the rest of the set is on its way");
+    let mut lost = inventory_with(cluster());
     let why = "connection reset".to_owned();
     lost.apply(Fact::Vsphere(VsphereUpdate::Lost { why: why.clone() }));
-    assert!(!lost.is_told());
-    assert!(lost.unheard().is_some_and(|it| it.contains(&why)));
+    assert!(!lost.is_complete());
+    assert!(lost.disconnected_reason().is_some_and(|it| it.contains(&why)));
 }

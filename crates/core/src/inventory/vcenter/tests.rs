@@ -4,14 +4,14 @@ use std::time::Duration;
 use super::*;
 use crate::facts::vsphere::{Host, MaintenanceEnd, VsphereUpdate};
 use crate::inventory::tests::{
-    awaiting, entering, host, in_phase, moment, sight, tell, told, tried, trio, vsphere,
+    apply_all, awaiting, entering, host, in_phase, inventory_with, moment, snapshot_of, tried, trio, vsphere,
 };
 use crate::maintenance::desired::DesiredState;
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::Phase;
 use crate::maintenance::observed::EffectAttempt;
 
-fn told_of(host: Host) -> crate::inventory::Fact {
+fn host_changed(host: Host) -> crate::inventory::Fact {
     vsphere(VsphereUpdate::Host(host.into()))
 }
 
@@ -25,19 +25,19 @@ fn after(task: &str, outcome: EndOutcome) -> Host {
 }
 
 fn failed() -> EndOutcome {
-    let said = "timed out".to_owned();
-    EndOutcome::Failed { said }
+    let message = "timed out".to_owned();
+    EndOutcome::Failed { message }
 }
 
 fn interrupted(inventory: &mut Inventory) -> Option<FailedMaintenance> {
-    let seen = sight(inventory, 1).observed;
+    let seen = snapshot_of(inventory, 1).observed;
     seen.vm.found().unwrap().interrupted.clone()
 }
 
 /// Node 1 is drained, and its host is entering maintenance.
 fn draining() -> Inventory {
-    let facts = [in_phase(1, Phase::Draining), told_of(entering(1, 5))];
-    told(trio(1).into_iter().chain(facts))
+    let facts = [in_phase(1, Phase::Draining), host_changed(entering(1, 5))];
+    inventory_with(trio(1).into_iter().chain(facts))
 }
 
 #[test]
@@ -45,28 +45,28 @@ fn a_failed_maintenance_keeps_the_node_as_it_is_for_a_while() {
     let mut inventory = draining();
     assert_eq!(interrupted(&mut inventory), None);
     inventory.set_time(moment(100));
-    inventory.apply(told_of(after("task-1", failed())));
+    inventory.apply(host_changed(after("task-1", failed())));
     let at_100 = FailedMaintenance {
         at: moment(100),
-        said: "timed out".to_owned(),
+        message: "timed out".to_owned(),
     };
     assert_eq!(interrupted(&mut inventory), Some(at_100.clone()));
     // The host tells of the same task with each change of its own.
     inventory.set_time(moment(105));
-    inventory.apply(told_of(Host {
+    inventory.apply(host_changed(Host {
         name: Some("renamed".to_owned()),
         ..after("task-1", failed())
     }));
     assert_eq!(interrupted(&mut inventory), Some(at_100));
 
-    let seen = sight(&mut inventory, 1).observed;
+    let seen = snapshot_of(&mut inventory, 1).observed;
     let vm = seen.vm.found().unwrap();
     let call = |seconds| DesiredState::in_episode(vm, None, Duration::from_secs(10), moment(seconds));
     assert!(
         matches!(
             call(109),
             DesiredState::RetryExpected {
-                said: "timed out",
+                message: "timed out",
                 ..
             }
         ),
@@ -76,7 +76,7 @@ fn a_failed_maintenance_keeps_the_node_as_it_is_for_a_while() {
     assert_eq!(call(110), DesiredState::InService);
 
     inventory.set_time(moment(200));
-    inventory.apply(told_of(after("task-2", failed())));
+    inventory.apply(host_changed(after("task-2", failed())));
     assert_eq!(
         interrupted(&mut inventory).unwrap().at,
         moment(200),
@@ -87,11 +87,11 @@ fn a_failed_maintenance_keeps_the_node_as_it_is_for_a_while() {
 #[test]
 fn a_cancelled_maintenance_is_over_at_once() {
     let mut inventory = draining();
-    inventory.apply(told_of(after("task-1", EndOutcome::Cancelled)));
+    inventory.apply(host_changed(after("task-1", EndOutcome::Cancelled)));
     assert_eq!(interrupted(&mut inventory), None);
-    inventory.apply(told_of(after("task-2", failed())));
+    inventory.apply(host_changed(after("task-2", failed())));
     assert!(interrupted(&mut inventory).is_some());
-    inventory.apply(told_of(after("task-3", EndOutcome::Cancelled)));
+    inventory.apply(host_changed(after("task-3", EndOutcome::Cancelled)));
     assert_eq!(interrupted(&mut inventory), None, "somebody gave up trying");
 }
 
@@ -106,10 +106,10 @@ fn a_failed_maintenance_is_forgotten_when_the_next_one_begins() {
     ];
     for next in next {
         let mut inventory = draining();
-        inventory.apply(told_of(after("task-1", failed())));
-        inventory.apply(told_of(next));
+        inventory.apply(host_changed(after("task-1", failed())));
+        inventory.apply(host_changed(next));
         assert_eq!(interrupted(&mut inventory), None);
-        inventory.apply(told_of(host(1)));
+        inventory.apply(host_changed(host(1)));
         assert_eq!(interrupted(&mut inventory), None, "it ended well, or was left");
     }
 }
@@ -117,20 +117,20 @@ fn a_failed_maintenance_is_forgotten_when_the_next_one_begins() {
 #[test]
 fn a_failed_maintenance_is_remembered_when_the_stream_is_built_anew() {
     let mut inventory = draining();
-    inventory.apply(told_of(after("task-1", failed())));
+    inventory.apply(host_changed(after("task-1", failed())));
     // A stream that is built anew tells of no task that ended before it.
     let anew = || trio(1).into_iter().chain([in_phase(1, Phase::Draining)]);
-    tell(&mut inventory, anew());
+    apply_all(&mut inventory, anew());
     assert!(interrupted(&mut inventory).is_some());
     inventory.apply(vsphere(VsphereUpdate::HostGone(host(1).moref)));
-    inventory.apply(told_of(host(1)));
+    inventory.apply(host_changed(host(1)));
     assert_eq!(interrupted(&mut inventory), None);
 }
 
 #[test]
 fn a_failed_maintenance_counts_only_on_a_host_in_service() {
     let mut inventory = draining();
-    inventory.apply(told_of(Host {
+    inventory.apply(host_changed(Host {
         in_quarantine: Some(true),
         ..after("task-1", failed())
     }));
@@ -138,7 +138,7 @@ fn a_failed_maintenance_counts_only_on_a_host_in_service() {
 }
 
 fn power_on(inventory: &mut Inventory) -> EffectAttempt {
-    let mut attempts = sight(inventory, 1).observed.attempts;
+    let mut attempts = snapshot_of(inventory, 1).observed.attempts;
     attempts.remove(&EffectKind::PowerOn).unwrap()
 }
 
@@ -146,7 +146,7 @@ fn power_on(inventory: &mut Inventory) -> EffectAttempt {
 fn a_try_whose_task_vcenter_forgot_waits_for_it_no_longer() {
     let forgotten = TaskRef::new("task-9");
     let running = AttemptOutcome::Running(forgotten.clone());
-    let mut inventory = told(trio(1).into_iter().chain([awaiting(1)]));
+    let mut inventory = inventory_with(trio(1).into_iter().chain([awaiting(1)]));
     inventory.apply(tried(1, EffectKind::PowerOn, 5, running.clone()));
     assert_eq!(inventory.watch_set().tasks, BTreeSet::from([forgotten.clone()]));
     inventory.all_snapshots();

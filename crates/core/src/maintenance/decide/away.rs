@@ -66,14 +66,14 @@ impl<'a> PhaseContext<'a> {
 
     /// The episode in `phase`. A power-on gives up a requested relocation that was not possible.
     fn enter_while_off(self, phase: Phase) -> Episode {
-        let gave_up = match (&phase, self.relocation()) {
+        let relocation_failure = match (&phase, self.relocation()) {
             (Phase::PoweringOn { .. }, Some(request)) => Some(self.no_host_for(request).to_string()),
-            _ => self.episode.gave_up.clone(),
+            _ => self.episode.relocation_failure.clone(),
         };
         // The VM is off, so the boot id of the Node is the one from before.
         let boot_before = self.node.boot_id.as_ref().or(self.episode.boot_before.as_ref());
         Episode {
-            gave_up,
+            relocation_failure,
             power_off_request: None,
             boot_before: boot_before.cloned(),
             ..self.enter(phase)
@@ -111,9 +111,9 @@ impl<'a> PhaseContext<'a> {
         let attempt = self.seen.attempts.get(&EffectKind::Survey);
         let is_read = !offer.has_unread() || attempt.is_some_and(|attempt| attempt.tries >= SURVEYS_FIRST);
         if offer.fits.is_none() && self.has_surveyed() && is_read {
-            let gave_up = Some(self.no_host_for(request).to_string());
+            let relocation_failure = Some(self.no_host_for(request).to_string());
             return Some(PhaseStep::record(transition_to(Episode {
-                gave_up,
+                relocation_failure,
                 ..self.episode.clone()
             })));
         }
@@ -132,7 +132,8 @@ impl<'a> PhaseContext<'a> {
     /// Ends an episode whose relocation was given up while the VM is on.
     pub(super) fn given_up(self) -> Option<PhaseStep> {
         let request = self.seen.request.as_ref();
-        let is_over = self.episode.gave_up.is_some() && super::needs_host_first(&self.vm.host, request);
+        let is_over =
+            self.episode.relocation_failure.is_some() && super::needs_host_first(&self.vm.host, request);
         if !is_over {
             return None;
         }
@@ -164,8 +165,8 @@ impl<'a> PhaseContext<'a> {
         if let Some(request) = self.keeps_off() {
             return self.kept_off(request);
         }
-        if let DesiredState::RetryExpected { until, said } = self.desired() {
-            return Self::await_retry(until, said);
+        if let DesiredState::RetryExpected { until, message } = self.desired() {
+            return Self::await_retry(until, message);
         }
         if let Some(pause) = self.power_on_pause() {
             return pause;
@@ -263,7 +264,7 @@ impl<'a> PhaseContext<'a> {
                 let at = self.retry_at(attempt, refusal);
                 let waiting_on = WaitingOn::Retry {
                     effect: EffectKind::PowerOn,
-                    said: refusal.said.clone(),
+                    message: refusal.message.clone(),
                     at: whole_second(at.wall),
                 };
                 let step = if self.now.monotonic >= at.monotonic {
@@ -410,7 +411,7 @@ impl<'a> PhaseContext<'a> {
         if let Some((host, what, refusal)) = refused
             && (what == RefusedMove::PowerOn || self.home() != Some(host))
         {
-            episode.refused(host, what, &refusal.said);
+            episode.refused(host, what, &refusal.message);
         }
         PhaseStep::record(transition_to(episode))
     }

@@ -119,9 +119,9 @@ impl<'a> PhaseContext<'a> {
     }
 
     /// Waits for a failed maintenance to be retried.
-    pub(super) fn await_retry(until: Deadline, said: &str) -> PhaseStep {
+    pub(super) fn await_retry(until: Deadline, message: &str) -> PhaseStep {
         let waiting_on = WaitingOn::MaintenanceRetry {
-            said: said.to_owned(),
+            message: message.to_owned(),
             until: until.shown,
         };
         PhaseStep::wait_until(waiting_on, until.at)
@@ -148,7 +148,7 @@ impl<'a> PhaseContext<'a> {
                     let again = self.retry_at(attempt, refusal);
                     waiting_on = WaitingOn::Retry {
                         effect: kind,
-                        said: refusal.said.clone(),
+                        message: refusal.message.clone(),
                         at: whole_second(again.wall),
                     };
                     again

@@ -40,7 +40,7 @@ impl PhaseContext<'_> {
         match desired {
             DesiredState::InService => return self.finish(),
             DesiredState::Unknown => return self.host_not_visible(),
-            DesiredState::RetryExpected { until, said } => return Self::await_retry(until, said),
+            DesiredState::RetryExpected { until, message } => return Self::await_retry(until, message),
             DesiredState::Down | DesiredState::Drained(_) => {}
         }
         if let Some(step) = self.given_up() {
@@ -109,7 +109,7 @@ impl PhaseContext<'_> {
         let request = match self.desired() {
             DesiredState::InService => return self.finish(),
             DesiredState::Unknown => return self.host_not_visible(),
-            DesiredState::RetryExpected { until, said } => return Self::await_retry(until, said),
+            DesiredState::RetryExpected { until, message } => return Self::await_retry(until, message),
             DesiredState::Down | DesiredState::Drained(_) if !self.node.unschedulable => {
                 return self.after_uncordon();
             }
@@ -235,7 +235,7 @@ impl PhaseContext<'_> {
             }
             DesiredState::InService | DesiredState::Drained(_) => return self.finish(),
             DesiredState::Unknown => return self.host_not_visible(),
-            DesiredState::RetryExpected { until, said } => return Self::await_retry(until, said),
+            DesiredState::RetryExpected { until, message } => return Self::await_retry(until, message),
             DesiredState::Down => {}
         }
         if let Some(step) = self.drain_again() {

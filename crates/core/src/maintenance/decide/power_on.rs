@@ -78,16 +78,16 @@ impl PhaseContext<'_> {
         let here = host_of(self.vm);
         let moved = here.moref.is_some() && !self.is_at_home();
         // A relocation that ended on another host than requested is given up: the VM is not powered off again for it.
-        let gave_up = match (self.relocation().map(|request| &request.action), moved) {
+        let relocation_failure = match (self.relocation().map(|request| &request.action), moved) {
             (Some(RequestAction::Relocate { to: Some(to) }), true) if **to != *here.name => {
                 Some(format!("vCenter powered it on on {here}"))
             }
-            _ => self.episode.gave_up.clone(),
+            _ => self.episode.relocation_failure.clone(),
         };
         let episode = Episode {
             powered_off: true,
             in_flight: InFlight::default(),
-            gave_up,
+            relocation_failure,
             power_off_request: None,
             moved_to: moved.then_some(here),
             ..self.enter(Phase::Rejoining)

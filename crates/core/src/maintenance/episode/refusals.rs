@@ -10,7 +10,7 @@ use crate::ids::HostRef;
 pub const MAX_REFUSALS: usize = 32;
 
 /// The maximum length of a recorded message, in characters.
-const MAX_SAID: usize = 160;
+const MAX_MESSAGE: usize = 160;
 
 /// A host that refused a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,7 +21,8 @@ pub struct HostRefusal {
     /// The refused operation.
     pub what: RefusedMove,
     /// The fault.
-    pub said: String,
+    #[serde(rename = "said")]
+    pub message: String,
 }
 
 /// An operation that a host may refuse.
@@ -36,7 +37,7 @@ pub enum RefusedMove {
 
 impl Episode {
     /// Records that `host` refused the VM, once per operation.
-    pub fn refused(&mut self, host: &HostRef, what: RefusedMove, said: &str) {
+    pub fn refused(&mut self, host: &HostRef, what: RefusedMove, message: &str) {
         let is_known = |it: &HostRefusal| it.host == *host && it.what == what;
         if self.refusals.iter().any(is_known) || self.refusals.len() >= MAX_REFUSALS {
             return;
@@ -44,7 +45,7 @@ impl Episode {
         self.refusals.push(HostRefusal {
             host: host.clone(),
             what,
-            said: said.chars().take(MAX_SAID).collect(),
+            message: message.chars().take(MAX_MESSAGE).collect(),
         });
     }
 

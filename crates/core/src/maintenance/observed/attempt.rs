@@ -39,7 +39,7 @@ pub struct EffectRefusal {
     /// How to handle it.
     pub advice: RetryAdvice,
     /// The error message.
-    pub said: String,
+    pub message: String,
 }
 
 /// How to handle a refusal.

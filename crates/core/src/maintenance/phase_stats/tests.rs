@@ -29,7 +29,7 @@ fn parked(resume: Phase) -> Phase {
     }
 }
 
-/// Writes `next` in the place of `before`. Gives what stood there with its history closed, and what stands there.
+/// Writes `next` in the place of `before`. Gives what stood there with its history closed, and what current there.
 fn changes(before: &Record, next: Record, writer: i64, second: i64) -> (Record, Record) {
     let mut transition = transition(next);
     let closed = close(
@@ -49,18 +49,18 @@ fn history(record: &Record) -> &PhaseHistory {
 
 #[test]
 fn a_record_stays_small_however_often_phases_and_processes_change() {
-    let mut stands = record(in_phase(Phase::Draining));
+    let mut current = record(in_phase(Phase::Draining));
     for turn in 1..200 {
-        let was = stands.episode().unwrap();
+        let was = current.episode().unwrap();
         let phase = if was.phase == Phase::Draining {
             parked(Phase::Draining)
         } else {
             Phase::Draining
         };
         let next = record(was.enter(phase, Now::at(at(turn), 0)));
-        (_, stands) = changes(&stands, next, turn, turn);
+        (_, current) = changes(&current, next, turn, turn);
     }
-    let history = history(&stands);
+    let history = history(&current);
     let json = serde_json::to_string(history).unwrap();
     assert!(json.len() < 10 * 1024, "{} bytes", json.len());
     assert_eq!(
@@ -79,9 +79,9 @@ fn a_change_within_a_phase_finishes_none() {
         recordoned: 1,
         ..draining.clone()
     });
-    let (closed, stands) = changes(&record(draining), next, -1, 5);
+    let (closed, current) = changes(&record(draining), next, -1, 5);
     assert_eq!(history(&closed).finished, []);
-    assert_eq!(history(&stands).finished, []);
+    assert_eq!(history(&current).finished, []);
 }
 
 #[test]
@@ -122,12 +122,12 @@ fn a_finished_phase_says_how_it_ended() {
             left_behind: vec!["ml/a".to_owned(), "ml/b".to_owned()],
             ..was.enter(next.clone(), Now::at(at(7), 0))
         };
-        let (closed, stands) = changes(&record(was), record(enters), -1, 7);
-        let finished = &history(&stands).finished;
+        let (closed, current) = changes(&record(was), record(enters), -1, 7);
+        let finished = &history(&current).finished;
         assert_eq!(finished.len(), 1);
         assert_eq!(finished[0].outcome, outcome, "{phase:?} -> {next:?}");
         assert_eq!((finished[0].since, finished[0].until), (at(0), at(7)));
-        assert_eq!(history(&closed), history(&stands));
+        assert_eq!(history(&closed), history(&current));
     }
     let (closed, _) = changes(&record(in_phase(Phase::Rejoining)), Record::InService, -1, 9);
     let finished = &history(&closed).finished;
@@ -143,21 +143,21 @@ fn processes_and_leaders_that_took_over_are_kept() {
         epoch,
         ..in_phase(Phase::Draining)
     };
-    let (_, stands) = changes(&Record::InService, record(episode(0)), -10, 0);
-    assert_eq!(history(&stands).incidents, []);
+    let (_, current) = changes(&Record::InService, record(episode(0)), -10, 0);
+    assert_eq!(history(&current).incidents, []);
     // No leadership is none that could be lost.
-    let (_, stands) = changes(&stands, record(episode(3)), -10, 1);
-    assert_eq!(history(&stands).incidents, []);
-    let (_, stands) = changes(&stands, record(episode(4)), 5, 6);
+    let (_, current) = changes(&current, record(episode(3)), -10, 1);
+    assert_eq!(history(&current).incidents, []);
+    let (_, current) = changes(&current, record(episode(4)), 5, 6);
     let restarted = Incident::Restarted { at: at(5) };
     let led = Incident::LeaderChanged {
         at: at(6),
         old: 3,
         new: 4,
     };
-    assert_eq!(history(&stands).incidents, [restarted.clone(), led.clone()]);
+    assert_eq!(history(&current).incidents, [restarted.clone(), led.clone()]);
     // The end itself may be written by yet another process.
-    let (closed, _) = changes(&stands, Record::InService, 8, 9);
+    let (closed, _) = changes(&current, Record::InService, 8, 9);
     let again = Incident::Restarted { at: at(8) };
     assert_eq!(history(&closed).incidents, [restarted, led, again]);
 }
@@ -171,18 +171,18 @@ fn an_episode_keeps_its_origin_and_another_one_has_its_own() {
         since: at(-60),
     });
     let adopted = in_phase(Phase::Draining);
-    let (_, stands) = changes(&python, record(adopted.clone()), -10, 0);
-    assert_eq!(stands.episode().unwrap().trigger_kind(), TriggerKind::Adopted);
+    let (_, current) = changes(&python, record(adopted.clone()), -10, 0);
+    assert_eq!(current.episode().unwrap().trigger_kind(), TriggerKind::Adopted);
     let next = adopted.enter(Phase::AwaitingHost, Now::at(at(5), 0));
-    let (_, stands) = changes(&stands, record(next), -10, 5);
-    assert_eq!(stands.episode().unwrap().trigger_kind(), TriggerKind::Adopted);
+    let (_, current) = changes(&current, record(next), -10, 5);
+    assert_eq!(current.episode().unwrap().trigger_kind(), TriggerKind::Adopted);
     let trigger = Trigger {
         clicked_at: at(8),
         ..adopted.trigger
     };
     let other = Episode::new(adopted.node_uid, trigger, host("esx1"), Phase::Draining, at(9));
-    let (closed, stands) = changes(&stands, record(other), -10, 9);
+    let (closed, current) = changes(&current, record(other), -10, 9);
     assert_eq!(history(&closed).finished.len(), 2);
-    assert_eq!(stands.episode().unwrap().trigger_kind(), TriggerKind::HostState);
-    assert_eq!(history(&stands).finished, []);
+    assert_eq!(current.episode().unwrap().trigger_kind(), TriggerKind::HostState);
+    assert_eq!(history(&current).finished, []);
 }

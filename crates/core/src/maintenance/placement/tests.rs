@@ -241,7 +241,7 @@ fn only_an_unread_host_may_still_fit() {
         ..host("esx-3", &[A40])
     };
     let unfit = || host("esx-4", &[]);
-    let untold = || HostView {
+    let unreported = || HostView {
         devices: None,
         ..host("esx-6", &[])
     };
@@ -251,8 +251,11 @@ fn only_an_unread_host_may_still_fit() {
     assert!(has_unread(&[unread(), taken(), unfit()]));
     assert!(!has_unread(&[taken(), unfit()]));
     assert!(!has_unread(&[unfit()]));
-    assert_eq!(why_not(&one_a40(), untold()), RejectionReason::DevicesUntold);
-    assert!(has_unread(&[unfit(), untold()]));
+    assert_eq!(
+        why_not(&one_a40(), unreported()),
+        RejectionReason::DevicesUnreported
+    );
+    assert!(has_unread(&[unfit(), unreported()]));
     assert!(!has_unread(&[]));
     assert!(
         !has_unread(&[unread(), host("esx-5", &[A40])]),

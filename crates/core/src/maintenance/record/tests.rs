@@ -213,7 +213,9 @@ fn what_cannot_be_read_is_parked_and_says_why() {
         ),
     ] {
         match read(&annotations) {
-            Record::Unreadable { why: said } => assert!(said.contains(why), "{said:?} should say {why:?}"),
+            Record::Unreadable { why: message } => {
+                assert!(message.contains(why), "{message:?} should say {why:?}")
+            }
             other @ (Record::InService | Record::Episode(_) | Record::Python(_)) => {
                 panic!("{why}: read as {other:?}")
             }
@@ -334,8 +336,8 @@ fn a_record_that_none_of_ours_could_be_is_not_believed() {
             parent.insert(field.to_owned(), forgery.clone());
         });
         match record {
-            Record::Unreadable { why: said } => {
-                assert!(said.contains(why), "{path}: {said:?} and not {why:?}")
+            Record::Unreadable { why: message } => {
+                assert!(message.contains(why), "{path}: {message:?} and not {why:?}")
             }
             other @ (Record::InService | Record::Episode(_) | Record::Python(_)) => {
                 panic!("{path} = {forgery} is read as {other:?}")
@@ -390,11 +392,11 @@ fn a_wrong_history_is_dropped_and_parks_nobody() {
 
 #[test]
 fn texts_of_a_record_are_cut_and_hold_nothing_that_a_terminal_obeys() {
-    let text = |said: String| {
+    let text = |message: String| {
         let record = forged(|value| {
-            *value.pointer_mut("/refusals/0/said").unwrap() = said.into();
+            *value.pointer_mut("/refusals/0/said").unwrap() = message.into();
         });
-        record.episode().unwrap().refusals[0].said.clone()
+        record.episode().unwrap().refusals[0].message.clone()
     };
     assert_eq!(text("a\u{1b}[2Jb\r\nc".to_owned()), "a [2Jb  c");
     assert_eq!(text("é".repeat(5_000)).chars().count(), 4096);

@@ -71,21 +71,21 @@ impl fmt::Display for PendingReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Leaving => f.write_str("terminating"),
-            Self::Budget { names, said } => write_budgets(f, names, said),
-            Self::Migrating { said } => write!(f, "its VM is being migrated live: {said}"),
-            Self::Refused { said } => write!(f, "eviction refused: {said}"),
+            Self::Budget { names, message } => write_budgets(f, names, message),
+            Self::Migrating { message } => write!(f, "its VM is being migrated live: {message}"),
+            Self::Refused { message } => write!(f, "eviction refused: {message}"),
             Self::NotReached => f.write_str("eviction not requested yet"),
         }
     }
 }
 
 /// Names the budgets that block a pod. A single budget is shown with its counts, so that the sentence changes when they do.
-fn write_budgets(f: &mut fmt::Formatter<'_>, names: &[String], said: &str) -> fmt::Result {
+fn write_budgets(f: &mut fmt::Formatter<'_>, names: &[String], message: &str) -> fmt::Result {
     match names {
         [] => f.write_str("held by a PodDisruptionBudget"),
         [name] => {
             write!(f, "held by PodDisruptionBudget {name}")?;
-            let counts = said
+            let counts = message
                 .strip_prefix(BUDGET)
                 .and_then(|rest| rest.strip_prefix(name.as_str()));
             counts.map_or(Ok(()), |counts| {

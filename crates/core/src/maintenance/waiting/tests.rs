@@ -49,8 +49,12 @@ fn each_reason_is_shown_once() {
          (esx-4 likewise), esx-3 does not see the VM's datastores"
     );
     // What vCenter said of one host it did not say of another.
-    let said = |said: &str| RejectionReason::RefusedByVcenter(said.to_owned());
-    let refused = [hosts(2..=2, &said("no memory")), hosts(3..=3, &said("no disk"))].concat();
+    let refusal = |message: &str| RejectionReason::RefusedByVcenter(message.to_owned());
+    let refused = [
+        hosts(2..=2, &refusal("no memory")),
+        hosts(3..=3, &refusal("no disk")),
+    ]
+    .concat();
     assert_eq!(
         exit(refused),
         "host esx-1, which is in maintenance mode, to be back in service; elsewhere: esx-2 was refused by vCenter: no memory, \

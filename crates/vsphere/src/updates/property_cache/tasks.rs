@@ -271,7 +271,7 @@ impl PropertyCache {
                 Some(EndOutcome::Cancelled)
             }
             TaskState::Error(fault) => Some(EndOutcome::Failed {
-                said: fault.to_string(),
+                message: fault.to_string(),
             }),
         };
         let of = task.moref.clone();

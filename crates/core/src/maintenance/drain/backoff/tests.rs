@@ -11,7 +11,7 @@ fn held(name: &str, budget: &str) -> PendingEviction {
         name: name.to_owned(),
         why: PendingReason::Budget {
             names: vec![budget.to_owned()],
-            said: String::new(),
+            message: String::new(),
         },
     }
 }
@@ -19,7 +19,9 @@ fn held(name: &str, budget: &str) -> PendingEviction {
 fn refused(name: &str) -> PendingEviction {
     PendingEviction {
         name: name.to_owned(),
-        why: PendingReason::Refused { said: String::new() },
+        why: PendingReason::Refused {
+            message: String::new(),
+        },
     }
 }
 
@@ -162,7 +164,7 @@ fn budget_without_a_name_is_backed_off_too() {
         name: "ml/a".to_owned(),
         why: PendingReason::Budget {
             names: Vec::new(),
-            said: String::new(),
+            message: String::new(),
         },
     };
     let mut report = round(0, std::slice::from_ref(&nameless), &[], None);
