@@ -1,4 +1,4 @@
-//! What both sides tell, as plain types.
+//! The facts of vCenter and Kubernetes, as plain types.
 
 pub mod fault;
 pub mod kubernetes;

@@ -1,4 +1,4 @@
-//! Makes one [`NodeSnapshot`] per node of the facts of vCenter, of Kubernetes and of effects. Pure: no async, no clock, no I/O.
+//! Builds one [`NodeSnapshot`] per node from the facts of vCenter, of Kubernetes and of effects. Pure: no async, no clock, no I/O.
 //!
 //! A snapshot holds everything about its node, so a missed or repeated fact is repaired by the next one. Between a `Reset` and its
 //! `Settled` a source counts as disconnected; objects that are not reported again by then are forgotten.
@@ -61,31 +61,31 @@ pub enum Fact {
     Kubernetes(KubernetesUpdate),
     /// The result of an effect.
     Effect(EffectReport),
-    /// This replica leads from now on, or stands by.
+    /// This replica is the leader from now on, or (`None`) a standby.
     Leadership(Option<LeadershipEpoch>),
 }
 
 /// The settings of the inventory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// Whose episodes these are.
+    /// The releases whose episodes are handled.
     pub releases: Releases,
     /// `MAX_CONCURRENT_DRAINS`.
     pub concurrent_drains: u32,
     /// `MAX_UNAVAILABLE`.
     pub unavailable: MaxUnavailable,
-    /// `BIND_BY_NAME`: look VMs up by name although a UUID is known.
+    /// `BIND_BY_NAME`: VMs are looked up by name even if a UUID is known.
     pub bind_by_name: bool,
     /// `REQUIRE_APPROVAL`.
     pub require_approval: bool,
     /// `NODE_MAINTENANCES`: NodeMaintenance objects are watched.
     pub node_maintenances: bool,
-    /// `DRAIN_SLOT_SECONDS`: how long a node may hold a place among those being drained.
+    /// `DRAIN_SLOT_SECONDS`: how long a node may hold a drain slot.
     pub drain_slot: Duration,
 }
 
-/// How long NodeMaintenance objects may be out of reach before maintenance goes on without them: as long as a kube-apiserver
-/// takes to be restarted.
+/// How long the watch of NodeMaintenances may be disconnected before maintenance continues without it: about the time that a
+/// restart of the kube-apiserver takes.
 const WITHOUT_REQUESTS_AFTER: Duration = Duration::from_secs(30);
 
 /// All facts, and the snapshots made of them.
@@ -96,49 +96,49 @@ pub struct Inventory {
     leadership: LeadershipEpoch,
     /// The time of the facts that are being applied.
     now: Now,
-    /// This process acts: it leads, or is alone.
+    /// This process is the leader, or runs without leader election.
     is_acting: bool,
-    /// Who held places when this process began to act is known.
-    has_taken_stock: bool,
-    /// When the next place lapses, or something else changes by the mere passing of time.
+    /// The slots that were held when this process began to act are known.
+    knows_slots: bool,
+    /// When the next slot lapses, so that snapshots change without a fact.
     next_lapse: Option<Monotonic>,
     vcenter: Source<String>,
     kubernetes: Source<NodeName>,
     requests: Source<String>,
-    /// Since when NodeMaintenance objects are out of reach.
+    /// Since when the watch of NodeMaintenances is disconnected.
     requests_lost_at: Option<Monotonic>,
-    /// That has lasted for so long that maintenance goes on without them.
+    /// It has been disconnected for so long that maintenance continues without it.
     is_without_requests: bool,
     hosts: BTreeMap<HostRef, Arc<vsphere::Host>>,
     computes: BTreeMap<ComputeRef, vsphere::Compute>,
     vms: BTreeMap<VmRef, vsphere::Vm>,
     tasks: BTreeMap<TaskRef, vsphere::Task>,
     lookup_answers: BTreeMap<vsphere::VmKey, BTreeSet<VmRef>>,
-    /// The keys to which this VM answers, alone or with others.
+    /// The keys that match each VM, alone or with others.
     keys_by_vm: BTreeMap<VmRef, BTreeSet<vsphere::VmKey>>,
-    /// The nodes that go by this key.
+    /// The nodes that are looked up by each key.
     nodes_by_key: BTreeMap<vsphere::VmKey, BTreeSet<NodeName>>,
-    /// The node that was first found to be this VM.
+    /// The node that was bound to each VM first.
     owners: BTreeMap<VmRef, NodeName>,
-    /// The hosts whose latest maintenance failed.
+    /// The hosts whose latest maintenance task failed.
     interrupted: BTreeMap<HostRef, (TaskRef, FailedMaintenance)>,
     /// The Nodes of `nodes` that the label selector does not match.
     followed: BTreeSet<NodeName>,
-    /// The episodes that the latest look through all Nodes found.
+    /// The episodes that the latest scan of all Nodes found.
     unselected_episodes: Vec<StrandedNode>,
     urgent_lookups: BTreeMap<vsphere::VmKey, lookup_freshness::UrgentLookup>,
     surveys: BTreeMap<HostRef, HostSurvey>,
     nodes: BTreeMap<NodeName, NodeFacts>,
     maintenances: requests::RequestStore,
     node_states: BTreeMap<NodeName, NodeState>,
-    /// The episode of any node that was about this host and ended last.
+    /// For each host, the episode about it that ended last.
     last_episodes: BTreeMap<HostRef, LastEpisodeOfHost>,
     /// The hosts offered in the last snapshots to nodes that need one.
     offers: BTreeMap<NodeName, PlacementOffer>,
-    /// The budgets whose watch stands.
+    /// The watched budgets that allow no disruption.
     blocked_budgets: BTreeSet<Budget>,
     admission_queue: AdmissionQueue,
-    /// What of all our nodes is asked of vCenter.
+    /// The lookup keys of all nodes.
     keys: Arc<BTreeSet<vsphere::VmKey>>,
     /// Which snapshots the facts since the last build can change.
     dirty: Option<Dirty>,
@@ -147,21 +147,21 @@ pub struct Inventory {
     schedule: schedule::Schedule,
     /// The hosts that changed since the last build.
     changed_hosts: BTreeSet<HostRef>,
-    /// In the last build every node was in service, without a request.
+    /// In the last build, every node was in service without a request.
     all_idle: bool,
-    /// The nodes that were not idle in the last build. They wait for each other and for places on the same hosts, so most facts
-    /// can change the snapshot of each of them.
+    /// The nodes that were not idle in the last build. They compete for slots and hosts, so most facts can change the snapshot of
+    /// each of them.
     active: BTreeSet<NodeName>,
 }
 
-/// The state of one source, and the objects that it reported since its last `Reset`.
+/// The state of one source.
 #[derive(Debug)]
 struct Source<Key> {
     disconnected: Option<String>,
     /// The objects reported since the last `Reset`.
     seen: BTreeSet<Key>,
     /// Something was reported since the last `Settled`.
-    is_open: bool,
+    is_incomplete: bool,
 }
 
 /// An episode that has ended.
@@ -172,17 +172,17 @@ struct LastEpisodeOfHost {
 }
 
 impl<Key> Source<Key> {
-    fn disconnected(who: &str) -> Self {
+    fn disconnected(name: &str) -> Self {
         Self {
-            disconnected: Some(format!("{who} has not synced yet")),
+            disconnected: Some(format!("{name} has not synced yet")),
             seen: BTreeSet::new(),
-            is_open: false,
+            is_incomplete: false,
         }
     }
 }
 
 impl Inventory {
-    /// An inventory that knows nothing yet, of a process that began at `process_began`.
+    /// An empty inventory, for a process that started at `process_began`.
     pub fn new(rules: Rules, process_began: Timestamp) -> Self {
         let requests = if rules.node_maintenances {
             Source::disconnected("the watch of NodeMaintenances")
@@ -198,7 +198,7 @@ impl Inventory {
                 monotonic: Monotonic::default(),
             },
             is_acting: false,
-            has_taken_stock: false,
+            knows_slots: false,
             next_lapse: None,
             requests_lost_at: None,
             is_without_requests: false,
@@ -235,7 +235,7 @@ impl Inventory {
         }
     }
 
-    /// Sets the time at which the following facts count as received.
+    /// Sets the time at which the next facts are received.
     pub(crate) fn set_time(&mut self, now: Now) {
         self.now = now;
         let lost_at = self.requests_lost_at;
@@ -250,62 +250,62 @@ impl Inventory {
         }
     }
 
-    /// When maintenance goes on without NodeMaintenance objects, where they are out of reach and it does not yet.
-    fn goes_on_without_requests_at(&self) -> Option<Monotonic> {
+    /// When maintenance will continue without NodeMaintenances, if their watch stays disconnected.
+    fn continues_without_requests_at(&self) -> Option<Monotonic> {
         let lost_at = self.requests_lost_at.filter(|_| !self.is_without_requests)?;
         Some(lost_at.after(WITHOUT_REQUESTS_AFTER))
     }
 
-    /// Takes whether this process leads from now on. Another replica may have caused whatever was seen before.
-    fn take_leadership(&mut self, term: Option<LeadershipEpoch>) {
+    /// Applies a change of leadership. What was observed before may have been caused by another replica.
+    fn apply_leadership(&mut self, epoch: Option<LeadershipEpoch>) {
         self.dirty = Some(Dirty::All);
-        self.is_acting = term.is_some();
-        let Some(term) = term else { return };
-        self.leadership = term;
+        self.is_acting = epoch.is_some();
+        let Some(epoch) = epoch else { return };
+        self.leadership = epoch;
         self.process_began = self.now.wall;
-        self.has_taken_stock = false;
+        self.knows_slots = false;
         for state in self.node_states.values_mut() {
-            state.observed_record.forget_who();
+            state.observed_record.forget_origin();
             state.slot = Slot::default();
         }
     }
 
     /// Applies one fact.
     pub(crate) fn apply(&mut self, fact: Fact) {
-        let news = self.dirty_by(&fact);
-        if let (Some(_), Fact::Vsphere(vsphere::VsphereUpdate::Host(host))) = (&news, &fact) {
+        let changed = self.dirty_by(&fact);
+        if let (Some(_), Fact::Vsphere(vsphere::VsphereUpdate::Host(host))) = (&changed, &fact) {
             self.changed_hosts.insert(host.moref.clone());
         }
-        self.dirty = match (self.dirty.take(), news) {
+        self.dirty = match (self.dirty.take(), changed) {
             (before, None) => before,
-            (None, Some(news)) => Some(news),
-            (Some(before), Some(news)) => Some(before.and(news)),
+            (None, Some(changed)) => Some(changed),
+            (Some(before), Some(changed)) => Some(before.and(changed)),
         };
         match fact {
             Fact::Vsphere(update) => self.apply_vsphere(update),
             Fact::Kubernetes(update) => self.apply_kubernetes(update),
             Fact::Effect(report) => self.apply_effect(report),
-            Fact::Leadership(term) => self.take_leadership(term),
+            Fact::Leadership(epoch) => self.apply_leadership(epoch),
         }
     }
 
-    /// Whether a set of vCenter is incomplete: the rest of it follows at once, and may contradict what is known so far. Kubernetes
-    /// reports each Node by itself, so there is nothing to wait for.
+    /// Whether a set of vCenter is incomplete. The rest follows soon, and may contradict the facts so far. Kubernetes reports each
+    /// Node by itself, so its updates are always complete.
     pub(crate) fn is_set_incomplete(&self) -> bool {
-        self.vcenter.disconnected.is_none() && self.vcenter.is_open
+        self.vcenter.disconnected.is_none() && self.vcenter.is_incomplete
     }
 
-    /// What vCenter is to be asked about: the VMs of our nodes, and the tasks somebody waits for.
+    /// The objects that the vSphere stream has to watch: the VMs of our nodes, and the tasks of running effects.
     pub(crate) fn watch_set(&mut self) -> vsphere::WatchSet {
         if matches!(self.dirty, Some(Dirty::All)) {
             let names = self.names();
             let keys: BTreeSet<vsphere::VmKey> = names.iter().flat_map(|name| self.keys_of(name)).collect();
             if *self.keys != keys {
                 self.keys = Arc::new(keys);
-                self.forget_unasked(&names);
+                self.forget_unused_keys(&names);
             }
         }
-        let pressing = self.urgent();
+        let urgent = self.urgent();
         let tasks = self
             .node_states
             .values()
@@ -316,15 +316,15 @@ impl Inventory {
             });
         vsphere::WatchSet {
             vms: Arc::clone(&self.keys),
-            urgent: pressing,
+            urgent,
             tasks: tasks.collect(),
         }
     }
 
-    /// The nodes whose pods are to be watched: those being drained, and those kept so.
+    /// The nodes whose pods have to be watched: those being drained, and those kept drained.
     pub(crate) fn draining(&self) -> BTreeSet<NodeName> {
-        let awake = self.active.iter().filter_map(|name| self.nodes.get(name));
-        let drained = awake.filter(|node| match self.record(node) {
+        let active = self.active.iter().filter_map(|name| self.nodes.get(name));
+        let drained = active.filter(|node| match self.record(node) {
             Record::Episode(episode) => {
                 episode.phase.is_draining() || *episode.phase.at_work() == Phase::Drained
             }
@@ -334,7 +334,7 @@ impl Inventory {
         drained.map(|node| node.name.clone()).collect()
     }
 
-    /// Every node that is known from a Node, a record or a copy.
+    /// Every node with a Node, a record or a copy of one.
     fn names(&self) -> BTreeSet<NodeName> {
         let known = self.nodes.keys().chain(self.node_states.keys()).cloned();
         known.chain(self.only_copied()).collect()
@@ -371,7 +371,7 @@ impl Inventory {
             self.snapshots.insert(name.clone(), Arc::clone(&snapshot));
             built.insert(name, snapshot);
         }
-        // Only a batch of all snapshots takes a node away.
+        // Only a batch of all snapshots can remove a node.
         if are_fewer {
             self.dirty = Some(Dirty::All);
             return self.build_snapshots();
@@ -383,10 +383,10 @@ impl Inventory {
             .filter_map(|moref| self.hosts.get(&moref))
             .map(|host| self.shown(host))
             .collect();
-        let is_calm = |snapshot: &Arc<NodeSnapshot>| {
+        let is_idle = |snapshot: &Arc<NodeSnapshot>| {
             snapshot.record == Record::InService && snapshot.observed.request.is_none()
         };
-        self.all_idle = built.values().all(is_calm) && (self.all_idle || !are_alone);
+        self.all_idle = built.values().all(is_idle) && (self.all_idle || !are_alone);
         SnapshotBatch {
             snapshots: built,
             are_all,
@@ -394,7 +394,7 @@ impl Inventory {
         }
     }
 
-    /// Records since when each record is known, and which VM belongs to which node.
+    /// Notes when each record was first seen, and binds each node to its VM.
     fn observe_records(&mut self, names: &BTreeSet<NodeName>) {
         for name in names {
             let record = match self.nodes.get(name) {
@@ -406,12 +406,12 @@ impl Inventory {
             let has_known_vm = self.vm_of(name).found().is_some();
             let local = self.node_states.entry(name.clone()).or_default();
             local.has_known_vm |= has_known_vm;
-            local.observed_record.take(&record, self.now, self.is_acting);
+            local.observed_record.update(&record, self.now, self.is_acting);
         }
     }
 
-    /// Which source is disconnected, so that nothing may be done for any node. Maintenance goes on without NodeMaintenance objects after
-    /// a while.
+    /// The disconnected source, if any: nothing may be done for any node. A disconnected watch of NodeMaintenances counts only for
+    /// [`WITHOUT_REQUESTS_AFTER`].
     fn disconnected(&self) -> Option<SourceState> {
         let requests = self
             .requests
@@ -426,23 +426,24 @@ impl Inventory {
         }
     }
 
-    /// Why NodeMaintenance objects are out of reach, where maintenance goes on without them.
+    /// Why the watch of NodeMaintenances is disconnected, where maintenance continues without it.
     pub fn without_requests(&self) -> Option<&str> {
-        let silent = self.requests.disconnected.as_deref()?;
-        self.is_without_requests.then_some(silent)
+        let why = self.requests.disconnected.as_deref()?;
+        self.is_without_requests.then_some(why)
     }
 
-    /// The same for one node. One that a request keeps out of service waits until it is known what became of that.
+    /// The disconnected source for one node. A node with a request waits for the watch of NodeMaintenances in any case, because the
+    /// request may have been deleted.
     fn disconnected_for(&self, name: &NodeName, record: &Record) -> Option<SourceState> {
         if let Some(sources) = self.disconnected() {
             return Some(sources);
         }
         let why = self.without_requests()?;
-        let is_asked_for = record
+        let has_request = record
             .episode()
             .is_some_and(|it| it.trigger.request.is_some() || it.power_off_request.is_some());
-        let is_asked_for = is_asked_for || self.request(name, self.nodes.get(name)).is_some();
-        is_asked_for.then(|| SourceState::NoKubernetes { why: why.to_owned() })
+        let has_request = has_request || self.request(name, self.nodes.get(name)).is_some();
+        has_request.then(|| SourceState::NoKubernetes { why: why.to_owned() })
     }
 }
 

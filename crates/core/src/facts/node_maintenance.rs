@@ -4,43 +4,43 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How it stands.
+/// The status of a NodeMaintenance.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeMaintenanceStatus {
     /// The generation of the object that this status is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// `Running`, `Succeeded` or `Failed`. A drain that was asked for has succeeded once the node is drained, also while it
-    /// is kept so.
+    /// `Running`, `Succeeded` or `Failed`. A requested drain has succeeded once the node is drained, also while it is kept
+    /// drained.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
-    /// Where the episode stands: `Queued`, `Draining`, `Drained`, `ShuttingDown`, `Relocating`, `AwaitingHost`, `PoweringOn`,
+    /// The phase of the episode: `Queued`, `Draining`, `Drained`, `ShuttingDown`, `Relocating`, `AwaitingHost`, `PoweringOn`,
     /// `Rejoining` or `Parked`; `Ended` when it is over.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
-    /// The latest thing that went wrong, if it still does.
+    /// The latest error, while it lasts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
-    /// The pods that are still to go, as `namespace/name`; at most 50 of them.
+    /// The pods that block the drain, as `namespace/name`; at most 50.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pending_pods: Vec<String>,
-    /// The same pods, each with the reason why it is still there.
+    /// The same pods, each with the reason.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pods: Vec<PendingPod>,
-    /// How many pods there were on the node when its drain began.
+    /// The number of pods on the node when its drain began.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total_pods: Option<u32>,
-    /// How many of them were to be evicted.
+    /// The number of those that had to be evicted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eviction_pods: Option<u32>,
-    /// How many of those are gone, in percent.
+    /// The share of those that are gone, in percent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain_progress: Option<u32>,
-    /// The ESXi host on which the VM stood when it began.
+    /// The ESXi host of the VM when the episode began.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// The host to which the VM is being moved, or was.
+    /// The host to which the VM is being relocated, or was relocated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
     /// The id of the episode.
@@ -49,52 +49,52 @@ pub struct NodeMaintenanceStatus {
     /// The id of its trace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace_id: Option<String>,
-    /// The address of its trace, where the controller knows one.
+    /// The URL of its trace, where the controller is configured with one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace_url: Option<String>,
     /// What it waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting_on: Option<WaitStatus>,
-    /// The phases so far, each with its times.
+    /// The phases so far, with their times.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub phases: Vec<PhaseTimes>,
     /// When it began, RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_at: Option<String>,
-    /// When it came to its end, RFC 3339. An object that has one asks for nothing more.
+    /// When it ended, RFC 3339. An object that has ended requests nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<String>,
-    /// `Succeeded`, `Reconciling` and `Stalled`, in the manner that `kubectl wait` and kstatus read.
+    /// `Succeeded`, `Reconciling` and `Stalled`, as `kubectl wait` and kstatus read them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
-    /// The record as it stands on the Node: an episode goes on from it when the Node object is deleted.
+    /// The record as on the Node. If the Node object is deleted, the episode continues from this copy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub record: Option<String>,
 }
 
-/// A pod that is still to go.
+/// A pod that blocks the drain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PendingPod {
     /// Its namespace.
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Why it is still there, as one word: `Terminating`, `HeldByBudget`, `Migrating`, `Refused` or `NotAsked`.
+    /// Why it blocks, as one word: `Terminating`, `HeldByBudget`, `Migrating`, `Refused` or `NotAsked`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub state: String,
-    /// Why it is still there, as a sentence.
+    /// Why it blocks, as a sentence.
     pub reason: String,
 }
 
 /// What is waited for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WaitStatus {
-    /// As a word.
+    /// The kind of the wait, as one word.
     pub reason: String,
-    /// As a sentence that follows "waiting for".
+    /// The sentence that follows "waiting for".
     pub message: String,
-    /// Since when, RFC 3339.
+    /// When the wait began, RFC 3339.
     pub since: String,
 }
 

@@ -1,4 +1,4 @@
-//! The one entry of the inventory: facts go in, what has changed comes out.
+//! The entry of the inventory: applies facts and returns what they changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,48 +14,48 @@ use crate::maintenance::observed::{NodeSnapshot, SnapshotBatch};
 /// What [`Inventory::advance`] changed.
 #[derive(Debug, Default)]
 pub struct Changes {
-    /// What the streams are to be asked for; `None`: as before.
+    /// What the streams have to watch; `None` if that cannot have changed.
     pub requested: Option<Requested>,
-    /// The snapshots that were built; `None`: there is nothing new, or the rest of it is waited for.
+    /// The snapshots that were built; `None` if nothing changed, or the rest of an incomplete set is awaited.
     pub built: Option<Built>,
 }
 
-/// What the streams are to be asked for, before any snapshot is built.
+/// What the streams have to watch. It is known before snapshots are built.
 #[derive(Debug)]
 pub struct Requested {
-    /// The Nodes to be watched by name.
+    /// The Nodes to watch by name.
     pub followed: BTreeSet<NodeName>,
-    /// The objects of vCenter to be watched.
+    /// The objects of vCenter to watch.
     pub watch_set: WatchSet,
 }
 
-/// Snapshots, and what follows from them.
+/// New snapshots, and the watches that follow from them.
 #[derive(Debug)]
 pub struct Built {
-    /// Those that may differ from the ones before.
+    /// The snapshots that may have changed.
     pub snapshots: SnapshotBatch,
-    /// The nodes whose pods are to be watched.
+    /// The nodes whose pods have to be watched.
     pub draining: BTreeSet<NodeName>,
-    /// The PodDisruptionBudgets to be watched.
+    /// The PodDisruptionBudgets to watch.
     pub budgets: BTreeSet<Budget>,
-    /// The nodes whose snapshot differed when all were rebuilt. Each is a bug of [`super::dirty`].
+    /// The nodes whose snapshot changed in a rebuild of all snapshots. Each is a bug in [`super::dirty`].
     pub outdated: Vec<NodeName>,
-    /// This replica does not lead: the snapshots are for people, and no actor gets them.
+    /// This replica is a standby: the snapshots are only displayed, and no actor gets them.
     pub is_standby: bool,
 }
 
 impl Inventory {
     /// Applies `facts` at the time `now`, and builds the snapshots that they can change.
     ///
-    /// Snapshots are not built while the rest of an incomplete set is waited for, nor right after a build that took long.
-    /// [`Inventory::next_at`] says when to call again though no fact has come in.
+    /// Snapshots are not built while the rest of an incomplete set is awaited, nor during the pause after a long build.
+    /// [`Inventory::next_at`] returns when to call it again without a new fact.
     pub fn advance(&mut self, facts: impl IntoIterator<Item = Fact>, now: Now) -> Changes {
         self.set_time(now);
         for fact in facts {
             self.apply(fact);
         }
         let mut changes = Changes::default();
-        if self.schedule.rests(now.monotonic) {
+        if self.schedule.is_paused(now.monotonic) {
             return changes;
         }
         let is_rebuild = self.is_acting && self.schedule.is_rebuild_due(now.monotonic);
@@ -63,7 +63,7 @@ impl Inventory {
             self.schedule.end_wait_for_set();
             return changes;
         }
-        // First: this forgets the Nodes that are not followed any more.
+        // This comes first, because it removes Nodes that are no longer followed.
         let followed = self.nodes_to_follow();
         changes.requested = Some(Requested {
             followed,
@@ -78,17 +78,17 @@ impl Inventory {
         changes
     }
 
-    /// When [`Inventory::advance`] is to be called though no fact has come in.
+    /// When [`Inventory::advance`] has to be called without a new fact.
     pub fn next_at(&self) -> Option<Monotonic> {
         let scheduled = self.schedule.next_at(self.dirty.is_some(), self.is_acting);
         scheduled
             .into_iter()
             .chain(self.next_lapse)
-            .chain(self.goes_on_without_requests_at())
+            .chain(self.continues_without_requests_at())
             .min()
     }
 
-    /// Takes how long the last call of [`Inventory::advance`] took, the use of what it built included.
+    /// Records how long the last call of [`Inventory::advance`] took, including the use of its snapshots.
     pub fn spent(&mut self, now: Now, took: Duration) {
         self.schedule.built(now.monotonic, took);
     }
@@ -136,8 +136,8 @@ pub(super) fn differences(incremental: &Snapshots, rebuilt: &Snapshots) -> Vec<N
     names.into_iter().filter(differs).cloned().collect()
 }
 
-/// Whether two snapshots of an idle node differ only in what is not refreshed while it is idle: each heartbeat of a kubelet is
-/// another version of the Node. Nothing is decided on it before the next snapshot.
+/// Whether two snapshots of an idle node differ only in values that are not updated while it is idle, such as heartbeats. No
+/// decision depends on them before the next snapshot.
 fn is_same_idle(before: &NodeSnapshot, after: &NodeSnapshot) -> bool {
     let refreshed = |snapshot: &NodeSnapshot| {
         let mut snapshot = snapshot.clone();

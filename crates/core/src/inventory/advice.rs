@@ -1,4 +1,4 @@
-//! What a failed call to vCenter asks of the decision: the one table.
+//! How each failure of a call to vCenter is handled.
 
 use crate::facts::fault::{Failure, Fault, FaultKind};
 use crate::maintenance::observed::{EffectRefusal, RetryAdvice};
@@ -6,7 +6,7 @@ use crate::maintenance::observed::{EffectRefusal, RetryAdvice};
 impl From<Failure<'_>> for RetryAdvice {
     fn from(failure: Failure<'_>) -> Self {
         match failure {
-            // Whatever is wrong with the login says nothing against the call, the VM or the host. The session shows it.
+            // A failed login says nothing about the call, the VM or the host; the session reports it.
             Failure::NotSent => Self::Retry,
             Failure::Unanswered => Self::Unanswered,
             Failure::Refused(fault) => Self::from(&fault.kind),
@@ -18,8 +18,8 @@ impl From<&FaultKind> for RetryAdvice {
     fn from(kind: &FaultKind) -> Self {
         match kind {
             FaultKind::ToolsUnavailable => Self::NoTools,
-            // The session is gone, the object is in another state than was believed, something else is at work on it, or
-            // the surroundings do not allow it at the moment.
+            // The session is gone, the object has changed, another operation is running on it, or the operation is not
+            // possible at the moment.
             FaultKind::NotAuthenticated
             | FaultKind::ManagedObjectNotFound
             | FaultKind::InvalidState
@@ -53,7 +53,7 @@ impl From<&FaultKind> for RetryAdvice {
 
 impl From<&Fault> for EffectRefusal {
     fn from(fault: &Fault) -> Self {
-        // The name of a fault that is not known here is what people can search for.
+        // The name of an unknown fault can be searched for.
         let message = if let FaultKind::Other(_) = &fault.kind {
             fault.to_string()
         } else {

@@ -1,5 +1,5 @@
-//! Which VM a Node is: by UUID in both byte orders, by name only where that is configured, and never on none or on more than
-//! one. Where two Nodes claim one VM, the first one keeps it.
+//! Binds Nodes to VMs: by UUID in both byte orders, or by name where that is configured, and only if exactly one VM matches. Where
+//! two Nodes claim one VM, the first one keeps it.
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::Entry;
@@ -12,7 +12,7 @@ use crate::maintenance::episode::Record;
 use crate::maintenance::observed::{BoundVm, FailedMaintenance, HostState, ObservedPower, ObservedVm};
 
 impl Inventory {
-    /// What vCenter is asked about a node, whether its object is there or gone in mid-episode.
+    /// The lookup keys of a node, also if its Node was deleted during an episode.
     pub(super) fn keys_of(&self, name: &NodeName) -> BTreeSet<VmKey> {
         if let Some(node) = self.nodes.get(name) {
             return self.keys(node);
@@ -27,11 +27,11 @@ impl Inventory {
         key.into_iter().collect()
     }
 
-    /// What vCenter is asked about `node`.
+    /// The lookup keys of `node`.
     pub(super) fn keys(&self, node: &NodeFacts) -> BTreeSet<VmKey> {
         let mut keys: BTreeSet<VmKey> = BTreeSet::new();
         for uuid in [node.provider_uuid, node.system_uuid].into_iter().flatten() {
-            // The two usually name one machine in two byte orders; one question is enough then.
+            // Usually both are the same UUID in two byte orders, which needs only one lookup.
             let known = keys.iter().any(|key| match key {
                 VmKey::Uuid(other) => uuid.same_machine(*other),
                 VmKey::Name(_) => false,
@@ -56,7 +56,7 @@ impl Inventory {
             Some(owner) if owner == name => {}
             Some(owner) if self.holds_vm(owner, &moref) => return BoundVm::Shared(vec![owner.clone()]),
             Some(_) | None => {
-                let others = self.others_that_go_by(&moref, name);
+                let others = self.other_claimants(&moref, name);
                 if !others.is_empty() {
                     return BoundVm::Shared(others);
                 }
@@ -64,12 +64,12 @@ impl Inventory {
         }
         match self.vms.get(&moref) {
             Some(vm) => BoundVm::Found(self.facts(vm)),
-            // A VM has the key, and its properties have not arrived yet, or it is being removed.
+            // The properties of the VM have not arrived yet, or it is being removed.
             None => BoundVm::NotLookedUp,
         }
     }
 
-    /// The one VM that answers to all keys of a node, whoever else goes by it.
+    /// The only VM that matches the keys of a node, even if other nodes match it too.
     fn found_for(&self, name: &NodeName) -> Result<VmRef, Box<BoundVm>> {
         let keys = self.keys_of(name);
         if keys.is_empty() {
@@ -94,32 +94,31 @@ impl Inventory {
         vms.into_iter().next().ok_or_else(missing)
     }
 
-    /// A template can carry the UUID of the VM it was made from, and never runs.
+    /// Whether it is no template. A template can have the UUID of the VM that it was made from.
     fn may_run(&self, vm: &VmRef) -> bool {
         !self.vms.get(vm).is_some_and(|vm| vm.template)
     }
 
-    /// The other nodes of which this VM alone is found.
-    fn others_that_go_by(&self, vm: &VmRef, name: &NodeName) -> Vec<NodeName> {
+    /// The other nodes for which only this VM is found.
+    fn other_claimants(&self, vm: &VmRef, name: &NodeName) -> Vec<NodeName> {
         let names: BTreeSet<&NodeName> = self.nodes_of(vm).filter(|other| *other != name).collect();
-        let goes_by = |other: &&&NodeName| self.found_for(other).is_ok_and(|found| found == *vm);
+        let claims_it = |other: &&&NodeName| self.found_for(other).is_ok_and(|found| found == *vm);
         names
             .iter()
-            .filter(goes_by)
+            .filter(claims_it)
             .map(|other| (*other).clone())
             .collect()
     }
 
-    /// Settles whose VM it is that is found for `name`: of several nodes that go by it, the one that did so first. When this
-    /// process begins it has seen nobody first; then the one whose record is on an object that no kubelet may write, then
-    /// one that a cloud provider has named, then the older one.
+    /// Binds the VM that is found for `name` to the first node that claims it. If several claim it when this process starts, a node
+    /// with a copy of its record comes first, because no kubelet may write that; then one with a provider ID, then the older one.
     pub(super) fn claim(&mut self, name: &NodeName) {
         let Ok(moref) = self.found_for(name) else { return };
         let owner = self.owners.get(&moref);
         if owner.is_some_and(|owner| self.holds_vm(owner, &moref)) {
             return;
         }
-        let mut claimants = self.others_that_go_by(&moref, name);
+        let mut claimants = self.other_claimants(&moref, name);
         claimants.push(name.clone());
         let rank = |name: &NodeName| {
             let uuid = self.vms.get(&moref).and_then(|vm| vm.uuid);
@@ -136,40 +135,40 @@ impl Inventory {
         }
     }
 
-    /// Whether this VM is still found for the node that it belongs to, also where the node exists in a record only.
+    /// Whether this VM is still found for its owner, also if that exists only in a record.
     fn holds_vm(&self, owner: &NodeName, vm: &VmRef) -> bool {
         self.found_for(owner).is_ok_and(|found| found == *vm)
     }
 
-    /// Drops what vCenter answered to keys that nobody asks for any more, and whose VMs were whose of nodes that are gone. A Node
-    /// that changes its UUID all the time would fill the memory otherwise.
-    pub(super) fn forget_unasked(&mut self, names: &BTreeSet<NodeName>) {
-        let unasked: Vec<VmKey> = self
+    /// Removes the lookup results of keys that no node has any more, and the owners that no longer exist. Otherwise a Node that keeps
+    /// changing its UUID would fill the memory.
+    pub(super) fn forget_unused_keys(&mut self, names: &BTreeSet<NodeName>) {
+        let unused: Vec<VmKey> = self
             .lookup_answers
             .keys()
             .filter(|key| !self.keys.contains(key))
             .cloned()
             .collect();
-        unasked.iter().for_each(|key| self.forget_answer(key));
+        unused.iter().for_each(|key| self.forget_lookup(key));
         self.owners.retain(|_, owner| names.contains(owner));
     }
 
-    /// The nodes to one of whose keys this VM answers, alone or with others.
+    /// The nodes with a key that this VM matches, alone or with others.
     pub(super) fn nodes_of(&self, vm: &VmRef) -> impl Iterator<Item = &NodeName> {
         let keys = self.keys_by_vm.get(vm).into_iter().flatten();
         keys.filter_map(|key| self.nodes_by_key.get(key)).flatten()
     }
 
-    /// Takes which VMs answer to `key`.
-    pub(super) fn answer(&mut self, key: VmKey, vms: BTreeSet<VmRef>) {
-        self.forget_answer(&key);
+    /// Records the VMs that match `key`.
+    pub(super) fn record_lookup(&mut self, key: VmKey, vms: BTreeSet<VmRef>) {
+        self.forget_lookup(&key);
         for vm in &vms {
             self.keys_by_vm.entry(vm.clone()).or_default().insert(key.clone());
         }
         self.lookup_answers.insert(key, vms);
     }
 
-    fn forget_answer(&mut self, key: &VmKey) {
+    fn forget_lookup(&mut self, key: &VmKey) {
         for vm in self.lookup_answers.remove(key).into_iter().flatten() {
             if let Entry::Occupied(mut keys) = self.keys_by_vm.entry(vm) {
                 keys.get_mut().remove(key);
@@ -180,8 +179,13 @@ impl Inventory {
         }
     }
 
-    /// Takes that `name` asks for the keys of `after`, where it asked for those of `before`.
-    pub(super) fn asks(&mut self, name: &NodeName, before: Option<&NodeFacts>, after: Option<&NodeFacts>) {
+    /// Updates the index of keys: `name` now has those of `after` instead of those of `before`.
+    pub(super) fn index_keys(
+        &mut self,
+        name: &NodeName,
+        before: Option<&NodeFacts>,
+        after: Option<&NodeFacts>,
+    ) {
         let keys = |node: Option<&NodeFacts>| node.map(|node| self.keys(node)).unwrap_or_default();
         let (before, after) = (keys(before), keys(after));
         for key in before.difference(&after) {
@@ -210,7 +214,7 @@ impl Inventory {
             .and_then(|host| host.compute.as_ref())
             .and_then(|compute| self.computes.get(compute)?.drs.as_ref())
             .is_some_and(|drs| drs.fully_automated_for(&vm.moref));
-        // A device at a fixed address is on its own host only: DRS cannot place such a VM anywhere else.
+        // DRS cannot move a VM with a device at a fixed address of its host.
         let movable = vm.passthrough.as_ref().is_some_and(|devices| {
             !devices
                 .iter()
@@ -236,7 +240,7 @@ impl Inventory {
         }
     }
 
-    /// The maintenance of the VM's host that failed, where none came after it.
+    /// The failed maintenance of the VM's host, where none came after it.
     fn interrupted(&self, vm: &Vm) -> Option<FailedMaintenance> {
         let host = vm.host.as_ref()?;
         let is_out = self.host_state(Some(host)) == HostState::InService;
@@ -244,7 +248,7 @@ impl Inventory {
         Some(interrupted.clone())
     }
 
-    /// Whether a task that cuts the VM's power is under way.
+    /// Whether a task that powers the VM off is queued or running.
     fn is_being_cut(&self, vm: &Vm) -> bool {
         self.tasks.values().any(|task| {
             let is_under_way = matches!(task.state, TaskState::Queued | TaskState::Running);

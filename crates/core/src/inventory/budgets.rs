@@ -1,4 +1,4 @@
-//! Which PodDisruptionBudgets hold drains, and which of them tell by themselves when they allow the next eviction.
+//! Which PodDisruptionBudgets block drains, and which of them are watched.
 
 use std::collections::BTreeSet;
 
@@ -6,22 +6,22 @@ use super::Inventory;
 use crate::facts::kubernetes::{Budget, BudgetState};
 use crate::maintenance::observed::{DrainReport, PendingEviction, PendingReason};
 
-/// The most budgets that are watched at once. Each is a request that state; a fleet that is drained at once may be held by
-/// hundreds, and those beyond are asked from time to time.
+/// The maximum number of watched budgets, because each watch is an open request. Evictions that other budgets block are retried
+/// at intervals.
 const WATCHED_MAX: usize = 64;
 
 impl Inventory {
-    /// The budgets that hold a drain, for the watch of budgets.
+    /// The budgets that block a drain, to be watched.
     pub(super) fn blocking_budgets(&mut self) -> BTreeSet<Budget> {
         let reports = self.node_states.values().filter_map(|local| local.drain.as_ref());
-        // One budget holds many pods, and takes one place.
-        let all: BTreeSet<Budget> = reports.flat_map(holding).collect();
-        let holding: BTreeSet<Budget> = all.into_iter().take(WATCHED_MAX).collect();
-        self.blocked_budgets.retain(|budget| holding.contains(budget));
-        holding
+        // A budget that blocks many pods counts once.
+        let all: BTreeSet<Budget> = reports.flat_map(blocking).collect();
+        let watched: BTreeSet<Budget> = all.into_iter().take(WATCHED_MAX).collect();
+        self.blocked_budgets.retain(|budget| watched.contains(budget));
+        watched
     }
 
-    /// Takes what is told of a budget: where it allows an eviction, the rounds of the drains that it held are out of date.
+    /// Applies the state of a budget. Where it allows an eviction, the reports of the drains that it blocked are out of date.
     pub(super) fn apply_budget(&mut self, budget: Budget, state: BudgetState) {
         let (is_blocked, allows) = (state == BudgetState::Blocks, state == BudgetState::Allows);
         for local in self.node_states.values_mut() {
@@ -40,9 +40,8 @@ impl Inventory {
     }
 }
 
-/// The budgets that hold pods in this report. Their names are read out of the words of a refusal; what cannot be the name
-/// of an object is left out.
-fn holding(report: &DrainReport) -> impl Iterator<Item = Budget> {
+/// The budgets that block pods in this report. Their names come from the text of a refusal, so invalid names are left out.
+fn blocking(report: &DrainReport) -> impl Iterator<Item = Budget> {
     report.left.iter().flat_map(|pod| {
         let namespace = pod.name.split_once('/').map_or("", |(namespace, _)| namespace);
         let names = names(pod).unwrap_or_default().iter().filter(|name| is_name(name));
@@ -53,7 +52,7 @@ fn holding(report: &DrainReport) -> impl Iterator<Item = Budget> {
     })
 }
 
-/// The budgets that a refusal names, where a budget is why the pod is still there.
+/// The budgets that block the pod, where the kube-apiserver named them.
 fn names(pod: &PendingEviction) -> Option<&[String]> {
     match &pod.why {
         PendingReason::Budget { names, .. } => Some(names),
@@ -64,7 +63,7 @@ fn names(pod: &PendingEviction) -> Option<&[String]> {
     }
 }
 
-/// Whether it can be the name of an object: a DNS subdomain.
+/// Whether it is a valid object name: a DNS subdomain.
 fn is_name(name: &str) -> bool {
     let is_allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
     (1..=253).contains(&name.len()) && name.chars().all(is_allowed)

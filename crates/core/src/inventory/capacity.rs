@@ -1,4 +1,4 @@
-//! How many hosts could take one more of our VMs: shown to people, never decided by.
+//! How many hosts could take one more of our VMs. For display only.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,9 +10,9 @@ use crate::ids::{ComputeRef, HostRef};
 use crate::maintenance::placement::HostSurvey;
 
 impl Inventory {
-    /// By the name of each cluster that carries a VM of ours: its hosts in service with a device that fits one of those
-    /// VMs and that nobody is known to hold. What other VMs hold is known of hosts that an episode has surveyed since the
-    /// set was told, so there may be fewer, and never more. Empty while vCenter is not heard.
+    /// For each cluster that has a VM of ours, by name: the number of its hosts in service with a free device that fits one of those
+    /// VMs. The devices of other VMs are known only for hosts that were surveyed since vCenter synced, so the number may be too
+    /// high. Empty while vCenter is disconnected.
     pub fn free_gpu_hosts(&self) -> BTreeMap<String, u32> {
         if self.vcenter.disconnected.is_some() {
             return BTreeMap::new();
@@ -49,7 +49,7 @@ impl Inventory {
         free
     }
 
-    /// Whether `host` has more devices with these ids than are known to be held.
+    /// Whether `host` has more devices with these ids than are held as far as known.
     fn has_spare(&self, host: &Host, ids: &BTreeSet<(u16, u16)>, ours: &[&Vm]) -> bool {
         let fitting = host
             .passthrough
@@ -73,7 +73,7 @@ impl Inventory {
     }
 }
 
-/// How many devices our own VMs want on this host; one that is off will want its device back.
+/// How many devices our own VMs need on this host, including those that are off.
 fn held_by_ours(host: &HostRef, ours: &[&Vm]) -> usize {
     let there = ours.iter().filter(|vm| vm.host.as_ref() == Some(host));
     there.map(|vm| needs(vm).len()).sum()

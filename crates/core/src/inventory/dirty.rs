@@ -1,5 +1,5 @@
-//! Which snapshots a fact can change, so that only those are built. A mistake here is repaired, and found, by the rebuild once
-//! a minute ([`super::schedule`]).
+//! Which snapshots a fact can change, so that only those are built. The rebuild once a minute ([`super::schedule`]) detects and
+//! repairs mistakes.
 
 use std::collections::BTreeSet;
 
@@ -20,21 +20,21 @@ pub(super) enum Dirty {
     All,
     /// Those of these nodes, and of all active ones.
     WithActive(BTreeSet<NodeName>),
-    /// Those of these nodes: nobody's place in the queue or on a host changes.
+    /// Those of these nodes: no slot and no offer changes.
     Only(BTreeSet<NodeName>),
 }
 
 impl Inventory {
     /// The snapshots that a fact can change. Three facts arrive so often that they must be cheap: heartbeats of kubelets, changes of
-    /// hosts that carry no VM of ours, and progress of drains.
+    /// hosts without a VM of ours, and progress of drains.
     ///
-    /// Active nodes wait for each other and for places on the same hosts, so most facts concern all of them.
+    /// Active nodes compete for slots and hosts, so most facts concern all of them.
     pub(super) fn dirty_by(&self, fact: &Fact) -> Option<Dirty> {
         match fact {
             Fact::Vsphere(update) => self.dirty_by_vsphere(update),
             Fact::Kubernetes(update) => self.dirty_by_kubernetes(update),
             Fact::Effect(report) => match report.found {
-                // Evictions are counted for people only.
+                // Evictions are only displayed.
                 EffectResult::Evictions(_) => None,
                 EffectResult::Drain(_)
                 | EffectResult::Tried {
@@ -65,7 +65,7 @@ impl Inventory {
                 Some(known) if known.template == vm.template => {
                     Some(Dirty::WithActive(self.nodes_of(&vm.moref).cloned().collect()))
                 }
-                // A template is no node's VM, so another VM may be.
+                // A template is never bound, so the node may be bound to another VM now.
                 Some(_) | None => Some(Dirty::All),
             },
             VsphereUpdate::Task(task) => {
@@ -74,7 +74,7 @@ impl Inventory {
             }
             // A node that waits for a task is active.
             VsphereUpdate::TaskGone(_) => Some(Dirty::WithActive(BTreeSet::new())),
-            // The same answer again: only a node that waits for a fresh one, and so is active, can go on.
+            // The same result again matters only to nodes that wait for a current lookup, and they are active.
             VsphereUpdate::Found { key, vms } if self.lookup_answers.get(key) == Some(vms) => {
                 Some(Dirty::WithActive(BTreeSet::new()))
             }
@@ -101,7 +101,7 @@ impl Inventory {
                     let is_active = self.active.contains(&node.name);
                     return is_active.then(|| Dirty::only(&node.name));
                 }
-                // Nodes that share a VM see each other's keys.
+                // A change of keys concerns all nodes that claim the same VM.
                 let is_same_machine = known.uid == node.uid && self.keys(known) == self.keys(node);
                 Some(if is_same_machine {
                     Dirty::with_active(&node.name)
@@ -114,14 +114,14 @@ impl Inventory {
                 let state = self.node_states.get(&seen.node);
                 let has_record = state.is_some_and(|state| matches!(state.on_node, Some(Record::Episode(_))));
                 let is_copy = matches!(seen.role, NodeMaintenanceRole::Episode { .. });
-                // The record on the Node counts, and the copy only confirms it.
+                // The record on the Node takes precedence over the copy.
                 Some(if has_record && is_copy {
                     Dirty::only(&seen.node)
                 } else {
                     Dirty::All
                 })
             }
-            // A node that drains is active.
+            // A node that is being drained is active.
             KubernetesUpdate::Budget { .. } | KubernetesUpdate::Scanned { .. } => {
                 Some(Dirty::WithActive(BTreeSet::new()))
             }
@@ -161,7 +161,7 @@ impl Dirty {
         Self::WithActive(BTreeSet::from([node.clone()]))
     }
 
-    /// Both of them.
+    /// The union of both.
     pub(super) fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::All, _) | (_, Self::All) => Self::All,

@@ -1,17 +1,17 @@
-//! What a dry run has not written and not done, laid over the facts of a node.
+//! The assumed results of a dry run, applied to the facts of a node.
 //!
-//! Every phase can then be walked through and logged although nothing happens. What nobody but vCenter and Kubernetes
-//! decides, such as the host's own way through maintenance, stays real.
+//! So an episode passes through every phase and is logged, although nothing is written or done. Facts that Haulout does not change,
+//! such as the states of hosts, are the real ones.
 
 use crate::ids::{BootId, HostRef, RequestUid, TaskRef};
 use crate::maintenance::effect::{Effect, PowerOnTarget};
 use crate::maintenance::episode::Record;
 use crate::maintenance::observed::{BoundVm, CordonedBy, HostState, Observed, ObservedPower, ObservedVm};
 
-/// The boot id of a node after a power cycle that was not done.
+/// The assumed boot id of a node after a power cycle.
 const DRY_RUN_BOOT: &str = "dry-run";
 
-/// What differs from the facts of one node. Empty outside of a dry run.
+/// The values that replace facts of one node. Empty outside of a dry run.
 #[derive(Debug, Default)]
 pub(super) struct DryRunOverlay {
     record: Option<Record>,
@@ -19,9 +19,9 @@ pub(super) struct DryRunOverlay {
     power: Option<ObservedPower>,
     on: Option<Option<HostRef>>,
     booted: bool,
-    /// The click whose episode has been walked through to its end: for the node that host is out of maintenance.
+    /// The maintenance task whose episode has ended: for the node, its host is out of maintenance.
     done: Option<TaskRef>,
-    /// The request that would have been fulfilled.
+    /// The request that would be fulfilled.
     fulfilled: Option<RequestUid>,
 }
 
@@ -70,7 +70,7 @@ impl DryRunOverlay {
                 self.power = Some(ObservedPower::On);
                 self.booted = true;
                 if *place == PowerOnTarget::Drs {
-                    // Which host DRS would have picked cannot be known; it is one that takes VMs.
+                    // The host that DRS would choose is unknown. It is one that takes VMs.
                     self.on = Some(None);
                 }
             }

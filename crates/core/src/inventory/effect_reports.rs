@@ -1,4 +1,4 @@
-//! What effects found: their tries, and how those ended.
+//! Applies the reports of effects.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use crate::maintenance::effect_report::{EffectReport, EffectResult};
 use crate::maintenance::observed::{AttemptOutcome, EffectAttempt, EffectRefusal};
 
 impl Inventory {
-    /// A power-on by DRS ends well whatever becomes of the VM; why it did not start stands on a task of the VM's own
-    /// (`ClusterPowerOnVmResult` in the API reference). Takes one that is told for the first time as failed.
+    /// Applies a failed power-on task of a VM to the attempt that went through DRS. The DRS task itself succeeds in any case, and the
+    /// failure is in a task of the VM (`ClusterPowerOnVmResult` in the API reference). A repeated report counts once.
     pub(super) fn settle_drs_power_on(&mut self, task: &Task) {
         let TaskState::Error(fault) = &task.state else {
             return;
@@ -41,9 +41,9 @@ impl Inventory {
         }
     }
 
-    pub(super) fn apply_effect(&mut self, finding: EffectReport) {
-        let local = self.node_states.entry(finding.node).or_default();
-        match finding.found {
+    pub(super) fn apply_effect(&mut self, report: EffectReport) {
+        let local = self.node_states.entry(report.node).or_default();
+        match report.found {
             EffectResult::Tried {
                 kind,
                 at,
@@ -72,18 +72,18 @@ impl Inventory {
                 };
                 local.attempts.insert(kind, attempt);
                 if let Some(task) = task {
-                    // Its end may have been told before we learned its name.
+                    // The task may have ended before its moref was reported.
                     local.settle(&task, &self.tasks);
                 }
             }
             EffectResult::Evictions(_) => {}
-            EffectResult::Drain(mut report) => {
+            EffectResult::Drain(mut round) => {
                 let blocked = &self.blocked_budgets;
-                report.follow(local.drain.as_ref(), |namespace, name| {
-                    let is_it = |budget: &Budget| budget.namespace == namespace && budget.name == name;
-                    blocked.iter().any(is_it)
+                round.follow(local.drain.as_ref(), |namespace, name| {
+                    let is_same = |budget: &Budget| budget.namespace == namespace && budget.name == name;
+                    blocked.iter().any(is_same)
                 });
-                local.drain = Some(report);
+                local.drain = Some(round);
             }
             EffectResult::Surveyed { host, reading } => {
                 self.surveys.insert(host, reading);
@@ -99,7 +99,7 @@ impl Inventory {
 }
 
 impl NodeState {
-    /// Carries the end of `task` into the attempt that waits for it.
+    /// Records the result of `task` in the attempt that waits for it.
     pub(super) fn settle(&mut self, task: &TaskRef, tasks: &BTreeMap<TaskRef, Task>) {
         let Some(state) = tasks.get(task).map(|task| &task.state) else {
             return;

@@ -1,4 +1,4 @@
-//! Nodes with an open episode that the label selector does not match any more. Their episodes are gone on with; no other begins.
+//! Nodes with an open episode that the label selector no longer matches. Their episodes continue; no other begins.
 
 use std::collections::BTreeSet;
 
@@ -8,8 +8,8 @@ use crate::ids::{NodeName, NodeUid};
 use crate::maintenance::episode::Record;
 
 impl Inventory {
-    /// The nodes to be watched by name: those whose episode is open and whose Node the watch of selected Nodes does not tell of.
-    /// The others are forgotten, so it is asked for before anything else.
+    /// The nodes to watch by name: those with an open episode whose Node is not in the watch of selected Nodes. Nodes that need not be
+    /// followed any more are forgotten.
     pub(crate) fn nodes_to_follow(&mut self) -> BTreeSet<NodeName> {
         self.forget_followed();
         let gone = self
@@ -31,7 +31,7 @@ impl Inventory {
             .collect()
     }
 
-    /// Takes a Node that was looked for by name.
+    /// Applies a Node that is watched by name.
     pub(super) fn apply_followed(&mut self, node: NodeFacts) {
         let is_selected = self.nodes.contains_key(&node.name) && !self.followed.contains(&node.name);
         if !is_selected {
@@ -40,10 +40,10 @@ impl Inventory {
         }
     }
 
-    /// Takes that there is no such Node: of this UID, or of the name at all.
+    /// Applies that there is no such Node: with this UID, or with this name at all.
     pub(super) fn lose_followed(&mut self, name: &NodeName, uid: Option<&NodeUid>) {
-        let is_it = |node: &NodeFacts| uid.is_none_or(|uid| node.uid == *uid);
-        if self.followed.contains(name) && self.nodes.get(name).is_some_and(is_it) {
+        let is_same = |node: &NodeFacts| uid.is_none_or(|uid| node.uid == *uid);
+        if self.followed.contains(name) && self.nodes.get(name).is_some_and(is_same) {
             self.followed.remove(name);
             self.forget_node(name);
         }
@@ -52,12 +52,12 @@ impl Inventory {
         }
     }
 
-    /// Takes which episodes a look through all Nodes found.
+    /// Applies the episodes that a scan of all Nodes found.
     pub(super) fn apply_scan(&mut self, stranded: Vec<StrandedNode>) {
         self.unselected_episodes = stranded;
     }
 
-    /// Lets go of the followed Nodes on which no episode of this release is open any more, nor may have to be made up for.
+    /// Forgets the followed Nodes without an open episode of this release, unless a late power-off may still stop their VM.
     fn forget_followed(&mut self) {
         let is_over = |name: &&NodeName| {
             let on_node = self
@@ -67,10 +67,10 @@ impl Inventory {
             match on_node {
                 Some(Record::InService) => {
                     let node = self.nodes.get(*name);
-                    self.copy(name).is_none() && !node.is_some_and(|node| self.may_be_stray(node))
+                    self.copy(name).is_none() && !node.is_some_and(|node| self.may_power_off_late(node))
                 }
                 Some(Record::Episode(episode)) => !self.rules.releases.names(&episode.release),
-                // It does not say whose it is.
+                // Its release is unknown.
                 Some(Record::Unreadable { .. }) => self.own_copy(name).is_none(),
                 Some(Record::Python(_)) | None => false,
             }
@@ -85,7 +85,7 @@ impl Inventory {
         }
     }
 
-    /// Episodes that stand under another annotation prefix than ours: nobody here goes on with them.
+    /// Episodes under another annotation prefix than the configured one. They are not continued.
     pub fn under_other_prefixes(&self) -> impl Iterator<Item = &StrandedNode> {
         self.unselected_episodes.iter().filter(|node| !node.is_ours)
     }
@@ -175,7 +175,7 @@ mod tests {
         }));
         assert_eq!(snapshot_of(&mut inventory, 1).observed.node, None);
         assert_eq!(inventory.nodes_to_follow(), [name(1)].into());
-        // Another Node of the name has no part in it, and one that is gone takes nothing with it.
+        // The deletion of another Node of that name changes nothing.
         inventory.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::FollowedGone {
             name: name(1),
             uid: NodeUid::new("uid-9"),
@@ -218,9 +218,6 @@ mod tests {
             ..node(1)
         }));
         let batch = inventory.build_snapshots();
-        assert!(
-            !batch.keeps(&name(1)),
-            "its actor would go on with the old snapshot"
-        );
+        assert!(!batch.keeps(&name(1)), "its actor would keep the old snapshot");
     }
 }

@@ -1,4 +1,4 @@
-//! What a maintenance would meet: the answers that nodes would get if they were called out of service at this moment.
+//! Forecasts: what would happen to nodes if their maintenance began now.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use crate::maintenance::episode::Record;
 use crate::maintenance::observed::{Admission, BoundVm, HostState, ObservedNode};
 use crate::maintenance::placement::{PlacementOffer, find_host};
 
-/// What a maintenance of one node would meet.
+/// The forecast of the maintenance of one node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Forecast {
     /// The node.
     pub node: NodeName,
-    /// What stands on it.
+    /// Its record.
     pub record: Record,
     /// The Node, where there is one.
     pub seen: Option<ObservedNode>,
@@ -22,45 +22,45 @@ pub struct Forecast {
     pub vm: BoundVm,
     /// The name of its VM.
     pub vm_name: Option<String>,
-    /// Whether VMware Tools run in it, where vCenter tells.
+    /// Whether VMware Tools run in it; `None` if unknown.
     pub tools_running: Option<bool>,
     /// vCenter itself powers the VM off when its host enters maintenance, and so races the drain.
     pub evacuation_power_off: bool,
-    /// Why it would wait its turn, if it would.
+    /// Its place in the admission queue, if it would have to wait.
     pub queue: Option<Admission>,
-    /// Where its VM would be placed once it is off; `None` where that is not known.
+    /// Where its VM would be placed once it is off; `None` if unknown.
     pub offer: Option<PlacementOffer>,
 }
 
-/// Which of our nodes a host's maintenance reaches.
+/// The nodes that a maintenance of a host concerns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reach {
     /// The host.
     pub host: HostRef,
     /// Its state.
     pub state: HostState,
-    /// The nodes whose VMs stand on it.
+    /// The nodes whose VMs are on it.
     pub nodes: Vec<NodeName>,
 }
 
 impl Inventory {
-    /// Whether both worlds have told all that a forecast asks for.
+    /// Whether both sources are synced and the VMs of all nodes have been looked up.
     pub fn is_complete(&self) -> bool {
         let looked_up = |name: &NodeName| !matches!(self.vm_of(name), BoundVm::NotLookedUp);
         self.disconnected().is_none() && !self.is_set_incomplete() && self.names().iter().all(looked_up)
     }
 
-    /// Why a world is not heard, if it said so.
+    /// Why vCenter is disconnected, if it is.
     pub fn disconnected_reason(&self) -> Option<&str> {
         self.vcenter.disconnected.as_deref()
     }
 
-    /// Every node that anybody tells of.
+    /// Every node with a Node, a record or a copy of one.
     pub fn nodes(&self) -> Vec<NodeName> {
         self.names().into_iter().collect()
     }
 
-    /// The nodes that maintenance of the host of this name would reach.
+    /// The nodes that a maintenance of the host of this name would concern.
     pub fn reach(&self, host: &str) -> Option<Reach> {
         let host = self.hosts.values().find(|it| it.name.as_deref() == Some(host))?;
         let is_there = |name: &NodeName| {
@@ -74,7 +74,7 @@ impl Inventory {
         })
     }
 
-    /// The VMs of our nodes, each with its name.
+    /// The VMs of our nodes, with their names.
     pub fn vms_of_ours(&self) -> BTreeMap<VmRef, String> {
         let bound = self.nodes.keys().filter_map(|name| self.bound_vm(name));
         bound
@@ -85,7 +85,7 @@ impl Inventory {
             .collect()
     }
 
-    /// What maintenance of `names` would meet, if they came in this order: what one is offered, the next is not.
+    /// The forecasts of `names`, in this order: a host that is offered to one node is reserved against the next.
     pub fn forecast(&mut self, names: &[NodeName]) -> Vec<Forecast> {
         self.update_admission(&self.names());
         let (offers, mut reservations) = self.placed(&self.names());
@@ -135,7 +135,7 @@ impl Inventory {
         Some(offer)
     }
 
-    /// The GPUs of `names`, by resource: what is missing in the cluster while they are away.
+    /// The GPUs of `names`, by resource: what the cluster lacks during their maintenance.
     pub fn gpus_of(&self, names: &[NodeName]) -> BTreeMap<String, u64> {
         let mut sum: BTreeMap<String, u64> = BTreeMap::new();
         for node in names.iter().filter_map(|name| self.nodes.get(name)) {

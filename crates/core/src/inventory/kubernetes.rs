@@ -10,7 +10,7 @@ use crate::maintenance::episode::{Episode, Phase, Record};
 use crate::maintenance::observed::GuestRequest;
 use crate::maintenance::record;
 
-/// How often a Node may change its UUIDs. A VM that is replaced under the name of its Node changes them once.
+/// The shortest time between two changes of a Node's UUIDs. A VM that is replaced under the same Node name changes them once.
 const IDENTITY_PACE: Duration = Duration::from_secs(10);
 
 impl Inventory {
@@ -25,7 +25,7 @@ impl Inventory {
                 self.followed.remove(&node.name);
                 self.apply_node(*node);
             }
-            // One that is not known is gone again, and its watch says so.
+            // A Node that is not known was deleted in the meantime.
             KubernetesUpdate::Answered(node) => {
                 if self
                     .nodes
@@ -36,8 +36,8 @@ impl Inventory {
                 }
             }
             KubernetesUpdate::NodeGone { name, uid } => {
-                let is_it = self.nodes.get(&name).is_some_and(|node| node.uid == uid);
-                if is_it && !self.followed.contains(&name) {
+                let is_same = self.nodes.get(&name).is_some_and(|node| node.uid == uid);
+                if is_same && !self.followed.contains(&name) {
                     self.forget_node(&name);
                 }
             }
@@ -72,8 +72,8 @@ impl Inventory {
 
     pub(super) fn apply_node(&mut self, mut node: kubernetes::NodeFacts) {
         let known = self.nodes.get(&node.name).filter(|known| known.uid == node.uid);
-        // The watch tells an older view than the answer to our own PATCH did. Versions are compared within one list and what
-        // follows it: where etcd was restored, they have gone back with the next list.
+        // The watch may deliver an older version than the reply to our own PATCH. Versions are compared only within one list and
+        // its watch, because a restore of etcd sets them back.
         let is_of_this_list =
             self.kubernetes.seen.contains(&node.name) || self.kubernetes.disconnected.is_none();
         if is_of_this_list && known.is_some_and(|known| known.resource_version > node.resource_version) {
@@ -93,7 +93,7 @@ impl Inventory {
         let record = local.dry_run.record().unwrap_or(on_node);
         match record.phase() {
             Some(phase) if phase.is_draining() || *phase.at_work() == Phase::Drained => {}
-            // Between episodes nothing of an earlier one counts.
+            // Results of an earlier phase or episode no longer count.
             Some(_) => local.drain = None,
             None => {
                 local.drain = None;
@@ -102,7 +102,7 @@ impl Inventory {
             }
         }
         if !node.unschedulable && !local.dry_run.is_cordoned() {
-            // A list made before the cordon was lifted says nothing about what was scheduled since.
+            // Pods may have been scheduled since the last list.
             local.drain = None;
         }
         let before = self.nodes.remove(&node.name);
@@ -110,14 +110,14 @@ impl Inventory {
             .as_ref()
             .and_then(|before| before.annotations.last_episode.as_ref());
         if last_before != node.annotations.last_episode.as_ref() {
-            self.has_ended(&node);
+            self.record_last_episode(&node);
         }
-        self.asks(&node.name, before.as_ref(), Some(&node));
+        self.index_keys(&node.name, before.as_ref(), Some(&node));
         self.nodes.insert(node.name.clone(), node);
     }
 
-    /// Takes other UUIDs of a Node no more often than each [`IDENTITY_PACE`]: each costs searches in vCenter and a look at every
-    /// node. Until then the earlier UUIDs count.
+    /// Limits changes of a Node's UUIDs to one per [`IDENTITY_PACE`], because each costs searches in vCenter and a rebuild of all
+    /// snapshots. Until then, the previous UUIDs are kept.
     fn pace_identity(&mut self, node: &mut kubernetes::NodeFacts) {
         let local = self.node_states.entry(node.name.clone()).or_default();
         let changed_at = local.identity_changed_at;
@@ -131,21 +131,21 @@ impl Inventory {
         }
     }
 
-    /// Keeps the ended episode on `node`, for the next one on its host.
-    fn has_ended(&mut self, node: &kubernetes::NodeFacts) {
+    /// Records the ended episode that `node` names, for the next episode on the same host.
+    fn record_last_episode(&mut self, node: &kubernetes::NodeFacts) {
         let last = node
             .annotations
             .last_episode
             .as_deref()
             .and_then(record::read_last);
-        let asked = last.as_ref().and_then(|last| {
+        let asked_guest = last.as_ref().and_then(|last| {
             let at = last.episode.in_flight.guest_asked_at()?;
             Some(GuestRequest {
                 at,
                 ended_at: last.at,
             })
         });
-        self.node_states.entry(node.name.clone()).or_default().asked_guest = asked;
+        self.node_states.entry(node.name.clone()).or_default().asked_guest = asked_guest;
         let Some(last) = last else {
             return;
         };
@@ -169,7 +169,7 @@ impl Inventory {
         let Some(node) = self.nodes.remove(name) else {
             return;
         };
-        self.asks(name, Some(&node), None);
+        self.index_keys(name, Some(&node), None);
         let local = self.node_states.entry(name.clone()).or_default();
         let is_ours = |episode: &Episode| self.rules.releases.has(&episode.release);
         match local.on_node.take() {

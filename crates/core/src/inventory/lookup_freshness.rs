@@ -1,4 +1,4 @@
-//! Which answers have to be fresh: a VM may have been cloned since its node was bound, and of two VMs neither is touched.
+//! Which lookups have to be repeated: a VM may have been cloned since its node was bound, and then neither VM may be touched.
 
 use std::collections::BTreeMap;
 
@@ -8,45 +8,45 @@ use crate::facts::vsphere::{LookupUrgency, VmKey};
 use crate::ids::VmRef;
 use crate::maintenance::episode::{Phase, Record};
 
-/// A key for which an old answer could do harm.
+/// A key for which an outdated lookup could do harm.
 #[derive(Debug)]
 pub(super) struct UrgentLookup {
-    how: LookupUrgency,
-    /// An answer came in since.
+    urgency: LookupUrgency,
+    /// A result has arrived since.
     pub(super) is_answered: bool,
 }
 
 impl Inventory {
-    /// Notes which keys are pressing by now, and gives them, so that vCenter is asked for them.
+    /// Updates and returns the urgent keys.
     pub(super) fn urgent(&mut self) -> BTreeMap<VmKey, LookupUrgency> {
         if matches!(self.dirty, Some(Dirty::Only(_))) {
-            // None of it moves a node to another phase or its VM to another host, and what presses of the others stands.
+            // Such facts change neither the phase of a node nor the host of its VM.
             return self
                 .urgent_lookups
                 .iter()
-                .map(|(key, pressed)| (key.clone(), pressed.how))
+                .map(|(key, lookup)| (key.clone(), lookup.urgency))
                 .collect();
         }
-        let mut pressing = BTreeMap::new();
-        // For a node at rest nothing is.
+        let mut urgent = BTreeMap::new();
+        // An idle node has no urgent key.
         for node in self.dirty_nodes().iter().filter_map(|name| self.nodes.get(name)) {
-            let Some(how) = self.urgency_of(node) else {
+            let Some(urgency) = self.urgency_of(node) else {
                 continue;
             };
             for key in self.keys(node) {
-                let most = pressing.entry(key).or_insert(how);
-                *most = how.max(*most);
+                let most = urgent.entry(key).or_insert(urgency);
+                *most = urgency.max(*most);
             }
         }
         self.urgent_lookups
-            .retain(|key, pressed| pressing.get(key) == Some(&pressed.how));
-        for (key, how) in &pressing {
+            .retain(|key, lookup| urgent.get(key) == Some(&lookup.urgency));
+        for (key, urgency) in &urgent {
             self.urgent_lookups.entry(key.clone()).or_insert(UrgentLookup {
-                how: *how,
+                urgency: *urgency,
                 is_answered: false,
             });
         }
-        pressing
+        urgent
     }
 
     fn urgency_of(&self, node: &NodeFacts) -> Option<LookupUrgency> {
@@ -54,7 +54,7 @@ impl Inventory {
         if let Some(Phase::ShuttingDown(_)) = record.phase().map(Phase::at_work) {
             return Some(LookupUrgency::PowerCut);
         }
-        let is_on_its_way = |vm: &VmRef| {
+        let is_vm_leaving = |vm: &VmRef| {
             let vm = self.vms.get(vm);
             vm.is_some_and(|vm| self.host_state(vm.host.as_ref()).is_leaving())
         };
@@ -64,18 +64,18 @@ impl Inventory {
                 .iter()
                 .filter_map(|key| self.lookup_answers.get(key))
                 .flatten();
-            vms.any(is_on_its_way)
+            vms.any(is_vm_leaving)
         };
         (record != Record::InService || is_leaving()).then_some(LookupUrgency::Maintenance)
     }
 
-    /// Whether the node's power may be cut as far as the answers to its keys go: each was asked for since its drain has ended.
+    /// Whether all keys of the node were looked up again since its drain ended, as is required before its power is cut.
     pub(super) fn is_identity_fresh(&self, node: &NodeFacts) -> bool {
         let keys = self.keys(node);
         keys.iter().all(|key| {
             self.urgent_lookups
                 .get(key)
-                .is_some_and(|pressed| pressed.how == LookupUrgency::PowerCut && pressed.is_answered)
+                .is_some_and(|lookup| lookup.urgency == LookupUrgency::PowerCut && lookup.is_answered)
         })
     }
 }

@@ -19,38 +19,37 @@ pub(super) struct NodeState {
     pub(super) drain: Option<DrainReport>,
     pub(super) pods_revision: u64,
     pub(super) offered: Option<HostRef>,
-    /// What stands on the Node, read when it was told: a picture is drawn far more often than a record is written.
+    /// The record on the Node, parsed once per update, because snapshots are built far more often.
     pub(super) on_node: Option<Record>,
-    /// The record last seen on a Node that is gone since.
+    /// The last record of a deleted Node.
     pub(super) record_of_gone: Option<Record>,
-    /// What the last episode asked of the guest, where it ended before the guest did.
+    /// The guest shutdown that the last episode requested, where it may still take effect.
     pub(super) asked_guest: Option<GuestRequest>,
-    /// The record that stands there, and since when this process knows it.
+    /// When this process first saw the record.
     pub(super) observed_record: ObservedRecord,
-    /// Exactly one VM was found for it.
+    /// The node has been bound to a VM.
     pub(super) has_known_vm: bool,
-    /// Its place among those being drained.
     pub(super) slot: Slot,
-    /// When its Node was last found to tell other UUIDs.
+    /// When the UUIDs of its Node last changed.
     pub(super) identity_changed_at: Option<Monotonic>,
     pub(super) dry_run: dry_run::DryRunOverlay,
 }
 
-/// Since when this process knows what stands on a Node.
+/// When this process first saw the current record of a node.
 #[derive(Debug, Default)]
 pub(super) struct ObservedRecord {
-    /// Which stay in which phase of which episode; `None` for a node in service.
+    /// The episode, the phase, and when the phase began; `None` for a node in service.
     pub(super) phase: Option<(EpisodeId, &'static str, Timestamp)>,
-    /// What the record says to have elapsed.
+    /// The elapsed times in the record.
     pub(super) elapsed: (Elapsed, InFlight, Elapsed),
     pub(super) seen: Option<RecordAge>,
-    /// What stood there before was seen while this process was acting.
+    /// The previous record was seen while this process was acting.
     pub(super) is_watched: bool,
 }
 
 impl ObservedRecord {
-    /// Takes the record that stands there now.
-    pub(super) fn take(&mut self, record: &Record, now: Now, is_acting: bool) {
+    /// Notes the current record.
+    pub(super) fn update(&mut self, record: &Record, now: Now, is_acting: bool) {
         let phase = record.episode().map(phase_of);
         let elapsed = record.episode().map_or_else(Default::default, |episode| {
             (episode.elapsed, episode.in_flight, episode.drained_for)
@@ -69,8 +68,8 @@ impl ObservedRecord {
         self.is_watched = is_acting;
     }
 
-    /// Another may have done whatever was done so far.
-    pub(super) fn forget_who(&mut self) {
+    /// Another process may have written the current record.
+    pub(super) fn forget_origin(&mut self) {
         self.is_watched = false;
         if let Some(seen) = &mut self.seen {
             seen.from_the_start = false;
@@ -78,7 +77,7 @@ impl ObservedRecord {
     }
 }
 
-/// One stay of an episode in a phase. To be parked does not end it.
+/// Identifies one stay of an episode in a phase. Parking does not end it.
 fn phase_of(episode: &Episode) -> (EpisodeId, &'static str, Timestamp) {
     let phase = episode.phase.at_work().name();
     (episode.id.clone(), phase, episode.worked_since())

@@ -1,4 +1,4 @@
-//! Where VMs that are off could go: one offer per node that looks for a host, no place offered twice.
+//! Offers hosts to nodes that need one. A device that is offered to one node is reserved against the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use crate::maintenance::placement::{
 };
 use crate::maintenance::request::{Request, RequestAction};
 
-/// A node that looks for a host.
+/// A node that needs a host.
 struct PlacementRequest {
     since: Timestamp,
     node: NodeName,
@@ -23,19 +23,19 @@ struct PlacementRequest {
     refused: Vec<(HostRef, String)>,
 }
 
-/// A place on a host that an episode holds before vCenter shows it there.
+/// The devices of a host that are reserved for a VM, before vCenter shows it there.
 pub(super) struct Reservation {
     pub(super) vm: VmRef,
     pub(super) host: HostRef,
     pub(super) needs: Vec<Vec<(u16, u16)>>,
 }
 
-/// The hosts of clusters, each cluster's drawn once for all VMs that look for a place there: of a drain of 200 nodes a profiler
-/// saw a quarter or more in pictures, and most of that in a drawing of the hosts for each VM.
+/// The hosts of each cluster, collected once for all its VMs. In a profile of a drain of 200 nodes, collecting them for each VM took
+/// most of the time of building snapshots.
 pub(super) type HostsView = BTreeMap<ComputeRef, Vec<HostView>>;
 
 impl Inventory {
-    /// The state of a host; unknown when vCenter does not tell of it.
+    /// The state of a host; unknown if vCenter does not report it.
     pub(super) fn host_state(&self, host: Option<&HostRef>) -> HostState {
         let Some(host) = host.and_then(|moref| self.hosts.get(moref)) else {
             return HostState::Unknown;
@@ -66,8 +66,8 @@ impl Inventory {
         }
     }
 
-    /// An offer for each node that looks for a host, first come first served. What is offered to one is reserved
-    /// against the others for as long as it keeps looking, so that two can never take one place.
+    /// An offer for each node that needs a host, in the order of their triggers. The offered host is reserved while the node needs
+    /// one, so that two nodes never take the same device.
     pub(super) fn offers(&mut self, names: &BTreeSet<NodeName>) -> BTreeMap<NodeName, PlacementOffer> {
         let (offers, _) = self.placed(names);
         for name in names {
@@ -81,15 +81,15 @@ impl Inventory {
         offers
     }
 
-    /// The offers, and all places that are reserved, theirs among them. A node at rest neither looks for one nor holds one,
-    /// so `names` need only be of those that are not.
+    /// The offers, and all reservations including those of the offers. An idle node has neither, so `names` may leave idle nodes
+    /// out.
     pub(super) fn placed(
         &self,
         names: &BTreeSet<NodeName>,
     ) -> (BTreeMap<NodeName, PlacementOffer>, Vec<(NodeName, Reservation)>) {
         let mut reservations: Vec<(NodeName, Reservation)> = Vec::new();
-        let mut seekers: Vec<PlacementRequest> = Vec::new();
-        let mut lookers: Vec<PlacementRequest> = Vec::new();
+        let mut waiting: Vec<PlacementRequest> = Vec::new();
+        let mut previews: Vec<PlacementRequest> = Vec::new();
         for name in names {
             let node = self.nodes.get(name);
             let record = match node {
@@ -99,14 +99,14 @@ impl Inventory {
             let Some(Record::Episode(episode)) = &record else {
                 continue;
             };
-            if let Some(host) = self.holds_place(episode) {
-                reservations.extend(self.reserved(name, episode, host));
+            if let Some(host) = self.reserved_host(episode) {
+                reservations.extend(self.reservation(name, episode, host));
                 continue;
             }
             let Some(vm) = self.bound_vm(name) else { continue };
             let request = self.request(name, node);
             let wanted = self.wanted(vm, request.as_ref(), Some(episode));
-            let seeker = wanted.map(|wanted| PlacementRequest {
+            let placement = wanted.map(|wanted| PlacementRequest {
                 since: episode.trigger.clicked_at,
                 node: name.clone(),
                 wanted: VmRequirements {
@@ -119,49 +119,54 @@ impl Inventory {
             let relocates = |request: &Request| matches!(request.action, RequestAction::Relocate { .. });
             let phase = episode.phase.at_work();
             if *phase == Phase::AwaitingHost {
-                seekers.extend(seeker);
+                waiting.extend(placement);
             } else if matches!(phase, Phase::Queued | Phase::Draining)
                 && request.as_ref().is_some_and(relocates)
             {
-                lookers.extend(seeker);
+                previews.extend(placement);
             }
         }
-        seekers.sort_by(|a, b| (a.since, &a.node).cmp(&(b.since, &b.node)));
+        waiting.sort_by(|a, b| (a.since, &a.node).cmp(&(b.since, &b.node)));
         let mut offers = BTreeMap::new();
         let mut views = HostsView::new();
-        for seeker in &seekers {
+        for placement in &waiting {
             let kept = self
                 .node_states
-                .get(&seeker.node)
+                .get(&placement.node)
                 .and_then(|local| local.offered.clone());
-            let hosts = self.hosts_for(&seeker.wanted, &reservations, &mut views);
-            let offer = find_host(&seeker.wanted, hosts, kept.as_ref(), &seeker.refused);
+            let hosts = self.hosts_for(&placement.wanted, &reservations, &mut views);
+            let offer = find_host(&placement.wanted, hosts, kept.as_ref(), &placement.refused);
             if let Some((host, _)) = &offer.fits {
-                let needs = device_needs(&seeker.wanted);
-                let (vm, host) = (seeker.wanted.vm.clone(), host.clone());
-                reservations.push((seeker.node.clone(), Reservation { vm, host, needs }));
+                let needs = device_needs(&placement.wanted);
+                let (vm, host) = (placement.wanted.vm.clone(), host.clone());
+                reservations.push((placement.node.clone(), Reservation { vm, host, needs }));
             }
-            offers.insert(seeker.node.clone(), offer);
+            offers.insert(placement.node.clone(), offer);
         }
-        // They look before their VM is off, and what they see is kept for nobody.
-        for looker in lookers {
-            let hosts = self.hosts_for(&looker.wanted, &reservations, &mut views);
-            let offer = find_host(&looker.wanted, hosts, None, &looker.refused);
-            offers.insert(looker.node, offer);
+        // Their VMs are still on, so nothing is reserved for them.
+        for placement in previews {
+            let hosts = self.hosts_for(&placement.wanted, &reservations, &mut views);
+            let offer = find_host(&placement.wanted, hosts, None, &placement.refused);
+            offers.insert(placement.node, offer);
         }
         (offers, reservations)
     }
 
-    /// The host on which an episode holds a place before, and shortly after, its VM stands there.
-    fn holds_place(&self, episode: &Episode) -> Option<HostRef> {
+    /// The host that is reserved for the VM of an episode: while the VM is relocated to it, and until the node is back.
+    fn reserved_host(&self, episode: &Episode) -> Option<HostRef> {
         let is_coming_back = episode.phase.at_work().kind().is_coming_back();
         let moved_to = episode.moved_to.as_ref().filter(|_| is_coming_back);
         episode.phase.target().or(moved_to)?.moref.clone()
     }
 
-    /// What a move under way, or one that has just been made, takes of its host. It is known by the record, also while it is not
-    /// known which VM the node is.
-    fn reserved(&self, name: &NodeName, episode: &Episode, host: HostRef) -> Option<(NodeName, Reservation)> {
+    /// The reservation of a relocation that is running or has just ended. The VM is known from the record, also while the node is
+    /// not bound.
+    fn reservation(
+        &self,
+        name: &NodeName,
+        episode: &Episode,
+        host: HostRef,
+    ) -> Option<(NodeName, Reservation)> {
         let vm = match (self.bound_vm(name), &episode.vm) {
             (Some(vm), _) => Some(vm),
             (None, Some(moref)) => self.vms.get(moref),
@@ -198,7 +203,7 @@ impl Inventory {
         })
     }
 
-    /// The hosts to which a VM could go, with what others have reserved there.
+    /// The hosts of the cluster of a VM, with the reservations of others.
     pub(super) fn hosts_for<'a>(
         &self,
         wanted: &VmRequirements,
@@ -212,22 +217,22 @@ impl Inventory {
             .entry(compute.clone())
             .or_insert_with(|| self.hosts_of(compute));
         for host in hosts.iter_mut() {
-            let shown = |vm: &VmRef| {
+            let is_surveyed = |vm: &VmRef| {
                 let holds = host.reading.iter().flat_map(HostSurvey::holds);
                 holds.into_iter().any(|hold| hold.vm == *vm)
             };
             host.reserved = reservations
                 .iter()
                 .map(|(_, reservation)| reservation)
-                // A VM that the survey saw there holds its device already; it is not counted twice.
-                .filter(|it| it.host == host.moref && it.vm != wanted.vm && !shown(&it.vm))
+                // The survey already includes the devices of a VM that is there.
+                .filter(|it| it.host == host.moref && it.vm != wanted.vm && !is_surveyed(&it.vm))
                 .flat_map(|it| it.needs.iter().cloned())
                 .collect();
         }
         hosts
     }
 
-    /// The hosts of a cluster, before anything is reserved there.
+    /// The hosts of a cluster, without reservations.
     fn hosts_of(&self, compute: &ComputeRef) -> Vec<HostView> {
         let hosts = self.hosts.values();
         hosts
@@ -252,7 +257,7 @@ impl Inventory {
     }
 }
 
-/// The hosts that refused the VM in this episode, but its own.
+/// The hosts that refused the VM in this episode, except its own.
 fn refused_hosts(episode: &Episode) -> Vec<(HostRef, String)> {
     let home = episode.host.moref.as_ref();
     let refusals = episode.refusals.iter().filter(|it| Some(&it.host) != home);

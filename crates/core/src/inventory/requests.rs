@@ -1,4 +1,4 @@
-//! What NodeMaintenance objects say of a node: the request that counts, and the second copy of its record.
+//! NodeMaintenance objects: the effective request of a node, and the second copy of its record.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,18 +15,18 @@ use crate::maintenance::policy::DrainTimeoutAction;
 use crate::maintenance::record::{Annotations, read};
 use crate::maintenance::request::{Request, RequestAction, RequestIdentity};
 
-/// The NodeMaintenance objects that stand.
+/// The NodeMaintenance objects.
 #[derive(Debug, Default)]
 pub(super) struct RequestStore {
     by_name: BTreeMap<String, StoredRequest>,
     of_node: BTreeMap<NodeName, BTreeSet<String>>,
 }
 
-/// One of them.
+/// A stored NodeMaintenance object.
 #[derive(Debug)]
 struct StoredRequest {
     facts: NodeMaintenanceFacts,
-    /// The episode whose copy it is, read when it was told: a picture is drawn far more often.
+    /// The episode in its copy of a record, parsed once per update.
     copy: Option<Arc<Episode>>,
 }
 
@@ -69,7 +69,7 @@ impl RequestStore {
         gone.iter().for_each(|name| self.remove(name));
     }
 
-    /// Those of a node that have not come to their end.
+    /// The objects of a node that have not ended.
     fn open(&self, node: &NodeName) -> impl Iterator<Item = &StoredRequest> {
         let names = self.of_node.get(node).into_iter().flatten();
         let objects = names.filter_map(|name| self.by_name.get(name));
@@ -84,7 +84,7 @@ fn read_copy(record: String) -> Option<Arc<Episode>> {
     };
     match read(&annotations) {
         Record::Episode(episode) => Some(episode),
-        // Whoever made it unreadable has made it no copy.
+        // An unreadable record is no copy.
         Record::InService | Record::Python(_) | Record::Unreadable { .. } => None,
     }
 }
@@ -97,7 +97,7 @@ impl Inventory {
                 self.requests.seen.clear();
             }
             NodeMaintenanceUpdate::Seen(seen) => {
-                // As with Nodes, versions are compared within one list and what follows it.
+                // As with Nodes, versions are compared only within one list and its watch.
                 let is_of_this_list =
                     self.requests.seen.contains(&seen.name) || self.requests.disconnected.is_none();
                 let older = self.maintenances.get(&seen.name).is_some_and(|known| {
@@ -129,8 +129,8 @@ impl Inventory {
         }
     }
 
-    /// The request that counts for a node: the oldest that has not come to its end. One that the Node says is fulfilled
-    /// holds the others back until its own status says so too, so that none is ever gone about twice.
+    /// The effective request of a node: the oldest that has not ended. While the Node names it as fulfilled and its own status does
+    /// not yet, there is none, so that no request is served twice.
     pub(super) fn request(&self, name: &NodeName, node: Option<&NodeFacts>) -> Option<Request> {
         let (oldest, asked) = self
             .maintenances
@@ -149,7 +149,7 @@ impl Inventory {
         (!is_done).then(|| request(oldest, asked))
     }
 
-    /// The copy of a node's record: of its youngest episode that has not come to its end.
+    /// The copy of a node's record: of its youngest episode that has not ended.
     pub(super) fn copy(&self, name: &NodeName) -> Option<&Arc<Episode>> {
         let copies = self.maintenances.open(name).filter(|it| match &it.facts.role {
             NodeMaintenanceRole::Episode { record } => record.is_some(),
@@ -159,7 +159,7 @@ impl Inventory {
         youngest.copy.as_ref()
     }
 
-    /// What counts of a node whose object is gone: its copy, or what was last seen on it where that is younger.
+    /// The record of a deleted Node: its copy, or the last record on the Node where that is newer.
     pub(super) fn record_of_gone(&self, name: &NodeName) -> Option<Record> {
         let seen = self
             .node_states
@@ -174,13 +174,13 @@ impl Inventory {
         }
     }
 
-    /// The same, where it is an episode of this release: without its Node nothing else says whose it is.
+    /// The copy of a node's record, where it names this release. Without a Node, only that shows the owner.
     pub(super) fn own_copy(&self, name: &NodeName) -> Option<&Arc<Episode>> {
         self.copy(name)
             .filter(|copy| self.rules.releases.names(&copy.release))
     }
 
-    /// The nodes that only a copy of an episode of this release tells of.
+    /// The nodes without a Node, with a copy of an episode of this release.
     pub(super) fn only_copied(&self) -> BTreeSet<NodeName> {
         let copied = self.maintenances.of_node.keys();
         copied
@@ -190,7 +190,7 @@ impl Inventory {
     }
 }
 
-/// Whether `one` was written after `other`: of one episode by their numbers, of two by the times at which they began.
+/// Whether `one` was written after `other`: by revision within an episode, otherwise by begin.
 fn is_younger(one: &Episode, other: &Episode) -> bool {
     if one.id == other.id {
         one.revision > other.revision
@@ -232,7 +232,7 @@ impl Source<String> {
         Self {
             disconnected: None,
             seen: BTreeSet::new(),
-            is_open: false,
+            is_incomplete: false,
         }
     }
 }

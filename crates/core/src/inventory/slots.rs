@@ -1,5 +1,5 @@
-//! Which nodes hold a slot under the limits, and for how long. Anybody who may write a Node may write a record, so a record alone
-//! gives no slot: this process has granted it, or found it when it became the leader.
+//! Which nodes hold a slot under the limits, and for how long. Everybody who may write a Node may write a record, so a record alone
+//! gives no slot: this process granted it, or found it when it became the leader.
 
 use std::collections::BTreeSet;
 
@@ -54,8 +54,8 @@ impl Inventory {
                 continue;
             };
             let record = self.record(node);
-            let (drains, unavailable) = self.takes_places(node, &record);
-            let applies = self.applies_since(node, &record);
+            let (drains, unavailable) = self.takes_slots(node, &record);
+            let queued_since = self.queued_since(node, &record);
             let is_granted = queue.granted.contains_key(name);
             let slot = self
                 .node_states
@@ -66,7 +66,7 @@ impl Inventory {
                 since: match slot.since {
                     _ if !drains => None,
                     Some(since) => Some(since),
-                    None if is_granted || !self.has_taken_stock => Some(self.now.monotonic),
+                    None if is_granted || !self.knows_slots => Some(self.now.monotonic),
                     None => None,
                 },
                 unreadable_since: matches!(record, Record::Unreadable { .. })
@@ -90,7 +90,7 @@ impl Inventory {
             if unavailable || holds(slot.unreadable_since.filter(|_| node.unschedulable), &mut lapses) {
                 queue.unavailable.insert(name.clone());
             }
-            if let Some(clicked_at) = applies {
+            if let Some(clicked_at) = queued_since {
                 queue.applicants.insert(QueuedNode {
                     clicked_at,
                     node: name.clone(),
@@ -102,15 +102,15 @@ impl Inventory {
         }
         // An incomplete set may hide a node that holds a slot, so slots are granted on complete sets only.
         if is_connected {
-            self.has_taken_stock = true;
+            self.knows_slots = true;
             queue.grant(self.limits(), self.now.monotonic);
         }
         self.next_lapse = lapses.into_iter().chain(queue.next_lapse()).min();
         self.admission_queue = queue;
     }
 
-    /// Whether a record says that its node is being drained, and that it is unavailable, where it is the node's own.
-    fn takes_places(&self, node: &NodeFacts, record: &Record) -> (bool, bool) {
+    /// Whether the node takes a drain slot, and whether it counts as unavailable. Only its own record counts.
+    fn takes_slots(&self, node: &NodeFacts, record: &Record) -> (bool, bool) {
         match record {
             Record::InService | Record::Unreadable { .. } => (false, false),
             Record::Python(python) => (python.state == PythonState::Draining, true),
@@ -132,7 +132,7 @@ impl Inventory {
     }
 
     /// Since when `node` waits for a slot, if it does.
-    fn applies_since(&self, node: &NodeFacts, record: &Record) -> Option<Timestamp> {
+    fn queued_since(&self, node: &NodeFacts, record: &Record) -> Option<Timestamp> {
         let BoundVm::Found(vm) = self.vm_in_dry_run(node) else {
             return None;
         };

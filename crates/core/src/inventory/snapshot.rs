@@ -17,7 +17,7 @@ use crate::maintenance::observed::{
 use crate::maintenance::placement::PlacementOffer;
 use crate::maintenance::record::{self, Annotations, read};
 
-/// What stands on `node`.
+/// The record on `node`.
 pub fn record_of(node: &NodeFacts) -> Record {
     let annotations = node.annotations.clone();
     read(&Annotations {
@@ -30,21 +30,20 @@ pub fn record_of(node: &NodeFacts) -> Record {
 }
 
 impl Inventory {
-    /// The record that counts: what stands on the Node, or in a dry run what would stand there.
+    /// The effective record: the one on the Node, in a dry run the one that would be there, or a copy that takes its place.
     pub(super) fn record(&self, node: &NodeFacts) -> Record {
         let local = self.node_states.get(&node.name);
         let record = local.and_then(|local| local.dry_run.record().or(local.on_node.as_ref()));
         let record = record.cloned().unwrap_or_else(|| record_of(node));
         match record {
-            Record::InService => self.left_by_another(node).unwrap_or(Record::InService),
+            Record::InService => self.record_from_copy(node).unwrap_or(Record::InService),
             Record::Episode(_) | Record::Python(_) | Record::Unreadable { .. } => record,
         }
     }
 
-    /// The episode that an object tells of and the Node does not: of a Node that was deleted, where this one is the same
-    /// machine registered again, or of one whose annotations were removed. An episode that its own Node has ended is told by
-    /// a copy that has not been closed yet, and that Node names it, or a younger one, as its last.
-    fn left_by_another(&self, node: &NodeFacts) -> Option<Record> {
+    /// The episode in a copy, where the Node has none: the Node was deleted and the same machine registered again, or its annotations
+    /// were removed. A copy that is only not closed yet does not count: its Node names that episode, or a younger one, as the last.
+    fn record_from_copy(&self, node: &NodeFacts) -> Option<Record> {
         let copy = self.copy(&node.name)?;
         let BoundVm::Found(vm) = self.vm_of(&node.name) else {
             return None;
@@ -61,14 +60,14 @@ impl Inventory {
         (!is_over && is_same_machine).then(|| Record::Episode(Arc::clone(copy)))
     }
 
-    /// The VM of a node, where it is exactly one.
+    /// The VM of a node, if it is bound.
     pub(super) fn bound_vm(&self, name: &NodeName) -> Option<&Vm> {
         let seen = self.vm_of(name);
         self.vms.get(&seen.found()?.moref)
     }
 
-    /// The VM of a node in `phase`. Before its power is cut, only a fresh answer counts: another VM may have the UUID by now. A VM
-    /// that is off is in no danger, and has to be seen to be brought back.
+    /// The VM of a node in `phase`. Before its power is cut, only a current lookup counts, because another VM may have the UUID by
+    /// now. A VM that is off can lose no power, and must be known to be powered on again.
     fn vm_for(&self, name: &NodeName, phase: Option<&Phase>) -> BoundVm {
         let vm = self.vm_of(name);
         let is_on = vm.found().is_some_and(|vm| vm.power != ObservedPower::Off);
@@ -104,7 +103,7 @@ impl Inventory {
             }
             (_, _, _) => None,
         };
-        // No episode begins on a node that is not selected, but to make up for one that has ended.
+        // On a node that is not selected, an episode begins only to bring back a VM that an ended episode powered off.
         if record == Record::InService && late_power_off_of.is_none() && self.followed.contains(name) {
             return None;
         }
@@ -155,7 +154,7 @@ impl Inventory {
             record,
             observed: seen,
         };
-        // Only a node that is not idle needs to know of others. So the snapshot of an idle node changes with its own facts alone.
+        // An idle node needs nothing of other nodes. So its snapshot depends on its own facts only.
         if !snapshot.is_idle() {
             let admission = self.admission_queue.admission(name, self.limits());
             snapshot.observed.ahead_traceparent = self.root_ahead(&admission);
@@ -167,7 +166,7 @@ impl Inventory {
         Some(snapshot)
     }
 
-    /// The state of the host that the VM is on its way to; unknown where that is none of its cluster's.
+    /// The state of the host that the VM is being relocated to; unknown if that is in another cluster.
     fn target(&self, to: Option<&HostRef>, vm: Option<&ObservedVm>) -> HostState {
         let compute = |host: Option<&HostRef>| self.hosts.get(host?)?.compute.as_ref();
         let from = vm.and_then(|vm| vm.on.as_ref());
@@ -178,9 +177,8 @@ impl Inventory {
         }
     }
 
-    /// The episode of `node` that ended a short while ago and is why `vm` is off, where it is: a power-off of ours arrived late,
-    /// or the guest that it had asked shut down after all. Whoever switched the VM on or off since is respected, as far as vCenter
-    /// reports it: a guest that shuts down by itself leaves no task.
+    /// The episode of `node` that ended recently and caused `vm` to be off: its power-off arrived late, or the guest completed a
+    /// requested shutdown. If a person has switched the VM since, it is left alone. A guest that shuts down by itself leaves no task.
     fn late_power_off_of(&self, node: &NodeFacts, vm: &VmRef) -> Option<EpisodeId> {
         let last = record::read_last(node.annotations.last_episode.as_deref()?)?;
         let of_vm = self.tasks.values().filter(|task| task.vm.as_ref() == Some(vm));
@@ -189,8 +187,8 @@ impl Inventory {
         let latest = switched.max_by_key(|task| task.queued_at);
         let is_recent = |at: Timestamp| at.duration_since(last.at).abs() <= LATE_POWER_OFF_WINDOW;
         let is_ours = match latest {
-            // It is not the one that the episode was about: a power-on came before it. Where that left no task, the clocks of
-            // vCenter and of this process have to tell.
+            // It is not the regular power-off of the episode, because a power-on came before it. If that left no task, the
+            // clocks of vCenter and of this process are compared.
             Some(task) if task.made() == Some(PowerState::Off) => {
                 let is_later = was_on || task.queued_at > last.episode.since;
                 task.by_us && is_later && is_recent(task.queued_at)
@@ -201,8 +199,8 @@ impl Inventory {
         is_ours.then_some(last.episode.id)
     }
 
-    /// Whether an episode of `node` has ended a short while ago whose guest may still shut down.
-    pub(super) fn may_be_stray(&self, node: &NodeFacts) -> bool {
+    /// Whether an episode of `node` ended recently whose requests may still stop the VM.
+    pub(super) fn may_power_off_late(&self, node: &NodeFacts) -> bool {
         let last = node
             .annotations
             .last_episode
@@ -226,7 +224,7 @@ impl Inventory {
         }
     }
 
-    /// The traceparent of the first episode among those ahead.
+    /// The traceparent of the first node ahead in the queue that has an episode.
     fn root_ahead(&self, admission: &Admission) -> Option<Arc<str>> {
         match admission {
             Admission::Granted => None,
@@ -264,7 +262,7 @@ pub(super) fn observed_node(node: &NodeFacts) -> ObservedNode {
             approved: node.annotations.approved.as_deref() == Some("true"),
             strategy: match node.annotations.strategy.as_deref() {
                 Some("wait") => Strategy::Wait,
-                // A word that we do not know is no wish.
+                // An unknown value counts as absent.
                 Some(_) | None => Strategy::Migrate,
             },
         },

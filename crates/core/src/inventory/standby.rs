@@ -1,4 +1,4 @@
-//! What only people see: the hosts that carry our nodes or could carry them, and the snapshots of a standby.
+//! For display only: the hosts of our nodes and of their clusters, and the snapshots of a standby.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::maintenance::observed::{HostState, NodeSnapshot};
 use crate::maintenance::placement::PlacementOffer;
 
 impl Inventory {
-    /// The snapshot of each node without slots and offered hosts. A standby shows them and decides nothing.
+    /// The snapshot of each node without slots and offered hosts. A standby only displays them.
     pub(super) fn standby_snapshots(&self) -> BTreeMap<NodeName, NodeSnapshot> {
         let names = self.names().into_iter();
         names
@@ -21,7 +21,7 @@ impl Inventory {
             .collect()
     }
 
-    /// The hosts of each cluster that carries a VM of ours, with name and state.
+    /// The hosts of each cluster that has a VM of ours, with name and state.
     pub fn hosts_of_ours(&self) -> BTreeMap<HostRef, (String, HostState)> {
         let ours = self
             .nodes

@@ -1288,7 +1288,7 @@ fn a_click_from_before_a_leadership_was_met_at_its_start() {
         epoch: 7,
         acts_from: None,
     };
-    inventory.take_leadership(Some(lead));
+    inventory.apply_leadership(Some(lead));
     assert_eq!(detection(&mut inventory, 50), Detection::AtStartup);
     assert_eq!(detection(&mut inventory, 100), Detection::Pushed);
     let seen = snapshot_of(&mut inventory, 1).observed;
@@ -1298,13 +1298,13 @@ fn a_click_from_before_a_leadership_was_met_at_its_start() {
 #[test]
 fn what_stood_there_before_a_leadership_was_not_seen_to_begin() {
     let mut inventory = inventory_with(trio(1));
-    inventory.take_leadership(Some(LeadershipEpoch::ALONE));
+    inventory.apply_leadership(Some(LeadershipEpoch::ALONE));
     let from_the_start =
         |inventory: &mut Inventory| snapshot_of(inventory, 1).observed.record_seen.from_the_start;
     assert!(!from_the_start(&mut inventory));
     inventory.apply(in_phase(1, Phase::Draining));
     assert!(from_the_start(&mut inventory), "this process saw the node before");
-    inventory.take_leadership(Some(LeadershipEpoch::ALONE));
+    inventory.apply_leadership(Some(LeadershipEpoch::ALONE));
     assert!(!from_the_start(&mut inventory), "another may have led in between");
 }
 

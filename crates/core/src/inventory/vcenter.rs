@@ -8,7 +8,7 @@ use crate::maintenance::observed::{AttemptOutcome, FailedMaintenance};
 impl Inventory {
     pub(super) fn apply_vsphere(&mut self, update: vsphere::VsphereUpdate) {
         use vsphere::VsphereUpdate;
-        self.vcenter.is_open = !matches!(update, VsphereUpdate::Settled | VsphereUpdate::Lost { .. });
+        self.vcenter.is_incomplete = !matches!(update, VsphereUpdate::Settled | VsphereUpdate::Lost { .. });
         match update {
             VsphereUpdate::Reset => {
                 self.vcenter.disconnected = Some("vCenter is sending its whole inventory again".to_owned());
@@ -16,7 +16,7 @@ impl Inventory {
             }
             VsphereUpdate::Host(host) => {
                 self.vcenter.seen.insert(host.moref.to_string());
-                self.note_end(&host);
+                self.record_failed_maintenance(&host);
                 self.hosts.insert(host.moref.clone(), host);
             }
             VsphereUpdate::HostGone(host) => {
@@ -49,10 +49,10 @@ impl Inventory {
                 }
             }
             VsphereUpdate::Found { key, vms } => {
-                if let Some(pressed) = self.urgent_lookups.get_mut(&key) {
-                    pressed.is_answered = true;
+                if let Some(lookup) = self.urgent_lookups.get_mut(&key) {
+                    lookup.is_answered = true;
                 }
-                self.answer(key, vms);
+                self.record_lookup(key, vms);
             }
             VsphereUpdate::TaskGone(task) => self.lose_task(&task),
             VsphereUpdate::Settled => self.settle_vcenter(),
@@ -60,9 +60,9 @@ impl Inventory {
         }
     }
 
-    /// Notes when a maintenance of `host` was seen to fail. It is forgotten when a later one begins or ends otherwise; a stream that
-    /// is built anew tells of none, and that is no news.
-    fn note_end(&mut self, host: &vsphere::Host) {
+    /// Records a failed maintenance task of `host`, until a later one begins or is cancelled. A rebuilt stream does not report the
+    /// failed task again, so its absence changes nothing.
+    fn record_failed_maintenance(&mut self, host: &vsphere::Host) {
         if host.entering.is_some() || host.in_maintenance == Some(true) {
             self.interrupted.remove(&host.moref);
         }
@@ -85,7 +85,7 @@ impl Inventory {
         }
     }
 
-    /// vCenter knows a task no more, and how it ended is not to be had: what it did shows on the VM.
+    /// vCenter no longer has the task, so its result is unknown. Its effect shows on the VM.
     fn lose_task(&mut self, task: &TaskRef) {
         self.tasks.remove(task);
         let attempts = self
@@ -113,8 +113,7 @@ impl Inventory {
         self.vms.retain(|moref, _| seen.contains(moref.as_str()));
         self.tasks.retain(|moref, _| seen.contains(moref.as_str()));
         self.surveys.clear();
-        // A task that vCenter no longer knows tells nothing more: its effect is judged by the VM, and repeated if the
-        // VM does not show it.
+        // The result of a task that vCenter no longer has is unknown. Its effect is repeated if the VM does not show it.
         for local in self.node_states.values_mut() {
             local.attempts.retain(|_, attempt| match &attempt.outcome {
                 AttemptOutcome::Running(task) => self.tasks.contains_key(task),
