@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_of_ours_has_its_node_looked_for() {
+    fn node_of_an_own_copy_is_followed() {
         let mut inventory = inventory_with([copied(in_episode(1, Phase::AwaitingHost, OURS))]);
         assert_eq!(inventory.nodes_to_follow(), [name(1)].into());
         assert_eq!(snapshot_of(&mut inventory, 1).record.phase_name(), "AwaitingHost");
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_gone_is_looked_for_as_long_as_its_episode_is_open() {
+    fn deleted_node_is_followed_while_its_episode_is_open() {
         let of = in_episode(1, Phase::AwaitingHost, OURS);
         let mut inventory = inventory_with([scanned(vec![found(1, false)]), followed(of.clone())]);
         inventory.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::FollowedAbsent {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn an_episode_under_another_prefix_is_told_and_not_followed() {
+    fn episode_under_another_prefix_is_reported_and_not_followed() {
         let theirs = StrandedNode {
             is_ours: false,
             ..found(1, false)

@@ -227,7 +227,7 @@ fn request(object: &NodeMaintenanceFacts, asked: &RequestedMaintenance) -> Reque
 }
 
 impl Source<String> {
-    /// A side that has nothing to apply_all, and says so.
+    /// A source that is not used. It counts as synced.
     pub(super) fn unused() -> Self {
         Self {
             disconnected: None,

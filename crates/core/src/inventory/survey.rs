@@ -1,4 +1,4 @@
-//! A survey of hosts, as placement asks for it.
+//! Converts surveys of hosts for placement.
 
 use crate::facts::vsphere::{Surveyed, UnreadableVm};
 use crate::ids::HostRef;

@@ -46,7 +46,7 @@ pub(super) fn vsphere(update: vsphere::VsphereUpdate) -> Fact {
     Fact::Vsphere(update)
 }
 
-/// An inventory that has been told all of this, on both sides.
+/// An inventory with `facts` as the complete set of both sources.
 pub(super) fn inventory_with(facts: impl IntoIterator<Item = Fact>) -> Inventory {
     let mut inventory = Inventory::new(rules(), at(0));
     inventory.set_time(moment(0));
@@ -103,7 +103,7 @@ fn fault() -> Fault {
     }
 }
 
-/// The Node of this number in an episode that waits for a host.
+/// The Node of this number in an episode that is awaiting a host.
 pub(super) fn awaiting(n: usize) -> Fact {
     in_phase(n, Phase::AwaitingHost)
 }
@@ -121,7 +121,7 @@ pub(super) fn in_episode(n: usize, phase: Phase, release: &str) -> NodeFacts {
     with_episode(n, phase, |episode| episode.release = release.into())
 }
 
-/// A Node with an episode that has been changed so.
+/// A Node with an episode, changed by `change`.
 pub(super) fn with_episode(n: usize, phase: Phase, change: impl FnOnce(&mut Episode)) -> NodeFacts {
     let trigger = Trigger {
         task: None,
@@ -159,7 +159,7 @@ pub(super) fn copied(of: NodeFacts) -> Fact {
     maintenance(format!("copy-of-{}", of.name), of.name, 0, role)
 }
 
-/// The NodeMaintenance object of this name, made at that time.
+/// The NodeMaintenance object of this name, created at second `made`.
 pub(super) fn maintenance(
     name: String,
     node: NodeName,
@@ -181,7 +181,7 @@ pub(super) fn maintenance(
     Fact::Kubernetes(kubernetes::KubernetesUpdate::Maintenances(seen))
 }
 
-/// What a survey found on the host of this number.
+/// The report of a survey of the host of this number.
 pub(super) fn surveyed(n: usize, reading: HostSurvey) -> Fact {
     let found = EffectResult::Surveyed {
         host: HostRef::new(format!("host-{n}")),
@@ -207,7 +207,7 @@ pub(super) fn switched_off(n: usize) -> [Fact; 3] {
     ]
 }
 
-/// What a person asks for in so few words.
+/// The spec of a request with this action.
 pub(super) fn asked(action: kubernetes::RequestedAction) -> kubernetes::RequestedMaintenance {
     kubernetes::RequestedMaintenance {
         reason: String::new(),
@@ -220,7 +220,7 @@ pub(super) fn asked(action: kubernetes::RequestedAction) -> kubernetes::Requeste
 }
 
 #[test]
-fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
+fn incremental_build_equals_full_build_after_each_fact() {
     let of = |update| vsphere(update);
     let host_is = |n: usize, change: fn(&mut Host)| {
         let mut host = host(n);
@@ -328,14 +328,14 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
         of(vsphere::VsphereUpdate::TaskGone(TaskRef::new("task-9"))),
         switching(TaskState::Running, "VirtualMachine.powerOff", 3, true),
     ];
-    let calm = || {
+    let idle = || {
         let fourth = of(vsphere::VsphereUpdate::Host(host(4).into()));
         let trios = [1, 2, 3].into_iter().flat_map(trio);
         trios.chain([fourth]).collect::<Vec<Fact>>()
     };
     let underway = || {
         let cut = in_phase(1, Phase::ShuttingDown(DrainEnd::Complete));
-        calm().into_iter().chain([cut, awaiting(2)]).collect()
+        idle().into_iter().chain([cut, awaiting(2)]).collect()
     };
     let mut cases = 0;
     let mut check = |begun: Vec<Fact>, steps: &[&[&Fact]]| {
@@ -352,10 +352,10 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
                 whole.apply((*fact).clone());
             }
             whole.dirty = Some(Dirty::All);
-            let roster = whole.watch_set();
+            let watch_set = whole.watch_set();
             whole.build_snapshots();
             if in_part.dirty.is_some() {
-                assert_eq!(in_part.watch_set(), roster, "{steps:?}");
+                assert_eq!(in_part.watch_set(), watch_set, "{steps:?}");
                 in_part.build_snapshots();
             }
             let outdated = advance::differences(&in_part.snapshots, &whole.snapshots);
@@ -367,7 +367,7 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
     for (i, first) in facts.iter().enumerate() {
         for (j, second) in facts.iter().enumerate() {
             let third = &facts[(i + j) % facts.len()];
-            check(calm(), &[&[first], &[second]]);
+            check(idle(), &[&[first], &[second]]);
             if (i + j) % 2 == 0 {
                 check(underway(), &[&[first], &[second, third]]);
             }
@@ -377,7 +377,7 @@ fn what_is_drawn_after_each_fact_is_what_would_be_drawn_of_all() {
 }
 
 #[test]
-fn half_a_set_is_never_the_world() {
+fn source_is_not_synced_while_its_set_is_incomplete() {
     let mut inventory = inventory_with(trio(1));
     assert_eq!(
         snapshot_of(&mut inventory, 1).observed.sources,
@@ -389,7 +389,7 @@ fn half_a_set_is_never_the_world() {
         SourceState::NoVcenter { .. }
     ));
     inventory.apply(vsphere(vsphere::VsphereUpdate::Settled));
-    // Nothing was told again, so nothing is there: unknown, and not out of maintenance.
+    // No object was reported again, so the VM is unknown.
     assert_eq!(
         snapshot_of(&mut inventory, 1).observed.sources,
         SourceState::Synced
@@ -486,7 +486,7 @@ fn a_node_is_bound_by_uuid_to_exactly_one_vm_that_can_run() {
     );
 }
 
-/// A Node of this number that tells the UUID of another one's VM.
+/// A Node of this number that reports the UUID of another Node's VM.
 fn claims(n: usize, of: usize, provider_id: bool) -> NodeFacts {
     NodeFacts {
         provider_uuid: provider_id.then(|| uuid(of)),
@@ -503,7 +503,7 @@ pub(super) fn seen_of(node: NodeFacts) -> Fact {
 fn a_node_keeps_its_vm_when_another_one_claims_it_later() {
     let mut inventory = inventory_with(trio(2));
     snapshot_of(&mut inventory, 2);
-    // The newcomer would be preferred by its name and by its age, and says it as loudly as it can.
+    // The new Node would be preferred by name, age and provider ID.
     let older = NodeFacts {
         created_at: at(-1000),
         ..claims(1, 2, true)
@@ -536,7 +536,7 @@ fn a_node_keeps_its_vm_when_another_one_claims_it_later() {
 }
 
 #[test]
-fn of_two_nodes_met_at_the_start_the_one_with_a_provider_id_keeps_the_vm() {
+fn of_two_nodes_at_the_start_the_one_with_a_provider_id_gets_the_vm() {
     let vm_of_one = |n, provider_id, created| NodeFacts {
         created_at: at(created),
         ..claims(n, 9, provider_id)
@@ -568,7 +568,7 @@ fn of_two_nodes_met_at_the_start_the_one_with_a_provider_id_keeps_the_vm() {
 }
 
 #[test]
-fn a_node_that_tells_other_uuids_all_the_time_goes_by_the_earlier_ones() {
+fn node_that_keeps_changing_its_uuids_keeps_the_earlier_ones() {
     let mut inventory = inventory_with(trio(1));
     let asked = |inventory: &mut Inventory| BTreeSet::clone(&inventory.watch_set().vms);
     let report_uuid = |inventory: &mut Inventory, seconds: i64, n: usize, version: u64| {
@@ -590,7 +590,7 @@ fn a_node_that_tells_other_uuids_all_the_time_goes_by_the_earlier_ones() {
     assert_eq!(asked(&mut inventory), BTreeSet::from([VmKey::Uuid(uuid(40))]));
     assert!(
         inventory.lookup_answers.is_empty(),
-        "answers to keys of nobody are kept: {:?}",
+        "results of unused keys are kept: {:?}",
         inventory.lookup_answers
     );
 }
@@ -604,7 +604,7 @@ fn template(n: usize) -> Fact {
 }
 
 #[test]
-fn a_node_whose_uuid_a_template_carries_too_hears_of_its_own_vms_host() {
+fn template_with_the_uuid_of_a_vm_does_not_hide_changes_of_its_host() {
     let mut inventory = inventory_with(trio(1).into_iter().chain([template(2), found(1, &[1, 2])]));
     inventory.all_snapshots();
     inventory.apply(vsphere(vsphere::VsphereUpdate::Host(entering(1, 5).into())));
@@ -617,7 +617,7 @@ fn a_node_whose_uuid_a_template_carries_too_hears_of_its_own_vms_host() {
 }
 
 #[test]
-fn of_two_nodes_with_one_vm_the_second_is_parked_although_one_of_them_has_a_template_too() {
+fn vm_of_two_nodes_is_shared_also_if_one_of_them_matches_a_template() {
     let another = NodeFacts {
         provider_uuid: Some(uuid(2)),
         system_uuid: None,
@@ -632,20 +632,20 @@ fn of_two_nodes_with_one_vm_the_second_is_parked_although_one_of_them_has_a_temp
 }
 
 #[test]
-fn what_is_news_of_one_node_alone_takes_nothing_from_what_vcenter_is_asked_about_the_others() {
+fn fact_about_one_node_keeps_the_urgent_lookups_of_others() {
     let cut = |n| in_phase(n, Phase::ShuttingDown(DrainEnd::Complete));
     let mut inventory = inventory_with(trio(1).into_iter().chain(trio(2)).chain([cut(1), cut(2)]));
-    let pressing = inventory.watch_set().urgent;
-    assert_eq!(pressing.len(), 2, "{pressing:?}");
+    let urgent = inventory.watch_set().urgent;
+    assert_eq!(urgent.len(), 2, "{urgent:?}");
     inventory.apply(found(1, &[1]));
     inventory.build_snapshots();
     inventory.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::PodsChanged(name(
         2,
     ))));
-    assert_eq!(inventory.watch_set().urgent, pressing);
+    assert_eq!(inventory.watch_set().urgent, urgent);
     inventory.build_snapshots();
     let BoundVm::Found(_) = snapshot_of(&mut inventory, 1).observed.vm else {
-        panic!("the answer was given, and the power can be cut");
+        panic!("the lookup is current, so the power can be cut");
     };
 }
 
@@ -657,7 +657,7 @@ fn the_name_counts_only_where_it_is_configured() {
     assert_eq!(
         keys(&mut inventory_with(trio(1))),
         by_uuid,
-        "both byte orders are one question"
+        "both byte orders need one lookup"
     );
     let nameless = NodeFacts {
         provider_uuid: None,
@@ -744,7 +744,7 @@ fn a_task_that_vcenter_forgot_is_awaited_no_more() {
         inventory.watch_set().tasks,
         BTreeSet::from([TaskRef::new("task-9")])
     );
-    // A Node without its episode would have it forgotten as well.
+    // The episode has to stay, because attempts are also removed with their episode.
     let still_there = trio(1).into_iter().skip(1).chain([awaiting(1)]);
     apply_all(&mut inventory, still_there);
     assert_eq!(inventory.watch_set().tasks, BTreeSet::new());
@@ -766,7 +766,7 @@ fn between_episodes_nothing_of_an_earlier_one_counts() {
 }
 
 #[test]
-fn two_nodes_that_look_for_a_host_are_never_offered_the_same_place() {
+fn two_nodes_are_never_offered_the_same_device() {
     // Hosts 1 and 2 are in maintenance; host 3 has one device free.
     let off = |n| {
         vsphere(vsphere::VsphereUpdate::Vm(Vm {
@@ -819,44 +819,40 @@ fn two_nodes_that_look_for_a_host_are_never_offered_the_same_place() {
 }
 
 #[test]
-fn a_host_that_carries_nothing_of_ours_is_news_only_to_a_node_that_looks_for_one() {
+fn host_without_our_vms_concerns_only_nodes_that_need_a_host() {
     let of = |host: Host| vsphere(vsphere::VsphereUpdate::Host(host.into()));
     let own = || of(entering(1, 5));
     let foreign = || of(entering(2, 5));
     let same = || of(host(2));
     let there = || trio(1).into_iter().chain([of(host(2))]);
-    let calm = || inventory_with(there());
-    let looking = || inventory_with(there().chain([awaiting(1)]));
-    let silent = || {
-        let mut inventory = calm();
+    let idle = || inventory_with(there());
+    let waiting = || inventory_with(there().chain([awaiting(1)]));
+    let disconnected = || {
+        let mut inventory = idle();
         inventory.apply(vsphere(vsphere::VsphereUpdate::Lost { why: "gone".into() }));
         inventory
     };
     let settled = || vsphere(vsphere::VsphereUpdate::Settled);
-    for (what, mut inventory, fact, is_news) in [
-        ("a foreign host, all calm", calm(), foreign(), false),
-        ("our host", calm(), own(), true),
-        ("a foreign host, a node looks for one", looking(), foreign(), true),
-        ("what is known", looking(), same(), false),
-        ("the end of a set", calm(), settled(), false),
-        ("vCenter is heard again", silent(), settled(), true),
+    for (what, mut inventory, fact, is_dirty) in [
+        ("a foreign host, all nodes idle", idle(), foreign(), false),
+        ("our host", idle(), own(), true),
+        ("a foreign host, a node needs one", waiting(), foreign(), true),
+        ("an unchanged host", waiting(), same(), false),
+        ("the end of a set", idle(), settled(), false),
+        ("vCenter is connected again", disconnected(), settled(), true),
     ] {
         let before = inventory.all_snapshots();
-        assert!(inventory.dirty.is_none(), "{what}: the pictures were just made");
+        assert!(inventory.dirty.is_none(), "{what}: the snapshots were just built");
         inventory.apply(fact);
-        assert_eq!(inventory.dirty.is_some(), is_news, "{what}");
-        if !is_news {
-            assert_eq!(
-                inventory.all_snapshots(),
-                before,
-                "{what}: no picture would be another"
-            );
+        assert_eq!(inventory.dirty.is_some(), is_dirty, "{what}");
+        if !is_dirty {
+            assert_eq!(inventory.all_snapshots(), before, "{what}: no snapshot changes");
         }
     }
 }
 
 #[test]
-fn a_budget_that_allows_an_eviction_is_told_to_the_drains_that_it_holds_and_to_no_other() {
+fn budget_that_allows_an_eviction_concerns_only_the_drains_it_blocks() {
     use crate::facts::kubernetes::BudgetState;
     let held_by = |n: usize, pods: &[(&str, &[&str])]| {
         let left = pods.iter().map(|(name, budgets)| PendingEviction {
@@ -885,15 +881,15 @@ fn a_budget_that_allows_an_eviction_is_told_to_the_drains_that_it_holds_and_to_n
     let mut inventory = inventory_with(trio(1).into_iter().chain(trio(2)).chain(trio(3)));
     inventory.apply(held_by(1, &[("shop/a", &["web"])]));
     inventory.apply(held_by(2, &[("shop/b", &["web"]), ("ml/c", &["train"])]));
-    // Of its words no name could be read, or what is none.
+    // The refusal names no budget, or no valid name.
     inventory.apply(held_by(3, &[("ml/d", &[]), ("ml/e", &["a,metadata.name=b"])]));
     let (web, train) = (budget("shop", "web"), budget("ml", "train"));
     assert_eq!(
         inventory.blocking_budgets(),
         BTreeSet::from([web.clone(), train.clone()])
     );
-    // When each asks again, in milliseconds, and what its pods' revision is.
-    let look = |inventory: &mut Inventory| {
+    // For each node, the pause before the next eviction in milliseconds, and the revision of its pods.
+    let state = |inventory: &mut Inventory| {
         [1, 2, 3].map(|n| {
             let seen = snapshot_of(inventory, n).observed;
             let report = seen.drain.unwrap();
@@ -902,38 +898,38 @@ fn a_budget_that_allows_an_eviction_is_told_to_the_drains_that_it_holds_and_to_n
             (first.since(report.listed_at).as_millis(), seen.pods_revision)
         })
     };
-    assert_eq!(look(&mut inventory), [(50, 0), (50, 0), (50, 0)]);
+    assert_eq!(state(&mut inventory), [(50, 0), (50, 0), (50, 0)]);
     inventory.apply(budget_fact(&web, BudgetState::Blocks));
-    assert_eq!(look(&mut inventory), [(5000, 0), (50, 0), (50, 0)]);
+    assert_eq!(state(&mut inventory), [(5000, 0), (50, 0), (50, 0)]);
     inventory.apply(budget_fact(&train, BudgetState::Blocks));
-    assert_eq!(look(&mut inventory), [(5000, 0), (5000, 0), (50, 0)]);
+    assert_eq!(state(&mut inventory), [(5000, 0), (5000, 0), (50, 0)]);
     inventory.apply(budget_fact(&train, BudgetState::Allows));
-    assert_eq!(look(&mut inventory), [(5000, 0), (50, 1), (50, 0)]);
+    assert_eq!(state(&mut inventory), [(5000, 0), (50, 1), (50, 0)]);
     inventory.apply(budget_fact(&web, BudgetState::Allows));
-    assert_eq!(look(&mut inventory), [(50, 1), (50, 2), (50, 0)]);
+    assert_eq!(state(&mut inventory), [(50, 1), (50, 2), (50, 0)]);
     inventory.apply(budget_fact(&web, BudgetState::Blocks));
     inventory.apply(held_by(1, &[("shop/a", &["web"])]));
     assert_eq!(
-        look(&mut inventory),
+        state(&mut inventory),
         [(5000, 1), (50, 2), (50, 0)],
-        "its watch stands"
+        "its watch is still open"
     );
     inventory.apply(budget_fact(&web, BudgetState::Unknown));
-    assert_eq!(look(&mut inventory), [(50, 1), (50, 2), (50, 0)]);
-    // However many pods one budget holds, the other is watched too.
-    let crowd: Vec<String> = (0..100).map(|n| format!("shop/{n:03}")).collect();
-    let mut crowd: Vec<(&str, &[&str])> = crowd.iter().map(|name| (name.as_str(), &["web"][..])).collect();
-    crowd.push(("zoo/z", &["late"]));
-    inventory.apply(held_by(1, &crowd));
+    assert_eq!(state(&mut inventory), [(50, 1), (50, 2), (50, 0)]);
+    // A budget that blocks many pods does not keep another one from being watched.
+    let many: Vec<String> = (0..100).map(|n| format!("shop/{n:03}")).collect();
+    let mut many: Vec<(&str, &[&str])> = many.iter().map(|name| (name.as_str(), &["web"][..])).collect();
+    many.push(("zoo/z", &["late"]));
+    inventory.apply(held_by(1, &many));
     assert!(inventory.blocking_budgets().contains(&budget("zoo", "late")));
     inventory.apply(held_by(1, &[("shop/a", &["web"])]));
-    // Whoever is held by none any more has none watched.
+    // A budget that blocks no drain is not watched.
     inventory.apply(held_by(2, &[]));
     assert_eq!(inventory.blocking_budgets(), BTreeSet::from([web]));
 }
 
 #[test]
-fn that_a_kubelet_lives_is_news_only_of_a_node_on_which_something_can_be_decided() {
+fn heartbeat_concerns_active_nodes_only() {
     let alive = || NodeFacts {
         resource_version: 11,
         ready: ReadyCondition {
@@ -965,22 +961,22 @@ fn that_a_kubelet_lives_is_news_only_of_a_node_on_which_something_can_be_decided
         uid: NodeUid::new("another"),
         ..alive()
     };
-    for (what, mut inventory, fact, is_news) in [
-        ("at rest", inventory_with(trio(1)), seen(alive()), false),
+    for (what, mut inventory, fact, is_dirty) in [
+        ("idle", inventory_with(trio(1)), seen(alive()), false),
         (
-            "at rest, and cordoned",
+            "idle and cordoned",
             inventory_with(trio(1)),
             seen(cordoned()),
             true,
         ),
         (
-            "at rest, and not Ready",
+            "idle and not Ready",
             inventory_with(trio(1)),
             seen(not_ready()),
             true,
         ),
         (
-            "at rest, another of its name",
+            "idle, another Node of this name",
             inventory_with(trio(1)),
             seen(another()),
             true,
@@ -989,8 +985,8 @@ fn that_a_kubelet_lives_is_news_only_of_a_node_on_which_something_can_be_decided
     ] {
         inventory.all_snapshots();
         inventory.apply(fact);
-        assert_eq!(inventory.dirty.is_some(), is_news, "{what}");
-        // What comes next is decided on the latest of the Node.
+        assert_eq!(inventory.dirty.is_some(), is_dirty, "{what}");
+        // The next snapshot has the latest version of the Node.
         inventory.apply(vsphere(vsphere::VsphereUpdate::Host(entering(1, 7).into())));
         assert!(inventory.dirty.is_some(), "{what}");
         let version = snapshot_of(&mut inventory, 1)
@@ -1002,9 +998,8 @@ fn that_a_kubelet_lives_is_news_only_of_a_node_on_which_something_can_be_decided
 }
 
 #[test]
-fn who_looks_for_a_place_before_the_vm_is_off_takes_it_from_nobody() {
-    // A person asks for node 1 to be moved; node 2 is off already, and its own host is in maintenance. Host 3 has one
-    // device free.
+fn node_with_its_vm_on_reserves_no_host() {
+    // A request relocates node 1. The VM of node 2 is off, and its own host is in maintenance. Host 3 has one free device.
     let asked = || {
         let role = kubernetes::NodeMaintenanceRole::Request(asked(kubernetes::RequestedAction::Relocate));
         maintenance("asked".to_owned(), name(1), 0, role)
@@ -1034,10 +1029,10 @@ fn who_looks_for_a_place_before_the_vm_is_off_takes_it_from_nobody() {
         assert_eq!(
             snapshot_of(&mut inventory, 1).observed.offer.survey,
             [HostRef::new("host-3")],
-            "{phase:?}: it is to be read first"
+            "{phase:?}: it has to be surveyed first"
         );
         inventory.apply(read());
-        assert!(fits(&mut inventory, 1), "{phase:?}: nobody else wants it");
+        assert!(fits(&mut inventory, 1), "{phase:?}: no other node needs it");
         for fact in [awaiting(2), off.clone(), found(2, &[2])] {
             inventory.apply(fact);
         }
@@ -1045,9 +1040,9 @@ fn who_looks_for_a_place_before_the_vm_is_off_takes_it_from_nobody() {
             fits(&mut inventory, 2),
             "{phase:?}: a VM that is off needs it more"
         );
-        assert!(!fits(&mut inventory, 1), "{phase:?}: and it is kept for that one");
+        assert!(!fits(&mut inventory, 1), "{phase:?}: it is reserved for that one");
     }
-    // Who asks for something else does not look.
+    // Without a request to relocate, there is no offer.
     let mut inventory = inventory_with(trio(1).into_iter().chain([in_phase(1, Phase::Draining)]));
     assert_eq!(snapshot_of(&mut inventory, 1).observed.offer, Default::default());
 }
@@ -1056,7 +1051,7 @@ fn who_looks_for_a_place_before_the_vm_is_off_takes_it_from_nobody() {
 fn of_two_clicks_in_one_set_the_earlier_is_served() {
     let mut inventory = inventory_with(trio(1).into_iter().chain(trio(2)));
     inventory.apply(vsphere(vsphere::VsphereUpdate::Host(entering(1, 20).into())));
-    assert!(inventory.is_set_incomplete(), "the set is not told to its end");
+    assert!(inventory.is_set_incomplete(), "the set is incomplete");
     inventory.apply(vsphere(vsphere::VsphereUpdate::Host(entering(2, 10).into())));
     inventory.apply(vsphere(vsphere::VsphereUpdate::Settled));
     assert!(!inventory.is_set_incomplete());
@@ -1154,7 +1149,7 @@ fn a_host_is_free_while_it_is_in_service_and_nobody_is_known_to_hold_its_device(
         "one that is entering maintenance takes no VM"
     );
     inventory.apply(vsphere(vsphere::VsphereUpdate::Lost { why: String::new() }));
-    assert!(inventory.free_gpu_hosts().is_empty(), "nobody knows");
+    assert!(inventory.free_gpu_hosts().is_empty(), "vCenter is disconnected");
 }
 
 /// A task that changed the power of VM 1.
@@ -1175,7 +1170,7 @@ fn switching(state: TaskState, description_id: &str, when: i64, by_us: bool) -> 
 }
 
 #[test]
-fn a_late_power_off_of_ours_is_told_from_everybody_elses() {
+fn late_power_off_of_ours_is_distinguished_from_others() {
     const END: i64 = 1000;
     let Fact::Kubernetes(kubernetes::KubernetesUpdate::Node(away)) = awaiting(1) else {
         panic!("a Node is expected");
@@ -1235,7 +1230,7 @@ fn a_late_power_off_of_ours_is_told_from_everybody_elses() {
         "too late to be its"
     );
     assert_eq!(is_off(&after(&[(off, END + 1, false)])), None, "a person's");
-    // vCenter's clock is behind ours by more than the last phase took.
+    // vCenter's clock is behind ours by more than the duration of the last phase.
     let behind = [
         (off, END - 400, true),
         (on, END - 300, true),
@@ -1243,25 +1238,21 @@ fn a_late_power_off_of_ours_is_told_from_everybody_elses() {
     ];
     assert!(is_off(&behind).is_some(), "later than the episode's own power-on");
     assert_eq!(is_off(&own), None, "its guest shut itself down");
-    assert_eq!(
-        is_off(&own[..1]),
-        None,
-        "whoever powered it on left no task of the VM"
-    );
+    assert_eq!(is_off(&own[..1]), None, "no task shows who powered it on");
     assert!(
         is_off(&[(off, END - 49, true)]).is_some(),
         "after its last phase began"
     );
     assert_eq!(is_off(&[(off, END - 50, true)]), None, "of an earlier phase");
     let person_since = after(&[(off, END + 1, true), (on, END + 2, false), (off, END + 3, false)]);
-    assert_eq!(is_off(&person_since), None, "a person has switched it since");
+    assert_eq!(is_off(&person_since), None, "a person switched it later");
     let late = after(&[(off, END + 1, true)]);
     assert_eq!(stray(None, PowerState::Off, &late), None, "no episode ended");
     assert_eq!(stray(Some(&last), PowerState::On, &late), None, "it is on");
 }
 
 #[test]
-fn a_host_that_is_not_told_again_is_unknown() {
+fn host_that_is_not_reported_again_is_unknown() {
     let mut inventory = inventory_with(trio(1));
     assert_eq!(inventory.hosts_of_ours().len(), 1);
     let but_its_host = |fact: &Fact| !matches!(fact, Fact::Vsphere(vsphere::VsphereUpdate::Host(_)));
@@ -1272,7 +1263,7 @@ fn a_host_that_is_not_told_again_is_unknown() {
 }
 
 #[test]
-fn a_click_from_before_a_leadership_was_met_at_its_start() {
+fn maintenance_task_older_than_the_leadership_counts_as_at_startup() {
     let mut inventory = inventory_with(trio(1));
     let detection = |inventory: &mut Inventory, clicked| {
         inventory.apply(vsphere(vsphere::VsphereUpdate::Host(entering(1, clicked).into())));
@@ -1296,19 +1287,22 @@ fn a_click_from_before_a_leadership_was_met_at_its_start() {
 }
 
 #[test]
-fn what_stood_there_before_a_leadership_was_not_seen_to_begin() {
+fn record_older_than_the_leadership_is_not_seen_from_the_start() {
     let mut inventory = inventory_with(trio(1));
     inventory.apply_leadership(Some(LeadershipEpoch::ALONE));
     let from_the_start =
         |inventory: &mut Inventory| snapshot_of(inventory, 1).observed.record_seen.from_the_start;
     assert!(!from_the_start(&mut inventory));
     inventory.apply(in_phase(1, Phase::Draining));
-    assert!(from_the_start(&mut inventory), "this process saw the node before");
+    assert!(
+        from_the_start(&mut inventory),
+        "this process observed the node before"
+    );
     inventory.apply_leadership(Some(LeadershipEpoch::ALONE));
     assert!(!from_the_start(&mut inventory), "another may have led in between");
 }
 
-/// Node 1, being drained at the second 5, with a round that found no pod at the second 10.
+/// Node 1, drained since second 5, with a round at second 10 that found no pod.
 fn listed_empty() -> Inventory {
     let mut inventory = inventory_with(trio(1));
     inventory.set_time(moment(5));
@@ -1324,7 +1318,7 @@ fn listed_empty() -> Inventory {
 }
 
 #[test]
-fn a_change_of_its_pods_calls_for_another_look_at_a_drained_node() {
+fn change_of_pods_makes_the_proof_of_a_drain_outdated() {
     let mut inventory = listed_empty();
     inventory.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::PodsChanged(name(
         2,

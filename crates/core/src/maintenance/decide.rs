@@ -254,7 +254,7 @@ fn cordoned(mut episode: Episode, node: &ObservedNode) -> Transition {
     }
 }
 
-/// Whether the Node is cordoned by somebody else, so that the episode must not uncordon it.
+/// Whether the Node is cordoned by another client, so that the episode must not uncordon it.
 fn is_foreign_cordon(cordon: &CordonOwner, node: &ObservedNode) -> bool {
     node.unschedulable
         && match (cordon, &node.cordoned_by) {

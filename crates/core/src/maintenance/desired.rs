@@ -1,4 +1,4 @@
-//! The state that the host and a request ask of a node.
+//! The desired state of a node, from its host and its request.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::host::HostState;
 use super::observed::ObservedVm;
 use super::request::Request;
 
-/// The state that the host and a request ask of a node.
+/// The desired state of a node, from its host and its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DesiredState<'a> {
     /// The VM has to be off or on another host.

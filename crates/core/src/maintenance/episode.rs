@@ -132,7 +132,7 @@ pub struct Episode {
     pub begun_at: Timestamp,
     /// Who cordoned the Node.
     pub cordon: CordonOwner,
-    /// How many times the Node was cordoned again after somebody uncordoned it, since the drain or the power-off.
+    /// How many times the Node was cordoned again after another client uncordoned it, since the drain or the power-off.
     #[serde(default)]
     pub recordoned: u8,
     /// The boot id before the power cycle: the node counts as back only on another boot.

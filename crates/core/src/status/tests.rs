@@ -11,7 +11,7 @@ use crate::maintenance::request::RequestAction;
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
 use crate::named::UnknownName;
 
-/// Each name is there once, and reads back as its variant.
+/// Each name is unique and parses as its variant.
 fn are_names<Kind>(all: &[Kind])
 where
     Kind: Copy + Debug + Display + PartialEq + FromStr<Err = UnknownName>,
@@ -54,7 +54,7 @@ fn status(record: Record, seen: Observed) -> NodeStatus {
 }
 
 #[test]
-fn a_node_is_at_rest_only_while_nothing_is_asked_of_it() {
+fn node_is_idle_only_without_maintenance_and_request() {
     let is_idle = |seen| status(Record::InService, seen).is_idle;
     assert!(is_idle(seen(HostState::InService)));
     assert!(is_idle(seen(HostState::Unreachable)));
@@ -114,7 +114,7 @@ fn recorded(board: &mut StatusBoard, before: &Record, after: Record, ended: Opti
 }
 
 #[test]
-fn a_wait_that_is_told_late_does_not_stick_to_a_node_at_rest() {
+fn late_wait_of_an_idle_node_is_not_shown() {
     let mut board = StatusBoard::default();
     show(&mut board, Record::InService, 1);
     board.waits(&node(), &WaitingOn::VmLookup, at(2));
@@ -142,7 +142,7 @@ fn an_episode_is_followed_from_phase_to_phase_to_its_end() {
     assert!(show(&mut board, draining.clone(), 2));
     assert!(!show(&mut board, draining.clone(), 3), "nothing is different");
     recorded(&mut board, &draining, waiting.clone(), None, 5);
-    // The watch is behind what the actor told.
+    // The watch is behind the actor.
     show(&mut board, draining, 6);
     recorded(
         &mut board,

@@ -151,7 +151,7 @@ fn effect_laws(
                 episode.in_flight.power_off.is_some(),
             );
         }
-        Effect::Survey { hosts } => law("a survey asks somebody", !hosts.is_empty()),
+        Effect::Survey { hosts } => law("a survey names a host", !hosts.is_empty()),
         Effect::Relocate { to, .. } => {
             law(
                 "8: only a VM that is off is relocated",
@@ -226,7 +226,7 @@ fn transition_laws(
 ) {
     let law = |name: &str, holds: bool| hold(name, holds, record, seen, decision);
     law(
-        "a record that is written differs from the one that stands",
+        "a written record differs from the current one",
         transition.record != *record,
     );
     law(
@@ -234,7 +234,7 @@ fn transition_laws(
         !matches!(record, Record::Unreadable { .. }),
     );
     law(
-        "3: a record is written where it can stand",
+        "3: a record is written only where it can be stored",
         seen.node.is_some() || seen.has_copy,
     );
     let before = record.episode();
@@ -256,7 +256,7 @@ fn transition_laws(
                 || found(seen).is_some_and(|vm| vm.power == ObservedPower::Off || before.phase.vm_is_off()),
         );
         law(
-            "7: a cordon that was a person's stays theirs, whoever lifts it while the VM is away",
+            "7: a cordon that was a person's stays theirs, also when it is removed while the VM is off",
             before.cordon != CordonOwner::Theirs
                 || after.cordon == CordonOwner::Theirs
                 || (seen.node.as_ref().is_some_and(|node| !node.unschedulable) && !before.phase.vm_is_off()),
@@ -302,7 +302,7 @@ fn begin_laws(seen: &Observed, transition: &Transition, law: &dyn Fn(&str, bool)
     let phase = transition.record.phase();
     let is_placed_first = found(seen).is_some_and(|vm| placed_first(seen, vm));
     law(
-        "it drains with a place and is queued without one, and to be looked at first if it is to be moved",
+        "it drains with a slot, is queued without one, and a host is searched first for a relocation",
         makes_up || (phase == Some(&Phase::Draining)) == (granted && !is_placed_first),
     );
     let cordons = node.unschedulable || transition.unschedulable == Some(true);

@@ -1068,7 +1068,7 @@ impl Model {
             assert_eq!(
                 snapshot.observed.node.as_ref().map(|node| node.resource_version),
                 Some(node.resource_version),
-                "decided on another version of the Node than the one that stands there"
+                "decided on another version of the Node than the current one"
             );
             let unschedulable = transition.unschedulable;
             self.change_node(index, |node| {
@@ -1319,7 +1319,7 @@ impl Model {
             .collect();
         if self.hosts[host].is_taken {
             holds.push(Claim {
-                vm: VmRef::new("vm-of-somebody"),
+                vm: VmRef::new("vm-of-another"),
                 device: ClaimedDevice::Address("0000:01:00.0".to_owned()),
             });
         }

@@ -217,7 +217,7 @@ fn power_is_not_cut_while_the_node_object_is_gone() {
 }
 
 #[test]
-fn vm_that_is_off_without_node_and_copy_is_powered_on_where_it_stands() {
+fn vm_that_is_off_without_node_and_copy_is_powered_on_where_it_is() {
     let gone = |host| Observed {
         node: None,
         ..seen(ObservedPower::Off, host)
@@ -552,7 +552,7 @@ fn drain_that_was_parked_has_its_whole_time_again() {
 }
 
 #[test]
-fn parked_phase_stays_parked_while_its_reason_stands() {
+fn parked_phase_stays_parked_while_its_reason_lasts() {
     let waits = Episode {
         since: at(1),
         ..down(parked(&Phase::Draining))
@@ -1311,7 +1311,7 @@ fn move_is_given_up_when_the_own_host_is_back() {
         ),
         ("home", home(), at_spare(away_from.clone(), out.clone()), true),
         (
-            "home, and where it stands is free",
+            "home, and its current host is free",
             home(),
             at_spare(out.clone(), out.clone()),
             false,

@@ -57,6 +57,6 @@ fn a_vm_with_a_device_at_a_fixed_address_is_not_left_to_drs() {
     assert!(drs(Some(vec![dynamic()])));
     assert!(!drs(Some(vec![fixed()])));
     assert!(!drs(Some(vec![dynamic(), fixed()])), "one of two is enough");
-    assert!(!drs(None), "nobody knows its devices");
+    assert!(!drs(None), "its devices are unknown");
     assert!(drs(Some(Vec::new())));
 }

@@ -17,7 +17,7 @@ use crate::maintenance::observed::{AttemptOutcome, CordonedBy, HostState, Observ
 use crate::maintenance::placement::HostSurvey;
 use crate::maintenance::policy::DrainTimeoutAction;
 
-/// One step of node 1: what it decides, answered as the dry-run executor answers.
+/// One step of node 1: its decision, with the reply of the dry-run executor.
 fn step(inventory: &mut Inventory, second: i64) -> Option<String> {
     let now = moment(second);
     let report = |found| Fact::Effect(EffectReport { node: name(1), found });
@@ -93,7 +93,7 @@ fn clicked() -> Inventory {
 }
 
 #[test]
-fn a_dry_run_walks_an_episode_to_its_end_and_does_not_repeat_it() {
+fn dry_run_completes_an_episode_and_does_not_repeat_it() {
     let mut inventory = clicked();
     let steps = walk(&mut inventory, 10);
     let effects = [
@@ -118,7 +118,7 @@ fn a_dry_run_walks_an_episode_to_its_end_and_does_not_repeat_it() {
         "the click whose episode has ended is done: {after:?}"
     );
     assert_eq!(walk(&mut inventory, 200), [] as [String; 0]);
-    // Another click on the same host begins another episode.
+    // Another maintenance task of the same host begins another episode.
     inventory.apply(vsphere(VsphereUpdate::Host(host(1).into())));
     let mut again = entering(1, 300);
     if let Some(entering) = &mut again.entering {
@@ -141,7 +141,7 @@ fn a_dry_run_shows_the_node_as_it_would_be() {
             assert!(node.unschedulable, "{phase}");
             assert_eq!(node.cordoned_by, CordonedBy::Haulout, "{phase}");
         }
-        // While its identity is looked up again, there is no VM to show.
+        // While the lookup is repeated, there is no VM to show.
         if let Some(vm) = before.observed.vm.found() {
             powered_off |= vm.power == ObservedPower::Off;
             assert!(phase != "Relocating" || vm.power == ObservedPower::Off);
@@ -157,7 +157,7 @@ fn a_dry_run_shows_the_node_as_it_would_be() {
 }
 
 #[test]
-fn a_request_that_a_dry_run_fulfilled_is_not_gone_about_again() {
+fn request_that_a_dry_run_fulfilled_is_not_served_again() {
     let role = NodeMaintenanceRole::Request(asked(RequestedAction::Reboot));
     let mut inventory = inventory_with(trio(1).into_iter().chain([maintenance(
         "reboot".to_owned(),

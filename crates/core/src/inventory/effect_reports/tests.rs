@@ -23,10 +23,10 @@ fn failed(task: &str, description_id: &str) -> Fact {
     }))
 }
 
-/// Node 1 waits, and has asked DRS to power its VM on.
+/// Node 1 has requested a power-on by DRS.
 fn asked_drs() -> Inventory {
     let mut inventory = inventory_with(trio(1).into_iter().chain([awaiting(1)]));
-    // A set that is completed later ends the attempts whose task it does not hold.
+    // A later complete set ends the attempts whose task is not in it.
     let outcome = AttemptOutcome::Running(TaskRef::new("drs-task"));
     inventory.apply(tried(1, EffectKind::PowerOn, 3, outcome));
     inventory
@@ -46,10 +46,10 @@ fn a_failed_power_on_of_the_vm_itself_ends_the_attempt_by_drs() {
         .outcome
         .clone();
     assert!(matches!(outcome, AttemptOutcome::Refused(_)), "{outcome:?}");
-    // The same task, reported again, is no other refusal.
+    // A repeated report of the same task is not another refusal.
     inventory.apply(failed("vm-task", "VirtualMachine.powerOn"));
     assert_eq!(refusals(&mut inventory), 1);
-    // Nor is one after the attempt has ended.
+    // Neither is a report after the end of the attempt.
     inventory.apply(failed("late-task", "VirtualMachine.powerOn"));
     assert_eq!(refusals(&mut inventory), 1);
 }

@@ -27,7 +27,7 @@ fn mark(n: usize) -> HostIdentity {
     }
 }
 
-/// VM `n` waits for a host and was called out of service at `clicked`.
+/// Node `n` is awaiting a host since a trigger at `clicked`.
 fn awaiting_since(n: usize, clicked: i64) -> Fact {
     seen_of(with_episode(n, Phase::AwaitingHost, |episode| {
         episode.trigger.clicked_at = at(clicked);
@@ -53,7 +53,7 @@ fn empty() -> HostSurvey {
 }
 
 #[test]
-fn the_node_that_was_called_out_first_is_offered_the_only_place() {
+fn node_with_the_earliest_trigger_is_offered_the_only_device() {
     let waiting = [awaiting_since(1, 20), awaiting_since(2, 10), there(3)];
     let facts = waiting.into_iter().chain(switched_off(1)).chain(switched_off(2));
     let mut inventory = inventory_with(facts);
@@ -64,7 +64,7 @@ fn the_node_that_was_called_out_first_is_offered_the_only_place() {
 }
 
 #[test]
-fn the_place_of_a_vm_that_is_moved_or_was_just_moved_is_kept_for_it() {
+fn device_for_a_relocated_vm_stays_reserved() {
     let moves = |phase, moved_to: Option<HostIdentity>| {
         let node = with_episode(1, phase, |episode| episode.moved_to = moved_to);
         let facts = [seen_of(node), awaiting(2), there(3)].into_iter();
@@ -95,7 +95,7 @@ fn the_place_of_a_vm_that_is_moved_or_was_just_moved_is_kept_for_it() {
             "{phase:?}: node 1 takes nothing there"
         );
     }
-    // As soon as a survey shows the VM there it holds its device, and is not counted twice.
+    // Once a survey shows the VM there, its device is not counted twice.
     let mut inventory = moves(relocating(), None);
     let device = |address: &str| PciDevice {
         address: address.to_owned(),
@@ -115,7 +115,7 @@ fn the_place_of_a_vm_that_is_moved_or_was_just_moved_is_kept_for_it() {
     assert_eq!(offered(&mut inventory, 2), Some(host_ref(3)));
 }
 
-/// Node 1 waits for a host, as its episode was changed; host 3 is there and has a device.
+/// Node 1 is awaiting a host, with an episode changed by `change`; host 3 has a device.
 fn waits(change: impl FnOnce(&mut Episode)) -> Vec<Fact> {
     let node = with_episode(1, Phase::AwaitingHost, change);
     let facts = [seen_of(node), there(3)].into_iter();
@@ -162,7 +162,7 @@ fn the_vms_own_host_is_offered_although_it_refused_the_vm() {
 }
 
 #[test]
-fn a_node_told_to_wait_or_refused_too_often_is_offered_its_own_host_only() {
+fn node_with_strategy_wait_or_32_refusals_is_offered_its_own_host_only() {
     let waits = || {
         let mut node = with_episode(1, Phase::AwaitingHost, |_| {});
         node.annotations.strategy = Some("wait".to_owned());
@@ -197,7 +197,11 @@ fn a_host_that_cannot_be_read_is_not_offered_and_says_why() {
         offer.refused,
         [refused(3, RejectionReason::Unreadable(why.to_owned()))]
     );
-    assert_eq!(offer.survey, [host_ref(3)], "it may be readable at the next look");
+    assert_eq!(
+        offer.survey,
+        [host_ref(3)],
+        "it may be readable in the next survey"
+    );
     inventory.apply(surveyed(3, empty()));
     assert_eq!(offered(&mut inventory, 1), Some(host_ref(3)));
 }
@@ -216,11 +220,11 @@ fn a_survey_does_not_count_over_a_new_set_of_vcenter() {
 }
 
 #[test]
-fn a_move_keeps_its_place_while_its_vm_is_looked_up() {
+fn relocation_keeps_its_reservation_while_its_vm_is_looked_up() {
     let node = with_episode(1, Phase::Relocating { to: mark(3) }, |episode| {
         episode.vm = Some(VmRef::new("vm-1"));
     });
-    // Nobody has answered yet who goes by the UUID of node 1.
+    // The UUID of node 1 has not been looked up yet.
     let facts = [seen_of(node), awaiting(2), there(3)].into_iter();
     let unanswered = switched_off(1).into_iter().take(2);
     let mut inventory = inventory_with(facts.chain(unanswered).chain(switched_off(2)));

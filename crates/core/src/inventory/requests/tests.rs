@@ -34,7 +34,7 @@ fn of_two_open_requests_for_a_node_the_older_counts() {
             (RequestAction::Reboot, at(10))
         );
     }
-    // At one second their names decide, so that two replicas agree.
+    // Within one second, the names decide, so that replicas agree.
     let same = [
         asks("b", 10, RequestedAction::Drain),
         asks("a", 10, RequestedAction::Reboot),
@@ -97,7 +97,7 @@ fn of_a_gone_nodes_record_and_its_copy_the_one_written_later_counts() {
             episode.begun_at = of_then.begun_at;
         })
     };
-    // Of two episodes the one that began later, however often each was written.
+    // Of two episodes, the later one counts, whatever the revisions.
     assert_eq!(record(begun(9, later()), begun(8, earlier())), "Rejoining");
     assert_eq!(record(begun(8, earlier()), begun(9, later())), "Rejoining");
 }

@@ -10,7 +10,7 @@ use crate::inventory::{Fact, Rules};
 use crate::maintenance::episode::Phase;
 use crate::maintenance::observed::{Admission, SlotLimit};
 
-/// The hosts of nodes 1 and 2 are called out of service, that of node 1 first.
+/// The hosts of nodes 1 and 2 enter maintenance, that of node 1 first.
 fn both_leave() -> impl Iterator<Item = Fact> {
     let leaves = |n, clicked| vsphere(vsphere::VsphereUpdate::Host(entering(n, clicked).into()));
     let nodes = trio(1).into_iter().chain(trio(2));
@@ -36,7 +36,7 @@ fn changed(n: usize, change: impl FnOnce(&mut NodeFacts)) -> Fact {
 }
 
 #[test]
-fn a_node_with_skip_at_the_head_of_the_queue_holds_nobody_up() {
+fn node_with_skip_does_not_block_the_queue() {
     assert_eq!(granted(&mut inventory_with(both_leave())), [true, false]);
     let skip = changed(1, |node| node.annotations.skip = Some("true".to_owned()));
     let mut inventory = inventory_with(both_leave().chain([skip]));
@@ -44,7 +44,7 @@ fn a_node_with_skip_at_the_head_of_the_queue_holds_nobody_up() {
 }
 
 #[test]
-fn an_unapproved_node_at_the_head_of_the_queue_holds_nobody_up() {
+fn unapproved_node_does_not_block_the_queue() {
     let approved = |n| changed(n, |node| node.annotations.approved = Some("true".to_owned()));
     let asked_for = || Rules {
         require_approval: true,
@@ -103,7 +103,7 @@ fn a_cordoned_node_with_an_unreadable_record_is_unavailable_for_a_while() {
         Admission::Granted
     );
     assert!(slot > Duration::from_secs(1));
-    // One that takes pods is not out of service.
+    // A Node that is not cordoned counts as available.
     let mut inventory = inventory_of(one_away(), both_leave().chain([unreadable(false)]));
     assert_eq!(
         snapshot_of(&mut inventory, 2).observed.admission,
@@ -112,12 +112,12 @@ fn a_cordoned_node_with_an_unreadable_record_is_unavailable_for_a_while() {
 }
 
 #[test]
-fn nobody_is_granted_a_place_on_half_a_set() {
+fn no_slot_is_granted_on_an_incomplete_set() {
     let leaves = |n, clicked| vsphere(vsphere::VsphereUpdate::Host(entering(n, clicked).into()));
     let vm_fact = |n| vsphere(vsphere::VsphereUpdate::Vm(crate::inventory::tests::vm(n)));
     let mut inventory = inventory_with(trio(1).into_iter().chain(trio(2)));
     inventory.apply(vsphere(vsphere::VsphereUpdate::Reset));
-    // The set happens to tell first of the host that was clicked last.
+    // The set begins with the host that was triggered last.
     for fact in [vm_fact(1), vm_fact(2), leaves(1, 20)] {
         inventory.apply(fact);
     }

@@ -36,7 +36,7 @@ fn a_copy_without_a_vm_uuid_is_no_nodes_record() {
 }
 
 #[test]
-fn a_word_that_is_not_known_on_an_annotation_is_no_wish() {
+fn unknown_value_of_an_annotation_is_ignored() {
     for (word, is_true) in [("true", true), ("false", false), ("yes", false), ("", false)] {
         let mut node = node(1);
         let word = Some(word.to_owned());

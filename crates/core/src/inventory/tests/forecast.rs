@@ -1,4 +1,4 @@
-//! What `kubectl haulout plan` is told.
+//! The data of `kubectl haulout plan`.
 
 use std::collections::BTreeMap;
 
@@ -56,7 +56,7 @@ fn what_one_node_is_offered_is_not_offered_to_the_next() {
     };
     let (first, first_survey) = fits(0);
     let (second, _) = fits(1);
-    // Nobody has looked yet who holds the device of the spare host.
+    // The spare host has not been surveyed yet.
     assert!(first.is_some() || !first_survey.is_empty(), "{forecasts:?}");
     assert!(first.is_none() || first != second, "{forecasts:?}");
     assert_eq!(forecasts[0].vm_name.as_deref(), Some("gpu-1"));
@@ -81,17 +81,14 @@ fn a_forecast_needs_both_sources_and_every_vm() {
     assert!(inventory.is_complete());
     assert_eq!(inventory.disconnected_reason(), None);
     let without_answer = trio(1).into_iter().take(3);
-    assert!(
-        !inventory_with(without_answer).is_complete(),
-        "nobody knows its VM"
-    );
+    assert!(!inventory_with(without_answer).is_complete(), "its VM is unknown");
     let mut open = inventory_with(cluster());
     let disconnected = crate::facts::vsphere::Host {
         connection: Some(HostConnection::NotResponding),
         ..host(9)
     };
     open.apply(Fact::Vsphere(VsphereUpdate::Host(disconnected.into())));
-    assert!(!open.is_complete(), "the rest of the set is on its way");
+    assert!(!open.is_complete(), "the rest of the set is missing");
     let mut lost = inventory_with(cluster());
     let why = "connection reset".to_owned();
     lost.apply(Fact::Vsphere(VsphereUpdate::Lost { why: why.clone() }));

@@ -1,4 +1,4 @@
-//! The entry of the inventory: what is built when, and what an outage of one source holds up.
+//! When snapshots are built, and what an outage of one source delays.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -104,7 +104,7 @@ fn request_for(n: usize) -> Fact {
     objects(NodeMaintenanceUpdate::Seen(Box::new(seen)))
 }
 
-/// Three nodes: 1 is asked for by an object, 2 is kept off by a request that its record names, 3 has neither.
+/// Three nodes: 1 has a request, 2 is kept off by a request that its record names, 3 has neither.
 fn of_three_nodes() -> Inventory {
     let kept_off: NodeFacts = with_episode(2, Phase::AwaitingHost, |episode| {
         episode.power_off_request =
@@ -156,7 +156,7 @@ fn a_long_outage_of_requests_holds_up_only_nodes_with_a_request() {
             "{n}: {sources:?}"
         );
     }
-    // It is no news that the outage goes on.
+    // While the outage lasts, nothing changes.
     inventory.advance([lost()], moment(50));
     assert_eq!(sources(&inventory, 3), SourceState::Synced);
     inventory.advance(

@@ -1,4 +1,4 @@
-//! Who holds a drain slot or a place on a host: a record alone grants nothing after the start.
+//! Which nodes hold a drain slot or a reservation. After the start, a record alone grants neither.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ fn leading(facts: impl IntoIterator<Item = Fact>) -> Inventory {
     inventory
 }
 
-/// Node 1 after its host was asked to enter maintenance mode.
+/// The admission of node 1 after its host began to enter maintenance mode.
 fn admission_of_the_next(inventory: &mut Inventory) -> Admission {
     let news = [VsphereUpdate::Host(entering(1, 5).into()), VsphereUpdate::Settled];
     inventory.advance(news.map(Fact::Vsphere), moment(5));

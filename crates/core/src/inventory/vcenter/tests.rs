@@ -15,7 +15,7 @@ fn host_changed(host: Host) -> crate::inventory::Fact {
     vsphere(VsphereUpdate::Host(host.into()))
 }
 
-/// Host 1, in service, after this task has ended so.
+/// Host 1, in service, after this task has ended with `outcome`.
 fn after(task: &str, outcome: EndOutcome) -> Host {
     let task = TaskRef::new(task);
     Host {
@@ -51,7 +51,7 @@ fn a_failed_maintenance_keeps_the_node_as_it_is_for_a_while() {
         message: "timed out".to_owned(),
     };
     assert_eq!(interrupted(&mut inventory), Some(at_100.clone()));
-    // The host tells of the same task with each change of its own.
+    // Each change of the host reports the same task again.
     inventory.set_time(moment(105));
     inventory.apply(host_changed(Host {
         name: Some("renamed".to_owned()),
@@ -92,7 +92,7 @@ fn a_cancelled_maintenance_is_over_at_once() {
     inventory.apply(host_changed(after("task-2", failed())));
     assert!(interrupted(&mut inventory).is_some());
     inventory.apply(host_changed(after("task-3", EndOutcome::Cancelled)));
-    assert_eq!(interrupted(&mut inventory), None, "somebody gave up trying");
+    assert_eq!(interrupted(&mut inventory), None, "it was cancelled");
 }
 
 #[test]
@@ -110,15 +110,19 @@ fn a_failed_maintenance_is_forgotten_when_the_next_one_begins() {
         inventory.apply(host_changed(next));
         assert_eq!(interrupted(&mut inventory), None);
         inventory.apply(host_changed(host(1)));
-        assert_eq!(interrupted(&mut inventory), None, "it ended well, or was left");
+        assert_eq!(
+            interrupted(&mut inventory),
+            None,
+            "it succeeded, or the host left maintenance"
+        );
     }
 }
 
 #[test]
-fn a_failed_maintenance_is_remembered_when_the_stream_is_built_anew() {
+fn failed_maintenance_is_kept_when_the_stream_is_rebuilt() {
     let mut inventory = draining();
     inventory.apply(host_changed(after("task-1", failed())));
-    // A stream that is built anew tells of no task that ended before it.
+    // A rebuilt stream does not report tasks that ended before.
     let anew = || trio(1).into_iter().chain([in_phase(1, Phase::Draining)]);
     apply_all(&mut inventory, anew());
     assert!(interrupted(&mut inventory).is_some());
@@ -143,7 +147,7 @@ fn power_on(inventory: &mut Inventory) -> EffectAttempt {
 }
 
 #[test]
-fn a_try_whose_task_vcenter_forgot_waits_for_it_no_longer() {
+fn attempt_whose_task_vcenter_forgot_is_done() {
     let forgotten = TaskRef::new("task-9");
     let running = AttemptOutcome::Running(forgotten.clone());
     let mut inventory = inventory_with(trio(1).into_iter().chain([awaiting(1)]));
@@ -151,7 +155,11 @@ fn a_try_whose_task_vcenter_forgot_waits_for_it_no_longer() {
     assert_eq!(inventory.watch_set().tasks, BTreeSet::from([forgotten.clone()]));
     inventory.all_snapshots();
     inventory.apply(vsphere(VsphereUpdate::TaskGone(TaskRef::new("task-8"))));
-    assert_eq!(power_on(&mut inventory).outcome, running, "that of somebody else");
+    assert_eq!(
+        power_on(&mut inventory).outcome,
+        running,
+        "the task of another user"
+    );
     inventory.apply(vsphere(VsphereUpdate::TaskGone(forgotten)));
     assert!(inventory.dirty.is_some(), "there is something to decide");
     assert_eq!(power_on(&mut inventory).outcome, AttemptOutcome::Done);

@@ -65,7 +65,7 @@ fn granted_slot_is_not_granted_again_before_its_record_is_seen() {
         ..AdmissionQueue::default()
     };
     ledger.grant(ONE, NOW);
-    // An earlier click is heard of only after the place was granted.
+    // An earlier trigger is reported only after the slot was granted.
     ledger.applicants.insert(applicant("a", 5));
     ledger.grant(ONE, NOW);
     assert_eq!(granted(&ledger, &["a", "b"], ONE), [false, true]);
@@ -84,7 +84,7 @@ fn a_grant_lapses_when_its_node_no_longer_applies() {
 }
 
 #[test]
-fn a_recorded_drain_holds_its_place() {
+fn recorded_drain_holds_its_slot() {
     let mut ledger = AdmissionQueue {
         draining: nodes(&["b"]),
         unavailable: nodes(&["b"]),
@@ -93,7 +93,7 @@ fn a_recorded_drain_holds_its_place() {
     };
     ledger.grant(ONE, NOW);
     assert_eq!(granted(&ledger, &["a"], ONE), [false]);
-    // Its VM is off: the drain's place is free, the node is still unavailable.
+    // Its VM is off: the drain slot is free, and the node is still unavailable.
     ledger.draining.clear();
     ledger.grant(ONE, NOW);
     assert_eq!(granted(&ledger, &["a"], ONE), [true]);
@@ -151,7 +151,7 @@ fn a_grant_that_is_not_used_lapses_and_the_next_node_is_served() {
     assert_eq!(ledger.next_lapse(), Some(lapse));
     ledger.grant(ONE, lapse);
     assert_eq!(granted(&ledger, &["a", "b"], ONE), [false, true]);
-    // It stands behind a node that came later, until it is deferred no longer.
+    // While it is deferred, a later node comes first.
     ledger.applicants.remove(&applicant("b", 2));
     ledger.applicants.insert(applicant("c", 3));
     ledger.grant(ONE, lapse.after(Duration::from_secs(1)));

@@ -45,7 +45,7 @@ impl<'a> PhaseContext<'a> {
     /// Cordons a Node again that was uncordoned while its VM is off or boots, so that no pod is scheduled before its GPUs are back.
     /// The owner of the cordon stays the same.
     pub(super) fn restore_cordon(self) -> Option<PhaseStep> {
-        // A foreign cordon is recorded while it is there, because somebody else may remove it.
+        // A foreign cordon is recorded while it is there, because its owner may remove it.
         if super::is_foreign_cordon(&self.episode.cordon, self.node) {
             return Some(PhaseStep::record(transition_to(Episode {
                 cordon: CordonOwner::Theirs,
@@ -93,7 +93,7 @@ impl<'a> PhaseContext<'a> {
         (relocates && self.episode.needs_more_for(request)).then_some(request)
     }
 
-    /// Looks for a host while the VM is on, where only a request asks for a relocation: before the drain and again before the
+    /// Searches a host while the VM is on, where only a request asks for a relocation: before the drain and again before the
     /// shutdown. `None` where a host fits or none is needed. The host is not reserved, because VMs that are off come first; so
     /// it may be taken once this VM is off.
     pub(super) fn find_host_first(self) -> Option<PhaseStep> {

@@ -102,7 +102,7 @@ impl PhaseContext<'_> {
         }
         if episode.powered_off {
             match (&node.boot_id, &episode.boot_before) {
-                (None, _) => return lacking("it does not tell its boot id"),
+                (None, _) => return lacking("it does not report its boot id"),
                 // The condition may be from before the power cycle, if no controller has updated it since.
                 (Some(boot), Some(before)) if boot == before => {
                     return lacking("its Ready is from before the power cycle");

@@ -128,7 +128,7 @@ impl PhaseContext<'_> {
         }
     }
 
-    /// Drained for a request, and somebody else powered the VM off: it stays off while the request exists.
+    /// Drained for a request, and a person powered the VM off: it stays off while the request exists.
     pub(super) fn drained_and_off(self) -> PhaseStep {
         match self.desired() {
             DesiredState::Drained(request) => PhaseStep::wait(until_deleted(request)),
@@ -213,7 +213,7 @@ impl PhaseContext<'_> {
         }
     }
 
-    /// Somebody uncordoned the Node, so pods may have been scheduled. It is cordoned and drained again; the second time the
+    /// The Node was uncordoned, so pods may have been scheduled. It is cordoned and drained again; the second time the
     /// episode is parked, because the uncordon is taken for intended.
     fn after_uncordon(self) -> PhaseStep {
         if self.episode.recordoned >= RECORDONS {
@@ -271,7 +271,7 @@ impl PhaseContext<'_> {
         if !self.node.unschedulable {
             return Some(self.after_uncordon());
         }
-        // Somebody removed our cordon and set another one, which stays at the end.
+        // Another client removed our cordon and set its own, which stays at the end.
         super::is_foreign_cordon(&self.episode.cordon, self.node).then(|| {
             let again = Episode {
                 cordon: CordonOwner::Theirs,

@@ -73,7 +73,7 @@ impl PhaseContext<'_> {
             .then(|| self.choose_again(here.map(|host| (host, RefusedMove::PowerOn, refusal))))
     }
 
-    /// The VM is on, by our power-on or by somebody else's. It is accepted on the host where it is.
+    /// The VM is on, by our power-on or by another one. It is accepted on the host where it is.
     pub(super) fn found_running(self) -> PhaseStep {
         let here = host_of(self.vm);
         let moved = here.moref.is_some() && !self.is_at_home();

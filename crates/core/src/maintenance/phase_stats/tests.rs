@@ -1,4 +1,4 @@
-//! What the history of an episode keeps, and that it stays small.
+//! The content of an episode's history, and its limits.
 
 use super::*;
 use crate::fixtures::{self, at, host_named as host, record, transition};
@@ -29,7 +29,7 @@ fn parked(resume: Phase) -> Phase {
     }
 }
 
-/// Writes `next` in the place of `before`. Gives what stood there with its history closed, and what current there.
+/// Replaces `before` by `next`. Returns `before` with its history closed, and the new record.
 fn changes(before: &Record, next: Record, writer: i64, second: i64) -> (Record, Record) {
     let mut transition = transition(next);
     let closed = close(

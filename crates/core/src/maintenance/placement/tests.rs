@@ -106,7 +106,7 @@ fn a_hold_without_an_address_takes_one_device_of_its_kind() {
 }
 
 #[test]
-fn what_the_vm_itself_holds_does_not_stand_in_its_own_way() {
+fn devices_held_by_the_vm_itself_are_free_for_it() {
     let mut own = host("esx-2", &[A40]);
     own.reading = Some(HostSurvey::Held(vec![hold(
         "vm-1",
@@ -305,7 +305,7 @@ fn a_host_that_vcenter_refused_a_moment_ago_is_not_offered_again() {
     );
 }
 
-/// A VM that stands on another host than its own.
+/// A VM on another host than its own.
 fn away_from_home(devices: DeviceRequirements) -> VmRequirements {
     VmRequirements {
         from: HostRef::new("host-away"),

@@ -233,7 +233,7 @@ fn the_record_stays_small_however_many_pods_were_left_behind() {
     assert!(written.episode.unwrap().len() < 8 * 1024);
 }
 
-/// The JSON of an episode in mid-way, with `change` made to it by somebody who may write the Node.
+/// The record of an episode in progress, with `change` applied to its JSON.
 fn forged(change: impl FnOnce(&mut serde_json::Value)) -> Record {
     let mut sound = episode(Phase::Parked {
         reason: ParkReason::VmMissing,
@@ -264,7 +264,7 @@ fn forged(change: impl FnOnce(&mut serde_json::Value)) -> Record {
 }
 
 #[test]
-fn a_record_that_none_of_ours_could_be_is_not_believed() {
+fn record_with_impossible_values_is_unreadable() {
     use serde_json::json;
     assert!(forged(|_| {}).episode().is_some(), "the sound one is read");
     let ten_years_and_a_day: u64 = (10 * 365 + 1) * 24 * 3600 * 1000;

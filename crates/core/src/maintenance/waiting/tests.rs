@@ -48,7 +48,7 @@ fn each_reason_is_shown_once() {
         "host esx-1, which is in maintenance mode, to be back in service; elsewhere: esx-2 has no matching device free \
          (esx-4 likewise), esx-3 does not see the VM's datastores"
     );
-    // What vCenter said of one host it did not say of another.
+    // Different messages of vCenter are different reasons.
     let refusal = |message: &str| RejectionReason::RefusedByVcenter(message.to_owned());
     let refused = [
         hosts(2..=2, &refusal("no memory")),

@@ -90,7 +90,7 @@ fn budget_that_let_a_pod_go_is_asked_soon_again() {
 fn budgets_of_one_drain_are_backed_off_each_for_itself() {
     let pods = [held("ml/a", "b"), held("shop/a", "b"), held("ml/c", "other")];
     let mut report = round(0, &pods, &[], None);
-    // Only the first is asked in the rounds that follow.
+    // Later rounds request only the first eviction.
     for millis in [50, 150] {
         report = round(millis, &pods, &["shop/a", "ml/c"], Some(&report));
     }
@@ -111,7 +111,7 @@ fn watched_budget_is_asked_when_it_allows() {
     assert_eq!(
         pause(&report, 0),
         RETRY,
-        "nobody asks while the watch says that it holds"
+        "no eviction is requested while the watch shows that it blocks"
     );
     assert!(!report.backoff.budget_changed("ml", "other", false, true));
     assert!(!report.backoff.budget_changed("shop", "b", false, true));
@@ -122,9 +122,9 @@ fn watched_budget_is_asked_when_it_allows() {
     assert_eq!(
         pause(&report, 0),
         BUDGET_RETRY_MIN,
-        "it allowed one, so it is asked once"
+        "it allowed one, so one is requested"
     );
-    // It allowed one while the next round was on its way, and that was not in time.
+    // It allowed one during the next round, which was too late for that.
     let mut late = round(60, &pods, &[], Some(&report));
     assert_eq!(pause(&late, 0), BUDGET_RETRY_MIN);
     late.backoff.budget_changed("ml", "b", true, false);
@@ -146,14 +146,14 @@ fn pod_is_deferred_until_retry_after_has_passed() {
         deferred.into_keys().collect::<Vec<_>>()
     };
     assert_eq!(names(&report, 1_000), ["ml/a", "ml/c"]);
-    // Rounds for other reasons come in between and move none of it; nor does a budget that allows.
+    // Neither rounds for other reasons nor a budget that allows change the time.
     let mut later = round(6_000, &pods, &["ml/a", "ml/c"], Some(&report));
     later.backoff.budget_changed("ml", "b", false, true);
     assert_eq!(due(&later), [at(10_000), at(7_000), at(11_000)]);
     assert_eq!(names(&later, 6_999), ["ml/a", "ml/c"]);
     assert_eq!(names(&later, 7_000), ["ml/a"]);
     assert!(names(&later, 10_000).is_empty());
-    // What was asked has a new answer.
+    // A requested eviction has a new reply.
     let asked = round(10_000, &pods, &[], Some(&later));
     assert_eq!(due(&asked), [at(10_050), at(15_000), at(15_000)]);
 }
@@ -171,5 +171,5 @@ fn budget_without_a_name_is_backed_off_too() {
     report = round(50, std::slice::from_ref(&nameless), &[], Some(&report));
     assert_eq!(pause(&report, 0), Duration::from_millis(100));
     report.follow(None, |_, _| true);
-    assert_eq!(pause(&report, 0), BUDGET_RETRY_MIN, "nobody can watch it");
+    assert_eq!(pause(&report, 0), BUDGET_RETRY_MIN, "it cannot be watched");
 }
