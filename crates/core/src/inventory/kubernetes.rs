@@ -146,7 +146,8 @@ impl Inventory {
             })
         });
         self.node_states.entry(node.name.clone()).or_default().asked_guest = asked_guest;
-        let Some(last) = last else {
+        // A followed Node may be another release's, whose vCenter gives its hosts the same morefs.
+        let Some(last) = last.filter(|_| !self.followed.contains(&node.name)) else {
             return;
         };
         let Some(host) = last.episode.host.moref else {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::facts::kubernetes::{KubernetesUpdate, NodeFacts, StrandedNode};
 use crate::facts::vsphere::{Compute, Task, TaskState, VsphereUpdate};
-use crate::fixtures::{RELEASE, at, found, moment, name, node_facts, rules, synced, trio, vm_ref};
+use crate::fixtures::{RELEASE, at, found, host_ref, moment, name, node_facts, rules, synced, trio, vm_ref};
 use crate::ids::{ComputeRef, NodeUid, TaskRef};
 use crate::inventory::{Fact, Inventory};
 use crate::maintenance::clock::{Elapsed, Timer};
@@ -204,5 +204,39 @@ fn a_running_power_off_is_seen_on_its_vm_alone() {
         let inventory = leading([trio(1), trio(2), vec![power_off(of, state.clone())]].concat());
         let vm = inventory.snapshots[&name(1)].observed.vm.found().cloned();
         assert_eq!(vm.map(|vm| vm.is_being_cut), Some(is_being_cut), "{of} {state:?}");
+    }
+}
+
+#[test]
+fn the_last_episode_of_a_followed_node_is_no_episode_of_our_host() {
+    // Another release's vCenter gives its hosts the same morefs.
+    let ended = |n: usize| {
+        let of = in_episode(n, Phase::Rejoining, RELEASE);
+        let record = crate::inventory::snapshot::record_of(&of);
+        let mut episode = record.episode().cloned().expect("an episode");
+        episode.host.moref = Some(host_ref(1));
+        let last = LastEpisode {
+            ended: None,
+            at: at(-10),
+            episode: EndedEpisode::of(&episode),
+        };
+        let mut node = node_facts(n);
+        node.annotations.last_episode = Some(write_last(&last));
+        (node, episode.traceparent)
+    };
+    let (ours, traceparent) = ended(1);
+    let (theirs, _) = ended(2);
+    for (news, before) in [
+        (node(ours), Some(&*traceparent)),
+        (
+            Fact::Kubernetes(KubernetesUpdate::Followed(Box::new(theirs))),
+            None,
+        ),
+    ] {
+        let mut inventory = leading([trio(1), vec![scanned(&[2]), news]].concat());
+        let leaves = [VsphereUpdate::Host(entering(1, 5).into()), VsphereUpdate::Settled];
+        inventory.advance(leaves.map(Fact::Vsphere), moment(5));
+        let origin = &inventory.snapshots[&name(1)].observed.origin;
+        assert_eq!(origin.before.as_deref(), before);
     }
 }
