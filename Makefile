@@ -144,7 +144,7 @@ histories: ## search for random histories that break an invariant, longer than m
 	$(need_toolchains)
 	cargo test --locked -p haulout-core --profile bench --test laws -- histories --nocapture
 
-# About 2,000 faults; SHARD=0/41 takes every 41st of them.
+# About 2,000 faults; SHARD=0/41 takes every 41st of them. cargo-mutants fails where one survives; the next part runs all the same.
 MUTANTS := target/mutants
 # The tests of the two crates do not need the program, so a fault in them takes half a minute.
 MUTANTS_FLAGS = --baseline skip --timeout 300 $(if $(SHARD),--shard $(SHARD) --sharding round-robin)
@@ -156,9 +156,11 @@ mutants: ## change the program in one place at a time, and list changes that no 
 	$(need_toolchains)
 	@cargo mutants --version >/dev/null 2>&1 || $(INSTALL) --version $(CARGO_MUTANTS) cargo-mutants
 	mkdir -p $(MUTANTS)
-	cargo mutants -p haulout-core --output $(MUTANTS)/core $(MUTANTS_FLAGS)
-	cargo mutants -p haulout-vsphere --output $(MUTANTS)/vsphere $(MUTANTS_FLAGS)
-	cargo mutants -p haulout --output $(MUTANTS)/program $(MUTANTS_FLAGS) -- --lib --test actors
+	status=0; \
+	cargo mutants -p haulout-core --output $(MUTANTS)/core $(MUTANTS_FLAGS) || status=$$?; \
+	cargo mutants -p haulout-vsphere --output $(MUTANTS)/vsphere $(MUTANTS_FLAGS) || status=$$?; \
+	cargo mutants -p haulout --output $(MUTANTS)/program $(MUTANTS_FLAGS) -- --lib --test actors || status=$$?; \
+	exit $$status
 
 # `crates/vsphere/fuzz/README.md`. FUZZ_SECONDS is for each target.
 FUZZ_SECONDS ?= 120

@@ -240,3 +240,68 @@ fn the_last_episode_of_a_followed_node_is_no_episode_of_our_host() {
         assert_eq!(origin.before.as_deref(), before);
     }
 }
+
+#[test]
+fn only_a_followed_node_of_that_uid_is_lost() {
+    let of = in_episode(1, Phase::AwaitingHost, RELEASE);
+    let gone = |uid: &str| {
+        Fact::Kubernetes(KubernetesUpdate::FollowedGone {
+            name: name(1),
+            uid: NodeUid::new(uid),
+        })
+    };
+    let has_node = |inventory: &Inventory| inventory.snapshots[&name(1)].observed.node.is_some();
+    // A selected Node is not lost by the watch of a followed one that is stopping.
+    let mut selected = leading([trio(1), vec![node(of.clone())]].concat());
+    selected.advance([gone("uid-1")], moment(1));
+    assert!(has_node(&selected));
+    let mut followed = leading([scanned(&[1])]);
+    followed.advance(
+        [Fact::Kubernetes(KubernetesUpdate::Followed(Box::new(of)))],
+        moment(1),
+    );
+    followed.advance([gone("uid-of-an-earlier-one")], moment(2));
+    assert!(has_node(&followed));
+    followed.advance([gone("uid-1")], moment(3));
+    assert!(!has_node(&followed));
+}
+
+#[test]
+fn only_an_episode_of_ours_outlives_its_node() {
+    for (release, stays) in [(RELEASE, true), ("other/other", false)] {
+        let mut inventory =
+            leading([trio(1), vec![node(in_episode(1, Phase::AwaitingHost, release))]].concat());
+        let gone = KubernetesUpdate::NodeGone {
+            name: name(1),
+            uid: NodeUid::new("uid-1"),
+        };
+        inventory.advance([Fact::Kubernetes(gone)], moment(1));
+        assert_eq!(inventory.snapshots.contains_key(&name(1)), stays, "{release}");
+    }
+}
+
+#[test]
+fn another_node_of_the_name_is_compared_with_all_that_claim_its_vm() {
+    let mut inventory = leading([trio(1), trio(2)].concat());
+    let again = NodeFacts {
+        uid: NodeUid::new("uid-again"),
+        resource_version: 11,
+        ..node_facts(1)
+    };
+    let built = inventory
+        .advance([node(again)], moment(1))
+        .built
+        .expect("a change");
+    assert!(built.snapshots.are_all, "{built:?}");
+    let labelled = NodeFacts {
+        uid: NodeUid::new("uid-again"),
+        resource_version: 12,
+        unschedulable: true,
+        ..node_facts(1)
+    };
+    let built = inventory
+        .advance([node(labelled)], moment(2))
+        .built
+        .expect("a change");
+    assert!(!built.snapshots.are_all, "{built:?}");
+}
