@@ -82,7 +82,8 @@ pub async fn run(
             Some(pause) => pause,
             None => stream.vcenter.settings.retry_max,
         };
-        tracing::warn!(
+        // Whoever receives `Lost` logs it once for the whole outage.
+        tracing::debug!(
             why,
             pause_ms = pause.as_millis(),
             "the vCenter stream failed and will be rebuilt"
