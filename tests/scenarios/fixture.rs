@@ -10,6 +10,7 @@ pub use haulout_lab::scenario::{kube, run_scenario, run_scenario_alone};
 use haulout_lab::vcenter::{
     ClusterSpec, DeviceSpec, DrsAutomation, DrsSpec, Gpu, HostSpec, Spec, State, VmSpec,
 };
+use haulout_lab::wait;
 
 /// The PCI device id of an NVIDIA A40.
 pub const A40: u16 = 0x2235;
@@ -110,6 +111,22 @@ pub async fn run(fixture: &Fixture<'_>, changes: &[(&str, &str)]) -> anyhow::Res
     let haulout = start(fixture, changes)?;
     fixture.wait_for_log("vCenter synced").await?;
     Ok(haulout)
+}
+
+/// Logs each attempt to connect to vCenter. At info level an outage is logged once.
+pub const LOG_EACH_ATTEMPT: (&str, &str) = ("LOG_LEVEL", "info,haulout_vsphere=debug");
+
+/// Waits until the log holds `count` failed attempts to connect to vCenter for which `why` was a reason.
+/// The program logs them with [`LOG_EACH_ATTEMPT`]. In the lab one attempt per second is due.
+pub async fn wait_for_failed_attempts(fixture: &Fixture<'_>, why: &str, count: usize) -> anyhow::Result<()> {
+    let what = format!("{count} attempts that failed with {why:?}");
+    let is_attempt = |line: &&str| line.contains("the vCenter stream failed") && line.contains(why);
+    wait::until(&what, WAIT_TIMEOUT, async || {
+        let attempts = fixture.log_text().lines().filter(is_attempt).count();
+        Ok((attempts >= count).then_some(()))
+    })
+    .await
+    .with_context(|| fixture.log_text())
 }
 
 /// Waits until `host` is in maintenance.

@@ -21,7 +21,9 @@ use kube::Api;
 use tokio::time::Instant;
 
 use crate::crash_recovery::{Scenario, through_proxy, undisturbed};
-use crate::fixture::{one_node, run, run_all, run_scenario, start};
+use crate::fixture::{
+    LOG_EACH_ATTEMPT, one_node, run, run_all, run_scenario, start, wait_for_failed_attempts,
+};
 use crate::metrics::{SERVED, address, ask};
 use crate::status_page::json;
 
@@ -501,7 +503,13 @@ fn wrong_password_is_tried_once_over_fail_overs_and_restarts() {
             let password = [("VCENTER_PASSWORD", ""), ("VCENTER_PASSWORD_FILE", path.as_str())];
             start(
                 &fixture,
-                &[&replica_settings(&fixture, name)[..], &FAST[..], &password[..]].concat(),
+                &[
+                    &replica_settings(&fixture, name)[..],
+                    &FAST[..],
+                    &password[..],
+                    &[LOG_EACH_ATTEMPT],
+                ]
+                .concat(),
             )
         };
         let a = start("a")?;
@@ -515,16 +523,9 @@ fn wrong_password_is_tried_once_over_fail_overs_and_restarts() {
             ensure!(are == (taken, refused), "{are:?} were taken and refused\n{said}");
             anyhow::Ok(())
         };
-        // In the lab one attempt per second is due.
-        let says = async |words: &str, times: usize| {
-            let what = format!("{words:?} to be said {times} times");
-            until(&what, WAIT_TIMEOUT, async || {
-                Ok((fixture.log_text().matches(words).count() >= times).then_some(()))
-            })
-            .await
-            .with_context(|| fixture.log_text())
-        };
-        says("changed ones at once", 4).await?;
+        let attempts_fail =
+            async |why: &str, count: usize| wait_for_failed_attempts(&fixture, why, count).await;
+        attempts_fail("changed ones at once", 4).await?;
         logins_are(0, 1).await?;
 
         write(fixture.vcenter.password())?;
@@ -534,18 +535,18 @@ fn wrong_password_is_tried_once_over_fail_overs_and_restarts() {
         // The password is changed to a wrong one while both replicas run.
         write("nor-this-one")?;
         fixture.vcenter.kill_sessions().await?;
-        says("changed ones at once", 8).await?;
+        attempts_fail("changed ones at once", 8).await?;
         logins_are(1, 2).await?;
 
         // The next leader does not try it either, even if it was started later.
         a.kill().await?;
         wait_leader(&fixture, "b").await?;
-        says("before this replica became the leader", 3).await?;
+        attempts_fail("before this replica became the leader", 3).await?;
         let c = start("c")?;
         wait_reachable(&fixture, 3).await?;
         b.kill().await?;
         wait_leader(&fixture, "c").await?;
-        says("before this replica became the leader", 9).await?;
+        attempts_fail("before this replica became the leader", 9).await?;
         logins_are(1, 2).await?;
 
         write(fixture.vcenter.password())?;

@@ -2,7 +2,10 @@
 
 use anyhow::ensure;
 
-use crate::fixture::{one_node, run, run_scenario, start};
+use crate::fixture::{LOG_EACH_ATTEMPT, one_node, run, run_scenario, start, wait_for_failed_attempts};
+
+/// Why an attempt does not log in: vCenter has refused these credentials.
+const NOT_TRIED_AGAIN: &str = "changed ones at once";
 
 /// The environment without the lab's CA.
 const NO_BUNDLE: (&str, &str) = ("VCENTER_CA_BUNDLE", "");
@@ -74,19 +77,12 @@ fn orderly_exit_logs_out_and_leaves_no_session_behind() {
 fn wrong_password_is_tried_only_once() {
     run_scenario(async {
         let fixture = one_node("wrong").await?;
-        let haulout = start(&fixture, &[("VCENTER_PASSWORD", "not-the-password")])?;
-        fixture.wait_for_log("did not accept the credentials").await?;
-        // Long enough for many more attempts at one per second.
+        let haulout = start(
+            &fixture,
+            &[("VCENTER_PASSWORD", "not-the-password"), LOG_EACH_ATTEMPT],
+        )?;
         fixture.wait_for_log("vCenter connection lost").await?;
-        let refused = async || -> anyhow::Result<usize> {
-            Ok(fixture.log_text().matches("changed ones at once").count())
-        };
-        haulout_lab::wait::until(
-            "three more attempts",
-            haulout_lab::fixture::WAIT_TIMEOUT,
-            async || Ok((refused().await? >= 3).then_some(())),
-        )
-        .await?;
+        wait_for_failed_attempts(&fixture, NOT_TRIED_AGAIN, 4).await?;
         let tried = fixture
             .vcenter
             .journal()
@@ -113,7 +109,11 @@ fn changed_password_file_is_used_at_the_next_login() {
         let path = file.to_string_lossy();
         let haulout = run(
             &fixture,
-            &[("VCENTER_PASSWORD", ""), ("VCENTER_PASSWORD_FILE", &path)],
+            &[
+                ("VCENTER_PASSWORD", ""),
+                ("VCENTER_PASSWORD_FILE", &path),
+                LOG_EACH_ATTEMPT,
+            ],
         )
         .await?;
         let logins = async |detail: &str| -> anyhow::Result<usize> {
@@ -125,12 +125,7 @@ fn changed_password_file_is_used_at_the_next_login() {
         // The password becomes wrong, and the session ends.
         std::fs::write(&file, "not-the-password")?;
         fixture.vcenter.kill_sessions().await?;
-        haulout_lab::wait::until(
-            "four attempts to log in",
-            haulout_lab::fixture::WAIT_TIMEOUT,
-            async || Ok((fixture.log_text().matches("changed ones at once").count() >= 4).then_some(())),
-        )
-        .await?;
+        wait_for_failed_attempts(&fixture, NOT_TRIED_AGAIN, 4).await?;
         let refused = logins("login refused").await?;
         ensure!(refused == 1, "the wrong password was sent {refused} times");
 

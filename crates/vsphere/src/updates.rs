@@ -82,7 +82,7 @@ pub async fn run(
             Some(pause) => pause,
             None => stream.vcenter.settings.retry_max,
         };
-        // Whoever receives `Lost` logs it once for the whole outage.
+        // The receiver of `Lost` logs the outage once.
         tracing::debug!(
             why,
             pause_ms = pause.as_millis(),
