@@ -260,6 +260,20 @@ fn the_version_of_the_program_is_in_the_changelog_or_ahead_of_it() {
     );
 }
 
+#[test]
+fn oldest_rust_is_the_same_everywhere() {
+    let rust = env!("CARGO_PKG_RUST_VERSION");
+    for (file, words) in [
+        ("rust-toolchain.toml", format!("channel = \"{rust}.0\"")),
+        ("Dockerfile", format!("FROM rust:{rust}-")),
+        ("README.md", format!("Rust {rust},")),
+        ("CONTRIBUTING.md", format!("Rust {rust} or newer")),
+        ("docs/development/testing.md", format!("Rust {rust} or newer")),
+    ] {
+        assert!(read(file).contains(&words), "{file} does not say {words:?}");
+    }
+}
+
 /// The text in backticks, outside of code blocks.
 fn code(text: &str) -> impl Iterator<Item = &str> {
     text.split("```")
