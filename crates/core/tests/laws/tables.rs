@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use haulout_core::ids::{BootId, HostRef, NodeName, NodeUid, VmRef, VmUuid};
+use haulout_core::ids::{BootId, HostRef, NodeName, NodeUid, TaskRef, VmRef, VmUuid};
 use haulout_core::maintenance::clock::{Elapsed, Timer};
 use haulout_core::maintenance::decide::{Decision, Transition, decide, wants_place};
 use haulout_core::maintenance::effect::{Effect, EffectKind, PowerOnTarget};
 use haulout_core::maintenance::episode::{
-    CordonOwner, DrainEnd, Episode, EpisodeResult, HostIdentity, InFlight, Phase, PythonEpisode, PythonState,
-    Record, RefusedMove,
+    CordonOwner, Detection, DrainEnd, Episode, EpisodeResult, HostIdentity, InFlight, Phase, PythonEpisode,
+    PythonState, Record, RefusedMove,
 };
 use haulout_core::maintenance::kinds::WaitKind;
 use haulout_core::maintenance::observed::{
@@ -23,7 +23,7 @@ use haulout_core::maintenance::policy::{DrainTimeoutAction, Policy};
 use haulout_core::maintenance::request::{Request, RequestAction};
 use haulout_core::maintenance::waiting::{ParkReason, WaitingOn};
 
-use crate::cases::{held, parked, refused, report, watched};
+use crate::cases::{self, held, parked, refused, report, watched};
 use crate::facts::*;
 
 const SHUTTING_DOWN: Phase = Phase::ShuttingDown(DrainEnd::Complete);
@@ -1897,4 +1897,161 @@ fn power_on_without_a_node_is_tried_again_at_the_end_of_its_backoff() {
         Decision::Wait { recheck: Some(_), .. }
     ));
     assert_eq!(effect(at(10 + pause)).kind(), EffectKind::PowerOn);
+}
+
+#[test]
+fn vm_that_this_vcenter_never_knew_is_waited_for_and_not_parked() {
+    for (was_known, is_parked) in [(true, true), (false, false)] {
+        let unknown = Observed {
+            vm: BoundVm::Missing { was_known },
+            ..seen(ObservedPower::On, entering())
+        };
+        for before in [down(Phase::Draining), away(Phase::AwaitingHost)] {
+            match decided(&before, &unknown) {
+                Decision::Record(_) => assert!(is_parked, "{:?}", before.phase),
+                Decision::Wait { .. } => assert!(!is_parked, "{:?}", before.phase),
+                other => panic!("{other:#?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn host_of_an_adopted_episode_is_known_by_its_name_alone() {
+    for (name, has_moved) in [("esx1", false), ("esx-other", true)] {
+        let powers_on = Episode {
+            host: HostIdentity {
+                moref: None,
+                name: name.into(),
+            },
+            ..away(POWERING_ON)
+        };
+        let after = written(decided(
+            &powers_on,
+            &seen(ObservedPower::On, HostState::InService),
+        ));
+        assert_eq!(after.moved_to.is_some(), has_moved, "{name}");
+    }
+}
+
+#[test]
+fn requests_to_stop_a_vm_are_settled_when_it_is_found_running() {
+    let powers_on = Episode {
+        in_flight: InFlight {
+            guest_shutdown: asked_for(1000),
+            power_off: asked_for(1000),
+            ..InFlight::default()
+        },
+        ..away(POWERING_ON)
+    };
+    let after = written(decided(
+        &powers_on,
+        &seen(ObservedPower::On, HostState::InService),
+    ));
+    assert_eq!(after.phase, Phase::Rejoining);
+    assert!(after.in_flight.is_empty(), "{after:#?}");
+}
+
+#[test]
+fn outdated_list_of_pods_is_read_again_before_the_guest_is_asked() {
+    let list_of = |listed_at: i64| Observed {
+        drain: Some(report(moment(listed_at).monotonic, 0, vec![])),
+        pods_revision: 1,
+        ..seen(ObservedPower::On, entering())
+    };
+    // The list of the same second is not read again at once.
+    let waits = decided(&down(SHUTTING_DOWN), &list_of(2));
+    assert!(
+        matches!(waits, Decision::Wait { recheck: Some(_), .. }),
+        "{waits:#?}"
+    );
+    let reads = decided(&down(SHUTTING_DOWN), &list_of(-60));
+    assert_eq!(effect(reads).kind(), EffectKind::DrainRound);
+}
+
+#[test]
+fn effect_of_an_earlier_phase_is_only_a_reason_for_a_pause() {
+    let task = AttemptOutcome::Running(TaskRef::new("task-7"));
+    let mut off = seen(ObservedPower::Off, HostState::InService);
+    off.attempts
+        .insert(EffectKind::PowerOn, attempt(-3600, 0, task.clone()));
+    assert_eq!(
+        effect(decided(&away(POWERING_ON), &off)).kind(),
+        EffectKind::PowerOn
+    );
+    // In the phase itself, a running task is waited for.
+    off.attempts.insert(EffectKind::PowerOn, attempt(1, 0, task));
+    assert!(matches!(decided(&away(POWERING_ON), &off), Decision::Wait { .. }));
+}
+
+#[test]
+fn relocation_to_the_host_where_the_vm_is_begins_only_if_that_host_leaves() {
+    for (host, begins) in [(entering(), true), (HostState::InService, false)] {
+        let asked = Observed {
+            request: Some(request(RequestAction::Relocate {
+                to: Some("esx1".into()),
+            })),
+            admission: Admission::Granted,
+            ..observed(node(), vm(ObservedPower::On, host.clone()))
+        };
+        let decision = decide(
+            &Record::InService,
+            &asked,
+            &policy(DrainTimeoutAction::PowerOff),
+            moment(2),
+        );
+        assert_eq!(
+            matches!(decision, Decision::Record(_)),
+            begins,
+            "{host:?}: {decision:#?}"
+        );
+    }
+}
+
+#[test]
+fn node_without_request_on_a_host_of_unknown_state_is_idle() {
+    let policy = policy(DrainTimeoutAction::PowerOff);
+    let on_unknown = |request: Option<Request>| {
+        let seen = Observed {
+            request,
+            ..observed(node(), vm(ObservedPower::On, HostState::Unknown))
+        };
+        decide(&Record::InService, &seen, &policy, moment(2))
+    };
+    assert!(matches!(on_unknown(None), Decision::Idle));
+    let asked = on_unknown(Some(request(RequestAction::Reboot)));
+    assert!(matches!(asked, Decision::Wait { .. }), "{asked:#?}");
+}
+
+#[test]
+fn names_of_phases_and_their_details_are_stable() {
+    let parked = parked(&Phase::Draining);
+    let relocating = Phase::Relocating { to: to_spare() };
+    for (phase, name, whereto) in [
+        (Phase::Draining, "Draining", ""),
+        (relocating, "Relocating", " to esx-spare"),
+        (POWERING_ON, "PoweringOn", ""),
+        (
+            Phase::PoweringOn { by_drs: true },
+            "PoweringOn",
+            ", placed by DRS",
+        ),
+    ] {
+        assert_eq!((phase.name(), phase.whereto().as_str()), (name, whereto));
+    }
+    assert!(parked.whereto().starts_with(": "), "{}", parked.whereto());
+    let detections = [Detection::Pushed, Detection::Polled, Detection::AtStartup];
+    assert_eq!(
+        detections.map(Detection::name),
+        ["property_collector", "poll", "startup"]
+    );
+}
+
+#[test]
+fn node_is_unavailable_from_the_cordon_on_also_while_it_is_parked() {
+    for phase in cases::phases_at_work() {
+        let is_unavailable = phase != Phase::Queued;
+        assert_eq!(parked(&phase).is_unavailable(), is_unavailable, "{phase:?}");
+        assert_eq!(phase.is_unavailable(), is_unavailable, "{phase:?}");
+    }
 }
