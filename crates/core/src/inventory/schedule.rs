@@ -111,6 +111,18 @@ mod tests {
     }
 
     #[test]
+    fn ended_wait_for_a_set_causes_no_build() {
+        let mut schedule = Schedule::default();
+        assert!(schedule.waits_for_set(at(0), true));
+        schedule.end_wait_for_set();
+        assert_eq!(schedule.next_at(true, true), None);
+        assert!(
+            schedule.waits_for_set(at(5_000), true),
+            "another set has its own time"
+        );
+    }
+
+    #[test]
     fn snapshots_are_rebuilt_once_a_minute() {
         let mut schedule = Schedule::default();
         assert!(!schedule.is_rebuild_due(at(0)));

@@ -901,6 +901,12 @@ fn budget_that_allows_an_eviction_concerns_only_the_drains_it_blocks() {
     assert_eq!(state(&mut inventory), [(50, 0), (50, 0), (50, 0)]);
     inventory.apply(budget_fact(&web, BudgetState::Blocks));
     assert_eq!(state(&mut inventory), [(5000, 0), (50, 0), (50, 0)]);
+    // Neither a budget of the same namespace nor one of the same name is that budget.
+    for pod in [("shop/a", &["other"][..]), ("zoo/a", &["web"])] {
+        inventory.apply(held_by(3, &[pod]));
+        assert_eq!(state(&mut inventory)[2], (50, 0), "{pod:?}");
+    }
+    inventory.apply(held_by(3, &[("ml/d", &[]), ("ml/e", &["a,metadata.name=b"])]));
     inventory.apply(budget_fact(&train, BudgetState::Blocks));
     assert_eq!(state(&mut inventory), [(5000, 0), (5000, 0), (50, 0)]);
     inventory.apply(budget_fact(&train, BudgetState::Allows));

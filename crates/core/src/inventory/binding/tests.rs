@@ -1,7 +1,10 @@
 use super::*;
 use crate::facts::vsphere::{self as vsphere, Compute, Drs, DrsBehavior};
 use crate::ids::ComputeRef;
-use crate::inventory::tests::{found, inventory_with, node, seen_of, snapshot_of, trio, uuid, vm, vsphere};
+use crate::inventory::tests::{
+    copied, found, inventory_with, node, seen_of, snapshot_of, trio, uuid, vm, vsphere, with_episode,
+};
+use crate::maintenance::episode::Phase;
 
 #[test]
 fn a_node_is_bound_only_when_each_of_its_uuids_was_looked_up() {
@@ -59,4 +62,34 @@ fn a_vm_with_a_device_at_a_fixed_address_is_not_left_to_drs() {
     assert!(!drs(Some(vec![dynamic(), fixed()])), "one of two is enough");
     assert!(!drs(None), "its devices are unknown");
     assert!(drs(Some(Vec::new())));
+}
+
+#[test]
+fn of_two_nodes_at_the_start_the_one_with_a_copy_of_its_record_gets_the_vm() {
+    let with_id = |n: usize| NodeFacts {
+        provider_uuid: Some(uuid(9)),
+        system_uuid: Some(uuid(9)),
+        ..node(n)
+    };
+    let without_id = |n: usize| NodeFacts {
+        provider_uuid: None,
+        ..with_id(n)
+    };
+    // Another VM's episode in the copy is no claim.
+    for (copy_of, owner) in [(9, 3), (3, 2)] {
+        let copy = copied(with_episode(3, Phase::AwaitingHost, |episode| {
+            episode.vm_uuid = Some(uuid(copy_of));
+        }));
+        let mut inventory = inventory_with([
+            vsphere(vsphere::VsphereUpdate::Vm(vm(9))),
+            found(9, &[9]),
+            copy,
+            seen_of(with_id(2)),
+            seen_of(without_id(3)),
+        ]);
+        for n in [2, 3] {
+            let is_bound = snapshot_of(&mut inventory, n).observed.vm.found().is_some();
+            assert_eq!(is_bound, n == owner, "a copy of VM {copy_of}, node {n}");
+        }
+    }
 }

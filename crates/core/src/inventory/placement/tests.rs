@@ -1,11 +1,11 @@
 use super::*;
-use crate::facts::kubernetes::NodeFacts;
+use crate::facts::kubernetes::{NodeFacts, NodeMaintenanceRole, RequestedAction};
 use crate::facts::vsphere;
 use crate::facts::vsphere::{Claim, ClaimedDevice};
 use crate::inventory::Fact;
 use crate::inventory::tests::{
-    apply_all, at, awaiting, host, inventory_with, seen_of, snapshot_of, surveyed, switched_off, vsphere,
-    with_episode,
+    apply_all, asked, at, awaiting, host, inventory_with, maintenance, name, seen_of, snapshot_of, surveyed,
+    switched_off, trio, vsphere, with_episode,
 };
 use crate::maintenance::episode::{HostIdentity, HostRefusal, RefusedMove};
 use crate::maintenance::placement::{RejectedHost, RejectionReason};
@@ -230,4 +230,24 @@ fn relocation_keeps_its_reservation_while_its_vm_is_looked_up() {
     let mut inventory = inventory_with(facts.chain(unanswered).chain(switched_off(2)));
     inventory.apply(surveyed(3, empty()));
     assert_eq!(offered(&mut inventory, 2), None);
+}
+
+#[test]
+fn only_a_relocation_of_a_vm_that_is_on_is_offered_a_host_beforehand() {
+    let offer = |phase: Phase, action: RequestedAction| {
+        let request = maintenance(
+            "by-hand".to_owned(),
+            name(1),
+            10,
+            NodeMaintenanceRole::Request(asked(action)),
+        );
+        let node = seen_of(with_episode(1, phase, |_| {}));
+        let mut inventory = inventory_with(trio(1).into_iter().chain([node, request, there(3)]));
+        inventory.apply(surveyed(3, empty()));
+        offered(&mut inventory, 1)
+    };
+    use RequestedAction::{Reboot, Relocate};
+    assert_eq!(offer(Phase::Draining, Relocate), Some(host_ref(3)));
+    assert_eq!(offer(Phase::Draining, Reboot), None);
+    assert_eq!(offer(Phase::Rejoining, Relocate), None);
 }

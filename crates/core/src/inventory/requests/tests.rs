@@ -101,3 +101,20 @@ fn of_a_gone_nodes_record_and_its_copy_the_one_written_later_counts() {
     assert_eq!(record(begun(9, later()), begun(8, earlier())), "Rejoining");
     assert_eq!(record(begun(8, earlier()), begun(9, later())), "Rejoining");
 }
+
+#[test]
+fn copy_in_an_object_that_is_over_is_no_record() {
+    for is_over in [false, true] {
+        let Fact::Kubernetes(KubernetesUpdate::Maintenances(NodeMaintenanceUpdate::Seen(mut object))) =
+            copied(with_episode(1, Phase::AwaitingHost, |_| {}))
+        else {
+            panic!("a copy is expected");
+        };
+        object.is_over = is_over;
+        let object = Fact::Kubernetes(KubernetesUpdate::Maintenances(NodeMaintenanceUpdate::Seen(
+            object,
+        )));
+        let seen = snapshot_of(&mut inventory_with(trio(1).into_iter().chain([object])), 1);
+        assert_eq!(seen.record.episode().is_none(), is_over);
+    }
+}

@@ -1,8 +1,11 @@
 use super::*;
 use crate::facts::vsphere;
+use crate::fixtures::at;
+use crate::ids::NodeUid;
 use crate::inventory::tests::{
     copied, found, inventory_with, node, seen_of, snapshot_of, trio, uuid, vm, vsphere, with_episode,
 };
+use crate::maintenance::record::{EndedEpisode, LastEpisode};
 
 #[test]
 fn a_new_node_of_the_name_with_another_vm_does_not_take_the_copy() {
@@ -57,5 +60,43 @@ fn unknown_value_of_an_annotation_is_ignored() {
         let mut node = node(1);
         node.annotations.strategy = word.map(str::to_owned);
         assert_eq!(observed_node(&node).overrides.strategy, strategy, "{word:?}");
+    }
+}
+
+#[test]
+fn copy_counts_until_its_own_node_says_that_its_episode_is_over() {
+    let begun = 100;
+    let episode_of = |n: usize, begun: i64| {
+        let of = with_episode(n, Phase::AwaitingHost, |episode| episode.begun_at = at(begun));
+        (of.clone(), record_of(&of).episode().cloned().expect("an episode"))
+    };
+    let (copy, episode) = episode_of(1, begun);
+    let (_, earlier) = episode_of(3, begun - 1);
+    let (_, later) = episode_of(4, begun);
+    for (last, uid, is_over) in [
+        (None, "uid-1", false),
+        (Some(&episode), "uid-1", true),
+        (Some(&later), "uid-1", true),
+        (Some(&earlier), "uid-1", false),
+        // The Node was registered again: what it says is about another Node.
+        (Some(&episode), "uid-new", false),
+        (Some(&later), "uid-new", false),
+    ] {
+        let last_episode = last.map(|last| {
+            record::write_last(&LastEpisode {
+                ended: None,
+                at: at(begun + 1),
+                episode: EndedEpisode::of(last),
+            })
+        });
+        let mut on_node = NodeFacts {
+            uid: NodeUid::new(uid),
+            ..node(1)
+        };
+        on_node.annotations.last_episode = last_episode;
+        let facts = [seen_of(on_node), copied(copy.clone())];
+        let mut inventory = inventory_with(trio(1).into_iter().chain(facts));
+        let is_in_service = snapshot_of(&mut inventory, 1).record == Record::InService;
+        assert_eq!(is_in_service, is_over, "{:?} {uid}", last.map(|last| &last.id));
     }
 }

@@ -356,6 +356,9 @@ fn record_with_impossible_values_is_unreadable() {
     at_most("elapsed", json!(ten_years_and_a_day - 24 * 3600 * 1000));
     at_most("release", json!("r".repeat(506)));
     at_most("revision", json!(1_u64 << 53));
+    let resources: serde_json::Map<_, _> = (0..64).map(|n| (format!("gpu{n}"), json!(1))).collect();
+    at_most("gpusBefore", json!(resources));
+    at_most("gpusBefore", json!({"g".repeat(506): 1}));
 }
 
 #[test]

@@ -173,3 +173,11 @@ fn budget_without_a_name_is_backed_off_too() {
     report.follow(None, |_, _| true);
     assert_eq!(pause(&report, 0), BUDGET_RETRY_MIN, "it cannot be watched");
 }
+
+#[test]
+fn drain_is_held_while_a_budget_blocks_one_of_its_pods() {
+    let is_held = |left| crate::fixtures::drain_report(at(0), left).is_held();
+    assert!(!is_held(vec![]));
+    assert!(!is_held(vec![refused("ml/a"), leaving("ml/b")]));
+    assert!(is_held(vec![refused("ml/a"), held("ml/b", "train")]));
+}
