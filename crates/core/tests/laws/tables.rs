@@ -2055,3 +2055,28 @@ fn node_is_unavailable_from_the_cordon_on_also_while_it_is_parked() {
         assert_eq!(phase.is_unavailable(), is_unavailable, "{phase:?}");
     }
 }
+
+#[test]
+fn relocation_that_was_given_up_ends_at_once_only_if_nobody_stopped_the_vm() {
+    let asked = InFlight {
+        guest_shutdown: asked_for(0),
+        ..InFlight::default()
+    };
+    for (powered_off, in_flight, ends) in [
+        (false, InFlight::default(), true),
+        (false, asked, false),
+        (true, InFlight::default(), false),
+    ] {
+        let given_up = Episode {
+            relocation_failure: Some("no host has a free device".to_owned()),
+            powered_off,
+            in_flight,
+            ..down(Phase::Draining)
+        };
+        let mut seen = drained(HostState::InService);
+        seen.request = Some(request(RequestAction::Relocate { to: None }));
+        let decision = decided(&given_up, &seen);
+        let is_end = matches!(&decision, Decision::Record(next) if next.record == Record::InService);
+        assert_eq!(is_end, ends, "{powered_off} {in_flight:?}: {decision:#?}");
+    }
+}

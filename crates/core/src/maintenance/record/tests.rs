@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::ids::{BootId, EpisodeId, HostRef, NodeUid, TaskRef, VmUuid};
-use crate::maintenance::episode::{CordonOwner, Detection, DrainEnd, HostIdentity, Trigger};
+use crate::maintenance::episode::{CordonOwner, Detection, DrainEnd, EpisodeResult, HostIdentity, Trigger};
 use crate::maintenance::waiting::ParkReason;
 
 fn time(text: &str) -> Timestamp {
@@ -358,6 +358,7 @@ fn record_with_impossible_values_is_unreadable() {
     at_most("revision", json!(1_u64 << 53));
     let resources: serde_json::Map<_, _> = (0..64).map(|n| (format!("gpu{n}"), json!(1))).collect();
     at_most("gpusBefore", json!(resources));
+    // Two names of 253 characters with a slash between them.
     at_most("gpusBefore", json!({"g".repeat(506): 1}));
 }
 
@@ -433,4 +434,22 @@ fn the_last_episode_is_checked_like_any_other() {
         None
     );
     assert_eq!(read_last(&" ".repeat(MAX_JSON + 1)), None);
+}
+
+#[test]
+fn last_episode_is_written_when_it_ends_and_not_before() {
+    let before = Record::Episode(Arc::new(episode(Phase::Rejoining)));
+    let of_another = |change: fn(&mut Episode)| {
+        let mut next = episode(Phase::Queued);
+        change(&mut next);
+        Record::Episode(Arc::new(next))
+    };
+    let goes_on = of_another(|_| {});
+    let next = of_another(|next| next.id = EpisodeId::new("ffeeddccbbaa99887766554433221100"));
+    let ended = time("2026-11-05T04:00:00Z");
+    for (after, is_over) in [(&goes_on, false), (&next, true), (&Record::InService, true)] {
+        let last = LastEpisode::of(&before, after, Some(EpisodeResult::Succeeded), ended);
+        assert_eq!(last.is_some(), is_over, "{after:?}");
+    }
+    assert_eq!(LastEpisode::of(&Record::InService, &next, None, ended), None);
 }
