@@ -4,7 +4,9 @@ use anyhow::ensure;
 use haulout_lab::fixture::{annotation, boot_id, is_cordoned};
 use haulout_lab::vcenter::{ClusterSpec, DeviceSpec, DrsAutomation, DrsSpec, Gpu, VmSpec};
 
-use crate::fixture::{A40, a40, fixture, gpu_vm, hosts, in_maintenance, kube, one_node, run, run_scenario};
+use crate::fixture::{
+    A40, a40, fixture, gpu_vm, hosts, in_maintenance, kube, kubectl, one_node, run, run_scenario,
+};
 use haulout_lab::fixture::{Fixture, Member};
 
 #[test]
@@ -259,6 +261,65 @@ fn device_that_a_waiting_node_will_need_is_not_free_for_another() {
         fixture.wait_in_service(&first).await?;
         let state = fixture.vcenter.state().await?;
         ensure!(state.vm("gpu1").unwrap().host == "esx1" && state.vm("gpu2").unwrap().host == "esx2");
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn host_that_stays_entering_although_the_vm_is_off_is_reported() {
+    run_scenario(async {
+        let fixture = one_node("stays-entering").await?;
+        let node = fixture.node_name("gpu1");
+        let haulout = run(&fixture, &[("POWER_OFF_TIMEOUT_SECONDS", "5")]).await?;
+        fixture.vcenter.enter_maintenance_moving_stopped("esx1").await?;
+        fixture.wait_state(&node, Some("powered-off")).await?;
+        fixture
+            .wait_for_log("host esx1 to enter maintenance mode, although its VM is off")
+            .await?;
+        fixture.wait_for_log("Move powered-off VMs").await?;
+
+        // The advice of the message.
+        fixture.vcenter.cancel_maintenance("esx1").await?;
+        fixture.wait_in_service(&node).await?;
+        ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn vm_that_vcenter_moved_while_it_was_off_is_brought_home() {
+    run_scenario(async {
+        let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
+        spec.clusters[0].drs = DrsSpec {
+            enabled: true,
+            behavior: DrsAutomation::FullyAutomated,
+            ..DrsSpec::default()
+        };
+        spec.vms = vec![gpu_vm("moved-while-off", "gpu1", "esx1")];
+        let fixture = fixture("moved-while-off", &spec).await?;
+        let node = fixture.node_name("gpu1");
+        kubectl(
+            &fixture,
+            &["annotate", "node", &node, "haulout.dev/strategy=wait"],
+        )
+        .await?;
+        let haulout = run(&fixture, &[]).await?;
+        fixture.vcenter.enter_maintenance_moving_stopped("esx1").await?;
+        in_maintenance(&fixture, "esx1").await?;
+        fixture
+            .wait_for_log("waiting for host esx1, which is in maintenance mode, to be back in service")
+            .await?;
+        let moved = fixture.vcenter.state().await?;
+        ensure!(
+            moved.vm("gpu1").unwrap().host == "esx2",
+            "DRS has registered it there"
+        );
+
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        fixture.wait_in_service(&node).await?;
+        let back = fixture.vcenter.state().await?;
+        ensure!(back.vm("gpu1").unwrap().host == "esx1");
+        ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
         haulout.stop().await
     });
 }

@@ -65,6 +65,9 @@ reasons! {
     WaitingForHost: "Place", Normal, "the VM waits for its own host";
     NoCompatibleHost: "Place", Warning, "the VM waits for its own host, because no other can take it, and why";
     HostNotVisible: "Place", Warning, "the state of the host is unknown";
+    HostNotEntering: "Place", Warning,
+        "the VM is off, and its host still does not get into maintenance mode: another VM on it is on, or \"Move powered-off \
+         VMs\" was selected";
     VMRelocated: "Place", Normal, "the VM is registered on another host";
     VMQuestionPending: "PowerOn", Warning, "vCenter has a question about the VM that a person must answer";
     VMPoweredOn: "PowerOn", Normal, "the VM is powered on, and on which host";

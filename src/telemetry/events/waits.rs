@@ -43,6 +43,7 @@ pub(super) fn of(
         }
         WaitingOn::HostVisible { host, state } => (Reason::HostNotVisible, format!("{host} {state}")),
         WaitingOn::HostExit { host, refused, .. } => return Some(host_exit(host, refused)),
+        WaitingOn::HostEntry { host, .. } => (Reason::HostNotEntering, host.clone()),
         WaitingOn::MaintenanceRetry { message, .. } => (Reason::MaintenanceInterrupted, message.clone()),
         WaitingOn::PowerOnPause { losses, .. } => (Reason::VMPowerLost, losses.to_string()),
         WaitingOn::OtherRelease { release } => (Reason::MaintenanceParked, release.clone()),

@@ -980,6 +980,15 @@ impl VcenterSimulator {
             .task)
     }
 
+    /// Starts Enter Maintenance Mode with "Move powered-off and suspended VMs".
+    pub async fn enter_maintenance_moving_stopped(&self, host: &str) -> anyhow::Result<String> {
+        let body = serde_json::json!({ "evacuatePoweredOffVms": true });
+        Ok(self
+            .post::<TaskAnswer>(&["hosts", host, "enter"], &body)
+            .await?
+            .task)
+    }
+
     /// Starts Enter Maintenance Mode with a timeout.
     pub async fn enter_maintenance_within(&self, host: &str, timeout: Duration) -> anyhow::Result<String> {
         let body = serde_json::json!({ "timeoutMs": millis(timeout) });

@@ -43,6 +43,7 @@ named_enum! {
         Retry = "retry",
         HostVisible = "host-visible",
         HostExit = "host-exit",
+        HostEntry = "host-entry",
         Request = "request",
         Approval = "approval",
         Skip = "skip",

@@ -76,7 +76,8 @@ impl StatsCollector {
                 .get_or_insert_with(|| position(ahead.len(), *limit));
         } else if let WaitingOn::Pods(left) | WaitingOn::DrainHeld(left) = waiting_on {
             self.keep_budgets(left);
-        } else if let WaitingOn::HostExit { refused, .. } = waiting_on {
+        } else if let WaitingOn::HostExit { refused, .. } | WaitingOn::HostEntry { refused, .. } = waiting_on
+        {
             self.stats.host_awaited.get_or_insert(now);
             self.keep_refusals(refused);
         } else if let WaitingOn::Gpus { .. } = waiting_on {

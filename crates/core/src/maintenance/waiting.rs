@@ -74,6 +74,14 @@ pub enum WaitingOn {
         state: &'static str,
         refused: Vec<RejectedHost>,
     },
+    #[error(
+        "host {host} to enter maintenance mode, although its VM is off: another VM on it is on, or \"Move powered-off VMs\" was \
+         selected, and then the VM has to leave the host{}", rejected("elsewhere", .refused)
+    )]
+    HostEntry {
+        host: String,
+        refused: Vec<RejectedHost>,
+    },
     #[error("a person to delete NodeMaintenance {}, which asks for it to be {asks}", .request.name)]
     Request {
         request: RequestIdentity,
@@ -142,6 +150,7 @@ impl WaitingOn {
             Self::Retry { .. } => WaitKind::Retry,
             Self::HostVisible { .. } => WaitKind::HostVisible,
             Self::HostExit { .. } => WaitKind::HostExit,
+            Self::HostEntry { .. } => WaitKind::HostEntry,
             Self::Request { .. } => WaitKind::Request,
             Self::Approval => WaitKind::Approval,
             Self::Skip => WaitKind::Skip,

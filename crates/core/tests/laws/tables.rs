@@ -2080,3 +2080,66 @@ fn relocation_that_was_given_up_ends_at_once_only_if_nobody_stopped_the_vm() {
         assert_eq!(is_end, ends, "{powered_off} {in_flight:?}: {decision:#?}");
     }
 }
+
+#[test]
+fn host_that_stays_entering_after_the_vm_is_off_is_a_wait_of_its_own() {
+    let timeout = policy(DrainTimeoutAction::PowerOff).power_off_timeout;
+    let off = seen(ObservedPower::Off, entering());
+    let at = |elapsed: Duration| {
+        let episode = Episode {
+            elapsed: Elapsed::of(elapsed),
+            ..away(Phase::AwaitingHost)
+        };
+        decided(&episode, &off)
+    };
+    let second = Duration::from_secs(1);
+    match at(timeout - 60 * second) {
+        Decision::Wait {
+            waiting_on: WaitingOn::HostExit { .. },
+            recheck,
+        } => assert!(recheck.is_some(), "the deadline is not missed"),
+        other => panic!("{other:#?}"),
+    }
+    assert!(matches!(waiting(at(timeout)), WaitingOn::HostEntry { .. }));
+    // The host where it is registered now is not the one that is waited for.
+    let elsewhere = on_spare(off, HostState::InMaintenance, entering());
+    let episode = Episode {
+        elapsed: Elapsed::of(timeout),
+        ..away(Phase::AwaitingHost)
+    };
+    assert!(matches!(
+        waiting(decided(&episode, &elsewhere)),
+        WaitingOn::HostExit { .. }
+    ));
+}
+
+#[test]
+fn vm_that_is_to_wait_for_its_host_is_not_powered_on_where_vcenter_moved_it() {
+    let moved = |strategy, home: HostState| {
+        let mut seen = on_spare(
+            seen(ObservedPower::Off, HostState::InService),
+            HostState::InService,
+            home,
+        );
+        node_of(&mut seen).overrides.strategy = strategy;
+        seen
+    };
+    // Haulout moves only a VM that is off, so vCenter moved it: "Move powered-off VMs" was selected.
+    let waits = decided(
+        &away(Phase::AwaitingHost),
+        &moved(Strategy::Wait, HostState::InMaintenance),
+    );
+    assert!(matches!(waiting(waits), WaitingOn::HostExit { .. }));
+    let stays = decided(
+        &away(Phase::AwaitingHost),
+        &moved(Strategy::Migrate, HostState::InMaintenance),
+    );
+    assert_eq!(written(stays).phase, POWERING_ON);
+    // Its own host is back.
+    let mut back = moved(Strategy::Wait, HostState::InService);
+    back.offer.fits = Some((home(), "esx1".to_owned()));
+    back.attempts
+        .insert(EffectKind::Survey, attempt(1, 0, AttemptOutcome::Done));
+    let returns = written(decided(&away(Phase::AwaitingHost), &back)).phase;
+    assert_eq!(returns.target().and_then(|to| to.moref.clone()), Some(home()));
+}

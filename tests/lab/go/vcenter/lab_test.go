@@ -297,6 +297,33 @@ func TestEnterIsCancelled(t *testing.T) {
 	}
 }
 
+func TestEnterWaitsForPoweredOffVMsIfAsked(t *testing.T) {
+	b := start(t, twoHosts())
+	enter, err := b.host("esx1").EnterMaintenanceMode(b.ctx, 0, true, nil)
+	b.must(err)
+	b.succeeds(b.vm("gpu1").PowerOff(b.ctx))
+	b.want(b.taskInfo(enter.Reference()).State, "running")
+	b.ctl("POST", "/vms/gpu1/move", map[string]string{"host": "esx2"}, nil)
+	_, err = enter.WaitForResult(b.ctx)
+	b.must(err)
+}
+
+func TestDRSMovesPoweredOffVMsIfAsked(t *testing.T) {
+	spec := twoHosts()
+	spec.Clusters[0].DRS = DRSSpec{Enabled: true, Behavior: "fullyAutomated"}
+	b := start(t, spec)
+	b.ctl("DELETE", "/hosts/esx2/devices/0000:af:00.0", nil, nil)
+	enter, err := b.host("esx1").EnterMaintenanceMode(b.ctx, 0, true, nil)
+	b.must(err)
+	b.succeeds(b.vm("gpu1").PowerOff(b.ctx))
+	_, err = enter.WaitForResult(b.ctx)
+	b.must(err)
+	// It is registered there, although it cannot start there.
+	s := b.until("gpu1 has left", func(s State) bool { return s.vm("gpu1").Host == "esx2" })
+	b.want(s.vm("gpu1").Power, "poweredOff")
+	b.want(b.fails(b.vm("gpu1").PowerOn(b.ctx)), "NoCompatibleHost")
+}
+
 func TestEnterTimesOut(t *testing.T) {
 	b := start(t, twoHosts())
 	var answer struct{ Task string }

@@ -9,6 +9,10 @@ import (
 	"github.com/vmware/govmomi/vim25/types"
 )
 
+// stoppedMs is the time after which DRS registers a VM elsewhere that went off
+// on a host that enters maintenance mode.
+const stoppedMs = 2000
+
 // entering is an Enter Maintenance Mode that has not ended. The simulator ends
 // it at once; a vCenter waits until no VM on the host is powered on, which
 // never happens by itself for a VM with a passthrough device.
@@ -18,6 +22,11 @@ type entering struct {
 	who     caller
 	since   time.Time
 	timeout *time.Timer
+	// off is evacuatePoweredOffVms: VMs that are off have to leave the host
+	// too.
+	off bool
+	// leaving are the VMs that DRS is about to register elsewhere.
+	leaving map[types.ManagedObjectReference]bool
 	// ready is false until the minimum duration of the task has passed.
 	ready bool
 }
@@ -52,7 +61,7 @@ func (v *VCenter) enter(h *host, timeout time.Duration, evacuateOff bool, who ca
 	}
 	progress := int32(2)
 	t.Info.Progress = progress
-	e := &entering{host: h, task: t, who: who, since: t.Info.QueueTime}
+	e := &entering{host: h, task: t, who: who, since: t.Info.QueueTime, off: evacuateOff, leaving: map[types.ManagedObjectReference]bool{}}
 	v.entering[h.Self] = e
 	v.publish(t)
 	v.journal.add(Entry{Kind: "maintenance", User: who.User, Session: who.Session, Object: h.Name, Ref: h.Self.Value, Task: t.Self.Value, Detail: "entering"})
@@ -99,22 +108,58 @@ func (v *VCenter) setMaintenance(h *host, in bool) {
 }
 
 // settleMaintenance ends Enter Maintenance Mode on hosts without a powered-on
-// VM.
+// VM, or without any VM if the powered-off ones have to leave too.
 func (v *VCenter) settleMaintenance() {
 	for _, e := range v.entering {
-		if e.ready && !v.occupied(e.host) {
+		if e.off {
+			v.evacuateStopped(e)
+		}
+		if e.ready && !v.occupied(e.host, e.off) {
 			v.endEntering(e, nil, e.who)
 			v.bump()
 		}
 	}
 }
 
-// occupied is true while a VM on the host is powered on, or while a task that
-// started earlier moves a VM to the host or away from it.
-func (v *VCenter) occupied(h *host) bool {
+// evacuateStopped registers VMs that went off on another host, as DRS does some
+// seconds later; it does not look for their devices there.
+func (v *VCenter) evacuateStopped(e *entering) {
+	for ref, g := range v.guests {
+		if v.hostOf(g) != e.host || v.on(g) || e.leaving[ref] || v.behavior(g) != types.DrsBehaviorFullyAutomated {
+			continue
+		}
+		e.leaving[ref] = true
+		v.later(stoppedMs, func() {
+			defer v.settle()
+			if v.entering[e.host.Self] != e || v.hostOf(g) != e.host || v.on(g) || v.busy[ref] != nil {
+				delete(e.leaving, ref)
+				return
+			}
+			if target := v.registrable(g, e.host); target != nil {
+				v.moveTo(g, target, nil, nil, caller{User: "DRS"})
+			}
+		})
+	}
+}
+
+// registrable is a host of the same cluster where a VM can be registered, with
+// or without its devices.
+func (v *VCenter) registrable(g *guest, from *host) *host {
+	for _, h := range v.hostsOf(v.clusterOf(from)) {
+		if h != from && v.connected(h) && !v.leaving(h) {
+			return h
+		}
+	}
+	return nil
+}
+
+// occupied is true while a VM on the host is powered on, or registered if off
+// is set, or while a task that started earlier moves a VM to the host or away
+// from it.
+func (v *VCenter) occupied(h *host, off bool) bool {
 	for ref, g := range v.guests {
 		here := v.hostOf(g) == h
-		if here && v.on(g) {
+		if here && (off || v.on(g)) {
 			return true
 		}
 		if b := v.busy[ref]; b != nil && (here || b.target != nil && *b.target == h.Self) {

@@ -7,7 +7,7 @@ use crate::maintenance::clock::{Monotonic, whole_second};
 use crate::maintenance::desired::DesiredState;
 use crate::maintenance::effect::{Effect, EffectKind, PowerOnTarget};
 use crate::maintenance::episode::{CordonOwner, Episode, HostIdentity, InFlight, Phase, RefusedMove};
-use crate::maintenance::observed::{AttemptOutcome, EffectAttempt, EffectRefusal, Strategy};
+use crate::maintenance::observed::{AttemptOutcome, EffectAttempt, EffectRefusal, HostState, Strategy};
 use crate::maintenance::request::{Request, RequestAction};
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
 
@@ -188,10 +188,16 @@ impl<'a> PhaseContext<'a> {
         let step = self
             .power_on_again()
             .unwrap_or_else(|| PhaseStep::wait(self.awaited_host()));
-        match [survey_at, retry_at].into_iter().flatten().min() {
+        let entered_by = Some(self.entered_by()).filter(|at| self.now.monotonic < *at);
+        match [survey_at, retry_at, entered_by].into_iter().flatten().min() {
             Some(at) => at_latest(at, step),
             None => step,
         }
+    }
+
+    /// When the host should be in maintenance mode, because its VM is off. vCenter needs seconds for that.
+    fn entered_by(self) -> Monotonic {
+        self.phase_deadline(self.policy.power_off_timeout).at
     }
 
     /// Keeps the VM off for a request. The request is recorded, so that a process that cannot read requests keeps it off too.
@@ -231,11 +237,18 @@ impl<'a> PhaseContext<'a> {
             self.episode.host.name.to_string()
         };
         let state = home.words();
-        if home.is_leaving() || home.is_out() {
+        let refused = || self.seen.offer.refused.clone();
+        let is_entering = matches!(home, HostState::Entering { .. });
+        if is_entering && self.is_at_home() && self.now.monotonic >= self.entered_by() {
+            WaitingOn::HostEntry {
+                host,
+                refused: refused(),
+            }
+        } else if home.is_leaving() || home.is_out() {
             WaitingOn::HostExit {
                 host,
                 state,
-                refused: self.seen.offer.refused.clone(),
+                refused: refused(),
             }
         } else {
             WaitingOn::HostVisible { host, state }
@@ -287,10 +300,12 @@ impl<'a> PhaseContext<'a> {
         self.vm.on.clone().map(PowerOnTarget::Host)
     }
 
-    /// Whether the VM can be powered on where it is registered, as far as known.
+    /// Whether the VM can be powered on where it is registered, as far as known. vCenter itself moves a VM that is off, if "Move
+    /// powered-off VMs" was selected, also one that is to wait for its own host.
     fn may_stay(self) -> bool {
         let has_refused = |host| self.episode.refusal_of(host).is_some();
-        self.vm.host.takes_vms() && !self.vm.on.as_ref().is_some_and(has_refused)
+        let may_be_here = self.node.overrides.strategy == Strategy::Migrate || self.is_at_home();
+        self.vm.host.takes_vms() && may_be_here && !self.vm.on.as_ref().is_some_and(has_refused)
     }
 
     /// The next phase of a VM that is off: it is powered on where it is registered if that host takes VMs, else placed by DRS or
