@@ -21,7 +21,7 @@ fn term(until: u64, effects_from: u64) -> LeadershipWindow {
 /// A fence at the second 100 of its machine.
 fn at_100() -> WriteFence {
     WriteFence::new(FenceState::Standby, || BoottimeInstant {
-        awake: seconds(50),
+        monotonic: seconds(50),
         since_boot: seconds(100),
     })
 }
@@ -119,7 +119,7 @@ async fn it_is_idle_when_the_last_permit_is_back() {
 async fn work_continues_while_the_window_is_extended_and_is_dropped_at_its_end() {
     static NOW: AtomicU64 = AtomicU64::new(100);
     let fence = WriteFence::new(FenceState::Standby, || BoottimeInstant {
-        awake: Duration::ZERO,
+        monotonic: Duration::ZERO,
         since_boot: seconds(NOW.load(Ordering::SeqCst)),
     });
     fence.open(term(110, 0));
