@@ -255,12 +255,12 @@ impl<'a> Fixture<'a> {
 
     /// Waits until the log contains `words`.
     pub async fn wait_for_log(&self, words: &str) -> anyhow::Result<()> {
-        let what = format!("the log of {} to say {words:?}", self.name);
-        let said = until(&what, WAIT_TIMEOUT, async || {
+        let what = format!("the log of {} to contain {words:?}", self.name);
+        let result = until(&what, WAIT_TIMEOUT, async || {
             Ok(self.log_text().contains(words).then_some(()))
         })
         .await;
-        said.with_context(|| format!("the log:\n{}", self.log_text()))
+        result.with_context(|| format!("the log:\n{}", self.log_text()))
     }
 
     /// The Node of this name.
