@@ -573,14 +573,14 @@ fn invalid_request_is_rejected_by_the_kube_apiserver() {
                 .await;
             Ok(answer.err().context("it was taken")?.to_string())
         };
-        let said = refused(&|spec| spec.node_name = "another".to_owned()).await?;
-        ensure!(said.contains("spec.nodeName cannot be changed"), "{said}");
-        let said = refused(&|spec| spec.action = MaintenanceAction::Reboot).await?;
-        ensure!(said.contains("spec.action cannot be changed"), "{said}");
-        let said = refused(&|spec| spec.target_host = Some("esx2".to_owned())).await?;
-        ensure!(said.contains("goes with action Relocate only"), "{said}");
-        let said = refused(&|spec| spec.drain_timeout_seconds = Some(0)).await?;
-        ensure!(said.contains("drainTimeoutSeconds"), "{said}");
+        let error = refused(&|spec| spec.node_name = "another".to_owned()).await?;
+        ensure!(error.contains("spec.nodeName cannot be changed"), "{error}");
+        let error = refused(&|spec| spec.action = MaintenanceAction::Reboot).await?;
+        ensure!(error.contains("spec.action cannot be changed"), "{error}");
+        let error = refused(&|spec| spec.target_host = Some("esx2".to_owned())).await?;
+        ensure!(error.contains("goes with action Relocate only"), "{error}");
+        let error = refused(&|spec| spec.drain_timeout_seconds = Some(0)).await?;
+        ensure!(error.contains("drainTimeoutSeconds"), "{error}");
         withdraw(&fixture, "fixed").await?;
         Ok(())
     });
