@@ -334,8 +334,8 @@ fn notes_warn_about_unsafe_and_unused_values() {
         &["fence.enabled=true", "config.dryRun=true"],
     );
     for words in [
-        "any certificate is taken",
-        "release's record",
+        "any certificate is accepted",
+        "release Secret of Helm",
         "has no fence",
         "DRY RUN:",
     ] {
