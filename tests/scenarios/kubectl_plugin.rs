@@ -636,7 +636,7 @@ fn check_names_the_missing_kubernetes_rights() {
             less.code == 0
                 && less
                     .stdout
-                    .contains("‼ may not create events in events.k8s.io (needed for telling what happens"),
+                    .contains("‼ may not create events in events.k8s.io (needed for showing the maintenance"),
             "{less}"
         );
         let blocked = check_without(&fixture, &[("pods/eviction", "create"), ("nodes", "patch")]).await?;

@@ -535,7 +535,7 @@ fn span_position_follows_its_times() {
     );
     assert_eq!(picture.legend, [ShownState::Phase(PhaseKind::Draining)]);
     assert_eq!(picture.rows[0].name.chars().count(), 49);
-    assert_eq!(picture.height, picture.floor + 24);
+    assert_eq!(picture.height, picture.axis_y + 24);
     let marks: BTreeSet<_> = picture.marks.iter().map(|mark| mark.text.as_str()).collect();
     assert!((3..=5).contains(&marks.len()), "{marks:?}");
 }
