@@ -551,15 +551,15 @@ fn first_and_last_event_link_to_the_trace() {
 fn parked_node_has_one_event() {
     let memory = &mut EventMemory::default();
     let phase = parked(ParkReason::VmSuspended, Phase::Draining, 10);
-    let standing = record(phase, 100);
+    let unchanged = record(phase, 100);
     assert_ne!(
-        recorded(memory, &record(Phase::Draining, 10), &to(standing.clone())),
+        recorded(memory, &record(Phase::Draining, 10), &to(unchanged.clone())),
         "-"
     );
     let wait = WaitingOn::Parked(ParkReason::VmSuspended);
-    assert_eq!(waits(memory, &standing, &wait, 101), "-");
+    assert_eq!(waits(memory, &unchanged, &wait, 101), "-");
     // A restart loses the sent Events.
-    assert_ne!(waits(&mut EventMemory::default(), &standing, &wait, 101), "-");
+    assert_ne!(waits(&mut EventMemory::default(), &unchanged, &wait, 101), "-");
 }
 
 #[test]

@@ -456,7 +456,7 @@ fn every_phase_is_shown() {
         name: "esx2".into(),
     };
     let mut phases = vec![Phase::Queued];
-    // The next phase; a new one has to be given a place here.
+    // The next phase; a new phase must be added here.
     let next = |phase: &Phase| match phase {
         Phase::Queued => Some(Phase::Draining),
         Phase::Draining => Some(Phase::Drained),

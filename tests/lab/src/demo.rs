@@ -42,7 +42,7 @@ const SETTINGS: [(&str, &str); 10] = [
     ("STATUS_ADDRESS", "127.0.0.1:0"),
 ];
 /// Lines of Haulout's log in the error of a failure.
-const LAST_WORDS: usize = 12;
+const LOG_TAIL_LINES: usize = 12;
 
 /// The options of the demo.
 #[derive(Debug, clap::Args)]
@@ -135,7 +135,7 @@ pub(crate) async fn run(arguments: &DemoArguments, has_finished: &Cell<bool>) ->
         show.printer.end().await;
         // If it ended by itself, the error already has its last output.
         if haulout.check_running().is_ok() {
-            last_words(&fixture);
+            print_end_of_log(&fixture);
         }
         return Err(error);
     }
@@ -159,11 +159,11 @@ async fn start_jaeger(ui: Option<&TracingUi>) -> anyhow::Result<Jaeger> {
     }
 }
 
-fn last_words(fixture: &Fixture<'_>) {
+fn print_end_of_log(fixture: &Fixture<'_>) {
     heading("The end of Haulout's log");
     let log = fixture.log_text();
     let lines: Vec<&str> = log.lines().collect();
-    for line in lines.iter().skip(lines.len().saturating_sub(LAST_WORDS)) {
+    for line in lines.iter().skip(lines.len().saturating_sub(LOG_TAIL_LINES)) {
         say(&format!("  {line}"));
     }
 }

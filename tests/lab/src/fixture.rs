@@ -539,9 +539,9 @@ impl Haulout {
 async fn carry(mut states: watch::Receiver<State>, uuid: String, to_kubelet: watch::Sender<VmFacts>) {
     while states.changed().await.is_ok() {
         let next = facts(&states.borrow_and_update(), &uuid);
-        to_kubelet.send_if_modified(|standing| {
-            let changed = *standing != next;
-            *standing = next;
+        to_kubelet.send_if_modified(|current| {
+            let changed = *current != next;
+            *current = next;
             changed
         });
     }

@@ -234,7 +234,7 @@ fn renewal(yields: bool) -> ElectionStep {
     })
 }
 
-/// A leader whose term does not end within these tests, and that could not work from second 1 on.
+/// A leader whose leadership does not end within these tests, and that could not work from second 1 on.
 fn unable_leader() -> Election {
     let mut leader = replica(true, Some(held_by("me")));
     let ElectionStep::Bid(bid) = leader.step(at(1), NEW) else {
