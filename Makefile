@@ -1,8 +1,8 @@
-# Shortcuts; Cargo does the work.
+# Targets for developers and for CI. Cargo does the builds.
 
 .DEFAULT_GOAL := help
 
-# Tools that a target installs because they are missing.
+# Targets install missing tools here.
 TOOLS := $(CURDIR)/target/tools
 export PATH := $(PATH):$(TOOLS)/bin
 INSTALL := cargo install --quiet --locked --root $(TOOLS)
@@ -11,7 +11,7 @@ CARGO_FUZZ := 0.13.2
 CARGO_MUTANTS := 27.1.0
 MDBOOK := 0.5.4
 
-# The toolchains of the lab.
+# The toolchains that the lab needs.
 define need_toolchains
 @command -v cargo >/dev/null || { echo "cargo is not on PATH: install Rust (https://rustup.rs)" >&2; exit 1; }
 @command -v cc >/dev/null || { echo "cc is not on PATH, and Rust needs it to link: install gcc or clang" >&2; exit 1; }
@@ -54,14 +54,14 @@ check: ## check formatting, clippy, the crates' documentation and go vet
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
 	cd $(GO_VCENTER) && go vet ./...
 
-# Advisories need the network, and change without a change of ours.
+# Not advisories by default: they need the network, and change without a commit here.
 DENY ?= bans licenses sources
 .PHONY: deny
 deny: ## check the crates against deny.toml: bans, licences, sources (DENY=advisories: known vulnerabilities)
 	@cargo deny --version >/dev/null 2>&1 || $(INSTALL) --version $(CARGO_DENY) cargo-deny
 	cargo deny --locked check $(DENY)
 
-# tests/documents.rs checks that all pages are in it, and their links.
+# tests/documents.rs checks the links, and that all pages are in the book.
 .PHONY: book
 book: ## build docs/ as a book in target/book
 	@mdbook --version >/dev/null 2>&1 || $(INSTALL) --version $(MDBOOK) mdbook
@@ -111,7 +111,7 @@ test: ## build the lab and run all tests; skipped tests are listed at the end, a
 	$(run_go_tests)
 	$(call run_tests)
 
-# CI runs these parts in parallel. A new file of tests is in test-core.
+# CI runs these parts in parallel. A new test file belongs to test-core.
 TEST_FILES := $(wildcard tests/*.rs tests/*/main.rs tests/lab/tests/*.rs crates/*/tests/*.rs crates/*/tests/*/main.rs)
 CHART_TESTS := chart image
 CORE_TESTS := $(filter-out scenarios $(CHART_TESTS),$(notdir $(basename $(TEST_FILES:/main.rs=.rs))))
@@ -131,7 +131,7 @@ test-chart: ## the tests of make test for chart, image and workflows
 
 .PHONY: pictures
 pictures: export HAULOUT_PICTURES = $(CURDIR)/docs/pictures
-# A missing browser is an error here.
+# With CI set, a missing browser is an error.
 pictures: export CI = true
 pictures: ## take the screenshots of the documents in the lab (needs chromium, Java and Maven)
 	$(need_toolchains)
@@ -140,13 +140,13 @@ pictures: ## take the screenshots of the documents in the lab (needs chromium, J
 .PHONY: histories
 histories: export HAULOUT_HISTORIES ?= 20000
 histories: export RUST_BACKTRACE = 0
-histories: ## search for random histories that break an invariant, longer than make test (about an hour; HAULOUT_HISTORIES=n)
+histories: ## search for random histories that break an invariant, longer than make test does (about an hour; HAULOUT_HISTORIES=n)
 	$(need_toolchains)
 	cargo test --locked -p haulout-core --profile bench --test laws -- histories --nocapture
 
-# About 2,000 faults; SHARD=0/41 takes every 41st of them. cargo-mutants fails where one survives; the next part runs all the same.
+# About 2,000 mutants; SHARD=0/41 takes every 41st. cargo-mutants fails if a mutant survives; the next crate is tested anyway.
 MUTANTS := target/mutants
-# The tests of the two crates do not need the program, so a fault in them takes half a minute.
+# The tests of the two crates do not need the program, so a mutant in them takes half a minute.
 MUTANTS_FLAGS = --baseline skip --timeout 300 $(if $(SHARD),--shard $(SHARD) --sharding round-robin)
 .PHONY: mutants
 mutants: export HAULOUT_HISTORIES ?= 50
@@ -162,7 +162,7 @@ mutants: ## change the program in one place at a time, and list changes that no 
 	cargo mutants -p haulout --output $(MUTANTS)/program $(MUTANTS_FLAGS) -- --lib --test actors || status=$$?; \
 	exit $$status
 
-# `crates/vsphere/fuzz/README.md`. FUZZ_SECONDS is for each target.
+# See crates/vsphere/fuzz/README.md. FUZZ_SECONDS is the time for each target.
 FUZZ_SECONDS ?= 120
 .PHONY: fuzz
 fuzz: ## fuzz the parsers of vCenter's replies (4 minutes; FUZZ_SECONDS=n for each of the two targets)
@@ -179,7 +179,7 @@ BENCHES := $(shell sed -n '/^\[\[bench\]\]/{n;s/^name = "\(.*\)"/\1/p;}' Cargo.t
 FIGURES := $(CURDIR)/target/figures
 RESULTS = benches/results/$(shell date -u +%F)-$(shell nproc)-cores$(if $(QUICK),-quick)
 MEASURED = commit $(shell git describe --always --dirty), $(shell nproc) cores, $(shell sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
-# Built like the release, with link-time optimisation, because a tenth of a millisecond counts there.
+# Built like the release, with link-time optimisation, because this bench measures tenths of a millisecond.
 AS_SHIPPED := detection_latency
 as_shipped = HAULOUT_BENCH_PROFILE=release cargo bench --locked --profile release
 bench_of = $(if $(filter $(1),$(AS_SHIPPED)),$(as_shipped),cargo bench --locked) --bench $(1)

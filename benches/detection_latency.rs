@@ -368,9 +368,9 @@ impl<'a> Setup<'a> {
             .env("HTTPS_PROXY", "")
             .env("https_proxy", "");
         let mut process = spec.spawn()?;
-        let said = |words: &str| std::fs::read_to_string(&log).is_ok_and(|log| log.contains(words));
+        let has_logged = |words: &str| std::fs::read_to_string(&log).is_ok_and(|log| log.contains(words));
         let ready = async {
-            while !(said("vCenter synced") && said("Kubernetes synced")) {
+            while !(has_logged("vCenter synced") && has_logged("Kubernetes synced")) {
                 sleep(Duration::from_millis(20)).await;
             }
         };

@@ -420,17 +420,17 @@ async fn evict_all(client: &kube::Client, fixture: &Fixture<'_>) -> anyhow::Resu
         .map(Ok)
         .try_for_each_concurrent(AT_ONCE, async |pod| evict(client.clone(), pod).await);
     let gone = async {
-        let mut standing = BTreeSet::new();
+        let mut remaining = BTreeSet::new();
         let mut is_listed = false;
-        while !is_listed || !standing.is_empty() {
+        while !is_listed || !remaining.is_empty() {
             match changes.next().await.context("the watch ended")? {
                 Ok(watcher::Event::Init) => {
-                    standing.clear();
+                    remaining.clear();
                     is_listed = false;
                 }
-                Ok(watcher::Event::InitApply(pod)) => drop(standing.insert(pod.metadata.uid)),
+                Ok(watcher::Event::InitApply(pod)) => drop(remaining.insert(pod.metadata.uid)),
                 Ok(watcher::Event::InitDone) => is_listed = true,
-                Ok(watcher::Event::Delete(pod)) => drop(standing.remove(&pod.metadata.uid)),
+                Ok(watcher::Event::Delete(pod)) => drop(remaining.remove(&pod.metadata.uid)),
                 Ok(watcher::Event::Apply(_)) => {}
                 // It restarts with a list when the kube-apiserver finds it too slow.
                 Err(error) => println!("the watch of all pods broke: {error}"),
@@ -659,20 +659,20 @@ async fn baseline(kube: &Kube, node: &str, number: usize) -> anyhow::Result<Drai
     let client = client::of(kube, &user).await?;
     let began = Instant::now();
     let since = Timestamp::now();
-    let (mut standing, version) = cordon_and_list(&client, node).await?;
+    let (mut remaining, version) = cordon_and_list(&client, node).await?;
     let pods: Api<Pod> = Api::all(client.clone());
     let params = WatchParams::default().fields(&format!("spec.nodeName={node}"));
     let mut watch = pin!(pods.watch(&params, &version).await?);
-    let all: Vec<Pod> = standing.values().cloned().collect();
+    let all: Vec<Pod> = remaining.values().cloned().collect();
     let evictions = futures::stream::iter(all)
         .map(|pod| evict(client.clone(), pod))
         .buffer_unordered(AT_ONCE)
         .try_for_each(|()| async { Ok(()) });
     let gone = async {
-        while !standing.is_empty() {
+        while !remaining.is_empty() {
             match watch.try_next().await?.context("the watch ended")? {
                 WatchEvent::Deleted(pod) => {
-                    standing.remove(&pod.metadata.uid.unwrap_or_default());
+                    remaining.remove(&pod.metadata.uid.unwrap_or_default());
                 }
                 WatchEvent::Error(error) => bail!("{error:?}"),
                 WatchEvent::Added(_) | WatchEvent::Modified(_) | WatchEvent::Bookmark(_) => {}
@@ -697,8 +697,8 @@ async fn budget_baseline(
     let client = client::of(kube, &user).await?;
     let began = Instant::now();
     let since = Timestamp::now();
-    let (standing, _) = cordon_and_list(&client, node).await?;
-    let mut waiting: Vec<Pod> = standing.values().cloned().collect();
+    let (remaining, _) = cordon_and_list(&client, node).await?;
+    let mut waiting: Vec<Pod> = remaining.values().cloned().collect();
     let budgets: Api<PodDisruptionBudget> = Api::namespaced(client.clone(), fixture.name());
     let own = watcher::Config::default().fields(&format!("metadata.name={app}"));
     let mut changes = pin!(watcher(budgets, own));

@@ -65,13 +65,13 @@ fn wrong_value_exits_with_2_and_shows_the_valid_range() {
             environment.push(("DRY_RUN", "2"));
         }
         let output = run(&environment);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{name}={value:?}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{name}={value:?}: {stderr}");
         assert!(
-            said.contains(expected),
-            "{name}={value:?} should say {expected:?}: {said}"
+            stderr.contains(expected),
+            "{name}={value:?} should say {expected:?}: {stderr}"
         );
-        let all = format!("{said}{}", String::from_utf8_lossy(&output.stdout));
+        let all = format!("{stderr}{}", String::from_utf8_lossy(&output.stdout));
         assert!(
             !all.contains("hunter2-canary") && !all.contains("user:secret"),
             "a password is in the output: {all}"
@@ -82,7 +82,7 @@ fn wrong_value_exits_with_2_and_shows_the_valid_range() {
 #[test]
 fn all_wrong_settings_are_reported_at_once() {
     let output = run(&[("POLL_INTERVAL_SECONDS", "0"), ("DRY_RUN", "2")]);
-    let said = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     for name in [
         "VCENTER_HOST",
         "VCENTER_USER",
@@ -90,7 +90,7 @@ fn all_wrong_settings_are_reported_at_once() {
         "POLL_INTERVAL_SECONDS",
         "DRY_RUN",
     ] {
-        assert!(said.contains(name), "{name} is missing in {said}");
+        assert!(stderr.contains(name), "{name} is missing in {stderr}");
     }
 }
 
@@ -134,11 +134,11 @@ fn a_blank_variable_counts_as_not_set() {
         ("DRY_RUN", "\n"),
         ("LOG_FORMAT", "xml"),
     ]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(said.lines().count(), 2, "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(stderr.lines().count(), 2, "{stderr}");
     assert!(
-        said.contains("LOG_FORMAT (--log-format) is \"xml\": text or json is expected"),
-        "{said}"
+        stderr.contains("LOG_FORMAT (--log-format) is \"xml\": text or json is expected"),
+        "{stderr}"
     );
 }
 
@@ -150,10 +150,10 @@ fn a_flag_takes_precedence_over_its_variable() {
         .env("POLL_INTERVAL_SECONDS", "30")
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(
-        said.contains("POLL_INTERVAL_SECONDS (--poll-interval-seconds) is \"0\""),
-        "{said}"
+        stderr.contains("POLL_INTERVAL_SECONDS (--poll-interval-seconds) is \"0\""),
+        "{stderr}"
     );
 }
 
@@ -166,10 +166,10 @@ fn wrong_setting_is_reported_the_same_way_by_every_subcommand() {
             .env("POLL_INTERVAL_SECONDS", "0")
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{words:?}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {stderr}");
         for name in ["POLL_INTERVAL_SECONDS", "VCENTER_HOST", "VCENTER_USER"] {
-            assert!(said.contains(name), "{words:?}: {name} is missing in {said}");
+            assert!(stderr.contains(name), "{words:?}: {name} is missing in {stderr}");
         }
     }
 }

@@ -153,9 +153,9 @@ async fn image_needs_no_other_file_and_protects_its_memory() {
         format!("haulout {}", env!("CARGO_PKG_VERSION"))
     );
     let nothing = in_root(&root).arg("run").output().unwrap();
-    let said = String::from_utf8_lossy(&nothing.stderr);
-    assert_eq!(nothing.status.code(), Some(2), "{said}");
-    assert!(said.contains("VCENTER_HOST"), "{said}");
+    let stderr = String::from_utf8_lossy(&nothing.stderr);
+    assert_eq!(nothing.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("VCENTER_HOST"), "{stderr}");
 
     // Neither server exists: it logs that and continues, without a user, a resolver or a writable folder.
     std::fs::write(root.join("kubeconfig"), NOBODY).unwrap();
@@ -314,9 +314,9 @@ fn a_release_has_one_version_and_its_notes_are_the_changelogs() {
     let entries =
         format!("# Changelog\n\n## [{version}] - 2026-03-01\n\nWords.\n\n## [0.0.1]\n\nOlder words.\n");
 
-    let told = notes(&entries, version);
-    assert!(told.status.success(), "{}", words(&told));
-    assert_eq!(String::from_utf8_lossy(&told.stdout).trim(), "Words.");
+    let printed = notes(&entries, version);
+    assert!(printed.status.success(), "{}", words(&printed));
+    assert_eq!(String::from_utf8_lossy(&printed.stdout).trim(), "Words.");
 
     for (changelog, asked, because) in [
         (entries.as_str(), "99.0.0", "Cargo.toml says"),

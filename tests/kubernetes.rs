@@ -47,7 +47,7 @@ fn permit() -> Permit {
 }
 
 /// A lab with one Node, and a client with Haulout's own rights.
-struct Scene {
+struct NodeFixture {
     kube: Kube,
     _kubelet: Kubelet,
     _vm: tokio::sync::watch::Sender<VmFacts>,
@@ -57,7 +57,7 @@ struct Scene {
     name: NodeName,
 }
 
-impl Scene {
+impl NodeFixture {
     async fn start() -> Self {
         let kube = Kube::start(&KubeOptions::default()).await.unwrap();
         kube.create_namespace("shop").await.unwrap();
@@ -71,7 +71,7 @@ impl Scene {
             .await
             .unwrap();
         let haulout = client::client(config).unwrap();
-        let scene = Self {
+        let fixture = Self {
             kube,
             _kubelet: kubelet,
             _vm: vm,
@@ -81,12 +81,12 @@ impl Scene {
             name: NodeName::new("gpu-1"),
         };
         until("the node to be ready with its GPUs", WAIT_TIMEOUT, async || {
-            let node = scene.get().await?;
+            let node = fixture.get().await?;
             Ok((node.ready.is_true && node.gpus.contains_key("nvidia.com/gpu")).then_some(()))
         })
         .await
         .unwrap();
-        scene
+        fixture
     }
 
     fn watches(&self, out: mpsc::Sender<KubernetesUpdate>, stop: &CancellationToken) -> WatchContext {
@@ -210,32 +210,32 @@ fn cordon(seen: &NodeFacts) -> NodePatch {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transition_is_accepted_once_and_on_the_newest_view_only() {
-    let scene = Scene::start().await;
-    let nodes: Api<core::Node> = Api::all(scene.kube.client());
+    let fixture = NodeFixture::start().await;
+    let nodes: Api<core::Node> = Api::all(fixture.kube.client());
 
-    let first = scene.get().await.unwrap();
-    let node = scene.cordon().await;
+    let first = fixture.get().await.unwrap();
+    let node = fixture.cordon().await;
     assert!(node.unschedulable && node.resource_version > first.resource_version);
     assert_eq!(node.cordoned_by.as_deref(), Some("haulout"));
     assert_eq!(node.annotations.state.as_deref(), Some("draining"));
-    let stale = scene.patch(&cordon(&first)).await.unwrap_err();
+    let stale = fixture.patch(&cordon(&first)).await.unwrap_err();
     assert_eq!(stale.kind, NodeErrorKind::Conflict, "{stale}");
 
     // A person's annotation is not changed.
-    let key = scene.keys.keep_cordoned.clone();
+    let key = fixture.keys.keep_cordoned.clone();
     let wish = Patch::Merge(json!({"metadata": {"annotations": {key: "true"}}}));
     nodes
         .patch("gpu-1", &PatchParams::default(), &wish)
         .await
         .unwrap();
     let node = until("the end to be accepted", WAIT_TIMEOUT, async || {
-        let seen = scene.get().await?;
+        let seen = fixture.get().await?;
         let end = NodePatch {
             annotations: NodeAnnotations::default(),
             unschedulable: Some(false),
             ..cordon(&seen)
         };
-        Ok(scene.patch(&end).await.ok())
+        Ok(fixture.patch(&end).await.ok())
     })
     .await
     .unwrap();
@@ -253,18 +253,18 @@ async fn a_transition_is_accepted_once_and_on_the_newest_view_only() {
     let as_kubectl = PatchParams::apply("kubectl-cordon");
     nodes.patch("gpu-1", &as_kubectl, &by_person).await.unwrap();
     assert_eq!(
-        scene.get().await.unwrap().cordoned_by.as_deref(),
+        fixture.get().await.unwrap().cordoned_by.as_deref(),
         Some("kubectl-cordon")
     );
 
     // Another Node with this name, and no Node.
     let other = until("an answer about the UID", WAIT_TIMEOUT, async || {
-        let seen = scene.get().await?;
+        let seen = fixture.get().await?;
         let other = NodePatch {
             uid: NodeUid::new("00000000-0000-0000-0000-000000000000"),
             ..cordon(&seen)
         };
-        let error = scene.patch(&other).await.unwrap_err();
+        let error = fixture.patch(&other).await.unwrap_err();
         let is_raced = error.to_string().contains("object has been modified");
         Ok((!is_raced).then_some(error))
     })
@@ -277,9 +277,9 @@ async fn a_transition_is_accepted_once_and_on_the_newest_view_only() {
     let nowhere = NodeName::new("gpu-9");
     let gone = node::patch(
         &permit(),
-        &scene.haulout,
-        &scene.keys,
-        &scene.gpus,
+        &fixture.haulout,
+        &fixture.keys,
+        &fixture.gpus,
         &nowhere,
         &cordon(&first),
         DEADLINE,
@@ -287,7 +287,7 @@ async fn a_transition_is_accepted_once_and_on_the_newest_view_only() {
     .await
     .unwrap_err();
     assert_eq!(gone.kind, NodeErrorKind::Gone, "{gone}");
-    let gone = node::get(&scene.haulout, &scene.keys, &scene.gpus, &nowhere, DEADLINE)
+    let gone = node::get(&fixture.haulout, &fixture.keys, &fixture.gpus, &nowhere, DEADLINE)
         .await
         .unwrap_err();
     assert_eq!(gone.kind, NodeErrorKind::Gone, "{gone}");
@@ -295,20 +295,20 @@ async fn a_transition_is_accepted_once_and_on_the_newest_view_only() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drain_names_what_holds_it_and_ends_on_a_list_without_pods() {
-    let scene = Scene::start().await;
+    let fixture = NodeFixture::start().await;
     let names = ["free", "guarded", "twice", "done"].map(str::to_owned);
-    scene.run_pods(&names, "50").await;
-    scene.guard("keep-guarded", "guarded").await;
-    scene.guard("keep-twice-a", "twice").await;
-    scene.guard("keep-twice-b", "twice").await;
-    let pods: Api<core::Pod> = Api::namespaced(scene.kube.client(), "shop");
+    fixture.run_pods(&names, "50").await;
+    fixture.guard("keep-guarded", "guarded").await;
+    fixture.guard("keep-twice-a", "twice").await;
+    fixture.guard("keep-twice-b", "twice").await;
+    let pods: Api<core::Pod> = Api::namespaced(fixture.kube.client(), "shop");
     let done = Patch::Merge(json!({"status": {"phase": "Succeeded"}}));
     pods.patch_status("done", &PatchParams::default(), &done)
         .await
         .unwrap();
-    scene.cordon().await;
+    fixture.cordon().await;
 
-    let report = scene.round().await;
+    let report = fixture.round().await;
     assert_eq!(report.listed, 4);
     assert_eq!(report.skipped.get(&SkipReason::Finished), Some(&1));
     let why = |name: &str| {
@@ -335,7 +335,7 @@ async fn a_drain_names_what_holds_it_and_ends_on_a_list_without_pods() {
     // The text of a conflict with another pod of the same name.
     let namesake = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "guarded"},
         "deleteOptions": {"preconditions": {"uid": "00000000-0000-0000-0000-000000000000"}}});
-    let budgets: Api<PodDisruptionBudget> = Api::namespaced(scene.kube.client(), "shop");
+    let budgets: Api<PodDisruptionBudget> = Api::namespaced(fixture.kube.client(), "shop");
     for budget in ["keep-guarded", "keep-twice-a", "keep-twice-b"] {
         budgets.delete(budget, &DeleteParams::default()).await.unwrap();
     }
@@ -357,7 +357,7 @@ async fn a_drain_names_what_holds_it_and_ends_on_a_list_without_pods() {
     );
 
     let report = until("the drain", WAIT_TIMEOUT, async || {
-        Ok(Some(scene.round().await).filter(|report| report.left.is_empty()))
+        Ok(Some(fixture.round().await).filter(|report| report.left.is_empty()))
     })
     .await
     .unwrap();
@@ -366,29 +366,29 @@ async fn a_drain_names_what_holds_it_and_ends_on_a_list_without_pods() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drain_led_by_the_pod_watch_costs_little_more_than_its_evictions() {
-    let scene = Scene::start().await;
+    let fixture = NodeFixture::start().await;
     let names: Vec<_> = (0..60).map(|n| format!("web-{n}")).collect();
-    scene.run_pods(&names, "500").await;
-    scene.cordon().await;
+    fixture.run_pods(&names, "500").await;
+    fixture.cordon().await;
 
     let (out, mut updates) = mpsc::channel(16);
-    let (_draining, nodes) = tokio::sync::watch::channel(BTreeSet::from([scene.name.clone()]));
+    let (_draining, nodes) = tokio::sync::watch::channel(BTreeSet::from([fixture.name.clone()]));
     let stop = CancellationToken::new();
     let mut tasks = JoinSet::new();
-    tasks.spawn(watch::pods::run(nodes, scene.watches(out, &stop)));
+    tasks.spawn(watch::pods::run(nodes, fixture.watches(out, &stop)));
     let began = Instant::now();
     let mut rounds = 1;
-    while !scene.round().await.left.is_empty() {
+    while !fixture.round().await.left.is_empty() {
         let update = tokio::time::timeout(WAIT_TIMEOUT, updates.recv())
             .await
             .expect("a change in time");
-        assert_eq!(update, Some(KubernetesUpdate::PodsChanged(scene.name.clone())));
+        assert_eq!(update, Some(KubernetesUpdate::PodsChanged(fixture.name.clone())));
         rounds += 1;
     }
     let took = began.elapsed();
     stop.cancel();
     tasks.join_all().await;
-    let audit = scene.kube.audit().await.unwrap();
+    let audit = fixture.kube.audit().await.unwrap();
     let evictions = audit
         .iter()
         .filter(|event| event.user == "haulout-1" && event.subresource.as_deref() == Some("eviction"))
@@ -400,14 +400,18 @@ async fn a_drain_led_by_the_pod_watch_costs_little_more_than_its_evictions() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_lost_its_label_is_followed_by_name_and_found_by_the_scan() {
-    let scene = Scene::start().await;
+    let fixture = NodeFixture::start().await;
     // It puts an episode on the Node.
-    scene.cordon().await;
-    let nodes: Api<core::Node> = Api::all(scene.kube.client());
+    fixture.cordon().await;
+    let nodes: Api<core::Node> = Api::all(fixture.kube.client());
     let change = async |metadata: Value| {
         let patch = json!({ "metadata": metadata });
         nodes
-            .patch(scene.name.as_str(), &PatchParams::default(), &Patch::Merge(patch))
+            .patch(
+                fixture.name.as_str(),
+                &PatchParams::default(),
+                &Patch::Merge(patch),
+            )
             .await
             .unwrap()
     };
@@ -417,14 +421,14 @@ async fn a_node_that_lost_its_label_is_followed_by_name_and_found_by_the_scan() 
     let stop = CancellationToken::new();
     let selection = Selection {
         selector: "gpu=true".to_owned(),
-        keys: scene.keys.clone(),
-        gpu_resources: scene.gpus.clone(),
+        keys: fixture.keys.clone(),
+        gpu_resources: fixture.gpus.clone(),
     };
     let (_followed, names) =
-        tokio::sync::watch::channel(BTreeSet::from([scene.name.clone(), NodeName::new("nobody")]));
+        tokio::sync::watch::channel(BTreeSet::from([fixture.name.clone(), NodeName::new("nobody")]));
     let (_election, election) = tokio::sync::watch::channel(ElectionStatus::alone());
     let mut tasks = JoinSet::new();
-    let context = scene.watches(out, &stop);
+    let context = fixture.watches(out, &stop);
     tasks.spawn(watch::followed::run(names, selection.clone(), context.clone()));
     tasks.spawn(watch::scan::run(selection, election, context));
     let mut is_seen = [false; 3];
@@ -432,7 +436,7 @@ async fn a_node_that_lost_its_label_is_followed_by_name_and_found_by_the_scan() 
         let update = tokio::time::timeout(WAIT_TIMEOUT, updates.recv()).await;
         let update = update.expect("an update in time").unwrap();
         if let KubernetesUpdate::Followed(node) = &update {
-            assert_eq!(node.name, scene.name);
+            assert_eq!(node.name, fixture.name);
             assert!(node.annotations.episode.is_some() && node.unschedulable);
             is_seen[0] = true;
         } else if let KubernetesUpdate::FollowedAbsent { name } = &update {
@@ -442,7 +446,10 @@ async fn a_node_that_lost_its_label_is_followed_by_name_and_found_by_the_scan() 
             let [node] = &stranded[..] else {
                 panic!("{stranded:?}");
             };
-            assert_eq!((&node.name, node.prefix.as_str()), (&scene.name, DEFAULT_PREFIX));
+            assert_eq!(
+                (&node.name, node.prefix.as_str()),
+                (&fixture.name, DEFAULT_PREFIX)
+            );
             assert!(node.is_ours && !node.is_selected);
             is_seen[2] = true;
         } else {
@@ -451,28 +458,28 @@ async fn a_node_that_lost_its_label_is_followed_by_name_and_found_by_the_scan() 
     }
     let uid = change(json!({})).await.metadata.uid.unwrap();
     nodes
-        .delete(scene.name.as_str(), &DeleteParams::default())
+        .delete(fixture.name.as_str(), &DeleteParams::default())
         .await
         .unwrap();
     let gone = KubernetesUpdate::FollowedGone {
-        name: scene.name.clone(),
+        name: fixture.name.clone(),
         uid: NodeUid::new(uid),
     };
-    let told = async { while updates.recv().await.unwrap() != gone {} };
-    tokio::time::timeout(WAIT_TIMEOUT, told).await.unwrap();
+    let reported = async { while updates.recv().await.unwrap() != gone {} };
+    tokio::time::timeout(WAIT_TIMEOUT, reported).await.unwrap();
     stop.cancel();
     tasks.join_all().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_are_followed_over_a_restart_of_the_kube_apiserver() {
-    let scene = Scene::start().await;
+    let fixture = NodeFixture::start().await;
     let (out, mut updates) = mpsc::channel(16);
     let stop = CancellationToken::new();
     let selection = Selection {
         selector: "gpu in (true),!spare".to_owned(),
-        keys: scene.keys.clone(),
-        gpu_resources: scene.gpus.clone(),
+        keys: fixture.keys.clone(),
+        gpu_resources: fixture.gpus.clone(),
     };
     let settings = Settings {
         backoff_min: Duration::from_millis(200),
@@ -481,7 +488,7 @@ async fn nodes_are_followed_over_a_restart_of_the_kube_apiserver() {
     let mut tasks = JoinSet::new();
     let context = WatchContext {
         settings,
-        ..scene.watches(out, &stop)
+        ..fixture.watches(out, &stop)
     };
     tasks.spawn(watch::nodes::run(selection, context));
     let mut next = async || {
@@ -501,7 +508,7 @@ async fn nodes_are_followed_over_a_restart_of_the_kube_apiserver() {
     assert_eq!(node.provider_uuid, node.system_uuid);
     assert_eq!(next().await, KubernetesUpdate::Settled);
 
-    scene
+    fixture
         .kube
         .restart_apiserver(Duration::from_secs(1))
         .await
@@ -512,14 +519,14 @@ async fn nodes_are_followed_over_a_restart_of_the_kube_apiserver() {
 
     // A Node that the selector no longer matches counts as gone.
     let spare = Patch::Merge(json!({"metadata": {"labels": {"spare": ""}}}));
-    let nodes: Api<core::Node> = Api::all(scene.kube.client());
+    let nodes: Api<core::Node> = Api::all(fixture.kube.client());
     nodes
         .patch("gpu-1", &PatchParams::default(), &spare)
         .await
         .unwrap();
     loop {
         if let KubernetesUpdate::NodeGone { name, uid } = next().await {
-            assert_eq!((name, uid), (scene.name.clone(), node.uid.clone()));
+            assert_eq!((name, uid), (fixture.name.clone(), node.uid.clone()));
             break;
         }
     }
@@ -529,10 +536,10 @@ async fn nodes_are_followed_over_a_restart_of_the_kube_apiserver() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refusal_by_admission_carries_the_message_of_the_webhook() {
-    let scene = Scene::start().await;
-    scene.run_pods(&["web".to_owned()], "50").await;
-    let policies: Api<ValidatingAdmissionPolicy> = Api::all(scene.kube.client());
-    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(scene.kube.client());
+    let fixture = NodeFixture::start().await;
+    fixture.run_pods(&["web".to_owned()], "50").await;
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(fixture.kube.client());
+    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(fixture.kube.client());
     let rule = |group: &str, resource: &str, operation: &str| json!({"apiGroups": [group], "apiVersions": ["v1"], "operations": [operation], "resources": [resource]});
     let policy = json!({
         "metadata": {"name": "freeze"},
@@ -555,8 +562,8 @@ async fn refusal_by_admission_carries_the_message_of_the_webhook() {
         .await
         .unwrap();
     let refused = until("the policy to be in force", WAIT_TIMEOUT, async || {
-        let seen = scene.get().await?;
-        let error = scene.patch(&cordon(&seen)).await.err();
+        let seen = fixture.get().await?;
+        let error = fixture.patch(&cordon(&seen)).await.err();
         Ok(error.filter(|error| error.kind != NodeErrorKind::Conflict))
     })
     .await
@@ -568,7 +575,7 @@ async fn refusal_by_admission_carries_the_message_of_the_webhook() {
             .contains("the change freeze lasts until Monday"),
         "{refused}"
     );
-    let report = scene.round().await;
+    let report = fixture.round().await;
     assert!(
         matches!(&report.left[0].why, PodPendingReason::Forbidden { message } if message.contains("the change freeze lasts until Monday")),
         "{report:?}"
@@ -576,15 +583,15 @@ async fn refusal_by_admission_carries_the_message_of_the_webhook() {
     bindings.delete("freeze", &DeleteParams::default()).await.unwrap();
 
     // A namespace that is being deleted refuses evictions with another message.
-    scene
+    fixture
         .create::<core::Pod>(json!({
             "metadata": {"name": "stuck", "annotations": {STUCK: "true"}},
             "spec": {"nodeName": "gpu-1", "containers": [{"name": "main", "image": "lab.invalid/none"}]},
         }))
         .await;
-    let namespaces: Api<core::Namespace> = Api::all(scene.kube.client());
+    let namespaces: Api<core::Namespace> = Api::all(fixture.kube.client());
     namespaces.delete("shop", &DeleteParams::default()).await.unwrap();
-    let pods: Api<core::Pod> = Api::namespaced(scene.kube.client(), "shop");
+    let pods: Api<core::Pod> = Api::namespaced(fixture.kube.client(), "shop");
     let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "stuck"}});
     let refused = until("the namespace to refuse", WAIT_TIMEOUT, async || {
         let answer: kube::Result<Value> = pods

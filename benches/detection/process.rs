@@ -159,7 +159,7 @@ impl TestedClient {
         };
         timeout(WAIT_TIMEOUT, line)
             .await
-            .with_context(|| format!("it never said {key:?}"))?
+            .with_context(|| format!("it never logged {key:?}"))?
     }
 
     /// Waits until it reports that the host is entering, or no longer, and returns when, in nanoseconds since 1970.

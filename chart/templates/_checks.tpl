@@ -1,4 +1,4 @@
-{{/* What no schema can say: values that do not go together. */}}
+{{/* Combinations of values that the schema cannot exclude. */}}
 {{- define "haulout.checks" -}}
 {{- if and .Values.serviceMonitor.enabled .Values.podMonitor.enabled -}}
 {{- fail "serviceMonitor.enabled and podMonitor.enabled are both true: every metric would be scraped twice; set one of them" -}}
@@ -10,17 +10,17 @@
 {{- fail "strategy.type is RollingUpdate and leaderElection.enabled is false: two replicas would act during each rollout; set strategy.type to Recreate or leaderElection.enabled to true" -}}
 {{- end -}}
 {{- if and (not .Values.vcenter.existingSecret) (not (and .Values.vcenter.host .Values.vcenter.user .Values.vcenter.password)) -}}
-{{- fail "where does the vCenter stand and who logs in? Set vcenter.existingSecret, or vcenter.host, vcenter.user and vcenter.password" -}}
+{{- fail "the vCenter and its credentials are missing: set vcenter.existingSecret, or vcenter.host, vcenter.user and vcenter.password" -}}
 {{- end -}}
 {{- if and .Values.workloadCluster.name (not .Values.workloadCluster.kubeconfigSecret.name) -}}
 {{- fail "workloadCluster.name is set and workloadCluster.kubeconfigSecret.name is not: Haulout would act on the cluster it runs in" -}}
 {{- end -}}
 {{- if and .Values.workloadCluster.kubeconfigSecret.name (not .Values.workloadCluster.name) -}}
-{{- fail "workloadCluster.kubeconfigSecret.name is set and workloadCluster.name is not: its name is what tells releases, Leases and metrics apart" -}}
+{{- fail "workloadCluster.kubeconfigSecret.name is set and workloadCluster.name is not: releases, Leases and metrics of several clusters are distinguished by that name" -}}
 {{- end -}}
 {{- end }}
 
-{{/* Whether an object of the Prometheus Operator is made: given the root and its values. */}}
+{{/* Whether an object of the Prometheus Operator is rendered. Takes the root and the values of the object. */}}
 {{- define "haulout.isMonitored" -}}
 {{- $root := index . 0 -}}
 {{- $values := index . 1 -}}

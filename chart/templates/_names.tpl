@@ -4,8 +4,8 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
 {{- end }}
 
-{{/* As `helm create` has it, so that an upgrade of the Python controller's chart meets its own objects; then the
-hosted cluster's name, so that one release per cluster may share a namespace. */}}
+{{/* The name that `helm create` generates, so that an upgrade of the Python controller's chart finds its objects, and the
+name of the hosted cluster, so that releases for several clusters can share a namespace. */}}
 {{- define "haulout.fullname" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
@@ -23,7 +23,7 @@ hosted cluster's name, so that one release per cluster may share a namespace. */
 {{- default .Release.Namespace .Values.namespaceOverride -}}
 {{- end }}
 
-{{/* The name of what has no namespace: two releases of one name may stand in two namespaces. */}}
+{{/* The name of cluster-scoped objects. It has the namespace, because two namespaces may have releases of the same name. */}}
 {{- define "haulout.clusterName" -}}
 {{- $full := include "haulout.fullname" . -}}
 {{- $namespace := include "haulout.namespace" . -}}
@@ -61,7 +61,7 @@ hosted cluster's name, so that one release per cluster may share a namespace. */
 {{- end -}}
 {{- end }}
 
-{{/* These two never change in a release: a Deployment's selector is immutable. */}}
+{{/* These labels never change, because the selector of a Deployment is immutable. */}}
 {{- define "haulout.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "haulout.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}

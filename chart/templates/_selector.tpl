@@ -1,6 +1,5 @@
-{{/* Keeps the pods off the nodes that the label selector matches. A node is matched when every requirement holds, so
-it is another node when one of them does not: each requirement becomes a term that says its opposite, and one term
-that holds is enough. */}}
+{{/* Keeps the pods off the nodes that the label selector matches. A node does not match if at least one requirement is not
+met. So each requirement becomes a term with its negation; terms are alternatives. */}}
 {{- define "haulout.avoidNodes" -}}
 nodeAffinity:
   requiredDuringSchedulingIgnoredDuringExecution:

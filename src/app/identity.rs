@@ -6,7 +6,7 @@ use std::hash::BuildHasher as _;
 const INSTANCE_CHARS_MAX: usize = 128;
 
 /// The holder identity in the Lease, unique for each process: a restarted container has the same pod name, and must not
-/// continue the term of the previous one.
+/// continue the leadership of the previous one.
 pub(super) fn identity() -> String {
     let process = std::hash::RandomState::new().hash_one(std::process::id());
     format!("{}_{process:016x}", instance())

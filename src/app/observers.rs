@@ -155,9 +155,9 @@ impl LoopObserver for Observers {
                 }
             }
             Fact::Effect(report) => {
-                self.metrics.found(report);
+                self.metrics.effect_reported(report);
                 if let Some(traces) = &self.traces {
-                    traces.found(report);
+                    traces.effect_reported(report);
                 }
             }
             Fact::Vsphere(_) | Fact::Kubernetes(_) | Fact::Leadership(_) => {}

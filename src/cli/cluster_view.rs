@@ -55,8 +55,8 @@ impl ClusterView {
         updates.extend(nodes);
         updates.push(KubernetesUpdate::Settled);
         if config.node_maintenances {
-            let told = nodemaintenance::look::all(&client).await?;
-            let concerning = told
+            let objects = nodemaintenance::look::all(&client).await?;
+            let concerning = objects
                 .iter()
                 .filter(|object| api::concerns(object, &config.gpu_node_label));
             let seen = concerning.map(|object| NodeMaintenanceUpdate::Seen(Box::new(api::facts(object))));
@@ -90,7 +90,7 @@ impl ClusterView {
             sender,
             stop.clone(),
         ));
-        let told = async {
+        let sync = async {
             while let Some(update) = updates.recv().await {
                 if let vsphere::update::VsphereUpdate::Lost { why } = update {
                     return Err(anyhow!("vCenter cannot be read: {why}"));
@@ -103,12 +103,12 @@ impl ClusterView {
             }
             Err(anyhow!("the vCenter update stream ended"))
         };
-        let heard = timeout(SYNC_LIMIT, told).await;
+        let synced = timeout(SYNC_LIMIT, sync).await;
         stop.cancel();
         // A stream that does not end in time is aborted with its JoinSet.
         let _ = timeout(LOGOUT_LIMIT, stream.join_next()).await;
-        match heard {
-            Ok(heard) => heard,
+        match synced {
+            Ok(result) => result,
             Err(_elapsed) => match self.inventory.disconnected_reason() {
                 Some(why) => Err(anyhow!(
                     "vCenter has not sent its complete inventory within {} s: {why}",

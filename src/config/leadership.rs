@@ -101,7 +101,7 @@ impl LeadershipSettings {
             "one and a half times LEASE_RENEW_DEADLINE_SECONDS",
             "a leader must have ended well before the next begins",
         );
-        // No effect begins in the last three tenths of a term. With three attempts per term one may
+        // No effect begins in the last three tenths of the renew deadline. With three attempts, one may
         // fail before that.
         at_least(
             "LEASE_RENEW_DEADLINE_SECONDS",

@@ -396,7 +396,7 @@ fn the_range_in_the_help_is_the_one_that_is_checked() {
             continue;
         };
         ranges += 1;
-        // Settings of the lease also have to fit each other, so only what is said of their own range counts.
+        // The settings of the Lease also depend on each other, so only errors about their own range count.
         let is_in_range = |value: f64| {
             let flag = format!("--{}={value}", arg.get_long().unwrap());
             let problems = with(&[&flag]).map_or_else(|error| error.to_string(), |_| String::new());

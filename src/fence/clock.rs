@@ -11,7 +11,7 @@ use rustix::time::{ClockId, clock_gettime};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BoottimeInstant {
     /// Since an arbitrary moment, without suspensions (`CLOCK_MONOTONIC`).
-    pub awake: Duration,
+    pub monotonic: Duration,
     /// Since the boot of the machine, with suspensions (`CLOCK_BOOTTIME`).
     pub since_boot: Duration,
 }
@@ -24,7 +24,7 @@ pub(super) fn now() -> BoottimeInstant {
         Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or_default())
     };
     BoottimeInstant {
-        awake: read(ClockId::Monotonic),
+        monotonic: read(ClockId::Monotonic),
         since_boot: read(ClockId::Boottime),
     }
 }

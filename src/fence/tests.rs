@@ -8,7 +8,7 @@ fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-fn term(until: u64, effects_from: u64) -> LeadershipWindow {
+fn window(until: u64, effects_from: u64) -> LeadershipWindow {
     LeadershipWindow {
         epoch: 1,
         until: seconds(until),
@@ -21,7 +21,7 @@ fn term(until: u64, effects_from: u64) -> LeadershipWindow {
 /// A fence at the second 100 of its machine.
 fn at_100() -> WriteFence {
     WriteFence::new(FenceState::Standby, || BoottimeInstant {
-        awake: seconds(50),
+        monotonic: seconds(50),
         since_boot: seconds(100),
     })
 }
@@ -30,11 +30,11 @@ fn at_100() -> WriteFence {
 fn fence_opens_for_a_leader_but_not_for_its_last_seconds() {
     let fence = at_100();
     assert_eq!(fence.permit(WriteKind::Record).unwrap_err(), FenceClosed::Standby);
-    fence.open(term(110, 0));
+    fence.open(window(110, 0));
     assert!(fence.permit(WriteKind::Record).is_ok() && fence.permit(WriteKind::Effect).is_ok());
-    fence.open(term(103, 0));
+    fence.open(window(103, 0));
     assert!(fence.permit(WriteKind::Effect).is_ok(), "the margin is just left");
-    fence.open(term(102, 0));
+    fence.open(window(102, 0));
     assert_eq!(fence.permit(WriteKind::Effect).unwrap_err(), FenceClosed::Ending);
     assert_eq!(fence.permit(WriteKind::Record).unwrap_err(), FenceClosed::Ending);
 }
@@ -42,20 +42,20 @@ fn fence_opens_for_a_leader_but_not_for_its_last_seconds() {
 #[test]
 fn leader_writes_at_once_and_acts_after_the_quarantine() {
     let fence = at_100();
-    fence.open(term(110, 105));
+    fence.open(window(110, 105));
     assert!(fence.permit(WriteKind::Record).is_ok());
     assert_eq!(
         fence.permit(WriteKind::Effect).unwrap_err(),
         FenceClosed::Quarantine
     );
-    fence.open(term(110, 100));
+    fence.open(window(110, 100));
     assert!(fence.permit(WriteKind::Effect).is_ok());
 }
 
 #[test]
 fn paused_fence_gives_no_permit_until_a_window_that_does_not_yield() {
     let fence = at_100();
-    fence.open(term(110, 0));
+    fence.open(window(110, 0));
     let under_way = fence.permit(WriteKind::Effect).unwrap();
     fence.pause();
     for kind in [WriteKind::Record, WriteKind::Effect] {
@@ -63,14 +63,14 @@ fn paused_fence_gives_no_permit_until_a_window_that_does_not_yield() {
     }
     let yielding = LeadershipWindow {
         yields: true,
-        ..term(120, 0)
+        ..window(120, 0)
     };
     fence.open(yielding);
     assert_eq!(
         fence.permit(WriteKind::Record).unwrap_err(),
         FenceClosed::Yielding
     );
-    fence.open(term(120, 0));
+    fence.open(window(120, 0));
     assert!(fence.permit(WriteKind::Record).is_ok() && fence.permit(WriteKind::Effect).is_ok());
     drop(under_way);
     for fence in [at_100(), WriteFence::without_election()] {
@@ -78,7 +78,7 @@ fn paused_fence_gives_no_permit_until_a_window_that_does_not_yield() {
         assert_ne!(
             fence.permit(WriteKind::Record).err(),
             Some(FenceClosed::Yielding),
-            "it does not lead by a term"
+            "without an election there is no window"
         );
     }
 }
@@ -87,7 +87,7 @@ fn paused_fence_gives_no_permit_until_a_window_that_does_not_yield() {
 fn closed_fence_is_not_opened_again() {
     for fence in [at_100(), WriteFence::without_election()] {
         fence.close();
-        fence.open(term(110, 0));
+        fence.open(window(110, 0));
         assert_eq!(fence.permit(WriteKind::Record).unwrap_err(), FenceClosed::Closed);
     }
 }
@@ -96,9 +96,9 @@ fn closed_fence_is_not_opened_again() {
 fn ended_window_is_overdue_until_the_fence_is_closed() {
     let fence = at_100();
     assert!(!fence.is_overdue());
-    fence.open(term(101, 0));
+    fence.open(window(101, 0));
     assert!(!fence.is_overdue());
-    fence.open(term(100, 0));
+    fence.open(window(100, 0));
     assert!(fence.is_overdue());
     fence.close();
     assert!(!fence.is_overdue());
@@ -119,10 +119,10 @@ async fn it_is_idle_when_the_last_permit_is_back() {
 async fn work_continues_while_the_window_is_extended_and_is_dropped_at_its_end() {
     static NOW: AtomicU64 = AtomicU64::new(100);
     let fence = WriteFence::new(FenceState::Standby, || BoottimeInstant {
-        awake: Duration::ZERO,
+        monotonic: Duration::ZERO,
         since_boot: seconds(NOW.load(Ordering::SeqCst)),
     });
-    fence.open(term(110, 0));
+    fence.open(window(110, 0));
     let permit = fence.permit(WriteKind::Effect).unwrap();
     let elapse = |to| async move {
         tokio::time::sleep(seconds(5)).await;
@@ -130,13 +130,13 @@ async fn work_continues_while_the_window_is_extended_and_is_dropped_at_its_end()
     };
     let renewed = async {
         elapse(105).await;
-        fence.open(term(115, 0));
+        fence.open(window(115, 0));
         elapse(112).await;
     };
     assert_eq!(
         permit.run(renewed).await,
         Ok(()),
-        "it took longer than the first term"
+        "it took longer than the first window"
     );
     let never = async {
         elapse(116).await;

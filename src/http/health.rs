@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(failing(&health.ready()), ["vcenter"]);
         assert!(
             health.vcenter_probed(Err("no route".to_owned())),
-            "the first answer is news"
+            "the first answer is a change"
         );
         assert!(!health.vcenter_probed(Err("timed out".to_owned())));
         assert_eq!(failing(&health.ready()), ["vcenter"]);
@@ -282,7 +282,7 @@ mod tests {
             |reason: Option<&str>| health.degraded(Degraded::NodeMaintenances, reason.map(str::to_owned));
         assert!(!degraded(None));
         assert!(degraded(Some("gone")));
-        assert!(!degraded(Some("refused")), "another reason is no news");
+        assert!(!degraded(Some("refused")), "another reason is no change");
         let checks = health.ready();
         assert!(failing(&checks).is_empty());
         let check = checks

@@ -133,7 +133,7 @@ pub async fn run(
         abilities,
         last: None,
         is_read: false,
-        trouble: LeaseTrouble::default(),
+        outage: LeaseOutage::default(),
     };
     loop {
         // A bid is finished before the stop, because the release needs its result.
@@ -161,12 +161,12 @@ struct Candidate<'a> {
     last: Option<Lease>,
     /// Whether `last` is current, as far as known.
     is_read: bool,
-    trouble: LeaseTrouble,
+    outage: LeaseOutage,
 }
 
 /// Whether the Lease is unreachable, so that each outage is logged once.
 #[derive(Default)]
-struct LeaseTrouble(bool);
+struct LeaseOutage(bool);
 
 impl Candidate<'_> {
     /// Reads the Lease if needed, writes it if due, and publishes the state. Breaks when the leadership is lost.
@@ -177,7 +177,7 @@ impl Candidate<'_> {
             match answer::within(self.deadline(), self.leases.get_opt(name)).await {
                 Ok(lease) => self.observe(lease, self.fence.now()),
                 Err(refusal) => self
-                    .trouble
+                    .outage
                     .report("read", &refusal.to_string(), self.election.leadership()),
             }
         }
@@ -224,7 +224,7 @@ impl Candidate<'_> {
         self.election.read(lease.as_ref().map(seen), now);
         self.last = lease;
         self.is_read = true;
-        self.trouble.over();
+        self.outage.over();
     }
 
     async fn bid(&mut self, bid: &Bid) {
@@ -240,7 +240,7 @@ impl Candidate<'_> {
             Ok(lease) => {
                 self.election.won(bid, seen(&lease), sent);
                 self.last = Some(lease);
-                self.trouble.over();
+                self.outage.over();
                 self.open_fence(led, bid);
                 if led && yielded && !bid.yields {
                     info!("this replica can do its work again and goes on as the leader");
@@ -253,7 +253,7 @@ impl Candidate<'_> {
             Err(LeaseError::Failed(message)) => {
                 // The write may have been accepted nevertheless.
                 self.is_read = false;
-                self.trouble.report("write", &message, self.election.leadership());
+                self.outage.report("write", &message, self.election.leadership());
             }
         }
         if bid.yields && !yielded {
@@ -435,7 +435,7 @@ impl Candidate<'_> {
     }
 }
 
-impl LeaseTrouble {
+impl LeaseOutage {
     fn report(&mut self, verb: &str, message: &str, leadership: Option<Leadership>) {
         if std::mem::replace(&mut self.0, true) {
             return;

@@ -56,7 +56,7 @@ pub const NEEDED: &[Right] = &[
         "events.k8s.io",
         "events",
         &["create"],
-        "telling what happens in `kubectl describe node`",
+        "showing the maintenance in `kubectl describe node`",
         false,
     ),
     right(

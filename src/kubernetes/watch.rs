@@ -3,10 +3,10 @@
 
 pub mod budgets;
 pub mod followed;
+mod keyed;
 pub mod nodes;
 pub mod pods;
 pub mod scan;
-mod steered;
 
 use std::fmt::Debug;
 use std::pin::{Pin, pin};

@@ -214,14 +214,14 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_a_known_object_is_told_and_one_that_ends_becomes_history() {
+    fn open_object_that_ends_becomes_history() {
         let mut kept = full(&[("a", KeptClass::Episode), ("b", KeptClass::Episode)]);
         assert_eq!(kept.seen(&object("a", KeptClass::Ended)), KeptAdmission::Kept);
         assert_eq!(kept.seen(&object("c", KeptClass::Episode)), in_place_of("a"));
     }
 
     #[test]
-    fn a_deletion_makes_room_and_one_of_an_ignored_object_is_not_told() {
+    fn deletion_makes_room_and_that_of_an_ignored_object_is_not_passed_on() {
         let mut kept = full(&[("a", KeptClass::Request)]);
         assert_eq!(
             kept.seen(&object("b", KeptClass::Request)),

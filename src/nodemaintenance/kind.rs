@@ -1,4 +1,4 @@
-//! The kind `NodeMaintenance`: what people write in it, and what they read there.
+//! The kind `NodeMaintenance`: its spec and its status.
 
 #![expect(
     unreachable_pub,
@@ -11,7 +11,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Asks for one node to be taken out of service, or keeps the record of an episode.
+/// A request to take one node out of service, or the record of an episode.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "haulout.dev",
@@ -23,8 +23,8 @@ use serde::{Deserialize, Serialize};
     category = "haulout",
     status = "NodeMaintenanceStatus",
     derive = "PartialEq",
-    doc = "Asks for one node to be taken out of service, or keeps the record of an episode.",
-    validation = Rule::new("self.spec.nodeName.size() > 0").message("spec.nodeName has to name a Node"),
+    doc = "A request to take one node out of service, or the record of an episode.",
+    validation = Rule::new("self.spec.nodeName.size() > 0").message("spec.nodeName must name a Node"),
     printcolumn(json_path = ".spec.nodeName", name = "Node", type_ = "string"),
     printcolumn(json_path = ".status.host", name = "Host", type_ = "string"),
     printcolumn(json_path = ".spec.action", name = "Action", type_ = "string"),
@@ -42,67 +42,68 @@ use serde::{Deserialize, Serialize};
     validation = Rule::new("self.origin == oldSelf.origin").message("spec.origin cannot be changed"),
     validation = Rule::new("self.action == oldSelf.action").message("spec.action cannot be changed; delete this object and create another"),
     validation = Rule::new("has(self.targetHost) == has(oldSelf.targetHost) && (!has(self.targetHost) || self.targetHost == oldSelf.targetHost)").message("spec.targetHost cannot be changed; delete this object and create another"),
-    validation = Rule::new("!has(self.targetHost) || self.action == 'Relocate'").message("spec.targetHost goes with action Relocate only"),
+    validation = Rule::new("!has(self.targetHost) || self.action == 'Relocate'").message("spec.targetHost is allowed with action Relocate only"),
 )]
 pub struct NodeMaintenanceSpec {
-    /// The Node.
+    /// The name of the Node.
     #[schemars(length(min = 1, max = 253))]
     pub node_name: String,
-    /// Why, for people.
+    /// The reason, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub reason: Option<String>,
-    /// What is asked for.
+    /// The requested action.
     #[serde(default)]
     pub action: MaintenanceAction,
-    /// The name of the ESXi host to relocate the VM to; any that fits without it.
+    /// The name of the ESXi host to which the VM is relocated. If unset, any host that fits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub target_host: Option<String>,
-    /// How long the drain may take, in the place of the controller's own setting where that is shorter.
+    /// The longest drain. Replaces the setting of the controller if that is shorter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 604800))]
     pub drain_timeout_seconds: Option<u32>,
-    /// What happens then: `Hold` goes before the controller's own setting. A request to drain, and no more, is held always.
+    /// Action after the longest drain. `Hold` takes precedence over the setting of the controller. A request with action `Drain`
+    /// always holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_timeout_action: Option<DrainTimeoutAction>,
-    /// After how long the guest's power is cut, in the place of the controller's own setting where that is shorter.
+    /// The longest guest shutdown before the power is cut. Replaces the setting of the controller if that is shorter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 86400))]
     pub guest_shutdown_timeout_seconds: Option<u32>,
-    /// `Request`: a person asks. `Episode`: Haulout's own record of an episode; creating one asks for nothing.
+    /// `Request`: a request of a person. `Episode`: the record of an episode, kept by Haulout; creating one has no effect.
     #[serde(default)]
     pub origin: MaintenanceOrigin,
-    /// The label selector of the controller that made the record of an episode: of several controllers in a cluster, each
-    /// goes by its own.
+    /// The label selector of the controller that created the record of an episode. Of several controllers in a cluster, each
+    /// uses its own records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
 }
 
-/// What is asked for.
+/// The requested action.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum)]
 #[value(rename_all = "PascalCase")]
 pub enum MaintenanceAction {
-    /// Cordon and drain it, and keep it so until the request is deleted.
+    /// Cordon and drain the node, and keep it drained until the request is deleted.
     #[default]
     Drain,
-    /// Drain it, shut its VM down, and keep it off until the request is deleted.
+    /// Drain the node, shut its VM down, and keep it off until the request is deleted.
     PowerOff,
-    /// Drain it, move its VM to another host, and bring it back.
+    /// Drain the node, relocate its VM to another host, and bring it back.
     Relocate,
-    /// Drain it, shut its VM down and power it on, and bring it back.
+    /// Drain the node, shut its VM down, power it on, and bring the node back.
     Reboot,
-    /// What its host's maintenance needs; only the record of an episode says so.
+    /// The maintenance of its host. Only records of episodes have it.
     #[value(skip)]
     HostMaintenance,
 }
 
-/// Who made an object, and for what.
+/// The origin of an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum MaintenanceOrigin {
-    /// A person asks.
+    /// A request of a person.
     #[default]
     Request,
-    /// Haulout keeps the record of an episode.
+    /// The record of an episode, kept by Haulout.
     Episode,
 }

@@ -90,7 +90,7 @@ struct ReconcilerState {
     board: StatusBoard,
     objects: BTreeMap<String, NodeMaintenanceFacts>,
     /// Nodes whose latest episode ended before its object was created; it is created nevertheless.
-    owed: BTreeSet<NodeName>,
+    ended_without_object: BTreeSet<NodeName>,
     /// Updates of objects since the last [`StatusReconciler::show`]. They are applied with the next one, because a new request that
     /// the status of its node does not show yet would count as fulfilled.
     pending: Vec<NodeMaintenanceUpdate>,
@@ -239,9 +239,9 @@ impl Observer for StatusReconciler {
                 }
                 if let (Some(_), Some(episode)) = (transition.ended, before.episode()) {
                     if state.objects.contains_key(&name_of(node, &episode.id)) {
-                        state.owed.remove(node);
+                        state.ended_without_object.remove(node);
                     } else {
-                        state.owed.insert(node.clone());
+                        state.ended_without_object.insert(node.clone());
                     }
                 }
             }
@@ -282,7 +282,7 @@ impl ReconcilerState {
                     .and_then(NodeEntry::latest_ending);
                 let is_its = ending.is_some_and(|it| name_of(&object.node, &it.episode.id) == object.name);
                 if is_its {
-                    self.owed.remove(&object.node);
+                    self.ended_without_object.remove(&object.node);
                 }
                 if !older {
                     self.objects.insert(object.name.clone(), *object);
@@ -302,7 +302,9 @@ impl ReconcilerState {
     fn missing(&self, selector: &str) -> Vec<ObjectWrite> {
         let mut missing = Vec::new();
         for (node, entry) in self.board.nodes.iter().filter(|(_, entry)| is_known(entry)) {
-            let ended = entry.latest_ending().filter(|_| self.owed.contains(node));
+            let ended = entry
+                .latest_ending()
+                .filter(|_| self.ended_without_object.contains(node));
             let ended = ended.map(|ending| &ending.episode);
             for episode in entry.episode().into_iter().chain(ended) {
                 let name = name_of(node, &episode.id);

@@ -106,13 +106,13 @@ impl Metrics {
     }
 
     /// Counts the result of an effect.
-    pub fn found(&self, finding: &EffectReport) {
+    pub fn effect_reported(&self, report: &EffectReport) {
         if let EffectResult::Tried {
             kind: EffectKind::PowerOff,
             outcome: AttemptOutcome::Running(task),
             ..
-        } = &finding.found
-            && let Some(reason) = self.current.lock().cuts_power(&finding.node, task)
+        } = &report.found
+            && let Some(reason) = self.current.lock().cuts_power(&report.node, task)
         {
             inc(&self.families.forced_poweroffs, [("reason", reason)]);
         }

@@ -77,10 +77,10 @@ impl Traces {
     }
 
     /// Adds the result of an eviction round.
-    pub fn found(&self, finding: &EffectReport) {
-        if let EffectResult::Evictions(round) = &finding.found {
-            let drain = |open: &mut OpenEpisode| Some(open.drain.as_mut()?.apply(&finding.node, round));
-            let spans = self.open().get_mut(&finding.node).and_then(drain);
+    pub fn effect_reported(&self, report: &EffectReport) {
+        if let EffectResult::Evictions(round) = &report.found {
+            let drain = |open: &mut OpenEpisode| Some(open.drain.as_mut()?.apply(&report.node, round));
+            let spans = self.open().get_mut(&report.node).and_then(drain);
             self.send(spans.unwrap_or_default());
         }
     }

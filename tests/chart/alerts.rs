@@ -225,13 +225,13 @@ fn each_alert_fires_exactly_when_expected() {
     let tests = read("tests/chart/rules_test.yaml");
     for alert in alerts() {
         let name = alert["alert"].as_str().unwrap();
-        let told: Vec<&str> = tests
+        let expectations: Vec<&str> = tests
             .split(&format!("alertname: {name}\n"))
             .skip(1)
             .map(|rest| rest.lines().next().unwrap().trim())
             .collect();
         assert!(
-            told.contains(&"exp_alerts:") && told.contains(&"exp_alerts: []"),
+            expectations.contains(&"exp_alerts:") && expectations.contains(&"exp_alerts: []"),
             "{name} is not tested both ways"
         );
     }
@@ -250,6 +250,6 @@ fn each_alert_fires_exactly_when_expected() {
         .current_dir(dir.path())
         .output()
         .expect("starting promtool");
-    let said = [output.stdout, output.stderr].concat();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
+    let text = [output.stdout, output.stderr].concat();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&text));
 }

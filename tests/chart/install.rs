@@ -47,7 +47,7 @@ async fn migrate_and_wait(fixture: &Fixture<'_>) -> anyhow::Result<()> {
 /// Waits for an Event on `node` that a budget blocks its drain.
 async fn blocked(fixture: &Fixture<'_>, node: &str) -> anyhow::Result<()> {
     let events: Api<Event> = Api::namespaced(fixture.client(), "default");
-    until("EvictionBlocked to be told", WAIT_TIMEOUT, async || {
+    until("the Event EvictionBlocked", WAIT_TIMEOUT, async || {
         let all = events.list(&ListParams::default()).await?;
         let is_it = |event: &Event| {
             event.reason.as_deref() == Some("EvictionBlocked")

@@ -60,18 +60,18 @@ fn every_manifest_matches_the_oldest_and_newest_kubernetes_schemas() {
         let file = dir.write("rendered.yaml", &text).unwrap();
         for release in RELEASES {
             let output = judged(&python, release, &file);
-            let said = String::from_utf8_lossy(&output.stdout);
+            let stdout = String::from_utf8_lossy(&output.stdout);
             let about = format!("{} on {release}", case.display());
             assert!(
                 output.status.success(),
-                "{about}: {said}{}",
+                "{about}: {stdout}{}",
                 String::from_utf8_lossy(&output.stderr)
             );
-            let passed = said
+            let passed = stdout
                 .lines()
                 .filter(|line| line.contains(" passed for resource "))
                 .count();
-            let skipped = said
+            let skipped = stdout
                 .lines()
                 .filter_map(|line| {
                     line.split_once("Couldn't find schema for kind ")?
@@ -80,7 +80,7 @@ fn every_manifest_matches_the_oldest_and_newest_kubernetes_schemas() {
                 })
                 .map(|(kind, _)| kind.to_owned())
                 .collect::<Vec<_>>();
-            assert_eq!(passed + skipped.len(), objects, "{about}: {said}");
+            assert_eq!(passed + skipped.len(), objects, "{about}: {stdout}");
             unknown.extend(skipped);
         }
     }
@@ -94,9 +94,9 @@ fn every_manifest_matches_the_oldest_and_newest_kubernetes_schemas() {
         )
         .unwrap();
     let output = judged(&python, RELEASES[1], &file);
-    let said = String::from_utf8_lossy(&output.stdout);
+    let stdout = String::from_utf8_lossy(&output.stdout);
     assert!(
-        !output.status.success() && said.contains("'dta' was unexpected"),
-        "{said}"
+        !output.status.success() && stdout.contains("'dta' was unexpected"),
+        "{stdout}"
     );
 }

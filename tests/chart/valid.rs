@@ -127,24 +127,27 @@ fn helm_detects_the_kinds_of_the_prometheus_operator() {
         args.extend(["-f", case.to_str().unwrap(), "--set", &monitor, "--set", &rule]);
         args.extend(["--kubeconfig", kubeconfig.to_str().unwrap()]);
         let output = run("helm", &args);
-        let said = [output.stdout, output.stderr].concat();
+        let text = [output.stdout, output.stderr].concat();
         (
             output.status.success(),
-            String::from_utf8_lossy(&said).into_owned(),
+            String::from_utf8_lossy(&text).into_owned(),
         )
     };
     for mode in ["failIfMissing", "skipIfMissing"] {
-        let (taken, said) = install(&with, mode);
-        assert!(taken, "{mode}: {said}");
+        let (taken, output) = install(&with, mode);
+        assert!(taken, "{mode}: {output}");
         for kind in ["ServiceMonitor", "PrometheusRule"] {
-            assert!(said.contains(&format!("\nkind: {kind}\n")), "{mode}: {said}");
+            assert!(output.contains(&format!("\nkind: {kind}\n")), "{mode}: {output}");
         }
     }
-    let (taken, said) = install(&without, "skipIfMissing");
-    assert!(taken && !said.contains("monitoring.coreos.com/v1\n"), "{said}");
-    let (taken, said) = install(&without, "failIfMissing");
+    let (taken, output) = install(&without, "skipIfMissing");
     assert!(
-        !taken && said.contains("are not installed in this cluster"),
-        "{said}"
+        taken && !output.contains("monitoring.coreos.com/v1\n"),
+        "{output}"
+    );
+    let (taken, output) = install(&without, "failIfMissing");
+    assert!(
+        !taken && output.contains("are not installed in this cluster"),
+        "{output}"
     );
 }

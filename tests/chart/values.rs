@@ -51,8 +51,8 @@ fn helm_lint_has_no_findings() {
 
 #[test]
 fn helm_unittest_suites_pass() {
-    let said = succeed("helm-unittest", &["--strict", chart().to_str().unwrap()]);
-    assert!(said.contains("Test Suites: 4 passed, 4 total"), "{said}");
+    let message = succeed("helm-unittest", &["--strict", chart().to_str().unwrap()]);
+    assert!(message.contains("Test Suites: 4 passed, 4 total"), "{message}");
 }
 
 #[test]
@@ -99,9 +99,9 @@ fn unknown_value_is_refused_by_name() {
         ("livenessProbe.period=1", "/livenessProbe", "period"),
         ("strategy.kind=Recreate", "/strategy", "kind"),
     ] {
-        let said = refusal(&["vcenter.existingSecret=x", value]);
+        let message = refusal(&["vcenter.existingSecret=x", value]);
         let expected = format!("at '{path}': additional properties '{key}' not allowed");
-        assert!(said.contains(&expected), "{value}: {said}");
+        assert!(message.contains(&expected), "{value}: {message}");
     }
 }
 
@@ -116,8 +116,8 @@ fn value_that_the_program_would_refuse_is_refused_by_helm() {
         ("config.nodeConditions=all", "/config/nodeConditions"),
         ("ports.metrics=80", "/ports/metrics"),
     ] {
-        let said = refusal(&["vcenter.existingSecret=x", value]);
-        assert!(said.contains(&format!("at '{path}'")), "{value}: {said}");
+        let message = refusal(&["vcenter.existingSecret=x", value]);
+        assert!(message.contains(&format!("at '{path}'")), "{value}: {message}");
     }
 }
 
@@ -308,8 +308,8 @@ fn notes_warn_about_unsafe_and_unused_values() {
         args.extend(["--kubeconfig", kubeconfig.to_str().unwrap()]);
         args.extend(["--set", "crds.enabled=false"]);
         args.extend(set.iter().flat_map(|value| ["--set", value]));
-        let said = succeed("helm", &args);
-        said.split_once("NOTES:").unwrap().1.to_owned()
+        let message = succeed("helm", &args);
+        message.split_once("NOTES:").unwrap().1.to_owned()
     };
     let quiet = notes("default-values.yaml", &[]);
     assert!(
@@ -334,8 +334,8 @@ fn notes_warn_about_unsafe_and_unused_values() {
         &["fence.enabled=true", "config.dryRun=true"],
     );
     for words in [
-        "any certificate is taken",
-        "release's record",
+        "any certificate is accepted",
+        "release Secret of Helm",
         "has no fence",
         "DRY RUN:",
     ] {

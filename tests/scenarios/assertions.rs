@@ -104,12 +104,12 @@ pub async fn ensure_not_called(
     seq: u64,
     window: Duration,
 ) -> anyhow::Result<()> {
-    let told = entries_during(fixture, seq, window).await?;
+    let entries = entries_during(fixture, seq, window).await?;
     let is_forbidden = |it: &&Entry| it.object == vm && methods.iter().any(|method| it.is_call(method));
-    if let Some(call) = told.iter().find(is_forbidden) {
-        let said = fixture.log_text();
+    if let Some(call) = entries.iter().find(is_forbidden) {
+        let log = fixture.log_text();
         anyhow::bail!(
-            "{} was called at {}; Haulout's log:\n{said}",
+            "{} was called at {}; Haulout's log:\n{log}",
             call.method,
             call.time
         );

@@ -107,10 +107,10 @@ impl Browser {
             .kill_on_drop(true);
         let ended = tokio::time::timeout(WAIT_TIMEOUT, command.output()).await;
         let ended = ended.with_context(|| format!("the browser does not end at {url}"))??;
-        let said = String::from_utf8_lossy(&ended.stderr);
+        let stderr = String::from_utf8_lossy(&ended.stderr);
         ensure!(
             ended.status.success(),
-            "the browser ended with {}: {said}",
+            "the browser ended with {}: {stderr}",
             ended.status
         );
         Ok(String::from_utf8_lossy(&ended.stdout).into_owned())

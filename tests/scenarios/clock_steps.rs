@@ -49,8 +49,9 @@ async fn held_pod(fixture: &Fixture<'_>) -> anyhow::Result<()> {
 }
 
 /// The number of calls to vCenter in these journal entries that change something.
-fn acts(told: &[Entry]) -> usize {
-    told.iter()
+fn acts(entries: &[Entry]) -> usize {
+    entries
+        .iter()
         .filter(|it| !it.session.is_empty() && !it.method.is_empty())
         .count()
 }
@@ -177,12 +178,12 @@ async fn steps(name: &str, step: i64) -> anyhow::Result<()> {
     let calls = fixture.vcenter.traffic("haulout").await?.calls;
     wall.set(2 * step)?;
     // Long enough for a busy loop to show, and shorter than the guest's shutdown.
-    let told = entries_during(&fixture, journal_end(&fixture).await?, Duration::from_secs(5)).await?;
+    let entries = entries_during(&fixture, journal_end(&fixture).await?, Duration::from_secs(5)).await?;
     let calls = fixture.vcenter.traffic("haulout").await?.calls - calls;
     ensure!(
-        calls <= 20 && acts(&told) == 0,
+        calls <= 20 && acts(&entries) == 0,
         "{calls} calls to vCenter in 5 s, {} of which act; Haulout's log:\n{}",
-        acts(&told),
+        acts(&entries),
         fixture.log_text()
     );
     let is_cut = |it: &Entry| it.is_call("PowerOffVM_Task");

@@ -89,7 +89,7 @@ fn pods_created_during_a_vcenter_outage_are_evicted_before_shutdown() {
         fixture.wait_phase(&node, "shuttingDown").await?;
         wait_for_fault(&fixture, "ShutdownGuest").await?;
 
-        let said = fixture.log_text().len();
+        let log_length = fixture.log_text().len();
         let away = fixture.vcenter.restart(Down::Refused, Duration::from_secs(8));
         let meanwhile = async {
             wait_for_entry(&fixture, "the restart", |it| {
@@ -97,7 +97,7 @@ fn pods_created_during_a_vcenter_outage_are_evicted_before_shutdown() {
             })
             .await?;
             until("Haulout to notice", WAIT_TIMEOUT, async || {
-                Ok((fixture.log_text().len() > said).then_some(()))
+                Ok((fixture.log_text().len() > log_length).then_some(()))
             })
             .await?;
             fixture.person_cordons(&node, false).await?;

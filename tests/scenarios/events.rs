@@ -13,9 +13,9 @@ use crate::traces::jaeger;
 
 /// The Events in `kubectl describe node` of an episode whose drain a budget blocks for a while. Times, task, user and
 /// trace are masked.
-const TOLD: &str = "\
+const EXPECTED_EVENTS: &str = "\
 Normal HostMaintenanceDetected ESXi host esx1 is entering maintenance (TASK); detected after TIME; cordoned, pods are being evicted; trace ID
-Warning EvictionBlocked Cannot evict pod as it would violate the pod's disruption budget. The disruption budget held-budget needs 1 healthy pods and has 1 currently: told/held
+Warning EvictionBlocked Cannot evict pod as it would violate the pod's disruption budget. The disruption budget held-budget needs 1 healthy pods and has 1 currently: events/held
 Normal DrainSucceeded Drained in TIME; the guest is being shut down
 Normal VMPoweredOff The VM is powered off after TIME
 Normal WaitingForHost Waiting for ESXi host esx1 to be back in service
@@ -35,7 +35,7 @@ const CONDITIONS: [&str; 4] = [
 #[test]
 fn events_show_the_episode_in_order_with_one_event_per_transition() {
     run_scenario(async {
-        let fixture = one_node("told").await?;
+        let fixture = one_node("events").await?;
         held_for_a_while(&fixture, &[]).await?;
 
         let node = fixture.node_name("gpu1");
@@ -48,9 +48,9 @@ fn events_show_the_episode_in_order_with_one_event_per_transition() {
                 format!("{} {} {note}", part(&event.type_), part(&event.reason))
             })
             .collect();
-        ensure!(listed.join("\n") == TOLD, "{}", listed.join("\n"));
+        ensure!(listed.join("\n") == EXPECTED_EVENTS, "{}", listed.join("\n"));
         let shown = described(&fixture, &node).await?;
-        ensure!(shown == TOLD, "kubectl shows:\n{shown}");
+        ensure!(shown == EXPECTED_EVENTS, "kubectl shows:\n{shown}");
 
         // Writes to the NodeMaintenance are batched, so they are counted separately.
         let mut audit = fixture.audit().await?;
@@ -104,7 +104,10 @@ fn one_patch_and_one_event_a_change(fixture: &Fixture<'_>, audit: &[AuditEvent])
             None if it.verb == "patch" => since_patch.clear(),
             None => {}
         }
-        ensure!(since_patch.len() <= 1, "one change is told by {since_patch:?}");
+        ensure!(
+            since_patch.len() <= 1,
+            "one change has the Events {since_patch:?}"
+        );
     }
     Ok(on_nodes)
 }
@@ -112,7 +115,7 @@ fn one_patch_and_one_event_a_change(fixture: &Fixture<'_>, audit: &[AuditEvent])
 #[test]
 fn transition_costs_one_patch_and_at_most_one_event() {
     run_scenario(async {
-        let fixture = one_node("told-dear").await?;
+        let fixture = one_node("event-cost").await?;
         // This collector acknowledges spans.
         let collector = jaeger().await.otlp_http();
         let changes = [
@@ -127,9 +130,9 @@ fn transition_costs_one_patch_and_at_most_one_event() {
         // There are no other writes except evictions.
         let other = audit.iter().find(|it| {
             let is_record = it.verb == "patch" && it.resource == "nodes";
-            let is_told = it.verb == "create" && it.resource == "events";
+            let is_event = it.verb == "create" && it.resource == "events";
             let is_eviction = it.subresource.as_deref() == Some("eviction");
-            !(is_record || is_told || is_eviction)
+            !(is_record || is_event || is_eviction)
         });
         ensure!(other.is_none(), "{other:#?}");
         Ok(())
@@ -173,7 +176,7 @@ fn conditions_are_removed_at_the_end_and_kubelet_conditions_stay() {
 #[test]
 fn dry_run_sends_no_event() {
     run_scenario(async {
-        let fixture = one_node("untold").await?;
+        let fixture = one_node("events-dry-run").await?;
         fixture.add_pod("train", &fixture.node_name("gpu1"), &[]).await?;
         let changes = [("DRY_RUN", "true"), ("NODE_CONDITIONS", "well-known")];
         let haulout = start(&fixture, &changes)?;

@@ -152,11 +152,11 @@ pub async fn kubectl(fixture: &Fixture<'_>, args: &[&str]) -> anyhow::Result<Str
     let output = tokio::time::timeout(WAIT_TIMEOUT, asked)
         .await?
         .context("asking kubectl")?;
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     ensure!(
         output.status.success(),
-        "{said}{}",
+        "{stdout}{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    Ok(said)
+    Ok(stdout)
 }

@@ -69,7 +69,7 @@ fn restart_while_the_host_is_in_maintenance_and_after_it_left() {
 #[test]
 fn host_disconnected_while_its_vm_is_off_is_waited_for() {
     run_scenario(async {
-        let (fixture, node, haulout) = node_away("gone-silent").await?;
+        let (fixture, node, haulout) = node_away("disconnected").await?;
 
         fixture
             .vcenter
@@ -154,9 +154,9 @@ fn maintenance_that_vcenter_does_not_push_is_found_by_the_reread() {
         fixture.vcenter.enter_maintenance("esx1").await?;
         fixture.wait_phase(&node, "awaitingHost").await?;
         ensure!(
-            heard_by(&fixture).await? == ["poll"],
+            detected_by(&fixture).await? == ["poll"],
             "{:?}",
-            heard_by(&fixture).await?
+            detected_by(&fixture).await?
         );
         haulout.stop().await
     });
@@ -176,7 +176,7 @@ fn maintenance_that_the_host_does_not_push_is_in_the_task_history() {
         let haulout = run(&fixture, &changes).await?;
         fixture.vcenter.enter_maintenance("esx1").await?;
         fixture.wait_phase(&node, "awaitingHost").await?;
-        ensure!(heard_by(&fixture).await? == ["property_collector"]);
+        ensure!(detected_by(&fixture).await? == ["property_collector"]);
         haulout.stop().await
     });
 }
@@ -199,9 +199,9 @@ fn vcenter_that_stops_pushing_is_detected_by_the_reread() {
         fixture.vcenter.enter_maintenance("esx1").await?;
         fixture.wait_phase(&node, "awaitingHost").await?;
         ensure!(
-            heard_by(&fixture).await? == ["poll"],
+            detected_by(&fixture).await? == ["poll"],
             "{:?}",
-            heard_by(&fixture).await?
+            detected_by(&fixture).await?
         );
         // A reread may be first by chance, but not each time.
         for _ in 0..5 {
@@ -210,7 +210,7 @@ fn vcenter_that_stops_pushing_is_detected_by_the_reread() {
             fixture.wait_in_service(&node).await?;
             fixture.vcenter.enter_maintenance("esx1").await?;
             fixture.wait_phase(&node, "awaitingHost").await?;
-            if heard_by(&fixture)
+            if detected_by(&fixture)
                 .await?
                 .iter()
                 .any(|by| by == "property_collector")
@@ -218,12 +218,12 @@ fn vcenter_that_stops_pushing_is_detected_by_the_reread() {
                 return haulout.stop().await;
             }
         }
-        bail!("the task history rests: {:?}", heard_by(&fixture).await?)
+        bail!("the task history rests: {:?}", detected_by(&fixture).await?)
     });
 }
 
 /// The detections by source, from the metrics.
-async fn heard_by(fixture: &Fixture<'_>) -> anyhow::Result<Vec<String>> {
+async fn detected_by(fixture: &Fixture<'_>) -> anyhow::Result<Vec<String>> {
     let metrics = format!("{}/metrics", address(fixture, "metrics").await?);
     let (_, shown) = ask(&metrics, "text/plain").await?;
     let mut sources = Vec::new();

@@ -273,8 +273,8 @@ fn vm_that_dies_after_each_power_on_is_tried_slowly_and_parked() {
         in_maintenance(&fixture, "esx1").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
         let first = wait_for_call(&fixture, "PowerOnVM_Task", "gpu1").await?;
-        let told = entries_during(&fixture, first.seq - 1, Duration::from_secs(20)).await?;
-        let ons = told.iter().filter(|it| it.is_call("PowerOnVM_Task")).count();
+        let entries = entries_during(&fixture, first.seq - 1, Duration::from_secs(20)).await?;
+        let ons = entries.iter().filter(|it| it.is_call("PowerOnVM_Task")).count();
         ensure!(
             ons <= 8,
             "{ons} power-ons in 20 s; Haulout's log:\n{}",

@@ -218,8 +218,8 @@ gpu1   <none>   InService   <none>   <none>        <none>";
         )
         .await?;
         ensure!(drained.code == 0, "{drained}");
-        let told = drained.stdout.lines().collect::<Vec<_>>();
-        let [created, rest @ ..] = told.as_slice() else {
+        let lines = drained.stdout.lines().collect::<Vec<_>>();
+        let [created, rest @ ..] = lines.as_slice() else {
             anyhow::bail!("{drained}")
         };
         ensure!(
@@ -296,8 +296,8 @@ fn outcome(answer: &Answer, node: &str) -> anyhow::Result<Vec<String>> {
         created.starts_with(&format!("nodemaintenance.haulout.dev/{node}-")) && created.ends_with(" created"),
         "{answer}"
     );
-    let told = lines.map(|line| line.replace(&format!("node/{node} "), ""));
-    Ok(told.collect())
+    let outcome = lines.map(|line| line.replace(&format!("node/{node} "), ""));
+    Ok(outcome.collect())
 }
 
 #[test]
@@ -636,7 +636,7 @@ fn check_names_the_missing_kubernetes_rights() {
             less.code == 0
                 && less
                     .stdout
-                    .contains("‼ may not create events in events.k8s.io (needed for telling what happens"),
+                    .contains("‼ may not create events in events.k8s.io (needed for showing the maintenance"),
             "{less}"
         );
         let blocked = check_without(&fixture, &[("pods/eviction", "create"), ("nodes", "patch")]).await?;
@@ -762,7 +762,7 @@ fn failure_is_written_to_stderr_with_its_exit_code() {
     run_scenario(async {
         let fixture = one_node("wrong-words").await?;
         let node = fixture.node_name("gpu1");
-        for (words, code, said) in [
+        for (words, code, message) in [
             (vec!["status", "nobody"], 1, "node/nobody: not there"),
             (vec!["drain", "nobody"], 1, "node/nobody: not there"),
             (vec!["approve", "nobody"], 1, "node/nobody: not there"),
@@ -812,7 +812,7 @@ fn failure_is_written_to_stderr_with_its_exit_code() {
             let answer = types(&fixture, &words).await?;
             ensure!(answer.code == code, "{words:?}: {answer}");
             ensure!(answer.stdout.is_empty(), "{words:?}: {answer}");
-            ensure!(answer.stderr.contains(said), "{words:?}: {answer}");
+            ensure!(answer.stderr.contains(message), "{words:?}: {answer}");
         }
         let version = types(&fixture, &["version"]).await?;
         ensure!(

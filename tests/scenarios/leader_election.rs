@@ -166,8 +166,8 @@ async fn disturbed(scenario: Scenario, name: &str, number: usize, harm: Harm) ->
         let request = tokio::time::timeout(WAIT_TIMEOUT, proxy.stopped())
             .await
             .with_context(|| {
-                let said = fixture.log_text();
-                format!("the scenario never came to its change number {number}; Haulout's log:\n{said}")
+                let log = fixture.log_text();
+                format!("the scenario never came to its change number {number}; Haulout's log:\n{log}")
             })?;
         let did = match harm {
             Harm::Killed => {
@@ -182,7 +182,10 @@ async fn disturbed(scenario: Scenario, name: &str, number: usize, harm: Harm) ->
                 let did = proxy.forwarded();
                 haulout.thaw()?;
                 let code = haulout.ended().await?;
-                ensure!(code != Some(0), "who was deposed says so: {code:?}");
+                ensure!(
+                    code != Some(0),
+                    "the deposed leader exits with an error: {code:?}"
+                );
                 did
             }
             Harm::CutOff => {
@@ -190,7 +193,10 @@ async fn disturbed(scenario: Scenario, name: &str, number: usize, harm: Harm) ->
                 proxy.open();
                 let ended = async {
                     let code = haulout.ended().await?;
-                    ensure!(code != Some(0), "who was deposed says so: {code:?}");
+                    ensure!(
+                        code != Some(0),
+                        "the deposed leader exits with an error: {code:?}"
+                    );
                     anyhow::Ok(())
                 };
                 let led = async {
@@ -206,24 +212,24 @@ async fn disturbed(scenario: Scenario, name: &str, number: usize, harm: Harm) ->
     };
     let (played, disturbed) = tokio::join!(scenario.play(&fixture), disturb);
     let (request, did) = disturbed?;
-    let told = |forwarded: &[ForwardedRequest]| {
-        let told: Vec<String> = forwarded.iter().map(|it| it.what.clone()).collect();
-        format!("{told:#?}")
+    let requests = |forwarded: &[ForwardedRequest]| {
+        let requests: Vec<String> = forwarded.iter().map(|it| it.what.clone()).collect();
+        format!("{requests:#?}")
     };
     played.with_context(|| {
         format!(
             "{harm:?} at {}; a did {}, b did {}\n{}",
             request.what,
-            told(&did),
-            told(&b.proxy.forwarded()),
+            requests(&did),
+            requests(&b.proxy.forwarded()),
             fixture.log_text()
         )
     })?;
     ensure!(
         proxy.forwarded() == did,
         "the deposed leader acted on: it did {} and then {}",
-        told(&did),
-        told(&proxy.forwarded())
+        requests(&did),
+        requests(&proxy.forwarded())
     );
     one_episode_of_two_leaders(&fixture, &b.proxy).await?;
     b.haulout.stop().await?;
@@ -454,7 +460,7 @@ fn standby_is_ready_and_names_the_leader_and_no_nodes() {
 
         a.stop().await?;
         wait_leader(&fixture, "b").await?;
-        until("b to tell of its nodes", WAIT_TIMEOUT, async || {
+        until("b to have metrics of its nodes", WAIT_TIMEOUT, async || {
             let (_, text) = ask(&metrics, "text/plain").await?;
             Ok((text.contains(&status(1)) && text.contains("node=\"standby-gpu1\"")).then_some(()))
         })
@@ -519,8 +525,8 @@ fn wrong_password_is_tried_once_over_fail_overs_and_restarts() {
             let journal = fixture.vcenter.journal().await?;
             let count = |detail: &str| journal.iter().filter(|it| it.detail == detail).count();
             let are = (count("login"), count("login refused"));
-            let said = fixture.log_text();
-            ensure!(are == (taken, refused), "{are:?} were taken and refused\n{said}");
+            let log = fixture.log_text();
+            ensure!(are == (taken, refused), "{are:?} were taken and refused\n{log}");
             anyhow::Ok(())
         };
         let attempts_fail =
@@ -677,9 +683,9 @@ fn late_power_off_of_a_deposed_leader_is_reverted_a_persons_is_not() {
         ensure!(episode(&fixture.node(&node).await?).is_none());
         haulout.stop().await?;
         let haulout = start(&fixture, &[])?;
-        until("the set to be told three times", WAIT_TIMEOUT, async || {
-            let told = fixture.log_text().matches("vCenter synced").count();
-            Ok((told >= 3).then_some(()))
+        until("vCenter to be synced three times", WAIT_TIMEOUT, async || {
+            let count = fixture.log_text().matches("vCenter synced").count();
+            Ok((count >= 3).then_some(()))
         })
         .await?;
         haulout.stop().await?;
@@ -712,13 +718,13 @@ fn standby_page_names_the_leader_and_shows_what_it_writes() {
         let of_b = address(&fixture, "the status page").await?;
         ensure!(of_a != of_b);
         let overview = |base: &str| format!("{base}/api/v1/overview");
-        until("each page to say which of them leads", WAIT_TIMEOUT, async || {
+        until("each page to show the leader", WAIT_TIMEOUT, async || {
             let (a, b) = (json(&overview(&of_a)).await?, json(&overview(&of_b)).await?);
             let leader = b["leadership"]["leader"].as_str().unwrap_or_default();
-            let is_told = a["leadership"]["role"] == "leads"
+            let shows_leader = a["leadership"]["role"] == "leads"
                 && b["leadership"]["role"] == "standsBy"
                 && leader.starts_with("a_");
-            Ok(is_told.then_some(()))
+            Ok(shows_leader.then_some(()))
         })
         .await?;
 
@@ -770,19 +776,19 @@ fn standby_page_names_the_leader_and_shows_what_it_writes() {
                 json(&overview(&of_b)).await?,
                 json(&format!("{of_b}/api/v1/episodes/{id}")).await?,
             );
-            let is_told = listed["episodes"][0]["result"] == "Succeeded" && own["result"] == "Succeeded";
+            let is_shown = listed["episodes"][0]["result"] == "Succeeded" && own["result"] == "Succeeded";
             *seen.borrow_mut() = Some(own);
-            Ok(is_told.then_some(()))
+            Ok(is_shown.then_some(()))
         })
         .await
         .with_context(|| format!("it shows {:?}", seen.borrow()))?;
 
         a.stop().await?;
         wait_leader(&fixture, "b").await?;
-        until("its page to say that it leads", WAIT_TIMEOUT, async || {
+        until("its page to show that it leads", WAIT_TIMEOUT, async || {
             let shown = json(&overview(&of_b)).await?;
-            let is_told = shown["leadership"]["role"] == "leads" && shown["hosts"][0]["name"] == "esx1";
-            Ok(is_told.then_some(()))
+            let is_shown = shown["leadership"]["role"] == "leads" && shown["hosts"][0]["name"] == "esx1";
+            Ok(is_shown.then_some(()))
         })
         .await?;
         b.stop().await

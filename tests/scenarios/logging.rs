@@ -43,8 +43,8 @@ fn every_log_line_names_node_host_episode_phase_and_trace() {
         fixture.wait_in_service(&node).await?;
         haulout.stop().await?;
 
-        let said = fixture.log_text();
-        let lines: Vec<Value> = said
+        let text = fixture.log_text();
+        let lines: Vec<Value> = text
             .lines()
             .map(|line| serde_json::from_str(line).with_context(|| format!("no JSON: {line}")))
             .collect::<anyhow::Result<_>>()?;
@@ -58,7 +58,7 @@ fn every_log_line_names_node_host_episode_phase_and_trace() {
         for words in ["starting to drain", "tried to", "waiting for", "-> Rejoining"] {
             ensure!(
                 of_node.iter().any(|line| has(line, words)),
-                "no line says {words:?}:\n{said}"
+                "no line says {words:?}:\n{text}"
             );
         }
         for line in &of_node {
@@ -80,7 +80,9 @@ fn every_log_line_names_node_host_episode_phase_and_trace() {
 }
 
 fn has(line: &Value, words: &str) -> bool {
-    line["message"].as_str().is_some_and(|said| said.contains(words))
+    line["message"]
+        .as_str()
+        .is_some_and(|message| message.contains(words))
 }
 
 #[test]
@@ -261,12 +263,12 @@ async fn starve(fixture: &Fixture<'_>, mebibytes: u64, from_file: Option<&Path>)
         .spawn()?;
     let what = format!("haulout with {mebibytes} MiB to live or to die");
     let became = until(&what, WAIT_TIMEOUT, async || {
-        let said = std::fs::read_to_string(&log).unwrap_or_default();
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
         let lives = ["vCenter", "Kubernetes"]
             .iter()
-            .all(|half| said.contains(&format!("{half} synced")));
+            .all(|half| text.contains(&format!("{half} synced")));
         let has_ended = process.check_running().is_err();
-        Ok((lives || has_ended || said.contains(PANIC)).then_some(lives && !has_ended))
+        Ok((lives || has_ended || text.contains(PANIC)).then_some(lives && !has_ended))
     });
     // A process that hangs without a thread counts as ended.
     let lives = became.await.unwrap_or(false);
@@ -304,13 +306,13 @@ fn no_secret_is_in_a_panic_or_an_out_of_memory_abort() {
                 if panics > 0 && aborts > 0 {
                     break;
                 }
-                let Starved::Died(said) = starve(&fixture, mebibytes, from_file).await? else {
+                let Starved::Died(text) = starve(&fixture, mebibytes, from_file).await? else {
                     continue;
                 };
-                let line = said.lines().find(|line| line.contains(secret));
-                ensure!(line.is_none(), "the password is in {line:?} of\n{said}");
-                panics += usize::from(said.contains(PANIC));
-                aborts += usize::from(said.contains(ABORT));
+                let line = text.lines().find(|line| line.contains(secret));
+                ensure!(line.is_none(), "the password is in {line:?} of\n{text}");
+                panics += usize::from(text.contains(PANIC));
+                aborts += usize::from(text.contains(ABORT));
             }
             println!("password from {from_file:?}: {panics} panics, {aborts} ends for want of memory");
             ensure!(panics > 0, "nothing panicked with {LEAST} to {lives} MiB");
@@ -323,7 +325,7 @@ fn no_secret_is_in_a_panic_or_an_out_of_memory_abort() {
 const LEAST: u64 = 16;
 
 /// The memory that telemetry may add to an idle program.
-const TELLING_KIB: u64 = 2048;
+const TELEMETRY_KIB: u64 = 2048;
 
 /// The private memory of a process in KiB, without mapped code.
 fn own_memory(haulout: &Haulout) -> anyhow::Result<u64> {
@@ -340,7 +342,7 @@ fn all_telemetry_costs_an_idle_program_at_most_2_mib() {
         let fixture = one_node("memory").await?;
         let collector = jaeger().await.otlp_http();
         let quiet = [("NODE_MAINTENANCES", "false")];
-        let telling = [
+        let telemetry = [
             ("NODE_MAINTENANCES", "false"),
             ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.as_str()),
             ("NODE_CONDITIONS", "well-known"),
@@ -349,8 +351,8 @@ fn all_telemetry_costs_an_idle_program_at_most_2_mib() {
         ];
         // Each one first handles an episode, so that lazy initialisation is done.
         let node = fixture.node_name("gpu1");
-        let mut rests = Vec::new();
-        for changes in [&quiet[..], &telling[..]] {
+        let mut readings = Vec::new();
+        for changes in [&quiet[..], &telemetry[..]] {
             let begun = fixture.log_text().matches("-> InService").count();
             let haulout = run_again(&fixture, changes).await?;
             fixture.vcenter.enter_maintenance("esx1").await?;
@@ -358,7 +360,7 @@ fn all_telemetry_costs_an_idle_program_at_most_2_mib() {
             in_maintenance(&fixture, "esx1").await?;
             fixture.vcenter.exit_maintenance("esx1").await?;
             fixture.wait_in_service(&node).await?;
-            until("the end of the episode to be told", WAIT_TIMEOUT, async || {
+            until("the end of the episode to be logged", WAIT_TIMEOUT, async || {
                 Ok((fixture.log_text().matches("-> InService").count() > begun).then_some(()))
             })
             .await?;
@@ -373,7 +375,7 @@ fn all_telemetry_costs_an_idle_program_at_most_2_mib() {
                 looks.tick().await;
                 least = least.min(own_memory(&haulout)?);
             }
-            rests.push(least);
+            readings.push(least);
             haulout.stop().await?;
         }
         ensure!(
@@ -381,13 +383,13 @@ fn all_telemetry_costs_an_idle_program_at_most_2_mib() {
             "{}",
             fixture.log_text()
         );
-        let [quiet, telling] = rests[..] else {
+        let [quiet, telemetry] = readings[..] else {
             anyhow::bail!("two were measured");
         };
-        println!("at rest: {quiet} KiB, {telling} KiB where it tells all there is");
+        println!("idle: {quiet} KiB, {telemetry} KiB with all telemetry");
         ensure!(
-            telling <= quiet + TELLING_KIB,
-            "{telling} KiB with telling, {quiet} KiB without"
+            telemetry <= quiet + TELEMETRY_KIB,
+            "{telemetry} KiB with all telemetry, {quiet} KiB without"
         );
         Ok(())
     });

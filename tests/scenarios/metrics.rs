@@ -25,8 +25,8 @@ const OPEN: &str = "application/openmetrics-text; version=1.0.0";
 pub async fn address(fixture: &Fixture<'_>, what: &str) -> anyhow::Result<String> {
     let words = format!("serving {what} on ");
     fixture.wait_for_log(&words).await?;
-    let said = fixture.log_text();
-    let (_, after) = said.rsplit_once(&words).context("it was said")?;
+    let log = fixture.log_text();
+    let (_, after) = log.rsplit_once(&words).context("the log names no address")?;
     Ok(after.lines().next().unwrap_or_default().trim().to_owned())
 }
 
@@ -129,10 +129,10 @@ fn promtool(text: &str) -> anyhow::Result<()> {
         .context("its stdin is piped")?
         .write_all(text.as_bytes())?;
     let judged = tool.wait_with_output()?;
-    let said = String::from_utf8_lossy(&judged.stderr);
+    let stderr = String::from_utf8_lossy(&judged.stderr);
     ensure!(
         judged.status.success(),
-        "promtool does not accept it: {said}\n{text}"
+        "promtool does not accept it: {stderr}\n{text}"
     );
     Ok(())
 }
@@ -315,20 +315,20 @@ fn health_names_the_disconnected_source_and_haulout_keeps_running() {
             fixture
                 .wait_for_log("vCenter connection lost; maintenance paused until it is back")
                 .await?;
-            let (status, said) = ask(&format!("{health}/readyz"), "*/*").await?;
+            let (status, body) = ask(&format!("{health}/readyz"), "*/*").await?;
             ensure!(
-                status == 503 && said.contains("[-]vcenter failed: "),
-                "{status}: {said}"
+                status == 503 && body.contains("[-]vcenter failed: "),
+                "{status}: {body}"
             );
-            ensure!(said.contains("[+]event-loop ok\n") && said.ends_with("readyz check failed\n"));
+            ensure!(body.contains("[+]event-loop ok\n") && body.ends_with("readyz check failed\n"));
             for path in ["livez", "healthz"] {
-                let (status, said) = ask(&format!("{health}/{path}"), "*/*").await?;
-                ensure!((status, said.as_str()) == (200, "ok"), "{path}: {status}: {said}");
+                let (status, body) = ask(&format!("{health}/{path}"), "*/*").await?;
+                ensure!((status, body.as_str()) == (200, "ok"), "{path}: {status}: {body}");
             }
-            let (status, said) = ask(&format!("{health}/livez?verbose"), "*/*").await?;
+            let (status, body) = ask(&format!("{health}/livez?verbose"), "*/*").await?;
             ensure!(
-                (status, said.as_str()) == (200, "[+]event-loop ok\nlivez check passed\n"),
-                "{said}"
+                (status, body.as_str()) == (200, "[+]event-loop ok\nlivez check passed\n"),
+                "{body}"
             );
             Ok((haulout, health))
         };
@@ -341,14 +341,14 @@ fn health_names_the_disconnected_source_and_haulout_keeps_running() {
             Ok((status == 200).then_some(()))
         })
         .await?;
-        let (status, said) = ask(&format!("{ready}?verbose"), "*/*").await?;
+        let (status, body) = ask(&format!("{ready}?verbose"), "*/*").await?;
         ensure!(
-            (status, said.as_str())
+            (status, body.as_str())
                 == (
                     200,
                     "[+]event-loop ok\n[+]vcenter ok\n[+]kubernetes ok\nreadyz check passed\n"
                 ),
-            "{said}"
+            "{body}"
         );
         let (status, _) = ask(&format!("{health}/elsewhere"), "*/*").await?;
         ensure!(status == 404, "{status}");
@@ -364,11 +364,11 @@ fn port_that_is_taken_ends_the_program_and_names_the_setting() {
         let address = taken.local_addr()?.to_string();
         let haulout = start(&fixture, &[("METRICS_ADDRESS", &address)])?;
         ensure!(haulout.ended().await? == Some(1));
-        let said = fixture.log_text();
+        let log = fixture.log_text();
         let words = format!(
             "cannot serve metrics on {address}: set METRICS_ADDRESS to another address, or to off: Address already in use"
         );
-        ensure!(said.contains(&words), "{said}");
+        ensure!(log.contains(&words), "{log}");
         Ok(())
     });
 }

@@ -70,7 +70,7 @@ fn broken_collector_is_counted_and_does_not_delay_the_exit() {
     run_scenario(async {
         let mut tasks = JoinSet::new();
         let [down, hung, slow] = bad_collectors(&mut tasks).await?;
-        let told = async |kind: &str, endpoint: &str| {
+        let run_with = async |kind: &str, endpoint: &str| {
             let fixture = one_node(&format!("collector-{kind}")).await?;
             let changes = [
                 ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint),
@@ -85,10 +85,10 @@ fn broken_collector_is_counted_and_does_not_delay_the_exit() {
             anyhow::Ok((fixture.log_text(), lost))
         };
         let (off, down, _, _) = tokio::try_join!(
-            told("off", ""),
-            told(down.0, &down.1),
-            told(hung.0, &hung.1),
-            told(slow.0, &slow.1),
+            run_with("off", ""),
+            run_with(down.0, &down.1),
+            run_with(hung.0, &hung.1),
+            run_with(slow.0, &slow.1),
         )?;
         ensure!(
             !off.0.contains("traces go to"),

@@ -82,8 +82,8 @@ fn vm_is_not_moved_back_and_forth_when_no_other_host_starts_it() {
 
         fixture.vcenter.enter_maintenance("esx9").await?;
         let first = wait_for_call(&fixture, "RelocateVM_Task", "gpu1").await?;
-        let told = entries_during(&fixture, first.seq - 1, Duration::from_secs(15)).await?;
-        let moves = told.iter().filter(|it| it.is_call("RelocateVM_Task")).count();
+        let entries = entries_during(&fixture, first.seq - 1, Duration::from_secs(15)).await?;
+        let moves = entries.iter().filter(|it| it.is_call("RelocateVM_Task")).count();
         ensure!(
             moves <= 2,
             "{moves} relocations in 15 s; Haulout's log:\n{}",
@@ -291,12 +291,12 @@ fn wait_says_why_a_power_on_by_drs_failed() {
         let is_multi = |it: &Entry| it.is_call("PowerOnMultiVM_Task");
         wait_for_entry(&fixture, "DRS to be asked", is_multi).await?;
         let words = "Module 'DevicePowerOn' power on failed";
-        until("a wait to say why", WAIT_TIMEOUT, async || {
-            let said = fixture.log_text();
-            let is_told = said
+        until("a wait to give the reason", WAIT_TIMEOUT, async || {
+            let log = fixture.log_text();
+            let is_logged = log
                 .lines()
                 .any(|line| line.contains("waiting for") && line.contains(words));
-            Ok(is_told.then_some(()))
+            Ok(is_logged.then_some(()))
         })
         .await
         .with_context(|| fixture.log_text())?;

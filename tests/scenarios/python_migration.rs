@@ -100,8 +100,8 @@ fn record_of_an_unknown_version_is_left_alone_and_reported() {
                 it.detail == "entering"
             })
             .await?;
-        let standing = fixture.node(&node).await?;
-        ensure!(haulout_lab::fixture::annotation(&standing, "episode") == Some("{\"version\":7}"));
+        let unchanged = fixture.node(&node).await?;
+        ensure!(haulout_lab::fixture::annotation(&unchanged, "episode") == Some("{\"version\":7}"));
         ensure!(fixture.audit().await?.iter().all(|event| event.verb != "patch"));
         haulout.stop().await
     });

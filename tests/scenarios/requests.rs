@@ -106,7 +106,7 @@ pub async fn copy_says(fixture: &Fixture<'_>, node: &str, phases: &[&str]) -> an
 }
 
 /// Annotates a Node.
-async fn wish(fixture: &Fixture<'_>, node: &str, (key, value): (&str, &str)) -> anyhow::Result<()> {
+async fn annotate(fixture: &Fixture<'_>, node: &str, (key, value): (&str, &str)) -> anyhow::Result<()> {
     let nodes: Api<Node> = Api::all(fixture.client());
     let patch = json!({"metadata": {"annotations": {key: value}}});
     nodes
@@ -463,7 +463,7 @@ fn drain_that_needs_approval_waits_and_each_needs_its_own() {
         let queued = fixture.wait_phase(&node, "queued").await?;
         ensure!(!is_cordoned(&queued));
         fixture.wait_for_log("to approve its drain").await?;
-        wish(&fixture, &node, ("haulout.dev/approved", "true")).await?;
+        annotate(&fixture, &node, ("haulout.dev/approved", "true")).await?;
         fixture.wait_phase(&node, "drained").await?;
         withdraw(&fixture, "first").await?;
         let back = fixture.wait_in_service(&node).await?;
@@ -480,7 +480,7 @@ fn node_with_skip_is_left_alone_and_reported() {
     run_scenario(async {
         let fixture = one_node("skip").await?;
         let node = fixture.node_name("gpu1");
-        wish(&fixture, &node, ("haulout.dev/skip", "true")).await?;
+        annotate(&fixture, &node, ("haulout.dev/skip", "true")).await?;
         let haulout = run(&fixture, &[]).await?;
 
         fixture.vcenter.enter_maintenance("esx1").await?;
@@ -488,7 +488,7 @@ fn node_with_skip_is_left_alone_and_reported() {
             .wait_for_log("to remove haulout.dev/skip from the Node")
             .await?;
         ensure!(!is_cordoned(&fixture.node(&node).await?));
-        wish(&fixture, &node, ("haulout.dev/skip", "false")).await?;
+        annotate(&fixture, &node, ("haulout.dev/skip", "false")).await?;
         in_maintenance(&fixture, "esx1").await?;
         haulout.stop().await
     });
@@ -573,14 +573,14 @@ fn invalid_request_is_rejected_by_the_kube_apiserver() {
                 .await;
             Ok(answer.err().context("it was taken")?.to_string())
         };
-        let said = refused(&|spec| spec.node_name = "another".to_owned()).await?;
-        ensure!(said.contains("spec.nodeName cannot be changed"), "{said}");
-        let said = refused(&|spec| spec.action = MaintenanceAction::Reboot).await?;
-        ensure!(said.contains("spec.action cannot be changed"), "{said}");
-        let said = refused(&|spec| spec.target_host = Some("esx2".to_owned())).await?;
-        ensure!(said.contains("goes with action Relocate only"), "{said}");
-        let said = refused(&|spec| spec.drain_timeout_seconds = Some(0)).await?;
-        ensure!(said.contains("drainTimeoutSeconds"), "{said}");
+        let error = refused(&|spec| spec.node_name = "another".to_owned()).await?;
+        ensure!(error.contains("spec.nodeName cannot be changed"), "{error}");
+        let error = refused(&|spec| spec.action = MaintenanceAction::Reboot).await?;
+        ensure!(error.contains("spec.action cannot be changed"), "{error}");
+        let error = refused(&|spec| spec.target_host = Some("esx2".to_owned())).await?;
+        ensure!(error.contains("is allowed with action Relocate only"), "{error}");
+        let error = refused(&|spec| spec.drain_timeout_seconds = Some(0)).await?;
+        ensure!(error.contains("drainTimeoutSeconds"), "{error}");
         withdraw(&fixture, "fixed").await?;
         Ok(())
     });

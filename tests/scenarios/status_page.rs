@@ -133,7 +133,7 @@ fn resident(pid: u32) -> anyhow::Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
-    Ok(kib.context("the kernel tells VmRSS")?.trim().parse::<u64>()? * 1024)
+    Ok(kib.context("no VmRSS in its status")?.trim().parse::<u64>()? * 1024)
 }
 
 #[test]

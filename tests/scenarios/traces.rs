@@ -204,8 +204,8 @@ fn episode_that_moves_is_one_trace_that_names_the_new_host() {
         ensure!(place.events == ["host.refused"], "esx3 has no device: {place:#?}");
         let drain = named(&spans, "drain")?;
         for (pods, count) in [("total", "2"), ("evicted", "2"), ("ignored", "0")] {
-            let said = drain.tags.get(&format!("haulout.pods.{pods}"));
-            ensure!(said.map(String::as_str) == Some(count), "{pods}: {drain:#?}");
+            let shown = drain.tags.get(&format!("haulout.pods.{pods}"));
+            ensure!(shown.map(String::as_str) == Some(count), "{pods}: {drain:#?}");
         }
         for name in ["maintenance", "announce", "detect"] {
             let tags = &named(&spans, name)?.tags;
@@ -229,11 +229,8 @@ fn episode_that_moves_is_one_trace_that_names_the_new_host() {
         ensure!(relocate.tags.get("peer.service").map(String::as_str) == Some("vcenter"));
         ensure!(relocate.tags.get("rpc.method").map(String::as_str) == Some("RelocateVM_Task"));
         haulout.stop().await?;
-        let said = fixture.log_text();
-        ensure!(
-            !said.contains("last spans") && !said.contains("were lost"),
-            "{said}"
-        );
+        let log = fixture.log_text();
+        ensure!(!log.contains("last spans") && !log.contains("were lost"), "{log}");
         Ok(())
     });
 }
@@ -410,7 +407,7 @@ fn trace_of_a_blocked_drain_shows_what_each_pod_waited_for() {
             .count();
         ensure!(
             (1..=2).contains(&blocked) && blocked == wait.events.len(),
-            "each message is told once: {wait:#?}"
+            "each message has one event: {wait:#?}"
         );
         haulout.stop().await
     });
@@ -458,7 +455,7 @@ async fn through_a_proxy(name: &str, kill: Option<(Point, Moment)>) -> anyhow::R
     }
     let start = || start(&fixture, &[("OTEL_EXPORTER_OTLP_ENDPOINT", &proxy.endpoint())]);
     let first = start()?;
-    let mut told = None;
+    let mut trace = None;
     let killed = async {
         if kill.is_none() {
             return Ok((first, true));
@@ -471,14 +468,14 @@ async fn through_a_proxy(name: &str, kill: Option<(Point, Moment)>) -> anyhow::R
         Ok((start()?, is_open))
     };
     let played = async {
-        told = Some(wait_scenario(&fixture).await?);
+        trace = Some(wait_scenario(&fixture).await?);
         anyhow::Ok(())
     };
     let both = async { tokio::try_join!(killed, played) };
     let ((haulout, was_open), ()) = tokio::time::timeout(WAIT_TIMEOUT * 2, both)
         .await
         .with_context(|| format!("after {} requests\n{}", proxy.requests(), fixture.log_text()))??;
-    let id = told.context("the scenario has a trace")?;
+    let id = trace.context("the scenario has a trace")?;
     if was_open {
         whole(&id, &node).await.with_context(|| fixture.log_text())?;
     }
@@ -642,9 +639,9 @@ fn episode_links_to_the_one_before_on_its_host() {
 }
 
 /// The start of the wait for the host in microseconds, once the spans of earlier phases have arrived.
-async fn waits_with_its_shutdown_told(fixture: &Fixture<'_>, node: &str, id: &str) -> anyhow::Result<u64> {
+async fn wait_for_the_shutdown_spans(fixture: &Fixture<'_>, node: &str, id: &str) -> anyhow::Result<u64> {
     fixture.wait_phase(node, "awaitingHost").await?;
-    until("the shutdown to be told", WAIT_TIMEOUT, async || {
+    until("the spans of the shutdown", WAIT_TIMEOUT, async || {
         let spans = jaeger().await.trace(id).await?;
         Ok(spans.iter().any(|it| it.name == "guest shutdown").then_some(()))
     })
@@ -663,7 +660,7 @@ fn kill_while_waiting_for_the_host_leaves_one_trace_with_one_root() {
         fixture.wait_for_log("vCenter synced").await?;
         fixture.vcenter.enter_maintenance("esx1").await?;
         let id = trace_id(&fixture, &node).await?;
-        let began = waits_with_its_shutdown_told(&fixture, &node, &id).await?;
+        let began = wait_for_the_shutdown_spans(&fixture, &node, &id).await?;
         first.kill().await?;
         let second = start_traced(&fixture).await?;
         fixture
@@ -679,7 +676,7 @@ fn kill_while_waiting_for_the_host_leaves_one_trace_with_one_root() {
         ensure!(root.events == ["controller.restarted"], "{root:#?}");
         ensure!(
             wait.start == began,
-            "the wait is told from its beginning in the killed process: {wait:#?}"
+            "the wait begins in the killed process: {wait:#?}"
         );
         second.stop().await
     });
@@ -705,7 +702,7 @@ fn change_of_leader_leaves_one_trace_with_every_phase_whole() {
         wait_reachable(&fixture, 2).await?;
         fixture.vcenter.enter_maintenance("esx1").await?;
         let id = trace_id(&fixture, &node).await?;
-        let began = waits_with_its_shutdown_told(&fixture, &node, &id).await?;
+        let began = wait_for_the_shutdown_spans(&fixture, &node, &id).await?;
         first.kill().await?;
         wait_leader(&fixture, "b").await?;
         in_maintenance(&fixture, "esx1").await?;
@@ -716,12 +713,12 @@ fn change_of_leader_leaves_one_trace_with_every_phase_whole() {
         let spans = whole(&id, &node).await?;
         for name in WAIT_SCENARIO {
             let count = spans.iter().filter(|span| span.name == name).count();
-            ensure!(count == 1, "{name} is told {count} times: {spans:#?}");
+            ensure!(count == 1, "{name} was sent {count} times: {spans:#?}");
         }
         let wait = named(&spans, "wait host exit")?;
         ensure!(
             wait.start == began,
-            "the wait is told from its beginning under the dead leader: {wait:#?}"
+            "the wait begins under the dead leader: {wait:#?}"
         );
         let root = named(&spans, "maintenance")?;
         ensure!(

@@ -184,9 +184,9 @@ async fn beside_a_wrong_uuid(name: &str, has_provider_id: bool) -> anyhow::Resul
     let (liar, honest) = (fixture.node_name("a-liar"), fixture.node_name("honest"));
     let haulout = run(&fixture, &[]).await?;
     let victim = fixture.uuid("honest")?.to_owned();
-    fixture.kubelet("a-liar")?.tell_system_uuid(&victim);
+    fixture.kubelet("a-liar")?.report_system_uuid(&victim);
     fixture
-        .wait_node(&liar, "tells the other's UUID", |node| {
+        .wait_node(&liar, "has the UUID of the other", |node| {
             let info = node.status.as_ref().and_then(|it| it.node_info.as_ref());
             info.is_some_and(|info| info.system_uuid == victim)
         })
@@ -221,9 +221,9 @@ const START: u64 = 20;
 async fn is_quiet(fixture: &Fixture<'_>, node: &str) -> anyhow::Result<()> {
     let (began, seq) = (clock(), journal_end(fixture).await?);
     let before = fixture.vcenter.traffic("haulout").await?.calls;
-    let told = entries_during(fixture, seq, Duration::from_secs(10)).await?;
+    let entries = entries_during(fixture, seq, Duration::from_secs(10)).await?;
     let calls = fixture.vcenter.traffic("haulout").await?.calls - before;
-    let acts = told
+    let acts = entries
         .iter()
         .filter(|it| !it.session.is_empty() && !it.method.is_empty());
     let acts = acts.count();

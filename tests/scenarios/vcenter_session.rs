@@ -45,11 +45,11 @@ fn disabled_tls_verification_is_logged_as_a_warning() {
         let fixture = one_node("unverified").await?;
         let node = fixture.node_name("gpu1");
         let haulout = run(&fixture, &[NO_BUNDLE, ("VCENTER_TLS_VERIFY", "false")]).await?;
-        let said = fixture.log_text();
+        let log = fixture.log_text();
         ensure!(
-            said.lines()
+            log.lines()
                 .any(|line| line.contains("WARN") && line.contains("VCENTER_TLS_VERIFY")),
-            "{said}"
+            "{log}"
         );
         fixture.vcenter.enter_maintenance("esx1").await?;
         fixture.wait_phase(&node, "awaitingHost").await?;

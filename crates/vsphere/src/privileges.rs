@@ -139,18 +139,18 @@ mod tests {
 
     #[test]
     fn a_privilege_counts_as_had_only_where_vcenter_says_so() {
-        let said = br#"<r xmlns="urn:vim25"><returnval><entity type="VirtualMachine">vm-71</entity>
+        let reply = br#"<r xmlns="urn:vim25"><returnval><entity type="VirtualMachine">vm-71</entity>
             <privAvailability><privId>System.Read</privId><isGranted>true</isGranted></privAvailability>
             <privAvailability><privId>Resource.ColdMigrate</privId><isGranted>false</isGranted></privAvailability>
             </returnval></r>"#;
-        let said = xml::parse(said, xml::Shape::default()).unwrap();
+        let reply = xml::parse(reply, xml::Shape::default()).unwrap();
         let vm = Moref::new("VirtualMachine", "vm-71");
         for (id, granted) in [
             ("System.Read", Some(true)),
             ("Resource.ColdMigrate", Some(false)),
             ("System.View", None),
         ] {
-            assert_eq!(read_granted(&said, id).get(&vm).copied(), granted, "{id}");
+            assert_eq!(read_granted(&reply, id).get(&vm).copied(), granted, "{id}");
         }
     }
 }

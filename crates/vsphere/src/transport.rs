@@ -215,7 +215,7 @@ mod tests {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
             let connections = Arc::new(AtomicUsize::new(0));
-            let (tell, closed) = mpsc::channel(8);
+            let (on_close, closed) = mpsc::channel(8);
             let count = connections.clone();
             let serves = async move {
                 while let Ok((mut tcp, _)) = listener.accept().await {
@@ -227,7 +227,7 @@ mod tests {
                         }
                     }
                     if !then_closes {
-                        tell.send(()).await.unwrap();
+                        on_close.send(()).await.unwrap();
                     }
                 }
             };

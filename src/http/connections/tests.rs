@@ -100,7 +100,7 @@ async fn a_client_that_does_not_read_its_answer_is_disconnected() {
     let (address, _stop, _tasks) = served(1).await;
     let begin = Instant::now();
     let _slow = sent(address, &request("/large")).await;
-    // There is one place, so it is answered when that client is gone.
+    // Only one connection is allowed, so it is answered when that client is gone.
     let (answer, _) = until_closed(sent(address, &request("/short")).await).await;
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     assert_about(begin.elapsed(), LIFETIME);

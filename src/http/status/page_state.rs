@@ -40,10 +40,10 @@ pub(super) struct HostEntry {
 
 impl Default for PageState {
     fn default() -> Self {
-        let unheard = |who: &str| Some(format!("{who} has not synced yet"));
+        let not_synced = |who: &str| Some(format!("{who} has not synced yet"));
         Self {
-            vcenter: unheard("vCenter"),
-            kubernetes: unheard("Kubernetes"),
+            vcenter: not_synced("vCenter"),
+            kubernetes: not_synced("Kubernetes"),
             leadership: PageLeadership::Leads,
             board: StatusBoard::default(),
             steps: BTreeMap::new(),

@@ -54,7 +54,7 @@ fn episode(node: &str, host: &str, phase: Phase, since: Timestamp) -> Episode {
     }
 }
 
-fn sight(node: &str, host: &str, record: Record, left: Vec<PendingEviction>) -> NodeSnapshot {
+fn snapshot(node: &str, host: &str, record: Record, left: Vec<PendingEviction>) -> NodeSnapshot {
     let entering = HostState::Entering {
         task: TaskRef::new("task-1"),
         clicked_at: at(0),
@@ -82,7 +82,7 @@ fn sight(node: &str, host: &str, record: Record, left: Vec<PendingEviction>) -> 
 
 fn draining(node: &str, host: &str, left: Vec<PendingEviction>) -> NodeSnapshot {
     let episode = episode(node, host, Phase::Draining, at(1));
-    sight(node, host, Record::Episode(Arc::new(episode)), left)
+    snapshot(node, host, Record::Episode(Arc::new(episode)), left)
 }
 
 fn held() -> PendingEviction {
@@ -98,7 +98,7 @@ fn held() -> PendingEviction {
 /// A node of this name on a host of a nasty one, held by a budget of a nasty one.
 fn show(status: &Arc<StatusPage>, node: &str) {
     let name = NodeName::new(node);
-    let sights = BTreeMap::from([(name.clone(), draining(node, NASTY, vec![held()]))]);
+    let snapshots = BTreeMap::from([(name.clone(), draining(node, NASTY, vec![held()]))]);
     let entering = HostState::Entering {
         task: TaskRef::new("task-1"),
         clicked_at: at(0),
@@ -107,12 +107,12 @@ fn show(status: &Arc<StatusPage>, node: &str) {
     };
     let hosts = BTreeMap::from([(HostRef::new("host-1"), (NASTY.to_owned(), entering))]);
     status.show(
-        &NodeStatuses::of(&SnapshotBatch::all(sights.clone())),
+        &NodeStatuses::of(&SnapshotBatch::all(snapshots.clone())),
         BTreeMap::new(),
     );
     status.show_hosts(hosts);
     let on = WaitingOn::Pods(vec![held()]);
-    let record = &sights[&name].record;
+    let record = &snapshots[&name].record;
     let waits = NodeEvent::Waits {
         node: None,
         record,
@@ -384,9 +384,9 @@ fn an_episode_is_seen_through_all_its_phases_and_how_it_ended() {
         Some(EpisodeResult::Succeeded),
         50,
     );
-    let sights = BTreeMap::from([(name, sight("gpu1", "esx1", Record::InService, Vec::new()))]);
+    let snapshots = BTreeMap::from([(name, snapshot("gpu1", "esx1", Record::InService, Vec::new()))]);
     status.show(
-        &NodeStatuses::of(&SnapshotBatch::all(sights.clone())),
+        &NodeStatuses::of(&SnapshotBatch::all(snapshots.clone())),
         BTreeMap::new(),
     );
 
@@ -442,12 +442,12 @@ fn the_queue_is_listed_in_its_order_with_those_ahead() {
     let queued = |node: &str, clicked: i64| {
         let mut episode = episode(node, "esx1", Phase::Queued, at(clicked));
         episode.trigger.clicked_at = at(clicked);
-        let mut sight = sight(node, "esx1", Record::Episode(Arc::new(episode)), Vec::new());
-        sight.observed.admission = Admission::Queued {
+        let mut snapshot = snapshot(node, "esx1", Record::Episode(Arc::new(episode)), Vec::new());
+        snapshot.observed.admission = Admission::Queued {
             ahead: vec![NodeName::new("gpu9")],
             limit: SlotLimit::ConcurrentDrains(1),
         };
-        (NodeName::new(node), sight)
+        (NodeName::new(node), snapshot)
     };
     status.show(
         &NodeStatuses::of(&SnapshotBatch::all(BTreeMap::from([
@@ -474,16 +474,16 @@ fn the_queue_is_listed_in_its_order_with_those_ahead() {
 #[test]
 fn page_of_thousands_of_nodes_is_bounded() {
     let status = status();
-    let mut sights: BTreeMap<NodeName, NodeSnapshot> = (0..3000)
+    let mut snapshots: BTreeMap<NodeName, NodeSnapshot> = (0..3000)
         .map(|index| {
             let name = format!("gpu{index:04}");
-            let sight = sight(&name, "esx1", Record::InService, Vec::new());
-            (NodeName::new(name), sight)
+            let snapshot = snapshot(&name, "esx1", Record::InService, Vec::new());
+            (NodeName::new(name), snapshot)
         })
         .collect();
-    sights.insert(NodeName::new("zz"), draining("zz", "esx1", vec![held(); 3000]));
+    snapshots.insert(NodeName::new("zz"), draining("zz", "esx1", vec![held(); 3000]));
     status.show(
-        &NodeStatuses::of(&SnapshotBatch::all(sights.clone())),
+        &NodeStatuses::of(&SnapshotBatch::all(snapshots.clone())),
         BTreeMap::new(),
     );
     let overview = status.overview();
@@ -535,7 +535,7 @@ fn span_position_follows_its_times() {
     );
     assert_eq!(picture.legend, [ShownState::Phase(PhaseKind::Draining)]);
     assert_eq!(picture.rows[0].name.chars().count(), 49);
-    assert_eq!(picture.height, picture.floor + 24);
+    assert_eq!(picture.height, picture.axis_y + 24);
     let marks: BTreeSet<_> = picture.marks.iter().map(|mark| mark.text.as_str()).collect();
     assert!((3..=5).contains(&marks.len()), "{marks:?}");
 }

@@ -37,7 +37,7 @@ const NAME_CHARS: usize = 48;
 pub(super) struct TimelinePicture {
     pub(super) height: usize,
     /// The end of the rows.
-    pub(super) floor: usize,
+    pub(super) axis_y: usize,
     pub(super) rows: Vec<PictureRow>,
     pub(super) marks: Vec<PictureMark>,
     /// The states in the picture.
@@ -87,11 +87,11 @@ pub(super) fn layout(timeline: &Timeline) -> TimelinePicture {
             bars,
         });
     }
-    let floor = rows.len() * ROW;
+    let axis_y = rows.len() * ROW;
     let in_picture = |state: &ShownState| legend.contains(state);
     TimelinePicture {
-        height: floor + AXIS,
-        floor,
+        height: axis_y + AXIS,
+        axis_y,
         rows,
         marks: marks(timeline.from, timeline.to),
         legend: ShownState::all().filter(in_picture).collect(),

@@ -495,7 +495,7 @@ async fn an_eviction_that_has_begun_is_not_cut_short_by_the_end_of_its_round() {
     assert_eq!(
         begin.elapsed().as_secs(),
         40,
-        "its place is held for as long as the kube-apiserver may work on it"
+        "it counts against the concurrency for as long as the kube-apiserver may work on it"
     );
 }
 

@@ -27,11 +27,11 @@ fn counted_queue() -> (Publisher, EventQueue, Arc<AtomicUsize>) {
     (publisher, queue, lost)
 }
 
-/// Publishes with a kube-apiserver that is `answer`, then stops; gives what was asked.
-async fn published(tellings: Vec<Event>, answer: fn(&SeenRequest) -> ScriptedReply) -> Vec<SeenRequest> {
+/// Publishes `events` to a kube-apiserver that replies with `answer`, then stops. Returns the requests.
+async fn published(events: Vec<Event>, answer: fn(&SeenRequest) -> ScriptedReply) -> Vec<SeenRequest> {
     let (client, log) = server(answer);
     let (publisher, queue, _) = counted_queue();
-    for event in tellings {
+    for event in events {
         assert!(publisher.event(event));
     }
     let stop = CancellationToken::new();
@@ -101,10 +101,10 @@ async fn a_refused_event_is_counted_and_not_tried_again_and_the_next_one_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_apiserver_that_is_silent_holds_up_neither_who_tells_nor_the_end() {
+async fn hanging_apiserver_delays_neither_senders_nor_shutdown() {
     let begun = Instant::now();
-    let tellings = (0..20).map(|n| event(&n.to_string())).collect();
-    published(tellings, |_| ScriptedReply::Silence).await;
+    let events = (0..20).map(|n| event(&n.to_string())).collect();
+    published(events, |_| ScriptedReply::Silence).await;
     assert!(begun.elapsed() <= SHUTDOWN_GRACE + Duration::from_millis(1));
 
     let (publisher, _queue, lost) = counted_queue();

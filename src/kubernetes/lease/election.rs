@@ -201,7 +201,7 @@ impl Election {
         let Some(seen) = lease else {
             let since = match &self.lease {
                 LeaseRead::Absent { since } => *since,
-                LeaseRead::Present { .. } | LeaseRead::NotYet => now.awake,
+                LeaseRead::Present { .. } | LeaseRead::NotYet => now.monotonic,
             };
             self.lease = LeaseRead::Absent { since };
             return;
@@ -209,7 +209,7 @@ impl Election {
         self.greatest = self.greatest.max(seen.transitions);
         let since = match &self.lease {
             LeaseRead::Present { seen: before, since } if before.is_same_renewal(&seen) => *since,
-            LeaseRead::Present { .. } | LeaseRead::NotYet | LeaseRead::Absent { .. } => now.awake,
+            LeaseRead::Present { .. } | LeaseRead::NotYet | LeaseRead::Absent { .. } => now.monotonic,
         };
         self.lease = LeaseRead::Present { seen, since };
     }
@@ -224,7 +224,7 @@ impl Election {
             LeaseRead::Present { seen, since } => (seen, *since),
             LeaseRead::NotYet => return ElectionStep::Wait,
             // There never was a Lease, or it was deleted under a leader, which still leads until its time ends.
-            LeaseRead::Absent { since } if now.awake.saturating_sub(*since) < NEW_LEASE_AFTER => {
+            LeaseRead::Absent { since } if now.monotonic.saturating_sub(*since) < NEW_LEASE_AFTER => {
                 return ElectionStep::Wait;
             }
             LeaseRead::Absent { .. } => return self.take(None, new_epoch, self.timing.lease),
@@ -245,7 +245,7 @@ impl Election {
         if seen.holder == self.me {
             return self.take(Some(seen), seen.transitions, self.timing.lease);
         }
-        if now.awake.saturating_sub(since) >= self.lasts(seen) {
+        if now.monotonic.saturating_sub(since) >= self.lasts(seen) {
             return self.take(Some(seen), next, self.timing.quarantine());
         }
         // Running effects of its holder may continue until its leadership ends, which is before its Lease expires.
@@ -315,9 +315,9 @@ impl Election {
         let left = match (&self.leadership, &self.lease) {
             (Some(leadership), _) => leadership.until.saturating_sub(now.since_boot),
             (None, LeaseRead::Present { seen, since }) if !seen.holder.is_empty() => {
-                (*since + self.lasts(seen)).saturating_sub(now.awake)
+                (*since + self.lasts(seen)).saturating_sub(now.monotonic)
             }
-            (None, LeaseRead::Absent { since }) => (*since + NEW_LEASE_AFTER).saturating_sub(now.awake),
+            (None, LeaseRead::Absent { since }) => (*since + NEW_LEASE_AFTER).saturating_sub(now.monotonic),
             (None, LeaseRead::Present { .. } | LeaseRead::NotYet) => self.timing.retry,
         };
         // An expired Lease that cannot be read must not be read in a busy loop.

@@ -213,7 +213,7 @@ async fn each_refusal_of_a_patch_says_what_happens_next() {
 }
 
 #[tokio::test]
-async fn a_node_that_does_not_exist_is_told_apart_from_one_that_cannot_be_read() {
+async fn absent_node_is_distinguished_from_an_unreadable_one() {
     let keys = Keys::under(DEFAULT_PREFIX);
     let name = NodeName::new("gpu-1");
     for (code, kind) in [

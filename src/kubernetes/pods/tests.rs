@@ -112,7 +112,7 @@ fn each_kind_of_pod_gets_the_verdict_of_kubectl_or_the_documented_other() {
 }
 
 #[test]
-fn a_pod_that_leaves_already_is_waited_for_from_when_it_was_told_to() {
+fn terminating_pod_is_waited_for_since_its_deletion_began() {
     let mut pod = with("/metadata/deletionTimestamp", json!("2026-01-02T03:04:35Z"));
     pod["metadata"]["deletionGracePeriodSeconds"] = json!(30);
     let since = Some("2026-01-02T03:04:05Z".parse().unwrap());
@@ -121,7 +121,7 @@ fn a_pod_that_leaves_already_is_waited_for_from_when_it_was_told_to() {
     assert_eq!(judged(pod), PodVerdict::Skip(SkipReason::DaemonSet));
 }
 
-/// What the chain must come to, said once more without a chain.
+/// The expected result of the chain of rules, computed without the chain.
 #[test]
 fn only_a_living_evictable_pod_of_this_node_stands_in_the_way() {
     for bits in 0_u8..32 {

@@ -11,13 +11,13 @@ use kube::Api;
 use kube::runtime::watcher::Event;
 use tokio::sync::watch;
 
-use super::steered::steered;
+use super::keyed::watch_each;
 use super::{Backoff, WatchBroke, WatchContext, WatchHandler};
 use crate::kubernetes::update::{Budget, BudgetState, KubernetesUpdate};
 
 /// Sends the state of the budgets in `blocking` until `stop`.
 pub async fn run(blocking: watch::Receiver<BTreeSet<Budget>>, context: WatchContext) {
-    steered("budgets", blocking, &context, one).await;
+    watch_each("budgets", blocking, &context, one).await;
 }
 
 async fn one(budget: Budget, context: WatchContext) {

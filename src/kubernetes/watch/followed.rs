@@ -9,7 +9,7 @@ use kube::Api;
 use kube::runtime::watcher::Event;
 use tokio::sync::{Semaphore, watch};
 
-use super::steered::steered;
+use super::keyed::watch_each;
 use super::{Backoff, Selection, WatchBroke, WatchContext, WatchHandler};
 use crate::ids::{NodeName, NodeUid};
 use crate::kubernetes::update::KubernetesUpdate;
@@ -25,7 +25,7 @@ const AT_ONCE: usize = 64;
 pub async fn run(followed: watch::Receiver<BTreeSet<NodeName>>, selection: Selection, context: WatchContext) {
     let slots = Arc::new(Semaphore::new(AT_ONCE));
     let follow = |name, context| one(name, selection.clone(), Arc::clone(&slots), context);
-    steered("followed nodes", followed, &context, follow).await;
+    watch_each("followed nodes", followed, &context, follow).await;
 }
 
 async fn one(name: NodeName, selection: Selection, slots: Arc<Semaphore>, context: WatchContext) {

@@ -9,7 +9,7 @@ use kube::runtime::watcher::Event;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::steered::steered;
+use super::keyed::watch_each;
 use super::{Backoff, Settings, WatchBroke, WatchContext, WatchHandler};
 use crate::ids::NodeName;
 use crate::kubernetes::pods::{PodVerdict, verdict};
@@ -23,7 +23,7 @@ use crate::kubernetes::update::KubernetesUpdate;
 /// [`Settings::gather`], and dropped if all pods are terminating by then, so that a round that evicts many pods is not
 /// followed by useless ones.
 pub async fn run(draining: watch::Receiver<BTreeSet<NodeName>>, context: WatchContext) {
-    steered("pods", draining, &context, one).await;
+    watch_each("pods", draining, &context, one).await;
 }
 
 async fn one(node: NodeName, context: WatchContext) {

@@ -24,7 +24,7 @@ async fn an_invalid_object_name_is_never_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_is_told_from_no_answer() {
+async fn refusal_is_distinguished_from_no_reply() {
     let permit = WriteFence::without_election().permit(WriteKind::Record).unwrap();
     let mut replies = vec![
         ScriptedReply::Silence,

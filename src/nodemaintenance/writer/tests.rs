@@ -3,7 +3,7 @@ use super::*;
 fn refused(name: &str) -> WriteError {
     WriteError::Refused {
         name: name.to_owned(),
-        message: "admission said no".to_owned(),
+        message: "refused by admission".to_owned(),
     }
 }
 

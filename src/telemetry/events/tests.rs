@@ -70,7 +70,7 @@ fn powering_on() -> Phase {
     Phase::PoweringOn { by_drs: false }
 }
 
-/// Tells a change of record at 100 s; gives the Event as `Type Reason: note`.
+/// Reports a change of record at 100 s. Returns the Event as `Type Reason: note`.
 fn recorded(memory: &mut EventMemory, before: &Record, transition: &Transition) -> String {
     let node = node();
     let event = NodeEvent::Recorded {
@@ -403,8 +403,8 @@ fn relevant_wait_creates_one_event() {
         ),
     ];
     for (phase, on, event) in table {
-        let said = waits(&mut EventMemory::default(), &record(phase, 10), &on, 100);
-        assert_eq!(said, event, "{on:?}");
+        let shown = waits(&mut EventMemory::default(), &record(phase, 10), &on, 100);
+        assert_eq!(shown, event, "{on:?}");
     }
 }
 
@@ -466,22 +466,22 @@ fn budget_event_repeats_when_pods_become_too_few() {
         ("needs 3 healthy pods and has 1 currently", false),
         ("needs 3 healthy pods and has 3 currently", false),
     ];
-    for (words, is_told) in event {
-        let said = waits(memory, &draining, &held(words), 20);
-        assert_eq!(said != "-", is_told, "{words}: {said}");
-        assert!(!is_told || said.contains(words), "{said}");
+    for (words, is_sent) in event {
+        let shown = waits(memory, &draining, &held(words), 20);
+        assert_eq!(shown != "-", is_sent, "{words}: {shown}");
+        assert!(!is_sent || shown.contains(words), "{shown}");
     }
 }
 
 #[test]
 fn budget_without_name_or_counts_has_an_event() {
     let draining = record(Phase::Draining, 10);
-    let held = |names: &[&str], said: &str| {
+    let held = |names: &[&str], message: &str| {
         WaitingOn::Pods(vec![PendingEviction {
             name: "ml/a".to_owned(),
             why: PendingReason::Budget {
                 names: names.iter().map(|name| (*name).to_owned()).collect(),
-                message: said.to_owned(),
+                message: message.to_owned(),
             },
         }])
     };
@@ -493,8 +493,8 @@ fn budget_without_name_or_counts_has_an_event() {
         ),
     ];
     for (on, end) in table {
-        let said = waits(&mut EventMemory::default(), &draining, &on, 20);
-        assert!(said.ends_with(end), "{said}");
+        let shown = waits(&mut EventMemory::default(), &draining, &on, 20);
+        assert!(shown.ends_with(end), "{shown}");
     }
 }
 
@@ -551,15 +551,15 @@ fn first_and_last_event_link_to_the_trace() {
 fn parked_node_has_one_event() {
     let memory = &mut EventMemory::default();
     let phase = parked(ParkReason::VmSuspended, Phase::Draining, 10);
-    let standing = record(phase, 100);
+    let unchanged = record(phase, 100);
     assert_ne!(
-        recorded(memory, &record(Phase::Draining, 10), &to(standing.clone())),
+        recorded(memory, &record(Phase::Draining, 10), &to(unchanged.clone())),
         "-"
     );
     let wait = WaitingOn::Parked(ParkReason::VmSuspended);
-    assert_eq!(waits(memory, &standing, &wait, 101), "-");
+    assert_eq!(waits(memory, &unchanged, &wait, 101), "-");
     // A restart loses the sent Events.
-    assert_ne!(waits(&mut EventMemory::default(), &standing, &wait, 101), "-");
+    assert_ne!(waits(&mut EventMemory::default(), &unchanged, &wait, 101), "-");
 }
 
 #[test]

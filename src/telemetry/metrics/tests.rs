@@ -2,9 +2,7 @@ use crate::maintenance::clock::Now;
 use std::sync::Arc;
 use std::time::Duration;
 
-use haulout_core::fixtures::{
-    TRACE, at, drain_report, episode, moment, node, record as of, snapshot as sight,
-};
+use haulout_core::fixtures::{TRACE, at, drain_report, episode, moment, node, record as of, snapshot};
 
 use super::*;
 use crate::ids::{EpisodeId, RequestUid, TaskRef};
@@ -57,16 +55,17 @@ impl Fixture {
         );
     }
 
-    fn shows(&self, sights: impl IntoIterator<Item = NodeSnapshot>) {
-        let sights = sights
+    fn shows(&self, snapshots: impl IntoIterator<Item = NodeSnapshot>) {
+        let snapshots = snapshots
             .into_iter()
-            .map(|sight| (self.name.clone(), sight))
+            .map(|snapshot| (self.name.clone(), snapshot))
             .collect();
-        self.metrics.show(&NodeStatuses::of(&SnapshotBatch::all(sights)));
+        self.metrics
+            .show(&NodeStatuses::of(&SnapshotBatch::all(snapshots)));
     }
 
     fn tried_power_off(&self, outcome: AttemptOutcome) {
-        self.metrics.found(&EffectReport {
+        self.metrics.effect_reported(&EffectReport {
             node: self.name.clone(),
             found: EffectResult::Tried {
                 kind: EffectKind::PowerOff,
@@ -94,13 +93,13 @@ impl Fixture {
     }
 
     #[track_caller]
-    fn is_silent_about(&self, what: &str) {
+    fn assert_no_sample(&self, what: &str) {
         let text = self.open();
-        let said: Vec<&str> = text
+        let samples: Vec<&str> = text
             .lines()
             .filter(|line| !line.starts_with('#') && line.contains(what))
             .collect();
-        assert!(said.is_empty(), "{said:#?}");
+        assert!(samples.is_empty(), "{samples:#?}");
     }
 }
 
@@ -189,7 +188,7 @@ fn queue_wait_is_observed_when_it_ends() {
     let queued = of(episode(Phase::Queued, 1));
     fixture.recorded(&Record::InService, queued.clone(), None, 1);
     fixture.assert_lines(&["haulout_queue_wait_seconds_count 0"]);
-    fixture.shows([sight(queued.clone(), HostState::InMaintenance)]);
+    fixture.shows([snapshot(queued.clone(), HostState::InMaintenance)]);
     fixture.assert_lines(&[
         "haulout_queue_depth 1.0",
         "haulout_episodes_active{phase=\"Queued\"} 1.0",
@@ -209,7 +208,7 @@ fn detection_before_startup_has_its_own_source() {
     late.trigger.detection = Some(Detection::AtStartup);
     fixture.recorded(&Record::InService, of(late), None, 1);
     fixture.assert_lines(&["haulout_detection_latency_seconds_sum{source=\"startup\"} 601.0"]);
-    fixture.is_silent_about("source=\"property_collector\"");
+    fixture.assert_no_sample("source=\"property_collector\"");
 }
 
 #[test]
@@ -219,7 +218,7 @@ fn detection_by_reread_has_its_own_source() {
     polled.trigger.detection = Some(Detection::Polled);
     fixture.recorded(&Record::InService, of(polled), None, 1);
     fixture.assert_lines(&["haulout_detection_latency_seconds_count{source=\"poll\"} 1"]);
-    fixture.is_silent_about("source=\"property_collector\"");
+    fixture.assert_no_sample("source=\"property_collector\"");
     fixture.recorded(&Record::InService, of(episode(Phase::Draining, 1)), None, 1);
     fixture.assert_lines(&[
         "haulout_detection_latency_seconds_count{source=\"poll\"} 1",
@@ -240,7 +239,7 @@ fn clocks_that_differ_give_no_time_below_zero() {
 fn forced_poweroff_is_counted_once_with_its_reason() {
     let fixture = Fixture::new();
     let record = of(episode(Phase::Draining, 1));
-    let mut toolless = sight(record.clone(), HostState::InMaintenance);
+    let mut toolless = snapshot(record.clone(), HostState::InMaintenance);
     let refusal = EffectRefusal {
         advice: RetryAdvice::NoTools,
         message: "ToolsUnavailable".to_owned(),
@@ -272,29 +271,29 @@ fn forced_poweroff_is_counted_once_with_its_reason() {
 #[test]
 fn wait_is_shown_until_it_ends() {
     let fixture = Fixture::new();
-    let idle = || sight(Record::InService, HostState::InService);
-    let mut unheard = idle();
-    unheard.observed.sources = SourceState::NoVcenter { why: String::new() };
-    fixture.shows([unheard]);
+    let idle = || snapshot(Record::InService, HostState::InService);
+    let mut disconnected = idle();
+    disconnected.observed.sources = SourceState::NoVcenter { why: String::new() };
+    fixture.shows([disconnected]);
     fixture.waits(&Record::InService, &WaitingOn::Vcenter { why: String::new() });
     fixture.assert_lines(&["haulout_waiting_on{node=\"gpu1\",kind=\"vcenter\"} 1.0"]);
     fixture.shows([idle()]);
-    fixture.is_silent_about("haulout_waiting_on");
+    fixture.assert_no_sample("haulout_waiting_on");
 
     let draining = of(episode(Phase::Draining, 1));
-    fixture.shows([sight(draining.clone(), HostState::InMaintenance)]);
+    fixture.shows([snapshot(draining.clone(), HostState::InMaintenance)]);
     fixture.waits(&draining, &WaitingOn::DrainRound);
     fixture.waits(&draining, &WaitingOn::PowerState);
     fixture.assert_lines(&["haulout_waiting_on{node=\"gpu1\",kind=\"power-state\"} 1.0"]);
-    fixture.is_silent_about("drain-round");
+    fixture.assert_no_sample("drain-round");
     fixture.recorded(&draining, of(episode(Phase::AwaitingHost, 9)), None, 9);
-    fixture.is_silent_about("haulout_waiting_on");
+    fixture.assert_no_sample("haulout_waiting_on");
 }
 
 #[test]
 fn draining_node_has_series_until_it_is_removed() {
     let fixture = Fixture::new();
-    let mut draining = sight(of(episode(Phase::Draining, 7)), HostState::InMaintenance);
+    let mut draining = snapshot(of(episode(Phase::Draining, 7)), HostState::InMaintenance);
     let left = |why| PendingEviction {
         name: "ml/secretive-pod".to_owned(),
         why,
@@ -324,10 +323,10 @@ fn draining_node_has_series_until_it_is_removed() {
         "haulout_node_host_info{node=\"gpu1\",host=\"esx1\"} 1.0",
         "haulout_host_maintenance_state{host=\"esx1\",state=\"normal\"} 0.0",
     ]);
-    fixture.is_silent_about("secretive-pod");
+    fixture.assert_no_sample("secretive-pod");
     fixture.shows([]);
-    fixture.is_silent_about("gpu1");
-    fixture.is_silent_about("esx1");
+    fixture.assert_no_sample("gpu1");
+    fixture.assert_no_sample("esx1");
 }
 
 /// Something of everything, so that no metric is left out for want of a sample.
@@ -336,7 +335,7 @@ fn everything() -> Fixture {
     let draining = of(episode(Phase::Draining, 1));
     fixture.recorded(&Record::InService, draining.clone(), None, 1);
     fixture.recorded(&draining, Record::InService, Some(EpisodeResult::Cancelled), 5);
-    let mut shown = sight(draining.clone(), HostState::InService);
+    let mut shown = snapshot(draining.clone(), HostState::InService);
     shown.observed.drain = Some(drain_report(moment(2).monotonic, Vec::new()));
     fixture.shows([shown]);
     fixture.waits(&draining, &WaitingOn::DrainRound);
@@ -457,7 +456,7 @@ fn every_phase_is_shown() {
         name: "esx2".into(),
     };
     let mut phases = vec![Phase::Queued];
-    // The next phase; a new one has to be given a place here.
+    // The next phase; a new phase must be added here.
     let next = |phase: &Phase| match phase {
         Phase::Queued => Some(Phase::Draining),
         Phase::Draining => Some(Phase::Drained),
@@ -479,7 +478,7 @@ fn every_phase_is_shown() {
     for phase in phases {
         let name = phase.name();
         let fixture = Fixture::new();
-        fixture.shows([sight(of(episode(phase, 1)), HostState::InService)]);
+        fixture.shows([snapshot(of(episode(phase, 1)), HostState::InService)]);
         fixture.assert_lines(&[
             &format!("haulout_node_phase{{node=\"gpu1\",phase=\"{name}\"}} 1.0"),
             &format!("haulout_episodes_active{{phase=\"{name}\"}} 1.0"),
@@ -554,7 +553,7 @@ fn episodes_are_counted_by_what_set_them_off() {
 #[test]
 fn skipped_node_in_service_shows_its_wait() {
     let fixture = Fixture::new();
-    let mut skipped = sight(Record::InService, HostState::InMaintenance);
+    let mut skipped = snapshot(Record::InService, HostState::InMaintenance);
     let mut marks = node();
     marks.overrides.skip = true;
     skipped.observed.node = Some(marks);
@@ -563,14 +562,14 @@ fn skipped_node_in_service_shows_its_wait() {
     fixture.assert_lines(&["haulout_waiting_on{node=\"gpu1\",kind=\"skip\"} 1.0"]);
     skipped.observed.node = Some(node());
     fixture.shows([skipped]);
-    fixture.is_silent_about("haulout_waiting_on");
+    fixture.assert_no_sample("haulout_waiting_on");
 }
 
 #[test]
 fn checkpoint_keeps_the_wait() {
     let fixture = Fixture::new();
     let before = of(episode(Phase::Draining, 1));
-    fixture.shows([sight(before.clone(), HostState::InMaintenance)]);
+    fixture.shows([snapshot(before.clone(), HostState::InMaintenance)]);
     fixture.waits(&before, &WaitingOn::DrainHeld(Vec::new()));
     let aged = episode(Phase::Draining, 1).aged(Duration::from_secs(20));
     fixture.recorded(&before, of(aged), None, 21);

@@ -84,13 +84,13 @@ pub async fn module(name: &str) -> anyhow::Result<PathBuf> {
         .await
         .with_context(|| format!("downloading {required} did not end within {DOWNLOAD:?}"))?
         .context("starting go mod download")?;
-    let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-    match said["Dir"].as_str() {
+    let module: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    match module["Dir"].as_str() {
         Some(dir) if output.status.success() => Ok(PathBuf::from(dir)),
         Some(_) | None => bail!(
             "downloading {required} ended with {}: {}{}",
             output.status,
-            said["Error"].as_str().unwrap_or_default(),
+            module["Error"].as_str().unwrap_or_default(),
             String::from_utf8_lossy(&output.stderr).trim_end()
         ),
     }

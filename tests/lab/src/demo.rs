@@ -42,7 +42,7 @@ const SETTINGS: [(&str, &str); 10] = [
     ("STATUS_ADDRESS", "127.0.0.1:0"),
 ];
 /// Lines of Haulout's log in the error of a failure.
-const LAST_WORDS: usize = 12;
+const LOG_TAIL_LINES: usize = 12;
 
 /// The options of the demo.
 #[derive(Debug, clap::Args)]
@@ -55,8 +55,8 @@ pub(crate) struct DemoArguments {
     keep: bool,
 }
 
-/// Runs the whole demo, and sets `told` when it only keeps running.
-pub(crate) async fn run(arguments: &DemoArguments, told: &Cell<bool>) -> anyhow::Result<()> {
+/// Runs the whole demo, and sets `has_finished` once it only keeps running.
+pub(crate) async fn run(arguments: &DemoArguments, has_finished: &Cell<bool>) -> anyhow::Result<()> {
     let step = Instant::now();
     heading("Haulout: GPU nodes through ESXi host maintenance");
     let binary = program::build(arguments.release).await?;
@@ -127,7 +127,7 @@ pub(crate) async fn run(arguments: &DemoArguments, told: &Cell<bool>) -> anyhow:
         started,
     };
     let outcome = tokio::select! {
-        outcome = show.print(ui, told) => outcome,
+        outcome = show.print(ui, has_finished) => outcome,
         ended = watch_over(&kube, &mut haulout) => ended,
         lost = show.follow() => lost.context("following vCenter's journal"),
     };
@@ -135,7 +135,7 @@ pub(crate) async fn run(arguments: &DemoArguments, told: &Cell<bool>) -> anyhow:
         show.printer.end().await;
         // If it ended by itself, the error already has its last output.
         if haulout.check_running().is_ok() {
-            last_words(&fixture);
+            print_end_of_log(&fixture);
         }
         return Err(error);
     }
@@ -159,11 +159,11 @@ async fn start_jaeger(ui: Option<&TracingUi>) -> anyhow::Result<Jaeger> {
     }
 }
 
-fn last_words(fixture: &Fixture<'_>) {
+fn print_end_of_log(fixture: &Fixture<'_>) {
     heading("The end of Haulout's log");
-    let said = fixture.log_text();
-    let lines: Vec<&str> = said.lines().collect();
-    for line in lines.iter().skip(lines.len().saturating_sub(LAST_WORDS)) {
+    let log = fixture.log_text();
+    let lines: Vec<&str> = log.lines().collect();
+    for line in lines.iter().skip(lines.len().saturating_sub(LOG_TAIL_LINES)) {
         say(&format!("  {line}"));
     }
 }
@@ -182,8 +182,10 @@ fn ready(what: &str, since: Instant) {
 }
 
 async fn wait_for_log(fixture: &Fixture<'_>, words: &str) -> anyhow::Result<()> {
-    until(&format!("Haulout's log to say {words:?}"), DEADLINE, async || {
-        Ok(fixture.log_text().contains(words).then_some(()))
-    })
+    until(
+        &format!("the log of Haulout to contain {words:?}"),
+        DEADLINE,
+        async || Ok(fixture.log_text().contains(words).then_some(())),
+    )
     .await
 }

@@ -255,12 +255,12 @@ impl<'a> Fixture<'a> {
 
     /// Waits until the log contains `words`.
     pub async fn wait_for_log(&self, words: &str) -> anyhow::Result<()> {
-        let what = format!("the log of {} to say {words:?}", self.name);
-        let said = until(&what, WAIT_TIMEOUT, async || {
+        let what = format!("the log of {} to contain {words:?}", self.name);
+        let result = until(&what, WAIT_TIMEOUT, async || {
             Ok(self.log_text().contains(words).then_some(()))
         })
         .await;
-        said.with_context(|| format!("the log:\n{}", self.log_text()))
+        result.with_context(|| format!("the log:\n{}", self.log_text()))
     }
 
     /// The Node of this name.
@@ -539,9 +539,9 @@ impl Haulout {
 async fn carry(mut states: watch::Receiver<State>, uuid: String, to_kubelet: watch::Sender<VmFacts>) {
     while states.changed().await.is_ok() {
         let next = facts(&states.borrow_and_update(), &uuid);
-        to_kubelet.send_if_modified(|standing| {
-            let changed = *standing != next;
-            *standing = next;
+        to_kubelet.send_if_modified(|current| {
+            let changed = *current != next;
+            *current = next;
             changed
         });
     }

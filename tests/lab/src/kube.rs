@@ -841,8 +841,7 @@ impl Authority {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct AuditLine {
-    #[serde(default)]
-    fixture: String,
+    stage: String,
     #[serde(default, rename = "auditID")]
     audit_id: String,
     verb: String,
@@ -895,13 +894,13 @@ fn parse_audit(text: &str) -> anyhow::Result<Vec<AuditEvent>> {
     // If its start is logged, a watch counts from there; its end is the same request.
     let begun: HashSet<String> = lines
         .iter()
-        .filter(|line| line.fixture == "ResponseStarted")
+        .filter(|line| line.stage == "ResponseStarted")
         .map(|line| line.audit_id.clone())
         .collect();
-    let is_told = |line: &AuditLine| line.fixture == "ResponseComplete" && begun.contains(&line.audit_id);
+    let is_counted = |line: &AuditLine| line.stage == "ResponseComplete" && begun.contains(&line.audit_id);
     Ok(lines
         .into_iter()
-        .filter(|line| !is_told(line))
+        .filter(|line| !is_counted(line))
         .map(|line| AuditEvent {
             verb: line.verb,
             user: line.user.username,
@@ -925,7 +924,7 @@ mod tests {
 
     #[test]
     fn an_audit_line_that_is_still_being_written_is_left_for_later() {
-        let line = r#"{"verb":"create","user":{"username":"haulout"},"objectRef":{"resource":"pods","namespace":"n","name":"p","subresource":"eviction"},"responseStatus":{"code":429},"requestReceivedTimestamp":"2026-11-21T09:00:00.000001Z","stageTimestamp":"2026-11-21T09:00:00.000002Z"}"#;
+        let line = r#"{"stage":"ResponseComplete","verb":"create","user":{"username":"haulout"},"objectRef":{"resource":"pods","namespace":"n","name":"p","subresource":"eviction"},"responseStatus":{"code":429},"requestReceivedTimestamp":"2026-11-21T09:00:00.000001Z","stageTimestamp":"2026-11-21T09:00:00.000002Z"}"#;
         let events = parse_audit(&format!("{line}\n{}", &line[..40])).unwrap();
         let [event] = events.as_slice() else {
             panic!("{events:?}")
@@ -934,5 +933,20 @@ mod tests {
             (event.verb.as_str(), event.code, event.subresource.as_deref()),
             ("create", 429, Some("eviction"))
         );
+    }
+
+    #[test]
+    fn watch_whose_start_and_end_are_logged_is_one_event() {
+        let line = |stage: &str, id: &str| {
+            let user = r#""user":{"username":"haulout"}"#;
+            let times = r#""requestReceivedTimestamp":"2026-11-21T09:00:00Z","stageTimestamp":"2026-11-21T09:00:01Z""#;
+            format!("{{\"stage\":\"{stage}\",\"auditID\":\"{id}\",\"verb\":\"watch\",{user},{times}}}\n")
+        };
+        let log = [
+            line("ResponseStarted", "a"),
+            line("ResponseComplete", "a"),
+            line("ResponseComplete", "b"),
+        ];
+        assert_eq!(parse_audit(&log.concat()).unwrap().len(), 2);
     }
 }

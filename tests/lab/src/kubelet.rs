@@ -164,7 +164,7 @@ impl Kubelet {
     }
 
     /// Reports this as `status.nodeInfo.systemUUID`, whatever the machine's own is. The status is written at once.
-    pub fn tell_system_uuid(&self, uuid: &str) {
+    pub fn report_system_uuid(&self, uuid: &str) {
         self.manners
             .send_modify(|it| uuid.clone_into(&mut it.system_uuid));
     }

@@ -84,14 +84,14 @@ async fn run(command: LabCommand) -> anyhow::Result<()> {
             failed = up::run(&arguments) => failed,
         },
         LabCommand::Demo(arguments) => {
-            let told = std::cell::Cell::new(false);
+            let has_finished = std::cell::Cell::new(false);
             tokio::select! {
                 ended = asked_to_end => {
                     ended?;
                     // This is the normal end of a demo that keeps running, and an early end before.
-                    if told.get() { Ok(()) } else { bail!("interrupted before the demo came to its end") }
+                    if has_finished.get() { Ok(()) } else { bail!("interrupted before the demo came to its end") }
                 }
-                ended = demo::run(&arguments, &told) => ended,
+                ended = demo::run(&arguments, &has_finished) => ended,
             }
         }
     }

@@ -23,21 +23,21 @@ pub async fn with(requirement: &str, module: &str) -> anyhow::Result<Tool> {
     let program = dir.join("bin/python");
     let import = format!("import {module}");
     let _lock = build::lock(&cache, requirement).await?;
-    if said_by(Command::new(&program).args(["-c", &import]))
+    if run_to_end(Command::new(&program).args(["-c", &import]))
         .await
         .is_ok()
     {
         return Ok(Tool::At(program));
     }
     // The modules that create a virtual environment and install pip; some distributions package them separately.
-    if let Err(said) = said_by(Command::new("python3").args(["-c", "import venv, ensurepip"])).await {
+    if let Err(error) = run_to_end(Command::new("python3").args(["-c", "import venv, ensurepip"])).await {
         return Ok(Tool::Missing(format!(
-            "there is no python3 with venv and pip on PATH: {said}"
+            "there is no python3 with venv and pip on PATH: {error}"
         )));
     }
-    if let Err(said) = said_by(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&dir)).await {
+    if let Err(error) = run_to_end(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&dir)).await {
         bail!(
-            "making a folder for {requirement} at {} failed: {said}",
+            "making a folder for {requirement} at {} failed: {error}",
             dir.display()
         );
     }
@@ -50,14 +50,14 @@ pub async fn with(requirement: &str, module: &str) -> anyhow::Result<Tool> {
         "--disable-pip-version-check",
         requirement,
     ]);
-    if let Err(said) = said_by(&mut pip).await {
-        bail!("pip could not install {requirement}: {said}");
+    if let Err(error) = run_to_end(&mut pip).await {
+        bail!("pip could not install {requirement}: {error}");
     }
     Ok(Tool::At(program))
 }
 
 /// Runs it to its end. The error has its output.
-async fn said_by(command: &mut Command) -> Result<(), String> {
+async fn run_to_end(command: &mut Command) -> Result<(), String> {
     let output = command.stdin(Stdio::null()).kill_on_drop(true).output();
     let output = match timeout(WAIT_TIMEOUT, output).await {
         Ok(Ok(output)) => output,

@@ -97,9 +97,9 @@ async fn fetch(partial: &Path, file: &str, jar: &Path) -> anyhow::Result<Option<
     };
     let output = output.context("starting mvn")?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stdout);
-        let first = said.lines().find(|line| line.contains("ERROR"));
-        return Ok(Some(first.unwrap_or("it said nothing").to_owned()));
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        let first = stdout.lines().find(|line| line.contains("ERROR"));
+        return Ok(Some(first.unwrap_or("it printed no error").to_owned()));
     }
     let fetched = partial.join(file);
     let bytes = std::fs::read(&fetched).with_context(|| format!("reading {}", fetched.display()))?;

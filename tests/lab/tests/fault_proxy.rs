@@ -208,7 +208,7 @@ fn request(number: usize, side: Side, what: &str) -> ForwardedRequest {
 #[tokio::test]
 async fn a_watch_streams_through_as_its_events_come() {
     let (servers, events) = Servers::start().await;
-    let (_gate, client) = servers.proxy().await;
+    let (_proxy, client) = servers.proxy().await;
     let mut answer = client
         .http
         .get(format!("{}/api/v1/nodes?watch=true", client.kubernetes))

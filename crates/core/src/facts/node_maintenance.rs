@@ -49,7 +49,7 @@ pub struct NodeMaintenanceStatus {
     /// The id of its trace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace_id: Option<String>,
-    /// The URL of its trace, where the controller is configured with one.
+    /// The URL of its trace, if the controller is configured with a tracing UI.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace_url: Option<String>,
     /// What it waits for.

@@ -91,7 +91,7 @@ impl Inventory {
                 queue.unavailable.insert(name.clone());
             }
             if let Some(clicked_at) = queued_since {
-                queue.applicants.insert(QueuedNode {
+                queue.queued.insert(QueuedNode {
                     clicked_at,
                     node: name.clone(),
                 });

@@ -68,25 +68,25 @@ pub struct AdmissionQueue {
     /// Nodes that did not use their slot, with the time until which the others come first.
     pub deferred: BTreeMap<NodeName, Monotonic>,
     /// Nodes that need a slot, including those in `granted`.
-    pub applicants: BTreeSet<QueuedNode>,
+    pub queued: BTreeSet<QueuedNode>,
 }
 
 impl AdmissionQueue {
     /// Grants free slots in order. A granted slot stays granted until the node's record shows it, the node no longer needs it, or
     /// it was not used in time. So no slot is granted twice, and a node that cannot begin blocks no other.
     pub fn grant(&mut self, limits: AdmissionLimits, now: Monotonic) {
-        let applying: BTreeSet<&NodeName> = self.applicants.iter().map(|applicant| &applicant.node).collect();
-        self.granted.retain(|node, _| applying.contains(node));
+        let queued: BTreeSet<&NodeName> = self.queued.iter().map(|it| &it.node).collect();
+        self.granted.retain(|node, _| queued.contains(node));
         self.deferred
-            .retain(|node, until| now < *until && applying.contains(node));
+            .retain(|node, until| now < *until && queued.contains(node));
         let unused = |since: &Monotonic| now >= since.after(GRANT_LASTS);
         for (node, _) in self.granted.extract_if(.., |_, since| unused(since)) {
             self.deferred.insert(node, now.after(DEFERRED_FOR));
         }
         let (last, first): (Vec<&QueuedNode>, Vec<&QueuedNode>) = self
-            .applicants
+            .queued
             .iter()
-            .partition(|applicant| self.deferred.contains_key(&applicant.node));
+            .partition(|it| self.deferred.contains_key(&it.node));
         let in_turn: Vec<NodeName> = first.into_iter().chain(last).map(|it| it.node.clone()).collect();
         for node in in_turn {
             if self.full(limits).is_some() {
@@ -104,9 +104,9 @@ impl AdmissionQueue {
 
     /// The admission of `node`.
     pub fn admission(&self, node: &NodeName, limits: AdmissionLimits) -> Admission {
-        let applies = || self.applicants.iter().any(|applicant| applicant.node == *node);
+        let is_queued = || self.queued.iter().any(|it| it.node == *node);
         // A draining node has its slot, so the list of the others is not computed.
-        if self.granted.contains_key(node) || self.draining.contains(node) && !applies() {
+        if self.granted.contains_key(node) || self.draining.contains(node) && !is_queued() {
             return Admission::Granted;
         }
         let limit = self
@@ -125,9 +125,9 @@ impl AdmissionQueue {
             .collect();
         ahead.sort();
         let before = self
-            .applicants
+            .queued
             .iter()
-            .map(|applicant| &applicant.node)
+            .map(|it| &it.node)
             .take_while(|name| *name != node);
         ahead.extend(before.filter(|name| !self.granted.contains_key(*name)).cloned());
         Admission::Queued { ahead, limit }

@@ -53,7 +53,7 @@ pub struct Releases {
     pub adopted: Arc<BTreeSet<String>>,
 }
 
-/// What happens when a drain takes too long.
+/// Action after the longest drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum DrainTimeoutAction {
     /// The VM is shut down with the pods that are left.

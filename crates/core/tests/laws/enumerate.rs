@@ -52,7 +52,7 @@ fn placed_first(seen: &Observed, vm: &ObservedVm) -> bool {
 }
 
 /// Whether host or request ask for a drain.
-fn called(seen: &Observed, vm: &ObservedVm) -> bool {
+fn wants_drained(seen: &Observed, vm: &ObservedVm) -> bool {
     let drain = matches!(&seen.request, Some(request) if request.action == RequestAction::Drain);
     down(seen, vm) || drain
 }
@@ -129,13 +129,16 @@ fn effect_laws(
     match effect {
         Effect::DrainRound { .. } => {
             law(
-                "only a draining node is drained, and one that is kept so or is about to be shut down",
+                "only a node that drains, is kept drained or is about to be shut down is drained",
                 matches!(
                     at_work,
                     Some(Phase::Draining | Phase::Drained | Phase::ShuttingDown(_))
                 ) && cordoned,
             );
-            law("a node that nothing calls is not drained", called(seen, vm));
+            law(
+                "a node without host maintenance or request is not drained",
+                wants_drained(seen, vm),
+            );
         }
         Effect::ShutdownGuest { .. } => {
             may_go_down(seen, episode, vm, now, &law);
@@ -147,7 +150,7 @@ fn effect_laws(
         Effect::PowerOff { .. } => {
             may_go_down(seen, episode, vm, now, &law);
             law(
-                "5: that the power is to be cut is on record",
+                "5: a power-off is recorded before it is requested",
                 episode.in_flight.power_off.is_some(),
             );
         }
@@ -162,7 +165,7 @@ fn effect_laws(
                 in_service(&seen.target) && *to == spare(),
             );
             law(
-                "8: nobody leaves a home that is back, but at a person's request",
+                "8: no VM leaves a home that is back, except by a request",
                 vm.on != Some(home())
                     || !in_service(&seen.home)
                     || asks(seen, &RequestAction::Relocate { to: None }),
@@ -234,7 +237,7 @@ fn transition_laws(
         !matches!(record, Record::Unreadable { .. }),
     );
     law(
-        "3: a record is written only where it can be stored",
+        "3: a record is written only if it can be stored",
         seen.node.is_some() || seen.has_copy,
     );
     let before = record.episode();
@@ -250,7 +253,7 @@ fn transition_laws(
             (&after.vm, after.vm_uuid) == (&before.vm, before.vm_uuid),
         );
         law(
-            "5: what is in flight is forgotten only with the VM off, or found on after that",
+            "5: what is in flight is cleared only with the VM off, or found on after that",
             !after.in_flight.is_empty()
                 || before.in_flight.is_empty()
                 || found(seen).is_some_and(|vm| vm.power == ObservedPower::Off || before.phase.vm_is_off()),
@@ -292,10 +295,10 @@ fn transition_laws(
 fn begin_laws(seen: &Observed, transition: &Transition, law: &dyn Fn(&str, bool)) {
     let node = seen.node.as_ref().unwrap();
     let is = |power| found(seen).is_some_and(|vm| vm.power == power);
-    let begins = is(ObservedPower::On) && found(seen).is_some_and(|vm| called(seen, vm));
+    let begins = is(ObservedPower::On) && found(seen).is_some_and(|vm| wants_drained(seen, vm));
     let makes_up = is(ObservedPower::Off) && seen.late_power_off_of.is_some() && seen.request.is_none();
     law(
-        "an episode begins where a VM that is on is called out of service, or to make up for a power-off of ours",
+        "an episode begins for a powered-on VM that is to go out of service, or to make up for a power-off of ours",
         begins || makes_up,
     );
     let granted = seen.admission == Admission::Granted;
@@ -426,11 +429,11 @@ fn way_laws(
         };
         let is_same_node = seen.node.as_ref().is_some_and(|node| node.uid == next.node_uid);
         law(
-            "a move that is asked for goes on with the VM on only where there is a place",
+            "a requested relocation continues with the VM on only if there is a target",
             !goes_down || (fits && is_answered) || !is_same_node,
         );
         law(
-            "a move that is asked for is given up with the VM on only where there is none",
+            "a requested relocation is given up with the VM on only if there is no target",
             next.relocation_failure.is_none()
                 || vm.power != ObservedPower::On
                 || (!fits && seen.offer.survey.is_empty()),
@@ -575,7 +578,7 @@ fn decisions_settle_when_the_facts_do_not_change() {
 #[test]
 fn without_vcenter_or_kubernetes_nothing_is_done_or_written() {
     for record in records() {
-        for silent in [
+        for sources in [
             SourceState::NoVcenter {
                 why: "down".to_owned(),
             },
@@ -586,7 +589,7 @@ fn without_vcenter_or_kubernetes_nothing_is_done_or_written() {
             for vm in vms() {
                 let mut seen = observed(node(), crate::facts::vm(ObservedPower::On, entering()));
                 seen.vm = vm.vm;
-                seen.sources = silent.clone();
+                seen.sources = sources.clone();
                 let policy = policy(DrainTimeoutAction::PowerOff);
                 let decision = decide(&record, &seen, &policy, moment(100_000));
                 assert!(
@@ -751,7 +754,7 @@ fn takeover_writes_the_epoch_first_and_waits_for_the_quarantine() {
             }
             (_, Decision::Record(transition)) => {
                 hold(
-                    "14: what begins under a leader bears its epoch",
+                    "14: an episode that begins under a leader has its epoch",
                     transition.record.episode().is_none_or(|it| it.epoch == epoch),
                     record,
                     &seen,
@@ -768,7 +771,7 @@ fn takeover_writes_the_epoch_first_and_waits_for_the_quarantine() {
         let second = decide(&stamped, &seen, policy, now);
         match (&alone, &second) {
             (Decision::Act { effect, .. }, Decision::Act { effect: other, .. }) => hold(
-                "14: in the quarantine is only read",
+                "14: in the quarantine effects only read",
                 effect == other && !effect.changes_something(),
                 record,
                 &seen,
@@ -776,7 +779,7 @@ fn takeover_writes_the_epoch_first_and_waits_for_the_quarantine() {
             ),
             (Decision::Act { .. }, Decision::Wait { waiting_on, recheck }) => {
                 hold(
-                    "14: an effect waits for the end of the quarantine, and says so",
+                    "14: an effect waits for the end of the quarantine with that reason",
                     *waiting_on == WaitingOn::Takeover { until: until.shown } && *recheck == Some(until.at),
                     record,
                     &seen,
@@ -785,7 +788,7 @@ fn takeover_writes_the_epoch_first_and_waits_for_the_quarantine() {
                 held_back += 1;
             }
             (Decision::Record(_), Decision::Record(other)) => hold(
-                "14: records go on under the new epoch",
+                "14: records continue under the new epoch",
                 other.record.episode().is_none_or(|it| it.epoch == epoch),
                 record,
                 &seen,

@@ -991,7 +991,7 @@ impl Model {
             self.elapsed += Duration::from_millis(1);
             let now = self.now();
             self.process.advance([], now);
-            self.answer_roster();
+            self.look_up_watch_set();
             self.follow();
             let snapshots = self.process.snapshots.clone();
             let mut recheck: Option<Monotonic> = None;
@@ -1028,16 +1028,16 @@ impl Model {
     }
 
     /// vCenter looks up the VMs that are new in the watch set, and the urgent ones.
-    fn answer_roster(&mut self) {
-        let roster = self.process.watch_set.clone();
+    fn look_up_watch_set(&mut self) {
+        let watch_set = self.process.watch_set.clone();
         if self.vcenter_is_lost {
             return;
         }
         for index in 0..NODES {
             let key = VmKey::Uuid(uuid(index));
-            let is_asked = roster.vms.contains(&key);
+            let is_asked = watch_set.vms.contains(&key);
             let was_asked = std::mem::replace(&mut self.vms[index].is_asked_for, is_asked);
-            if roster.urgent.contains_key(&key) || (is_asked && !was_asked) {
+            if watch_set.urgent.contains_key(&key) || (is_asked && !was_asked) {
                 let answer = self.answer(index);
                 self.apply(answer);
             }

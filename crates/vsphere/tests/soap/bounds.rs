@@ -9,10 +9,10 @@ use haulout_core::ids::{HostRef, TaskRef, VmUuid};
 use haulout_vsphere::update::{VmKey, VsphereUpdate, WatchSet};
 use tokio::sync::watch;
 
-use super::server::{Fake, Reply, Request, follow, host, is_reread, told};
+use super::server::{Fake, Reply, Request, change, follow, host, is_reread};
 
 fn first_set() -> String {
-    host("enter", "host-1", &told("name", "esx1"))
+    host("enter", "host-1", &change("name", "esx1"))
 }
 
 fn is_page(call: &Request) -> bool {
@@ -56,17 +56,19 @@ async fn set_without_an_end_breaks_the_stream() {
 
 #[tokio::test]
 async fn watch_set_that_changes_constantly_does_not_starve_the_reread() {
-    let roster: Arc<OnceLock<watch::Sender<WatchSet>>> = Arc::default();
-    let changing = roster.clone();
+    let watch_set: Arc<OnceLock<watch::Sender<WatchSet>>> = Arc::default();
+    let changing = watch_set.clone();
     let mut count = 0;
     let (fake, vcenter, _server) = Fake::start_with(
         move |call: &Request| {
             // The next change comes as soon as one is handled.
             if call.method() == "ModifyListView"
-                && let Some(roster) = changing.get()
+                && let Some(watch_set) = changing.get()
             {
                 count += 1;
-                roster.send_modify(|roster| roster.tasks = [TaskRef::new(format!("task-{count}"))].into());
+                watch_set.send_modify(|watch_set| {
+                    watch_set.tasks = [TaskRef::new(format!("task-{count}"))].into()
+                });
             }
             None
         },
@@ -77,9 +79,9 @@ async fn watch_set_that_changes_constantly_does_not_starve_the_reread() {
     let mut stream = follow(&vcenter, WatchSet::default());
     stream.settled().await;
     stream
-        .roster
-        .send_modify(|roster| roster.tasks = [TaskRef::new("task-0")].into());
-    roster.set(stream.roster.clone()).unwrap();
+        .watch_set
+        .send_modify(|watch_set| watch_set.tasks = [TaskRef::new("task-0")].into());
+    watch_set.set(stream.watch_set.clone()).unwrap();
     for rereads in 1..=3 {
         fake.counted_where(is_reread, rereads).await;
     }
@@ -105,7 +107,9 @@ async fn new_keys_beyond_the_rate_are_read_later() {
     stream.settled().await;
     let uuid = |n: u32| VmUuid::parse(&format!("42160000-0000-4000-8000-{n:012x}")).unwrap();
     let keys: BTreeSet<VmKey> = (0..1_003).map(|n| VmKey::Uuid(uuid(n))).collect();
-    stream.roster.send_modify(|roster| roster.vms = keys.into());
+    stream
+        .watch_set
+        .send_modify(|watch_set| watch_set.vms = keys.into());
     let mut found = 0;
     let is_found = |update: &VsphereUpdate| matches!(update, VsphereUpdate::Found { .. }).then_some(());
     stream.until(is_found).await;

@@ -1,20 +1,24 @@
 //! The stream with a task history that is large, invalid or refused.
 
-use super::server::{Fake, Reply, Request, follow, host, told};
+use super::server::{Fake, Reply, Request, change, follow, host};
 
 /// A first set with one host, which establishes the stream.
 fn first_set() -> String {
     host(
         "enter",
         "host-1",
-        &[told("name", "esx1"), told("runtime.inMaintenanceMode", "false")].concat(),
+        &[
+            change("name", "esx1"),
+            change("runtime.inMaintenanceMode", "false"),
+        ]
+        .concat(),
     )
 }
 
 fn page(tasks: &str) -> String {
     format!(
         r#"<objectSet><kind>enter</kind><obj type="TaskHistoryCollector">session[1]history-1</obj>{}</objectSet>"#,
-        told("latestPage", tasks)
+        change("latestPage", tasks)
     )
 }
 
@@ -54,7 +58,7 @@ async fn page_that_cannot_be_read_costs_the_history_alone() {
         fake.called(|call| call.method() == "DestroyCollector").await;
         fake.push(
             1,
-            &host("modify", "host-1", &told("runtime.inMaintenanceMode", "true")),
+            &host("modify", "host-1", &change("runtime.inMaintenanceMode", "true")),
         );
         stream
             .host(|host| (host.in_maintenance == Some(true)).then_some(()))

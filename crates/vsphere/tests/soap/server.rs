@@ -362,20 +362,20 @@ impl Answers for Fake {
 /// A running stream.
 pub struct Followed {
     pub updates: mpsc::Receiver<VsphereUpdate>,
-    pub roster: watch::Sender<WatchSet>,
+    pub watch_set: watch::Sender<WatchSet>,
     pub stop: CancellationToken,
     pub tasks: JoinSet<()>,
 }
 
-pub fn follow(vcenter: &Vcenter, roster: WatchSet) -> Followed {
-    let (sender, roster) = watch::channel(roster);
+pub fn follow(vcenter: &Vcenter, watch_set: WatchSet) -> Followed {
+    let (sender, watch_set) = watch::channel(watch_set);
     let (out, updates) = mpsc::channel(64);
     let stop = CancellationToken::new();
     let mut tasks = JoinSet::new();
-    tasks.spawn(updates::run(vcenter.clone(), roster, out, stop.clone()));
+    tasks.spawn(updates::run(vcenter.clone(), watch_set, out, stop.clone()));
     Followed {
         updates,
-        roster: sender,
+        watch_set: sender,
         stop,
         tasks,
     }
@@ -384,7 +384,7 @@ pub fn follow(vcenter: &Vcenter, roster: WatchSet) -> Followed {
 impl Followed {
     /// The next update that `pick` accepts.
     pub async fn until<T>(&mut self, pick: impl Fn(&VsphereUpdate) -> Option<T>) -> T {
-        let told = async {
+        let picked = async {
             loop {
                 let update = self.updates.recv().await.expect("the stream ended");
                 if let VsphereUpdate::Lost { why } = &update {
@@ -395,9 +395,9 @@ impl Followed {
                 }
             }
         };
-        tokio::time::timeout(WAIT_TIMEOUT, told)
+        tokio::time::timeout(WAIT_TIMEOUT, picked)
             .await
-            .expect("it was not told")
+            .expect("no such update arrived")
     }
 
     /// The next host update that `pick` accepts.
@@ -423,7 +423,7 @@ impl Followed {
         };
         tokio::time::timeout(WAIT_TIMEOUT, lost)
             .await
-            .expect("the stream stands")
+            .expect("the stream did not end")
     }
 
     pub async fn settled(&mut self) {
@@ -443,34 +443,34 @@ pub fn host(kind: &str, name: &str, properties: &str) -> String {
     format!(r#"<objectSet><kind>{kind}</kind><obj type="HostSystem">{name}</obj>{properties}</objectSet>"#)
 }
 
-/// A property.
-pub fn told(path: &str, value: &str) -> String {
+/// A changed property.
+pub fn change(path: &str, value: &str) -> String {
     format!("<changeSet><name>{path}</name><op>assign</op><val>{value}</val></changeSet>")
 }
 
-/// A property whose value is a reference.
-pub fn told_ref(path: &str, kind: &str, value: &str) -> String {
+/// A changed property whose value is a reference.
+pub fn change_ref(path: &str, kind: &str, value: &str) -> String {
     format!(r#"<changeSet><name>{path}</name><op>assign</op><val type="{kind}">{value}</val></changeSet>"#)
 }
 
-/// A property whose value is a list of tasks.
+/// A changed property whose value is a list of tasks.
 pub fn recent(tasks: &[&str]) -> String {
     let tasks: String = tasks
         .iter()
         .map(|task| format!(r#"<ManagedObjectReference type="Task">{task}</ManagedObjectReference>"#))
         .collect();
-    told("recentTask", &tasks)
+    change("recentTask", &tasks)
 }
 
 /// The `objectSet` of a maintenance task that runs on a host.
 pub fn entering(task: &str, host: &str, second: u32) -> String {
     format!(
         r#"<objectSet><kind>enter</kind><obj type="Task">{task}</obj>{}{}{}{}{}</objectSet>"#,
-        told("info.descriptionId", "HostSystem.enterMaintenanceMode"),
-        told_ref("info.entity", "HostSystem", host),
-        told("info.state", "running"),
-        told("info.cancelled", "false"),
-        told("info.queueTime", &format!("2026-11-21T09:57:{second:02}Z")),
+        change("info.descriptionId", "HostSystem.enterMaintenanceMode"),
+        change_ref("info.entity", "HostSystem", host),
+        change("info.state", "running"),
+        change("info.cancelled", "false"),
+        change("info.queueTime", &format!("2026-11-21T09:57:{second:02}Z")),
     )
 }
 
@@ -482,7 +482,7 @@ pub fn task_changed(task: &str, properties: &str) -> String {
 /// The properties of a task that ended with a fault.
 pub fn failed(fault: &str) -> String {
     let error = format!(r#"<fault i:type="{fault}"/><localizedMessage>no words</localizedMessage>"#);
-    [told("info.error", &error), told("info.state", "error")].concat()
+    [change("info.error", &error), change("info.state", "error")].concat()
 }
 
 /// The response to a login with the cookie of a new session.

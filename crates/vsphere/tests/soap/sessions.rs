@@ -18,8 +18,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::server::{
-    Answers, CONTENT, DEAD, Fake, LOGIN, Reply, Request, VERSIONS, WAIT_TIMEOUT, follow, host, login, permit,
-    serve, settings, someone, told,
+    Answers, CONTENT, DEAD, Fake, LOGIN, Reply, Request, VERSIONS, WAIT_TIMEOUT, change, follow, host, login,
+    permit, serve, settings, someone,
 };
 
 const REFUSED: &[u8] = include_bytes!("../../../../proto-notes/captures/login-refused.xml");
@@ -216,9 +216,9 @@ async fn refusal_of_a_process_before_holds_its_user_until_it_is_over() {
 
 #[tokio::test]
 async fn login_reports_its_end() {
-    let told = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let outcomes = Arc::new(std::sync::Mutex::new(Vec::new()));
     let mut refused = false;
-    let listener = Arc::clone(&told);
+    let listener = Arc::clone(&outcomes);
     let (_fake, vcenter, _server) = Fake::start_with(
         move |call: &Request| {
             let refuse = call.method() == "Login" && !std::mem::replace(&mut refused, true);
@@ -235,7 +235,7 @@ async fn login_reports_its_end() {
     drop(vcenter.survey(&hosts).await);
     let user = "someone".to_owned();
     assert_eq!(
-        *told.lock().unwrap(),
+        *outcomes.lock().unwrap(),
         [LoginOutcome::Refused { user }, LoginOutcome::Accepted]
     );
 }
@@ -324,11 +324,11 @@ async fn stream_that_cannot_start_is_reported_retried_and_stopped() {
         ..Script::default()
     };
     let (vcenter, script, _tasks) = start(script, None).await;
-    let (_roster, roster) = watch::channel(WatchSet::default());
+    let (_roster, watch_set) = watch::channel(WatchSet::default());
     let (out, mut updates) = mpsc::channel(8);
     let stop = CancellationToken::new();
     let mut stream = JoinSet::new();
-    stream.spawn(updates::run(vcenter, roster, out, stop.clone()));
+    stream.spawn(updates::run(vcenter, watch_set, out, stop.clone()));
     for _ in 0..2 {
         let update = updates.recv().await;
         assert!(
@@ -353,7 +353,7 @@ async fn stream_that_cannot_start_is_reported_retried_and_stopped() {
 #[tokio::test]
 async fn view_that_no_longer_exists_ends_the_session() {
     let (fake, vcenter, _server) = Fake::start(|_| None).await;
-    let first_set = host("enter", "host-1", &told("name", "esx1"));
+    let first_set = host("enter", "host-1", &change("name", "esx1"));
     fake.push(1, &first_set);
     let mut stream = follow(&vcenter, WatchSet::default());
     stream.settled().await;

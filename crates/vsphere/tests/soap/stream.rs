@@ -8,10 +8,10 @@ use haulout_core::ids::VmUuid;
 use haulout_vsphere::update::{VmKey, VsphereUpdate, WatchSet};
 use tokio::time::Instant;
 
-use super::server::{Fake, Reply, Request, follow, host, is_reread, told};
+use super::server::{Fake, Reply, Request, change, follow, host, is_reread};
 
 fn first_set() -> String {
-    host("enter", "host-1", &told("name", "esx1"))
+    host("enter", "host-1", &change("name", "esx1"))
 }
 
 #[tokio::test]
@@ -19,25 +19,25 @@ async fn nothing_is_reported_between_the_parts_of_a_set() {
     let (fake, vcenter, _server) = Fake::start(|_| None).await;
     let part = |content: &str| format!("<filterSet>{content}</filterSet><truncated>true</truncated>");
     fake.push_raw(1, &part(&first_set()));
-    fake.push(1, &host("enter", "host-2", &told("name", "esx2")));
+    fake.push(1, &host("enter", "host-2", &change("name", "esx2")));
     let mut stream = follow(&vcenter, WatchSet::default());
-    let mut told_first = Vec::new();
+    let mut first_updates = Vec::new();
     loop {
         let update = stream.until(|update| Some(update.clone())).await;
         if update == VsphereUpdate::Settled {
             break;
         }
-        told_first.push(update);
+        first_updates.push(update);
     }
-    assert_eq!(told_first.remove(0), VsphereUpdate::Reset);
+    assert_eq!(first_updates.remove(0), VsphereUpdate::Reset);
     assert!(
-        matches!(told_first.as_slice(), [VsphereUpdate::Host(one), VsphereUpdate::Host(two)]
+        matches!(first_updates.as_slice(), [VsphereUpdate::Host(one), VsphereUpdate::Host(two)]
             if one.name.as_deref() == Some("esx1") && two.name.as_deref() == Some("esx2")),
-        "{told_first:?}"
+        "{first_updates:?}"
     );
 
     // The same for a later set: its first part alone shows the host in maintenance.
-    let in_maintenance = |value: &str| host("modify", "host-1", &told("runtime.inMaintenanceMode", value));
+    let in_maintenance = |value: &str| host("modify", "host-1", &change("runtime.inMaintenanceMode", value));
     fake.push_raw(1, &part(&in_maintenance("true")));
     fake.push(1, &in_maintenance("false"));
     let next = stream.host(|host| Some(host.in_maintenance)).await;
@@ -168,7 +168,7 @@ async fn what_was_made_in_the_session_is_destroyed() {
         .await;
     // The stream fails and the session stays.
     breaks.store(1, Ordering::SeqCst);
-    fake.push(1, &host("modify", "host-1", &told("name", "renamed")));
+    fake.push(1, &host("modify", "host-1", &change("name", "renamed")));
     stream.lost().await;
     breaks.store(0, Ordering::SeqCst);
     fake.push(3, &first_set());
@@ -219,7 +219,7 @@ async fn mark_for_evacuation_by_power_off_is_read_where_vcenter_knows_it() {
         let mark = if is_known { mark } else { "" };
         let vm = format!(
             r#"<objectSet><kind>enter</kind><obj type="VirtualMachine">vm-7</obj>{}{mark}</objectSet>"#,
-            told("name", "gpu-1")
+            change("name", "gpu-1")
         );
         fake.push(1, &[first_set(), vm].concat());
         let mut stream = follow(&vcenter, one_node());

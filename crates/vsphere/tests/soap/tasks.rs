@@ -5,25 +5,29 @@ use haulout_vsphere::fault::FaultKind;
 use haulout_vsphere::update::{EndOutcome, Host, MaintenanceEnd, TaskState, VsphereUpdate, WatchSet};
 
 use super::server::{
-    Fake, Reply, Request, entering, failed, follow, host, is_reread, recent, task_changed, told, told_ref,
+    Fake, Reply, Request, change, change_ref, entering, failed, follow, host, is_reread, recent, task_changed,
 };
 
 fn first_set() -> String {
     host(
         "enter",
         "host-1",
-        &[told("name", "esx1"), told("runtime.inMaintenanceMode", "false")].concat(),
+        &[
+            change("name", "esx1"),
+            change("runtime.inMaintenanceMode", "false"),
+        ]
+        .concat(),
     )
 }
 
 fn power_on_by_drs(state: &str) -> String {
     format!(
         r#"<objectSet><kind>enter</kind><obj type="Task">task-9</obj>{}{}{}{}{}</objectSet>"#,
-        told("info.descriptionId", "Datacenter.powerOnVm"),
-        told_ref("info.entity", "Datacenter", "datacenter-1"),
-        told("info.state", state),
-        told("info.cancelled", "false"),
-        told("info.queueTime", "2026-11-21T09:57:02Z"),
+        change("info.descriptionId", "Datacenter.powerOnVm"),
+        change_ref("info.entity", "Datacenter", "datacenter-1"),
+        change("info.state", state),
+        change("info.cancelled", "false"),
+        change("info.queueTime", "2026-11-21T09:57:02Z"),
     )
 }
 
@@ -53,11 +57,11 @@ async fn result_is_read_only_of_a_task_of_ours_that_needs_it() {
     })
     .await;
     fake.push(1, &first_set());
-    let roster = WatchSet {
+    let watch_set = WatchSet {
         tasks: [TaskRef::new("task-9")].into(),
         ..WatchSet::default()
     };
-    let mut stream = follow(&vcenter, roster);
+    let mut stream = follow(&vcenter, watch_set);
     stream.settled().await;
     fake.push(1, &power_on_by_drs("running"));
     fake.push(1, &power_on_by_drs("success"));
@@ -147,7 +151,7 @@ async fn maintenance_task_that_is_read_as_running_is_not_over() {
         let count = fake.calls("RetrievePropertiesEx").len();
         fake.counted("RetrievePropertiesEx", count + 1).await;
     }
-    fake.push(1, &host("modify", "host-1", &told("name", "renamed")));
+    fake.push(1, &host("modify", "host-1", &change("name", "renamed")));
     let under_way =
         stream.host(|host| (host.name.as_deref() == Some("renamed")).then_some(host.entering.is_some()));
     assert!(under_way.await);
@@ -160,7 +164,7 @@ fn end_of(host: &Host) -> Option<MaintenanceEnd> {
 
 #[tokio::test]
 async fn failed_maintenance_is_distinguished_from_a_cancelled_one() {
-    let cancelled = told("info.cancelled", "true");
+    let cancelled = change("info.cancelled", "true");
     for (end, outcome) in [
         (failed("RequestCanceled"), EndOutcome::Cancelled),
         ([cancelled, failed("SystemError")].concat(), EndOutcome::Cancelled),
@@ -195,7 +199,7 @@ async fn failed_maintenance_is_distinguished_from_a_cancelled_one() {
         stream.host(end_of).await;
         fake.push(
             1,
-            &host("modify", "host-1", &told("runtime.inMaintenanceMode", "true")),
+            &host("modify", "host-1", &change("runtime.inMaintenanceMode", "true")),
         );
         stream.host(|host| host.last_end.is_none().then_some(())).await;
         stream.stop().await;
@@ -226,7 +230,7 @@ async fn end_of_a_task_that_is_not_followed_is_not_reported() {
         1,
         &[
             r#"<objectSet><kind>leave</kind><obj type="Task">task-8</obj></objectSet>"#.to_owned(),
-            host("modify", "host-1", &told("name", "renamed")),
+            host("modify", "host-1", &change("name", "renamed")),
         ]
         .concat(),
     );
@@ -265,7 +269,7 @@ async fn awaited_task_not_resolved_by_the_list_view_is_reported_gone_once() {
     assert_eq!(stream.until(task_gone).await, TaskRef::new("task-9"));
     let reads = fake.calls("RetrievePropertiesEx").len();
     fake.counted("RetrievePropertiesEx", reads + 3).await;
-    fake.push(1, &host("modify", "host-1", &told("name", "renamed")));
+    fake.push(1, &host("modify", "host-1", &change("name", "renamed")));
     let next = stream.until(|update| {
         task_gone(update).map(|_| true).or_else(|| {
             let VsphereUpdate::Host(host) = update else {
@@ -274,7 +278,7 @@ async fn awaited_task_not_resolved_by_the_list_view_is_reported_gone_once() {
             (host.name.as_deref() == Some("renamed")).then_some(false)
         })
     });
-    assert!(!next.await, "it was told twice");
+    assert!(!next.await, "it was reported twice");
     assert_eq!(fake.calls("ModifyListView").len(), 1);
     stream.stop().await;
 }

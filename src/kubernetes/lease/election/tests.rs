@@ -19,7 +19,7 @@ fn seconds(seconds: u64) -> Duration {
 /// A moment on a machine that was never suspended.
 fn at(second: u64) -> BoottimeInstant {
     BoottimeInstant {
-        awake: seconds(second),
+        monotonic: seconds(second),
         since_boot: seconds(second),
     }
 }
@@ -158,9 +158,9 @@ fn lease_counts_from_its_observed_change_and_not_from_its_own_times() {
 }
 
 #[test]
-fn a_standby_counts_only_the_time_it_was_awake_and_a_leader_all_of_it() {
+fn suspensions_count_for_a_leader_and_not_for_a_standby() {
     let suspended = BoottimeInstant {
-        awake: seconds(5),
+        monotonic: seconds(5),
         since_boot: seconds(500),
     };
     assert_eq!(
@@ -234,7 +234,7 @@ fn renewal(yields: bool) -> ElectionStep {
     })
 }
 
-/// A leader whose term does not end within these tests, and that could not work from second 1 on.
+/// A leader whose leadership does not end within these tests, and that could not work from second 1 on.
 fn unable_leader() -> Election {
     let mut leader = replica(true, Some(held_by("me")));
     let ElectionStep::Bid(bid) = leader.step(at(1), NEW) else {
@@ -387,7 +387,7 @@ impl Dice {
     }
 }
 
-/// A replica in a story: its own clock, and whether it is stopped.
+/// A replica in a random history: its own clock, and whether it is stopped.
 struct Actor {
     election: Election,
     name: &'static str,
@@ -402,12 +402,12 @@ struct Actor {
 }
 
 impl Actor {
-    /// Tenths of a second of the story as a moment of its own machine.
+    /// A time of the history, in tenths of a second, on the clocks of its machine.
     fn now(&self, tenth: u64) -> BoottimeInstant {
         let own = if self.is_fast { tenth * 11 / 10 } else { tenth };
         let now = Duration::from_millis((own + self.clock_offset) * 100);
         BoottimeInstant {
-            awake: now,
+            monotonic: now,
             since_boot: now,
         }
     }
@@ -430,18 +430,18 @@ impl Actor {
 }
 
 #[test]
-fn in_random_stories_of_stops_and_lost_messages_no_two_ever_lead_at_once() {
+fn no_two_replicas_lead_at_once_in_random_histories() {
     let mut total = Happened::default();
     for seed in 1..=400 {
-        let happened = story(seed);
+        let happened = random_history(seed);
         total.takeovers += happened.takeovers;
         total.handovers += happened.handovers;
     }
-    println!("400 stories of 400 s: {total:?}");
+    println!("400 histories of 400 s: {total:?}");
     assert!(total.takeovers > 800 && total.handovers > 100, "{total:?}");
 }
 
-/// How often what a story is about happened.
+/// How often leadership changed in the histories.
 #[derive(Debug, Default)]
 struct Happened {
     /// The leader changed.
@@ -451,7 +451,7 @@ struct Happened {
 }
 
 /// Three replicas and a Lease for 400 s.
-fn story(seed: u64) -> Happened {
+fn random_history(seed: u64) -> Happened {
     let mut dice = Dice(u64::wrapping_mul(seed, 0x9e37_79b9_7f4a_7c15));
     let mut lease: Option<ObservedLease> = None;
     let mut version = 0_u64;

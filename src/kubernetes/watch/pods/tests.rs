@@ -116,7 +116,7 @@ fn urgency_of_a_change_follows_from_the_pods_that_block() {
     daemon["metadata"]["ownerReferences"][0]["kind"] = json!("DaemonSet");
     let mut finished = leaving("web-3");
     finished["status"]["phase"] = json!("Succeeded");
-    for (what, news) in [
+    for (urgency, expected) in [
         (blocking.apply(&parse(pod("web-1")), &node), PodUrgency::Soon),
         (blocking.apply(&parse(pod("web-2")), &node), PodUrgency::Soon),
         (blocking.apply(&parse(pod("web-3")), &node), PodUrgency::Soon),
@@ -140,7 +140,7 @@ fn urgency_of_a_change_follows_from_the_pods_that_block() {
         (blocking.apply(&parse(finished.clone()), &node), PodUrgency::Now),
         (blocking.remove(&parse(finished)), PodUrgency::None),
     ] {
-        assert_eq!(what, news);
+        assert_eq!(urgency, expected);
     }
 }
 

@@ -100,7 +100,7 @@ fn pods_beyond_the_limit_share_a_span() {
     let of = |name| spans.iter().filter(|span| span.name == name).collect::<Vec<_>>();
     assert_eq!(of("evict pod").len(), PODS);
     let [shared] = of("evict pods")[..] else {
-        panic!("they are told by one span");
+        panic!("one span stands for all of them");
     };
     for (key, expected) in [
         ("haulout.pods.count", "50"),

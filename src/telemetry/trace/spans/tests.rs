@@ -46,7 +46,7 @@ fn begun_in(phase: Phase) -> Episode {
 const WRITE: SignedDuration = SignedDuration::from_millis(20);
 
 /// The spans of an episode whose phases begin at these seconds and which ends at `end`; the node is cordoned with the drain.
-fn told_with(
+fn spans_with(
     phases: &[(Phase, i64)],
     end: i64,
     result: EpisodeResult,
@@ -143,7 +143,7 @@ fn changes(
 }
 
 fn event(phases: &[(Phase, i64)], end: i64, result: EpisodeResult) -> Vec<Span> {
-    told_with(phases, end, result, |_| PhaseStats::default())
+    spans_with(phases, end, result, |_| PhaseStats::default())
 }
 
 /// One root that comes last, everything inside its parent, phases without gaps or overlaps, and who it is about on each.
@@ -269,7 +269,7 @@ fn relocation_span_has_the_target_host() {
         (Phase::PoweringOn { by_drs: false }, 120),
         (Phase::Rejoining, 130),
     ];
-    let spans = told_with(&phases, 200, EpisodeResult::Succeeded, |_| PhaseStats {
+    let spans = spans_with(&phases, 200, EpisodeResult::Succeeded, |_| PhaseStats {
         from_the_start: true,
         ..PhaseStats::default()
     });
@@ -315,7 +315,7 @@ fn queued_episode_links_to_the_one_with_the_slot() {
         (Phase::PoweringOn { by_drs: false }, 600),
         (Phase::Rejoining, 610),
     ];
-    let spans = told_with(&phases, 700, EpisodeResult::Succeeded, |_| PhaseStats {
+    let spans = spans_with(&phases, 700, EpisodeResult::Succeeded, |_| PhaseStats {
         ahead_traceparent: Some(begun_in(Phase::Draining).traceparent),
         ..PhaseStats::default()
     });
@@ -501,7 +501,7 @@ fn phase_statistics_become_attributes() {
             Phase::Drained | Phase::AwaitingHost | Phase::Rejoining | Phase::Parked { .. } => nothing,
         }
     };
-    let spans = told_with(&phases, 200, EpisodeResult::Succeeded, seen);
+    let spans = spans_with(&phases, 200, EpisodeResult::Succeeded, seen);
     let has = |span: &str, key: &str| attribute(named(&spans, span), key).unwrap_or_default();
     assert_eq!(has("queue", "haulout.queue.position"), "3");
     assert_eq!(has("queue", "haulout.queue.limit"), "2");
@@ -557,7 +557,7 @@ fn observed_times_split_a_phase() {
             ..PhaseStats::default()
         }
     };
-    let spans = told_with(&wait_phases(), 7_300, EpisodeResult::Succeeded, saw(true));
+    let spans = spans_with(&wait_phases(), 7_300, EpisodeResult::Succeeded, saw(true));
     assert_eq!(named(&spans, "guest shutdown").end, at(80));
     let asked = named(&spans, "guest shutdown");
     assert!(asked.failed.is_some());
@@ -574,7 +574,7 @@ fn observed_times_split_a_phase() {
     assert!(budgets.contains("ml/train"), "{budgets}");
 
     // Seen after a restart, it says nothing of the part before.
-    let spans = told_with(&wait_phases(), 7_300, EpisodeResult::Succeeded, saw(false));
+    let spans = spans_with(&wait_phases(), 7_300, EpisodeResult::Succeeded, saw(false));
     assert_eq!(named(&spans, "wait host exit").start, at(90));
     assert_eq!(named(&spans, "wait node ready").end, at(7_300));
 }

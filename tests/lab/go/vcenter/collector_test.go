@@ -104,7 +104,7 @@ func (f *follower) next() []string {
 	set, err := f.ask(f.version, 5, 0)
 	f.must(err)
 	if set == nil {
-		f.Fatal("no news")
+		f.Fatal("no update")
 	}
 	f.version = set.Version
 	return words(set)
@@ -116,7 +116,7 @@ func (f *follower) quiet() {
 	set, err := f.ask(f.version, 0, 0)
 	f.must(err)
 	if set != nil {
-		f.Fatalf("news: %v", words(set))
+		f.Fatalf("update: %v", words(set))
 	}
 }
 
@@ -125,10 +125,10 @@ func (f *follower) quiet() {
 func (f *follower) untilReported(line, fact string) {
 	f.Helper()
 	var all []string
-	told := func(l string) bool { return strings.HasPrefix(l, line) && strings.Contains(l, fact) }
-	for end := time.Now().Add(deadline); !slices.ContainsFunc(all, told); {
+	matches := func(l string) bool { return strings.HasPrefix(l, line) && strings.Contains(l, fact) }
+	for end := time.Now().Add(deadline); !slices.ContainsFunc(all, matches); {
 		if time.Now().After(end) {
-			f.Fatalf("never told %q of %q, but %v", fact, line, all)
+			f.Fatalf("no %q of %q, but %v", fact, line, all)
 		}
 		all = append(all, f.next()...)
 	}

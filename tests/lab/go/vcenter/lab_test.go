@@ -701,11 +701,11 @@ func TestWithheldPrivilegeIsMissingOnItsObjectOnly(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var told []bool
+		var granted []bool
 		for _, entity := range res.Returnval {
-			told = append(told, entity.PrivAvailability[0].IsGranted)
+			granted = append(granted, entity.PrivAvailability[0].IsGranted)
 		}
-		return told
+		return granted
 	}
 	b.want(granted("Resource.ColdMigrate"), []bool{true, true})
 	withheld := []Withheld{{Privilege: "Resource.ColdMigrate", Object: "esx2"}, {Privilege: "System.Read"}}

@@ -62,10 +62,10 @@ impl Show<'_> {
         &self,
         mut ui: TracingUi,
         trace_id: &str,
-        told: &Cell<bool>,
+        has_finished: &Cell<bool>,
     ) -> anyhow::Result<()> {
         self.finished();
-        told.set(true);
+        has_finished.set(true);
         // The node of the first maintenance runs on esx4 and may move back.
         self.fixture.vcenter.exit_maintenance("esx1").await?;
         self.expect_vcenter("esx1 has left maintenance mode", |state| {
@@ -119,10 +119,10 @@ fn episode_page(fixture: &Fixture<'_>, id: &str) -> anyhow::Result<String> {
 
 /// The address of the status page in Haulout's log.
 fn status_page(fixture: &Fixture<'_>) -> anyhow::Result<String> {
-    let said = fixture.log_text();
-    let address = said
+    let log = fixture.log_text();
+    let address = log
         .split_once("serving the status page on ")
         .and_then(|(_, after)| after.split_whitespace().next());
-    let address = address.context("Haulout does not say where its status page is")?;
+    let address = address.context("the address of the status page is not in the log of Haulout")?;
     Ok(address.to_owned())
 }

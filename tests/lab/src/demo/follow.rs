@@ -305,7 +305,7 @@ impl DelayedWait {
 /// Selects the lines of a maintenance, without repetitions within a phase.
 #[derive(Debug, Default)]
 struct Filter {
-    told: BTreeSet<String>,
+    printed: BTreeSet<String>,
 }
 
 impl Filter {
@@ -323,13 +323,13 @@ impl Filter {
             return None;
         }
         if message.contains(" -> ") {
-            self.told.clear();
+            self.printed.clear();
         }
         // An attempt and the wait for it are one line.
         let waits_for = message
             .split_once("waiting for ")
             .map_or(message, |(_, rest)| rest);
-        if !self.told.insert(waits_for.to_owned()) {
+        if !self.printed.insert(waits_for.to_owned()) {
             return None;
         }
         let what = match level {
@@ -379,14 +379,14 @@ mod tests {
     #[test]
     fn same_wait_is_printed_once_in_a_phase() {
         let mut filter = Filter::default();
-        let mut said = |words: &str| {
+        let mut pass = |words: &str| {
             let line = format!("2026-01-02T10:12:26.544934Z  INFO {words} node=gpu1");
             filter.pass(&line).map(|line| line.what)
         };
-        assert!(said("trying to drain; waiting for 1 pod to go").is_some());
-        assert_eq!(said("waiting for 1 pod to go"), None);
-        assert!(said("Draining -> ShuttingDown").is_some());
-        assert!(said("waiting for 1 pod to go").is_some());
+        assert!(pass("trying to drain; waiting for 1 pod to go").is_some());
+        assert_eq!(pass("waiting for 1 pod to go"), None);
+        assert!(pass("Draining -> ShuttingDown").is_some());
+        assert!(pass("waiting for 1 pod to go").is_some());
     }
 
     #[test]

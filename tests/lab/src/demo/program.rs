@@ -46,7 +46,7 @@ pub(crate) async fn build(release: bool) -> anyhow::Result<PathBuf> {
     let child = command.spawn().with_context(|| what.clone())?;
     let output = child.wait_with_output().await.with_context(|| what.clone())?;
     if !output.status.success() {
-        bail!("{what} ended with {}; what it said stands above", output.status);
+        bail!("{what} ended with {}; its output is above", output.status);
     }
     let lines = String::from_utf8_lossy(&output.stdout);
     let messages = lines

@@ -42,7 +42,7 @@ pub(crate) struct Show<'a> {
 }
 
 impl Show<'_> {
-    pub(crate) async fn print(&self, ui: Option<TracingUi>, told: &Cell<bool>) -> anyhow::Result<()> {
+    pub(crate) async fn print(&self, ui: Option<TracingUi>, has_finished: &Cell<bool>) -> anyhow::Result<()> {
         self.introduce().await?;
         let fresh = figures::memory(self.pid, MEMORY_WINDOW).await?;
         self.moves().await?;
@@ -54,7 +54,7 @@ impl Show<'_> {
                 self.end();
                 Ok(())
             }
-            Some(ui) => self.stay(ui, &trace_id, told).await,
+            Some(ui) => self.stay(ui, &trace_id, has_finished).await,
         }
     }
 
@@ -204,7 +204,7 @@ impl Show<'_> {
 
     /// Waits until the budget has refused enough evictions and Haulout's log names it.
     async fn blocked(&self, pod: &str, budget: &str) -> anyhow::Result<()> {
-        let mut told = 0;
+        let mut printed = 0;
         let what = format!("the eviction of {pod} to be refused {REFUSALS} times");
         until(&what, DEADLINE, async || {
             let audit = self.fixture.audit().await?;
@@ -216,8 +216,8 @@ impl Show<'_> {
                         && event.code == 429
                 })
                 .collect();
-            for event in refused.iter().skip(told) {
-                told += 1;
+            for event in refused.iter().skip(printed) {
+                printed += 1;
                 self.printer.print(Line::new(
                     event.answered,
                     Place::Kubernetes,
@@ -228,11 +228,11 @@ impl Show<'_> {
         })
         .await?;
         wait_for_log(self.fixture, &format!("{pod}: held by PodDisruptionBudget")).await?;
-        let said = self.fixture.log_text();
+        let log = self.fixture.log_text();
         ensure!(
-            said.lines()
+            log.lines()
                 .any(|line| line.contains("held by PodDisruptionBudget") && line.contains(budget)),
-            "Haulout says that a PodDisruptionBudget holds {pod}, but not that it is {budget}"
+            "the log says that a PodDisruptionBudget holds {pod}, but not that it is {budget}"
         );
         Ok(())
     }

@@ -62,8 +62,8 @@ fn nothing_is_built_without_a_new_fact() {
         power: Some(PowerState::Off),
         ..vm_facts(1)
     };
-    let news = [VsphereUpdate::Vm(vm), VsphereUpdate::Settled];
-    let changes = inventory.advance(news.map(Fact::Vsphere), moment(1));
+    let facts = [VsphereUpdate::Vm(vm), VsphereUpdate::Settled];
+    let changes = inventory.advance(facts.map(Fact::Vsphere), moment(1));
     assert!(built(&changes, 1).is_some(), "{changes:?}");
 }
 
@@ -258,18 +258,21 @@ fn an_older_view_of_a_request_does_not_undo_a_younger_one() {
 }
 
 #[test]
-fn a_long_build_is_followed_by_a_rest_in_which_facts_are_only_applied() {
+fn no_snapshot_is_built_in_the_pause_after_a_long_build() {
     let mut inventory = leading(rules(), trio(1));
     let later = |millis: u64| Now {
         monotonic: moment(1).monotonic.after(Duration::from_millis(millis)),
         ..moment(1)
     };
     inventory.spent(later(0), Duration::from_millis(500));
-    let news = in_phase(1, Phase::AwaitingHost);
-    assert!(inventory.advance([news], later(100)).built.is_none(), "it rests");
+    let fact = in_phase(1, Phase::AwaitingHost);
+    assert!(
+        inventory.advance([fact], later(100)).built.is_none(),
+        "nothing is built yet"
+    );
     assert_eq!(inventory.next_at(), Some(later(500).monotonic));
     let changes = inventory.advance([], later(500));
-    let snapshot = built(&changes, 1).expect("the rest is over");
+    let snapshot = built(&changes, 1).expect("the pause is over");
     assert_eq!(snapshot.record.phase_name(), "AwaitingHost");
 }
 
@@ -300,9 +303,9 @@ fn a_batch_brings_the_hosts_that_changed() {
         connection: Some(HostConnection::NotResponding),
         ..host(1)
     };
-    let news = [VsphereUpdate::Host(disconnected.into()), VsphereUpdate::Settled];
-    let changes = inventory.advance(news.map(Fact::Vsphere), moment(1));
-    let batch = changes.built.expect("news").snapshots;
+    let facts = [VsphereUpdate::Host(disconnected.into()), VsphereUpdate::Settled];
+    let changes = inventory.advance(facts.map(Fact::Vsphere), moment(1));
+    let batch = changes.built.expect("a batch").snapshots;
     assert!(!batch.are_all, "{batch:?}");
     assert_eq!(batch.hosts.len(), 1, "{batch:?}");
 }

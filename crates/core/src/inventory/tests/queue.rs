@@ -30,8 +30,8 @@ fn leading(facts: impl IntoIterator<Item = Fact>) -> Inventory {
 
 /// The admission of node 1 after its host began to enter maintenance mode.
 fn admission_of_the_next(inventory: &mut Inventory) -> Admission {
-    let news = [VsphereUpdate::Host(entering(1, 5).into()), VsphereUpdate::Settled];
-    inventory.advance(news.map(Fact::Vsphere), moment(5));
+    let facts = [VsphereUpdate::Host(entering(1, 5).into()), VsphereUpdate::Settled];
+    inventory.advance(facts.map(Fact::Vsphere), moment(5));
     inventory.snapshots[&name(1)].observed.admission.clone()
 }
 

@@ -49,8 +49,8 @@ fn a_new_episode_names_its_cluster_and_vm() {
         drs: None,
     });
     let mut inventory = leading([trio(1), vec![Fact::Vsphere(compute)]].concat());
-    let news = [VsphereUpdate::Host(entering(1, 5).into()), VsphereUpdate::Settled];
-    inventory.advance(news.map(Fact::Vsphere), moment(5));
+    let facts = [VsphereUpdate::Host(entering(1, 5).into()), VsphereUpdate::Settled];
+    inventory.advance(facts.map(Fact::Vsphere), moment(5));
     let origin = &inventory.snapshots[&name(1)].observed.origin;
     assert_eq!(origin.cluster.as_deref(), Some("train"));
     assert_eq!(origin.vm.as_deref(), Some("gpu-1"));
@@ -91,8 +91,11 @@ fn a_node_without_label_is_followed_while_a_power_off_may_arrive_late() {
         let mut inventory = leading([Fact::Kubernetes(KubernetesUpdate::Scanned {
             stranded: vec![found.clone()],
         })]);
-        let news = Fact::Kubernetes(KubernetesUpdate::Followed(Box::new(ended)));
-        let requested = inventory.advance([news], moment(0)).requested.expect("news");
+        let fact = Fact::Kubernetes(KubernetesUpdate::Followed(Box::new(ended)));
+        let requested = inventory
+            .advance([fact], moment(0))
+            .requested
+            .expect("requested data");
         assert_eq!(
             requested.followed.contains(&name(1)),
             is_followed,
@@ -119,10 +122,13 @@ fn a_node_that_does_not_exist_is_not_looked_for_again_and_others_are() {
     let mut inventory = leading([scanned(&[1, 2])]);
     let absent = Fact::Kubernetes(KubernetesUpdate::FollowedAbsent { name: name(1) });
     let requested = inventory.advance([absent, scanned(&[1, 2])], moment(1)).requested;
-    assert_eq!(requested.expect("news").followed, [name(1), name(2)].into());
+    assert_eq!(
+        requested.expect("requested data").followed,
+        [name(1), name(2)].into()
+    );
     let absent = Fact::Kubernetes(KubernetesUpdate::FollowedAbsent { name: name(1) });
     let requested = inventory.advance([absent], moment(1)).requested;
-    assert_eq!(requested.expect("news").followed, [name(2)].into());
+    assert_eq!(requested.expect("requested data").followed, [name(2)].into());
 }
 
 #[test]
@@ -226,14 +232,14 @@ fn the_last_episode_of_a_followed_node_is_no_episode_of_our_host() {
     };
     let (ours, traceparent) = ended(1);
     let (theirs, _) = ended(2);
-    for (news, before) in [
+    for (fact, before) in [
         (node(ours), Some(&*traceparent)),
         (
             Fact::Kubernetes(KubernetesUpdate::Followed(Box::new(theirs))),
             None,
         ),
     ] {
-        let mut inventory = leading([trio(1), vec![scanned(&[2]), news]].concat());
+        let mut inventory = leading([trio(1), vec![scanned(&[2]), fact]].concat());
         let leaves = [VsphereUpdate::Host(entering(1, 5).into()), VsphereUpdate::Settled];
         inventory.advance(leaves.map(Fact::Vsphere), moment(5));
         let origin = &inventory.snapshots[&name(1)].observed.origin;

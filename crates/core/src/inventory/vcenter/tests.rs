@@ -61,19 +61,19 @@ fn a_failed_maintenance_keeps_the_node_as_it_is_for_a_while() {
 
     let seen = snapshot_of(&mut inventory, 1).observed;
     let vm = seen.vm.found().unwrap();
-    let call = |seconds| DesiredState::in_episode(vm, None, Duration::from_secs(10), moment(seconds));
+    let desired = |seconds| DesiredState::in_episode(vm, None, Duration::from_secs(10), moment(seconds));
     assert!(
         matches!(
-            call(109),
+            desired(109),
             DesiredState::RetryExpected {
                 message: "timed out",
                 ..
             }
         ),
         "{:?}",
-        call(109)
+        desired(109)
     );
-    assert_eq!(call(110), DesiredState::InService);
+    assert_eq!(desired(110), DesiredState::InService);
 
     inventory.set_time(moment(200));
     inventory.apply(host_changed(after("task-2", failed())));

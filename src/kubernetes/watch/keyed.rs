@@ -9,23 +9,23 @@ use tokio_util::sync::CancellationToken;
 use super::WatchContext;
 use crate::kubernetes::answer;
 
-/// Runs `follow` for each of `wanted` until it is no longer wanted; all end at the stop of `context`. If one panics, all are
+/// Runs `run` for each of `wanted` until it is no longer wanted; all end at the stop of `context`. If one panics, all are
 /// restarted after a pause.
-pub(super) async fn steered<Key, Following>(
+pub(super) async fn watch_each<Key, Run>(
     what: &str,
     mut wanted: watch::Receiver<BTreeSet<Key>>,
     context: &WatchContext,
-    follow: impl Fn(Key, WatchContext) -> Following,
+    run: impl Fn(Key, WatchContext) -> Run,
 ) where
     Key: Clone + Ord,
-    Following: Future<Output = ()> + Send + 'static,
+    Run: Future<Output = ()> + Send + 'static,
 {
     let mut tasks: JoinSet<()> = JoinSet::new();
-    let mut followed: BTreeMap<Key, CancellationToken> = BTreeMap::new();
-    let mut is_steered = true;
+    let mut running: BTreeMap<Key, CancellationToken> = BTreeMap::new();
+    let mut may_change = true;
     loop {
         let keys = wanted.borrow_and_update().clone();
-        followed.retain(|key, token| {
+        running.retain(|key, token| {
             let is_wanted = keys.contains(key);
             if !is_wanted {
                 token.cancel();
@@ -33,31 +33,31 @@ pub(super) async fn steered<Key, Following>(
             is_wanted
         });
         for key in keys {
-            followed.entry(key.clone()).or_insert_with(|| {
+            running.entry(key.clone()).or_insert_with(|| {
                 let stop = context.stop.child_token();
                 let context = WatchContext {
                     stop: stop.clone(),
                     ..context.clone()
                 };
-                tasks.spawn(follow(key, context));
+                tasks.spawn(run(key, context));
                 stop
             });
         }
         tokio::select! {
             biased;
             () = context.stop.cancelled() => break,
-            // A task ends by itself only when the receiver is gone; a stopped one is already removed from `followed`.
+            // A task ends by itself only when the receiver is gone; a stopped one is already removed from `running`.
             Some(ended) = tasks.join_next() => if let Err(error) = ended {
                 // It is unknown which one failed, so all are restarted.
                 tracing::error!(error = %answer::chain(&error), "a watch of {what} failed; all watches of {what} are restarted");
-                for token in std::mem::take(&mut followed).into_values() {
+                for token in std::mem::take(&mut running).into_values() {
                     token.cancel();
                 }
                 if !context.pause(context.settings.backoff_min).await {
                     break;
                 }
             },
-            changed = wanted.changed(), if is_steered => is_steered = changed.is_ok(),
+            changed = wanted.changed(), if may_change => may_change = changed.is_ok(),
         }
     }
     while tasks.join_next().await.is_some() {}
