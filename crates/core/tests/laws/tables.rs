@@ -2143,3 +2143,85 @@ fn vm_that_is_to_wait_for_its_host_is_not_powered_on_where_vcenter_moved_it() {
     let returns = written(decided(&away(Phase::AwaitingHost), &back)).phase;
     assert_eq!(returns.target().and_then(|to| to.moref.clone()), Some(home()));
 }
+
+#[test]
+fn elapsed_time_is_recorded_while_a_deadline_runs_and_not_otherwise() {
+    let policy = policy(DrainTimeoutAction::PowerOff);
+    let mut booting = seen(ObservedPower::On, HostState::InService);
+    node_of(&mut booting).ready = false;
+    let away_from_home = seen(ObservedPower::Off, HostState::InMaintenance);
+    for (phase, seen, has_deadline) in [
+        (Phase::Rejoining, booting, true),
+        (Phase::AwaitingHost, away_from_home, false),
+    ] {
+        let before = away(phase.clone());
+        let limit = i64::try_from(policy.power_on_timeout.as_secs()).unwrap() / 2;
+        let recorded = (1..limit).find_map(|second| {
+            let decision = decide(&record(&before), &seen, &policy, moment(second));
+            match decision {
+                Decision::Record(next) => Some((second, next.record.episode().unwrap().clone())),
+                _ => None,
+            }
+        });
+        assert_eq!(recorded.is_some(), has_deadline, "{phase:?}: {recorded:#?}");
+        if let Some((second, after)) = recorded {
+            assert_eq!(after.phase, phase);
+            assert_eq!(after.elapsed, lasted(second.unsigned_abs()));
+        }
+    }
+}
+
+#[test]
+fn refusals_are_remembered_once_per_host_and_operation() {
+    let mut episode = away(Phase::AwaitingHost);
+    for (host, what) in [
+        (home(), RefusedMove::Relocate),
+        (home(), RefusedMove::Relocate),
+        (home(), RefusedMove::PowerOn),
+        (spare(), RefusedMove::Relocate),
+    ] {
+        episode.refused(&host, what, "no memory");
+    }
+    let known: Vec<_> = episode
+        .refusals
+        .iter()
+        .map(|it| (it.host.clone(), it.what))
+        .collect();
+    assert_eq!(
+        known,
+        [
+            (home(), RefusedMove::Relocate),
+            (home(), RefusedMove::PowerOn),
+            (spare(), RefusedMove::Relocate),
+        ]
+    );
+}
+
+#[test]
+fn effect_names_the_host_it_is_for() {
+    let vm = VmRef::new("vm-1");
+    let power_on = |place| Effect::PowerOn {
+        vm: vm.clone(),
+        place,
+    };
+    let relocate = Effect::Relocate {
+        vm: vm.clone(),
+        to: spare(),
+    };
+    assert_eq!(relocate.host(), Some(&spare()));
+    assert_eq!(power_on(PowerOnTarget::Host(home())).host(), Some(&home()));
+    assert_eq!(power_on(PowerOnTarget::Drs).host(), None);
+}
+
+#[test]
+fn wait_is_a_sentence_and_a_parked_node_names_its_reason_alone() {
+    let waits = WaitingOn::Pods(vec![held()]);
+    assert!(
+        waits.sentence().starts_with("waits for 1 pod to go; "),
+        "{}",
+        waits.sentence()
+    );
+    let reason = ParkReason::VmSuspended;
+    let parked = WaitingOn::Parked(reason.clone());
+    assert_eq!(parked.sentence(), reason.to_string());
+}
