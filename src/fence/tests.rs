@@ -40,6 +40,19 @@ fn fence_opens_for_a_leader_but_not_for_its_last_seconds() {
 }
 
 #[test]
+fn permit_carries_the_epoch_of_its_leadership() {
+    let fence = at_100();
+    for epoch in [7, 8] {
+        fence.open(LeadershipWindow {
+            epoch,
+            ..window(110, 0)
+        });
+        let permit = fence.permit(WriteKind::Effect).unwrap();
+        assert_eq!(haulout_vsphere::WritePermit::epoch(&permit), epoch);
+    }
+}
+
+#[test]
 fn leader_writes_at_once_and_acts_after_the_quarantine() {
     let fence = at_100();
     fence.open(window(110, 105));
