@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use crate::assertions::{wait_for_entry, wait_for_fault};
 use crate::fixture::{one_node, run, run_scenario};
+use crate::requests::annotate;
 
 /// The deadline of a call, longer than an episode in the lab.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -62,6 +63,24 @@ fn vcenter_shows_a_blocked_drain_and_its_end_on_host_and_vm() {
             ensure!(between.unsigned_abs() >= PAUSE, "{between} between {pair:#?}");
         }
         Ok(())
+    });
+}
+
+#[test]
+fn vcenter_names_the_node_that_skip_keeps_from_being_drained() {
+    run_scenario(async {
+        let fixture = one_node("skip-in-vcenter").await?;
+        let node = fixture.node_name("gpu1");
+        annotate(&fixture, &node, ("haulout.dev/skip", "true")).await?;
+        let haulout = run(&fixture, &[]).await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        for object in ["esx1", "gpu1"] {
+            let text = format!("Haulout, node {node}: waits for a person to remove haulout.dev/skip");
+            wait_for_text(&fixture, object, &text).await?;
+        }
+        annotate(&fixture, &node, ("haulout.dev/skip", "false")).await?;
+        crate::fixture::in_maintenance(&fixture, "esx1").await?;
+        haulout.stop().await
     });
 }
 

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use super::queue::{LoggedText, TextKind};
-use crate::ids::NodeName;
+use crate::ids::{HostRef, NodeName, VmRef};
 use crate::maintenance::episode::Episode;
+use crate::maintenance::observed::{BoundVm, HostState, ObservedPower};
 use crate::maintenance::waiting::WaitingOn;
 use crate::status::WaitKind;
 use crate::status::observer::NodeEvent;
@@ -23,8 +24,7 @@ pub(super) struct LastText {
     wait: Option<(WaitKind, Timestamp)>,
 }
 
-/// The text for `event`; `None` if there is none, or it was the last one. Without an episode there is
-/// none, because the VM is not known.
+/// The text for `event`; `None` if there is none, or it was the last one.
 pub(super) fn of(
     node: &NodeName,
     event: NodeEvent<'_>,
@@ -63,8 +63,10 @@ pub(super) fn of(
                 post(episode, TextKind::Wait, text)
             })
         }
-        NodeEvent::Waits { record, on, .. } => {
-            let episode = record.episode()?;
+        NodeEvent::Waits { record, on, vm, .. } => {
+            let Some(episode) = record.episode() else {
+                return without_episode(node, vm, on, last);
+            };
             if is_brief(on.kind()) {
                 return None;
             }
@@ -77,6 +79,34 @@ pub(super) fn of(
     }
 }
 
+/// The text for a node that cannot begin an episode, although its host cannot enter maintenance without it.
+fn without_episode(
+    node: &NodeName,
+    vm: &BoundVm,
+    on: &WaitingOn,
+    last: &mut BTreeMap<NodeName, LastText>,
+) -> Option<LoggedText> {
+    let vm = vm.found().filter(|vm| vm.power == ObservedPower::On)?;
+    let HostState::Entering { task, .. } = &vm.host else {
+        return None;
+    };
+    let needs_a_person = matches!(
+        on.kind(),
+        WaitKind::Skip | WaitKind::Parked | WaitKind::OtherRelease
+    );
+    if !needs_a_person {
+        return None;
+    }
+    let key = format!("{} {task}", on.kind().name());
+    let is_new = last.entry(node.clone()).or_default().is_new(key);
+    is_new.then(|| LoggedText {
+        text: format!("Haulout, node {node}: {}", on.sentence()),
+        on: objects(vm.on.as_ref(), Some(&vm.moref)),
+        kind: TextKind::Wait,
+        tries: 0,
+    })
+}
+
 fn waits(node: &NodeName, episode: &Episode, on: &WaitingOn, since: Timestamp) -> String {
     let phase = episode.phase.kind();
     let target = episode.phase.target().map(|host| format!(" to {host}"));
@@ -85,14 +115,17 @@ fn waits(node: &NodeName, episode: &Episode, on: &WaitingOn, since: Timestamp) -
 }
 
 fn post(episode: &Episode, kind: TextKind, text: String) -> LoggedText {
-    let host = episode.host.moref.clone().map(Entity::Host);
-    let vm = episode.vm.clone().map(Entity::Vm);
     LoggedText {
         text,
-        on: host.into_iter().chain(vm).collect(),
+        on: objects(episode.host.moref.as_ref(), episode.vm.as_ref()),
         kind,
         tries: 0,
     }
+}
+
+fn objects(host: Option<&HostRef>, vm: Option<&VmRef>) -> Vec<Entity> {
+    let host = host.cloned().map(Entity::Host);
+    host.into_iter().chain(vm.cloned().map(Entity::Vm)).collect()
 }
 
 /// Waits that end by themselves within seconds, or during which no event can be posted.

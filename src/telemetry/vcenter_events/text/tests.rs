@@ -1,9 +1,10 @@
 use haulout_core::fixtures::{self, at, host_named, host_ref, node, transition, vm_ref};
 
 use super::*;
+use crate::ids::TaskRef;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::EffectKind;
-use crate::maintenance::episode::{EpisodeResult, HostIdentity, Phase, Record};
+use crate::maintenance::episode::{Detection, EpisodeResult, HostIdentity, Phase, Record};
 use crate::maintenance::observed::{PendingEviction, PendingReason};
 
 /// An episode in `phase` since `since`.
@@ -38,10 +39,22 @@ impl Texts {
     fn waits(&mut self, record: &Record, on: &WaitingOn, now: i64) -> Option<String> {
         let event = NodeEvent::Waits {
             node: None,
+            vm: &BoundVm::NotLookedUp,
             record,
             on,
         };
         self.of(event, now).map(|it| it.text)
+    }
+
+    /// A wait of a node in service, whose VM runs on a host in this state.
+    fn waits_on(&mut self, host: HostState, on: &WaitingOn) -> Option<LoggedText> {
+        let event = NodeEvent::Waits {
+            node: None,
+            vm: &BoundVm::Found(fixtures::vm(ObservedPower::On, host)),
+            record: &Record::InService,
+            on,
+        };
+        self.of(event, 30)
     }
 
     fn of(&mut self, event: NodeEvent<'_>, now: i64) -> Option<LoggedText> {
@@ -158,12 +171,33 @@ fn same_wait_is_posted_again_in_another_phase() {
 }
 
 #[test]
-fn bookkeeping_and_waits_without_an_episode_are_not_posted() {
+fn bookkeeping_and_waits_without_a_known_vm_are_not_posted() {
     let mut texts = Texts::default();
     let draining = record(Phase::Draining, 20);
     assert_eq!(texts.recorded(&draining, &transition(draining.clone()), 30), None);
     assert_eq!(texts.waits(&Record::InService, &WaitingOn::Skip, 30), None);
     assert!(texts.0.is_empty());
+}
+
+#[test]
+fn node_without_an_episode_is_posted_once_for_each_maintenance() {
+    let entering = |task: &str| HostState::Entering {
+        task: TaskRef::new(task),
+        clicked_at: at(0),
+        user: None,
+        detection: Detection::Pushed,
+    };
+    let mut texts = Texts::default();
+    let post = texts.waits_on(entering("task-1"), &WaitingOn::Skip).unwrap();
+    assert_eq!(
+        post.text,
+        "Haulout, node gpu-1: waits for a person to remove haulout.dev/skip from the Node; until then Haulout leaves it alone"
+    );
+    assert_eq!(post.on, [Entity::Host(fixtures::home()), Entity::Vm(vm_ref(1))]);
+    assert_eq!(texts.waits_on(entering("task-1"), &WaitingOn::Skip), None);
+    assert!(texts.waits_on(entering("task-2"), &WaitingOn::Skip).is_some());
+    assert_eq!(texts.waits_on(HostState::InService, &WaitingOn::Skip), None);
+    assert_eq!(texts.waits_on(entering("task-3"), &WaitingOn::PowerState), None);
 }
 
 #[test]
@@ -200,6 +234,7 @@ fn episode_without_known_references_is_posted_nowhere() {
     let text = texts.of(
         NodeEvent::Waits {
             node: None,
+            vm: &BoundVm::NotLookedUp,
             record: &python,
             on: &leaving(),
         },
