@@ -4,6 +4,7 @@
 //!  run ─┬─ vcenter::follow ─────────▶ updates ─┐  (while this replica leads)
 //!       ├─ kubernetes::watch::nodes ─▶ updates ─┼─▶ event_loop::run ──▶ Supervisor ──▶ one NodeActor per node ──▶ Executor
 //!       ├─ kubernetes::events::run ◀─── Events ◀── node events
+//!       ├─ telemetry::vcenter_events::run ◀─── node events
 //!       ├─ kubernetes::lease::run ───▶ election ─┤      │ opens and closes the fence before Executor
 //!       ├─ kubernetes::watch::budgets ▶ updates ─┤      │
 //!       ├─ kubernetes::watch::pods ───▶ updates ─┤      ▲                                                     │
@@ -319,7 +320,10 @@ impl App {
         client: &kube::Client,
     ) -> anyhow::Result<Supervisor<AnyExecutor>> {
         let mut of_nodes = outputs::observers_of_nodes(config, publisher, observers);
-        let traces = outputs::traces(config, observers, &mut self.showing, &self.streams_stop)?;
+        let (showing, stop) = (&mut self.showing, &self.streams_stop);
+        let in_vcenter = outputs::vcenter_events(config, &executor, observers, showing, stop);
+        of_nodes.extend(in_vcenter.map(|events| Box::new(events) as Box<dyn Observer>));
+        let traces = outputs::traces(config, observers, showing, stop)?;
         observers.traces.clone_from(&traces);
         of_nodes.extend(traces.map(|traces| Box::new(traces) as Box<dyn Observer>));
         let context = ActorContext {

@@ -89,6 +89,12 @@ pub struct Config {
     #[arg(long = "vcenter-long-poll-seconds", env = "VCENTER_LONG_POLL_SECONDS", value_name = "SECONDS",
           help_heading = VCENTER, value_parser = seconds(1_200), default_value = "120")]
     pub vcenter_long_poll: Duration,
+    /// Show each episode in vCenter, in the events of its host and its VM (true, false)
+    ///
+    /// Needs the privilege Global.LogEvent. Without it, a warning is logged and maintenance continues.
+    #[arg(long, env, value_name = "BOOL", help_heading = VCENTER, value_parser = boolean, default_value = "true",
+          num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    pub vcenter_events: bool,
 
     /// The nodes to manage (a label selector)
     #[arg(long, env, value_name = "SELECTOR", help_heading = NODES, value_parser = node_label,

@@ -86,6 +86,7 @@ pub(super) struct Writes {
     pub(super) objects: bool,
     pub(super) events: bool,
     pub(super) traces: bool,
+    pub(super) vcenter_events: bool,
 }
 
 impl Writes {
@@ -96,6 +97,7 @@ impl Writes {
             objects: is_live && config.node_maintenances,
             events: is_live,
             traces: is_live,
+            vcenter_events: is_live && config.vcenter_events,
         }
     }
 }

@@ -10,6 +10,7 @@ use super::clock;
 use super::from_config::{Writes, endpoint};
 use super::observers::Observers;
 use crate::config::{Config, Listen};
+use crate::controller::executor::Executor;
 use crate::http::{self, HttpServer};
 use crate::kubernetes::events::Publisher;
 use crate::status::observer::Observer;
@@ -17,6 +18,7 @@ use crate::telemetry::events::Events;
 use crate::telemetry::link::Links;
 use crate::telemetry::log::Log;
 use crate::telemetry::trace::{self, Traces};
+use crate::telemetry::vcenter_events::{self, LeaderLog, Outbox, VcenterEvents};
 
 /// Binds the configured ports.
 pub(super) async fn servers(config: &Config, observers: &Observers) -> anyhow::Result<Vec<HttpServer>> {
@@ -61,6 +63,27 @@ pub(super) fn observers_of_nodes(
         )));
     }
     list
+}
+
+/// The observer that logs events in vCenter, if it is configured.
+pub(super) fn vcenter_events(
+    config: &Config,
+    executor: &Executor,
+    observers: &Observers,
+    tasks: &mut JoinSet<()>,
+    stop: &CancellationToken,
+) -> Option<VcenterEvents> {
+    if !Writes::by(config).vcenter_events {
+        return None;
+    }
+    let outbox = Outbox::default();
+    let log = LeaderLog {
+        vcenter: executor.vcenter.clone(),
+        fence: executor.fence.clone(),
+    };
+    let lost = observers.metrics.vcenter_events_lost();
+    tasks.spawn(vcenter_events::run(log, outbox.clone(), lost, stop.clone()));
+    Some(VcenterEvents::new(outbox, Links::new(config), clock))
 }
 
 /// The observer that sends traces, if a collector is configured.

@@ -324,6 +324,7 @@ impl<P: RunEffect> NodeActor<P> {
         if self.waited_on.as_ref() != Some(on) {
             self.notify(NodeEvent::Waits {
                 node: snapshot.observed.node.as_ref(),
+                vm: &snapshot.observed.vm,
                 record: &snapshot.record,
                 on,
             });

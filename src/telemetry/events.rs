@@ -17,6 +17,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::config::NodeConditions;
 use crate::ids::{NodeName, NodeUid};
 use crate::kubernetes::events::{Event, Publisher, Regarding};
+use crate::maintenance::episode::Episode;
 use crate::maintenance::waiting::WaitingOn;
 use crate::status::observer::{NodeEvent, Observer};
 use crate::telemetry::link::Links;
@@ -37,12 +38,12 @@ pub struct Events {
 
 /// The content of an Event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct EventText {
+pub(super) struct EventText {
     uid: NodeUid,
     reason: Reason,
-    note: String,
+    pub(super) note: String,
     /// Events with the same key are the same.
-    key: String,
+    pub(super) key: String,
 }
 
 #[derive(Debug, Default)]
@@ -77,6 +78,20 @@ impl Events {
             }),
         }
     }
+}
+
+/// The Event for a transition, or for one that was not written.
+pub(super) fn of_change(event: NodeEvent<'_>, links: &Links, now: Timestamp) -> Option<EventText> {
+    words::of(event, &EventsOfNode::default(), links, now)
+}
+
+/// What distinguishes a wait from others for a person: details that keep changing are not in it.
+pub(super) fn key_of_wait(episode: &Episode, on: &WaitingOn, now: Timestamp) -> String {
+    let said = waits::of(episode, on, &EventsOfNode::default(), now);
+    said.map_or_else(
+        || on.kind().name().to_owned(),
+        |(reason, _, detail)| format!("{} {detail}", reason.name()),
+    )
 }
 
 impl Observer for Events {

@@ -169,6 +169,11 @@ impl Metrics {
         self.families.snapshots_outdated.inc_by(count as u64);
     }
 
+    /// The counter of events that vCenter did not take, for those that post them.
+    pub fn vcenter_events_lost(&self) -> Counter {
+        self.families.vcenter_events_lost.clone()
+    }
+
     /// The counter of lost spans, for the exporter.
     pub fn trace_spans_lost(&self) -> Counter {
         self.families.trace_spans_lost.clone()

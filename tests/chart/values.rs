@@ -114,6 +114,7 @@ fn value_that_the_program_would_refuse_is_refused_by_helm() {
         ("config.maxUnavailable=101%", "/config/maxUnavailable"),
         ("config.annotationPrefix=a/b", "/config/annotationPrefix"),
         ("config.nodeConditions=all", "/config/nodeConditions"),
+        ("vcenter.events=some", "/vcenter/events"),
         ("ports.metrics=80", "/ports/metrics"),
     ] {
         let message = refusal(&["vcenter.existingSecret=x", value]);

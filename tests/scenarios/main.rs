@@ -45,5 +45,6 @@ mod status_page;
 mod traces;
 mod untrusted_input;
 mod user_cordon;
+mod vcenter_events;
 mod vcenter_session;
 mod vm_identity;

@@ -106,7 +106,7 @@ pub async fn copy_says(fixture: &Fixture<'_>, node: &str, phases: &[&str]) -> an
 }
 
 /// Annotates a Node.
-async fn annotate(fixture: &Fixture<'_>, node: &str, (key, value): (&str, &str)) -> anyhow::Result<()> {
+pub async fn annotate(fixture: &Fixture<'_>, node: &str, (key, value): (&str, &str)) -> anyhow::Result<()> {
     let nodes: Api<Node> = Api::all(fixture.client());
     let patch = json!({"metadata": {"annotations": {key: value}}});
     nodes

@@ -11,6 +11,7 @@ use super::call::SoapCall;
 pub use super::commands::{GuestShutdown, MaintenanceCause, PowerOnBy, StartedTask};
 pub use super::endpoint::{CredentialPart, CredentialSource, Endpoint, EndpointError, Trust};
 pub use super::error::{ConnectError, Error, LoginError, TransportError};
+pub use super::events::LoggedEvent;
 use super::session::{Session, Sessions};
 pub use super::settings::{CallOutcome, Callback, LoginOutcome, Settings};
 use super::soap::{self, ReplyError, SoapAnswer};

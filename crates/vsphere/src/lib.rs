@@ -21,6 +21,7 @@ mod commands;
 mod decode;
 mod endpoint;
 mod error;
+mod events;
 pub mod fault;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;

@@ -7,6 +7,7 @@ use super::client::Vcenter;
 use super::decode;
 use super::error::Error;
 use super::moref::Moref;
+use super::session::Session;
 use super::soap::ReplyError;
 use super::xml::Element;
 use super::xml::write::XmlWriter;
@@ -66,7 +67,23 @@ const fn privilege(id: &'static str, on: On, why: &'static str) -> Privilege {
     Privilege { id, on, why }
 }
 
-/// An object for a privilege check.
+/// The privileges for events in vCenter ([`Vcenter::log_event`]), without which a maintenance works.
+pub const FOR_EVENTS: [Privilege; 2] = [
+    privilege(
+        LOG_EVENT,
+        On::Vms,
+        "showing a maintenance in the events of the VM",
+    ),
+    privilege(
+        LOG_EVENT,
+        On::Hosts,
+        "showing a maintenance in the events of the host",
+    ),
+];
+
+const LOG_EVENT: &str = "Global.LogEvent";
+
+/// An object for a privilege check or an event.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Entity {
     /// The root folder.
@@ -75,6 +92,16 @@ pub enum Entity {
     Host(HostRef),
     /// A VM.
     Vm(VmRef),
+}
+
+impl Entity {
+    pub(super) fn moref(&self, session: &Session) -> Moref {
+        match self {
+            Self::Root => session.content.root_folder.clone(),
+            Self::Host(host) => host.into(),
+            Self::Vm(vm) => vm.into(),
+        }
+    }
 }
 
 impl Vcenter {
@@ -90,11 +117,7 @@ impl Vcenter {
             return Ok(None);
         };
         let mut lacking = Vec::new();
-        let moref = |entity: &Entity| match entity {
-            Entity::Root => session.content.root_folder.clone(),
-            Entity::Host(host) => host.into(),
-            Entity::Vm(vm) => vm.into(),
-        };
+        let moref = |entity: &Entity| entity.moref(&session);
         let mut call = SoapCall::to(METHOD, manager);
         for entity in entities {
             call = call.with(XmlWriter::moref("entity", &moref(entity)));

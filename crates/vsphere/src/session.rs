@@ -72,6 +72,7 @@ pub(super) struct ServiceContent {
     /// Absent on an ESXi host.
     pub(super) task_manager: Option<Moref>,
     pub(super) authorization_manager: Option<Moref>,
+    pub(super) event_manager: Option<Moref>,
 }
 
 /// Creates and shares the session.
@@ -452,5 +453,6 @@ fn read_content(response: &Element<'_>) -> Result<ServiceContent, ReplyError> {
         search_index: moref("searchIndex")?,
         task_manager: moref("taskManager").ok(),
         authorization_manager: moref("authorizationManager").ok(),
+        event_manager: moref("eventManager").ok(),
     })
 }

@@ -115,6 +115,7 @@ fn show(status: &Arc<StatusPage>, node: &str) {
     let record = &snapshots[&name].record;
     let waits = NodeEvent::Waits {
         node: None,
+        vm: &BoundVm::NotLookedUp,
         record,
         on: &on,
     };

@@ -12,7 +12,7 @@ use crate::maintenance::episode::{
     CordonOwner, DrainEnd, Episode, EpisodeResult, FinishedPhase, Phase, PhaseOutcome, PhaseStats, Record,
     Trigger,
 };
-use crate::maintenance::observed::{PendingEviction, PendingReason, SlotLimit};
+use crate::maintenance::observed::{BoundVm, PendingEviction, PendingReason, SlotLimit};
 use crate::maintenance::placement::{RejectedHost, RejectionReason};
 use crate::maintenance::waiting::ParkReason;
 
@@ -86,6 +86,7 @@ fn waits(memory: &mut EventMemory, record: &Record, on: &WaitingOn, now: i64) ->
     let node = node();
     let event = NodeEvent::Waits {
         node: Some(&node),
+        vm: &BoundVm::NotLookedUp,
         record,
         on,
     };

@@ -53,7 +53,7 @@ pub(super) fn of(
             })
         }
         NodeEvent::Asks { .. } => None,
-        NodeEvent::Waits { node, record, on } => {
+        NodeEvent::Waits { node, record, on, .. } => {
             let (uid, (reason, note, detail)) = match (record.episode(), on) {
                 (Some(episode), _) => {
                     // The Event is about the current Node of that name.

@@ -204,6 +204,9 @@ metrics! {
         "Events and changes of Node conditions that were not written and are not retried: more than 512 about Nodes or 2,048 \
          about pods were queued, or the kube-apiserver refused one or did not respond. The log has the same; maintenance \
          continues";
+    VCENTER_EVENTS_LOST: Counter, "vcenter_events_lost", [],
+        "Events that vCenter did not take within half an hour of attempts. Those without the privilege Global.LogEvent are not \
+         counted", alpha;
     TRACE_SPANS_LOST: Counter, "trace_spans_lost", [],
         "Spans that were not exported: the collector was down, too slow, or refused them";
     SNAPSHOTS_OUTDATED: Counter, "snapshots_outdated", [],
@@ -253,6 +256,7 @@ families! {
     degraded: Family<Labels, Gauge> = DEGRADED, Family::default();
     node_maintenance_writes_refused: Counter = NODE_MAINTENANCE_WRITES_REFUSED, Counter::default();
     events_dropped: Counter = EVENTS_DROPPED, Counter::default();
+    vcenter_events_lost: Counter = VCENTER_EVENTS_LOST, Counter::default();
     trace_spans_lost: Counter = TRACE_SPANS_LOST, Counter::default();
     snapshots_outdated: Counter = SNAPSHOTS_OUTDATED, Counter::default();
 }

@@ -9,8 +9,8 @@ use crate::ids::{EpisodeId, RequestUid, TaskRef};
 use crate::maintenance::effect::Effect;
 use crate::maintenance::episode::Detection;
 use crate::maintenance::observed::{
-    EffectAttempt, EffectRefusal, HostState, NodeSnapshot, PendingEviction, PendingReason, RetryAdvice,
-    SnapshotBatch, SourceState,
+    BoundVm, EffectAttempt, EffectRefusal, HostState, NodeSnapshot, PendingEviction, PendingReason,
+    RetryAdvice, SnapshotBatch, SourceState,
 };
 use crate::maintenance::request::RequestIdentity;
 use crate::maintenance::waiting::WaitingOn;
@@ -49,6 +49,7 @@ impl Fixture {
             &self.name,
             NodeEvent::Waits {
                 node: Some(&node()),
+                vm: &BoundVm::NotLookedUp,
                 record,
                 on,
             },

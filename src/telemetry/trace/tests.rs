@@ -7,7 +7,7 @@ use haulout_core::fixtures::{self, at, record, transition};
 use super::*;
 use crate::ids::NodeUid;
 use crate::maintenance::episode::{EpisodeOrigin, PhaseStats, Trigger};
-use crate::maintenance::observed::{CordonedBy, ObservedNode};
+use crate::maintenance::observed::{BoundVm, CordonedBy, ObservedNode};
 use crate::maintenance::phase_stats::close;
 
 fn in_phase(uid: &str, phase: Phase, since: i64) -> Record {
@@ -63,6 +63,7 @@ fn changes(traces: Option<&Arc<Traces>>, before: &Record, after: &Record, second
 fn waits(traces: &Arc<Traces>, record: &Record, on: &WaitingOn) {
     let event = NodeEvent::Waits {
         node: Some(&seen()),
+        vm: &BoundVm::NotLookedUp,
         record,
         on,
     };

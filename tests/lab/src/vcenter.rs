@@ -589,6 +589,8 @@ pub enum EntryKind {
     Reconfigure,
     /// A host was added, removed, renamed, connected or disconnected.
     Host,
+    /// A user logged an event; its text is the detail.
+    Event,
     /// A login, a logout, a killed session, a restart.
     Session,
     /// A fault rule applied.

@@ -8,7 +8,7 @@ use crate::ids::NodeName;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::Effect;
 use crate::maintenance::episode::Record;
-use crate::maintenance::observed::ObservedNode;
+use crate::maintenance::observed::{BoundVm, ObservedNode};
 use crate::maintenance::waiting::WaitingOn;
 
 /// An event of a node actor. It contains the decision itself, so that all observers show the same.
@@ -45,6 +45,8 @@ pub enum NodeEvent<'a> {
     Waits {
         /// The Node; `None` if it was deleted.
         node: Option<&'a ObservedNode>,
+        /// The VM.
+        vm: &'a BoundVm,
         /// The current record.
         record: &'a Record,
         /// The wait.

@@ -10,6 +10,7 @@
 )]
 
 mod bounds;
+mod events;
 mod history;
 mod orphans;
 mod power;

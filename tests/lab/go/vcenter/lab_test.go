@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/vmware/govmomi"
+	"github.com/vmware/govmomi/event"
 	"github.com/vmware/govmomi/fault"
 	"github.com/vmware/govmomi/object"
 	"github.com/vmware/govmomi/property"
@@ -21,6 +22,7 @@ import (
 	"github.com/vmware/govmomi/view"
 	"github.com/vmware/govmomi/vim25/methods"
 	"github.com/vmware/govmomi/vim25/mo"
+	"github.com/vmware/govmomi/vim25/soap"
 	"github.com/vmware/govmomi/vim25/types"
 )
 
@@ -650,6 +652,47 @@ func TestJournal(t *testing.T) {
 		"maintenance operator esx1 entered",
 	}
 	b.want(strings.Join(entries, "\n"), strings.Join(want, "\n"))
+}
+
+func TestUserEventIsInTheHistoryAndTheJournal(t *testing.T) {
+	b := start(t, twoHosts())
+	vm, host := b.vm("gpu1").Reference(), b.host("esx1").Reference()
+	events := event.NewManager(b.client.Client)
+	b.must(events.LogUserEvent(b.ctx, vm, "drained"))
+	b.must(events.LogUserEvent(b.ctx, host, strings.Repeat("x", messageBytes+1)))
+	listed := func(entity types.ManagedObjectReference) []string {
+		t.Helper()
+		found, err := events.QueryEvents(b.ctx, types.EventFilterSpec{
+			Entity:      &types.EventFilterSpecByEntity{Entity: entity, Recursion: types.EventFilterSpecRecursionOptionSelf},
+			EventTypeId: []string{"GeneralUserEvent"},
+		})
+		b.must(err)
+		var texts []string
+		for _, e := range found {
+			texts = append(texts, e.GetEvent().UserName+": "+e.GetEvent().FullFormattedMessage)
+		}
+		return texts
+	}
+	b.want(listed(vm), []string{"admin: User logged event: drained"})
+	// That of the VM names its host as well.
+	b.want(len(listed(host)), 2)
+	var entries []string
+	for _, e := range b.journal() {
+		if e.Kind == "event" {
+			entries = append(entries, fmt.Sprint(e.User, " ", e.Object, " ", len(e.Detail)))
+		}
+	}
+	b.want(entries, []string{"admin gpu1 7", fmt.Sprint("admin esx1 ", messageBytes)})
+	for entity, want := range map[types.ManagedObjectReference]string{
+		{Type: "VirtualMachine", Value: "vm-0"}: "ManagedObjectNotFound",
+		*b.client.ServiceContent.EventManager:   "InvalidArgument",
+	} {
+		err := events.LogUserEvent(b.ctx, entity, "text")
+		if err == nil || !strings.Contains(fmt.Sprintf("%#v", soap.ToSoapFault(err).VimFault()), want) {
+			t.Errorf("%v: %v, want %s", entity, err, want)
+		}
+	}
+	b.must(events.LogUserEvent(b.ctx, b.client.ServiceContent.RootFolder, "on all"))
 }
 
 func TestRecentTaskIsNotPushed(t *testing.T) {

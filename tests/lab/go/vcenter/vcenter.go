@@ -146,6 +146,7 @@ var overridden = map[string]bool{
 	"PropertyCollector.WaitForUpdatesEx":   true,
 	"SessionManager.Login":                 true,
 	"SessionManager.Logout":                true,
+	"EventManager.LogUserEvent":            true,
 
 	"AuthorizationManager.HasPrivilegeOnEntities": true,
 }

@@ -97,6 +97,8 @@ fn words(entry: &Entry, haulout_user: &str) -> Option<String> {
                 "PowerOnVM_Task" | "PowerOnMultiVM_Task" => "power on",
                 "PowerOffVM_Task" => "power off",
                 "RelocateVM_Task" => "relocate",
+                // The event itself follows.
+                "LogUserEvent" => return None,
                 other => return Some(format!("{who} calls {other} on {object}")),
             };
             Some(format!("{who} starts a task: {verb} VM {object}"))
@@ -126,6 +128,8 @@ fn words(entry: &Entry, haulout_user: &str) -> Option<String> {
         EntryKind::Move => Some(format!("VM {object}: moved, {detail}")),
         EntryKind::Reconfigure => Some(format!("VM {object}: reconfigured {detail}")),
         EntryKind::Host => Some(format!("host {object}: {detail}")),
+        // Haulout logs each on the host as well.
+        EntryKind::Event => (!entry.host.is_empty()).then(|| format!("VM {object}: event \"{detail}\"")),
         EntryKind::Session | EntryKind::Fault => None,
     }
 }

@@ -1,0 +1,52 @@
+//! Events that people see in vCenter.
+
+use super::call::SoapCall;
+use super::client::Vcenter;
+use super::error::Error;
+use super::fault::{Fault, FaultKind};
+use super::privileges::Entity;
+use super::soap;
+use super::text::for_people;
+use super::xml::write::XmlWriter;
+use crate::WritePermit;
+
+/// Result of a request to log an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoggedEvent {
+    /// vCenter has the event.
+    Logged,
+    /// There is no session, and nothing was sent.
+    NoSession,
+}
+
+impl Vcenter {
+    /// Logs an event of our user on `entity` (`EventManager.LogUserEvent`; `proto-notes/events.md`). `message` is sanitized
+    /// and cut to 1,000 characters. An event is not worth a login, so it is sent in the live session only.
+    ///
+    /// # Errors
+    /// Every error of a call. Fault kinds of [`super::fault::FaultKind`]: `NoPermission` without `Global.LogEvent` on
+    /// `entity`, `NotSupported` if the server has no event manager. After [`Error::Transport`] it is unknown whether vCenter
+    /// has the event.
+    pub async fn log_event(
+        &self,
+        permit: &impl WritePermit,
+        entity: &Entity,
+        message: &str,
+    ) -> Result<LoggedEvent, Error> {
+        const METHOD: &str = "LogUserEvent";
+        let Some(session) = self.sessions.live() else {
+            return Ok(LoggedEvent::NoSession);
+        };
+        let entity = entity.moref(&session);
+        let Some(manager) = &session.content.event_manager else {
+            let message = "the server has no event manager".to_owned();
+            let kind = FaultKind::NotSupported;
+            return Err(Error::refused(METHOD, &entity, Fault { kind, message }));
+        };
+        let call = SoapCall::under(permit, METHOD, manager)
+            .with(XmlWriter::moref("entity", &entity))
+            .with(XmlWriter::text("msg", for_people(message)));
+        self.call_in(&session, &call, soap::nothing).await?;
+        Ok(LoggedEvent::Logged)
+    }
+}

@@ -1,0 +1,157 @@
+//! The texts, from the sentences of transitions and waits, and what makes a text a new one.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::queue::{LoggedText, TextKind};
+use crate::ids::{HostRef, NodeName, VmRef};
+use crate::maintenance::episode::Episode;
+use crate::maintenance::observed::{BoundVm, HostState, ObservedPower};
+use crate::maintenance::waiting::WaitingOn;
+use crate::status::WaitKind;
+use crate::status::observer::NodeEvent;
+use crate::telemetry::events;
+use crate::telemetry::link::Links;
+use crate::vsphere::privileges::Entity;
+
+/// The last text about a node.
+#[derive(Debug, Default)]
+pub(super) struct LastText {
+    /// Texts with the same key are the same.
+    key: String,
+    /// What it waits for, and since when for something of this kind.
+    wait: Option<(WaitKind, Timestamp)>,
+}
+
+/// The text for `event`; `None` if there is none, or it was the last one.
+pub(super) fn of(
+    node: &NodeName,
+    event: NodeEvent<'_>,
+    last: &mut BTreeMap<NodeName, LastText>,
+    links: &Links,
+    now: Timestamp,
+) -> Option<LoggedText> {
+    match event {
+        NodeEvent::Recorded {
+            before, transition, ..
+        } => {
+            let episode = transition.record.episode().or(before.episode())?;
+            if transition.is_bookkeeping(before) {
+                return None;
+            }
+            let event = events::of_change(event, links, now);
+            let note = event.map_or_else(|| transition.words(before), |event| event.note);
+            let is_end = transition.ended.is_some();
+            let kind = if is_end {
+                last.remove(node);
+                TextKind::End
+            } else {
+                last.insert(node.clone(), LastText::default());
+                TextKind::Change
+            };
+            Some(post(episode, kind, format!("Haulout, node {node}: {note}")))
+        }
+        NodeEvent::NotRecorded {
+            before, transition, ..
+        } => {
+            let episode = transition.record.episode().or(before.episode())?;
+            let event = events::of_change(event, links, now)?;
+            let last = last.entry(node.clone()).or_default();
+            last.is_new(event.key).then(|| {
+                let text = format!("Haulout, node {node}: {}", event.note);
+                post(episode, TextKind::Wait, text)
+            })
+        }
+        NodeEvent::Waits { record, on, vm, .. } => {
+            let Some(episode) = record.episode() else {
+                return without_episode(node, vm, on, last);
+            };
+            if is_brief(on.kind()) {
+                return None;
+            }
+            let last = last.entry(node.clone()).or_default();
+            let since = last.waits_since(on.kind(), now);
+            let is_new = last.is_new(events::key_of_wait(episode, on, now));
+            is_new.then(|| post(episode, TextKind::Wait, waits(node, episode, on, since)))
+        }
+        NodeEvent::Asks { .. } => None,
+    }
+}
+
+/// The text for a node that cannot begin an episode, although its host cannot enter maintenance without it.
+fn without_episode(
+    node: &NodeName,
+    vm: &BoundVm,
+    on: &WaitingOn,
+    last: &mut BTreeMap<NodeName, LastText>,
+) -> Option<LoggedText> {
+    let vm = vm.found().filter(|vm| vm.power == ObservedPower::On)?;
+    let HostState::Entering { task, .. } = &vm.host else {
+        return None;
+    };
+    let needs_a_person = matches!(
+        on.kind(),
+        WaitKind::Skip | WaitKind::Parked | WaitKind::OtherRelease
+    );
+    if !needs_a_person {
+        return None;
+    }
+    let key = format!("{} {task}", on.kind().name());
+    let is_new = last.entry(node.clone()).or_default().is_new(key);
+    is_new.then(|| LoggedText {
+        text: format!("Haulout, node {node}: {}", on.sentence()),
+        on: objects(vm.on.as_ref(), Some(&vm.moref)),
+        kind: TextKind::Wait,
+        tries: 0,
+    })
+}
+
+fn waits(node: &NodeName, episode: &Episode, on: &WaitingOn, since: Timestamp) -> String {
+    let phase = episode.phase.kind();
+    let target = episode.phase.target().map(|host| format!(" to {host}"));
+    let target = target.unwrap_or_default();
+    format!("Haulout, node {node}, {phase}{target}: waits since {since:.0} for {on}")
+}
+
+fn post(episode: &Episode, kind: TextKind, text: String) -> LoggedText {
+    LoggedText {
+        text,
+        on: objects(episode.host.moref.as_ref(), episode.vm.as_ref()),
+        kind,
+        tries: 0,
+    }
+}
+
+fn objects(host: Option<&HostRef>, vm: Option<&VmRef>) -> Vec<Entity> {
+    let host = host.cloned().map(Entity::Host);
+    host.into_iter().chain(vm.cloned().map(Entity::Vm)).collect()
+}
+
+/// Waits that end by themselves within seconds, or during which no event can be posted.
+fn is_brief(kind: WaitKind) -> bool {
+    matches!(
+        kind,
+        WaitKind::DrainRound | WaitKind::Survey | WaitKind::Takeover | WaitKind::VmLookup | WaitKind::Vcenter
+    )
+}
+
+impl LastText {
+    fn is_new(&mut self, key: String) -> bool {
+        let is_new = self.key != key;
+        self.key = key;
+        is_new
+    }
+
+    fn waits_since(&mut self, kind: WaitKind, now: Timestamp) -> Timestamp {
+        let (_, since) = self
+            .wait
+            .filter(|(before, _)| *before == kind)
+            .unwrap_or((kind, now));
+        self.wait = Some((kind, since));
+        since
+    }
+}
+
+#[cfg(test)]
+mod tests;
