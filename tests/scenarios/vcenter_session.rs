@@ -1,6 +1,9 @@
 //! Sessions with vCenter: certificates, logins, logouts.
 
+use std::time::{Duration, Instant};
+
 use anyhow::ensure;
+use haulout_lab::vcenter::Down;
 
 use crate::fixture::{LOG_EACH_ATTEMPT, one_node, run, run_scenario, start, wait_for_failed_attempts};
 
@@ -95,6 +98,35 @@ fn wrong_password_is_tried_only_once() {
             !fixture.log_text().contains("not-the-password"),
             "the password is in the log"
         );
+        haulout.stop().await
+    });
+}
+
+/// A vCenter that starts may refuse a correct password for a while.
+#[test]
+fn vcenter_that_refuses_logins_as_it_starts_is_back_within_a_minute() {
+    run_scenario(async {
+        let fixture = one_node("booting").await?;
+        let node = fixture.node_name("gpu1");
+        let haulout = run(&fixture, &[LOG_EACH_ATTEMPT]).await?;
+        let restarted = Instant::now();
+        let refused_for = Duration::from_secs(3);
+        fixture
+            .vcenter
+            .restart_with(Down::Unavailable, Duration::from_secs(1), refused_for)
+            .await?;
+        wait_for_failed_attempts(&fixture, NOT_TRIED_AGAIN, 1).await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_phase(&node, "awaitingHost").await?;
+        ensure!(
+            restarted.elapsed() < Duration::from_secs(60),
+            "{:?}",
+            restarted.elapsed()
+        );
+        let journal = fixture.vcenter.journal().await?;
+        let count = |detail: &str| journal.iter().filter(|it| it.detail == detail).count();
+        let logins = (count("login"), count("login refused"));
+        ensure!(logins == (2, 1), "{logins:?} were accepted and refused");
         haulout.stop().await
     });
 }

@@ -274,7 +274,7 @@ impl Sessions {
         };
         let cookie =
             cookie.ok_or_else(|| step("Login", ReplyError::value("Set-Cookie", "a session cookie")))?;
-        self.refusals.clear();
+        self.refusals.accepted(&credentials);
         self.settings.on_login.call(LoginOutcome::Accepted);
         let generation = self.generations.fetch_add(1, Ordering::Relaxed) + 1;
         tracing::info!(

@@ -27,7 +27,8 @@ pub struct Settings {
     /// Longest pause between attempts to rebuild the stream, 30 s.
     pub retry_max: Duration,
     /// How long refused credentials are not tried again, 180 s, because repeated failures lock the
-    /// account. Changed credentials are tried at once.
+    /// account. Changed credentials are tried at once. Those that vCenter accepted before are tried
+    /// again after 10 s and 30 s first, because a vCenter that starts may refuse a correct password.
     pub bad_login_hold: Duration,
     /// Called after each call with the method, the outcome, and the duration.
     pub on_answer: Callback<(&'static str, CallOutcome, Duration)>,

@@ -1196,8 +1196,21 @@ impl VcenterSimulator {
     /// Restarts the SDK: connections are cut and sessions forgotten; the inventory and running maintenance stay.
     /// Returns when it serves again on the same port.
     pub async fn restart(&self, down: Down, for_how_long: Duration) -> anyhow::Result<()> {
-        let body =
-            serde_json::json!({ "downMs": millis(for_how_long), "with503": down == Down::Unavailable });
+        self.restart_with(down, for_how_long, Duration::ZERO).await
+    }
+
+    /// As [`Vcenter::restart`]; afterwards each login is `InvalidLogin` for `refuse_logins`.
+    pub async fn restart_with(
+        &self,
+        down: Down,
+        for_how_long: Duration,
+        refuse_logins: Duration,
+    ) -> anyhow::Result<()> {
+        let body = serde_json::json!({
+            "downMs": millis(for_how_long),
+            "with503": down == Down::Unavailable,
+            "refuseLoginsMs": millis(refuse_logins),
+        });
         self.call::<Nothing>(Method::POST, &["restart"], &[], Some(&body), for_how_long)
             .await?;
         Ok(())

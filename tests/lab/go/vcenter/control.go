@@ -569,13 +569,18 @@ func (c *Control) kill(_ *http.Request, body []byte) (any, error) {
 
 func (c *Control) restart(_ *http.Request, body []byte) (any, error) {
 	var args struct {
-		DownMs  int  `json:"downMs"`
-		With503 bool `json:"with503"`
+		DownMs         int  `json:"downMs"`
+		With503        bool `json:"with503"`
+		RefuseLoginsMs int  `json:"refuseLoginsMs"`
 	}
 	if err := decode(body, &args); err != nil {
 		return nil, err
 	}
-	return nil, c.server.restart(time.Duration(args.DownMs)*time.Millisecond, args.With503)
+	return nil, c.server.restart(Outage{
+		down:         time.Duration(args.DownMs) * time.Millisecond,
+		with503:      args.With503,
+		refuseLogins: time.Duration(args.RefuseLoginsMs) * time.Millisecond,
+	})
 }
 
 func (c *Control) changeRate(_ *http.Request, body []byte) (any, error) {
