@@ -71,14 +71,23 @@ pub struct Config {
     #[arg(long, env, value_name = "FILE", help_heading = VCENTER, value_parser = path)]
     vcenter_password_file: Option<PathBuf>,
     /// PEM file with certificate authorities to trust for the vCenter, besides the system's own
+    ///
+    /// It may hold the vCenter's own certificate instead of the CA that issued it.
     #[arg(long, env, value_name = "FILE", help_heading = VCENTER, value_parser = path)]
     pub vcenter_ca_bundle: Option<PathBuf>,
     /// Verify the vCenter's certificate (true, false)
     ///
-    /// With false, any certificate is accepted, and the log warns of it. Ignored with VCENTER_CA_BUNDLE.
+    /// With false, any certificate is accepted, and the log warns of it; with VCENTER_THUMBPRINT, only that one.
+    /// Ignored with VCENTER_CA_BUNDLE.
     #[arg(long, env, value_name = "BOOL", help_heading = VCENTER, value_parser = boolean, default_value = "true",
           num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     vcenter_tls_verify: bool,
+    /// SHA-256 thumbprint of the vCenter's certificate (64 hexadecimal digits, colons are optional)
+    ///
+    /// Checked in addition to issuer, name and validity; with VCENTER_TLS_VERIFY=false it alone is checked. It changes
+    /// when the certificate is renewed.
+    #[arg(long, env, value_name = "SHA256", help_heading = VCENTER, value_parser = text)]
+    pub vcenter_thumbprint: Option<String>,
     /// Deadline of one call (1 to 600)
     #[arg(long = "vcenter-call-timeout-seconds", env = "VCENTER_CALL_TIMEOUT_SECONDS", value_name = "SECONDS",
           help_heading = VCENTER, value_parser = seconds(600), default_value = "30")]

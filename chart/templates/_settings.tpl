@@ -6,6 +6,9 @@
 VCENTER_HOST: {{ . | quote }}
 {{- end }}
 VCENTER_TLS_VERIFY: {{ $vcenter.tlsVerify | quote }}
+{{- with $vcenter.thumbprint }}
+VCENTER_THUMBPRINT: {{ . | quote }}
+{{- end }}
 {{- with $vcenter.caBundle }}
 {{- if .configMapName }}
 VCENTER_CA_BUNDLE: {{ printf "%s/%s" .mountPath .key | quote }}

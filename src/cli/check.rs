@@ -218,7 +218,8 @@ async fn crd_yaml(client: &kube::Client, section: &mut Section) {
 async fn vcenter(config: &Config, client: kube::Client) -> (Vec<CheckResult>, Option<ClusterView>) {
     let mut section = Section::new("vCenter");
     let name = without_password(&config.vcenter_host);
-    if !config.verifies_tls() {
+    let pinned = config.vcenter_thumbprint.is_some();
+    if !config.verifies_tls() && !pinned {
         section.warn(
             "its certificate is not verified: anybody on the network path can read the password",
             "set VCENTER_CA_BUNDLE and remove VCENTER_TLS_VERIFY=false",
@@ -229,12 +230,12 @@ async fn vcenter(config: &Config, client: kube::Client) -> (Vec<CheckResult>, Op
         Err(error) => {
             section.missing(
                 format!("{error:#}"),
-                "see VCENTER_HOST, VCENTER_USER and its password, and VCENTER_CA_BUNDLE if the certificate is named",
+                "see VCENTER_HOST, VCENTER_USER and its password, and VCENTER_CA_BUNDLE and VCENTER_THUMBPRINT if the certificate is named",
             );
             return (section.checks, None);
         }
     };
-    if config.verifies_tls() {
+    if config.verifies_tls() || pinned {
         section.good(format!("{name} has a trusted certificate"));
     }
     section.good(format!("{name} opened a session and sent its inventory"));

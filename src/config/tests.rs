@@ -50,6 +50,7 @@ fn defaults_are_those_of_the_python_controller_with_tls_verified() {
         ("VCENTER_PASSWORD_FILE", ""),
         ("VCENTER_CA_BUNDLE", ""),
         ("VCENTER_TLS_VERIFY", "true"),
+        ("VCENTER_THUMBPRINT", ""),
         ("VCENTER_CALL_TIMEOUT_SECONDS", "30"),
         ("VCENTER_LONG_POLL_SECONDS", "120"),
         ("GPU_NODE_LABEL", "intel.feature.node.kubernetes.io/gpu=true"),

@@ -244,7 +244,7 @@ impl Sessions {
         if let Some(session) = dropped {
             self.send_logout(&session).await;
         }
-        if self.settings.trust == Trust::Nothing {
+        if self.settings.trust == Trust::Nothing && self.settings.thumbprint.is_none() {
             tracing::warn!(
                 endpoint = %self.settings.endpoint,
                 "VCENTER_TLS_VERIFY=false: vCenter's certificate is NOT verified, and anyone on the network path can \
