@@ -3,6 +3,8 @@
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde::Serialize;
 
+mod privileges;
+
 use super::cluster_view::ClusterView;
 use super::out::{Items, Output, Paint, Tone};
 use super::subcommands::PROBLEM_FOUND;
@@ -20,7 +22,6 @@ use crate::maintenance::episode::Record;
 use crate::maintenance::observed::ObservedPower;
 use crate::maintenance::waiting::WaitingOn;
 use crate::nodemaintenance;
-use crate::vsphere::privileges::{Entity, NEEDED, On};
 
 /// The result of a check.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -239,69 +240,8 @@ async fn vcenter(config: &Config, client: kube::Client) -> (Vec<CheckResult>, Op
         section.good(format!("{name} has a trusted certificate"));
     }
     section.good(format!("{name} opened a session and sent its inventory"));
-    privileges(&view, &mut section).await;
+    privileges::check(&view, &mut section).await;
     (section.checks, Some(view))
-}
-
-async fn privileges(view: &ClusterView, section: &mut Section) {
-    let (vms, hosts) = (view.inventory.vms_of_ours(), view.inventory.hosts_of_ours());
-    for needed in NEEDED {
-        let (entities, on): (Vec<Entity>, &str) = match needed.on {
-            On::Root => (vec![Entity::Root], "the root folder"),
-            On::Vms => (
-                vms.keys().cloned().map(Entity::Vm).collect(),
-                "the VMs of our nodes",
-            ),
-            On::Hosts => (
-                hosts.keys().cloned().map(Entity::Host).collect(),
-                "the hosts of their clusters",
-            ),
-        };
-        let name = |entity: &Entity| match entity {
-            Entity::Root => "the root folder".to_owned(),
-            Entity::Host(host) => match hosts.get(host) {
-                Some((name, _)) => format!("{name} ({host})"),
-                None => host.to_string(),
-            },
-            Entity::Vm(vm) => match vms.get(vm) {
-                Some(name) => format!("{name} ({vm})"),
-                None => vm.to_string(),
-            },
-        };
-        if entities.is_empty() {
-            section.warn(
-                format!("{} on {on}: nothing to check", needed.id),
-                "see the nodes below",
-            );
-            continue;
-        }
-        match view.vcenter.lacks(needed.id, &entities).await {
-            Ok(Some(lacking)) if lacking.is_empty() => section.good(format!("{} on {on}", needed.id)),
-            Ok(Some(lacking)) => {
-                let names: Vec<String> = lacking.iter().map(name).collect();
-                section.missing(
-                    format!(
-                        "{} is missing on {} (needed for {})",
-                        needed.id,
-                        names.join(", "),
-                        needed.why
-                    ),
-                    "give the user the roles in docs/install/vcenter-role.md, propagated",
-                );
-            }
-            Ok(None) => {
-                section.warn(
-                    "this server does not report privileges",
-                    "compare them with docs/install/vcenter-role.md",
-                );
-                return;
-            }
-            Err(error) => section.warn(
-                error.chain(),
-                "compare the user's roles with docs/install/vcenter-role.md",
-            ),
-        }
-    }
 }
 
 async fn nodes(view: &mut ClusterView) -> Vec<CheckResult> {

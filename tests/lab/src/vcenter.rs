@@ -233,6 +233,9 @@ pub struct VmSpec {
     /// The properties that clients can read.
     #[serde(skip_serializing_if = "Readable::is_all")]
     pub readable: Readable,
+    /// Its files are encrypted.
+    #[serde(skip_serializing_if = "is_false")]
+    pub encrypted: bool,
     /// Returned in [`VmState::boot_hint`].
     #[serde(skip_serializing_if = "String::is_empty")]
     pub boot_hint: String,
@@ -258,6 +261,7 @@ impl Default for VmSpec {
             tools_stop_ms: 0,
             dies_after_ms: 0,
             readable: Readable::All,
+            encrypted: false,
             boot_hint: String::new(),
             extra_config: BTreeMap::new(),
         }
