@@ -26,7 +26,7 @@ use crate::keys;
 use listen::listen;
 use parse::{
     annotation_prefix, boolean, count, drain_timeout_action, max_unavailable, node_label, path, seconds,
-    secret, text, trace_ui,
+    seconds_or_none, secret, text, trace_ui,
 };
 
 /// The exit code for a wrong configuration, like clap's for a wrong command line.
@@ -191,6 +191,13 @@ pub struct Config {
     #[arg(long = "maintenance-retry-grace-seconds", env = "MAINTENANCE_RETRY_GRACE_SECONDS", value_name = "SECONDS",
           help_heading = PERIODS, value_parser = seconds(86_400), default_value = "10")]
     pub maintenance_retry_grace: Duration,
+    /// How long a host that returned by itself has to stay before it is used (0 to 86400)
+    ///
+    /// Counts from when vCenter has the host again after it did not respond or was disconnected. It may be under repair
+    /// still. Where a user exits maintenance mode, the host is used at once.
+    #[arg(long = "host-settle-seconds", env = "HOST_SETTLE_SECONDS", value_name = "SECONDS",
+          help_heading = PERIODS, value_parser = seconds_or_none(86_400), default_value = "60")]
+    pub host_settle: Duration,
     // kube-controller-manager marks a Node as not Ready 50 s after the kubelet stopped.
     /// How long a Node may remain Ready after its kubelet has stopped (1 to 3600)
     ///

@@ -88,6 +88,7 @@ pub(crate) fn rules(config: &Config, client: &kube::Client) -> Rules {
         require_approval: config.require_approval,
         node_maintenances: config.node_maintenances,
         drain_slot: config.drain_slot,
+        host_settle: config.host_settle,
     }
 }
 

@@ -65,6 +65,8 @@ reasons! {
     WaitingForHost: "Place", Normal, "the VM waits for its own host";
     NoCompatibleHost: "Place", Warning, "the VM waits for its own host, because no other can take it, and why";
     HostNotVisible: "Place", Warning, "the state of the host is unknown";
+    HostSettling: "Place", Normal,
+        "the host came back by itself, and is used when it has stayed for `HOST_SETTLE_SECONDS`";
     VMRelocated: "Place", Normal, "the VM is registered on another host";
     VMQuestionPending: "PowerOn", Warning, "vCenter has a question about the VM that a person must answer";
     VMPoweredOn: "PowerOn", Normal, "the VM is powered on, and on which host";

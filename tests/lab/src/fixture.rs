@@ -210,6 +210,7 @@ impl<'a> Fixture<'a> {
             ("RELOCATE_TIMEOUT_SECONDS", "60"),
             ("POWER_ON_TIMEOUT_SECONDS", "60"),
             ("RETRY_MAX_SECONDS", "1"),
+            ("HOST_SETTLE_SECONDS", "1"),
             // Shorter than the lab's node monitor grace, so that a stale Ready occurs.
             ("NODE_MONITOR_GRACE_SECONDS", "2"),
             ("LOG_LEVEL", "info"),

@@ -1100,6 +1100,12 @@ impl VcenterSimulator {
         .await
     }
 
+    /// Connects the host again; it reports that it is out of maintenance, and no user has taken it out.
+    pub async fn return_out_of_maintenance(&self, host: &str) -> anyhow::Result<()> {
+        let body = serde_json::json!({ "state": Connection::Connected, "inMaintenance": false });
+        self.act(&["hosts", host, "connection"], &body).await
+    }
+
     /// Adds a device to a host.
     pub async fn add_device(&self, host: &str, device: &DeviceSpec) -> anyhow::Result<()> {
         self.act(&["hosts", host, "devices"], device).await

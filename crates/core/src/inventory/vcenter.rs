@@ -17,12 +17,14 @@ impl Inventory {
             VsphereUpdate::Host(host) => {
                 self.vcenter.seen.insert(host.moref.to_string());
                 self.record_failed_maintenance(&host);
+                self.record_absence(&host);
                 self.hosts.insert(host.moref.clone(), host);
             }
             VsphereUpdate::HostGone(host) => {
                 self.hosts.remove(&host);
                 self.surveys.remove(&host);
                 self.interrupted.remove(&host);
+                self.absences.remove(&host);
                 self.last_episodes.remove(&host);
             }
             VsphereUpdate::Compute(compute) => {
@@ -109,6 +111,7 @@ impl Inventory {
         self.last_episodes
             .retain(|moref, _| seen.contains(moref.as_str()));
         self.interrupted.retain(|moref, _| seen.contains(moref.as_str()));
+        self.absences.retain(|moref, _| seen.contains(moref.as_str()));
         self.computes.retain(|moref, _| seen.contains(moref.as_str()));
         self.vms.retain(|moref, _| seen.contains(moref.as_str()));
         self.tasks.retain(|moref, _| seen.contains(moref.as_str()));

@@ -359,6 +359,8 @@ func (c *Control) rename(r *http.Request, body []byte) (any, error) {
 func (c *Control) connection(r *http.Request, body []byte) (any, error) {
 	var args struct {
 		State types.HostSystemConnectionState `json:"state"`
+		// InMaintenance is what the host reports when it is connected again.
+		InMaintenance *bool `json:"inMaintenance"`
 	}
 	if err := decode(body, &args); err != nil {
 		return nil, err
@@ -369,6 +371,9 @@ func (c *Control) connection(r *http.Request, body []byte) (any, error) {
 		return nil, badRequest("state %q: want connected, disconnected or notResponding", args.State)
 	}
 	return c.onHost(r, func(h *host) (any, error) {
+		if args.InMaintenance != nil {
+			c.v.setMaintenance(h, *args.InMaintenance)
+		}
 		c.v.setConnection(h, args.State, who(r))
 		return nil, nil
 	})

@@ -230,15 +230,14 @@ impl<'a> PhaseContext<'a> {
         } else {
             self.episode.host.name.to_string()
         };
-        let state = home.words();
         if home.is_leaving() || home.is_out() {
             WaitingOn::HostExit {
                 host,
-                state,
+                state: home.words(),
                 refused: self.seen.offer.refused.clone(),
             }
         } else {
-            WaitingOn::HostVisible { host, state }
+            super::awaited(host, home)
         }
     }
 
