@@ -1,10 +1,10 @@
 //! Sessions with vCenter: certificates, logins, logouts.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use haulout_lab::fixture::{Fixture, WAIT_TIMEOUT};
-use haulout_lab::vcenter::Down;
+use haulout_lab::vcenter::{Down, RestartEffects};
 use haulout_lab::wait;
 
 use crate::fixture::{LOG_EACH_ATTEMPT, one_node, run, run_scenario, start, wait_for_failed_attempts};
@@ -163,11 +163,14 @@ fn vcenter_that_refuses_logins_as_it_starts_is_back_within_a_minute() {
         let fixture = one_node("booting").await?;
         let node = fixture.node_name("gpu1");
         let haulout = run(&fixture, &[LOG_EACH_ATTEMPT]).await?;
-        let restarted = Instant::now();
-        let refused_for = Duration::from_secs(3);
+        let restarted = tokio::time::Instant::now();
+        let effects = RestartEffects {
+            refuse_logins: Duration::from_secs(3),
+            ..RestartEffects::default()
+        };
         fixture
             .vcenter
-            .restart_with(Down::Unavailable, Duration::from_secs(1), refused_for)
+            .restart_with(Down::Unavailable, Duration::from_secs(1), effects)
             .await?;
         wait_for_failed_attempts(&fixture, NOT_TRIED_AGAIN, 1).await?;
         fixture.vcenter.enter_maintenance("esx1").await?;

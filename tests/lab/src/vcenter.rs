@@ -812,6 +812,15 @@ pub enum Down {
     Unavailable,
 }
 
+/// What else a restart does.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RestartEffects {
+    /// How long each login is `InvalidLogin` afterwards.
+    pub refuse_logins: Duration,
+    /// Running Enter Maintenance Mode tasks end in error, and their hosts go on entering by themselves.
+    pub lose_tasks: bool,
+}
+
 #[derive(Deserialize)]
 struct Ready {
     sdk: String,
@@ -1206,20 +1215,22 @@ impl VcenterSimulator {
     /// Restarts the SDK: connections are cut and sessions forgotten; the inventory and running maintenance stay.
     /// Returns when it serves again on the same port.
     pub async fn restart(&self, down: Down, for_how_long: Duration) -> anyhow::Result<()> {
-        self.restart_with(down, for_how_long, Duration::ZERO).await
+        self.restart_with(down, for_how_long, RestartEffects::default())
+            .await
     }
 
-    /// As [`Vcenter::restart`]; afterwards each login is `InvalidLogin` for `refuse_logins`.
+    /// As [`VcenterSimulator::restart`], with more effects.
     pub async fn restart_with(
         &self,
         down: Down,
         for_how_long: Duration,
-        refuse_logins: Duration,
+        effects: RestartEffects,
     ) -> anyhow::Result<()> {
         let body = serde_json::json!({
             "downMs": millis(for_how_long),
             "with503": down == Down::Unavailable,
-            "refuseLoginsMs": millis(refuse_logins),
+            "refuseLoginsMs": millis(effects.refuse_logins),
+            "loseTasks": effects.lose_tasks,
         });
         self.call::<Nothing>(Method::POST, &["restart"], &[], Some(&body), for_how_long)
             .await?;

@@ -68,7 +68,10 @@ impl Inventory {
         if host.entering.is_some() || host.in_maintenance == Some(true) {
             self.interrupted.remove(&host.moref);
         }
-        let Some(end) = &host.last_end else { return };
+        let Some(end) = &host.last_end else {
+            self.record_lost_maintenance(host);
+            return;
+        };
         match &end.outcome {
             EndOutcome::Cancelled => {
                 self.interrupted.remove(&host.moref);
@@ -84,6 +87,24 @@ impl Inventory {
                         .insert(host.moref.clone(), (end.task.clone(), interrupted));
                 }
             }
+        }
+    }
+
+    /// Records a maintenance that a rebuilt stream does not report any more: a vCenter that restarts forgets its task, and the host
+    /// may go on entering. It counts as failed, because a cancel would be undone at once.
+    fn record_lost_maintenance(&mut self, host: &vsphere::Host) {
+        let is_rebuilt = self.vcenter.disconnected.is_some();
+        let before = self.hosts.get(&host.moref).filter(|_| is_rebuilt);
+        let Some(lost) = before.and_then(|before| before.entering.as_ref()) else {
+            return;
+        };
+        if host.entering.is_none() && host.in_maintenance == Some(false) {
+            let interrupted = FailedMaintenance {
+                at: self.now,
+                message: "vCenter does not list its task any more".to_owned(),
+            };
+            self.interrupted
+                .insert(host.moref.clone(), (lost.task.clone(), interrupted));
         }
     }
 

@@ -577,6 +577,7 @@ func (c *Control) restart(_ *http.Request, body []byte) (any, error) {
 		DownMs         int  `json:"downMs"`
 		With503        bool `json:"with503"`
 		RefuseLoginsMs int  `json:"refuseLoginsMs"`
+		LoseTasks      bool `json:"loseTasks"`
 	}
 	if err := decode(body, &args); err != nil {
 		return nil, err
@@ -584,6 +585,7 @@ func (c *Control) restart(_ *http.Request, body []byte) (any, error) {
 	return nil, c.server.restart(Outage{
 		down:         time.Duration(args.DownMs) * time.Millisecond,
 		with503:      args.With503,
+		loseTasks:    args.LoseTasks,
 		refuseLogins: time.Duration(args.RefuseLoginsMs) * time.Millisecond,
 	})
 }

@@ -573,6 +573,18 @@ func TestRestartThatRefusesLogins(t *testing.T) {
 	}
 }
 
+func TestRestartThatLosesTasks(t *testing.T) {
+	b := start(t, twoHosts())
+	b.ctl("POST", "/hosts/esx1/enter", nil, nil)
+	b.ctl("POST", "/restart", map[string]any{"downMs": 10, "loseTasks": true}, nil)
+	b.client = b.login("admin", "pw")
+	enter := b.hostProperties("esx1").RecentTask[0]
+	b.want(b.taskInfo(enter).State, "error")
+	b.want(b.hostProperties("esx1").Runtime.InMaintenanceMode, false)
+	b.succeeds(b.vm("gpu1").PowerOff(b.ctx))
+	b.until("esx1 is in maintenance", func(s State) bool { return s.host("esx1").InMaintenance })
+}
+
 func TestRestart(t *testing.T) {
 	for _, with503 := range []bool{false, true} {
 		b := start(t, twoHosts())
