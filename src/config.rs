@@ -26,7 +26,7 @@ use crate::keys;
 use listen::listen;
 use parse::{
     annotation_prefix, boolean, count, drain_timeout_action, max_unavailable, node_label, path, seconds,
-    secret, text, trace_ui,
+    seconds_or_none, secret, text, trace_ui,
 };
 
 /// The exit code for a wrong configuration, like clap's for a wrong command line.
@@ -71,14 +71,23 @@ pub struct Config {
     #[arg(long, env, value_name = "FILE", help_heading = VCENTER, value_parser = path)]
     vcenter_password_file: Option<PathBuf>,
     /// PEM file with certificate authorities to trust for the vCenter, besides the system's own
+    ///
+    /// It may hold the vCenter's own certificate instead of the CA that issued it.
     #[arg(long, env, value_name = "FILE", help_heading = VCENTER, value_parser = path)]
     pub vcenter_ca_bundle: Option<PathBuf>,
     /// Verify the vCenter's certificate (true, false)
     ///
-    /// With false, any certificate is accepted, and the log warns of it. Ignored with VCENTER_CA_BUNDLE.
+    /// With false, any certificate is accepted, and the log warns of it; with VCENTER_THUMBPRINT, only that one.
+    /// Ignored with VCENTER_CA_BUNDLE.
     #[arg(long, env, value_name = "BOOL", help_heading = VCENTER, value_parser = boolean, default_value = "true",
           num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     vcenter_tls_verify: bool,
+    /// SHA-256 thumbprint of the vCenter's certificate (64 hexadecimal digits, colons are optional)
+    ///
+    /// Checked in addition to issuer, name and validity; with VCENTER_TLS_VERIFY=false it alone is checked. It changes
+    /// when the certificate is renewed.
+    #[arg(long, env, value_name = "SHA256", help_heading = VCENTER, value_parser = text)]
+    pub vcenter_thumbprint: Option<String>,
     /// Deadline of one call (1 to 600)
     #[arg(long = "vcenter-call-timeout-seconds", env = "VCENTER_CALL_TIMEOUT_SECONDS", value_name = "SECONDS",
           help_heading = VCENTER, value_parser = seconds(600), default_value = "30")]
@@ -188,6 +197,13 @@ pub struct Config {
     #[arg(long = "maintenance-retry-grace-seconds", env = "MAINTENANCE_RETRY_GRACE_SECONDS", value_name = "SECONDS",
           help_heading = PERIODS, value_parser = seconds(86_400), default_value = "10")]
     pub maintenance_retry_grace: Duration,
+    /// How long a host that returned by itself has to stay before it is used (0 to 86400)
+    ///
+    /// Counts from when vCenter has the host again after it did not respond or was disconnected. It may be under repair
+    /// still. Where a user exits maintenance mode, the host is used at once.
+    #[arg(long = "host-settle-seconds", env = "HOST_SETTLE_SECONDS", value_name = "SECONDS",
+          help_heading = PERIODS, value_parser = seconds_or_none(86_400), default_value = "60")]
+    pub host_settle: Duration,
     // kube-controller-manager marks a Node as not Ready 50 s after the kubelet stopped.
     /// How long a Node may remain Ready after its kubelet has stopped (1 to 3600)
     ///

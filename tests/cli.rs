@@ -37,6 +37,7 @@ fn wrong_value_exits_with_2_and_shows_the_valid_range() {
         ("VCENTER_USER", "", "VCENTER_USER_FILE"),
         ("VCENTER_PASSWORD", "", "VCENTER_PASSWORD_FILE"),
         ("VCENTER_TLS_VERIFY", "maybe", "true or false"),
+        ("VCENTER_THUMBPRINT", "aa:bb", "64 hexadecimal digits"),
         ("GPU_NODE_LABEL", "a==b==c", "label selector"),
         ("GPU_RESOURCES", "nvidia.com/*,,", "GPU_RESOURCES"),
         ("POLL_INTERVAL_SECONDS", "0", "from 1 to"),

@@ -102,7 +102,7 @@ fn a_check_asks_for_the_rights_and_privileges_that_the_book_lists() {
         "the lab's rules are compared with the page elsewhere"
     );
     let page = read("docs/install/vcenter-role.md");
-    for needed in privileges::NEEDED.into_iter().chain(privileges::FOR_EVENTS) {
+    for needed in privileges::NEEDED {
         let row = page
             .lines()
             .any(|line| line.starts_with("| `") && line.contains(&format!("`{}`", needed.id)));

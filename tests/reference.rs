@@ -284,7 +284,8 @@ The values of `kind` of `haulout_waiting_on`. Each is one sentence in the log, i
 | `maintenance-retry` | a retry of its host's maintenance, which failed |
 | `guest-shutdown`, `guest-shutdown-after-cancel` | the guest shutdown, also after a cancel |
 | `task`, `retry` | a vCenter task; the next attempt after a refusal |
-| `host-visible`, `host-entry`, `host-exit` | its host to be connected; its host to get into maintenance although the VM is off; its host to leave maintenance |
+| `host-visible`, `host-settling` | its host to be connected; its host to stay after it came back by itself (`HOST_SETTLE_SECONDS`) |
+| `host-entry`, `host-exit` | its host to get into maintenance although the VM is off; its host to leave maintenance |
 | `survey`, `place` | a survey of the devices of other hosts; a host for a VM that a NodeMaintenance wants to relocate |
 | `power-on-pause` | the next power-on of a VM that was powered off again |
 | `node-ready`, `gpus` | Ready on another boot; the GPUs |

@@ -6,6 +6,9 @@
 VCENTER_HOST: {{ . | quote }}
 {{- end }}
 VCENTER_TLS_VERIFY: {{ $vcenter.tlsVerify | quote }}
+{{- with $vcenter.thumbprint }}
+VCENTER_THUMBPRINT: {{ . | quote }}
+{{- end }}
 {{- with $vcenter.caBundle }}
 {{- if .configMapName }}
 VCENTER_CA_BUNDLE: {{ printf "%s/%s" .mountPath .key | quote }}
@@ -31,6 +34,7 @@ RELOCATE_TIMEOUT_SECONDS: {{ int64 $config.relocateTimeoutSeconds | quote }}
 POWER_ON_TIMEOUT_SECONDS: {{ int64 $config.powerOnTimeoutSeconds | quote }}
 POWER_OFF_TIMEOUT_SECONDS: {{ int64 $config.powerOffTimeoutSeconds | quote }}
 MAINTENANCE_RETRY_GRACE_SECONDS: {{ int64 $config.maintenanceRetryGraceSeconds | quote }}
+HOST_SETTLE_SECONDS: {{ int64 $config.hostSettleSeconds | quote }}
 NODE_MONITOR_GRACE_SECONDS: {{ int64 $config.nodeMonitorGraceSeconds | quote }}
 DRAIN_SLOT_SECONDS: {{ int64 $config.drainSlotSeconds | quote }}
 RELEASE: {{ printf "%s/%s" (include "haulout.leaseNamespace" .) (include "haulout.leaseName" .) | quote }}

@@ -11,7 +11,7 @@ use crate::kubernetes::lease;
 use crate::kubernetes::lease::election::{Timing, YIELD_AFTER};
 use crate::maintenance::policy::{Policy, Releases};
 use crate::vsphere;
-use crate::vsphere::client::{CredentialSource, Endpoint, Trust};
+use crate::vsphere::client::{CredentialSource, Endpoint, Thumbprint, Trust};
 
 /// The first wait after a refusal.
 pub(super) const RETRY_MIN: Duration = Duration::from_secs(1);
@@ -30,6 +30,7 @@ pub(crate) fn vcenter_settings(config: &Config) -> Result<vsphere::client::Setti
         reread_every: config.poll_interval,
         retry_min: RETRY_MIN.min(config.retry_max),
         retry_max: config.retry_max,
+        thumbprint: thumbprint(config)?,
         ..vsphere::client::Settings::new(endpoint, credentials(config), trust)
     })
 }
@@ -37,6 +38,16 @@ pub(crate) fn vcenter_settings(config: &Config) -> Result<vsphere::client::Setti
 pub(super) fn endpoint(config: &Config) -> Result<Endpoint, Misconfigured> {
     Endpoint::parse(&config.vcenter_host)
         .map_err(|error| Misconfigured::new("VCENTER_HOST", &without_password(&config.vcenter_host), error))
+}
+
+fn thumbprint(config: &Config) -> Result<Option<Thumbprint>, Misconfigured> {
+    let Some(text) = &config.vcenter_thumbprint else {
+        return Ok(None);
+    };
+    let expected = "the 64 hexadecimal digits of a SHA-256 thumbprint are expected, with or without colons";
+    let thumbprint = Thumbprint::parse(text);
+    let thumbprint = thumbprint.ok_or_else(|| Misconfigured::new("VCENTER_THUMBPRINT", text, expected));
+    thumbprint.map(Some)
 }
 
 pub(super) fn policy(config: &Config, client: &kube::Client) -> Policy {
@@ -77,6 +88,7 @@ pub(crate) fn rules(config: &Config, client: &kube::Client) -> Rules {
         require_approval: config.require_approval,
         node_maintenances: config.node_maintenances,
         drain_slot: config.drain_slot,
+        host_settle: config.host_settle,
     }
 }
 

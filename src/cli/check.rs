@@ -3,6 +3,8 @@
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde::Serialize;
 
+mod privileges;
+
 use super::cluster_view::ClusterView;
 use super::out::{Items, Output, Paint, Tone};
 use super::subcommands::PROBLEM_FOUND;
@@ -20,7 +22,6 @@ use crate::maintenance::episode::Record;
 use crate::maintenance::observed::ObservedPower;
 use crate::maintenance::waiting::WaitingOn;
 use crate::nodemaintenance;
-use crate::vsphere::privileges::{Entity, FOR_EVENTS, NEEDED, On, Privilege};
 
 /// The result of a check.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -218,7 +219,8 @@ async fn crd_yaml(client: &kube::Client, section: &mut Section) {
 async fn vcenter(config: &Config, client: kube::Client) -> (Vec<CheckResult>, Option<ClusterView>) {
     let mut section = Section::new("vCenter");
     let name = without_password(&config.vcenter_host);
-    if !config.verifies_tls() {
+    let pinned = config.vcenter_thumbprint.is_some();
+    if !config.verifies_tls() && !pinned {
         section.warn(
             "its certificate is not verified: anybody on the network path can read the password",
             "set VCENTER_CA_BUNDLE and remove VCENTER_TLS_VERIFY=false",
@@ -229,86 +231,17 @@ async fn vcenter(config: &Config, client: kube::Client) -> (Vec<CheckResult>, Op
         Err(error) => {
             section.missing(
                 format!("{error:#}"),
-                "see VCENTER_HOST, VCENTER_USER and its password, and VCENTER_CA_BUNDLE if the certificate is named",
+                "see VCENTER_HOST, VCENTER_USER and its password, and VCENTER_CA_BUNDLE and VCENTER_THUMBPRINT if the certificate is named",
             );
             return (section.checks, None);
         }
     };
-    if config.verifies_tls() {
+    if config.verifies_tls() || pinned {
         section.good(format!("{name} has a trusted certificate"));
     }
     section.good(format!("{name} opened a session and sent its inventory"));
-    let for_events = FOR_EVENTS
-        .iter()
-        .filter(|_| config.vcenter_events && !config.dry_run);
-    let needed = NEEDED.iter().map(|it| (it, CheckMark::Missing));
-    let needed = needed.chain(for_events.map(|it| (it, CheckMark::Warning)));
-    for (needed, mark) in needed {
-        if !privilege(&view, needed, mark, &mut section).await {
-            break;
-        }
-    }
+    privileges::check(&view, config, &mut section).await;
     (section.checks, Some(view))
-}
-
-/// Checks one privilege; `mark` is the result if it is missing. Returns false if the server does not report privileges.
-async fn privilege(view: &ClusterView, needed: &Privilege, mark: CheckMark, section: &mut Section) -> bool {
-    let (vms, hosts) = (view.inventory.vms_of_ours(), view.inventory.hosts_of_ours());
-    let (entities, on): (Vec<Entity>, &str) = match needed.on {
-        On::Root => (vec![Entity::Root], "the root folder"),
-        On::Vms => (
-            vms.keys().cloned().map(Entity::Vm).collect(),
-            "the VMs of our nodes",
-        ),
-        On::Hosts => (
-            hosts.keys().cloned().map(Entity::Host).collect(),
-            "the hosts of their clusters",
-        ),
-    };
-    let name = |entity: &Entity| match entity {
-        Entity::Root => "the root folder".to_owned(),
-        Entity::Host(host) => match hosts.get(host) {
-            Some((name, _)) => format!("{name} ({host})"),
-            None => host.to_string(),
-        },
-        Entity::Vm(vm) => match vms.get(vm) {
-            Some(name) => format!("{name} ({vm})"),
-            None => vm.to_string(),
-        },
-    };
-    if entities.is_empty() {
-        section.warn(
-            format!("{} on {on}: nothing to check", needed.id),
-            "see the nodes below",
-        );
-        return true;
-    }
-    match view.vcenter.lacks(needed.id, &entities).await {
-        Ok(Some(lacking)) if lacking.is_empty() => section.good(format!("{} on {on}", needed.id)),
-        Ok(Some(lacking)) => {
-            let names: Vec<String> = lacking.iter().map(name).collect();
-            let what = format!(
-                "{} is missing on {} (needed for {})",
-                needed.id,
-                names.join(", "),
-                needed.why
-            );
-            let hint = "give the user the roles in docs/install/vcenter-role.md, propagated";
-            section.add(mark, what, Some(hint));
-        }
-        Ok(None) => {
-            section.warn(
-                "this server does not report privileges",
-                "compare them with docs/install/vcenter-role.md",
-            );
-            return false;
-        }
-        Err(error) => section.warn(
-            error.chain(),
-            "compare the user's roles with docs/install/vcenter-role.md",
-        ),
-    }
-    true
 }
 
 async fn nodes(view: &mut ClusterView) -> Vec<CheckResult> {

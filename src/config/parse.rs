@@ -40,6 +40,14 @@ pub(super) fn seconds(max: u64) -> impl Fn(&str) -> Result<Duration, String> + C
     }
 }
 
+/// A duration in whole seconds, which may be zero.
+pub(super) fn seconds_or_none(max: u64) -> impl Fn(&str) -> Result<Duration, String> + Clone {
+    move |text| {
+        let expected = || format!("a whole number of seconds from 0 to {max} is expected");
+        within(text, 0, max).map(Duration::from_secs).ok_or_else(expected)
+    }
+}
+
 /// A duration in seconds with a fraction.
 pub(super) fn fraction(min: f64, max: f64) -> impl Fn(&str) -> Result<Duration, String> + Clone {
     move |text| {

@@ -50,6 +50,7 @@ fn defaults_are_those_of_the_python_controller_with_tls_verified() {
         ("VCENTER_PASSWORD_FILE", ""),
         ("VCENTER_CA_BUNDLE", ""),
         ("VCENTER_TLS_VERIFY", "true"),
+        ("VCENTER_THUMBPRINT", ""),
         ("VCENTER_CALL_TIMEOUT_SECONDS", "30"),
         ("VCENTER_LONG_POLL_SECONDS", "120"),
         ("VCENTER_EVENTS", "true"),
@@ -71,6 +72,7 @@ fn defaults_are_those_of_the_python_controller_with_tls_verified() {
         ("RELOCATE_TIMEOUT_SECONDS", "600"),
         ("POWER_ON_TIMEOUT_SECONDS", "300"),
         ("MAINTENANCE_RETRY_GRACE_SECONDS", "10"),
+        ("HOST_SETTLE_SECONDS", "60"),
         ("NODE_MONITOR_GRACE_SECONDS", "60"),
         ("DRAIN_SLOT_SECONDS", "1800"),
         ("RETRY_MAX_SECONDS", "30"),
@@ -123,6 +125,7 @@ fn each_wrong_value_is_named_with_its_flag_and_what_is_expected() {
             &["0", "86401"],
             "from 1 to 86400",
         ),
+        ("HOST_SETTLE_SECONDS", &["-1", "86401"], "from 0 to 86400"),
         ("NODE_MONITOR_GRACE_SECONDS", &["0", "3601"], "from 1 to 3600"),
         ("DRAIN_SLOT_SECONDS", &["0", "604801"], "from 1 to 604800"),
         ("RELEASE", &["Team A", "a//b"], "lower-case letters"),
@@ -407,7 +410,7 @@ fn the_range_in_the_help_is_the_one_that_is_checked() {
         assert!(is_in_range(min) && is_in_range(max), "{help}");
         assert!(!is_in_range(min - 0.01) && !is_in_range(max + 1.0), "{help}");
     }
-    assert_eq!(ranges, 18);
+    assert_eq!(ranges, 19);
 }
 
 #[test]

@@ -22,6 +22,58 @@ async fn node_away(name: &str) -> anyhow::Result<(Fixture<'static>, String, Haul
     Ok((fixture, node, haulout))
 }
 
+/// A technician restarts the host several times; between two starts vCenter sees it out of maintenance.
+#[test]
+fn host_that_came_back_by_itself_is_used_after_it_has_stayed() {
+    run_scenario(async {
+        let fixture = one_node("settling").await?;
+        let node = fixture.node_name("gpu1");
+        let settle = Duration::from_secs(6);
+        let haulout = run(&fixture, &[("HOST_SETTLE_SECONDS", "6")]).await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_phase(&node, "awaitingHost").await?;
+        in_maintenance(&fixture, "esx1").await?;
+        let is_lost = async |times: usize| {
+            let lost = Connection::NotResponding;
+            fixture.vcenter.set_connection("esx1", lost).await?;
+            until("the loss to be logged", WAIT_TIMEOUT, async || {
+                let log = fixture.log_text();
+                let losses = log.matches("host esx1, which is not reachable for vCenter");
+                Ok((losses.count() >= times).then_some(()))
+            })
+            .await
+        };
+        is_lost(1).await?;
+        fixture.vcenter.return_out_of_maintenance("esx1").await?;
+        fixture.wait_for_log("it came back by itself").await?;
+        is_lost(2).await?;
+        let returned = tokio::time::Instant::now();
+        fixture.vcenter.return_out_of_maintenance("esx1").await?;
+        fixture.wait_in_service(&node).await?;
+        ensure!(returned.elapsed() >= settle, "after {:?}", returned.elapsed());
+        ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn host_that_a_user_takes_out_of_maintenance_is_used_at_once() {
+    run_scenario(async {
+        let fixture = one_node("exited").await?;
+        let node = fixture.node_name("gpu1");
+        let haulout = run(&fixture, &[("HOST_SETTLE_SECONDS", "600")]).await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_phase(&node, "awaitingHost").await?;
+        in_maintenance(&fixture, "esx1").await?;
+        for state in [Connection::NotResponding, Connection::Connected] {
+            fixture.vcenter.set_connection("esx1", state).await?;
+        }
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        fixture.wait_in_service(&node).await?;
+        haulout.stop().await
+    });
+}
+
 #[test]
 fn start_while_the_host_is_entering() {
     run_scenario(async {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use haulout_lab::fixture::{Fixture, boot_id, is_cordoned, is_ready};
 use haulout_lab::kube::User;
-use haulout_lab::vcenter::{DeviceSpec, GuestPatch};
+use haulout_lab::vcenter::{DeviceSpec, GuestPatch, VmSpec};
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -526,7 +526,13 @@ fn check_reports_what_is_missing_and_what_to_do() {
 #[test]
 fn check_names_each_missing_privilege_and_its_object() {
     run_scenario(async {
-        let fixture = one_node("check-privileges").await?;
+        let name = "check-privileges";
+        let mut spec = hosts(&[("esx1", &[a40(1)])]);
+        spec.vms = vec![VmSpec {
+            encrypted: true,
+            ..gpu_vm(name, "gpu1", "esx1")
+        }];
+        let fixture = fixture(name, &spec).await?;
         let state = fixture.vcenter.state().await?;
         let vm = &state.vm("gpu1").context("no VM")?.reference;
         let host = &state.host("esx1").context("no host")?.reference;
@@ -542,7 +548,8 @@ fn check_names_each_missing_privilege_and_its_object() {
             ("Resource.ColdMigrate", Some("gpu1"), vms, &vm),
             ("Global.LogEvent", Some("gpu1"), vms, &vm),
             ("Global.LogEvent", Some("esx1"), on_hosts, &host),
-            ("Resource.ColdMigrate", Some("esx1"), on_hosts, &host),
+            ("Cryptographer.Migrate", Some("gpu1"), vms, &vm),
+            ("Cryptographer.RegisterHost", Some("esx1"), on_hosts, &host),
         ] {
             let good = format!("√ {privilege} on {good}\n");
             fixture.vcenter.withhold(&[]).await?;
@@ -574,6 +581,19 @@ fn check_names_each_missing_privilege_and_its_object() {
             );
         }
         let listed = types(&fixture, &["check", "-o", "json"]).await?;
+        // The documents disagree about the datacenter, so nothing is missing there.
+        fixture
+            .vcenter
+            .withhold(&[("VirtualMachine.Interact.PowerOn", Some("DC0"))])
+            .await?;
+        let disputed = types(&fixture, &["check"]).await?;
+        ensure!(
+            disputed.code == 0
+                && disputed
+                    .stdout
+                    .contains("‼ VirtualMachine.Interact.PowerOn is missing on DC0 (datacenter-"),
+            "{disputed}"
+        );
         let missing = |item: &&Value| item["mark"] == "missing";
         let missing: Vec<Value> = listed.json()?["items"]
             .as_array()

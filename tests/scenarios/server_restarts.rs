@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use haulout_lab::fixture::{Fixture, Member};
+use haulout_lab::fixture::{Fixture, Member, is_cordoned};
 use haulout_lab::kube::{Kube, KubeOptions, User};
-use haulout_lab::vcenter::{Delays, DeviceSpec, Down, Gpu, VmSpec};
+use haulout_lab::vcenter::{Delays, DeviceSpec, Down, Gpu, RestartEffects, VmSpec};
 
 use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, kube, one_node, run, run_scenario};
 
@@ -189,6 +189,40 @@ fn vcenter_restarts_behind_503_in_each_phase() {
                 .await
         };
         break_in_each_phase(&fixture, restart).await
+    });
+}
+
+/// A vCenter that restarts forgets the task, and the host goes on entering by itself. The node stays cordoned for the grace of a
+/// failed maintenance; if it is tried again meanwhile, the drain goes on.
+#[test]
+fn node_stays_cordoned_when_a_restart_of_vcenter_loses_the_task() {
+    run_scenario(async {
+        let fixture = one_node("task-lost").await?;
+        let node = fixture.node_name("gpu1");
+        fixture.add_pod("held", &node, &[]).await?;
+        fixture.set_budget("held", 0).await?;
+        let haulout = run(&fixture, &[("MAINTENANCE_RETRY_GRACE_SECONDS", "5")]).await?;
+        let lose_task = async || {
+            fixture.vcenter.enter_maintenance("esx1").await?;
+            fixture.wait_phase(&node, "draining").await?;
+            let effects = RestartEffects {
+                lose_tasks: true,
+                ..RestartEffects::default()
+            };
+            let away = Duration::from_millis(400);
+            fixture.vcenter.restart_with(Down::Refused, away, effects).await
+        };
+        lose_task().await?;
+        fixture
+            .wait_for_log("a retry of its host's maintenance, which failed")
+            .await?;
+        fixture.wait_for_log("does not list its task any more").await?;
+        ensure!(is_cordoned(&fixture.node(&node).await?));
+        // Nobody tries it again.
+        fixture.wait_in_service(&node).await?;
+        ensure!(fixture.pods_on(&node).await? == ["held"]);
+        ensure!(fixture.power_cycles("gpu1").await? == (0, 0));
+        haulout.stop().await
     });
 }
 

@@ -22,7 +22,7 @@ use crate::ids::{
 };
 use crate::inventory::{Fact, Rules};
 
-use crate::maintenance::clock::{Monotonic, Now};
+use crate::maintenance::clock::{Deadline, Monotonic, Now};
 use crate::maintenance::decide::Transition;
 use crate::maintenance::drain::EvictionBackoff;
 use crate::maintenance::episode::{CordonOwner, Detection, Episode, HostIdentity, Phase, Record, Trigger};
@@ -89,6 +89,7 @@ pub fn rules() -> Rules {
         require_approval: false,
         node_maintenances: false,
         drain_slot: Duration::from_secs(1800),
+        host_settle: Duration::from_secs(60),
     }
 }
 
@@ -141,6 +142,7 @@ pub fn host(n: usize) -> Host {
         in_maintenance: Some(false),
         in_quarantine: Some(false),
         last_end: None,
+        last_exit: None,
         entering: None,
         datastores: Arc::new(BTreeSet::from([DatastoreRef::new("ds")])),
         passthrough: Some(Arc::new([PciDevice {
@@ -246,6 +248,16 @@ pub fn entering() -> HostState {
         clicked_at: at(0),
         user: Some("operator".to_owned()),
         detection: Detection::Pushed,
+    }
+}
+
+/// A host that is back by itself and may be used from second 60 on.
+pub fn settling() -> HostState {
+    HostState::Settling {
+        until: Deadline {
+            at: moment(60).monotonic,
+            shown: at(60),
+        },
     }
 }
 

@@ -13,6 +13,7 @@ mod dry_run;
 mod effect_reports;
 mod followed;
 mod forecast;
+mod host_absence;
 mod kubernetes;
 mod lookup_freshness;
 mod node_state;
@@ -44,6 +45,7 @@ use crate::maintenance::observed::{
 use crate::maintenance::placement::{HostSurvey, PlacementOffer};
 use crate::maintenance::policy::{MaxUnavailable, Releases};
 use dirty::Dirty;
+use host_absence::HostAbsence;
 use node_state::NodeState;
 use slots::Slot;
 
@@ -82,6 +84,8 @@ pub struct Rules {
     pub node_maintenances: bool,
     /// `DRAIN_SLOT_SECONDS`: how long a node may hold a drain slot.
     pub drain_slot: Duration,
+    /// `HOST_SETTLE_SECONDS`: how long a host that returned by itself has to stay before it is used; zero uses it at once.
+    pub host_settle: Duration,
 }
 
 /// How long the watch of NodeMaintenances may be disconnected before maintenance continues without it: about the time that a
@@ -122,6 +126,8 @@ pub struct Inventory {
     owners: BTreeMap<VmRef, NodeName>,
     /// The hosts whose latest maintenance task failed.
     interrupted: BTreeMap<HostRef, (TaskRef, FailedMaintenance)>,
+    /// The hosts that vCenter lost, until they have stayed connected for long enough.
+    absences: BTreeMap<HostRef, HostAbsence>,
     /// The Nodes of `nodes` that the label selector does not match.
     followed: BTreeSet<NodeName>,
     /// The episodes that the latest scan of all Nodes found.
@@ -204,6 +210,7 @@ impl Inventory {
             is_without_requests: false,
             owners: BTreeMap::new(),
             interrupted: BTreeMap::new(),
+            absences: BTreeMap::new(),
             followed: BTreeSet::new(),
             unselected_episodes: Vec::new(),
             vcenter: Source::disconnected("vCenter"),
@@ -248,6 +255,7 @@ impl Inventory {
             self.next_lapse = None;
             self.dirty = Some(Dirty::All);
         }
+        self.end_absences();
     }
 
     /// When maintenance will continue without NodeMaintenances, if their watch stays disconnected.

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use secrecy::{ExposeSecret, SecretString};
+use sha2::{Digest as _, Sha256};
 
 use super::error::LoginError;
 
@@ -207,10 +208,53 @@ fn read_line(path: &Path) -> Result<String, LoginError> {
 pub enum Trust {
     /// The system's trust roots.
     SystemRoots,
-    /// The system's trust roots and this PEM file. The file is read for each login.
+    /// The system's trust roots and this PEM file, which may hold the certificate of vCenter itself. The file is read
+    /// for each login.
     CaBundle(PathBuf),
-    /// Any certificate (`VCENTER_TLS_VERIFY=false`). Anyone on the network path can read the password.
+    /// Any certificate (`VCENTER_TLS_VERIFY=false`). Without a thumbprint, anyone on the network path can read the password.
     Nothing,
+}
+
+/// The SHA-256 digest of a certificate.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Thumbprint([u8; 32]);
+
+impl Thumbprint {
+    /// Reads 64 hexadecimal digits, with or without colons between pairs of them.
+    pub fn parse(text: &str) -> Option<Self> {
+        let text = text.trim();
+        let pairs: Vec<&str> = match text.contains(':') {
+            true => text.split(':').collect(),
+            false => (0..text.len())
+                .step_by(2)
+                .map(|at| text.get(at..at + 2))
+                .collect::<Option<_>>()?,
+        };
+        let read = |pair: &&str| {
+            let is_pair = pair.len() == 2 && pair.bytes().all(|byte| byte.is_ascii_hexdigit());
+            is_pair.then(|| u8::from_str_radix(pair, 16).ok()).flatten()
+        };
+        let bytes: Vec<u8> = pairs.iter().map(read).collect::<Option<_>>()?;
+        Some(Self(bytes.try_into().ok()?))
+    }
+
+    /// The thumbprint of a certificate in DER.
+    pub(super) fn of(certificate: &[u8]) -> Self {
+        Self(Sha256::digest(certificate).into())
+    }
+}
+
+impl fmt::Display for Thumbprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pairs: Vec<String> = self.0.iter().map(|byte| format!("{byte:02X}")).collect();
+        f.write_str(&pairs.join(":"))
+    }
+}
+
+impl fmt::Debug for Thumbprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 #[cfg(test)]
@@ -229,6 +273,34 @@ mod tests {
             ("10.0.0.1", "https://10.0.0.1/sdk"),
         ] {
             assert_eq!(Endpoint::parse(text).unwrap().to_string(), url, "{text}");
+        }
+    }
+
+    #[test]
+    fn thumbprint_is_read_with_and_without_colons() {
+        let thumbprint = Thumbprint::of(b"certificate");
+        let shown = thumbprint.to_string();
+        assert_eq!(shown.len(), 95);
+        for text in [
+            shown.clone(),
+            shown.replace(':', ""),
+            format!(" {} ", shown.to_lowercase()),
+        ] {
+            assert_eq!(Thumbprint::parse(&text), Some(thumbprint), "{text}");
+        }
+        for text in [
+            "",
+            ":",
+            &shown[..shown.len() - 1],
+            &shown[3..],
+            &shown[..59],
+            &shown.replace(':', "-"),
+            &format!("{shown}:00"),
+            &shown.replacen(&shown[..2], "+1", 1),
+            &shown.replacen(&shown[..2], "\u{e9}", 1),
+            &shown.replace(':', "").replacen(&shown[..2], "\u{e9}a", 1),
+        ] {
+            assert_eq!(Thumbprint::parse(text), None, "{text}");
         }
     }
 

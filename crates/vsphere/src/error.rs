@@ -160,6 +160,23 @@ impl Error {
         }
     }
 
+    /// How long the credentials are held back, if that is why there is no session.
+    pub(super) fn login_held_for(&self) -> Option<Duration> {
+        let Self::Login { source, .. } = self else {
+            return None;
+        };
+        match source.as_ref() {
+            LoginError::Credentials { again_in, .. } | LoginError::RefusedElsewhere { again_in } => {
+                Some(*again_in)
+            }
+            LoginError::File { .. }
+            | LoginError::Blank { .. }
+            | LoginError::Stopped
+            | LoginError::Connect(_)
+            | LoginError::Step { .. } => None,
+        }
+    }
+
     /// The error and its sources in one line.
     pub fn chain(&self) -> String {
         chain(self)

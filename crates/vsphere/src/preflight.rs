@@ -30,6 +30,8 @@ pub(super) struct PreflightCheck {
     pub(super) power: Option<PowerState>,
     pub(super) host: Option<HostRef>,
     pub(super) pool: Option<Moref>,
+    /// Its folder; `None` in a vApp.
+    pub(super) folder: Option<Moref>,
     /// Its unfinished tasks.
     unfinished: Vec<TaskInfo>,
     /// Why the cause has ended, if it has.
@@ -105,6 +107,10 @@ impl Vcenter {
             power: own.text("runtime.powerState").and_then(decode::power),
             host: own.moref("runtime.host").and_then(Moref::host),
             pool: own.moref("resourcePool").cloned(),
+            folder: own
+                .moref("parent")
+                .filter(|parent| parent.kind == "Folder")
+                .cloned(),
             unfinished: unfinished(own, &objects).map_err(|source| Error::Reply {
                 operation,
                 object: moref.to_string(),
@@ -121,7 +127,13 @@ impl MaintenanceCause {
         let mut spec = PropertySpec::default()
             .read(
                 "VirtualMachine",
-                &["runtime.powerState", "runtime.host", "resourcePool", "recentTask"],
+                &[
+                    "runtime.powerState",
+                    "runtime.host",
+                    "resourcePool",
+                    "parent",
+                    "recentTask",
+                ],
             )
             .read("Task", &[task::PATHS, &[task::NAME]].concat())
             .of(&vm.into(), recent("VirtualMachine"));

@@ -1,14 +1,17 @@
 //! The privileges of our user, as vCenter reports them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::call::SoapCall;
 use super::client::Vcenter;
 use super::decode;
 use super::error::Error;
 use super::moref::Moref;
+use super::property::{PropertySpec, TraversalStep, Value};
 use super::session::Session;
 use super::soap::ReplyError;
+use super::text;
 use super::xml::Element;
 use super::xml::write::XmlWriter;
 use haulout_core::ids::{HostRef, VmRef};
@@ -22,6 +25,21 @@ pub struct Privilege {
     pub on: On,
     /// The purpose.
     pub why: &'static str,
+    /// When it is needed.
+    pub need: Need,
+}
+
+/// When a privilege is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Always.
+    Always,
+    /// Only by VMs whose files are encrypted, which includes those with a vTPM.
+    Encrypted,
+    /// Older documentation asks for it, and the API reference does not.
+    Disputed,
+    /// Only for events in vCenter ([`Vcenter::log_event`]). Maintenance works without it.
+    Events,
 }
 
 /// The objects that need a privilege.
@@ -29,14 +47,16 @@ pub struct Privilege {
 pub enum On {
     /// The root folder of the inventory.
     Root,
+    /// The datacenters of these hosts.
+    Datacenters,
     /// The VMs of nodes.
     Vms,
     /// The hosts of the clusters of these VMs.
     Hosts,
 }
 
-/// The required privileges.
-pub const NEEDED: [Privilege; 6] = [
+/// The privileges that Haulout uses.
+pub const NEEDED: [Privilege; 10] = [
     privilege(
         "System.View",
         On::Root,
@@ -49,55 +69,94 @@ pub const NEEDED: [Privilege; 6] = [
         "shutting the guest down, cutting the power",
     ),
     privilege("VirtualMachine.Interact.PowerOn", On::Vms, "powering on"),
+    Privilege {
+        need: Need::Disputed,
+        ..privilege(
+            "VirtualMachine.Interact.PowerOn",
+            On::Datacenters,
+            "powering on through DRS",
+        )
+    },
     privilege(
         "Resource.ColdMigrate",
         On::Vms,
         "moving a VM that is off to another host",
     ),
-    privilege(
-        "Resource.ColdMigrate",
-        On::Hosts,
-        "moving a VM that is off to another host",
-    ),
+    Privilege {
+        need: Need::Encrypted,
+        ..privilege(
+            "Cryptographer.Migrate",
+            On::Vms,
+            "moving an encrypted VM to another host",
+        )
+    },
+    Privilege {
+        need: Need::Encrypted,
+        ..privilege(
+            "Cryptographer.RegisterHost",
+            On::Hosts,
+            "moving an encrypted VM to a host that holds no keys yet",
+        )
+    },
+    Privilege {
+        need: Need::Events,
+        ..privilege(
+            LOG_EVENT,
+            On::Vms,
+            "showing a maintenance in the events of the VM",
+        )
+    },
+    Privilege {
+        need: Need::Events,
+        ..privilege(
+            LOG_EVENT,
+            On::Hosts,
+            "showing a maintenance in the events of the host",
+        )
+    },
 ];
 
 const METHOD: &str = "HasPrivilegeOnEntities";
 
-const fn privilege(id: &'static str, on: On, why: &'static str) -> Privilege {
-    Privilege { id, on, why }
-}
-
-/// The privileges for events in vCenter ([`Vcenter::log_event`]), without which a maintenance works.
-pub const FOR_EVENTS: [Privilege; 2] = [
-    privilege(
-        LOG_EVENT,
-        On::Vms,
-        "showing a maintenance in the events of the VM",
-    ),
-    privilege(
-        LOG_EVENT,
-        On::Hosts,
-        "showing a maintenance in the events of the host",
-    ),
-];
-
 const LOG_EVENT: &str = "Global.LogEvent";
+
+const fn privilege(id: &'static str, on: On, why: &'static str) -> Privilege {
+    Privilege {
+        id,
+        on,
+        why,
+        need: Need::Always,
+    }
+}
 
 /// An object for a privilege check or an event.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Entity {
     /// The root folder.
     Root,
+    /// A datacenter.
+    Datacenter(DatacenterRef),
     /// A host.
     Host(HostRef),
     /// A VM.
     Vm(VmRef),
 }
 
+/// A datacenter, by its moref.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DatacenterRef(Arc<str>);
+
+impl std::fmt::Display for DatacenterRef {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&text::for_people(&self.0))
+    }
+}
+
 impl Entity {
     pub(super) fn moref(&self, session: &Session) -> Moref {
         match self {
             Self::Root => session.content.root_folder.clone(),
+            Self::Datacenter(DatacenterRef(value)) => Moref::new("Datacenter", value.clone()),
             Self::Host(host) => host.into(),
             Self::Vm(vm) => vm.into(),
         }
@@ -105,6 +164,51 @@ impl Entity {
 }
 
 impl Vcenter {
+    /// The datacenters of `hosts`, with their names.
+    ///
+    /// # Errors
+    /// Those of a read.
+    pub async fn datacenters_of(
+        &self,
+        hosts: &BTreeSet<HostRef>,
+    ) -> Result<BTreeMap<DatacenterRef, String>, Error> {
+        let mut spec = PropertySpec::default().read("Datacenter", &["name"]);
+        for host in hosts {
+            spec = spec.of(&host.into(), [TraversalStep::up()]);
+        }
+        if hosts.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let objects = self.retrieve(spec).await?;
+        let datacenters = objects.iter().filter(|object| object.moref.kind == "Datacenter");
+        let named = datacenters.map(|object| {
+            let name = object.get("name").and_then(Value::text).map(text::inventory_name);
+            let moref = DatacenterRef(object.moref.value.clone());
+            let name = name.unwrap_or_else(|| moref.to_string());
+            (moref, name)
+        });
+        Ok(named.collect())
+    }
+
+    /// Those of `vms` whose files are encrypted (`config.keyId`).
+    ///
+    /// # Errors
+    /// Those of a read.
+    pub async fn encrypted(&self, vms: &BTreeSet<VmRef>) -> Result<BTreeSet<VmRef>, Error> {
+        let mut spec = PropertySpec::default().read("VirtualMachine", &["config.keyId"]);
+        for vm in vms {
+            spec = spec.of(&vm.into(), []);
+        }
+        if vms.is_empty() {
+            return Ok(BTreeSet::new());
+        }
+        let objects = self.retrieve(spec).await?;
+        let encrypted = objects
+            .iter()
+            .filter(|object| object.get("config.keyId").is_some());
+        Ok(encrypted.filter_map(|object| object.moref.vm()).collect())
+    }
+
     /// The `entities` on which this session lacks the privilege `id`
     /// (`AuthorizationManager.HasPrivilegeOnEntities`, which every session may call about itself).
     /// `None` if the server has no such manager.

@@ -21,8 +21,9 @@ impl Vcenter {
     /// Moves `vm` to `to` (`RelocateVM_Task`) after a check. A running relocate counts as this one,
     /// whatever its destination; the result shows in the host of the VM.
     ///
-    /// The specification has the host, and a resource pool only if the current one belongs to another
-    /// compute resource. It has no datastore or device: the destination must reach the disks, and
+    /// The specification has the folder of the VM, because vCenter may put a VM without one into the
+    /// root VM folder (`VirtualMachineRelocateSpec.folder`); the host; and a resource pool only if the
+    /// current one belongs to another compute resource. It has no datastore or device: the destination must reach the disks, and
     /// vCenter ignores passthrough devices in it (`VirtualMachineRelocateSpec.deviceChange` in the API
     /// reference).
     ///
@@ -47,6 +48,7 @@ impl Vcenter {
         }
         let pool = self.other_pool(check.pool.as_ref(), to).await?;
         let spec = XmlWriter::new("spec")
+            .with_all(check.folder.map(|folder| XmlWriter::moref("folder", &folder)))
             .with_all(pool.map(|pool| XmlWriter::moref("pool", &pool)))
             .with(XmlWriter::moref("host", &to.into()));
         let call = SoapCall::under(permit, METHOD, &vm.into()).with(spec);

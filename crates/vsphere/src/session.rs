@@ -245,7 +245,7 @@ impl Sessions {
         if let Some(session) = dropped {
             self.send_logout(&session).await;
         }
-        if self.settings.trust == Trust::Nothing {
+        if self.settings.trust == Trust::Nothing && self.settings.thumbprint.is_none() {
             tracing::warn!(
                 endpoint = %self.settings.endpoint,
                 "VCENTER_TLS_VERIFY=false: vCenter's certificate is NOT verified, and anyone on the network path can \
@@ -275,7 +275,7 @@ impl Sessions {
         };
         let cookie =
             cookie.ok_or_else(|| step("Login", ReplyError::value("Set-Cookie", "a session cookie")))?;
-        self.refusals.clear();
+        self.refusals.accepted(&credentials);
         self.settings.on_login.call(LoginOutcome::Accepted);
         let generation = self.generations.fetch_add(1, Ordering::Relaxed) + 1;
         tracing::info!(

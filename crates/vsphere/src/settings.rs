@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::endpoint::{CredentialSource, Endpoint, Trust};
+use super::endpoint::{CredentialSource, Endpoint, Thumbprint, Trust};
 
 /// Settings of the client.
 #[derive(Clone, Debug)]
@@ -14,6 +14,8 @@ pub struct Settings {
     pub credentials: CredentialSource,
     /// Which certificates are trusted.
     pub trust: Trust,
+    /// The only certificate that is accepted, in addition to `trust`.
+    pub thumbprint: Option<Thumbprint>,
     /// Deadline of one call other than the long poll, 30 s.
     pub call_deadline: Duration,
     /// `maxWaitSeconds` of the long poll in whole seconds, at least 1, default 120 s. It is below the
@@ -27,7 +29,8 @@ pub struct Settings {
     /// Longest pause between attempts to rebuild the stream, 30 s.
     pub retry_max: Duration,
     /// How long refused credentials are not tried again, 180 s, because repeated failures lock the
-    /// account. Changed credentials are tried at once.
+    /// account. Changed credentials are tried at once. Those that vCenter accepted before are tried
+    /// again after 10 s and 30 s first, because a vCenter that starts may refuse a correct password.
     pub bad_login_hold: Duration,
     /// Called after each call with the method, the outcome, and the duration.
     pub on_answer: Callback<(&'static str, CallOutcome, Duration)>,
@@ -103,6 +106,7 @@ impl Settings {
             endpoint,
             credentials,
             trust,
+            thumbprint: None,
             call_deadline: Duration::from_secs(30),
             long_poll: Duration::from_secs(120),
             reread_every: Duration::from_secs(30),

@@ -64,6 +64,11 @@ impl TaskInfo {
         self.description_id == "HostSystem.enterMaintenanceMode"
     }
 
+    /// Whether the task takes a host out of maintenance.
+    pub(crate) fn exits_maintenance(&self) -> bool {
+        self.description_id == "HostSystem.exitMaintenanceMode"
+    }
+
     /// Whether success alone does not imply that it did something: `PowerOnMultiVM_Task`, our only task
     /// on a datacenter, succeeds even if nothing was started (`ClusterPowerOnVmResult`).
     pub(crate) fn needs_result(&self) -> bool {

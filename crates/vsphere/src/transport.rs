@@ -60,7 +60,7 @@ pub(super) struct HttpReply {
 impl Transport {
     /// Creates the clients; sends nothing.
     pub(super) fn new(settings: &Settings, ca: Option<&[u8]>) -> Result<Self, ConnectError> {
-        let tls = tls::config(&settings.trust, ca)?;
+        let tls = tls::config(&settings.trust, settings.thumbprint, ca)?;
         let user_agent = user_agent(&settings.instance);
         Ok(Self {
             calls: http_client(tls.clone(), &user_agent)?,

@@ -67,10 +67,10 @@ pub async fn run(
     loop {
         stream.synced = false;
         let Err(end) = stream.follow().await;
-        let (why, answered) = match end {
+        let (why, answered, held) = match end {
             StreamEnd::Stopped => break,
-            StreamEnd::Broken(error) => (error.chain(), error.fault().is_some()),
-            StreamEnd::Replaced => ("another call found the session dead".to_owned(), true),
+            StreamEnd::Broken(error) => (error.chain(), error.fault().is_some(), error.login_held_for()),
+            StreamEnd::Replaced => ("another call found the session dead".to_owned(), true, None),
         };
         if stream.synced {
             pauses = self::pauses(&stream.vcenter.settings);
@@ -82,6 +82,10 @@ pub async fn run(
             Some(pause) => pause,
             None => stream.vcenter.settings.retry_max,
         };
+        // Logs in as soon as the credentials may be tried again.
+        let pause = held.map_or(pause, |held| {
+            pause.min(held.max(stream.vcenter.settings.retry_min))
+        });
         // The receiver of `Lost` logs the outage once.
         tracing::debug!(
             why,

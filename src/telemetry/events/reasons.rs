@@ -68,6 +68,8 @@ reasons! {
     HostNotEntering: "Place", Warning,
         "the VM is off, and its host still does not get into maintenance mode: another VM on it is on, or \"Move powered-off \
          VMs\" was selected";
+    HostSettling: "Place", Normal,
+        "the host came back by itself, and is used when it has stayed for `HOST_SETTLE_SECONDS`";
     VMRelocated: "Place", Normal, "the VM is registered on another host";
     VMQuestionPending: "PowerOn", Warning, "vCenter has a question about the VM that a person must answer";
     VMPoweredOn: "PowerOn", Normal, "the VM is powered on, and on which host";

@@ -384,6 +384,14 @@ fn relevant_wait_creates_one_event() {
             "! HostNotVisible: Waiting for host esx-1, which is unreachable",
         ),
         (
+            Phase::AwaitingHost,
+            WaitingOn::HostSettling {
+                host: "esx-1".to_owned(),
+                until: at(200),
+            },
+            "HostSettling: Waiting for host esx-1 to stay until 2026-11-18T11:10:00Z: it came back by itself and may be under repair",
+        ),
+        (
             powering_on(),
             WaitingOn::Question("I copied it?".to_owned()),
             "! VMQuestionPending: Waiting for a person to answer vCenter's question about the VM: I copied it?",

@@ -42,6 +42,7 @@ pub(super) fn of(
             return Some((reason, note, format!("{what} {message}")));
         }
         WaitingOn::HostVisible { host, state } => (Reason::HostNotVisible, format!("{host} {state}")),
+        WaitingOn::HostSettling { host, .. } => (Reason::HostSettling, host.clone()),
         WaitingOn::HostExit { host, refused, .. } => return Some(host_exit(host, refused)),
         WaitingOn::HostEntry { host, .. } => (Reason::HostNotEntering, host.clone()),
         WaitingOn::MaintenanceRetry { message, .. } => (Reason::MaintenanceInterrupted, message.clone()),

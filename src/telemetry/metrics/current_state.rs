@@ -230,7 +230,7 @@ fn host_state(kind: HostKind) -> &'static str {
         HostKind::Unknown | HostKind::Unreachable => "unknown",
         HostKind::EnteringMaintenance => "entering",
         HostKind::InMaintenance => "in",
-        HostKind::Quarantined | HostKind::InService => "normal",
+        HostKind::Settling | HostKind::Quarantined | HostKind::InService => "normal",
     }
 }
 

@@ -186,6 +186,7 @@ impl EventRefusals {
 fn kind(entity: &Entity) -> &'static str {
     match entity {
         Entity::Root => "the root folder",
+        Entity::Datacenter(_) => "datacenters",
         Entity::Host(_) => "hosts",
         Entity::Vm(_) => "VMs",
     }

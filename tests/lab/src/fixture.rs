@@ -66,7 +66,8 @@ pub struct Fixture<'a> {
     client: kube::Client,
     kubelets: BTreeMap<String, Kubelet>,
     uuids: BTreeMap<String, String>,
-    tls: bool,
+    /// vCenter's own certificate, if it is served over TLS.
+    certificate: Option<PathBuf>,
     // Forwards power states from vCenter to the kubelets.
     _followers: JoinSet<()>,
 }
@@ -108,6 +109,7 @@ impl<'a> Fixture<'a> {
         } else {
             None
         };
+        let certificate = tls_files.as_ref().map(|files| files.cert.clone());
         let options = vcenter::VcenterOptions {
             tls: tls_files,
             collector,
@@ -138,7 +140,7 @@ impl<'a> Fixture<'a> {
             client,
             kubelets,
             uuids,
-            tls,
+            certificate,
             _followers: followers,
         };
         for node in fixture.kubelets.keys() {
@@ -154,6 +156,12 @@ impl<'a> Fixture<'a> {
     /// The fixture's name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// vCenter's own certificate.
+    pub fn certificate(&self) -> anyhow::Result<&Path> {
+        let certificate = self.certificate.as_deref();
+        certificate.context("vCenter is not served over TLS")
     }
 
     /// The Node of the VM of this name.
@@ -202,6 +210,7 @@ impl<'a> Fixture<'a> {
             ("RELOCATE_TIMEOUT_SECONDS", "60"),
             ("POWER_ON_TIMEOUT_SECONDS", "60"),
             ("RETRY_MAX_SECONDS", "1"),
+            ("HOST_SETTLE_SECONDS", "1"),
             // Shorter than the lab's node monitor grace, so that a stale Ready occurs.
             ("NODE_MONITOR_GRACE_SECONDS", "2"),
             ("LOG_LEVEL", "info"),
@@ -221,7 +230,7 @@ impl<'a> Fixture<'a> {
         .map(|(name, value)| (name.to_owned(), OsString::from(value)))
         .collect();
         environment.insert("KUBECONFIG".to_owned(), kubeconfig.into_os_string());
-        if self.tls {
+        if self.certificate.is_some() {
             let authority = self.kube.authority().as_os_str().to_owned();
             environment.insert("VCENTER_CA_BUNDLE".to_owned(), authority);
         }

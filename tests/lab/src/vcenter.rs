@@ -233,6 +233,9 @@ pub struct VmSpec {
     /// The properties that clients can read.
     #[serde(skip_serializing_if = "Readable::is_all")]
     pub readable: Readable,
+    /// Its files are encrypted.
+    #[serde(skip_serializing_if = "is_false")]
+    pub encrypted: bool,
     /// Returned in [`VmState::boot_hint`].
     #[serde(skip_serializing_if = "String::is_empty")]
     pub boot_hint: String,
@@ -258,6 +261,7 @@ impl Default for VmSpec {
             tools_stop_ms: 0,
             dies_after_ms: 0,
             readable: Readable::All,
+            encrypted: false,
             boot_hint: String::new(),
             extra_config: BTreeMap::new(),
         }
@@ -810,6 +814,15 @@ pub enum Down {
     Unavailable,
 }
 
+/// What else a restart does.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RestartEffects {
+    /// How long each login is `InvalidLogin` afterwards.
+    pub refuse_logins: Duration,
+    /// Running Enter Maintenance Mode tasks end in error, and their hosts go on entering by themselves.
+    pub lose_tasks: bool,
+}
+
 #[derive(Deserialize)]
 struct Ready {
     sdk: String,
@@ -1107,6 +1120,12 @@ impl VcenterSimulator {
         .await
     }
 
+    /// Connects the host again; it reports that it is out of maintenance, and no user has taken it out.
+    pub async fn return_out_of_maintenance(&self, host: &str) -> anyhow::Result<()> {
+        let body = serde_json::json!({ "state": Connection::Connected, "inMaintenance": false });
+        self.act(&["hosts", host, "connection"], &body).await
+    }
+
     /// Adds a device to a host.
     pub async fn add_device(&self, host: &str, device: &DeviceSpec) -> anyhow::Result<()> {
         self.act(&["hosts", host, "devices"], device).await
@@ -1207,8 +1226,23 @@ impl VcenterSimulator {
     /// Restarts the SDK: connections are cut and sessions forgotten; the inventory and running maintenance stay.
     /// Returns when it serves again on the same port.
     pub async fn restart(&self, down: Down, for_how_long: Duration) -> anyhow::Result<()> {
-        let body =
-            serde_json::json!({ "downMs": millis(for_how_long), "with503": down == Down::Unavailable });
+        self.restart_with(down, for_how_long, RestartEffects::default())
+            .await
+    }
+
+    /// As [`VcenterSimulator::restart`], with more effects.
+    pub async fn restart_with(
+        &self,
+        down: Down,
+        for_how_long: Duration,
+        effects: RestartEffects,
+    ) -> anyhow::Result<()> {
+        let body = serde_json::json!({
+            "downMs": millis(for_how_long),
+            "with503": down == Down::Unavailable,
+            "refuseLoginsMs": millis(effects.refuse_logins),
+            "loseTasks": effects.lose_tasks,
+        });
         self.call::<Nothing>(Method::POST, &["restart"], &[], Some(&body), for_how_long)
             .await?;
         Ok(())

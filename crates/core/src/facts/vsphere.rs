@@ -97,6 +97,8 @@ pub struct Host {
     /// The newest such task that ended without success while this stream watched it. `None` once a newer one has begun, once the
     /// host is in maintenance, and after the stream was rebuilt.
     pub last_end: Option<MaintenanceEnd>,
+    /// The newest `HostSystem.exitMaintenanceMode` task of this host that a user started, as far as this stream has seen one.
+    pub last_exit: Option<TaskRef>,
     /// `datastore`.
     pub datastores: Arc<BTreeSet<DatastoreRef>>,
     /// PCI devices of which `config.pciPassthruInfo` says passthrough is active, with ids from `hardware.pciDevice`.

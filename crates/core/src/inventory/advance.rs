@@ -85,6 +85,7 @@ impl Inventory {
             .into_iter()
             .chain(self.next_lapse)
             .chain(self.continues_without_requests_at())
+            .chain(self.next_settled())
             .min()
     }
 

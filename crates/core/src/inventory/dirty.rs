@@ -136,7 +136,7 @@ impl Inventory {
     }
 
     /// The nodes whose VM runs on `host`.
-    fn nodes_on(&self, host: &HostRef) -> BTreeSet<NodeName> {
+    pub(super) fn nodes_on(&self, host: &HostRef) -> BTreeSet<NodeName> {
         let vms = self.vms.values().filter(|vm| vm.host.as_ref() == Some(host));
         vms.flat_map(|vm| self.nodes_of(&vm.moref)).cloned().collect()
     }

@@ -62,7 +62,10 @@ impl Inventory {
             (Some(HostConnection::Connected), Some(false), None) if host.in_quarantine == Some(true) => {
                 HostState::Quarantined
             }
-            (Some(HostConnection::Connected), Some(false), None) => HostState::InService,
+            (Some(HostConnection::Connected), Some(false), None) => match self.settles_at(&host.moref) {
+                Some(until) => HostState::Settling { until },
+                None => HostState::InService,
+            },
         }
     }
 

@@ -272,6 +272,9 @@ fn incremental_build_equals_full_build_after_each_fact() {
         host_is(2, |host| host.name = Some("renamed".to_owned())),
         host_is(2, |host| host.compute = Some(ComputeRef::new("other"))),
         host_is(4, |host| host.connection = Some(HostConnection::NotResponding)),
+        host_is(1, |host| host.connection = Some(HostConnection::NotResponding)),
+        host_is(1, |host| host.connection = Some(HostConnection::Connected)),
+        host_is(1, |host| host.last_exit = Some(TaskRef::new("task-exit"))),
         host_is(4, |host| host.passthrough = Some(Arc::new([]))),
         of(vsphere::VsphereUpdate::HostGone(HostRef::new("host-4"))),
         of(vsphere::VsphereUpdate::Vm(Vm {

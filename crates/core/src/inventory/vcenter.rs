@@ -17,12 +17,14 @@ impl Inventory {
             VsphereUpdate::Host(host) => {
                 self.vcenter.seen.insert(host.moref.to_string());
                 self.record_failed_maintenance(&host);
+                self.record_absence(&host);
                 self.hosts.insert(host.moref.clone(), host);
             }
             VsphereUpdate::HostGone(host) => {
                 self.hosts.remove(&host);
                 self.surveys.remove(&host);
                 self.interrupted.remove(&host);
+                self.absences.remove(&host);
                 self.last_episodes.remove(&host);
             }
             VsphereUpdate::Compute(compute) => {
@@ -66,7 +68,10 @@ impl Inventory {
         if host.entering.is_some() || host.in_maintenance == Some(true) {
             self.interrupted.remove(&host.moref);
         }
-        let Some(end) = &host.last_end else { return };
+        let Some(end) = &host.last_end else {
+            self.record_lost_maintenance(host);
+            return;
+        };
         match &end.outcome {
             EndOutcome::Cancelled => {
                 self.interrupted.remove(&host.moref);
@@ -82,6 +87,24 @@ impl Inventory {
                         .insert(host.moref.clone(), (end.task.clone(), interrupted));
                 }
             }
+        }
+    }
+
+    /// Records a maintenance that a rebuilt stream does not report any more: a vCenter that restarts forgets its task, and the host
+    /// may go on entering. It counts as failed, because a cancel would be undone at once.
+    fn record_lost_maintenance(&mut self, host: &vsphere::Host) {
+        let is_rebuilt = self.vcenter.disconnected.is_some();
+        let before = self.hosts.get(&host.moref).filter(|_| is_rebuilt);
+        let Some(lost) = before.and_then(|before| before.entering.as_ref()) else {
+            return;
+        };
+        if host.entering.is_none() && host.in_maintenance == Some(false) {
+            let interrupted = FailedMaintenance {
+                at: self.now,
+                message: "vCenter does not list its task any more".to_owned(),
+            };
+            self.interrupted
+                .insert(host.moref.clone(), (lost.task.clone(), interrupted));
         }
     }
 
@@ -109,6 +132,7 @@ impl Inventory {
         self.last_episodes
             .retain(|moref, _| seen.contains(moref.as_str()));
         self.interrupted.retain(|moref, _| seen.contains(moref.as_str()));
+        self.absences.retain(|moref, _| seen.contains(moref.as_str()));
         self.computes.retain(|moref, _| seen.contains(moref.as_str()));
         self.vms.retain(|moref, _| seen.contains(moref.as_str()));
         self.tasks.retain(|moref, _| seen.contains(moref.as_str()));

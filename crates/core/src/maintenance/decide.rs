@@ -213,10 +213,17 @@ fn is_approved(node: &ObservedNode, require_approval: bool) -> bool {
 }
 
 fn not_visible(vm: &ObservedVm) -> WaitingOn {
-    WaitingOn::HostVisible {
-        host: vm.on_name.clone(),
-        state: vm.host.words(),
+    awaited(vm.on_name.clone(), &vm.host)
+}
+
+/// The wait for a host that is not known to be out of maintenance.
+fn awaited(host: String, state: &HostState) -> WaitingOn {
+    if let HostState::Settling { until } = state {
+        let until = until.shown;
+        return WaitingOn::HostSettling { host, until };
     }
+    let state = state.words();
+    WaitingOn::HostVisible { host, state }
 }
 
 fn host_of(vm: &ObservedVm) -> HostIdentity {

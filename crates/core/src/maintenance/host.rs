@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::clock::Deadline;
 use super::kinds::HostKind;
 use crate::ids::TaskRef;
 
@@ -26,6 +27,12 @@ pub enum HostState {
     },
     /// In maintenance mode.
     InMaintenance,
+    /// Out of maintenance, but vCenter had lost it shortly before, and nobody has taken it out of maintenance since. It may be
+    /// under repair, so nothing is done there until it has stayed.
+    Settling {
+        /// The end of `HOST_SETTLE_SECONDS`.
+        until: Deadline,
+    },
     /// Out of maintenance, but in quarantine by proactive HA: no VM is placed there.
     Quarantined,
     /// Out of maintenance, and usable.
@@ -37,15 +44,23 @@ impl HostState {
     pub fn is_leaving(&self) -> bool {
         match self {
             Self::Entering { .. } | Self::InMaintenance => true,
-            Self::Unknown | Self::Unreachable | Self::Quarantined | Self::InService => false,
+            Self::Unknown
+            | Self::Unreachable
+            | Self::Settling { .. }
+            | Self::Quarantined
+            | Self::InService => false,
         }
     }
 
-    /// Whether it is known to be out of maintenance.
+    /// Whether it is known to be out of maintenance, and not only for a moment.
     pub fn is_out(&self) -> bool {
         match self {
             Self::Quarantined | Self::InService => true,
-            Self::Unknown | Self::Unreachable | Self::Entering { .. } | Self::InMaintenance => false,
+            Self::Unknown
+            | Self::Unreachable
+            | Self::Entering { .. }
+            | Self::InMaintenance
+            | Self::Settling { .. } => false,
         }
     }
 
@@ -61,6 +76,7 @@ impl HostState {
             Self::Unreachable => "not reachable for vCenter",
             Self::Entering { .. } => "entering maintenance mode",
             Self::InMaintenance => "in maintenance mode",
+            Self::Settling { .. } => "back by itself, for a short time so far",
             Self::Quarantined => "in quarantine",
             Self::InService => "in service",
         }
@@ -73,6 +89,7 @@ impl HostState {
             Self::Unreachable => HostKind::Unreachable,
             Self::Entering { .. } => HostKind::EnteringMaintenance,
             Self::InMaintenance => HostKind::InMaintenance,
+            Self::Settling { .. } => HostKind::Settling,
             Self::Quarantined => HostKind::Quarantined,
             Self::InService => HostKind::InService,
         }

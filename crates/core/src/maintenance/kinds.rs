@@ -42,6 +42,7 @@ named_enum! {
         Task = "task",
         Retry = "retry",
         HostVisible = "host-visible",
+        HostSettling = "host-settling",
         HostExit = "host-exit",
         HostEntry = "host-entry",
         Request = "request",
@@ -80,6 +81,8 @@ named_enum! {
     pub enum HostKind {
         EnteringMaintenance = "EnteringMaintenance",
         InMaintenance = "InMaintenance",
+        /// Back by itself, for a short time so far.
+        Settling = "Settling",
         Quarantined = "Quarantined",
         Unreachable = "Unreachable",
         Unknown = "Unknown",

@@ -68,6 +68,8 @@ pub enum WaitingOn {
     },
     #[error("host {host}, which is {state}")]
     HostVisible { host: String, state: &'static str },
+    #[error("host {host} to stay until {until:.0}: it came back by itself and may be under repair")]
+    HostSettling { host: String, until: Timestamp },
     #[error("host {host}, which is {state}, to be back in service{}", rejected("elsewhere", .refused))]
     HostExit {
         host: String,
@@ -149,6 +151,7 @@ impl WaitingOn {
             Self::Task(_) => WaitKind::Task,
             Self::Retry { .. } => WaitKind::Retry,
             Self::HostVisible { .. } => WaitKind::HostVisible,
+            Self::HostSettling { .. } => WaitKind::HostSettling,
             Self::HostExit { .. } => WaitKind::HostExit,
             Self::HostEntry { .. } => WaitKind::HostEntry,
             Self::Request { .. } => WaitKind::Request,

@@ -134,6 +134,7 @@ fn host_states() -> Vec<HostState> {
         HostState::Unreachable,
         entering(),
         HostState::InMaintenance,
+        settling(),
         HostState::Quarantined,
         HostState::InService,
     ]

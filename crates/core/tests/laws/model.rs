@@ -59,6 +59,8 @@ pub struct HostTruth {
     pub is_unreachable: bool,
     /// The end of the latest unsuccessful maintenance.
     pub last_end: Option<MaintenanceEnd>,
+    /// The latest exit of a user.
+    pub last_exit: Option<TaskRef>,
     /// Whether an unrelated VM holds its device.
     pub is_taken: bool,
     /// It refuses to power VMs on, with this fault.
@@ -384,6 +386,7 @@ impl Model {
             in_maintenance: Some(truth.in_maintenance),
             in_quarantine: Some(false),
             last_end: truth.last_end.clone(),
+            last_exit: truth.last_exit.clone(),
             entering: truth
                 .entering
                 .as_ref()
@@ -547,6 +550,10 @@ impl Model {
 
     pub fn leave(&mut self, host: usize) {
         self.end_entering(host, EndOutcome::Cancelled);
+        if self.hosts[host].in_maintenance {
+            self.tasks += 1;
+            self.hosts[host].last_exit = Some(TaskRef::new(format!("exit-{}", self.tasks)));
+        }
         self.hosts[host].in_maintenance = false;
         self.hosts[host].is_unreachable = false;
         self.push_host(host);

@@ -155,6 +155,35 @@ fn waiting(decision: Decision) -> WaitingOn {
     }
 }
 
+#[test]
+fn nothing_is_done_on_a_host_that_came_back_by_itself_before_it_has_stayed() {
+    let waits_for = WaitingOn::HostSettling {
+        host: "esx1".to_owned(),
+        until: at(60),
+    };
+    for (phase, power) in [
+        (Phase::Draining, ObservedPower::On),
+        (SHUTTING_DOWN, ObservedPower::On),
+        (Phase::AwaitingHost, ObservedPower::Off),
+        (Phase::Rejoining, ObservedPower::On),
+    ] {
+        let kind = phase.kind();
+        let was_off = phase.kind().vm_is_off() || phase == Phase::Rejoining;
+        let episode = episode(phase, CordonOwner::Ours, was_off);
+        let decision = decided(&episode, &seen(power, settling()));
+        assert_eq!(waiting(decision), waits_for, "{kind:?}");
+    }
+    assert_eq!(
+        decide(
+            &Record::InService,
+            &seen(ObservedPower::On, settling()),
+            &policy(DrainTimeoutAction::PowerOff),
+            moment(1)
+        ),
+        Decision::Idle
+    );
+}
+
 // Ownership and identity of an episode.
 
 #[test]
@@ -246,6 +275,7 @@ fn vm_that_is_off_without_node_and_copy_is_powered_on_where_it_is() {
     for host in [
         entering(),
         HostState::InMaintenance,
+        settling(),
         HostState::Quarantined,
         HostState::Unknown,
     ] {

@@ -28,6 +28,7 @@ fn seen(power: &str, beside: &str) -> Reply {
         property("runtime.powerState", power),
         reference("runtime.host", "HostSystem", "host-1"),
         reference("resourcePool", "ResourcePool", "resgroup-8"),
+        reference("parent", "Folder", "group-v3"),
     ];
     let vm = object("VirtualMachine", "vm-7", &properties.concat());
     Reply::of(
@@ -83,6 +84,24 @@ async fn act(vcenter: &Vcenter, method: &str) -> Result<(), Error> {
             .map(|_| ()),
         other => panic!("{other}"),
     }
+}
+
+#[tokio::test]
+async fn relocation_names_the_folder_of_the_vm() {
+    let started = |call: &Request| match call.method() {
+        "RelocateVM_Task" => Some(Reply::of(
+            "RelocateVM_Task",
+            r#"<returnval type="Task">task-1</returnval>"#,
+        )),
+        _ => looks(call).then(|| seen("poweredOff", &above())),
+    };
+    let (fake, vcenter, _server) = Fake::start(started).await;
+    act(&vcenter, "RelocateVM_Task").await.unwrap();
+    let call = &fake.calls("RelocateVM_Task")[0];
+    assert_eq!(call.value("folder"), Some("group-v3"), "{}", call.body);
+    // vCenter validates the order of the elements.
+    let (_, after) = call.body.split_once("<folder").unwrap();
+    assert!(after.contains("<host"), "{}", call.body);
 }
 
 #[tokio::test]

@@ -207,6 +207,25 @@ async fn failed_maintenance_is_distinguished_from_a_cancelled_one() {
 }
 
 #[tokio::test]
+async fn exit_that_a_user_started_is_reported_and_one_of_vcenter_is_not() {
+    let (fake, vcenter, _server) = Fake::start(|_| None).await;
+    let exiting = |task: &str, queued: u32| {
+        entering(task, "host-1", queued).replace("enterMaintenanceMode", "exitMaintenanceMode")
+    };
+    let user = r#"<changeSet><name>info.reason</name><op>assign</op><val i:type="TaskReasonUser"><userName>operator</userName></val></changeSet>"#;
+    let by_a_user = exiting("task-8", 3).replace("</objectSet>", &format!("{user}</objectSet>"));
+    fake.push(1, &[first_set(), exiting("task-7", 2)].concat());
+    let mut stream = follow(&vcenter, WatchSet::default());
+    let last_exit = stream.host(|host| Some(host.last_exit.clone())).await;
+    assert_eq!(last_exit, None);
+    stream.settled().await;
+    fake.push(1, &by_a_user);
+    let last_exit = stream.host(|host| host.last_exit.clone()).await;
+    assert_eq!(last_exit, TaskRef::new("task-8"));
+    stream.stop().await;
+}
+
+#[tokio::test]
 async fn end_of_a_task_that_is_not_followed_is_not_reported() {
     let (fake, vcenter, _server) = Fake::start(|_| None).await;
     let ended = entering("task-7", "host-1", 2).replace(">running<", ">error<");

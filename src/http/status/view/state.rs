@@ -44,7 +44,9 @@ impl ShownState {
     pub(crate) fn sign(self) -> &'static str {
         match self {
             Self::Phase(PhaseKind::InService) | Self::Host(HostKind::InService) => "\u{25cb}",
-            Self::Phase(PhaseKind::Queued) | Self::Host(HostKind::Quarantined) => "\u{25d4}",
+            Self::Phase(PhaseKind::Queued) | Self::Host(HostKind::Settling | HostKind::Quarantined) => {
+                "\u{25d4}"
+            }
             Self::Phase(PhaseKind::Draining) | Self::Host(HostKind::EnteringMaintenance) => "\u{25bd}",
             Self::Phase(PhaseKind::Drained) => "\u{25bc}",
             Self::Phase(PhaseKind::ShuttingDown) => "\u{25e9}",

@@ -21,6 +21,7 @@ impl LogEvent for &FakeLog {
             let mut calls = self.calls.lock().unwrap();
             let on = match entity {
                 Entity::Root => "root".to_owned(),
+                Entity::Datacenter(datacenter) => datacenter.to_string(),
                 Entity::Host(host) => host.to_string(),
                 Entity::Vm(vm) => vm.to_string(),
             };

@@ -359,6 +359,8 @@ func (c *Control) rename(r *http.Request, body []byte) (any, error) {
 func (c *Control) connection(r *http.Request, body []byte) (any, error) {
 	var args struct {
 		State types.HostSystemConnectionState `json:"state"`
+		// InMaintenance is what the host reports when it is connected again.
+		InMaintenance *bool `json:"inMaintenance"`
 	}
 	if err := decode(body, &args); err != nil {
 		return nil, err
@@ -369,6 +371,9 @@ func (c *Control) connection(r *http.Request, body []byte) (any, error) {
 		return nil, badRequest("state %q: want connected, disconnected or notResponding", args.State)
 	}
 	return c.onHost(r, func(h *host) (any, error) {
+		if args.InMaintenance != nil {
+			c.v.setMaintenance(h, *args.InMaintenance)
+		}
 		c.v.setConnection(h, args.State, who(r))
 		return nil, nil
 	})
@@ -569,13 +574,20 @@ func (c *Control) kill(_ *http.Request, body []byte) (any, error) {
 
 func (c *Control) restart(_ *http.Request, body []byte) (any, error) {
 	var args struct {
-		DownMs  int  `json:"downMs"`
-		With503 bool `json:"with503"`
+		DownMs         int  `json:"downMs"`
+		With503        bool `json:"with503"`
+		RefuseLoginsMs int  `json:"refuseLoginsMs"`
+		LoseTasks      bool `json:"loseTasks"`
 	}
 	if err := decode(body, &args); err != nil {
 		return nil, err
 	}
-	return nil, c.server.restart(time.Duration(args.DownMs)*time.Millisecond, args.With503)
+	return nil, c.server.restart(Outage{
+		down:         time.Duration(args.DownMs) * time.Millisecond,
+		with503:      args.With503,
+		loseTasks:    args.LoseTasks,
+		refuseLogins: time.Duration(args.RefuseLoginsMs) * time.Millisecond,
+	})
 }
 
 func (c *Control) changeRate(_ *http.Request, body []byte) (any, error) {

@@ -255,6 +255,9 @@ func (v *VCenter) addVM(spec VMSpec, who caller) (*guest, error) {
 		"summary.runtime.faultToleranceState", types.VirtualMachineFaultToleranceStateNotConfigured,
 		"summary.runtime.recordReplayState", types.VirtualMachineRecordReplayStateInactive,
 	)
+	if spec.Encrypted {
+		vm.Config.KeyId = &types.CryptoKeyId{KeyId: "key-of-" + spec.Name}
+	}
 	for k, val := range spec.ExtraConfig {
 		vm.Config.ExtraConfig = append(vm.Config.ExtraConfig, &types.OptionValue{Key: k, Value: val})
 	}

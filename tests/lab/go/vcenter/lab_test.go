@@ -584,6 +584,36 @@ func TestSessions(t *testing.T) {
 	b.until("no session again", func(s State) bool { return s.Sessions == 0 })
 }
 
+func TestRestartThatRefusesLogins(t *testing.T) {
+	b := start(t, twoHosts())
+	const refused = 300 * time.Millisecond
+	b.ctl("POST", "/restart", map[string]any{"downMs": 10, "refuseLoginsMs": refused.Milliseconds()}, nil)
+	login := func() error {
+		_, err := b.tryLogin("admin", "pw")
+		return err
+	}
+	if err := login(); !fault.Is(err, &types.InvalidLogin{}) {
+		t.Fatalf("%v", err)
+	}
+	for end := time.Now().Add(10 * time.Second); login() != nil; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("logins are still refused")
+		}
+	}
+}
+
+func TestRestartThatLosesTasks(t *testing.T) {
+	b := start(t, twoHosts())
+	b.ctl("POST", "/hosts/esx1/enter", nil, nil)
+	b.ctl("POST", "/restart", map[string]any{"downMs": 10, "loseTasks": true}, nil)
+	b.client = b.login("admin", "pw")
+	enter := b.hostProperties("esx1").RecentTask[0]
+	b.want(b.taskInfo(enter).State, "error")
+	b.want(b.hostProperties("esx1").Runtime.InMaintenanceMode, false)
+	b.succeeds(b.vm("gpu1").PowerOff(b.ctx))
+	b.until("esx1 is in maintenance", func(s State) bool { return s.host("esx1").InMaintenance })
+}
+
 func TestRestart(t *testing.T) {
 	for _, with503 := range []bool{false, true} {
 		b := start(t, twoHosts())

@@ -103,6 +103,24 @@ func (v *VCenter) endEntering(e *entering, fault types.BaseMethodFault, who call
 	v.journal.add(Entry{Kind: "maintenance", User: who.User, Session: who.Session, Object: e.host.Name, Ref: e.host.Self.Value, Task: e.task.Self.Value, Detail: detail})
 }
 
+// loseTasks ends the Enter Maintenance Mode tasks in error, as a restart does
+// that long-running operations do not survive. A host that was entering goes on
+// by itself: it is in maintenance when no VM on it is powered on.
+func (v *VCenter) loseTasks() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, e := range v.entering {
+		delete(v.entering, e.host.Self)
+		v.alone[e.host.Self] = e.host
+		if e.timeout != nil {
+			e.timeout.Stop()
+		}
+		v.finish(e.task, nil, &types.SystemError{Reason: "vpxd was restarted"})
+		v.journal.add(Entry{Kind: "maintenance", User: e.who.User, Object: e.host.Name, Ref: e.host.Self.Value, Task: e.task.Self.Value, Detail: "task lost"})
+	}
+	v.bump()
+}
+
 func (v *VCenter) setMaintenance(h *host, in bool) {
 	v.set(h.HostSystem, "runtime.inMaintenanceMode", in, "summary.runtime.inMaintenanceMode", in)
 }
@@ -116,6 +134,14 @@ func (v *VCenter) settleMaintenance() {
 		}
 		if e.ready && !v.occupied(e.host, e.off) {
 			v.endEntering(e, nil, e.who)
+			v.bump()
+		}
+	}
+	for ref, h := range v.alone {
+		if !v.occupied(h) {
+			delete(v.alone, ref)
+			v.setMaintenance(h, true)
+			v.journal.add(Entry{Kind: "maintenance", Object: h.Name, Ref: ref.Value, Detail: "entered"})
 			v.bump()
 		}
 	}

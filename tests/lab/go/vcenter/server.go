@@ -139,22 +139,38 @@ func (s *Server) stop() {
 	}
 }
 
-// restart stops the service for a while. Sessions are lost; the inventory and
-// running Enter Maintenance Mode tasks are kept.
-func (s *Server) restart(down time.Duration, with503 bool) error {
+// Outage says what a restart of the service is like.
+type Outage struct {
+	// down is how long nothing is served.
+	down time.Duration
+	// with503 makes connections succeed meanwhile, with status 503.
+	with503 bool
+	// loseTasks ends each Enter Maintenance Mode; its host goes on by itself.
+	loseTasks bool
+	// refuseLogins is how long each login is InvalidLogin afterwards.
+	refuseLogins time.Duration
+}
+
+// restart stops the service for a while. Sessions are lost; the inventory and,
+// unless they are to be lost, running Enter Maintenance Mode tasks are kept.
+func (s *Server) restart(outage Outage) error {
 	s.v.journal.add(Entry{Kind: "session", Detail: "restart"})
 	s.stop()
 	s.v.sessions.kill(false, "restart")
-	if with503 {
+	s.v.sessions.refuse(outage.down + outage.refuseLogins)
+	if outage.loseTasks {
+		s.v.loseTasks()
+	}
+	if outage.with503 {
 		s.unavailable.Store(true)
 		if err := s.start(); err != nil {
 			return err
 		}
-		time.Sleep(down)
+		time.Sleep(outage.down)
 		s.unavailable.Store(false)
 		return nil
 	}
-	time.Sleep(down)
+	time.Sleep(outage.down)
 	return s.start()
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/vmware/govmomi/simulator"
 	"github.com/vmware/govmomi/vim25/methods"
@@ -18,6 +19,8 @@ type Sessions struct {
 	mu sync.Mutex
 	// registries holds the objects of each session.
 	registries map[string]*simulator.Registry
+	// refusedUntil is when logins with the right password are accepted again.
+	refusedUntil time.Time
 }
 
 func newSessions(v *VCenter) *Sessions {
@@ -109,8 +112,26 @@ func (s *Sessions) cancelWait(key string, ref types.ManagedObjectReference) {
 	}
 }
 
+// refuse makes each login InvalidLogin for a while, as a vCenter may do whose
+// SSO starts later than the service itself.
+func (s *Sessions) refuse(period time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refusedUntil = time.Now().Add(period)
+}
+
+func (s *Sessions) refuses() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return time.Now().Before(s.refusedUntil)
+}
+
 // Login implements the SOAP method.
 func (v *VCenter) Login(ctx *simulator.Context, req *types.Login) soap.HasFault {
+	if v.sessions.refuses() {
+		v.journal.add(Entry{Kind: "session", User: req.UserName, Detail: "login refused"})
+		return &methods.LoginBody{Fault_: soapFault(&types.InvalidLogin{})}
+	}
 	res := v.reg.SessionManager().Login(ctx, req)
 	v.mu.Lock()
 	defer v.mu.Unlock()

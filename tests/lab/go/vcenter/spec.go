@@ -125,6 +125,8 @@ type VMSpec struct {
 	// Readable is how much of it clients can read: all, noConfig or denied;
 	// all if empty.
 	Readable Readable `json:"readable,omitempty"`
+	// Encrypted gives it a key, as a VM with a vTPM has.
+	Encrypted bool `json:"encrypted,omitempty"`
 	// BootHint is not used here; the state document returns it to the
 	// simulated guest.
 	BootHint    string            `json:"bootHint,omitempty"`

@@ -32,6 +32,8 @@ type VCenter struct {
 	hosts    map[types.ManagedObjectReference]*host
 	guests   map[types.ManagedObjectReference]*guest
 	entering map[types.ManagedObjectReference]*entering
+	// alone holds the hosts that are entering without a task of the vCenter.
+	alone map[types.ManagedObjectReference]*host
 	// busy are the VMs with a running task, and what that task reserves.
 	busy map[types.ManagedObjectReference]*busy
 
@@ -204,6 +206,7 @@ func newVCenter(spec *Spec) (*VCenter, error) {
 		hosts:    map[types.ManagedObjectReference]*host{},
 		guests:   map[types.ManagedObjectReference]*guest{},
 		entering: map[types.ManagedObjectReference]*entering{},
+		alone:    map[types.ManagedObjectReference]*host{},
 		busy:     map[types.ManagedObjectReference]*busy{},
 		changed:  make(chan struct{}),
 		journal:  newJournal(),
@@ -291,7 +294,7 @@ func (v *VCenter) connected(h *host) bool {
 // leaving is true from the request to enter maintenance mode until the host has
 // left it, or the task has failed.
 func (v *VCenter) leaving(h *host) bool {
-	return h.Runtime.InMaintenanceMode || v.entering[h.Self] != nil
+	return h.Runtime.InMaintenanceMode || v.entering[h.Self] != nil || v.alone[h.Self] != nil
 }
 
 var errUnknown = errors.New("not in the inventory")

@@ -165,3 +165,28 @@ fn attempt_whose_task_vcenter_forgot_is_done() {
     assert_eq!(power_on(&mut inventory).outcome, AttemptOutcome::Done);
     assert_eq!(inventory.watch_set().tasks, BTreeSet::new());
 }
+
+/// A vCenter that restarts forgets the task; the host itself may go on entering.
+#[test]
+fn maintenance_that_a_rebuilt_stream_does_not_report_counts_as_failed() {
+    let mut inventory = draining();
+    inventory.set_time(moment(100));
+    for update in [VsphereUpdate::Reset, VsphereUpdate::Host(host(1).into())] {
+        inventory.apply(vsphere(update));
+    }
+    let lost = interrupted(&mut inventory).unwrap();
+    assert_eq!(lost.at, moment(100));
+    assert!(
+        lost.message.contains("does not list its task"),
+        "{}",
+        lost.message
+    );
+    // It enters after all.
+    inventory.apply(host_changed(Host {
+        in_maintenance: Some(true),
+        ..host(1)
+    }));
+    assert_eq!(interrupted(&mut inventory), None);
+    inventory.apply(host_changed(host(1)));
+    assert_eq!(interrupted(&mut inventory), None, "it left maintenance regularly");
+}

@@ -236,7 +236,6 @@ impl<'a> PhaseContext<'a> {
         } else {
             self.episode.host.name.to_string()
         };
-        let state = home.words();
         let refused = || self.seen.offer.refused.clone();
         let is_entering = matches!(home, HostState::Entering { .. });
         if is_entering && self.is_at_home() && self.now.monotonic >= self.entered_by() {
@@ -247,11 +246,11 @@ impl<'a> PhaseContext<'a> {
         } else if home.is_leaving() || home.is_out() {
             WaitingOn::HostExit {
                 host,
-                state,
+                state: home.words(),
                 refused: refused(),
             }
         } else {
-            WaitingOn::HostVisible { host, state }
+            super::awaited(host, home)
         }
     }
 

@@ -112,6 +112,7 @@ fn asked_at(host: &HostState, request: Option<&Request>) -> Timestamp {
         HostState::Unknown
         | HostState::Unreachable
         | HostState::InMaintenance
+        | HostState::Settling { .. }
         | HostState::Quarantined
         | HostState::InService => request.map_or(Timestamp::MAX, |request| request.asked_at),
     }

@@ -418,6 +418,7 @@ impl PhaseContext<'_> {
                 _,
                 HostState::Unknown
                 | HostState::Unreachable
+                | HostState::Settling { .. }
                 | HostState::Quarantined
                 | HostState::InService
                 | HostState::Entering { .. }

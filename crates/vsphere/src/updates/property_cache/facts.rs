@@ -10,7 +10,7 @@ use crate::moref::Moref;
 use crate::property::{EVACUATION, Value};
 use crate::text;
 use crate::update::{Compute, EnteringMaintenance, Host, HostConnection, MaintenanceEnd, PciDevice, Vm};
-use haulout_core::ids::{ComputeRef, DatastoreRef, HostRef, VmRef, VmUuid};
+use haulout_core::ids::{ComputeRef, DatastoreRef, HostRef, TaskRef, VmRef, VmUuid};
 
 #[derive(Default)]
 pub(super) struct HostProperties {
@@ -26,6 +26,8 @@ pub(super) struct HostProperties {
     pub(super) passthrough: Option<Arc<[PciDevice]>>,
     /// With the queue time of the task.
     pub(super) last_end: Option<(Timestamp, MaintenanceEnd)>,
+    /// The same of the newest exit from maintenance that a user started.
+    pub(super) last_exit: Option<(Timestamp, TaskRef)>,
 }
 
 /// Applies a property of a compute resource; `None` if unset or unreadable. The same for the methods and functions below.
@@ -97,6 +99,7 @@ impl HostProperties {
             in_quarantine: self.in_quarantine,
             entering,
             last_end: self.last_end.as_ref().map(|(_, end)| end.clone()),
+            last_exit: self.last_exit.as_ref().map(|(_, task)| task.clone()),
             datastores: self.datastores.clone(),
             passthrough: self.passthrough.clone(),
         }

@@ -210,6 +210,7 @@ impl PropertyCache {
     }
 
     fn task(&mut self, task: TaskInfo) {
+        self.record_exit(&task);
         let of_vm = task
             .entity
             .as_ref()
@@ -247,6 +248,28 @@ impl PropertyCache {
         self.changed.extend(task.entity.clone());
         self.changed.insert(moref);
         self.tasks.insert(task.moref.clone(), task);
+    }
+
+    /// Records an exit from maintenance that a user started. vCenter's own tasks have no user.
+    fn record_exit(&mut self, task: &TaskInfo) {
+        let has_failed = matches!(task.state, TaskState::Error(_));
+        if !task.exits_maintenance() || task.user.is_none() || has_failed {
+            return;
+        }
+        let host = task.entity.as_ref().and_then(Moref::host);
+        let Some((host, facts)) =
+            host.and_then(|host| Some((Moref::from(&host), self.hosts.get_mut(&host)?)))
+        else {
+            return;
+        };
+        if facts
+            .last_exit
+            .as_ref()
+            .is_none_or(|(at, _)| *at < task.queued_at)
+        {
+            facts.last_exit = Some((task.queued_at, task.moref.clone()));
+            self.changed.insert(host);
+        }
     }
 
     /// Records the outcome of the newest maintenance task that was seen running.

@@ -1,0 +1,144 @@
+//! The privileges of our user in vCenter.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Section;
+use crate::cli::cluster_view::ClusterView;
+use crate::config::Config;
+use crate::ids::{HostRef, VmRef};
+use crate::vsphere::client::Error;
+use crate::vsphere::privileges::{DatacenterRef, Entity, NEEDED, Need, On, Privilege};
+
+/// The objects of vCenter on which privileges are needed, with their names.
+struct Objects {
+    datacenters: BTreeMap<DatacenterRef, String>,
+    hosts: BTreeMap<HostRef, String>,
+    vms: BTreeMap<VmRef, String>,
+    encrypted: BTreeSet<VmRef>,
+}
+
+/// Asks for each privilege on each object that needs it.
+pub(super) async fn check(view: &ClusterView, config: &Config, section: &mut Section) {
+    let objects = match Objects::read(view).await {
+        Ok(objects) => objects,
+        Err(error) => {
+            section.warn(
+                error.chain(),
+                "compare the user's roles with docs/install/vcenter-role.md",
+            );
+            return;
+        }
+    };
+    for needed in NEEDED {
+        let is_used = match needed.need {
+            Need::Always | Need::Disputed => true,
+            Need::Encrypted => !objects.encrypted.is_empty(),
+            Need::Events => config.vcenter_events && !config.dry_run,
+        };
+        if !is_used {
+            continue;
+        }
+        let entities = objects.that_need(&needed);
+        let on = words(needed.on);
+        if entities.is_empty() {
+            section.warn(
+                format!("{} on {on}: nothing to check", needed.id),
+                "see the nodes below",
+            );
+            continue;
+        }
+        match view.vcenter.lacks(needed.id, &entities).await {
+            Ok(Some(lacking)) if lacking.is_empty() => section.good(format!("{} on {on}", needed.id)),
+            Ok(Some(lacking)) => objects.report(&needed, &lacking, section),
+            Ok(None) => {
+                section.warn(
+                    "this server does not report privileges",
+                    "compare them with docs/install/vcenter-role.md",
+                );
+                return;
+            }
+            Err(error) => section.warn(
+                error.chain(),
+                "compare the user's roles with docs/install/vcenter-role.md",
+            ),
+        }
+    }
+}
+
+fn words(on: On) -> &'static str {
+    match on {
+        On::Root => "the root folder",
+        On::Datacenters => "the datacenters of their hosts",
+        On::Vms => "the VMs of our nodes",
+        On::Hosts => "the hosts of their clusters",
+    }
+}
+
+impl Objects {
+    async fn read(view: &ClusterView) -> Result<Self, Error> {
+        let vms = view.inventory.vms_of_ours();
+        let hosts = view.inventory.hosts_of_ours();
+        let hosts: BTreeMap<HostRef, String> =
+            hosts.into_iter().map(|(host, (name, _))| (host, name)).collect();
+        Ok(Self {
+            datacenters: view
+                .vcenter
+                .datacenters_of(&hosts.keys().cloned().collect())
+                .await?,
+            encrypted: view.vcenter.encrypted(&vms.keys().cloned().collect()).await?,
+            hosts,
+            vms,
+        })
+    }
+
+    fn that_need(&self, needed: &Privilege) -> Vec<Entity> {
+        let is_concerned = |vm: &&VmRef| match needed.need {
+            Need::Always | Need::Disputed | Need::Events => true,
+            Need::Encrypted => self.encrypted.contains(*vm),
+        };
+        match needed.on {
+            On::Root => vec![Entity::Root],
+            On::Datacenters => self.datacenters.keys().cloned().map(Entity::Datacenter).collect(),
+            On::Vms => self
+                .vms
+                .keys()
+                .filter(is_concerned)
+                .cloned()
+                .map(Entity::Vm)
+                .collect(),
+            On::Hosts => self.hosts.keys().cloned().map(Entity::Host).collect(),
+        }
+    }
+
+    fn report(&self, needed: &Privilege, lacking: &[Entity], section: &mut Section) {
+        let names: Vec<String> = lacking.iter().map(|entity| self.name(entity)).collect();
+        let (id, why, names) = (needed.id, needed.why, names.join(", "));
+        match needed.need {
+            Need::Always | Need::Encrypted => section.missing(
+                format!("{id} is missing on {names} (needed for {why})"),
+                "give the user the roles in docs/install/vcenter-role.md, propagated",
+            ),
+            Need::Events => section.warn(
+                format!("{id} is missing on {names} (needed for {why})"),
+                "give the user the roles in docs/install/vcenter-role.md, or set VCENTER_EVENTS=false",
+            ),
+            Need::Disputed => section.warn(
+                format!("{id} is missing on {names} (may be needed for {why})"),
+                "vCenter's documents disagree; give it there if vCenter refuses with NoPermission",
+            ),
+        }
+    }
+
+    fn name(&self, entity: &Entity) -> String {
+        let named = |name: Option<&String>, moref: String| match name {
+            Some(name) => format!("{name} ({moref})"),
+            None => moref,
+        };
+        match entity {
+            Entity::Root => words(On::Root).to_owned(),
+            Entity::Datacenter(moref) => named(self.datacenters.get(moref), moref.to_string()),
+            Entity::Host(host) => named(self.hosts.get(host), host.to_string()),
+            Entity::Vm(vm) => named(self.vms.get(vm), vm.to_string()),
+        }
+    }
+}
