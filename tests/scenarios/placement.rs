@@ -5,14 +5,16 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use haulout::nodemaintenance::kind::{MaintenanceAction, NodeMaintenance, NodeMaintenanceSpec};
 use haulout_lab::fixture::{Fixture, WAIT_TIMEOUT};
-use haulout_lab::vcenter::{DrsAutomation, Entry, FaultRule, Gpu, Readable, Spec, State, VmSpec};
+use haulout_lab::vcenter::{
+    DeviceSpec, DrsAutomation, Entry, FaultRule, Gpu, HostSpec, Readable, Spec, State, VmSpec,
+};
 use haulout_lab::wait::until;
 use kube::Api;
 use kube::api::PostParams;
 use kube::core::ObjectMeta;
 
 use crate::assertions::{entries_during, wait_for_call, wait_for_entry, wait_for_fault};
-use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, run, run_scenario};
+use crate::fixture::{A40, a40, fixture, gpu_vm, hosts, in_maintenance, run, run_scenario};
 
 /// Hosts with one GPU each, the VM on `home`.
 fn cluster(fixture: &str, names: &[&str], home: &str) -> Spec {
@@ -128,6 +130,46 @@ fn third_host_is_tried_when_two_refuse_the_relocation() {
         runs_on(&fixture, "esx3").await?;
         let tries = fixture.calls("RelocateVM_Task", "gpu1").await?;
         ensure!(tries <= 3, "{tries} relocations were tried");
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn vm_moves_only_to_a_device_with_its_hardware_label() {
+    run_scenario(async {
+        let label = |label: &str| {
+            [DeviceSpec {
+                label: label.to_owned(),
+                ..a40(1)
+            }]
+        };
+        let (a, b) = (label("pool-a"), label("pool-b"));
+        let mut spec = hosts(&[("esx1", &a), ("esx2", &b)]);
+        let ours = gpu_vm("label", "gpu1", "esx1");
+        spec.vms = vec![VmSpec {
+            gpu: Gpu::Dynamic {
+                vendor: 0x10de,
+                device: A40,
+                sub_device: 0,
+                label: "pool-a".to_owned(),
+            },
+            ..ours
+        }];
+        let fixture = fixture("label", &spec).await?;
+        let haulout = run(&fixture, &[]).await?;
+
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture
+            .wait_for_log("esx2 has no matching passthrough device with the hardware label pool-a")
+            .await?;
+        ensure!(fixture.calls("RelocateVM_Task", "gpu1").await? == 0);
+        let with_label = HostSpec {
+            name: "esx3".to_owned(),
+            devices: a.to_vec(),
+            datastores: vec!["ds1".to_owned()],
+        };
+        fixture.vcenter.add_host("c1", &with_label).await?;
+        runs_on(&fixture, "esx3").await?;
         haulout.stop().await
     });
 }

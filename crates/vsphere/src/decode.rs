@@ -1,12 +1,16 @@
 //! Decodes values. An unknown value is `None`, never an error.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
 use super::moref::Moref;
 use super::text::for_people;
-use super::update::{Drs, DrsBehavior, DrsOverride, HostConnection, Passthrough, PciDevice, PowerState};
+use super::update::{
+    AllowedDevice, DeviceRequirement, Drs, DrsBehavior, DrsOverride, HostConnection, Passthrough, PciIds,
+    PowerState,
+};
 use super::xml::Element;
 use haulout_core::ids::VmRef;
 
@@ -85,12 +89,13 @@ fn device(device: &Element<'_>) -> DecodedDevice {
                 backing: kind.to_owned(),
             },
         },
-        "VirtualPCIPassthroughDynamicBackingInfo" => Passthrough::Dynamic {
+        "VirtualPCIPassthroughDynamicBackingInfo" => Passthrough::Dynamic(DeviceRequirement {
             allowed: backing
                 .children_named("allowedDevice")
                 .filter_map(allowed)
                 .collect(),
-        },
+            label: text("customLabel").map(label),
+        }),
         other => Passthrough::Other {
             backing: for_people(other),
         },
@@ -101,11 +106,21 @@ fn device(device: &Element<'_>) -> DecodedDevice {
     }
 }
 
-fn allowed(device: &Element<'_>) -> Option<(u16, u16)> {
-    Some((
-        pci_id(device.text_of("vendorId")?)?,
-        pci_id(device.text_of("deviceId")?)?,
-    ))
+fn allowed(device: &Element<'_>) -> Option<AllowedDevice> {
+    let id = |name: &str| device.text_of(name).and_then(pci_id);
+    // No device has the subsystem id 0, so it stands for an id that is not specified.
+    let sub_id = |name: &str| id(name).filter(|id| *id != 0);
+    Some(AllowedDevice {
+        vendor: id("vendorId")?,
+        device: id("deviceId")?,
+        sub_vendor: sub_id("subVendorId"),
+        sub_device: sub_id("subDeviceId"),
+    })
+}
+
+/// A hardware label, of a device or required by a VM. Both are sanitized alike, so that they can be compared.
+fn label(text: &str) -> Arc<str> {
+    for_people(text).into()
 }
 
 /// A PCI id: a signed short in hosts, an int in VMs; masked to 16 bits.
@@ -136,26 +151,31 @@ fn pci_address(text: &str) -> String {
     }
 }
 
-/// The addresses in `config.pciPassthruInfo` with active passthrough: enabled, and the host rebooted
-/// since.
-pub(crate) fn active_addresses(info: &Element<'_>) -> BTreeSet<String> {
+/// The devices with active passthrough in `config.pciPassthruInfo` (enabled, and the host rebooted
+/// since): address and hardware label.
+pub(crate) fn active_devices(info: &Element<'_>) -> BTreeMap<String, Option<Arc<str>>> {
     let active = info
         .children()
         .filter(|device| device.text_of("passthruActive") == Some("true"));
-    active
-        .filter_map(|device| device.text_of("id"))
-        .map(pci_address)
-        .collect()
+    let device = |device: &Element<'_>| {
+        let address = pci_address(device.text_of("id")?);
+        let text = device.text_of("hardwareLabel");
+        Some((address, text.filter(|text| !text.is_empty()).map(label)))
+    };
+    active.filter_map(device).collect()
 }
 
-/// The devices in `hardware.pciDevice`.
-pub(crate) fn pci_devices(devices: &Element<'_>) -> Vec<PciDevice> {
+/// Address and ids of the devices in `hardware.pciDevice`.
+pub(crate) fn pci_devices(devices: &Element<'_>) -> Vec<(String, PciIds)> {
     let device = |device: &Element<'_>| {
-        Some(PciDevice {
-            address: pci_address(device.text_of("id")?),
-            vendor: pci_id(device.text_of("vendorId")?)?,
-            device: pci_id(device.text_of("deviceId")?)?,
-        })
+        let id = |name: &str| device.text_of(name).and_then(pci_id);
+        let ids = PciIds {
+            vendor: id("vendorId")?,
+            device: id("deviceId")?,
+            sub_vendor: id("subVendorId").unwrap_or_default(),
+            sub_device: id("subDeviceId").unwrap_or_default(),
+        };
+        Some((pci_address(device.text_of("id")?), ids))
     };
     devices.children().filter_map(device).collect()
 }

@@ -1,12 +1,13 @@
 //! The PropertyCollector: filter specifications, pages, and update sets.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::decode::{self, DecodedDevice};
 use super::fault::{self, Fault, FaultKind};
 use super::moref::Moref;
 use super::soap::{ReplyError, TASK_INFO};
-use super::update::{Drs, PciDevice};
+use super::update::{Drs, PciIds};
 use super::xml::write::XmlWriter;
 use super::xml::{Element, LimitBreach};
 use haulout_core::ids::VmRef;
@@ -119,9 +120,9 @@ pub(crate) enum Value {
     Morefs(Vec<Moref>),
     /// The passthrough devices of a VM.
     Devices(Vec<DecodedDevice>),
-    /// Addresses of devices with active passthrough.
-    Addresses(BTreeSet<String>),
-    PciDevices(Vec<PciDevice>),
+    /// The devices with active passthrough: address and hardware label.
+    ActiveDevices(BTreeMap<String, Option<Arc<str>>>),
+    PciDevices(Vec<(String, PciIds)>),
     /// The devices assigned to each VM of a host.
     Bindings(BTreeMap<VmRef, Option<BTreeSet<String>>>),
     Drs(Drs),
@@ -174,7 +175,7 @@ impl Value {
             }
             "datastore" | "recentTask" | "vm" => Some(Self::Morefs(decode::morefs(value))),
             "config.hardware.device" => Some(Self::Devices(decode::passthrough(value))),
-            "config.pciPassthruInfo" => Some(Self::Addresses(decode::active_addresses(value))),
+            "config.pciPassthruInfo" => Some(Self::ActiveDevices(decode::active_devices(value))),
             "hardware.pciDevice" => Some(Self::PciDevices(decode::pci_devices(value))),
             "config.assignableHardwareBinding" => Some(Self::Bindings(decode::bindings(value))),
             "configurationEx" => decode::drs(value).map(Self::Drs),
@@ -210,8 +211,8 @@ held! {
     text: Text -> str;
     moref: Moref -> Moref;
     devices: Devices -> [DecodedDevice];
-    addresses: Addresses -> BTreeSet<String>;
-    pci_devices: PciDevices -> [PciDevice];
+    active_devices: ActiveDevices -> BTreeMap<String, Option<Arc<str>>>;
+    pci_devices: PciDevices -> [(String, PciIds)];
     bindings: Bindings -> BTreeMap<VmRef, Option<BTreeSet<String>>>;
     drs: Drs -> Drs;
     fault: Fault -> Fault;

@@ -162,9 +162,9 @@ fn devices(vm: Option<&ObjectProperties>) -> Result<Vec<ClaimedDevice>, String> 
 fn held(device: &DecodedDevice) -> Option<ClaimedDevice> {
     match &device.what {
         Passthrough::Static { address, .. } => Some(ClaimedDevice::Address(address.clone())),
-        Passthrough::Dynamic { allowed } => Some(match &device.assigned {
+        Passthrough::Dynamic(requirement) => Some(match &device.assigned {
             Some(address) => ClaimedDevice::Address(address.clone()),
-            None => ClaimedDevice::AnyOf(allowed.clone()),
+            None => ClaimedDevice::AnyOf(requirement.clone()),
         }),
         Passthrough::Other { .. } => None,
     }

@@ -175,10 +175,15 @@ pub struct DeviceSpec {
     pub vendor: u16,
     /// The device id.
     pub device: u16,
+    /// The subsystem device id.
+    pub sub_device: u16,
     /// The class; 0x0302 is a GPU without a display.
     pub class: u16,
     /// Whether passthrough is active.
     pub passthrough: bool,
+    /// The hardware label that an administrator gave it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub label: String,
 }
 
 impl DeviceSpec {
@@ -190,6 +195,7 @@ impl DeviceSpec {
             device,
             class: 0x0302,
             passthrough: true,
+            ..Self::default()
         }
     }
 }
@@ -296,6 +302,12 @@ pub enum Gpu {
         vendor: u16,
         /// The device id.
         device: u16,
+        /// The subsystem device id; any if 0.
+        #[serde(rename = "subDevice", default)]
+        sub_device: u16,
+        /// The hardware label; any if empty.
+        #[serde(default)]
+        label: String,
     },
     /// The device at this address of its host.
     Static {
@@ -307,9 +319,16 @@ pub enum Gpu {
 impl Gpu {
     /// Any free GPU of NVIDIA's of this model.
     pub fn nvidia(device: u16) -> Self {
+        Self::dynamic(0x10de, device)
+    }
+
+    /// Any free device with these ids.
+    pub fn dynamic(vendor: u16, device: u16) -> Self {
         Self::Dynamic {
-            vendor: 0x10de,
+            vendor,
             device,
+            sub_device: 0,
+            label: String::new(),
         }
     }
 }

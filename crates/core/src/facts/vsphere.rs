@@ -10,6 +10,12 @@ use jiff::Timestamp;
 
 use crate::ids::{ComputeRef, DatastoreRef, HostRef, TaskRef, VmRef, VmUuid};
 
+pub use self::devices::{
+    AllowedDevice, ClaimedDevice, DeviceMismatch, DeviceRequirement, Passthrough, PciDevice, PciIds,
+};
+
+mod devices;
+
 /// A change of a fact or of the stream.
 #[derive(Clone, Debug, PartialEq)]
 pub enum VsphereUpdate {
@@ -158,17 +164,6 @@ pub enum HostConnection {
     NotResponding,
 }
 
-/// One passthrough device of a host.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PciDevice {
-    /// The address on that host, `0000:3b:00.0`.
-    pub address: String,
-    /// PCI vendor id, masked to 16 bits (the API has a signed short).
-    pub vendor: u16,
-    /// PCI device id, masked likewise.
-    pub device: u16,
-}
-
 /// A cluster, or the compute resource around a standalone host (which has no DRS).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Compute {
@@ -259,30 +254,6 @@ pub enum PowerState {
     Off,
     /// Suspended: neither runs nor can be moved with a passthrough device.
     Suspended,
-}
-
-/// A passthrough device of a VM.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Passthrough {
-    /// Bound to one address of one host (`VirtualPCIPassthroughDeviceBackingInfo`).
-    Static {
-        /// The address, `0000:3b:00.0`.
-        address: String,
-        /// PCI vendor id.
-        vendor: u16,
-        /// PCI device id, where the backing has it in a readable form.
-        device: Option<u16>,
-    },
-    /// Chosen at power-on among devices that match (`VirtualPCIPassthroughDynamicBackingInfo`).
-    Dynamic {
-        /// The acceptable vendor and device ids.
-        allowed: Vec<(u16, u16)>,
-    },
-    /// vGPU, DVX, or an unknown backing: not supported by placement.
-    Other {
-        /// The type of the backing in the API.
-        backing: String,
-    },
 }
 
 /// A task of vCenter.
@@ -380,13 +351,4 @@ pub struct Claim {
     pub vm: VmRef,
     /// The device: by address where it is known (static backing, or assigned while powered on), else by its ids.
     pub device: ClaimedDevice,
-}
-
-/// The device of a claim.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ClaimedDevice {
-    /// The device at this address.
-    Address(String),
-    /// An unknown one of the devices with any of these vendor and device ids.
-    AnyOf(Vec<(u16, u16)>),
 }

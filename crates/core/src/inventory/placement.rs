@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::Inventory;
-use crate::facts::vsphere::{DetectionSignal, HostConnection, Passthrough, PciDevice, Vm};
+use crate::facts::vsphere::{DetectionSignal, DeviceRequirement, HostConnection, Passthrough, Vm};
 use crate::ids::{ComputeRef, HostRef, NodeName, VmRef};
 use crate::maintenance::episode::{Detection, Episode, MAX_REFUSALS, Phase, Record};
 use crate::maintenance::observed::HostState;
 use crate::maintenance::placement::{
-    DeviceRequirements, HostDevice, HostSurvey, HostView, PlacementOffer, VmRequirements, find_host,
+    DeviceRequirements, HostSurvey, HostView, PlacementOffer, VmRequirements, find_host,
 };
 use crate::maintenance::request::{Request, RequestAction};
 
@@ -27,7 +27,7 @@ struct PlacementRequest {
 pub(super) struct Reservation {
     pub(super) vm: VmRef,
     pub(super) host: HostRef,
-    pub(super) needs: Vec<Vec<(u16, u16)>>,
+    pub(super) needs: Vec<DeviceRequirement>,
 }
 
 /// The hosts of each cluster, collected once for all its VMs. In a profile of a drain of 200 nodes, collecting them for each VM took
@@ -243,13 +243,7 @@ impl Inventory {
                 compute: host.compute.clone(),
                 state: self.host_state(Some(&host.moref)),
                 datastores: host.datastores.clone(),
-                devices: host.passthrough.as_ref().map(|devices| {
-                    let device = |it: &PciDevice| HostDevice {
-                        address: it.address.clone(),
-                        ids: (it.vendor, it.device),
-                    };
-                    devices.iter().map(device).collect()
-                }),
+                devices: host.passthrough.clone(),
                 reserved: Vec::new(),
                 reading: self.surveys.get(&host.moref).cloned(),
             })
@@ -277,13 +271,13 @@ fn wanted_devices(vm: &Vm) -> DeviceRequirements {
                     backing: backing.clone(),
                 };
             }
-            Passthrough::Dynamic { allowed } => needs.push(allowed.clone()),
+            Passthrough::Dynamic(requirement) => needs.push(requirement.clone()),
         }
     }
     DeviceRequirements::AnyOf(needs)
 }
 
-pub(super) fn device_needs(wanted: &VmRequirements) -> Vec<Vec<(u16, u16)>> {
+pub(super) fn device_needs(wanted: &VmRequirements) -> Vec<DeviceRequirement> {
     match &wanted.devices {
         DeviceRequirements::AnyOf(needs) => needs.clone(),
         DeviceRequirements::Unknown | DeviceRequirements::Static | DeviceRequirements::Foreign { .. } => {
@@ -292,7 +286,7 @@ pub(super) fn device_needs(wanted: &VmRequirements) -> Vec<Vec<(u16, u16)>> {
     }
 }
 
-pub(super) fn needs(vm: &Vm) -> Vec<Vec<(u16, u16)>> {
+pub(super) fn needs(vm: &Vm) -> Vec<DeviceRequirement> {
     match wanted_devices(vm) {
         DeviceRequirements::AnyOf(needs) => needs,
         DeviceRequirements::Unknown | DeviceRequirements::Static | DeviceRequirements::Foreign { .. } => {

@@ -1,12 +1,17 @@
 //! Which hosts can take a powered-off VM, and why the others cannot.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::sync::Arc;
 
+use self::matching::{enough, nearest_mismatch};
 use super::host::HostState;
-use crate::facts::vsphere::{Claim, ClaimedDevice};
+use crate::facts::vsphere::{Claim, ClaimedDevice, DeviceRequirement, PciDevice};
 use crate::ids::{ComputeRef, DatastoreRef, HostRef, VmRef};
+
+pub use self::rejection::{RejectedHost, RejectionReason};
+
+mod matching;
+mod rejection;
 
 /// The requirements of a VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,8 +39,8 @@ pub struct VmRequirements {
 pub enum DeviceRequirements {
     /// Its configuration is not readable.
     Unknown,
-    /// For each device, the acceptable vendor and device ids; empty for a VM without passthrough.
-    AnyOf(Vec<Vec<(u16, u16)>>),
+    /// One for each device; empty for a VM without passthrough.
+    AnyOf(Vec<DeviceRequirement>),
     /// At least one device is bound to an address of its own host.
     Static,
     /// At least one device is of an unsupported kind (vGPU, DVX).
@@ -59,20 +64,11 @@ pub struct HostView {
     /// The datastores it sees.
     pub datastores: Arc<BTreeSet<DatastoreRef>>,
     /// Its devices with active passthrough; `None` while unknown.
-    pub devices: Option<Vec<HostDevice>>,
+    pub devices: Option<Arc<[PciDevice]>>,
     /// The result of a recent survey.
     pub reading: Option<HostSurvey>,
-    /// The reservations of other episodes, as acceptable ids per device.
-    pub reserved: Vec<Vec<(u16, u16)>>,
-}
-
-/// A passthrough device of a host.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HostDevice {
-    /// Its address on that host.
-    pub address: String,
-    /// Vendor and device id.
-    pub ids: (u16, u16),
+    /// The devices that are reserved by other episodes.
+    pub reserved: Vec<DeviceRequirement>,
 }
 
 /// The result of a survey of a host.
@@ -115,83 +111,6 @@ impl PlacementOffer {
             .count();
         let is_unreported = |refused: &RejectedHost| refused.why == RejectionReason::DevicesUnreported;
         self.fits.is_none() && (self.survey.len() > read || self.refused.iter().any(is_unreported))
-    }
-}
-
-/// A host that does not fit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RejectedHost {
-    /// Its name.
-    pub host: String,
-    /// The reason.
-    pub why: RejectionReason,
-}
-
-/// Why a host does not fit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RejectionReason {
-    /// It does not take VMs: the state, in words.
-    State(&'static str),
-    /// It does not see all of the VM's datastores.
-    Datastore,
-    /// vCenter has not reported its devices.
-    DevicesUnreported,
-    /// None of its devices matches the VM's.
-    NoMatchingDevice,
-    /// Its matching devices are held by other VMs or reserved for other nodes.
-    DevicesTaken,
-    /// It is unknown which devices are held, for this reason.
-    Unreadable(String),
-    /// A device of the VM is bound to an address of its own host.
-    StaticDevice,
-    /// A device of the VM is of an unsupported kind.
-    ForeignDevice(String),
-    /// The VM's configuration is not readable.
-    UnknownDevice,
-    /// There is no other host of that name in the VM's cluster.
-    NotThere,
-    /// vCenter refused the VM there.
-    RefusedByVcenter(String),
-}
-
-impl RejectionReason {
-    /// Whether the host was surveyed, and the next survey may have another result.
-    fn may_change(&self) -> bool {
-        match self {
-            Self::DevicesTaken | Self::Unreadable(_) | Self::RefusedByVcenter(_) => true,
-            Self::State(_)
-            | Self::Datastore
-            | Self::DevicesUnreported
-            | Self::NoMatchingDevice
-            | Self::StaticDevice
-            | Self::ForeignDevice(_)
-            | Self::UnknownDevice
-            | Self::NotThere => false,
-        }
-    }
-}
-
-impl fmt::Display for RejectedHost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.host, self.why)
-    }
-}
-
-impl fmt::Display for RejectionReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::State(state) => write!(f, "is {state}"),
-            Self::Datastore => f.write_str("does not see the VM's datastores"),
-            Self::DevicesUnreported => f.write_str("has not reported its devices"),
-            Self::NoMatchingDevice => f.write_str("has no matching passthrough device"),
-            Self::DevicesTaken => f.write_str("has no matching device free"),
-            Self::Unreadable(why) => write!(f, "cannot be judged: {why}"),
-            Self::StaticDevice => f.write_str("would need the VM's fixed device address re-pointed"),
-            Self::ForeignDevice(backing) => write!(f, "cannot be judged for a {backing}"),
-            Self::UnknownDevice => f.write_str("cannot be judged while the VM's devices are unreadable"),
-            Self::NotThere => f.write_str("is no other host of the VM's cluster"),
-            Self::RefusedByVcenter(message) => write!(f, "was refused by vCenter: {message}"),
-        }
     }
 }
 
@@ -262,7 +181,7 @@ pub fn find_host(
 }
 
 fn judge(wanted: &VmRequirements, host: &HostView, refused: &[(HostRef, String)]) -> HostVerdict {
-    let needs: &[Vec<(u16, u16)>] = match &wanted.devices {
+    let needs: &[DeviceRequirement] = match &wanted.devices {
         DeviceRequirements::AnyOf(needs) => needs,
         // The address is valid on its own host.
         DeviceRequirements::Static if wanted.home.as_ref() == Some(&host.moref) => &[],
@@ -284,9 +203,9 @@ fn judge(wanted: &VmRequirements, host: &HostView, refused: &[(HostRef, String)]
     let Some(devices) = &host.devices else {
         return HostVerdict::No(RejectionReason::DevicesUnreported);
     };
-    let all: Vec<&HostDevice> = devices.iter().collect();
-    if !enough(&all, needs) {
-        return HostVerdict::No(RejectionReason::NoMatchingDevice);
+    let all: Vec<&PciDevice> = devices.iter().collect();
+    if !enough(&all, &needs.iter().collect::<Vec<_>>()) {
+        return HostVerdict::No(RejectionReason::of_mismatch(nearest_mismatch(devices, needs)));
     }
     let held = match &host.reading {
         None => return HostVerdict::Survey,
@@ -300,17 +219,17 @@ fn judge(wanted: &VmRequirements, host: &HostView, refused: &[(HostRef, String)]
         .filter(|hold| hold.vm != wanted.vm)
         .map(|hold| &hold.device)
         .collect();
-    let free: Vec<&HostDevice> = all
+    let free: Vec<&PciDevice> = all
         .into_iter()
         .filter(|device| !others.iter().any(|held| holds_address(held, device)))
         .collect();
     // Holds without an address and reservations take one unknown device each, so they count as needs.
-    let mut together: Vec<Vec<(u16, u16)>> = needs.to_vec();
-    together.extend(others.iter().filter_map(|held| match held {
+    let held_somewhere = others.iter().filter_map(|held| match held {
         ClaimedDevice::Address(_) => None,
-        ClaimedDevice::AnyOf(ids) => Some(ids.clone()),
-    }));
-    together.extend(host.reserved.iter().cloned());
+        ClaimedDevice::AnyOf(requirement) => Some(requirement),
+    });
+    let together: Vec<&DeviceRequirement> =
+        needs.iter().chain(held_somewhere).chain(&host.reserved).collect();
     if enough(&free, &together) {
         HostVerdict::Fits
     } else {
@@ -318,7 +237,7 @@ fn judge(wanted: &VmRequirements, host: &HostView, refused: &[(HostRef, String)]
     }
 }
 
-fn holds_address(held: &ClaimedDevice, device: &HostDevice) -> bool {
+fn holds_address(held: &ClaimedDevice, device: &PciDevice) -> bool {
     match held {
         ClaimedDevice::Address(address) => address.eq_ignore_ascii_case(&device.address),
         ClaimedDevice::AnyOf(_) => false,
@@ -327,46 +246,8 @@ fn holds_address(held: &ClaimedDevice, device: &HostDevice) -> bool {
 
 fn spare(host: &HostView) -> usize {
     let held = host.reading.as_ref().map_or(0, |reading| reading.holds().len());
-    let devices = host.devices.as_ref().map_or(0, Vec::len);
+    let devices = host.devices.as_ref().map_or(0, |devices| devices.len());
     devices.saturating_sub(held + host.reserved.len())
-}
-
-/// Whether each need can get its own device: a bipartite matching by augmenting paths, because the first device that fits one need
-/// may be the only one that fits another.
-fn enough(devices: &[&HostDevice], needs: &[Vec<(u16, u16)>]) -> bool {
-    let mut taken_by: Vec<Option<usize>> = vec![None; devices.len()];
-    (0..needs.len()).all(|need| {
-        let mut tried = vec![false; devices.len()];
-        assign(need, devices, needs, &mut taken_by, &mut tried)
-    })
-}
-
-/// Assigns a device to `need`, and moves earlier needs if necessary. The recursion is at most as deep as the number of devices.
-fn assign(
-    need: usize,
-    devices: &[&HostDevice],
-    needs: &[Vec<(u16, u16)>],
-    taken_by: &mut [Option<usize>],
-    tried: &mut [bool],
-) -> bool {
-    for (index, device) in devices.iter().enumerate() {
-        let fits = needs.get(need).is_some_and(|ids| ids.contains(&device.ids));
-        let Some(seen) = tried.get_mut(index) else {
-            continue;
-        };
-        if !fits || *seen {
-            continue;
-        }
-        *seen = true;
-        let holder = taken_by.get(index).copied().flatten();
-        if holder.is_none_or(|holder| assign(holder, devices, needs, taken_by, tried)) {
-            if let Some(slot) = taken_by.get_mut(index) {
-                *slot = Some(need);
-            }
-            return true;
-        }
-    }
-    false
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use haulout_core::facts::kubernetes::{
 };
 use haulout_core::facts::vsphere::{
     self as vsphere, Compute, DetectionSignal, EndOutcome, EnteringMaintenance, Host, HostConnection,
-    MaintenanceEnd, Passthrough, PciDevice, PowerState, Task, TaskState, Vm, VmKey, WatchSet,
+    MaintenanceEnd, Passthrough, PowerState, Task, TaskState, Vm, VmKey, WatchSet,
 };
 use haulout_core::facts::vsphere::{Claim, ClaimedDevice};
 use haulout_core::ids::{
@@ -37,6 +37,7 @@ use jiff::Timestamp;
 
 use crate::facts::{GPU, at, uuid, vm_ref};
 pub use haulout_core::fixtures::{self, host_ref};
+use haulout_core::fixtures::{of_model, pci};
 
 /// The PCI ids of the GPUs.
 const GPU_IDS: (u16, u16) = (0x10de, 0x2235);
@@ -367,11 +368,7 @@ impl Model {
 
     fn host_fact(&self, index: usize) -> Fact {
         let truth = &self.hosts[index];
-        let device = PciDevice {
-            address: "0000:01:00.0".to_owned(),
-            vendor: GPU_IDS.0,
-            device: GPU_IDS.1,
-        };
+        let device = pci("0000:01:00.0", GPU_IDS);
         Fact::Vsphere(vsphere::VsphereUpdate::Host(Arc::new(Host {
             moref: host_ref(index),
             name: Some(HOSTS[index].to_owned()),
@@ -416,9 +413,7 @@ impl Model {
             tools_running: Some(truth.power == PowerState::On && !truth.going_down),
             question: None,
             datastores: Arc::new(BTreeSet::from([DatastoreRef::new("ds")])),
-            passthrough: Some(vec![Passthrough::Dynamic {
-                allowed: vec![GPU_IDS],
-            }]),
+            passthrough: Some(vec![Passthrough::Dynamic(of_model(GPU_IDS))]),
             evacuation_power_off: false,
         };
         let tasks = truth.tasks.iter().cloned();
@@ -1314,7 +1309,7 @@ impl Model {
         let mut holds: Vec<Claim> = of_ours
             .map(|(index, _)| Claim {
                 vm: vm_ref(index),
-                device: ClaimedDevice::AnyOf(vec![GPU_IDS]),
+                device: ClaimedDevice::AnyOf(of_model(GPU_IDS)),
             })
             .collect();
         if self.hosts[host].is_taken {

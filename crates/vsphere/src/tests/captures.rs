@@ -142,7 +142,7 @@ fn host_is_entering_until_the_task_is_cancelled() {
     assert_eq!(click.user.as_deref(), Some("operator"));
     let devices = host.passthrough.clone().unwrap();
     assert_eq!(devices.len(), 1);
-    assert_eq!((devices[0].vendor, devices[0].device), (0x10de, 0x20b5));
+    assert_eq!((devices[0].ids.vendor, devices[0].ids.device), (0x10de, 0x20b5));
     cache.apply(set(capture!("entering-cancelled")).unwrap().changes);
     let cancelled = cache.take_updates();
     let [VsphereUpdate::Host(host)] = cancelled.as_slice() else {
@@ -354,10 +354,16 @@ fn vms_are_read_with_their_devices() {
         (dynamic.name.as_deref(), dynamic.power),
         (Some("gpu-1"), Some(PowerState::On))
     );
-    let allowed = Passthrough::Dynamic {
-        allowed: vec![(0x10de, 0x20b5)],
+    let Some([Passthrough::Dynamic(requirement)]) = dynamic.passthrough.as_deref() else {
+        panic!("{dynamic:?}")
     };
-    assert_eq!(dynamic.passthrough, Some(vec![allowed]));
+    let allowed: Vec<_> = requirement
+        .allowed
+        .iter()
+        .map(|it| (it.vendor, it.device))
+        .collect();
+    assert_eq!(allowed, [(0x10de, 0x20b5)]);
+    assert_eq!(requirement.label, None);
     assert!(!dynamic.evacuation_power_off);
     let (_, fixed) = vm(capture!("vm-static"));
     let VsphereUpdate::Vm(fixed) = fixed else {

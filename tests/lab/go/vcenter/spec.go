@@ -95,8 +95,12 @@ type DeviceSpec struct {
 	ID          string `json:"id"`
 	Vendor      PCIID  `json:"vendor"`
 	Device      PCIID  `json:"device"`
+	SubVendor   PCIID  `json:"subVendor,omitempty"`
+	SubDevice   PCIID  `json:"subDevice,omitempty"`
 	Class       PCIID  `json:"class"`
 	Passthrough bool   `json:"passthrough"`
+	// Label is the hardware label that an administrator gave it.
+	Label string `json:"label,omitempty"`
 }
 
 // VMSpec is one virtual machine.
@@ -137,6 +141,11 @@ type GPUSpec struct {
 	Vendor PCIID  `json:"vendor,omitempty"`
 	Device PCIID  `json:"device,omitempty"`
 	ID     string `json:"id,omitempty"`
+	// SubVendor, SubDevice and Label are what a dynamic device must have in
+	// addition; unset, any will do.
+	SubVendor PCIID  `json:"subVendor,omitempty"`
+	SubDevice PCIID  `json:"subDevice,omitempty"`
+	Label     string `json:"label,omitempty"`
 }
 
 // PCIID is a 16-bit PCI id. JSON has no hexadecimal numbers, so a string such

@@ -2,6 +2,7 @@ use super::*;
 use crate::facts::kubernetes::NodeFacts;
 use crate::facts::vsphere;
 use crate::facts::vsphere::{Claim, ClaimedDevice};
+use crate::fixtures::{A40, of_model, pci};
 use crate::inventory::Fact;
 use crate::inventory::tests::{
     apply_all, at, awaiting, host, inventory_with, seen_of, snapshot_of, surveyed, switched_off, vsphere,
@@ -9,8 +10,6 @@ use crate::inventory::tests::{
 };
 use crate::maintenance::episode::{HostIdentity, HostRefusal, RefusedMove};
 use crate::maintenance::placement::{RejectedHost, RejectionReason};
-
-const MODEL: (u16, u16) = (0x10de, 0x2235);
 
 fn host_ref(n: usize) -> HostRef {
     HostRef::new(format!("host-{n}"))
@@ -97,19 +96,14 @@ fn device_for_a_relocated_vm_stays_reserved() {
     }
     // Once a survey shows the VM there, its device is not counted twice.
     let mut inventory = moves(relocating(), None);
-    let device = |address: &str| PciDevice {
-        address: address.to_owned(),
-        vendor: MODEL.0,
-        device: MODEL.1,
-    };
     let two = vsphere::Host {
-        passthrough: Some([device("0000:01:00.0"), device("0000:02:00.0")].into()),
+        passthrough: Some([pci("0000:01:00.0", A40), pci("0000:02:00.0", A40)].into()),
         ..host(3)
     };
     inventory.apply(vsphere(vsphere::VsphereUpdate::Host(two.into())));
     let hold = Claim {
         vm: VmRef::new("vm-1"),
-        device: ClaimedDevice::AnyOf(vec![MODEL]),
+        device: ClaimedDevice::AnyOf(of_model(A40)),
     };
     inventory.apply(surveyed(3, HostSurvey::Held(vec![hold])));
     assert_eq!(offered(&mut inventory, 2), Some(host_ref(3)));

@@ -1,4 +1,6 @@
 use super::*;
+use crate::facts::vsphere::{AllowedDevice, PciIds};
+use crate::fixtures::{of_model, pci};
 use crate::maintenance::episode::Detection;
 
 const A40: (u16, u16) = (0x10de, 0x2235);
@@ -18,7 +20,7 @@ fn wanted(devices: DeviceRequirements) -> VmRequirements {
 }
 
 fn one_a40() -> VmRequirements {
-    wanted(DeviceRequirements::AnyOf(vec![vec![A40]]))
+    wanted(DeviceRequirements::AnyOf(vec![of_model(A40)]))
 }
 
 fn host(name: &str, devices: &[(u16, u16)]) -> HostView {
@@ -35,10 +37,7 @@ fn host(name: &str, devices: &[(u16, u16)]) -> HostView {
             devices
                 .iter()
                 .enumerate()
-                .map(|(slot, ids)| HostDevice {
-                    address: format!("0000:{slot:02x}:00.0"),
-                    ids: *ids,
-                })
+                .map(|(slot, ids)| pci(&format!("0000:{slot:02x}:00.0"), *ids))
                 .collect(),
         ),
         reading: Some(HostSurvey::Held(Vec::new())),
@@ -79,6 +78,92 @@ fn a_device_of_another_vendor_does_not_match() {
     );
 }
 
+/// A host with one A40 of this hardware label and subsystem device.
+fn labelled(name: &str, label: Option<&str>, sub_device: u16) -> HostView {
+    let a40 = pci("0000:01:00.0", A40);
+    HostView {
+        devices: Some(Arc::new([PciDevice {
+            label: label.map(Into::into),
+            ids: PciIds {
+                sub_device,
+                ..a40.ids
+            },
+            ..a40
+        }])),
+        ..host(name, &[])
+    }
+}
+
+#[test]
+fn host_whose_device_has_another_label_or_subsystem_is_refused() {
+    let wants = |label: Option<&str>, sub_device| {
+        wanted(DeviceRequirements::AnyOf(vec![DeviceRequirement {
+            allowed: vec![AllowedDevice {
+                sub_device,
+                ..of_model(A40).allowed[0]
+            }],
+            label: label.map(Into::into),
+        }]))
+    };
+    let pool_a = wants(Some("pool-a"), None);
+    let hosts = [
+        labelled("esx-2", Some("pool-b"), 1),
+        labelled("esx-3", Some("pool-a"), 1),
+    ];
+    assert_eq!(fits(&pool_a, &hosts), Some("esx-3".to_owned()));
+    let other_label = RejectionReason::OtherLabel("pool-a".into());
+    assert_eq!(
+        why_not(&pool_a, labelled("esx-2", Some("pool-b"), 1)),
+        other_label
+    );
+    assert_eq!(why_not(&pool_a, labelled("esx-2", None, 1)), other_label);
+    assert_eq!(
+        why_not(&wants(None, Some(2)), labelled("esx-2", None, 1)),
+        RejectionReason::OtherSubsystem
+    );
+    assert_eq!(
+        why_not(&pool_a, host("esx-2", &[FLEX])),
+        RejectionReason::NoMatchingDevice
+    );
+    assert_eq!(
+        other_label.to_string(),
+        "has no matching passthrough device with the hardware label pool-a"
+    );
+}
+
+#[test]
+fn claim_on_another_label_leaves_the_device_free() {
+    let mut pool_a = labelled("esx-2", Some("pool-a"), 1);
+    let claim = |label: &str| {
+        let requirement = DeviceRequirement {
+            label: Some(label.into()),
+            ..of_model(A40)
+        };
+        Some(HostSurvey::Held(vec![hold(
+            "vm-9",
+            ClaimedDevice::AnyOf(requirement),
+        )]))
+    };
+    pool_a.devices = Some(
+        [Some("pool-a"), Some("pool-b")]
+            .into_iter()
+            .zip(["0000:01:00.0", "0000:02:00.0"])
+            .map(|(label, address)| PciDevice {
+                label: label.map(Into::into),
+                ..pci(address, A40)
+            })
+            .collect(),
+    );
+    let wants = wanted(DeviceRequirements::AnyOf(vec![DeviceRequirement {
+        label: Some("pool-a".into()),
+        ..of_model(A40)
+    }]));
+    pool_a.reading = claim("pool-b");
+    assert_eq!(fits(&wants, &[pool_a.clone()]), Some("esx-2".to_owned()));
+    pool_a.reading = claim("pool-a");
+    assert_eq!(why_not(&wants, pool_a), RejectionReason::DevicesTaken);
+}
+
 #[test]
 fn a_device_held_at_its_address_is_taken_whatever_the_case_of_its_letters() {
     let mut taken = host("esx-2", &[A40; 11]);
@@ -95,12 +180,12 @@ fn a_hold_without_an_address_takes_one_device_of_its_kind() {
     let mut two = host("esx-2", &[A40, A40]);
     two.reading = Some(HostSurvey::Held(vec![hold(
         "vm-9",
-        ClaimedDevice::AnyOf(vec![A40]),
+        ClaimedDevice::AnyOf(of_model(A40)),
     )]));
     assert_eq!(fits(&one_a40(), &[two.clone()]), Some("esx-2".to_owned()));
     two.reading = Some(HostSurvey::Held(vec![
-        hold("vm-8", ClaimedDevice::AnyOf(vec![A40])),
-        hold("vm-9", ClaimedDevice::AnyOf(vec![A40])),
+        hold("vm-8", ClaimedDevice::AnyOf(of_model(A40))),
+        hold("vm-9", ClaimedDevice::AnyOf(of_model(A40))),
     ]));
     assert_eq!(why_not(&one_a40(), two), RejectionReason::DevicesTaken);
 }
@@ -110,7 +195,7 @@ fn devices_held_by_the_vm_itself_are_free_for_it() {
     let mut own = host("esx-2", &[A40]);
     own.reading = Some(HostSurvey::Held(vec![hold(
         "vm-1",
-        ClaimedDevice::AnyOf(vec![A40]),
+        ClaimedDevice::AnyOf(of_model(A40)),
     )]));
     assert_eq!(fits(&one_a40(), &[own]), Some("esx-2".to_owned()));
 }
@@ -118,14 +203,21 @@ fn devices_held_by_the_vm_itself_are_free_for_it() {
 #[test]
 fn a_reservation_of_another_episode_takes_a_device() {
     let mut reserved = host("esx-2", &[A40]);
-    reserved.reserved = vec![vec![A40]];
+    reserved.reserved = vec![of_model(A40)];
     assert_eq!(why_not(&one_a40(), reserved), RejectionReason::DevicesTaken);
 }
 
 #[test]
 fn the_only_device_that_fits_one_need_is_kept_for_it() {
     // The first device fits both needs; taking it for the first need alone would leave none for the second.
-    let both = wanted(DeviceRequirements::AnyOf(vec![vec![A40, FLEX], vec![A40]]));
+    let either = DeviceRequirement {
+        allowed: [A40, FLEX]
+            .into_iter()
+            .flat_map(|ids| of_model(ids).allowed)
+            .collect(),
+        label: None,
+    };
+    let both = wanted(DeviceRequirements::AnyOf(vec![either, of_model(A40)]));
     assert_eq!(
         fits(&both, &[host("esx-2", &[A40, FLEX])]),
         Some("esx-2".to_owned())
@@ -215,7 +307,7 @@ fn host_is_surveyed_before_its_offer_and_again_when_devices_are_taken() {
     let mut taken = host("esx-3", &[A40]);
     taken.reading = Some(HostSurvey::Held(vec![hold(
         "vm-9",
-        ClaimedDevice::AnyOf(vec![A40]),
+        ClaimedDevice::AnyOf(of_model(A40)),
     )]));
     let offer = find_host(
         &one_a40(),
@@ -320,7 +412,7 @@ fn own_host_comes_before_a_roomier_host_and_the_last_offer() {
     let mut other = host("a-roomy", &[A40, A40, A40]);
     other.reading = Some(HostSurvey::Held(vec![]));
     let kept = other.moref.clone();
-    let away = away_from_home(DeviceRequirements::AnyOf(vec![vec![A40]]));
+    let away = away_from_home(DeviceRequirements::AnyOf(vec![of_model(A40)]));
     let offer = find_host(&away, &[other.clone(), home.clone()], Some(&kept), &[]);
     assert_eq!(offer.fits.unwrap().1, "host-home");
     home.state = HostState::InMaintenance;
@@ -336,7 +428,7 @@ fn a_vm_that_waits_for_its_own_host_is_offered_no_other() {
     home.reading = Some(HostSurvey::Held(vec![]));
     let away = VmRequirements {
         home_only: true,
-        ..away_from_home(DeviceRequirements::AnyOf(vec![vec![A40]]))
+        ..away_from_home(DeviceRequirements::AnyOf(vec![of_model(A40)]))
     };
     assert_eq!(
         find_host(&away, &[other.clone()], None, &[]),
@@ -368,7 +460,7 @@ fn a_device_at_a_fixed_address_fits_its_own_host_alone() {
 #[test]
 fn the_host_with_the_most_spare_devices_is_offered() {
     let holds = |count: usize| {
-        let of = |n| hold(&format!("vm-{n}"), ClaimedDevice::AnyOf(vec![A40]));
+        let of = |n| hold(&format!("vm-{n}"), ClaimedDevice::AnyOf(of_model(A40)));
         Some(HostSurvey::Held((0..count).map(of).collect()))
     };
     let large = HostView {

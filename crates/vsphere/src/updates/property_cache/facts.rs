@@ -1,6 +1,6 @@
 //! Cached properties of a host, a cluster and a VM.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -9,7 +9,9 @@ use crate::decode::{self, DecodedDevice};
 use crate::moref::Moref;
 use crate::property::{EVACUATION, Value};
 use crate::text;
-use crate::update::{Compute, EnteringMaintenance, Host, HostConnection, MaintenanceEnd, PciDevice, Vm};
+use crate::update::{
+    Compute, EnteringMaintenance, Host, HostConnection, MaintenanceEnd, PciDevice, PciIds, Vm,
+};
 use haulout_core::ids::{ComputeRef, DatastoreRef, HostRef, VmRef, VmUuid};
 
 #[derive(Default)]
@@ -20,8 +22,9 @@ pub(super) struct HostProperties {
     pub(super) in_maintenance: Option<bool>,
     pub(super) in_quarantine: Option<bool>,
     pub(super) datastores: Arc<BTreeSet<DatastoreRef>>,
-    pub(super) active: Option<BTreeSet<String>>,
-    pub(super) devices: Option<Vec<PciDevice>>,
+    /// Address and hardware label of the devices with active passthrough.
+    pub(super) active: Option<BTreeMap<String, Option<Arc<str>>>>,
+    pub(super) devices: Option<Vec<(String, PciIds)>>,
     /// The devices whose address is in `active`.
     pub(super) passthrough: Option<Arc<[PciDevice]>>,
     /// With the queue time of the task.
@@ -66,7 +69,7 @@ impl HostProperties {
             "runtime.inQuarantineMode" => self.in_quarantine = text.and_then(decode::boolean),
             "datastore" => self.datastores = datastores(value),
             "config.pciPassthruInfo" => {
-                self.active = value.and_then(Value::addresses).cloned();
+                self.active = value.and_then(Value::active_devices).cloned();
                 self.passthrough = self.passthrough();
             }
             "hardware.pciDevice" => {
@@ -79,12 +82,16 @@ impl HostProperties {
 
     /// A host always has devices; without active addresses none is enabled for passthrough.
     fn passthrough(&self) -> Option<Arc<[PciDevice]>> {
-        let is_active = |device: &&PciDevice| {
-            let active = self.active.as_ref();
-            active.is_some_and(|active| active.contains(&device.address))
+        let active_device = |(address, ids): &(String, PciIds)| {
+            let label = self.active.as_ref()?.get(address)?;
+            Some(PciDevice {
+                address: address.clone(),
+                ids: *ids,
+                label: label.clone(),
+            })
         };
         let devices = self.devices.as_ref()?;
-        Some(devices.iter().filter(is_active).cloned().collect())
+        Some(devices.iter().filter_map(active_device).collect())
     }
 
     pub(super) fn object(&self, moref: &HostRef, entering: Option<EnteringMaintenance>) -> Host {

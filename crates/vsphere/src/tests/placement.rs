@@ -1,0 +1,130 @@
+//! What is read for placement: devices, clusters, networks.
+
+use crate::moref::Moref;
+use crate::property::{Change, ObjectProperties, read_page};
+use crate::soap::{SoapAnswer, read_answer};
+use crate::update::{AllowedDevice, Host, Passthrough, PciIds, Vm, VsphereUpdate};
+use crate::updates::property_cache::PropertyCache;
+
+fn objects(content: &str) -> Vec<ObjectProperties> {
+    let reply = format!(
+        r#"<s:Envelope xmlns:s="http://schemas.xmlsoap.org/soap/envelope/" xmlns:i="http://www.w3.org/2001/XMLSchema-instance"><s:Body>
+           <RetrievePropertiesExResponse xmlns="urn:vim25"><returnval>{content}</returnval></RetrievePropertiesExResponse></s:Body></s:Envelope>"#
+    );
+    match read_answer("RetrievePropertiesEx", reply.as_bytes(), read_page).unwrap() {
+        SoapAnswer::Returned(page) => page.objects,
+        SoapAnswer::Fault { fault, .. } => panic!("{fault}"),
+    }
+}
+
+fn object(kind: &str, name: &str, properties: &[(&str, &str)]) -> String {
+    let properties: String = properties
+        .iter()
+        .map(|(path, value)| format!("<propSet><name>{path}</name><val>{value}</val></propSet>"))
+        .collect();
+    format!(r#"<objects><obj type="{kind}">{name}</obj>{properties}</objects>"#)
+}
+
+/// The updates that follow from these objects; the VM `vm-1` is ours.
+fn updates(content: &str) -> Vec<VsphereUpdate> {
+    let mut cache = PropertyCache::default();
+    let ours = Moref::new("VirtualMachine", "vm-1").vm();
+    cache.set_ours(ours.into_iter().collect());
+    cache.apply(objects(content).into_iter().map(Change::Upsert).collect());
+    cache.take_updates()
+}
+
+fn host(properties: &[(&str, &str)]) -> Host {
+    match updates(&object("HostSystem", "host-1", properties)).as_slice() {
+        [VsphereUpdate::Host(host)] => Host::clone(host),
+        updates => panic!("{updates:?}"),
+    }
+}
+
+fn vm(properties: &[(&str, &str)]) -> Vm {
+    match updates(&object("VirtualMachine", "vm-1", properties)).as_slice() {
+        [VsphereUpdate::Vm(vm)] => vm.clone(),
+        updates => panic!("{updates:?}"),
+    }
+}
+
+#[test]
+fn label_and_subsystem_ids_of_a_device_are_read() {
+    // Signed shorts: 0x10de is 4318, 0x9abc is -25924.
+    let device = |id: &str, sub_ids: &str| {
+        format!(
+            "<HostPciDevice><id>{id}</id><vendorId>4318</vendorId>{sub_ids}<deviceId>8757</deviceId></HostPciDevice>"
+        )
+    };
+    let devices = [
+        device(
+            "0000:3b:00.0",
+            "<subVendorId>4318</subVendorId><subDeviceId>-25924</subDeviceId>",
+        ),
+        device("0000:af:00.0", ""),
+        device("0000:d8:00.0", ""),
+    ];
+    let info = |id: &str, active: bool, label: &str| {
+        format!(
+            "<HostPciPassthruInfo><id>{id}</id><passthruActive>{active}</passthruActive>{label}</HostPciPassthruInfo>"
+        )
+    };
+    let info = [
+        info("0000:3b:00.0", true, "<hardwareLabel>pool-a</hardwareLabel>"),
+        info("0000:af:00.0", true, "<hardwareLabel/>"),
+        info("0000:d8:00.0", false, "<hardwareLabel>pool-a</hardwareLabel>"),
+    ];
+    let host = host(&[
+        ("hardware.pciDevice", &devices.concat()),
+        ("config.pciPassthruInfo", &info.concat()),
+    ]);
+    let read: Vec<_> = host
+        .passthrough
+        .iter()
+        .flat_map(|devices| devices.iter())
+        .collect();
+    assert_eq!(read.len(), 2, "{read:?}");
+    let a40 = PciIds {
+        vendor: 0x10de,
+        device: 0x2235,
+        sub_vendor: 0x10de,
+        sub_device: 0x9abc,
+    };
+    assert_eq!((read[0].ids, read[0].label.as_deref()), (a40, Some("pool-a")));
+    assert_eq!((read[1].ids.sub_device, read[1].label.as_deref()), (0, None));
+}
+
+#[test]
+fn label_and_subsystem_ids_that_a_vm_requires_are_read() {
+    let requires = |allowed: &str, label: &str| {
+        let device = format!(
+            r#"<VirtualDevice i:type="VirtualPCIPassthrough"><backing i:type="VirtualPCIPassthroughDynamicBackingInfo">
+               <allowedDevice><vendorId>4318</vendorId><deviceId>8757</deviceId>{allowed}</allowedDevice>{label}</backing></VirtualDevice>"#
+        );
+        match vm(&[("config.hardware.device", &device)]).passthrough.as_deref() {
+            Some([Passthrough::Dynamic(requirement)]) => requirement.clone(),
+            devices => panic!("{devices:?}"),
+        }
+    };
+    let any = AllowedDevice {
+        vendor: 0x10de,
+        device: 0x2235,
+        sub_vendor: None,
+        sub_device: None,
+    };
+    let plain = requires("", "<customLabel/>");
+    assert_eq!((plain.allowed.as_slice(), plain.label), ([any].as_slice(), None));
+    let unspecified = requires("<subVendorId>0</subVendorId><subDeviceId>0</subDeviceId>", "");
+    assert_eq!(unspecified.allowed, [any]);
+    let exact = requires(
+        "<subVendorId>4318</subVendorId><subDeviceId>39612</subDeviceId><revisionId>161</revisionId>",
+        "<customLabel>pool-a</customLabel>",
+    );
+    let specified = AllowedDevice {
+        sub_vendor: Some(0x10de),
+        sub_device: Some(0x9abc),
+        ..any
+    };
+    assert_eq!(exact.allowed, [specified]);
+    assert_eq!(exact.label.as_deref(), Some("pool-a"));
+}
