@@ -167,6 +167,7 @@ fn vm_moves_only_to_a_device_with_its_hardware_label() {
             name: "esx3".to_owned(),
             devices: a.to_vec(),
             datastores: vec!["ds1".to_owned()],
+            ..HostSpec::default()
         };
         fixture.vcenter.add_host("c1", &with_label).await?;
         runs_on(&fixture, "esx3").await?;

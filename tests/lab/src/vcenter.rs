@@ -109,6 +109,28 @@ pub struct ClusterSpec {
     pub drs: DrsSpec,
     /// Its hosts.
     pub hosts: Vec<HostSpec>,
+    /// The hosts that vSphere HA keeps for failover.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failover_hosts: Vec<String>,
+    /// Its rules.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<RuleSpec>,
+}
+
+/// A mandatory rule of a cluster: for VMs and hosts a VM-Host rule, for VMs alone one that keeps them apart.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RuleSpec {
+    /// Its name.
+    pub name: String,
+    /// The names, UUIDs or morefs of its VMs.
+    pub vms: Vec<String>,
+    /// The hosts on which the VMs must run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<String>,
+    /// The hosts on which they must not run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub not_hosts: Vec<String>,
 }
 
 /// A DRS automation level.
@@ -163,6 +185,12 @@ pub struct HostSpec {
     pub devices: Vec<DeviceSpec>,
     /// The datastores that it mounts; equal names are shared.
     pub datastores: Vec<String>,
+    /// Its port groups; `VM Network` if empty. A name that begins with `dvs/` is one of a distributed switch.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub networks: Vec<String>,
+    /// Its memory in MiB; 4 GiB if 0.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub memory_mb: u32,
 }
 
 /// One PCI device. Ids are the unsigned numbers that `lspci` prints.
@@ -245,6 +273,15 @@ pub struct VmSpec {
     /// Its `config.extraConfig`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub extra_config: BTreeMap<String, String>,
+    /// The networks of its cards.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub networks: Vec<String>,
+    /// Its memory in MiB, which is reserved if it has a passthrough device; 32 if 0.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub memory_mb: u32,
+    /// Its reserved memory in MiB if it has no such device.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub reserved_mb: u32,
 }
 
 impl Default for VmSpec {
@@ -266,6 +303,9 @@ impl Default for VmSpec {
             readable: Readable::All,
             boot_hint: String::new(),
             extra_config: BTreeMap::new(),
+            networks: Vec::new(),
+            memory_mb: 0,
+            reserved_mb: 0,
         }
     }
 }

@@ -61,6 +61,14 @@ func (v *VCenter) unsuited(g *guest, h *host) types.BaseMethodFault {
 			}}
 		}
 	}
+	if v.isFailoverHost(h) {
+		return &types.DisallowedOperationOnFailoverHost{Host: h.Self, Hostname: h.Name}
+	}
+	for _, check := range []func(*guest, *host) types.BaseMethodFault{v.lacksNetwork, v.violates, v.admission} {
+		if fault := check(g, h); fault != nil {
+			return fault
+		}
+	}
 	_, fault := v.claim(g, h)
 	return fault
 }
@@ -97,7 +105,7 @@ func (v *VCenter) place(g *guest, cluster *simulator.ClusterComputeResource, kee
 		return own
 	}
 	for _, h := range v.hostsOf(cluster) {
-		if v.unsuited(g, h) == nil {
+		if v.unsuited(g, h) == nil && !v.keptApart(g, h) {
 			return h
 		}
 	}

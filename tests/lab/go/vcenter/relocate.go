@@ -89,6 +89,14 @@ func (v *VCenter) relocateTarget(g *guest, spec types.VirtualMachineRelocateSpec
 			}}
 		}
 	}
+	if target != source {
+		if fault := v.lacksNetwork(g, target); fault != nil {
+			return nil, fault
+		}
+		if fault := v.violates(g, target); fault != nil {
+			return nil, fault
+		}
+	}
 	if v.on(g) && target != source {
 		if device, _ := passthrough(g); device != nil {
 			cause := &types.DeviceNotSupported{Device: "pciPassthru0", Reason: "host"}
