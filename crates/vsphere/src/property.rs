@@ -173,7 +173,7 @@ impl Value {
             "parent" | "owner" | "resourcePool" | "runtime.host" | "info.entity" => {
                 value.moref().map(Self::Moref)
             }
-            "datastore" | "recentTask" | "vm" => Some(Self::Morefs(decode::morefs(value))),
+            "datastore" | "network" | "recentTask" | "vm" => Some(Self::Morefs(decode::morefs(value))),
             "config.hardware.device" => Some(Self::Devices(decode::passthrough(value))),
             "config.pciPassthruInfo" => Some(Self::ActiveDevices(decode::active_devices(value))),
             "hardware.pciDevice" => Some(Self::PciDevices(decode::pci_devices(value))),

@@ -8,13 +8,15 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::ids::{ComputeRef, DatastoreRef, HostRef, TaskRef, VmRef, VmUuid};
+use crate::ids::{ComputeRef, DatastoreRef, HostRef, NetworkRef, TaskRef, VmRef, VmUuid};
 
 pub use self::devices::{
     AllowedDevice, ClaimedDevice, DeviceMismatch, DeviceRequirement, Passthrough, PciDevice, PciIds,
 };
+pub use self::survey::{Claim, HostReading, NotSurveyed, Surveyed, SurveyedHost, UnreadableVm};
 
 mod devices;
+mod survey;
 
 /// A change of a fact or of the stream.
 #[derive(Clone, Debug, PartialEq)]
@@ -238,6 +240,8 @@ pub struct Vm {
     pub question: Option<String>,
     /// `datastore`.
     pub datastores: Arc<BTreeSet<DatastoreRef>>,
+    /// `network`, with the names that are known. Empty if it has none or they are not reported.
+    pub networks: Arc<BTreeMap<NetworkRef, Option<Arc<str>>>>,
     /// Its passthrough devices; `None` while its configuration is unreadable.
     pub passthrough: Option<Vec<Passthrough>>,
     /// `maintenance.vm.evacuation.poweroff` is set in its extraConfig: vCenter itself powers it off when its host
@@ -302,53 +306,4 @@ pub enum TaskState {
     Success,
     /// Failed.
     Error(super::fault::Fault),
-}
-
-/// The result of a survey. Each requested host is in one of the two.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Surveyed {
-    /// The claims of the VMs of each host.
-    pub claims: Vec<Claims>,
-    /// Hosts that could not be surveyed.
-    pub not_surveyed: Vec<NotSurveyed>,
-}
-
-/// The claims of the VMs of one host on its passthrough devices.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claims {
-    /// The host.
-    pub host: HostRef,
-    /// One entry for each passthrough device of each VM registered there, ours or not, powered on or off.
-    pub held: Vec<Claim>,
-    /// VMs registered there whose claims are unknown.
-    pub unreadable: Vec<UnreadableVm>,
-}
-
-/// A VM whose devices cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnreadableVm {
-    /// Its moref.
-    pub vm: VmRef,
-    /// Its name in the inventory, where it is readable.
-    pub name: Option<String>,
-    /// Why its devices cannot be read.
-    pub why: String,
-}
-
-/// A host whose registered VMs are unknown.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotSurveyed {
-    /// Its moref.
-    pub host: HostRef,
-    /// The reason.
-    pub why: String,
-}
-
-/// One VM's hold on one passthrough device of the host it is registered on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claim {
-    /// The VM.
-    pub vm: VmRef,
-    /// The device: by address where it is known (static backing, or assigned while powered on), else by its ids.
-    pub device: ClaimedDevice,
 }

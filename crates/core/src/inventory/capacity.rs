@@ -62,14 +62,15 @@ impl Inventory {
             .filter(|device| wanted.iter().any(|need| need.accepts(device)));
         let held = match self.surveys.get(&host.moref) {
             Some(HostSurvey::Unreadable(_)) => return false,
-            Some(HostSurvey::Held(holds)) => {
+            Some(HostSurvey::Read(reading)) => {
                 let is_fitting = |held: &ClaimedDevice| match held {
                     ClaimedDevice::Address(address) => fitting
                         .clone()
                         .any(|device| device.address.eq_ignore_ascii_case(address)),
                     ClaimedDevice::AnyOf(held) => fitting.clone().any(|device| held.accepts(device)),
                 };
-                holds.iter().filter(|hold| is_fitting(&hold.device)).count()
+                let claims = reading.claims.iter();
+                claims.filter(|claim| is_fitting(&claim.device)).count()
             }
             None => held_by_ours(&host.moref, ours),
         };

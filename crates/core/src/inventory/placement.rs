@@ -195,6 +195,7 @@ impl Inventory {
             from,
             compute,
             datastores: vm.datastores.clone(),
+            networks: vm.networks.clone(),
             devices: wanted_devices(vm),
             only: request.and_then(|request| match &request.action {
                 RequestAction::Relocate { to } => to.clone(),
@@ -218,8 +219,8 @@ impl Inventory {
             .or_insert_with(|| self.hosts_of(compute));
         for host in hosts.iter_mut() {
             let is_surveyed = |vm: &VmRef| {
-                let holds = host.reading.iter().flat_map(HostSurvey::holds);
-                holds.into_iter().any(|hold| hold.vm == *vm)
+                let claims = host.reading.iter().flat_map(HostSurvey::claims);
+                claims.into_iter().any(|claim| claim.vm == *vm)
             };
             host.reserved = reservations
                 .iter()

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use super::*;
 use crate::facts::fault::{Fault, FaultKind};
 use crate::facts::kubernetes::{self, NodeAnnotations, NodeFacts, ReadyCondition};
-use crate::facts::vsphere::{Claim, ClaimedDevice};
+use crate::facts::vsphere::{Claim, ClaimedDevice, HostReading};
 use crate::facts::vsphere::{
     Compute, DetectionSignal, EndOutcome, EnteringMaintenance, Host, HostConnection, MaintenanceEnd,
     PowerState, Task, TaskState, Vm, VmKey,
@@ -309,7 +309,7 @@ fn incremental_build_equals_full_build_after_each_fact() {
             1,
             EffectResult::Surveyed {
                 host: HostRef::new("host-4"),
-                reading: HostSurvey::Held(Vec::new()),
+                reading: HostSurvey::Read(HostReading::default()),
             },
         ),
         tried(1, EffectKind::PowerOn, 3, AttemptOutcome::Asked),
@@ -799,7 +799,7 @@ fn two_nodes_are_never_offered_the_same_device() {
     );
     let holds = EffectResult::Surveyed {
         host: HostRef::new("host-3"),
-        reading: HostSurvey::Held(Vec::new()),
+        reading: HostSurvey::Read(HostReading::default()),
     };
     inventory.apply(Fact::Effect(EffectReport {
         node: name(1),
@@ -1017,7 +1017,7 @@ fn node_with_its_vm_on_reserves_no_host() {
             node: name(1),
             found: EffectResult::Surveyed {
                 host: HostRef::new("host-3"),
-                reading: HostSurvey::Held(Vec::new()),
+                reading: HostSurvey::Read(HostReading::default()),
             },
         })
     };
@@ -1135,10 +1135,13 @@ fn a_host_is_free_while_it_is_in_service_and_nobody_is_known_to_hold_its_device(
         node: name(1),
         found: EffectResult::Surveyed {
             host: HostRef::new("host-2"),
-            reading: HostSurvey::Held(vec![Claim {
-                vm: VmRef::new("vm-9"),
-                device: ClaimedDevice::Address("0000:01:00.0".to_owned()),
-            }]),
+            reading: HostSurvey::Read(
+                vec![Claim {
+                    vm: VmRef::new("vm-9"),
+                    device: ClaimedDevice::Address("0000:01:00.0".to_owned()),
+                }]
+                .into(),
+            ),
         },
     }));
     assert_eq!(free(&inventory), Some(1), "a foreign VM was seen there");

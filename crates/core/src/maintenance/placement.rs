@@ -1,12 +1,12 @@
 //! Which hosts can take a powered-off VM, and why the others cannot.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use self::matching::{enough, nearest_mismatch};
 use super::host::HostState;
-use crate::facts::vsphere::{Claim, ClaimedDevice, DeviceRequirement, PciDevice};
-use crate::ids::{ComputeRef, DatastoreRef, HostRef, VmRef};
+use crate::facts::vsphere::{Claim, ClaimedDevice, DeviceRequirement, HostReading, PciDevice};
+use crate::ids::{ComputeRef, DatastoreRef, HostRef, NetworkRef, VmRef};
 
 pub use self::rejection::{RejectedHost, RejectionReason};
 
@@ -28,6 +28,8 @@ pub struct VmRequirements {
     pub compute: Option<ComputeRef>,
     /// Its datastores. Its files are not moved, so the host must see them all.
     pub datastores: Arc<BTreeSet<DatastoreRef>>,
+    /// Its networks, with the names that are known.
+    pub networks: Arc<BTreeMap<NetworkRef, Option<Arc<str>>>>,
     /// Its passthrough devices.
     pub devices: DeviceRequirements,
     /// The name of the only allowed host, where a request names one.
@@ -74,17 +76,17 @@ pub struct HostView {
 /// The result of a survey of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostSurvey {
-    /// The VMs that hold its devices.
-    Held(Vec<Claim>),
+    /// What was read.
+    Read(HostReading),
     /// Unknown, for this reason. A VM that cannot be read may hold any device.
     Unreadable(String),
 }
 
 impl HostSurvey {
-    /// The known holds.
-    pub fn holds(&self) -> &[Claim] {
+    /// The known claims of VMs on its devices.
+    pub fn claims(&self) -> &[Claim] {
         match self {
-            Self::Held(holds) => holds,
+            Self::Read(reading) => &reading.claims,
             Self::Unreadable(_) => &[],
         }
     }
@@ -203,38 +205,64 @@ fn judge(wanted: &VmRequirements, host: &HostView, refused: &[(HostRef, String)]
     let Some(devices) = &host.devices else {
         return HostVerdict::No(RejectionReason::DevicesUnreported);
     };
-    let all: Vec<&PciDevice> = devices.iter().collect();
-    if !enough(&all, &needs.iter().collect::<Vec<_>>()) {
+    if !enough(
+        &devices.iter().collect::<Vec<_>>(),
+        &needs.iter().collect::<Vec<_>>(),
+    ) {
         return HostVerdict::No(RejectionReason::of_mismatch(nearest_mismatch(devices, needs)));
     }
-    let held = match &host.reading {
+    let reading = match &host.reading {
         None => return HostVerdict::Survey,
         Some(HostSurvey::Unreadable(why)) => {
             return HostVerdict::No(RejectionReason::Unreadable(why.clone()));
         }
-        Some(HostSurvey::Held(held)) => held,
+        Some(HostSurvey::Read(reading)) => reading,
     };
-    let others: Vec<&ClaimedDevice> = held
+    if let Some(network) = lacking_network(wanted, reading) {
+        return HostVerdict::No(RejectionReason::Network(network));
+    }
+    if !has_free_devices(wanted, needs, devices, reading, &host.reserved) {
+        return HostVerdict::No(RejectionReason::DevicesTaken);
+    }
+    HostVerdict::Fits
+}
+
+/// The first network of the VM that the host does not have. A host whose networks are not reported is not refused for them.
+fn lacking_network(wanted: &VmRequirements, reading: &HostReading) -> Option<Arc<str>> {
+    let networks = reading.networks.as_ref()?;
+    let mut lacking = wanted
+        .networks
         .iter()
-        .filter(|hold| hold.vm != wanted.vm)
-        .map(|hold| &hold.device)
+        .filter(|(moref, _)| !networks.contains(*moref));
+    let (moref, name) = lacking.next()?;
+    Some(name.clone().unwrap_or_else(|| moref.shared()))
+}
+
+/// Whether the host has a free device for each need of the VM.
+fn has_free_devices(
+    wanted: &VmRequirements,
+    needs: &[DeviceRequirement],
+    devices: &[PciDevice],
+    reading: &HostReading,
+    reserved: &[DeviceRequirement],
+) -> bool {
+    let others: Vec<&ClaimedDevice> = reading
+        .claims
+        .iter()
+        .filter(|claim| claim.vm != wanted.vm)
+        .map(|claim| &claim.device)
         .collect();
-    let free: Vec<&PciDevice> = all
-        .into_iter()
+    let free: Vec<&PciDevice> = devices
+        .iter()
         .filter(|device| !others.iter().any(|held| holds_address(held, device)))
         .collect();
-    // Holds without an address and reservations take one unknown device each, so they count as needs.
+    // Claims without an address and reservations take one unknown device each, so they count as needs.
     let held_somewhere = others.iter().filter_map(|held| match held {
         ClaimedDevice::Address(_) => None,
         ClaimedDevice::AnyOf(requirement) => Some(requirement),
     });
-    let together: Vec<&DeviceRequirement> =
-        needs.iter().chain(held_somewhere).chain(&host.reserved).collect();
-    if enough(&free, &together) {
-        HostVerdict::Fits
-    } else {
-        HostVerdict::No(RejectionReason::DevicesTaken)
-    }
+    let together: Vec<&DeviceRequirement> = needs.iter().chain(held_somewhere).chain(reserved).collect();
+    enough(&free, &together)
 }
 
 fn holds_address(held: &ClaimedDevice, device: &PciDevice) -> bool {
@@ -245,7 +273,7 @@ fn holds_address(held: &ClaimedDevice, device: &PciDevice) -> bool {
 }
 
 fn spare(host: &HostView) -> usize {
-    let held = host.reading.as_ref().map_or(0, |reading| reading.holds().len());
+    let held = host.reading.as_ref().map_or(0, |reading| reading.claims().len());
     let devices = host.devices.as_ref().map_or(0, |devices| devices.len());
     devices.saturating_sub(held + host.reserved.len())
 }

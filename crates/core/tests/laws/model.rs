@@ -413,6 +413,7 @@ impl Model {
             tools_running: Some(truth.power == PowerState::On && !truth.going_down),
             question: None,
             datastores: Arc::new(BTreeSet::from([DatastoreRef::new("ds")])),
+            networks: Arc::default(),
             passthrough: Some(vec![Passthrough::Dynamic(of_model(GPU_IDS))]),
             evacuation_power_off: false,
         };
@@ -1229,7 +1230,7 @@ impl Model {
                         let holds = self.holds(host);
                         let found = EffectResult::Surveyed {
                             host: host_ref(host),
-                            reading: HostSurvey::Held(holds),
+                            reading: HostSurvey::Read(holds.into()),
                         };
                         let node = node_name(index);
                         self.apply(Fact::Effect(EffectReport { node, found }));

@@ -391,14 +391,14 @@ fn survey_lists_held_devices_and_unreadable_vms() {
     let objects = page(capture!("survey")).objects;
     let host = objects.iter().find_map(|object| object.moref.host()).unwrap();
     let surveyed = survey::survey(std::slice::from_ref(&host), &objects);
-    assert_eq!(surveyed.claims[0].held.len(), 1);
+    assert_eq!(surveyed.hosts[0].reading.claims.len(), 1);
     assert!(
-        matches!(&surveyed.claims[0].held[0].device, ClaimedDevice::Address(address) if address.starts_with("0000:"))
+        matches!(&surveyed.hosts[0].reading.claims[0].device, ClaimedDevice::Address(address) if address.starts_with("0000:"))
     );
     let text = std::str::from_utf8(capture!("survey")).unwrap();
     let withheld = text.replace("config.hardware.device", "config.hardware.memoryMB");
     let surveyed = survey::survey(&[host], &page(withheld.as_bytes()).objects);
-    assert_eq!(surveyed.claims[0].unreadable.len(), 1);
+    assert_eq!(surveyed.hosts[0].unreadable.len(), 1);
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! What is read for placement: devices, clusters, networks.
 
-use crate::moref::Moref;
 use crate::property::{Change, ObjectProperties, read_page};
 use crate::soap::{SoapAnswer, read_answer};
 use crate::update::{AllowedDevice, Host, Passthrough, PciIds, Vm, VsphereUpdate};
 use crate::updates::property_cache::PropertyCache;
+use haulout_core::ids::VmRef;
 
 fn objects(content: &str) -> Vec<ObjectProperties> {
     let reply = format!(
@@ -28,8 +28,7 @@ fn object(kind: &str, name: &str, properties: &[(&str, &str)]) -> String {
 /// The updates that follow from these objects; the VM `vm-1` is ours.
 fn updates(content: &str) -> Vec<VsphereUpdate> {
     let mut cache = PropertyCache::default();
-    let ours = Moref::new("VirtualMachine", "vm-1").vm();
-    cache.set_ours(ours.into_iter().collect());
+    cache.set_ours([VmRef::new("vm-1")].into());
     cache.apply(objects(content).into_iter().map(Change::Upsert).collect());
     cache.take_updates()
 }
@@ -127,4 +126,41 @@ fn label_and_subsystem_ids_that_a_vm_requires_are_read() {
     };
     assert_eq!(exact.allowed, [specified]);
     assert_eq!(exact.label.as_deref(), Some("pool-a"));
+}
+
+#[test]
+fn networks_of_a_vm_are_named_when_their_names_arrive() {
+    let mut cache = PropertyCache::default();
+    cache.set_ours([VmRef::new("vm-1")].into());
+    let networks = r#"<ManagedObjectReference type="Network">network-7</ManagedObjectReference>
+        <ManagedObjectReference type="DistributedVirtualPortgroup">dvportgroup-8</ManagedObjectReference>"#;
+    let mut report = |content: &str| -> Vec<(String, Option<String>)> {
+        cache.apply(objects(content).into_iter().map(Change::Upsert).collect());
+        match cache.take_updates().as_slice() {
+            [VsphereUpdate::Vm(vm)] => vm
+                .networks
+                .iter()
+                .map(|(network, name)| (network.to_string(), name.as_deref().map(str::to_owned)))
+                .collect(),
+            updates => panic!("{updates:?}"),
+        }
+    };
+    let vm = object("VirtualMachine", "vm-1", &[("network", networks)]);
+    let (dvs, standard) = ("dvportgroup-8".to_owned(), "network-7".to_owned());
+    assert_eq!(report(&vm), [(dvs.clone(), None), (standard.clone(), None)]);
+    let name = object("Network", "network-7", &[("name", "VM Network%2fA")]);
+    let named = Some("VM Network/A".to_owned());
+    assert_eq!(
+        report(&name),
+        [(dvs.clone(), None), (standard.clone(), named.clone())]
+    );
+    let name = object(
+        "DistributedVirtualPortgroup",
+        "dvportgroup-8",
+        &[("name", "storage")],
+    );
+    assert_eq!(
+        report(&name),
+        [(dvs, Some("storage".to_owned())), (standard, named)]
+    );
 }

@@ -51,6 +51,7 @@ const VM_PROPERTIES: &[&str] = &[
     "runtime.question",
     "guest.toolsRunningStatus",
     "datastore",
+    "network",
     "recentTask",
 ];
 /// Properties of the re-read: the API does not guarantee that `recentTask` is pushed.
@@ -342,18 +343,20 @@ impl Subscription {
             )
     }
 
-    /// The filter of the list: `vm` of VMs, their tasks, and their clusters. Whether DRS places a VM is
-    /// reported with the host of the VM.
+    /// The filter of the list: `vm` of VMs, their tasks, the names of their networks, and their clusters.
+    /// Whether DRS places a VM is reported with the host of the VM.
     fn list_spec(list: &Moref, vm: &[&str]) -> PropertySpec {
         let to_cluster = [TraversalStep::new("HostSystem", "parent", [])];
         let of_member = [
             TraversalStep::new("VirtualMachine", "recentTask", []),
+            TraversalStep::new("VirtualMachine", "network", []),
             TraversalStep::over("VirtualMachine", "runtime.host", to_cluster),
         ];
         PropertySpec::default()
             .read("VirtualMachine", vm)
             .read("Task", task::PATHS)
             .read("HostSystem", DEVICE_PROPERTIES)
+            .read("Network", &["name"])
             // `configuration.drsConfig` is deprecated, and a path below `configurationEx` is not valid on its declared type.
             .read("ComputeResource", &["name", "configurationEx"])
             .through(list, [TraversalStep::new("ListView", "view", of_member)])

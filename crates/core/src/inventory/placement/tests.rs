@@ -1,7 +1,7 @@
 use super::*;
 use crate::facts::kubernetes::NodeFacts;
 use crate::facts::vsphere;
-use crate::facts::vsphere::{Claim, ClaimedDevice};
+use crate::facts::vsphere::{Claim, ClaimedDevice, HostReading};
 use crate::fixtures::{A40, of_model, pci};
 use crate::inventory::Fact;
 use crate::inventory::tests::{
@@ -48,7 +48,7 @@ fn refused(n: usize, why: RejectionReason) -> RejectedHost {
 }
 
 fn empty() -> HostSurvey {
-    HostSurvey::Held(Vec::new())
+    HostSurvey::Read(HostReading::default())
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn device_for_a_relocated_vm_stays_reserved() {
         vm: VmRef::new("vm-1"),
         device: ClaimedDevice::AnyOf(of_model(A40)),
     };
-    inventory.apply(surveyed(3, HostSurvey::Held(vec![hold])));
+    inventory.apply(surveyed(3, HostSurvey::Read(vec![hold].into())));
     assert_eq!(offered(&mut inventory, 2), Some(host_ref(3)));
 }
 

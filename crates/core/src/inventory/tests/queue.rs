@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::facts::kubernetes::{KubernetesUpdate, NodeFacts};
-use crate::facts::vsphere::{Host, Passthrough, PowerState, Vm, VsphereUpdate};
+use crate::facts::vsphere::{Host, HostReading, Passthrough, PowerState, Vm, VsphereUpdate};
 use crate::fixtures::{
     A40, RELEASE, at, host, host_ref, moment, name, node_facts, of_model, pci, rules, synced, trio, vm_facts,
     vm_ref,
@@ -97,7 +97,7 @@ fn two_nodes_with_other_devices_are_offered_the_same_host() {
     };
     facts.push(Fact::Vsphere(VsphereUpdate::Vm(wants_other)));
     let mut inventory = leading(facts);
-    inventory.advance([surveyed(3, HostSurvey::Held(Vec::new()))], moment(1));
+    inventory.advance([surveyed(3, HostSurvey::Read(HostReading::default()))], moment(1));
     for n in [1, 2] {
         let offer = &inventory.snapshots[&name(n)].observed.offer;
         assert_eq!(

@@ -21,6 +21,8 @@ pub enum RejectionReason {
     State(&'static str),
     /// It does not see all of the VM's datastores.
     Datastore,
+    /// It does not have this network of the VM.
+    Network(Arc<str>),
     /// vCenter has not reported its devices.
     DevicesUnreported,
     /// It has too few devices with the ids that the VM accepts.
@@ -62,7 +64,7 @@ impl RejectionReason {
     /// Whether the host was surveyed, and the next survey may have another result.
     pub(super) fn may_change(&self) -> bool {
         match self {
-            Self::DevicesTaken | Self::Unreadable(_) | Self::RefusedByVcenter(_) => true,
+            Self::Network(_) | Self::DevicesTaken | Self::Unreadable(_) | Self::RefusedByVcenter(_) => true,
             Self::State(_)
             | Self::Datastore
             | Self::DevicesUnreported
@@ -88,6 +90,7 @@ impl fmt::Display for RejectionReason {
         match self {
             Self::State(state) => write!(f, "is {state}"),
             Self::Datastore => f.write_str("does not see the VM's datastores"),
+            Self::Network(name) => write!(f, "lacks network {name}"),
             Self::DevicesUnreported => f.write_str("has not reported its devices"),
             Self::NoMatchingDevice => f.write_str("has no matching passthrough device"),
             Self::OtherSubsystem => {

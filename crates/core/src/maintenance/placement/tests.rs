@@ -14,6 +14,7 @@ fn wanted(devices: DeviceRequirements) -> VmRequirements {
         home_only: false,
         compute: Some(ComputeRef::new("cluster-1")),
         datastores: Arc::new(BTreeSet::from([DatastoreRef::new("ds-1")])),
+        networks: Arc::default(),
         devices,
         only: None,
     }
@@ -40,7 +41,7 @@ fn host(name: &str, devices: &[(u16, u16)]) -> HostView {
                 .map(|(slot, ids)| pci(&format!("0000:{slot:02x}:00.0"), *ids))
                 .collect(),
         ),
-        reading: Some(HostSurvey::Held(Vec::new())),
+        reading: Some(HostSurvey::Read(HostReading::default())),
         reserved: Vec::new(),
     }
 }
@@ -139,10 +140,9 @@ fn claim_on_another_label_leaves_the_device_free() {
             label: Some(label.into()),
             ..of_model(A40)
         };
-        Some(HostSurvey::Held(vec![hold(
-            "vm-9",
-            ClaimedDevice::AnyOf(requirement),
-        )]))
+        Some(HostSurvey::Read(
+            vec![hold("vm-9", ClaimedDevice::AnyOf(requirement))].into(),
+        ))
     };
     pool_a.devices = Some(
         [Some("pool-a"), Some("pool-b")]
@@ -167,10 +167,11 @@ fn claim_on_another_label_leaves_the_device_free() {
 #[test]
 fn a_device_held_at_its_address_is_taken_whatever_the_case_of_its_letters() {
     let mut taken = host("esx-2", &[A40; 11]);
-    taken.reading = Some(HostSurvey::Held(
+    taken.reading = Some(HostSurvey::Read(
         (0..11)
             .map(|slot| hold("vm-9", ClaimedDevice::Address(format!("0000:{slot:02X}:00.0"))))
-            .collect(),
+            .collect::<Vec<_>>()
+            .into(),
     ));
     assert_eq!(why_not(&one_a40(), taken), RejectionReason::DevicesTaken);
 }
@@ -178,25 +179,26 @@ fn a_device_held_at_its_address_is_taken_whatever_the_case_of_its_letters() {
 #[test]
 fn a_hold_without_an_address_takes_one_device_of_its_kind() {
     let mut two = host("esx-2", &[A40, A40]);
-    two.reading = Some(HostSurvey::Held(vec![hold(
-        "vm-9",
-        ClaimedDevice::AnyOf(of_model(A40)),
-    )]));
+    two.reading = Some(HostSurvey::Read(
+        vec![hold("vm-9", ClaimedDevice::AnyOf(of_model(A40)))].into(),
+    ));
     assert_eq!(fits(&one_a40(), &[two.clone()]), Some("esx-2".to_owned()));
-    two.reading = Some(HostSurvey::Held(vec![
-        hold("vm-8", ClaimedDevice::AnyOf(of_model(A40))),
-        hold("vm-9", ClaimedDevice::AnyOf(of_model(A40))),
-    ]));
+    two.reading = Some(HostSurvey::Read(
+        vec![
+            hold("vm-8", ClaimedDevice::AnyOf(of_model(A40))),
+            hold("vm-9", ClaimedDevice::AnyOf(of_model(A40))),
+        ]
+        .into(),
+    ));
     assert_eq!(why_not(&one_a40(), two), RejectionReason::DevicesTaken);
 }
 
 #[test]
 fn devices_held_by_the_vm_itself_are_free_for_it() {
     let mut own = host("esx-2", &[A40]);
-    own.reading = Some(HostSurvey::Held(vec![hold(
-        "vm-1",
-        ClaimedDevice::AnyOf(of_model(A40)),
-    )]));
+    own.reading = Some(HostSurvey::Read(
+        vec![hold("vm-1", ClaimedDevice::AnyOf(of_model(A40)))].into(),
+    ));
     assert_eq!(fits(&one_a40(), &[own]), Some("esx-2".to_owned()));
 }
 
@@ -299,16 +301,52 @@ fn a_host_that_does_not_see_every_datastore_of_the_vm_is_refused() {
 }
 
 #[test]
+fn host_without_a_network_of_the_vm_is_refused_if_networks_are_reported() {
+    let network = |name: &str| NetworkRef::new(name);
+    let with_networks = VmRequirements {
+        networks: Arc::new(BTreeMap::from([
+            (network("dvportgroup-1"), Some("storage".into())),
+            (network("network-7"), None),
+        ])),
+        ..one_a40()
+    };
+    let has = |networks: Option<&[&str]>| HostView {
+        reading: Some(HostSurvey::Read(HostReading {
+            networks: networks.map(|names| Arc::new(names.iter().map(|name| network(name)).collect())),
+            ..HostReading::default()
+        })),
+        ..host("esx-2", &[A40])
+    };
+    let both = has(Some(&["dvportgroup-1", "network-7", "network-8"]));
+    assert_eq!(fits(&with_networks, &[both]), Some("esx-2".to_owned()));
+    assert_eq!(fits(&with_networks, &[has(None)]), Some("esx-2".to_owned()));
+    let why = why_not(&with_networks, has(Some(&["network-7"])));
+    assert_eq!(why, RejectionReason::Network("storage".into()));
+    assert_eq!(why.to_string(), "lacks network storage");
+    assert_eq!(
+        why_not(&with_networks, has(Some(&["dvportgroup-1"]))),
+        RejectionReason::Network("network-7".into()),
+        "without a name it is called by its reference"
+    );
+    let none = find_host(&with_networks, &[has(Some(&[]))], None, &[]);
+    assert_eq!(
+        none.survey,
+        [HostRef::new("esx-2")],
+        "the next survey may show it"
+    );
+    assert!(!none.has_unread());
+}
+
+#[test]
 fn host_is_surveyed_before_its_offer_and_again_when_devices_are_taken() {
     let unsurveyed = HostView {
         reading: None,
         ..host("esx-2", &[A40])
     };
     let mut taken = host("esx-3", &[A40]);
-    taken.reading = Some(HostSurvey::Held(vec![hold(
-        "vm-9",
-        ClaimedDevice::AnyOf(of_model(A40)),
-    )]));
+    taken.reading = Some(HostSurvey::Read(
+        vec![hold("vm-9", ClaimedDevice::AnyOf(of_model(A40)))].into(),
+    ));
     let offer = find_host(
         &one_a40(),
         &[unsurveyed, taken, host("esx-4", &[FLEX])],
@@ -326,10 +364,9 @@ fn only_an_unread_host_may_still_fit() {
         ..host("esx-2", &[A40])
     };
     let taken = || HostView {
-        reading: Some(HostSurvey::Held(vec![hold(
-            "vm-9",
-            ClaimedDevice::Address("0000:00:00.0".to_owned()),
-        )])),
+        reading: Some(HostSurvey::Read(
+            vec![hold("vm-9", ClaimedDevice::Address("0000:00:00.0".to_owned()))].into(),
+        )),
         ..host("esx-3", &[A40])
     };
     let unfit = || host("esx-4", &[]);
@@ -408,9 +445,9 @@ fn away_from_home(devices: DeviceRequirements) -> VmRequirements {
 #[test]
 fn own_host_comes_before_a_roomier_host_and_the_last_offer() {
     let mut home = host("host-home", &[A40]);
-    home.reading = Some(HostSurvey::Held(vec![]));
+    home.reading = Some(HostSurvey::Read(HostReading::default()));
     let mut other = host("a-roomy", &[A40, A40, A40]);
-    other.reading = Some(HostSurvey::Held(vec![]));
+    other.reading = Some(HostSurvey::Read(HostReading::default()));
     let kept = other.moref.clone();
     let away = away_from_home(DeviceRequirements::AnyOf(vec![of_model(A40)]));
     let offer = find_host(&away, &[other.clone(), home.clone()], Some(&kept), &[]);
@@ -423,9 +460,9 @@ fn own_host_comes_before_a_roomier_host_and_the_last_offer() {
 #[test]
 fn a_vm_that_waits_for_its_own_host_is_offered_no_other() {
     let mut other = host("other", &[A40]);
-    other.reading = Some(HostSurvey::Held(vec![]));
+    other.reading = Some(HostSurvey::Read(HostReading::default()));
     let mut home = host("host-home", &[A40]);
-    home.reading = Some(HostSurvey::Held(vec![]));
+    home.reading = Some(HostSurvey::Read(HostReading::default()));
     let away = VmRequirements {
         home_only: true,
         ..away_from_home(DeviceRequirements::AnyOf(vec![of_model(A40)]))
@@ -443,9 +480,9 @@ fn a_vm_that_waits_for_its_own_host_is_offered_no_other() {
 #[test]
 fn a_device_at_a_fixed_address_fits_its_own_host_alone() {
     let mut other = host("other", &[A40]);
-    other.reading = Some(HostSurvey::Held(vec![]));
+    other.reading = Some(HostSurvey::Read(HostReading::default()));
     let mut home = host("host-home", &[A40]);
-    home.reading = Some(HostSurvey::Held(vec![]));
+    home.reading = Some(HostSurvey::Read(HostReading::default()));
     let offer = find_host(
         &away_from_home(DeviceRequirements::Static),
         &[other, home],
@@ -461,7 +498,7 @@ fn a_device_at_a_fixed_address_fits_its_own_host_alone() {
 fn the_host_with_the_most_spare_devices_is_offered() {
     let holds = |count: usize| {
         let of = |n| hold(&format!("vm-{n}"), ClaimedDevice::AnyOf(of_model(A40)));
-        Some(HostSurvey::Held((0..count).map(of).collect()))
+        Some(HostSurvey::Read((0..count).map(of).collect::<Vec<_>>().into()))
     };
     let large = HostView {
         reading: holds(2),

@@ -1,6 +1,6 @@
 //! Cached properties of a host, a cluster and a VM.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -12,7 +12,7 @@ use crate::text;
 use crate::update::{
     Compute, EnteringMaintenance, Host, HostConnection, MaintenanceEnd, PciDevice, PciIds, Vm,
 };
-use haulout_core::ids::{ComputeRef, DatastoreRef, HostRef, VmRef, VmUuid};
+use haulout_core::ids::{ComputeRef, DatastoreRef, HostRef, NetworkRef, VmRef, VmUuid};
 
 #[derive(Default)]
 pub(super) struct HostProperties {
@@ -53,6 +53,7 @@ pub(super) fn unread_vm(moref: VmRef) -> Vm {
         tools_running: None,
         question: None,
         datastores: Arc::default(),
+        networks: Arc::default(),
         passthrough: None,
         evacuation_power_off: false,
     }
@@ -131,7 +132,24 @@ pub(super) fn set_vm(vm: &mut Vm, path: &str, value: Option<&Value>) {
             vm.tools_running = text.map(|text| text == "guestToolsRunning");
         }
         "datastore" => vm.datastores = datastores(value),
+        "network" => {
+            let morefs = value.map_or(&[][..], Value::morefs).iter();
+            let unnamed = morefs.filter_map(Moref::network).map(|network| (network, None));
+            vm.networks = Arc::new(unnamed.collect());
+        }
         _ => {}
+    }
+}
+
+/// The VM with the names of its networks, which are objects of their own.
+pub(super) fn with_network_names(vm: &Vm, names: &HashMap<NetworkRef, Arc<str>>) -> Vm {
+    let named = vm
+        .networks
+        .keys()
+        .map(|network| (network.clone(), names.get(network).cloned()));
+    Vm {
+        networks: Arc::new(named.collect()),
+        ..vm.clone()
     }
 }
 
