@@ -7,12 +7,11 @@ use jiff::Timestamp;
 
 use super::moref::Moref;
 use super::text::for_people;
-use super::update::{
-    AllowedDevice, DeviceRequirement, Drs, DrsBehavior, DrsOverride, HostConnection, Passthrough, PciIds,
-    PowerState,
-};
+use super::update::{AllowedDevice, DeviceRequirement, HostConnection, Passthrough, PciIds, PowerState};
 use super::xml::Element;
 use haulout_core::ids::VmRef;
+
+pub(crate) mod cluster;
 
 /// Decodes an `xsd:dateTime`.
 pub(crate) fn timestamp(text: &str) -> Option<Timestamp> {
@@ -178,48 +177,6 @@ pub(crate) fn pci_devices(devices: &Element<'_>) -> Vec<(String, PciIds)> {
         Some((pci_address(device.text_of("id")?), ids))
     };
     devices.children().filter_map(device).collect()
-}
-
-/// The DRS settings in `configurationEx`; `None` for the compute resource of a standalone host.
-///
-/// Defaults from the API reference: DRS off, fully automated, overrides allowed.
-pub(crate) fn drs(configuration: &Element<'_>) -> Option<Drs> {
-    if configuration.xsi_type() != Some("ClusterConfigInfoEx") {
-        return None;
-    }
-    let config = configuration.child("drsConfig")?;
-    let flag = |element: &Element<'_>, name: &str| element.text_of(name).and_then(boolean);
-    let mut overrides = BTreeMap::new();
-    if flag(config, "enableVmBehaviorOverrides").unwrap_or(true) {
-        for vm in configuration.children_named("drsVmConfig") {
-            let Some(key) = vm.child("key").and_then(Element::moref).and_then(|key| key.vm()) else {
-                continue;
-            };
-            let own = DrsOverride {
-                enabled: flag(vm, "enabled").unwrap_or(true),
-                behavior: vm.text_of("behavior").and_then(behavior),
-            };
-            overrides.insert(key, own);
-        }
-    }
-    Some(Drs {
-        enabled: flag(config, "enabled").unwrap_or(false),
-        behavior: match config.text_of("defaultVmBehavior") {
-            None => DrsBehavior::FullyAutomated,
-            // An unknown automation level must not count as an automatic one.
-            Some(text) => behavior(text).unwrap_or(DrsBehavior::Manual),
-        },
-        overrides,
-    })
-}
-
-fn behavior(text: &str) -> Option<DrsBehavior> {
-    match text {
-        "manual" => Some(DrsBehavior::Manual),
-        "partiallyAutomated" => Some(DrsBehavior::PartiallyAutomated),
-        "fullyAutomated" => Some(DrsBehavior::FullyAutomated),
-        _ => None,
-    }
 }
 
 /// The VMs in `config.assignableHardwareBinding` with the addresses of their devices; `None` if an

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::decode::cluster::ClusterConfig;
 use super::decode::{self, DecodedDevice};
 use super::fault::{self, Fault, FaultKind};
 use super::moref::Moref;
 use super::soap::{ReplyError, TASK_INFO};
-use super::update::{Drs, PciIds};
+use super::update::PciIds;
 use super::xml::write::XmlWriter;
 use super::xml::{Element, LimitBreach};
 use haulout_core::ids::VmRef;
@@ -125,7 +126,7 @@ pub(crate) enum Value {
     PciDevices(Vec<(String, PciIds)>),
     /// The devices assigned to each VM of a host.
     Bindings(BTreeMap<VmRef, Option<BTreeSet<String>>>),
-    Drs(Drs),
+    Cluster(ClusterConfig),
     /// Why a task failed or started nothing.
     Fault(Fault),
     /// A page of the task history; each task has the properties of a `Task` object.
@@ -178,7 +179,7 @@ impl Value {
             "config.pciPassthruInfo" => Some(Self::ActiveDevices(decode::active_devices(value))),
             "hardware.pciDevice" => Some(Self::PciDevices(decode::pci_devices(value))),
             "config.assignableHardwareBinding" => Some(Self::Bindings(decode::bindings(value))),
-            "configurationEx" => decode::drs(value).map(Self::Drs),
+            "configurationEx" => decode::cluster::config(value).map(Self::Cluster),
             "info.error" => Some(Self::Fault(fault::read_localized(value))),
             "info.result" => fault::not_started(value).map(Self::Fault),
             "info.reason" => text(value.text_of("userName")),
@@ -214,7 +215,7 @@ held! {
     active_devices: ActiveDevices -> BTreeMap<String, Option<Arc<str>>>;
     pci_devices: PciDevices -> [(String, PciIds)];
     bindings: Bindings -> BTreeMap<VmRef, Option<BTreeSet<String>>>;
-    drs: Drs -> Drs;
+    cluster: Cluster -> ClusterConfig;
     fault: Fault -> Fault;
     tasks: Tasks -> [Result<ObjectProperties, Unreadable>];
 }

@@ -19,8 +19,8 @@ const NETWORKS: &str = "network";
 const BINDING: &str = "config.assignableHardwareBinding";
 
 impl Vcenter {
-    /// Reads which VMs hold the passthrough devices of `hosts`, and which networks the hosts have
-    /// (`RetrievePropertiesEx` over `HostSystem.vm`).
+    /// Reads which VMs hold the passthrough devices of `hosts`, and which VMs run there, and which networks
+    /// the hosts have     /// (`RetrievePropertiesEx` over `HostSystem.vm`).
     ///
     /// A powered-off VM holds its devices too, also one that is chosen at power-on: it needs the device
     /// again. Templates never run and hold nothing. An unreadable VM is listed as such, unless its host
@@ -104,6 +104,9 @@ fn of_host(
         unreadable: Vec::new(),
     };
     for vm in here {
+        if vms.get(vm).and_then(|vm| power(vm)) == Some(PowerState::On) {
+            read.reading.running.insert(vm.clone());
+        }
         let claim = |device| Claim {
             vm: vm.clone(),
             device,
@@ -195,9 +198,13 @@ fn held(device: &DecodedDevice) -> Option<ClaimedDevice> {
     }
 }
 
+fn power(vm: &ObjectProperties) -> Option<PowerState> {
+    vm.text("runtime.powerState").and_then(decode::power)
+}
+
 /// Whether the VM runs, or its power state is unknown.
 fn may_run(vm: &ObjectProperties) -> bool {
-    match vm.text("runtime.powerState").and_then(decode::power) {
+    match power(vm) {
         Some(PowerState::On) | None => true,
         Some(PowerState::Off | PowerState::Suspended) => false,
     }

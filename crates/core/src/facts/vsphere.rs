@@ -10,11 +10,13 @@ use jiff::Timestamp;
 
 use crate::ids::{ComputeRef, DatastoreRef, HostRef, NetworkRef, TaskRef, VmRef, VmUuid};
 
+pub use self::cluster::{AntiAffinityRule, ClusterRules, Compute, Drs, DrsBehavior, DrsOverride, VmHostRule};
 pub use self::devices::{
     AllowedDevice, ClaimedDevice, DeviceMismatch, DeviceRequirement, Passthrough, PciDevice, PciIds,
 };
 pub use self::survey::{Claim, HostReading, NotSurveyed, Surveyed, SurveyedHost, UnreadableVm};
 
+mod cluster;
 mod devices;
 mod survey;
 
@@ -164,59 +166,6 @@ pub enum HostConnection {
     Disconnected,
     /// vCenter lost the connection: all facts of the host are out of date.
     NotResponding,
-}
-
-/// A cluster, or the compute resource around a standalone host (which has no DRS).
-#[derive(Clone, Debug, PartialEq)]
-pub struct Compute {
-    /// Its moref.
-    pub moref: ComputeRef,
-    /// Its name in the inventory; `None` while unreadable.
-    pub name: Option<String>,
-    /// `drsConfig`, `None` where there is none or it is unreadable.
-    pub drs: Option<Drs>,
-}
-
-/// The DRS settings of a cluster.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Drs {
-    /// `drsConfig.enabled`.
-    pub enabled: bool,
-    /// `drsConfig.defaultVmBehavior`.
-    pub behavior: DrsBehavior,
-    /// `drsVmConfig`, already empty where `enableVmBehaviorOverrides` is false.
-    pub overrides: BTreeMap<VmRef, DrsOverride>,
-}
-
-/// `DrsBehavior`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DrsBehavior {
-    /// DRS only recommends.
-    Manual,
-    /// DRS places at power-on, and recommends afterwards.
-    PartiallyAutomated,
-    /// DRS places and moves.
-    FullyAutomated,
-}
-
-/// The DRS settings of one VM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DrsOverride {
-    /// `false` excludes the VM from DRS altogether, initial placement included.
-    pub enabled: bool,
-    /// The VM's own behaviour, if it has one.
-    pub behavior: Option<DrsBehavior>,
-}
-
-impl Drs {
-    /// Whether DRS itself places `vm` at power-on and moves it: fully automated for that VM.
-    pub fn fully_automated_for(&self, vm: &VmRef) -> bool {
-        let (enabled, behavior) = match self.overrides.get(vm) {
-            Some(own) => (own.enabled, own.behavior.unwrap_or(self.behavior)),
-            None => (true, self.behavior),
-        };
-        self.enabled && enabled && behavior == DrsBehavior::FullyAutomated
-    }
 }
 
 /// A virtual machine of ours.

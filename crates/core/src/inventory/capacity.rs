@@ -41,9 +41,11 @@ impl Inventory {
                 .get(compute)
                 .and_then(|compute| compute.name.clone());
             let name = known.unwrap_or_else(|| compute.to_string());
+            let rules = self.rules_of(Some(compute));
             let hosts = self.hosts.values().filter(|host| {
                 host.compute.as_ref() == Some(compute)
                     && self.host_state(Some(&host.moref)).takes_vms()
+                    && !rules.failover_hosts.contains(&host.moref)
                     && self.has_spare(host, &wanted, &ours)
             });
             let count = u32::try_from(hosts.count()).unwrap_or(u32::MAX);

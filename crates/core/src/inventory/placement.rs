@@ -1,16 +1,19 @@
 //! Offers hosts to nodes that need one. A device that is offered to one node is reserved against the others.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
 use super::Inventory;
-use crate::facts::vsphere::{DetectionSignal, DeviceRequirement, HostConnection, Passthrough, Vm};
+use crate::facts::vsphere::{
+    ClusterRules, DetectionSignal, DeviceRequirement, HostConnection, Passthrough, Vm,
+};
 use crate::ids::{ComputeRef, HostRef, NodeName, VmRef};
 use crate::maintenance::episode::{Detection, Episode, MAX_REFUSALS, Phase, Record};
 use crate::maintenance::observed::HostState;
 use crate::maintenance::placement::{
-    DeviceRequirements, HostSurvey, HostView, PlacementOffer, VmRequirements, find_host,
+    DeviceRequirements, HostView, PlacementOffer, ReservedVm, VmRequirements, find_host,
 };
 use crate::maintenance::request::{Request, RequestAction};
 
@@ -193,9 +196,10 @@ impl Inventory {
             home: episode.map_or_else(|| Some(from.clone()), |episode| episode.host.moref.clone()),
             home_only: false,
             from,
-            compute,
+            compute: compute.clone(),
             datastores: vm.datastores.clone(),
             networks: vm.networks.clone(),
+            rules: self.rules_of(compute.as_ref()),
             devices: wanted_devices(vm),
             only: request.and_then(|request| match &request.action {
                 RequestAction::Relocate { to } => to.clone(),
@@ -218,19 +222,33 @@ impl Inventory {
             .entry(compute.clone())
             .or_insert_with(|| self.hosts_of(compute));
         for host in hosts.iter_mut() {
-            let is_surveyed = |vm: &VmRef| {
-                let claims = host.reading.iter().flat_map(HostSurvey::claims);
-                claims.into_iter().any(|claim| claim.vm == *vm)
+            let reading = host.reading.as_ref();
+            let has_claim = |vm: &VmRef| {
+                let mut claims = reading.iter().flat_map(|reading| reading.claims());
+                claims.any(|claim| claim.vm == *vm)
             };
-            host.reserved = reservations
-                .iter()
-                .map(|(_, reservation)| reservation)
+            let on_host = reservations.iter().map(|(_, it)| it);
+            let on_host = on_host.filter(|it| it.host == host.moref && it.vm != wanted.vm);
+            let reserved = on_host.map(|it| ReservedVm {
+                vm: it.vm.clone(),
                 // The survey already includes the devices of a VM that is there.
-                .filter(|it| it.host == host.moref && it.vm != wanted.vm && !is_surveyed(&it.vm))
-                .flat_map(|it| it.needs.iter().cloned())
-                .collect();
+                needs: if has_claim(&it.vm) {
+                    Vec::new()
+                } else {
+                    it.needs.clone()
+                },
+            });
+            host.reserved = reserved.collect();
         }
         hosts
+    }
+
+    /// The rules of a cluster; none while they are unknown.
+    pub(super) fn rules_of(&self, compute: Option<&ComputeRef>) -> Arc<ClusterRules> {
+        let compute = compute.and_then(|moref| self.computes.get(moref));
+        compute
+            .map(|compute| Arc::clone(&compute.rules))
+            .unwrap_or_default()
     }
 
     /// The hosts of a cluster, without reservations.

@@ -1109,6 +1109,7 @@ fn a_standalone_host_has_no_drs() {
         moref: ComputeRef::new("c"),
         name: Some("c1".to_owned()),
         drs: None,
+        rules: Arc::default(),
     };
     let mut inventory = inventory_with(
         trio(1)
@@ -1124,6 +1125,7 @@ fn a_host_is_free_while_it_is_in_service_and_nobody_is_known_to_hold_its_device(
         moref: ComputeRef::new("c"),
         name: Some("train".to_owned()),
         drs: None,
+        rules: Arc::default(),
     };
     let cluster = vsphere(vsphere::VsphereUpdate::Compute(compute));
     let empty = |n| vsphere(vsphere::VsphereUpdate::Host(host(n).into()));

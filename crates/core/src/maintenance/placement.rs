@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use self::matching::{enough, nearest_mismatch};
 use super::host::HostState;
-use crate::facts::vsphere::{Claim, ClaimedDevice, DeviceRequirement, HostReading, PciDevice};
+use crate::facts::vsphere::{
+    AntiAffinityRule, Claim, ClaimedDevice, ClusterRules, DeviceRequirement, HostReading, PciDevice,
+};
 use crate::ids::{ComputeRef, DatastoreRef, HostRef, NetworkRef, VmRef};
 
 pub use self::rejection::{RejectedHost, RejectionReason};
@@ -30,6 +32,8 @@ pub struct VmRequirements {
     pub datastores: Arc<BTreeSet<DatastoreRef>>,
     /// Its networks, with the names that are known.
     pub networks: Arc<BTreeMap<NetworkRef, Option<Arc<str>>>>,
+    /// The rules of its cluster.
+    pub rules: Arc<ClusterRules>,
     /// Its passthrough devices.
     pub devices: DeviceRequirements,
     /// The name of the only allowed host, where a request names one.
@@ -69,8 +73,17 @@ pub struct HostView {
     pub devices: Option<Arc<[PciDevice]>>,
     /// The result of a recent survey.
     pub reading: Option<HostSurvey>,
-    /// The devices that are reserved by other episodes.
-    pub reserved: Vec<DeviceRequirement>,
+    /// The VMs of other episodes for which it is reserved.
+    pub reserved: Vec<ReservedVm>,
+}
+
+/// A VM that is, or will be, on a host for which it was reserved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReservedVm {
+    /// The VM.
+    pub vm: VmRef,
+    /// The devices it will take, as far as the survey does not show them as claimed.
+    pub needs: Vec<DeviceRequirement>,
 }
 
 /// The result of a survey of a host.
@@ -196,6 +209,9 @@ fn judge(wanted: &VmRequirements, host: &HostView, refused: &[(HostRef, String)]
     if !host.state.takes_vms() {
         return HostVerdict::No(RejectionReason::State(host.state.words()));
     }
+    if let Some(why) = forbidden(wanted, host) {
+        return HostVerdict::No(why);
+    }
     if wanted.datastores.is_empty() || !wanted.datastores.is_subset(&host.datastores) {
         return HostVerdict::No(RejectionReason::Datastore);
     }
@@ -221,10 +237,32 @@ fn judge(wanted: &VmRequirements, host: &HostView, refused: &[(HostRef, String)]
     if let Some(network) = lacking_network(wanted, reading) {
         return HostVerdict::No(RejectionReason::Network(network));
     }
+    if let Some(rule) = separation(wanted, reading, &host.reserved) {
+        return HostVerdict::No(RejectionReason::AntiAffinity(rule));
+    }
     if !has_free_devices(wanted, needs, devices, reading, &host.reserved) {
         return HostVerdict::No(RejectionReason::DevicesTaken);
     }
     HostVerdict::Fits
+}
+
+/// Why the configuration of the cluster keeps VMs, or this VM, off the host.
+fn forbidden(wanted: &VmRequirements, host: &HostView) -> Option<RejectionReason> {
+    if wanted.rules.failover_hosts.contains(&host.moref) {
+        return Some(RejectionReason::FailoverHost);
+    }
+    let mut rules = wanted.rules.vm_host.iter();
+    let rule = rules.find(|rule| rule.forbids(&wanted.vm, &host.moref))?;
+    Some(RejectionReason::VmHostRule(rule.name.clone()))
+}
+
+/// The rule that keeps the VM apart from one that runs on the host, or will.
+fn separation(wanted: &VmRequirements, reading: &HostReading, reserved: &[ReservedVm]) -> Option<Arc<str>> {
+    let is_broken = |rule: &&AntiAffinityRule| {
+        let mut others = reading.running.iter().chain(reserved.iter().map(|it| &it.vm));
+        others.any(|other| rule.separates(&wanted.vm, other))
+    };
+    Some(wanted.rules.anti_affinity.iter().find(is_broken)?.name.clone())
 }
 
 /// The first network of the VM that the host does not have. A host whose networks are not reported is not refused for them.
@@ -244,7 +282,7 @@ fn has_free_devices(
     needs: &[DeviceRequirement],
     devices: &[PciDevice],
     reading: &HostReading,
-    reserved: &[DeviceRequirement],
+    reserved: &[ReservedVm],
 ) -> bool {
     let others: Vec<&ClaimedDevice> = reading
         .claims
@@ -261,6 +299,7 @@ fn has_free_devices(
         ClaimedDevice::Address(_) => None,
         ClaimedDevice::AnyOf(requirement) => Some(requirement),
     });
+    let reserved = reserved.iter().flat_map(|it| &it.needs);
     let together: Vec<&DeviceRequirement> = needs.iter().chain(held_somewhere).chain(reserved).collect();
     enough(&free, &together)
 }
@@ -275,7 +314,8 @@ fn holds_address(held: &ClaimedDevice, device: &PciDevice) -> bool {
 fn spare(host: &HostView) -> usize {
     let held = host.reading.as_ref().map_or(0, |reading| reading.claims().len());
     let devices = host.devices.as_ref().map_or(0, |devices| devices.len());
-    devices.saturating_sub(held + host.reserved.len())
+    let reserved: usize = host.reserved.iter().map(|it| it.needs.len()).sum();
+    devices.saturating_sub(held + reserved)
 }
 
 #[cfg(test)]

@@ -352,6 +352,7 @@ impl Model {
             moref: ComputeRef::new("cluster"),
             name: Some("cluster".to_owned()),
             drs: None,
+            rules: Arc::default(),
         }))];
         facts.extend((0..HOSTS.len()).map(|index| self.host_fact(index)));
         for index in 0..NODES {

@@ -379,7 +379,11 @@ fn vms_are_read_with_their_devices() {
 #[test]
 fn cluster_drs_settings_are_read() {
     let objects = page(capture!("cluster")).objects;
-    let drs = objects[0].get("configurationEx").and_then(Value::drs).unwrap();
+    let config = objects[0]
+        .get("configurationEx")
+        .and_then(Value::cluster)
+        .unwrap();
+    let drs = config.drs.as_ref().unwrap();
     assert_eq!((drs.enabled, drs.behavior), (true, DrsBehavior::FullyAutomated));
     let (vm, own) = drs.overrides.iter().next().unwrap();
     assert_eq!(own.behavior, Some(DrsBehavior::Manual));

@@ -1,10 +1,12 @@
 //! What is read for placement: devices, clusters, networks.
 
+use std::sync::Arc;
+
 use crate::property::{Change, ObjectProperties, read_page};
 use crate::soap::{SoapAnswer, read_answer};
-use crate::update::{AllowedDevice, Host, Passthrough, PciIds, Vm, VsphereUpdate};
+use crate::update::{AllowedDevice, ClusterRules, Compute, Host, Passthrough, PciIds, Vm, VsphereUpdate};
 use crate::updates::property_cache::PropertyCache;
-use haulout_core::ids::VmRef;
+use haulout_core::ids::{HostRef, VmRef};
 
 fn objects(content: &str) -> Vec<ObjectProperties> {
     let reply = format!(
@@ -162,5 +164,98 @@ fn networks_of_a_vm_are_named_when_their_names_arrive() {
     assert_eq!(
         report(&name),
         [(dvs, Some("storage".to_owned())), (standard, named)]
+    );
+}
+
+fn cluster(content: &str) -> Compute {
+    let value = format!(
+        r#"<propSet><name>configurationEx</name><val i:type="ClusterConfigInfoEx">{content}</val></propSet>"#
+    );
+    let object = format!(r#"<objects><obj type="ClusterComputeResource">c-1</obj>{value}</objects>"#);
+    match updates(&object).as_slice() {
+        [VsphereUpdate::Compute(compute)] => compute.clone(),
+        updates => panic!("{updates:?}"),
+    }
+}
+
+#[test]
+fn failover_hosts_are_read_where_vsphere_ha_enforces_them() {
+    let failover = |enabled: &str, admission: &str, kind: &str| {
+        let config = cluster(&format!(
+            r#"<dasConfig>{enabled}<admissionControlPolicy i:type="{kind}"><failoverHosts type="HostSystem">host-6</failoverHosts>
+               <failoverLevel>1</failoverLevel></admissionControlPolicy>{admission}</dasConfig>"#
+        ));
+        config.rules.failover_hosts.len()
+    };
+    let (on, admission) = (
+        "<enabled>true</enabled>",
+        "<admissionControlEnabled>true</admissionControlEnabled>",
+    );
+    let policy = "ClusterFailoverHostAdmissionControlPolicy";
+    assert_eq!(failover(on, admission, policy), 1);
+    assert_eq!(failover("<enabled>false</enabled>", admission, policy), 0);
+    assert_eq!(failover(on, "", policy), 0, "not reported");
+    assert_eq!(
+        failover(on, admission, "ClusterFailoverLevelAdmissionControlPolicy"),
+        0
+    );
+}
+
+/// A rule of the cluster, and the groups `vms` with `vm-1`, `good` with `host-1` and `bad` with `host-2`.
+fn rules(drs: bool, kind: &str, enabled: bool, content: &str) -> Arc<ClusterRules> {
+    let groups = r#"<group i:type="ClusterVmGroup"><name>vms</name><vm type="VirtualMachine">vm-1</vm></group>
+        <group i:type="ClusterHostGroup"><name>good</name><host type="HostSystem">host-1</host></group>
+        <group i:type="ClusterHostGroup"><name>bad</name><host type="HostSystem">host-2</host></group>"#;
+    let config = format!(
+        r#"<drsConfig><enabled>{drs}</enabled></drsConfig>
+           <rule i:type="{kind}"><key>1</key><enabled>{enabled}</enabled><name>a rule</name>{content}</rule>{groups}"#
+    );
+    cluster(&config).rules
+}
+
+#[test]
+fn mandatory_vm_host_rules_are_read_with_their_groups() {
+    let rule = |enabled: bool, mandatory: &str, hosts: &str| {
+        let content = format!("{mandatory}<vmGroupName>vms</vmGroupName>{hosts}");
+        rules(false, "ClusterVmHostRuleInfo", enabled, &content)
+    };
+    let mandatory = "<mandatory>true</mandatory>";
+    let good = "<affineHostGroupName>good</affineHostGroupName>";
+    let bad = "<antiAffineHostGroupName>bad</antiAffineHostGroupName>";
+    let forbids = |rules: &ClusterRules, vm: &str| {
+        let hosts = ["host-1", "host-2", "host-3"].into_iter();
+        let is_forbidden = |host: &&str| rules.vm_host[0].forbids(&VmRef::new(vm), &HostRef::new(*host));
+        hosts.filter(is_forbidden).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        forbids(&rule(true, mandatory, good), "vm-1"),
+        ["host-2", "host-3"]
+    );
+    assert_eq!(forbids(&rule(true, mandatory, bad), "vm-1"), ["host-2"]);
+    assert!(forbids(&rule(true, mandatory, good), "vm-2").is_empty());
+    let no_group = "<affineHostGroupName>deleted</affineHostGroupName>";
+    assert!(forbids(&rule(true, mandatory, no_group), "vm-1").is_empty());
+    assert_eq!(&*rule(true, mandatory, good).vm_host[0].name, "a rule");
+    for (enabled, mandatory) in [
+        (false, mandatory),
+        (true, ""),
+        (true, "<mandatory>false</mandatory>"),
+    ] {
+        assert!(rule(enabled, mandatory, good).vm_host.is_empty());
+    }
+}
+
+#[test]
+fn anti_affinity_rules_are_read_where_drs_is_on() {
+    let vms = r#"<vm type="VirtualMachine">vm-1</vm><vm type="VirtualMachine">vm-2</vm>"#;
+    let kind = "ClusterAntiAffinityRuleSpec";
+    let read = rules(true, kind, true, vms);
+    assert!(read.anti_affinity[0].separates(&VmRef::new("vm-1"), &VmRef::new("vm-2")));
+    assert!(rules(true, kind, false, vms).anti_affinity.is_empty());
+    assert!(rules(false, kind, true, vms).anti_affinity.is_empty());
+    assert!(
+        rules(true, "ClusterAffinityRuleSpec", true, vms)
+            .anti_affinity
+            .is_empty()
     );
 }

@@ -254,3 +254,15 @@ fn networks_of_a_host_are_none_unless_reported() {
         assert_eq!(read.reading.networks.map(|all| all.len()), count, "{properties}");
     }
 }
+
+#[test]
+fn vms_that_are_on_run_there() {
+    let content = [
+        object("HostSystem", "host-1", &vms(&["vm-1", "vm-2", "vm-3"])),
+        readable("vm-1", "poweredOn"),
+        readable("vm-2", "poweredOff"),
+        object("VirtualMachine", "vm-3", &denied("runtime.powerState")),
+    ];
+    let read = surveyed_host(&content.concat());
+    assert_eq!(read.reading.running, [VmRef::new("vm-1")].into());
+}

@@ -278,6 +278,7 @@ impl PropertyCache {
                 moref: compute.clone(),
                 name: None,
                 drs: None,
+                rules: Arc::default(),
             };
             let compute = self.computes.entry(compute).or_insert(unread);
             values(object).for_each(|(path, value)| set_compute(compute, path, value));

@@ -31,6 +31,8 @@ pub struct SurveyedHost {
 pub struct HostReading {
     /// One entry for each passthrough device of each VM registered there, ours or not, powered on or off.
     pub claims: Vec<Claim>,
+    /// The VMs that run there, ours or not.
+    pub running: BTreeSet<VmRef>,
     /// `network`; `None` if it is not reported.
     pub networks: Option<Arc<BTreeSet<NetworkRef>>>,
 }

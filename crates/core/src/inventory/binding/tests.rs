@@ -38,6 +38,7 @@ fn a_vm_with_a_device_at_a_fixed_address_is_not_left_to_drs() {
             behavior: DrsBehavior::FullyAutomated,
             overrides: Default::default(),
         }),
+        rules: Default::default(),
     }));
     let mut inventory = inventory_with(trio(1).into_iter().chain([cluster]));
     let mut drs = |devices: Option<Vec<Passthrough>>| {

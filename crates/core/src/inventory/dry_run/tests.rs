@@ -80,6 +80,7 @@ fn cluster(drs: Option<Drs>) -> Fact {
         moref: ComputeRef::new("c"),
         name: None,
         drs,
+        rules: Default::default(),
     }))
 }
 

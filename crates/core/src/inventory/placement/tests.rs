@@ -1,7 +1,7 @@
 use super::*;
 use crate::facts::kubernetes::NodeFacts;
 use crate::facts::vsphere;
-use crate::facts::vsphere::{Claim, ClaimedDevice, HostReading};
+use crate::facts::vsphere::{AntiAffinityRule, Claim, ClaimedDevice, ClusterRules, HostReading};
 use crate::fixtures::{A40, of_model, pci};
 use crate::inventory::Fact;
 use crate::inventory::tests::{
@@ -9,7 +9,7 @@ use crate::inventory::tests::{
     with_episode,
 };
 use crate::maintenance::episode::{HostIdentity, HostRefusal, RefusedMove};
-use crate::maintenance::placement::{RejectedHost, RejectionReason};
+use crate::maintenance::placement::{HostSurvey, RejectedHost, RejectionReason};
 
 fn host_ref(n: usize) -> HostRef {
     HostRef::new(format!("host-{n}"))
@@ -211,6 +211,39 @@ fn a_survey_does_not_count_over_a_new_set_of_vcenter() {
         snapshot_of(&mut inventory, 1).observed.offer.survey,
         [host_ref(3)]
     );
+}
+
+#[test]
+fn two_nodes_that_a_rule_keeps_apart_are_offered_different_hosts() {
+    let rule = AntiAffinityRule {
+        name: "spread".into(),
+        vms: [VmRef::new("vm-1"), VmRef::new("vm-2")].into(),
+    };
+    let compute = vsphere::Compute {
+        moref: ComputeRef::new("c"),
+        name: None,
+        drs: None,
+        rules: Arc::new(ClusterRules {
+            anti_affinity: vec![rule],
+            ..ClusterRules::default()
+        }),
+    };
+    let roomy = vsphere::Host {
+        passthrough: Some([pci("0000:01:00.0", A40), pci("0000:02:00.0", A40)].into()),
+        ..host(3)
+    };
+    let vsphere_facts = [
+        vsphere::VsphereUpdate::Compute(compute),
+        vsphere::VsphereUpdate::Host(roomy.into()),
+    ];
+    let waiting = [awaiting_since(1, 10), awaiting_since(2, 20)].into_iter();
+    let facts = waiting.chain(vsphere_facts.map(vsphere));
+    let mut inventory = inventory_with(facts.chain(switched_off(1)).chain(switched_off(2)));
+    inventory.apply(surveyed(3, empty()));
+    assert_eq!(offered(&mut inventory, 1), Some(host_ref(3)));
+    assert_eq!(offered(&mut inventory, 2), None);
+    let apart = RejectionReason::AntiAffinity("spread".into());
+    assert!(why_not(&mut inventory, 2).contains(&refused(3, apart)));
 }
 
 #[test]

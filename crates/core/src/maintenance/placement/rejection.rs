@@ -21,6 +21,12 @@ pub enum RejectionReason {
     State(&'static str),
     /// It does not see all of the VM's datastores.
     Datastore,
+    /// vSphere HA keeps it for failover.
+    FailoverHost,
+    /// The mandatory VM-Host rule of this name keeps the VM off it.
+    VmHostRule(Arc<str>),
+    /// A VM runs there, or will, that the anti-affinity rule of this name keeps apart from the VM.
+    AntiAffinity(Arc<str>),
     /// It does not have this network of the VM.
     Network(Arc<str>),
     /// vCenter has not reported its devices.
@@ -64,8 +70,14 @@ impl RejectionReason {
     /// Whether the host was surveyed, and the next survey may have another result.
     pub(super) fn may_change(&self) -> bool {
         match self {
-            Self::Network(_) | Self::DevicesTaken | Self::Unreadable(_) | Self::RefusedByVcenter(_) => true,
+            Self::AntiAffinity(_)
+            | Self::Network(_)
+            | Self::DevicesTaken
+            | Self::Unreadable(_)
+            | Self::RefusedByVcenter(_) => true,
             Self::State(_)
+            | Self::FailoverHost
+            | Self::VmHostRule(_)
             | Self::Datastore
             | Self::DevicesUnreported
             | Self::NoMatchingDevice
@@ -90,6 +102,11 @@ impl fmt::Display for RejectionReason {
         match self {
             Self::State(state) => write!(f, "is {state}"),
             Self::Datastore => f.write_str("does not see the VM's datastores"),
+            Self::FailoverHost => f.write_str("is a dedicated failover host of vSphere HA"),
+            Self::VmHostRule(rule) => write!(f, "is excluded by the VM-Host rule {rule}"),
+            Self::AntiAffinity(rule) => {
+                write!(f, "has a VM that the rule {rule} keeps apart from this one")
+            }
             Self::Network(name) => write!(f, "lacks network {name}"),
             Self::DevicesUnreported => f.write_str("has not reported its devices"),
             Self::NoMatchingDevice => f.write_str("has no matching passthrough device"),

@@ -1,5 +1,5 @@
 use super::*;
-use crate::facts::vsphere::{AllowedDevice, PciIds};
+use crate::facts::vsphere::{AllowedDevice, PciIds, VmHostRule};
 use crate::fixtures::{of_model, pci};
 use crate::maintenance::episode::Detection;
 
@@ -15,6 +15,7 @@ fn wanted(devices: DeviceRequirements) -> VmRequirements {
         compute: Some(ComputeRef::new("cluster-1")),
         datastores: Arc::new(BTreeSet::from([DatastoreRef::new("ds-1")])),
         networks: Arc::default(),
+        rules: Arc::default(),
         devices,
         only: None,
     }
@@ -205,7 +206,10 @@ fn devices_held_by_the_vm_itself_are_free_for_it() {
 #[test]
 fn a_reservation_of_another_episode_takes_a_device() {
     let mut reserved = host("esx-2", &[A40]);
-    reserved.reserved = vec![of_model(A40)];
+    reserved.reserved = vec![ReservedVm {
+        vm: VmRef::new("vm-9"),
+        needs: vec![of_model(A40)],
+    }];
     assert_eq!(why_not(&one_a40(), reserved), RejectionReason::DevicesTaken);
 }
 
@@ -335,6 +339,85 @@ fn host_without_a_network_of_the_vm_is_refused_if_networks_are_reported() {
         "the next survey may show it"
     );
     assert!(!none.has_unread());
+}
+
+fn with_rules(rules: ClusterRules) -> VmRequirements {
+    VmRequirements {
+        rules: Arc::new(rules),
+        ..one_a40()
+    }
+}
+
+#[test]
+fn dedicated_failover_host_is_refused() {
+    let failover = with_rules(ClusterRules {
+        failover_hosts: [HostRef::new("esx-2")].into(),
+        ..ClusterRules::default()
+    });
+    let hosts = [host("esx-2", &[A40, A40]), host("esx-3", &[A40])];
+    assert_eq!(fits(&failover, &hosts), Some("esx-3".to_owned()));
+    assert_eq!(
+        why_not(&failover, host("esx-2", &[A40])),
+        RejectionReason::FailoverHost
+    );
+}
+
+#[test]
+fn mandatory_vm_host_rule_keeps_its_vms_off_a_host() {
+    let rule = |vm: &str, only_on: Option<&str>, never_on: Option<&str>| {
+        let hosts = |name: &str| Arc::new(BTreeSet::from([HostRef::new(name)]));
+        with_rules(ClusterRules {
+            vm_host: vec![VmHostRule {
+                name: "licensed".into(),
+                vms: Arc::new([VmRef::new(vm)].into()),
+                only_on: only_on.map(hosts),
+                never_on: never_on.map(hosts).unwrap_or_default(),
+            }],
+            ..ClusterRules::default()
+        })
+    };
+    let hosts = [host("esx-2", &[A40]), host("esx-3", &[A40])];
+    let fits = |wanted: VmRequirements| fits(&wanted, &hosts);
+    assert_eq!(fits(rule("vm-1", Some("esx-3"), None)), Some("esx-3".to_owned()));
+    assert_eq!(fits(rule("vm-1", None, Some("esx-2"))), Some("esx-3".to_owned()));
+    assert_eq!(
+        fits(rule("vm-7", Some("esx-3"), Some("esx-2"))),
+        Some("esx-2".to_owned())
+    );
+    let why = why_not(&rule("vm-1", Some("esx-3"), None), host("esx-2", &[A40]));
+    assert_eq!(why, RejectionReason::VmHostRule("licensed".into()));
+    assert_eq!(why.to_string(), "is excluded by the VM-Host rule licensed");
+}
+
+#[test]
+fn vms_of_an_anti_affinity_rule_are_not_placed_on_one_host() {
+    let apart = with_rules(ClusterRules {
+        anti_affinity: vec![AntiAffinityRule {
+            name: "spread".into(),
+            vms: [VmRef::new("vm-1"), VmRef::new("vm-8")].into(),
+        }],
+        ..ClusterRules::default()
+    });
+    let runs = |vm: &str| HostView {
+        reading: Some(HostSurvey::Read(HostReading {
+            running: [VmRef::new(vm)].into(),
+            ..HostReading::default()
+        })),
+        ..host("esx-2", &[A40])
+    };
+    for vm in ["vm-1", "vm-7"] {
+        assert_eq!(fits(&apart, &[runs(vm)]), Some("esx-2".to_owned()), "{vm}");
+    }
+    let rule = RejectionReason::AntiAffinity("spread".into());
+    assert_eq!(why_not(&apart, runs("vm-8")), rule);
+    let mut reserved = host("esx-2", &[A40]);
+    reserved.reserved = vec![ReservedVm {
+        vm: VmRef::new("vm-8"),
+        needs: Vec::new(),
+    }];
+    assert_eq!(why_not(&apart, reserved), rule);
+    let offer = find_host(&apart, &[runs("vm-8")], None, &[]);
+    assert_eq!(offer.survey, [HostRef::new("esx-2")], "the other VM may leave");
 }
 
 #[test]

@@ -35,7 +35,11 @@ pub(super) struct HostProperties {
 pub(super) fn set_compute(compute: &mut Compute, path: &str, value: Option<&Value>) {
     match path {
         "name" => compute.name = value.and_then(Value::text).map(text::inventory_name),
-        "configurationEx" => compute.drs = value.and_then(Value::drs).cloned(),
+        "configurationEx" => {
+            let config = value.and_then(Value::cluster);
+            compute.drs = config.and_then(|config| config.drs.clone());
+            compute.rules = config.map(|config| Arc::clone(&config.rules)).unwrap_or_default();
+        }
         // Not requested.
         _ => {}
     }
