@@ -189,6 +189,7 @@ pub fn vm_facts(n: usize) -> Vm {
         datastores: Arc::new(BTreeSet::from([DatastoreRef::new("ds")])),
         networks: Arc::default(),
         passthrough: Some(vec![Passthrough::Dynamic(of_model(A40))]),
+        memory_mib: Some(65_536),
         evacuation_power_off: false,
     }
 }

@@ -16,10 +16,14 @@ use haulout_core::ids::{HostRef, NetworkRef, VmRef};
 
 const DEVICES: &str = "config.hardware.device";
 const NETWORKS: &str = "network";
+/// In bytes.
+const MEMORY: &str = "hardware.memorySize";
+/// In MiB.
+const RESERVATION: &str = "summary.config.memoryReservation";
 const BINDING: &str = "config.assignableHardwareBinding";
 
 impl Vcenter {
-    /// Reads which VMs hold the passthrough devices of `hosts`, and which VMs run there, and which networks
+    /// Reads which VMs hold the passthrough devices of `hosts`, and which VMs run there and reserve its memory, and which networks
     /// the hosts have     /// (`RetrievePropertiesEx` over `HostSystem.vm`).
     ///
     /// A powered-off VM holds its devices too, also one that is chosen at power-on: it needs the device
@@ -33,7 +37,7 @@ impl Vcenter {
             return Ok(Surveyed::default());
         }
         let mut spec = PropertySpec::default()
-            .read("HostSystem", &["vm", NETWORKS, BINDING])
+            .read("HostSystem", &["vm", NETWORKS, MEMORY, BINDING])
             .read(
                 "VirtualMachine",
                 &[
@@ -42,6 +46,7 @@ impl Vcenter {
                     "config.template",
                     "runtime.host",
                     "runtime.powerState",
+                    RESERVATION,
                 ],
             );
         for host in hosts.iter().collect::<BTreeSet<_>>() {
@@ -103,8 +108,11 @@ fn of_host(
         reading: HostReading::default(),
         unreadable: Vec::new(),
     };
+    let mut reserved: u64 = 0;
     for vm in here {
-        if vms.get(vm).and_then(|vm| power(vm)) == Some(PowerState::On) {
+        let running = vms.get(vm).filter(|vm| power(vm) == Some(PowerState::On));
+        if let Some(running) = running {
+            reserved = reserved.saturating_add(number(running, RESERVATION).unwrap_or_default());
             read.reading.running.insert(vm.clone());
         }
         let claim = |device| Claim {
@@ -135,6 +143,8 @@ fn of_host(
             }
         }
     }
+    let memory = number(object, MEMORY).map(|bytes| bytes >> 20);
+    read.reading.unreserved_mib = memory.map(|memory| memory.saturating_sub(reserved));
     read
 }
 
@@ -196,6 +206,10 @@ fn held(device: &DecodedDevice) -> Option<ClaimedDevice> {
         }),
         Passthrough::Other { .. } => None,
     }
+}
+
+fn number(object: &ObjectProperties, path: &str) -> Option<u64> {
+    object.text(path)?.parse().ok()
 }
 
 fn power(vm: &ObjectProperties) -> Option<PowerState> {

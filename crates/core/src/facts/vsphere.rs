@@ -193,6 +193,8 @@ pub struct Vm {
     pub networks: Arc<BTreeMap<NetworkRef, Option<Arc<str>>>>,
     /// Its passthrough devices; `None` while its configuration is unreadable.
     pub passthrough: Option<Vec<Passthrough>>,
+    /// `config.hardware.memoryMB`. A VM with a passthrough device reserves all of it at power-on.
+    pub memory_mib: Option<u64>,
     /// `maintenance.vm.evacuation.poweroff` is set in its extraConfig: vCenter itself powers it off when its host
     /// enters maintenance, and so races the drain.
     pub evacuation_power_off: bool,

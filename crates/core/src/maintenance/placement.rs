@@ -36,6 +36,8 @@ pub struct VmRequirements {
     pub rules: Arc<ClusterRules>,
     /// Its passthrough devices.
     pub devices: DeviceRequirements,
+    /// The memory that it reserves at power-on, where that is known.
+    pub memory_mib: Option<u64>,
     /// The name of the only allowed host, where a request names one.
     pub only: Option<String>,
 }
@@ -84,6 +86,8 @@ pub struct ReservedVm {
     pub vm: VmRef,
     /// The devices it will take, as far as the survey does not show them as claimed.
     pub needs: Vec<DeviceRequirement>,
+    /// The memory it will reserve, as far as it does not run there yet.
+    pub memory_mib: u64,
 }
 
 /// The result of a survey of a host.
@@ -96,6 +100,14 @@ pub enum HostSurvey {
 }
 
 impl HostSurvey {
+    /// Whether the VM is known to run there.
+    pub fn runs(&self, vm: &VmRef) -> bool {
+        match self {
+            Self::Read(reading) => reading.running.contains(vm),
+            Self::Unreadable(_) => false,
+        }
+    }
+
     /// The known claims of VMs on its devices.
     pub fn claims(&self) -> &[Claim] {
         match self {
@@ -240,6 +252,9 @@ fn judge(wanted: &VmRequirements, host: &HostView, refused: &[(HostRef, String)]
     if let Some(rule) = separation(wanted, reading, &host.reserved) {
         return HostVerdict::No(RejectionReason::AntiAffinity(rule));
     }
+    if let Some(needed) = lacking_memory(wanted, reading, &host.reserved) {
+        return HostVerdict::No(RejectionReason::Memory { mib: needed });
+    }
     if !has_free_devices(wanted, needs, devices, reading, &host.reserved) {
         return HostVerdict::No(RejectionReason::DevicesTaken);
     }
@@ -274,6 +289,16 @@ fn lacking_network(wanted: &VmRequirements, reading: &HostReading) -> Option<Arc
         .filter(|(moref, _)| !networks.contains(*moref));
     let (moref, name) = lacking.next()?;
     Some(name.clone().unwrap_or_else(|| moref.shared()))
+}
+
+/// The memory that the VM needs, if the host certainly has less.
+fn lacking_memory(wanted: &VmRequirements, reading: &HostReading, reserved: &[ReservedVm]) -> Option<u64> {
+    let reserved = reserved
+        .iter()
+        .map(|it| it.memory_mib)
+        .fold(0, u64::saturating_add);
+    let unreserved = reading.unreserved_mib?.saturating_sub(reserved);
+    wanted.memory_mib.filter(|needed| *needed > unreserved)
 }
 
 /// Whether the host has a free device for each need of the VM.

@@ -416,6 +416,7 @@ impl Model {
             datastores: Arc::new(BTreeSet::from([DatastoreRef::new("ds")])),
             networks: Arc::default(),
             passthrough: Some(vec![Passthrough::Dynamic(of_model(GPU_IDS))]),
+            memory_mib: None,
             evacuation_power_off: false,
         };
         let tasks = truth.tasks.iter().cloned();

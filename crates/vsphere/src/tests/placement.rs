@@ -259,3 +259,10 @@ fn anti_affinity_rules_are_read_where_drs_is_on() {
             .is_empty()
     );
 }
+
+#[test]
+fn memory_of_a_vm_is_read() {
+    for (text, memory) in [("65536", Some(65_536)), ("-1", None), ("much", None)] {
+        assert_eq!(vm(&[("config.hardware.memoryMB", text)]).memory_mib, memory);
+    }
+}

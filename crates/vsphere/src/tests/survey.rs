@@ -266,3 +266,40 @@ fn vms_that_are_on_run_there() {
     let read = surveyed_host(&content.concat());
     assert_eq!(read.reading.running, [VmRef::new("vm-1")].into());
 }
+
+#[test]
+fn memory_is_unreserved_unless_a_running_vm_reserves_it() {
+    let reserves = |vm: String| {
+        let end = vm.len() - "</objects>".len();
+        format!(
+            "{}{}</objects>",
+            &vm[..end],
+            property("summary.config.memoryReservation", "3072")
+        )
+    };
+    let unreserved = |memory: &str| {
+        let content = [
+            object(
+                "HostSystem",
+                "host-1",
+                &[vms(&["vm-1", "vm-2", "vm-3"]), memory.to_owned()].concat(),
+            ),
+            reserves(readable("vm-1", "poweredOn")),
+            reserves(readable("vm-2", "poweredOff")),
+            readable("vm-3", "poweredOn"),
+        ];
+        surveyed_host(&content.concat()).reading.unreserved_mib
+    };
+    assert_eq!(
+        unreserved(&property("hardware.memorySize", "8589934592")),
+        Some(5_120)
+    );
+    assert_eq!(unreserved(&property("hardware.memorySize", "1048576")), Some(0));
+    for unreported in [
+        String::new(),
+        denied("hardware.memorySize"),
+        property("hardware.memorySize", "-1"),
+    ] {
+        assert_eq!(unreserved(&unreported), None, "{unreported}");
+    }
+}

@@ -46,6 +46,7 @@ const VM_PROPERTIES: &[&str] = &[
     "config.uuid",
     "config.template",
     "config.hardware.device",
+    "config.hardware.memoryMB",
     "runtime.powerState",
     "runtime.host",
     "runtime.question",

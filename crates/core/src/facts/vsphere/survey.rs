@@ -35,6 +35,9 @@ pub struct HostReading {
     pub running: BTreeSet<VmRef>,
     /// `network`; `None` if it is not reported.
     pub networks: Option<Arc<BTreeSet<NetworkRef>>>,
+    /// The memory that no VM that runs there has reserved; `None` if the memory of the host is not reported. What the host itself
+    /// needs is not known, so less than this is available.
+    pub unreserved_mib: Option<u64>,
 }
 
 /// A VM whose devices cannot be read.

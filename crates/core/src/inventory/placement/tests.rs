@@ -2,7 +2,7 @@ use super::*;
 use crate::facts::kubernetes::NodeFacts;
 use crate::facts::vsphere;
 use crate::facts::vsphere::{AntiAffinityRule, Claim, ClaimedDevice, ClusterRules, HostReading};
-use crate::fixtures::{A40, of_model, pci};
+use crate::fixtures::{A40, of_model, pci, vm_facts};
 use crate::inventory::Fact;
 use crate::inventory::tests::{
     apply_all, at, awaiting, host, inventory_with, seen_of, snapshot_of, surveyed, switched_off, vsphere,
@@ -244,6 +244,54 @@ fn two_nodes_that_a_rule_keeps_apart_are_offered_different_hosts() {
     assert_eq!(offered(&mut inventory, 2), None);
     let apart = RejectionReason::AntiAffinity("spread".into());
     assert!(why_not(&mut inventory, 2).contains(&refused(3, apart)));
+}
+
+#[test]
+fn memory_counts_for_a_vm_with_a_passthrough_device_only() {
+    let full = HostReading {
+        unreserved_mib: Some(1_024),
+        ..HostReading::default()
+    };
+    let mut inventory = inventory_with(waits(|_| {}));
+    inventory.apply(surveyed(3, HostSurvey::Read(full)));
+    let memory = RejectionReason::Memory { mib: 65_536 };
+    assert_eq!(why_not(&mut inventory, 1), [refused(3, memory)]);
+    let plain = Vm {
+        passthrough: Some(Vec::new()),
+        power: Some(vsphere::PowerState::Off),
+        ..vm_facts(1)
+    };
+    inventory.apply(vsphere(vsphere::VsphereUpdate::Vm(plain)));
+    assert_eq!(offered(&mut inventory, 1), Some(host_ref(3)));
+}
+
+#[test]
+fn memory_of_a_vm_that_moves_to_a_host_is_reserved_there() {
+    let moving = with_episode(1, Phase::Relocating { to: mark(3) }, |_| {});
+    let roomy = vsphere::Host {
+        passthrough: Some([pci("0000:01:00.0", A40), pci("0000:02:00.0", A40)].into()),
+        ..host(3)
+    };
+    let roomy = vsphere(vsphere::VsphereUpdate::Host(roomy.into()));
+    let facts = [seen_of(moving), awaiting(2), roomy].into_iter();
+    let mut inventory = inventory_with(facts.chain(switched_off(1)).chain(switched_off(2)));
+    let reading = |unreserved_mib, running: &[&str]| {
+        HostSurvey::Read(HostReading {
+            unreserved_mib: Some(unreserved_mib),
+            running: running.iter().map(|vm| VmRef::new(*vm)).collect(),
+            ..HostReading::default()
+        })
+    };
+    inventory.apply(surveyed(3, reading(100_000, &[])));
+    assert_eq!(offered(&mut inventory, 2), None);
+    inventory.apply(surveyed(3, reading(200_000, &[])));
+    assert_eq!(offered(&mut inventory, 2), Some(host_ref(3)));
+    inventory.apply(surveyed(3, reading(100_000, &["vm-1"])));
+    assert_eq!(
+        offered(&mut inventory, 2),
+        Some(host_ref(3)),
+        "the survey already counts a VM that runs"
+    );
 }
 
 #[test]

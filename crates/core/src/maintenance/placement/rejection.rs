@@ -29,6 +29,11 @@ pub enum RejectionReason {
     AntiAffinity(Arc<str>),
     /// It does not have this network of the VM.
     Network(Arc<str>),
+    /// Less memory is unreserved there than the VM reserves.
+    Memory {
+        /// The memory of the VM.
+        mib: u64,
+    },
     /// vCenter has not reported its devices.
     DevicesUnreported,
     /// It has too few devices with the ids that the VM accepts.
@@ -70,7 +75,8 @@ impl RejectionReason {
     /// Whether the host was surveyed, and the next survey may have another result.
     pub(super) fn may_change(&self) -> bool {
         match self {
-            Self::AntiAffinity(_)
+            Self::Memory { .. }
+            | Self::AntiAffinity(_)
             | Self::Network(_)
             | Self::DevicesTaken
             | Self::Unreadable(_)
@@ -108,6 +114,13 @@ impl fmt::Display for RejectionReason {
                 write!(f, "has a VM that the rule {rule} keeps apart from this one")
             }
             Self::Network(name) => write!(f, "lacks network {name}"),
+            // Without the memory that is free: it would change the words at each survey.
+            Self::Memory { mib } => {
+                write!(
+                    f,
+                    "has less unreserved memory than the {mib} MiB that the VM reserves"
+                )
+            }
             Self::DevicesUnreported => f.write_str("has not reported its devices"),
             Self::NoMatchingDevice => f.write_str("has no matching passthrough device"),
             Self::OtherSubsystem => {

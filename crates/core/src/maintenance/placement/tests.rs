@@ -16,6 +16,7 @@ fn wanted(devices: DeviceRequirements) -> VmRequirements {
         datastores: Arc::new(BTreeSet::from([DatastoreRef::new("ds-1")])),
         networks: Arc::default(),
         rules: Arc::default(),
+        memory_mib: None,
         devices,
         only: None,
     }
@@ -209,6 +210,7 @@ fn a_reservation_of_another_episode_takes_a_device() {
     reserved.reserved = vec![ReservedVm {
         vm: VmRef::new("vm-9"),
         needs: vec![of_model(A40)],
+        memory_mib: 0,
     }];
     assert_eq!(why_not(&one_a40(), reserved), RejectionReason::DevicesTaken);
 }
@@ -414,10 +416,42 @@ fn vms_of_an_anti_affinity_rule_are_not_placed_on_one_host() {
     reserved.reserved = vec![ReservedVm {
         vm: VmRef::new("vm-8"),
         needs: Vec::new(),
+        memory_mib: 0,
     }];
     assert_eq!(why_not(&apart, reserved), rule);
     let offer = find_host(&apart, &[runs("vm-8")], None, &[]);
     assert_eq!(offer.survey, [HostRef::new("esx-2")], "the other VM may leave");
+}
+
+#[test]
+fn host_with_too_little_unreserved_memory_is_refused() {
+    let needs_64_gib = VmRequirements {
+        memory_mib: Some(65_536),
+        ..one_a40()
+    };
+    let has = |unreserved_mib: Option<u64>, reserved: u64| HostView {
+        reading: Some(HostSurvey::Read(HostReading {
+            unreserved_mib,
+            ..HostReading::default()
+        })),
+        reserved: vec![ReservedVm {
+            vm: VmRef::new("vm-9"),
+            needs: Vec::new(),
+            memory_mib: reserved,
+        }],
+        ..host("esx-2", &[A40])
+    };
+    for (unreserved, reserved) in [(Some(65_536), 0), (None, 1), (Some(131_072), 65_536)] {
+        let fits = fits(&needs_64_gib, &[has(unreserved, reserved)]);
+        assert_eq!(fits, Some("esx-2".to_owned()), "{unreserved:?} {reserved}");
+    }
+    let memory = RejectionReason::Memory { mib: 65_536 };
+    assert_eq!(why_not(&needs_64_gib, has(Some(65_535), 0)), memory);
+    assert_eq!(why_not(&needs_64_gib, has(Some(65_536), 1)), memory);
+    let unknown = one_a40();
+    assert_eq!(fits(&unknown, &[has(Some(1), 0)]), Some("esx-2".to_owned()));
+    let offer = find_host(&needs_64_gib, &[has(Some(1), 0)], None, &[]);
+    assert_eq!(offer.survey, [HostRef::new("esx-2")], "VMs there may stop");
 }
 
 #[test]

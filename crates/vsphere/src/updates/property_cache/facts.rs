@@ -59,6 +59,7 @@ pub(super) fn unread_vm(moref: VmRef) -> Vm {
         datastores: Arc::default(),
         networks: Arc::default(),
         passthrough: None,
+        memory_mib: None,
         evacuation_power_off: false,
     }
 }
@@ -126,6 +127,7 @@ pub(super) fn set_vm(vm: &mut Vm, path: &str, value: Option<&Value>) {
             let what = |devices: &[DecodedDevice]| devices.iter().map(|device| device.what.clone()).collect();
             vm.passthrough = devices.map(what);
         }
+        "config.hardware.memoryMB" => vm.memory_mib = text.and_then(|mib| mib.parse().ok()),
         EVACUATION => {
             vm.evacuation_power_off = text.is_some_and(|mark| mark.eq_ignore_ascii_case("true"));
         }
