@@ -211,6 +211,22 @@ fn vm_moves_only_to_a_host_with_its_networks() {
 }
 
 #[test]
+fn vm_moves_only_to_a_host_that_can_access_its_datastore() {
+    run_scenario(async {
+        let fixture = fixture("datastore", &cluster("datastore", &["esx1", "esx2"], "esx1")).await?;
+        fixture.vcenter.set_inaccessible("ds1", &["esx2"]).await?;
+        let haulout = run(&fixture, &[]).await?;
+
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_for_log("esx2 cannot access datastore ds1").await?;
+        ensure!(fixture.calls("RelocateVM_Task", "gpu1").await? == 0);
+        fixture.vcenter.set_inaccessible("ds1", &[]).await?;
+        runs_on(&fixture, "esx2").await?;
+        haulout.stop().await
+    });
+}
+
+#[test]
 fn vm_moves_only_where_the_cluster_allows_it() {
     run_scenario(async {
         let mut spec = cluster("allowed", &["esx1", "esx2", "esx3", "esx4"], "esx1");

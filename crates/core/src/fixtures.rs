@@ -187,6 +187,7 @@ pub fn vm_facts(n: usize) -> Vm {
         tools_running: Some(true),
         question: None,
         datastores: Arc::new(BTreeSet::from([DatastoreRef::new("ds")])),
+        datastore_states: Arc::default(),
         networks: Arc::default(),
         passthrough: Some(vec![Passthrough::Dynamic(of_model(A40))]),
         memory_mib: Some(65_536),

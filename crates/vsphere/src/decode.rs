@@ -9,7 +9,7 @@ use super::moref::Moref;
 use super::text::for_people;
 use super::update::{AllowedDevice, DeviceRequirement, HostConnection, Passthrough, PciIds, PowerState};
 use super::xml::Element;
-use haulout_core::ids::VmRef;
+use haulout_core::ids::{HostRef, VmRef};
 
 pub(crate) mod cluster;
 
@@ -177,6 +177,18 @@ pub(crate) fn pci_devices(devices: &Element<'_>) -> Vec<(String, PciIds)> {
         Some((pci_address(device.text_of("id")?), ids))
     };
     devices.children().filter_map(device).collect()
+}
+
+/// The hosts in `Datastore.host` that cannot access the datastore.
+pub(crate) fn inaccessible_on(mounts: &Element<'_>) -> BTreeSet<HostRef> {
+    let is_inaccessible = |mount: &&Element<'_>| {
+        let info = mount.child("mountInfo");
+        info.and_then(|info| info.text_of("accessible")).and_then(boolean) == Some(false)
+    };
+    let hosts = mounts.children().filter(is_inaccessible);
+    hosts
+        .filter_map(|mount| mount.child("key")?.moref()?.host())
+        .collect()
 }
 
 /// The VMs in `config.assignableHardwareBinding` with the addresses of their devices; `None` if an

@@ -11,7 +11,7 @@ use super::soap::{ReplyError, TASK_INFO};
 use super::update::PciIds;
 use super::xml::write::XmlWriter;
 use super::xml::{Element, LimitBreach};
-use haulout_core::ids::VmRef;
+use haulout_core::ids::{HostRef, VmRef};
 
 /// The error for a read in a dead session.
 pub(super) const WITHHELD: &str = "every property was withheld for want of a session";
@@ -124,6 +124,8 @@ pub(crate) enum Value {
     /// The devices with active passthrough: address and hardware label.
     ActiveDevices(BTreeMap<String, Option<Arc<str>>>),
     PciDevices(Vec<(String, PciIds)>),
+    /// The hosts that cannot access a datastore.
+    InaccessibleOn(BTreeSet<HostRef>),
     /// The devices assigned to each VM of a host.
     Bindings(BTreeMap<VmRef, Option<BTreeSet<String>>>),
     Cluster(ClusterConfig),
@@ -179,6 +181,7 @@ impl Value {
             "config.pciPassthruInfo" => Some(Self::ActiveDevices(decode::active_devices(value))),
             "hardware.pciDevice" => Some(Self::PciDevices(decode::pci_devices(value))),
             "config.assignableHardwareBinding" => Some(Self::Bindings(decode::bindings(value))),
+            "host" => Some(Self::InaccessibleOn(decode::inaccessible_on(value))),
             "configurationEx" => decode::cluster::config(value).map(Self::Cluster),
             "info.error" => Some(Self::Fault(fault::read_localized(value))),
             "info.result" => fault::not_started(value).map(Self::Fault),
@@ -215,6 +218,7 @@ held! {
     active_devices: ActiveDevices -> BTreeMap<String, Option<Arc<str>>>;
     pci_devices: PciDevices -> [(String, PciIds)];
     bindings: Bindings -> BTreeMap<VmRef, Option<BTreeSet<String>>>;
+    inaccessible_on: InaccessibleOn -> BTreeSet<HostRef>;
     cluster: Cluster -> ClusterConfig;
     fault: Fault -> Fault;
     tasks: Tasks -> [Result<ObjectProperties, Unreadable>];

@@ -119,6 +119,8 @@ const REPLY: Shape = Shape {
             "HostPciDevice",
             &["id", "vendorId", "deviceId", "subVendorId", "subDeviceId"],
         ),
+        ("DatastoreHostMount", &["key", "mountInfo"]),
+        ("mountInfo", &["accessible"]),
         ("HostPciPassthruInfo", &["id", "passthruActive", "hardwareLabel"]),
     ],
     bulkheads: &[

@@ -1217,6 +1217,20 @@ impl VcenterSimulator {
         Ok(())
     }
 
+    /// Sets on which hosts a datastore is not accessible.
+    pub async fn set_inaccessible(&self, datastore: &str, hosts: &[&str]) -> anyhow::Result<()> {
+        let body = serde_json::json!({ "inaccessible": hosts });
+        self.call::<Nothing>(
+            Method::PATCH,
+            &["datastores", datastore],
+            &[],
+            Some(&body),
+            Duration::ZERO,
+        )
+        .await?;
+        Ok(())
+    }
+
     /// Adds a fault rule and returns its id.
     pub async fn fault(&self, rule: &FaultRule) -> anyhow::Result<u32> {
         Ok(self.post::<FaultRule>(&["faults"], rule).await?.id)

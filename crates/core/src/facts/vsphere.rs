@@ -189,6 +189,8 @@ pub struct Vm {
     pub question: Option<String>,
     /// `datastore`.
     pub datastores: Arc<BTreeSet<DatastoreRef>>,
+    /// Those of its datastores that are known better, with their state.
+    pub datastore_states: Arc<BTreeMap<DatastoreRef, Arc<DatastoreState>>>,
     /// `network`, with the names that are known. Empty if it has none or they are not reported.
     pub networks: Arc<BTreeMap<NetworkRef, Option<Arc<str>>>>,
     /// Its passthrough devices; `None` while its configuration is unreadable.
@@ -198,6 +200,17 @@ pub struct Vm {
     /// `maintenance.vm.evacuation.poweroff` is set in its extraConfig: vCenter itself powers it off when its host
     /// enters maintenance, and so races the drain.
     pub evacuation_power_off: bool,
+}
+
+/// What is known of a datastore. The default is one of which nothing was reported.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DatastoreState {
+    /// Its name in the inventory; `None` while unreadable.
+    pub name: Option<Arc<str>>,
+    /// `summary.maintenanceMode` is `inMaintenance`: no VM can use it.
+    pub in_maintenance: bool,
+    /// The hosts that have mounted it and report that they cannot access it now.
+    pub inaccessible_on: BTreeSet<HostRef>,
 }
 
 /// `VirtualMachinePowerState`.

@@ -205,6 +205,7 @@ impl Inventory {
             from,
             compute: compute.clone(),
             datastores: vm.datastores.clone(),
+            datastore_states: vm.datastore_states.clone(),
             networks: vm.networks.clone(),
             memory_mib: reserved_memory(vm),
             rules: self.rules_of(compute.as_ref()),

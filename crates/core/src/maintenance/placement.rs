@@ -6,7 +6,8 @@ use std::sync::Arc;
 use self::matching::{enough, nearest_mismatch};
 use super::host::HostState;
 use crate::facts::vsphere::{
-    AntiAffinityRule, Claim, ClaimedDevice, ClusterRules, DeviceRequirement, HostReading, PciDevice,
+    AntiAffinityRule, Claim, ClaimedDevice, ClusterRules, DatastoreState, DeviceRequirement, HostReading,
+    PciDevice,
 };
 use crate::ids::{ComputeRef, DatastoreRef, HostRef, NetworkRef, VmRef};
 
@@ -30,6 +31,8 @@ pub struct VmRequirements {
     pub compute: Option<ComputeRef>,
     /// Its datastores. Its files are not moved, so the host must see them all.
     pub datastores: Arc<BTreeSet<DatastoreRef>>,
+    /// The state of its datastores, as far as it is known.
+    pub datastore_states: Arc<BTreeMap<DatastoreRef, Arc<DatastoreState>>>,
     /// Its networks, with the names that are known.
     pub networks: Arc<BTreeMap<NetworkRef, Option<Arc<str>>>>,
     /// The rules of its cluster.
@@ -227,6 +230,9 @@ fn judge(wanted: &VmRequirements, host: &HostView, refused: &[(HostRef, String)]
     if wanted.datastores.is_empty() || !wanted.datastores.is_subset(&host.datastores) {
         return HostVerdict::No(RejectionReason::Datastore);
     }
+    if let Some(why) = unusable_datastore(wanted, &host.moref) {
+        return HostVerdict::No(why);
+    }
     if let Some((_, message)) = refused.iter().find(|(moref, _)| *moref == host.moref) {
         return HostVerdict::No(RejectionReason::RefusedByVcenter(message.clone()));
     }
@@ -259,6 +265,20 @@ fn judge(wanted: &VmRequirements, host: &HostView, refused: &[(HostRef, String)]
         return HostVerdict::No(RejectionReason::DevicesTaken);
     }
     HostVerdict::Fits
+}
+
+/// Why the VM cannot use one of its datastores on the host.
+fn unusable_datastore(wanted: &VmRequirements, host: &HostRef) -> Option<RejectionReason> {
+    wanted.datastore_states.iter().find_map(|(moref, state)| {
+        let name = || state.name.clone().unwrap_or_else(|| moref.shared());
+        if state.inaccessible_on.contains(host) {
+            Some(RejectionReason::DatastoreInaccessible(name()))
+        } else if state.in_maintenance {
+            Some(RejectionReason::DatastoreInMaintenance(name()))
+        } else {
+            None
+        }
+    })
 }
 
 /// Why the configuration of the cluster keeps VMs, or this VM, off the host.

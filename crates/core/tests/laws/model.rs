@@ -414,6 +414,7 @@ impl Model {
             tools_running: Some(truth.power == PowerState::On && !truth.going_down),
             question: None,
             datastores: Arc::new(BTreeSet::from([DatastoreRef::new("ds")])),
+            datastore_states: Arc::default(),
             networks: Arc::default(),
             passthrough: Some(vec![Passthrough::Dynamic(of_model(GPU_IDS))]),
             memory_mib: None,

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use crate::property::{Change, ObjectProperties, read_page};
 use crate::soap::{SoapAnswer, read_answer};
-use crate::update::{AllowedDevice, ClusterRules, Compute, Host, Passthrough, PciIds, Vm, VsphereUpdate};
+use crate::update::{
+    AllowedDevice, ClusterRules, Compute, DatastoreState, Host, Passthrough, PciIds, Vm, VsphereUpdate,
+};
 use crate::updates::property_cache::PropertyCache;
 use haulout_core::ids::{HostRef, VmRef};
 
@@ -265,4 +267,57 @@ fn memory_of_a_vm_is_read() {
     for (text, memory) in [("65536", Some(65_536)), ("-1", None), ("much", None)] {
         assert_eq!(vm(&[("config.hardware.memoryMB", text)]).memory_mib, memory);
     }
+}
+
+#[test]
+fn datastore_that_a_vm_cannot_use_is_known_with_the_vm() {
+    let mut cache = PropertyCache::default();
+    cache.set_ours([VmRef::new("vm-1")].into());
+    let mut report = |content: &str| {
+        cache.apply(objects(content).into_iter().map(Change::Upsert).collect());
+        match cache.take_updates().as_slice() {
+            [VsphereUpdate::Vm(vm)] => vm
+                .datastore_states
+                .values()
+                .next()
+                .map(|state| DatastoreState::clone(state)),
+            updates => panic!("{updates:?}"),
+        }
+    };
+    let datastore = r#"<ManagedObjectReference type="Datastore">ds-1</ManagedObjectReference>"#;
+    assert_eq!(
+        report(&object("VirtualMachine", "vm-1", &[("datastore", datastore)])),
+        None
+    );
+    let mount = |host: &str, accessible: &str| {
+        format!(
+            r#"<DatastoreHostMount><key type="HostSystem">{host}</key><mountInfo><accessMode>readWrite</accessMode>{accessible}</mountInfo></DatastoreHostMount>"#
+        )
+    };
+    let mounts = [
+        mount("host-1", "<accessible>true</accessible>"),
+        mount("host-2", "<accessible>false</accessible>"),
+        mount("host-3", ""),
+    ];
+    let properties = [
+        ("name", "nfs"),
+        ("summary.maintenanceMode", "enteringMaintenance"),
+        ("host", &mounts.concat()),
+    ];
+    let mut known = DatastoreState {
+        name: Some("nfs".into()),
+        in_maintenance: false,
+        inaccessible_on: [HostRef::new("host-2")].into(),
+    };
+    assert_eq!(
+        report(&object("Datastore", "ds-1", &properties)),
+        Some(known.clone())
+    );
+    known.in_maintenance = true;
+    let changed = object(
+        "Datastore",
+        "ds-1",
+        &[("summary.maintenanceMode", "inMaintenance")],
+    );
+    assert_eq!(report(&changed), Some(known));
 }

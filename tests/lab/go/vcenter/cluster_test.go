@@ -74,3 +74,13 @@ func TestMemoryOfPassthroughVMsIsReserved(t *testing.T) {
 	b.succeeds(b.vm("other").PowerOff(b.ctx))
 	b.succeeds(b.vm("gpu1").PowerOn(b.ctx))
 }
+
+func TestDatastoreIsNotAccessibleOnAHost(t *testing.T) {
+	b := start(t, off())
+	b.ctl("PATCH", "/datastores/ds", map[string]any{"inaccessible": []string{"esx2"}}, nil)
+	b.want(b.fails(b.relocate("gpu1", "esx2")), "CannotAccessVmConfig")
+	b.ctl("PATCH", "/datastores/ds", map[string]any{"inaccessible": []string{}, "maintenance": true}, nil)
+	b.want(b.fails(b.vm("gpu1").PowerOn(b.ctx)), "CannotAccessVmConfig")
+	b.ctl("PATCH", "/datastores/ds", map[string]any{"maintenance": false}, nil)
+	b.succeeds(b.relocate("gpu1", "esx2"))
+}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"slices"
 	"sort"
 	"time"
 
@@ -54,7 +53,7 @@ func (v *VCenter) unsuited(g *guest, h *host) types.BaseMethodFault {
 		return &types.InvalidState{}
 	}
 	for _, ds := range g.Datastore {
-		if !slices.Contains(h.Datastore, ds) {
+		if !v.accesses(h, ds) {
 			return &types.CannotAccessVmConfig{Reason: types.LocalizedMethodFault{
 				Fault:            &types.InvalidDatastorePath{DatastorePath: g.Config.Files.VmPathName},
 				LocalizedMessage: "Unable to access file " + g.Config.Files.VmPathName,

@@ -78,7 +78,7 @@ func (v *VCenter) relocateTarget(g *guest, spec types.VirtualMachineRelocateSpec
 		stores = []types.ManagedObjectReference{*spec.Datastore}
 	}
 	for _, ds := range stores {
-		if !slices.Contains(target.Datastore, ds) {
+		if !v.accesses(target, ds) {
 			name := ds.Value
 			if store, ok := v.reg.Get(ds).(*simulator.Datastore); ok {
 				name = store.Name

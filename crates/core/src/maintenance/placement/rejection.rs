@@ -21,6 +21,10 @@ pub enum RejectionReason {
     State(&'static str),
     /// It does not see all of the VM's datastores.
     Datastore,
+    /// It has mounted this datastore of the VM, but cannot access it now.
+    DatastoreInaccessible(Arc<str>),
+    /// This datastore of the VM is in maintenance mode.
+    DatastoreInMaintenance(Arc<str>),
     /// vSphere HA keeps it for failover.
     FailoverHost,
     /// The mandatory VM-Host rule of this name keeps the VM off it.
@@ -85,6 +89,8 @@ impl RejectionReason {
             | Self::FailoverHost
             | Self::VmHostRule(_)
             | Self::Datastore
+            | Self::DatastoreInaccessible(_)
+            | Self::DatastoreInMaintenance(_)
             | Self::DevicesUnreported
             | Self::NoMatchingDevice
             | Self::OtherSubsystem
@@ -108,6 +114,10 @@ impl fmt::Display for RejectionReason {
         match self {
             Self::State(state) => write!(f, "is {state}"),
             Self::Datastore => f.write_str("does not see the VM's datastores"),
+            Self::DatastoreInaccessible(name) => write!(f, "cannot access datastore {name}"),
+            Self::DatastoreInMaintenance(name) => {
+                write!(f, "cannot use datastore {name}, which is in maintenance mode")
+            }
             Self::FailoverHost => f.write_str("is a dedicated failover host of vSphere HA"),
             Self::VmHostRule(rule) => write!(f, "is excluded by the VM-Host rule {rule}"),
             Self::AntiAffinity(rule) => {

@@ -14,6 +14,7 @@ fn wanted(devices: DeviceRequirements) -> VmRequirements {
         home_only: false,
         compute: Some(ComputeRef::new("cluster-1")),
         datastores: Arc::new(BTreeSet::from([DatastoreRef::new("ds-1")])),
+        datastore_states: Arc::default(),
         networks: Arc::default(),
         rules: Arc::default(),
         memory_mib: None,
@@ -452,6 +453,29 @@ fn host_with_too_little_unreserved_memory_is_refused() {
     assert_eq!(fits(&unknown, &[has(Some(1), 0)]), Some("esx-2".to_owned()));
     let offer = find_host(&needs_64_gib, &[has(Some(1), 0)], None, &[]);
     assert_eq!(offer.survey, [HostRef::new("esx-2")], "VMs there may stop");
+}
+
+#[test]
+fn host_that_cannot_use_a_datastore_of_the_vm_is_refused() {
+    let state = |in_maintenance, inaccessible_on: &[&str]| {
+        let state = DatastoreState {
+            name: Some("nfs".into()),
+            in_maintenance,
+            inaccessible_on: inaccessible_on.iter().map(|host| HostRef::new(*host)).collect(),
+        };
+        VmRequirements {
+            datastore_states: Arc::new([(DatastoreRef::new("ds-1"), Arc::new(state))].into()),
+            ..one_a40()
+        }
+    };
+    let hosts = [host("esx-2", &[A40]), host("esx-3", &[A40])];
+    assert_eq!(fits(&state(false, &["esx-2"]), &hosts), Some("esx-3".to_owned()));
+    assert_eq!(
+        why_not(&state(true, &["esx-2"]), host("esx-2", &[A40])),
+        RejectionReason::DatastoreInaccessible("nfs".into())
+    );
+    let maintenance = why_not(&state(true, &[]), host("esx-2", &[A40]));
+    assert_eq!(maintenance, RejectionReason::DatastoreInMaintenance("nfs".into()));
 }
 
 #[test]

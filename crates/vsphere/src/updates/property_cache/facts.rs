@@ -10,7 +10,7 @@ use crate::moref::Moref;
 use crate::property::{EVACUATION, Value};
 use crate::text;
 use crate::update::{
-    Compute, EnteringMaintenance, Host, HostConnection, MaintenanceEnd, PciDevice, PciIds, Vm,
+    Compute, DatastoreState, EnteringMaintenance, Host, HostConnection, MaintenanceEnd, PciDevice, PciIds, Vm,
 };
 use haulout_core::ids::{ComputeRef, DatastoreRef, HostRef, NetworkRef, VmRef, VmUuid};
 
@@ -57,6 +57,7 @@ pub(super) fn unread_vm(moref: VmRef) -> Vm {
         tools_running: None,
         question: None,
         datastores: Arc::default(),
+        datastore_states: Arc::default(),
         networks: Arc::default(),
         passthrough: None,
         memory_mib: None,
@@ -147,13 +148,38 @@ pub(super) fn set_vm(vm: &mut Vm, path: &str, value: Option<&Value>) {
     }
 }
 
-/// The VM with the names of its networks, which are objects of their own.
-pub(super) fn with_network_names(vm: &Vm, names: &HashMap<NetworkRef, Arc<str>>) -> Vm {
+/// Applies a property of a datastore.
+pub(super) fn set_datastore(datastore: &mut DatastoreState, path: &str, value: Option<&Value>) {
+    let text = value.and_then(Value::text);
+    match path {
+        "name" => datastore.name = text.map(|name| text::inventory_name(name).into()),
+        "summary.maintenanceMode" => datastore.in_maintenance = text == Some("inMaintenance"),
+        "host" => {
+            datastore.inaccessible_on = value
+                .and_then(Value::inaccessible_on)
+                .cloned()
+                .unwrap_or_default();
+        }
+        _ => {}
+    }
+}
+
+/// The VM with the states of its datastores and the names of its networks, which are objects of their own.
+pub(super) fn with_resources(
+    vm: &Vm,
+    datastores: &HashMap<DatastoreRef, Arc<DatastoreState>>,
+    names: &HashMap<NetworkRef, Arc<str>>,
+) -> Vm {
+    let known = vm.datastores.iter().filter_map(|datastore| {
+        let state = datastores.get(datastore)?;
+        Some((datastore.clone(), Arc::clone(state)))
+    });
     let named = vm
         .networks
         .keys()
         .map(|network| (network.clone(), names.get(network).cloned()));
     Vm {
+        datastore_states: Arc::new(known.collect()),
         networks: Arc::new(named.collect()),
         ..vm.clone()
     }
