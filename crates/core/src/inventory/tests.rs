@@ -6,8 +6,8 @@ use crate::facts::fault::{Fault, FaultKind};
 use crate::facts::kubernetes::{self, NodeAnnotations, NodeFacts, ReadyCondition};
 use crate::facts::vsphere::{Claim, ClaimedDevice, HostReading};
 use crate::facts::vsphere::{
-    Compute, DetectionSignal, EndOutcome, EnteringMaintenance, Host, HostConnection, MaintenanceEnd,
-    PowerState, Task, TaskState, Vm, VmKey,
+    ClusterRules, Compute, DetectionSignal, DeviceRequirement, EndOutcome, EnteringMaintenance, Host,
+    HostConnection, MaintenanceEnd, Passthrough, PciDevice, PowerState, Task, TaskState, Vm, VmKey,
 };
 use crate::fixtures::{self, RELEASE, drain_report, host_named, record, synced};
 pub(super) use crate::fixtures::{
@@ -1117,6 +1117,48 @@ fn a_standalone_host_has_no_drs() {
             .chain([vsphere(vsphere::VsphereUpdate::Compute(compute))]),
     );
     assert!(matches!(snapshot_of(&mut inventory, 1).observed.vm, BoundVm::Found(vm) if !vm.drs));
+}
+
+#[test]
+fn a_failover_host_and_one_with_another_label_are_not_free() {
+    let labelled = |n: usize, label: &str| {
+        let device = PciDevice {
+            label: Some(label.into()),
+            ..fixtures::pci("0000:01:00.0", fixtures::A40)
+        };
+        let host = Host {
+            passthrough: Some([device].into()),
+            ..host(n)
+        };
+        vsphere(vsphere::VsphereUpdate::Host(host.into()))
+    };
+    let requirement = DeviceRequirement {
+        label: Some("pool-a".into()),
+        ..fixtures::of_model(fixtures::A40)
+    };
+    let wants_label = Vm {
+        passthrough: Some(vec![Passthrough::Dynamic(requirement)]),
+        ..vm(1)
+    };
+    let failover = ClusterRules {
+        failover_hosts: [HostRef::new("host-4")].into(),
+        ..ClusterRules::default()
+    };
+    let cluster = Compute {
+        moref: ComputeRef::new("c"),
+        name: Some("train".to_owned()),
+        drs: None,
+        rules: Arc::new(failover),
+    };
+    let more = [
+        vsphere(vsphere::VsphereUpdate::Vm(wants_label)),
+        vsphere(vsphere::VsphereUpdate::Compute(cluster)),
+        labelled(2, "pool-a"),
+        labelled(3, "pool-b"),
+        labelled(4, "pool-a"),
+    ];
+    let inventory = inventory_with(trio(1).into_iter().chain(more));
+    assert_eq!(inventory.free_gpu_hosts().get("train"), Some(&1));
 }
 
 #[test]
