@@ -46,6 +46,7 @@ pub async fn fixture<'a>(
         name: host(number),
         devices: vec![DeviceSpec::gpu("0000:3b:00.0", A40)],
         datastores: vec!["ds1".to_owned()],
+        ..HostSpec::default()
     });
     let spec = Spec {
         clusters: vec![ClusterSpec {

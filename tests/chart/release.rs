@@ -36,6 +36,7 @@ pub async fn fixture(name: &str, uuid: &str, hosts: &[&str]) -> anyhow::Result<F
                     name: (*host).to_owned(),
                     devices: vec![device.clone()],
                     datastores: vec!["ds1".to_owned()],
+                    ..HostSpec::default()
                 })
                 .collect(),
             ..ClusterSpec::default()

@@ -34,6 +34,7 @@ pub fn hosts(hosts: &[(&str, &[DeviceSpec])]) -> Spec {
         name: (*name).to_owned(),
         devices: devices.to_vec(),
         datastores: vec!["ds1".to_owned()],
+        ..HostSpec::default()
     });
     let drs = DrsSpec {
         enabled: false,
@@ -45,6 +46,7 @@ pub fn hosts(hosts: &[(&str, &[DeviceSpec])]) -> Spec {
             name: "c1".to_owned(),
             drs,
             hosts: hosts.collect(),
+            ..ClusterSpec::default()
         }],
         ..Spec::default()
     }

@@ -173,6 +173,7 @@ fn host_removed_while_its_vm_is_off_parks_the_node_until_the_vm_is_back() {
             name: "esx1".to_owned(),
             devices: vec![a40(1)],
             datastores: vec!["ds1".to_owned()],
+            ..HostSpec::default()
         };
         fixture.vcenter.add_host("c1", &host).await?;
         let mut vm = crate::fixture::gpu_vm("removed", "gpu1", "esx1");

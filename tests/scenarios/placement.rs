@@ -4,15 +4,17 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use haulout::nodemaintenance::kind::{MaintenanceAction, NodeMaintenance, NodeMaintenanceSpec};
-use haulout_lab::fixture::{Fixture, WAIT_TIMEOUT};
-use haulout_lab::vcenter::{DrsAutomation, Entry, FaultRule, Gpu, Readable, Spec, State, VmSpec};
+use haulout_lab::fixture::{Fixture, Member, WAIT_TIMEOUT};
+use haulout_lab::vcenter::{
+    DeviceSpec, DrsAutomation, Entry, FaultRule, Gpu, HostSpec, Readable, RuleSpec, Spec, State, VmSpec,
+};
 use haulout_lab::wait::until;
 use kube::Api;
 use kube::api::PostParams;
 use kube::core::ObjectMeta;
 
 use crate::assertions::{entries_during, wait_for_call, wait_for_entry, wait_for_fault};
-use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, run, run_scenario};
+use crate::fixture::{A40, a40, fixture, gpu_vm, hosts, in_maintenance, kube, run, run_scenario};
 
 /// Hosts with one GPU each, the VM on `home`.
 fn cluster(fixture: &str, names: &[&str], home: &str) -> Spec {
@@ -128,6 +130,173 @@ fn third_host_is_tried_when_two_refuse_the_relocation() {
         runs_on(&fixture, "esx3").await?;
         let tries = fixture.calls("RelocateVM_Task", "gpu1").await?;
         ensure!(tries <= 3, "{tries} relocations were tried");
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn vm_moves_only_to_a_device_with_its_hardware_label() {
+    run_scenario(async {
+        let label = |label: &str| {
+            [DeviceSpec {
+                label: label.to_owned(),
+                ..a40(1)
+            }]
+        };
+        let (a, b) = (label("pool-a"), label("pool-b"));
+        let mut spec = hosts(&[("esx1", &a), ("esx2", &b)]);
+        let ours = gpu_vm("label", "gpu1", "esx1");
+        spec.vms = vec![VmSpec {
+            gpu: Gpu::Dynamic {
+                vendor: 0x10de,
+                device: A40,
+                sub_device: 0,
+                label: "pool-a".to_owned(),
+            },
+            ..ours
+        }];
+        let fixture = fixture("label", &spec).await?;
+        let haulout = run(&fixture, &[]).await?;
+
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture
+            .wait_for_log("esx2 has no matching passthrough device with the hardware label pool-a")
+            .await?;
+        ensure!(fixture.calls("RelocateVM_Task", "gpu1").await? == 0);
+        let with_label = HostSpec {
+            devices: a.to_vec(),
+            ..spare_host("esx3")
+        };
+        fixture.vcenter.add_host("c1", &with_label).await?;
+        runs_on(&fixture, "esx3").await?;
+        haulout.stop().await
+    });
+}
+
+/// A further host with a GPU.
+fn spare_host(name: &str) -> HostSpec {
+    HostSpec {
+        name: name.to_owned(),
+        devices: vec![a40(1)],
+        datastores: vec!["ds1".to_owned()],
+        ..HostSpec::default()
+    }
+}
+
+#[test]
+fn vm_moves_only_to_a_host_with_its_networks() {
+    run_scenario(async {
+        let networks = vec!["k8s".to_owned(), "dvs/storage".to_owned()];
+        let mut spec = cluster("networks", &["esx1", "esx2", "esx3"], "esx1");
+        for (host, has) in spec.clusters[0].hosts.iter_mut().zip([0..2, 0..1, 1..2]) {
+            host.networks = networks[has].to_vec();
+        }
+        spec.vms[0].networks = networks.clone();
+        let fixture = fixture("networks", &spec).await?;
+        let haulout = run(&fixture, &[]).await?;
+
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        for refused in ["esx2 lacks network dvs/storage", "esx3 lacks network k8s"] {
+            fixture.wait_for_log(refused).await?;
+        }
+        ensure!(fixture.calls("RelocateVM_Task", "gpu1").await? == 0);
+        let with_networks = HostSpec {
+            networks,
+            ..spare_host("esx4")
+        };
+        fixture.vcenter.add_host("c1", &with_networks).await?;
+        runs_on(&fixture, "esx4").await?;
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn vm_moves_only_to_a_host_that_can_access_its_datastore() {
+    run_scenario(async {
+        let fixture = fixture("datastore", &cluster("datastore", &["esx1", "esx2"], "esx1")).await?;
+        fixture.vcenter.set_inaccessible("ds1", &["esx2"]).await?;
+        let haulout = run(&fixture, &[]).await?;
+
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_for_log("esx2 cannot access datastore ds1").await?;
+        ensure!(fixture.calls("RelocateVM_Task", "gpu1").await? == 0);
+        fixture.vcenter.set_inaccessible("ds1", &[]).await?;
+        runs_on(&fixture, "esx2").await?;
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn vm_moves_only_where_the_cluster_allows_it() {
+    run_scenario(async {
+        let mut spec = cluster("allowed", &["esx1", "esx2", "esx3", "esx4"], "esx1");
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let rule = |name: &str, vms: &[&str], not_hosts: &[&str]| RuleSpec {
+            name: name.to_owned(),
+            vms: names(vms),
+            not_hosts: names(not_hosts),
+            ..RuleSpec::default()
+        };
+        let cluster = &mut spec.clusters[0];
+        cluster.drs.enabled = true;
+        cluster.failover_hosts = names(&["esx2"]);
+        cluster.rules = vec![
+            rule("licensed", &["gpu1"], &["esx3"]),
+            rule("spread", &["gpu1", "other"], &[]),
+        ];
+        let ours = spec.vms[0].clone();
+        spec.vms.push(VmSpec {
+            name: "other".to_owned(),
+            host: "esx4".to_owned(),
+            ..VmSpec::default()
+        });
+        let members = vec![Member::new("allowed", "gpu1", &ours.uuid)];
+        let fixture = Fixture::create(kube().await, "allowed", &spec, members, true).await?;
+        let haulout = run(&fixture, &[]).await?;
+
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        for refused in [
+            "esx2 is a dedicated failover host of vSphere HA",
+            "esx3 is excluded by the VM-Host rule licensed",
+            "esx4 has a VM that the rule spread keeps apart from this one",
+        ] {
+            fixture.wait_for_log(refused).await?;
+        }
+        ensure!(fixture.calls("RelocateVM_Task", "gpu1").await? == 0);
+        fixture.vcenter.power_off("other").await?;
+        runs_on(&fixture, "esx4").await?;
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn vm_moves_only_to_a_host_with_enough_unreserved_memory() {
+    run_scenario(async {
+        let mut spec = cluster("memory", &["esx1", "esx2", "esx3"], "esx1");
+        spec.clusters[0].hosts[1].memory_mb = 1_024;
+        let ours = VmSpec {
+            memory_mb: 2_048,
+            ..spec.vms[0].clone()
+        };
+        let reserves = VmSpec {
+            name: "other".to_owned(),
+            host: "esx3".to_owned(),
+            memory_mb: 3_072,
+            reserved_mb: 3_072,
+            ..VmSpec::default()
+        };
+        let members = vec![Member::new("memory", "gpu1", &ours.uuid)];
+        spec.vms = vec![ours, reserves];
+        let fixture = Fixture::create(kube().await, "memory", &spec, members, true).await?;
+        let haulout = run(&fixture, &[]).await?;
+
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture
+            .wait_for_log("esx2 has less unreserved memory than the 2048 MiB that the VM reserves")
+            .await?;
+        ensure!(fixture.calls("RelocateVM_Task", "gpu1").await? == 0);
+        fixture.vcenter.power_off("other").await?;
+        runs_on(&fixture, "esx3").await?;
         haulout.stop().await
     });
 }

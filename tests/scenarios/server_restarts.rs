@@ -53,10 +53,7 @@ async fn break_in_each_phase_of_a_move(
     };
     let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)]), ("esx3", &[flex])]);
     let first = VmSpec {
-        gpu: Gpu::Dynamic {
-            vendor: 0x8086,
-            device: 0x56c0,
-        },
+        gpu: Gpu::dynamic(0x8086, 0x56c0),
         ..gpu_vm(name, "first", "esx3")
     };
     spec.vms = vec![gpu_vm(name, "gpu1", "esx1"), first];

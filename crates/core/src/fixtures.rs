@@ -14,7 +14,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::facts::kubernetes::{KubernetesUpdate, NodeAnnotations, NodeFacts, ReadyCondition};
 use crate::facts::vsphere::{
-    Host, HostConnection, Passthrough, PciDevice, PowerState, Vm, VmKey, VsphereUpdate,
+    AllowedDevice, DeviceRequirement, Host, HostConnection, Passthrough, PciDevice, PciIds, PowerState, Vm,
+    VmKey, VsphereUpdate,
 };
 use crate::ids::{
     BootId, ComputeRef, DatastoreRef, EpisodeId, HostRef, NodeName, NodeUid, RequestUid, TaskRef, VmRef,
@@ -145,11 +146,34 @@ pub fn host(n: usize) -> Host {
         last_exit: None,
         entering: None,
         datastores: Arc::new(BTreeSet::from([DatastoreRef::new("ds")])),
-        passthrough: Some(Arc::new([PciDevice {
-            address: "0000:01:00.0".to_owned(),
-            vendor: A40.0,
-            device: A40.1,
-        }])),
+        passthrough: Some(Arc::new([pci("0000:01:00.0", A40)])),
+    }
+}
+
+/// A device with these vendor and device ids.
+pub fn pci(address: &str, (vendor, device): (u16, u16)) -> PciDevice {
+    PciDevice {
+        address: address.to_owned(),
+        ids: PciIds {
+            vendor,
+            device,
+            sub_vendor: 0,
+            sub_device: 0,
+        },
+        label: None,
+    }
+}
+
+/// The requirement of any device with these vendor and device ids.
+pub fn of_model((vendor, device): (u16, u16)) -> DeviceRequirement {
+    DeviceRequirement {
+        allowed: vec![AllowedDevice {
+            vendor,
+            device,
+            sub_vendor: None,
+            sub_device: None,
+        }],
+        label: None,
     }
 }
 
@@ -165,7 +189,10 @@ pub fn vm_facts(n: usize) -> Vm {
         tools_running: Some(true),
         question: None,
         datastores: Arc::new(BTreeSet::from([DatastoreRef::new("ds")])),
-        passthrough: Some(vec![Passthrough::Dynamic { allowed: vec![A40] }]),
+        datastore_states: Arc::default(),
+        networks: Arc::default(),
+        passthrough: Some(vec![Passthrough::Dynamic(of_model(A40))]),
+        memory_mib: Some(65_536),
         evacuation_power_off: false,
     }
 }

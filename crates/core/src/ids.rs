@@ -103,6 +103,10 @@ name!(
     DatastoreRef
 );
 name!(
+    /// Moref of a `Network`, `DistributedVirtualPortgroup` or `OpaqueNetwork`.
+    NetworkRef
+);
+name!(
     /// `status.nodeInfo.bootID`: a new random value at each boot.
     BootId
 );

@@ -1,14 +1,17 @@
 //! Decodes values. An unknown value is `None`, never an error.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
 use super::moref::Moref;
 use super::text::for_people;
-use super::update::{Drs, DrsBehavior, DrsOverride, HostConnection, Passthrough, PciDevice, PowerState};
+use super::update::{AllowedDevice, DeviceRequirement, HostConnection, Passthrough, PciIds, PowerState};
 use super::xml::Element;
-use haulout_core::ids::VmRef;
+use haulout_core::ids::{HostRef, VmRef};
+
+pub(crate) mod cluster;
 
 /// Decodes an `xsd:dateTime`.
 pub(crate) fn timestamp(text: &str) -> Option<Timestamp> {
@@ -85,12 +88,13 @@ fn device(device: &Element<'_>) -> DecodedDevice {
                 backing: kind.to_owned(),
             },
         },
-        "VirtualPCIPassthroughDynamicBackingInfo" => Passthrough::Dynamic {
+        "VirtualPCIPassthroughDynamicBackingInfo" => Passthrough::Dynamic(DeviceRequirement {
             allowed: backing
                 .children_named("allowedDevice")
                 .filter_map(allowed)
                 .collect(),
-        },
+            label: text("customLabel").map(label),
+        }),
         other => Passthrough::Other {
             backing: for_people(other),
         },
@@ -101,11 +105,21 @@ fn device(device: &Element<'_>) -> DecodedDevice {
     }
 }
 
-fn allowed(device: &Element<'_>) -> Option<(u16, u16)> {
-    Some((
-        pci_id(device.text_of("vendorId")?)?,
-        pci_id(device.text_of("deviceId")?)?,
-    ))
+fn allowed(device: &Element<'_>) -> Option<AllowedDevice> {
+    let id = |name: &str| device.text_of(name).and_then(pci_id);
+    // No device has the subsystem id 0, so it stands for an id that is not specified.
+    let sub_id = |name: &str| id(name).filter(|id| *id != 0);
+    Some(AllowedDevice {
+        vendor: id("vendorId")?,
+        device: id("deviceId")?,
+        sub_vendor: sub_id("subVendorId"),
+        sub_device: sub_id("subDeviceId"),
+    })
+}
+
+/// A hardware label, of a device or required by a VM. Both are sanitized alike, so that they can be compared.
+fn label(text: &str) -> Arc<str> {
+    for_people(text).into()
 }
 
 /// A PCI id: a signed short in hosts, an int in VMs; masked to 16 bits.
@@ -136,70 +150,45 @@ fn pci_address(text: &str) -> String {
     }
 }
 
-/// The addresses in `config.pciPassthruInfo` with active passthrough: enabled, and the host rebooted
-/// since.
-pub(crate) fn active_addresses(info: &Element<'_>) -> BTreeSet<String> {
+/// The devices with active passthrough in `config.pciPassthruInfo` (enabled, and the host rebooted
+/// since): address and hardware label.
+pub(crate) fn active_devices(info: &Element<'_>) -> BTreeMap<String, Option<Arc<str>>> {
     let active = info
         .children()
         .filter(|device| device.text_of("passthruActive") == Some("true"));
-    active
-        .filter_map(|device| device.text_of("id"))
-        .map(pci_address)
-        .collect()
+    let device = |device: &Element<'_>| {
+        let address = pci_address(device.text_of("id")?);
+        let text = device.text_of("hardwareLabel");
+        Some((address, text.filter(|text| !text.is_empty()).map(label)))
+    };
+    active.filter_map(device).collect()
 }
 
-/// The devices in `hardware.pciDevice`.
-pub(crate) fn pci_devices(devices: &Element<'_>) -> Vec<PciDevice> {
+/// Address and ids of the devices in `hardware.pciDevice`.
+pub(crate) fn pci_devices(devices: &Element<'_>) -> Vec<(String, PciIds)> {
     let device = |device: &Element<'_>| {
-        Some(PciDevice {
-            address: pci_address(device.text_of("id")?),
-            vendor: pci_id(device.text_of("vendorId")?)?,
-            device: pci_id(device.text_of("deviceId")?)?,
-        })
+        let id = |name: &str| device.text_of(name).and_then(pci_id);
+        let ids = PciIds {
+            vendor: id("vendorId")?,
+            device: id("deviceId")?,
+            sub_vendor: id("subVendorId").unwrap_or_default(),
+            sub_device: id("subDeviceId").unwrap_or_default(),
+        };
+        Some((pci_address(device.text_of("id")?), ids))
     };
     devices.children().filter_map(device).collect()
 }
 
-/// The DRS settings in `configurationEx`; `None` for the compute resource of a standalone host.
-///
-/// Defaults from the API reference: DRS off, fully automated, overrides allowed.
-pub(crate) fn drs(configuration: &Element<'_>) -> Option<Drs> {
-    if configuration.xsi_type() != Some("ClusterConfigInfoEx") {
-        return None;
-    }
-    let config = configuration.child("drsConfig")?;
-    let flag = |element: &Element<'_>, name: &str| element.text_of(name).and_then(boolean);
-    let mut overrides = BTreeMap::new();
-    if flag(config, "enableVmBehaviorOverrides").unwrap_or(true) {
-        for vm in configuration.children_named("drsVmConfig") {
-            let Some(key) = vm.child("key").and_then(Element::moref).and_then(|key| key.vm()) else {
-                continue;
-            };
-            let own = DrsOverride {
-                enabled: flag(vm, "enabled").unwrap_or(true),
-                behavior: vm.text_of("behavior").and_then(behavior),
-            };
-            overrides.insert(key, own);
-        }
-    }
-    Some(Drs {
-        enabled: flag(config, "enabled").unwrap_or(false),
-        behavior: match config.text_of("defaultVmBehavior") {
-            None => DrsBehavior::FullyAutomated,
-            // An unknown automation level must not count as an automatic one.
-            Some(text) => behavior(text).unwrap_or(DrsBehavior::Manual),
-        },
-        overrides,
-    })
-}
-
-fn behavior(text: &str) -> Option<DrsBehavior> {
-    match text {
-        "manual" => Some(DrsBehavior::Manual),
-        "partiallyAutomated" => Some(DrsBehavior::PartiallyAutomated),
-        "fullyAutomated" => Some(DrsBehavior::FullyAutomated),
-        _ => None,
-    }
+/// The hosts in `Datastore.host` that cannot access the datastore.
+pub(crate) fn inaccessible_on(mounts: &Element<'_>) -> BTreeSet<HostRef> {
+    let is_inaccessible = |mount: &&Element<'_>| {
+        let info = mount.child("mountInfo");
+        info.and_then(|info| info.text_of("accessible")).and_then(boolean) == Some(false)
+    };
+    let hosts = mounts.children().filter(is_inaccessible);
+    hosts
+        .filter_map(|mount| mount.child("key")?.moref()?.host())
+        .collect()
 }
 
 /// The VMs in `config.assignableHardwareBinding` with the addresses of their devices; `None` if an

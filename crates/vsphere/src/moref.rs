@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::text::for_people;
-use haulout_core::ids::{ComputeRef, DatastoreRef, HostRef, TaskRef, VmRef};
+use haulout_core::ids::{ComputeRef, DatastoreRef, HostRef, NetworkRef, TaskRef, VmRef};
 
 /// A managed object reference with its type. The value is opaque.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -21,6 +21,9 @@ const KINDS: &[&str] = &[
     "Task",
     "VirtualMachine",
     "Datastore",
+    "Network",
+    "DistributedVirtualPortgroup",
+    "OpaqueNetwork",
     "ClusterComputeResource",
     "ComputeResource",
 ];
@@ -63,6 +66,14 @@ impl Moref {
 
     pub(crate) fn datastore(&self) -> Option<DatastoreRef> {
         (self.kind == "Datastore").then(|| DatastoreRef::new(Arc::clone(&self.value)))
+    }
+
+    pub(crate) fn network(&self) -> Option<NetworkRef> {
+        matches!(
+            &*self.kind,
+            "Network" | "DistributedVirtualPortgroup" | "OpaqueNetwork"
+        )
+        .then(|| NetworkRef::new(Arc::clone(&self.value)))
     }
 
     /// Whether the object exists only within a session (`proto-notes/session.md`).

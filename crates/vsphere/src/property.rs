@@ -1,15 +1,17 @@
 //! The PropertyCollector: filter specifications, pages, and update sets.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
+use super::decode::cluster::ClusterConfig;
 use super::decode::{self, DecodedDevice};
 use super::fault::{self, Fault, FaultKind};
 use super::moref::Moref;
 use super::soap::{ReplyError, TASK_INFO};
-use super::update::{Drs, PciDevice};
+use super::update::PciIds;
 use super::xml::write::XmlWriter;
 use super::xml::{Element, LimitBreach};
-use haulout_core::ids::VmRef;
+use haulout_core::ids::{HostRef, VmRef};
 
 /// The error for a read in a dead session.
 pub(super) const WITHHELD: &str = "every property was withheld for want of a session";
@@ -119,12 +121,14 @@ pub(crate) enum Value {
     Morefs(Vec<Moref>),
     /// The passthrough devices of a VM.
     Devices(Vec<DecodedDevice>),
-    /// Addresses of devices with active passthrough.
-    Addresses(BTreeSet<String>),
-    PciDevices(Vec<PciDevice>),
+    /// The devices with active passthrough: address and hardware label.
+    ActiveDevices(BTreeMap<String, Option<Arc<str>>>),
+    PciDevices(Vec<(String, PciIds)>),
+    /// The hosts that cannot access a datastore.
+    InaccessibleOn(BTreeSet<HostRef>),
     /// The devices assigned to each VM of a host.
     Bindings(BTreeMap<VmRef, Option<BTreeSet<String>>>),
-    Drs(Drs),
+    Cluster(ClusterConfig),
     /// Why a task failed or started nothing.
     Fault(Fault),
     /// A page of the task history; each task has the properties of a `Task` object.
@@ -172,12 +176,13 @@ impl Value {
             "parent" | "owner" | "resourcePool" | "runtime.host" | "info.entity" => {
                 value.moref().map(Self::Moref)
             }
-            "datastore" | "recentTask" | "vm" => Some(Self::Morefs(decode::morefs(value))),
+            "datastore" | "network" | "recentTask" | "vm" => Some(Self::Morefs(decode::morefs(value))),
             "config.hardware.device" => Some(Self::Devices(decode::passthrough(value))),
-            "config.pciPassthruInfo" => Some(Self::Addresses(decode::active_addresses(value))),
+            "config.pciPassthruInfo" => Some(Self::ActiveDevices(decode::active_devices(value))),
             "hardware.pciDevice" => Some(Self::PciDevices(decode::pci_devices(value))),
             "config.assignableHardwareBinding" => Some(Self::Bindings(decode::bindings(value))),
-            "configurationEx" => decode::drs(value).map(Self::Drs),
+            "host" => Some(Self::InaccessibleOn(decode::inaccessible_on(value))),
+            "configurationEx" => decode::cluster::config(value).map(Self::Cluster),
             "info.error" => Some(Self::Fault(fault::read_localized(value))),
             "info.result" => fault::not_started(value).map(Self::Fault),
             "info.reason" => text(value.text_of("userName")),
@@ -210,10 +215,11 @@ held! {
     text: Text -> str;
     moref: Moref -> Moref;
     devices: Devices -> [DecodedDevice];
-    addresses: Addresses -> BTreeSet<String>;
-    pci_devices: PciDevices -> [PciDevice];
+    active_devices: ActiveDevices -> BTreeMap<String, Option<Arc<str>>>;
+    pci_devices: PciDevices -> [(String, PciIds)];
     bindings: Bindings -> BTreeMap<VmRef, Option<BTreeSet<String>>>;
-    drs: Drs -> Drs;
+    inaccessible_on: InaccessibleOn -> BTreeSet<HostRef>;
+    cluster: Cluster -> ClusterConfig;
     fault: Fault -> Fault;
     tasks: Tasks -> [Result<ObjectProperties, Unreadable>];
 }

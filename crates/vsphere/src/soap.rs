@@ -115,8 +115,13 @@ pub(crate) const TASK_INFO: &[&str] = &[
 const REPLY: Shape = Shape {
     sparse: &[
         ("TaskInfo", TASK_INFO),
-        ("HostPciDevice", &["id", "vendorId", "deviceId"]),
-        ("HostPciPassthruInfo", &["id", "passthruActive"]),
+        (
+            "HostPciDevice",
+            &["id", "vendorId", "deviceId", "subVendorId", "subDeviceId"],
+        ),
+        ("DatastoreHostMount", &["key", "mountInfo"]),
+        ("mountInfo", &["accessible"]),
+        ("HostPciPassthruInfo", &["id", "passthruActive", "hardwareLabel"]),
     ],
     bulkheads: &[
         "changeSet",

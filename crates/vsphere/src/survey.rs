@@ -1,6 +1,7 @@
 //! The survey: which VM holds which passthrough device of a host, for all VMs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::client::{Error, Vcenter};
 use super::decode::{self, DecodedDevice};
@@ -8,16 +9,22 @@ use super::moref::Moref;
 use super::property::{ObjectProperties, PropertySpec, TraversalStep, Value};
 use super::text;
 use super::update::{
-    Claim, ClaimedDevice, Claims, NotSurveyed, Passthrough, PowerState, Surveyed, UnreadableVm,
+    Claim, ClaimedDevice, HostReading, NotSurveyed, Passthrough, PowerState, Surveyed, SurveyedHost,
+    UnreadableVm,
 };
-use haulout_core::ids::{HostRef, VmRef};
+use haulout_core::ids::{HostRef, NetworkRef, VmRef};
 
 const DEVICES: &str = "config.hardware.device";
+const NETWORKS: &str = "network";
+/// In bytes.
+const MEMORY: &str = "hardware.memorySize";
+/// In MiB.
+const RESERVATION: &str = "summary.config.memoryReservation";
 const BINDING: &str = "config.assignableHardwareBinding";
 
 impl Vcenter {
-    /// Reads which VMs hold the passthrough devices of `hosts` (`RetrievePropertiesEx` over
-    /// `HostSystem.vm`).
+    /// Reads which VMs hold the passthrough devices of `hosts`, and which VMs run there and reserve its memory, and which networks
+    /// the hosts have     /// (`RetrievePropertiesEx` over `HostSystem.vm`).
     ///
     /// A powered-off VM holds its devices too, also one that is chosen at power-on: it needs the device
     /// again. Templates never run and hold nothing. An unreadable VM is listed as such, unless its host
@@ -29,16 +36,19 @@ impl Vcenter {
         if hosts.is_empty() {
             return Ok(Surveyed::default());
         }
-        let mut spec = PropertySpec::default().read("HostSystem", &["vm", BINDING]).read(
-            "VirtualMachine",
-            &[
-                "name",
-                DEVICES,
-                "config.template",
-                "runtime.host",
-                "runtime.powerState",
-            ],
-        );
+        let mut spec = PropertySpec::default()
+            .read("HostSystem", &["vm", NETWORKS, MEMORY, BINDING])
+            .read(
+                "VirtualMachine",
+                &[
+                    "name",
+                    DEVICES,
+                    "config.template",
+                    "runtime.host",
+                    "runtime.powerState",
+                    RESERVATION,
+                ],
+            );
         for host in hosts.iter().collect::<BTreeSet<_>>() {
             spec = spec.of(&host.into(), [TraversalStep::new("HostSystem", "vm", [])]);
         }
@@ -67,6 +77,7 @@ pub(crate) fn survey(hosts: &[HostRef], objects: &[ObjectProperties]) -> Surveye
         }
     }
     let mut surveyed = Surveyed::default();
+    let mut networks = NetworkSets::default();
     for host in hosts.iter().collect::<BTreeSet<_>>() {
         let (listed, object) = match listed(host, objects) {
             Ok(listed) => listed,
@@ -78,7 +89,9 @@ pub(crate) fn survey(hosts: &[HostRef], objects: &[ObjectProperties]) -> Surveye
         };
         let mut here = registered.remove(host).unwrap_or_default();
         here.extend(listed);
-        surveyed.claims.push(of_host(host, object, &here, &vms));
+        let mut read = of_host(host, object, &here, &vms);
+        read.reading.networks = networks.of(object);
+        surveyed.hosts.push(read);
     }
     surveyed
 }
@@ -88,21 +101,27 @@ fn of_host(
     object: &ObjectProperties,
     here: &BTreeSet<VmRef>,
     vms: &BTreeMap<VmRef, &ObjectProperties>,
-) -> Claims {
+) -> SurveyedHost {
     let bindings = object.get(BINDING).and_then(Value::bindings);
-    let mut claims = Claims {
+    let mut read = SurveyedHost {
         host: host.clone(),
-        held: Vec::new(),
+        reading: HostReading::default(),
         unreadable: Vec::new(),
     };
+    let mut reserved: u64 = 0;
     for vm in here {
+        let running = vms.get(vm).filter(|vm| power(vm) == Some(PowerState::On));
+        if let Some(running) = running {
+            reserved = reserved.saturating_add(number(running, RESERVATION).unwrap_or_default());
+            read.reading.running.insert(vm.clone());
+        }
         let claim = |device| Claim {
             vm: vm.clone(),
             device,
         };
         let why = match devices(vms.get(vm).copied()) {
             Ok(devices) => {
-                claims.held.extend(devices.into_iter().map(claim));
+                read.reading.claims.extend(devices.into_iter().map(claim));
                 continue;
             }
             Err(why) => why,
@@ -111,12 +130,12 @@ fn of_host(
         match bindings.map(|all| all.get(vm)) {
             Some(Some(Some(addresses))) => {
                 let addresses = addresses.iter().cloned().map(ClaimedDevice::Address);
-                claims.held.extend(addresses.map(claim));
+                read.reading.claims.extend(addresses.map(claim));
             }
             Some(None) if runs => {}
             Some(None | Some(None)) | None => {
                 let name = vms.get(vm).and_then(|vm| vm.text("name"));
-                claims.unreadable.push(UnreadableVm {
+                read.unreadable.push(UnreadableVm {
                     vm: vm.clone(),
                     name: name.map(text::inventory_name),
                     why,
@@ -124,7 +143,26 @@ fn of_host(
             }
         }
     }
-    claims
+    let memory = number(object, MEMORY).map(|bytes| bytes >> 20);
+    read.reading.unreserved_mib = memory.map(|memory| memory.saturating_sub(reserved));
+    read
+}
+
+/// The networks of hosts. The hosts of a cluster mostly have the same, of which there may be thousands,
+/// so equal sets are shared.
+#[derive(Default)]
+struct NetworkSets(Option<Arc<BTreeSet<NetworkRef>>>);
+
+impl NetworkSets {
+    /// Those of `host`; `None` if they are not reported.
+    fn of(&mut self, host: &ObjectProperties) -> Option<Arc<BTreeSet<NetworkRef>>> {
+        let morefs = host.get(NETWORKS)?.morefs().iter();
+        let networks: BTreeSet<NetworkRef> = morefs.filter_map(Moref::network).collect();
+        let known = self.0.as_ref().filter(|known| ***known == networks);
+        let shared = known.map_or_else(|| Arc::new(networks.clone()), Arc::clone);
+        self.0 = Some(Arc::clone(&shared));
+        Some(shared)
+    }
 }
 
 /// The VMs in the list of a host, and the host; or why they are unknown.
@@ -162,17 +200,25 @@ fn devices(vm: Option<&ObjectProperties>) -> Result<Vec<ClaimedDevice>, String> 
 fn held(device: &DecodedDevice) -> Option<ClaimedDevice> {
     match &device.what {
         Passthrough::Static { address, .. } => Some(ClaimedDevice::Address(address.clone())),
-        Passthrough::Dynamic { allowed } => Some(match &device.assigned {
+        Passthrough::Dynamic(requirement) => Some(match &device.assigned {
             Some(address) => ClaimedDevice::Address(address.clone()),
-            None => ClaimedDevice::AnyOf(allowed.clone()),
+            None => ClaimedDevice::AnyOf(requirement.clone()),
         }),
         Passthrough::Other { .. } => None,
     }
 }
 
+fn number(object: &ObjectProperties, path: &str) -> Option<u64> {
+    object.text(path)?.parse().ok()
+}
+
+fn power(vm: &ObjectProperties) -> Option<PowerState> {
+    vm.text("runtime.powerState").and_then(decode::power)
+}
+
 /// Whether the VM runs, or its power state is unknown.
 fn may_run(vm: &ObjectProperties) -> bool {
-    match vm.text("runtime.powerState").and_then(decode::power) {
+    match power(vm) {
         Some(PowerState::On) | None => true,
         Some(PowerState::Off | PowerState::Suspended) => false,
     }

@@ -3,4 +3,5 @@
 mod captures;
 mod corpus;
 mod hostile;
+mod placement;
 mod survey;

@@ -143,6 +143,7 @@ fn inventory() -> Spec {
         name: format!("esx{number}"),
         devices: vec![DeviceSpec::gpu("0000:3b:00.0", A40)],
         datastores: vec!["storage".to_owned()],
+        ..HostSpec::default()
     };
     let vm = |number: u8| VmSpec {
         name: format!("gpu{number}"),
@@ -161,6 +162,7 @@ fn inventory() -> Spec {
                 ..DrsSpec::default()
             },
             hosts: (1..=4).map(host).collect(),
+            ..ClusterSpec::default()
         }],
         vms: (1..=2).map(vm).collect(),
         ..Spec::default()

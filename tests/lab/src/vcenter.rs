@@ -109,6 +109,28 @@ pub struct ClusterSpec {
     pub drs: DrsSpec,
     /// Its hosts.
     pub hosts: Vec<HostSpec>,
+    /// The hosts that vSphere HA keeps for failover.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failover_hosts: Vec<String>,
+    /// Its rules.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<RuleSpec>,
+}
+
+/// A mandatory rule of a cluster: for VMs and hosts a VM-Host rule, for VMs alone one that keeps them apart.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RuleSpec {
+    /// Its name.
+    pub name: String,
+    /// The names, UUIDs or morefs of its VMs.
+    pub vms: Vec<String>,
+    /// The hosts on which the VMs must run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<String>,
+    /// The hosts on which they must not run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub not_hosts: Vec<String>,
 }
 
 /// A DRS automation level.
@@ -163,6 +185,12 @@ pub struct HostSpec {
     pub devices: Vec<DeviceSpec>,
     /// The datastores that it mounts; equal names are shared.
     pub datastores: Vec<String>,
+    /// Its port groups; `VM Network` if empty. A name that begins with `dvs/` is one of a distributed switch.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub networks: Vec<String>,
+    /// Its memory in MiB; 4 GiB if 0.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub memory_mb: u32,
 }
 
 /// One PCI device. Ids are the unsigned numbers that `lspci` prints.
@@ -175,10 +203,15 @@ pub struct DeviceSpec {
     pub vendor: u16,
     /// The device id.
     pub device: u16,
+    /// The subsystem device id.
+    pub sub_device: u16,
     /// The class; 0x0302 is a GPU without a display.
     pub class: u16,
     /// Whether passthrough is active.
     pub passthrough: bool,
+    /// The hardware label that an administrator gave it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub label: String,
 }
 
 impl DeviceSpec {
@@ -190,6 +223,7 @@ impl DeviceSpec {
             device,
             class: 0x0302,
             passthrough: true,
+            ..Self::default()
         }
     }
 }
@@ -242,6 +276,15 @@ pub struct VmSpec {
     /// Its `config.extraConfig`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub extra_config: BTreeMap<String, String>,
+    /// The networks of its cards.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub networks: Vec<String>,
+    /// Its memory in MiB, which is reserved if it has a passthrough device; 32 if 0.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub memory_mb: u32,
+    /// Its reserved memory in MiB if it has no such device.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub reserved_mb: u32,
 }
 
 impl Default for VmSpec {
@@ -264,6 +307,9 @@ impl Default for VmSpec {
             encrypted: false,
             boot_hint: String::new(),
             extra_config: BTreeMap::new(),
+            networks: Vec::new(),
+            memory_mb: 0,
+            reserved_mb: 0,
         }
     }
 }
@@ -300,6 +346,12 @@ pub enum Gpu {
         vendor: u16,
         /// The device id.
         device: u16,
+        /// The subsystem device id; any if 0.
+        #[serde(rename = "subDevice", default)]
+        sub_device: u16,
+        /// The hardware label; any if empty.
+        #[serde(default)]
+        label: String,
     },
     /// The device at this address of its host.
     Static {
@@ -311,9 +363,16 @@ pub enum Gpu {
 impl Gpu {
     /// Any free GPU of NVIDIA's of this model.
     pub fn nvidia(device: u16) -> Self {
+        Self::dynamic(0x10de, device)
+    }
+
+    /// Any free device with these ids.
+    pub fn dynamic(vendor: u16, device: u16) -> Self {
         Self::Dynamic {
-            vendor: 0x10de,
+            vendor,
             device,
+            sub_device: 0,
+            label: String::new(),
         }
     }
 }
@@ -1185,6 +1244,20 @@ impl VcenterSimulator {
     pub async fn patch_vm(&self, vm: &str, patch: GuestPatch) -> anyhow::Result<()> {
         self.call::<Nothing>(Method::PATCH, &["vms", vm], &[], Some(&patch), Duration::ZERO)
             .await?;
+        Ok(())
+    }
+
+    /// Sets on which hosts a datastore is not accessible.
+    pub async fn set_inaccessible(&self, datastore: &str, hosts: &[&str]) -> anyhow::Result<()> {
+        let body = serde_json::json!({ "inaccessible": hosts });
+        self.call::<Nothing>(
+            Method::PATCH,
+            &["datastores", datastore],
+            &[],
+            Some(&body),
+            Duration::ZERO,
+        )
+        .await?;
         Ok(())
     }
 

@@ -8,7 +8,17 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::ids::{ComputeRef, DatastoreRef, HostRef, TaskRef, VmRef, VmUuid};
+use crate::ids::{ComputeRef, DatastoreRef, HostRef, NetworkRef, TaskRef, VmRef, VmUuid};
+
+pub use self::cluster::{AntiAffinityRule, ClusterRules, Compute, Drs, DrsBehavior, DrsOverride, VmHostRule};
+pub use self::devices::{
+    AllowedDevice, ClaimedDevice, DeviceMismatch, DeviceRequirement, Passthrough, PciDevice, PciIds,
+};
+pub use self::survey::{Claim, HostReading, NotSurveyed, Surveyed, SurveyedHost, UnreadableVm};
+
+mod cluster;
+mod devices;
+mod survey;
 
 /// A change of a fact or of the stream.
 #[derive(Clone, Debug, PartialEq)]
@@ -160,70 +170,6 @@ pub enum HostConnection {
     NotResponding,
 }
 
-/// One passthrough device of a host.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PciDevice {
-    /// The address on that host, `0000:3b:00.0`.
-    pub address: String,
-    /// PCI vendor id, masked to 16 bits (the API has a signed short).
-    pub vendor: u16,
-    /// PCI device id, masked likewise.
-    pub device: u16,
-}
-
-/// A cluster, or the compute resource around a standalone host (which has no DRS).
-#[derive(Clone, Debug, PartialEq)]
-pub struct Compute {
-    /// Its moref.
-    pub moref: ComputeRef,
-    /// Its name in the inventory; `None` while unreadable.
-    pub name: Option<String>,
-    /// `drsConfig`, `None` where there is none or it is unreadable.
-    pub drs: Option<Drs>,
-}
-
-/// The DRS settings of a cluster.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Drs {
-    /// `drsConfig.enabled`.
-    pub enabled: bool,
-    /// `drsConfig.defaultVmBehavior`.
-    pub behavior: DrsBehavior,
-    /// `drsVmConfig`, already empty where `enableVmBehaviorOverrides` is false.
-    pub overrides: BTreeMap<VmRef, DrsOverride>,
-}
-
-/// `DrsBehavior`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DrsBehavior {
-    /// DRS only recommends.
-    Manual,
-    /// DRS places at power-on, and recommends afterwards.
-    PartiallyAutomated,
-    /// DRS places and moves.
-    FullyAutomated,
-}
-
-/// The DRS settings of one VM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DrsOverride {
-    /// `false` excludes the VM from DRS altogether, initial placement included.
-    pub enabled: bool,
-    /// The VM's own behaviour, if it has one.
-    pub behavior: Option<DrsBehavior>,
-}
-
-impl Drs {
-    /// Whether DRS itself places `vm` at power-on and moves it: fully automated for that VM.
-    pub fn fully_automated_for(&self, vm: &VmRef) -> bool {
-        let (enabled, behavior) = match self.overrides.get(vm) {
-            Some(own) => (own.enabled, own.behavior.unwrap_or(self.behavior)),
-            None => (true, self.behavior),
-        };
-        self.enabled && enabled && behavior == DrsBehavior::FullyAutomated
-    }
-}
-
 /// A virtual machine of ours.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Vm {
@@ -245,11 +191,28 @@ pub struct Vm {
     pub question: Option<String>,
     /// `datastore`.
     pub datastores: Arc<BTreeSet<DatastoreRef>>,
+    /// Those of its datastores that are known better, with their state.
+    pub datastore_states: Arc<BTreeMap<DatastoreRef, Arc<DatastoreState>>>,
+    /// `network`, with the names that are known. Empty if it has none or they are not reported.
+    pub networks: Arc<BTreeMap<NetworkRef, Option<Arc<str>>>>,
     /// Its passthrough devices; `None` while its configuration is unreadable.
     pub passthrough: Option<Vec<Passthrough>>,
+    /// `config.hardware.memoryMB`. A VM with a passthrough device reserves all of it at power-on.
+    pub memory_mib: Option<u64>,
     /// `maintenance.vm.evacuation.poweroff` is set in its extraConfig: vCenter itself powers it off when its host
     /// enters maintenance, and so races the drain.
     pub evacuation_power_off: bool,
+}
+
+/// What is known of a datastore. The default is one of which nothing was reported.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DatastoreState {
+    /// Its name in the inventory; `None` while unreadable.
+    pub name: Option<Arc<str>>,
+    /// `summary.maintenanceMode` is `inMaintenance`: no VM can use it.
+    pub in_maintenance: bool,
+    /// The hosts that have mounted it and report that they cannot access it now.
+    pub inaccessible_on: BTreeSet<HostRef>,
 }
 
 /// `VirtualMachinePowerState`.
@@ -261,30 +224,6 @@ pub enum PowerState {
     Off,
     /// Suspended: neither runs nor can be moved with a passthrough device.
     Suspended,
-}
-
-/// A passthrough device of a VM.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Passthrough {
-    /// Bound to one address of one host (`VirtualPCIPassthroughDeviceBackingInfo`).
-    Static {
-        /// The address, `0000:3b:00.0`.
-        address: String,
-        /// PCI vendor id.
-        vendor: u16,
-        /// PCI device id, where the backing has it in a readable form.
-        device: Option<u16>,
-    },
-    /// Chosen at power-on among devices that match (`VirtualPCIPassthroughDynamicBackingInfo`).
-    Dynamic {
-        /// The acceptable vendor and device ids.
-        allowed: Vec<(u16, u16)>,
-    },
-    /// vGPU, DVX, or an unknown backing: not supported by placement.
-    Other {
-        /// The type of the backing in the API.
-        backing: String,
-    },
 }
 
 /// A task of vCenter.
@@ -333,62 +272,4 @@ pub enum TaskState {
     Success,
     /// Failed.
     Error(super::fault::Fault),
-}
-
-/// The result of a survey. Each requested host is in one of the two.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Surveyed {
-    /// The claims of the VMs of each host.
-    pub claims: Vec<Claims>,
-    /// Hosts that could not be surveyed.
-    pub not_surveyed: Vec<NotSurveyed>,
-}
-
-/// The claims of the VMs of one host on its passthrough devices.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claims {
-    /// The host.
-    pub host: HostRef,
-    /// One entry for each passthrough device of each VM registered there, ours or not, powered on or off.
-    pub held: Vec<Claim>,
-    /// VMs registered there whose claims are unknown.
-    pub unreadable: Vec<UnreadableVm>,
-}
-
-/// A VM whose devices cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnreadableVm {
-    /// Its moref.
-    pub vm: VmRef,
-    /// Its name in the inventory, where it is readable.
-    pub name: Option<String>,
-    /// Why its devices cannot be read.
-    pub why: String,
-}
-
-/// A host whose registered VMs are unknown.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotSurveyed {
-    /// Its moref.
-    pub host: HostRef,
-    /// The reason.
-    pub why: String,
-}
-
-/// One VM's hold on one passthrough device of the host it is registered on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claim {
-    /// The VM.
-    pub vm: VmRef,
-    /// The device: by address where it is known (static backing, or assigned while powered on), else by its ids.
-    pub device: ClaimedDevice,
-}
-
-/// The device of a claim.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ClaimedDevice {
-    /// The device at this address.
-    Address(String),
-    /// An unknown one of the devices with any of these vendor and device ids.
-    AnyOf(Vec<(u16, u16)>),
 }

@@ -1,11 +1,10 @@
 //! How many hosts could take one more of our VMs. For display only.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::Inventory;
 use super::placement::needs;
-use crate::facts::vsphere::ClaimedDevice;
-use crate::facts::vsphere::{Host, Vm};
+use crate::facts::vsphere::{ClaimedDevice, DeviceRequirement, Host, Vm};
 use crate::ids::{ComputeRef, HostRef};
 use crate::maintenance::placement::HostSurvey;
 
@@ -22,25 +21,32 @@ impl Inventory {
             .values()
             .filter_map(|node| self.bound_vm(&node.name))
             .collect();
-        let mut fits: BTreeMap<&ComputeRef, BTreeSet<(u16, u16)>> = BTreeMap::new();
+        let mut fits: BTreeMap<&ComputeRef, Vec<DeviceRequirement>> = BTreeMap::new();
         for vm in &ours {
             let host = vm.host.as_ref().and_then(|host| self.hosts.get(host));
             if let Some(compute) = host.and_then(|host| host.compute.as_ref()) {
-                let ids = fits.entry(compute).or_default();
-                ids.extend(needs(vm).into_iter().flatten());
+                let wanted = fits.entry(compute).or_default();
+                for need in needs(vm) {
+                    // Most VMs of a cluster need the same.
+                    if !wanted.contains(&need) {
+                        wanted.push(need);
+                    }
+                }
             }
         }
         let mut free = BTreeMap::new();
-        for (compute, ids) in fits {
+        for (compute, wanted) in fits {
             let known = self
                 .computes
                 .get(compute)
                 .and_then(|compute| compute.name.clone());
             let name = known.unwrap_or_else(|| compute.to_string());
+            let rules = self.rules_of(Some(compute));
             let hosts = self.hosts.values().filter(|host| {
                 host.compute.as_ref() == Some(compute)
                     && self.host_state(Some(&host.moref)).takes_vms()
-                    && self.has_spare(host, &ids, &ours)
+                    && !rules.failover_hosts.contains(&host.moref)
+                    && self.has_spare(host, &wanted, &ours)
             });
             let count = u32::try_from(hosts.count()).unwrap_or(u32::MAX);
             let sum: &mut u32 = free.entry(name).or_default();
@@ -49,23 +55,24 @@ impl Inventory {
         free
     }
 
-    /// Whether `host` has more devices with these ids than are held as far as known.
-    fn has_spare(&self, host: &Host, ids: &BTreeSet<(u16, u16)>, ours: &[&Vm]) -> bool {
+    /// Whether `host` has more devices that satisfy one of `wanted` than are held as far as known.
+    fn has_spare(&self, host: &Host, wanted: &[DeviceRequirement], ours: &[&Vm]) -> bool {
         let fitting = host
             .passthrough
             .iter()
             .flat_map(|devices| devices.iter())
-            .filter(|device| ids.contains(&(device.vendor, device.device)));
+            .filter(|device| wanted.iter().any(|need| need.accepts(device)));
         let held = match self.surveys.get(&host.moref) {
             Some(HostSurvey::Unreadable(_)) => return false,
-            Some(HostSurvey::Held(holds)) => {
+            Some(HostSurvey::Read(reading)) => {
                 let is_fitting = |held: &ClaimedDevice| match held {
                     ClaimedDevice::Address(address) => fitting
                         .clone()
                         .any(|device| device.address.eq_ignore_ascii_case(address)),
-                    ClaimedDevice::AnyOf(any) => any.iter().any(|id| ids.contains(id)),
+                    ClaimedDevice::AnyOf(held) => fitting.clone().any(|device| held.accepts(device)),
                 };
-                holds.iter().filter(|hold| is_fitting(&hold.device)).count()
+                let claims = reading.claims.iter();
+                claims.filter(|claim| is_fitting(&claim.device)).count()
             }
             None => held_by_ours(&host.moref, ours),
         };

@@ -129,8 +129,13 @@ impl Inventory {
         let offer = find_host(&wanted, hosts, None, &[]);
         if let Some((host, _)) = &offer.fits {
             let needs = device_needs(&wanted);
-            let (vm, host) = (wanted.vm, host.clone());
-            reservations.push((name.clone(), Reservation { vm, host, needs }));
+            let reservation = Reservation {
+                vm: wanted.vm,
+                host: host.clone(),
+                needs,
+                memory_mib: wanted.memory_mib.unwrap_or_default(),
+            };
+            reservations.push((name.clone(), reservation));
         }
         Some(offer)
     }

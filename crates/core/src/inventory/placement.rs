@@ -1,16 +1,19 @@
 //! Offers hosts to nodes that need one. A device that is offered to one node is reserved against the others.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
 use super::Inventory;
-use crate::facts::vsphere::{DetectionSignal, HostConnection, Passthrough, PciDevice, Vm};
+use crate::facts::vsphere::{
+    ClusterRules, DetectionSignal, DeviceRequirement, HostConnection, Passthrough, Vm,
+};
 use crate::ids::{ComputeRef, HostRef, NodeName, VmRef};
 use crate::maintenance::episode::{Detection, Episode, MAX_REFUSALS, Phase, Record};
 use crate::maintenance::observed::HostState;
 use crate::maintenance::placement::{
-    DeviceRequirements, HostDevice, HostSurvey, HostView, PlacementOffer, VmRequirements, find_host,
+    DeviceRequirements, HostView, PlacementOffer, ReservedVm, VmRequirements, find_host,
 };
 use crate::maintenance::request::{Request, RequestAction};
 
@@ -27,7 +30,8 @@ struct PlacementRequest {
 pub(super) struct Reservation {
     pub(super) vm: VmRef,
     pub(super) host: HostRef,
-    pub(super) needs: Vec<Vec<(u16, u16)>>,
+    pub(super) needs: Vec<DeviceRequirement>,
+    pub(super) memory_mib: u64,
 }
 
 /// The hosts of each cluster, collected once for all its VMs. In a profile of a drain of 200 nodes, collecting them for each VM took
@@ -141,8 +145,13 @@ impl Inventory {
             let offer = find_host(&placement.wanted, hosts, kept.as_ref(), &placement.refused);
             if let Some((host, _)) = &offer.fits {
                 let needs = device_needs(&placement.wanted);
-                let (vm, host) = (placement.wanted.vm.clone(), host.clone());
-                reservations.push((placement.node.clone(), Reservation { vm, host, needs }));
+                let reservation = Reservation {
+                    vm: placement.wanted.vm.clone(),
+                    host: host.clone(),
+                    needs,
+                    memory_mib: placement.wanted.memory_mib.unwrap_or_default(),
+                };
+                reservations.push((placement.node.clone(), reservation));
             }
             offers.insert(placement.node.clone(), offer);
         }
@@ -179,6 +188,7 @@ impl Inventory {
             vm: vm.moref.clone(),
             host,
             needs: needs(vm),
+            memory_mib: reserved_memory(vm).unwrap_or_default(),
         };
         Some((name.clone(), reservation))
     }
@@ -196,8 +206,12 @@ impl Inventory {
             home: episode.map_or_else(|| Some(from.clone()), |episode| episode.host.moref.clone()),
             home_only: false,
             from,
-            compute,
+            compute: compute.clone(),
             datastores: vm.datastores.clone(),
+            datastore_states: vm.datastore_states.clone(),
+            networks: vm.networks.clone(),
+            memory_mib: reserved_memory(vm),
+            rules: self.rules_of(compute.as_ref()),
             devices: wanted_devices(vm),
             only: request.and_then(|request| match &request.action {
                 RequestAction::Relocate { to } => to.clone(),
@@ -220,19 +234,35 @@ impl Inventory {
             .entry(compute.clone())
             .or_insert_with(|| self.hosts_of(compute));
         for host in hosts.iter_mut() {
-            let is_surveyed = |vm: &VmRef| {
-                let holds = host.reading.iter().flat_map(HostSurvey::holds);
-                holds.into_iter().any(|hold| hold.vm == *vm)
+            let reading = host.reading.as_ref();
+            let has_claim = |vm: &VmRef| {
+                let mut claims = reading.iter().flat_map(|reading| reading.claims());
+                claims.any(|claim| claim.vm == *vm)
             };
-            host.reserved = reservations
-                .iter()
-                .map(|(_, reservation)| reservation)
+            let runs = |vm: &VmRef| reading.is_some_and(|reading| reading.runs(vm));
+            let on_host = reservations.iter().map(|(_, it)| it);
+            let on_host = on_host.filter(|it| it.host == host.moref && it.vm != wanted.vm);
+            let reserved = on_host.map(|it| ReservedVm {
+                vm: it.vm.clone(),
                 // The survey already includes the devices of a VM that is there.
-                .filter(|it| it.host == host.moref && it.vm != wanted.vm && !is_surveyed(&it.vm))
-                .flat_map(|it| it.needs.iter().cloned())
-                .collect();
+                needs: if has_claim(&it.vm) {
+                    Vec::new()
+                } else {
+                    it.needs.clone()
+                },
+                memory_mib: if runs(&it.vm) { 0 } else { it.memory_mib },
+            });
+            host.reserved = reserved.collect();
         }
         hosts
+    }
+
+    /// The rules of a cluster; none while they are unknown.
+    pub(super) fn rules_of(&self, compute: Option<&ComputeRef>) -> Arc<ClusterRules> {
+        let compute = compute.and_then(|moref| self.computes.get(moref));
+        compute
+            .map(|compute| Arc::clone(&compute.rules))
+            .unwrap_or_default()
     }
 
     /// The hosts of a cluster, without reservations.
@@ -246,13 +276,7 @@ impl Inventory {
                 compute: host.compute.clone(),
                 state: self.host_state(Some(&host.moref)),
                 datastores: host.datastores.clone(),
-                devices: host.passthrough.as_ref().map(|devices| {
-                    let device = |it: &PciDevice| HostDevice {
-                        address: it.address.clone(),
-                        ids: (it.vendor, it.device),
-                    };
-                    devices.iter().map(device).collect()
-                }),
+                devices: host.passthrough.clone(),
                 reserved: Vec::new(),
                 reading: self.surveys.get(&host.moref).cloned(),
             })
@@ -280,13 +304,20 @@ fn wanted_devices(vm: &Vm) -> DeviceRequirements {
                     backing: backing.clone(),
                 };
             }
-            Passthrough::Dynamic { allowed } => needs.push(allowed.clone()),
+            Passthrough::Dynamic(requirement) => needs.push(requirement.clone()),
         }
     }
     DeviceRequirements::AnyOf(needs)
 }
 
-pub(super) fn device_needs(wanted: &VmRequirements) -> Vec<Vec<(u16, u16)>> {
+/// The memory that a VM reserves at power-on; `None` if it is unknown. Without a passthrough device that is its own setting, which is
+/// not read.
+fn reserved_memory(vm: &Vm) -> Option<u64> {
+    let has_device = vm.passthrough.as_ref().is_some_and(|devices| !devices.is_empty());
+    vm.memory_mib.filter(|_| has_device)
+}
+
+pub(super) fn device_needs(wanted: &VmRequirements) -> Vec<DeviceRequirement> {
     match &wanted.devices {
         DeviceRequirements::AnyOf(needs) => needs.clone(),
         DeviceRequirements::Unknown | DeviceRequirements::Static | DeviceRequirements::Foreign { .. } => {
@@ -295,7 +326,7 @@ pub(super) fn device_needs(wanted: &VmRequirements) -> Vec<Vec<(u16, u16)>> {
     }
 }
 
-pub(super) fn needs(vm: &Vm) -> Vec<Vec<(u16, u16)>> {
+pub(super) fn needs(vm: &Vm) -> Vec<DeviceRequirement> {
     match wanted_devices(vm) {
         DeviceRequirements::AnyOf(needs) => needs,
         DeviceRequirements::Unknown | DeviceRequirements::Static | DeviceRequirements::Foreign { .. } => {

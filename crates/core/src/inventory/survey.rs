@@ -6,12 +6,12 @@ use crate::maintenance::placement::HostSurvey;
 
 /// The reading of each surveyed host.
 pub fn readings(surveyed: Surveyed) -> impl Iterator<Item = (HostRef, HostSurvey)> {
-    let read = surveyed.claims.into_iter().map(|claims| {
-        let reading = match claims.unreadable.split_first() {
-            None => HostSurvey::Held(claims.held),
+    let read = surveyed.hosts.into_iter().map(|host| {
+        let reading = match host.unreadable.split_first() {
+            None => HostSurvey::Read(host.reading),
             Some((first, rest)) => HostSurvey::Unreadable(unreadable(first, rest.len())),
         };
-        (claims.host, reading)
+        (host.host, reading)
     });
     let not_read = surveyed.not_surveyed.into_iter();
     read.chain(not_read.map(|host| (host.host, HostSurvey::Unreadable(host.why))))
@@ -31,7 +31,7 @@ fn unreadable(vm: &UnreadableVm, others: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::vsphere::{Claims, NotSurveyed};
+    use crate::facts::vsphere::{HostReading, NotSurveyed, SurveyedHost};
     use crate::fixtures::{host_ref, vm_ref};
 
     #[test]
@@ -57,15 +57,15 @@ mod tests {
             why: "NoPermission".to_owned(),
         };
         let surveyed = Surveyed {
-            claims: vec![
-                Claims {
+            hosts: vec![
+                SurveyedHost {
                     host: host_ref(1),
-                    held: Vec::new(),
+                    reading: HostReading::default(),
                     unreadable: Vec::new(),
                 },
-                Claims {
+                SurveyedHost {
                     host: host_ref(2),
-                    held: Vec::new(),
+                    reading: HostReading::default(),
                     unreadable: vec![unreadable],
                 },
             ],
@@ -75,7 +75,10 @@ mod tests {
             }],
         };
         let readings: Vec<_> = readings(surveyed).collect();
-        assert_eq!(readings[0], (host_ref(1), HostSurvey::Held(Vec::new())));
+        assert_eq!(
+            readings[0],
+            (host_ref(1), HostSurvey::Read(HostReading::default()))
+        );
         assert!(
             matches!(&readings[1], (host, HostSurvey::Unreadable(why)) if *host == host_ref(2) && why.contains("vm-2"))
         );

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use super::*;
 use crate::facts::fault::{Fault, FaultKind};
 use crate::facts::kubernetes::{self, NodeAnnotations, NodeFacts, ReadyCondition};
-use crate::facts::vsphere::{Claim, ClaimedDevice};
+use crate::facts::vsphere::{Claim, ClaimedDevice, HostReading};
 use crate::facts::vsphere::{
-    Compute, DetectionSignal, EndOutcome, EnteringMaintenance, Host, HostConnection, MaintenanceEnd,
-    PowerState, Task, TaskState, Vm, VmKey,
+    ClusterRules, Compute, DetectionSignal, DeviceRequirement, EndOutcome, EnteringMaintenance, Host,
+    HostConnection, MaintenanceEnd, Passthrough, PciDevice, PowerState, Task, TaskState, Vm, VmKey,
 };
 use crate::fixtures::{self, RELEASE, drain_report, host_named, record, synced};
 pub(super) use crate::fixtures::{
@@ -312,7 +312,7 @@ fn incremental_build_equals_full_build_after_each_fact() {
             1,
             EffectResult::Surveyed {
                 host: HostRef::new("host-4"),
-                reading: HostSurvey::Held(Vec::new()),
+                reading: HostSurvey::Read(HostReading::default()),
             },
         ),
         tried(1, EffectKind::PowerOn, 3, AttemptOutcome::Asked),
@@ -802,7 +802,7 @@ fn two_nodes_are_never_offered_the_same_device() {
     );
     let holds = EffectResult::Surveyed {
         host: HostRef::new("host-3"),
-        reading: HostSurvey::Held(Vec::new()),
+        reading: HostSurvey::Read(HostReading::default()),
     };
     inventory.apply(Fact::Effect(EffectReport {
         node: name(1),
@@ -1026,7 +1026,7 @@ fn node_with_its_vm_on_reserves_no_host() {
             node: name(1),
             found: EffectResult::Surveyed {
                 host: HostRef::new("host-3"),
-                reading: HostSurvey::Held(Vec::new()),
+                reading: HostSurvey::Read(HostReading::default()),
             },
         })
     };
@@ -1118,6 +1118,7 @@ fn a_standalone_host_has_no_drs() {
         moref: ComputeRef::new("c"),
         name: Some("c1".to_owned()),
         drs: None,
+        rules: Arc::default(),
     };
     let mut inventory = inventory_with(
         trio(1)
@@ -1128,11 +1129,54 @@ fn a_standalone_host_has_no_drs() {
 }
 
 #[test]
+fn a_failover_host_and_one_with_another_label_are_not_free() {
+    let labelled = |n: usize, label: &str| {
+        let device = PciDevice {
+            label: Some(label.into()),
+            ..fixtures::pci("0000:01:00.0", fixtures::A40)
+        };
+        let host = Host {
+            passthrough: Some([device].into()),
+            ..host(n)
+        };
+        vsphere(vsphere::VsphereUpdate::Host(host.into()))
+    };
+    let requirement = DeviceRequirement {
+        label: Some("pool-a".into()),
+        ..fixtures::of_model(fixtures::A40)
+    };
+    let wants_label = Vm {
+        passthrough: Some(vec![Passthrough::Dynamic(requirement)]),
+        ..vm(1)
+    };
+    let failover = ClusterRules {
+        failover_hosts: [HostRef::new("host-4")].into(),
+        ..ClusterRules::default()
+    };
+    let cluster = Compute {
+        moref: ComputeRef::new("c"),
+        name: Some("train".to_owned()),
+        drs: None,
+        rules: Arc::new(failover),
+    };
+    let more = [
+        vsphere(vsphere::VsphereUpdate::Vm(wants_label)),
+        vsphere(vsphere::VsphereUpdate::Compute(cluster)),
+        labelled(2, "pool-a"),
+        labelled(3, "pool-b"),
+        labelled(4, "pool-a"),
+    ];
+    let inventory = inventory_with(trio(1).into_iter().chain(more));
+    assert_eq!(inventory.free_gpu_hosts().get("train"), Some(&1));
+}
+
+#[test]
 fn a_host_is_free_while_it_is_in_service_and_nobody_is_known_to_hold_its_device() {
     let compute = Compute {
         moref: ComputeRef::new("c"),
         name: Some("train".to_owned()),
         drs: None,
+        rules: Arc::default(),
     };
     let cluster = vsphere(vsphere::VsphereUpdate::Compute(compute));
     let empty = |n| vsphere(vsphere::VsphereUpdate::Host(host(n).into()));
@@ -1144,10 +1188,13 @@ fn a_host_is_free_while_it_is_in_service_and_nobody_is_known_to_hold_its_device(
         node: name(1),
         found: EffectResult::Surveyed {
             host: HostRef::new("host-2"),
-            reading: HostSurvey::Held(vec![Claim {
-                vm: VmRef::new("vm-9"),
-                device: ClaimedDevice::Address("0000:01:00.0".to_owned()),
-            }]),
+            reading: HostSurvey::Read(
+                vec![Claim {
+                    vm: VmRef::new("vm-9"),
+                    device: ClaimedDevice::Address("0000:01:00.0".to_owned()),
+                }]
+                .into(),
+            ),
         },
     }));
     assert_eq!(free(&inventory), Some(1), "a foreign VM was seen there");

@@ -1,12 +1,20 @@
 //! Which hosts can take a powered-off VM, and why the others cannot.
 
-use std::collections::BTreeSet;
-use std::fmt;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use self::matching::{enough, nearest_mismatch};
 use super::host::HostState;
-use crate::facts::vsphere::{Claim, ClaimedDevice};
-use crate::ids::{ComputeRef, DatastoreRef, HostRef, VmRef};
+use crate::facts::vsphere::{
+    AntiAffinityRule, Claim, ClaimedDevice, ClusterRules, DatastoreState, DeviceRequirement, HostReading,
+    PciDevice,
+};
+use crate::ids::{ComputeRef, DatastoreRef, HostRef, NetworkRef, VmRef};
+
+pub use self::rejection::{RejectedHost, RejectionReason};
+
+mod matching;
+mod rejection;
 
 /// The requirements of a VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,8 +31,16 @@ pub struct VmRequirements {
     pub compute: Option<ComputeRef>,
     /// Its datastores. Its files are not moved, so the host must see them all.
     pub datastores: Arc<BTreeSet<DatastoreRef>>,
+    /// The state of its datastores, as far as it is known.
+    pub datastore_states: Arc<BTreeMap<DatastoreRef, Arc<DatastoreState>>>,
+    /// Its networks, with the names that are known.
+    pub networks: Arc<BTreeMap<NetworkRef, Option<Arc<str>>>>,
+    /// The rules of its cluster.
+    pub rules: Arc<ClusterRules>,
     /// Its passthrough devices.
     pub devices: DeviceRequirements,
+    /// The memory that it reserves at power-on, where that is known.
+    pub memory_mib: Option<u64>,
     /// The name of the only allowed host, where a request names one.
     pub only: Option<String>,
 }
@@ -34,8 +50,8 @@ pub struct VmRequirements {
 pub enum DeviceRequirements {
     /// Its configuration is not readable.
     Unknown,
-    /// For each device, the acceptable vendor and device ids; empty for a VM without passthrough.
-    AnyOf(Vec<Vec<(u16, u16)>>),
+    /// One for each device; empty for a VM without passthrough.
+    AnyOf(Vec<DeviceRequirement>),
     /// At least one device is bound to an address of its own host.
     Static,
     /// At least one device is of an unsupported kind (vGPU, DVX).
@@ -59,36 +75,46 @@ pub struct HostView {
     /// The datastores it sees.
     pub datastores: Arc<BTreeSet<DatastoreRef>>,
     /// Its devices with active passthrough; `None` while unknown.
-    pub devices: Option<Vec<HostDevice>>,
+    pub devices: Option<Arc<[PciDevice]>>,
     /// The result of a recent survey.
     pub reading: Option<HostSurvey>,
-    /// The reservations of other episodes, as acceptable ids per device.
-    pub reserved: Vec<Vec<(u16, u16)>>,
+    /// The VMs of other episodes for which it is reserved.
+    pub reserved: Vec<ReservedVm>,
 }
 
-/// A passthrough device of a host.
+/// A VM that is, or will be, on a host for which it was reserved.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HostDevice {
-    /// Its address on that host.
-    pub address: String,
-    /// Vendor and device id.
-    pub ids: (u16, u16),
+pub struct ReservedVm {
+    /// The VM.
+    pub vm: VmRef,
+    /// The devices it will take, as far as the survey does not show them as claimed.
+    pub needs: Vec<DeviceRequirement>,
+    /// The memory it will reserve, as far as it does not run there yet.
+    pub memory_mib: u64,
 }
 
 /// The result of a survey of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostSurvey {
-    /// The VMs that hold its devices.
-    Held(Vec<Claim>),
+    /// What was read.
+    Read(HostReading),
     /// Unknown, for this reason. A VM that cannot be read may hold any device.
     Unreadable(String),
 }
 
 impl HostSurvey {
-    /// The known holds.
-    pub fn holds(&self) -> &[Claim] {
+    /// Whether the VM is known to run there.
+    pub fn runs(&self, vm: &VmRef) -> bool {
         match self {
-            Self::Held(holds) => holds,
+            Self::Read(reading) => reading.running.contains(vm),
+            Self::Unreadable(_) => false,
+        }
+    }
+
+    /// The known claims of VMs on its devices.
+    pub fn claims(&self) -> &[Claim] {
+        match self {
+            Self::Read(reading) => &reading.claims,
             Self::Unreadable(_) => &[],
         }
     }
@@ -115,83 +141,6 @@ impl PlacementOffer {
             .count();
         let is_unreported = |refused: &RejectedHost| refused.why == RejectionReason::DevicesUnreported;
         self.fits.is_none() && (self.survey.len() > read || self.refused.iter().any(is_unreported))
-    }
-}
-
-/// A host that does not fit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RejectedHost {
-    /// Its name.
-    pub host: String,
-    /// The reason.
-    pub why: RejectionReason,
-}
-
-/// Why a host does not fit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RejectionReason {
-    /// It does not take VMs: the state, in words.
-    State(&'static str),
-    /// It does not see all of the VM's datastores.
-    Datastore,
-    /// vCenter has not reported its devices.
-    DevicesUnreported,
-    /// None of its devices matches the VM's.
-    NoMatchingDevice,
-    /// Its matching devices are held by other VMs or reserved for other nodes.
-    DevicesTaken,
-    /// It is unknown which devices are held, for this reason.
-    Unreadable(String),
-    /// A device of the VM is bound to an address of its own host.
-    StaticDevice,
-    /// A device of the VM is of an unsupported kind.
-    ForeignDevice(String),
-    /// The VM's configuration is not readable.
-    UnknownDevice,
-    /// There is no other host of that name in the VM's cluster.
-    NotThere,
-    /// vCenter refused the VM there.
-    RefusedByVcenter(String),
-}
-
-impl RejectionReason {
-    /// Whether the host was surveyed, and the next survey may have another result.
-    fn may_change(&self) -> bool {
-        match self {
-            Self::DevicesTaken | Self::Unreadable(_) | Self::RefusedByVcenter(_) => true,
-            Self::State(_)
-            | Self::Datastore
-            | Self::DevicesUnreported
-            | Self::NoMatchingDevice
-            | Self::StaticDevice
-            | Self::ForeignDevice(_)
-            | Self::UnknownDevice
-            | Self::NotThere => false,
-        }
-    }
-}
-
-impl fmt::Display for RejectedHost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.host, self.why)
-    }
-}
-
-impl fmt::Display for RejectionReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::State(state) => write!(f, "is {state}"),
-            Self::Datastore => f.write_str("does not see the VM's datastores"),
-            Self::DevicesUnreported => f.write_str("has not reported its devices"),
-            Self::NoMatchingDevice => f.write_str("has no matching passthrough device"),
-            Self::DevicesTaken => f.write_str("has no matching device free"),
-            Self::Unreadable(why) => write!(f, "cannot be judged: {why}"),
-            Self::StaticDevice => f.write_str("would need the VM's fixed device address re-pointed"),
-            Self::ForeignDevice(backing) => write!(f, "cannot be judged for a {backing}"),
-            Self::UnknownDevice => f.write_str("cannot be judged while the VM's devices are unreadable"),
-            Self::NotThere => f.write_str("is no other host of the VM's cluster"),
-            Self::RefusedByVcenter(message) => write!(f, "was refused by vCenter: {message}"),
-        }
     }
 }
 
@@ -262,7 +211,7 @@ pub fn find_host(
 }
 
 fn judge(wanted: &VmRequirements, host: &HostView, refused: &[(HostRef, String)]) -> HostVerdict {
-    let needs: &[Vec<(u16, u16)>] = match &wanted.devices {
+    let needs: &[DeviceRequirement] = match &wanted.devices {
         DeviceRequirements::AnyOf(needs) => needs,
         // The address is valid on its own host.
         DeviceRequirements::Static if wanted.home.as_ref() == Some(&host.moref) => &[],
@@ -275,8 +224,14 @@ fn judge(wanted: &VmRequirements, host: &HostView, refused: &[(HostRef, String)]
     if !host.state.takes_vms() {
         return HostVerdict::No(RejectionReason::State(host.state.words()));
     }
+    if let Some(why) = forbidden(wanted, host) {
+        return HostVerdict::No(why);
+    }
     if wanted.datastores.is_empty() || !wanted.datastores.is_subset(&host.datastores) {
         return HostVerdict::No(RejectionReason::Datastore);
+    }
+    if let Some(why) = unusable_datastore(wanted, &host.moref) {
+        return HostVerdict::No(why);
     }
     if let Some((_, message)) = refused.iter().find(|(moref, _)| *moref == host.moref) {
         return HostVerdict::No(RejectionReason::RefusedByVcenter(message.clone()));
@@ -284,41 +239,117 @@ fn judge(wanted: &VmRequirements, host: &HostView, refused: &[(HostRef, String)]
     let Some(devices) = &host.devices else {
         return HostVerdict::No(RejectionReason::DevicesUnreported);
     };
-    let all: Vec<&HostDevice> = devices.iter().collect();
-    if !enough(&all, needs) {
-        return HostVerdict::No(RejectionReason::NoMatchingDevice);
+    if !enough(
+        &devices.iter().collect::<Vec<_>>(),
+        &needs.iter().collect::<Vec<_>>(),
+    ) {
+        return HostVerdict::No(RejectionReason::of_mismatch(nearest_mismatch(devices, needs)));
     }
-    let held = match &host.reading {
+    let reading = match &host.reading {
         None => return HostVerdict::Survey,
         Some(HostSurvey::Unreadable(why)) => {
             return HostVerdict::No(RejectionReason::Unreadable(why.clone()));
         }
-        Some(HostSurvey::Held(held)) => held,
+        Some(HostSurvey::Read(reading)) => reading,
     };
-    let others: Vec<&ClaimedDevice> = held
-        .iter()
-        .filter(|hold| hold.vm != wanted.vm)
-        .map(|hold| &hold.device)
-        .collect();
-    let free: Vec<&HostDevice> = all
-        .into_iter()
-        .filter(|device| !others.iter().any(|held| holds_address(held, device)))
-        .collect();
-    // Holds without an address and reservations take one unknown device each, so they count as needs.
-    let mut together: Vec<Vec<(u16, u16)>> = needs.to_vec();
-    together.extend(others.iter().filter_map(|held| match held {
-        ClaimedDevice::Address(_) => None,
-        ClaimedDevice::AnyOf(ids) => Some(ids.clone()),
-    }));
-    together.extend(host.reserved.iter().cloned());
-    if enough(&free, &together) {
-        HostVerdict::Fits
-    } else {
-        HostVerdict::No(RejectionReason::DevicesTaken)
+    if let Some(network) = lacking_network(wanted, reading) {
+        return HostVerdict::No(RejectionReason::Network(network));
     }
+    if let Some(rule) = separation(wanted, reading, &host.reserved) {
+        return HostVerdict::No(RejectionReason::AntiAffinity(rule));
+    }
+    if let Some(needed) = lacking_memory(wanted, reading, &host.reserved) {
+        return HostVerdict::No(RejectionReason::Memory { mib: needed });
+    }
+    if !has_free_devices(wanted, needs, devices, reading, &host.reserved) {
+        return HostVerdict::No(RejectionReason::DevicesTaken);
+    }
+    HostVerdict::Fits
 }
 
-fn holds_address(held: &ClaimedDevice, device: &HostDevice) -> bool {
+/// Why the VM cannot use one of its datastores on the host.
+fn unusable_datastore(wanted: &VmRequirements, host: &HostRef) -> Option<RejectionReason> {
+    wanted.datastore_states.iter().find_map(|(moref, state)| {
+        let name = || state.name.clone().unwrap_or_else(|| moref.shared());
+        if state.inaccessible_on.contains(host) {
+            Some(RejectionReason::DatastoreInaccessible(name()))
+        } else if state.in_maintenance {
+            Some(RejectionReason::DatastoreInMaintenance(name()))
+        } else {
+            None
+        }
+    })
+}
+
+/// Why the configuration of the cluster keeps VMs, or this VM, off the host.
+fn forbidden(wanted: &VmRequirements, host: &HostView) -> Option<RejectionReason> {
+    if wanted.rules.failover_hosts.contains(&host.moref) {
+        return Some(RejectionReason::FailoverHost);
+    }
+    let mut rules = wanted.rules.vm_host.iter();
+    let rule = rules.find(|rule| rule.forbids(&wanted.vm, &host.moref))?;
+    Some(RejectionReason::VmHostRule(rule.name.clone()))
+}
+
+/// The rule that keeps the VM apart from one that runs on the host, or will.
+fn separation(wanted: &VmRequirements, reading: &HostReading, reserved: &[ReservedVm]) -> Option<Arc<str>> {
+    let is_broken = |rule: &&AntiAffinityRule| {
+        let mut others = reading.running.iter().chain(reserved.iter().map(|it| &it.vm));
+        others.any(|other| rule.separates(&wanted.vm, other))
+    };
+    Some(wanted.rules.anti_affinity.iter().find(is_broken)?.name.clone())
+}
+
+/// The first network of the VM that the host does not have. A host whose networks are not reported is not refused for them.
+fn lacking_network(wanted: &VmRequirements, reading: &HostReading) -> Option<Arc<str>> {
+    let networks = reading.networks.as_ref()?;
+    let mut lacking = wanted
+        .networks
+        .iter()
+        .filter(|(moref, _)| !networks.contains(*moref));
+    let (moref, name) = lacking.next()?;
+    Some(name.clone().unwrap_or_else(|| moref.shared()))
+}
+
+/// The memory that the VM needs, if the host certainly has less.
+fn lacking_memory(wanted: &VmRequirements, reading: &HostReading, reserved: &[ReservedVm]) -> Option<u64> {
+    let reserved = reserved
+        .iter()
+        .map(|it| it.memory_mib)
+        .fold(0, u64::saturating_add);
+    let unreserved = reading.unreserved_mib?.saturating_sub(reserved);
+    wanted.memory_mib.filter(|needed| *needed > unreserved)
+}
+
+/// Whether the host has a free device for each need of the VM.
+fn has_free_devices(
+    wanted: &VmRequirements,
+    needs: &[DeviceRequirement],
+    devices: &[PciDevice],
+    reading: &HostReading,
+    reserved: &[ReservedVm],
+) -> bool {
+    let others: Vec<&ClaimedDevice> = reading
+        .claims
+        .iter()
+        .filter(|claim| claim.vm != wanted.vm)
+        .map(|claim| &claim.device)
+        .collect();
+    let free: Vec<&PciDevice> = devices
+        .iter()
+        .filter(|device| !others.iter().any(|held| holds_address(held, device)))
+        .collect();
+    // Claims without an address and reservations take one unknown device each, so they count as needs.
+    let held_somewhere = others.iter().filter_map(|held| match held {
+        ClaimedDevice::Address(_) => None,
+        ClaimedDevice::AnyOf(requirement) => Some(requirement),
+    });
+    let reserved = reserved.iter().flat_map(|it| &it.needs);
+    let together: Vec<&DeviceRequirement> = needs.iter().chain(held_somewhere).chain(reserved).collect();
+    enough(&free, &together)
+}
+
+fn holds_address(held: &ClaimedDevice, device: &PciDevice) -> bool {
     match held {
         ClaimedDevice::Address(address) => address.eq_ignore_ascii_case(&device.address),
         ClaimedDevice::AnyOf(_) => false,
@@ -326,47 +357,10 @@ fn holds_address(held: &ClaimedDevice, device: &HostDevice) -> bool {
 }
 
 fn spare(host: &HostView) -> usize {
-    let held = host.reading.as_ref().map_or(0, |reading| reading.holds().len());
-    let devices = host.devices.as_ref().map_or(0, Vec::len);
-    devices.saturating_sub(held + host.reserved.len())
-}
-
-/// Whether each need can get its own device: a bipartite matching by augmenting paths, because the first device that fits one need
-/// may be the only one that fits another.
-fn enough(devices: &[&HostDevice], needs: &[Vec<(u16, u16)>]) -> bool {
-    let mut taken_by: Vec<Option<usize>> = vec![None; devices.len()];
-    (0..needs.len()).all(|need| {
-        let mut tried = vec![false; devices.len()];
-        assign(need, devices, needs, &mut taken_by, &mut tried)
-    })
-}
-
-/// Assigns a device to `need`, and moves earlier needs if necessary. The recursion is at most as deep as the number of devices.
-fn assign(
-    need: usize,
-    devices: &[&HostDevice],
-    needs: &[Vec<(u16, u16)>],
-    taken_by: &mut [Option<usize>],
-    tried: &mut [bool],
-) -> bool {
-    for (index, device) in devices.iter().enumerate() {
-        let fits = needs.get(need).is_some_and(|ids| ids.contains(&device.ids));
-        let Some(seen) = tried.get_mut(index) else {
-            continue;
-        };
-        if !fits || *seen {
-            continue;
-        }
-        *seen = true;
-        let holder = taken_by.get(index).copied().flatten();
-        if holder.is_none_or(|holder| assign(holder, devices, needs, taken_by, tried)) {
-            if let Some(slot) = taken_by.get_mut(index) {
-                *slot = Some(need);
-            }
-            return true;
-        }
-    }
-    false
+    let held = host.reading.as_ref().map_or(0, |reading| reading.claims().len());
+    let devices = host.devices.as_ref().map_or(0, |devices| devices.len());
+    let reserved: usize = host.reserved.iter().map(|it| it.needs.len()).sum();
+    devices.saturating_sub(held + reserved)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use haulout_core::facts::kubernetes::{
 };
 use haulout_core::facts::vsphere::{
     self as vsphere, Compute, DetectionSignal, EndOutcome, EnteringMaintenance, Host, HostConnection,
-    MaintenanceEnd, Passthrough, PciDevice, PowerState, Task, TaskState, Vm, VmKey, WatchSet,
+    MaintenanceEnd, Passthrough, PowerState, Task, TaskState, Vm, VmKey, WatchSet,
 };
 use haulout_core::facts::vsphere::{Claim, ClaimedDevice};
 use haulout_core::ids::{
@@ -37,6 +37,7 @@ use jiff::Timestamp;
 
 use crate::facts::{GPU, at, uuid, vm_ref};
 pub use haulout_core::fixtures::{self, host_ref};
+use haulout_core::fixtures::{of_model, pci};
 
 /// The PCI ids of the GPUs.
 const GPU_IDS: (u16, u16) = (0x10de, 0x2235);
@@ -353,6 +354,7 @@ impl Model {
             moref: ComputeRef::new("cluster"),
             name: Some("cluster".to_owned()),
             drs: None,
+            rules: Arc::default(),
         }))];
         facts.extend((0..HOSTS.len()).map(|index| self.host_fact(index)));
         for index in 0..NODES {
@@ -369,11 +371,7 @@ impl Model {
 
     fn host_fact(&self, index: usize) -> Fact {
         let truth = &self.hosts[index];
-        let device = PciDevice {
-            address: "0000:01:00.0".to_owned(),
-            vendor: GPU_IDS.0,
-            device: GPU_IDS.1,
-        };
+        let device = pci("0000:01:00.0", GPU_IDS);
         Fact::Vsphere(vsphere::VsphereUpdate::Host(Arc::new(Host {
             moref: host_ref(index),
             name: Some(HOSTS[index].to_owned()),
@@ -419,9 +417,10 @@ impl Model {
             tools_running: Some(truth.power == PowerState::On && !truth.going_down),
             question: None,
             datastores: Arc::new(BTreeSet::from([DatastoreRef::new("ds")])),
-            passthrough: Some(vec![Passthrough::Dynamic {
-                allowed: vec![GPU_IDS],
-            }]),
+            datastore_states: Arc::default(),
+            networks: Arc::default(),
+            passthrough: Some(vec![Passthrough::Dynamic(of_model(GPU_IDS))]),
+            memory_mib: None,
             evacuation_power_off: false,
         };
         let tasks = truth.tasks.iter().cloned();
@@ -1241,7 +1240,7 @@ impl Model {
                         let holds = self.holds(host);
                         let found = EffectResult::Surveyed {
                             host: host_ref(host),
-                            reading: HostSurvey::Held(holds),
+                            reading: HostSurvey::Read(holds.into()),
                         };
                         let node = node_name(index);
                         self.apply(Fact::Effect(EffectReport { node, found }));
@@ -1321,7 +1320,7 @@ impl Model {
         let mut holds: Vec<Claim> = of_ours
             .map(|(index, _)| Claim {
                 vm: vm_ref(index),
-                device: ClaimedDevice::AnyOf(vec![GPU_IDS]),
+                device: ClaimedDevice::AnyOf(of_model(GPU_IDS)),
             })
             .collect();
         if self.hosts[host].is_taken {

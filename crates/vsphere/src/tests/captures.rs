@@ -142,7 +142,7 @@ fn host_is_entering_until_the_task_is_cancelled() {
     assert_eq!(click.user.as_deref(), Some("operator"));
     let devices = host.passthrough.clone().unwrap();
     assert_eq!(devices.len(), 1);
-    assert_eq!((devices[0].vendor, devices[0].device), (0x10de, 0x20b5));
+    assert_eq!((devices[0].ids.vendor, devices[0].ids.device), (0x10de, 0x20b5));
     cache.apply(set(capture!("entering-cancelled")).unwrap().changes);
     let cancelled = cache.take_updates();
     let [VsphereUpdate::Host(host)] = cancelled.as_slice() else {
@@ -354,10 +354,16 @@ fn vms_are_read_with_their_devices() {
         (dynamic.name.as_deref(), dynamic.power),
         (Some("gpu-1"), Some(PowerState::On))
     );
-    let allowed = Passthrough::Dynamic {
-        allowed: vec![(0x10de, 0x20b5)],
+    let Some([Passthrough::Dynamic(requirement)]) = dynamic.passthrough.as_deref() else {
+        panic!("{dynamic:?}")
     };
-    assert_eq!(dynamic.passthrough, Some(vec![allowed]));
+    let allowed: Vec<_> = requirement
+        .allowed
+        .iter()
+        .map(|it| (it.vendor, it.device))
+        .collect();
+    assert_eq!(allowed, [(0x10de, 0x20b5)]);
+    assert_eq!(requirement.label, None);
     assert!(!dynamic.evacuation_power_off);
     let (_, fixed) = vm(capture!("vm-static"));
     let VsphereUpdate::Vm(fixed) = fixed else {
@@ -373,7 +379,11 @@ fn vms_are_read_with_their_devices() {
 #[test]
 fn cluster_drs_settings_are_read() {
     let objects = page(capture!("cluster")).objects;
-    let drs = objects[0].get("configurationEx").and_then(Value::drs).unwrap();
+    let config = objects[0]
+        .get("configurationEx")
+        .and_then(Value::cluster)
+        .unwrap();
+    let drs = config.drs.as_ref().unwrap();
     assert_eq!((drs.enabled, drs.behavior), (true, DrsBehavior::FullyAutomated));
     let (vm, own) = drs.overrides.iter().next().unwrap();
     assert_eq!(own.behavior, Some(DrsBehavior::Manual));
@@ -385,14 +395,14 @@ fn survey_lists_held_devices_and_unreadable_vms() {
     let objects = page(capture!("survey")).objects;
     let host = objects.iter().find_map(|object| object.moref.host()).unwrap();
     let surveyed = survey::survey(std::slice::from_ref(&host), &objects);
-    assert_eq!(surveyed.claims[0].held.len(), 1);
+    assert_eq!(surveyed.hosts[0].reading.claims.len(), 1);
     assert!(
-        matches!(&surveyed.claims[0].held[0].device, ClaimedDevice::Address(address) if address.starts_with("0000:"))
+        matches!(&surveyed.hosts[0].reading.claims[0].device, ClaimedDevice::Address(address) if address.starts_with("0000:"))
     );
     let text = std::str::from_utf8(capture!("survey")).unwrap();
     let withheld = text.replace("config.hardware.device", "config.hardware.memoryMB");
     let surveyed = survey::survey(&[host], &page(withheld.as_bytes()).objects);
-    assert_eq!(surveyed.claims[0].unreadable.len(), 1);
+    assert_eq!(surveyed.hosts[0].unreadable.len(), 1);
 }
 
 #[test]

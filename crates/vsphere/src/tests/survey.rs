@@ -3,7 +3,7 @@
 use crate::property::{ObjectProperties, read_page};
 use crate::soap::{SoapAnswer, read_answer};
 use crate::survey;
-use crate::update::{ClaimedDevice, Claims, Surveyed};
+use crate::update::{Claim, ClaimedDevice, Surveyed, SurveyedHost};
 use haulout_core::ids::{HostRef, VmRef};
 
 fn objects(content: &str) -> Vec<ObjectProperties> {
@@ -79,14 +79,15 @@ fn survey(content: &str) -> Surveyed {
     survey::survey(&[host()], &objects(content))
 }
 
-fn claims(content: &str) -> Claims {
+fn surveyed_host(content: &str) -> SurveyedHost {
     let mut surveyed = survey(content);
     assert!(surveyed.not_surveyed.is_empty(), "{surveyed:?}");
-    surveyed.claims.remove(0)
+    surveyed.hosts.remove(0)
 }
 
-fn address(claims: &Claims, vm: &str) -> Vec<String> {
-    let of_vm = claims.held.iter().filter(|claim| claim.vm == VmRef::new(vm));
+fn address(read: &SurveyedHost, vm: &str) -> Vec<String> {
+    let is_of_vm = |claim: &&Claim| claim.vm == VmRef::new(vm);
+    let of_vm = read.reading.claims.iter().filter(is_of_vm);
     of_vm
         .map(|claim| match &claim.device {
             ClaimedDevice::Address(address) => address.clone(),
@@ -102,7 +103,7 @@ fn host_that_cannot_be_read_says_why() {
         (object("HostSystem", "host-1", &denied("vm")), "NoPermission"),
     ] {
         let surveyed = survey(&content);
-        assert!(surveyed.claims.is_empty());
+        assert!(surveyed.hosts.is_empty());
         let [host] = surveyed.not_surveyed.as_slice() else {
             panic!("{surveyed:?}")
         };
@@ -112,8 +113,8 @@ fn host_that_cannot_be_read_says_why() {
 
 #[test]
 fn host_without_vms_holds_nothing() {
-    let claims = claims(&object("HostSystem", "host-1", &property("name", "esx1")));
-    assert!(claims.held.is_empty() && claims.unreadable.is_empty());
+    let read = surveyed_host(&object("HostSystem", "host-1", &property("name", "esx1")));
+    assert!(read.reading.claims.is_empty() && read.unreadable.is_empty());
 }
 
 #[test]
@@ -128,9 +129,9 @@ fn unreadable_vm_is_named_with_its_reason() {
         ),
         object("VirtualMachine", "vm-3", &property("name", "lost%2ffound")),
     ];
-    let claims = claims(&one_of_each.concat());
-    assert_eq!(claims.held.len(), 1);
-    let held: Vec<_> = claims
+    let read = surveyed_host(&one_of_each.concat());
+    assert_eq!(read.reading.claims.len(), 1);
+    let held: Vec<_> = read
         .unreadable
         .iter()
         .map(|vm| (vm.vm.to_string(), vm.name.clone()))
@@ -143,16 +144,16 @@ fn unreadable_vm_is_named_with_its_reason() {
             ("vm-4".to_owned(), None),
         ]
     );
-    assert!(claims.unreadable[0].why.contains("System.Read"), "{claims:?}");
-    assert!(claims.unreadable[1].why.contains("inaccessible"), "{claims:?}");
-    assert!(claims.unreadable[2].why.contains("does not show"), "{claims:?}");
+    assert!(read.unreadable[0].why.contains("System.Read"), "{read:?}");
+    assert!(read.unreadable[1].why.contains("inaccessible"), "{read:?}");
+    assert!(read.unreadable[2].why.contains("does not show"), "{read:?}");
 }
 
 #[test]
 fn binding_lists_devices_of_an_unreadable_vm() {
     let hidden = |vm: &str| object("VirtualMachine", vm, &denied("config.hardware.device"));
     let with = |of: &[(&str, &str)]| {
-        claims(
+        surveyed_host(
             &[
                 object(
                     "HostSystem",
@@ -167,16 +168,21 @@ fn binding_lists_devices_of_an_unreadable_vm() {
         )
     };
     // Named with addresses: it holds these. Not named: it holds nothing.
-    let claims = with(&[("0000:af:00.0", "vm-2"), ("pcip:0000:3b:00.0", "vm-2")]);
-    assert_eq!(address(&claims, "vm-2"), ["0000:3b:00.0", "0000:af:00.0"]);
-    assert!(claims.unreadable.is_empty(), "{claims:?}");
-    assert!(claims.held.iter().all(|claim| claim.vm != VmRef::new("vm-3")));
+    let read = with(&[("0000:af:00.0", "vm-2"), ("pcip:0000:3b:00.0", "vm-2")]);
+    assert_eq!(address(&read, "vm-2"), ["0000:3b:00.0", "0000:af:00.0"]);
+    assert!(read.unreadable.is_empty(), "{read:?}");
+    assert!(
+        read.reading
+            .claims
+            .iter()
+            .all(|claim| claim.vm != VmRef::new("vm-3"))
+    );
 
     // Listed without an address: it holds an unknown device.
-    let claims = with(&[("0000:af:00.0", "vm-2"), ("vendor-group-7", "vm-2")]);
-    assert_eq!(claims.unreadable.len(), 1);
-    assert_eq!(claims.unreadable[0].vm, VmRef::new("vm-2"));
-    assert!(address(&claims, "vm-2").is_empty());
+    let read = with(&[("0000:af:00.0", "vm-2"), ("vendor-group-7", "vm-2")]);
+    assert_eq!(read.unreadable.len(), 1);
+    assert_eq!(read.unreadable[0].vm, VmRef::new("vm-2"));
+    assert!(address(&read, "vm-2").is_empty());
 }
 
 #[test]
@@ -190,7 +196,7 @@ fn binding_does_not_clear_a_vm_that_is_off() {
     };
     for (power, is_known) in [("poweredOn", true), ("poweredOff", false), ("suspended", false)] {
         let host = [vms(&["vm-1", "vm-2"]), bindings(&[("0000:af:00.0", "vm-1")])].concat();
-        let claims = claims(
+        let read = surveyed_host(
             &[
                 object("HostSystem", "host-1", &host),
                 readable("vm-1", "poweredOn"),
@@ -198,7 +204,7 @@ fn binding_does_not_clear_a_vm_that_is_off() {
             ]
             .concat(),
         );
-        assert_eq!(claims.unreadable.is_empty(), is_known, "{power}");
+        assert_eq!(read.unreadable.is_empty(), is_known, "{power}");
     }
 }
 
@@ -207,8 +213,8 @@ fn absent_or_denied_binding_says_nothing() {
     for binding in [String::new(), denied("config.assignableHardwareBinding")] {
         let host = [vms(&["vm-2"]), binding].concat();
         let hidden = object("VirtualMachine", "vm-2", &denied("config.hardware.device"));
-        let claims = claims(&[object("HostSystem", "host-1", &host), hidden].concat());
-        assert_eq!(claims.unreadable.len(), 1);
+        let read = surveyed_host(&[object("HostSystem", "host-1", &host), hidden].concat());
+        assert_eq!(read.unreadable.len(), 1);
     }
 }
 
@@ -216,13 +222,84 @@ fn absent_or_denied_binding_says_nothing() {
 fn vm_on_its_way_and_vm_that_is_off_hold_their_devices() {
     // The host does not list it yet; the VM says itself where it is.
     for power in ["poweredOn", "poweredOff"] {
-        let claims = claims(&[object("HostSystem", "host-1", &vms(&[])), readable("vm-1", power)].concat());
-        assert_eq!(claims.held.len(), 1, "{power}");
+        let read =
+            surveyed_host(&[object("HostSystem", "host-1", &vms(&[])), readable("vm-1", power)].concat());
+        assert_eq!(read.reading.claims.len(), 1, "{power}");
     }
     let template = readable("vm-1", "poweredOff").replace(
         "<propSet><name>name</name>",
         "<propSet><name>config.template</name><val>true</val></propSet><propSet><name>name</name>",
     );
-    let claims = claims(&[object("HostSystem", "host-1", &vms(&["vm-1"])), template].concat());
-    assert!(claims.held.is_empty() && claims.unreadable.is_empty());
+    let read = surveyed_host(&[object("HostSystem", "host-1", &vms(&["vm-1"])), template].concat());
+    assert!(read.reading.claims.is_empty() && read.unreadable.is_empty());
+}
+
+#[test]
+fn networks_of_a_host_are_none_unless_reported() {
+    let networks = [
+        ("Network", "network-7"),
+        ("DistributedVirtualPortgroup", "dvportgroup-8"),
+        ("OpaqueNetwork", "network-o9"),
+    ];
+    let networks = networks.map(|(kind, name)| {
+        format!(r#"<ManagedObjectReference type="{kind}">{name}</ManagedObjectReference>"#)
+    });
+    for (properties, count) in [
+        (property("network", &networks.concat()), Some(3)),
+        (property("network", ""), Some(0)),
+        (String::new(), None),
+        (denied("network"), None),
+    ] {
+        let read = surveyed_host(&object("HostSystem", "host-1", &properties));
+        assert_eq!(read.reading.networks.map(|all| all.len()), count, "{properties}");
+    }
+}
+
+#[test]
+fn vms_that_are_on_run_there() {
+    let content = [
+        object("HostSystem", "host-1", &vms(&["vm-1", "vm-2", "vm-3"])),
+        readable("vm-1", "poweredOn"),
+        readable("vm-2", "poweredOff"),
+        object("VirtualMachine", "vm-3", &denied("runtime.powerState")),
+    ];
+    let read = surveyed_host(&content.concat());
+    assert_eq!(read.reading.running, [VmRef::new("vm-1")].into());
+}
+
+#[test]
+fn memory_is_unreserved_unless_a_running_vm_reserves_it() {
+    let reserves = |vm: String| {
+        let end = vm.len() - "</objects>".len();
+        format!(
+            "{}{}</objects>",
+            &vm[..end],
+            property("summary.config.memoryReservation", "3072")
+        )
+    };
+    let unreserved = |memory: &str| {
+        let content = [
+            object(
+                "HostSystem",
+                "host-1",
+                &[vms(&["vm-1", "vm-2", "vm-3"]), memory.to_owned()].concat(),
+            ),
+            reserves(readable("vm-1", "poweredOn")),
+            reserves(readable("vm-2", "poweredOff")),
+            readable("vm-3", "poweredOn"),
+        ];
+        surveyed_host(&content.concat()).reading.unreserved_mib
+    };
+    assert_eq!(
+        unreserved(&property("hardware.memorySize", "8589934592")),
+        Some(5_120)
+    );
+    assert_eq!(unreserved(&property("hardware.memorySize", "1048576")), Some(0));
+    for unreported in [
+        String::new(),
+        denied("hardware.memorySize"),
+        property("hardware.memorySize", "-1"),
+    ] {
+        assert_eq!(unreserved(&unreported), None, "{unreported}");
+    }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
 
-use self::facts::{HostProperties, set_compute, set_vm, unread_vm};
+use self::facts::{HostProperties, set_compute, set_datastore, set_vm, unread_vm, with_resources};
 use self::unreadable::UnreadableObjects;
 use crate::fault::FaultKind;
 use crate::moref::Moref;
@@ -13,9 +13,9 @@ use crate::property::{Change, ObjectProperties, Unreadable, Value};
 use crate::task::TaskInfo;
 use crate::text;
 use crate::update::{
-    Compute, DetectionSignal, EnteringMaintenance, Host, PowerState, Task, Vm, VsphereUpdate,
+    Compute, DatastoreState, DetectionSignal, EnteringMaintenance, Host, PowerState, Task, Vm, VsphereUpdate,
 };
-use haulout_core::ids::{ComputeRef, HostRef, TaskRef, VmRef};
+use haulout_core::ids::{ComputeRef, DatastoreRef, HostRef, NetworkRef, TaskRef, VmRef};
 
 mod facts;
 mod tasks;
@@ -31,6 +31,10 @@ pub(crate) struct PropertyCache {
     hosts: HashMap<HostRef, HostProperties>,
     computes: HashMap<ComputeRef, Compute>,
     vms: HashMap<VmRef, Vm>,
+    /// The datastores of VMs.
+    datastores: HashMap<DatastoreRef, Arc<DatastoreState>>,
+    /// The names of the networks of VMs.
+    networks: HashMap<NetworkRef, Arc<str>>,
     tasks: HashMap<TaskRef, TaskInfo>,
     /// Tasks that put a host into maintenance and are queued or running. Each change of a host needs
     /// them, and `tasks` may have thousands of others.
@@ -214,7 +218,12 @@ impl PropertyCache {
 
     /// Number of cached objects.
     pub(crate) fn size(&self) -> usize {
-        self.hosts.len() + self.computes.len() + self.vms.len() + self.tasks.len()
+        self.hosts.len()
+            + self.computes.len()
+            + self.vms.len()
+            + self.datastores.len()
+            + self.networks.len()
+            + self.tasks.len()
     }
 
     pub(crate) fn knows_hosts(&self) -> bool {
@@ -276,15 +285,37 @@ impl PropertyCache {
                 moref: compute.clone(),
                 name: None,
                 drs: None,
+                rules: Arc::default(),
             };
             let compute = self.computes.entry(compute).or_insert(unread);
             values(object).for_each(|(path, value)| set_compute(compute, path, value));
+        } else if let Some(datastore) = moref.datastore() {
+            let state = Arc::make_mut(self.datastores.entry(datastore.clone()).or_default());
+            values(object).for_each(|(path, value)| set_datastore(state, path, value));
+            self.mark_users(|vm| vm.datastores.contains(&datastore));
+        } else if let Some(network) = moref.network() {
+            let name = object.text("name").map(text::inventory_name);
+            self.set_network_name(network, name.map(Into::into));
         } else if let Some(task) = moref.task() {
             self.apply_task(&task, object);
         } else if moref.kind == "TaskHistoryCollector" {
             self.apply_history_page(object);
         }
         self.changed.insert(moref.clone());
+    }
+
+    /// Marks the VMs that use something that has changed.
+    fn mark_users(&mut self, uses: impl Fn(&Vm) -> bool) {
+        let users = self.vms.iter().filter(|(_, vm)| uses(vm));
+        self.changed.extend(users.map(|(vm, _)| Moref::from(vm)));
+    }
+
+    fn set_network_name(&mut self, network: NetworkRef, name: Option<Arc<str>>) {
+        self.mark_users(|vm| vm.networks.contains_key(&network));
+        match name {
+            Some(name) => self.networks.insert(network, name),
+            None => self.networks.remove(&network),
+        };
     }
 
     /// Logs objects that could not be read. Their cached state stays.
@@ -301,6 +332,11 @@ impl PropertyCache {
             self.vms.remove(&vm);
         } else if let Some(compute) = moref.compute() {
             self.computes.remove(&compute);
+        } else if let Some(datastore) = moref.datastore() {
+            self.datastores.remove(&datastore);
+            self.mark_users(|vm| vm.datastores.contains(&datastore));
+        } else if let Some(network) = moref.network() {
+            self.set_network_name(network, None);
         } else if let Some(task) = moref.task() {
             self.task_unlisted(task);
             return;
@@ -335,7 +371,8 @@ impl PropertyCache {
             let known = self.sent.vms.remove(&vm).is_some();
             return known.then_some(VsphereUpdate::VmGone(vm));
         };
-        if_changed(&mut self.sent.vms, vm, facts).map(VsphereUpdate::Vm)
+        let named = with_resources(facts, &self.datastores, &self.networks);
+        if_changed(&mut self.sent.vms, vm, &named).map(VsphereUpdate::Vm)
     }
 
     fn compute_update(&mut self, compute: ComputeRef) -> Option<VsphereUpdate> {

@@ -46,13 +46,17 @@ const VM_PROPERTIES: &[&str] = &[
     "config.uuid",
     "config.template",
     "config.hardware.device",
+    "config.hardware.memoryMB",
     "runtime.powerState",
     "runtime.host",
     "runtime.question",
     "guest.toolsRunningStatus",
     "datastore",
+    "network",
     "recentTask",
 ];
+/// Properties of the datastores of our VMs.
+const DATASTORE_PROPERTIES: &[&str] = &["name", "summary.maintenanceMode", "host"];
 /// Properties of the re-read: the API does not guarantee that `recentTask` is pushed.
 const HOST_REREAD: &[&str] = &[
     "runtime.connectionState",
@@ -342,18 +346,23 @@ impl Subscription {
             )
     }
 
-    /// The filter of the list: `vm` of VMs, their tasks, and their clusters. Whether DRS places a VM is
-    /// reported with the host of the VM.
+    /// The filter of the list: `vm` of VMs, their tasks, the names of their networks, their
+    /// datastores, and their clusters.
+    /// Whether DRS places a VM is reported with the host of the VM.
     fn list_spec(list: &Moref, vm: &[&str]) -> PropertySpec {
         let to_cluster = [TraversalStep::new("HostSystem", "parent", [])];
         let of_member = [
             TraversalStep::new("VirtualMachine", "recentTask", []),
+            TraversalStep::new("VirtualMachine", "network", []),
+            TraversalStep::new("VirtualMachine", "datastore", []),
             TraversalStep::over("VirtualMachine", "runtime.host", to_cluster),
         ];
         PropertySpec::default()
             .read("VirtualMachine", vm)
             .read("Task", task::PATHS)
             .read("HostSystem", DEVICE_PROPERTIES)
+            .read("Network", &["name"])
+            .read("Datastore", DATASTORE_PROPERTIES)
             // `configuration.drsConfig` is deprecated, and a path below `configurationEx` is not valid on its declared type.
             .read("ComputeResource", &["name", "configurationEx"])
             .through(list, [TraversalStep::new("ListView", "view", of_member)])

@@ -62,6 +62,7 @@ func (c *Control) handler() http.Handler {
 		"POST /vms/{vm}/reset":              c.power(c.v.reset, "ResetVM_Task"),
 		"POST /vms/{vm}/shutdown":           c.shutdown,
 		"POST /vms/{vm}/move":               c.move,
+		"PATCH /datastores/{datastore}":     c.setDatastore,
 		"POST /faults":                      c.addFault,
 		"GET /faults":                       c.faults,
 		"DELETE /faults":                    c.clearFaults,

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"slices"
 	"sort"
 	"time"
 
@@ -54,11 +53,19 @@ func (v *VCenter) unsuited(g *guest, h *host) types.BaseMethodFault {
 		return &types.InvalidState{}
 	}
 	for _, ds := range g.Datastore {
-		if !slices.Contains(h.Datastore, ds) {
+		if !v.accesses(h, ds) {
 			return &types.CannotAccessVmConfig{Reason: types.LocalizedMethodFault{
 				Fault:            &types.InvalidDatastorePath{DatastorePath: g.Config.Files.VmPathName},
 				LocalizedMessage: "Unable to access file " + g.Config.Files.VmPathName,
 			}}
+		}
+	}
+	if v.isFailoverHost(h) {
+		return &types.DisallowedOperationOnFailoverHost{Host: h.Self, Hostname: h.Name}
+	}
+	for _, check := range []func(*guest, *host) types.BaseMethodFault{v.lacksNetwork, v.violates, v.admission} {
+		if fault := check(g, h); fault != nil {
+			return fault
 		}
 	}
 	_, fault := v.claim(g, h)
@@ -97,7 +104,7 @@ func (v *VCenter) place(g *guest, cluster *simulator.ClusterComputeResource, kee
 		return own
 	}
 	for _, h := range v.hostsOf(cluster) {
-		if v.unsuited(g, h) == nil {
+		if v.unsuited(g, h) == nil && !v.keptApart(g, h) {
 			return h
 		}
 	}

@@ -58,9 +58,12 @@ func (v *VCenter) build() error {
 			return err
 		}
 	}
-	// The overrides name VMs, so the VMs must exist first.
+	// The overrides and rules name VMs, so the VMs must exist first.
 	for _, c := range v.spec.Clusters {
 		if err := v.setOverrides(c); err != nil {
+			return fmt.Errorf("cluster %q: %w", c.Name, err)
+		}
+		if err := v.setRules(c); err != nil {
 			return fmt.Errorf("cluster %q: %w", c.Name, err)
 		}
 	}
@@ -133,12 +136,18 @@ func (v *VCenter) addHost(cluster *simulator.ClusterComputeResource, spec HostSp
 	}
 	template := esx.HostSystem
 	template.Network = cluster.Network[:1]
+	if len(spec.Networks) > 0 {
+		template.Network = v.networks(spec.Networks)
+	}
 	h := &host{HostSystem: simulator.NewHostSystem(v.ctx, template)}
 	id := uuid.NewSHA1(namespace, []byte(spec.Name)).String()
 	h.Name, h.Summary.Config.Name = spec.Name, spec.Name
 	h.Summary.Hardware.Uuid, h.Hardware.SystemInfo.Uuid = id, id
 	h.Runtime.ConnectionState = types.HostSystemConnectionStateConnected
 	h.Runtime.PowerState = types.HostSystemPowerStatePoweredOn
+	if spec.MemoryMB > 0 {
+		h.Summary.Hardware.MemorySize, h.Hardware.MemorySize = spec.MemoryMB<<20, spec.MemoryMB<<20
+	}
 	h.Capability.AssignableHardwareSupported = types.NewBool(true)
 	h.Vm = nil
 	v.setDevices(h, spec.Devices, true)
@@ -237,6 +246,12 @@ func (v *VCenter) addVM(spec VMSpec, who caller) (*guest, error) {
 	if device != nil {
 		devices = append(devices, device)
 	}
+	if spec.MemoryMB == 0 {
+		spec.MemoryMB = vm.Config.Hardware.MemoryMB
+	}
+	if device != nil {
+		spec.ReservedMB = spec.MemoryMB
+	}
 	pool := v.clusterOf(h).ResourcePool
 	tools := string(types.VirtualMachineToolsRunningStatusGuestToolsNotRunning)
 	v.set(vm,
@@ -244,6 +259,9 @@ func (v *VCenter) addVM(spec VMSpec, who caller) (*guest, error) {
 		"config.name", spec.Name, "summary.config.name", spec.Name,
 		"config.uuid", spec.UUID, "summary.config.uuid", spec.UUID,
 		"config.hardware.device", devices,
+		"config.hardware.memoryMB", spec.MemoryMB, "summary.config.memorySizeMB", spec.MemoryMB,
+		"summary.config.memoryReservation", spec.ReservedMB,
+		"network", v.networks(spec.Networks),
 		"runtime.host", &h.Self, "summary.runtime.host", &h.Self,
 		"resourcePool", pool,
 		"datastore", []types.ManagedObjectReference{ds.Self},

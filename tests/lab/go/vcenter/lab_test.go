@@ -1177,3 +1177,26 @@ func TestDRSDoesNotPreferTheCurrentHost(t *testing.T) {
 	b.ctl("PATCH", "/settings", map[string]any{"drsKeepsHost": false}, nil)
 	b.want(cycle(), "esx1")
 }
+
+func TestDynamicDeviceHasTheLabelAndSubsystem(t *testing.T) {
+	spec := twoHosts()
+	labelled := gpu("0000:3b:00.0", 0x2235)
+	labelled.Label, labelled.SubVendor, labelled.SubDevice = "pool-a", 0x10de, 0x145a
+	spec.Clusters[0].Hosts[0].Devices = []DeviceSpec{labelled}
+	spec.VMs[0].PoweredOn = false
+	other := func(name string, change func(*GPUSpec)) {
+		vm := VMSpec{Name: name, Host: "esx1", GPU: spec.VMs[0].GPU}
+		change(&vm.GPU)
+		spec.VMs = append(spec.VMs, vm)
+	}
+	other("label", func(g *GPUSpec) { g.Label = "pool-b" })
+	other("subsystem", func(g *GPUSpec) { g.SubDevice = 0x145b })
+	other("same", func(g *GPUSpec) { g.Label, g.SubVendor, g.SubDevice = "pool-a", 0x10de, 0x145a })
+	b := start(t, spec)
+	b.want(b.fails(b.vm("label").PowerOn(b.ctx)), "InsufficientResourcesFault")
+	b.want(b.fails(b.vm("subsystem").PowerOn(b.ctx)), "InsufficientResourcesFault")
+	b.succeeds(b.vm("same").PowerOn(b.ctx))
+	h := b.hostProperties("esx1")
+	b.want(h.Config.PciPassthruInfo[0].GetHostPciPassthruInfo().HardwareLabel, "pool-a")
+	b.want(h.Hardware.PciDevice[len(h.Hardware.PciDevice)-1].SubDeviceId, 0x145a)
+}

@@ -14,6 +14,10 @@ var messages = map[string]string{
 	"ConcurrentAccess": "The object has already been modified by a concurrent operation.",
 	// A power on that fails because of its passthrough device.
 	"GenericVmConfigFault":               "Module 'DevicePowerOn' power on failed.",
+	"CannotAccessNetwork":                "Network interface 'Network adapter 1' uses a network that is not accessible.",
+	"DisallowedOperationOnFailoverHost":  "The operation is not allowed on a failover host.",
+	"InsufficientMemoryResourcesFault":   "The host does not have sufficient memory resources to satisfy the reservation.",
+	"VmHostAffinityRuleViolation":        "The virtual machine would violate a VM-Host affinity rule.",
 	"HostNotConnected":                   "Unable to communicate with the remote host, since it is disconnected.",
 	"InsufficientFailoverResourcesFault": "Insufficient resources to satisfy configured failover level for vSphere HA.",
 	"InsufficientResourcesFault":         "The available resources are insufficient for the operation.",

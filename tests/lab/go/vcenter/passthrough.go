@@ -45,6 +45,7 @@ func (v *VCenter) setDevices(h *host, devices []DeviceSpec, initial bool) {
 			PassthruCapable: true,
 			PassthruEnabled: d.Passthrough,
 			PassthruActive:  d.Passthrough,
+			HardwareLabel:   d.Label,
 		})
 	}
 	if initial {
@@ -63,6 +64,7 @@ func pciDevice(d DeviceSpec) types.HostPciDevice {
 	return types.HostPciDevice{
 		Id: d.ID, Bus: bus, Slot: slot, Function: function,
 		ClassId: shortID(d.Class), VendorId: shortID(d.Vendor), DeviceId: shortID(d.Device),
+		SubVendorId: shortID(d.SubVendor), SubDeviceId: shortID(d.SubDevice),
 		VendorName: vendor, DeviceName: fmt.Sprintf("%s [%04x]", name, uint16(d.Device)),
 	}
 }
@@ -82,7 +84,11 @@ func (v *VCenter) virtualDevice(h *host, gpu GPUSpec) (types.BaseVirtualDevice, 
 		return nil, nil
 	case "dynamic":
 		device.Backing = &types.VirtualPCIPassthroughDynamicBackingInfo{
-			AllowedDevice: []types.VirtualPCIPassthroughAllowedDevice{{VendorId: int32(gpu.Vendor), DeviceId: int32(gpu.Device)}},
+			AllowedDevice: []types.VirtualPCIPassthroughAllowedDevice{{
+				VendorId: int32(gpu.Vendor), DeviceId: int32(gpu.Device),
+				SubVendorId: int32(gpu.SubVendor), SubDeviceId: int32(gpu.SubDevice),
+			}},
+			CustomLabel: gpu.Label,
 		}
 	case "static":
 		for _, d := range h.devices {
@@ -157,13 +163,17 @@ func (v *VCenter) claimAddress(g *guest, h *host, b *types.VirtualPCIPassthrough
 	return "", &types.GenericVmConfigFault{Reason: fmt.Sprintf("Device %s is not a passthrough device.", at)}
 }
 
+// allows is true if a VM may get a device. An id or label that the VM does not
+// specify is not compared.
 func allows(b *types.VirtualPCIPassthroughDynamicBackingInfo, d DeviceSpec) bool {
-	for _, a := range b.AllowedDevice {
-		if PCIID(a.VendorId) == d.Vendor && PCIID(a.DeviceId) == d.Device {
-			return true
-		}
+	if b.CustomLabel != "" && b.CustomLabel != d.Label {
+		return false
 	}
-	return false
+	is := func(wanted int32, id PCIID) bool { return wanted == 0 || PCIID(wanted) == id }
+	return slices.ContainsFunc(b.AllowedDevice, func(a types.VirtualPCIPassthroughAllowedDevice) bool {
+		return PCIID(a.VendorId) == d.Vendor && PCIID(a.DeviceId) == d.Device &&
+			is(a.SubVendorId, d.SubVendor) && is(a.SubDeviceId, d.SubDevice)
+	})
 }
 
 // deviceIDMatches accepts the formats in use: hexadecimal with and without 0x,
@@ -270,7 +280,11 @@ func (v *VCenter) QueryConfigTarget(ctx *simulator.Context, req *types.QueryConf
 		return res
 	}
 	target := *body.Res.Returnval
-	kinds := map[[2]PCIID]bool{}
+	type kind struct {
+		vendor, device PCIID
+		label          string
+	}
+	kinds := map[kind]bool{}
 	for _, h := range v.hosts {
 		if req.Host != nil && h.Self != *req.Host {
 			continue
@@ -288,14 +302,15 @@ func (v *VCenter) QueryConfigTarget(ctx *simulator.Context, req *types.QueryConf
 				PciDevice:                device,
 				SystemId:                 systemID(h),
 			})
-			if kind := [2]PCIID{d.Vendor, d.Device}; !kinds[kind] {
-				kinds[kind] = true
+			if k := (kind{d.Vendor, d.Device, d.Label}); !kinds[k] {
+				kinds[k] = true
 				target.DynamicPassthrough = append(target.DynamicPassthrough, types.VirtualMachineDynamicPassthroughInfo{
 					VirtualMachineTargetInfo: types.VirtualMachineTargetInfo{Name: device.DeviceName},
 					VendorName:               device.VendorName,
 					DeviceName:               device.DeviceName,
 					VendorId:                 int32(d.Vendor),
 					DeviceId:                 int32(d.Device),
+					CustomLabel:              d.Label,
 				})
 			}
 		}

@@ -78,7 +78,7 @@ func (v *VCenter) relocateTarget(g *guest, spec types.VirtualMachineRelocateSpec
 		stores = []types.ManagedObjectReference{*spec.Datastore}
 	}
 	for _, ds := range stores {
-		if !slices.Contains(target.Datastore, ds) {
+		if !v.accesses(target, ds) {
 			name := ds.Value
 			if store, ok := v.reg.Get(ds).(*simulator.Datastore); ok {
 				name = store.Name
@@ -87,6 +87,14 @@ func (v *VCenter) relocateTarget(g *guest, spec types.VirtualMachineRelocateSpec
 				Fault:            &types.InvalidDatastorePath{InvalidDatastore: types.InvalidDatastore{Name: name}, DatastorePath: g.Config.Files.VmPathName},
 				LocalizedMessage: "Unable to access file " + g.Config.Files.VmPathName,
 			}}
+		}
+	}
+	if target != source {
+		if fault := v.lacksNetwork(g, target); fault != nil {
+			return nil, fault
+		}
+		if fault := v.violates(g, target); fault != nil {
+			return nil, fault
 		}
 	}
 	if v.on(g) && target != source {

@@ -65,6 +65,24 @@ type ClusterSpec struct {
 	Name  string     `json:"name"`
 	DRS   DRSSpec    `json:"drs"`
 	Hosts []HostSpec `json:"hosts"`
+	// FailoverHosts are the hosts that vSphere HA keeps for failover. With any,
+	// vSphere HA and its admission control are on.
+	FailoverHosts []string   `json:"failoverHosts,omitempty"`
+	Rules         []RuleSpec `json:"rules,omitempty"`
+}
+
+// RuleSpec is a rule of a cluster: for VMs and hosts a VM-Host rule, for VMs
+// alone one that keeps them apart.
+type RuleSpec struct {
+	Name string   `json:"name"`
+	VMs  []string `json:"vms"`
+	// Hosts are those on which the VMs must run, NotHosts those on which they
+	// must not.
+	Hosts    []string `json:"hosts,omitempty"`
+	NotHosts []string `json:"notHosts,omitempty"`
+	// Optional makes a VM-Host rule a preference.
+	Optional bool `json:"optional,omitempty"`
+	Disabled bool `json:"disabled,omitempty"`
 }
 
 // DRSSpec is the cluster's DRS configuration.
@@ -87,6 +105,11 @@ type HostSpec struct {
 	Name       string       `json:"name"`
 	Devices    []DeviceSpec `json:"devices,omitempty"`
 	Datastores []string     `json:"datastores,omitempty"`
+	// Networks are its port groups; the simulator's "VM Network" if empty. A
+	// name that begins with "dvs/" is one of a distributed switch.
+	Networks []string `json:"networks,omitempty"`
+	// MemoryMB is its memory; 4 GiB if 0.
+	MemoryMB int64 `json:"memoryMb,omitempty"`
 }
 
 // DeviceSpec is one PCI device of a host. Ids are the unsigned numbers that
@@ -95,8 +118,12 @@ type DeviceSpec struct {
 	ID          string `json:"id"`
 	Vendor      PCIID  `json:"vendor"`
 	Device      PCIID  `json:"device"`
+	SubVendor   PCIID  `json:"subVendor,omitempty"`
+	SubDevice   PCIID  `json:"subDevice,omitempty"`
 	Class       PCIID  `json:"class"`
 	Passthrough bool   `json:"passthrough"`
+	// Label is the hardware label that an administrator gave it.
+	Label string `json:"label,omitempty"`
 }
 
 // VMSpec is one virtual machine.
@@ -131,6 +158,12 @@ type VMSpec struct {
 	// simulated guest.
 	BootHint    string            `json:"bootHint,omitempty"`
 	ExtraConfig map[string]string `json:"extraConfig,omitempty"`
+	// Networks are the networks of its cards; it has none if empty.
+	Networks []string `json:"networks,omitempty"`
+	// MemoryMB is its memory; 32 MiB if 0. With a passthrough device, all of it
+	// is reserved; without one, ReservedMB.
+	MemoryMB   int32 `json:"memoryMb,omitempty"`
+	ReservedMB int32 `json:"reservedMb,omitempty"`
 }
 
 // GPUSpec is a VM's passthrough device.
@@ -139,6 +172,11 @@ type GPUSpec struct {
 	Vendor PCIID  `json:"vendor,omitempty"`
 	Device PCIID  `json:"device,omitempty"`
 	ID     string `json:"id,omitempty"`
+	// SubVendor, SubDevice and Label are what a dynamic device must have in
+	// addition; unset, any will do.
+	SubVendor PCIID  `json:"subVendor,omitempty"`
+	SubDevice PCIID  `json:"subDevice,omitempty"`
+	Label     string `json:"label,omitempty"`
 }
 
 // PCIID is a 16-bit PCI id. JSON has no hexadecimal numbers, so a string such

@@ -121,6 +121,7 @@ fn cluster(name: &str, hosts: Vec<(&str, Vec<DeviceSpec>)>) -> ClusterSpec {
         name: host.to_owned(),
         devices,
         datastores: vec![format!("{name}-storage")],
+        ..HostSpec::default()
     };
     ClusterSpec {
         name: name.to_owned(),
@@ -130,6 +131,7 @@ fn cluster(name: &str, hosts: Vec<(&str, Vec<DeviceSpec>)>) -> ClusterSpec {
             ..DrsSpec::default()
         },
         hosts: hosts.into_iter().map(host).collect(),
+        ..ClusterSpec::default()
     }
 }
 

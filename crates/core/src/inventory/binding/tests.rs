@@ -1,5 +1,6 @@
 use super::*;
 use crate::facts::vsphere::{self as vsphere, Compute, Drs, DrsBehavior};
+use crate::fixtures::of_model;
 use crate::ids::ComputeRef;
 use crate::inventory::tests::{
     copied, found, inventory_with, node, seen_of, snapshot_of, trio, uuid, vm, vsphere, with_episode,
@@ -40,6 +41,7 @@ fn a_vm_with_a_device_at_a_fixed_address_is_not_left_to_drs() {
             behavior: DrsBehavior::FullyAutomated,
             overrides: Default::default(),
         }),
+        rules: Default::default(),
     }));
     let mut inventory = inventory_with(trio(1).into_iter().chain([cluster]));
     let mut drs = |devices: Option<Vec<Passthrough>>| {
@@ -49,9 +51,7 @@ fn a_vm_with_a_device_at_a_fixed_address_is_not_left_to_drs() {
         })));
         snapshot_of(&mut inventory, 1).observed.vm.found().unwrap().drs
     };
-    let dynamic = || Passthrough::Dynamic {
-        allowed: vec![(1, 2)],
-    };
+    let dynamic = || Passthrough::Dynamic(of_model((1, 2)));
     let fixed = || Passthrough::Static {
         address: "0000:01:00.0".to_owned(),
         vendor: 1,

@@ -1,5 +1,5 @@
 use crate::facts::kubernetes::{NodeMaintenanceRole, RequestedAction};
-use crate::facts::vsphere::{Compute, Drs, VsphereUpdate};
+use crate::facts::vsphere::{Compute, Drs, HostReading, VsphereUpdate};
 use crate::fixtures::{
     drain_report, entering as entering_state, found, home, host, moment, name, policy, trio,
     vm as observed_vm, vm_ref,
@@ -48,7 +48,7 @@ fn step(inventory: &mut Inventory, second: i64) -> Option<String> {
                     pods_revision: *pods_revision,
                     ..drain_report(now.monotonic, Vec::new())
                 })),
-                Effect::Survey { .. } => surveyed(4, HostSurvey::Held(Vec::new())),
+                Effect::Survey { .. } => surveyed(4, HostSurvey::Read(HostReading::default())),
                 Effect::ShutdownGuest { .. }
                 | Effect::PowerOff { .. }
                 | Effect::Relocate { .. }
@@ -80,6 +80,7 @@ fn cluster(drs: Option<Drs>) -> Fact {
         moref: ComputeRef::new("c"),
         name: None,
         drs,
+        rules: Default::default(),
     }))
 }
 

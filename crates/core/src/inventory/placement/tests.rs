@@ -1,16 +1,15 @@
 use super::*;
 use crate::facts::kubernetes::{NodeFacts, NodeMaintenanceRole, RequestedAction};
 use crate::facts::vsphere;
-use crate::facts::vsphere::{Claim, ClaimedDevice};
+use crate::facts::vsphere::{AntiAffinityRule, Claim, ClaimedDevice, ClusterRules, HostReading};
+use crate::fixtures::{A40, of_model, pci, vm_facts};
 use crate::inventory::Fact;
 use crate::inventory::tests::{
     apply_all, asked, at, awaiting, host, inventory_with, maintenance, name, seen_of, snapshot_of, surveyed,
     switched_off, trio, vsphere, with_episode,
 };
 use crate::maintenance::episode::{HostIdentity, HostRefusal, RefusedMove};
-use crate::maintenance::placement::{RejectedHost, RejectionReason};
-
-const MODEL: (u16, u16) = (0x10de, 0x2235);
+use crate::maintenance::placement::{HostSurvey, RejectedHost, RejectionReason};
 
 fn host_ref(n: usize) -> HostRef {
     HostRef::new(format!("host-{n}"))
@@ -49,7 +48,7 @@ fn refused(n: usize, why: RejectionReason) -> RejectedHost {
 }
 
 fn empty() -> HostSurvey {
-    HostSurvey::Held(Vec::new())
+    HostSurvey::Read(HostReading::default())
 }
 
 #[test]
@@ -97,21 +96,16 @@ fn device_for_a_relocated_vm_stays_reserved() {
     }
     // Once a survey shows the VM there, its device is not counted twice.
     let mut inventory = moves(relocating(), None);
-    let device = |address: &str| PciDevice {
-        address: address.to_owned(),
-        vendor: MODEL.0,
-        device: MODEL.1,
-    };
     let two = vsphere::Host {
-        passthrough: Some([device("0000:01:00.0"), device("0000:02:00.0")].into()),
+        passthrough: Some([pci("0000:01:00.0", A40), pci("0000:02:00.0", A40)].into()),
         ..host(3)
     };
     inventory.apply(vsphere(vsphere::VsphereUpdate::Host(two.into())));
     let hold = Claim {
         vm: VmRef::new("vm-1"),
-        device: ClaimedDevice::AnyOf(vec![MODEL]),
+        device: ClaimedDevice::AnyOf(of_model(A40)),
     };
-    inventory.apply(surveyed(3, HostSurvey::Held(vec![hold])));
+    inventory.apply(surveyed(3, HostSurvey::Read(vec![hold].into())));
     assert_eq!(offered(&mut inventory, 2), Some(host_ref(3)));
 }
 
@@ -216,6 +210,87 @@ fn a_survey_does_not_count_over_a_new_set_of_vcenter() {
     assert_eq!(
         snapshot_of(&mut inventory, 1).observed.offer.survey,
         [host_ref(3)]
+    );
+}
+
+#[test]
+fn two_nodes_that_a_rule_keeps_apart_are_offered_different_hosts() {
+    let rule = AntiAffinityRule {
+        name: "spread".into(),
+        vms: [VmRef::new("vm-1"), VmRef::new("vm-2")].into(),
+    };
+    let compute = vsphere::Compute {
+        moref: ComputeRef::new("c"),
+        name: None,
+        drs: None,
+        rules: Arc::new(ClusterRules {
+            anti_affinity: vec![rule],
+            ..ClusterRules::default()
+        }),
+    };
+    let roomy = vsphere::Host {
+        passthrough: Some([pci("0000:01:00.0", A40), pci("0000:02:00.0", A40)].into()),
+        ..host(3)
+    };
+    let vsphere_facts = [
+        vsphere::VsphereUpdate::Compute(compute),
+        vsphere::VsphereUpdate::Host(roomy.into()),
+    ];
+    let waiting = [awaiting_since(1, 10), awaiting_since(2, 20)].into_iter();
+    let facts = waiting.chain(vsphere_facts.map(vsphere));
+    let mut inventory = inventory_with(facts.chain(switched_off(1)).chain(switched_off(2)));
+    inventory.apply(surveyed(3, empty()));
+    assert_eq!(offered(&mut inventory, 1), Some(host_ref(3)));
+    assert_eq!(offered(&mut inventory, 2), None);
+    let apart = RejectionReason::AntiAffinity("spread".into());
+    assert!(why_not(&mut inventory, 2).contains(&refused(3, apart)));
+}
+
+#[test]
+fn memory_counts_for_a_vm_with_a_passthrough_device_only() {
+    let full = HostReading {
+        unreserved_mib: Some(1_024),
+        ..HostReading::default()
+    };
+    let mut inventory = inventory_with(waits(|_| {}));
+    inventory.apply(surveyed(3, HostSurvey::Read(full)));
+    let memory = RejectionReason::Memory { mib: 65_536 };
+    assert_eq!(why_not(&mut inventory, 1), [refused(3, memory)]);
+    let plain = Vm {
+        passthrough: Some(Vec::new()),
+        power: Some(vsphere::PowerState::Off),
+        ..vm_facts(1)
+    };
+    inventory.apply(vsphere(vsphere::VsphereUpdate::Vm(plain)));
+    assert_eq!(offered(&mut inventory, 1), Some(host_ref(3)));
+}
+
+#[test]
+fn memory_of_a_vm_that_moves_to_a_host_is_reserved_there() {
+    let moving = with_episode(1, Phase::Relocating { to: mark(3) }, |_| {});
+    let roomy = vsphere::Host {
+        passthrough: Some([pci("0000:01:00.0", A40), pci("0000:02:00.0", A40)].into()),
+        ..host(3)
+    };
+    let roomy = vsphere(vsphere::VsphereUpdate::Host(roomy.into()));
+    let facts = [seen_of(moving), awaiting(2), roomy].into_iter();
+    let mut inventory = inventory_with(facts.chain(switched_off(1)).chain(switched_off(2)));
+    let reading = |unreserved_mib, running: &[&str]| {
+        HostSurvey::Read(HostReading {
+            unreserved_mib: Some(unreserved_mib),
+            running: running.iter().map(|vm| VmRef::new(*vm)).collect(),
+            ..HostReading::default()
+        })
+    };
+    inventory.apply(surveyed(3, reading(100_000, &[])));
+    assert_eq!(offered(&mut inventory, 2), None);
+    inventory.apply(surveyed(3, reading(200_000, &[])));
+    assert_eq!(offered(&mut inventory, 2), Some(host_ref(3)));
+    inventory.apply(surveyed(3, reading(100_000, &["vm-1"])));
+    assert_eq!(
+        offered(&mut inventory, 2),
+        Some(host_ref(3)),
+        "the survey already counts a VM that runs"
     );
 }
 

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::facts::kubernetes::{KubernetesUpdate, NodeFacts};
-use crate::facts::vsphere::{Host, Passthrough, PciDevice, PowerState, Vm, VsphereUpdate};
+use crate::facts::vsphere::{Host, HostReading, Passthrough, PowerState, Vm, VsphereUpdate};
 use crate::fixtures::{
-    A40, RELEASE, at, host, host_ref, moment, name, node_facts, rules, synced, trio, vm_facts, vm_ref,
+    A40, RELEASE, at, host, host_ref, moment, name, node_facts, of_model, pci, rules, synced, trio, vm_facts,
+    vm_ref,
 };
 use crate::ids::NodeUid;
 use crate::inventory::{Fact, Inventory};
@@ -80,16 +81,8 @@ fn a_record_of_another_node_or_vm_holds_no_slot() {
 #[test]
 fn two_nodes_with_other_devices_are_offered_the_same_host() {
     const OTHER: (u16, u16) = (0x10de, 0x1eb8);
-    let device = |address: &str, (vendor, device)| PciDevice {
-        address: address.to_owned(),
-        vendor,
-        device,
-    };
     let both = Host {
-        passthrough: Some(Arc::new([
-            device("0000:01:00.0", A40),
-            device("0000:02:00.0", OTHER),
-        ])),
+        passthrough: Some(Arc::new([pci("0000:01:00.0", A40), pci("0000:02:00.0", OTHER)])),
         ..host(3)
     };
     let mut facts = vec![Fact::Vsphere(VsphereUpdate::Host(both.into()))];
@@ -99,12 +92,12 @@ fn two_nodes_with_other_devices_are_offered_the_same_host() {
     }
     let wants_other = Vm {
         power: Some(PowerState::Off),
-        passthrough: Some(vec![Passthrough::Dynamic { allowed: vec![OTHER] }]),
+        passthrough: Some(vec![Passthrough::Dynamic(of_model(OTHER))]),
         ..vm_facts(2)
     };
     facts.push(Fact::Vsphere(VsphereUpdate::Vm(wants_other)));
     let mut inventory = leading(facts);
-    inventory.advance([surveyed(3, HostSurvey::Held(Vec::new()))], moment(1));
+    inventory.advance([surveyed(3, HostSurvey::Read(HostReading::default()))], moment(1));
     for n in [1, 2] {
         let offer = &inventory.snapshots[&name(n)].observed.offer;
         assert_eq!(

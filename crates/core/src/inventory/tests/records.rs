@@ -47,6 +47,7 @@ fn a_new_episode_names_its_cluster_and_vm() {
         moref: ComputeRef::new("c"),
         name: Some("train".to_owned()),
         drs: None,
+        rules: Default::default(),
     });
     let mut inventory = leading([trio(1), vec![Fact::Vsphere(compute)]].concat());
     let facts = [VsphereUpdate::Host(entering(1, 5).into()), VsphereUpdate::Settled];

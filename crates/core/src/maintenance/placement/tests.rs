@@ -1,4 +1,6 @@
 use super::*;
+use crate::facts::vsphere::{AllowedDevice, PciIds, VmHostRule};
+use crate::fixtures::{of_model, pci};
 use crate::maintenance::episode::Detection;
 
 const A40: (u16, u16) = (0x10de, 0x2235);
@@ -12,13 +14,17 @@ fn wanted(devices: DeviceRequirements) -> VmRequirements {
         home_only: false,
         compute: Some(ComputeRef::new("cluster-1")),
         datastores: Arc::new(BTreeSet::from([DatastoreRef::new("ds-1")])),
+        datastore_states: Arc::default(),
+        networks: Arc::default(),
+        rules: Arc::default(),
+        memory_mib: None,
         devices,
         only: None,
     }
 }
 
 fn one_a40() -> VmRequirements {
-    wanted(DeviceRequirements::AnyOf(vec![vec![A40]]))
+    wanted(DeviceRequirements::AnyOf(vec![of_model(A40)]))
 }
 
 fn host(name: &str, devices: &[(u16, u16)]) -> HostView {
@@ -35,13 +41,10 @@ fn host(name: &str, devices: &[(u16, u16)]) -> HostView {
             devices
                 .iter()
                 .enumerate()
-                .map(|(slot, ids)| HostDevice {
-                    address: format!("0000:{slot:02x}:00.0"),
-                    ids: *ids,
-                })
+                .map(|(slot, ids)| pci(&format!("0000:{slot:02x}:00.0"), *ids))
                 .collect(),
         ),
-        reading: Some(HostSurvey::Held(Vec::new())),
+        reading: Some(HostSurvey::Read(HostReading::default())),
         reserved: Vec::new(),
     }
 }
@@ -79,13 +82,99 @@ fn a_device_of_another_vendor_does_not_match() {
     );
 }
 
+/// A host with one A40 of this hardware label and subsystem device.
+fn labelled(name: &str, label: Option<&str>, sub_device: u16) -> HostView {
+    let a40 = pci("0000:01:00.0", A40);
+    HostView {
+        devices: Some(Arc::new([PciDevice {
+            label: label.map(Into::into),
+            ids: PciIds {
+                sub_device,
+                ..a40.ids
+            },
+            ..a40
+        }])),
+        ..host(name, &[])
+    }
+}
+
+#[test]
+fn host_whose_device_has_another_label_or_subsystem_is_refused() {
+    let wants = |label: Option<&str>, sub_device| {
+        wanted(DeviceRequirements::AnyOf(vec![DeviceRequirement {
+            allowed: vec![AllowedDevice {
+                sub_device,
+                ..of_model(A40).allowed[0]
+            }],
+            label: label.map(Into::into),
+        }]))
+    };
+    let pool_a = wants(Some("pool-a"), None);
+    let hosts = [
+        labelled("esx-2", Some("pool-b"), 1),
+        labelled("esx-3", Some("pool-a"), 1),
+    ];
+    assert_eq!(fits(&pool_a, &hosts), Some("esx-3".to_owned()));
+    let other_label = RejectionReason::OtherLabel("pool-a".into());
+    assert_eq!(
+        why_not(&pool_a, labelled("esx-2", Some("pool-b"), 1)),
+        other_label
+    );
+    assert_eq!(why_not(&pool_a, labelled("esx-2", None, 1)), other_label);
+    assert_eq!(
+        why_not(&wants(None, Some(2)), labelled("esx-2", None, 1)),
+        RejectionReason::OtherSubsystem
+    );
+    assert_eq!(
+        why_not(&pool_a, host("esx-2", &[FLEX])),
+        RejectionReason::NoMatchingDevice
+    );
+    assert_eq!(
+        other_label.to_string(),
+        "has no matching passthrough device with the hardware label pool-a"
+    );
+}
+
+#[test]
+fn claim_on_another_label_leaves_the_device_free() {
+    let mut pool_a = labelled("esx-2", Some("pool-a"), 1);
+    let claim = |label: &str| {
+        let requirement = DeviceRequirement {
+            label: Some(label.into()),
+            ..of_model(A40)
+        };
+        Some(HostSurvey::Read(
+            vec![hold("vm-9", ClaimedDevice::AnyOf(requirement))].into(),
+        ))
+    };
+    pool_a.devices = Some(
+        [Some("pool-a"), Some("pool-b")]
+            .into_iter()
+            .zip(["0000:01:00.0", "0000:02:00.0"])
+            .map(|(label, address)| PciDevice {
+                label: label.map(Into::into),
+                ..pci(address, A40)
+            })
+            .collect(),
+    );
+    let wants = wanted(DeviceRequirements::AnyOf(vec![DeviceRequirement {
+        label: Some("pool-a".into()),
+        ..of_model(A40)
+    }]));
+    pool_a.reading = claim("pool-b");
+    assert_eq!(fits(&wants, &[pool_a.clone()]), Some("esx-2".to_owned()));
+    pool_a.reading = claim("pool-a");
+    assert_eq!(why_not(&wants, pool_a), RejectionReason::DevicesTaken);
+}
+
 #[test]
 fn a_device_held_at_its_address_is_taken_whatever_the_case_of_its_letters() {
     let mut taken = host("esx-2", &[A40; 11]);
-    taken.reading = Some(HostSurvey::Held(
+    taken.reading = Some(HostSurvey::Read(
         (0..11)
             .map(|slot| hold("vm-9", ClaimedDevice::Address(format!("0000:{slot:02X}:00.0"))))
-            .collect(),
+            .collect::<Vec<_>>()
+            .into(),
     ));
     assert_eq!(why_not(&one_a40(), taken), RejectionReason::DevicesTaken);
 }
@@ -93,39 +182,51 @@ fn a_device_held_at_its_address_is_taken_whatever_the_case_of_its_letters() {
 #[test]
 fn a_hold_without_an_address_takes_one_device_of_its_kind() {
     let mut two = host("esx-2", &[A40, A40]);
-    two.reading = Some(HostSurvey::Held(vec![hold(
-        "vm-9",
-        ClaimedDevice::AnyOf(vec![A40]),
-    )]));
+    two.reading = Some(HostSurvey::Read(
+        vec![hold("vm-9", ClaimedDevice::AnyOf(of_model(A40)))].into(),
+    ));
     assert_eq!(fits(&one_a40(), &[two.clone()]), Some("esx-2".to_owned()));
-    two.reading = Some(HostSurvey::Held(vec![
-        hold("vm-8", ClaimedDevice::AnyOf(vec![A40])),
-        hold("vm-9", ClaimedDevice::AnyOf(vec![A40])),
-    ]));
+    two.reading = Some(HostSurvey::Read(
+        vec![
+            hold("vm-8", ClaimedDevice::AnyOf(of_model(A40))),
+            hold("vm-9", ClaimedDevice::AnyOf(of_model(A40))),
+        ]
+        .into(),
+    ));
     assert_eq!(why_not(&one_a40(), two), RejectionReason::DevicesTaken);
 }
 
 #[test]
 fn devices_held_by_the_vm_itself_are_free_for_it() {
     let mut own = host("esx-2", &[A40]);
-    own.reading = Some(HostSurvey::Held(vec![hold(
-        "vm-1",
-        ClaimedDevice::AnyOf(vec![A40]),
-    )]));
+    own.reading = Some(HostSurvey::Read(
+        vec![hold("vm-1", ClaimedDevice::AnyOf(of_model(A40)))].into(),
+    ));
     assert_eq!(fits(&one_a40(), &[own]), Some("esx-2".to_owned()));
 }
 
 #[test]
 fn a_reservation_of_another_episode_takes_a_device() {
     let mut reserved = host("esx-2", &[A40]);
-    reserved.reserved = vec![vec![A40]];
+    reserved.reserved = vec![ReservedVm {
+        vm: VmRef::new("vm-9"),
+        needs: vec![of_model(A40)],
+        memory_mib: 0,
+    }];
     assert_eq!(why_not(&one_a40(), reserved), RejectionReason::DevicesTaken);
 }
 
 #[test]
 fn the_only_device_that_fits_one_need_is_kept_for_it() {
     // The first device fits both needs; taking it for the first need alone would leave none for the second.
-    let both = wanted(DeviceRequirements::AnyOf(vec![vec![A40, FLEX], vec![A40]]));
+    let either = DeviceRequirement {
+        allowed: [A40, FLEX]
+            .into_iter()
+            .flat_map(|ids| of_model(ids).allowed)
+            .collect(),
+        label: None,
+    };
+    let both = wanted(DeviceRequirements::AnyOf(vec![either, of_model(A40)]));
     assert_eq!(
         fits(&both, &[host("esx-2", &[A40, FLEX])]),
         Some("esx-2".to_owned())
@@ -207,16 +308,186 @@ fn a_host_that_does_not_see_every_datastore_of_the_vm_is_refused() {
 }
 
 #[test]
+fn host_without_a_network_of_the_vm_is_refused_if_networks_are_reported() {
+    let network = |name: &str| NetworkRef::new(name);
+    let with_networks = VmRequirements {
+        networks: Arc::new(BTreeMap::from([
+            (network("dvportgroup-1"), Some("storage".into())),
+            (network("network-7"), None),
+        ])),
+        ..one_a40()
+    };
+    let has = |networks: Option<&[&str]>| HostView {
+        reading: Some(HostSurvey::Read(HostReading {
+            networks: networks.map(|names| Arc::new(names.iter().map(|name| network(name)).collect())),
+            ..HostReading::default()
+        })),
+        ..host("esx-2", &[A40])
+    };
+    let both = has(Some(&["dvportgroup-1", "network-7", "network-8"]));
+    assert_eq!(fits(&with_networks, &[both]), Some("esx-2".to_owned()));
+    assert_eq!(fits(&with_networks, &[has(None)]), Some("esx-2".to_owned()));
+    let why = why_not(&with_networks, has(Some(&["network-7"])));
+    assert_eq!(why, RejectionReason::Network("storage".into()));
+    assert_eq!(why.to_string(), "lacks network storage");
+    assert_eq!(
+        why_not(&with_networks, has(Some(&["dvportgroup-1"]))),
+        RejectionReason::Network("network-7".into()),
+        "without a name it is called by its reference"
+    );
+    let none = find_host(&with_networks, &[has(Some(&[]))], None, &[]);
+    assert_eq!(
+        none.survey,
+        [HostRef::new("esx-2")],
+        "the next survey may show it"
+    );
+    assert!(!none.has_unread());
+}
+
+fn with_rules(rules: ClusterRules) -> VmRequirements {
+    VmRequirements {
+        rules: Arc::new(rules),
+        ..one_a40()
+    }
+}
+
+#[test]
+fn dedicated_failover_host_is_refused() {
+    let failover = with_rules(ClusterRules {
+        failover_hosts: [HostRef::new("esx-2")].into(),
+        ..ClusterRules::default()
+    });
+    let hosts = [host("esx-2", &[A40, A40]), host("esx-3", &[A40])];
+    assert_eq!(fits(&failover, &hosts), Some("esx-3".to_owned()));
+    assert_eq!(
+        why_not(&failover, host("esx-2", &[A40])),
+        RejectionReason::FailoverHost
+    );
+}
+
+#[test]
+fn mandatory_vm_host_rule_keeps_its_vms_off_a_host() {
+    let rule = |vm: &str, only_on: Option<&str>, never_on: Option<&str>| {
+        let hosts = |name: &str| Arc::new(BTreeSet::from([HostRef::new(name)]));
+        with_rules(ClusterRules {
+            vm_host: vec![VmHostRule {
+                name: "licensed".into(),
+                vms: Arc::new([VmRef::new(vm)].into()),
+                only_on: only_on.map(hosts),
+                never_on: never_on.map(hosts).unwrap_or_default(),
+            }],
+            ..ClusterRules::default()
+        })
+    };
+    let hosts = [host("esx-2", &[A40]), host("esx-3", &[A40])];
+    let fits = |wanted: VmRequirements| fits(&wanted, &hosts);
+    assert_eq!(fits(rule("vm-1", Some("esx-3"), None)), Some("esx-3".to_owned()));
+    assert_eq!(fits(rule("vm-1", None, Some("esx-2"))), Some("esx-3".to_owned()));
+    assert_eq!(
+        fits(rule("vm-7", Some("esx-3"), Some("esx-2"))),
+        Some("esx-2".to_owned())
+    );
+    let why = why_not(&rule("vm-1", Some("esx-3"), None), host("esx-2", &[A40]));
+    assert_eq!(why, RejectionReason::VmHostRule("licensed".into()));
+    assert_eq!(why.to_string(), "is excluded by the VM-Host rule licensed");
+}
+
+#[test]
+fn vms_of_an_anti_affinity_rule_are_not_placed_on_one_host() {
+    let apart = with_rules(ClusterRules {
+        anti_affinity: vec![AntiAffinityRule {
+            name: "spread".into(),
+            vms: [VmRef::new("vm-1"), VmRef::new("vm-8")].into(),
+        }],
+        ..ClusterRules::default()
+    });
+    let runs = |vm: &str| HostView {
+        reading: Some(HostSurvey::Read(HostReading {
+            running: [VmRef::new(vm)].into(),
+            ..HostReading::default()
+        })),
+        ..host("esx-2", &[A40])
+    };
+    for vm in ["vm-1", "vm-7"] {
+        assert_eq!(fits(&apart, &[runs(vm)]), Some("esx-2".to_owned()), "{vm}");
+    }
+    let rule = RejectionReason::AntiAffinity("spread".into());
+    assert_eq!(why_not(&apart, runs("vm-8")), rule);
+    let mut reserved = host("esx-2", &[A40]);
+    reserved.reserved = vec![ReservedVm {
+        vm: VmRef::new("vm-8"),
+        needs: Vec::new(),
+        memory_mib: 0,
+    }];
+    assert_eq!(why_not(&apart, reserved), rule);
+    let offer = find_host(&apart, &[runs("vm-8")], None, &[]);
+    assert_eq!(offer.survey, [HostRef::new("esx-2")], "the other VM may leave");
+}
+
+#[test]
+fn host_with_too_little_unreserved_memory_is_refused() {
+    let needs_64_gib = VmRequirements {
+        memory_mib: Some(65_536),
+        ..one_a40()
+    };
+    let has = |unreserved_mib: Option<u64>, reserved: u64| HostView {
+        reading: Some(HostSurvey::Read(HostReading {
+            unreserved_mib,
+            ..HostReading::default()
+        })),
+        reserved: vec![ReservedVm {
+            vm: VmRef::new("vm-9"),
+            needs: Vec::new(),
+            memory_mib: reserved,
+        }],
+        ..host("esx-2", &[A40])
+    };
+    for (unreserved, reserved) in [(Some(65_536), 0), (None, 1), (Some(131_072), 65_536)] {
+        let fits = fits(&needs_64_gib, &[has(unreserved, reserved)]);
+        assert_eq!(fits, Some("esx-2".to_owned()), "{unreserved:?} {reserved}");
+    }
+    let memory = RejectionReason::Memory { mib: 65_536 };
+    assert_eq!(why_not(&needs_64_gib, has(Some(65_535), 0)), memory);
+    assert_eq!(why_not(&needs_64_gib, has(Some(65_536), 1)), memory);
+    let unknown = one_a40();
+    assert_eq!(fits(&unknown, &[has(Some(1), 0)]), Some("esx-2".to_owned()));
+    let offer = find_host(&needs_64_gib, &[has(Some(1), 0)], None, &[]);
+    assert_eq!(offer.survey, [HostRef::new("esx-2")], "VMs there may stop");
+}
+
+#[test]
+fn host_that_cannot_use_a_datastore_of_the_vm_is_refused() {
+    let state = |in_maintenance, inaccessible_on: &[&str]| {
+        let state = DatastoreState {
+            name: Some("nfs".into()),
+            in_maintenance,
+            inaccessible_on: inaccessible_on.iter().map(|host| HostRef::new(*host)).collect(),
+        };
+        VmRequirements {
+            datastore_states: Arc::new([(DatastoreRef::new("ds-1"), Arc::new(state))].into()),
+            ..one_a40()
+        }
+    };
+    let hosts = [host("esx-2", &[A40]), host("esx-3", &[A40])];
+    assert_eq!(fits(&state(false, &["esx-2"]), &hosts), Some("esx-3".to_owned()));
+    assert_eq!(
+        why_not(&state(true, &["esx-2"]), host("esx-2", &[A40])),
+        RejectionReason::DatastoreInaccessible("nfs".into())
+    );
+    let maintenance = why_not(&state(true, &[]), host("esx-2", &[A40]));
+    assert_eq!(maintenance, RejectionReason::DatastoreInMaintenance("nfs".into()));
+}
+
+#[test]
 fn host_is_surveyed_before_its_offer_and_again_when_devices_are_taken() {
     let unsurveyed = HostView {
         reading: None,
         ..host("esx-2", &[A40])
     };
     let mut taken = host("esx-3", &[A40]);
-    taken.reading = Some(HostSurvey::Held(vec![hold(
-        "vm-9",
-        ClaimedDevice::AnyOf(vec![A40]),
-    )]));
+    taken.reading = Some(HostSurvey::Read(
+        vec![hold("vm-9", ClaimedDevice::AnyOf(of_model(A40)))].into(),
+    ));
     let offer = find_host(
         &one_a40(),
         &[unsurveyed, taken, host("esx-4", &[FLEX])],
@@ -234,10 +505,9 @@ fn only_an_unread_host_may_still_fit() {
         ..host("esx-2", &[A40])
     };
     let taken = || HostView {
-        reading: Some(HostSurvey::Held(vec![hold(
-            "vm-9",
-            ClaimedDevice::Address("0000:00:00.0".to_owned()),
-        )])),
+        reading: Some(HostSurvey::Read(
+            vec![hold("vm-9", ClaimedDevice::Address("0000:00:00.0".to_owned()))].into(),
+        )),
         ..host("esx-3", &[A40])
     };
     let unfit = || host("esx-4", &[]);
@@ -316,11 +586,11 @@ fn away_from_home(devices: DeviceRequirements) -> VmRequirements {
 #[test]
 fn own_host_comes_before_a_roomier_host_and_the_last_offer() {
     let mut home = host("host-home", &[A40]);
-    home.reading = Some(HostSurvey::Held(vec![]));
+    home.reading = Some(HostSurvey::Read(HostReading::default()));
     let mut other = host("a-roomy", &[A40, A40, A40]);
-    other.reading = Some(HostSurvey::Held(vec![]));
+    other.reading = Some(HostSurvey::Read(HostReading::default()));
     let kept = other.moref.clone();
-    let away = away_from_home(DeviceRequirements::AnyOf(vec![vec![A40]]));
+    let away = away_from_home(DeviceRequirements::AnyOf(vec![of_model(A40)]));
     let offer = find_host(&away, &[other.clone(), home.clone()], Some(&kept), &[]);
     assert_eq!(offer.fits.unwrap().1, "host-home");
     home.state = HostState::InMaintenance;
@@ -331,12 +601,12 @@ fn own_host_comes_before_a_roomier_host_and_the_last_offer() {
 #[test]
 fn a_vm_that_waits_for_its_own_host_is_offered_no_other() {
     let mut other = host("other", &[A40]);
-    other.reading = Some(HostSurvey::Held(vec![]));
+    other.reading = Some(HostSurvey::Read(HostReading::default()));
     let mut home = host("host-home", &[A40]);
-    home.reading = Some(HostSurvey::Held(vec![]));
+    home.reading = Some(HostSurvey::Read(HostReading::default()));
     let away = VmRequirements {
         home_only: true,
-        ..away_from_home(DeviceRequirements::AnyOf(vec![vec![A40]]))
+        ..away_from_home(DeviceRequirements::AnyOf(vec![of_model(A40)]))
     };
     assert_eq!(
         find_host(&away, &[other.clone()], None, &[]),
@@ -351,9 +621,9 @@ fn a_vm_that_waits_for_its_own_host_is_offered_no_other() {
 #[test]
 fn a_device_at_a_fixed_address_fits_its_own_host_alone() {
     let mut other = host("other", &[A40]);
-    other.reading = Some(HostSurvey::Held(vec![]));
+    other.reading = Some(HostSurvey::Read(HostReading::default()));
     let mut home = host("host-home", &[A40]);
-    home.reading = Some(HostSurvey::Held(vec![]));
+    home.reading = Some(HostSurvey::Read(HostReading::default()));
     let offer = find_host(
         &away_from_home(DeviceRequirements::Static),
         &[other, home],
@@ -368,8 +638,8 @@ fn a_device_at_a_fixed_address_fits_its_own_host_alone() {
 #[test]
 fn the_host_with_the_most_spare_devices_is_offered() {
     let holds = |count: usize| {
-        let of = |n| hold(&format!("vm-{n}"), ClaimedDevice::AnyOf(vec![A40]));
-        Some(HostSurvey::Held((0..count).map(of).collect()))
+        let of = |n| hold(&format!("vm-{n}"), ClaimedDevice::AnyOf(of_model(A40)));
+        Some(HostSurvey::Read((0..count).map(of).collect::<Vec<_>>().into()))
     };
     let large = HostView {
         reading: holds(2),

@@ -1,6 +1,6 @@
 //! Cached properties of a host, a cluster and a VM.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -9,8 +9,10 @@ use crate::decode::{self, DecodedDevice};
 use crate::moref::Moref;
 use crate::property::{EVACUATION, Value};
 use crate::text;
-use crate::update::{Compute, EnteringMaintenance, Host, HostConnection, MaintenanceEnd, PciDevice, Vm};
-use haulout_core::ids::{ComputeRef, DatastoreRef, HostRef, TaskRef, VmRef, VmUuid};
+use crate::update::{
+    Compute, DatastoreState, EnteringMaintenance, Host, HostConnection, MaintenanceEnd, PciDevice, PciIds, Vm,
+};
+use haulout_core::ids::{ComputeRef, DatastoreRef, HostRef, NetworkRef, TaskRef, VmRef, VmUuid};
 
 #[derive(Default)]
 pub(super) struct HostProperties {
@@ -20,8 +22,9 @@ pub(super) struct HostProperties {
     pub(super) in_maintenance: Option<bool>,
     pub(super) in_quarantine: Option<bool>,
     pub(super) datastores: Arc<BTreeSet<DatastoreRef>>,
-    pub(super) active: Option<BTreeSet<String>>,
-    pub(super) devices: Option<Vec<PciDevice>>,
+    /// Address and hardware label of the devices with active passthrough.
+    pub(super) active: Option<BTreeMap<String, Option<Arc<str>>>>,
+    pub(super) devices: Option<Vec<(String, PciIds)>>,
     /// The devices whose address is in `active`.
     pub(super) passthrough: Option<Arc<[PciDevice]>>,
     /// With the queue time of the task.
@@ -34,7 +37,11 @@ pub(super) struct HostProperties {
 pub(super) fn set_compute(compute: &mut Compute, path: &str, value: Option<&Value>) {
     match path {
         "name" => compute.name = value.and_then(Value::text).map(text::inventory_name),
-        "configurationEx" => compute.drs = value.and_then(Value::drs).cloned(),
+        "configurationEx" => {
+            let config = value.and_then(Value::cluster);
+            compute.drs = config.and_then(|config| config.drs.clone());
+            compute.rules = config.map(|config| Arc::clone(&config.rules)).unwrap_or_default();
+        }
         // Not requested.
         _ => {}
     }
@@ -52,7 +59,10 @@ pub(super) fn unread_vm(moref: VmRef) -> Vm {
         tools_running: None,
         question: None,
         datastores: Arc::default(),
+        datastore_states: Arc::default(),
+        networks: Arc::default(),
         passthrough: None,
+        memory_mib: None,
         evacuation_power_off: false,
     }
 }
@@ -68,7 +78,7 @@ impl HostProperties {
             "runtime.inQuarantineMode" => self.in_quarantine = text.and_then(decode::boolean),
             "datastore" => self.datastores = datastores(value),
             "config.pciPassthruInfo" => {
-                self.active = value.and_then(Value::addresses).cloned();
+                self.active = value.and_then(Value::active_devices).cloned();
                 self.passthrough = self.passthrough();
             }
             "hardware.pciDevice" => {
@@ -81,12 +91,16 @@ impl HostProperties {
 
     /// A host always has devices; without active addresses none is enabled for passthrough.
     fn passthrough(&self) -> Option<Arc<[PciDevice]>> {
-        let is_active = |device: &&PciDevice| {
-            let active = self.active.as_ref();
-            active.is_some_and(|active| active.contains(&device.address))
+        let active_device = |(address, ids): &(String, PciIds)| {
+            let label = self.active.as_ref()?.get(address)?;
+            Some(PciDevice {
+                address: address.clone(),
+                ids: *ids,
+                label: label.clone(),
+            })
         };
         let devices = self.devices.as_ref()?;
-        Some(devices.iter().filter(is_active).cloned().collect())
+        Some(devices.iter().filter_map(active_device).collect())
     }
 
     pub(super) fn object(&self, moref: &HostRef, entering: Option<EnteringMaintenance>) -> Host {
@@ -117,6 +131,7 @@ pub(super) fn set_vm(vm: &mut Vm, path: &str, value: Option<&Value>) {
             let what = |devices: &[DecodedDevice]| devices.iter().map(|device| device.what.clone()).collect();
             vm.passthrough = devices.map(what);
         }
+        "config.hardware.memoryMB" => vm.memory_mib = text.and_then(|mib| mib.parse().ok()),
         EVACUATION => {
             vm.evacuation_power_off = text.is_some_and(|mark| mark.eq_ignore_ascii_case("true"));
         }
@@ -127,7 +142,49 @@ pub(super) fn set_vm(vm: &mut Vm, path: &str, value: Option<&Value>) {
             vm.tools_running = text.map(|text| text == "guestToolsRunning");
         }
         "datastore" => vm.datastores = datastores(value),
+        "network" => {
+            let morefs = value.map_or(&[][..], Value::morefs).iter();
+            let unnamed = morefs.filter_map(Moref::network).map(|network| (network, None));
+            vm.networks = Arc::new(unnamed.collect());
+        }
         _ => {}
+    }
+}
+
+/// Applies a property of a datastore.
+pub(super) fn set_datastore(datastore: &mut DatastoreState, path: &str, value: Option<&Value>) {
+    let text = value.and_then(Value::text);
+    match path {
+        "name" => datastore.name = text.map(|name| text::inventory_name(name).into()),
+        "summary.maintenanceMode" => datastore.in_maintenance = text == Some("inMaintenance"),
+        "host" => {
+            datastore.inaccessible_on = value
+                .and_then(Value::inaccessible_on)
+                .cloned()
+                .unwrap_or_default();
+        }
+        _ => {}
+    }
+}
+
+/// The VM with the states of its datastores and the names of its networks, which are objects of their own.
+pub(super) fn with_resources(
+    vm: &Vm,
+    datastores: &HashMap<DatastoreRef, Arc<DatastoreState>>,
+    names: &HashMap<NetworkRef, Arc<str>>,
+) -> Vm {
+    let known = vm.datastores.iter().filter_map(|datastore| {
+        let state = datastores.get(datastore)?;
+        Some((datastore.clone(), Arc::clone(state)))
+    });
+    let named = vm
+        .networks
+        .keys()
+        .map(|network| (network.clone(), names.get(network).cloned()));
+    Vm {
+        datastore_states: Arc::new(known.collect()),
+        networks: Arc::new(named.collect()),
+        ..vm.clone()
     }
 }
 

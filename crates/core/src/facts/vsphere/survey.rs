@@ -1,0 +1,79 @@
+//! The result of a survey: what is read of hosts only while a VM looks for one.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::ClaimedDevice;
+use crate::ids::{HostRef, NetworkRef, VmRef};
+
+/// The result of a survey. Each requested host is in one of the two.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Surveyed {
+    /// The hosts whose VMs are known.
+    pub hosts: Vec<SurveyedHost>,
+    /// Hosts that could not be surveyed.
+    pub not_surveyed: Vec<NotSurveyed>,
+}
+
+/// What was read of one host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SurveyedHost {
+    /// The host.
+    pub host: HostRef,
+    /// What placement compares.
+    pub reading: HostReading,
+    /// VMs registered there whose claims are unknown.
+    pub unreadable: Vec<UnreadableVm>,
+}
+
+/// What placement compares with the requirements of a VM. The default is a host without VMs, of which nothing else is reported.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostReading {
+    /// One entry for each passthrough device of each VM registered there, ours or not, powered on or off.
+    pub claims: Vec<Claim>,
+    /// The VMs that run there, ours or not.
+    pub running: BTreeSet<VmRef>,
+    /// `network`; `None` if it is not reported.
+    pub networks: Option<Arc<BTreeSet<NetworkRef>>>,
+    /// The memory that no VM that runs there has reserved; `None` if the memory of the host is not reported. What the host itself
+    /// needs is not known, so less than this is available.
+    pub unreserved_mib: Option<u64>,
+}
+
+/// A VM whose devices cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnreadableVm {
+    /// Its moref.
+    pub vm: VmRef,
+    /// Its name in the inventory, where it is readable.
+    pub name: Option<String>,
+    /// Why its devices cannot be read.
+    pub why: String,
+}
+
+/// A host whose registered VMs are unknown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotSurveyed {
+    /// Its moref.
+    pub host: HostRef,
+    /// The reason.
+    pub why: String,
+}
+
+/// One VM's hold on one passthrough device of the host it is registered on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The VM.
+    pub vm: VmRef,
+    /// The device: by address where it is known (static backing, or assigned while powered on), else by its ids.
+    pub device: ClaimedDevice,
+}
+
+impl From<Vec<Claim>> for HostReading {
+    fn from(claims: Vec<Claim>) -> Self {
+        Self {
+            claims,
+            ..Self::default()
+        }
+    }
+}
