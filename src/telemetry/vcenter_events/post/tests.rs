@@ -141,7 +141,7 @@ async fn refused_kind_of_object_is_left_out_for_an_hour() {
     let log = fake(|_, entity, _| {
         Some(match entity {
             Entity::Host(_) => PostOutcome::Refused("NoPermission".to_owned()),
-            Entity::Root | Entity::Vm(_) => PostOutcome::Done,
+            Entity::Root | Entity::Datacenter(_) | Entity::Vm(_) => PostOutcome::Done,
         })
     });
     let outbox = Outbox::default();

@@ -138,7 +138,7 @@ func (v *VCenter) settleMaintenance() {
 		}
 	}
 	for ref, h := range v.alone {
-		if !v.occupied(h) {
+		if !v.occupied(h, false) {
 			delete(v.alone, ref)
 			v.setMaintenance(h, true)
 			v.journal.add(Entry{Kind: "maintenance", Object: h.Name, Ref: ref.Value, Detail: "entered"})
