@@ -97,3 +97,37 @@ fn unknown_api_version_of_the_server_is_used_if_it_is_plain() {
         assert_eq!(chosen, is_used.then(|| own.to_owned()));
     }
 }
+
+/// A certificate of `ca.example.com`.
+const CA: &str = "\
+-----BEGIN CERTIFICATE-----\n\
+MIIBijCCAS+gAwIBAgIUayBn1CCbFFdjMzCXDeMU3SmjQ0EwCgYIKoZIzj0EAwIw\n\
+GTEXMBUGA1UEAwwOY2EuZXhhbXBsZS5jb20wIBcNMjYxMTI1MDEwNTE2WhgPMjEy\n\
+NjExMDEwMTA1MTZaMBkxFzAVBgNVBAMMDmNhLmV4YW1wbGUuY29tMFkwEwYHKoZI\n\
+zj0CAQYIKoZIzj0DAQcDQgAE8nVOFDOQvii0w4FCYyZIyhxSI8ACH3unn0kYjOGC\n\
+4ITBQ3P9+DP8cfTNF9y9c9pW/LiFi+/0yCphp6z7pRJ2wqNTMFEwHQYDVR0OBBYE\n\
+FEbIlzTc8vjKkez/RyQowgVOs0xQMB8GA1UdIwQYMBaAFEbIlzTc8vjKkez/RyQo\n\
+wgVOs0xQMA8GA1UdEwEB/wQFMAMBAf8wCgYIKoZIzj0EAwIDSQAwRgIhAOkR9cZK\n\
+JgMdmIkyIRYlPE7hAxh42YiMzf0z1QDu1UKCAiEAxCCaQwC1MZsuFt+Y7nDzFJLQ\n\
+IKZCUmT514r5H6Okpfk=\n\
+-----END CERTIFICATE-----\n\
+";
+
+#[test]
+fn ca_file_that_changed_is_used_without_a_restart() {
+    let path = std::env::temp_dir().join(format!("haulout-ca-{}.pem", std::process::id()));
+    std::fs::write(&path, CA).unwrap();
+    let settings = Settings {
+        trust: Trust::CaBundle(path.clone()),
+        ..Settings::unconnected()
+    };
+    let sessions = Sessions::new(settings).unwrap();
+    sessions.transport().unwrap();
+    for (content, is_usable) in [("no certificate", false), (CA, true), ("", false)] {
+        std::fs::write(&path, content).unwrap();
+        let transport = sessions.transport();
+        assert_eq!(transport.is_ok(), is_usable, "{content}");
+    }
+    std::fs::remove_file(&path).unwrap();
+    assert!(sessions.transport().is_err(), "the file is gone");
+}

@@ -47,23 +47,25 @@ async fn nothing_is_reported_between_the_parts_of_a_set() {
 
 #[tokio::test]
 async fn pauses_between_attempts_grow() {
-    let (_fake, vcenter, _server) = Fake::start_with(
-        |call: &Request| (call.method() == "CreateContainerView").then(|| Reply::new(503, "")),
-        |settings| settings.retry_min = Duration::from_millis(50),
-    )
-    .await;
-    let mut stream = follow(&vcenter, WatchSet::default());
-    let mut pauses = Vec::new();
-    stream.lost().await;
-    for _ in 0..3 {
-        let began = Instant::now();
+    for reply in [Reply::new(503, ""), Reply::fault("SystemError", "")] {
+        let (_fake, vcenter, _server) = Fake::start_with(
+            move |call: &Request| (call.method() == "CreateContainerView").then(|| reply.clone()),
+            |settings| settings.retry_min = Duration::from_millis(50),
+        )
+        .await;
+        let mut stream = follow(&vcenter, WatchSet::default());
+        let mut pauses = Vec::new();
         stream.lost().await;
-        pauses.push(began.elapsed());
+        for _ in 0..3 {
+            let began = Instant::now();
+            stream.lost().await;
+            pauses.push(began.elapsed());
+        }
+        for (pause, least) in pauses.iter().zip([50, 100, 200]) {
+            assert!(*pause >= Duration::from_millis(least), "{pauses:?}");
+        }
+        stream.stop().await;
     }
-    for (pause, least) in pauses.iter().zip([50, 100, 200]) {
-        assert!(*pause >= Duration::from_millis(least), "{pauses:?}");
-    }
-    stream.stop().await;
 }
 
 #[tokio::test]
@@ -394,5 +396,27 @@ async fn task_history_is_read_although_changes_never_pause() {
             update = stream.updates.recv() => assert!(update.is_some(), "the stream ended"),
         }
     }
+    stream.stop().await;
+}
+
+#[tokio::test]
+async fn filter_of_hosts_reads_their_state_and_their_tasks() {
+    let (fake, vcenter, _server) = Fake::start(|_| None).await;
+    fake.push(1, &first_set());
+    let mut stream = follow(&vcenter, WatchSet::default());
+    stream.settled().await;
+    let filter = &fake.calls("CreateFilter")[0];
+    for part in [
+        "<propSet><type>HostSystem</type><pathSet>name</pathSet>",
+        "<pathSet>runtime.inMaintenanceMode</pathSet>",
+        "<pathSet>recentTask</pathSet>",
+        "<propSet><type>Task</type><pathSet>info.descriptionId</pathSet>",
+        r#"<obj type="ContainerView">session[1]hosts-1</obj><skip>true</skip>"#,
+        "<type>ContainerView</type><path>view</path>",
+        "<type>HostSystem</type><path>recentTask</path>",
+    ] {
+        assert!(filter.body.contains(part), "{part}: {}", filter.body);
+    }
+    assert_eq!(filter.value("_this"), Some("session[1]pc-1"));
     stream.stop().await;
 }
