@@ -21,6 +21,8 @@ use super::xml::write::XmlWriter;
 use super::xml::{self, Element, Shape};
 
 mod refusal;
+#[cfg(test)]
+mod tests;
 
 /// API versions this client was written against, newest first. A newer server accepts the versions it
 /// lists; an older version keeps it from sending types that are unknown here.

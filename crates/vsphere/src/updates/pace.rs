@@ -68,4 +68,26 @@ mod tests {
         let later = begin + Duration::from_secs(3_600);
         assert_eq!(pace.take(usize::MAX, later), BURST);
     }
+
+    /// A full bucket earns nothing: not even the part of an interval that has passed counts.
+    #[tokio::test(start_paused = true)]
+    async fn next_key_after_a_burst_waits_a_whole_interval() {
+        let begin = Instant::now();
+        let half = INTERVAL / 2;
+        for (taken, passed, left, counted) in [
+            (0, half * 3, BURST, half * 3),
+            (1, half, BURST - 1, Duration::ZERO),
+            (1, half * 3, BURST, half * 3),
+            (2, half * 3, BURST - 1, INTERVAL),
+            (2, half * 5, BURST, half * 5),
+            (3, half * 5, BURST - 1, INTERVAL * 2),
+            (BURST, half * 5, 2, INTERVAL * 2),
+        ] {
+            let mut pace = LookupPace::new(begin);
+            assert_eq!(pace.take(taken, begin), taken);
+            let now = begin + passed;
+            assert_eq!(pace.take(usize::MAX, now), left, "{taken} {passed:?}");
+            assert_eq!(pace.next(), begin + counted + INTERVAL, "{taken} {passed:?}");
+        }
+    }
 }

@@ -19,6 +19,8 @@ use haulout_core::ids::{ComputeRef, DatastoreRef, HostRef, NetworkRef, TaskRef, 
 
 mod facts;
 mod tasks;
+#[cfg(test)]
+pub(super) mod tests;
 mod unreadable;
 
 /// The cache of one subscription. It starts empty.

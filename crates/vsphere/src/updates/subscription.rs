@@ -18,6 +18,9 @@ use crate::xml::Element;
 use crate::xml::write::XmlWriter;
 use haulout_core::ids::TaskRef;
 
+#[cfg(test)]
+mod tests;
+
 /// Limit for the cleanup; otherwise vCenter keeps the objects until the session times out.
 const CLEANUP_DEADLINE: Duration = Duration::from_secs(5);
 /// Object updates per set, vCenter's own maximum. A set of so many hosts with all their PCI devices is

@@ -19,6 +19,9 @@ use crate::reading::BoundedRead;
 use crate::update::{LookupUrgency, Vm, VmKey, VsphereUpdate, WatchSet};
 use haulout_core::ids::{ComputeRef, HostRef, TaskRef, VmRef};
 
+#[cfg(test)]
+mod tests;
+
 /// Ambiguous or urgent keys that one re-read looks up again, in turn. It bounds the load at 120
 /// searches a minute (two byte orders each), for any number of nodes.
 const RECHECKS_PER_REREAD: usize = 30;
@@ -473,7 +476,8 @@ impl Tracker {
     }
 }
 
-/// Up to `count` of the sorted `keys`: those after `last`, then from the first one. Updates `last`.
+/// Up to `count` of the sorted `keys`: those after `last`, then from the first one. Updates `last`. It
+/// stays if there is none, or a caller without an allowance would lose its turn.
 fn next_in_turn(keys: &[&VmKey], count: usize, last: &mut Option<VmKey>) -> BTreeSet<VmKey> {
     let start = keys.partition_point(|key| last.as_ref().is_some_and(|last| *key <= last));
     let in_turn = keys.iter().cycle().skip(start);
@@ -481,6 +485,8 @@ fn next_in_turn(keys: &[&VmKey], count: usize, last: &mut Option<VmKey>) -> BTre
         .take(count.min(keys.len()))
         .map(|key| (*key).clone())
         .collect();
-    *last = next.last().cloned();
+    if let Some(key) = next.last() {
+        *last = Some(key.clone());
+    }
     next.into_iter().collect()
 }

@@ -111,3 +111,21 @@ async fn history_with_results_is_read_where_none_without_exists() {
         stream.stop().await;
     }
 }
+
+/// A connection that breaks, or a vCenter that ends the poll, concerns more than the history.
+#[tokio::test]
+async fn history_poll_that_fails_otherwise_breaks_the_stream() {
+    for reply in [Reply::Close, Reply::fault("RequestCanceled", "")] {
+        let (fake, vcenter, _server) = Fake::start(move |call: &Request| {
+            let is_history =
+                call.method() == "WaitForUpdatesEx" && call.value("_this") == Some("session[1]pc-2");
+            is_history.then(|| reply.clone())
+        })
+        .await;
+        fake.push(1, &first_set());
+        let mut stream = follow(&vcenter, Default::default());
+        stream.settled().await;
+        stream.lost().await;
+        stream.stop().await;
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use haulout_core::ids::{HostRef, VmRef};
@@ -463,4 +463,55 @@ async fn redirect_is_not_followed() {
     let error = vcenter.survey(&[HostRef::new("host-1")]).await.unwrap_err();
     assert!(error.chain().contains("HTTP status 307"), "{}", error.chain());
     assert!(elsewhere.all_calls().is_empty());
+}
+
+#[tokio::test]
+async fn login_whose_task_panicked_does_not_block_the_next_one() {
+    let panicked = AtomicBool::new(false);
+    let (fake, vcenter, _server) = Fake::start_with(
+        |_| None,
+        |settings| {
+            settings.on_login = Callback::new(move |_| {
+                assert!(panicked.swap(true, Ordering::SeqCst), "the first login panics");
+            });
+        },
+    )
+    .await;
+    let hosts = [HostRef::new("host-1")];
+    let error = vcenter.survey(&hosts).await.unwrap_err();
+    let Error::Login { source, .. } = &error else {
+        panic!("{}", error.chain());
+    };
+    assert!(
+        matches!(source.as_ref(), LoginError::Stopped),
+        "{}",
+        error.chain()
+    );
+    vcenter.survey(&hosts).await.unwrap();
+    assert_eq!(fake.calls("Login").len(), 2);
+}
+
+/// A vCenter that is starting refuses nobody.
+#[tokio::test]
+async fn login_that_fails_for_another_reason_is_tried_again_at_once() {
+    let mut is_ready = false;
+    let (fake, vcenter, _server) = Fake::start(move |call: &Request| {
+        let fails = call.method() == "Login" && !std::mem::replace(&mut is_ready, true);
+        fails.then(|| Reply::fault("SystemError", ""))
+    })
+    .await;
+    let hosts = [HostRef::new("host-1")];
+    let error = vcenter.survey(&hosts).await.unwrap_err();
+    assert_eq!(held_for(&error), None, "{}", error.chain());
+    vcenter.survey(&hosts).await.unwrap();
+    assert_eq!(fake.calls("Login").len(), 2);
+}
+
+#[tokio::test]
+async fn forgotten_refusal_does_not_hold_its_user() {
+    let (vcenter, script, _tasks) = start(Script::default(), None).await;
+    vcenter.login_was_refused("someone", Duration::ZERO);
+    vcenter.login_was_accepted();
+    vcenter.survey(&[HostRef::new("host-1")]).await.unwrap();
+    assert_eq!(script.logins.load(Ordering::SeqCst), 1);
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use haulout_core::ids::VmUuid;
+use haulout_core::ids::{VmRef, VmUuid};
 use haulout_vsphere::update::{VmKey, VsphereUpdate, WatchSet};
 use tokio::time::Instant;
 
@@ -47,23 +47,25 @@ async fn nothing_is_reported_between_the_parts_of_a_set() {
 
 #[tokio::test]
 async fn pauses_between_attempts_grow() {
-    let (_fake, vcenter, _server) = Fake::start_with(
-        |call: &Request| (call.method() == "CreateContainerView").then(|| Reply::new(503, "")),
-        |settings| settings.retry_min = Duration::from_millis(50),
-    )
-    .await;
-    let mut stream = follow(&vcenter, WatchSet::default());
-    let mut pauses = Vec::new();
-    stream.lost().await;
-    for _ in 0..3 {
-        let began = Instant::now();
+    for reply in [Reply::new(503, ""), Reply::fault("SystemError", "")] {
+        let (_fake, vcenter, _server) = Fake::start_with(
+            move |call: &Request| (call.method() == "CreateContainerView").then(|| reply.clone()),
+            |settings| settings.retry_min = Duration::from_millis(50),
+        )
+        .await;
+        let mut stream = follow(&vcenter, WatchSet::default());
+        let mut pauses = Vec::new();
         stream.lost().await;
-        pauses.push(began.elapsed());
+        for _ in 0..3 {
+            let began = Instant::now();
+            stream.lost().await;
+            pauses.push(began.elapsed());
+        }
+        for (pause, least) in pauses.iter().zip([50, 100, 200]) {
+            assert!(*pause >= Duration::from_millis(least), "{pauses:?}");
+        }
+        stream.stop().await;
     }
-    for (pause, least) in pauses.iter().zip([50, 100, 200]) {
-        assert!(*pause >= Duration::from_millis(least), "{pauses:?}");
-    }
-    stream.stop().await;
 }
 
 #[tokio::test]
@@ -277,5 +279,144 @@ async fn uuid_is_asked_for_in_both_byte_orders() {
             "42160000-0000-4000-8000-0000000000a1"
         ]
     );
+    stream.stop().await;
+}
+
+/// Inventory names are not in the search index, and `/` is escaped in them.
+#[tokio::test]
+async fn vms_are_looked_up_by_name_in_a_list_of_all_names() {
+    let named = |vm: &str, name: &str| {
+        format!(
+            r#"<objects><obj type="VirtualMachine">{vm}</obj><propSet><name>name</name><val>{name}</val></propSet></objects>"#
+        )
+    };
+    let all = [
+        named("vm-7", "gpu%2f1"),
+        named("vm-8", "gpu-2"),
+        named("vm-9", "gpu%2f1"),
+    ]
+    .concat();
+    let (fake, vcenter, _server) = Fake::start(move |call: &Request| {
+        let lists_names = call.method() == "RetrievePropertiesEx"
+            && call
+                .body
+                .contains("<type>VirtualMachine</type><pathSet>name</pathSet></propSet>");
+        lists_names.then(|| Reply::of(call.method(), &format!("<returnval>{all}</returnval>")))
+    })
+    .await;
+    fake.push(1, &first_set());
+    let names = ["gpu/1", "gpu-3"].map(|name| VmKey::Name(name.to_owned()));
+    let watch_set = WatchSet {
+        vms: Arc::new(names.into()),
+        ..WatchSet::default()
+    };
+    let mut stream = follow(&vcenter, watch_set);
+    let found = |update: &VsphereUpdate| {
+        let VsphereUpdate::Found { key, vms } = update else {
+            return None;
+        };
+        Some((key.clone(), vms.clone()))
+    };
+    let clones = ["vm-7", "vm-9"].map(VmRef::new).into();
+    let [with_slash, absent] = ["gpu/1", "gpu-3"].map(|name| VmKey::Name(name.to_owned()));
+    assert_eq!(stream.until(found).await, (absent, [].into()));
+    assert_eq!(stream.until(found).await, (with_slash, clones));
+    let views_of_vms = |call: &&Request| call.value("type") == Some("VirtualMachine");
+    let views = fake.calls("CreateContainerView");
+    assert_eq!(views.iter().filter(views_of_vms).count(), 1);
+    assert_eq!(fake.calls("DestroyView").len(), 1, "the view of VMs is temporary");
+    assert!(fake.calls("FindAllByUuid").is_empty());
+    stream.stop().await;
+}
+
+/// Reading all names costs vCenter more than a search.
+#[tokio::test]
+async fn names_are_not_listed_for_a_lookup_by_uuid() {
+    let (fake, vcenter, _server) = Fake::start(finds_the_vm).await;
+    fake.push(1, &first_set());
+    let mut stream = follow(&vcenter, one_node());
+    let is_found = |update: &VsphereUpdate| matches!(update, VsphereUpdate::Found { .. }).then_some(());
+    stream.until(is_found).await;
+    let views = fake.calls("CreateContainerView");
+    assert!(
+        views.iter().all(|call| call.value("type") == Some("HostSystem")),
+        "{views:?}"
+    );
+    stream.stop().await;
+}
+
+/// It was deleted after the search.
+#[tokio::test]
+async fn vm_that_the_list_view_does_not_resolve_is_not_found() {
+    let (fake, vcenter, _server) = Fake::start(|call: &Request| {
+        let vm = |name: &str| format!(r#"<returnval type="VirtualMachine">{name}</returnval>"#);
+        match call.method() {
+            "FindAllByUuid" => Some(Reply::of(call.method(), &[vm("vm-7"), vm("vm-8")].concat())),
+            "ModifyListView" => Some(Reply::of(call.method(), &vm("vm-8"))),
+            _ => None,
+        }
+    })
+    .await;
+    fake.push(1, &first_set());
+    let mut stream = follow(&vcenter, one_node());
+    let found = stream.until(|update| {
+        let VsphereUpdate::Found { vms, .. } = update else {
+            return None;
+        };
+        Some(vms.clone())
+    });
+    assert_eq!(found.await, [VmRef::new("vm-7")].into());
+    stream.stop().await;
+}
+
+/// A busy vCenter pushes changes all the time.
+#[tokio::test]
+async fn task_history_is_read_although_changes_never_pause() {
+    let (fake, vcenter, _server) = Fake::start(|call: &Request| {
+        let polls = call.method() == "WaitForUpdatesEx" && call.value("_this") == Some("session[1]pc-1");
+        polls.then(|| {
+            let seen: u64 = call.value("version").unwrap().parse().unwrap_or(0);
+            let renamed = host("modify", "host-1", &change("name", &format!("esx{seen}")));
+            let set = format!(
+                "<returnval><version>{}</version><filterSet>{renamed}</filterSet></returnval>",
+                seen + 1
+            );
+            let pause = Duration::from_millis(50 * seen.min(1));
+            Reply::of("WaitForUpdatesEx", &set).after(pause)
+        })
+    })
+    .await;
+    let mut stream = follow(&vcenter, WatchSet::default());
+    stream.settled().await;
+    let history = fake.called(|call| call.method() == "CreateCollectorWithInfoFilterForTasks");
+    tokio::pin!(history);
+    loop {
+        tokio::select! {
+            _ = &mut history => break,
+            update = stream.updates.recv() => assert!(update.is_some(), "the stream ended"),
+        }
+    }
+    stream.stop().await;
+}
+
+#[tokio::test]
+async fn filter_of_hosts_reads_their_state_and_their_tasks() {
+    let (fake, vcenter, _server) = Fake::start(|_| None).await;
+    fake.push(1, &first_set());
+    let mut stream = follow(&vcenter, WatchSet::default());
+    stream.settled().await;
+    let filter = &fake.calls("CreateFilter")[0];
+    for part in [
+        "<propSet><type>HostSystem</type><pathSet>name</pathSet>",
+        "<pathSet>runtime.inMaintenanceMode</pathSet>",
+        "<pathSet>recentTask</pathSet>",
+        "<propSet><type>Task</type><pathSet>info.descriptionId</pathSet>",
+        r#"<obj type="ContainerView">session[1]hosts-1</obj><skip>true</skip>"#,
+        "<type>ContainerView</type><path>view</path>",
+        "<type>HostSystem</type><path>recentTask</path>",
+    ] {
+        assert!(filter.body.contains(part), "{part}: {}", filter.body);
+    }
+    assert_eq!(filter.value("_this"), Some("session[1]pc-1"));
     stream.stop().await;
 }

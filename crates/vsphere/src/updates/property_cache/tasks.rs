@@ -142,7 +142,7 @@ impl PropertyCache {
     }
 
     /// Ends maintenance tasks of `host` that are neither in its list (`listed`) nor in the re-read at
-    /// all (`read`).
+    /// all (`read`). The re-read has marked the host as changed.
     pub(super) fn end_unlisted(
         &mut self,
         host: &Moref,
@@ -158,7 +158,6 @@ impl PropertyCache {
         for task in over {
             self.tasks.remove(&task);
             self.entering.remove(&task);
-            self.changed.insert(host.clone());
         }
         self.settle_arrivals(host);
     }
@@ -177,16 +176,12 @@ impl PropertyCache {
     /// already out of it.
     fn settle_arrivals(&mut self, host: &Moref) {
         let (tasks, newer) = (&self.tasks, &self.newer);
-        let count = self.arriving.len();
         self.arriving.retain(|task| {
             let is_here = tasks
                 .get(task)
                 .is_none_or(|info| info.entity.as_ref() == Some(host));
             !is_here || newer.has(&Moref::from(task))
         });
-        if self.arriving.len() != count {
-            self.changed.insert(host.clone());
-        }
     }
 
     /// Removes ended tasks that no list contains, so that the cache does not grow without bound.
