@@ -188,6 +188,15 @@ async fn what_was_made_in_the_session_is_destroyed() {
         assert_eq!(made, destroyed, "{:?}", made_and_destroyed(&fake));
     }
     assert_eq!(fake.calls("Logout").len(), 1);
+    // A pending poll is cancelled before its collector is destroyed.
+    let on = |method: &str| -> Vec<String> {
+        let calls = fake.calls(method);
+        let on = calls.iter().filter_map(|call| call.value("_this"));
+        on.map(str::to_owned).collect()
+    };
+    let cancelled = on("CancelWaitForUpdates");
+    assert!(!cancelled.is_empty());
+    assert_eq!(cancelled, on("DestroyPropertyCollector"));
 }
 
 const EVACUATION: &str = "maintenance.vm.evacuation.poweroff";
