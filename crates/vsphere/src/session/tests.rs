@@ -37,6 +37,7 @@ impl Session {
                 search_index: moref("SearchIndex"),
                 task_manager: None,
                 authorization_manager: None,
+                event_manager: None,
             },
             key: None,
             user: user.map(str::to_owned),

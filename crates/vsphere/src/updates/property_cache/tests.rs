@@ -7,8 +7,9 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
 use super::*;
+use crate::decode::cluster::ClusterConfig;
 use crate::fault::Fault;
-use crate::update::{Drs, DrsBehavior, EndOutcome, MaintenanceEnd, PciDevice, TaskState};
+use crate::update::{Drs, DrsBehavior, EndOutcome, MaintenanceEnd, PciDevice, PciIds, TaskState};
 use haulout_core::ids::DatastoreRef;
 
 /// The task that puts a host into maintenance.
@@ -737,9 +738,13 @@ fn object_that_leaves_is_reported_gone_once() {
         behavior: DrsBehavior::Manual,
         overrides: BTreeMap::new(),
     };
+    let config = ClusterConfig {
+        drs: Some(drs.clone()),
+        rules: Default::default(),
+    };
     let changed = object(
         &cluster("domain-c1"),
-        [("configurationEx", Some(Value::Drs(drs.clone())))],
+        [("configurationEx", Some(Value::Cluster(config)))],
     );
     cache.apply(set([changed]));
     assert!(
@@ -925,18 +930,25 @@ fn unreadable_values_tasks_and_objects_are_logged() {
 
 #[test]
 fn passthrough_devices_are_those_with_an_active_address() {
-    let device = |address: &str| PciDevice {
-        address: address.to_owned(),
+    let ids = PciIds {
         vendor: 0x10de,
         device: 0x20b5,
+        sub_vendor: 0x10de,
+        sub_device: 0x1533,
+    };
+    let device = |address: &str| PciDevice {
+        address: address.to_owned(),
+        ids,
+        label: Some("training".into()),
     };
     let devices = || {
         Some(Value::PciDevices(vec![
-            device("0000:3b:00.0"),
-            device("0000:5e:00.0"),
+            ("0000:3b:00.0".to_owned(), ids),
+            ("0000:5e:00.0".to_owned(), ids),
         ]))
     };
-    let active = || Some(Value::Addresses(["0000:5e:00.0".to_owned()].into()));
+    let labels = [("0000:5e:00.0".to_owned(), Some("training".into()))];
+    let active = || Some(Value::ActiveDevices(labels.clone().into()));
     for (properties, expected) in [
         (vec![], None),
         (vec![("config.pciPassthruInfo", active())], None),
