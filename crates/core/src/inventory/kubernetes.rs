@@ -145,7 +145,15 @@ impl Inventory {
                 ended_at: last.at,
             })
         });
-        self.node_states.entry(node.name.clone()).or_default().asked_guest = asked_guest;
+        let ended_at = last.as_ref().map(|last| last.at);
+        let local = self.node_states.entry(node.name.clone()).or_default();
+        local.asked_guest = asked_guest;
+        local.open_late_power_off(ended_at, self.now);
+        self.next_lapse = self
+            .next_lapse
+            .into_iter()
+            .chain(local.late_power_off_until)
+            .min();
         // A followed Node may be another release's, whose vCenter gives its hosts the same morefs.
         let Some(last) = last.filter(|_| !self.followed.contains(&node.name)) else {
             return;

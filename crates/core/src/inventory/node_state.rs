@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::dry_run;
 use super::slots::Slot;
@@ -10,7 +10,9 @@ use crate::ids::{EpisodeId, HostRef};
 use crate::maintenance::clock::{Elapsed, Monotonic, Now};
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::{Episode, InFlight, Record};
-use crate::maintenance::observed::{DrainReport, EffectAttempt, GuestRequest, RecordAge};
+use crate::maintenance::observed::{
+    DrainReport, EffectAttempt, GuestRequest, LATE_POWER_OFF_WINDOW, RecordAge,
+};
 
 /// The state of one node.
 #[derive(Debug, Default)]
@@ -25,6 +27,9 @@ pub(super) struct NodeState {
     pub(super) record_of_gone: Option<Record>,
     /// The guest shutdown that the last episode requested, where it may still take effect.
     pub(super) asked_guest: Option<GuestRequest>,
+    /// Until when the VM may be off because of the last episode: [`LATE_POWER_OFF_WINDOW`] after its end, in elapsed time since this
+    /// process has read of it, so that a stepped clock neither opens nor closes the window.
+    pub(super) late_power_off_until: Option<Monotonic>,
     /// When this process first saw the record.
     pub(super) observed_record: ObservedRecord,
     /// The node has been bound to a VM.
@@ -33,6 +38,24 @@ pub(super) struct NodeState {
     /// When the UUIDs of its Node last changed.
     pub(super) identity_changed_at: Option<Monotonic>,
     pub(super) dry_run: dry_run::DryRunOverlay,
+}
+
+impl NodeState {
+    /// Opens the window in which a power-off of an episode that ended at `ended_at` may still arrive.
+    pub(super) fn open_late_power_off(&mut self, ended_at: Option<Timestamp>, now: Now) {
+        let left = ended_at.and_then(|ended_at| {
+            let age = now.wall.duration_since(ended_at);
+            // An end in the future was written by a clock that is ahead of ours.
+            let is_near = age.abs() < LATE_POWER_OFF_WINDOW;
+            let left = LATE_POWER_OFF_WINDOW.saturating_sub(age.max(SignedDuration::ZERO));
+            is_near.then(|| left.unsigned_abs())
+        });
+        self.late_power_off_until = left.map(|left| now.monotonic.after(left));
+    }
+
+    pub(super) fn may_power_off_late(&self, now: Monotonic) -> bool {
+        self.late_power_off_until.is_some_and(|until| now < until)
+    }
 }
 
 /// When this process first saw the current record of a node.

@@ -105,6 +105,11 @@ impl Inventory {
             self.knows_slots = true;
             queue.grant(self.limits(), self.now.monotonic);
         }
+        let late = self
+            .node_states
+            .values()
+            .filter_map(|local| local.late_power_off_until);
+        lapses.extend(late.filter(|until| self.now.monotonic < *until));
         self.next_lapse = lapses.into_iter().chain(queue.next_lapse()).min();
         self.admission_queue = queue;
     }

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use jiff::Timestamp;
-
 use super::Inventory;
 use crate::facts::kubernetes::NodeFacts;
 use crate::facts::vsphere::{PowerState, Vm};
@@ -185,16 +183,20 @@ impl Inventory {
         let switched = of_vm.filter(|task| task.made().is_some());
         let was_on = switched.clone().any(|task| task.made() == Some(PowerState::On));
         let latest = switched.max_by_key(|task| task.queued_at);
-        let is_recent = |at: Timestamp| at.duration_since(last.at).abs() <= LATE_POWER_OFF_WINDOW;
+        let may_be_late = || {
+            let local = self.node_states.get(&node.name);
+            local.is_some_and(|local| local.may_power_off_late(self.now.monotonic))
+        };
         let is_ours = match latest {
             // It is not the regular power-off of the episode, because a power-on came before it. If that left no task, the
             // clocks of vCenter and of this process are compared.
             Some(task) if task.made() == Some(PowerState::Off) => {
                 let is_later = was_on || task.queued_at > last.episode.since;
-                task.by_us && is_later && is_recent(task.queued_at)
+                let age = task.queued_at.duration_since(last.at);
+                task.by_us && is_later && age.abs() <= LATE_POWER_OFF_WINDOW
             }
             // No task shows why it is off.
-            Some(_) | None => last.episode.in_flight.guest_asked_at().is_some() && is_recent(self.now.wall),
+            Some(_) | None => last.episode.in_flight.guest_asked_at().is_some() && may_be_late(),
         };
         is_ours.then_some(last.episode.id)
     }
@@ -206,10 +208,9 @@ impl Inventory {
             .last_episode
             .as_deref()
             .and_then(record::read_last);
-        last.is_some_and(|last| {
-            !last.episode.in_flight.is_empty()
-                && self.now.wall.duration_since(last.at).abs() <= LATE_POWER_OFF_WINDOW
-        })
+        let local = self.node_states.get(&node.name);
+        last.is_some_and(|last| !last.episode.in_flight.is_empty())
+            && local.is_some_and(|local| local.may_power_off_late(self.now.monotonic))
     }
 
     /// The origin of an episode that begins with this `vm`, for its trace.

@@ -437,3 +437,28 @@ proptest! {
         }
     }
 }
+
+/// Histories that once broke a law.
+#[test]
+fn end_of_an_episode_that_lies_in_the_future_opens_no_window_later() {
+    let mut model = Model::new(policy(DrainTimeoutAction::PowerOff), false);
+    let history = [
+        (NodeIsDeleted, 1),
+        (PersonAsksForPowerOff, 1),
+        (NodeComesUp, 1),
+        (ASecond, 0),
+        (PersonDeletesRequest, 1),
+        (AMinute, 0),
+        (AMinute, 0),
+        (AMinute, 0),
+        (AnotherProcessBehind, 0),
+    ];
+    for (happening, index) in history {
+        happen(&mut model, happening, index);
+    }
+    calm_down(&mut model, false);
+    care(&mut model, false);
+    for index in 0..NODES {
+        assert_eq!(model.record(index), Record::InService, "{}", model.recent_log());
+    }
+}

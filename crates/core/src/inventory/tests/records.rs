@@ -69,7 +69,7 @@ fn a_node_without_label_is_followed_while_a_power_off_may_arrive_late() {
         is_selected: false,
     };
     for (is_in_flight, age, is_followed) in
-        [(true, window, true), (true, window + 1, false), (false, 0, false)]
+        [(true, window - 1, true), (true, window, false), (false, 0, false)]
     {
         let timer = Timer::start(moment(-age));
         let episode = in_episode(1, Phase::Rejoining, RELEASE);
