@@ -272,7 +272,7 @@ fn vm_moves_only_where_the_cluster_allows_it() {
 #[test]
 fn vm_moves_only_to_a_host_with_enough_unreserved_memory() {
     run_scenario(async {
-        let mut spec = cluster("memory", &["esx1", "esx2", "esx3"], "esx1");
+        let mut spec = cluster("reserved-memory", &["esx1", "esx2", "esx3"], "esx1");
         spec.clusters[0].hosts[1].memory_mb = 1_024;
         let ours = VmSpec {
             memory_mb: 2_048,
@@ -285,9 +285,9 @@ fn vm_moves_only_to_a_host_with_enough_unreserved_memory() {
             reserved_mb: 3_072,
             ..VmSpec::default()
         };
-        let members = vec![Member::new("memory", "gpu1", &ours.uuid)];
+        let members = vec![Member::new("reserved-memory", "gpu1", &ours.uuid)];
         spec.vms = vec![ours, reserves];
-        let fixture = Fixture::create(kube().await, "memory", &spec, members, true).await?;
+        let fixture = Fixture::create(kube().await, "reserved-memory", &spec, members, true).await?;
         let haulout = run(&fixture, &[]).await?;
 
         fixture.vcenter.enter_maintenance("esx1").await?;
