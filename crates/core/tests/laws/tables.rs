@@ -2255,3 +2255,23 @@ fn wait_is_a_sentence_and_a_parked_node_names_its_reason_alone() {
     let parked = WaitingOn::Parked(reason.clone());
     assert_eq!(parked.sentence(), reason.to_string());
 }
+
+#[test]
+fn relocation_that_the_host_refuses_is_not_tried_there_again() {
+    let relocating = away(Phase::Relocating { to: to_spare() });
+    let refused_with = |advice| {
+        let mut off = seen(ObservedPower::Off, HostState::InMaintenance);
+        off.target = HostState::InService;
+        off.attempts
+            .insert(EffectKind::Relocate, attempt(2, 1, refused(advice)));
+        decided(&relocating, &off)
+    };
+    let after = written(refused_with(RetryAdvice::OtherHost));
+    assert_eq!(after.phase, Phase::AwaitingHost);
+    assert!(after.refusal_of(&spare()).is_some());
+    // A refusal that says nothing about the host is tried again after a pause.
+    assert!(matches!(
+        waiting(refused_with(RetryAdvice::Retry)),
+        WaitingOn::Retry { .. }
+    ));
+}

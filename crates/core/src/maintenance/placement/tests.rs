@@ -648,3 +648,21 @@ fn the_host_with_the_most_spare_devices_is_offered() {
     let empty = host("esx-small", &[A40; 3]);
     assert_eq!(fits(&one_a40(), &[large, empty]), Some("esx-small".to_owned()));
 }
+
+#[test]
+fn requested_host_is_the_only_one_considered_and_its_absence_is_named() {
+    let hosts = [host("esx-2", &[A40]), host("esx-3", &[A40])];
+    let asks_for = |only: &str| VmRequirements {
+        only: Some(only.to_owned()),
+        ..one_a40()
+    };
+    let offer = find_host(&asks_for("esx-3"), &hosts, None, &[]);
+    assert_eq!(offer.fits.map(|(_, name)| name).as_deref(), Some("esx-3"));
+    assert_eq!(offer.refused, []);
+    let offer = find_host(&asks_for("esx-9"), &hosts, None, &[]);
+    let absent = RejectedHost {
+        host: "esx-9".to_owned(),
+        why: RejectionReason::NotThere,
+    };
+    assert_eq!((offer.fits, offer.refused), (None, vec![absent]));
+}
