@@ -462,3 +462,26 @@ fn end_of_an_episode_that_lies_in_the_future_opens_no_window_later() {
         assert_eq!(model.record(index), Record::InService, "{}", model.recent_log());
     }
 }
+
+#[test]
+fn vm_whose_own_host_is_taken_goes_to_another_one() {
+    let mut model = Model::new(policy(DrainTimeoutAction::PowerOff), false);
+    let history = [
+        (PersonAsksForDrain, 0),
+        (HomeIsUnreachable, 0),
+        (SpareGetsFree, 1),
+        (SpareRefusesPowerOn, 0),
+        (PersonPowersOff, 0),
+        (HomeEnters, 1),
+        (SpareGetsTaken, 1),
+        (SpareGetsFree, 0),
+        (VmDies, 1),
+    ];
+    for (happening, index) in history {
+        happen(&mut model, happening, index);
+    }
+    calm_down(&mut model, false);
+    care(&mut model, false);
+    assert_eq!(model.record(1), Record::InService, "{}", model.recent_log());
+    assert_eq!(model.vms[1].power, PowerState::On);
+}

@@ -64,20 +64,35 @@ impl<'a> PhaseContext<'a> {
         }))
     }
 
-    /// The episode in `phase`. A power-on gives up a requested relocation that was not possible.
+    /// The episode in `phase`. A power-on gives up a requested relocation that was not possible. A relocation to another host although
+    /// its own is back records why: its own could not take the VM. Otherwise it would be given up for a host that never takes it.
     fn enter_while_off(self, phase: Phase) -> Episode {
+        let passed_over = match &phase {
+            Phase::Relocating { to } if to.moref.as_ref() != self.home() && self.is_home_back() => {
+                self.home()
+            }
+            _ => None,
+        };
         let relocation_failure = match (&phase, self.relocation()) {
             (Phase::PoweringOn { .. }, Some(request)) => Some(self.no_host_for(request).to_string()),
             _ => self.episode.relocation_failure.clone(),
         };
         // The VM is off, so the boot id of the Node is the one from before.
         let boot_before = self.node.boot_id.as_ref().or(self.episode.boot_before.as_ref());
-        Episode {
+        let mut episode = Episode {
             relocation_failure,
             power_off_request: None,
             boot_before: boot_before.cloned(),
             ..self.enter(phase)
+        };
+        if let Some(home) = passed_over {
+            episode.refused(
+                home,
+                RefusedMove::Relocate,
+                "it could not take the VM when another host was chosen",
+            );
         }
+        episode
     }
 
     /// The request that keeps the VM off.
@@ -302,7 +317,7 @@ impl<'a> PhaseContext<'a> {
     /// Whether the VM can be powered on where it is registered, as far as known. vCenter itself moves a VM that is off, if "Move
     /// powered-off VMs" was selected, also one that is to wait for its own host.
     fn may_stay(self) -> bool {
-        let has_refused = |host| self.episode.refusal_of(host).is_some();
+        let has_refused = |host| self.episode.has_refused(host, RefusedMove::PowerOn);
         let may_be_here = self.node.overrides.strategy == Strategy::Migrate || self.is_at_home();
         self.vm.host.takes_vms() && may_be_here && !self.vm.on.as_ref().is_some_and(has_refused)
     }
@@ -409,14 +424,15 @@ impl<'a> PhaseContext<'a> {
         self.unless_overdue(self.phase_deadline(self.policy.relocate_timeout), step)
     }
 
-    /// Whether the VM still has to be relocated to `to`: that host takes VMs, and its own host is not back.
+    /// Whether the VM still has to be relocated to `to`: that host takes VMs, and its own host is not back or cannot take it.
     fn is_move_needed(self, to: &HostIdentity) -> bool {
+        let is_passed_over = |home| self.episode.has_refused(home, RefusedMove::Relocate);
         let is_asked_for = self.relocation().is_some();
         let is_home = to.moref.as_ref() == self.home();
         self.seen.target.takes_vms()
             && self.keeps_off().is_none()
             && (is_asked_for || !self.may_stay())
-            && (is_asked_for || is_home || !self.is_home_back())
+            && (is_asked_for || is_home || !self.is_home_back() || self.home().is_some_and(is_passed_over))
     }
 
     /// Goes back to the choice of a host. A refusal is recorded, so that the host is not chosen again.

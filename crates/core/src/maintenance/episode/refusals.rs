@@ -49,6 +49,13 @@ impl Episode {
         });
     }
 
+    /// Whether `host` refused this operation.
+    pub fn has_refused(&self, host: &HostRef, what: RefusedMove) -> bool {
+        self.refusals
+            .iter()
+            .any(|refusal| refusal.host == *host && refusal.what == what)
+    }
+
     /// The first refusal of `host`.
     pub fn refusal_of(&self, host: &HostRef) -> Option<&HostRefusal> {
         self.refusals.iter().find(|refusal| refusal.host == *host)
