@@ -105,12 +105,17 @@ impl Transition {
 /// A new leader first writes its epoch to an open episode. That changes the `resourceVersion`, so every later write of the
 /// previous leader is refused. At most one effect per node can then still arrive from it, and the quarantine waits for that.
 pub fn decide(record: &Record, seen: &Observed, policy: &Policy, now: Now) -> Decision {
-    match &seen.sources {
-        SourceState::Synced => {}
-        SourceState::NoVcenter { why } => return wait(WaitingOn::Vcenter { why: why.clone() }),
-        SourceState::NoKubernetes { why } => return wait(WaitingOn::Kubernetes { why: why.clone() }),
-    }
-    let decision = match (record, &seen.node) {
+    let decision = match &seen.sources {
+        SourceState::Synced => of_record(record, seen, policy, now),
+        SourceState::NoVcenter { why } => record_foreign_cordon(record, seen, policy, now)
+            .unwrap_or_else(|| wait(WaitingOn::Vcenter { why: why.clone() })),
+        SourceState::NoKubernetes { why } => wait(WaitingOn::Kubernetes { why: why.clone() }),
+    };
+    with_revision(unless_quarantined(decision, seen.leadership, now), record)
+}
+
+fn of_record(record: &Record, seen: &Observed, policy: &Policy, now: Now) -> Decision {
+    match (record, &seen.node) {
         (Record::Unreadable { why }, _) => wait(WaitingOn::Parked(ParkReason::UnreadableRecord {
             why: why.clone(),
         })),
@@ -120,8 +125,25 @@ pub fn decide(record: &Record, seen: &Observed, policy: &Policy, now: Now) -> De
         (Record::Python(_), None) => wait(WaitingOn::NodeObject),
         (Record::Python(_), Some(node)) if node.overrides.skip => wait(WaitingOn::Skip),
         (Record::Python(python), Some(node)) => adopt::adopt(python, node, seen, policy),
+    }
+}
+
+/// Records a person's cordon on a node whose VM is off or boots although vCenter is not connected: an operator on the node may
+/// remove the cordon before the connection is back, and then nothing would show whose it was.
+fn record_foreign_cordon(record: &Record, seen: &Observed, policy: &Policy, now: Now) -> Option<Decision> {
+    let (Record::Episode(episode), Some(node)) = (record, &seen.node) else {
+        return None;
     };
-    with_revision(unless_quarantined(decision, seen.leadership, now), record)
+    let is_ours = episode.node_uid == node.uid && !is_to_be_taken_over(episode, seen.leadership, policy);
+    let is_away = episode.phase.vm_is_off() || episode.phase == Phase::Rejoining;
+    let is_foreign = is_foreign_cordon(&episode.cordon, node) && !node.overrides.skip;
+    let aged_by = now.monotonic.since(seen.record_seen.at.monotonic);
+    (is_ours && is_away && is_foreign).then(|| {
+        write(Episode {
+            cordon: CordonOwner::Theirs,
+            ..episode.aged(aged_by)
+        })
+    })
 }
 
 /// Sets the revision of the record to one more than that of the current record.

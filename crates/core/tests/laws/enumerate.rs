@@ -576,7 +576,7 @@ fn decisions_settle_when_the_facts_do_not_change() {
 }
 
 #[test]
-fn without_vcenter_or_kubernetes_nothing_is_done_or_written() {
+fn without_vcenter_or_kubernetes_nothing_begins() {
     for record in records() {
         for sources in [
             SourceState::NoVcenter {

@@ -485,3 +485,22 @@ fn vm_whose_own_host_is_taken_goes_to_another_one() {
     assert_eq!(model.record(1), Record::InService, "{}", model.recent_log());
     assert_eq!(model.vms[1].power, PowerState::On);
 }
+
+#[test]
+fn cordon_of_a_person_during_a_vcenter_outage_stays() {
+    let mut model = Model::new(policy(DrainTimeoutAction::PowerOff), false);
+    let history = [
+        (HomeEnters, 1),
+        (VmDies, 1),
+        (VcenterIsLost, 0),
+        (DriverUncordons, 1),
+        (PersonCordons, 1),
+        (DriverUncordons, 1),
+    ];
+    for (happening, index) in history {
+        happen(&mut model, happening, index);
+    }
+    calm_down(&mut model, false);
+    assert!(model.nodes[1].cordoned_by_person);
+    assert!(model.is_cordoned(1), "{}", model.recent_log());
+}

@@ -67,12 +67,10 @@ impl<'a> PhaseContext<'a> {
     /// The episode in `phase`. A power-on gives up a requested relocation that was not possible. A relocation to another host although
     /// its own is back records why: its own could not take the VM. Otherwise it would be given up for a host that never takes it.
     fn enter_while_off(self, phase: Phase) -> Episode {
-        let passed_over = match &phase {
-            Phase::Relocating { to } if to.moref.as_ref() != self.home() && self.is_home_back() => {
-                self.home()
-            }
-            _ => None,
-        };
+        let is_elsewhere = |to: &HostIdentity| to.moref.as_ref() != self.home();
+        let passes_over =
+            self.relocation().is_none() && self.is_home_back() && phase.target().is_some_and(is_elsewhere);
+        let passed_over = self.home().filter(|_| passes_over);
         let relocation_failure = match (&phase, self.relocation()) {
             (Phase::PoweringOn { .. }, Some(request)) => Some(self.no_host_for(request).to_string()),
             _ => self.episode.relocation_failure.clone(),
