@@ -1,5 +1,5 @@
-//! Searches all Nodes of the cluster periodically for episodes: on Nodes that lost the label, and under other annotation
-//! prefixes.
+//! Searches all Nodes of the cluster periodically for episodes: on Nodes that lost the label, also if the episode has ended and
+//! its requests may still stop the VM, and under other annotation prefixes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,9 +13,11 @@ use tracing::{info, warn};
 
 use super::{Backoff, Selection, WatchContext};
 use crate::ids::{NodeName, NodeUid};
+use crate::keys::Keys;
 use crate::kubernetes::answer::{self, ApiRefusal};
 use crate::kubernetes::lease::ElectionStatus;
 use crate::kubernetes::update::{KubernetesUpdate, StrandedNode};
+use crate::maintenance::record::read_last;
 
 /// The interval. Such an episode was left by a change of a label or a setting, hours or days ago.
 const EVERY: Duration = Duration::from_secs(600);
@@ -99,7 +101,7 @@ async fn scan(client: &kube::Client, selection: &Selection) -> Result<Vec<Strand
     each_node(client, ListParams::default(), |metadata| {
         let name = NodeName::new(metadata.name.unwrap_or_default());
         let uid = NodeUid::new(metadata.uid.unwrap_or_default());
-        for prefix in prefixes(&metadata.annotations.unwrap_or_default()) {
+        for prefix in prefixes(&metadata.annotations.unwrap_or_default(), &selection.keys) {
             if stranded.len() == STRANDED_MAX {
                 is_too_many = true;
                 return;
@@ -144,9 +146,16 @@ async fn each_node(
     answer::pages(params.limit(PAGE), PAGES_MAX, PAGE_DEADLINE, list, show).await
 }
 
-/// The prefixes of the episodes in `annotations`.
-fn prefixes(annotations: &BTreeMap<String, String>) -> Vec<String> {
-    annotations
+/// The prefixes of the episodes in `annotations`, and our own if the last episode has requests to vCenter that may still stop the
+/// VM. The inventory knows until when.
+fn prefixes(annotations: &BTreeMap<String, String>, keys: &Keys) -> Vec<String> {
+    let last = annotations
+        .get(&keys.last_episode)
+        .filter(|value| value.len() <= VALUE_BYTES_MAX)
+        .and_then(|value| read_last(value))
+        .filter(|last| !last.episode.in_flight.is_empty());
+    let late = last.and_then(|_| Some(keys.last_episode.split_once('/')?.0.to_owned()));
+    let mut prefixes: Vec<String> = annotations
         .iter()
         .filter_map(|(key, value)| {
             let (prefix, name) = key.split_once('/')?;
@@ -154,7 +163,13 @@ fn prefixes(annotations: &BTreeMap<String, String>) -> Vec<String> {
             let is_ours = is_episode && serde_json::from_str::<Versioned>(value).is_ok();
             is_ours.then(|| prefix.to_owned())
         })
-        .collect()
+        .collect();
+    if let Some(late) = late
+        && !prefixes.contains(&late)
+    {
+        prefixes.push(late);
+    }
+    prefixes
 }
 
 #[cfg(test)]

@@ -504,3 +504,22 @@ fn cordon_of_a_person_during_a_vcenter_outage_stays() {
     assert!(model.nodes[1].cordoned_by_person);
     assert!(model.is_cordoned(1), "{}", model.recent_log());
 }
+
+#[test]
+fn guest_that_stops_late_on_a_node_without_label_is_powered_on_after_a_restart() {
+    let mut model = Model::new(policy(DrainTimeoutAction::PowerOff), false);
+    let history = [
+        (PersonAsksForPowerOff, 1),
+        (AnHour, 0),
+        (LabelIsRemoved, 1),
+        (TaskFails, 1),
+        (PersonDeletesRequest, 1),
+        (AnotherProcess, 0),
+    ];
+    for (happening, index) in history {
+        happen(&mut model, happening, index);
+    }
+    calm_down(&mut model, false);
+    care(&mut model, false);
+    assert_eq!(model.vms[1].power, PowerState::On, "{}", model.recent_log());
+}

@@ -32,7 +32,7 @@ use haulout_core::maintenance::observed::{
 };
 use haulout_core::maintenance::placement::HostSurvey;
 use haulout_core::maintenance::policy::Policy;
-use haulout_core::maintenance::record::{self, LastEpisode, write, write_last};
+use haulout_core::maintenance::record::{self, LastEpisode, read_last, write, write_last};
 use jiff::Timestamp;
 
 use crate::facts::{GPU, at, uuid, vm_ref};
@@ -470,8 +470,9 @@ impl Model {
     fn scan(&mut self) {
         let stranded = (0..NODES).filter_map(|index| {
             let node = self.node(index)?;
-            node.annotations.episode.as_ref()?;
-            Some(StrandedNode {
+            let last = node.annotations.last_episode.as_deref().and_then(read_last);
+            let is_late = last.is_some_and(|last| !last.episode.in_flight.is_empty());
+            (is_late || node.annotations.episode.is_some()).then(|| StrandedNode {
                 name: node.name.clone(),
                 uid: node.uid.clone(),
                 prefix: "ours".to_owned(),

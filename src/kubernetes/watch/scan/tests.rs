@@ -100,8 +100,12 @@ async fn scan_without_an_episode_needs_no_second_list() {
 
 #[test]
 fn only_a_versioned_episode_of_bounded_size_counts() {
-    let prefixes_of =
-        |key: &str, value: &str| prefixes(&BTreeMap::from([(key.to_owned(), value.to_owned())]));
+    let prefixes_of = |key: &str, value: &str| {
+        prefixes(
+            &BTreeMap::from([(key.to_owned(), value.to_owned())]),
+            &selection().keys,
+        )
+    };
     assert_eq!(prefixes_of("p.example/episode", "{\"version\":2}"), ["p.example"]);
     for (key, value) in [
         ("p.example/episode", "{}"),
@@ -170,4 +174,35 @@ async fn a_scan_follows_the_start_each_leadership_and_ten_minutes() {
     };
     futures::join!(scanning, reading);
     assert_eq!(log.count(), 5);
+}
+
+#[test]
+fn ended_episode_counts_while_its_requests_may_still_stop_the_vm() {
+    use crate::maintenance::clock::Timer;
+    use crate::maintenance::episode::{InFlight, Phase};
+    use crate::maintenance::record::{EndedEpisode, LastEpisode, write_last};
+    use haulout_core::fixtures::{at, episode, moment};
+    let ended = |in_flight| {
+        write_last(&LastEpisode {
+            ended: None,
+            at: at(9),
+            episode: EndedEpisode {
+                in_flight,
+                ..EndedEpisode::of(&episode(Phase::Rejoining, 1))
+            },
+        })
+    };
+    let asked = InFlight {
+        guest_shutdown: Some(Timer::start(moment(1))),
+        ..InFlight::default()
+    };
+    let keys = selection().keys;
+    for (value, counts) in [
+        (ended(asked), true),
+        (ended(InFlight::default()), false),
+        ("{}".to_owned(), false),
+    ] {
+        let annotations = BTreeMap::from([(keys.last_episode.clone(), value)]);
+        assert_eq!(prefixes(&annotations, &keys).len(), usize::from(counts));
+    }
 }
