@@ -1567,7 +1567,7 @@ mod tests {
         assert_eq!(
             serde_json::to_value(&spec)?,
             serde_json::json!({
-                "name": "gpu1", "host": "esx1", "gpu": { "kind": "dynamic", "vendor": 0x10de, "device": 0x2235 },
+                "name": "gpu1", "host": "esx1", "gpu": { "kind": "dynamic", "vendor": 0x10de, "device": 0x2235, "subDevice": 0, "label": "" },
                 "poweredOn": true, "tools": true, "shutdownMs": 50, "ignoreShutdown": false,
             })
         );

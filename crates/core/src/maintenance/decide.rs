@@ -11,6 +11,7 @@ mod back;
 mod begin;
 mod checkpoint;
 mod context;
+mod cordon;
 mod drain;
 mod gone;
 mod power_on;
@@ -24,8 +25,8 @@ use super::desired::DesiredState;
 use super::effect::Effect;
 use super::episode::{CordonOwner, Episode, EpisodeResult, HostIdentity, Phase, Record};
 use super::observed::{
-    Admission, BoundVm, CordonedBy, HostState, LeadershipEpoch, Observed, ObservedNode, ObservedPower,
-    ObservedVm, SourceState,
+    Admission, BoundVm, HostState, LeadershipEpoch, Observed, ObservedNode, ObservedPower, ObservedVm,
+    SourceState,
 };
 use super::policy::Policy;
 use super::request::{Request, RequestAction, RequestIdentity};
@@ -33,6 +34,7 @@ use super::waiting::{ParkReason, WaitingOn};
 pub use begin::wants_place;
 use checkpoint::checkpoint;
 use context::{PhaseContext, PhaseStep};
+use cordon::{is_foreign_cordon, record_foreign_cordon};
 
 /// What to do next.
 #[derive(Clone, Debug, PartialEq)]
@@ -126,24 +128,6 @@ fn of_record(record: &Record, seen: &Observed, policy: &Policy, now: Now) -> Dec
         (Record::Python(_), Some(node)) if node.overrides.skip => wait(WaitingOn::Skip),
         (Record::Python(python), Some(node)) => adopt::adopt(python, node, seen, policy),
     }
-}
-
-/// Records a person's cordon on a node whose VM is off or boots although vCenter is not connected: an operator on the node may
-/// remove the cordon before the connection is back, and then nothing would show whose it was.
-fn record_foreign_cordon(record: &Record, seen: &Observed, policy: &Policy, now: Now) -> Option<Decision> {
-    let (Record::Episode(episode), Some(node)) = (record, &seen.node) else {
-        return None;
-    };
-    let is_ours = episode.node_uid == node.uid && !is_to_be_taken_over(episode, seen.leadership, policy);
-    let is_away = episode.phase.vm_is_off() || episode.phase == Phase::Rejoining;
-    let is_foreign = is_foreign_cordon(&episode.cordon, node) && !node.overrides.skip;
-    let aged_by = now.monotonic.since(seen.record_seen.at.monotonic);
-    (is_ours && is_away && is_foreign).then(|| {
-        write(Episode {
-            cordon: CordonOwner::Theirs,
-            ..episode.aged(aged_by)
-        })
-    })
 }
 
 /// Sets the revision of the record to one more than that of the current record.
@@ -281,16 +265,6 @@ fn cordoned(mut episode: Episode, node: &ObservedNode) -> Transition {
         ended: None,
         fulfilled: None,
     }
-}
-
-/// Whether the Node is cordoned by another client, so that the episode must not uncordon it.
-fn is_foreign_cordon(cordon: &CordonOwner, node: &ObservedNode) -> bool {
-    node.unschedulable
-        && match (cordon, &node.cordoned_by) {
-            (CordonOwner::NotYet, _) | (CordonOwner::Ours, CordonedBy::Other(_)) => true,
-            (CordonOwner::Adopted(manager), CordonedBy::Other(by)) => manager.as_ref() != Some(by),
-            (CordonOwner::Theirs | CordonOwner::Ours | CordonOwner::Adopted(_), _) => false,
-        }
 }
 
 fn in_episode(
