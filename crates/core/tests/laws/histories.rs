@@ -438,11 +438,20 @@ proptest! {
     }
 }
 
-/// Histories that once broke a law.
+/// The end of a history that once broke a law.
+fn replay<const N: usize>(history: [(Happening, usize); N]) -> Model {
+    let mut model = Model::new(policy(DrainTimeoutAction::PowerOff), false);
+    for (happening, index) in history {
+        happen(&mut model, happening, index);
+    }
+    calm_down(&mut model, false);
+    care(&mut model, false);
+    model
+}
+
 #[test]
 fn end_of_an_episode_that_lies_in_the_future_opens_no_window_later() {
-    let mut model = Model::new(policy(DrainTimeoutAction::PowerOff), false);
-    let history = [
+    let model = replay([
         (NodeIsDeleted, 1),
         (PersonAsksForPowerOff, 1),
         (NodeComesUp, 1),
@@ -452,12 +461,7 @@ fn end_of_an_episode_that_lies_in_the_future_opens_no_window_later() {
         (AMinute, 0),
         (AMinute, 0),
         (AnotherProcessBehind, 0),
-    ];
-    for (happening, index) in history {
-        happen(&mut model, happening, index);
-    }
-    calm_down(&mut model, false);
-    care(&mut model, false);
+    ]);
     for index in 0..NODES {
         assert_eq!(model.record(index), Record::InService, "{}", model.recent_log());
     }
@@ -465,8 +469,7 @@ fn end_of_an_episode_that_lies_in_the_future_opens_no_window_later() {
 
 #[test]
 fn vm_whose_own_host_is_taken_goes_to_another_one() {
-    let mut model = Model::new(policy(DrainTimeoutAction::PowerOff), false);
-    let history = [
+    let model = replay([
         (PersonAsksForDrain, 0),
         (HomeIsUnreachable, 0),
         (SpareGetsFree, 1),
@@ -476,50 +479,34 @@ fn vm_whose_own_host_is_taken_goes_to_another_one() {
         (SpareGetsTaken, 1),
         (SpareGetsFree, 0),
         (VmDies, 1),
-    ];
-    for (happening, index) in history {
-        happen(&mut model, happening, index);
-    }
-    calm_down(&mut model, false);
-    care(&mut model, false);
+    ]);
     assert_eq!(model.record(1), Record::InService, "{}", model.recent_log());
     assert_eq!(model.vms[1].power, PowerState::On);
 }
 
 #[test]
 fn cordon_of_a_person_during_a_vcenter_outage_stays() {
-    let mut model = Model::new(policy(DrainTimeoutAction::PowerOff), false);
-    let history = [
+    let model = replay([
         (HomeEnters, 1),
         (VmDies, 1),
         (VcenterIsLost, 0),
         (DriverUncordons, 1),
         (PersonCordons, 1),
         (DriverUncordons, 1),
-    ];
-    for (happening, index) in history {
-        happen(&mut model, happening, index);
-    }
-    calm_down(&mut model, false);
+    ]);
     assert!(model.nodes[1].cordoned_by_person);
     assert!(model.is_cordoned(1), "{}", model.recent_log());
 }
 
 #[test]
 fn guest_that_stops_late_on_a_node_without_label_is_powered_on_after_a_restart() {
-    let mut model = Model::new(policy(DrainTimeoutAction::PowerOff), false);
-    let history = [
+    let model = replay([
         (PersonAsksForPowerOff, 1),
         (AnHour, 0),
         (LabelIsRemoved, 1),
         (TaskFails, 1),
         (PersonDeletesRequest, 1),
         (AnotherProcess, 0),
-    ];
-    for (happening, index) in history {
-        happen(&mut model, happening, index);
-    }
-    calm_down(&mut model, false);
-    care(&mut model, false);
+    ]);
     assert_eq!(model.vms[1].power, PowerState::On, "{}", model.recent_log());
 }
