@@ -91,6 +91,8 @@ impl Inventory {
 
     fn dirty_by_kubernetes(&self, update: &KubernetesUpdate) -> Option<Dirty> {
         match update {
+            // A Node whose label is back can begin an episode again, also if nothing else about it changed.
+            KubernetesUpdate::Node(node) if self.followed.contains(&node.name) => Some(Dirty::All),
             KubernetesUpdate::Node(node)
             | KubernetesUpdate::Answered(node)
             | KubernetesUpdate::Followed(node) => {

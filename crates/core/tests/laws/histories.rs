@@ -510,3 +510,16 @@ fn guest_that_stops_late_on_a_node_without_label_is_powered_on_after_a_restart()
     ]);
     assert_eq!(model.vms[1].power, PowerState::On, "{}", model.recent_log());
 }
+
+#[test]
+fn label_that_returns_after_its_record_was_wiped_is_served_at_once() {
+    let model = replay([
+        (HomeEnters, 0),
+        (VmLost, 0),
+        (AnnotationsAreWiped, 0),
+        (LabelIsRemoved, 0),
+        (LabelIsBack, 0),
+        (AMinute, 0),
+    ]);
+    assert_eq!(model.record(0), Record::InService, "{}", model.recent_log());
+}
