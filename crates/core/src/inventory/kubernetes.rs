@@ -7,7 +7,6 @@ use super::{Inventory, LastEpisodeOfHost};
 use crate::facts::kubernetes;
 use crate::ids::NodeName;
 use crate::maintenance::episode::{Episode, Phase, Record};
-use crate::maintenance::observed::GuestRequest;
 use crate::maintenance::record;
 
 /// The shortest time between two changes of a Node's UUIDs. A VM that is replaced under the same Node name changes them once.
@@ -138,13 +137,9 @@ impl Inventory {
             .last_episode
             .as_deref()
             .and_then(record::read_last);
-        let asked_guest = last.as_ref().and_then(|last| {
-            let at = last.episode.in_flight.guest_asked_at()?;
-            Some(GuestRequest {
-                at,
-                ended_at: last.at,
-            })
-        });
+        let asked_guest = last
+            .as_ref()
+            .and_then(|last| last.episode.in_flight.guest_asked_at());
         let ended_at = last.as_ref().map(|last| last.at);
         let local = self.node_states.entry(node.name.clone()).or_default();
         local.asked_guest = asked_guest;

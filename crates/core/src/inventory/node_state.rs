@@ -10,9 +10,7 @@ use crate::ids::{EpisodeId, HostRef};
 use crate::maintenance::clock::{Elapsed, Monotonic, Now};
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::{Episode, InFlight, Record};
-use crate::maintenance::observed::{
-    DrainReport, EffectAttempt, GuestRequest, LATE_POWER_OFF_WINDOW, RecordAge,
-};
+use crate::maintenance::observed::{DrainReport, EffectAttempt, LATE_POWER_OFF_WINDOW, RecordAge};
 
 /// The state of one node.
 #[derive(Debug, Default)]
@@ -25,10 +23,10 @@ pub(super) struct NodeState {
     pub(super) on_node: Option<Record>,
     /// The last record of a deleted Node.
     pub(super) record_of_gone: Option<Record>,
-    /// The guest shutdown that the last episode requested, where it may still take effect.
-    pub(super) asked_guest: Option<GuestRequest>,
-    /// Until when the VM may be off because of the last episode: [`LATE_POWER_OFF_WINDOW`] after its end, in elapsed time since this
-    /// process has read of it, so that a stepped clock neither opens nor closes the window.
+    /// When the last episode requested a guest shutdown that had not taken effect at its end.
+    pub(super) asked_guest: Option<Timestamp>,
+    /// Until when the VM may be off because of the last episode: [`LATE_POWER_OFF_WINDOW`] after this process has read of its end, in
+    /// elapsed time, so that a stepped clock neither opens nor closes the window.
     pub(super) late_power_off_until: Option<Monotonic>,
     /// When this process first saw the record.
     pub(super) observed_record: ObservedRecord,
@@ -40,17 +38,22 @@ pub(super) struct NodeState {
     pub(super) dry_run: dry_run::DryRunOverlay,
 }
 
+/// How far the clock of the process that ended an episode may differ from ours, plus [`LATE_POWER_OFF_WINDOW`]. Its end may seem that
+/// old, or that far in the future, and still be recent.
+const WRITER_CLOCK_DIFFERENCE: SignedDuration = SignedDuration::from_hours(1);
+
 impl NodeState {
     /// Opens the window in which a power-off of an episode that ended at `ended_at` may still arrive.
     pub(super) fn open_late_power_off(&mut self, ended_at: Option<Timestamp>, now: Now) {
-        let left = ended_at.and_then(|ended_at| {
-            let age = now.wall.duration_since(ended_at);
-            // An end in the future was written by a clock that is ahead of ours.
-            let is_near = age.abs() < LATE_POWER_OFF_WINDOW;
-            let left = LATE_POWER_OFF_WINDOW.saturating_sub(age.max(SignedDuration::ZERO));
-            is_near.then(|| left.unsigned_abs())
-        });
-        self.late_power_off_until = left.map(|left| now.monotonic.after(left));
+        let is_recent = ended_at
+            .is_some_and(|ended_at| now.wall.duration_since(ended_at).abs() < WRITER_CLOCK_DIFFERENCE);
+        self.late_power_off_until =
+            is_recent.then(|| now.monotonic.after(LATE_POWER_OFF_WINDOW.unsigned_abs()));
+    }
+
+    /// When the last episode requested a guest shutdown, while that may still take effect.
+    pub(super) fn asked_guest(&self, now: Monotonic) -> Option<Timestamp> {
+        self.asked_guest.filter(|_| self.may_power_off_late(now))
     }
 
     pub(super) fn may_power_off_late(&self, now: Monotonic) -> bool {

@@ -124,7 +124,7 @@ impl Inventory {
                 .disconnected_for(name, &record)
                 .unwrap_or(SourceState::Synced),
             node: node.map(|node| ObservedNode {
-                asked_guest: local.and_then(|local| local.asked_guest),
+                asked_guest: local.and_then(|local| local.asked_guest(self.now.monotonic)),
                 ..observed_node(node)
             }),
             has_copy: self

@@ -185,17 +185,8 @@ pub struct ObservedNode {
     pub boot_id: Option<BootId>,
     /// Allocatable GPUs by resource name.
     pub gpus: Arc<BTreeMap<String, u64>>,
-    /// The guest shutdown that the last episode requested, where the episode ended before it took effect.
-    pub asked_guest: Option<GuestRequest>,
-}
-
-/// A guest shutdown that an ended episode requested.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GuestRequest {
-    /// When it was requested.
-    pub at: Timestamp,
-    /// When the episode ended.
-    pub ended_at: Timestamp,
+    /// When the last episode requested a guest shutdown, while that may still take effect.
+    pub asked_guest: Option<Timestamp>,
 }
 
 /// The annotations that people set on a Node.

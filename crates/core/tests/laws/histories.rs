@@ -523,3 +523,15 @@ fn label_that_returns_after_its_record_was_wiped_is_served_at_once() {
     ]);
     assert_eq!(model.record(0), Record::InService, "{}", model.recent_log());
 }
+
+#[test]
+fn late_shutdown_is_made_up_for_by_a_process_whose_clock_is_ahead() {
+    let model = replay([
+        (PersonAsksForReboot, 1),
+        (AnHour, 0),
+        (PersonDeletesRequest, 1),
+        (TaskFails, 1),
+        (AnotherProcessAhead, 0),
+    ]);
+    assert_eq!(model.vms[1].power, PowerState::On, "{}", model.recent_log());
+}

@@ -58,50 +58,80 @@ fn a_new_episode_names_its_cluster_and_vm() {
     assert_eq!(origin.before, None);
 }
 
+/// The Node 1 after an episode that ended at `ended_at` (in seconds).
+fn after_episode(ended_at: i64, is_in_flight: bool) -> NodeFacts {
+    let timer = Timer::start(moment(ended_at));
+    let episode = in_episode(1, Phase::Rejoining, RELEASE);
+    let Some(episode) = crate::inventory::snapshot::record_of(&episode).episode().cloned() else {
+        panic!("an episode is expected");
+    };
+    let last = LastEpisode {
+        ended: None,
+        at: at(ended_at),
+        episode: EndedEpisode {
+            in_flight: InFlight {
+                guest_shutdown: is_in_flight.then_some(timer),
+                ..InFlight::default()
+            },
+            ..EndedEpisode::of(&episode)
+        },
+    };
+    let mut ended = node_facts(1);
+    ended.annotations.last_episode = Some(write_last(&last));
+    ended
+}
+
 #[test]
 fn a_node_without_label_is_followed_while_a_power_off_may_arrive_late() {
     let window = LATE_POWER_OFF_WINDOW.as_secs();
-    let found = StrandedNode {
-        name: name(1),
-        uid: NodeUid::new("uid-1"),
-        prefix: "haulout.dev".to_owned(),
-        is_ours: true,
-        is_selected: false,
-    };
-    for (is_in_flight, age, is_followed) in
-        [(true, window - 1, true), (true, window, false), (false, 0, false)]
-    {
-        let timer = Timer::start(moment(-age));
-        let episode = in_episode(1, Phase::Rejoining, RELEASE);
-        let Some(episode) = crate::inventory::snapshot::record_of(&episode).episode().cloned() else {
-            panic!("an episode is expected");
-        };
-        let last = LastEpisode {
-            ended: None,
-            at: at(-age),
-            episode: EndedEpisode {
-                in_flight: InFlight {
-                    guest_shutdown: is_in_flight.then_some(timer),
-                    ..InFlight::default()
-                },
-                ..EndedEpisode::of(&episode)
-            },
-        };
-        let mut ended = node_facts(1);
-        ended.annotations.last_episode = Some(write_last(&last));
-        let mut inventory = leading([Fact::Kubernetes(KubernetesUpdate::Scanned {
-            stranded: vec![found.clone()],
-        })]);
+    // The clock of the process that ended the episode may differ by less than an hour from ours. The window is elapsed time.
+    for (is_in_flight, ended_at, later, is_followed) in [
+        (true, 0, 0, true),
+        (true, 0, window - 1, true),
+        (true, 0, window, false),
+        (true, -3_599, window - 1, true),
+        (true, -3_600, 0, false),
+        (true, 3_599, window - 1, true),
+        (true, 3_599, window, false),
+        (true, 3_600, 0, false),
+        (false, 0, 0, false),
+    ] {
+        let mut inventory = leading([scanned(&[1])]);
+        let ended = after_episode(ended_at, is_in_flight);
         let fact = Fact::Kubernetes(KubernetesUpdate::Followed(Box::new(ended)));
-        let requested = inventory
-            .advance([fact], moment(0))
+        let mut changes = inventory.advance([fact], moment(0));
+        if later > 0 {
+            changes = inventory.advance([], moment(later));
+            let outdated = changes.built.as_ref().map(|built| built.outdated.clone());
+            assert_eq!(
+                outdated.unwrap_or_default(),
+                [],
+                "{is_in_flight} {ended_at} {later}"
+            );
+        }
+        let followed = changes
             .requested
-            .expect("requested data");
+            .map(|requested| requested.followed.contains(&name(1)));
         assert_eq!(
-            requested.followed.contains(&name(1)),
+            followed.unwrap_or(true),
             is_followed,
-            "{is_in_flight} {age}"
+            "{is_in_flight} {ended_at} {later}"
         );
+    }
+}
+
+#[test]
+fn asked_guest_is_remembered_for_fifteen_minutes_of_elapsed_time() {
+    let window = LATE_POWER_OFF_WINDOW.as_secs();
+    for (later, is_remembered) in [(0, true), (window - 1, true), (window, false)] {
+        let mut inventory = leading([trio(1), vec![node(after_episode(-60, true))]].concat());
+        inventory.advance([], moment(later));
+        let seen = inventory.snapshots[&name(1)]
+            .observed
+            .node
+            .as_ref()
+            .expect("a Node");
+        assert_eq!(seen.asked_guest, is_remembered.then_some(at(-60)), "{later}");
     }
 }
 

@@ -11,8 +11,7 @@ use crate::maintenance::clock::Now;
 use crate::maintenance::desired::DesiredState;
 use crate::maintenance::episode::{Episode, InFlight, Phase, Record, Trigger};
 use crate::maintenance::observed::{
-    Admission, GuestRequest, HostState, LATE_POWER_OFF_WINDOW, LeadershipEpoch, Observed, ObservedNode,
-    ObservedPower, ObservedVm,
+    Admission, HostState, LeadershipEpoch, Observed, ObservedNode, ObservedPower, ObservedVm,
 };
 use crate::maintenance::policy::Policy;
 use crate::maintenance::request::Request;
@@ -182,16 +181,13 @@ fn new_episode(
     policy: &Policy,
     now: Now,
 ) -> Episode {
-    let is_recent =
-        |asked: &GuestRequest| now.wall.duration_since(asked.ended_at).abs() <= LATE_POWER_OFF_WINDOW;
-    let asked = node.asked_guest.filter(is_recent);
     Episode {
         vm_uuid: vm.uuid,
         vm: Some(vm.moref.clone()),
         boot_before: node.boot_id.clone(),
         gpus_before: node.gpus.clone(),
         in_flight: InFlight {
-            earlier_guest_shutdown: asked.map(|asked| asked.at),
+            earlier_guest_shutdown: node.asked_guest,
             ..InFlight::default()
         },
         release: policy.releases.own.clone(),
