@@ -1893,6 +1893,48 @@ fn relocation_that_ends_on_another_host_than_requested_is_given_up() {
 }
 
 #[test]
+fn relocated_vm_that_vcenter_starts_elsewhere_is_not_relocated_again() {
+    let third = HostIdentity {
+        moref: Some(HostRef::new("host-of-a-third")),
+        name: "esx-third".into(),
+    };
+    let home = away(POWERING_ON).host;
+    for (to, moved_to, own, is_given_up) in [
+        // It was relocated as asked, and runs on a third host or on its own one.
+        (Some("esx-spare"), Some(to_spare()), third.clone(), true),
+        (Some("esx-spare"), Some(to_spare()), home.clone(), true),
+        (None, Some(to_spare()), home.clone(), true),
+        (None, Some(to_spare()), third, false),
+        // It was not relocated yet: somebody powered it on at home.
+        (Some("esx-spare"), None, home.clone(), false),
+        (None, None, home, false),
+    ] {
+        let mut running = seen(ObservedPower::On, HostState::InService);
+        running.request = Some(request(RequestAction::Relocate {
+            to: to.map(Into::into),
+        }));
+        let powers_on = Episode {
+            host: own.clone(),
+            moved_to: moved_to.clone(),
+            ..away(POWERING_ON)
+        };
+        let after = written(decided(&powers_on, &running));
+        assert_eq!(
+            after.relocation_failure.is_some(),
+            is_given_up,
+            "{to:?} {moved_to:?} {own}"
+        );
+        if is_given_up {
+            let waits = decided(&after, &running);
+            assert!(
+                !matches!(&waits, Decision::Record(next) if next.record.phase() == Some(&Phase::Draining)),
+                "{waits:#?}"
+            );
+        }
+    }
+}
+
+#[test]
 fn power_on_without_a_node_is_tried_again_at_the_end_of_its_backoff() {
     let policy = policy(DrainTimeoutAction::PowerOff);
     let pause = i64::try_from(policy.backoff(1).as_secs()).unwrap();

@@ -3,7 +3,7 @@
 use super::context::{PhaseContext, PhaseStep};
 use super::{Transition, cordoned, host_of, transition_to};
 use crate::maintenance::effect::{Effect, EffectKind};
-use crate::maintenance::episode::{CordonOwner, Episode, InFlight, Phase, RefusedMove};
+use crate::maintenance::episode::{CordonOwner, Episode, HostIdentity, InFlight, Phase, RefusedMove};
 use crate::maintenance::observed::{AttemptOutcome, EffectAttempt, EffectRefusal, RetryAdvice, Strategy};
 use crate::maintenance::request::RequestAction;
 use crate::maintenance::waiting::WaitingOn;
@@ -77,12 +77,10 @@ impl PhaseContext<'_> {
     pub(super) fn found_running(self) -> PhaseStep {
         let here = host_of(self.vm);
         let moved = here.moref.is_some() && !self.is_at_home();
-        // A relocation that ended on another host than requested is given up: the VM is not powered off again for it.
-        let relocation_failure = match (self.relocation().map(|request| &request.action), moved) {
-            (Some(RequestAction::Relocate { to: Some(to) }), true) if **to != *here.name => {
-                Some(format!("vCenter powered it on on {here}"))
-            }
-            _ => self.episode.relocation_failure.clone(),
+        let relocation_failure = if self.is_relocation_missed(&here, moved) {
+            Some(format!("vCenter powered it on on {here}"))
+        } else {
+            self.episode.relocation_failure.clone()
         };
         let episode = Episode {
             powered_off: true,
@@ -100,5 +98,16 @@ impl PhaseContext<'_> {
             });
         }
         PhaseStep::record(cordoned(episode, self.node))
+    }
+
+    /// Whether a requested relocation ended on another host than requested. Then it is given up: the VM is not powered off again for
+    /// it. A VM that somebody powered on at home before its relocation is still relocated.
+    fn is_relocation_missed(self, here: &HostIdentity, moved: bool) -> bool {
+        let Some(RequestAction::Relocate { to }) = self.seen.request.as_ref().map(|asked| &asked.action)
+        else {
+            return false;
+        };
+        let is_elsewhere = to.as_ref().map_or(!moved, |to| **to != *here.name);
+        is_elsewhere && (moved || self.episode.moved_to.is_some())
     }
 }
