@@ -435,7 +435,7 @@ async fn a_node_that_lost_its_label_is_followed_by_name_and_found_by_the_scan() 
     while is_seen != [true; 3] {
         let update = tokio::time::timeout(WAIT_TIMEOUT, updates.recv()).await;
         let update = update.expect("an update in time").unwrap();
-        if let KubernetesUpdate::Followed(node) = &update {
+        if let KubernetesUpdate::Followed(node) | KubernetesUpdate::FollowedListed(node) = &update {
             assert_eq!(node.name, fixture.name);
             assert!(node.annotations.episode.is_some() && node.unschedulable);
             is_seen[0] = true;

@@ -18,8 +18,8 @@ use crate::kubernetes::update::KubernetesUpdate;
 /// accident that a person has to undo.
 const AT_ONCE: usize = 64;
 
-/// Sends updates of the Nodes in `followed` until `stop`: [`KubernetesUpdate::Followed`] with each state,
-/// [`KubernetesUpdate::FollowedGone`] when it is deleted, [`KubernetesUpdate::FollowedAbsent`] when there is no such Node.
+/// Sends updates of the Nodes in `followed` until `stop`: [`KubernetesUpdate::FollowedListed`] and [`KubernetesUpdate::Followed`] with
+/// each state, [`KubernetesUpdate::FollowedGone`] when it is deleted, [`KubernetesUpdate::FollowedAbsent`] when there is no such Node.
 ///
 /// After a break the Node is listed again, so a missed deletion is sent as absence.
 pub async fn run(followed: watch::Receiver<BTreeSet<NodeName>>, selection: Selection, context: WatchContext) {
@@ -63,7 +63,7 @@ impl WatchHandler for FollowedNode {
             }
             Event::InitApply(node) => {
                 self.is_listed = true;
-                KubernetesUpdate::Followed(self.selection.facts(&node))
+                KubernetesUpdate::FollowedListed(self.selection.facts(&node))
             }
             Event::InitDone if self.is_listed => return Vec::new(),
             Event::InitDone => KubernetesUpdate::FollowedAbsent {

@@ -99,6 +99,7 @@ pub(super) fn word(update: KubernetesUpdate) -> String {
         KubernetesUpdate::PodsChanged(node) => format!("pods of {node}"),
         KubernetesUpdate::Budget { budget, state } => format!("{}: {state:?}", budget.name),
         KubernetesUpdate::Followed(node) => format!("followed {}", node.name),
+        KubernetesUpdate::FollowedListed(node) => format!("followed, listed {}", node.name),
         KubernetesUpdate::FollowedGone { uid, .. } => format!("followed gone {uid}"),
         KubernetesUpdate::FollowedAbsent { name } => format!("followed absent {name}"),
         KubernetesUpdate::Scanned { stranded } => format!("{} stranded", stranded.len()),

@@ -39,6 +39,8 @@ pub enum KubernetesUpdate {
     },
     /// The state of a Node that is watched by name, whether the selector matches it or not.
     Followed(Box<NodeFacts>),
+    /// The same, from a new list. A restore of etcd sets versions back, so the ones before do not count.
+    FollowedListed(Box<NodeFacts>),
     /// A Node that is watched by name was deleted.
     FollowedGone {
         /// Its name.

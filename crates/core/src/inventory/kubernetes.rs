@@ -62,6 +62,14 @@ impl Inventory {
             }
             KubernetesUpdate::Budget { budget, state } => self.apply_budget(budget, state),
             KubernetesUpdate::Followed(node) => self.apply_followed(*node),
+            KubernetesUpdate::FollowedListed(node) => {
+                if self.followed.contains(&node.name)
+                    && let Some(known) = self.nodes.get_mut(&node.name)
+                {
+                    known.resource_version = 0;
+                }
+                self.apply_followed(*node);
+            }
             KubernetesUpdate::FollowedGone { name, uid } => self.lose_followed(&name, Some(&uid)),
             KubernetesUpdate::FollowedAbsent { name } => self.lose_followed(&name, None),
             KubernetesUpdate::Scanned { stranded } => self.apply_scan(stranded),

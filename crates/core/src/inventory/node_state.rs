@@ -39,8 +39,8 @@ pub(super) struct NodeState {
 }
 
 /// How far the clock of the process that ended an episode may differ from ours, plus [`LATE_POWER_OFF_WINDOW`]. Its end may seem that
-/// old, or that far in the future, and still be recent.
-const WRITER_CLOCK_DIFFERENCE: SignedDuration = SignedDuration::from_hours(1);
+/// old, or that far in the future, and still be recent. A hardware clock that is set to local time differs by up to 14 hours.
+const WRITER_CLOCK_DIFFERENCE: SignedDuration = SignedDuration::from_hours(24);
 
 impl NodeState {
     /// Opens the window in which a power-off of an episode that ended at `ended_at` may still arrive.

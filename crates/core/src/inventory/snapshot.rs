@@ -193,7 +193,10 @@ impl Inventory {
             Some(task) if task.made() == Some(PowerState::Off) => {
                 let is_later = was_on || task.queued_at > last.episode.since;
                 let age = task.queued_at.duration_since(last.at);
-                task.by_us && is_later && age.abs() <= LATE_POWER_OFF_WINDOW
+                let is_near = is_later && age.abs() <= LATE_POWER_OFF_WINDOW;
+                // A power-off that was still awaited at the end needs no comparison of clocks.
+                let is_awaited = || last.episode.in_flight.power_off.is_some() && may_be_late();
+                task.by_us && (is_near || is_awaited())
             }
             // No task shows why it is off.
             Some(_) | None => last.episode.in_flight.guest_asked_at().is_some() && may_be_late(),

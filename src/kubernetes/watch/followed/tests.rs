@@ -35,7 +35,11 @@ async fn followed_node_is_sent_when_it_changes_and_is_deleted() {
     .await;
     assert_eq!(
         updates,
-        ["followed gpu-1", "followed gpu-1", "followed gone uid-gpu-1"]
+        [
+            "followed, listed gpu-1",
+            "followed gpu-1",
+            "followed gone uid-gpu-1"
+        ]
     );
     let list = log.all()[0].clone();
     assert!(
@@ -59,7 +63,7 @@ async fn deletion_missed_during_a_break_is_sent_as_absence() {
     let broken = ScriptedReply::Events(vec![event("ERROR", &gone)]);
     let lists = vec![node_list(&[node("gpu-1")]), node_list(&[])];
     let (updates, _) = followed_updates(lists, vec![broken], 2).await;
-    assert_eq!(updates, ["followed gpu-1", "followed absent gpu-1"]);
+    assert_eq!(updates, ["followed, listed gpu-1", "followed absent gpu-1"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,14 +3,16 @@
 use std::time::Duration;
 
 use crate::facts::kubernetes::{KubernetesUpdate, NodeFacts, StrandedNode};
-use crate::facts::vsphere::{Compute, Task, TaskState, VsphereUpdate};
-use crate::fixtures::{RELEASE, at, found, host_ref, moment, name, node_facts, rules, synced, trio, vm_ref};
+use crate::facts::vsphere::{Compute, PowerState, Task, TaskState, Vm, VsphereUpdate};
+use crate::fixtures::{
+    RELEASE, at, found, host_ref, moment, name, node_facts, rules, synced, trio, vm_facts, vm_ref,
+};
 use crate::ids::{ComputeRef, NodeUid, TaskRef};
 use crate::inventory::{Fact, Inventory};
 use crate::maintenance::clock::{Elapsed, Timer};
 use crate::maintenance::episode::{DrainEnd, InFlight, Phase};
 use crate::maintenance::observed::{BoundVm, LATE_POWER_OFF_WINDOW, LeadershipEpoch};
-use crate::maintenance::record::{EndedEpisode, LastEpisode, write_last};
+use crate::maintenance::record::{EndedEpisode, LastEpisode, read_last, write_last};
 
 use super::{copied, entering, in_episode, with_episode};
 
@@ -84,16 +86,16 @@ fn after_episode(ended_at: i64, is_in_flight: bool) -> NodeFacts {
 #[test]
 fn a_node_without_label_is_followed_while_a_power_off_may_arrive_late() {
     let window = LATE_POWER_OFF_WINDOW.as_secs();
-    // The clock of the process that ended the episode may differ by less than an hour from ours. The window is elapsed time.
+    // The clock of the process that ended the episode may differ by less than a day from ours. The window is elapsed time.
     for (is_in_flight, ended_at, later, is_followed) in [
         (true, 0, 0, true),
         (true, 0, window - 1, true),
         (true, 0, window, false),
-        (true, -3_599, window - 1, true),
-        (true, -3_600, 0, false),
-        (true, 3_599, window - 1, true),
-        (true, 3_599, window, false),
-        (true, 3_600, 0, false),
+        (true, -86_399, window - 1, true),
+        (true, -86_400, 0, false),
+        (true, 86_399, window - 1, true),
+        (true, 86_399, window, false),
+        (true, 86_400, 0, false),
         (false, 0, 0, false),
     ] {
         let mut inventory = leading([scanned(&[1])]);
@@ -118,6 +120,65 @@ fn a_node_without_label_is_followed_while_a_power_off_may_arrive_late() {
             "{is_in_flight} {ended_at} {later}"
         );
     }
+}
+
+#[test]
+fn awaited_power_off_is_recognised_although_clocks_of_vcenter_differ() {
+    let window = LATE_POWER_OFF_WINDOW.as_secs();
+    for (by_us, is_awaited, later, is_ours) in [
+        (true, true, 0, true),
+        (true, true, window - 1, true),
+        (true, true, window, false),
+        (true, false, 0, false),
+        (false, true, 0, false),
+    ] {
+        let mut ended = after_episode(-60, false);
+        let last = ended.annotations.last_episode.take().expect("an ended episode");
+        let mut last = read_last(&last).expect("a readable one");
+        last.episode.in_flight.power_off = is_awaited.then(|| Timer::start(moment(-70)));
+        ended.annotations.last_episode = Some(write_last(&last));
+        let off = VsphereUpdate::Vm(Vm {
+            power: Some(PowerState::Off),
+            ..vm_facts(1)
+        });
+        // vCenter's clock is two hours behind.
+        let task = VsphereUpdate::Task(Task {
+            moref: TaskRef::new("task-9"),
+            vm: Some(vm_ref(1)),
+            description_id: "VirtualMachine.powerOff".to_owned(),
+            state: TaskState::Success,
+            queued_at: at(-7200),
+            by_us,
+        });
+        let facts = [off, task].map(Fact::Vsphere).into_iter().chain([node(ended)]);
+        let mut inventory = leading(trio(1).into_iter().chain(facts));
+        inventory.advance([], moment(later));
+        let found = inventory.snapshots[&name(1)].observed.late_power_off_of.is_some();
+        assert_eq!(found, is_ours, "{by_us} {is_awaited} {later}");
+    }
+}
+
+#[test]
+fn a_followed_node_is_known_again_after_a_restore_of_etcd() {
+    let of = in_episode(1, Phase::AwaitingHost, RELEASE);
+    let with_version = |resource_version| NodeFacts {
+        resource_version,
+        ..of.clone()
+    };
+    let update = |update| [Fact::Kubernetes(update)];
+    let version = |inventory: &Inventory| {
+        let node = inventory.snapshots[&name(1)].observed.node.as_ref();
+        node.map(|node| node.resource_version)
+    };
+    let mut inventory = leading([scanned(&[1])]);
+    let listed = KubernetesUpdate::FollowedListed(Box::new(with_version(100)));
+    inventory.advance(update(listed), moment(1));
+    let older = KubernetesUpdate::Followed(Box::new(with_version(40)));
+    inventory.advance(update(older), moment(2));
+    assert_eq!(version(&inventory), Some(100), "an older state of the same watch");
+    let restored = KubernetesUpdate::FollowedListed(Box::new(with_version(40)));
+    inventory.advance(update(restored), moment(3));
+    assert_eq!(version(&inventory), Some(40));
 }
 
 #[test]
