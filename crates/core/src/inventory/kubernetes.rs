@@ -1,5 +1,6 @@
 //! Applies facts of Kubernetes.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::snapshot::record_of;
@@ -97,6 +98,9 @@ impl Inventory {
         let local = self.node_states.entry(node.name.clone()).or_default();
         local.record_of_gone = None;
         let on_node = local.on_node.insert(record_of(&node));
+        if let Record::Episode(episode) = on_node {
+            local.last_on_node = Some(Arc::clone(episode));
+        }
         let record = local.dry_run.record().unwrap_or(on_node);
         match record.phase() {
             Some(phase) if phase.is_draining() || *phase.at_work() == Phase::Drained => {}

@@ -1,6 +1,7 @@
 //! What this process knows of a node beyond what vCenter and Kubernetes report. Nothing here is needed after a restart.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -21,6 +22,8 @@ pub(super) struct NodeState {
     pub(super) offered: Option<HostRef>,
     /// The record on the Node, parsed once per update, because snapshots are built far more often.
     pub(super) on_node: Option<Record>,
+    /// The last episode that was on the Node. Its copy may be older.
+    pub(super) last_on_node: Option<Arc<Episode>>,
     /// The last record of a deleted Node.
     pub(super) record_of_gone: Option<Record>,
     /// When the last episode requested a guest shutdown that had not taken effect at its end.

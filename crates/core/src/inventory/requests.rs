@@ -191,7 +191,7 @@ impl Inventory {
 }
 
 /// Whether `one` was written after `other`: by revision within an episode, otherwise by begin.
-fn is_younger(one: &Episode, other: &Episode) -> bool {
+pub(super) fn is_younger(one: &Episode, other: &Episode) -> bool {
     if one.id == other.id {
         one.revision > other.revision
     } else {

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use super::Inventory;
+use super::requests::is_younger;
 use crate::facts::kubernetes::NodeFacts;
 use crate::facts::vsphere::{PowerState, Vm};
 use crate::ids::{EpisodeId, HostRef, NodeName, VmRef};
 use crate::keys::FIELD_MANAGER;
-use crate::maintenance::episode::{EpisodeOrigin, Phase, Record};
+use crate::maintenance::episode::{Episode, EpisodeOrigin, Phase, Record};
 use crate::maintenance::observed::{
     Admission, BoundVm, CordonedBy, HostState, LATE_POWER_OFF_WINDOW, NodeOverrides, NodeSnapshot, Observed,
     ObservedNode, ObservedPower, ObservedVm, RecordAge, SourceState, Strategy,
@@ -40,7 +41,7 @@ impl Inventory {
     }
 
     /// The episode in a copy, where the Node has none: the Node was deleted and the same machine registered again, or its annotations
-    /// were removed. A copy that is only not closed yet does not count: its Node names that episode, or a younger one, as the last.
+    /// were removed. It continues from the newest state that is known. A copy that is only not closed yet does not count: its Node names that episode, or a younger one, as the last.
     fn record_from_copy(&self, node: &NodeFacts) -> Option<Record> {
         let copy = self.copy(&node.name)?;
         let BoundVm::Found(vm) = self.vm_of(&node.name) else {
@@ -55,7 +56,11 @@ impl Inventory {
         let is_over =
             last.is_some_and(|last| last.episode.id == copy.id || last.episode.begun_at >= copy.begun_at);
         let is_over = is_over && copy.node_uid == node.uid;
-        (!is_over && is_same_machine).then(|| Record::Episode(Arc::clone(copy)))
+        let local = self.node_states.get(&node.name);
+        let on_node = local.and_then(|local| local.last_on_node.as_ref());
+        let is_newer = |episode: &&Arc<Episode>| episode.id == copy.id && is_younger(episode, copy);
+        let newest = on_node.filter(is_newer).unwrap_or(copy);
+        (!is_over && is_same_machine).then(|| Record::Episode(Arc::clone(newest)))
     }
 
     /// The VM of a node, if it is bound.

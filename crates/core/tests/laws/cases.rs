@@ -400,7 +400,8 @@ pub fn each_case(every: usize, mut check: impl FnMut(&Record, &Observed, &Policy
             // The owner of the cordon matters only at the end, and the reason of a refusal only during attempts. Each
             // is enumerated without a request, and half of them with one.
             let part = if request.is_some() { 2 } else { 1 };
-            let no_node = [None];
+            // Once with a copy of the record and once without, because its index decides about that.
+            let no_node = [None, None];
             let nodes = nodes.iter().step_by(part).map(Some).chain(no_node);
             for (index_of_node, node) in nodes.enumerate() {
                 seen.node = node.cloned();

@@ -112,6 +112,32 @@ fn a_cordoned_node_with_an_unreadable_record_is_unavailable_for_a_while() {
 }
 
 #[test]
+fn a_drain_that_lasts_too_long_gives_its_slot_back_and_stays_cordoned() {
+    let slot = i64::try_from(rules().drain_slot.as_secs()).unwrap();
+    // A drain that this process found when it began, and one that it began itself.
+    for is_found in [true, false] {
+        let drains = in_phase(1, Phase::Draining);
+        let mut inventory = inventory_of(rules(), both_leave().chain(is_found.then(|| drains.clone())));
+        assert!(!granted(&mut inventory)[1]);
+        if !is_found {
+            assert_eq!(granted(&mut inventory), [true, false]);
+            inventory.apply(drains);
+            assert!(!granted(&mut inventory)[1]);
+        }
+        inventory.set_time(moment(slot - 1));
+        assert!(!granted(&mut inventory)[1], "{is_found}");
+        inventory.set_time(moment(slot));
+        assert!(granted(&mut inventory)[1], "{is_found}");
+        let node = snapshot_of(&mut inventory, 1).observed.node;
+        assert_eq!(snapshot_of(&mut inventory, 1).record.phase_name(), "Draining");
+        assert!(
+            node.is_some_and(|node| node.unschedulable),
+            "its own drain goes on"
+        );
+    }
+}
+
+#[test]
 fn no_slot_is_granted_on_an_incomplete_set() {
     let leaves = |n, clicked| vsphere(vsphere::VsphereUpdate::Host(entering(n, clicked).into()));
     let vm_fact = |n| vsphere(vsphere::VsphereUpdate::Vm(crate::inventory::tests::vm(n)));

@@ -1,17 +1,18 @@
 //! Records beside the ones of selected Nodes: copies, and Nodes that are followed after their label was removed.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::facts::kubernetes::{KubernetesUpdate, NodeFacts, StrandedNode};
-use crate::facts::vsphere::{Compute, PowerState, Task, TaskState, Vm, VsphereUpdate};
+use crate::facts::vsphere::{Compute, Host, PowerState, Task, TaskState, Vm, VsphereUpdate};
 use crate::fixtures::{
-    RELEASE, at, found, host_ref, moment, name, node_facts, rules, synced, trio, vm_facts, vm_ref,
+    RELEASE, at, found, host, host_ref, moment, name, node_facts, rules, synced, trio, vm_facts, vm_ref,
 };
 use crate::ids::{ComputeRef, NodeUid, TaskRef};
 use crate::inventory::{Fact, Inventory};
 use crate::maintenance::clock::{Elapsed, Timer};
-use crate::maintenance::episode::{DrainEnd, InFlight, Phase};
-use crate::maintenance::observed::{BoundVm, LATE_POWER_OFF_WINDOW, LeadershipEpoch};
+use crate::maintenance::episode::{DrainEnd, HostIdentity, InFlight, Phase};
+use crate::maintenance::observed::{BoundVm, HostState, LATE_POWER_OFF_WINDOW, LeadershipEpoch};
 use crate::maintenance::record::{EndedEpisode, LastEpisode, read_last, write_last};
 
 use super::{copied, entering, in_episode, with_episode};
@@ -179,6 +180,58 @@ fn a_followed_node_is_known_again_after_a_restore_of_etcd() {
     let restored = KubernetesUpdate::FollowedListed(Box::new(with_version(40)));
     inventory.advance(update(restored), moment(3));
     assert_eq!(version(&inventory), Some(40));
+}
+
+#[test]
+fn wiped_record_is_continued_where_it_was_and_not_where_its_copy_is() {
+    let with_revision = |revision| {
+        with_episode(1, Phase::AwaitingHost, |episode| {
+            episode.release = RELEASE.into();
+            episode.revision = revision;
+        })
+    };
+    for (on_node, in_copy, continued) in [(5, 3, 5), (3, 5, 5)] {
+        let facts = [copied(with_revision(in_copy)), node(with_revision(on_node))];
+        let mut inventory = leading(trio(1).into_iter().chain(facts));
+        let wiped = NodeFacts {
+            resource_version: 11,
+            ..node_facts(1)
+        };
+        inventory.advance([node(wiped)], moment(1));
+        let record = &inventory.snapshots[&name(1)].record;
+        let revision = record.episode().map(|episode| episode.revision);
+        assert_eq!(revision, Some(continued), "{on_node} {in_copy}");
+    }
+}
+
+#[test]
+fn record_cannot_send_a_vm_to_a_host_of_another_cluster() {
+    for (cluster, target) in [
+        (Some("c"), HostState::InService),
+        (Some("another"), HostState::Unknown),
+        (None, HostState::Unknown),
+    ] {
+        let to = HostIdentity {
+            moref: Some(host_ref(2)),
+            name: "esx-2".into(),
+        };
+        let relocating = node(in_episode(1, Phase::Relocating { to }, RELEASE));
+        let host = VsphereUpdate::Host(Arc::new(Host {
+            compute: cluster.map(ComputeRef::new),
+            ..host(2)
+        }));
+        let off = VsphereUpdate::Vm(Vm {
+            power: Some(PowerState::Off),
+            ..vm_facts(1)
+        });
+        let facts = [host, off].map(Fact::Vsphere).into_iter().chain([relocating]);
+        let inventory = leading(trio(1).into_iter().chain(facts));
+        assert_eq!(
+            inventory.snapshots[&name(1)].observed.target,
+            target,
+            "{cluster:?}"
+        );
+    }
 }
 
 #[test]
