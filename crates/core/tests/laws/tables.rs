@@ -627,6 +627,9 @@ fn with_deadlines() -> Vec<(Episode, Observed, u64)> {
     };
     let mut being_cut = seen(ObservedPower::On, HostState::InService);
     vm_of(&mut being_cut).is_being_cut = true;
+    let not_visible = drained(HostState::Unreachable);
+    let mut asks_a_question = drained(entering());
+    vm_of(&mut asks_a_question).question = Some("?".to_owned());
     let mut refused_at_home = seen(ObservedPower::Off, HostState::InService);
     let refusal = attempt(1, 1, refused(RetryAdvice::Cluster));
     refused_at_home.attempts.insert(EffectKind::PowerOn, refusal);
@@ -663,6 +666,8 @@ fn with_deadlines() -> Vec<(Episode, Observed, u64)> {
             drained(entering()),
             300,
         ),
+        (down(SHUTTING_DOWN), asks_a_question, 2 * 120 + 300),
+        (down(SHUTTING_DOWN), not_visible, 2 * 120 + 300),
         (
             Episode {
                 in_flight: in_flight(0),
@@ -1286,7 +1291,10 @@ fn only_a_reading_made_during_the_wait_says_where_there_is_a_place() {
         seen.attempts.extend(read);
         let decision = decided(&away(Phase::AwaitingHost), &seen);
         if moves {
-            assert_eq!(written(decision).phase, Phase::Relocating { to: to_spare() });
+            let next = written(decision);
+            assert_eq!(next.phase, Phase::Relocating { to: to_spare() });
+            // Its own host is in maintenance and refused nothing, so it is used if it is back first.
+            assert!(next.refusals.is_empty(), "{:?}", next.refusals);
         } else {
             assert_eq!(effect(decision).kind(), EffectKind::Survey, "read at {read_at:?}");
         }

@@ -227,8 +227,14 @@ impl PhaseContext<'_> {
         PhaseStep::record(cordoned(again, self.node))
     }
 
-    /// Drained, VM on: shuts the guest down, and cuts the power after a deadline.
+    /// Drained, VM on: shuts the guest down, and cuts the power after a deadline. Whatever it waits for, it is overdue if the VM is
+    /// still on then: the guest may have been asked at the end of its timeout.
     pub(super) fn shutting_down(self, end: &DrainEnd) -> PhaseStep {
+        let longest = self.guest_shutdown_timeout() * 2 + self.policy.power_off_timeout;
+        self.unless_overdue(self.phase_deadline(longest), self.shutdown_step(end))
+    }
+
+    fn shutdown_step(self, end: &DrainEnd) -> PhaseStep {
         match self.desired() {
             DesiredState::Drained(_) if self.in_flight().is_empty() => {
                 return PhaseStep::record(transition_to(self.enter(Phase::Drained)));
