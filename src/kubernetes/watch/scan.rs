@@ -33,6 +33,9 @@ const PAGES_MAX: usize = 200;
 /// The maximum number of reported episodes.
 const STRANDED_MAX: usize = 1_000;
 
+/// The maximum number of reported episodes of one Node. Its kubelet may write any number of them, and must not hide those of others.
+const OF_ONE_NODE_MAX: usize = 8;
+
 /// The last part of the key of an annotation that holds an episode, whatever its prefix.
 const EPISODE: &str = "episode";
 
@@ -147,7 +150,7 @@ async fn each_node(
 }
 
 /// The prefixes of the episodes in `annotations`, and our own if the last episode has requests to vCenter that may still stop the
-/// VM. The inventory knows until when.
+/// VM. The inventory knows until when. Our own prefix comes first, and at most [`OF_ONE_NODE_MAX`] are returned.
 fn prefixes(annotations: &BTreeMap<String, String>, keys: &Keys) -> Vec<String> {
     let last = annotations
         .get(&keys.last_episode)
@@ -169,6 +172,8 @@ fn prefixes(annotations: &BTreeMap<String, String>, keys: &Keys) -> Vec<String> 
     {
         prefixes.push(late);
     }
+    prefixes.sort_by_key(|prefix| keys.episode != format!("{prefix}/{EPISODE}"));
+    prefixes.truncate(OF_ONE_NODE_MAX);
     prefixes
 }
 

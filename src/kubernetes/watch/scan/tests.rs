@@ -53,6 +53,24 @@ fn fields(stranded: &[StrandedNode]) -> Vec<(&str, &str, &str, bool, bool)> {
 }
 
 #[tokio::test]
+async fn episodes_on_one_node_do_not_hide_those_of_others() {
+    let open = "{\"version\":1}";
+    let mut many: serde_json::Map<String, Value> = (0..2_000)
+        .map(|n| (format!("p{n}/episode"), json!(open)))
+        .collect();
+    many.insert("one.example/episode".to_owned(), json!(open));
+    let nodes = [
+        node("a", many.into()),
+        node("b", json!({"one.example/episode": open})),
+    ];
+    let (client, _) = cluster(vec![page(&nodes, "")], Vec::new());
+    let stranded = scan(&client, &selection()).await.unwrap();
+    let ours = stranded.iter().filter(|it| it.is_ours).map(|it| it.name.as_str());
+    assert_eq!(ours.collect::<Vec<_>>(), ["a", "b"]);
+    assert_eq!(stranded.len(), OF_ONE_NODE_MAX + 1);
+}
+
+#[tokio::test]
 async fn episodes_are_found_on_every_page_and_under_every_prefix() {
     let open = "{\"version\":1,\"id\":\"x\"}";
     let (client, log) = cluster(
