@@ -141,6 +141,10 @@ impl Inventory {
         let BoundVm::Found(vm) = self.vm_in_dry_run(node) else {
             return None;
         };
+        // No episode begins on a node that the label selector does not match.
+        if *record == Record::InService && self.followed.contains(&node.name) {
+            return None;
+        }
         let request = self.request(&node.name, Some(node));
         let approval = self.rules.require_approval;
         wants_place(

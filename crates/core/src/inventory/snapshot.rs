@@ -53,9 +53,11 @@ impl Inventory {
             .last_episode
             .as_deref()
             .and_then(record::read_last);
-        let is_over =
-            last.is_some_and(|last| last.episode.id == copy.id || last.episode.begun_at >= copy.begun_at);
-        let is_over = is_over && copy.node_uid == node.uid;
+        // The copy of an episode that went on on another Node object of this name may still name the earlier one.
+        let is_over = last.is_some_and(|last| {
+            let is_later = last.episode.begun_at >= copy.begun_at && copy.node_uid == node.uid;
+            last.episode.id == copy.id || is_later
+        });
         let local = self.node_states.get(&node.name);
         let on_node = local.and_then(|local| local.last_on_node.as_ref());
         let is_newer = |episode: &&Arc<Episode>| episode.id == copy.id && is_younger(episode, copy);

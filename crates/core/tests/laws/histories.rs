@@ -70,6 +70,8 @@ enum Happening {
     AnotherProcess,
     AnotherProcessAhead,
     AnotherProcessBehind,
+    CrashAfterAStep,
+    CrashAfterTwoSteps,
     ClockStepsForward,
     ClockStepsBack,
     VcenterIsLost,
@@ -140,6 +142,9 @@ const ALL: &[Happening] = &[
     AnotherProcess,
     AnotherProcessAhead,
     AnotherProcessBehind,
+    CrashAfterAStep,
+    CrashAfterAStep,
+    CrashAfterTwoSteps,
     ClockStepsForward,
     ClockStepsBack,
     VcenterIsLost,
@@ -224,6 +229,9 @@ fn do_it(model: &mut Model, happening: Happening, index: usize) {
         AnotherProcess => model.restart(SignedDuration::ZERO),
         AnotherProcessAhead => model.restart(SignedDuration::from_mins(30)),
         AnotherProcessBehind => model.restart(SignedDuration::from_mins(-30)),
+        // Another process takes over between a record, its effect, the report of the effect, and the copy of the record.
+        CrashAfterAStep => model.crashes_after = Some(0),
+        CrashAfterTwoSteps => model.crashes_after = Some(1),
         ClockStepsForward => model.step_clock(SignedDuration::from_hours(1)),
         ClockStepsBack => model.step_clock(SignedDuration::from_hours(-1)),
         VcenterIsLost => model.lose_vcenter(),
@@ -319,7 +327,7 @@ fn state(model: &Model) -> Vec<(String, bool, PowerState, u32)> {
 fn care(model: &mut Model, home_enters: bool) {
     for index in 0..NODES {
         let is_parked = matches!(
-            model.episode(index).map(|episode| episode.phase),
+            model.open_episode(index).map(|episode| episode.phase),
             Some(Phase::Parked { .. })
         );
         if is_parked && !model.is_cordoned(index) {
@@ -534,4 +542,10 @@ fn late_shutdown_is_made_up_for_by_a_process_whose_clock_is_ahead() {
         (AnotherProcessAhead, 0),
     ]);
     assert_eq!(model.vms[1].power, PowerState::On, "{}", model.recent_log());
+}
+
+#[test]
+fn ended_episode_does_not_begin_again_from_a_copy_that_is_not_closed_yet() {
+    let model = replay([(PersonAsksForDrain, 0), (NodeIsDeleted, 0)]);
+    assert_eq!(model.record(0), Record::InService, "{}", model.recent_log());
 }

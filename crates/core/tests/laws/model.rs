@@ -136,6 +136,10 @@ pub struct Model {
     pub nodes: Vec<NodeTruth>,
     pub requests: Vec<NodeMaintenanceFacts>,
     copies: BTreeMap<String, NodeMaintenanceFacts>,
+    /// Changes of copies that are not written yet. A copy is created at once, and later changes are gathered.
+    copies_due: BTreeMap<String, NodeMaintenanceFacts>,
+    /// After how many more steps of the program another process takes over.
+    pub crashes_after: Option<u32>,
     pub policy: Policy,
     process: Process,
     elapsed: Duration,
@@ -203,6 +207,8 @@ impl Model {
             nodes: Vec::new(),
             requests: Vec::new(),
             copies: BTreeMap::new(),
+            copies_due: BTreeMap::new(),
+            crashes_after: None,
             policy,
             process: Process::new(began, jiff::SignedDuration::ZERO),
             elapsed: Duration::ZERO,
@@ -295,7 +301,13 @@ impl Model {
     /// Whether an episode of the node is open, on the Node or on a copy.
     pub fn is_in_episode(&self, index: usize) -> bool {
         let is_open = |copy: &&NodeMaintenanceFacts| !copy.is_over && copy.node == node_name(index);
-        self.record(index) != Record::InService || self.copies.values().any(|copy| is_open(&copy))
+        self.record(index) != Record::InService || self.newest_copies().any(|copy| is_open(&copy))
+    }
+
+    /// The copies with their gathered changes.
+    fn newest_copies(&self) -> impl Iterator<Item = &NodeMaintenanceFacts> {
+        let copies = self.copies.iter();
+        copies.map(|(name, copy)| self.copies_due.get(name).unwrap_or(copy))
     }
 
     pub fn episode(&self, index: usize) -> Option<Episode> {
@@ -306,8 +318,7 @@ impl Model {
     pub fn open_episode(&self, index: usize) -> Option<Episode> {
         self.episode(index).or_else(|| {
             let mut open = self
-                .copies
-                .values()
+                .newest_copies()
                 .filter(|copy| !copy.is_over && copy.node == node_name(index));
             let NodeMaintenanceRole::Episode { record } = &open.next()?.role else {
                 return None;
@@ -961,6 +972,7 @@ impl Model {
         self.vms.iter_mut().for_each(|vm| vm.is_asked_for = false);
         self.hosts.iter_mut().for_each(|host| host.last_end = None);
         self.unpushed.clear();
+        self.write_missing_copies();
         self.push_all();
         self.scan();
     }
@@ -975,6 +987,7 @@ impl Model {
     /// Time passes, and the program decides whenever it is due.
     pub fn pass(&mut self, span: Duration) {
         let end = self.elapsed + span;
+        self.write_copies();
         self.settle();
         self.push_pending();
         loop {
@@ -1024,6 +1037,12 @@ impl Model {
                 if has_done {
                     // The next node is decided on with its result.
                     break;
+                }
+            }
+            if has_done && let Some(left) = self.crashes_after {
+                self.crashes_after = left.checked_sub(1);
+                if left == 0 {
+                    self.restart(jiff::SignedDuration::ZERO);
                 }
             }
             if !has_done {
@@ -1100,10 +1119,11 @@ impl Model {
         transition: &Transition,
         json: Option<String>,
     ) {
-        self.versions += 1;
-        let Some(episode) = transition.record.episode().or(before) else {
+        let is_crash = self.crashes_after == Some(0);
+        let Some(episode) = transition.record.episode().or(before).filter(|_| !is_crash) else {
             return;
         };
+        self.versions += 1;
         let name = format!("{}-{}", node_name(index), episode.id);
         let object = NodeMaintenanceFacts {
             uid: RequestUid::new(name.clone()),
@@ -1116,8 +1136,51 @@ impl Model {
             role: NodeMaintenanceRole::Episode { record: json },
             status: Box::default(),
         };
-        self.copies.insert(name, object.clone());
-        self.push_object(object);
+        if self.copies.contains_key(&name) && self.node(index).is_some() {
+            self.copies_due.insert(name, object);
+        } else {
+            self.copies_due.remove(&name);
+            self.copies.insert(name, object.clone());
+            self.push_object(object);
+        }
+    }
+
+    /// The gathered changes of copies are written.
+    fn write_copies(&mut self) {
+        for (name, object) in std::mem::take(&mut self.copies_due) {
+            self.copies.insert(name, object.clone());
+            self.push_object(object);
+        }
+    }
+
+    /// A process that begins writes the copies that the one before it left undone.
+    fn write_missing_copies(&mut self) {
+        self.write_copies();
+        for index in 0..NODES {
+            let last = self
+                .node(index)
+                .and_then(|node| node.annotations.last_episode.clone());
+            let ended = last.as_deref().and_then(record::read_last);
+            if let Some(ended) = ended {
+                let name = format!("{}-{}", node_name(index), ended.episode.id);
+                if let Some(copy) = self.copies.get_mut(&name) {
+                    copy.is_over = true;
+                    copy.role = NodeMaintenanceRole::Episode { record: None };
+                }
+            }
+            let record = self.node(index).map(|_| self.record(index));
+            if let Some(record @ Record::Episode(_)) = record {
+                let json = write(&record, self.now().wall).episode;
+                let transition = Transition {
+                    record,
+                    unschedulable: None,
+                    ended: None,
+                    fulfilled: None,
+                };
+                self.copy(index, None, &transition, json);
+            }
+        }
+        self.write_copies();
     }
 
     /// Checks at the end of an episode and at an uncordon.

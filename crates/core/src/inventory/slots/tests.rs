@@ -1,14 +1,16 @@
 use std::time::Duration;
 
 use super::*;
+use crate::facts::kubernetes::{KubernetesUpdate, NodeMaintenanceRole, RequestedAction};
 use crate::facts::vsphere;
 use crate::inventory::tests::{
-    apply_all, at, entering, in_phase, inventory_with, moment, name, node, rules, seen_of, snapshot_of, trio,
-    vsphere,
+    apply_all, asked, at, copied, entering, in_episode, in_phase, inventory_with, maintenance, moment, name,
+    node, rules, seen_of, snapshot_of, trio, vsphere,
 };
 use crate::inventory::{Fact, Rules};
 use crate::maintenance::episode::Phase;
 use crate::maintenance::observed::{Admission, SlotLimit};
+use crate::maintenance::record::{EndedEpisode, LastEpisode, write_last};
 
 /// The hosts of nodes 1 and 2 enter maintenance, that of node 1 first.
 fn both_leave() -> impl Iterator<Item = Fact> {
@@ -25,7 +27,7 @@ fn inventory_of(rules: Rules, facts: impl IntoIterator<Item = Fact>) -> Inventor
 }
 
 fn granted(inventory: &mut Inventory) -> [bool; 2] {
-    [1, 2].map(|n| snapshot_of(inventory, n).observed.admission == Admission::Granted)
+    [1, 2].map(|n| granted_to(inventory, n))
 }
 
 fn changed(n: usize, change: impl FnOnce(&mut NodeFacts)) -> Fact {
@@ -152,4 +154,31 @@ fn no_slot_is_granted_on_an_incomplete_set() {
     assert_eq!(granted(&mut inventory), [false, false]);
     inventory.apply(vsphere(vsphere::VsphereUpdate::Settled));
     assert_eq!(granted(&mut inventory), [false, true]);
+}
+
+#[test]
+fn node_that_is_only_followed_waits_for_no_slot() {
+    // Its copy is not closed yet, its Node says that the episode is over, and a request asks for another one.
+    let of = in_episode(1, Phase::Rejoining, crate::fixtures::RELEASE);
+    let Record::Episode(episode) = crate::inventory::snapshot::record_of(&of) else {
+        panic!("an episode is expected");
+    };
+    let mut over = node(1);
+    over.annotations.last_episode = Some(write_last(&LastEpisode {
+        ended: None,
+        at: at(0),
+        episode: EndedEpisode::of(&episode),
+    }));
+    let followed = Fact::Kubernetes(KubernetesUpdate::Followed(Box::new(over)));
+    let role = NodeMaintenanceRole::Request(asked(RequestedAction::Drain));
+    let request = maintenance("drain".to_owned(), name(1), 0, role);
+    let is_node =
+        |fact: &Fact| matches!(fact, Fact::Kubernetes(KubernetesUpdate::Node(node)) if node.name == name(1));
+    let facts = both_leave().filter(|fact| !is_node(fact));
+    let mut inventory = inventory_of(rules(), facts.chain([copied(of), followed, request]));
+    assert!(granted_to(&mut inventory, 2));
+}
+
+fn granted_to(inventory: &mut Inventory, n: usize) -> bool {
+    snapshot_of(inventory, n).observed.admission == Admission::Granted
 }

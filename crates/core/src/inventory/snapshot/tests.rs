@@ -78,8 +78,9 @@ fn copy_counts_until_its_own_node_says_that_its_episode_is_over() {
         (Some(&episode), "uid-1", true),
         (Some(&later), "uid-1", true),
         (Some(&earlier), "uid-1", false),
-        // The Node was registered again: what it says is about another Node.
-        (Some(&episode), "uid-new", false),
+        // The Node was registered again. The episode went on there and has ended; its copy is not closed yet.
+        (Some(&episode), "uid-new", true),
+        // Another episode of the new Node says nothing about the one of the old Node.
         (Some(&later), "uid-new", false),
     ] {
         let last_episode = last.map(|last| {
