@@ -197,6 +197,20 @@ pub struct Config {
     #[arg(long = "maintenance-retry-grace-seconds", env = "MAINTENANCE_RETRY_GRACE_SECONDS", value_name = "SECONDS",
           help_heading = PERIODS, value_parser = seconds(86_400), default_value = "10")]
     pub maintenance_retry_grace: Duration,
+    /// How long vCenter gets to move a VM with a vGPU by vMotion before its node is drained (0 to 86400)
+    ///
+    /// vCenter evacuates such VMs by itself where vGPU vMotion is enabled. With 0 the node is drained at once, as with
+    /// other passthrough devices.
+    #[arg(long = "vgpu-vmotion-grace-seconds", env = "VGPU_VMOTION_GRACE_SECONDS", value_name = "SECONDS",
+          help_heading = PERIODS, value_parser = seconds_or_none(86_400), default_value = "300")]
+    pub vgpu_vmotion_grace: Duration,
+    /// How long vCenter gets to move a VM with an Enhanced DirectPath I/O device by vMotion (0 to 86400)
+    ///
+    /// As VGPU_VMOTION_GRACE_SECONDS. A VM that also has a DirectPath I/O device cannot be moved so, and its node is
+    /// drained at once.
+    #[arg(long = "dvx-vmotion-grace-seconds", env = "DVX_VMOTION_GRACE_SECONDS", value_name = "SECONDS",
+          help_heading = PERIODS, value_parser = seconds_or_none(86_400), default_value = "300")]
+    pub dvx_vmotion_grace: Duration,
     /// How long a host that returned by itself has to stay before it is used (0 to 86400)
     ///
     /// Counts from when vCenter has the host again after it did not respond or was disconnected. It may be under repair

@@ -277,6 +277,7 @@ The values of `kind` of `haulout_waiting_on`. Each is one sentence in the log, i
 | `takeover` | the time in which an effect of the previous leader may still arrive |
 | `write-pace` | its next write: its state changes too often, and another controller may be writing to the Node |
 | `other-release` | the other release of Haulout to which the episode belongs |
+| `vmotion` | vCenter to move its VM by vMotion (`VGPU_VMOTION_GRACE_SECONDS`, `DVX_VMOTION_GRACE_SECONDS`) |
 | `slot`, `approval`, `skip` | a slot; `haulout.dev/approved`; the removal of `haulout.dev/skip` |
 | `node-object` | the Node, which was deleted |
 | `vm-lookup`, `power-state`, `question` | the lookup of its VM; the power state of the VM; an answer to vCenter's question about the VM |

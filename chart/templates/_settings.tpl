@@ -34,6 +34,8 @@ RELOCATE_TIMEOUT_SECONDS: {{ int64 $config.relocateTimeoutSeconds | quote }}
 POWER_ON_TIMEOUT_SECONDS: {{ int64 $config.powerOnTimeoutSeconds | quote }}
 POWER_OFF_TIMEOUT_SECONDS: {{ int64 $config.powerOffTimeoutSeconds | quote }}
 MAINTENANCE_RETRY_GRACE_SECONDS: {{ int64 $config.maintenanceRetryGraceSeconds | quote }}
+VGPU_VMOTION_GRACE_SECONDS: {{ int64 $config.vgpuVmotionGraceSeconds | quote }}
+DVX_VMOTION_GRACE_SECONDS: {{ int64 $config.dvxVmotionGraceSeconds | quote }}
 HOST_SETTLE_SECONDS: {{ int64 $config.hostSettleSeconds | quote }}
 NODE_MONITOR_GRACE_SECONDS: {{ int64 $config.nodeMonitorGraceSeconds | quote }}
 DRAIN_SLOT_SECONDS: {{ int64 $config.drainSlotSeconds | quote }}

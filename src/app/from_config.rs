@@ -9,7 +9,7 @@ use crate::config::{Config, Credential, LeaderElection, Misconfigured, without_p
 use crate::inventory::Rules;
 use crate::kubernetes::lease;
 use crate::kubernetes::lease::election::{Timing, YIELD_AFTER};
-use crate::maintenance::policy::{Policy, Releases};
+use crate::maintenance::policy::{Policy, Releases, VmotionGrace};
 use crate::vsphere;
 use crate::vsphere::client::{CredentialSource, Endpoint, Thumbprint, Trust};
 
@@ -62,11 +62,19 @@ pub(super) fn policy(config: &Config, client: &kube::Client) -> Policy {
         survey_every: config.poll_interval,
         node_monitor_grace: config.node_monitor_grace,
         maintenance_retry_grace: config.maintenance_retry_grace,
+        vmotion_grace: vmotion_grace(config),
         unanswered_for: config.vcenter_call_timeout + config.poll_interval * 2,
         releases: releases(config, client),
         require_approval: config.require_approval,
         retry_min: RETRY_MIN.min(config.retry_max),
         retry_max: config.retry_max,
+    }
+}
+
+fn vmotion_grace(config: &Config) -> VmotionGrace {
+    VmotionGrace {
+        vgpu: config.vgpu_vmotion_grace,
+        dvx: config.dvx_vmotion_grace,
     }
 }
 
@@ -89,6 +97,7 @@ pub(crate) fn rules(config: &Config, client: &kube::Client) -> Rules {
         node_maintenances: config.node_maintenances,
         drain_slot: config.drain_slot,
         host_settle: config.host_settle,
+        vmotion_grace: vmotion_grace(config),
     }
 }
 

@@ -134,6 +134,7 @@ fn recorded(node: &NodeName, before: &Record, transition: &Transition, trace_url
         Some(EpisodeResult::Succeeded) => ": the episode succeeded",
         Some(EpisodeResult::Failed) => ": the episode failed",
         Some(EpisodeResult::Cancelled) => ": the episode was cancelled",
+        Some(EpisodeResult::Vmotioned) => ": vCenter moved the VM to another host by vMotion",
         None => "",
     };
     // The last line is about the episode that ended.

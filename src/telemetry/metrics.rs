@@ -288,7 +288,7 @@ fn cuts_pods_off(was: &Episode, is: &Episode) -> bool {
 /// resumes.
 fn result(ended: EpisodeResult) -> &'static str {
     match ended {
-        EpisodeResult::Succeeded => "success",
+        EpisodeResult::Succeeded | EpisodeResult::Vmotioned => "success",
         EpisodeResult::Cancelled => "cancelled",
         EpisodeResult::Failed => "failed",
     }

@@ -48,3 +48,4 @@ mod user_cordon;
 mod vcenter_events;
 mod vcenter_session;
 mod vm_identity;
+mod vmotion;

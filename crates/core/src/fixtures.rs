@@ -31,7 +31,7 @@ use crate::maintenance::observed::{
     BoundVm, CordonedBy, DrainReport, HostState, NodeSnapshot, Observed, ObservedNode, ObservedPower,
     ObservedVm, PendingEviction, RecordAge,
 };
-use crate::maintenance::policy::{DrainTimeoutAction, MaxUnavailable, Policy, Releases};
+use crate::maintenance::policy::{DrainTimeoutAction, MaxUnavailable, Policy, Releases, VmotionGrace};
 use crate::maintenance::request::{Request, RequestAction, RequestIdentity};
 
 /// The PCI vendor and device of the GPUs, an NVIDIA A40.
@@ -73,11 +73,20 @@ pub fn policy(drain_timeout_action: DrainTimeoutAction) -> Policy {
         survey_every: Duration::from_secs(30),
         node_monitor_grace: Duration::from_secs(60),
         maintenance_retry_grace: Duration::from_secs(10),
+        vmotion_grace: vmotion_grace(),
         unanswered_for: Duration::from_secs(90),
         releases: releases(),
         require_approval: false,
         retry_min: Duration::from_secs(1),
         retry_max: Duration::from_secs(30),
+    }
+}
+
+/// Five minutes with a vGPU, two with an Enhanced DirectPath I/O device.
+pub fn vmotion_grace() -> VmotionGrace {
+    VmotionGrace {
+        vgpu: Duration::from_secs(300),
+        dvx: Duration::from_secs(120),
     }
 }
 
@@ -91,6 +100,7 @@ pub fn rules() -> Rules {
         node_maintenances: false,
         drain_slot: Duration::from_secs(1800),
         host_settle: Duration::from_secs(60),
+        vmotion_grace: vmotion_grace(),
     }
 }
 

@@ -43,7 +43,7 @@ use crate::maintenance::observed::{
     AttemptOutcome, FailedMaintenance, LeadershipEpoch, NodeSnapshot, SnapshotBatch, SourceState,
 };
 use crate::maintenance::placement::{HostSurvey, PlacementOffer};
-use crate::maintenance::policy::{MaxUnavailable, Releases};
+use crate::maintenance::policy::{MaxUnavailable, Releases, VmotionGrace};
 use dirty::Dirty;
 use host_absence::HostAbsence;
 use node_state::NodeState;
@@ -84,6 +84,8 @@ pub struct Rules {
     pub node_maintenances: bool,
     /// `DRAIN_SLOT_SECONDS`: how long a node may hold a drain slot.
     pub drain_slot: Duration,
+    /// How long a node waits for vCenter to move its VM by vMotion, and needs no slot meanwhile.
+    pub vmotion_grace: VmotionGrace,
     /// `HOST_SETTLE_SECONDS`: how long a host that returned by itself has to stay before it is used; zero uses it at once.
     pub host_settle: Duration,
 }

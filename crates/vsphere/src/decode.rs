@@ -95,6 +95,11 @@ fn device(device: &Element<'_>) -> DecodedDevice {
                 .collect(),
             label: text("customLabel").map(label),
         }),
+        "VirtualPCIPassthroughVmiopBackingInfo" => Passthrough::Vgpu {
+            profile: text("vgpu").map(for_people),
+            migrates: text("migrateSupported").and_then(boolean),
+        },
+        "VirtualPCIPassthroughDvxBackingInfo" => Passthrough::Dvx,
         other => Passthrough::Other {
             backing: for_people(other),
         },

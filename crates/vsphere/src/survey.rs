@@ -204,7 +204,7 @@ fn held(device: &DecodedDevice) -> Option<ClaimedDevice> {
             Some(address) => ClaimedDevice::Address(address.clone()),
             None => ClaimedDevice::AnyOf(requirement.clone()),
         }),
-        Passthrough::Other { .. } => None,
+        Passthrough::Vgpu { .. } | Passthrough::Dvx | Passthrough::Other { .. } => None,
     }
 }
 

@@ -48,6 +48,8 @@ reasons! {
     HostMaintenanceDetected: "Begin", Normal,
         "an episode began: host, task and its user, detection latency, and the trace's id or link";
     MaintenanceQueued: "Queue", Normal, "the node waits for a slot";
+    WaitingForVMotion: "Queue", Normal,
+        "vCenter can move the VM by vMotion; the node is drained if it has not done so in time";
     MaintenanceAdopted: "Begin", Normal, "an episode of the Python controller was taken over";
     DrainStarted: "Drain", Normal, "the drain begins after the wait for a slot, or begins again";
     CordonRestored: "Drain", Warning,

@@ -25,6 +25,7 @@ pub(super) fn of(
     let (reason, detail) = match on {
         // The nodes ahead change all the time; that it waits is one fact.
         WaitingOn::Slot { .. } => (Reason::MaintenanceQueued, String::new()),
+        WaitingOn::Vmotion { .. } => (Reason::WaitingForVMotion, String::new()),
         WaitingOn::Pods(left) => return blocked(left).or_else(|| refused(left)),
         WaitingOn::DrainHeld(_) => (Reason::DrainTimedOut, String::new()),
         WaitingOn::Task(EffectKind::PowerOff) => return Some(power_cut(episode, known, now)),

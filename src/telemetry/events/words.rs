@@ -223,6 +223,12 @@ fn ended(was: &Episode, transition: &Transition, links: &Links, at: Timestamp) -
             let note = format!("{cause} was cancelled after {whole}{cordon}; trace {trace}");
             (Reason::MaintenanceCancelled, note)
         }
+        Some(EpisodeResult::Vmotioned) => {
+            let note = format!(
+                "vCenter moved the VM to another host by vMotion after {whole}{cordon}; trace {trace}"
+            );
+            (Reason::MaintenanceSucceeded, note)
+        }
         Some(EpisodeResult::Failed) => {
             let why = was.relocation_failure.as_deref().unwrap_or_default();
             let note = format!(

@@ -231,6 +231,7 @@ impl<'a> EpisodeSpans<'a> {
         let result = match end.ended {
             Some(EpisodeResult::Succeeded) => "succeeded",
             Some(EpisodeResult::Cancelled) => "cancelled",
+            Some(EpisodeResult::Vmotioned) => "vmotioned",
             Some(EpisodeResult::Failed) => "failed",
             None => "replaced",
         };

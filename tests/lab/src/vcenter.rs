@@ -97,6 +97,9 @@ pub struct Delays {
     pub relocate_ms: u32,
     /// Reconfigure.
     pub reconfig_ms: u32,
+    /// The time after which DRS begins to vMotion a VM with a vGPU off a host that enters maintenance mode; never if 0. The move
+    /// takes `relocate_ms`.
+    pub vmotion_ms: u32,
 }
 
 /// One cluster.
@@ -191,6 +194,9 @@ pub struct HostSpec {
     /// Its memory in MiB; 4 GiB if 0.
     #[serde(skip_serializing_if = "is_zero")]
     pub memory_mb: u32,
+    /// How many VMs with a vGPU can run on it.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub vgpus: u32,
 }
 
 /// One PCI device. Ids are the unsigned numbers that `lspci` prints.
@@ -357,6 +363,11 @@ pub enum Gpu {
     Static {
         /// The address.
         id: String,
+    },
+    /// A virtual GPU.
+    Vgpu {
+        /// Its profile.
+        profile: String,
     },
 }
 

@@ -13,6 +13,7 @@ use crate::ids::{ComputeRef, DatastoreRef, HostRef, NetworkRef, TaskRef, VmRef, 
 pub use self::cluster::{AntiAffinityRule, ClusterRules, Compute, Drs, DrsBehavior, DrsOverride, VmHostRule};
 pub use self::devices::{
     AllowedDevice, ClaimedDevice, DeviceMismatch, DeviceRequirement, Passthrough, PciDevice, PciIds,
+    VmotionDevice,
 };
 pub use self::survey::{Claim, HostReading, NotSurveyed, Surveyed, SurveyedHost, UnreadableVm};
 
@@ -247,6 +248,14 @@ impl Task {
     /// The power state that it has set, if it succeeded. It is derived from `descriptionId`, because names differ by initiator.
     pub fn made(&self) -> Option<PowerState> {
         (self.state == TaskState::Success).then(|| self.makes()).flatten()
+    }
+
+    /// Whether it moves a running VM to another host.
+    pub fn is_vmotion(&self) -> bool {
+        matches!(
+            &*self.description_id,
+            "Drm.ExecuteVMotionLRO" | "VirtualMachine.migrate" | "VirtualMachine.relocate"
+        )
     }
 
     /// The power state that it sets if it succeeds.

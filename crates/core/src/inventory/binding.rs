@@ -6,10 +6,12 @@ use std::collections::btree_map::Entry;
 
 use super::Inventory;
 use crate::facts::kubernetes::NodeFacts;
-use crate::facts::vsphere::{Passthrough, PowerState, TaskState, Vm, VmKey};
+use crate::facts::vsphere::{Passthrough, PowerState, Task, TaskState, Vm, VmKey, VmotionDevice};
 use crate::ids::{NodeName, VmRef};
 use crate::maintenance::episode::Record;
-use crate::maintenance::observed::{BoundVm, FailedMaintenance, HostState, ObservedPower, ObservedVm};
+use crate::maintenance::observed::{
+    BoundVm, FailedMaintenance, HostState, ObservedPower, ObservedVm, Vmotion,
+};
 
 impl Inventory {
     /// The lookup keys of a node, also if its Node was deleted during an episode.
@@ -237,7 +239,18 @@ impl Inventory {
             interrupted: self.interrupted(vm),
             is_being_cut: self.is_being_cut(vm),
             tools_running: vm.tools_running,
+            vmotion: self.vmotion(vm),
         }
+    }
+
+    /// Whether vCenter can move the VM by vMotion although it has passthrough devices.
+    fn vmotion(&self, vm: &Vm) -> Option<Vmotion> {
+        let devices = vm.passthrough.as_deref()?;
+        let kinds: Option<Vec<VmotionDevice>> = devices.iter().map(Passthrough::vmotion_device).collect();
+        Some(Vmotion {
+            device: *kinds?.first()?,
+            is_under_way: self.is_under_way(vm, Task::is_vmotion),
+        })
     }
 
     /// The failed maintenance of the VM's host, where none came after it.
@@ -250,9 +263,14 @@ impl Inventory {
 
     /// Whether a task that powers the VM off is queued or running.
     fn is_being_cut(&self, vm: &Vm) -> bool {
+        self.is_under_way(vm, |task| task.makes() == Some(PowerState::Off))
+    }
+
+    /// Whether such a task of the VM is queued or running.
+    fn is_under_way(&self, vm: &Vm, is_such: impl Fn(&Task) -> bool) -> bool {
         self.tasks.values().any(|task| {
             let is_under_way = matches!(task.state, TaskState::Queued | TaskState::Running);
-            is_under_way && task.vm.as_ref() == Some(&vm.moref) && task.makes() == Some(PowerState::Off)
+            is_under_way && task.vm.as_ref() == Some(&vm.moref) && is_such(task)
         })
     }
 }

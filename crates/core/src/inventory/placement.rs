@@ -299,6 +299,17 @@ fn wanted_devices(vm: &Vm) -> DeviceRequirements {
     for device in devices {
         match device {
             Passthrough::Static { .. } => return DeviceRequirements::Static,
+            Passthrough::Vgpu { profile, .. } => {
+                let backing = match profile {
+                    Some(profile) => format!("vGPU {profile}"),
+                    None => "vGPU".to_owned(),
+                };
+                return DeviceRequirements::Foreign { backing };
+            }
+            Passthrough::Dvx => {
+                let backing = "Enhanced DirectPath I/O".to_owned();
+                return DeviceRequirements::Foreign { backing };
+            }
             Passthrough::Other { backing } => {
                 return DeviceRequirements::Foreign {
                     backing: backing.clone(),

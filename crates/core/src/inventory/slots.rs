@@ -2,6 +2,7 @@
 //! gives no slot: this process granted it, or found it when it became the leader.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
@@ -10,8 +11,8 @@ use crate::facts::kubernetes::NodeFacts;
 use crate::ids::NodeName;
 use crate::maintenance::admission::{AdmissionLimits, AdmissionQueue, QueuedNode};
 use crate::maintenance::clock::Monotonic;
-use crate::maintenance::decide::{is_replaced, wants_place};
-use crate::maintenance::episode::{PythonState, Record};
+use crate::maintenance::decide::{is_replaced, vmotion_grace, wants_place};
+use crate::maintenance::episode::{Phase, PythonState, Record};
 use crate::maintenance::observed::BoundVm;
 use crate::maintenance::policy::MaxUnavailable;
 
@@ -55,7 +56,7 @@ impl Inventory {
             };
             let record = self.record(node);
             let (drains, unavailable) = self.takes_slots(node, &record);
-            let queued_since = self.queued_since(node, &record);
+            let queued_since = self.queued_since(node, &record, &mut lapses);
             let is_granted = queue.granted.contains_key(name);
             let slot = self
                 .node_states
@@ -136,8 +137,29 @@ impl Inventory {
         }
     }
 
-    /// Since when `node` waits for a slot, if it does.
-    fn queued_since(&self, node: &NodeFacts, record: &Record) -> Option<Timestamp> {
+    /// How long `node` has been queued. A node that is drained already waits for no vMotion.
+    fn queued_for(&self, node: &NodeFacts, record: &Record) -> Duration {
+        match record {
+            Record::InService => Duration::ZERO,
+            Record::Episode(episode) if *episode.phase.at_work() == Phase::Queued => {
+                let seen = self
+                    .node_states
+                    .get(&node.name)
+                    .and_then(|local| local.observed_record.seen);
+                let since = seen.map_or(Duration::ZERO, |seen| self.now.monotonic.since(seen.at.monotonic));
+                episode.elapsed.span() + since
+            }
+            Record::Episode(_) | Record::Python(_) | Record::Unreadable { .. } => Duration::MAX,
+        }
+    }
+
+    /// Since when `node` waits for a slot, if it does. When it will need one after the time for a vMotion is added to `lapses`.
+    fn queued_since(
+        &self,
+        node: &NodeFacts,
+        record: &Record,
+        lapses: &mut Vec<Monotonic>,
+    ) -> Option<Timestamp> {
         let BoundVm::Found(vm) = self.vm_in_dry_run(node) else {
             return None;
         };
@@ -146,6 +168,12 @@ impl Inventory {
             return None;
         }
         let request = self.request(&node.name, Some(node));
+        let grace = vmotion_grace(&vm, request.as_ref(), &self.rules.vmotion_grace);
+        let left = grace.saturating_sub(self.queued_for(node, record));
+        if !left.is_zero() {
+            lapses.push(self.now.monotonic.after(left));
+            return None;
+        }
         let approval = self.rules.require_approval;
         wants_place(
             record,

@@ -15,6 +15,7 @@ mod cordon;
 mod drain;
 mod gone;
 mod power_on;
+mod vmotion;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -35,6 +36,7 @@ pub use begin::wants_place;
 use checkpoint::checkpoint;
 use context::{PhaseContext, PhaseStep};
 use cordon::{is_foreign_cordon, record_foreign_cordon};
+pub use vmotion::vmotion_grace;
 
 /// What to do next.
 #[derive(Clone, Debug, PartialEq)]
@@ -434,7 +436,7 @@ pub fn is_replaced(episode: &Episode, vm: &ObservedVm) -> Option<ParkReason> {
 }
 
 impl PhaseContext<'_> {
-    /// Queued, VM on: waits for approval and a slot.
+    /// Queued, VM on: waits for a vMotion by vCenter where one is possible, for approval and for a slot.
     fn queued(self) -> PhaseStep {
         match self.desired() {
             DesiredState::InService => return self.finish(),
@@ -443,6 +445,9 @@ impl PhaseContext<'_> {
             DesiredState::Down | DesiredState::Drained(_) => {}
         }
         if let Some(step) = self.given_up() {
+            return step;
+        }
+        if let Some(step) = self.await_vmotion() {
             return step;
         }
         if !is_approved(self.node, self.policy.require_approval) {
@@ -478,6 +483,8 @@ impl PhaseContext<'_> {
                 EpisodeResult::Failed
             } else if self.episode.powered_off || *self.episode.phase.at_work() == Phase::Drained {
                 EpisodeResult::Succeeded
+            } else if self.vm.on.is_some() && !self.is_at_home() {
+                EpisodeResult::Vmotioned
             } else {
                 EpisodeResult::Cancelled
             }),

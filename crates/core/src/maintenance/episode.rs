@@ -238,12 +238,14 @@ pub enum EpisodeResult {
     Succeeded,
     /// The maintenance was cancelled before the VM was off or the node was drained.
     Cancelled,
+    /// vCenter moved the running VM to another host, so there is nothing left to do.
+    Vmotioned,
 }
 
 impl From<Option<EpisodeResult>> for EpisodeOutcome {
     fn from(ended: Option<EpisodeResult>) -> Self {
         match ended {
-            Some(EpisodeResult::Succeeded) => Self::Succeeded,
+            Some(EpisodeResult::Succeeded | EpisodeResult::Vmotioned) => Self::Succeeded,
             Some(EpisodeResult::Failed) => Self::Failed,
             Some(EpisodeResult::Cancelled) => Self::Cancelled,
             None => Self::NotSeen,

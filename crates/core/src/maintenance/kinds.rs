@@ -32,6 +32,7 @@ named_enum! {
         PowerOnPause = "power-on-pause",
         WritePace = "write-pace",
         VmLookup = "vm-lookup",
+        Vmotion = "vmotion",
         Slot = "slot",
         DisruptionBudget = "disruption-budget",
         Pods = "pods",

@@ -17,6 +17,7 @@ pub use super::host::HostState;
 use super::placement::PlacementOffer;
 use super::request::Request;
 use super::waiting::{ParkReason, WaitingOn};
+use crate::facts::vsphere::VmotionDevice;
 use crate::ids::{BootId, EpisodeId, HostRef, NodeName, NodeUid, VmRef, VmUuid};
 
 pub use attempt::{AttemptOutcome, EffectAttempt, EffectRefusal, RetryAdvice};
@@ -289,6 +290,17 @@ pub struct ObservedVm {
     pub is_being_cut: bool,
     /// Whether VMware Tools run in it, where vCenter reports that.
     pub tools_running: Option<bool>,
+    /// All its passthrough devices let vCenter move it by vMotion.
+    pub vmotion: Option<Vmotion>,
+}
+
+/// A VM with passthrough devices that vCenter can move by vMotion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vmotion {
+    /// The kind of its devices.
+    pub device: VmotionDevice,
+    /// A vMotion of the VM is queued or running.
+    pub is_under_way: bool,
 }
 
 /// A failed maintenance, which is likely to be retried.
@@ -328,6 +340,7 @@ impl ObservedVm {
             interrupted: None,
             is_being_cut: false,
             tools_running: None,
+            vmotion: None,
         }
     }
 }

@@ -8,6 +8,8 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::facts::vsphere::VmotionDevice;
+
 /// The settings that decisions depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
@@ -32,6 +34,8 @@ pub struct Policy {
     pub node_monitor_grace: Duration,
     /// `MAINTENANCE_RETRY_GRACE_SECONDS`: how long a node stays as it is after the maintenance of its host failed.
     pub maintenance_retry_grace: Duration,
+    /// How long a node is left alone so that vCenter can move its VM by vMotion.
+    pub vmotion_grace: VmotionGrace,
     /// How long after an unanswered request a power-off can still begin: the deadline of a call and two reads of the VM's tasks.
     pub unanswered_for: Duration,
     /// The releases whose episodes are handled.
@@ -42,6 +46,25 @@ pub struct Policy {
     pub retry_min: Duration,
     /// `RETRY_MAX_SECONDS`: the longest wait after a refusal, and the interval of retries that wait for a person.
     pub retry_max: Duration,
+}
+
+/// How long vCenter gets to move a VM by vMotion before its node is drained, by kind of device. Zero drains at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VmotionGrace {
+    /// `VGPU_VMOTION_GRACE_SECONDS`.
+    pub vgpu: Duration,
+    /// `DVX_VMOTION_GRACE_SECONDS`.
+    pub dvx: Duration,
+}
+
+impl VmotionGrace {
+    /// That of VMs with this kind of device.
+    pub fn of(&self, device: VmotionDevice) -> Duration {
+        match device {
+            VmotionDevice::Vgpu => self.vgpu,
+            VmotionDevice::Dvx => self.dvx,
+        }
+    }
 }
 
 /// The release of this process and those that it replaces. Several releases may serve one cluster.
@@ -160,6 +183,10 @@ mod tests {
             survey_every: some,
             node_monitor_grace: some,
             maintenance_retry_grace: some,
+            vmotion_grace: VmotionGrace {
+                vgpu: some,
+                dvx: some,
+            },
             unanswered_for: some,
             releases: Releases {
                 own: "ops/haulout".into(),

@@ -12,6 +12,7 @@ use super::effect::EffectKind;
 use super::kinds::{PodState, WaitKind};
 use super::placement::RejectedHost;
 use super::request::RequestIdentity;
+use crate::facts::vsphere::VmotionDevice;
 use crate::ids::NodeName;
 use crate::keys::{APPROVED, SKIP};
 
@@ -45,6 +46,11 @@ pub enum WaitingOn {
     PowerOnPause { losses: u8, at: Timestamp },
     #[error("vCenter to find its VM")]
     VmLookup,
+    #[error(
+        "vCenter to move its VM, which has {}, by vMotion; the node is drained if the VM is still there at {until:.0}",
+        .device.words()
+    )]
+    Vmotion { device: VmotionDevice, until: Timestamp },
     #[error("{}", turn(.ahead, *.limit))]
     Slot { ahead: Vec<NodeName>, limit: SlotLimit },
     #[error("{}", pods_left(.0))]
@@ -139,6 +145,7 @@ impl WaitingOn {
             Self::PowerOnPause { .. } => WaitKind::PowerOnPause,
             Self::WritePace { .. } => WaitKind::WritePace,
             Self::VmLookup => WaitKind::VmLookup,
+            Self::Vmotion { .. } => WaitKind::Vmotion,
             Self::Slot { .. } => WaitKind::Slot,
             Self::Pods(pods) if pods.iter().any(|pod| pod.why.state() == PodState::HeldByBudget) => {
                 WaitKind::DisruptionBudget

@@ -18,3 +18,4 @@ mod histories;
 mod model;
 mod rounds;
 mod tables;
+mod vmotion;

@@ -225,6 +225,10 @@ func (v *VCenter) evacuate(h *host, off bool) {
 		if v.hostOf(g) != h || v.behavior(g) != types.DrsBehaviorFullyAutomated || v.busy[g.Self] != nil {
 			continue
 		}
+		if v.on(g) && hasVGPU(g) && v.spec.Delays.VmotionMs > 0 {
+			v.later(v.spec.Delays.VmotionMs, func() { v.vmotion(g, h) })
+			continue
+		}
 		device, _ := passthrough(g)
 		if v.on(g) && device != nil || !v.on(g) && !off {
 			continue
@@ -233,4 +237,26 @@ func (v *VCenter) evacuate(h *host, off bool) {
 			v.moveTo(g, target, nil, nil, caller{User: "DRS"})
 		}
 	}
+}
+
+// vmotion moves a running VM with a vGPU off a host that is entering
+// maintenance mode, if another one has a vGPU left.
+func (v *VCenter) vmotion(g *guest, from *host) {
+	if !v.leaving(from) || !v.on(g) || v.hostOf(g) != from {
+		return
+	}
+	target := v.place(g, v.clusterOf(from), false)
+	if target == nil || target == from {
+		return
+	}
+	drs := caller{User: "DRS"}
+	v.startVM(drs, g, work{
+		method: "vMotion",
+		delay:  v.spec.Delays.RelocateMs,
+		target: func() *types.ManagedObjectReference { return &target.Self },
+		run: func() (any, types.BaseMethodFault) {
+			v.moveTo(g, target, nil, nil, drs)
+			return nil, nil
+		},
+	})
 }

@@ -145,6 +145,7 @@ func (v *VCenter) addHost(cluster *simulator.ClusterComputeResource, spec HostSp
 	h.Summary.Hardware.Uuid, h.Hardware.SystemInfo.Uuid = id, id
 	h.Runtime.ConnectionState = types.HostSystemConnectionStateConnected
 	h.Runtime.PowerState = types.HostSystemPowerStatePoweredOn
+	h.vgpus = spec.VGPUs
 	if spec.MemoryMB > 0 {
 		h.Summary.Hardware.MemorySize, h.Hardware.MemorySize = spec.MemoryMB<<20, spec.MemoryMB<<20
 	}

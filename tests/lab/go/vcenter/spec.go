@@ -58,6 +58,10 @@ type Delays struct {
 	PowerOffMs int `json:"powerOffMs,omitempty"`
 	RelocateMs int `json:"relocateMs,omitempty"`
 	ReconfigMs int `json:"reconfigMs,omitempty"`
+	// VmotionMs is the time after which fully automated DRS begins to move a
+	// running VM with a vGPU off a host that enters maintenance mode; it does
+	// not if 0. The move itself takes RelocateMs.
+	VmotionMs int `json:"vmotionMs,omitempty"`
 }
 
 // ClusterSpec is one cluster with its DRS settings and hosts.
@@ -110,6 +114,8 @@ type HostSpec struct {
 	Networks []string `json:"networks,omitempty"`
 	// MemoryMB is its memory; 4 GiB if 0.
 	MemoryMB int64 `json:"memoryMb,omitempty"`
+	// VGPUs is how many VMs with a vGPU can run on it.
+	VGPUs int `json:"vgpus,omitempty"`
 }
 
 // DeviceSpec is one PCI device of a host. Ids are the unsigned numbers that
@@ -177,6 +183,8 @@ type GPUSpec struct {
 	SubVendor PCIID  `json:"subVendor,omitempty"`
 	SubDevice PCIID  `json:"subDevice,omitempty"`
 	Label     string `json:"label,omitempty"`
+	// Profile is that of a vGPU.
+	Profile string `json:"profile,omitempty"`
 }
 
 // PCIID is a 16-bit PCI id. JSON has no hexadecimal numbers, so a string such

@@ -25,6 +25,7 @@ var descriptionIDs = map[string]string{
 	"RelocateVM_Task":           "VirtualMachine.relocate",
 	"ReconfigVM_Task":           "VirtualMachine.reconfigure",
 	"PowerOnMultiVM_Task":       "Datacenter.powerOnVm",
+	"vMotion":                   "Drm.ExecuteVMotionLRO",
 	"ScanHostPatchV2_Task":      "HostPatchManager.scanV2",
 }
 

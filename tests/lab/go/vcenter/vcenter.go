@@ -61,6 +61,8 @@ type VCenter struct {
 type host struct {
 	*simulator.HostSystem
 	devices []DeviceSpec
+	// vgpus is how many VMs with a vGPU can run on it.
+	vgpus int
 }
 
 // guest is the state of a VM beyond its managed object.

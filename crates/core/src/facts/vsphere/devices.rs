@@ -40,11 +40,51 @@ pub enum Passthrough {
     },
     /// Chosen at power-on among devices that match (`VirtualPCIPassthroughDynamicBackingInfo`).
     Dynamic(DeviceRequirement),
-    /// vGPU, DVX, or an unknown backing: not supported by placement.
+    /// A virtual GPU (`VirtualPCIPassthroughVmiopBackingInfo`). Not supported by placement.
+    Vgpu {
+        /// `vgpu`: its profile.
+        profile: Option<String>,
+        /// `migrateSupported`; `None` where vCenter does not say.
+        migrates: Option<bool>,
+    },
+    /// A device that its driver can detach, "Enhanced DirectPath I/O" (`VirtualPCIPassthroughDvxBackingInfo`). Not supported by
+    /// placement.
+    Dvx,
+    /// An unknown backing: not supported by placement.
     Other {
         /// The type of the backing in the API.
         backing: String,
     },
+}
+
+/// A kind of passthrough device with which vCenter can move a running VM by vMotion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VmotionDevice {
+    /// A virtual GPU.
+    Vgpu,
+    /// A device of Enhanced DirectPath I/O.
+    Dvx,
+}
+
+impl VmotionDevice {
+    /// The kind in a sentence.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Vgpu => "a vGPU",
+            Self::Dvx => "an Enhanced DirectPath I/O device",
+        }
+    }
+}
+
+impl Passthrough {
+    /// The kind of device, if vCenter can move a VM that has it by vMotion.
+    pub fn vmotion_device(&self) -> Option<VmotionDevice> {
+        match self {
+            Self::Vgpu { migrates, .. } => (*migrates != Some(false)).then_some(VmotionDevice::Vgpu),
+            Self::Dvx => Some(VmotionDevice::Dvx),
+            Self::Static { .. } | Self::Dynamic(_) | Self::Other { .. } => None,
+        }
+    }
 }
 
 /// What a device must be for a VM that gets it at power-on.

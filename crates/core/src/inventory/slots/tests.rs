@@ -182,3 +182,22 @@ fn node_that_is_only_followed_waits_for_no_slot() {
 fn granted_to(inventory: &mut Inventory, n: usize) -> bool {
     snapshot_of(inventory, n).observed.admission == Admission::Granted
 }
+
+#[test]
+fn node_that_waits_for_a_vmotion_takes_no_slot_until_its_grace_is_over() {
+    let vgpu = vsphere(vsphere::VsphereUpdate::Vm(vsphere::Vm {
+        passthrough: Some(vec![vsphere::Passthrough::Vgpu {
+            profile: None,
+            migrates: None,
+        }]),
+        ..crate::inventory::tests::vm(1)
+    }));
+    let mut inventory = inventory_of(rules(), both_leave().chain([vgpu, in_phase(1, Phase::Queued)]));
+    assert_eq!(granted(&mut inventory), [false, true]);
+    inventory.apply(in_phase(2, Phase::Draining));
+    inventory.apply(in_phase(2, Phase::AwaitingHost));
+    inventory.set_time(moment(299));
+    assert_eq!(granted(&mut inventory), [false, false]);
+    inventory.set_time(moment(300));
+    assert_eq!(granted(&mut inventory), [true, false]);
+}

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 
+use super::vmotion::vmotion_grace;
 use super::{
     Decision, back, cordoned, host_of, is_approved, needs_host_first, not_visible, start_draining,
     transition_to, wait,
@@ -59,7 +60,8 @@ pub(super) fn in_service(node: &ObservedNode, seen: &Observed, policy: &Policy, 
         });
     }
     let queued = new_episode(node, vm, trigger(vm, request, now), seen.leadership, policy, now);
-    let may_drain = !needs_host_first(&vm.host, request)
+    let may_drain = vmotion_grace(vm, request, &policy.vmotion_grace).is_zero()
+        && !needs_host_first(&vm.host, request)
         && seen.admission == Admission::Granted
         && is_approved(node, policy.require_approval);
     Decision::Record(Box::new(if may_drain {
@@ -69,7 +71,8 @@ pub(super) fn in_service(node: &ObservedNode, seen: &Observed, policy: &Policy, 
     }))
 }
 
-/// The time since which a node needs a slot, if it does. [`super::decide`] uses the slot as soon as it is granted.
+/// The time since which a node needs a slot, if it does. [`super::decide`] uses the slot as soon as it is granted. A node whose VM
+/// vCenter may still move by vMotion needs none yet; see [`super::vmotion_grace`].
 pub fn wants_place(
     record: &Record,
     node: &ObservedNode,

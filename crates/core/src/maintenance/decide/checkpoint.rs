@@ -7,6 +7,7 @@ use super::{Decision, transition_to};
 use crate::maintenance::clock::Now;
 use crate::maintenance::episode::{Episode, Phase};
 use crate::maintenance::policy::Policy;
+use crate::maintenance::waiting::WaitingOn;
 
 /// The shortest and the longest interval between two checkpoints. A crash extends a deadline by at most one interval; shorter
 /// intervals would cost too many writes in a large cluster.
@@ -23,7 +24,15 @@ pub(super) fn checkpoint(
     now: Now,
     step: PhaseStep,
 ) -> PhaseStep {
-    let Some(timeout) = running_deadline(episode, policy) else {
+    let awaits_vmotion = match &step {
+        PhaseStep::Decided(Decision::Wait {
+            waiting_on: WaitingOn::Vmotion { device, .. },
+            ..
+        }) => Some(policy.vmotion_grace.of(*device)),
+        PhaseStep::Decided(_) | PhaseStep::Park { .. } => None,
+    };
+    let running = running_deadline(episode, policy);
+    let Some(timeout) = running.into_iter().chain(awaits_vmotion).min() else {
         return step;
     };
     let (least, most) = CHECKPOINT_EVERY;

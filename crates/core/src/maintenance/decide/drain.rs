@@ -252,7 +252,9 @@ impl PhaseContext<'_> {
         }
         match self.episode.in_flight.guest_shutdown {
             Some(asked) => self.await_guest(asked, end),
-            None => self.ask_guest(end),
+            None => self
+                .await_running_vmotion()
+                .unwrap_or_else(|| self.ask_guest(end)),
         }
     }
 

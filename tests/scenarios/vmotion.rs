@@ -1,0 +1,81 @@
+//! VMs with a vGPU, which vCenter can move to another host while they run.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use haulout_lab::fixture::{Fixture, is_cordoned};
+use haulout_lab::vcenter::{Delays, DrsAutomation, Gpu, State};
+
+use crate::assertions::{clock, cordons, node_writes};
+use crate::fixture::{fixture, gpu_vm, hosts, in_maintenance, run, run_scenario};
+
+/// Two hosts with room for one VM with a vGPU each, and one such VM. DRS vMotions it after `vmotion_ms`, or not at all.
+async fn vgpu_node(name: &str, vmotion_ms: u32) -> anyhow::Result<Fixture<'static>> {
+    let mut spec = hosts(&[("esx1", &[]), ("esx2", &[])]);
+    let cluster = &mut spec.clusters[0];
+    cluster.drs.enabled = true;
+    cluster.drs.behavior = DrsAutomation::FullyAutomated;
+    cluster.hosts.iter_mut().for_each(|host| host.vgpus = 1);
+    spec.delays = Delays {
+        vmotion_ms,
+        relocate_ms: 1_500,
+        ..spec.delays
+    };
+    let mut vm = gpu_vm(name, "gpu1", "esx1");
+    vm.gpu = Gpu::Vgpu {
+        profile: "grid_a40-48c".to_owned(),
+    };
+    spec.vms = vec![vm];
+    fixture(name, &spec).await
+}
+
+fn is_on(host: &str) -> impl Fn(&State) -> bool {
+    move |state| state.vm("gpu1").is_some_and(|vm| vm.host == host)
+}
+
+#[test]
+fn node_is_left_alone_while_vcenter_moves_its_vgpu_vm() {
+    run_scenario(async {
+        let fixture = vgpu_node("vgpu-moves", 1_000).await?;
+        let node = fixture.node_name("gpu1");
+        let haulout = run(&fixture, &[("VGPU_VMOTION_GRACE_SECONDS", "1")]).await?;
+        let began = clock();
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_phase(&node, "queued").await?;
+        // The vMotion ends after the grace, and is awaited because it is under way.
+        fixture.wait_vcenter("the VM is on esx2", is_on("esx2")).await?;
+        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_service(&node).await?;
+        fixture
+            .wait_for_log("vCenter moved the VM to another host by vMotion")
+            .await?;
+        ensure!(fixture.power_cycles("gpu1").await? == (0, 0));
+        let writes = node_writes(&fixture, &node, began).await?;
+        ensure!(cordons(&writes).is_empty(), "{writes:?}");
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn vgpu_node_is_drained_if_vcenter_does_not_move_its_vm() {
+    run_scenario(async {
+        let fixture = vgpu_node("vgpu-stays", 0).await?;
+        let node = fixture.node_name("gpu1");
+        let haulout = run(&fixture, &[("VGPU_VMOTION_GRACE_SECONDS", "3")]).await?;
+        let clicked = tokio::time::Instant::now();
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture
+            .wait_for_log("vCenter to move its VM, which has a vGPU, by vMotion")
+            .await?;
+        fixture.wait_node(&node, "it is cordoned", is_cordoned).await?;
+        ensure!(
+            clicked.elapsed() >= Duration::from_secs(3),
+            "{:?}",
+            clicked.elapsed()
+        );
+        fixture.wait_vcenter("the VM is on esx2", is_on("esx2")).await?;
+        fixture.wait_in_service(&node).await?;
+        ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
+        haulout.stop().await
+    });
+}
