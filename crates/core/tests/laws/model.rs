@@ -818,6 +818,10 @@ impl Model {
         };
         self.nodes[index].pods = 0;
         self.nodes[index].cordoned_by_person = false;
+        if !self.is_in_episode(index) {
+            // The end of an episode is marked on the Node alone. Its guest is taken to have answered before.
+            self.vms[index].going_down = false;
+        }
         let (name, uid) = (node.name, node.uid);
         self.apply(Fact::Kubernetes(if self.nodes[index].is_selected {
             kubernetes::KubernetesUpdate::NodeGone { name, uid }
@@ -999,6 +1003,7 @@ impl Model {
                 break;
             }
             self.elapsed = next;
+            self.write_copies();
         }
         self.elapsed = self.elapsed.max(end);
         self.settle();
@@ -1322,7 +1327,9 @@ impl Model {
                 let episode = snapshot.record.episode().map(|episode| episode.id.clone());
                 let vm = &mut self.vms[index];
                 let is_again = vm.going_down && vm.asked_in == episode;
-                vm.asked_in = episode;
+                // Nobody knows of a request whose process crashed before it was recorded: it is made again, because a guest that is
+                // not asked at all loses its power without a shutdown.
+                vm.asked_in = episode.filter(|_| self.crashes_after != Some(0));
                 vm.going_down |= vm.power == PowerState::On;
                 assert!(!is_again, "a guest on its way down is asked again\n{}", log(self));
                 AttemptOutcome::Asked
