@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use haulout_lab::clock::WallClock;
-use haulout_lab::fixture::{Fixture, Haulout, WAIT_TIMEOUT};
+use haulout_lab::fixture::{Fixture, Haulout, WAIT_TIMEOUT, episode};
 use haulout_lab::vcenter::{Entry, GuestPatch};
+use jiff::Timestamp;
 
 use crate::assertions::{
     call_times, clock, entries_during, journal_end, wait_for_call, wait_for_guest_on_record,
@@ -33,6 +34,23 @@ async fn run_on(fixture: &Fixture<'_>, wall: &WallClock, more: &[(&str, &str)]) 
 
 fn wall(fixture: &Fixture<'_>) -> anyhow::Result<Option<WallClock>> {
     WallClock::new(fixture.kube.dir(), fixture.name())
+}
+
+/// The VM goes off and the host enters. Fails unless Haulout dated that on a clock `ahead` seconds ahead of the machine's: if
+/// libfaketime had no effect, no clock would have stepped.
+async fn ends_on_a_clock(fixture: &Fixture<'_>, ahead: i64) -> anyhow::Result<()> {
+    in_maintenance(fixture, "esx1").await?;
+    let node = fixture
+        .wait_phase(&fixture.node_name("gpu1"), "awaitingHost")
+        .await?;
+    let record = episode(&node).context("no record")?;
+    let since: Timestamp = record["since"].as_str().context("no time")?.parse()?;
+    let is_ahead = since.duration_since(clock()).as_secs();
+    ensure!(
+        (is_ahead - ahead).abs() < HOUR / 10,
+        "Haulout's clock is {is_ahead} s ahead, and not {ahead} s"
+    );
+    Ok(())
 }
 
 async fn deaf_guest(fixture: &Fixture<'_>) -> anyhow::Result<()> {
@@ -79,7 +97,7 @@ async fn successor_in_shutdown(name: &str, ahead: i64) -> anyhow::Result<()> {
         questions.len(),
         fixture.log_text()
     );
-    in_maintenance(&fixture, "esx1").await?;
+    ends_on_a_clock(&fixture, ahead).await?;
     haulout.stop().await
 }
 
@@ -121,7 +139,7 @@ async fn successor_in_drain(name: &str, ahead: i64) -> anyhow::Result<()> {
         "the guest was asked {after} s after the drain began; Haulout's log:\n{}",
         fixture.log_text()
     );
-    in_maintenance(&fixture, "esx1").await?;
+    ends_on_a_clock(&fixture, ahead).await?;
     haulout.stop().await
 }
 
@@ -196,7 +214,7 @@ async fn steps(name: &str, step: i64) -> anyhow::Result<()> {
         "its power was cut {guest} s after it was asked"
     );
     ensure!(call_times(&fixture, "ShutdownGuest", "gpu1").await?.len() == 1);
-    in_maintenance(&fixture, "esx1").await?;
+    ends_on_a_clock(&fixture, 2 * step).await?;
     haulout.stop().await
 }
 

@@ -20,6 +20,9 @@ use crate::assertions::{
 };
 use crate::fixture::{in_maintenance, one_node, run, run_scenario};
 
+/// What the log says when nothing is done any more until vCenter is back.
+const VCENTER_LOST: &str = "vCenter connection lost; maintenance paused until it is back";
+
 /// How late a binding in flight can arrive after the cordon.
 const LOOK: Duration = Duration::from_millis(2);
 
@@ -97,7 +100,11 @@ fn pods_created_during_a_vcenter_outage_are_evicted_before_shutdown() {
             })
             .await?;
             until("Haulout to notice", WAIT_TIMEOUT, async || {
-                Ok((fixture.log_text().len() > log_length).then_some(()))
+                let log = fixture.log_text();
+                let is_lost = log
+                    .get(log_length..)
+                    .is_some_and(|new| new.contains(VCENTER_LOST));
+                Ok(is_lost.then_some(()))
             })
             .await?;
             fixture.person_cordons(&node, false).await?;
