@@ -1,9 +1,12 @@
 //! A Node is bound to its VM by UUID.
 
-use anyhow::ensure;
-use haulout_lab::fixture::{Fixture, Member};
-use haulout_lab::vcenter::Gpu;
+use std::time::Duration;
 
+use anyhow::ensure;
+use haulout_lab::fixture::{Fixture, Member, episode};
+use haulout_lab::vcenter::{EntryKind, Gpu};
+
+use crate::assertions::{entries_during, journal_end, wait_for_power_off};
 use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, kube, run, run_scenario};
 
 #[test]
@@ -67,6 +70,56 @@ fn vm_cloned_during_the_drain_is_noticed_before_power_off() {
         fixture.vcenter.exit_maintenance("esx1").await?;
         fixture.wait_in_service(&node).await?;
         ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn node_whose_uuid_turns_to_another_vm_is_parked_and_neither_vm_stops() {
+    run_scenario(async {
+        let mut spec = hosts(&[("esx1", &[a40(1), a40(2)])]);
+        let ours = gpu_vm("replaced", "gpu1", "esx1");
+        let other = gpu_vm("replaced", "other", "esx1");
+        let mut member = Member::new("replaced", "gpu1", &ours.uuid);
+        // It would outweigh the UUID that the kubelet reports.
+        member.machine.provider_id = None;
+        let (ours_uuid, other_uuid) = (ours.uuid.clone(), other.uuid.clone());
+        spec.vms = vec![ours, other];
+        let fixture = Fixture::create(kube().await, "replaced", &spec, vec![member], true).await?;
+        let node = fixture.node_name("gpu1");
+        fixture.add_pod("held", &node, &[]).await?;
+        fixture.set_budget("held", 0).await?;
+        let haulout = run(&fixture, &[]).await?;
+
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_phase(&node, "draining").await?;
+        fixture
+            .wait_for_log("held by PodDisruptionBudget held-budget")
+            .await?;
+        fixture.kubelet("gpu1")?.report_system_uuid(&other_uuid);
+        let parked = episode(&fixture.wait_phase(&node, "parked").await?).unwrap_or_default();
+        let reason = parked.pointer("/phase/parked/reason/kind");
+        ensure!(reason == Some(&serde_json::json!("vmReplaced")), "{parked:#}");
+        // From now on only the identity keeps the drain and the shutdown from going on.
+        let end = journal_end(&fixture).await?;
+        fixture.set_budget("held", 1).await?;
+        let entries = entries_during(&fixture, end, Duration::from_secs(5)).await?;
+        let call = entries
+            .iter()
+            .find(|it| it.kind == EntryKind::Call && ["gpu1", "other"].contains(&it.object.as_str()));
+        ensure!(call.is_none(), "{call:#?}");
+
+        fixture.kubelet("gpu1")?.report_system_uuid(&ours_uuid);
+        wait_for_power_off(&fixture, "gpu1").await?;
+        // The other VM keeps the host from entering.
+        fixture.vcenter.cancel_maintenance("esx1").await?;
+        fixture.wait_in_service(&node).await?;
+        ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
+        let journal = fixture.vcenter.journal().await?;
+        let on_other = journal
+            .iter()
+            .find(|it| it.kind == EntryKind::Call && it.object == "other");
+        ensure!(on_other.is_none(), "{on_other:#?}");
         haulout.stop().await
     });
 }
