@@ -248,6 +248,36 @@ fn node_stays_cordoned_while_a_failed_maintenance_is_retried() {
 }
 
 #[test]
+fn vm_that_is_off_stays_off_while_a_failed_maintenance_is_retried() {
+    run_scenario(async {
+        let fixture = one_node("retried-off").await?;
+        let node = fixture.node_name("gpu1");
+        let haulout = run(&fixture, &[("MAINTENANCE_RETRY_GRACE_SECONDS", "60")]).await?;
+
+        // Where no host takes a VM that is off, the host never ends to enter.
+        fixture.vcenter.enter_maintenance_moving_stopped("esx1").await?;
+        fixture.wait_phase(&node, "awaitingHost").await?;
+        fixture.vcenter.fail_maintenance("esx1", "Timedout").await?;
+        fixture
+            .wait_for_log("a retry of its host's maintenance, which failed")
+            .await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        in_maintenance(&fixture, "esx1").await?;
+        fixture
+            .wait_for_log("waiting for host esx1, which is in maintenance mode, to be back in service")
+            .await?;
+        let cycles = fixture.power_cycles("gpu1").await?;
+        ensure!(cycles == (1, 0), "off {} times, on {} times", cycles.0, cycles.1);
+
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        fixture.wait_in_service(&node).await?;
+        let cycles = fixture.power_cycles("gpu1").await?;
+        ensure!(cycles == (1, 1), "off {} times, on {} times", cycles.0, cycles.1);
+        haulout.stop().await
+    });
+}
+
+#[test]
 fn cancelled_maintenance_ends_the_episode_at_once() {
     run_scenario(async {
         let fixture = one_node("taken-back").await?;
