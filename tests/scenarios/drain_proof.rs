@@ -6,17 +6,17 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use haulout_lab::fixture::{Fixture, WAIT_TIMEOUT, is_cordoned};
 use haulout_lab::kube::AuditEvent;
-use haulout_lab::vcenter::{Down, EntryKind, FaultRule, FaultRuleKind};
+use haulout_lab::vcenter::{Down, EntryKind, FaultRule, FaultRuleKind, GuestPatch};
 use haulout_lab::wait::until;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use kube::api::PostParams;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::assertions::{
-    DOWN, clock, cordons, ensure_not_called, entries_during, journal_end, node_writes, wait_for_entry,
-    wait_for_fault,
+    DOWN, clock, cordons, ensure_not_called, entries_during, journal_end, node_writes, wait_for_call,
+    wait_for_entry, wait_for_fault, wait_for_guest_on_record,
 };
 use crate::fixture::{in_maintenance, one_node, run, run_scenario};
 
@@ -34,26 +34,31 @@ async fn evicted(fixture: &Fixture<'_>, pod: &str) -> anyhow::Result<Option<Time
     Ok(audit.iter().find(is_it).map(|it| it.received))
 }
 
-/// When the guest was first asked to shut down, or the VM powered off.
-async fn taken_down(fixture: &Fixture<'_>) -> anyhow::Result<Option<Timestamp>> {
+/// When one of `methods` was first called.
+async fn called(fixture: &Fixture<'_>, methods: &[&str]) -> anyhow::Result<Option<Timestamp>> {
     let journal = fixture.vcenter.journal().await?;
-    let is_down = |it: &&haulout_lab::vcenter::Entry| DOWN.iter().any(|method| it.is_call(method));
-    Ok(journal.iter().find(is_down).map(|it| it.time))
+    let is_it = |it: &&haulout_lab::vcenter::Entry| methods.iter().any(|method| it.is_call(method));
+    Ok(journal.iter().find(is_it).map(|it| it.time))
 }
 
 /// The pod is evicted before the VM is changed.
 async fn evicted_first(fixture: &Fixture<'_>, pod: &str) -> anyhow::Result<()> {
+    evicted_before(fixture, pod, &DOWN).await
+}
+
+/// The pod is evicted before one of `methods` is called.
+async fn evicted_before(fixture: &Fixture<'_>, pod: &str, methods: &[&str]) -> anyhow::Result<()> {
     until(
         "the pod to be evicted, or the VM taken down",
         WAIT_TIMEOUT,
         async || {
-            let (evicted, down) = (evicted(fixture, pod).await?, taken_down(fixture).await?);
+            let (evicted, down) = (evicted(fixture, pod).await?, called(fixture, methods).await?);
             Ok((evicted.is_some() || down.is_some()).then_some(()))
         },
     )
     .await
     .with_context(|| fixture.log_text())?;
-    let (evicted, down) = (evicted(fixture, pod).await?, taken_down(fixture).await?);
+    let (evicted, down) = (evicted(fixture, pod).await?, called(fixture, methods).await?);
     ensure!(
         evicted.is_some_and(|evicted| down.is_none_or(|down| evicted < down)),
         "the VM was taken down at {down:?}, and {pod} was evicted at {evicted:?}; Haulout's log:\n{}",
@@ -62,8 +67,18 @@ async fn evicted_first(fixture: &Fixture<'_>, pod: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Binds a pod to the Node like a scheduler that has not seen the cordon. Does not wait for the pod to run.
-async fn bind_pod(fixture: &Fixture<'_>, name: &str, node: &str) -> anyhow::Result<()> {
+/// Binds a pod, which tolerates these taints, to the Node like a scheduler that has not seen the cordon. Does not wait for the pod
+/// to run.
+pub async fn bind_pod(
+    fixture: &Fixture<'_>,
+    name: &str,
+    node: &str,
+    tolerated: &[&str],
+) -> anyhow::Result<()> {
+    let tolerations: Vec<Value> = tolerated
+        .iter()
+        .map(|taint| json!({"key": taint, "operator": "Exists"}))
+        .collect();
     let pod: Pod = serde_json::from_value(json!({
         "metadata": {
             "name": name, "labels": {"app": name},
@@ -71,6 +86,7 @@ async fn bind_pod(fixture: &Fixture<'_>, name: &str, node: &str) -> anyhow::Resu
         },
         "spec": {
             "nodeName": node, "terminationGracePeriodSeconds": 5,
+            "tolerations": tolerations,
             "containers": [{"name": "main", "image": "lab.invalid/none"}],
         },
     }))?;
@@ -136,7 +152,7 @@ async fn bound_late(name: &str, late: Duration) -> anyhow::Result<()> {
     });
     cordoned.await.context("the Node was never cordoned")??;
     tokio::time::sleep(late).await;
-    bind_pod(&fixture, "late", &node).await?;
+    bind_pod(&fixture, "late", &node, &[]).await?;
     evicted_first(&fixture, "late").await?;
     in_maintenance(&fixture, "esx1").await?;
     haulout.stop().await
@@ -155,6 +171,32 @@ fn pod_bound_100_ms_after_the_cordon_is_evicted_before_shutdown() {
 #[test]
 fn pod_bound_500_ms_after_the_cordon_is_evicted_before_shutdown() {
     run_scenario(bound_late("bound-500", Duration::from_millis(500)));
+}
+
+#[test]
+fn tolerating_pod_bound_in_shutdown_is_evicted_before_power_off() {
+    run_scenario(async {
+        let fixture = one_node("bound-shutdown").await?;
+        let deaf = GuestPatch {
+            ignore_shutdown: Some(true),
+            ..GuestPatch::default()
+        };
+        fixture.vcenter.patch_vm("gpu1", deaf).await?;
+        let node = fixture.node_name("gpu1");
+        let haulout = run(&fixture, &[("GUEST_SHUTDOWN_TIMEOUT_SECONDS", "8")]).await?;
+
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        wait_for_guest_on_record(&fixture, &node).await?;
+        fixture.wait_phase(&node, "shuttingDown").await?;
+        let cordon = "node.kubernetes.io/unschedulable";
+        bind_pod(&fixture, "late", &node, &[cordon]).await?;
+        ensure!(fixture.calls("PowerOffVM_Task", "gpu1").await? == 0);
+        evicted_before(&fixture, "late", &["PowerOffVM_Task"]).await?;
+        wait_for_call(&fixture, "PowerOffVM_Task", "gpu1").await?;
+        in_maintenance(&fixture, "esx1").await?;
+        ensure!(fixture.pods_on(&node).await?.is_empty());
+        haulout.stop().await
+    });
 }
 
 #[test]
