@@ -2,7 +2,9 @@
 
 use anyhow::ensure;
 use haulout_lab::fixture::is_cordoned;
+use haulout_lab::vcenter::Connection;
 
+use crate::assertions::{clock, cordons, node_writes};
 use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, run, run_scenario};
 
 #[test]
@@ -51,6 +53,46 @@ fn two_hosts_are_drained_one_after_the_other_in_order() {
             .collect();
         let at = |node: &str, state: &str| patches.iter().position(|(name, it)| name == node && it == state);
         ensure!(at(&first, "powered-off") < at(&second, "draining"), "{patches:?}");
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn drain_on_a_lost_host_does_not_hold_up_the_next_host() {
+    run_scenario(async {
+        let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
+        spec.vms = vec![
+            gpu_vm("lost-slot", "gpu1", "esx1"),
+            gpu_vm("lost-slot", "gpu2", "esx2"),
+        ];
+        let fixture = fixture("lost-slot", &spec).await?;
+        let (first, second) = (fixture.node_name("gpu1"), fixture.node_name("gpu2"));
+        fixture.add_pod("held", &first, &[]).await?;
+        fixture.set_budget("held", 0).await?;
+        let began = clock();
+        let limits = [("MAX_CONCURRENT_DRAINS", "1"), ("DRAIN_SLOT_SECONDS", "1")];
+        let haulout = run(&fixture, &limits).await?;
+
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_phase(&first, "draining").await?;
+        fixture
+            .wait_for_log("held by PodDisruptionBudget held-budget")
+            .await?;
+        fixture
+            .vcenter
+            .set_connection("esx1", Connection::NotResponding)
+            .await?;
+        fixture
+            .wait_for_log("host esx1, which is not reachable for vCenter")
+            .await?;
+        fixture.vcenter.enter_maintenance("esx2").await?;
+        in_maintenance(&fixture, "esx2").await?;
+        fixture.wait_phase(&second, "awaitingHost").await?;
+
+        ensure!(is_cordoned(&fixture.node(&first).await?));
+        let writes = node_writes(&fixture, &first, began).await?;
+        ensure!(cordons(&writes) == [true], "{:?}", cordons(&writes));
+        ensure!(fixture.power_cycles("gpu1").await? == (0, 0));
         haulout.stop().await
     });
 }
