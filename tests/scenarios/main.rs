@@ -35,6 +35,7 @@ mod leadership;
 mod logging;
 mod metrics;
 mod node_boot;
+mod node_edits;
 mod otlp_outage;
 mod placement;
 mod python_migration;

@@ -1,0 +1,183 @@
+//! The Node is restored from a manifest, or its annotations change, while the VM is off.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use haulout_lab::fixture::{ANNOTATIONS, Fixture, Haulout, Member, annotation, is_cordoned, phase};
+use haulout_lab::kube::{Kube, KubeOptions};
+use haulout_lab::vcenter::{State, VmState};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt as _};
+use serde_json::{Value, json};
+
+use crate::assertions::{clock, cordons, ensure_not_called, journal_end, node_writes};
+use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, one_node, run, run_scenario, start};
+use crate::requests::copy_says;
+
+/// The annotations of an episode, by their names behind the prefix.
+const RECORD: [&str; 4] = ["state", "host", "transition-time", "episode"];
+
+/// Takes the Node to maintenance, until its VM is off, its host is in maintenance, and the copy shows it.
+async fn is_taken_off(fixture: &Fixture<'_>) -> anyhow::Result<Node> {
+    let node = fixture.node_name("gpu1");
+    fixture.vcenter.enter_maintenance("esx1").await?;
+    in_maintenance(fixture, "esx1").await?;
+    let off = fixture.wait_phase(&node, "awaitingHost").await?;
+    copy_says(fixture, &node, &["awaitingHost"]).await?;
+    Ok(off)
+}
+
+/// The host exits, and the VM is powered on once.
+async fn is_powered_on(fixture: &Fixture<'_>) -> anyhow::Result<()> {
+    fixture.vcenter.exit_maintenance("esx1").await?;
+    let on = |it: &State| it.vm("gpu1").is_some_and(VmState::is_on);
+    fixture.wait_vcenter("gpu1 is on again", on).await?;
+    Ok(())
+}
+
+#[test]
+fn node_restored_from_its_manifest_while_away_is_uncordoned_at_the_end() {
+    run_scenario(async {
+        let fixture = one_node("manifest").await?;
+        let node = fixture.node_name("gpu1");
+        let haulout = run(&fixture, &[]).await?;
+        let mut manifest = is_taken_off(&fixture).await?;
+        let before = manifest.uid();
+        ensure!(is_cordoned(&manifest) && annotation(&manifest, "episode").is_some());
+
+        let nodes: Api<Node> = Api::all(fixture.client());
+        nodes.delete(&node, &DeleteParams::default()).await?;
+        manifest.metadata.uid = None;
+        manifest.metadata.resource_version = None;
+        manifest.metadata.creation_timestamp = None;
+        manifest.metadata.managed_fields = None;
+        let params = PostParams {
+            field_manager: Some("kubectl-replace".to_owned()),
+            ..PostParams::default()
+        };
+        let restored = nodes.create(&params, &manifest).await?;
+        ensure!(restored.uid() != before && is_cordoned(&restored));
+        ensure!(phase(&restored).as_deref() == Some("awaitingHost"));
+
+        is_powered_on(&fixture).await?;
+        let back = fixture.wait_in_service(&node).await?;
+        ensure!(back.uid() == restored.uid());
+        ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
+        haulout.stop().await
+    });
+}
+
+/// The VM is brought back although these annotations were removed while it was off.
+async fn survives_removal(name: &str, removed: &[&str]) -> anyhow::Result<()> {
+    let fixture = one_node(name).await?;
+    let node = fixture.node_name("gpu1");
+    let haulout = run(&fixture, &[]).await?;
+    is_taken_off(&fixture).await?;
+    let removed = removed
+        .iter()
+        .map(|key| (format!("{ANNOTATIONS}/{key}"), Value::Null))
+        .collect();
+    let patch = json!({"metadata": {"annotations": Value::Object(removed)}});
+    let nodes: Api<Node> = Api::all(fixture.client());
+    nodes
+        .patch(&node, &PatchParams::default(), &Patch::Merge(&patch))
+        .await?;
+
+    is_powered_on(&fixture).await?;
+    fixture.wait_in_service(&node).await?;
+    ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
+    haulout.stop().await
+}
+
+#[test]
+fn vm_comes_back_when_its_episode_annotation_is_removed_while_off() {
+    run_scenario(survives_removal("unrecorded", &["episode"]));
+}
+
+#[test]
+fn vm_comes_back_when_all_its_annotations_are_removed_while_off() {
+    run_scenario(survives_removal("unannotated", &RECORD));
+}
+
+/// A fixture with one node in a cluster of its own, because every Haulout of a cluster reports episodes under other prefixes.
+async fn one_node_in<'a>(kube: &'a Kube, name: &str) -> anyhow::Result<Fixture<'a>> {
+    let mut spec = hosts(&[("esx1", &[a40(1)])]);
+    let vm = gpu_vm(name, "gpu1", "esx1");
+    let members = vec![Member::new(name, "gpu1", &vm.uuid)];
+    spec.vms = vec![vm];
+    Fixture::create(kube, name, &spec, members, true).await
+}
+
+/// The prefix under which an episode begins before the setting is changed.
+const FORMER_PREFIX: &str = "former.example.com";
+
+/// Begins under another prefix than the usual one, kills Haulout while the VM is off, and starts it with the usual one.
+async fn restarted_with_another_prefix(
+    fixture: &Fixture<'_>,
+    settings: &[(&str, &str)],
+) -> anyhow::Result<Haulout> {
+    let mut before = settings.to_vec();
+    before.push(("ANNOTATION_PREFIX", FORMER_PREFIX));
+    let haulout = run(fixture, &before).await?;
+    fixture.vcenter.enter_maintenance("esx1").await?;
+    in_maintenance(fixture, "esx1").await?;
+    fixture.wait_for_log("ShuttingDown -> AwaitingHost").await?;
+    if settings.is_empty() {
+        copy_says(fixture, &fixture.node_name("gpu1"), &["awaitingHost"]).await?;
+    }
+    haulout.kill().await?;
+    let haulout = start(fixture, settings)?;
+    let node = fixture.node_name("gpu1");
+    let reported =
+        format!("node {node} has an episode under the annotation prefix {FORMER_PREFIX}, which this");
+    fixture.wait_for_log(&reported).await?;
+    Ok(haulout)
+}
+
+#[test]
+fn vm_comes_back_by_its_copy_under_another_annotation_prefix() {
+    run_scenario(async {
+        let kube = Kube::start(&KubeOptions::default()).await?;
+        let fixture = one_node_in(&kube, "prefix").await?;
+        let node = fixture.node_name("gpu1");
+        let began = clock();
+        let haulout = restarted_with_another_prefix(&fixture, &[]).await?;
+        is_powered_on(&fixture).await?;
+        fixture.wait_in_service(&node).await?;
+        let writes = node_writes(&fixture, &node, began).await?;
+        ensure!(cordons(&writes) == [true, false], "{:?}", cordons(&writes));
+        ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn vm_without_a_copy_stays_off_until_its_annotation_prefix_is_back() {
+    run_scenario(async {
+        let kube = Kube::start(&KubeOptions::default()).await?;
+        let fixture = one_node_in(&kube, "prefix-bare").await?;
+        let node = fixture.node_name("gpu1");
+        let began = clock();
+        let bare = [("NODE_MAINTENANCES", "false")];
+        let haulout = restarted_with_another_prefix(&fixture, &bare).await?;
+        let exited = journal_end(&fixture).await?;
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        let window = Duration::from_secs(5);
+        ensure_not_called(&fixture, &["PowerOnVM_Task"], "gpu1", exited, window).await?;
+        ensure!(is_cordoned(&fixture.node(&node).await?));
+        haulout.stop().await?;
+
+        let haulout = start(&fixture, &[bare[0], ("ANNOTATION_PREFIX", FORMER_PREFIX)])?;
+        let back = fixture.wait_in_service(&node).await?;
+        ensure!(
+            !back
+                .annotations()
+                .contains_key(&format!("{FORMER_PREFIX}/episode"))
+        );
+        let writes = node_writes(&fixture, &node, began).await?;
+        ensure!(cordons(&writes) == [true, false], "{:?}", cordons(&writes));
+        ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
+        haulout.stop().await
+    });
+}
