@@ -11,6 +11,10 @@ use haulout_lab::wait::until;
 
 use crate::fixture::{in_maintenance, one_node, run, run_scenario};
 
+fn is_accepted_eviction(event: &AuditEvent) -> bool {
+    event.subresource.as_deref() == Some("eviction") && (200..300).contains(&event.code)
+}
+
 #[test]
 fn blocking_budget_is_named_and_the_drain_continues_when_it_allows() {
     run_scenario(async {
@@ -25,6 +29,7 @@ fn blocking_budget_is_named_and_the_drain_continues_when_it_allows() {
             .wait_for_log("budget/held: held by PodDisruptionBudget held-budget")
             .await?;
         ensure!(fixture.power_cycles("gpu1").await? == (0, 0));
+        ensure!(!fixture.audit().await?.iter().any(is_accepted_eviction));
         fixture.set_budget("held", 1).await?;
         fixture.wait_state(&node, Some("powered-off")).await?;
         fixture.vcenter.exit_maintenance("esx1").await.ok();
@@ -35,6 +40,16 @@ fn blocking_budget_is_named_and_the_drain_continues_when_it_allows() {
             .await?;
         fixture.vcenter.exit_maintenance("esx1").await.ok();
         fixture.wait_in_service(&node).await?;
+        let mut of_pods = fixture.audit().await?;
+        of_pods.retain(|it| it.resource == "pods");
+        ensure!(of_pods.iter().any(is_accepted_eviction));
+        let other = of_pods
+            .iter()
+            .find(|it| it.subresource.as_deref() != Some("eviction"));
+        ensure!(
+            other.is_none(),
+            "it did more to a pod than ask for its eviction: {other:#?}"
+        );
         haulout.stop().await
     });
 }

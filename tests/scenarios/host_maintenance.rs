@@ -39,6 +39,9 @@ fn node_without_another_host_waits_for_its_own() {
         ensure!(boot_id(&back) != boot_before, "back on another boot");
         ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
         ensure!(fixture.calls("PowerOnVM_Task", "gpu1").await? == 1, "asked once");
+        for method in ["EnterMaintenanceMode_Task", "ExitMaintenanceMode_Task"] {
+            ensure!(fixture.calls(method, "esx1").await? == 0, "it called {method}");
+        }
         haulout.stop().await
     });
 }
