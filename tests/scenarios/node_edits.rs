@@ -68,22 +68,31 @@ fn node_restored_from_its_manifest_while_away_is_uncordoned_at_the_end() {
     });
 }
 
-/// The VM is brought back although these annotations were removed while it was off.
-async fn survives_removal(name: &str, removed: &[&str]) -> anyhow::Result<()> {
-    let fixture = one_node(name).await?;
-    let node = fixture.node_name("gpu1");
-    let haulout = run(&fixture, &[]).await?;
-    is_taken_off(&fixture).await?;
-    let removed = removed
+/// Removes these annotations from the Node.
+async fn remove(fixture: &Fixture<'_>, keys: &[&str]) -> anyhow::Result<()> {
+    let removed = keys
         .iter()
         .map(|key| (format!("{ANNOTATIONS}/{key}"), Value::Null))
         .collect();
     let patch = json!({"metadata": {"annotations": Value::Object(removed)}});
     let nodes: Api<Node> = Api::all(fixture.client());
     nodes
-        .patch(&node, &PatchParams::default(), &Patch::Merge(&patch))
+        .patch(
+            &fixture.node_name("gpu1"),
+            &PatchParams::default(),
+            &Patch::Merge(&patch),
+        )
         .await?;
+    Ok(())
+}
 
+/// The VM is brought back although these annotations were removed while it was off.
+async fn survives_removal(name: &str, removed: &[&str]) -> anyhow::Result<()> {
+    let fixture = one_node(name).await?;
+    let node = fixture.node_name("gpu1");
+    let haulout = run(&fixture, &[]).await?;
+    is_taken_off(&fixture).await?;
+    remove(&fixture, removed).await?;
     is_powered_on(&fixture).await?;
     fixture.wait_in_service(&node).await?;
     ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
