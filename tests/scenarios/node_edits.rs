@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use haulout_lab::fixture::{ANNOTATIONS, Fixture, Haulout, Member, annotation, is_cordoned, phase};
+use haulout_lab::fixture::{
+    ANNOTATIONS, Fixture, Haulout, Member, WAIT_TIMEOUT, annotation, is_cordoned, phase,
+};
 use haulout_lab::kube::{Kube, KubeOptions};
 use haulout_lab::vcenter::{State, VmState};
+use haulout_lab::wait::until;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
@@ -141,6 +144,12 @@ async fn restarted_with_another_prefix(
     let reported =
         format!("node {node} has an episode under the annotation prefix {FORMER_PREFIX}, which this");
     fixture.wait_for_log(&reported).await?;
+    until(
+        "both processes to have synced vCenter",
+        WAIT_TIMEOUT,
+        async || Ok((fixture.log_text().matches("vCenter synced").count() == 2).then_some(())),
+    )
+    .await?;
     Ok(haulout)
 }
 
