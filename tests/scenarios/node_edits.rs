@@ -4,17 +4,19 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use haulout_lab::fixture::{
-    ANNOTATIONS, Fixture, Haulout, Member, WAIT_TIMEOUT, annotation, is_cordoned, phase,
+    ANNOTATIONS, Fixture, Haulout, Member, WAIT_TIMEOUT, annotation, is_cordoned, is_ready, phase,
 };
 use haulout_lab::kube::{Kube, KubeOptions};
-use haulout_lab::vcenter::{State, VmState};
+use haulout_lab::vcenter::{GuestPatch, State, VmState};
 use haulout_lab::wait::until;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
-use crate::assertions::{clock, cordons, ensure_not_called, journal_end, node_writes};
+use crate::assertions::{
+    clock, cordons, ensure_brought_back, ensure_not_called, journal_end, node_writes, wait_for_call,
+};
 use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, one_node, run, run_scenario, start};
 use crate::requests::copy_says;
 
@@ -196,6 +198,54 @@ fn vm_without_a_copy_stays_off_until_its_annotation_prefix_is_back() {
         let writes = node_writes(&fixture, &node, began).await?;
         ensure!(cordons(&writes) == [true, false], "{:?}", cordons(&writes));
         ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn persons_cordon_stays_when_the_episode_annotation_is_removed() {
+    run_scenario(async {
+        let fixture = one_node("unrecorded-cordon").await?;
+        let node = fixture.node_name("gpu1");
+        fixture.person_cordons(&node, true).await?;
+        let haulout = run(&fixture, &[]).await?;
+        is_taken_off(&fixture).await?;
+        remove(&fixture, &["episode"]).await?;
+        is_powered_on(&fixture).await?;
+        let back = fixture
+            .wait_node(&node, "has no episode and is Ready", |node| {
+                annotation(node, "state").is_none() && annotation(node, "episode").is_none() && is_ready(node)
+            })
+            .await?;
+        ensure!(
+            is_cordoned(&back),
+            "the person's cordon was removed; Haulout's log:\n{}",
+            fixture.log_text()
+        );
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn vm_comes_back_when_unrecorded_and_cancelled_during_guest_shutdown() {
+    run_scenario(async {
+        let fixture = one_node("unrecorded-cancel").await?;
+        let slow = GuestPatch {
+            shutdown_ms: Some(6_000),
+            ..GuestPatch::default()
+        };
+        fixture.vcenter.patch_vm("gpu1", slow).await?;
+        let haulout = run(&fixture, &[]).await?;
+
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        wait_for_call(&fixture, "ShutdownGuest", "gpu1").await?;
+        copy_says(&fixture, &fixture.node_name("gpu1"), &["guestShutdown"]).await?;
+        // It sees both at once, or the end of the episode would hide that the record is gone.
+        haulout.freeze()?;
+        remove(&fixture, &["episode"]).await?;
+        fixture.vcenter.cancel_maintenance("esx1").await?;
+        haulout.thaw()?;
+        ensure_brought_back(&fixture, "gpu1").await?;
         haulout.stop().await
     });
 }

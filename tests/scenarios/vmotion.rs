@@ -18,7 +18,7 @@ async fn vgpu_node(name: &str, vmotion_ms: u32) -> anyhow::Result<Fixture<'stati
     cluster.hosts.iter_mut().for_each(|host| host.vgpus = 1);
     spec.delays = Delays {
         vmotion_ms,
-        relocate_ms: 1_500,
+        relocate_ms: 4_000,
         ..spec.delays
     };
     let mut vm = gpu_vm(name, "gpu1", "esx1");
@@ -38,7 +38,7 @@ fn node_is_left_alone_while_vcenter_moves_its_vgpu_vm() {
     run_scenario(async {
         let fixture = vgpu_node("vgpu-moves", 1_000).await?;
         let node = fixture.node_name("gpu1");
-        let haulout = run(&fixture, &[("VGPU_VMOTION_GRACE_SECONDS", "1")]).await?;
+        let haulout = run(&fixture, &[("VGPU_VMOTION_GRACE_SECONDS", "3")]).await?;
         let began = clock();
         fixture.vcenter.enter_maintenance("esx1").await?;
         fixture.wait_phase(&node, "queued").await?;

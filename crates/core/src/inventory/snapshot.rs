@@ -14,7 +14,7 @@ use crate::maintenance::observed::{
     ObservedNode, ObservedPower, ObservedVm, RecordAge, SourceState, Strategy,
 };
 use crate::maintenance::placement::PlacementOffer;
-use crate::maintenance::record::{self, Annotations, read};
+use crate::maintenance::record::{self, Annotations, is_written_for, read};
 
 /// The record on `node`.
 pub fn record_of(node: &NodeFacts) -> Record {
@@ -36,7 +36,14 @@ impl Inventory {
         let record = record.cloned().unwrap_or_else(|| record_of(node));
         match record {
             Record::InService => self.record_from_copy(node).unwrap_or(Record::InService),
-            Record::Episode(_) | Record::Python(_) | Record::Unreadable { .. } => record,
+            // Only the annotation that the Python controller does not have was removed: the rest is what we wrote.
+            Record::Python(ref python) => {
+                let copied = self.record_from_copy(node);
+                copied
+                    .filter(|copied| is_written_for(copied, python))
+                    .unwrap_or(record)
+            }
+            Record::Episode(_) | Record::Unreadable { .. } => record,
         }
     }
 

@@ -80,6 +80,15 @@ pub fn write(record: &Record, now: Timestamp) -> Annotations {
     }
 }
 
+/// Whether `python` is what [`write`] writes for `record` besides the JSON, whenever that was.
+pub fn is_written_for(record: &Record, python: &PythonEpisode) -> bool {
+    let written = Annotations {
+        episode: None,
+        ..write(record, python.since)
+    };
+    matches!(read(&written), Record::Python(written) if written == *python)
+}
+
 /// Reads the annotations of a Node. Never fails: an invalid record is [`Record::Unreadable`] with the reason.
 pub fn read(annotations: &Annotations) -> Record {
     let read = match (&annotations.episode, &annotations.state) {

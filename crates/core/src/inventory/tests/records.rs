@@ -11,9 +11,9 @@ use crate::fixtures::{
 use crate::ids::{ComputeRef, NodeUid, TaskRef};
 use crate::inventory::{Fact, Inventory};
 use crate::maintenance::clock::{Elapsed, Timer};
-use crate::maintenance::episode::{DrainEnd, HostIdentity, InFlight, Phase};
+use crate::maintenance::episode::{DrainEnd, HostIdentity, InFlight, Phase, Record};
 use crate::maintenance::observed::{BoundVm, HostState, LATE_POWER_OFF_WINDOW, LeadershipEpoch};
-use crate::maintenance::record::{EndedEpisode, LastEpisode, read_last, write_last};
+use crate::maintenance::record::{self, EndedEpisode, LastEpisode, read_last, write_last};
 
 use super::{copied, entering, in_episode, with_episode};
 
@@ -201,6 +201,38 @@ fn wiped_record_is_continued_where_it_was_and_not_where_its_copy_is() {
         let record = &inventory.snapshots[&name(1)].record;
         let revision = record.episode().map(|episode| episode.revision);
         assert_eq!(revision, Some(continued), "{on_node} {in_copy}");
+    }
+}
+
+#[test]
+fn episode_goes_on_when_only_its_json_is_removed_from_the_node() {
+    let of = in_episode(1, Phase::AwaitingHost, RELEASE);
+    let Record::Episode(episode) = crate::inventory::snapshot::record_of(&of) else {
+        panic!("an episode is expected");
+    };
+    let written = record::write(&Record::Episode(episode), at(7));
+    for (state, host, time, is_ours) in [
+        ("powered-off", "esx-1", written.transition_time.clone(), true),
+        // The Python controller went on from there, or writes its times with fractions.
+        ("draining", "esx-1", written.transition_time.clone(), false),
+        ("powered-off", "esx-2", written.transition_time.clone(), false),
+        (
+            "powered-off",
+            "esx-1",
+            Some("2026-11-18T11:06:47.123456".to_owned()),
+            false,
+        ),
+    ] {
+        let mut plain = NodeFacts {
+            resource_version: 11,
+            ..node_facts(1)
+        };
+        plain.annotations.state = Some(state.to_owned());
+        plain.annotations.host = Some(host.to_owned());
+        plain.annotations.transition_time = time.clone();
+        let inventory = leading([trio(1), vec![copied(of.clone()), node(plain)]].concat());
+        let record = &inventory.snapshots[&name(1)].record;
+        assert_eq!(record.episode().is_some(), is_ours, "{state} {host} {time:?}");
     }
 }
 
