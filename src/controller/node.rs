@@ -15,6 +15,7 @@ use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::Record;
 use crate::maintenance::observed::NodeSnapshot;
 use crate::maintenance::phase_stats::{StatsCollector, close};
+use crate::maintenance::placement::PlacementForecast;
 use crate::maintenance::policy::Policy;
 use crate::maintenance::waiting::WaitingOn;
 use crate::status::observer::{NodeEvent, Observer, ReconcileOutcome};
@@ -63,6 +64,8 @@ pub struct NodeActor<P> {
     pending: Option<PendingWrite>,
     /// The wait that was reported last. Each is reported once.
     waited_on: Option<WaitingOn>,
+    /// The forecast that was reported last. Each is reported once.
+    forecast: Option<PlacementForecast>,
     /// Statistics of the current phase, for the history of the episode.
     stats: StatsCollector,
     /// The number of writes in a row that were refused.
@@ -122,6 +125,7 @@ impl<P: RunEffect> NodeActor<P> {
             stop,
             pending: None,
             waited_on: None,
+            forecast: None,
             stats: StatsCollector::default(),
             refused_writes: 0,
             pace: WritePacer {
@@ -173,6 +177,7 @@ impl<P: RunEffect> NodeActor<P> {
         let decision = decide(&snapshot.record, &snapshot.observed, &self.shared.policy, now);
         self.stats
             .decided(&snapshot.record, &snapshot.observed, &decision, now.wall);
+        self.report_forecast(&snapshot);
         let (turn, wake) = self.carry_out(decision, &snapshot, now).await;
         self.shared.observer.reconciled(turn, begun.elapsed());
         wake
@@ -330,6 +335,22 @@ impl<P: RunEffect> NodeActor<P> {
             });
             self.waited_on = Some(on.clone());
         }
+    }
+
+    /// Reports where the VM is likely to go when that changes.
+    fn report_forecast(&mut self, snapshot: &NodeSnapshot) {
+        let forecast = snapshot.observed.forecast.as_ref();
+        if self.forecast.as_ref() == forecast {
+            return;
+        }
+        if let Some(placement) = forecast {
+            self.notify(NodeEvent::Forecasts {
+                node: snapshot.observed.node.as_ref(),
+                record: &snapshot.record,
+                placement,
+            });
+        }
+        self.forecast = forecast.cloned();
     }
 
     fn notify(&self, event: NodeEvent<'_>) {

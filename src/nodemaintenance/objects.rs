@@ -246,7 +246,7 @@ impl Observer for StatusReconciler {
                 }
             }
             NodeEvent::Waits { on, .. } => state.board.waits(node, on, now),
-            NodeEvent::NotRecorded { .. } | NodeEvent::Asks { .. } => return,
+            NodeEvent::NotRecorded { .. } | NodeEvent::Asks { .. } | NodeEvent::Forecasts { .. } => return,
         }
         drop(state);
         self.wake.notify_one();

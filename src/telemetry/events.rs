@@ -164,7 +164,10 @@ impl EventMemory {
                 on: WaitingOn::GuestShutdown { until },
                 ..
             } => self.nodes.entry(node.clone()).or_default().guest_until = Some(*until),
-            NodeEvent::Waits { .. } | NodeEvent::NotRecorded { .. } | NodeEvent::Asks { .. } => {}
+            NodeEvent::Waits { .. }
+            | NodeEvent::Forecasts { .. }
+            | NodeEvent::NotRecorded { .. }
+            | NodeEvent::Asks { .. } => {}
         }
     }
 

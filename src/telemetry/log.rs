@@ -103,6 +103,9 @@ impl Observer for Log {
                 log_node!(debug, node, record, "starting to {}", effect.kind().words());
             }
             NodeEvent::Waits { record, on, .. } => waiting(node, record, on),
+            NodeEvent::Forecasts {
+                record, placement, ..
+            } => log_node!(info, node, record, "{placement}"),
         }
     }
 }

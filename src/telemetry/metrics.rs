@@ -262,6 +262,7 @@ impl Observer for Metrics {
                 self.recorded(before, transition, at);
             }
             NodeEvent::NotRecorded { .. } => self.decided("record_refused"),
+            NodeEvent::Forecasts { .. } => {}
             NodeEvent::Asks { effect, .. } => self.decided(effect.kind().name()),
             NodeEvent::Waits { on, .. } => {
                 self.decided("wait");

@@ -195,6 +195,7 @@ impl Observer for Traces {
                 ..
             } => return,
             NodeEvent::Waits { record, .. }
+            | NodeEvent::Forecasts { record, .. }
             | NodeEvent::Asks { record, .. }
             | NodeEvent::NotRecorded { before: record, .. } => record,
         };

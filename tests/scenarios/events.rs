@@ -15,6 +15,7 @@ use crate::traces::jaeger;
 /// trace are masked.
 const EXPECTED_EVENTS: &str = "\
 Normal HostMaintenanceDetected ESXi host esx1 is entering maintenance (TASK); detected after TIME; cordoned, pods are being evicted; trace ID
+Normal NoOtherHostExpected After the drain: no other host can take its VM, which will wait for esx1
 Warning EvictionBlocked Cannot evict pod as it would violate the pod's disruption budget. The disruption budget held-budget needs 1 healthy pods and has 1 currently: events/held
 Normal DrainSucceeded Drained in TIME; the guest is being shut down
 Normal VMPoweredOff The VM is powered off after TIME
@@ -23,7 +24,7 @@ Normal VMPoweredOn The VM is powered on, on ESXi host esx1
 Normal MaintenanceSucceeded Back in service after TIME (drain TIME, host TIME, boot TIME); uncordoned; trace ID";
 
 /// Events of waits, in addition to those of transitions.
-const OF_WAITS: [&str; 2] = ["EvictionBlocked", "WaitingForHost"];
+const OF_WAITS: [&str; 3] = ["NoOtherHostExpected", "EvictionBlocked", "WaitingForHost"];
 
 const CONDITIONS: [&str; 4] = [
     "MaintenancePlanned",

@@ -40,6 +40,7 @@ mod otlp_outage;
 mod placement;
 mod python_migration;
 mod requests;
+mod rolling_upgrade;
 mod screenshots;
 mod server_restarts;
 mod status_page;

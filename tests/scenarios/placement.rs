@@ -14,7 +14,7 @@ use kube::api::PostParams;
 use kube::core::ObjectMeta;
 
 use crate::assertions::{entries_during, wait_for_call, wait_for_entry, wait_for_fault};
-use crate::fixture::{A40, a40, fixture, gpu_vm, hosts, in_maintenance, kube, run, run_scenario};
+use crate::fixture::{A40, a40, fixture, gpu_vm, hosts, in_maintenance, kube, kubectl, run, run_scenario};
 
 /// Hosts with one GPU each, the VM on `home`.
 fn cluster(fixture: &str, names: &[&str], home: &str) -> Spec {
@@ -64,6 +64,37 @@ async fn ask_to_move(fixture: &Fixture<'_>, node: &str, host: Option<&str>) -> a
     let objects: Api<NodeMaintenance> = Api::all(fixture.client());
     objects.create(&PostParams::default(), &request).await?;
     Ok(())
+}
+
+#[test]
+fn operator_learns_before_the_drain_where_the_vm_can_go() {
+    run_scenario(async {
+        for (name, hosts, words) in [
+            (
+                "goes-on",
+                &["esx1", "esx2"][..],
+                "its VM can move to esx2, if a device is free there",
+            ),
+            (
+                "goes-home",
+                &["esx1"],
+                "no other host can take its VM, which will wait for esx1",
+            ),
+        ] {
+            let fixture = fixture(name, &cluster(name, hosts, "esx1")).await?;
+            let node = fixture.node_name("gpu1");
+            fixture.add_pod("held", &node, &[]).await?;
+            fixture.set_budget("held", 0).await?;
+            let haulout = run(&fixture, &[]).await?;
+            fixture.vcenter.enter_maintenance("esx1").await?;
+            fixture.wait_for_log(words).await?;
+            let described = kubectl(&fixture, &["describe", "node", &node]).await?;
+            ensure!(described.contains(words), "{described}");
+            ensure!(fixture.power_cycles("gpu1").await? == (0, 0));
+            haulout.stop().await?;
+        }
+        Ok(())
+    });
 }
 
 #[test]

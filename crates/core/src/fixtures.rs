@@ -152,6 +152,7 @@ pub fn host(n: usize) -> Host {
         connection: Some(HostConnection::Connected),
         in_maintenance: Some(false),
         in_quarantine: Some(false),
+        build: None,
         last_end: None,
         last_exit: None,
         entering: None,

@@ -130,6 +130,8 @@ pub struct Inventory {
     interrupted: BTreeMap<HostRef, (TaskRef, FailedMaintenance)>,
     /// The hosts that vCenter lost, until they have stayed connected for long enough.
     absences: BTreeMap<HostRef, HostAbsence>,
+    /// When hosts left maintenance mode.
+    left_maintenance: BTreeMap<HostRef, Monotonic>,
     /// The Nodes of `nodes` that the label selector does not match.
     followed: BTreeSet<NodeName>,
     /// The episodes that the latest scan of all Nodes found.
@@ -213,6 +215,7 @@ impl Inventory {
             owners: BTreeMap::new(),
             interrupted: BTreeMap::new(),
             absences: BTreeMap::new(),
+            left_maintenance: BTreeMap::new(),
             followed: BTreeSet::new(),
             unselected_episodes: Vec::new(),
             vcenter: Source::disconnected("vCenter"),
@@ -258,6 +261,7 @@ impl Inventory {
             self.dirty = Some(Dirty::All);
         }
         self.end_absences();
+        self.end_rolling_upgrades();
     }
 
     /// When maintenance will continue without NodeMaintenances, if their watch stays disconnected.

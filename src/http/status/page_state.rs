@@ -147,6 +147,9 @@ impl PageState {
                 let kind = effect.kind();
                 !kind.is_routine() && self.step(node, now, format!("starts to {}", kind.words()))
             }
+            NodeEvent::Forecasts { placement, .. } => {
+                self.step(node, now, format!("after the drain: {placement}"))
+            }
             NodeEvent::Waits { on, .. } => {
                 self.board.waits(node, on, now);
                 let entry = self.board.nodes.get(node);

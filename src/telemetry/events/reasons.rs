@@ -51,6 +51,10 @@ reasons! {
     WaitingForVMotion: "Queue", Normal,
         "vCenter can move the VM by vMotion; the node is drained if it has not done so in time";
     MaintenanceAdopted: "Begin", Normal, "an episode of the Python controller was taken over";
+    PlacementExpected: "Drain", Normal,
+        "another host is likely to take the VM after the drain, or DRS will choose one";
+    NoOtherHostExpected: "Drain", Normal,
+        "no other host can take the VM after the drain, and why; it will wait for its own";
     DrainStarted: "Drain", Normal, "the drain begins after the wait for a slot, or begins again";
     CordonRestored: "Drain", Warning,
         "the node was uncordoned during the drain, or while its VM was off or booting; it is cordoned again";

@@ -6,6 +6,7 @@ use super::parts::parts;
 use super::{EventText, EventsOfNode, Reason, waits};
 use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{CordonOwner, DrainEnd, Episode, EpisodeResult, Phase, Record};
+use crate::maintenance::placement::PlacementForecast;
 use crate::maintenance::waiting::{ParkReason, WaitingOn, few};
 use crate::status::observer::NodeEvent;
 use crate::status::{PhaseKind, Took};
@@ -53,6 +54,25 @@ pub(super) fn of(
             })
         }
         NodeEvent::Asks { .. } => None,
+        NodeEvent::Forecasts {
+            node,
+            record,
+            placement,
+        } => {
+            let episode = record.episode()?;
+            let reason = match placement {
+                PlacementForecast::Drs | PlacementForecast::Host(_) | PlacementForecast::OneOf(_) => {
+                    Reason::PlacementExpected
+                }
+                PlacementForecast::Home { .. } => Reason::NoOtherHostExpected,
+            };
+            Some(EventText {
+                uid: node.map_or(&episode.node_uid, |node| &node.uid).clone(),
+                reason,
+                note: format!("After the drain: {placement}"),
+                key: format!("{} {placement}", reason.name()),
+            })
+        }
         NodeEvent::Waits { node, record, on, .. } => {
             let (uid, (reason, note, detail)) = match (record.episode(), on) {
                 (Some(episode), _) => {

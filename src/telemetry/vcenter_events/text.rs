@@ -75,6 +75,8 @@ pub(super) fn of(
             let is_new = last.is_new(events::key_of_wait(episode, on, now));
             is_new.then(|| post(episode, TextKind::Wait, waits(node, episode, on, since)))
         }
+        // It would take the place of the event before: there is one within some seconds.
+        NodeEvent::Forecasts { .. } => None,
         NodeEvent::Asks { .. } => None,
     }
 }

@@ -194,6 +194,9 @@ pub struct HostSpec {
     /// Its memory in MiB; 4 GiB if 0.
     #[serde(skip_serializing_if = "is_zero")]
     pub memory_mb: u32,
+    /// Its build of ESXi, not reported if empty.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub build: String,
     /// How many VMs with a vGPU can run on it.
     #[serde(skip_serializing_if = "is_zero")]
     pub vgpus: u32,

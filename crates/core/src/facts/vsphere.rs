@@ -110,6 +110,8 @@ pub struct Host {
     pub last_end: Option<MaintenanceEnd>,
     /// The newest `HostSystem.exitMaintenanceMode` task of this host that a user started, as far as this stream has seen one.
     pub last_exit: Option<TaskRef>,
+    /// `summary.config.product.build`: the build of ESXi. `None` if it is unknown or no number.
+    pub build: Option<u64>,
     /// `datastore`.
     pub datastores: Arc<BTreeSet<DatastoreRef>>,
     /// PCI devices of which `config.pciPassthruInfo` says passthrough is active, with ids from `hardware.pciDevice`.

@@ -88,7 +88,8 @@ impl Inventory {
     /// The forecasts of `names`, in this order: a host that is offered to one node is reserved against the next.
     pub fn forecast(&mut self, names: &[NodeName]) -> Vec<Forecast> {
         self.update_admission(&self.names());
-        let (offers, mut reservations) = self.placed(&self.names());
+        let placed = self.placed(&self.names());
+        let mut reservations = placed.reservations;
         let mut forecasts = Vec::new();
         let mut views = HostsView::new();
         for name in names {
@@ -96,7 +97,7 @@ impl Inventory {
                 continue;
             };
             let vm = self.bound_vm(name);
-            let offer = match offers.get(name) {
+            let offer = match placed.offers.get(name).or_else(|| placed.previews.get(name)) {
                 Some(offer) => Some(offer.clone()),
                 None => self.offer_to(name, &mut reservations, &mut views),
             };

@@ -59,6 +59,12 @@ impl NodeState {
         self.asked_guest.filter(|_| self.may_power_off_late(now))
     }
 
+    /// Whether the episode of `record` is on the Node.
+    pub(super) fn has_on_node(&self, record: &Record) -> bool {
+        let on_node = self.on_node.as_ref().and_then(Record::episode);
+        on_node.map(|it| &it.id) == record.episode().map(|it| &it.id)
+    }
+
     pub(super) fn may_power_off_late(&self, now: Monotonic) -> bool {
         self.late_power_off_until.is_some_and(|until| now < until)
     }

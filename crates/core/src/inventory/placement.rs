@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::Inventory;
+use super::{Dirty, Inventory};
 use crate::facts::vsphere::{
     ClusterRules, DetectionSignal, DeviceRequirement, HostConnection, Passthrough, Vm,
 };
@@ -17,6 +18,10 @@ use crate::maintenance::placement::{
 };
 use crate::maintenance::request::{Request, RequestAction};
 
+/// How long a host counts as updated after it left maintenance mode. The hosts of a cluster are updated one after another, an hour or
+/// more each where they drain and restart.
+const ROLLING_UPGRADE: Duration = Duration::from_secs(24 * 3600);
+
 /// A node that needs a host.
 struct PlacementRequest {
     since: Timestamp,
@@ -26,12 +31,30 @@ struct PlacementRequest {
     refused: Vec<(HostRef, String)>,
 }
 
+/// The nodes that need a host now or later, and the reservations of those that have one.
+#[derive(Default)]
+struct PlacementRequests {
+    waiting: Vec<PlacementRequest>,
+    previews: Vec<PlacementRequest>,
+    reservations: Vec<(NodeName, Reservation)>,
+}
+
 /// The devices of a host that are reserved for a VM, before vCenter shows it there.
 pub(super) struct Reservation {
     pub(super) vm: VmRef,
     pub(super) host: HostRef,
     pub(super) needs: Vec<DeviceRequirement>,
     pub(super) memory_mib: u64,
+}
+
+/// The result of placement for several nodes.
+pub(super) struct Placed {
+    /// For nodes whose VMs are off.
+    pub(super) offers: BTreeMap<NodeName, PlacementOffer>,
+    /// For nodes whose VMs are still on: nothing is reserved for them, and the host may be another one later.
+    pub(super) previews: BTreeMap<NodeName, PlacementOffer>,
+    /// Which node has reserved what.
+    pub(super) reservations: Vec<(NodeName, Reservation)>,
 }
 
 /// The hosts of each cluster, collected once for all its VMs. In a profile of a drain of 200 nodes, collecting them for each VM took
@@ -76,63 +99,28 @@ impl Inventory {
     /// An offer for each node that needs a host, in the order of their triggers. The offered host is reserved while the node needs
     /// one, so that two nodes never take the same device.
     pub(super) fn offers(&mut self, names: &BTreeSet<NodeName>) -> BTreeMap<NodeName, PlacementOffer> {
-        let (offers, _) = self.placed(names);
+        let mut placed = self.placed(names);
         for name in names {
             if let Some(local) = self.node_states.get_mut(name) {
-                local.offered = offers
+                local.offered = placed
+                    .offers
                     .get(name)
                     .and_then(|offer| offer.fits.as_ref())
                     .map(|(host, _)| host.clone());
             }
         }
-        offers
+        placed.offers.append(&mut placed.previews);
+        placed.offers
     }
 
-    /// The offers, and all reservations including those of the offers. An idle node has neither, so `names` may leave idle nodes
-    /// out.
-    pub(super) fn placed(
-        &self,
-        names: &BTreeSet<NodeName>,
-    ) -> (BTreeMap<NodeName, PlacementOffer>, Vec<(NodeName, Reservation)>) {
-        let mut reservations: Vec<(NodeName, Reservation)> = Vec::new();
-        let mut waiting: Vec<PlacementRequest> = Vec::new();
-        let mut previews: Vec<PlacementRequest> = Vec::new();
-        for name in names {
-            let node = self.nodes.get(name);
-            let record = match node {
-                Some(node) => Some(self.record(node)),
-                None => self.record_of_gone(name),
-            };
-            let Some(Record::Episode(episode)) = &record else {
-                continue;
-            };
-            if let Some(host) = self.reserved_host(episode) {
-                reservations.extend(self.reservation(name, episode, host));
-                continue;
-            }
-            let Some(vm) = self.bound_vm(name) else { continue };
-            let request = self.request(name, node);
-            let wanted = self.wanted(vm, request.as_ref(), Some(episode));
-            let placement = wanted.map(|wanted| PlacementRequest {
-                since: episode.trigger.clicked_at,
-                node: name.clone(),
-                wanted: VmRequirements {
-                    home_only: episode.refusals.len() >= MAX_REFUSALS
-                        || node.is_some_and(|node| node.annotations.strategy.as_deref() == Some("wait")),
-                    ..wanted
-                },
-                refused: refused_hosts(episode),
-            });
-            let relocates = |request: &Request| matches!(request.action, RequestAction::Relocate { .. });
-            let phase = episode.phase.at_work();
-            if *phase == Phase::AwaitingHost {
-                waiting.extend(placement);
-            } else if matches!(phase, Phase::Queued | Phase::Draining)
-                && request.as_ref().is_some_and(relocates)
-            {
-                previews.extend(placement);
-            }
-        }
+    /// The offers, the previews, and all reservations including those of the offers. An idle node has none, so `names` may leave idle
+    /// nodes out.
+    pub(super) fn placed(&self, names: &BTreeSet<NodeName>) -> Placed {
+        let PlacementRequests {
+            mut waiting,
+            previews,
+            mut reservations,
+        } = self.placement_requests(names);
         waiting.sort_by(|a, b| (a.since, &a.node).cmp(&(b.since, &b.node)));
         let mut offers = BTreeMap::new();
         let mut views = HostsView::new();
@@ -155,13 +143,61 @@ impl Inventory {
             }
             offers.insert(placement.node.clone(), offer);
         }
-        // Their VMs are still on, so nothing is reserved for them.
-        for placement in previews {
+        let preview = |placement: PlacementRequest| {
             let hosts = self.hosts_for(&placement.wanted, &reservations, &mut views);
             let offer = find_host(&placement.wanted, hosts, None, &placement.refused);
-            offers.insert(placement.node, offer);
+            (placement.node, offer)
+        };
+        Placed {
+            previews: previews.into_iter().map(preview).collect(),
+            offers,
+            reservations,
         }
-        (offers, reservations)
+    }
+
+    /// The nodes that need a host now or will need one, and what is reserved already.
+    fn placement_requests(&self, names: &BTreeSet<NodeName>) -> PlacementRequests {
+        let mut requests = PlacementRequests::default();
+        for name in names {
+            let node = self.nodes.get(name);
+            let record = match node {
+                Some(node) => Some(self.record(node)),
+                None => self.record_of_gone(name),
+            };
+            let Some(Record::Episode(episode)) = &record else {
+                continue;
+            };
+            if let Some(host) = self.reserved_host(episode) {
+                requests
+                    .reservations
+                    .extend(self.reservation(name, episode, host));
+                continue;
+            }
+            let Some(vm) = self.bound_vm(name) else { continue };
+            let request = self.request(name, node);
+            let wanted = self.wanted(vm, request.as_ref(), Some(episode));
+            let placement = wanted.map(|wanted| PlacementRequest {
+                since: episode.trigger.clicked_at,
+                node: name.clone(),
+                wanted: VmRequirements {
+                    home_only: episode.refusals.len() >= MAX_REFUSALS
+                        || node.is_some_and(|node| node.annotations.strategy.as_deref() == Some("wait")),
+                    ..wanted
+                },
+                refused: refused_hosts(episode),
+            });
+            let relocates = |request: &Request| matches!(request.action, RequestAction::Relocate { .. });
+            let phase = episode.phase.at_work();
+            let is_leaving = self.host_state(vm.host.as_ref()).is_leaving();
+            if *phase == Phase::AwaitingHost {
+                requests.waiting.extend(placement);
+            } else if matches!(phase, Phase::Queued | Phase::Draining)
+                && (is_leaving || request.as_ref().is_some_and(relocates))
+            {
+                requests.previews.extend(placement);
+            }
+        }
+        requests
     }
 
     /// The host that is reserved for the VM of an episode: while the VM is relocated to it, and until the node is back.
@@ -200,10 +236,12 @@ impl Inventory {
         episode: Option<&Episode>,
     ) -> Option<VmRequirements> {
         let from = vm.host.clone()?;
-        let compute = self.hosts.get(&from).and_then(|host| host.compute.clone());
+        let host = self.hosts.get(&from);
+        let compute = host.and_then(|host| host.compute.clone());
         Some(VmRequirements {
             vm: vm.moref.clone(),
             home: episode.map_or_else(|| Some(from.clone()), |episode| episode.host.moref.clone()),
+            build: host.and_then(|host| host.build),
             home_only: false,
             from,
             compute: compute.clone(),
@@ -257,6 +295,22 @@ impl Inventory {
         hosts
     }
 
+    /// Whether the host has left maintenance mode recently, as far as this process has seen it.
+    fn is_maintained(&self, host: &HostRef) -> bool {
+        self.left_maintenance.contains_key(host)
+    }
+
+    /// Forgets the hosts that left maintenance mode too long ago.
+    pub(super) fn end_rolling_upgrades(&mut self) {
+        let now = self.now.monotonic;
+        let before = self.left_maintenance.len();
+        self.left_maintenance
+            .retain(|_, at| now < at.after(ROLLING_UPGRADE));
+        if self.left_maintenance.len() < before {
+            self.dirty = Some(Dirty::All);
+        }
+    }
+
     /// The rules of a cluster; none while they are unknown.
     pub(super) fn rules_of(&self, compute: Option<&ComputeRef>) -> Arc<ClusterRules> {
         let compute = compute.and_then(|moref| self.computes.get(moref));
@@ -275,6 +329,8 @@ impl Inventory {
                 name: host.name.clone().unwrap_or_else(|| host.moref.to_string()),
                 compute: host.compute.clone(),
                 state: self.host_state(Some(&host.moref)),
+                build: host.build,
+                is_maintained: self.is_maintained(&host.moref),
                 datastores: host.datastores.clone(),
                 devices: host.passthrough.clone(),
                 reserved: Vec::new(),

@@ -13,7 +13,7 @@ use crate::maintenance::observed::{
     Admission, BoundVm, CordonedBy, HostState, LATE_POWER_OFF_WINDOW, NodeOverrides, NodeSnapshot, Observed,
     ObservedNode, ObservedPower, ObservedVm, RecordAge, SourceState, Strategy,
 };
-use crate::maintenance::placement::PlacementOffer;
+use crate::maintenance::placement::{PlacementForecast, PlacementOffer};
 use crate::maintenance::record::{self, Annotations, is_written_for, read};
 
 /// The record on `node`.
@@ -119,10 +119,7 @@ impl Inventory {
         if record == Record::InService && late_power_off_of.is_none() && self.followed.contains(name) {
             return None;
         }
-        let is_record_on_node = local.is_some_and(|local| {
-            let on_node = local.on_node.as_ref().and_then(Record::episode);
-            on_node.map(|it| &it.id) == record.episode().map(|it| &it.id)
-        });
+        let forecast = self.placement_forecast(&record, vm.found(), node, &offer);
         let mut seen = Observed {
             late_power_off_of,
             process_began: self.process_began,
@@ -144,7 +141,7 @@ impl Inventory {
             has_copy: self
                 .copy(name)
                 .is_some_and(|copy| record.episode().is_some_and(|episode| episode.id == copy.id)),
-            is_record_on_node,
+            is_record_on_node: local.is_some_and(|local| local.has_on_node(&record)),
             request: self.request(name, node),
             vm,
             ahead_traceparent: None,
@@ -153,6 +150,7 @@ impl Inventory {
             drain: local.and_then(|local| local.drain.clone()),
             pods_revision: local.map_or(0, |local| local.pods_revision),
             attempts: local.map(|local| local.attempts.clone()).unwrap_or_default(),
+            forecast,
             offer,
             target,
             home,
@@ -176,6 +174,27 @@ impl Inventory {
             }
         }
         Some(snapshot)
+    }
+
+    /// Where the VM is likely to go, while it is on and its host enters maintenance.
+    fn placement_forecast(
+        &self,
+        record: &Record,
+        vm: Option<&ObservedVm>,
+        node: Option<&NodeFacts>,
+        offer: &PlacementOffer,
+    ) -> Option<PlacementForecast> {
+        let is_before = matches!(record.phase()?.at_work(), Phase::Queued | Phase::Draining);
+        let vm = vm.filter(|vm| is_before && vm.power == ObservedPower::On && vm.host.is_leaving())?;
+        let may_move = node.is_some_and(|node| observed_node(node).overrides.strategy == Strategy::Migrate);
+        let name_of = |moref: &HostRef| self.hosts.get(moref)?.name.clone();
+        let unsurveyed = offer.survey.iter().filter_map(name_of).collect();
+        Some(PlacementForecast::of(
+            offer,
+            vm.drs && may_move,
+            &vm.on_name,
+            unsurveyed,
+        ))
     }
 
     /// The state of the host that the VM is being relocated to; unknown if that is in another cluster.

@@ -18,6 +18,12 @@ impl Inventory {
                 self.vcenter.seen.insert(host.moref.to_string());
                 self.record_failed_maintenance(&host);
                 self.record_absence(&host);
+                let known = self.hosts.get(&host.moref);
+                let was_in = known.is_some_and(|known| known.in_maintenance == Some(true));
+                if was_in && host.in_maintenance == Some(false) {
+                    self.left_maintenance
+                        .insert(host.moref.clone(), self.now.monotonic);
+                }
                 self.hosts.insert(host.moref.clone(), host);
             }
             VsphereUpdate::HostGone(host) => {
@@ -25,6 +31,7 @@ impl Inventory {
                 self.surveys.remove(&host);
                 self.interrupted.remove(&host);
                 self.absences.remove(&host);
+                self.left_maintenance.remove(&host);
                 self.last_episodes.remove(&host);
             }
             VsphereUpdate::Compute(compute) => {

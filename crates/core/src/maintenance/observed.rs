@@ -14,7 +14,7 @@ pub use super::drain::{DrainReport, Drained, PendingEviction, PendingReason};
 use super::effect::EffectKind;
 use super::episode::{EpisodeOrigin, Record};
 pub use super::host::HostState;
-use super::placement::PlacementOffer;
+use super::placement::{PlacementForecast, PlacementOffer};
 use super::request::Request;
 use super::waiting::{ParkReason, WaitingOn};
 use crate::facts::vsphere::VmotionDevice;
@@ -112,6 +112,8 @@ pub struct Observed {
     pub attempts: BTreeMap<EffectKind, EffectAttempt>,
     /// Where the VM can go while it is off.
     pub offer: PlacementOffer,
+    /// Where the VM is likely to go, while it is on and its host enters maintenance. Only displayed.
+    pub forecast: Option<PlacementForecast>,
     /// The state of the host that the VM is being relocated to. A host of another cluster is unknown.
     pub target: HostState,
     /// The state of the host whose maintenance the episode handles.
@@ -370,6 +372,7 @@ impl Observed {
             pods_revision: 0,
             attempts: BTreeMap::new(),
             offer: PlacementOffer::default(),
+            forecast: None,
             target: HostState::Unknown,
             home: HostState::Unknown,
         }

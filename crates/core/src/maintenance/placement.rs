@@ -11,8 +11,10 @@ use crate::facts::vsphere::{
 };
 use crate::ids::{ComputeRef, DatastoreRef, HostRef, NetworkRef, VmRef};
 
+pub use self::forecast::PlacementForecast;
 pub use self::rejection::{RejectedHost, RejectionReason};
 
+mod forecast;
 mod matching;
 mod rejection;
 
@@ -25,6 +27,8 @@ pub struct VmRequirements {
     pub from: HostRef,
     /// Its own host, which is preferred as soon as it takes VMs.
     pub home: Option<HostRef>,
+    /// The build of the host where it is registered.
+    pub build: Option<u64>,
     /// Only its own host is allowed.
     pub home_only: bool,
     /// Its cluster, which it never leaves.
@@ -72,6 +76,10 @@ pub struct HostView {
     pub compute: Option<ComputeRef>,
     /// Its state.
     pub state: HostState,
+    /// Its build of ESXi.
+    pub build: Option<u64>,
+    /// It has left maintenance mode recently.
+    pub is_maintained: bool,
     /// The datastores it sees.
     pub datastores: Arc<BTreeSet<DatastoreRef>>,
     /// Its devices with active passthrough; `None` while unknown.
@@ -151,8 +159,8 @@ enum HostVerdict {
     No(RejectionReason),
 }
 
-/// Searches a host for `wanted` among `hosts`. `kept` is the host already reserved for it, which is preferred while it fits, so that
-/// the offer is stable; `refused` are hosts where vCenter refused the VM.
+/// Searches a host for `wanted` among `hosts`. `kept` is the host already reserved for it, which is preferred while it fits and no
+/// other host was updated since, so that the offer is stable; `refused` are hosts where vCenter refused the VM.
 pub fn find_host(
     wanted: &VmRequirements,
     hosts: &[HostView],
@@ -197,14 +205,19 @@ pub fn find_host(
             }
         }
     }
-    // The host with the most spare devices, so that other VMs keep their choices. Names break ties, for a stable result.
+    // In a rolling upgrade, a host that was not updated yet is likely to be the next. So one that was is preferred. Then the host that
+    // is reserved already, then the one with the most spare devices, so that other VMs keep their choices. Names break ties, for a stable result.
+    let is_newer =
+        |host: &HostView| host.build.is_some() && wanted.build.is_some() && host.build > wanted.build;
     offer.fits = fits
         .iter()
         .find(|host| is_home(host))
-        .or_else(|| fits.iter().find(|host| Some(&host.moref) == kept))
         .or_else(|| {
-            fits.iter()
-                .min_by_key(|host| (std::cmp::Reverse(spare(host)), &host.name))
+            fits.iter().min_by_key(|host| {
+                let is_kept = Some(&host.moref) == kept;
+                let preferred = (is_newer(host), host.is_maintained, is_kept, spare(host));
+                (std::cmp::Reverse(preferred), &host.name)
+            })
         })
         .map(|host| (host.moref.clone(), host.name.clone()));
     offer

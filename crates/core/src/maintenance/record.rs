@@ -80,7 +80,7 @@ pub fn write(record: &Record, now: Timestamp) -> Annotations {
     }
 }
 
-/// Whether `python` is what [`write`] writes for `record` besides the JSON, whenever that was.
+/// Whether `python` is what [`write()`] writes for `record` besides the JSON, whenever that was.
 pub fn is_written_for(record: &Record, python: &PythonEpisode) -> bool {
     let written = Annotations {
         episode: None,

@@ -16,8 +16,9 @@ use crate::facts::vsphere::VmotionDevice;
 use crate::ids::NodeName;
 use crate::keys::{APPROVED, SKIP};
 
+pub(super) use sentences::rejected;
 pub use sentences::{BUDGET, few, few_by};
-use sentences::{list, pods_left, rejected, turn};
+use sentences::{list, pods_left, turn};
 
 /// What a node is waiting for. The text follows "waiting for"; `Error` is derived for its `Display`.
 #[derive(Clone, Debug, PartialEq, Error)]

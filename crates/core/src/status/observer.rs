@@ -9,6 +9,7 @@ use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::Effect;
 use crate::maintenance::episode::Record;
 use crate::maintenance::observed::{BoundVm, ObservedNode};
+use crate::maintenance::placement::PlacementForecast;
 use crate::maintenance::waiting::WaitingOn;
 
 /// An event of a node actor. It contains the decision itself, so that all observers show the same.
@@ -51,6 +52,15 @@ pub enum NodeEvent<'a> {
         record: &'a Record,
         /// The wait.
         on: &'a WaitingOn,
+    },
+    /// Where the VM is likely to go once it is off, or that no other host can take it. It is told before the node is drained.
+    Forecasts {
+        /// The Node; `None` if it was deleted.
+        node: Option<&'a ObservedNode>,
+        /// The current record.
+        record: &'a Record,
+        /// The forecast.
+        placement: &'a PlacementForecast,
     },
 }
 

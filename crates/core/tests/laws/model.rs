@@ -394,6 +394,7 @@ impl Model {
             }),
             in_maintenance: Some(truth.in_maintenance),
             in_quarantine: Some(false),
+            build: None,
             last_end: truth.last_end.clone(),
             last_exit: truth.last_exit.clone(),
             entering: truth
@@ -1135,7 +1136,10 @@ impl Model {
             name: name.clone(),
             resource_version: self.versions,
             generation: 1,
-            created_at: episode.begun_at,
+            created_at: self
+                .copies
+                .get(&name)
+                .map_or(self.true_time(), |copy| copy.created_at),
             node: node_name(index),
             is_over: json.is_none(),
             role: NodeMaintenanceRole::Episode { record: json },

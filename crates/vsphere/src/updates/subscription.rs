@@ -39,6 +39,7 @@ const HOST_PROPERTIES: &[&str] = &[
     "runtime.connectionState",
     "runtime.inMaintenanceMode",
     "runtime.inQuarantineMode",
+    "summary.config.product.build",
     "recentTask",
     "datastore",
 ];

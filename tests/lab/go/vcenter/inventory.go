@@ -146,6 +146,9 @@ func (v *VCenter) addHost(cluster *simulator.ClusterComputeResource, spec HostSp
 	h.Runtime.ConnectionState = types.HostSystemConnectionStateConnected
 	h.Runtime.PowerState = types.HostSystemPowerStatePoweredOn
 	h.vgpus = spec.VGPUs
+	if h.Summary.Config.Product = nil; spec.Build != "" {
+		h.Summary.Config.Product = &types.AboutInfo{Build: spec.Build}
+	}
 	if spec.MemoryMB > 0 {
 		h.Summary.Hardware.MemorySize, h.Hardware.MemorySize = spec.MemoryMB<<20, spec.MemoryMB<<20
 	}

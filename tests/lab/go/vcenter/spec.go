@@ -114,6 +114,8 @@ type HostSpec struct {
 	Networks []string `json:"networks,omitempty"`
 	// MemoryMB is its memory; 4 GiB if 0.
 	MemoryMB int64 `json:"memoryMb,omitempty"`
+	// Build is its build of ESXi, not reported if empty.
+	Build string `json:"build,omitempty"`
 	// VGPUs is how many VMs with a vGPU can run on it.
 	VGPUs int `json:"vgpus,omitempty"`
 }

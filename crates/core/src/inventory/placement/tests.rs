@@ -5,8 +5,8 @@ use crate::facts::vsphere::{AntiAffinityRule, Claim, ClaimedDevice, ClusterRules
 use crate::fixtures::{A40, of_model, pci, vm_facts};
 use crate::inventory::Fact;
 use crate::inventory::tests::{
-    apply_all, asked, at, awaiting, host, inventory_with, maintenance, name, seen_of, snapshot_of, surveyed,
-    switched_off, trio, vsphere, with_episode,
+    apply_all, asked, at, awaiting, entering, host, inventory_with, maintenance, moment, name, seen_of,
+    snapshot_of, surveyed, switched_off, trio, vsphere, with_episode,
 };
 use crate::maintenance::episode::{HostIdentity, HostRefusal, RefusedMove};
 use crate::maintenance::placement::{HostSurvey, RejectedHost, RejectionReason};
@@ -325,4 +325,74 @@ fn only_a_relocation_of_a_vm_that_is_on_is_offered_a_host_beforehand() {
     assert_eq!(offer(Phase::Draining, Relocate), Some(host_ref(3)));
     assert_eq!(offer(Phase::Draining, Reboot), None);
     assert_eq!(offer(Phase::Rejoining, Relocate), None);
+}
+
+#[test]
+fn where_a_vm_can_go_is_known_while_its_node_is_drained() {
+    let forecast = |phase: Phase, strategy: Option<&str>, facts: Vec<Fact>| {
+        let mut draining = with_episode(1, phase, |_| {});
+        draining.annotations.strategy = strategy.map(str::to_owned);
+        let leaves = vsphere(vsphere::VsphereUpdate::Host(entering(1, 5).into()));
+        let mut inventory = inventory_with(trio(1).into_iter().chain([seen_of(draining), leaves]));
+        facts.into_iter().for_each(|fact| inventory.apply(fact));
+        let told = snapshot_of(&mut inventory, 1).observed.forecast;
+        told.map(|forecast| forecast.to_string())
+    };
+    let of = |phase, strategy, facts| forecast(phase, strategy, facts).unwrap_or_default();
+    assert_eq!(
+        of(Phase::Draining, None, vec![there(3)]),
+        "its VM can move to esx-3, if a device is free there"
+    );
+    assert_eq!(
+        of(Phase::Queued, None, vec![there(3), there(4)]),
+        "its VM can move to one of esx-3, esx-4, if a device is free there"
+    );
+    assert_eq!(
+        of(Phase::Draining, None, vec![there(3), surveyed(3, empty())]),
+        "its VM can move to esx-3"
+    );
+    assert_eq!(
+        of(Phase::Draining, None, vec![]),
+        "no other host can take its VM, which will wait for esx-1"
+    );
+    assert_eq!(
+        of(Phase::Draining, Some("wait"), vec![there(3)]),
+        "no other host can take its VM, which will wait for esx-1"
+    );
+    let unfit = vsphere::Host {
+        passthrough: Some([].into()),
+        ..host(3)
+    };
+    let unfit = vsphere(vsphere::VsphereUpdate::Host(unfit.into()));
+    assert_eq!(
+        of(Phase::Draining, None, vec![unfit]),
+        "no other host can take its VM, which will wait for esx-1; elsewhere: esx-3 has no matching passthrough device"
+    );
+    // Once it is off, the wait says so.
+    assert_eq!(forecast(Phase::AwaitingHost, None, vec![there(3)]), None);
+    assert_eq!(forecast(Phase::Rejoining, None, vec![there(3)]), None);
+}
+
+#[test]
+fn host_that_left_maintenance_within_a_day_is_offered_first() {
+    const DAY: i64 = 24 * 3600;
+    for (later, chosen) in [(60, 4), (DAY + 19, 4), (DAY + 20, 3)] {
+        let facts = [awaiting(1), there(3)].into_iter().chain(switched_off(1));
+        let mut inventory = inventory_with(facts);
+        let in_maintenance = |is_in| {
+            let host = vsphere::Host {
+                in_maintenance: Some(is_in),
+                ..host(4)
+            };
+            vsphere(vsphere::VsphereUpdate::Host(host.into()))
+        };
+        inventory.set_time(moment(10));
+        inventory.apply(in_maintenance(true));
+        inventory.set_time(moment(20));
+        inventory.apply(in_maintenance(false));
+        inventory.apply(surveyed(3, empty()));
+        inventory.apply(surveyed(4, empty()));
+        inventory.set_time(moment(later));
+        assert_eq!(offered(&mut inventory, 1), Some(host_ref(chosen)), "{later}");
+    }
 }

@@ -11,6 +11,7 @@ fn wanted(devices: DeviceRequirements) -> VmRequirements {
         vm: VmRef::new("vm-1"),
         from: HostRef::new("host-home"),
         home: Some(HostRef::new("host-home")),
+        build: None,
         home_only: false,
         compute: Some(ComputeRef::new("cluster-1")),
         datastores: Arc::new(BTreeSet::from([DatastoreRef::new("ds-1")])),
@@ -33,6 +34,8 @@ fn host(name: &str, devices: &[(u16, u16)]) -> HostView {
         name: name.to_owned(),
         compute: Some(ComputeRef::new("cluster-1")),
         state: HostState::InService,
+        build: None,
+        is_maintained: false,
         datastores: Arc::new(BTreeSet::from([
             DatastoreRef::new("ds-1"),
             DatastoreRef::new("ds-2"),
@@ -83,6 +86,42 @@ fn a_device_of_another_vendor_does_not_match() {
 }
 
 /// A host with one A40 of this hardware label and subsystem device.
+#[test]
+fn host_that_was_updated_already_is_preferred() {
+    // Each host with its build, whether it was in maintenance, and how many devices it has.
+    let hosts = |of: &[(&str, Option<u64>, bool, usize)]| -> Vec<HostView> {
+        let view = |(name, build, is_maintained, devices): &(&str, Option<u64>, bool, usize)| HostView {
+            build: *build,
+            is_maintained: *is_maintained,
+            ..host(name, &vec![A40; *devices])
+        };
+        of.iter().map(view).collect()
+    };
+    let old = VmRequirements {
+        build: Some(100),
+        ..one_a40()
+    };
+    for (of, chosen) in [
+        (&[("a", Some(100), false, 2), ("b", Some(101), false, 1)][..], "b"),
+        (&[("a", Some(100), false, 2), ("b", Some(100), true, 1)], "b"),
+        (&[("a", Some(100), true, 2), ("b", Some(101), false, 1)], "b"),
+        // An older or unknown build says nothing.
+        (&[("a", Some(100), false, 2), ("b", Some(99), false, 1)], "a"),
+        (&[("a", Some(100), false, 2), ("b", None, false, 1)], "a"),
+        (&[("a", Some(100), false, 1), ("b", Some(100), false, 2)], "b"),
+    ] {
+        assert_eq!(fits(&old, &hosts(of)).as_deref(), Some(chosen), "{of:?}");
+    }
+    // A host that is reserved already is given up for one that was updated.
+    for (is_maintained, chosen) in [(false, "a"), (true, "b")] {
+        let of = hosts(&[("a", Some(100), false, 1), ("b", Some(100), is_maintained, 2)]);
+        let offer = find_host(&old, &of, Some(&HostRef::new("a")), &[]);
+        assert_eq!(offer.fits.map(|(_, name)| name).as_deref(), Some(chosen));
+    }
+    let unknown = hosts(&[("a", Some(1), false, 1), ("b", Some(2), false, 1)]);
+    assert_eq!(fits(&one_a40(), &unknown).as_deref(), Some("a"));
+}
+
 fn labelled(name: &str, label: Option<&str>, sub_device: u16) -> HostView {
     let a40 = pci("0000:01:00.0", A40);
     HostView {

@@ -24,7 +24,7 @@ pub(super) fn turn(ahead: &[NodeName], limit: SlotLimit) -> String {
 }
 
 /// Each reason once, with the first host that has it and the names of the next few. A cluster has up to 96 hosts.
-pub(super) fn rejected(lead: &str, hosts: &[RejectedHost]) -> String {
+pub(in crate::maintenance) fn rejected(lead: &str, hosts: &[RejectedHost]) -> String {
     let mut reasons: Vec<(&RejectedHost, Vec<&str>)> = Vec::new();
     for host in hosts {
         match reasons.iter_mut().find(|(first, _)| first.why == host.why) {

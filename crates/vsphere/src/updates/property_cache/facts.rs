@@ -21,6 +21,7 @@ pub(super) struct HostProperties {
     pub(super) connection: Option<HostConnection>,
     pub(super) in_maintenance: Option<bool>,
     pub(super) in_quarantine: Option<bool>,
+    pub(super) build: Option<u64>,
     pub(super) datastores: Arc<BTreeSet<DatastoreRef>>,
     /// Address and hardware label of the devices with active passthrough.
     pub(super) active: Option<BTreeMap<String, Option<Arc<str>>>>,
@@ -76,6 +77,7 @@ impl HostProperties {
             "runtime.connectionState" => self.connection = text.and_then(decode::connection),
             "runtime.inMaintenanceMode" => self.in_maintenance = text.and_then(decode::boolean),
             "runtime.inQuarantineMode" => self.in_quarantine = text.and_then(decode::boolean),
+            "summary.config.product.build" => self.build = text.and_then(|build| build.parse().ok()),
             "datastore" => self.datastores = datastores(value),
             "config.pciPassthruInfo" => {
                 self.active = value.and_then(Value::active_devices).cloned();
@@ -111,6 +113,7 @@ impl HostProperties {
             connection: self.connection,
             in_maintenance: self.in_maintenance,
             in_quarantine: self.in_quarantine,
+            build: self.build,
             entering,
             last_end: self.last_end.as_ref().map(|(_, end)| end.clone()),
             last_exit: self.last_exit.as_ref().map(|(_, task)| task.clone()),
