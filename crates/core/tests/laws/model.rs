@@ -99,6 +99,8 @@ pub struct VmTruth {
     tasks: Vec<Task>,
     /// A person powered it off outside of an episode, and it stays off.
     pub off_by_person: bool,
+    /// It has a vGPU instead of a device that is chosen at power-on.
+    is_vgpu: bool,
 }
 
 /// A Node object and its machine.
@@ -233,6 +235,7 @@ impl Model {
                 is_asked_for: false,
                 tasks: Vec::new(),
                 off_by_person: false,
+                is_vgpu: false,
             });
             model.nodes.push(NodeTruth {
                 object: None,
@@ -419,6 +422,14 @@ impl Model {
                 self.answer(index),
             ];
         }
+        let device = if truth.is_vgpu {
+            Passthrough::Vgpu {
+                profile: None,
+                migrates: None,
+            }
+        } else {
+            Passthrough::Dynamic(of_model(GPU_IDS))
+        };
         let vm = Vm {
             moref: vm_ref(index),
             name: Some(node_name(index).to_string()),
@@ -431,7 +442,7 @@ impl Model {
             datastores: Arc::new(BTreeSet::from([DatastoreRef::new("ds")])),
             datastore_states: Arc::default(),
             networks: Arc::default(),
-            passthrough: Some(vec![Passthrough::Dynamic(of_model(GPU_IDS))]),
+            passthrough: Some(vec![device]),
             memory_mib: None,
             evacuation_power_off: false,
         };
@@ -669,6 +680,23 @@ impl Model {
         if vm.power == PowerState::Off && vm.running.is_none() && self.hosts[vm.host].takes_vms() {
             self.push_task(index, "VirtualMachine.powerOn", TaskState::Success, false);
             self.powered_on(index);
+        }
+    }
+
+    /// The VM gets a vGPU. Its configuration is changed while it is off, or it was so from the start.
+    pub fn has_vgpu(&mut self, index: usize) {
+        self.vms[index].is_vgpu = true;
+        self.push_vm(index);
+    }
+
+    /// vCenter moves the running VM to `host`, if it has a vGPU.
+    pub fn vmotion(&mut self, index: usize, host: usize) {
+        let vm = &self.vms[index];
+        let can_move = vm.is_vgpu && vm.exists && vm.power == PowerState::On && vm.running.is_none();
+        if can_move && vm.host != host && self.hosts[host].takes_vms() && !self.hosts[host].is_taken {
+            self.push_task(index, "Drm.ExecuteVMotionLRO", TaskState::Success, false);
+            self.vms[index].host = host;
+            self.push_vm(index);
         }
     }
 
