@@ -125,6 +125,12 @@ pub(super) fn of_node(forecast: &Forecast, pods: &[Pod], budgets: &[PodDisruptio
         plan.notes
             .push("VMware Tools do not run: its power is cut without asking the guest".to_owned());
     }
+    if let Some(vmotion) = vm.and_then(|vm| vm.vmotion) {
+        plan.notes.push(format!(
+            "it has {}: vCenter may move it by vMotion, and the node is drained only if it does not",
+            vmotion.device.words()
+        ));
+    }
     if forecast.evacuation_power_off {
         plan.notes.push(
             "maintenance.vm.evacuation.poweroff is set: vCenter itself may power it off before it is drained"

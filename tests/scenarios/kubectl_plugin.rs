@@ -19,10 +19,10 @@ use crate::fixture::{A40, BINARY, a40, fixture, gpu_vm, hosts, one_node, run, ru
 const WAIT_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// The result of a subcommand.
-struct Answer {
-    code: i32,
-    stdout: String,
-    stderr: String,
+pub struct Answer {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
 }
 
 impl Answer {
@@ -38,7 +38,7 @@ impl std::fmt::Display for Answer {
 }
 
 /// Runs `words` as a user with all rights.
-async fn types(fixture: &Fixture<'_>, words: &[&str]) -> anyhow::Result<Answer> {
+pub async fn types(fixture: &Fixture<'_>, words: &[&str]) -> anyhow::Result<Answer> {
     types_with(fixture, words, &[]).await
 }
 

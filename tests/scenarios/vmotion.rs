@@ -8,6 +8,7 @@ use haulout_lab::vcenter::{Delays, DrsAutomation, Gpu, State};
 
 use crate::assertions::{clock, cordons, node_writes};
 use crate::fixture::{fixture, gpu_vm, hosts, in_maintenance, run, run_scenario};
+use crate::kubectl_plugin::types;
 
 /// Two hosts with room for one VM with a vGPU each, and one such VM. DRS vMotions it after `vmotion_ms`, or not at all.
 async fn vgpu_node(name: &str, vmotion_ms: u32) -> anyhow::Result<Fixture<'static>> {
@@ -62,6 +63,9 @@ fn vgpu_node_is_drained_if_vcenter_does_not_move_its_vm() {
         let fixture = vgpu_node("vgpu-stays", 0).await?;
         let node = fixture.node_name("gpu1");
         let haulout = run(&fixture, &[("VGPU_VMOTION_GRACE_SECONDS", "3")]).await?;
+        let plan = types(&fixture, &["plan", "esx1"]).await?;
+        let note = "it has a vGPU: vCenter may move it by vMotion";
+        ensure!(plan.stdout.contains(note), "{plan}");
         let clicked = tokio::time::Instant::now();
         fixture.vcenter.enter_maintenance("esx1").await?;
         fixture

@@ -51,7 +51,7 @@ described! {
         "enduser.id": "the user of the maintenance task";
         "haulout.request": "the NodeMaintenance that requested it";
         "haulout.request.uid": "its UID";
-        "haulout.result": "on the root: `succeeded`, `cancelled`, `failed` or `replaced`";
+        "haulout.result": "on the root: `succeeded`, `cancelled`, `vmotioned`, `failed` or `replaced`";
         "haulout.target.host": "the host that the VM was relocated to";
         "haulout.pods.left_behind": "on the root: pods that were left when the drain timed out";
         "haulout.detection.source": "how the task was detected, as on `haulout_detection_latency_seconds`";
