@@ -226,8 +226,12 @@ pub fn find_host(
 fn judge(wanted: &VmRequirements, host: &HostView, refused: &[(HostRef, String)]) -> HostVerdict {
     let needs: &[DeviceRequirement] = match &wanted.devices {
         DeviceRequirements::AnyOf(needs) => needs,
-        // The address is valid on its own host.
-        DeviceRequirements::Static if wanted.home.as_ref() == Some(&host.moref) => &[],
+        // The address is valid on its own host, and a vGPU ran there.
+        DeviceRequirements::Static | DeviceRequirements::Foreign { .. }
+            if wanted.home.as_ref() == Some(&host.moref) =>
+        {
+            &[]
+        }
         DeviceRequirements::Static => return HostVerdict::No(RejectionReason::StaticDevice),
         DeviceRequirements::Foreign { backing } => {
             return HostVerdict::No(RejectionReason::ForeignDevice(backing.clone()));

@@ -556,3 +556,16 @@ fn ended_episode_does_not_begin_again_from_a_copy_that_is_not_closed_yet() {
     let model = replay([(PersonAsksForDrain, 0), (NodeIsDeleted, 0)]);
     assert_eq!(model.record(0), Record::InService, "{}", model.recent_log());
 }
+
+#[test]
+fn vm_with_a_vgpu_that_is_registered_elsewhere_comes_home() {
+    let model = replay([
+        (SpareGetsFree, 1),
+        (SpareRefusesPowerOn, 1),
+        (HomeEnters, 1),
+        (PersonPowersOff, 1),
+        (VmHasVgpu, 1),
+    ]);
+    assert_eq!(model.record(1), Record::InService, "{}", model.recent_log());
+    assert_eq!(model.vms[1].power, PowerState::On);
+}
