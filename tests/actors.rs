@@ -43,7 +43,7 @@ impl RunEffect for RecordingExecutor {
     async fn record(
         &self,
         name: &NodeName,
-        node: Option<&ObservedNode>,
+        seen: &Observed,
         _before: &Record,
         transition: &Transition,
         _now: Now,
@@ -56,7 +56,7 @@ impl RunEffect for RecordingExecutor {
             return Err(refusal.clone());
         }
         Ok(Recorded::OnNode {
-            resource_version: node.unwrap().resource_version + 1,
+            resource_version: seen.node.as_ref().unwrap().resource_version + 1,
         })
     }
 

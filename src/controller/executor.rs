@@ -31,9 +31,9 @@ use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::{self, Effect, PowerOnTarget};
 use crate::maintenance::effect_report::{EffectReport, EffectResult};
 use crate::maintenance::episode::Record;
-use crate::maintenance::observed::{AttemptOutcome, EffectRefusal, ObservedNode, PendingReason, RetryAdvice};
+use crate::maintenance::observed::{AttemptOutcome, EffectRefusal, Observed, PendingReason, RetryAdvice};
 use crate::maintenance::record::{self, LastEpisode};
-use crate::nodemaintenance::api as maintenances;
+use crate::nodemaintenance::api::{self as maintenances, WriteIf};
 use crate::vsphere::client::{Error, GuestShutdown, MaintenanceCause, PowerOnBy, StartedTask, Vcenter};
 
 pub use dry_run::DryRun;
@@ -92,7 +92,7 @@ impl RunEffect for AnyExecutor {
     async fn record(
         &self,
         name: &NodeName,
-        seen: Option<&ObservedNode>,
+        seen: &Observed,
         before: &Record,
         transition: &Transition,
         now: Now,
@@ -115,13 +115,14 @@ impl RunEffect for Executor {
     async fn record(
         &self,
         name: &NodeName,
-        seen: Option<&ObservedNode>,
+        seen: &Observed,
         before: &Record,
         transition: &Transition,
         now: Now,
     ) -> Result<Recorded, NotRecorded> {
-        let Some(seen) = seen else {
-            return self.record_on_copy(name, before, transition, now).await;
+        let Some(seen) = &seen.node else {
+            let version = seen.copy_version;
+            return self.record_on_copy(name, version, before, transition, now).await;
         };
         let annotations = record::write(&transition.record, now.wall);
         let patch = NodePatch {
@@ -190,6 +191,7 @@ impl Executor {
     async fn record_on_copy(
         &self,
         name: &NodeName,
+        version: Option<u64>,
         before: &Record,
         transition: &Transition,
         now: Now,
@@ -203,7 +205,8 @@ impl Executor {
         let changes = json!({ "record": record });
         let permit = self.fence.permit(WriteKind::Record).map_err(not_recorded)?;
         let client = self.traced();
-        let write = maintenances::write_status(&permit, &client, &object, None, &changes);
+        let write =
+            maintenances::write_status(&permit, &client, &object, WriteIf::Version(version), &changes);
         match permit.run(write).await.map_err(not_recorded)? {
             Ok(object) => {
                 let seen = NodeMaintenanceUpdate::Seen(Box::new(object));

@@ -261,7 +261,7 @@ impl<P: RunEffect> NodeActor<P> {
         let writing = self
             .shared
             .executor
-            .record(&self.name, node, &before, &transition, now);
+            .record(&self.name, seen, &before, &transition, now);
         let written = TRACEPARENT.scope(trace, writing).await;
         match written {
             Ok(recorded) => {

@@ -8,7 +8,7 @@ use crate::maintenance::clock::Now;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::Effect;
 use crate::maintenance::episode::Record;
-use crate::maintenance::observed::ObservedNode;
+use crate::maintenance::observed::Observed;
 
 tokio::task_local! {
     /// The traceparent of the episode that a method is called for. It is used in the headers of the calls only, so it is not an
@@ -20,12 +20,12 @@ tokio::task_local! {
 ///
 /// Both methods have their own deadlines and may be repeated. Their results are sent as facts.
 pub trait RunEffect: Send + Sync + 'static {
-    /// Writes `transition` in one PATCH to the Node, if it has not changed since `node`, or to the copy of the record if the Node is
-    /// gone.
+    /// Writes `transition` in one PATCH to the Node, or to the copy of the record if the Node is gone, unless that has changed since
+    /// `seen`.
     fn record(
         &self,
         name: &NodeName,
-        node: Option<&ObservedNode>,
+        seen: &Observed,
         before: &Record,
         transition: &Transition,
         now: Now,

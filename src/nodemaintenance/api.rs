@@ -188,21 +188,33 @@ async fn post(
     created.map(|object| facts(&object))
 }
 
-/// Writes `changes` to the status of an object: a merge patch, in which null removes a field. With a UID, the write is refused if the
-/// object was recreated.
+/// The condition of a write to an object.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum WriteIf<'a> {
+    /// It was not deleted and created again.
+    Uid(&'a RequestUid),
+    /// It has not changed since this version, where one is known.
+    Version(Option<u64>),
+}
+
+/// Writes `changes` to the status of an object: a merge patch, in which null removes a field.
 pub(crate) async fn write_status(
     _permit: &Permit,
     client: &kube::Client,
     name: &str,
-    uid: Option<&RequestUid>,
+    condition: WriteIf<'_>,
     changes: &serde_json::Value,
 ) -> Result<NodeMaintenanceFacts, WriteError> {
     check_name(name)?;
     let objects: Api<NodeMaintenance> = Api::all(client.clone());
     let params = PatchParams::apply(FIELD_MANAGER);
     let mut body = json!({ "status": changes });
-    if let (Some(uid), Some(body)) = (uid, body.as_object_mut()) {
-        body.insert("metadata".to_owned(), json!({ "uid": uid.as_str() }));
+    let metadata = match condition {
+        WriteIf::Uid(uid) => Some(json!({ "uid": uid.as_str() })),
+        WriteIf::Version(version) => version.map(|version| json!({ "resourceVersion": version.to_string() })),
+    };
+    if let (Some(metadata), Some(body)) = (metadata, body.as_object_mut()) {
+        body.insert("metadata".to_owned(), metadata);
     }
     let patch = Patch::Merge(&body);
     let call = objects.patch_status(name, &params, &patch);

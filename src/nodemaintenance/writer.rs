@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::api::{self, WriteError};
+use super::api::{self, WriteError, WriteIf};
 use super::objects::{ObjectWrite, StatusReconciler};
 use super::refused::RefusedWrites;
 use crate::fence::{Permit, WriteFence, WriteKind};
@@ -135,7 +135,7 @@ async fn perform(
     let written = match write {
         ObjectWrite::Create { name, spec } => api::create(permit, client, &name, *spec).await,
         ObjectWrite::Status { name, uid, changes } => {
-            match api::write_status(permit, client, &name, Some(&uid), &changes).await {
+            match api::write_status(permit, client, &name, WriteIf::Uid(&uid), &changes).await {
                 // The object was deleted meanwhile, which the watch will show.
                 Err(WriteError::Gone { .. }) => Ok(None),
                 written => written.map(Some),

@@ -11,7 +11,7 @@ use crate::maintenance::drain::EvictionBackoff;
 use crate::maintenance::effect::Effect;
 use crate::maintenance::effect_report::EffectResult;
 use crate::maintenance::episode::Record;
-use crate::maintenance::observed::{AttemptOutcome, DrainReport, ObservedNode};
+use crate::maintenance::observed::{AttemptOutcome, DrainReport, Observed};
 
 /// Calls only what needs no permit, so nothing is changed.
 pub struct DryRun {
@@ -52,7 +52,7 @@ impl RunEffect for DryRun {
     async fn record(
         &self,
         name: &NodeName,
-        _seen: Option<&ObservedNode>,
+        _seen: &Observed,
         _before: &Record,
         transition: &Transition,
         _now: Now,

@@ -9,9 +9,10 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::keys::DEFAULT_PREFIX;
+use crate::kubernetes::stand_in::{refusal, server};
 use crate::maintenance::decide::{Decision, decide};
 use crate::maintenance::episode::Phase;
-use crate::maintenance::observed::{BoundVm, HostState, Observed, ObservedPower};
+use crate::maintenance::observed::{BoundVm, HostState, Observed, ObservedNode, ObservedPower};
 use crate::maintenance::policy::{DrainTimeoutAction, Policy};
 use crate::vsphere::client::{CredentialPart, CredentialSource, Endpoint, Settings, Trust};
 
@@ -178,4 +179,28 @@ fn too_much_is_asked() -> Response<Body> {
 async fn drain_waits_as_long_as_retry_after_says() {
     assert_eq!(asked_at(budget_is_new).await[..2], [0, 10]);
     assert_eq!(asked_at(too_much_is_asked).await[..2], [0, 7]);
+}
+
+#[tokio::test]
+async fn record_of_a_deleted_node_is_written_to_the_copy_that_was_decided_on() {
+    let (client, log) = server(|_| refusal(409, "Conflict", "the object has been modified", json!(null)));
+    let (executor, _reports) = executor_on(client);
+    let before = fixtures::record(fixtures::episode(Phase::AwaitingHost, 1));
+    let transition = Transition {
+        record: before.clone(),
+        unschedulable: None,
+        ended: None,
+        fulfilled: None,
+    };
+    let now = Now::at(Timestamp::UNIX_EPOCH, 1_000);
+    let seen = Observed {
+        copy_version: Some(77),
+        ..Observed::of(None, BoundVm::NotLookedUp, now)
+    };
+    let name = NodeName::new("gpu-1");
+    let written = executor.record(&name, &seen, &before, &transition, now).await;
+    assert!(matches!(written, Err(NotRecorded::Refused(_))), "{written:?}");
+    let asked = log.all();
+    assert_eq!(asked.len(), 1);
+    assert_eq!(asked[0].body["metadata"], json!({"resourceVersion": "77"}));
 }

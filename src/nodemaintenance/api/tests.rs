@@ -11,7 +11,7 @@ async fn an_invalid_object_name_is_never_sent() {
     let uid = RequestUid::new("uid");
     for name in ["gpu1-!!!!!!!!", "../nodes/gpu1", "gpu1-0/status", ""] {
         let created = create(&permit, &client, name, NodeMaintenanceSpec::default()).await;
-        let written = write_status(&permit, &client, name, None, &Value::Null).await;
+        let written = write_status(&permit, &client, name, WriteIf::Version(None), &Value::Null).await;
         let deleted = delete(&permit, &client, name, &uid).await;
         for error in [created.unwrap_err(), written.unwrap_err(), deleted.unwrap_err()] {
             assert!(
@@ -32,9 +32,10 @@ async fn refusal_is_distinguished_from_no_reply() {
         refusal(404, "NotFound", "not found", Value::Null),
     ];
     let (client, _) = server(move |_| replies.pop().unwrap());
+    let uid = RequestUid::new("uid");
     let write = async || {
         let changes = serde_json::json!({});
-        write_status(&permit, &client, "gpu1-0", None, &changes)
+        write_status(&permit, &client, "gpu1-0", WriteIf::Uid(&uid), &changes)
             .await
             .unwrap_err()
     };

@@ -151,12 +151,20 @@ impl Inventory {
 
     /// The copy of a node's record: of its youngest episode that has not ended.
     pub(super) fn copy(&self, name: &NodeName) -> Option<&Arc<Episode>> {
+        self.object_of_copy(name)?.copy.as_ref()
+    }
+
+    /// The `resourceVersion` of the object with that copy.
+    pub(super) fn copy_version(&self, name: &NodeName) -> Option<u64> {
+        Some(self.object_of_copy(name)?.facts.resource_version)
+    }
+
+    fn object_of_copy(&self, name: &NodeName) -> Option<&StoredRequest> {
         let copies = self.maintenances.open(name).filter(|it| match &it.facts.role {
             NodeMaintenanceRole::Episode { record } => record.is_some(),
             NodeMaintenanceRole::Request(_) => false,
         });
-        let youngest = copies.max_by_key(|it| (it.facts.created_at, &it.facts.name))?;
-        youngest.copy.as_ref()
+        copies.max_by_key(|it| (it.facts.created_at, &it.facts.name))
     }
 
     /// The record of a deleted Node: its copy, or the last record on the Node where that is newer.

@@ -138,6 +138,7 @@ impl Inventory {
                 asked_guest: local.and_then(|local| local.asked_guest(self.now.monotonic)),
                 ..observed_node(node)
             }),
+            copy_version: self.copy_version(name),
             has_copy: self
                 .copy(name)
                 .is_some_and(|copy| record.episode().is_some_and(|episode| episode.id == copy.id)),

@@ -89,6 +89,8 @@ pub struct Observed {
     pub node: Option<ObservedNode>,
     /// A NodeMaintenance holds a copy of the record, so that the record outlives the Node.
     pub has_copy: bool,
+    /// The `resourceVersion` of that copy, for a write to it.
+    pub copy_version: Option<u64>,
     /// The record is on the Node, and not only on its copy.
     pub is_record_on_node: bool,
     /// The oldest request for this node that is not fulfilled.
@@ -361,6 +363,7 @@ impl Observed {
             sources: SourceState::Synced,
             node,
             has_copy: false,
+            copy_version: None,
             is_record_on_node: false,
             request: None,
             vm,

@@ -100,7 +100,7 @@ pub struct VmTruth {
     /// A person powered it off outside of an episode, and it stays off.
     pub off_by_person: bool,
     /// It has a vGPU instead of a device that is chosen at power-on.
-    is_vgpu: bool,
+    pub is_vgpu: bool,
 }
 
 /// A Node object and its machine.
