@@ -1,6 +1,6 @@
 //! The observers of the event loop: the metrics, the health checks, the status page, NodeMaintenance objects and traces.
 
-use std::sync::{Arc, Once};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -11,11 +11,13 @@ use crate::controller::executor::OnEvictions;
 use crate::http::health::Health;
 use crate::http::status::StatusPage;
 use crate::http::status::view::PageLeadership;
+use crate::ids::NodeName;
 use crate::inventory::{Built, Fact, Inventory};
 use crate::kubernetes::lease::ElectionStatus;
 use crate::kubernetes::update as kubernetes;
+use crate::maintenance::waiting::few;
 use crate::nodemaintenance::objects::StatusReconciler;
-use crate::status::NodeStatuses;
+use crate::status::{EvacuationPolicies, NodeStatuses};
 use crate::telemetry::metrics::{Degraded, Metrics};
 use crate::telemetry::trace::Traces;
 use crate::vsphere::client::{CallOutcome, Callback};
@@ -35,6 +37,7 @@ pub(super) struct Observers {
     pub(super) lease: Option<String>,
     pub(super) traces: Option<Arc<Traces>>,
     inventory_logged: Arc<Once>,
+    evacuation_policies: Arc<Mutex<EvacuationPolicies>>,
 }
 
 impl Observers {
@@ -47,6 +50,28 @@ impl Observers {
             lease,
             traces: None,
             inventory_logged: Arc::new(Once::new()),
+            evacuation_policies: Arc::default(),
+        }
+    }
+
+    /// Warns once of each node whose VM vCenter itself shuts down for maintenance.
+    fn warn_of_evacuation_policies(&self, statuses: &NodeStatuses) {
+        let policies = self.evacuation_policies.lock();
+        // Ignores poisoning: no change leaves inconsistent state.
+        let mut policies = policies.unwrap_or_else(PoisonError::into_inner);
+        policies.show(statuses);
+        if !self.health.is_ready() {
+            return;
+        }
+        let untold = policies.take_untold();
+        let names: Vec<&str> = untold.iter().map(NodeName::as_str).collect();
+        if !names.is_empty() {
+            warn!(
+                count = names.len(),
+                nodes = few(&names),
+                "vCenter itself shuts down the VMs of these nodes when their hosts enter maintenance, because \
+                 maintenance.vm.evacuation.poweroff is set on them; their pods may end before they are evicted"
+            );
         }
     }
 
@@ -220,6 +245,7 @@ impl LoopObserver for Observers {
             });
         }
         if !built.is_standby {
+            self.warn_of_evacuation_policies(&statuses);
             self.metrics.show(&statuses);
             self.metrics.snapshots_outdated(built.outdated.len());
         }

@@ -273,6 +273,7 @@ impl<P: RunEffect> NodeActor<P> {
                 let wrote = (now.wall, (self.shared.clock)().wall);
                 self.notify(NodeEvent::Recorded {
                     node,
+                    vm: &seen.vm,
                     before: &before,
                     transition: &transition,
                     wrote,

@@ -151,6 +151,7 @@ fn ready(node: &core::Node) -> ReadyCondition {
     ReadyCondition {
         is_true: condition.is_some_and(|condition| condition.status == "True"),
         heartbeat: condition.and_then(|condition| condition.last_heartbeat_time.as_ref().map(|time| time.0)),
+        since: condition.and_then(|condition| condition.last_transition_time.as_ref().map(|time| time.0)),
     }
 }
 

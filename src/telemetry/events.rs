@@ -1,7 +1,8 @@
 //! The Events and conditions of a Node, as `kubectl describe node` shows them.
 //!
-//! A transition creates at most one Event, and so does a wait that matters to a person. Event texts use
-//! the same values as the log. An Event is not repeated within [`REPEAT_AFTER`].
+//! A transition creates at most one Event, and so does a wait that matters to a person. Only the begin of a maintenance in
+//! which vCenter itself shuts the VM down creates a second one. Event texts use the same values as the log. An Event is not
+//! repeated within [`REPEAT_AFTER`].
 
 mod conditions;
 mod parts;
@@ -99,10 +100,11 @@ impl Observer for Events {
         // Ignores poisoning: no change leaves inconsistent state.
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         let now = (self.clock)();
-        if let Some(event) = memory.event(node, event, now)
-            && !self.publisher.event(event.0)
-        {
-            memory.forget(node, &event.1);
+        let begun = memory.event(node, event, now);
+        for (created, key) in begun.into_iter().chain(memory.evacuation(node, event, now)) {
+            if !self.publisher.event(created) {
+                memory.forget(node, &key);
+            }
         }
         if self.conditions == NodeConditions::WellKnown
             && let Some(conditions) = conditions::changed(node, event, &memory.links, now)
@@ -130,6 +132,21 @@ impl EventMemory {
             }
             sent.insert(said.key.clone(), now);
         }
+        Some(self.create(node, said, now))
+    }
+
+    /// The Event for the begin of a maintenance in which vCenter itself shuts the VM down.
+    fn evacuation(
+        &mut self,
+        node: &NodeName,
+        event: NodeEvent<'_>,
+        now: Timestamp,
+    ) -> Option<(Event, String)> {
+        let said = words::evacuation(event)?;
+        Some(self.create(node, said, now))
+    }
+
+    fn create(&mut self, node: &NodeName, said: EventText, now: Timestamp) -> (Event, String) {
         let at = self.moment(now);
         let event = Event {
             regarding: Regarding::Node {
@@ -142,7 +159,7 @@ impl EventMemory {
             action: said.reason.action(),
             note: said.note,
         };
-        Some((event, said.key))
+        (event, said.key)
     }
 
     fn forget(&mut self, node: &NodeName, key: &str) {

@@ -229,7 +229,8 @@ async fn wait_events(fixture: &Fixture<'_>, reason: &str) -> anyhow::Result<Vec<
     .await
 }
 
-async fn events_of_node(fixture: &Fixture<'_>) -> anyhow::Result<Vec<Event>> {
+/// Haulout's Events about `gpu1`, in order.
+pub async fn events_of_node(fixture: &Fixture<'_>) -> anyhow::Result<Vec<Event>> {
     let node = fixture.node(&fixture.node_name("gpu1")).await?;
     let all: Api<Event> = Api::namespaced(fixture.client(), "default");
     let listed = all.list(&ListParams::default()).await.context("listing Events")?;

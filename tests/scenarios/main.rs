@@ -23,6 +23,7 @@ mod drain;
 mod drain_proof;
 mod dry_run;
 mod end_by_hand;
+mod evacuation;
 mod events;
 mod fixture;
 mod host_lifecycle;

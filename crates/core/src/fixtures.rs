@@ -136,6 +136,7 @@ pub fn node_facts(n: usize) -> NodeFacts {
         ready: ReadyCondition {
             is_true: true,
             heartbeat: None,
+            since: None,
         },
         boot_id: None,
         gpus: Default::default(),
@@ -264,6 +265,7 @@ pub fn node() -> ObservedNode {
         overrides: Default::default(),
         ready: true,
         heartbeat: None,
+        ready_since: None,
         boot_id: None,
         gpus: Default::default(),
         asked_guest: None,

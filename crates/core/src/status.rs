@@ -4,12 +4,14 @@
 //! Renderers format them and decide nothing.
 
 mod board;
+mod evacuation;
 pub mod observer;
 mod sentences;
 mod took;
 
 pub use crate::maintenance::kinds::{EpisodeOutcome, HostKind, PhaseKind, PodState, TriggerKind, WaitKind};
 pub use board::{EpisodeEnd, EpisodeHistory, NodeEntry, StatusBoard, StatusSpan, Wait};
+pub use evacuation::EvacuationPolicies;
 pub use took::Took;
 
 use std::collections::BTreeMap;

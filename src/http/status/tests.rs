@@ -430,6 +430,7 @@ fn record_change(
     };
     let last_event = NodeEvent::Recorded {
         node: None,
+        vm: &BoundVm::NotLookedUp,
         before,
         transition: &transition,
         wrote: (at(seconds), at(seconds)),

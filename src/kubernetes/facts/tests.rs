@@ -38,7 +38,8 @@ fn the_facts_of_a_node_are_read() {
             "allocatable": {"cpu": "8", "nvidia.com/gpu": "4", "nvidia.com/mig": "1k", "amd.com/gpu": "0", "amd.com/vgpu": "2"},
             "conditions": [
                 {"type": "DiskPressure", "status": "True"},
-                {"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-02T03:04:05Z"},
+                {"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-02T03:04:05Z",
+                    "lastTransitionTime": "2026-01-01T00:01:00Z"},
             ],
             "nodeInfo": {
                 "architecture": "", "bootID": "boot-1", "containerRuntimeVersion": "", "kernelVersion": "",
@@ -61,7 +62,8 @@ fn the_facts_of_a_node_are_read() {
         node.ready,
         ReadyCondition {
             is_true: true,
-            heartbeat: Some("2026-01-02T03:04:05Z".parse().unwrap())
+            heartbeat: Some("2026-01-02T03:04:05Z".parse().unwrap()),
+            since: Some("2026-01-01T00:01:00Z".parse().unwrap())
         }
     );
     assert_eq!(node.boot_id, Some(BootId::new("boot-1")));

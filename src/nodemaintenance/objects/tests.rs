@@ -9,7 +9,7 @@ use crate::kubernetes::update::{RequestedAction, RequestedMaintenance};
 use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{DrainEnd, EpisodeResult, Phase, Record};
 use crate::maintenance::observed::{
-    DrainReport, HostState, NodeSnapshot, PendingEviction, PendingReason, SnapshotBatch,
+    BoundVm, DrainReport, HostState, NodeSnapshot, PendingEviction, PendingReason, SnapshotBatch,
 };
 use crate::maintenance::request::{Request, RequestAction, RequestIdentity};
 
@@ -145,6 +145,7 @@ impl Cluster {
         };
         let event = NodeEvent::Recorded {
             node: Some(&node()),
+            vm: &BoundVm::NotLookedUp,
             before: &before.record,
             transition: &transition,
             wrote: (at(60), at(60)),

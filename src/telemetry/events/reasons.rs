@@ -47,6 +47,9 @@ macro_rules! reasons {
 reasons! {
     HostMaintenanceDetected: "Begin", Normal,
         "an episode began: host, task and its user, detection latency, and the trace's id or link";
+    EvacuationPolicy: "Begin", Warning,
+        "vCenter itself shuts the VM down for the maintenance of its host, because `maintenance.vm.evacuation.poweroff` is set; \
+         its pods may end before they are evicted";
     MaintenanceQueued: "Queue", Normal, "the node waits for a slot";
     WaitingForVMotion: "Queue", Normal,
         "vCenter can move the VM by vMotion; the node is drained if it has not done so in time";

@@ -12,7 +12,9 @@ use crate::maintenance::episode::{
     CordonOwner, DrainEnd, Episode, EpisodeResult, FinishedPhase, Phase, PhaseOutcome, PhaseStats, Record,
     Trigger,
 };
-use crate::maintenance::observed::{BoundVm, PendingEviction, PendingReason, SlotLimit};
+use crate::maintenance::observed::{
+    BoundVm, HostState, ObservedPower, PendingEviction, PendingReason, SlotLimit,
+};
 use crate::maintenance::placement::{RejectedHost, RejectionReason};
 use crate::maintenance::waiting::ParkReason;
 
@@ -75,6 +77,7 @@ fn recorded(memory: &mut EventMemory, before: &Record, transition: &Transition) 
     let node = node();
     let event = NodeEvent::Recorded {
         node: Some(&node),
+        vm: &BoundVm::NotLookedUp,
         before,
         transition,
         wrote: (at(100), at(100)),
@@ -596,6 +599,7 @@ fn last_event_has_durations_if_the_history_is_complete() {
         let node = node();
         let event = NodeEvent::Recorded {
             node: Some(&node),
+            vm: &BoundVm::NotLookedUp,
             before: &Record::Episode(episode),
             transition: &ending(EpisodeResult::Succeeded, Some(false)),
             wrote: (at(11_600), at(11_600)),
@@ -635,6 +639,7 @@ fn conditions_follow_the_phase_and_only_what_changes_is_written() {
     let changes = |before: &Record, transition: &Transition| -> Vec<String> {
         let event = NodeEvent::Recorded {
             node: Some(&node),
+            vm: &BoundVm::NotLookedUp,
             before,
             transition,
             wrote: (at(0), at(0)),
@@ -691,4 +696,46 @@ fn conditions_follow_the_phase_and_only_what_changes_is_written() {
             "-MaintenanceInProgress"
         ]
     );
+}
+
+#[test]
+fn begin_with_an_evacuation_policy_creates_a_warning_of_its_own() {
+    let begins = |power: ObservedPower, host: HostState, phase: Phase, is_marked: bool| {
+        let mut vm = fixtures::vm(power, host);
+        vm.evacuation_power_off = is_marked;
+        let (node, vm) = (node(), BoundVm::Found(vm));
+        let begun = Episode {
+            powered_off: power == ObservedPower::Off,
+            ..episode(phase, 100)
+        };
+        let transition = to(fixtures::record(begun));
+        let event = NodeEvent::Recorded {
+            node: Some(&node),
+            vm: &vm,
+            before: &Record::InService,
+            transition: &transition,
+            wrote: (at(100), at(100)),
+        };
+        let memory = &mut EventMemory::default();
+        let begin = shown(memory, event, 100);
+        let more = memory.evacuation(&NodeName::new("gpu-1"), event, at(100));
+        let more = more.map(|(event, _)| (event.severity, event.reason, event.note));
+        (begin, more)
+    };
+    let entering = fixtures::entering;
+    let (begin, more) = begins(ObservedPower::On, entering(), Phase::Draining, true);
+    assert!(begin.contains("cordoned, pods are being evicted"), "{begin}");
+    let (severity, reason, note) = more.expect("a second Event");
+    assert_eq!((severity, reason), (Severity::Warning, "EvacuationPolicy"));
+    assert!(note.contains("vCenter itself shuts down the VM"), "{note}");
+
+    let (begin, more) = begins(ObservedPower::Off, entering(), Phase::AwaitingHost, true);
+    assert!(begin.contains("cordoned, the VM is off already"), "{begin}");
+    let (_, _, note) = more.expect("a second Event");
+    assert!(note.contains("its pods were not evicted"), "{note}");
+
+    for (host, is_marked) in [(entering(), false), (HostState::InService, true)] {
+        let (_, more) = begins(ObservedPower::On, host, Phase::Draining, is_marked);
+        assert_eq!(more, None);
+    }
 }

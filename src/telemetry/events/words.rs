@@ -26,6 +26,7 @@ pub(super) fn of(
             before,
             transition,
             wrote,
+            ..
         } => {
             let (reason, note) = recorded(before, transition, links, wrote.0)?;
             let episode = transition.record.episode().or(before.episode());
@@ -94,6 +95,35 @@ pub(super) fn of(
             })
         }
     }
+}
+
+/// The Event for the begin of an episode whose VM vCenter itself shuts down for the maintenance of its host.
+pub(super) fn evacuation(event: NodeEvent<'_>) -> Option<EventText> {
+    let NodeEvent::Recorded {
+        vm,
+        before: Record::InService,
+        transition,
+        ..
+    } = event
+    else {
+        return None;
+    };
+    let episode = transition.record.episode()?;
+    let vm = vm.found().filter(|vm| vm.evacuation_power_off)?;
+    let is_of_host = vm.host.is_leaving() && episode.trigger.late_power_off_of.is_none();
+    let note = if episode.powered_off {
+        "vCenter itself has shut down the VM, because maintenance.vm.evacuation.poweroff is set on it; its pods were not evicted"
+    } else {
+        "vCenter itself shuts down the VM, because maintenance.vm.evacuation.poweroff is set on it; its pods may end before \
+         they are evicted"
+    };
+    let reason = Reason::EvacuationPolicy;
+    is_of_host.then(|| EventText {
+        uid: episode.node_uid.clone(),
+        reason,
+        note: note.to_owned(),
+        key: reason.name().to_owned(),
+    })
 }
 
 fn recorded(
@@ -282,6 +312,7 @@ fn detected(episode: &Episode, links: &Links) -> String {
     };
     let next = match (&episode.phase, &episode.cordon) {
         (Phase::Queued, _) => "waits for a slot",
+        (_, _) if episode.powered_off => "cordoned, the VM is off already",
         (_, CordonOwner::Theirs) => "was cordoned already, pods are being evicted",
         (_, CordonOwner::NotYet | CordonOwner::Ours | CordonOwner::Adopted(_)) => {
             "cordoned, pods are being evicted"

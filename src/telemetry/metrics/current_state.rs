@@ -192,6 +192,13 @@ impl StateGauges {
             }
             Ok(())
         })?;
+        let marked = self
+            .statuses()
+            .filter(|(_, status)| status.has_evacuation_policy());
+        let marked = number(marked.count());
+        gauge(encoder, &families::EVACUATION_POLICY_NODES, |gauge| {
+            gauge.bare(marked)
+        })?;
         gauge(encoder, &families::FREE_GPU_HOSTS, |gauge| {
             for (cluster, count) in &self.free_gpu_hosts {
                 gauge.with([("compute_cluster", cluster)], f64::from(*count))?;

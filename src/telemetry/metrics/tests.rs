@@ -37,6 +37,7 @@ impl Fixture {
         };
         let event = NodeEvent::Recorded {
             node: Some(&node()),
+            vm: &BoundVm::NotLookedUp,
             before,
             transition: &transition,
             wrote: (at(when), at(when)),

@@ -51,6 +51,7 @@ fn changes(traces: Option<&Arc<Traces>>, before: &Record, after: &Record, second
     if let Some(traces) = traces {
         let event = NodeEvent::Recorded {
             node: Some(&seen()),
+            vm: &BoundVm::NotLookedUp,
             before: &closed,
             transition: &transition,
             wrote: (at(second), at(second)),

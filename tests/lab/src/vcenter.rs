@@ -100,6 +100,9 @@ pub struct Delays {
     /// The time after which DRS begins to vMotion a VM with a vGPU off a host that enters maintenance mode; never if 0. The move
     /// takes `relocate_ms`.
     pub vmotion_ms: u32,
+    /// The cycle in which vCenter starts a VM elsewhere that it has shut down because of its evacuation mark; marks have no effect
+    /// if 0.
+    pub remediation_ms: u32,
 }
 
 /// One cluster.

@@ -224,6 +224,8 @@ pub struct ReadyCondition {
     pub is_true: bool,
     /// `lastHeartbeatTime`, which shows whether the kubelet still updates the condition.
     pub heartbeat: Option<Timestamp>,
+    /// `lastTransitionTime`, since when it has its status.
+    pub since: Option<Timestamp>,
 }
 
 /// Our annotations on a Node. Their keys are in [`crate::keys`].

@@ -240,6 +240,7 @@ impl Inventory {
             is_being_cut: self.is_being_cut(vm),
             tools_running: vm.tools_running,
             vmotion: self.vmotion(vm),
+            evacuation_power_off: vm.evacuation_power_off,
         }
     }
 

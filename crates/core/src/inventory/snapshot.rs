@@ -306,6 +306,7 @@ pub(super) fn observed_node(node: &NodeFacts) -> ObservedNode {
         },
         ready: node.ready.is_true,
         heartbeat: node.ready.heartbeat,
+        ready_since: node.ready.since,
         boot_id: node.boot_id.clone(),
         gpus: node.gpus.clone(),
         asked_guest: None,

@@ -944,6 +944,7 @@ fn heartbeat_concerns_active_nodes_only() {
         ready: ReadyCondition {
             is_true: true,
             heartbeat: Some(at(9)),
+            since: None,
         },
         ..node(1)
     };
@@ -963,6 +964,7 @@ fn heartbeat_concerns_active_nodes_only() {
         ready: ReadyCondition {
             is_true: false,
             heartbeat: Some(at(9)),
+            since: None,
         },
         ..alive()
     };

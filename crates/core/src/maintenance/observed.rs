@@ -186,6 +186,8 @@ pub struct ObservedNode {
     pub ready: bool,
     /// The last heartbeat of the condition Ready.
     pub heartbeat: Option<Timestamp>,
+    /// Since when the condition Ready has its status.
+    pub ready_since: Option<Timestamp>,
     /// `status.nodeInfo.bootID`.
     pub boot_id: Option<BootId>,
     /// Allocatable GPUs by resource name.
@@ -296,6 +298,8 @@ pub struct ObservedVm {
     pub tools_running: Option<bool>,
     /// All its passthrough devices let vCenter move it by vMotion.
     pub vmotion: Option<Vmotion>,
+    /// vCenter itself shuts it down when its host enters maintenance, without a drain.
+    pub evacuation_power_off: bool,
 }
 
 /// A VM with passthrough devices that vCenter can move by vMotion.
@@ -345,6 +349,7 @@ impl ObservedVm {
             is_being_cut: false,
             tools_running: None,
             vmotion: None,
+            evacuation_power_off: false,
         }
     }
 }

@@ -19,6 +19,8 @@ pub enum NodeEvent<'a> {
     Recorded {
         /// The Node on which it was decided; `None` if it was deleted, and the record is on its copy.
         node: Option<&'a ObservedNode>,
+        /// The VM.
+        vm: &'a BoundVm,
         /// The record before, with the ended phase in its history.
         before: &'a Record,
         /// The transition.

@@ -169,3 +169,59 @@ fn an_episode_is_followed_from_phase_to_phase_to_its_end() {
     );
     assert_eq!(entry.gone(), Some((id, at(10))));
 }
+
+#[test]
+fn node_with_an_evacuation_policy_is_told_once_while_it_has_one() {
+    let mut policies = EvacuationPolicies::default();
+    let mut show = |of: &[(&str, bool)], are_all: bool| {
+        let nodes = of.iter().map(|(name, is_marked)| {
+            let mut observed = seen(HostState::InService);
+            if let BoundVm::Found(vm) = &mut observed.vm {
+                vm.evacuation_power_off = *is_marked;
+            }
+            (
+                NodeName::new(*name),
+                Arc::new(status(Record::InService, observed)),
+            )
+        });
+        policies.show(&NodeStatuses {
+            nodes: nodes.collect(),
+            are_all,
+        });
+        policies.take_untold()
+    };
+    let names = |names: &[&str]| names.iter().copied().map(NodeName::new).collect::<Vec<_>>();
+    assert_eq!(
+        show(&[("a", true), ("b", false), ("c", true)], true),
+        names(&["a", "c"])
+    );
+    assert_eq!(show(&[("a", true), ("b", false), ("c", true)], true), []);
+    assert_eq!(show(&[("b", true)], false), names(&["b"]), "concerned later");
+    assert_eq!(show(&[("b", false)], false), []);
+    assert_eq!(show(&[("a", true), ("b", true)], true), names(&["b"]), "again");
+    assert_eq!(
+        show(&[("a", true), ("b", true), ("c", true)], true),
+        names(&["c"]),
+        "was gone"
+    );
+}
+
+#[test]
+fn node_whose_vm_is_not_known_for_a_moment_is_not_told_again() {
+    let mut policies = EvacuationPolicies::default();
+    let mut marked = seen(HostState::InService);
+    if let BoundVm::Found(vm) = &mut marked.vm {
+        vm.evacuation_power_off = true;
+    }
+    let unknown = Observed {
+        vm: BoundVm::NotLookedUp,
+        ..marked.clone()
+    };
+    for (observed, untold) in [(&marked, 1), (&unknown, 0), (&marked, 0)] {
+        policies.show(&NodeStatuses {
+            nodes: BTreeMap::from([(node(), Arc::new(status(Record::InService, observed.clone())))]),
+            are_all: true,
+        });
+        assert_eq!(policies.take_untold().len(), untold);
+    }
+}

@@ -189,6 +189,14 @@ pub fn vms() -> Vec<VmCase> {
             }
         }
     }
+    for host in [entering(), HostState::InMaintenance, HostState::InService] {
+        for power in [ObservedPower::On, ObservedPower::Off] {
+            vms.push(found(ObservedVm {
+                evacuation_power_off: true,
+                ..known(power, host.clone())
+            }));
+        }
+    }
     for power in [ObservedPower::On, ObservedPower::Off] {
         // Another VM than the one that the episode began with.
         vms.push(found(ObservedVm {

@@ -46,6 +46,12 @@ fn down(seen: &Observed, vm: &ObservedVm) -> bool {
     leaving(&vm.host) || (asked && out(&vm.host))
 }
 
+/// Whether vCenter itself stopped a VM that ran until its host began to leave.
+fn is_evacuated(seen: &Observed) -> bool {
+    let was_running = seen.node.as_ref().is_some_and(|node| node.ready);
+    found(seen).is_some_and(|vm| vm.evacuation_power_off && leaving(&vm.host)) && was_running
+}
+
 /// Whether only a relocation is requested: a target is needed before anything is done.
 fn placed_first(seen: &Observed, vm: &ObservedVm) -> bool {
     asks(seen, &RequestAction::Relocate { to: None }) && !leaving(&vm.host)
@@ -296,9 +302,10 @@ fn begin_laws(seen: &Observed, transition: &Transition, law: &dyn Fn(&str, bool)
     let node = seen.node.as_ref().unwrap();
     let is = |power| found(seen).is_some_and(|vm| vm.power == power);
     let begins = is(ObservedPower::On) && found(seen).is_some_and(|vm| wants_drained(seen, vm));
-    let makes_up = is(ObservedPower::Off) && seen.late_power_off_of.is_some() && seen.request.is_none();
+    let is_late = seen.late_power_off_of.is_some();
+    let makes_up = is(ObservedPower::Off) && seen.request.is_none() && (is_late || is_evacuated(seen));
     law(
-        "an episode begins for a powered-on VM that is to go out of service, or to make up for a power-off of ours",
+        "an episode begins for a powered-on VM that is to go out of service, or for one that we or vCenter stopped",
         begins || makes_up,
     );
     let granted = seen.admission == Admission::Granted;

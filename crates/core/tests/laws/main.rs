@@ -13,6 +13,7 @@
 
 mod cases;
 mod enumerate;
+mod evacuation;
 mod facts;
 mod histories;
 mod model;

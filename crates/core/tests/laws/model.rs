@@ -785,6 +785,7 @@ impl Model {
             ready: ReadyCondition {
                 is_true: true,
                 heartbeat: None,
+                since: None,
             },
             boot_id: None,
             gpus: BTreeMap::from([(GPU.to_owned(), 2)]).into(),

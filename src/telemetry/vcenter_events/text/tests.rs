@@ -29,6 +29,7 @@ impl Texts {
         let node = node();
         let event = NodeEvent::Recorded {
             node: Some(&node),
+            vm: &BoundVm::NotLookedUp,
             before,
             transition,
             wrote: (at(now), at(now)),

@@ -1200,3 +1200,30 @@ func TestDynamicDeviceHasTheLabelAndSubsystem(t *testing.T) {
 	b.want(h.Config.PciPassthruInfo[0].GetHostPciPassthruInfo().HardwareLabel, "pool-a")
 	b.want(h.Hardware.PciDevice[len(h.Hardware.PciDevice)-1].SubDeviceId, 0x145a)
 }
+
+func TestMarkedVMIsShutDownAtTheClickAndStartedElsewhere(t *testing.T) {
+	spec := twoHosts()
+	spec.Delays.RemediationMs = 300
+	spec.VMs[0].ExtraConfig = map[string]string{evacuationMark: "TRUE"}
+	b := start(t, spec)
+	b.ctl("POST", "/hosts/esx1/enter", nil, nil)
+	b.until("the VM is off", func(s State) bool { return s.VMs[0].Power == "poweredOff" })
+	s := b.until("the VM is on again", func(s State) bool { return s.VMs[0].Power == "poweredOn" })
+	if s.VMs[0].Host != "esx2" || s.VMs[0].Boots != 2 {
+		t.Fatalf("%+v", s.VMs[0])
+	}
+	b.until("esx1 is in maintenance", func(s State) bool { return s.Hosts[0].InMaintenance })
+}
+
+func TestMarkHasNoEffectWithoutTheCycle(t *testing.T) {
+	spec := twoHosts()
+	spec.VMs[0].ExtraConfig = map[string]string{evacuationMark: "TRUE"}
+	b := start(t, spec)
+	b.ctl("POST", "/hosts/esx1/enter", nil, nil)
+	b.ctl("POST", "/vms/gpu1/shutdown", nil, nil)
+	b.until("esx1 is in maintenance", func(s State) bool { return s.Hosts[0].InMaintenance })
+	s := b.until("the state", func(State) bool { return true })
+	if s.VMs[0].Power != "poweredOff" || s.VMs[0].Host != "esx1" {
+		t.Fatalf("%+v", s.VMs[0])
+	}
+}

@@ -76,6 +76,7 @@ func (v *VCenter) enter(h *host, timeout time.Duration, evacuateOff bool, who ca
 		})
 	}
 	v.evacuate(h, evacuateOff)
+	v.shutDownMarked(h)
 	v.later(v.spec.Delays.EnterMs, func() {
 		e.ready = true
 		v.settle()

@@ -62,6 +62,10 @@ type Delays struct {
 	// running VM with a vGPU off a host that enters maintenance mode; it does
 	// not if 0. The move itself takes RelocateMs.
 	VmotionMs int `json:"vmotionMs,omitempty"`
+	// RemediationMs is the cycle in which a VM with the evacuation mark is
+	// started elsewhere after it was shut down for the maintenance of its host;
+	// the mark has no effect if 0. A vCenter's cycle takes three minutes.
+	RemediationMs int `json:"remediationMs,omitempty"`
 }
 
 // ClusterSpec is one cluster with its DRS settings and hosts.

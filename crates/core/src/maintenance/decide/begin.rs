@@ -42,6 +42,10 @@ pub(super) fn in_service(node: &ObservedNode, seen: &Observed, policy: &Policy, 
     }
     match (vm.power, request) {
         (ObservedPower::On, _) => {}
+        (ObservedPower::Off, None) if is_evacuated(node, vm) => {
+            let trigger = trigger(vm, None, now);
+            return begin_while_off(node, vm, trigger, seen.leadership, policy, now);
+        }
         // Somebody else powered the VM off. It does not block the maintenance of its host.
         (_, None) => return Decision::Idle,
         (ObservedPower::Unknown, Some(_)) => return wait(WaitingOn::PowerState),
@@ -149,6 +153,26 @@ fn trigger(vm: &ObservedVm, request: Option<&Request>, now: Now) -> Trigger {
     }
 }
 
+/// Whether vCenter itself shut the VM down for the maintenance of its host. Its Node was Ready until then; a VM that was off before
+/// stays off.
+fn is_evacuated(node: &ObservedNode, vm: &ObservedVm) -> bool {
+    let was_in_service = match &vm.host {
+        // Kubernetes writes whole seconds.
+        HostState::Entering { clicked_at, .. } => {
+            let is_later = |since: Timestamp| since.as_second() >= clicked_at.as_second();
+            node.ready || node.ready_since.is_some_and(is_later)
+        }
+        // The kubelet of a VM that went off is missed after some tens of seconds.
+        HostState::InMaintenance => node.ready,
+        HostState::Unknown
+        | HostState::Unreachable
+        | HostState::Settling { .. }
+        | HostState::Quarantined
+        | HostState::InService => false,
+    };
+    vm.evacuation_power_off && was_in_service
+}
+
 /// A power-off of an ended episode took effect late and stopped the VM. A new episode brings the node back.
 fn recover_late_power_off(
     ended: &EpisodeId,
@@ -166,6 +190,18 @@ fn recover_late_power_off(
         request: None,
         late_power_off_of: Some(ended.clone()),
     };
+    begin_while_off(node, vm, trigger, leadership, policy, now)
+}
+
+/// Begins an episode whose VM is off already: the node is cordoned and brought back.
+fn begin_while_off(
+    node: &ObservedNode,
+    vm: &ObservedVm,
+    trigger: Trigger,
+    leadership: LeadershipEpoch,
+    policy: &Policy,
+    now: Now,
+) -> Decision {
     let episode = Episode {
         powered_off: true,
         phase: Phase::AwaitingHost,

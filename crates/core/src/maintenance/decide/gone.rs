@@ -47,6 +47,7 @@ pub(super) fn without_node(
         overrides: NodeOverrides::default(),
         ready: false,
         heartbeat: None,
+        ready_since: None,
         boot_id: None,
         gpus: Arc::default(),
         asked_guest: None,

@@ -1,0 +1,112 @@
+//! VMs that vCenter itself shuts down when their host enters maintenance.
+
+use haulout_core::ids::TaskRef;
+use haulout_core::maintenance::decide::{Decision, decide};
+use haulout_core::maintenance::episode::{CordonOwner, Detection, Phase, Record};
+use haulout_core::maintenance::observed::{HostState, Observed, ObservedNode, ObservedPower, ObservedVm};
+use haulout_core::maintenance::policy::DrainTimeoutAction;
+use haulout_core::maintenance::request::RequestAction;
+use jiff::{SignedDuration, Timestamp};
+
+use crate::facts::*;
+
+/// A node whose VM carries the mark and is off.
+fn shut_down(host: HostState, node: ObservedNode) -> Observed {
+    let vm = ObservedVm {
+        evacuation_power_off: true,
+        ..vm(ObservedPower::Off, host)
+    };
+    observed(node, vm)
+}
+
+fn clicked_at(clicked_at: Timestamp) -> HostState {
+    HostState::Entering {
+        task: TaskRef::new("task-1"),
+        clicked_at,
+        user: None,
+        detection: Detection::Pushed,
+    }
+}
+
+fn decided(seen: &Observed) -> Decision {
+    decide(
+        &Record::InService,
+        seen,
+        &policy(DrainTimeoutAction::PowerOff),
+        moment(2),
+    )
+}
+
+fn not_ready_since(second: i64) -> ObservedNode {
+    ObservedNode {
+        ready: false,
+        ready_since: Some(at(second)),
+        ..node()
+    }
+}
+
+#[test]
+fn vm_that_vcenter_shut_down_at_the_click_gets_an_episode() {
+    // The click was at second 0.
+    for (host, node) in [
+        (entering(), node()),
+        (clicked_at(at(0)), not_ready_since(0)),
+        (
+            clicked_at(at(0) + SignedDuration::from_millis(900)),
+            not_ready_since(0),
+        ),
+        (entering(), not_ready_since(50)),
+        (HostState::InMaintenance, node()),
+    ] {
+        let seen = shut_down(host, node);
+        let Decision::Record(transition) = decided(&seen) else {
+            panic!("no episode begins: {seen:#?}");
+        };
+        assert_eq!(transition.unschedulable, Some(true), "it is cordoned");
+        let episode = transition.record.episode().unwrap();
+        assert_eq!(episode.phase, Phase::AwaitingHost);
+        assert_eq!(episode.cordon, CordonOwner::Ours);
+        assert!(
+            episode.powered_off,
+            "the node counts as back on another boot only"
+        );
+        assert!(episode.in_flight.is_empty(), "vCenter was asked for nothing");
+    }
+}
+
+#[test]
+fn vm_that_was_off_before_the_click_stays_off() {
+    for (host, node) in [
+        (entering(), not_ready_since(-1)),
+        (
+            entering(),
+            ObservedNode {
+                ready: false,
+                ..node()
+            },
+        ),
+        (HostState::InMaintenance, not_ready_since(1)),
+        (HostState::InService, node()),
+        (HostState::Unknown, node()),
+    ] {
+        let seen = shut_down(host, node);
+        assert_eq!(decided(&seen), Decision::Idle, "{seen:#?}");
+    }
+}
+
+#[test]
+fn vm_without_the_mark_that_is_off_at_the_click_stays_off() {
+    let seen = observed(node(), vm(ObservedPower::Off, entering()));
+    assert_eq!(decided(&seen), Decision::Idle);
+}
+
+#[test]
+fn vm_with_the_mark_is_kept_off_by_a_skip_or_a_request() {
+    let mut skipped = shut_down(entering(), node());
+    skipped.node.as_mut().unwrap().overrides.skip = true;
+    let mut asked = shut_down(entering(), node());
+    asked.request = Some(request(RequestAction::PowerOff));
+    for seen in [skipped, asked] {
+        assert!(matches!(decided(&seen), Decision::Wait { .. }), "{seen:#?}");
+    }
+}

@@ -1,0 +1,135 @@
+//! VMs that vCenter itself shuts down when their host enters maintenance, because of a mark in their configuration.
+
+use std::collections::BTreeMap;
+
+use anyhow::ensure;
+use haulout_lab::fixture::{Fixture, WAIT_TIMEOUT, is_cordoned};
+use haulout_lab::vcenter::{Delays, Power, State};
+use haulout_lab::wait::until;
+
+use crate::events::events_of_node;
+use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, kubectl, run, run_scenario};
+use crate::metrics::{SERVED, address, ask};
+
+/// Two hosts with a GPU each, and one VM with the mark. vCenter shuts it down at the click and starts it elsewhere after
+/// `remediation_ms`.
+async fn marked_node(name: &str, remediation_ms: u32) -> anyhow::Result<Fixture<'static>> {
+    let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
+    spec.delays = Delays {
+        remediation_ms,
+        enter_ms: 5_000,
+        ..spec.delays
+    };
+    let mut vm = gpu_vm(name, "gpu1", "esx1");
+    let mark = ("maintenance.vm.evacuation.poweroff", "TRUE");
+    vm.extra_config = BTreeMap::from([(mark.0.to_owned(), mark.1.to_owned())]);
+    spec.vms = vec![vm];
+    fixture(name, &spec).await
+}
+
+fn is_off(state: &State) -> bool {
+    state.vm("gpu1").is_some_and(|vm| vm.power == Power::PoweredOff)
+}
+
+/// The node is back on `esx2`, after one power cycle.
+async fn came_back(fixture: &Fixture<'_>, node: &str) -> anyhow::Result<()> {
+    let back = fixture.wait_in_service(node).await?;
+    ensure!(!is_cordoned(&back));
+    let state = fixture.vcenter.state().await?;
+    ensure!(state.vm("gpu1").is_some_and(|vm| vm.host == "esx2"), "{state:#?}");
+    ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
+    in_maintenance(fixture, "esx1").await
+}
+
+/// Waits for the Warning about the mark on the Node.
+async fn wait_for_warning(fixture: &Fixture<'_>) -> anyhow::Result<String> {
+    until("an Event EvacuationPolicy", WAIT_TIMEOUT, async || {
+        let events = events_of_node(fixture).await?;
+        let warning = events
+            .into_iter()
+            .find(|event| event.reason.as_deref() == Some("EvacuationPolicy"));
+        Ok(warning.map(|event| format!("{:?} {:?}", event.type_, event.note)))
+    })
+    .await
+}
+
+#[test]
+fn node_whose_vm_vcenter_shuts_down_itself_is_told_and_comes_back() {
+    run_scenario(async {
+        let fixture = marked_node("evacuated", 20_000).await?;
+        let node = fixture.node_name("gpu1");
+        // The drain does not end before the VM is off.
+        fixture.add_pod("held", &node, &[]).await?;
+        fixture.set_budget("held", 0).await?;
+        let haulout = run(&fixture, &SERVED).await?;
+        fixture
+            .wait_for_log("vCenter itself shuts down the VMs of these nodes")
+            .await?;
+        let metrics = format!("{}/metrics", address(&fixture, "metrics").await?);
+        until("the gauge to count the node", WAIT_TIMEOUT, async || {
+            let (_, text) = ask(&metrics, "text/plain").await?;
+            let counted = text
+                .lines()
+                .any(|line| line == "haulout_nodes_with_evacuation_policy 1.0");
+            Ok(counted.then_some(()))
+        })
+        .await?;
+
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        let warning = wait_for_warning(&fixture).await?;
+        ensure!(
+            warning.contains("Warning") && warning.contains("its pods"),
+            "{warning}"
+        );
+        fixture.wait_for_log("Draining -> AwaitingHost").await?;
+        came_back(&fixture, &node).await?;
+        ensure!(
+            fixture
+                .log_text()
+                .matches("vCenter itself shuts down the VMs")
+                .count()
+                == 1,
+            "it is told once"
+        );
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn node_whose_vm_was_shut_down_before_haulout_saw_the_click_comes_back() {
+    run_scenario(async {
+        let fixture = marked_node("evacuated-unseen", 20_000).await?;
+        let node = fixture.node_name("gpu1");
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_vcenter("the VM is off", is_off).await?;
+        let haulout = run(&fixture, &[]).await?;
+
+        fixture.wait_node(&node, "it is cordoned", is_cordoned).await?;
+        let warning = wait_for_warning(&fixture).await?;
+        ensure!(warning.contains("has shut down the VM"), "{warning}");
+        came_back(&fixture, &node).await?;
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn vm_that_vcenter_shut_down_and_started_elsewhere_is_accepted_there() {
+    run_scenario(async {
+        let fixture = marked_node("evacuated-restarted", 3_000).await?;
+        let node = fixture.node_name("gpu1");
+        // Haulout leaves the start to vCenter.
+        kubectl(
+            &fixture,
+            &["annotate", "node", &node, "haulout.dev/strategy=wait"],
+        )
+        .await?;
+        let haulout = run(&fixture, &[]).await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_for_log("AwaitingHost -> Rejoining").await?;
+        came_back(&fixture, &node).await?;
+        for method in ["RelocateVM_Task", "PowerOnVM_Task"] {
+            ensure!(fixture.calls(method, "gpu1").await? == 0, "it called {method}");
+        }
+        haulout.stop().await
+    });
+}
