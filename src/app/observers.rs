@@ -12,12 +12,13 @@ use crate::http::health::Health;
 use crate::http::status::StatusPage;
 use crate::http::status::view::PageLeadership;
 use crate::ids::NodeName;
-use crate::inventory::{Built, Fact, Inventory};
+use crate::inventory::{Built, Fact, Inventory, UnhandledHost, UnhandledModes};
 use crate::kubernetes::lease::ElectionStatus;
 use crate::kubernetes::update as kubernetes;
 use crate::maintenance::waiting::few;
 use crate::nodemaintenance::objects::StatusReconciler;
 use crate::status::{EvacuationPolicies, NodeStatuses};
+use crate::telemetry::events::Events;
 use crate::telemetry::metrics::{Degraded, Metrics};
 use crate::telemetry::trace::Traces;
 use crate::vsphere::client::{CallOutcome, Callback};
@@ -36,8 +37,10 @@ pub(super) struct Observers {
     /// The name of the Lease, with leader election.
     pub(super) lease: Option<String>,
     pub(super) traces: Option<Arc<Traces>>,
+    pub(super) events: Option<Arc<Events>>,
     inventory_logged: Arc<Once>,
     evacuation_policies: Arc<Mutex<EvacuationPolicies>>,
+    unhandled_modes: Arc<Mutex<UnhandledModes>>,
 }
 
 impl Observers {
@@ -49,8 +52,31 @@ impl Observers {
             status: None,
             lease,
             traces: None,
+            events: None,
             inventory_logged: Arc::new(Once::new()),
             evacuation_policies: Arc::default(),
+            unhandled_modes: Arc::default(),
+        }
+    }
+
+    /// Warns once of each host that is asked for something that Haulout does not react to.
+    fn warn_of_unhandled(&self, hosts: Vec<UnhandledHost>) {
+        let modes = self.unhandled_modes.lock();
+        // Ignores poisoning: no change leaves inconsistent state.
+        let mut modes = modes.unwrap_or_else(PoisonError::into_inner);
+        for untold in modes.take_untold(hosts) {
+            if untold.is_new {
+                let nodes: Vec<&str> = untold.of.nodes.keys().map(NodeName::as_str).collect();
+                warn!(
+                    host = untold.of.name,
+                    nodes = few(&nodes),
+                    "{}",
+                    untold.of.sentence()
+                );
+            }
+            if let Some(events) = &self.events {
+                events.unhandled(&untold.of);
+            }
         }
     }
 
@@ -253,5 +279,8 @@ impl LoopObserver for Observers {
 
     fn liveness_tick(&self, inventory: &Inventory) {
         self.metrics.show_free_gpu_hosts(inventory.free_gpu_hosts());
+        if let Some(hosts) = inventory.unhandled_hosts() {
+            self.warn_of_unhandled(hosts);
+        }
     }
 }

@@ -42,7 +42,7 @@ pub(super) async fn servers(config: &Config, observers: &Observers) -> anyhow::R
 pub(super) fn observers_of_nodes(
     config: &Config,
     publisher: Publisher,
-    observers: &Observers,
+    observers: &mut Observers,
 ) -> Vec<Box<dyn Observer>> {
     let mut list: Vec<Box<dyn Observer>> = vec![
         Box::new(Log::new(config)),
@@ -55,12 +55,14 @@ pub(super) fn observers_of_nodes(
         list.push(Box::new(Arc::clone(status)));
     }
     if Writes::by(config).events {
-        list.push(Box::new(Events::new(
+        let events = Arc::new(Events::new(
             publisher,
             config.node_conditions,
             Links::new(config),
             clock,
-        )));
+        ));
+        observers.events = Some(Arc::clone(&events));
+        list.push(Box::new(events));
     }
     list
 }

@@ -17,6 +17,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::config::NodeConditions;
 use crate::ids::{NodeName, NodeUid};
+use crate::inventory::{UnhandledHost, UnhandledMode};
 use crate::kubernetes::events::{Event, Publisher, Regarding};
 use crate::maintenance::episode::Episode;
 use crate::maintenance::waiting::WaitingOn;
@@ -77,6 +78,28 @@ impl Events {
                 links,
                 ..EventMemory::default()
             }),
+        }
+    }
+}
+
+impl Events {
+    /// Creates an Event on each node of a host that is asked for something that Haulout does not react to.
+    pub fn unhandled(&self, host: &UnhandledHost) {
+        let reason = match host.mode {
+            UnhandledMode::Standby { .. } => Reason::HostStandbyRequested,
+            UnhandledMode::PartialMaintenance { .. } => Reason::HostPartialMaintenance,
+        };
+        // Ignores poisoning: no change leaves inconsistent state.
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        for (node, uid) in &host.nodes {
+            let said = EventText {
+                uid: uid.clone(),
+                reason,
+                note: host.sentence(),
+                key: String::new(),
+            };
+            let (event, _) = memory.create(node, said, (self.clock)());
+            self.publisher.event(event);
         }
     }
 }

@@ -46,6 +46,7 @@ mod screenshots;
 mod server_restarts;
 mod status_page;
 mod traces;
+mod unhandled_modes;
 mod untrusted_input;
 mod user_cordon;
 mod vcenter_events;

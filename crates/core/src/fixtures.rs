@@ -157,6 +157,8 @@ pub fn host(n: usize) -> Host {
         last_end: None,
         last_exit: None,
         entering: None,
+        entering_standby: None,
+        partial_maintenance: None,
         datastores: Arc::new(BTreeSet::from([DatastoreRef::new("ds")])),
         passthrough: Some(Arc::new([pci("0000:01:00.0", A40)])),
     }

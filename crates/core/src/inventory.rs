@@ -24,6 +24,7 @@ mod slots;
 mod snapshot;
 mod standby;
 mod survey;
+mod unhandled;
 mod vcenter;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,6 +54,7 @@ pub use advance::{Built, Changes, Requested};
 pub use forecast::{Forecast, Reach};
 pub use snapshot::record_of;
 pub use survey::readings;
+pub use unhandled::{UnhandledHost, UnhandledMode, UnhandledModes, UntoldMode};
 
 /// One input of the inventory.
 #[derive(Clone, Debug, PartialEq)]

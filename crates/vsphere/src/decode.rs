@@ -47,6 +47,14 @@ pub(crate) fn boolean(text: &str) -> Option<bool> {
     }
 }
 
+/// Decodes an `ArrayOfHostPartialMaintenanceModeRuntimeInfo`: the first mode that the host is in, enters or leaves.
+pub(crate) fn partial_maintenance(value: &Element<'_>) -> Option<String> {
+    let mut modes = value
+        .children()
+        .filter(|mode| mode.text_of("hostStatus") != Some("notInPartialMM"));
+    Some(modes.next()?.text_of("key")?.to_owned())
+}
+
 /// Decodes an `ArrayOfManagedObjectReference`.
 pub(crate) fn morefs(value: &Element<'_>) -> Vec<Moref> {
     value.children().filter_map(Element::moref).collect()

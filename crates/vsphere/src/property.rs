@@ -18,6 +18,9 @@ pub(super) const WITHHELD: &str = "every property was withheld for want of a ses
 /// With this extraConfig key, vCenter powers the VM off itself when its host enters maintenance.
 pub(super) const EVACUATION: &str = "config.extraConfig[\"maintenance.vm.evacuation.poweroff\"]";
 
+/// The partial maintenance modes of a host, since 8.0.3.
+pub(super) const PARTIAL_MAINTENANCE: &str = "runtime.partialMaintenanceMode";
+
 /// A `PropertyFilterSpec`: properties by type, and the objects to start from.
 #[derive(Clone, Default)]
 pub(super) struct PropertySpec {
@@ -189,6 +192,7 @@ impl Value {
             "runtime.question" => text(value.text_of("text")),
             "latestPage" => Some(Self::Tasks(value.children().map(read_listed_task).collect())),
             EVACUATION => text(value.text_of("value")),
+            PARTIAL_MAINTENANCE => decode::partial_maintenance(value).map(Self::Text),
             _ => text(Some(value.text())),
         }
     }

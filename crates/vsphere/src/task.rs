@@ -64,6 +64,16 @@ impl TaskInfo {
         self.description_id == "HostSystem.enterMaintenanceMode"
     }
 
+    /// Whether the task puts a host into standby mode (`PowerDownHostToStandBy_Task`).
+    pub(crate) fn enters_standby(&self) -> bool {
+        self.description_id == "HostSystem.enterStandbyMode"
+    }
+
+    /// Whether the task ends only when no VM on its host is powered on.
+    pub(crate) fn empties_host(&self) -> bool {
+        self.enters_maintenance() || self.enters_standby()
+    }
+
     /// Whether the task takes a host out of maintenance.
     pub(crate) fn exits_maintenance(&self) -> bool {
         self.description_id == "HostSystem.exitMaintenanceMode"

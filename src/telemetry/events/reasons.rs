@@ -95,6 +95,10 @@ reasons! {
     MaintenanceResumed: "Resume", Normal, "a parked episode continues";
     ApprovalNeeded: "Queue", Normal, "the drain waits for the approval of a person";
     MaintenanceSkipped: "Skip", Warning, "the node is skipped, because it has the annotation `haulout.dev/skip`";
+    HostStandbyRequested: "Ignore", Warning,
+        "a task is to put the host into standby mode, which waits until the VM is off; Haulout reacts to maintenance mode only";
+    HostPartialMaintenance: "Ignore", Warning,
+        "the host is in a partial maintenance mode, or enters or leaves it; Haulout reacts to maintenance mode only";
     MaintenanceSucceeded: "End", Normal, "the node is back in service, and the duration of each part";
     MaintenanceFailed: "End", Warning, "the node is back in service, but the request was not fulfilled, and why";
     MaintenanceCancelled: "End", Normal, "the maintenance was cancelled before the VM was off";

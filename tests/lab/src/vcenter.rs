@@ -1162,6 +1162,23 @@ impl VcenterSimulator {
             .task)
     }
 
+    /// Runs a task of another user that puts the host into standby mode, for this long, and returns its moref. A real one waits until
+    /// no VM on the host is powered on.
+    pub async fn enter_standby(&self, host: &str, duration: Duration) -> anyhow::Result<String> {
+        let millis = u32::try_from(duration.as_millis()).context("a long duration")?;
+        let body = serde_json::json!({ "method": "PowerDownHostToStandBy_Task", "durationMs": millis });
+        Ok(self
+            .post::<TaskAnswer>(&["hosts", host, "task"], &body)
+            .await?
+            .task)
+    }
+
+    /// Sets a partial maintenance mode of the host, with a status of `HostPartialMaintenanceModeStatus`.
+    pub async fn set_partial_maintenance(&self, host: &str, mode: &str, status: &str) -> anyhow::Result<()> {
+        let body = serde_json::json!({ "mode": mode, "status": status });
+        self.act(&["hosts", host, "partial"], &body).await
+    }
+
     /// The same on a VM.
     pub async fn run_vm_task(&self, vm: &str, result: TaskResult) -> anyhow::Result<String> {
         Ok(self.post::<TaskAnswer>(&["vms", vm, "task"], &result).await?.task)

@@ -112,6 +112,10 @@ pub struct Host {
     pub last_exit: Option<TaskRef>,
     /// `summary.config.product.build`: the build of ESXi. `None` if it is unknown or no number.
     pub build: Option<u64>,
+    /// A `HostSystem.enterStandbyMode` task of this host that is queued or running. It ends only when no VM there is powered on.
+    pub entering_standby: Option<TaskRef>,
+    /// A mode of `runtime.partialMaintenanceMode` that the host is in, enters or leaves.
+    pub partial_maintenance: Option<String>,
     /// `datastore`.
     pub datastores: Arc<BTreeSet<DatastoreRef>>,
     /// PCI devices of which `config.pciPassthruInfo` says passthrough is active, with ids from `hardware.pciDevice`.

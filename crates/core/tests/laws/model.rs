@@ -398,6 +398,8 @@ impl Model {
             in_maintenance: Some(truth.in_maintenance),
             in_quarantine: Some(false),
             build: None,
+            entering_standby: None,
+            partial_maintenance: None,
             last_end: truth.last_end.clone(),
             last_exit: truth.last_exit.clone(),
             entering: truth

@@ -38,8 +38,8 @@ pub(crate) struct PropertyCache {
     /// The names of the networks of VMs.
     networks: HashMap<NetworkRef, Arc<str>>,
     tasks: HashMap<TaskRef, TaskInfo>,
-    /// Tasks that put a host into maintenance and are queued or running. Each change of a host needs
-    /// them, and `tasks` may have thousands of others.
+    /// Tasks that put a host into maintenance or standby mode and are queued or running. Each change of
+    /// a host needs them, and `tasks` may have thousands of others.
     entering: BTreeSet<TaskRef>,
     ours: BTreeSet<VmRef>,
     awaited: BTreeSet<TaskRef>,
@@ -364,7 +364,8 @@ impl PropertyCache {
                 DetectionSignal::Push
             },
         });
-        let object = Arc::new(facts.object(&host, entering));
+        let standby = self.standby_task(&Moref::from(&host));
+        let object = Arc::new(facts.object(&host, entering, standby));
         if_changed(&mut self.sent.hosts, host, &object).map(VsphereUpdate::Host)
     }
 

@@ -9,7 +9,7 @@ use tokio::sync::OnceCell;
 use crate::call::SoapCall;
 use crate::client::{Error, Vcenter};
 use crate::moref::Moref;
-use crate::property::{self, EVACUATION, PropertySpec, TraversalStep, UpdateSet};
+use crate::property::{self, EVACUATION, PARTIAL_MAINTENANCE, PropertySpec, TraversalStep, UpdateSet};
 use crate::reading::{BoundedRead, MAX_OBJECTS};
 use crate::session::{ServiceContent, Session};
 use crate::soap::{self, ReplyError};
@@ -43,6 +43,8 @@ const HOST_PROPERTIES: &[&str] = &[
     "recentTask",
     "datastore",
 ];
+/// The API version that has [`PARTIAL_MAINTENANCE`]. A filter with an unknown property is refused as a whole.
+const KNOWS_PARTIAL_MAINTENANCE: &[u32] = &[8, 0, 3];
 /// Properties of hosts that could take one of our VMs. They are most of a host's bytes.
 const DEVICE_PROPERTIES: &[&str] = &["config.pciPassthruInfo", "hardware.pciDevice"];
 const VM_PROPERTIES: &[&str] = &[
@@ -205,10 +207,26 @@ impl Subscription {
             list: OnceCell::new(),
             session_objects: session_objects.clone(),
         };
-        subscription
-            .filter(&subscription.collector, subscription.host_spec())
-            .await?;
+        subscription.follow_hosts().await?;
         Ok(subscription)
+    }
+
+    /// Creates the filter of all hosts.
+    async fn follow_hosts(&self) -> Result<(), Error> {
+        if self.session.speaks(KNOWS_PARTIAL_MAINTENANCE) {
+            let more: Vec<&str> = HOST_PROPERTIES
+                .iter()
+                .copied()
+                .chain([PARTIAL_MAINTENANCE])
+                .collect();
+            let created = self.filter(&self.collector, self.host_spec(&more)).await;
+            let what = "the partial maintenance modes of hosts";
+            if self.allow_refusal(what, created)?.is_some() {
+                return Ok(());
+            }
+        }
+        self.filter(&self.collector, self.host_spec(HOST_PROPERTIES))
+            .await
     }
 
     /// The next set of hosts, VMs and tasks; `None` if nothing changed during the long poll.
@@ -338,11 +356,11 @@ impl Subscription {
         &self.vcenter
     }
 
-    /// All hosts and their tasks.
-    fn host_spec(&self) -> PropertySpec {
+    /// All hosts, with these `properties`, and their tasks.
+    fn host_spec(&self, properties: &[&str]) -> PropertySpec {
         let of_host = [TraversalStep::new("HostSystem", "recentTask", [])];
         PropertySpec::default()
-            .read("HostSystem", HOST_PROPERTIES)
+            .read("HostSystem", properties)
             .read("Task", task::PATHS)
             .through(
                 &self.hosts,

@@ -252,6 +252,67 @@ async fn mark_for_evacuation_by_power_off_is_read_where_vcenter_knows_it() {
     }
 }
 
+const PARTIAL: &str = "runtime.partialMaintenanceMode";
+
+#[tokio::test]
+async fn partial_maintenance_is_read_where_vcenter_knows_it() {
+    for (old_api, is_refused) in [(false, false), (false, true), (true, false)] {
+        let (fake, vcenter, _server) = Fake::start(move |call: &Request| match call.method() {
+            "" if old_api => {
+                let versions = "<namespaces><namespace><name>urn:vim25</name><version>8.0.2.0</version></namespace></namespaces>";
+                Some(Reply::new(200, versions))
+            }
+            "CreateFilter" if is_refused && call.body.contains(PARTIAL) => {
+                Some(Reply::fault("InvalidProperty", "<name>partialMaintenanceMode</name>"))
+            }
+            _ => None,
+        })
+        .await;
+        let is_known = !old_api && !is_refused;
+        let mode = |key: &str, status: &str| {
+            format!(
+                "<HostPartialMaintenanceModeRuntimeInfo><key>{key}</key><hostStatus>{status}</hostStatus></HostPartialMaintenanceModeRuntimeInfo>"
+            )
+        };
+        let modes = [
+            mode("other", "notInPartialMM"),
+            mode("quickPatchPartialMM", "inPartialMM"),
+        ]
+        .concat();
+        let modes = if is_known {
+            change(PARTIAL, &modes)
+        } else {
+            String::new()
+        };
+        fake.push(
+            1,
+            &host("enter", "host-1", &[change("name", "esx1"), modes].concat()),
+        );
+        let mut stream = follow(&vcenter, Default::default());
+        let mode = stream.until(|update| {
+            let VsphereUpdate::Host(host) = update else {
+                return None;
+            };
+            Some(host.partial_maintenance.clone())
+        });
+        let expected = is_known.then(|| "quickPatchPartialMM".to_owned());
+        assert_eq!(mode.await, expected, "{old_api} {is_refused}");
+        let filters = fake.calls("CreateFilter");
+        let of_hosts: Vec<bool> = filters
+            .iter()
+            .filter(|call| call.body.contains("<pathSet>runtime.inMaintenanceMode"))
+            .map(|call| call.body.contains(PARTIAL))
+            .collect();
+        let expected: &[bool] = match (old_api, is_refused) {
+            (true, _) => &[false],
+            (false, true) => &[true, false],
+            (false, false) => &[true],
+        };
+        assert_eq!(of_hosts, expected, "{old_api} {is_refused}");
+        stream.stop().await;
+    }
+}
+
 #[tokio::test]
 async fn uuid_is_asked_for_in_both_byte_orders() {
     let (fake, vcenter, _server) = Fake::start(|call: &Request| {

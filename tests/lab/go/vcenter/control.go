@@ -51,6 +51,7 @@ func (c *Control) handler() http.Handler {
 		"POST /hosts/{host}/task":           c.hostTask,
 		"POST /vms/{vm}/task":               c.vmTask,
 		"POST /hosts/{host}/rename":         c.rename,
+		"POST /hosts/{host}/partial":        c.partial,
 		"POST /hosts/{host}/connection":     c.connection,
 		"POST /hosts/{host}/devices":        c.addDevice,
 		"DELETE /hosts/{host}/devices/{id}": c.removeDevice,
@@ -353,6 +354,26 @@ func (c *Control) rename(r *http.Request, body []byte) (any, error) {
 		c.v.journal.add(Entry{Kind: "host", User: who(r).User, Object: h.Name, Ref: h.Self.Value, Detail: "renamed to " + args.Name})
 		c.v.set(h.HostSystem, "name", args.Name, "summary.config.name", args.Name)
 		c.v.settle()
+		return nil, nil
+	})
+}
+
+func (c *Control) partial(r *http.Request, body []byte) (any, error) {
+	var args struct {
+		Mode   string                                 `json:"mode"`
+		Status types.HostPartialMaintenanceModeStatus `json:"status"`
+	}
+	if err := decode(body, &args); err != nil {
+		return nil, err
+	}
+	if !slices.Contains(args.Status.Values(), args.Status) {
+		return nil, badRequest("status %q: want one of %v", args.Status, args.Status.Values())
+	}
+	return c.onHost(r, func(h *host) (any, error) {
+		c.v.set(h.HostSystem, "runtime.partialMaintenanceMode", []types.HostPartialMaintenanceModeRuntimeInfo{
+			{Key: args.Mode, HostStatus: string(args.Status)},
+		})
+		c.v.bump()
 		return nil, nil
 	})
 }

@@ -1227,3 +1227,32 @@ func TestMarkHasNoEffectWithoutTheCycle(t *testing.T) {
 		t.Fatalf("%+v", s.VMs[0])
 	}
 }
+
+func TestHostReportsAPartialMaintenanceMode(t *testing.T) {
+	b := start(t, twoHosts())
+	mode := map[string]string{"mode": "quickPatchPartialMM", "status": "enteringPartialMM"}
+	b.ctl("POST", "/hosts/esx1/partial", mode, nil)
+	var h mo.HostSystem
+	esx1 := b.until("the hosts", func(State) bool { return true }).Hosts[0]
+	pc := property.DefaultCollector(b.client.Client)
+	b.must(pc.RetrieveOne(b.ctx, types.ManagedObjectReference{Type: "HostSystem", Value: esx1.Ref}, []string{"runtime.partialMaintenanceMode"}, &h))
+	if modes := h.Runtime.PartialMaintenanceMode; len(modes) != 1 || modes[0].Key != mode["mode"] || modes[0].HostStatus != mode["status"] {
+		t.Fatalf("%+v", modes)
+	}
+	mode["status"] = "leaving"
+	if status, text := b.tryCtl("POST", "/hosts/esx1/partial", mode, nil); status != http.StatusBadRequest {
+		t.Fatalf("%d %s", status, text)
+	}
+}
+
+func TestStandbyTaskHasTheDescriptionIdOfAVCenter(t *testing.T) {
+	b := start(t, twoHosts())
+	var answer struct{ Task string }
+	b.ctl("POST", "/hosts/esx1/task", map[string]any{"method": "PowerDownHostToStandBy_Task", "durationMs": 10}, &answer)
+	var found mo.Task
+	pc := property.DefaultCollector(b.client.Client)
+	b.must(pc.RetrieveOne(b.ctx, types.ManagedObjectReference{Type: "Task", Value: answer.Task}, []string{"info"}, &found))
+	if found.Info.DescriptionId != "HostSystem.enterStandbyMode" {
+		t.Fatal(found.Info.DescriptionId)
+	}
+}

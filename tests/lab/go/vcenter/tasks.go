@@ -15,18 +15,19 @@ import (
 // descriptionIDs are the keys under which a real vCenter describes its tasks.
 // The simulator derives its own from Go names.
 var descriptionIDs = map[string]string{
-	"EnterMaintenanceMode_Task": "HostSystem.enterMaintenanceMode",
-	"ExitMaintenanceMode_Task":  "HostSystem.exitMaintenanceMode",
-	"DisconnectHost_Task":       "HostSystem.disconnect",
-	"ReconnectHost_Task":        "HostSystem.reconnect",
-	"PowerOnVM_Task":            "VirtualMachine.powerOn",
-	"PowerOffVM_Task":           "VirtualMachine.powerOff",
-	"ResetVM_Task":              "VirtualMachine.reset",
-	"RelocateVM_Task":           "VirtualMachine.relocate",
-	"ReconfigVM_Task":           "VirtualMachine.reconfigure",
-	"PowerOnMultiVM_Task":       "Datacenter.powerOnVm",
-	"vMotion":                   "Drm.ExecuteVMotionLRO",
-	"ScanHostPatchV2_Task":      "HostPatchManager.scanV2",
+	"EnterMaintenanceMode_Task":   "HostSystem.enterMaintenanceMode",
+	"ExitMaintenanceMode_Task":    "HostSystem.exitMaintenanceMode",
+	"PowerDownHostToStandBy_Task": "HostSystem.enterStandbyMode",
+	"DisconnectHost_Task":         "HostSystem.disconnect",
+	"ReconnectHost_Task":          "HostSystem.reconnect",
+	"PowerOnVM_Task":              "VirtualMachine.powerOn",
+	"PowerOffVM_Task":             "VirtualMachine.powerOff",
+	"ResetVM_Task":                "VirtualMachine.reset",
+	"RelocateVM_Task":             "VirtualMachine.relocate",
+	"ReconfigVM_Task":             "VirtualMachine.reconfigure",
+	"PowerOnMultiVM_Task":         "Datacenter.powerOnVm",
+	"vMotion":                     "Drm.ExecuteVMotionLRO",
+	"ScanHostPatchV2_Task":        "HostPatchManager.scanV2",
 }
 
 // newTask registers a running task. The simulator's own tasks are not used:

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use crate::decode::{self, DecodedDevice};
 use crate::moref::Moref;
-use crate::property::{EVACUATION, Value};
+use crate::property::{EVACUATION, PARTIAL_MAINTENANCE, Value};
 use crate::text;
 use crate::update::{
     Compute, DatastoreState, EnteringMaintenance, Host, HostConnection, MaintenanceEnd, PciDevice, PciIds, Vm,
@@ -22,6 +22,7 @@ pub(super) struct HostProperties {
     pub(super) in_maintenance: Option<bool>,
     pub(super) in_quarantine: Option<bool>,
     pub(super) build: Option<u64>,
+    pub(super) partial_maintenance: Option<String>,
     pub(super) datastores: Arc<BTreeSet<DatastoreRef>>,
     /// Address and hardware label of the devices with active passthrough.
     pub(super) active: Option<BTreeMap<String, Option<Arc<str>>>>,
@@ -78,6 +79,7 @@ impl HostProperties {
             "runtime.inMaintenanceMode" => self.in_maintenance = text.and_then(decode::boolean),
             "runtime.inQuarantineMode" => self.in_quarantine = text.and_then(decode::boolean),
             "summary.config.product.build" => self.build = text.and_then(|build| build.parse().ok()),
+            PARTIAL_MAINTENANCE => self.partial_maintenance = text.map(text::for_people),
             "datastore" => self.datastores = datastores(value),
             "config.pciPassthruInfo" => {
                 self.active = value.and_then(Value::active_devices).cloned();
@@ -105,7 +107,12 @@ impl HostProperties {
         Some(devices.iter().filter_map(active_device).collect())
     }
 
-    pub(super) fn object(&self, moref: &HostRef, entering: Option<EnteringMaintenance>) -> Host {
+    pub(super) fn object(
+        &self,
+        moref: &HostRef,
+        entering: Option<EnteringMaintenance>,
+        entering_standby: Option<TaskRef>,
+    ) -> Host {
         Host {
             moref: moref.clone(),
             name: self.name.clone(),
@@ -115,6 +122,8 @@ impl HostProperties {
             in_quarantine: self.in_quarantine,
             build: self.build,
             entering,
+            entering_standby,
+            partial_maintenance: self.partial_maintenance.clone(),
             last_end: self.last_end.as_ref().map(|(_, end)| end.clone()),
             last_exit: self.last_exit.as_ref().map(|(_, task)| task.clone()),
             datastores: self.datastores.clone(),

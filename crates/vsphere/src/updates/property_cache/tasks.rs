@@ -12,7 +12,7 @@ use crate::text;
 use crate::update::{EndOutcome, MaintenanceEnd, Task, TaskState, VsphereUpdate};
 use haulout_core::ids::TaskRef;
 
-/// Limit of maintenance tasks in the list view. Others are seen in the task lists of their hosts.
+/// Limit of maintenance and standby tasks in the list view. Others are seen in the task lists of their hosts.
 const MAX_FOLLOWED: usize = 1_000;
 
 impl PropertyCache {
@@ -81,7 +81,7 @@ impl PropertyCache {
         self.maintenance_tasks_seen
     }
 
-    /// The maintenance tasks to follow in the list view: otherwise their outcome is not reported.
+    /// The maintenance and standby tasks to follow in the list view: otherwise their outcome is not reported.
     pub(crate) fn followed(&self) -> impl Iterator<Item = &TaskRef> {
         self.entering.iter().take(MAX_FOLLOWED)
     }
@@ -134,14 +134,14 @@ impl PropertyCache {
             }
             return;
         }
-        let is_of_maintenance = self.tasks.get(&task).is_none_or(TaskInfo::enters_maintenance);
-        if !is_of_maintenance {
+        let is_of_host = self.tasks.get(&task).is_none_or(TaskInfo::empties_host);
+        if !is_of_host {
             self.tasks.remove(&task);
             self.sent.tasks.remove(&task);
         }
     }
 
-    /// Ends maintenance tasks of `host` that are neither in its list (`listed`) nor in the re-read at
+    /// Ends maintenance and standby tasks of `host` that are neither in its list (`listed`) nor in the re-read at
     /// all (`read`). The re-read has marked the host as changed.
     pub(super) fn end_unlisted(
         &mut self,
@@ -151,7 +151,7 @@ impl PropertyCache {
     ) {
         let is_found = |task: &TaskRef| listed.contains(task) || read.contains(task);
         let over: Vec<_> = self
-            .entering_tasks(host)
+            .emptying_tasks(host)
             .map(|task| task.moref.clone())
             .filter(|task| !is_found(task) && !self.newer.has(&Moref::from(task)))
             .collect();
@@ -210,7 +210,7 @@ impl PropertyCache {
             .entity
             .as_ref()
             .is_some_and(|entity| entity.kind == "VirtualMachine");
-        let matters = of_vm || task.enters_maintenance() || self.awaited.contains(&task.moref);
+        let matters = of_vm || task.empties_host() || self.awaited.contains(&task.moref);
         // An ended task stays ended: of the two filters that report it, one may be behind.
         let known = self.tasks.get(&task.moref);
         if !matters || known.is_some_and(|known| known.has_ended() || *known == task) {
@@ -233,7 +233,7 @@ impl PropertyCache {
             }
         }
         self.record_outcome(&task, was_running);
-        if task.enters_maintenance() && !task.has_ended() {
+        if task.empties_host() && !task.has_ended() {
             self.entering.insert(task.moref.clone());
         } else {
             self.entering.remove(&task.moref);
@@ -303,7 +303,19 @@ impl PropertyCache {
         }
     }
 
+    /// The maintenance tasks of `host` that are under way.
     pub(super) fn entering_tasks(&self, host: &Moref) -> impl Iterator<Item = &TaskInfo> {
+        self.emptying_tasks(host).filter(|task| task.enters_maintenance())
+    }
+
+    /// A standby task of `host` that is under way.
+    pub(super) fn standby_task(&self, host: &Moref) -> Option<TaskRef> {
+        let mut tasks = self.emptying_tasks(host);
+        let task = tasks.find(|task| task.enters_standby())?;
+        Some(task.moref.clone())
+    }
+
+    fn emptying_tasks(&self, host: &Moref) -> impl Iterator<Item = &TaskInfo> {
         let under_way = self.entering.iter().chain(&self.arriving);
         let under_way = under_way.filter_map(|task| self.tasks.get(task));
         under_way.filter(move |task| task.entity.as_ref() == Some(host))

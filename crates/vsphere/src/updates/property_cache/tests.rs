@@ -307,6 +307,50 @@ fn maintenance_tasks_are_followed_while_they_are_under_way() {
     }
 }
 
+#[test]
+fn standby_task_of_a_host_is_reported_while_it_is_under_way() {
+    for state in ["queued", "running", "success", "error"] {
+        let mut cache = cache();
+        let task = Reported {
+            what: "HostSystem.enterStandbyMode",
+            ..Reported::entering("task-1", "host-1", 1)
+        };
+        cache.apply(set([task.is("queued").object()]));
+        let standby = |cache: &mut PropertyCache| {
+            let updates = cache.take_updates();
+            let hosts = hosts_in(&updates);
+            hosts
+                .map(|host| (host.entering_standby.clone(), host.entering.is_some()))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(standby(&mut cache), [(Some(task_ref("task-1")), false)]);
+        cache.apply(set([task.is(state).object()]));
+        let has_ended = state == "success" || state == "error";
+        let after = has_ended.then_some((None, false));
+        assert_eq!(standby(&mut cache), Vec::from_iter(after), "{state}");
+        assert_eq!(cache.followed().count(), usize::from(!has_ended), "{state}");
+        assert_eq!(last_end(&cache), None, "it is no maintenance");
+    }
+}
+
+#[test]
+fn standby_task_is_over_if_a_reread_finds_it_nowhere() {
+    let mut cache = cache();
+    let task = Reported {
+        what: "HostSystem.enterStandbyMode",
+        ..Reported::entering("task-1", "host-1", 1)
+    };
+    cache.apply(set([task.object()]));
+    cache.take_updates();
+    cache.begin_reread();
+    cache.merge_reread(&[host_in("host-1", "domain-c1", &[])]);
+    let updates = cache.take_updates();
+    let over: Vec<_> = hosts_in(&updates)
+        .map(|host| host.entering_standby.clone())
+        .collect();
+    assert_eq!(over, [None]);
+}
+
 fn is_entering(cache: &PropertyCache, name: &str) -> bool {
     cache.entering_tasks(&host(name)).next().is_some()
 }
