@@ -503,3 +503,59 @@ fn wait_says_why_a_power_on_by_drs_failed() {
         haulout.stop().await
     });
 }
+
+#[test]
+fn vm_that_is_on_no_host_is_placed_in_its_cluster() {
+    run_scenario(async {
+        let mut spec = cluster("no-host", &["esx1", "esx2"], "esx1");
+        // The other host is taken at first.
+        spec.vms.push(VmSpec {
+            name: "other".to_owned(),
+            host: "esx2".to_owned(),
+            gpu: Gpu::nvidia(A40),
+            ..VmSpec::default()
+        });
+        let members = vec![Member::new("no-host", "gpu1", &spec.vms[0].uuid)];
+        let fixture = Fixture::create(kube().await, "no-host", &spec, members, true).await?;
+        let haulout = run(&fixture, &[]).await?;
+
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture
+            .wait_for_log("elsewhere: esx2 has no matching device free")
+            .await?;
+        fixture.vcenter.unassign_vm("gpu1").await?;
+        fixture.vcenter.remove_vm("other").await?;
+        runs_on(&fixture, "esx2").await?;
+        ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn static_vm_registered_on_another_host_by_a_person_comes_home() {
+    run_scenario(async {
+        // The address of its device is not there on the other host.
+        let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(2)])]);
+        spec.vms = vec![VmSpec {
+            gpu: Gpu::Static {
+                id: "0000:01:00.0".to_owned(),
+            },
+            ..gpu_vm("static-foreign", "gpu1", "esx1")
+        }];
+        let fixture = fixture("static-foreign", &spec).await?;
+        let node = fixture.node_name("gpu1");
+        let haulout = run(&fixture, &[]).await?;
+
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_phase(&node, "awaitingHost").await?;
+        in_maintenance(&fixture, "esx1").await?;
+        fixture.vcenter.move_vm("gpu1", "esx2").await?;
+        fixture.wait_for_log("PoweringOn -> AwaitingHost").await?;
+
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        runs_on(&fixture, "esx1").await?;
+        let tries = fixture.calls("PowerOnVM_Task", "gpu1").await?;
+        ensure!(tries == 2, "{tries} power-ons: one there, one at home");
+        haulout.stop().await
+    });
+}

@@ -1268,6 +1268,12 @@ impl VcenterSimulator {
         self.act(&["vms", vm, "shutdown"], &serde_json::json!({})).await
     }
 
+    /// Takes a VM that is off from its host, so that it is on none.
+    pub async fn unassign_vm(&self, vm: &str) -> anyhow::Result<()> {
+        self.act(&["vms", vm, "move"], &serde_json::json!({ "host": "" }))
+            .await
+    }
+
     /// Moves a VM to another host without any checks.
     pub async fn move_vm(&self, vm: &str, host: &str) -> anyhow::Result<()> {
         self.act(&["vms", vm, "move"], &serde_json::json!({ "host": host }))

@@ -229,19 +229,25 @@ impl Inventory {
         Some((name.clone(), reservation))
     }
 
+    pub(super) fn cluster_of(&self, host: &HostRef) -> Option<&ComputeRef> {
+        self.hosts.get(host)?.compute.as_ref()
+    }
+
+    /// What a VM needs of a host. A VM that is on none is placed in the cluster of its own host.
     pub(super) fn wanted(
         &self,
         vm: &Vm,
         request: Option<&Request>,
         episode: Option<&Episode>,
     ) -> Option<VmRequirements> {
-        let from = vm.host.clone()?;
-        let host = self.hosts.get(&from);
-        let compute = host.and_then(|host| host.compute.clone());
+        let from = vm.host.clone();
+        let home = episode.map_or_else(|| from.clone(), |episode| episode.host.moref.clone());
+        let registered_on = from.as_ref().or(home.as_ref())?;
+        let compute = self.cluster_of(registered_on).cloned();
         Some(VmRequirements {
             vm: vm.moref.clone(),
-            home: episode.map_or_else(|| Some(from.clone()), |episode| episode.host.moref.clone()),
-            build: host.and_then(|host| host.build),
+            build: self.hosts.get(registered_on).and_then(|host| host.build),
+            home,
             home_only: false,
             from,
             compute: compute.clone(),

@@ -104,11 +104,8 @@ impl Inventory {
         let phase = record.phase().map(Phase::at_work);
         let vm = self.vm_for(name, phase);
         let home = record.episode().and_then(|episode| episode.host.moref.as_ref());
+        let target = self.target(phase, vm.found(), home);
         let home = self.host_state(home);
-        let target = match phase {
-            Some(Phase::Relocating { to }) => self.target(to.moref.as_ref(), vm.found()),
-            Some(_) | None => HostState::Unknown,
-        };
         let late_power_off_of = match (&record, vm.found(), node) {
             (Record::InService, Some(facts), Some(node)) if facts.power == ObservedPower::Off => {
                 self.late_power_off_of(node, &facts.moref)
@@ -199,9 +196,10 @@ impl Inventory {
     }
 
     /// The state of the host that the VM is being relocated to; unknown if that is in another cluster.
-    fn target(&self, to: Option<&HostRef>, vm: Option<&ObservedVm>) -> HostState {
-        let compute = |host: Option<&HostRef>| self.hosts.get(host?)?.compute.as_ref();
-        let from = vm.and_then(|vm| vm.on.as_ref());
+    fn target(&self, phase: Option<&Phase>, vm: Option<&ObservedVm>, home: Option<&HostRef>) -> HostState {
+        let to = phase.and_then(Phase::target).and_then(|to| to.moref.as_ref());
+        let from = vm.and_then(|vm| vm.on.as_ref()).or(home);
+        let compute = |host: Option<&HostRef>| self.cluster_of(host?);
         if compute(to).is_some() && compute(to) == compute(from) {
             self.host_state(to)
         } else {

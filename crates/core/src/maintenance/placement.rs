@@ -23,8 +23,8 @@ mod rejection;
 pub struct VmRequirements {
     /// The VM.
     pub vm: VmRef,
-    /// The host where it is registered.
-    pub from: HostRef,
+    /// The host where it is registered, if any.
+    pub from: Option<HostRef>,
     /// Its own host, which is preferred as soon as it takes VMs.
     pub home: Option<HostRef>,
     /// The build of the host where it is registered.
@@ -172,7 +172,7 @@ pub fn find_host(
     // Hosts of other clusters are not reported: a vCenter may have thousands.
     let is_home = |host: &HostView| wanted.home.as_ref() == Some(&host.moref);
     let eligible = |host: &&HostView| {
-        host.moref != wanted.from
+        wanted.from.as_ref() != Some(&host.moref)
             && wanted.compute.is_some()
             && host.compute == wanted.compute
             && (is_home(host) || !wanted.home_only)

@@ -530,6 +530,13 @@ func (c *Control) move(r *http.Request, body []byte) (any, error) {
 		return nil, err
 	}
 	return c.onVM(r, func(g *guest) (any, error) {
+		if args.Host == "" && c.v.on(g) {
+			return nil, badRequest("host: only a VM that is off is on no host")
+		}
+		if args.Host == "" {
+			c.v.unassign(g, who(r))
+			return nil, nil
+		}
 		target, err := c.v.findHost(args.Host)
 		if err != nil {
 			return nil, err

@@ -1256,3 +1256,25 @@ func TestStandbyTaskHasTheDescriptionIdOfAVCenter(t *testing.T) {
 		t.Fatal(found.Info.DescriptionId)
 	}
 }
+
+func TestVMOnNoHostCanOnlyBeRelocated(t *testing.T) {
+	b := start(t, twoHosts())
+	if status, text := b.tryCtl("POST", "/vms/gpu1/move", map[string]string{"host": ""}, nil); status != http.StatusBadRequest {
+		t.Fatalf("a running VM: %d %s", status, text)
+	}
+	b.ctl("POST", "/vms/gpu1/off", nil, nil)
+	b.until("the VM is off", func(s State) bool { return s.VMs[0].Power == "poweredOff" })
+	b.ctl("POST", "/vms/gpu1/move", map[string]string{"host": ""}, nil)
+	s := b.until("it is on no host", func(s State) bool { return s.VMs[0].Host == "" })
+	vm := object.NewVirtualMachine(b.client.Client, types.ManagedObjectReference{Type: "VirtualMachine", Value: s.VMs[0].Ref})
+	on, err := vm.PowerOn(b.ctx)
+	b.must(err)
+	if err := on.Wait(b.ctx); !fault.Is(err, &types.HostNotConnected{}) {
+		t.Fatalf("power on: %v", err)
+	}
+	esx2 := types.ManagedObjectReference{Type: "HostSystem", Value: s.Hosts[1].Ref}
+	moved, err := vm.Relocate(b.ctx, types.VirtualMachineRelocateSpec{Host: &esx2}, types.VirtualMachineMovePriorityDefaultPriority)
+	b.must(err)
+	b.must(moved.Wait(b.ctx))
+	b.until("it is on esx2", func(s State) bool { return s.VMs[0].Host == "esx2" })
+}

@@ -67,7 +67,7 @@ func (v *VCenter) relocateTarget(g *guest, spec types.VirtualMachineRelocateSpec
 	if spec.Pool != nil && v.clusterOfPool(*spec.Pool) != cluster {
 		return nil, &types.InvalidArgument{InvalidProperty: "spec.pool"}
 	}
-	if spec.Pool == nil && cluster != v.clusterOf(source) {
+	if spec.Pool == nil && cluster != v.clusterOfGuest(g) {
 		return nil, &types.InvalidArgument{InvalidProperty: "spec.pool"}
 	}
 	if target != source && (v.leaving(target) || !v.connected(target)) {
@@ -146,6 +146,30 @@ func (v *VCenter) moveTo(g *guest, target *host, store, pool *types.ManagedObjec
 	}
 	v.journal.add(Entry{Kind: "move", User: who.User, Session: who.Session, Object: g.Name, Ref: g.Self.Value, Host: target.Name, Detail: from + " -> " + target.Name})
 	v.bump()
+}
+
+// clusterOfGuest is the cluster of its host, or that of its resource pool if it
+// is on no host.
+func (v *VCenter) clusterOfGuest(g *guest) *simulator.ClusterComputeResource {
+	if h := v.hostOf(g); h != nil {
+		return v.clusterOf(h)
+	}
+	if g.ResourcePool == nil {
+		return nil
+	}
+	return v.clusterOfPool(*g.ResourcePool)
+}
+
+// unassign takes a VM that is off from its host.
+func (v *VCenter) unassign(g *guest, who caller) {
+	source := v.hostOf(g)
+	if source == nil {
+		return
+	}
+	v.unlink(g.Self, source.HostSystem, source.Vm)
+	v.set(g.VirtualMachine, "runtime.host", nil, "summary.runtime.host", nil)
+	v.journal.add(Entry{Kind: "move", User: who.User, Session: who.Session, Object: g.Name, Ref: g.Self.Value, Detail: source.Name + " -> no host"})
+	v.settle()
 }
 
 // clusterOfPool finds the cluster of a resource pool.

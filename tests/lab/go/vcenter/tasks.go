@@ -125,6 +125,11 @@ type work struct {
 func (v *VCenter) startVM(who caller, g *guest, w work) types.ManagedObjectReference {
 	t := v.newTask(who, w.method, g.VirtualMachine)
 	ref := v.publish(t)
+	// A VM on no host can only be put on one.
+	if v.hostOf(g) == nil && w.method != "RelocateVM_Task" {
+		v.finish(t, nil, &types.HostNotConnected{})
+		return ref
+	}
 	var where *host
 	if w.where != nil {
 		where = w.where()
@@ -137,7 +142,7 @@ func (v *VCenter) startVM(who caller, g *guest, w work) types.ManagedObjectRefer
 		v.finish(t, nil, &types.TaskInProgress{Task: b.task})
 		return ref
 	}
-	if h := v.hostOf(g); h == nil || !v.connected(h) {
+	if h := v.hostOf(g); h != nil && !v.connected(h) {
 		v.finish(t, nil, &types.HostNotConnected{})
 		return ref
 	}

@@ -396,3 +396,39 @@ fn host_that_left_maintenance_within_a_day_is_offered_first() {
         assert_eq!(offered(&mut inventory, 1), Some(host_ref(chosen)), "{later}");
     }
 }
+
+/// Node 1 in `phase`, whose VM is off and on no host. Its own host is in maintenance.
+fn on_no_host(phase: Phase) -> Inventory {
+    let node = seen_of(with_episode(1, phase, |episode| episode.host = mark(1)));
+    let vm = vsphere::Vm {
+        power: Some(vsphere::PowerState::Off),
+        host: None,
+        ..vm_facts(1)
+    };
+    let vm = vsphere(vsphere::VsphereUpdate::Vm(vm));
+    let mut inventory = inventory_with(switched_off(1).into_iter().chain([vm, node, there(3)]));
+    inventory.apply(surveyed(3, empty()));
+    inventory
+}
+
+#[test]
+fn vm_on_no_host_is_offered_a_host_in_the_cluster_of_its_own_one() {
+    let mut inventory = on_no_host(Phase::AwaitingHost);
+    assert_eq!(offered(&mut inventory, 1), Some(host_ref(3)));
+    let words = HostState::InMaintenance.words();
+    let own = refused(1, RejectionReason::State(words));
+    assert_eq!(why_not(&mut inventory, 1), [own]);
+    // Its own host is preferred once it is back.
+    inventory.apply(there(1));
+    inventory.apply(surveyed(1, empty()));
+    assert_eq!(offered(&mut inventory, 1), Some(host_ref(1)));
+}
+
+#[test]
+fn target_of_a_vm_on_no_host_is_known_in_the_cluster_of_its_own_host() {
+    let mut inventory = on_no_host(Phase::Relocating { to: mark(3) });
+    assert_eq!(
+        snapshot_of(&mut inventory, 1).observed.target,
+        HostState::InService
+    );
+}

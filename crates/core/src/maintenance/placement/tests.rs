@@ -9,7 +9,7 @@ const FLEX: (u16, u16) = (0x8086, 0x56c0);
 fn wanted(devices: DeviceRequirements) -> VmRequirements {
     VmRequirements {
         vm: VmRef::new("vm-1"),
-        from: HostRef::new("host-home"),
+        from: Some(HostRef::new("host-home")),
         home: Some(HostRef::new("host-home")),
         build: None,
         home_only: false,
@@ -617,7 +617,7 @@ fn a_host_that_vcenter_refused_a_moment_ago_is_not_offered_again() {
 /// A VM on another host than its own.
 fn away_from_home(devices: DeviceRequirements) -> VmRequirements {
     VmRequirements {
-        from: HostRef::new("host-away"),
+        from: Some(HostRef::new("host-away")),
         ..wanted(devices)
     }
 }
