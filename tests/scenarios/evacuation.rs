@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use anyhow::ensure;
-use haulout_lab::fixture::{Fixture, WAIT_TIMEOUT, is_cordoned};
-use haulout_lab::vcenter::{Delays, Power, State};
+use haulout_lab::fixture::{Fixture, WAIT_TIMEOUT, boot_id, is_cordoned};
+use haulout_lab::vcenter::{Delays, GuestPatch, Power, State};
 use haulout_lab::wait::until;
 
 use crate::events::events_of_node;
@@ -130,6 +130,38 @@ fn vm_that_vcenter_shut_down_and_started_elsewhere_is_accepted_there() {
         for method in ["RelocateVM_Task", "PowerOnVM_Task"] {
             ensure!(fixture.calls(method, "gpu1").await? == 0, "it called {method}");
         }
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn node_whose_vm_was_restarted_elsewhere_unseen_is_back_on_another_boot() {
+    run_scenario(async {
+        let fixture = marked_node("evacuated-away", 3_000).await?;
+        let node = fixture.node_name("gpu1");
+        let slow = GuestPatch {
+            shutdown_ms: Some(2_500),
+            ..GuestPatch::default()
+        };
+        fixture.vcenter.patch_vm("gpu1", slow).await?;
+        fixture.add_pod("held", &node, &[]).await?;
+        fixture.set_budget("held", 0).await?;
+        let boot_before = boot_id(&fixture.node(&node).await?);
+        let haulout = run(&fixture, &[]).await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_phase(&node, "draining").await?;
+        haulout.kill().await?;
+        let is_restarted = |state: &State| state.vm("gpu1").is_some_and(|vm| vm.is_on() && vm.boots == 2);
+        fixture.wait_vcenter("the VM runs again", is_restarted).await?;
+        fixture
+            .wait_node(&node, "its kubelet reports the new boot", |node| {
+                boot_id(node) != boot_before
+            })
+            .await?;
+
+        let haulout = run(&fixture, &[]).await?;
+        fixture.wait_for_log("Draining -> Rejoining").await?;
+        came_back(&fixture, &node).await?;
         haulout.stop().await
     });
 }

@@ -1,8 +1,10 @@
 //! VMs that vCenter itself shuts down when their host enters maintenance.
 
-use haulout_core::ids::TaskRef;
+use std::sync::Arc;
+
+use haulout_core::ids::{BootId, TaskRef};
 use haulout_core::maintenance::decide::{Decision, decide};
-use haulout_core::maintenance::episode::{CordonOwner, Detection, Phase, Record};
+use haulout_core::maintenance::episode::{CordonOwner, Detection, EpisodeResult, Phase, Record};
 use haulout_core::maintenance::observed::{HostState, Observed, ObservedNode, ObservedPower, ObservedVm};
 use haulout_core::maintenance::policy::DrainTimeoutAction;
 use haulout_core::maintenance::request::RequestAction;
@@ -108,5 +110,47 @@ fn vm_with_the_mark_is_kept_off_by_a_skip_or_a_request() {
     asked.request = Some(request(RequestAction::PowerOff));
     for seen in [skipped, asked] {
         assert!(matches!(decided(&seen), Decision::Wait { .. }), "{seen:#?}");
+    }
+}
+
+/// The VM was off and on again while Haulout was away or disconnected.
+#[test]
+fn node_whose_vm_was_restarted_elsewhere_unseen_has_to_be_back_first() {
+    let elsewhere = |boot: &str, ready: bool| {
+        let vm = ObservedVm {
+            on: Some(spare()),
+            on_name: "esx-spare".to_owned(),
+            ..vm(ObservedPower::On, HostState::InService)
+        };
+        let node = ObservedNode {
+            boot_id: Some(BootId::new(boot)),
+            ready,
+            ..node()
+        };
+        observed(node, vm)
+    };
+    for phase in [Phase::Queued, Phase::Draining] {
+        let record = Record::Episode(Arc::new(episode(phase, CordonOwner::Ours, false)));
+        let decided = |seen: &Observed| {
+            let policy = policy(DrainTimeoutAction::PowerOff);
+            match decide(&record, seen, &policy, moment(2)) {
+                Decision::Record(transition) => transition,
+                other => panic!("{other:#?}"),
+            }
+        };
+        for ready in [false, true] {
+            let transition = decided(&elsewhere("another boot", ready));
+            let episode = transition.record.episode().expect("it goes on");
+            assert_eq!(episode.phase, Phase::Rejoining);
+            assert!(episode.powered_off);
+            let to = episode.moved_to.as_ref().and_then(|to| to.moref.clone());
+            assert_eq!(to, Some(spare()));
+        }
+        // It may still boot, so its boot id may be old.
+        let waits = decided(&elsewhere(old_boot().as_str(), false));
+        assert_eq!(waits.record.phase(), Some(&Phase::Rejoining));
+        // vCenter moved it by vMotion.
+        let moved = decided(&elsewhere(old_boot().as_str(), true));
+        assert_eq!(moved.ended, Some(EpisodeResult::Vmotioned));
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::context::{PhaseContext, PhaseStep, at_latest, until_deleted};
-use super::{cordoned, start_draining, transition_to};
+use super::{cordoned, host_of, start_draining, transition_to};
 use crate::maintenance::clock::{Deadline, Elapsed, Monotonic, Timer};
 use crate::maintenance::desired::DesiredState;
 use crate::maintenance::drain::BUDGET_RETRY_MIN;
@@ -463,11 +463,23 @@ impl PhaseContext<'_> {
     /// has to rejoin first.
     pub(super) fn finish(self) -> PhaseStep {
         let in_flight = self.in_flight();
-        if in_flight.is_empty() && !self.episode.powered_off {
+        let is_elsewhere = self.vm.on.is_some() && !self.is_at_home();
+        let is_other_boot = match (&self.node.boot_id, &self.episode.boot_before) {
+            (Some(seen), Some(before)) => seen != before,
+            (None, _) | (_, None) => false,
+        };
+        // It was not moved by vMotion, but was off while nobody looked.
+        let was_restarted = is_elsewhere && is_other_boot;
+        let powered_off = self.episode.powered_off || was_restarted;
+        let may_be_booting = is_elsewhere && !self.node.ready;
+        if in_flight.is_empty() && !powered_off && !may_be_booting {
             return self.end(None);
         }
+        let moved_to = was_restarted.then(|| host_of(self.vm));
         let episode = Episode {
             in_flight,
+            powered_off,
+            moved_to: moved_to.or_else(|| self.episode.moved_to.clone()),
             ..self.enter(Phase::Rejoining)
         };
         PhaseStep::record(cordoned(episode, self.node))
