@@ -177,8 +177,11 @@ fn vm_with_a_device_at_a_fixed_address_stays_on_its_host() {
 
         fixture.vcenter.enter_maintenance("esx1").await?;
         fixture
-            .wait_for_log("esx2 would need the VM's fixed device address re-pointed")
+            .wait_for_log(
+                "to be back in service; elsewhere: esx2 would need the VM's fixed device address re-pointed",
+            )
             .await?;
+        in_maintenance(&fixture, "esx1").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
         fixture.wait_in_service(&node).await?;
         ensure!(fixture.calls("RelocateVM_Task", "gpu1").await? == 0);

@@ -191,7 +191,7 @@ fn vm_moves_only_to_a_device_with_its_hardware_label() {
 
         fixture.vcenter.enter_maintenance("esx1").await?;
         fixture
-            .wait_for_log("esx2 has no matching passthrough device with the hardware label pool-a")
+            .wait_for_log("back in service; elsewhere: esx2 has no matching passthrough device with the hardware label pool-a")
             .await?;
         ensure!(fixture.calls("RelocateVM_Task", "gpu1").await? == 0);
         let with_label = HostSpec {

@@ -35,7 +35,7 @@ async fn is_told_once(fixture: &Fixture<'_>, reason: &str, words: &str) -> anyho
 #[test]
 fn host_that_is_to_enter_standby_mode_is_told_and_its_node_stays() {
     run_scenario(async {
-        let fixture = one_node("standby").await?;
+        let fixture = one_node("enter-standby").await?;
         let node = fixture.node_name("gpu1");
         let haulout = run(&fixture, &[]).await?;
         let began = clock();
