@@ -8,6 +8,7 @@ use crate::update::{
     AllowedDevice, ClusterRules, Compute, DatastoreState, Host, Passthrough, PciIds, Vm, VsphereUpdate,
 };
 use crate::updates::property_cache::PropertyCache;
+use haulout_core::facts::vsphere::VmotionDevice;
 use haulout_core::ids::{HostRef, VmRef};
 
 fn objects(content: &str) -> Vec<ObjectProperties> {
@@ -320,4 +321,45 @@ fn datastore_that_a_vm_cannot_use_is_known_with_the_vm() {
         &[("summary.maintenanceMode", "inMaintenance")],
     );
     assert_eq!(report(&changed), Some(known));
+}
+
+#[test]
+fn devices_that_can_be_moved_while_the_vm_runs_are_told_apart() {
+    let device = |backing: &str| {
+        let devices = format!(r#"<VirtualDevice i:type="VirtualPCIPassthrough">{backing}</VirtualDevice>"#);
+        let vm = vm(&[("config.hardware.device", &devices)]);
+        vm.passthrough.expect("devices").remove(0)
+    };
+    let vgpu = |more: &str| {
+        let kind = "VirtualPCIPassthroughVmiopBackingInfo";
+        device(&format!(
+            r#"<backing i:type="{kind}"><vgpu>grid_a40-48c</vgpu>{more}</backing>"#
+        ))
+    };
+    let dvx = device(
+        r#"<backing i:type="VirtualPCIPassthroughDvxBackingInfo"><deviceClass>x</deviceClass></backing>"#,
+    );
+    for (device, kind) in [
+        (vgpu(""), Some(VmotionDevice::Vgpu)),
+        (
+            vgpu("<migrateSupported>true</migrateSupported>"),
+            Some(VmotionDevice::Vgpu),
+        ),
+        (vgpu("<migrateSupported>false</migrateSupported>"), None),
+        (dvx, Some(VmotionDevice::Dvx)),
+        (
+            device(r#"<backing i:type="VirtualPCIPassthroughNewBackingInfo"/>"#),
+            None,
+        ),
+    ] {
+        assert_eq!(device.vmotion_device(), kind, "{device:?}");
+    }
+}
+
+#[test]
+fn build_of_a_host_is_a_number() {
+    for (text, build) in [("24585291", Some(24_585_291)), ("", None), ("x", None)] {
+        assert_eq!(host(&[("summary.config.product.build", text)]).build, build);
+    }
+    assert_eq!(host(&[("name", "esx-1")]).build, None);
 }
