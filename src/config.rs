@@ -16,7 +16,7 @@ use std::time::Duration;
 use clap::ArgAction;
 use secrecy::SecretString;
 
-pub use crate::maintenance::policy::{DrainTimeoutAction, MaxUnavailable};
+pub use crate::maintenance::policy::{DrainTimeoutAction, MaxUnavailable, StaticDevices};
 pub use leadership::{LeaderElection, LeadershipSettings};
 pub use listen::Listen;
 pub use parse::log_level;
@@ -26,7 +26,7 @@ use crate::keys;
 use listen::listen;
 use parse::{
     annotation_prefix, boolean, count, drain_timeout_action, max_unavailable, node_label, path, seconds,
-    seconds_or_none, secret, text, trace_ui,
+    seconds_or_none, secret, static_devices, text, trace_ui,
 };
 
 /// The exit code for a wrong configuration, like clap's for a wrong command line.
@@ -211,6 +211,13 @@ pub struct Config {
     #[arg(long = "dvx-vmotion-grace-seconds", env = "DVX_VMOTION_GRACE_SECONDS", value_name = "SECONDS",
           help_heading = PERIODS, value_parser = seconds_or_none(86_400), default_value = "300")]
     pub dvx_vmotion_grace: Duration,
+    /// What happens to a VM with a passthrough device at a fixed address of its host
+    ///
+    /// wait leaves it off until its own host is back. repoint relocates it to a host with a free device of the same
+    /// model, and changes the VM's configuration to that device.
+    #[arg(long, env, value_name = "ACTION", help_heading = PERIODS, value_parser = static_devices(),
+          ignore_case = true, default_value = StaticDevices::Wait.name())]
+    pub static_devices: StaticDevices,
     /// How long a host that returned by itself has to stay before it is used (0 to 86400)
     ///
     /// Counts from when vCenter has the host again after it did not respond or was disconnected. It may be under repair

@@ -36,6 +36,7 @@ POWER_OFF_TIMEOUT_SECONDS: {{ int64 $config.powerOffTimeoutSeconds | quote }}
 MAINTENANCE_RETRY_GRACE_SECONDS: {{ int64 $config.maintenanceRetryGraceSeconds | quote }}
 VGPU_VMOTION_GRACE_SECONDS: {{ int64 $config.vgpuVmotionGraceSeconds | quote }}
 DVX_VMOTION_GRACE_SECONDS: {{ int64 $config.dvxVmotionGraceSeconds | quote }}
+STATIC_DEVICES: {{ $config.staticDevices | quote }}
 HOST_SETTLE_SECONDS: {{ int64 $config.hostSettleSeconds | quote }}
 NODE_MONITOR_GRACE_SECONDS: {{ int64 $config.nodeMonitorGraceSeconds | quote }}
 DRAIN_SLOT_SECONDS: {{ int64 $config.drainSlotSeconds | quote }}

@@ -96,6 +96,7 @@ pub(crate) fn rules(config: &Config, client: &kube::Client) -> Rules {
         require_approval: config.require_approval,
         node_maintenances: config.node_maintenances,
         drain_slot: config.drain_slot,
+        static_devices: config.static_devices,
         host_settle: config.host_settle,
         vmotion_grace: vmotion_grace(config),
     }

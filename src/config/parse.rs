@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use secrecy::SecretString;
 
-use super::{DrainTimeoutAction, MaxUnavailable, TRACE_ID, selector};
+use super::{DrainTimeoutAction, MaxUnavailable, StaticDevices, TRACE_ID, selector};
 
 /// Limit of a release name, which is part of each record. Namespace and name of a Lease are shorter.
 const RELEASE_CHARS_MAX: usize = 400;
@@ -83,6 +83,11 @@ pub(super) fn max_unavailable(text: &str) -> Result<MaxUnavailable, String> {
 pub(super) fn drain_timeout_action() -> impl TypedValueParser<Value = DrainTimeoutAction> {
     let names = DrainTimeoutAction::ALL.map(DrainTimeoutAction::name);
     PossibleValuesParser::new(names).try_map(|name| name.parse::<DrainTimeoutAction>())
+}
+
+pub(super) fn static_devices() -> impl TypedValueParser<Value = StaticDevices> {
+    let names = StaticDevices::ALL.map(StaticDevices::name);
+    PossibleValuesParser::new(names).try_map(|name| name.parse::<StaticDevices>())
 }
 
 pub(super) fn node_label(text: &str) -> Result<String, String> {

@@ -239,6 +239,9 @@ impl Executor {
                 started(vcenter.power_off(permit, vm, &cause(asked_by)).await)
             }
             Effect::Relocate { vm, to } => started(vcenter.relocate(permit, vm, to).await),
+            Effect::Reconfigure { vm, host, devices } => {
+                started(vcenter.reconfigure_devices(permit, vm, host, devices).await)
+            }
             Effect::PowerOn { vm, place } => {
                 let by = match place {
                     PowerOnTarget::Drs => PowerOnBy::Drs,

@@ -112,6 +112,7 @@ fn value_that_the_program_would_refuse_is_refused_by_helm() {
         ("config.drainTimeoutSeconds=700000", "/config/drainTimeoutSeconds"),
         ("config.drainTimeoutAction=abort", "/config/drainTimeoutAction"),
         ("config.maxUnavailable=101%", "/config/maxUnavailable"),
+        ("config.staticDevices=move", "/config/staticDevices"),
         ("config.annotationPrefix=a/b", "/config/annotationPrefix"),
         ("config.nodeConditions=all", "/config/nodeConditions"),
         ("vcenter.events=some", "/vcenter/events"),

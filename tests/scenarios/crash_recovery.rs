@@ -6,6 +6,7 @@ use haulout_lab::fixture::{Fixture, Haulout, Member, WAIT_TIMEOUT, boot_id, epis
 use haulout_lab::kube::AuditEvent;
 
 use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, kube, run_all, run_scenario, start};
+use crate::static_devices::static_vm;
 
 /// Scenarios at once. Each one mostly waits.
 const ABREAST: usize = 6;
@@ -14,15 +15,20 @@ const ABREAST: usize = 6;
 pub enum Scenario {
     Wait,
     Migrate,
+    /// As `Migrate`, with a device at a fixed address.
+    Repoint,
 }
 
 impl Scenario {
     pub async fn create(self, name: &str) -> anyhow::Result<Fixture<'static>> {
         let mut spec = match self {
             Self::Wait => hosts(&[("esx1", &[a40(1)])]),
-            Self::Migrate => hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]),
+            Self::Migrate | Self::Repoint => hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]),
         };
-        let vm = gpu_vm(name, "gpu1", "esx1");
+        let vm = match self {
+            Self::Wait | Self::Migrate => gpu_vm(name, "gpu1", "esx1"),
+            Self::Repoint => static_vm(name, "gpu1", "esx1", 1),
+        };
         let members = vec![Member::new(name, "gpu1", &vm.uuid)];
         spec.vms = vec![vm];
         // The proxy reads the requests, so the vCenter behind it speaks plain HTTP.
@@ -59,7 +65,12 @@ impl Scenario {
             cycles.0,
             cycles.1
         );
-        for method in ["PowerOffVM_Task", "PowerOnVM_Task", "RelocateVM_Task"] {
+        for method in [
+            "PowerOffVM_Task",
+            "PowerOnVM_Task",
+            "RelocateVM_Task",
+            "ReconfigVM_Task",
+        ] {
             let calls = fixture.calls(method, "gpu1").await?;
             ensure!(calls <= 1, "{method} was accepted {calls} times");
         }
@@ -79,7 +90,12 @@ pub async fn through_proxy(fixture: &Fixture<'_>, replica: &str) -> anyhow::Resu
 fn start_behind(fixture: &Fixture<'_>, proxy: &FaultProxy, kubeconfig: &str) -> anyhow::Result<Haulout> {
     start(
         fixture,
-        &[("VCENTER_HOST", &proxy.vcenter_sdk()), ("KUBECONFIG", kubeconfig)],
+        &[
+            ("VCENTER_HOST", &proxy.vcenter_sdk()),
+            ("KUBECONFIG", kubeconfig),
+            // It concerns only VMs with a device at a fixed address.
+            ("STATIC_DEVICES", "repoint"),
+        ],
     )
 }
 
@@ -146,7 +162,7 @@ async fn killed(scenario: Scenario, name: &str, number: usize, moment: Moment) -
     Ok(())
 }
 
-fn survives_a_kill_at_every_change(scenario: Scenario, name: &'static str) {
+pub fn survives_a_kill_at_every_change(scenario: Scenario, name: &'static str) {
     run_scenario(async move {
         let changes = undisturbed(scenario, &format!("{name}-ref")).await?;
         println!("{} changes: {changes:#?}", changes.len());

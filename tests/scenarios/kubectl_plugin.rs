@@ -42,7 +42,7 @@ pub async fn types(fixture: &Fixture<'_>, words: &[&str]) -> anyhow::Result<Answ
     types_with(fixture, words, &[]).await
 }
 
-async fn types_with(
+pub async fn types_with(
     fixture: &Fixture<'_>,
     words: &[&str],
     changes: &[(&str, &str)],

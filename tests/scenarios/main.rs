@@ -44,6 +44,7 @@ mod requests;
 mod rolling_upgrade;
 mod screenshots;
 mod server_restarts;
+mod static_devices;
 mod status_page;
 mod traces;
 mod unhandled_modes;

@@ -31,7 +31,9 @@ use crate::maintenance::observed::{
     BoundVm, CordonedBy, DrainReport, HostState, NodeSnapshot, Observed, ObservedNode, ObservedPower,
     ObservedVm, PendingEviction, RecordAge,
 };
-use crate::maintenance::policy::{DrainTimeoutAction, MaxUnavailable, Policy, Releases, VmotionGrace};
+use crate::maintenance::policy::{
+    DrainTimeoutAction, MaxUnavailable, Policy, Releases, StaticDevices, VmotionGrace,
+};
 use crate::maintenance::request::{Request, RequestAction, RequestIdentity};
 
 /// The PCI vendor and device of the GPUs, an NVIDIA A40.
@@ -99,6 +101,7 @@ pub fn rules() -> Rules {
         require_approval: false,
         node_maintenances: false,
         drain_slot: Duration::from_secs(1800),
+        static_devices: StaticDevices::Wait,
         host_settle: Duration::from_secs(60),
         vmotion_grace: vmotion_grace(),
     }

@@ -8,6 +8,7 @@ mod advice;
 mod binding;
 mod budgets;
 mod capacity;
+mod devices;
 mod dirty;
 mod dry_run;
 mod effect_reports;
@@ -44,7 +45,7 @@ use crate::maintenance::observed::{
     AttemptOutcome, FailedMaintenance, LeadershipEpoch, NodeSnapshot, SnapshotBatch, SourceState,
 };
 use crate::maintenance::placement::{HostSurvey, PlacementOffer};
-use crate::maintenance::policy::{MaxUnavailable, Releases, VmotionGrace};
+use crate::maintenance::policy::{MaxUnavailable, Releases, StaticDevices, VmotionGrace};
 use dirty::Dirty;
 use host_absence::HostAbsence;
 use node_state::NodeState;
@@ -88,6 +89,8 @@ pub struct Rules {
     pub drain_slot: Duration,
     /// How long a node waits for vCenter to move its VM by vMotion, and needs no slot meanwhile.
     pub vmotion_grace: VmotionGrace,
+    /// `STATIC_DEVICES`.
+    pub static_devices: StaticDevices,
     /// `HOST_SETTLE_SECONDS`: how long a host that returned by itself has to stay before it is used; zero uses it at once.
     pub host_settle: Duration,
 }

@@ -66,6 +66,20 @@ pub(crate) struct DecodedDevice {
     pub what: Passthrough,
     /// `assignedId` of a dynamic backing, set at power-on while the VM runs.
     pub assigned: Option<String>,
+    /// What a change of a device at a fixed address has to repeat.
+    pub fixed: Option<FixedDevice>,
+}
+
+/// A device at a fixed address as it stands in the configuration of a VM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FixedDevice {
+    pub key: i32,
+    pub controller: Option<i32>,
+    pub unit: Option<i32>,
+    /// `deviceId` of the backing; clients write it in different formats.
+    pub device_id: String,
+    /// `systemId` of the backing: the host of the device.
+    pub system_id: String,
 }
 
 /// The passthrough devices in `config.hardware.device`.
@@ -81,6 +95,7 @@ fn device(device: &Element<'_>) -> DecodedDevice {
                 backing: "none".to_owned(),
             },
             assigned: None,
+            fixed: None,
         };
     };
     let kind = backing.xsi_type().unwrap_or("without a type");
@@ -112,10 +127,48 @@ fn device(device: &Element<'_>) -> DecodedDevice {
             backing: for_people(other),
         },
     };
+    let number = |name: &str| device.text_of(name)?.parse().ok();
+    let fixed = || {
+        Some(FixedDevice {
+            key: number("key")?,
+            controller: number("controllerKey"),
+            unit: number("unitNumber"),
+            device_id: text("deviceId").unwrap_or_default().to_owned(),
+            system_id: text("systemId").unwrap_or_default().to_owned(),
+        })
+    };
+    let is_static = matches!(what, Passthrough::Static { .. });
     DecodedDevice {
+        fixed: is_static.then(fixed).flatten(),
         what,
         assigned: text("assignedId").map(pci_address),
     }
+}
+
+/// A passthrough device of a host, as a configuration of a VM names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TargetDevice {
+    pub name: String,
+    pub vendor: u16,
+    pub device: u16,
+    pub system_id: String,
+}
+
+/// The devices in `ConfigTarget.pciPassthrough`, by address.
+pub(crate) fn target_devices(target: &Element<'_>) -> BTreeMap<String, TargetDevice> {
+    let device = |entry: &Element<'_>| {
+        let device = entry.child("pciDevice")?;
+        let id = |name: &str| device.text_of(name).and_then(pci_id);
+        let target = TargetDevice {
+            name: device.text_of("deviceName").unwrap_or_default().to_owned(),
+            vendor: id("vendorId")?,
+            device: id("deviceId")?,
+            system_id: entry.text_of("systemId")?.to_owned(),
+        };
+        Some((pci_address(device.text_of("id")?), target))
+    };
+    let entries = target.children_named("pciPassthrough");
+    entries.filter_map(device).collect()
 }
 
 fn allowed(device: &Element<'_>) -> Option<AllowedDevice> {

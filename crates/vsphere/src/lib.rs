@@ -31,6 +31,7 @@ mod preflight;
 pub mod privileges;
 mod property;
 mod reading;
+mod reconfigure;
 mod relocate;
 mod session;
 mod settings;

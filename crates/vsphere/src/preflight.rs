@@ -72,6 +72,10 @@ impl TaskKind {
         ],
         names: &["RelocateVM_Task", "RelocateVM", "MigrateVM_Task", "MigrateVM"],
     };
+    pub(super) const RECONFIGURE: Self = Self {
+        description_ids: &["VirtualMachine.reconfigure"],
+        names: &["ReconfigVM_Task", "ReconfigVM"],
+    };
 
     fn matches(&self, task: &TaskInfo) -> bool {
         self.description_ids.contains(&&*task.description_id)
@@ -247,7 +251,26 @@ impl PreflightCheck {
         Err(self.refused(Fault { kind, message }))
     }
 
-    fn refused(&self, fault: Fault) -> Error {
+    /// Fails if the VM is not off.
+    ///
+    /// # Errors
+    /// [`FaultKind::InvalidPowerState`].
+    pub(super) fn check_off(&self) -> Result<(), Error> {
+        if self.power == Some(PowerState::Off) {
+            return Ok(());
+        }
+        Err(Error::Refused {
+            operation: self.operation,
+            object: Moref::from(&self.vm).to_string(),
+            source: Fault {
+                kind: FaultKind::InvalidPowerState,
+                message: "this is only done to a VM that is off, and this one is not".to_owned(),
+            },
+            existing: self.power,
+        })
+    }
+
+    pub(super) fn refused(&self, fault: Fault) -> Error {
         Error::refused(self.operation, &Moref::from(&self.vm), fault)
     }
 }

@@ -36,6 +36,8 @@ pub enum Need {
     Always,
     /// Only by VMs whose files are encrypted, which includes those with a vTPM.
     Encrypted,
+    /// Only where `STATIC_DEVICES` is `repoint` ([`Vcenter::reconfigure_devices`]).
+    StaticDevices,
     /// Older documentation asks for it, and the API reference does not.
     Disputed,
     /// Only for events in vCenter ([`Vcenter::log_event`]). Maintenance works without it.
@@ -56,7 +58,7 @@ pub enum On {
 }
 
 /// The privileges that Haulout uses.
-pub const NEEDED: [Privilege; 10] = [
+pub const NEEDED: [Privilege; 11] = [
     privilege(
         "System.View",
         On::Root,
@@ -82,6 +84,14 @@ pub const NEEDED: [Privilege; 10] = [
         On::Vms,
         "moving a VM that is off to another host",
     ),
+    Privilege {
+        need: Need::StaticDevices,
+        ..privilege(
+            "VirtualMachine.Config.EditDevice",
+            On::Vms,
+            "giving a VM the passthrough devices of another host",
+        )
+    },
     Privilege {
         need: Need::Encrypted,
         ..privilege(

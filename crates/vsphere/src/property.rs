@@ -176,7 +176,7 @@ impl Value {
     fn read(path: &str, value: &Element<'_>) -> Option<Self> {
         let text = |text: Option<&str>| Some(Self::Text(text.unwrap_or_default().to_owned()));
         match path {
-            "parent" | "owner" | "resourcePool" | "runtime.host" | "info.entity" => {
+            "parent" | "owner" | "resourcePool" | "runtime.host" | "info.entity" | "environmentBrowser" => {
                 value.moref().map(Self::Moref)
             }
             "datastore" | "network" | "recentTask" | "vm" => Some(Self::Morefs(decode::morefs(value))),

@@ -4,13 +4,11 @@ use super::call::SoapCall;
 use super::client::Vcenter;
 use super::commands::{MaintenanceCause, StartedTask};
 use super::error::Error;
-use super::fault::{Fault, FaultKind};
 use super::moref::Moref;
 use super::power::read_started;
 use super::preflight::TaskKind;
 use super::property::{PropertySpec, TraversalStep};
 use super::soap::ReplyError;
-use super::update::PowerState;
 use super::xml::write::XmlWriter;
 use crate::WritePermit;
 use haulout_core::ids::{HostRef, VmRef};
@@ -43,9 +41,7 @@ impl Vcenter {
         if check.host.as_ref() == Some(to) {
             return Ok(StartedTask::AlreadyThere);
         }
-        if check.power != Some(PowerState::Off) {
-            return Err(not_off(vm, check.power));
-        }
+        check.check_off()?;
         let pool = self.other_pool(check.pool.as_ref(), to).await?;
         let spec = XmlWriter::new("spec")
             .with_all(check.folder.map(|folder| XmlWriter::moref("folder", &folder)))
@@ -83,17 +79,5 @@ impl Vcenter {
         Ok(Some(
             root.ok_or_else(|| unknown("the destination's resource pool"))?,
         ))
-    }
-}
-
-fn not_off(vm: &VmRef, existing: Option<PowerState>) -> Error {
-    Error::Refused {
-        operation: METHOD,
-        object: Moref::from(vm).to_string(),
-        source: Fault {
-            kind: FaultKind::InvalidPowerState,
-            message: "only a VM that is off is moved, and this one is not".to_owned(),
-        },
-        existing,
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Section;
 use crate::cli::cluster_view::ClusterView;
-use crate::config::Config;
+use crate::config::{Config, StaticDevices};
 use crate::ids::{HostRef, VmRef};
 use crate::vsphere::client::Error;
 use crate::vsphere::privileges::{DatacenterRef, Entity, NEEDED, Need, On, Privilege};
@@ -33,6 +33,7 @@ pub(super) async fn check(view: &ClusterView, config: &Config, section: &mut Sec
         let is_used = match needed.need {
             Need::Always | Need::Disputed => true,
             Need::Encrypted => !objects.encrypted.is_empty(),
+            Need::StaticDevices => config.static_devices == StaticDevices::Repoint,
             Need::Events => config.vcenter_events && !config.dry_run,
         };
         if !is_used {
@@ -93,7 +94,7 @@ impl Objects {
 
     fn that_need(&self, needed: &Privilege) -> Vec<Entity> {
         let is_concerned = |vm: &&VmRef| match needed.need {
-            Need::Always | Need::Disputed | Need::Events => true,
+            Need::Always | Need::Disputed | Need::Events | Need::StaticDevices => true,
             Need::Encrypted => self.encrypted.contains(*vm),
         };
         match needed.on {
@@ -117,6 +118,10 @@ impl Objects {
             Need::Always | Need::Encrypted => section.missing(
                 format!("{id} is missing on {names} (needed for {why})"),
                 "give the user the roles in docs/install/vcenter-role.md, propagated",
+            ),
+            Need::StaticDevices => section.missing(
+                format!("{id} is missing on {names} (needed for {why})"),
+                "give the user the roles in docs/install/vcenter-role.md, propagated, or set STATIC_DEVICES=wait",
             ),
             Need::Events => section.warn(
                 format!("{id} is missing on {names} (needed for {why})"),

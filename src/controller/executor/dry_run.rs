@@ -74,6 +74,7 @@ impl RunEffect for DryRun {
             Effect::ShutdownGuest { .. }
             | Effect::PowerOff { .. }
             | Effect::Relocate { .. }
+            | Effect::Reconfigure { .. }
             | Effect::PowerOn { .. } => {
                 let what = effect.kind().words();
                 log_node!(info, name, record, "dry run: would {what} at this point");

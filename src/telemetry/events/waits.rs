@@ -38,6 +38,7 @@ pub(super) fn of(
                 | EffectKind::PowerOff
                 | EffectKind::Survey
                 | EffectKind::Relocate
+                | EffectKind::Reconfigure
                 | EffectKind::PowerOn => Reason::VCenterRequestFailed,
             };
             return Some((reason, note, format!("{what} {message}")));

@@ -12,8 +12,8 @@ use crate::ids::{ComputeRef, DatastoreRef, HostRef, NetworkRef, TaskRef, VmRef, 
 
 pub use self::cluster::{AntiAffinityRule, ClusterRules, Compute, Drs, DrsBehavior, DrsOverride, VmHostRule};
 pub use self::devices::{
-    AllowedDevice, ClaimedDevice, DeviceMismatch, DeviceRequirement, Passthrough, PciDevice, PciIds,
-    VmotionDevice,
+    AllowedDevice, ClaimedDevice, DeviceChange, DeviceMismatch, DeviceRequirement, Passthrough, PciDevice,
+    PciIds, StaticDevice, VmotionDevice,
 };
 pub use self::survey::{Claim, HostReading, NotSurveyed, Surveyed, SurveyedHost, UnreadableVm};
 

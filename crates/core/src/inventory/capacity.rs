@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use super::Inventory;
-use super::placement::needs;
 use crate::facts::vsphere::{ClaimedDevice, DeviceRequirement, Host, Vm};
 use crate::ids::{ComputeRef, HostRef};
 use crate::maintenance::placement::HostSurvey;
@@ -26,7 +25,7 @@ impl Inventory {
             let host = vm.host.as_ref().and_then(|host| self.hosts.get(host));
             if let Some(compute) = host.and_then(|host| host.compute.as_ref()) {
                 let wanted = fits.entry(compute).or_default();
-                for need in needs(vm) {
+                for need in self.needs(vm, None) {
                     // Most VMs of a cluster need the same.
                     if !wanted.contains(&need) {
                         wanted.push(need);
@@ -74,14 +73,14 @@ impl Inventory {
                 let claims = reading.claims.iter();
                 claims.filter(|claim| is_fitting(&claim.device)).count()
             }
-            None => held_by_ours(&host.moref, ours),
+            None => self.held_by_ours(&host.moref, ours),
         };
         fitting.count() > held
     }
-}
 
-/// How many devices our own VMs need on this host, including those that are off.
-fn held_by_ours(host: &HostRef, ours: &[&Vm]) -> usize {
-    let there = ours.iter().filter(|vm| vm.host.as_ref() == Some(host));
-    there.map(|vm| needs(vm).len()).sum()
+    /// How many devices our own VMs need on this host, including those that are off.
+    fn held_by_ours(&self, host: &HostRef, ours: &[&Vm]) -> usize {
+        let there = ours.iter().filter(|vm| vm.host.as_ref() == Some(host));
+        there.map(|vm| self.needs(vm, None).len()).sum()
+    }
 }

@@ -63,7 +63,8 @@ impl DryRunOverlay {
 
     pub(super) fn perform(&mut self, effect: &Effect) {
         match effect {
-            Effect::DrainRound { .. } | Effect::Survey { .. } => {}
+            // The devices of the VM are not assumed, because only the decision to change them depends on them.
+            Effect::DrainRound { .. } | Effect::Survey { .. } | Effect::Reconfigure { .. } => {}
             Effect::ShutdownGuest { .. } | Effect::PowerOff { .. } => self.power = Some(ObservedPower::Off),
             Effect::Relocate { to, .. } => self.on = Some(Some(to.clone())),
             Effect::PowerOn { place, .. } => {

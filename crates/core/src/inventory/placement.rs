@@ -7,9 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::{Dirty, Inventory};
-use crate::facts::vsphere::{
-    ClusterRules, DetectionSignal, DeviceRequirement, HostConnection, Passthrough, Vm,
-};
+use crate::facts::vsphere::{ClusterRules, DetectionSignal, DeviceRequirement, HostConnection, Vm};
 use crate::ids::{ComputeRef, HostRef, NodeName, VmRef};
 use crate::maintenance::episode::{Detection, Episode, MAX_REFUSALS, Phase, Record};
 use crate::maintenance::observed::HostState;
@@ -223,7 +221,7 @@ impl Inventory {
         let reservation = Reservation {
             vm: vm.moref.clone(),
             host,
-            needs: needs(vm),
+            needs: self.needs(vm, Some(episode)),
             memory_mib: reserved_memory(vm).unwrap_or_default(),
         };
         Some((name.clone(), reservation))
@@ -256,7 +254,7 @@ impl Inventory {
             networks: vm.networks.clone(),
             memory_mib: reserved_memory(vm),
             rules: self.rules_of(compute.as_ref()),
-            devices: wanted_devices(vm),
+            devices: self.wanted_devices(vm, episode),
             only: request.and_then(|request| match &request.action {
                 RequestAction::Relocate { to } => to.clone(),
                 RequestAction::Drain | RequestAction::PowerOff | RequestAction::Reboot => None,
@@ -353,36 +351,6 @@ fn refused_hosts(episode: &Episode) -> Vec<(HostRef, String)> {
     refusals.map(|it| (it.host.clone(), it.message.clone())).collect()
 }
 
-fn wanted_devices(vm: &Vm) -> DeviceRequirements {
-    let Some(devices) = &vm.passthrough else {
-        return DeviceRequirements::Unknown;
-    };
-    let mut needs = Vec::new();
-    for device in devices {
-        match device {
-            Passthrough::Static { .. } => return DeviceRequirements::Static,
-            Passthrough::Vgpu { profile, .. } => {
-                let backing = match profile {
-                    Some(profile) => format!("vGPU {profile}"),
-                    None => "vGPU".to_owned(),
-                };
-                return DeviceRequirements::Foreign { backing };
-            }
-            Passthrough::Dvx => {
-                let backing = "Enhanced DirectPath I/O".to_owned();
-                return DeviceRequirements::Foreign { backing };
-            }
-            Passthrough::Other { backing } => {
-                return DeviceRequirements::Foreign {
-                    backing: backing.clone(),
-                };
-            }
-            Passthrough::Dynamic(requirement) => needs.push(requirement.clone()),
-        }
-    }
-    DeviceRequirements::AnyOf(needs)
-}
-
 /// The memory that a VM reserves at power-on; `None` if it is unknown. Without a passthrough device that is its own setting, which is
 /// not read.
 fn reserved_memory(vm: &Vm) -> Option<u64> {
@@ -391,20 +359,16 @@ fn reserved_memory(vm: &Vm) -> Option<u64> {
 }
 
 pub(super) fn device_needs(wanted: &VmRequirements) -> Vec<DeviceRequirement> {
-    match &wanted.devices {
-        DeviceRequirements::AnyOf(needs) => needs.clone(),
-        DeviceRequirements::Unknown | DeviceRequirements::Static | DeviceRequirements::Foreign { .. } => {
-            Vec::new()
-        }
-    }
+    device_needs_of(&wanted.devices)
 }
 
-pub(super) fn needs(vm: &Vm) -> Vec<DeviceRequirement> {
-    match wanted_devices(vm) {
-        DeviceRequirements::AnyOf(needs) => needs,
-        DeviceRequirements::Unknown | DeviceRequirements::Static | DeviceRequirements::Foreign { .. } => {
-            Vec::new()
-        }
+pub(super) fn device_needs_of(devices: &DeviceRequirements) -> Vec<DeviceRequirement> {
+    match devices {
+        DeviceRequirements::AnyOf(needs) => needs.clone(),
+        DeviceRequirements::Unknown
+        | DeviceRequirements::Unreported
+        | DeviceRequirements::Static
+        | DeviceRequirements::Foreign { .. } => Vec::new(),
     }
 }
 

@@ -116,6 +116,7 @@ impl Inventory {
         if record == Record::InService && late_power_off_of.is_none() && self.followed.contains(name) {
             return None;
         }
+        let static_devices = self.static_placement(&record, self.bound_vm(name));
         let forecast = self.placement_forecast(&record, vm.found(), node, &offer);
         let mut seen = Observed {
             late_power_off_of,
@@ -149,6 +150,7 @@ impl Inventory {
             pods_revision: local.map_or(0, |local| local.pods_revision),
             attempts: local.map(|local| local.attempts.clone()).unwrap_or_default(),
             forecast,
+            static_devices,
             offer,
             target,
             home,

@@ -15,6 +15,7 @@ mod cordon;
 mod drain;
 mod gone;
 mod power_on;
+mod static_devices;
 mod vmotion;
 
 use std::borrow::Cow;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::drain::{Drained, PendingReason};
+use crate::facts::vsphere::DeviceChange;
 use crate::ids::{HostRef, TaskRef, VmRef};
 
 /// An effect only starts an operation and is short; its result is observed as a fact.
@@ -47,6 +48,16 @@ pub enum Effect {
         /// The target host.
         to: HostRef,
     },
+    /// Gives the powered-off VM the passthrough devices of the host where it is registered, in place of those at the addresses of
+    /// another host. Repeatable: a VM that has these devices is left alone.
+    Reconfigure {
+        /// The VM.
+        vm: VmRef,
+        /// The host with the devices.
+        host: HostRef,
+        /// The devices.
+        devices: Vec<DeviceChange>,
+    },
     /// Powers the VM on. Repeatable: a VM that is on or being powered on is left alone.
     PowerOn {
         /// The VM.
@@ -87,6 +98,7 @@ named_enum! {
         PowerOff = "power_off",
         Survey = "survey",
         Relocate = "relocate",
+        Reconfigure = "reconfigure",
         PowerOn = "power_on",
     }
 }
@@ -99,15 +111,17 @@ impl Effect {
             | Self::ShutdownGuest { .. }
             | Self::PowerOff { .. }
             | Self::Relocate { .. }
+            | Self::Reconfigure { .. }
             | Self::PowerOn { .. } => true,
             Self::Survey { .. } => false,
         }
     }
 
-    /// The target host of a relocation, or of a power-on that names one.
+    /// The host of a relocation or reconfiguration, or of a power-on that names one.
     pub fn host(&self) -> Option<&HostRef> {
         match self {
             Self::Relocate { to: host, .. }
+            | Self::Reconfigure { host, .. }
             | Self::PowerOn {
                 place: PowerOnTarget::Host(host),
                 ..
@@ -131,6 +145,7 @@ impl Effect {
             Self::PowerOff { .. } => EffectKind::PowerOff,
             Self::Survey { .. } => EffectKind::Survey,
             Self::Relocate { .. } => EffectKind::Relocate,
+            Self::Reconfigure { .. } => EffectKind::Reconfigure,
             Self::PowerOn { .. } => EffectKind::PowerOn,
         }
     }
@@ -150,6 +165,7 @@ impl EffectKind {
             Self::PowerOff => "power off",
             Self::Survey => "read the passthrough devices of other hosts",
             Self::Relocate => "relocate",
+            Self::Reconfigure => "reconfigure the passthrough devices",
             Self::PowerOn => "power on",
         }
     }

@@ -23,6 +23,7 @@ pub use super::host::Detection;
 pub use super::kinds::TriggerKind;
 use super::kinds::{EpisodeOutcome, PhaseKind};
 use super::request::{Request, RequestAction, RequestIdentity};
+use crate::facts::vsphere::StaticDevice;
 use crate::ids::{BootId, EpisodeId, HostRef, NodeUid, TaskRef, VmRef, VmUuid};
 pub use history::{
     EpisodeOrigin, FinishedPhase, Incident, PhaseHistory, PhaseOutcome, PhaseStats, PodCounts, QueuePosition,
@@ -163,6 +164,9 @@ pub struct Episode {
     /// The hosts that refused the VM in this episode, oldest first. They are not tried again, except for the VM's own host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refusals: Vec<HostRefusal>,
+    /// The devices at fixed addresses that the VM has on its own host, once its configuration may name those of another host.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub home_devices: Vec<StaticDevice>,
     /// How many times the VM went off again before its node was back.
     #[serde(default, skip_serializing_if = "is_none")]
     pub power_losses: u8,
@@ -291,6 +295,7 @@ impl Episode {
             in_flight: InFlight::default(),
             drained_for: Elapsed::ZERO,
             refusals: Vec::new(),
+            home_devices: Vec::new(),
             power_losses: 0,
             power_off_request: None,
             release: "".into(),

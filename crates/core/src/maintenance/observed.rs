@@ -14,7 +14,7 @@ pub use super::drain::{DrainReport, Drained, PendingEviction, PendingReason};
 use super::effect::EffectKind;
 use super::episode::{EpisodeOrigin, Record};
 pub use super::host::HostState;
-use super::placement::{PlacementForecast, PlacementOffer};
+use super::placement::{PlacementForecast, PlacementOffer, StaticPlacement};
 use super::request::Request;
 use super::waiting::{ParkReason, WaitingOn};
 use crate::facts::vsphere::VmotionDevice;
@@ -114,6 +114,8 @@ pub struct Observed {
     pub attempts: BTreeMap<EffectKind, EffectAttempt>,
     /// Where the VM can go while it is off.
     pub offer: PlacementOffer,
+    /// The devices at fixed addresses of a VM that is about to be powered on, where `STATIC_DEVICES` allows to change them.
+    pub static_devices: Option<StaticPlacement>,
     /// Where the VM is likely to go, while it is on and its host enters maintenance. Only displayed.
     pub forecast: Option<PlacementForecast>,
     /// The state of the host that the VM is being relocated to. A host of another cluster is unknown.
@@ -380,6 +382,7 @@ impl Observed {
             pods_revision: 0,
             attempts: BTreeMap::new(),
             offer: PlacementOffer::default(),
+            static_devices: None,
             forecast: None,
             target: HostState::Unknown,
             home: HostState::Unknown,

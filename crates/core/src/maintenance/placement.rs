@@ -13,10 +13,12 @@ use crate::ids::{ComputeRef, DatastoreRef, HostRef, NetworkRef, VmRef};
 
 pub use self::forecast::PlacementForecast;
 pub use self::rejection::{RejectedHost, RejectionReason};
+pub use self::static_devices::{DeviceOffer, MAX_STATIC_DEVICES, StaticPlacement};
 
 mod forecast;
 mod matching;
 mod rejection;
+mod static_devices;
 
 /// The requirements of a VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,9 +56,11 @@ pub struct VmRequirements {
 pub enum DeviceRequirements {
     /// Its configuration is not readable.
     Unknown,
+    /// The model of a device is unknown until its own host has reported its devices.
+    Unreported,
     /// One for each device; empty for a VM without passthrough.
     AnyOf(Vec<DeviceRequirement>),
-    /// At least one device is bound to an address of its own host.
+    /// At least one device is bound to an address of its own host, and is not to be changed or of an unknown model.
     Static,
     /// At least one device is of an unsupported kind (vGPU, DVX).
     Foreign {
@@ -236,6 +240,7 @@ fn judge(wanted: &VmRequirements, host: &HostView, refused: &[(HostRef, String)]
         DeviceRequirements::Foreign { backing } => {
             return HostVerdict::No(RejectionReason::ForeignDevice(backing.clone()));
         }
+        DeviceRequirements::Unreported => return HostVerdict::No(RejectionReason::DevicesUnreported),
         DeviceRequirements::Unknown => return HostVerdict::No(RejectionReason::UnknownDevice),
     };
     if !host.state.takes_vms() {

@@ -85,6 +85,15 @@ pub enum DrainTimeoutAction {
     Hold,
 }
 
+/// `STATIC_DEVICES`: what happens to a VM that is off and has a passthrough device at a fixed address of its host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StaticDevices {
+    /// It waits for its own host.
+    Wait,
+    /// It may be relocated, and gets the devices of the other host.
+    Repoint,
+}
+
 /// `MAX_UNAVAILABLE`: how many nodes may be out of service at once, from their cordon until they are back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MaxUnavailable {
@@ -119,6 +128,28 @@ impl FromStr for DrainTimeoutAction {
 
     fn from_str(text: &str) -> Result<Self, NotPermitted> {
         let named = |action: &Self| action.name().eq_ignore_ascii_case(text);
+        Self::ALL.into_iter().find(named).ok_or(NotPermitted)
+    }
+}
+
+impl StaticDevices {
+    /// All values.
+    pub const ALL: [Self; 2] = [Self::Wait, Self::Repoint];
+
+    /// Its name in the settings.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Wait => "wait",
+            Self::Repoint => "repoint",
+        }
+    }
+}
+
+impl FromStr for StaticDevices {
+    type Err = NotPermitted;
+
+    fn from_str(text: &str) -> Result<Self, NotPermitted> {
+        let named = |value: &Self| value.name().eq_ignore_ascii_case(text);
         Self::ALL.into_iter().find(named).ok_or(NotPermitted)
     }
 }

@@ -177,6 +177,16 @@ fn effect_laws(
                     || asks(seen, &RequestAction::Relocate { to: None }),
             );
         }
+        Effect::Reconfigure { host, .. } => {
+            law(
+                "8: only a VM that is off is reconfigured, on a host that takes VMs",
+                vm.power == ObservedPower::Off && in_service(&vm.host) && vm.on.as_ref() == Some(host),
+            );
+            law(
+                "its own devices are recorded before a VM gets others",
+                !episode.home_devices.is_empty(),
+            );
+        }
         Effect::PowerOn { place, .. } => {
             law(
                 "8: powered on only where VMs may run, or where DRS chooses",

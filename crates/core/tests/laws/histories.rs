@@ -68,6 +68,7 @@ enum Happening {
     VmLost,
     VmBack,
     VmHasVgpu,
+    VmHasStaticDevice,
     VcenterMovesVm,
     AnotherProcess,
     AnotherProcessAhead,
@@ -142,6 +143,7 @@ const ALL: &[Happening] = &[
     VmLost,
     VmBack,
     VmHasVgpu,
+    VmHasStaticDevice,
     VcenterMovesVm,
     VcenterMovesVm,
     AnotherProcess,
@@ -232,6 +234,7 @@ fn do_it(model: &mut Model, happening: Happening, index: usize) {
         VmLost => model.set_vm_exists(index, false),
         VmBack => model.set_vm_exists(index, true),
         VmHasVgpu => model.has_vgpu(index),
+        VmHasStaticDevice => model.has_static_device(index),
         VcenterMovesVm => model.vmotion(index, spare),
         AnotherProcess => model.restart(SignedDuration::ZERO),
         AnotherProcessAhead => model.restart(SignedDuration::from_mins(30)),
@@ -572,4 +575,40 @@ fn vm_with_a_vgpu_that_is_registered_elsewhere_comes_home() {
     ]);
     assert_eq!(model.record(1), Record::InService, "{}", model.recent_log());
     assert_eq!(model.vms[1].power, PowerState::On);
+}
+
+#[test]
+fn vm_with_a_fixed_device_address_gets_the_device_of_the_host_it_moves_to() {
+    let mut model = replay([(VmHasStaticDevice, 0), (SpareGetsFree, 0)]);
+    calm_down(&mut model, true);
+    let vm = &model.vms[0];
+    let is_as_expected = (vm.power, vm.host, vm.device_of) == (PowerState::On, 2, Some(2));
+    assert!(is_as_expected, "{vm:?}\n{}", model.recent_log());
+}
+
+#[test]
+fn vm_with_a_fixed_device_address_gets_its_own_device_back_at_home() {
+    let model = replay([
+        (VmHasStaticDevice, 1),
+        (SpareGetsFree, 1),
+        (SpareRefusesPowerOn, 1),
+        (HomeEnters, 1),
+        (AMinute, 0),
+        (PodGoes, 1),
+        (PodGoes, 1),
+        (AMinute, 0),
+        (GuestStops, 1),
+        (TaskEnds, 1),
+        (TaskEnds, 1),
+        (TaskEnds, 1),
+        (AnotherProcess, 0),
+    ]);
+    let vm = &model.vms[1];
+    let is_as_expected = (vm.power, vm.host, vm.device_of) == (PowerState::On, 1, Some(1));
+    let changes = model.log.iter().filter(|line| line.starts_with("Reconfigure("));
+    assert!(
+        is_as_expected && changes.count() == 2,
+        "{vm:?}\n{}",
+        model.recent_log()
+    );
 }

@@ -18,5 +18,6 @@ mod facts;
 mod histories;
 mod model;
 mod rounds;
+mod static_devices;
 mod tables;
 mod vmotion;

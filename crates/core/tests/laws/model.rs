@@ -31,7 +31,7 @@ use haulout_core::maintenance::observed::{
     PendingReason, RetryAdvice,
 };
 use haulout_core::maintenance::placement::HostSurvey;
-use haulout_core::maintenance::policy::Policy;
+use haulout_core::maintenance::policy::{Policy, StaticDevices};
 use haulout_core::maintenance::record::{self, LastEpisode, read_last, write, write_last};
 use jiff::Timestamp;
 
@@ -47,6 +47,9 @@ pub const HOSTS: [&str; 4] = ["home-0", "home-1", "spare-0", "spare-1"];
 
 /// The number of nodes.
 pub const NODES: usize = 2;
+
+/// The address of the device of each host.
+const DEVICE: &str = "0000:01:00.0";
 
 /// The limit of effects except drain rounds for a node within ten minutes. A whole episode with a few refusals has
 /// ten; more is a busy loop.
@@ -80,6 +83,7 @@ enum Work {
     PowerOff,
     PowerOn(usize),
     Relocate(usize),
+    Reconfigure(usize),
 }
 
 /// The true state of a VM.
@@ -101,6 +105,8 @@ pub struct VmTruth {
     pub off_by_person: bool,
     /// It has a vGPU instead of a device that is chosen at power-on.
     pub is_vgpu: bool,
+    /// It has a device at a fixed address of this host. All hosts have one at the same address.
+    pub device_of: Option<usize>,
 }
 
 /// A Node object and its machine.
@@ -195,6 +201,7 @@ impl Process {
 fn rules() -> Rules {
     Rules {
         node_maintenances: true,
+        static_devices: StaticDevices::Repoint,
         ..fixtures::rules()
     }
 }
@@ -236,6 +243,7 @@ impl Model {
                 tasks: Vec::new(),
                 off_by_person: false,
                 is_vgpu: false,
+                device_of: None,
             });
             model.nodes.push(NodeTruth {
                 object: None,
@@ -385,7 +393,7 @@ impl Model {
 
     fn host_fact(&self, index: usize) -> Fact {
         let truth = &self.hosts[index];
-        let device = pci("0000:01:00.0", GPU_IDS);
+        let device = pci(DEVICE, GPU_IDS);
         Fact::Vsphere(vsphere::VsphereUpdate::Host(Arc::new(Host {
             moref: host_ref(index),
             name: Some(HOSTS[index].to_owned()),
@@ -428,6 +436,12 @@ impl Model {
             Passthrough::Vgpu {
                 profile: None,
                 migrates: None,
+            }
+        } else if truth.device_of.is_some() {
+            Passthrough::Static {
+                address: DEVICE.to_owned(),
+                vendor: GPU_IDS.0,
+                device: Some(GPU_IDS.1),
             }
         } else {
             Passthrough::Dynamic(of_model(GPU_IDS))
@@ -688,6 +702,15 @@ impl Model {
     /// The VM gets a vGPU. Its configuration is changed while it is off, or it was so from the start.
     pub fn has_vgpu(&mut self, index: usize) {
         self.vms[index].is_vgpu = true;
+        self.vms[index].device_of = None;
+        self.push_vm(index);
+    }
+
+    /// The VM gets a device at a fixed address of its host, or had it from the start.
+    pub fn has_static_device(&mut self, index: usize) {
+        let vm = &mut self.vms[index];
+        vm.is_vgpu = false;
+        vm.device_of.get_or_insert(vm.host);
         self.push_vm(index);
     }
 
@@ -741,6 +764,10 @@ impl Model {
                 self.vms[index].host = *host;
                 self.push_vm(index);
             }
+            (Work::Reconfigure(host), None) => {
+                self.vms[index].device_of = Some(*host);
+                self.push_vm(index);
+            }
         }
     }
 
@@ -759,8 +786,16 @@ impl Model {
                 self.hosts[*host].refuses_power_on.clone()
             }
             Work::PowerOn(host) if device_is_taken(*host) => Some(FaultKind::InsufficientResources),
-            Work::Relocate(host) if !self.hosts[*host].takes_vms() => Some(FaultKind::InvalidHostState),
-            Work::PowerOn(_) | Work::Relocate(_) => None,
+            Work::PowerOn(host) if self.vms[index].device_of.is_some_and(|of| of != *host) => {
+                Some(FaultKind::VmConfig)
+            }
+            Work::Relocate(host) | Work::Reconfigure(host) if !self.hosts[*host].takes_vms() => {
+                Some(FaultKind::InvalidHostState)
+            }
+            Work::Reconfigure(_) if self.vms[index].power != PowerState::Off => {
+                Some(FaultKind::InvalidPowerState)
+            }
+            Work::PowerOn(_) | Work::Relocate(_) | Work::Reconfigure(_) => None,
         }
     }
 
@@ -1291,14 +1326,7 @@ impl Model {
                 message: "the connection was lost".to_owned(),
             });
         }
-        let host = match effect {
-            Effect::Relocate { to: host, .. }
-            | Effect::PowerOn {
-                place: PowerOnTarget::Host(host),
-                ..
-            } => Some(host.clone()),
-            _ => None,
-        };
+        let host = effect.host().cloned();
         let found = EffectResult::Tried {
             kind: effect.kind(),
             at,
@@ -1382,6 +1410,22 @@ impl Model {
                 assert!(!is_refused, "moved to a host that has refused it\n{}", log(self));
                 self.start(index, "VirtualMachine.relocate", Work::Relocate(to))
             }
+            Effect::Reconfigure { host, devices, .. } => {
+                let here = self.vms[index].host;
+                assert_eq!(*host, host_ref(here), "reconfigured for another host");
+                assert!(devices.len() == 1 && devices[0].to == DEVICE, "{devices:?}");
+                let episode = snapshot.record.episode().expect("an effect without an episode");
+                assert!(
+                    !episode.home_devices.is_empty(),
+                    "reconfigured before its own devices were recorded\n{}",
+                    log(self)
+                );
+                match self.vms[index].device_of {
+                    None => panic!("the devices of a VM without fixed devices are changed"),
+                    Some(of) if of == here => AttemptOutcome::Done,
+                    Some(_) => self.start(index, "VirtualMachine.reconfigure", Work::Reconfigure(here)),
+                }
+            }
             Effect::PowerOn { place, .. } => {
                 let keeps_off = self.requests.iter().any(|it| {
                     let asks_off = matches!(
@@ -1424,15 +1468,18 @@ impl Model {
     fn holds(&self, host: usize) -> Vec<Claim> {
         let of_ours = self.vms.iter().enumerate().filter(|(_, vm)| vm.host == host);
         let mut holds: Vec<Claim> = of_ours
-            .map(|(index, _)| Claim {
+            .map(|(index, vm)| Claim {
                 vm: vm_ref(index),
-                device: ClaimedDevice::AnyOf(of_model(GPU_IDS)),
+                device: match vm.device_of {
+                    Some(_) => ClaimedDevice::Address(DEVICE.to_owned()),
+                    None => ClaimedDevice::AnyOf(of_model(GPU_IDS)),
+                },
             })
             .collect();
         if self.hosts[host].is_taken {
             holds.push(Claim {
                 vm: VmRef::new("vm-of-another"),
-                device: ClaimedDevice::Address("0000:01:00.0".to_owned()),
+                device: ClaimedDevice::Address(DEVICE.to_owned()),
             });
         }
         holds

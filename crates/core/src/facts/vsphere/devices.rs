@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 /// One passthrough device of a host.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PciDevice {
@@ -55,6 +57,26 @@ pub enum Passthrough {
         /// The type of the backing in the API.
         backing: String,
     },
+}
+
+/// A device of a VM at a fixed address of a host, whose model is known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StaticDevice {
+    /// The address, `0000:3b:00.0`.
+    pub address: String,
+    /// PCI vendor id.
+    pub vendor: u16,
+    /// PCI device id.
+    pub device: u16,
+}
+
+/// The change of one passthrough device of a VM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceChange {
+    /// Its address in the configuration of the VM.
+    pub from: String,
+    /// The address of the device on the host where the VM is registered. It may be the same on both hosts.
+    pub to: String,
 }
 
 /// A kind of passthrough device with which vCenter can move a running VM by vMotion.
@@ -141,6 +163,21 @@ impl DeviceRequirement {
             Some(DeviceMismatch::Label)
         } else {
             None
+        }
+    }
+}
+
+impl StaticDevice {
+    /// Any device of the same model.
+    pub fn requirement(&self) -> DeviceRequirement {
+        DeviceRequirement {
+            allowed: vec![AllowedDevice {
+                vendor: self.vendor,
+                device: self.device,
+                sub_vendor: None,
+                sub_device: None,
+            }],
+            label: None,
         }
     }
 }

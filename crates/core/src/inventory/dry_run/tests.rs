@@ -52,6 +52,7 @@ fn step(inventory: &mut Inventory, second: i64) -> Option<String> {
                 Effect::ShutdownGuest { .. }
                 | Effect::PowerOff { .. }
                 | Effect::Relocate { .. }
+                | Effect::Reconfigure { .. }
                 | Effect::PowerOn { .. } => report(EffectResult::DryRunEffect(effect.clone())),
             });
             inventory.apply(report(EffectResult::Tried {

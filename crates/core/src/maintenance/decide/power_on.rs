@@ -33,6 +33,12 @@ impl PhaseContext<'_> {
         if let Some(question) = &self.vm.question {
             return PhaseStep::wait(WaitingOn::Question(question.clone()));
         }
+        if !by_drs
+            && !is_running
+            && let Some(step) = self.reconfigure_first()
+        {
+            return step;
+        }
         let Some(place) = self.place(by_drs) else {
             return self.choose_again(None);
         };

@@ -12,6 +12,7 @@ use crate::maintenance::episode::{
     Episode, FinishedPhase, HostIdentity, InFlight, Incident, MAX_FINISHED, MAX_INCIDENTS, MAX_REFUSALS,
     PhaseHistory,
 };
+use crate::maintenance::placement::MAX_STATIC_DEVICES;
 
 /// The longest text that is kept, in characters.
 const MAX_TEXT: usize = 4096;
@@ -82,6 +83,10 @@ pub(super) fn check(episode: &Episode) -> Result<(), String> {
     }
     if episode.refusals.len() > MAX_REFUSALS {
         return Err(format!("more than {MAX_REFUSALS} hosts have refused the VM"));
+    }
+    let mut devices = episode.home_devices.iter();
+    if devices.len() > MAX_STATIC_DEVICES || !devices.all(|device| is_name(&device.address)) {
+        return Err("it has more devices than a VM has, or no addresses of devices".to_owned());
     }
     if episode.revision > MAX_COUNT || episode.epoch > MAX_COUNT {
         return Err("it was written more often than can be".to_owned());
