@@ -1,5 +1,6 @@
 //! Calls that change something: the reads before them, and how often they are sent.
 
+use haulout_core::facts::vsphere::DeviceChange;
 use haulout_core::ids::{HostRef, TaskRef, VmRef};
 use haulout_vsphere::client::{Error, GuestShutdown, MaintenanceCause, PowerOnBy, StartedTask, Vcenter};
 use haulout_vsphere::fault::{Failure, FaultKind};
@@ -29,6 +30,8 @@ fn seen(power: &str, beside: &str) -> Reply {
         reference("runtime.host", "HostSystem", "host-1"),
         reference("resourcePool", "ResourcePool", "resgroup-8"),
         reference("parent", "Folder", "group-v3"),
+        property("config.changeVersion", "version-1"),
+        property("config.hardware.device", DEVICE),
     ];
     let vm = object("VirtualMachine", "vm-7", &properties.concat());
     Reply::of(
@@ -47,6 +50,11 @@ fn above() -> String {
             &reference("parent", "ClusterComputeResource", "domain-c9"),
         ),
         object(
+            "ClusterComputeResource",
+            "domain-c9",
+            &reference("environmentBrowser", "EnvironmentBrowser", "envbrowser-9"),
+        ),
+        object(
             "ResourcePool",
             "resgroup-8",
             &reference("owner", "ClusterComputeResource", "domain-c9"),
@@ -60,13 +68,29 @@ fn looks(call: &Request) -> bool {
 }
 
 /// The calls that change something, with the power state in which each is sent.
-const ACTS: [(&str, &str); 5] = [
+const ACTS: [(&str, &str); 6] = [
     ("ShutdownGuest", "poweredOn"),
     ("PowerOffVM_Task", "poweredOn"),
     ("PowerOnVM_Task", "poweredOff"),
     ("PowerOnMultiVM_Task", "poweredOff"),
     ("RelocateVM_Task", "poweredOff"),
+    ("ReconfigVM_Task", "poweredOff"),
 ];
+
+/// The device of the VM is at the same address of another host.
+const DEVICE: &str = r#"<VirtualDevice i:type="VirtualPCIPassthrough"><key>13000</key><backing i:type="VirtualPCIPassthroughDeviceBackingInfo"><deviceName></deviceName><id>0000:3b:00.0</id><deviceId>2235</deviceId><systemId>elsewhere</systemId><vendorId>4318</vendorId></backing></VirtualDevice>"#;
+
+/// What a read before a call is answered with.
+fn reads(call: &Request, power: &str) -> Option<Reply> {
+    let device = "<pciPassthrough><name></name><pciDevice><id>0000:3b:00.0</id><vendorId>4318</vendorId><deviceId>8757</deviceId><deviceName>A40</deviceName></pciDevice><systemId>here</systemId></pciPassthrough>";
+    match call.method() {
+        "QueryConfigTarget" => Some(Reply::of(
+            "QueryConfigTarget",
+            &format!("<returnval>{device}</returnval>"),
+        )),
+        _ => looks(call).then(|| seen(power, &above())),
+    }
+}
 
 async fn act(vcenter: &Vcenter, method: &str) -> Result<(), Error> {
     let (permit, vm, person) = (permit(), vm(), MaintenanceCause::default());
@@ -82,6 +106,15 @@ async fn act(vcenter: &Vcenter, method: &str) -> Result<(), Error> {
             .relocate(&permit, &vm, &HostRef::new("host-2"))
             .await
             .map(|_| ()),
+        "ReconfigVM_Task" => {
+            let change = DeviceChange {
+                from: "0000:3b:00.0".to_owned(),
+                to: "0000:3b:00.0".to_owned(),
+            };
+            let here = HostRef::new("host-1");
+            let changed = vcenter.reconfigure_devices(&permit, &vm, &here, &[change]).await;
+            changed.map(|_| ())
+        }
         other => panic!("{other}"),
     }
 }
@@ -109,7 +142,7 @@ async fn act_is_not_sent_again_in_another_session() {
     for (method, power) in ACTS {
         let (fake, vcenter, _server) = Fake::start(move |call: &Request| match call.method() {
             it if it == method => Some(Reply::new(500, DEAD)),
-            _ => looks(call).then(|| seen(power, &above())),
+            _ => reads(call, power),
         })
         .await;
         let error = act(&vcenter, method).await.unwrap_err();
@@ -136,7 +169,7 @@ async fn act_is_not_sent_in_a_session_that_came_after_the_look() {
                     Some(seen(power, &above()).after(std::time::Duration::from_millis(300)))
                 }
                 _ if is_first => Some(Reply::new(500, DEAD)),
-                _ => looks(call).then(|| seen(power, &above())),
+                _ => reads(call, power),
             }
         })
         .await;
@@ -155,7 +188,7 @@ async fn act_is_not_sent_again_over_another_connection() {
     for (method, power) in ACTS {
         let (fake, vcenter, _server) = Fake::start(move |call: &Request| match call.method() {
             it if it == method => Some(Reply::Close),
-            _ => looks(call).then(|| seen(power, &above())),
+            _ => reads(call, power),
         })
         .await;
         let error = act(&vcenter, method).await.unwrap_err();
@@ -224,23 +257,22 @@ async fn task_of_the_same_kind_at_work_is_taken_for_ours() {
         ("PowerOffVM_Task", "poweredOn", "VirtualMachine.powerOff"),
         ("PowerOnVM_Task", "poweredOff", "VirtualMachine.powerOn"),
         ("RelocateVM_Task", "poweredOff", "VirtualMachine.relocate"),
+        ("ReconfigVM_Task", "poweredOff", "VirtualMachine.reconfigure"),
     ] {
         let (fake, vcenter, _server) =
             Fake::start(move |call: &Request| looks(call).then(|| seen_at_work(power, what, "running")))
                 .await;
         let (permit, vm) = (permit(), vm());
+        let here = HostRef::new("host-1");
         let started = match method {
             "PowerOffVM_Task" => {
                 vcenter
                     .power_off(&permit, &vm, &MaintenanceCause::default())
                     .await
             }
-            "PowerOnVM_Task" => {
-                vcenter
-                    .power_on(&permit, &vm, PowerOnBy::Host(HostRef::new("host-1")))
-                    .await
-            }
-            _ => vcenter.relocate(&permit, &vm, &HostRef::new("host-2")).await,
+            "PowerOnVM_Task" => vcenter.power_on(&permit, &vm, PowerOnBy::Host(here)).await,
+            "RelocateVM_Task" => vcenter.relocate(&permit, &vm, &HostRef::new("host-2")).await,
+            _ => vcenter.reconfigure_devices(&permit, &vm, &here, &[]).await,
         };
         assert_eq!(started.unwrap(), StartedTask::Running(TaskRef::new("task-3")));
         assert!(fake.calls(method).is_empty(), "{method}");
@@ -250,8 +282,7 @@ async fn task_of_the_same_kind_at_work_is_taken_for_ours() {
 #[tokio::test]
 async fn vm_that_is_on_is_not_relocated() {
     for power in ["poweredOn", "suspended"] {
-        let (fake, vcenter, _server) =
-            Fake::start(move |call: &Request| looks(call).then(|| seen(power, &above()))).await;
+        let (fake, vcenter, _server) = Fake::start(move |call: &Request| reads(call, power)).await;
         let answer = vcenter.relocate(&permit(), &vm(), &HostRef::new("host-2")).await;
         assert_eq!(kind_of(answer), FaultKind::InvalidPowerState);
         assert!(fake.calls("RelocateVM_Task").is_empty());
@@ -478,4 +509,26 @@ async fn power_on_names_its_host_and_is_not_sent_for_another() {
         "InvalidState: the VM is registered on host-1, not on host-2; nothing was sent"
     );
     assert!(sent.is_empty());
+}
+
+#[tokio::test]
+async fn change_of_a_device_names_the_configuration_that_was_read() {
+    let started = |call: &Request| match call.method() {
+        "ReconfigVM_Task" => Some(Reply::of(
+            "ReconfigVM_Task",
+            r#"<returnval type="Task">task-1</returnval>"#,
+        )),
+        _ => reads(call, "poweredOff"),
+    };
+    let (fake, vcenter, _server) = Fake::start(started).await;
+    act(&vcenter, "ReconfigVM_Task").await.unwrap();
+    let call = &fake.calls("ReconfigVM_Task")[0];
+    assert_eq!(call.value("changeVersion"), Some("version-1"), "{}", call.body);
+    assert_eq!(call.value("systemId"), Some("here"), "{}", call.body);
+    let asked = &fake.calls("QueryConfigTarget")[0];
+    assert!(
+        asked.body.contains("envbrowser-9") && asked.body.contains("host-1"),
+        "{}",
+        asked.body
+    );
 }
