@@ -559,3 +559,42 @@ fn static_vm_registered_on_another_host_by_a_person_comes_home() {
         haulout.stop().await
     });
 }
+
+#[test]
+fn vm_with_an_sriov_network_card_moves_only_where_sriov_is_active() {
+    run_scenario(async {
+        let card = DeviceSpec::sriov;
+        let mut spec = hosts(&[
+            ("esx1", &[a40(1), card("0000:17:00.0")]),
+            ("esx2", &[a40(1)]),
+            ("esx3", &[a40(1), card("0000:18:00.0")]),
+        ]);
+        spec.vms = vec![VmSpec {
+            sriov_card: "automatic".to_owned(),
+            ..gpu_vm("sriov", "gpu1", "esx1")
+        }];
+        let fixture = fixture("sriov", &spec).await?;
+        let haulout = run(&fixture, &[]).await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        runs_on(&fixture, "esx3").await?;
+        ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
+        haulout.stop().await?;
+
+        // The card of the VM is on a function that no other host has.
+        spec.vms = vec![VmSpec {
+            sriov_card: "0000:17:00.0".to_owned(),
+            ..gpu_vm("sriov-fixed", "gpu1", "esx1")
+        }];
+        let fixture = crate::fixture::fixture("sriov-fixed", &spec).await?;
+        let haulout = run(&fixture, &[]).await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        let words =
+            "esx2 has no network card with active SR-IOV at 0000:17:00.0, which the VM names (esx3 likewise)";
+        fixture.wait_for_log(words).await?;
+        in_maintenance(&fixture, "esx1").await?;
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        runs_on(&fixture, "esx1").await?;
+        ensure!(fixture.calls("RelocateVM_Task", "gpu1").await? == 0);
+        haulout.stop().await
+    });
+}

@@ -164,6 +164,7 @@ pub fn host(n: usize) -> Host {
         partial_maintenance: None,
         datastores: Arc::new(BTreeSet::from([DatastoreRef::new("ds")])),
         passthrough: Some(Arc::new([pci("0000:01:00.0", A40)])),
+        sriov: Arc::default(),
     }
 }
 

@@ -84,8 +84,33 @@ pub(crate) struct FixedDevice {
 
 /// The passthrough devices in `config.hardware.device`.
 pub(crate) fn passthrough(devices: &Element<'_>) -> Vec<DecodedDevice> {
-    let passthrough = |device: &&Element<'_>| device.xsi_type() == Some("VirtualPCIPassthrough");
-    devices.children().filter(passthrough).map(device).collect()
+    let decode = |element: &Element<'_>| match element.xsi_type()? {
+        "VirtualPCIPassthrough" => Some(device(element)),
+        "VirtualSriovEthernetCard" => Some(sriov_card(element)),
+        _ => None,
+    };
+    devices.children().filter_map(decode).collect()
+}
+
+fn sriov_card(card: &Element<'_>) -> DecodedDevice {
+    let physical = card
+        .child("sriovBacking")
+        .and_then(|backing| backing.child("physicalFunctionBacking"));
+    let address = physical.and_then(|backing| backing.text_of("id"));
+    // "Automatic-" and an address means that the function is chosen at power-on.
+    let fixed = address.filter(|address| !address.is_empty() && !address.starts_with("Automatic-"));
+    let what = if card.child("dvxBackingInfo").is_some() {
+        Passthrough::Dvx
+    } else {
+        Passthrough::Sriov {
+            function: fixed.map(pci_address),
+        }
+    };
+    DecodedDevice {
+        what,
+        assigned: None,
+        fixed: None,
+    }
 }
 
 fn device(device: &Element<'_>) -> DecodedDevice {
@@ -216,18 +241,33 @@ fn pci_address(text: &str) -> String {
     }
 }
 
-/// The devices with active passthrough in `config.pciPassthruInfo` (enabled, and the host rebooted
-/// since): address and hardware label.
-pub(crate) fn active_devices(info: &Element<'_>) -> BTreeMap<String, Option<Arc<str>>> {
-    let active = info
-        .children()
-        .filter(|device| device.text_of("passthruActive") == Some("true"));
-    let device = |device: &Element<'_>| {
-        let address = pci_address(device.text_of("id")?);
-        let text = device.text_of("hardwareLabel");
-        Some((address, text.filter(|text| !text.is_empty()).map(label)))
-    };
-    active.filter_map(device).collect()
+/// The active devices in `config.pciPassthruInfo` (enabled, and the host rebooted since).
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ActiveDevices {
+    /// Those with active passthrough: address and hardware label.
+    pub passthrough: BTreeMap<String, Option<Arc<str>>>,
+    /// The addresses of those with active SR-IOV.
+    pub sriov: BTreeSet<String>,
+}
+
+pub(crate) fn active_devices(info: &Element<'_>) -> ActiveDevices {
+    let mut active = ActiveDevices::default();
+    for device in info.children() {
+        let Some(address) = device.text_of("id").map(pci_address) else {
+            continue;
+        };
+        let is = |name: &str| device.text_of(name) == Some("true");
+        // Only a `HostSriovInfo` has it.
+        if is("sriovActive") {
+            active.sriov.insert(address.clone());
+        }
+        if is("passthruActive") {
+            let text = device.text_of("hardwareLabel");
+            let label = text.filter(|text| !text.is_empty()).map(label);
+            active.passthrough.insert(address, label);
+        }
+    }
+    active
 }
 
 /// Address and ids of the devices in `hardware.pciDevice`.

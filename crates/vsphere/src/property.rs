@@ -1,10 +1,9 @@
 //! The PropertyCollector: filter specifications, pages, and update sets.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use super::decode::cluster::ClusterConfig;
-use super::decode::{self, DecodedDevice};
+use super::decode::{self, ActiveDevices, DecodedDevice};
 use super::fault::{self, Fault, FaultKind};
 use super::moref::Moref;
 use super::soap::{ReplyError, TASK_INFO};
@@ -124,8 +123,8 @@ pub(crate) enum Value {
     Morefs(Vec<Moref>),
     /// The passthrough devices of a VM.
     Devices(Vec<DecodedDevice>),
-    /// The devices with active passthrough: address and hardware label.
-    ActiveDevices(BTreeMap<String, Option<Arc<str>>>),
+    /// The devices of a host with active passthrough or SR-IOV.
+    ActiveDevices(ActiveDevices),
     PciDevices(Vec<(String, PciIds)>),
     /// The hosts that cannot access a datastore.
     InaccessibleOn(BTreeSet<HostRef>),
@@ -219,7 +218,7 @@ held! {
     text: Text -> str;
     moref: Moref -> Moref;
     devices: Devices -> [DecodedDevice];
-    active_devices: ActiveDevices -> BTreeMap<String, Option<Arc<str>>>;
+    active_devices: ActiveDevices -> ActiveDevices;
     pci_devices: PciDevices -> [(String, PciIds)];
     bindings: Bindings -> BTreeMap<VmRef, Option<BTreeSet<String>>>;
     inaccessible_on: InaccessibleOn -> BTreeSet<HostRef>;

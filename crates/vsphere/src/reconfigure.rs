@@ -166,9 +166,11 @@ fn edits(
 fn fixed_device(device: &DecodedDevice) -> Option<(&str, &FixedDevice)> {
     match &device.what {
         Passthrough::Static { address, .. } => Some((address, device.fixed.as_ref()?)),
-        Passthrough::Dynamic(_) | Passthrough::Vgpu { .. } | Passthrough::Dvx | Passthrough::Other { .. } => {
-            None
-        }
+        Passthrough::Dynamic(_)
+        | Passthrough::Vgpu { .. }
+        | Passthrough::Dvx
+        | Passthrough::Sriov { .. }
+        | Passthrough::Other { .. } => None,
     }
 }
 

@@ -121,7 +121,10 @@ const REPLY: Shape = Shape {
         ),
         ("DatastoreHostMount", &["key", "mountInfo"]),
         ("mountInfo", &["accessible"]),
-        ("HostPciPassthruInfo", &["id", "passthruActive", "hardwareLabel"]),
+        (
+            "HostPciPassthruInfo",
+            &["id", "passthruActive", "hardwareLabel", "sriovActive"],
+        ),
     ],
     bulkheads: &[
         "changeSet",

@@ -204,7 +204,11 @@ fn held(device: &DecodedDevice) -> Option<ClaimedDevice> {
             Some(address) => ClaimedDevice::Address(address.clone()),
             None => ClaimedDevice::AnyOf(requirement.clone()),
         }),
-        Passthrough::Vgpu { .. } | Passthrough::Dvx | Passthrough::Other { .. } => None,
+        // A virtual function is no device that placement counts.
+        Passthrough::Vgpu { .. }
+        | Passthrough::Dvx
+        | Passthrough::Sriov { .. }
+        | Passthrough::Other { .. } => None,
     }
 }
 

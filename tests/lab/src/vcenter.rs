@@ -224,9 +224,24 @@ pub struct DeviceSpec {
     /// The hardware label that an administrator gave it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub label: String,
+    /// It is a network card with active SR-IOV and this many virtual functions.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub virtual_functions: u32,
 }
 
 impl DeviceSpec {
+    /// A network card with active SR-IOV.
+    pub fn sriov(id: impl Into<String>) -> Self {
+        Self {
+            id: id.into(),
+            vendor: 0x8086,
+            device: 0x1592,
+            class: 0x0200,
+            virtual_functions: 8,
+            ..Self::default()
+        }
+    }
+
     /// A GPU of NVIDIA's with passthrough active.
     pub fn gpu(id: impl Into<String>, device: u16) -> Self {
         Self {
@@ -291,6 +306,9 @@ pub struct VmSpec {
     /// The networks of its cards.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub networks: Vec<String>,
+    /// It has an SR-IOV network card, on the physical function at this address or, if `automatic`, on any.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub sriov_card: String,
     /// Its memory in MiB, which is reserved if it has a passthrough device; 32 if 0.
     #[serde(skip_serializing_if = "is_zero")]
     pub memory_mb: u32,
@@ -320,6 +338,7 @@ impl Default for VmSpec {
             boot_hint: String::new(),
             extra_config: BTreeMap::new(),
             networks: Vec::new(),
+            sriov_card: String::new(),
             memory_mb: 0,
             reserved_mb: 0,
         }

@@ -121,6 +121,8 @@ pub struct Host {
     /// PCI devices of which `config.pciPassthruInfo` says passthrough is active, with ids from `hardware.pciDevice`.
     /// Read for hosts of the clusters of our VMs, soon after the host is sent; `None` until then, and for other clusters.
     pub passthrough: Option<Arc<[PciDevice]>>,
+    /// The addresses of its devices with active SR-IOV, which have virtual functions for VMs. Read together with `passthrough`.
+    pub sriov: Arc<BTreeSet<String>>,
 }
 
 /// A queued or running `EnterMaintenanceMode_Task`.

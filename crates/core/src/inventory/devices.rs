@@ -27,7 +27,7 @@ impl Inventory {
         let mut needs = Vec::new();
         for device in devices {
             match device {
-                Passthrough::Static { .. } => {}
+                Passthrough::Static { .. } | Passthrough::Sriov { .. } => {}
                 Passthrough::Vgpu { profile, .. } => {
                     let backing = match profile {
                         Some(profile) => format!("vGPU {profile}"),
@@ -136,6 +136,19 @@ impl Inventory {
             devices,
         })
     }
+}
+
+/// The physical function of each SR-IOV network card of a VM.
+pub(super) fn sriov_cards(vm: &Vm) -> Vec<Option<String>> {
+    let function = |device: &Passthrough| match device {
+        Passthrough::Sriov { function } => Some(function.clone()),
+        Passthrough::Static { .. }
+        | Passthrough::Dynamic(_)
+        | Passthrough::Vgpu { .. }
+        | Passthrough::Dvx
+        | Passthrough::Other { .. } => None,
+    };
+    vm.passthrough.iter().flatten().filter_map(function).collect()
 }
 
 #[cfg(test)]

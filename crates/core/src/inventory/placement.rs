@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::devices::sriov_cards;
 use super::{Dirty, Inventory};
 use crate::facts::vsphere::{ClusterRules, DetectionSignal, DeviceRequirement, HostConnection, Vm};
 use crate::ids::{ComputeRef, HostRef, NodeName, VmRef};
@@ -255,6 +256,7 @@ impl Inventory {
             memory_mib: reserved_memory(vm),
             rules: self.rules_of(compute.as_ref()),
             devices: self.wanted_devices(vm, episode),
+            sriov: sriov_cards(vm),
             only: request.and_then(|request| match &request.action {
                 RequestAction::Relocate { to } => to.clone(),
                 RequestAction::Drain | RequestAction::PowerOff | RequestAction::Reboot => None,
@@ -337,6 +339,7 @@ impl Inventory {
                 is_maintained: self.is_maintained(&host.moref),
                 datastores: host.datastores.clone(),
                 devices: host.passthrough.clone(),
+                sriov: host.sriov.clone(),
                 reserved: Vec::new(),
                 reading: self.surveys.get(&host.moref).cloned(),
             })

@@ -45,6 +45,8 @@ pub struct VmRequirements {
     pub rules: Arc<ClusterRules>,
     /// Its passthrough devices.
     pub devices: DeviceRequirements,
+    /// For each SR-IOV network card the address of its physical function; `None` if any will do.
+    pub sriov: Vec<Option<String>>,
     /// The memory that it reserves at power-on, where that is known.
     pub memory_mib: Option<u64>,
     /// The name of the only allowed host, where a request names one.
@@ -88,6 +90,8 @@ pub struct HostView {
     pub datastores: Arc<BTreeSet<DatastoreRef>>,
     /// Its devices with active passthrough; `None` while unknown.
     pub devices: Option<Arc<[PciDevice]>>,
+    /// The addresses of its devices with active SR-IOV.
+    pub sriov: Arc<BTreeSet<String>>,
     /// The result of a recent survey.
     pub reading: Option<HostSurvey>,
     /// The VMs of other episodes for which it is reserved.
@@ -261,6 +265,9 @@ fn judge(wanted: &VmRequirements, host: &HostView, refused: &[(HostRef, String)]
     let Some(devices) = &host.devices else {
         return HostVerdict::No(RejectionReason::DevicesUnreported);
     };
+    if let Some(why) = lacking_function(wanted, host) {
+        return HostVerdict::No(why);
+    }
     if !enough(
         &devices.iter().collect::<Vec<_>>(),
         &needs.iter().collect::<Vec<_>>(),
@@ -287,6 +294,16 @@ fn judge(wanted: &VmRequirements, host: &HostView, refused: &[(HostRef, String)]
         return HostVerdict::No(RejectionReason::DevicesTaken);
     }
     HostVerdict::Fits
+}
+
+/// Why the host has no virtual function for an SR-IOV network card of the VM. Functions that other VMs hold are not counted.
+fn lacking_function(wanted: &VmRequirements, host: &HostView) -> Option<RejectionReason> {
+    let mut cards = wanted.sriov.iter();
+    let card = cards.find(|card| match card {
+        Some(address) => !host.sriov.contains(address),
+        None => host.sriov.is_empty(),
+    })?;
+    Some(RejectionReason::Sriov(card.clone()))
 }
 
 /// Why the VM cannot use one of its datastores on the host.

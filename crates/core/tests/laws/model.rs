@@ -421,6 +421,7 @@ impl Model {
                 }),
             datastores: Arc::new(BTreeSet::from([DatastoreRef::new("ds")])),
             passthrough: Some(Arc::new([device])),
+            sriov: Arc::default(),
         })))
     }
 

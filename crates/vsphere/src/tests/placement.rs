@@ -363,3 +363,39 @@ fn build_of_a_host_is_a_number() {
     }
     assert_eq!(host(&[("name", "esx-1")]).build, None);
 }
+
+#[test]
+fn sriov_network_cards_of_a_vm_and_active_sriov_of_a_host_are_read() {
+    let card = |more: &str| {
+        let devices = format!(r#"<VirtualDevice i:type="VirtualSriovEthernetCard">{more}</VirtualDevice>"#);
+        let vm = vm(&[("config.hardware.device", &devices)]);
+        vm.passthrough.expect("devices").remove(0)
+    };
+    let on = |id: &str| {
+        let backing = format!("<physicalFunctionBacking><id>{id}</id></physicalFunctionBacking>");
+        card(&format!("<sriovBacking>{backing}</sriovBacking>"))
+    };
+    let sriov = |function: Option<&str>| Passthrough::Sriov {
+        function: function.map(str::to_owned),
+    };
+    assert_eq!(on("0000:17:00.0"), sriov(Some("0000:17:00.0")));
+    assert_eq!(on("Automatic-0000:17:00.0"), sriov(None), "chosen at power-on");
+    assert_eq!(card(""), sriov(None));
+    assert_eq!(card("<dvxBackingInfo/>"), Passthrough::Dvx);
+
+    let info =
+        |id: &str, more: &str| format!("<HostPciPassthruInfo><id>{id}</id>{more}</HostPciPassthruInfo>");
+    let host = host(&[(
+        "config.pciPassthruInfo",
+        &[
+            info(
+                "0000:17:00.0",
+                "<passthruActive>false</passthruActive><sriovActive>true</sriovActive>",
+            ),
+            info("0000:18:00.0", "<sriovActive>false</sriovActive>"),
+            info("0000:3b:00.0", "<passthruActive>true</passthruActive>"),
+        ]
+        .concat(),
+    )]);
+    assert_eq!(*host.sriov, ["0000:17:00.0".to_owned()].into());
+}

@@ -250,6 +250,9 @@ func (v *VCenter) addVM(spec VMSpec, who caller) (*guest, error) {
 	if device != nil {
 		devices = append(devices, device)
 	}
+	if spec.SriovCard != "" {
+		devices = append(devices, sriovCard(spec.SriovCard))
+	}
 	if spec.MemoryMB == 0 {
 		spec.MemoryMB = vm.Config.Hardware.MemoryMB
 	}

@@ -39,13 +39,26 @@ func (v *VCenter) setDevices(h *host, devices []DeviceSpec, initial bool) {
 	var info []types.BaseHostPciPassthruInfo
 	for _, d := range devices {
 		pci = append(pci, pciDevice(d))
-		info = append(info, &types.HostPciPassthruInfo{
+		of := types.HostPciPassthruInfo{
 			Id:              d.ID,
 			DependentDevice: d.ID,
 			PassthruCapable: true,
 			PassthruEnabled: d.Passthrough,
 			PassthruActive:  d.Passthrough,
 			HardwareLabel:   d.Label,
+		}
+		if d.VirtualFunctions == 0 {
+			info = append(info, &of)
+			continue
+		}
+		info = append(info, &types.HostSriovInfo{
+			HostPciPassthruInfo:         of,
+			SriovCapable:                true,
+			SriovEnabled:                true,
+			SriovActive:                 true,
+			NumVirtualFunctionRequested: d.VirtualFunctions,
+			NumVirtualFunction:          d.VirtualFunctions,
+			MaxVirtualFunctionSupported: d.VirtualFunctions,
 		})
 	}
 	if initial {
@@ -120,6 +133,9 @@ func passthrough(g *guest) (*types.VirtualPCIPassthrough, int) {
 // claim finds the device that a VM would get on a host, or returns why there is
 // none. A VM without a passthrough device needs none.
 func (v *VCenter) claim(g *guest, h *host) (string, types.BaseMethodFault) {
+	if f := lacksFunction(g, h); f != nil {
+		return "", f
+	}
 	p, _ := passthrough(g)
 	if p == nil {
 		return "", nil

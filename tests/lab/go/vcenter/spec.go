@@ -136,6 +136,9 @@ type DeviceSpec struct {
 	Passthrough bool   `json:"passthrough"`
 	// Label is the hardware label that an administrator gave it.
 	Label string `json:"label,omitempty"`
+	// VirtualFunctions makes it a network card with active SR-IOV and so many
+	// virtual functions.
+	VirtualFunctions int32 `json:"virtualFunctions,omitempty"`
 }
 
 // VMSpec is one virtual machine.
@@ -172,6 +175,9 @@ type VMSpec struct {
 	ExtraConfig map[string]string `json:"extraConfig,omitempty"`
 	// Networks are the networks of its cards; it has none if empty.
 	Networks []string `json:"networks,omitempty"`
+	// SriovCard gives it an SR-IOV network card, on the physical function at
+	// this address or, if "automatic", on any.
+	SriovCard string `json:"sriovCard,omitempty"`
 	// MemoryMB is its memory; 32 MiB if 0. With a passthrough device, all of it
 	// is reserved; without one, ReservedMB.
 	MemoryMB   int32 `json:"memoryMb,omitempty"`

@@ -52,6 +52,11 @@ pub enum Passthrough {
     /// A device that its driver can detach, "Enhanced DirectPath I/O" (`VirtualPCIPassthroughDvxBackingInfo`). Not supported by
     /// placement.
     Dvx,
+    /// A network card by SR-IOV (`VirtualSriovEthernetCard`). Its virtual function is chosen at power-on.
+    Sriov {
+        /// The address of the physical function; `None` if that is chosen at power-on too.
+        function: Option<String>,
+    },
     /// An unknown backing: not supported by placement.
     Other {
         /// The type of the backing in the API.
@@ -104,7 +109,7 @@ impl Passthrough {
         match self {
             Self::Vgpu { migrates, .. } => (*migrates != Some(false)).then_some(VmotionDevice::Vgpu),
             Self::Dvx => Some(VmotionDevice::Dvx),
-            Self::Static { .. } | Self::Dynamic(_) | Self::Other { .. } => None,
+            Self::Static { .. } | Self::Dynamic(_) | Self::Sriov { .. } | Self::Other { .. } => None,
         }
     }
 }

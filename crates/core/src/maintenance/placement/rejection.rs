@@ -33,6 +33,8 @@ pub enum RejectionReason {
     AntiAffinity(Arc<str>),
     /// It does not have this network of the VM.
     Network(Arc<str>),
+    /// It has no active SR-IOV for a network card of the VM: at this address, or at all.
+    Sriov(Option<String>),
     /// Less memory is unreserved there than the VM reserves.
     Memory {
         /// The memory of the VM.
@@ -92,6 +94,7 @@ impl RejectionReason {
             | Self::DatastoreInaccessible(_)
             | Self::DatastoreInMaintenance(_)
             | Self::DevicesUnreported
+            | Self::Sriov(_)
             | Self::NoMatchingDevice
             | Self::OtherSubsystem
             | Self::OtherLabel(_)
@@ -124,6 +127,11 @@ impl fmt::Display for RejectionReason {
                 write!(f, "has a VM that the rule {rule} keeps apart from this one")
             }
             Self::Network(name) => write!(f, "lacks network {name}"),
+            Self::Sriov(None) => f.write_str("has no network card with active SR-IOV"),
+            Self::Sriov(Some(address)) => write!(
+                f,
+                "has no network card with active SR-IOV at {address}, which the VM names"
+            ),
             // Without the memory that is free: it would change the words at each survey.
             Self::Memory { mib } => {
                 write!(

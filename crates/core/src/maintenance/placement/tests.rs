@@ -18,6 +18,7 @@ fn wanted(devices: DeviceRequirements) -> VmRequirements {
         datastore_states: Arc::default(),
         networks: Arc::default(),
         rules: Arc::default(),
+        sriov: Vec::new(),
         memory_mib: None,
         devices,
         only: None,
@@ -47,6 +48,7 @@ fn host(name: &str, devices: &[(u16, u16)]) -> HostView {
                 .map(|(slot, ids)| pci(&format!("0000:{slot:02x}:00.0"), *ids))
                 .collect(),
         ),
+        sriov: Arc::default(),
         reading: Some(HostSurvey::Read(HostReading::default())),
         reserved: Vec::new(),
     }
@@ -704,4 +706,39 @@ fn requested_host_is_the_only_one_considered_and_its_absence_is_named() {
         why: RejectionReason::NotThere,
     };
     assert_eq!((offer.fits, offer.refused), (None, vec![absent]));
+}
+
+#[test]
+fn host_needs_active_sriov_for_the_sriov_cards_of_a_vm() {
+    const CARD: &str = "0000:17:00.0";
+    let with = |cards: &[Option<&str>]| VmRequirements {
+        sriov: cards.iter().map(|card| card.map(str::to_owned)).collect(),
+        ..one_a40()
+    };
+    let sriov_at = |addresses: &[&str]| HostView {
+        sriov: Arc::new(addresses.iter().map(|address| (*address).to_owned()).collect()),
+        ..host("esx-2", &[A40])
+    };
+    let fits = |wanted: &VmRequirements, host: HostView| find_host(wanted, &[host], None, &[]).fits.is_some();
+    for (cards, addresses) in [
+        (&[][..], &[][..]),
+        (&[None], &["0000:18:00.0"]),
+        (&[Some(CARD), None], &[CARD]),
+    ] {
+        assert!(
+            fits(&with(cards), sriov_at(addresses)),
+            "{cards:?}, {addresses:?}"
+        );
+    }
+    for (cards, addresses, words) in [
+        (&[None][..], &[][..], "has no network card with active SR-IOV"),
+        (
+            &[None, Some(CARD)],
+            &["0000:18:00.0"],
+            "has no network card with active SR-IOV at 0000:17:00.0, which the VM names",
+        ),
+    ] {
+        let why = why_not(&with(cards), sriov_at(addresses));
+        assert_eq!(why.to_string(), words);
+    }
 }

@@ -26,6 +26,8 @@ pub(super) struct HostProperties {
     pub(super) datastores: Arc<BTreeSet<DatastoreRef>>,
     /// Address and hardware label of the devices with active passthrough.
     pub(super) active: Option<BTreeMap<String, Option<Arc<str>>>>,
+    /// The addresses of the devices with active SR-IOV.
+    pub(super) sriov: Arc<BTreeSet<String>>,
     pub(super) devices: Option<Vec<(String, PciIds)>>,
     /// The devices whose address is in `active`.
     pub(super) passthrough: Option<Arc<[PciDevice]>>,
@@ -82,7 +84,11 @@ impl HostProperties {
             PARTIAL_MAINTENANCE => self.partial_maintenance = text.map(text::for_people),
             "datastore" => self.datastores = datastores(value),
             "config.pciPassthruInfo" => {
-                self.active = value.and_then(Value::active_devices).cloned();
+                let active = value.and_then(Value::active_devices);
+                self.active = active.map(|active| active.passthrough.clone());
+                self.sriov = active
+                    .map(|active| Arc::new(active.sriov.clone()))
+                    .unwrap_or_default();
                 self.passthrough = self.passthrough();
             }
             "hardware.pciDevice" => {
@@ -128,6 +134,7 @@ impl HostProperties {
             last_exit: self.last_exit.as_ref().map(|(_, task)| task.clone()),
             datastores: self.datastores.clone(),
             passthrough: self.passthrough.clone(),
+            sriov: self.sriov.clone(),
         }
     }
 }

@@ -7,6 +7,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
 use super::*;
+use crate::decode::ActiveDevices;
 use crate::decode::cluster::ClusterConfig;
 use crate::fault::Fault;
 use crate::update::{Drs, DrsBehavior, EndOutcome, MaintenanceEnd, PciDevice, PciIds, TaskState};
@@ -992,7 +993,12 @@ fn passthrough_devices_are_those_with_an_active_address() {
         ]))
     };
     let labels = [("0000:5e:00.0".to_owned(), Some("training".into()))];
-    let active = || Some(Value::ActiveDevices(labels.clone().into()));
+    let active = || {
+        Some(Value::ActiveDevices(ActiveDevices {
+            passthrough: labels.clone().into(),
+            ..ActiveDevices::default()
+        }))
+    };
     for (properties, expected) in [
         (vec![], None),
         (vec![("config.pciPassthruInfo", active())], None),
