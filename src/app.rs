@@ -245,6 +245,7 @@ impl App {
         let stop = app.streams_stop.clone();
         let events = kubernetes::events::run(client.clone(), instance(), to_publish, stop.clone());
         app.spawn("Events writer", events);
+        app.read_policies(config, &vcenter, &observers, &vsphere_sender);
         let stream = vcenter::follow(
             vcenter,
             election_status.clone(),
@@ -333,6 +334,21 @@ impl App {
             clock: clocks,
         };
         Ok(Supervisor::new(context, &self.stop))
+    }
+
+    /// Reads the compute policies of vCenter, if that is configured.
+    fn read_policies(
+        &mut self,
+        config: &Config,
+        vcenter: &Vcenter,
+        observers: &Observers,
+        out: &mpsc::Sender<vsphere::update::VsphereUpdate>,
+    ) {
+        if config.vcenter_policies {
+            let (vcenter, synced) = (vcenter.clone(), observers.health.vcenter_synced());
+            let policies = vcenter::policies(vcenter, synced, out.clone(), self.streams_stop.clone());
+            self.spawn("compute policies", policies);
+        }
     }
 
     /// Probes vCenter, so that a leader without vCenter can yield to a standby that reaches it.

@@ -104,6 +104,12 @@ pub struct Config {
     #[arg(long, env, value_name = "BOOL", help_heading = VCENTER, value_parser = boolean, default_value = "true",
           num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub vcenter_events: bool,
+    /// Read the compute policies of vCenter, to warn of those that shut VMs down (true, false)
+    ///
+    /// They are read through the REST API, with a login of its own at the start and once an hour.
+    #[arg(long, env, value_name = "BOOL", help_heading = VCENTER, value_parser = boolean, default_value = "true",
+          num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    pub vcenter_policies: bool,
 
     /// The nodes to manage (a label selector)
     #[arg(long, env, value_name = "SELECTOR", help_heading = NODES, value_parser = node_label,

@@ -512,6 +512,7 @@ async fn stream(began: Instant, watch: &Watch) -> anyhow::Result<()> {
                     VsphereUpdate::Host(_)
                     | VsphereUpdate::Reset
                     | VsphereUpdate::HostGone(_)
+                    | VsphereUpdate::EvacuationPolicies { .. }
                     | VsphereUpdate::Compute(_)
                     | VsphereUpdate::ComputeGone(_)
                     | VsphereUpdate::Vm(_)

@@ -17,6 +17,7 @@ VCENTER_CA_BUNDLE: {{ printf "%s/%s" .mountPath .key | quote }}
 VCENTER_CALL_TIMEOUT_SECONDS: {{ int64 $vcenter.callTimeoutSeconds | quote }}
 VCENTER_LONG_POLL_SECONDS: {{ int64 $vcenter.longPollSeconds | quote }}
 VCENTER_EVENTS: {{ $vcenter.events | quote }}
+VCENTER_POLICIES: {{ $vcenter.policies | quote }}
 VCENTER_USER_FILE: /etc/haulout/vcenter/user
 VCENTER_PASSWORD_FILE: /etc/haulout/vcenter/password
 GPU_NODE_LABEL: {{ $config.gpuNodeLabel | quote }}

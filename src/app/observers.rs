@@ -96,7 +96,7 @@ impl Observers {
                 count = names.len(),
                 nodes = few(&names),
                 "vCenter itself shuts down the VMs of these nodes when their hosts enter maintenance, because \
-                 maintenance.vm.evacuation.poweroff is set on them; their pods may end before they are evicted"
+                 maintenance.vm.evacuation.poweroff is set on them or a compute policy says so; their pods may end before they are evicted"
             );
         }
     }

@@ -6,17 +6,21 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::http::health::Health;
 use crate::kubernetes::lease::{ElectionStatus, LoginNote, RefusedLogin};
 use crate::telemetry::metrics::Metrics;
 use crate::vsphere::client::{Callback, LoginOutcome, Vcenter};
+use crate::vsphere::policies::EvacuationPolicy;
 use crate::vsphere::update::{VsphereUpdate, WatchSet};
 use crate::vsphere::updates;
 
 /// Several probes within the 30 s after which a leader without vCenter yields.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Policies rarely change, and each reading is a login in vCenter's events.
+const POLICIES_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// Waits until this replica leads, then logs in and follows vCenter until `stop`.
 pub(super) async fn follow(
@@ -104,6 +108,61 @@ pub(super) async fn probe(
             _ = synced.changed() => {}
             () = pause => {}
         }
+    }
+}
+
+/// Reads the compute policies of vCenter when its stream is synced, and then once an hour.
+pub(super) async fn policies(
+    vcenter: Vcenter,
+    mut synced: watch::Receiver<bool>,
+    out: mpsc::Sender<VsphereUpdate>,
+    stop: CancellationToken,
+) {
+    let mut known = Vec::new();
+    // An account without the right to read them, or a proxy without the REST API, is reported once.
+    let mut is_told = false;
+    let work = async {
+        // Its sender lives as long as the process.
+        while synced.wait_for(|synced| *synced).await.is_ok() {
+            match vcenter.evacuation_policies().await {
+                Ok(policies) => {
+                    let vms = policies.iter().flat_map(|policy| policy.vms.iter().cloned());
+                    let update = VsphereUpdate::EvacuationPolicies { vms: vms.collect() };
+                    if out.send(update).await.is_err() {
+                        return;
+                    }
+                    if policies != known {
+                        log(&policies);
+                    }
+                    (known, is_told) = (policies, false);
+                }
+                Err(error) if error.is_not_there() => debug!("this vCenter has no compute policies"),
+                Err(error) if is_told => debug!("the compute policies cannot be read: {}", error.chain()),
+                Err(error) => {
+                    is_told = true;
+                    info!(
+                        "the compute policies of vCenter cannot be read, so it is not known whether one of them shuts VMs down: {}",
+                        error.chain()
+                    );
+                }
+            }
+            tokio::time::sleep(POLICIES_INTERVAL).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = stop.cancelled() => {}
+        () = work => {}
+    }
+}
+
+fn log(policies: &[EvacuationPolicy]) {
+    for policy in policies {
+        info!(
+            policy = policy.name,
+            vms = policy.vms.len(),
+            "a compute policy makes vCenter shut VMs down when their hosts enter maintenance"
+        );
     }
 }
 

@@ -278,7 +278,8 @@ fn of_node(forecast: &Forecast, section: &mut Section) {
             if forecast.evacuation_power_off {
                 section.warn(
                     format!("{node}: vCenter itself powers VM {name} off when its host enters maintenance"),
-                    "remove maintenance.vm.evacuation.poweroff from its extraConfig, because it races the drain",
+                    "remove maintenance.vm.evacuation.poweroff from its extraConfig, or the tag of the compute policy from the \
+                     VM: it races the drain",
                 );
             }
         }

@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
+use tracing::debug;
 
 use crate::app;
 use crate::config::Config;
@@ -75,7 +76,22 @@ impl ClusterView {
             client,
         };
         view.read_vcenter(watch_set).await?;
+        if config.vcenter_policies {
+            view.read_policies().await;
+        }
         Ok(view)
+    }
+
+    /// Reads the compute policies. Without them, VMs that one of them shuts down are not known.
+    async fn read_policies(&mut self) {
+        match self.vcenter.evacuation_policies().await {
+            Ok(policies) => {
+                let vms = policies.into_iter().flat_map(|policy| policy.vms).collect();
+                let update = vsphere::update::VsphereUpdate::EvacuationPolicies { vms };
+                self.inventory.advance([Fact::Vsphere(update)], app::clocks());
+            }
+            Err(error) => debug!("the compute policies cannot be read: {}", error.chain()),
+        }
     }
 
     /// Follows vCenter until the inventory is complete, and ends the stream.

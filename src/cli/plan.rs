@@ -133,7 +133,8 @@ pub(super) fn of_node(forecast: &Forecast, pods: &[Pod], budgets: &[PodDisruptio
     }
     if forecast.evacuation_power_off {
         plan.notes.push(
-            "maintenance.vm.evacuation.poweroff is set: vCenter itself may power it off before it is drained"
+            "maintenance.vm.evacuation.poweroff is set or a compute policy says so: vCenter itself may power it off before \
+             it is drained"
                 .to_owned(),
         );
     }

@@ -4,27 +4,33 @@ use std::collections::BTreeMap;
 
 use anyhow::ensure;
 use haulout_lab::fixture::{Fixture, WAIT_TIMEOUT, boot_id, is_cordoned};
-use haulout_lab::vcenter::{Delays, GuestPatch, Power, State};
+use haulout_lab::vcenter::{Delays, GuestPatch, PolicySpec, Power, Spec, State};
 use haulout_lab::wait::until;
 
 use crate::events::events_of_node;
 use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, kubectl, run, run_scenario};
+use crate::kubectl_plugin::types;
 use crate::metrics::{SERVED, address, ask};
 
 /// Two hosts with a GPU each, and one VM with the mark. vCenter shuts it down at the click and starts it elsewhere after
 /// `remediation_ms`.
 async fn marked_node(name: &str, remediation_ms: u32) -> anyhow::Result<Fixture<'static>> {
+    let mut spec = two_hosts(remediation_ms);
+    let mut vm = gpu_vm(name, "gpu1", "esx1");
+    let mark = ("maintenance.vm.evacuation.poweroff", "TRUE");
+    vm.extra_config = BTreeMap::from([(mark.0.to_owned(), mark.1.to_owned())]);
+    spec.vms = vec![vm];
+    fixture(name, &spec).await
+}
+
+fn two_hosts(remediation_ms: u32) -> Spec {
     let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
     spec.delays = Delays {
         remediation_ms,
         enter_ms: 5_000,
         ..spec.delays
     };
-    let mut vm = gpu_vm(name, "gpu1", "esx1");
-    let mark = ("maintenance.vm.evacuation.poweroff", "TRUE");
-    vm.extra_config = BTreeMap::from([(mark.0.to_owned(), mark.1.to_owned())]);
-    spec.vms = vec![vm];
-    fixture(name, &spec).await
+    spec
 }
 
 fn is_off(state: &State) -> bool {
@@ -163,5 +169,66 @@ fn node_whose_vm_was_restarted_elsewhere_unseen_is_back_on_another_boot() {
         fixture.wait_for_log("Draining -> Rejoining").await?;
         came_back(&fixture, &node).await?;
         haulout.stop().await
+    });
+}
+
+#[test]
+fn node_whose_vm_a_compute_policy_shuts_down_is_told_and_comes_back() {
+    run_scenario(async {
+        let mut spec = two_hosts(20_000);
+        let policy = |name: &str, capability: &str, vm: &str| PolicySpec {
+            name: name.to_owned(),
+            capability: format!("com.vmware.vcenter.compute.policies.capabilities.{capability}"),
+            vms: vec![vm.to_owned()],
+        };
+        spec.policies = vec![
+            policy("keep apart", "vm_vm_anti_affinity", "gpu2"),
+            policy("restart elsewhere", "vm.evacuation.best_effort_restart", "gpu1"),
+        ];
+        spec.vms = vec![
+            gpu_vm("by-policy", "gpu1", "esx1"),
+            gpu_vm("by-policy", "gpu2", "esx2"),
+        ];
+        let fixture = fixture("by-policy", &spec).await?;
+        let node = fixture.node_name("gpu1");
+        let checked = types(&fixture, &["check"]).await?;
+        let words = |vm: &str| format!("vCenter itself powers VM {vm} off when its host enters maintenance");
+        ensure!(
+            checked.stdout.contains(&words("gpu1")) && !checked.stdout.contains(&words("gpu2")),
+            "{checked}"
+        );
+        let haulout = run(&fixture, &[]).await?;
+        fixture
+            .wait_for_log("a compute policy makes vCenter shut VMs down")
+            .await?;
+        fixture
+            .wait_for_log("vCenter itself shuts down the VMs of these nodes")
+            .await?;
+        fixture.vcenter.remove_vm("gpu2").await?;
+
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        let warning = wait_for_warning(&fixture).await?;
+        ensure!(warning.contains("a compute policy says so"), "{warning}");
+        came_back(&fixture, &node).await?;
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn policies_are_not_read_where_a_setting_says_so() {
+    run_scenario(async {
+        let mut spec = two_hosts(20_000);
+        spec.policies = vec![PolicySpec {
+            name: "restart elsewhere".to_owned(),
+            capability: "com.vmware.vcenter.compute.policies.capabilities.vm.evacuation.best_effort_restart"
+                .to_owned(),
+            vms: vec!["gpu1".to_owned()],
+        }];
+        spec.vms = vec![gpu_vm("no-policies", "gpu1", "esx1")];
+        let fixture = fixture("no-policies", &spec).await?;
+        let off = [("VCENTER_POLICIES", "false")];
+        let checked = crate::kubectl_plugin::types_with(&fixture, &["check"], &off).await?;
+        ensure!(!checked.stdout.contains("vCenter itself powers VM"), "{checked}");
+        Ok(())
     });
 }

@@ -137,6 +137,8 @@ pub struct Inventory {
     absences: BTreeMap<HostRef, HostAbsence>,
     /// When hosts left maintenance mode.
     left_maintenance: BTreeMap<HostRef, Monotonic>,
+    /// The VMs that vCenter shuts down by a compute policy.
+    evacuated_by_policy: BTreeSet<VmRef>,
     /// The Nodes of `nodes` that the label selector does not match.
     followed: BTreeSet<NodeName>,
     /// The episodes that the latest scan of all Nodes found.
@@ -221,6 +223,7 @@ impl Inventory {
             interrupted: BTreeMap::new(),
             absences: BTreeMap::new(),
             left_maintenance: BTreeMap::new(),
+            evacuated_by_policy: BTreeSet::new(),
             followed: BTreeSet::new(),
             unselected_episodes: Vec::new(),
             vcenter: Source::disconnected("vCenter"),

@@ -101,6 +101,16 @@ impl Endpoint {
         self.url.clone()
     }
 
+    /// The address of a REST call; each segment of its path is escaped.
+    pub(super) fn rest(&self, path: &[&str]) -> reqwest::Url {
+        let mut url = self.url.clone();
+        url.set_path("");
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.clear().extend(path);
+        }
+        url
+    }
+
     /// The document with the API versions of the server.
     pub(super) fn versions(&self) -> reqwest::Url {
         let mut url = self.url.clone();

@@ -26,6 +26,7 @@ pub mod fault;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 mod moref;
+pub mod policies;
 mod power;
 mod preflight;
 pub mod privileges;

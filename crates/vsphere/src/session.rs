@@ -230,7 +230,7 @@ impl Sessions {
     }
 
     /// The transport. It is rebuilt when the CA file changed, so a new CA needs no restart.
-    fn transport(&self) -> Result<Transport, LoginError> {
+    pub(super) fn transport(&self) -> Result<Transport, LoginError> {
         let ca = tls::read_ca(&self.settings.trust)?;
         let mut connection = lock(&self.connection);
         if ca != connection.ca {

@@ -96,6 +96,19 @@ impl Transport {
         within(deadline, receive(request, CARRY_SOAP)).await
     }
 
+    /// Makes a REST call; `authorize` adds the credentials. Any status other than those of success is an error.
+    pub(super) async fn rest(
+        &self,
+        method: reqwest::Method,
+        url: reqwest::Url,
+        authorize: impl FnOnce(reqwest::RequestBuilder) -> reqwest::RequestBuilder,
+        deadline: Duration,
+    ) -> Result<Vec<u8>, TransportError> {
+        let request = authorize(self.calls.request(method, url));
+        let reply = within(deadline, receive(request, &[200, 201, 204])).await?;
+        Ok(reply.body)
+    }
+
     /// Reads the document with the API versions.
     pub(super) async fn versions(&self, deadline: Duration) -> Result<Vec<u8>, TransportError> {
         let request = self.calls.get(self.endpoint.versions());

@@ -48,7 +48,8 @@ reasons! {
     HostMaintenanceDetected: "Begin", Normal,
         "an episode began: host, task and its user, detection latency, and the trace's id or link";
     EvacuationPolicy: "Begin", Warning,
-        "vCenter itself shuts the VM down for the maintenance of its host, because `maintenance.vm.evacuation.poweroff` is set; \
+        "vCenter itself shuts the VM down for the maintenance of its host, because `maintenance.vm.evacuation.poweroff` is set or a \
+         compute policy says so; \
          its pods may end before they are evicted";
     MaintenanceQueued: "Queue", Normal, "the node waits for a slot";
     WaitingForVMotion: "Queue", Normal,

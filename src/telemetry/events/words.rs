@@ -112,10 +112,11 @@ pub(super) fn evacuation(event: NodeEvent<'_>) -> Option<EventText> {
     let vm = vm.found().filter(|vm| vm.evacuation_power_off)?;
     let is_of_host = vm.host.is_leaving() && episode.trigger.late_power_off_of.is_none();
     let note = if episode.powered_off {
-        "vCenter itself has shut down the VM, because maintenance.vm.evacuation.poweroff is set on it; its pods were not evicted"
+        "vCenter itself has shut down the VM, because maintenance.vm.evacuation.poweroff is set on it or a compute policy says \
+         so; its pods were not evicted"
     } else {
-        "vCenter itself shuts down the VM, because maintenance.vm.evacuation.poweroff is set on it; its pods may end before \
-         they are evicted"
+        "vCenter itself shuts down the VM, because maintenance.vm.evacuation.poweroff is set on it or a compute policy says so; \
+         its pods may end before they are evicted"
     };
     let reason = Reason::EvacuationPolicy;
     is_of_host.then(|| EventText {

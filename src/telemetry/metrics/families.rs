@@ -187,7 +187,7 @@ metrics! {
         "1 for the host of the node's VM, also while it is off: joins metrics of nodes with those of hosts", alpha;
     EVACUATION_POLICY_NODES: Gauge, "nodes_with_evacuation_policy", [],
         "Nodes whose VM vCenter itself shuts down when its host enters maintenance, because maintenance.vm.evacuation.poweroff is \
-         set on it: their pods may end before they are evicted", alpha;
+         set on it or a compute policy says so: their pods may end before they are evicted", alpha;
     FREE_GPU_HOSTS: Gauge, "free_gpu_hosts", ["compute_cluster"],
         "Hosts in service with a free device that fits a VM of a node in that vSphere cluster. Devices of other VMs are \
          seen only while an episode searches for a host, so there may be fewer", alpha;

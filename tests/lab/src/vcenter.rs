@@ -51,6 +51,9 @@ pub struct Spec {
     pub drs_keeps_host: Option<bool>,
     /// Lists fixed-address devices in `assignableHardwareBinding` too, which is not documented of a vCenter.
     pub bind_static: bool,
+    /// Its compute policies. Without any it has no REST API.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub policies: Vec<PolicySpec>,
     /// A large generated inventory in addition.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bulk: Option<Bulk>,
@@ -58,6 +61,17 @@ pub struct Spec {
     pub session_timeout_ms: u32,
     /// The length of `recentTask`; 0 is the simulator's default of 200.
     pub recent_tasks: usize,
+}
+
+/// A compute policy, which applies to the VMs with its tag.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicySpec {
+    /// Its name.
+    pub name: String,
+    /// The id of its capability.
+    pub capability: String,
+    /// The names of the VMs.
+    pub vms: Vec<String>,
 }
 
 /// Hosts `bulk-0000` and so on, and read-only VMs spread over them.

@@ -49,6 +49,12 @@ pub enum VsphereUpdate {
         /// The matching VMs.
         vms: BTreeSet<VmRef>,
     },
+    /// The VMs that vCenter itself shuts down by a compute policy when their host enters maintenance mode. Independent of `Reset` and
+    /// `Settled`.
+    EvacuationPolicies {
+        /// All of them, also those of other clients.
+        vms: BTreeSet<VmRef>,
+    },
     /// The updates since the last `Reset` or `Settled` are complete.
     Settled,
     /// The stream broke and is rebuilt; a `Reset` follows when it is synced again.

@@ -240,8 +240,13 @@ impl Inventory {
             is_being_cut: self.is_being_cut(vm),
             tools_running: vm.tools_running,
             vmotion: self.vmotion(vm),
-            evacuation_power_off: vm.evacuation_power_off,
+            evacuation_power_off: self.is_evacuated_by_power_off(vm),
         }
+    }
+
+    /// Whether vCenter itself shuts the VM down when its host enters maintenance.
+    pub(super) fn is_evacuated_by_power_off(&self, vm: &Vm) -> bool {
+        vm.evacuation_power_off || self.evacuated_by_policy.contains(&vm.moref)
     }
 
     /// Whether vCenter can move the VM by vMotion although it has passthrough devices.

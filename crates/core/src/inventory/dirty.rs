@@ -78,6 +78,9 @@ impl Inventory {
             VsphereUpdate::Found { key, vms } if self.lookup_answers.get(key) == Some(vms) => {
                 Some(Dirty::WithActive(BTreeSet::new()))
             }
+            VsphereUpdate::EvacuationPolicies { vms } => {
+                (*vms != self.evacuated_by_policy).then_some(Dirty::All)
+            }
             VsphereUpdate::Settled => self.vcenter.disconnected.is_some().then_some(Dirty::All),
             VsphereUpdate::Reset
             | VsphereUpdate::HostGone(_)

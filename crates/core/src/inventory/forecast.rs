@@ -108,7 +108,7 @@ impl Inventory {
                 vm: snapshot.observed.vm,
                 vm_name: vm.and_then(|vm| vm.name.clone()),
                 tools_running: vm.and_then(|vm| vm.tools_running),
-                evacuation_power_off: vm.is_some_and(|vm| vm.evacuation_power_off),
+                evacuation_power_off: vm.is_some_and(|vm| self.is_evacuated_by_power_off(vm)),
                 queue: self
                     .admission_queue
                     .full(self.limits())

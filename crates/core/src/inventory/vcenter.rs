@@ -8,6 +8,10 @@ use crate::maintenance::observed::{AttemptOutcome, FailedMaintenance};
 impl Inventory {
     pub(super) fn apply_vsphere(&mut self, update: vsphere::VsphereUpdate) {
         use vsphere::VsphereUpdate;
+        if let VsphereUpdate::EvacuationPolicies { vms } = update {
+            self.evacuated_by_policy = vms;
+            return;
+        }
         self.vcenter.is_incomplete = !matches!(update, VsphereUpdate::Settled | VsphereUpdate::Lost { .. });
         match update {
             VsphereUpdate::Reset => {
@@ -64,6 +68,8 @@ impl Inventory {
                 self.record_lookup(key, vms);
             }
             VsphereUpdate::TaskGone(task) => self.lose_task(&task),
+            // It is no part of a set of updates.
+            VsphereUpdate::EvacuationPolicies { .. } => {}
             VsphereUpdate::Settled => self.settle_vcenter(),
             VsphereUpdate::Lost { why } => self.vcenter.disconnected = Some(why),
         }

@@ -387,6 +387,7 @@ impl Tracker {
                 | VsphereUpdate::Task(_)
                 | VsphereUpdate::TaskGone(_)
                 | VsphereUpdate::Found { .. }
+                | VsphereUpdate::EvacuationPolicies { .. }
                 | VsphereUpdate::Settled
                 | VsphereUpdate::Lost { .. } => continue,
             };

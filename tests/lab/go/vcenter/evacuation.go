@@ -31,7 +31,7 @@ func (v *VCenter) shutDownMarked(h *host) {
 		return
 	}
 	for _, g := range v.guests {
-		if v.hostOf(g) != h || !v.on(g) || !marked(g) {
+		if v.hostOf(g) != h || !v.on(g) || !marked(g) && !v.shutsDown(g) {
 			continue
 		}
 		if fault := v.shutdownGuest(g, remediator); fault != nil {

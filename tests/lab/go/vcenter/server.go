@@ -44,6 +44,7 @@ func newServer(v *VCenter, listen, user, password string, config *tls.Config) (*
 	mux.Handle("POST /sdk/vimService", v.faults)
 	mux.HandleFunc("GET /sdk/vimServiceVersions.xml", serviceVersions)
 	mux.HandleFunc("GET /about", service.About)
+	v.serveREST(mux, user, password)
 	s := &Server{v: v, tls: config, handler: mux, addr: listen}
 	return s, s.start()
 }

@@ -32,6 +32,8 @@ type Spec struct {
 	BindStatic bool `json:"bindStatic,omitempty"`
 	// Bulk adds a large generated inventory.
 	Bulk *BulkSpec `json:"bulk,omitempty"`
+	// Policies are its compute policies. If nil, it has no REST API.
+	Policies []PolicySpec `json:"policies,omitempty"`
 	// OwnCollectors uses the property collector of this program instead of the
 	// simulator's. It is a flag and not part of the inventory.
 	OwnCollectors bool `json:"-"`
@@ -41,6 +43,13 @@ type Spec struct {
 	// 0: the simulator's own 200. A vCenter lists what ended in the last ten
 	// minutes, and no host has a hundred maintenance requests in that time.
 	RecentTasks int `json:"recentTasks,omitempty"`
+}
+
+// PolicySpec is a compute policy, which applies to the VMs with its tag.
+type PolicySpec struct {
+	Name       string   `json:"name"`
+	Capability string   `json:"capability"`
+	VMs        []string `json:"vms"`
 }
 
 // BulkSpec is the size of a bulk inventory. Its hosts are bulk-0000 and so on,

@@ -1,0 +1,248 @@
+//! Compute policies by which vCenter itself shuts VMs down when their host enters maintenance mode. The SOAP API does not show them.
+
+use std::collections::BTreeSet;
+
+use reqwest::Method;
+use secrecy::{ExposeSecret as _, SecretString};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::client::Vcenter;
+use super::error::{LoginError, TransportError};
+use super::moref::Moref;
+use super::text;
+use super::transport::Transport;
+use haulout_core::ids::VmRef;
+
+/// The maximum number of policies of this kind that are read. vCenter has at most 100 compute policies (VMware Configuration Maximums,
+/// vSphere 8.0), of which these are a few.
+const MAX_POLICIES: usize = 100;
+
+/// Why the policies are unknown.
+#[derive(Debug, thiserror::Error)]
+pub enum PolicyError {
+    /// The credentials cannot be read, or TLS cannot be set up.
+    #[error("the login to the REST API of vCenter is not possible")]
+    Login(#[source] Box<LoginError>),
+    /// The call failed.
+    #[error("{call} of the REST API of vCenter failed")]
+    Call {
+        /// The call.
+        call: &'static str,
+        /// The reason.
+        #[source]
+        source: TransportError,
+    },
+    /// The reply cannot be read.
+    #[error("the answer to {call} of the REST API of vCenter cannot be read: {why}")]
+    Reply {
+        /// The call.
+        call: &'static str,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+impl PolicyError {
+    /// Whether this vCenter has no compute policies: it is older, or a simulator.
+    pub fn is_not_there(&self) -> bool {
+        matches!(
+            self,
+            Self::Call {
+                source: TransportError::Status(404),
+                ..
+            }
+        )
+    }
+
+    /// The error and its causes, in one line.
+    pub fn chain(&self) -> String {
+        super::error::chain(self)
+    }
+}
+
+/// A compute policy by which vCenter shuts VMs down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EvacuationPolicy {
+    /// Its name, for display.
+    pub name: String,
+    /// The VMs with its tag.
+    pub vms: BTreeSet<VmRef>,
+}
+
+#[derive(Deserialize)]
+struct Summary {
+    policy: String,
+    #[serde(default)]
+    name: String,
+    capability: String,
+}
+
+#[derive(Deserialize)]
+struct Info {
+    vm_tag: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct TaggedObject {
+    id: String,
+    #[serde(rename = "type")]
+    kind: String,
+}
+
+/// One session of the REST API.
+struct RestSession<'a> {
+    vcenter: &'a Vcenter,
+    transport: Transport,
+    token: SecretString,
+}
+
+impl Vcenter {
+    /// Reads which VMs are shut down by a compute policy (`GET /api/vcenter/compute/policies`), in a session of its own that is ended
+    /// afterwards.
+    ///
+    /// # Errors
+    /// [`PolicyError`]; [`PolicyError::is_not_there`] for a vCenter without compute policies.
+    pub async fn evacuation_policies(&self) -> Result<Vec<EvacuationPolicy>, PolicyError> {
+        let session = RestSession::begin(self).await?;
+        let policies = session.evacuation_policies().await;
+        session.end().await;
+        policies
+    }
+}
+
+impl<'a> RestSession<'a> {
+    async fn begin(vcenter: &'a Vcenter) -> Result<Self, PolicyError> {
+        const CALL: &str = "POST /api/session";
+        let login = |error| PolicyError::Login(Box::new(error));
+        let credentials = vcenter.settings.credentials.read().map_err(login)?;
+        let transport = vcenter.sessions.transport().map_err(login)?;
+        let url = vcenter.settings.endpoint.rest(&["api", "session"]);
+        let authorize = |request: reqwest::RequestBuilder| {
+            request.basic_auth(&credentials.user, Some(credentials.password.expose_secret()))
+        };
+        let deadline = vcenter.settings.call_deadline;
+        let body = transport.rest(Method::POST, url, authorize, deadline).await;
+        let token: String = read(
+            CALL,
+            &body.map_err(|source| PolicyError::Call { call: CALL, source })?,
+        )?;
+        Ok(Self {
+            vcenter,
+            transport,
+            token: token.into(),
+        })
+    }
+
+    async fn evacuation_policies(&self) -> Result<Vec<EvacuationPolicy>, PolicyError> {
+        const POLICIES: &[&str] = &["api", "vcenter", "compute", "policies"];
+        const LIST: &str = "GET /api/vcenter/compute/policies";
+        const GET: &str = "GET /api/vcenter/compute/policies/{policy}";
+        const TAGGED: &str = "POST /api/cis/tagging/tag-association/{tag}";
+        let all: Vec<Summary> = self.call(Method::GET, LIST, POLICIES, None).await?;
+        let mut policies = Vec::new();
+        for summary in all.into_iter().filter(Summary::shuts_down).take(MAX_POLICIES) {
+            let path = [POLICIES, &[&*summary.policy]].concat();
+            let info: Info = self.call(Method::GET, GET, &path, None).await?;
+            let Some(tag) = info.vm_tag else { continue };
+            let path = ["api", "cis", "tagging", "tag-association", &*tag];
+            let action = Some(("action", "list-attached-objects"));
+            let tagged: Vec<TaggedObject> = self.call(Method::POST, TAGGED, &path, action).await?;
+            policies.push(EvacuationPolicy {
+                name: text::for_people(&summary.name),
+                vms: tagged.into_iter().filter_map(TaggedObject::vm).collect(),
+            });
+        }
+        Ok(policies)
+    }
+
+    async fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        call: &'static str,
+        path: &[&str],
+        query: Option<(&str, &str)>,
+    ) -> Result<T, PolicyError> {
+        let mut url = self.vcenter.settings.endpoint.rest(path);
+        if let Some((name, value)) = query {
+            url.query_pairs_mut().append_pair(name, value);
+        }
+        let body = self.send(method, url).await;
+        read(call, &body.map_err(|source| PolicyError::Call { call, source })?)
+    }
+
+    async fn send(&self, method: Method, url: reqwest::Url) -> Result<Vec<u8>, TransportError> {
+        let token = |request: reqwest::RequestBuilder| {
+            let mut value = reqwest::header::HeaderValue::from_str(self.token.expose_secret())
+                .unwrap_or(reqwest::header::HeaderValue::from_static(""));
+            value.set_sensitive(true);
+            request.header("vmware-api-session-id", value)
+        };
+        let deadline = self.vcenter.settings.call_deadline;
+        self.transport.rest(method, url, token, deadline).await
+    }
+
+    /// Ends the session. If that fails, vCenter ends it when it has been idle for some minutes.
+    async fn end(self) {
+        let url = self.vcenter.settings.endpoint.rest(&["api", "session"]);
+        if let Err(error) = self.send(Method::DELETE, url).await {
+            tracing::debug!("the session of the REST API could not be ended: {error}");
+        }
+    }
+}
+
+impl Summary {
+    /// Whether VMs are shut down by it: *BestEffortRestart*, and the automatic eviction of 9.1. A policy that evacuates by vMotion only
+    /// does not.
+    fn shuts_down(&self) -> bool {
+        let capability = self.capability.to_ascii_lowercase();
+        let is_evacuation = capability.contains("evacuation") || capability.contains("eviction");
+        is_evacuation && !capability.contains("vmotion")
+    }
+}
+
+impl TaggedObject {
+    fn vm(self) -> Option<VmRef> {
+        Moref::of_wire(&self.kind, &self.id)?.vm()
+    }
+}
+
+fn read<T: DeserializeOwned>(call: &'static str, body: &[u8]) -> Result<T, PolicyError> {
+    serde_json::from_slice(body).map_err(|error| PolicyError::Reply {
+        call,
+        why: error.to_string(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_that_shut_vms_down_are_told_from_those_that_vmotion_them() {
+        let shuts_down = |capability: &str| {
+            let summary = Summary {
+                policy: "p-1".to_owned(),
+                name: "x".to_owned(),
+                capability: format!("com.vmware.vcenter.compute.policies.capabilities.{capability}"),
+            };
+            summary.shuts_down()
+        };
+        for capability in ["vm.evacuation.best_effort_restart", "automatic_vm_eviction"] {
+            assert!(shuts_down(capability), "{capability}");
+        }
+        for capability in ["vm.evacuation.vmotion", "vm_host_affinity", "disable_drs_vmotion"] {
+            assert!(!shuts_down(capability), "{capability}");
+        }
+    }
+
+    #[test]
+    fn objects_with_a_tag_that_are_no_vms_are_left_out() {
+        let body = br#"[{"id":"vm-7","type":"VirtualMachine"},{"id":"host-9","type":"HostSystem"},{"id":"","type":"VirtualMachine"}]"#;
+        let tagged: Vec<TaggedObject> = read("a call", body).unwrap();
+        let vms: Vec<VmRef> = tagged.into_iter().filter_map(TaggedObject::vm).collect();
+        assert_eq!(vms, [VmRef::new("vm-7")]);
+        let unreadable = read::<Vec<TaggedObject>>("a call", b"<html>").err().unwrap();
+        assert!(unreadable.chain().contains("a call"), "{}", unreadable.chain());
+    }
+}
