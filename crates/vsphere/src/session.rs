@@ -75,6 +75,8 @@ pub(super) struct ServiceContent {
     pub(super) task_manager: Option<Moref>,
     pub(super) authorization_manager: Option<Moref>,
     pub(super) event_manager: Option<Moref>,
+    /// The settings of vCenter.
+    pub(super) setting: Option<Moref>,
 }
 
 /// Creates and shares the session.
@@ -456,5 +458,6 @@ fn read_content(response: &Element<'_>) -> Result<ServiceContent, ReplyError> {
         task_manager: moref("taskManager").ok(),
         authorization_manager: moref("authorizationManager").ok(),
         event_manager: moref("eventManager").ok(),
+        setting: moref("setting").ok(),
     })
 }

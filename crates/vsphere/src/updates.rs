@@ -29,6 +29,7 @@ use super::update::{VsphereUpdate, WatchSet};
 mod history;
 mod lookup;
 mod pace;
+pub mod probe;
 pub(crate) mod property_cache;
 mod subscription;
 mod tracker;

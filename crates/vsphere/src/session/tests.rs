@@ -38,6 +38,7 @@ impl Session {
                 task_manager: None,
                 authorization_manager: None,
                 event_manager: None,
+                setting: None,
             },
             key: None,
             user: user.map(str::to_owned),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::OnceCell;
 
-use super::subscription::Subscription;
+use super::subscription::{SessionObjects, Subscription};
 use crate::call::SoapCall;
 use crate::error::{Error, TransportError};
 use crate::moref::Moref;
@@ -79,51 +79,57 @@ impl TaskHistory {
 
     async fn create(&self) -> Result<Option<HistoryCollector>, Error> {
         let subscription = &self.subscription;
-        let content = &subscription.session.content;
-        let Some(tasks) = &content.task_manager else {
+        let objects = subscription.session_objects();
+        let Some(history) = create_history(objects, PAGE_SIZE).await? else {
             return Ok(None);
         };
-        let history = self.create_history(tasks).await?;
-        let size = SoapCall::to("SetCollectorPageSize", &history)
-            .with(XmlWriter::text("maxCount", PAGE_SIZE.to_string()));
-        subscription.call(&size, soap::nothing).await?;
         let spec = PropertySpec::default()
             .read("TaskHistoryCollector", &["latestPage"])
             .of(&history, []);
+        let content = &subscription.session.content;
         let collector = SoapCall::to("CreatePropertyCollector", &content.property_collector);
-        let collector = subscription
-            .session_objects()
-            .create(collector, "DestroyPropertyCollector")
-            .await?;
+        let collector = objects.create(collector, "DestroyPropertyCollector").await?;
         subscription.filter(&collector, spec).await?;
         Ok(Some(HistoryCollector { history, collector }))
     }
+}
 
-    /// All tasks of the inventory, without their results if possible: results can be of any size.
-    async fn create_history(&self, tasks: &Moref) -> Result<Moref, Error> {
-        let (subscription, destroy) = (&self.subscription, "DestroyCollector");
-        let entity = XmlWriter::new("entity")
-            .with(XmlWriter::moref(
-                "entity",
-                &subscription.session.content.root_folder,
-            ))
-            .with(XmlWriter::text("recursion", "all"));
-        let filter = XmlWriter::new("filter").with(entity);
-        if subscription.session.speaks(OMITS_RESULTS) {
-            let no_results = XmlWriter::new("filterTaskResults").with(XmlWriter::text("removeAll", "true"));
-            let call = SoapCall::to("CreateCollectorWithInfoFilterForTasks", tasks)
-                .with(filter.clone())
-                .with(XmlWriter::new("infoFilter").with(no_results));
-            match subscription.session_objects().create(call, destroy).await {
-                Err(Error::Refused { source, .. }) if subscription.session_is_alive() => {
-                    tracing::debug!(fault = %source, "vCenter refused a task history without results; one with results is used");
-                }
-                created => return created,
+/// A history of all tasks of the inventory with pages of `page_size` tasks, without their results if possible: results can
+/// be of any size. `None` if vCenter provides no history.
+pub(super) async fn create_history(objects: &SessionObjects, page_size: u32) -> Result<Option<Moref>, Error> {
+    let (vcenter, session) = (&objects.vcenter, &objects.session);
+    let Some(tasks) = &session.content.task_manager else {
+        return Ok(None);
+    };
+    let entity = XmlWriter::new("entity")
+        .with(XmlWriter::moref("entity", &session.content.root_folder))
+        .with(XmlWriter::text("recursion", "all"));
+    let filter = XmlWriter::new("filter").with(entity);
+    let destroy = "DestroyCollector";
+    let mut history = None;
+    if session.speaks(OMITS_RESULTS) {
+        let no_results = XmlWriter::new("filterTaskResults").with(XmlWriter::text("removeAll", "true"));
+        let call = SoapCall::to("CreateCollectorWithInfoFilterForTasks", tasks)
+            .with(filter.clone())
+            .with(XmlWriter::new("infoFilter").with(no_results));
+        match objects.create(call, destroy).await {
+            Err(Error::Refused { source, .. }) if vcenter.sessions.live().is_some() => {
+                tracing::debug!(fault = %source, "vCenter refused a task history without results; one with results is used");
             }
+            created => history = Some(created?),
         }
-        let call = SoapCall::to("CreateCollectorForTasks", tasks).with(filter);
-        subscription.session_objects().create(call, destroy).await
     }
+    let history = match history {
+        Some(history) => history,
+        None => {
+            let call = SoapCall::to("CreateCollectorForTasks", tasks).with(filter);
+            objects.create(call, destroy).await?
+        }
+    };
+    let size = SoapCall::to("SetCollectorPageSize", &history)
+        .with(XmlWriter::text("maxCount", page_size.to_string()));
+    vcenter.call_in(session, &size, soap::nothing).await?;
+    Ok(Some(history))
 }
 
 /// Whether an error affects only the history: the reply was complete, or too large.

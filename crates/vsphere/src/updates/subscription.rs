@@ -89,8 +89,8 @@ pub(super) struct Subscription {
 /// share the list.
 #[derive(Clone)]
 pub(super) struct SessionObjects {
-    vcenter: Vcenter,
-    session: Arc<Session>,
+    pub(super) vcenter: Vcenter,
+    pub(super) session: Arc<Session>,
     created: Arc<Mutex<Vec<(&'static str, Moref)>>>,
 }
 
