@@ -14,6 +14,7 @@ mod follow;
 mod nodes;
 mod out;
 mod plan;
+pub mod probes;
 mod reading;
 mod request;
 mod status;
@@ -31,6 +32,7 @@ use crate::keys;
 use crate::kubernetes::client::Access;
 use crate::nodemaintenance::kind::{MaintenanceAction, NodeMaintenance};
 
+pub use check::probe::ProbeArgs;
 pub use subcommands::perform;
 
 /// The plugin name that kubectl searches on PATH.
@@ -99,7 +101,7 @@ pub enum Subcommand {
     /// Check the requirements of Haulout: vCenter, Kubernetes, rights, nodes and their VMs
     ///
     /// It needs the controller's settings. Exit code 0: nothing is missing; 4: something is.
-    Check(Box<ControllerArgs>),
+    Check(Box<CheckArgs>),
     /// Write data for support into a directory, without secrets
     Export(Box<ExportArgs>),
     /// Print the CustomResourceDefinition of NodeMaintenance, for `kubectl apply -f -`
@@ -185,6 +187,15 @@ pub struct ControllerArgs {
     access: Access,
     #[command(flatten)]
     settings: Config,
+}
+
+/// `check`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    probe: ProbeArgs,
+    #[command(flatten)]
+    flags: ControllerArgs,
 }
 
 /// `status`.
@@ -300,7 +311,7 @@ impl Cli {
             Command::Run(settings) => Some(settings),
             Command::Subcommand(subcommand) => match &mut **subcommand {
                 Subcommand::Plan(args) => Some(&mut args.flags.settings),
-                Subcommand::Check(args) => Some(&mut args.settings),
+                Subcommand::Check(args) => Some(&mut args.flags.settings),
                 Subcommand::Export(args) => Some(&mut args.settings),
                 Subcommand::List(_)
                 | Subcommand::Status(_)

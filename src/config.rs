@@ -6,7 +6,7 @@
 
 mod leadership;
 mod listen;
-mod parse;
+pub(crate) mod parse;
 mod read;
 mod selector;
 

@@ -4,11 +4,13 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde::Serialize;
 
 mod privileges;
+pub(super) mod probe;
 
+use self::probe::ProbeReport;
 use super::cluster_view::ClusterView;
 use super::out::{Items, Output, Paint, Tone};
 use super::subcommands::PROBLEM_FOUND;
-use super::{ControllerArgs, Format};
+use super::{CheckArgs, Format};
 use crate::config::{Config, LeaderElection, without_password};
 use crate::ids::NodeName;
 use crate::inventory::Forecast;
@@ -80,9 +82,17 @@ impl Section {
     }
 }
 
-pub(super) async fn perform(args: ControllerArgs, out: Output) -> anyhow::Result<u8> {
-    let config = args.settings;
-    let (checks, view) = match connect_by(&args.access).await {
+/// The checks and the answers of a probe, for programs.
+#[derive(Serialize)]
+struct CheckedAndProbed<'a> {
+    #[serde(flatten)]
+    checks: Items<'a, CheckResult>,
+    probe: &'a ProbeReport,
+}
+
+pub(super) async fn perform(args: CheckArgs, out: Output) -> anyhow::Result<u8> {
+    let config = args.flags.settings;
+    let (checks, view) = match connect_by(&args.flags.access).await {
         Ok(client) => all(&config, client).await,
         Err(error) => {
             let mut section = Section::new("Kubernetes");
@@ -90,13 +100,29 @@ pub(super) async fn perform(args: ControllerArgs, out: Output) -> anyhow::Result
             (section.checks, None)
         }
     };
+    let format = args.flags.output.output;
+    let items = Items { items: &checks };
+    let rendered = || render(&checks, format == Format::Wide, out.paint());
+    let wanted = view.as_ref().filter(|_| args.probe.is_wanted());
+    let shown = match wanted {
+        None => out.show(format, &items, rendered),
+        Some(view) if format.is_machine_readable() => {
+            let probed = probe::perform(&args.probe, view, out).await;
+            probed.and_then(|probe| {
+                let probe = &probe;
+                out.show(format, &CheckedAndProbed { checks: items, probe }, String::new)
+            })
+        }
+        Some(view) => {
+            out.result(&(rendered() + "\n"))?;
+            let probed = probe::perform(&args.probe, view, out).await;
+            probed.and_then(|report| out.result(&probe::render(&report, out.paint())))
+        }
+    };
     if let Some(view) = view {
         view.close().await;
     }
-    let format = args.output.output;
-    out.show(format, &Items { items: &checks }, || {
-        render(&checks, format == Format::Wide, out.paint())
-    })?;
+    shown?;
     let is_missing = checks.iter().any(|check| check.mark == CheckMark::Missing);
     Ok(if is_missing { PROBLEM_FOUND } else { 0 })
 }

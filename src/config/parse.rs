@@ -33,7 +33,7 @@ fn within<T: FromStr + PartialOrd>(text: &str, min: T, max: T) -> Option<T> {
 }
 
 /// A duration in whole seconds, at least one.
-pub(super) fn seconds(max: u64) -> impl Fn(&str) -> Result<Duration, String> + Clone {
+pub(crate) fn seconds(max: u64) -> impl Fn(&str) -> Result<Duration, String> + Clone {
     move |text| {
         let expected = || format!("a whole number of seconds from 1 to {max} is expected");
         within(text, 1, max).map(Duration::from_secs).ok_or_else(expected)

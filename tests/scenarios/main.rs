@@ -39,6 +39,7 @@ mod node_boot;
 mod node_edits;
 mod otlp_outage;
 mod placement;
+mod probe;
 mod python_migration;
 mod requests;
 mod rolling_upgrade;
