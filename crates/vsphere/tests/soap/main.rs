@@ -14,6 +14,7 @@ mod events;
 mod history;
 mod orphans;
 mod power;
+mod probe;
 mod server;
 mod sessions;
 mod stream;
