@@ -16,7 +16,10 @@ async fn vgpu_node(name: &str, vmotion_ms: u32) -> anyhow::Result<Fixture<'stati
     let cluster = &mut spec.clusters[0];
     cluster.drs.enabled = true;
     cluster.drs.behavior = DrsAutomation::FullyAutomated;
-    cluster.hosts.iter_mut().for_each(|host| host.vgpus = 1);
+    for host in &mut cluster.hosts {
+        host.vgpus = 1;
+        host.vgpu_profiles = vec!["grid_a40-48c".to_owned()];
+    }
     spec.delays = Delays {
         vmotion_ms,
         relocate_ms: 4_000,

@@ -214,9 +214,12 @@ pub struct HostSpec {
     /// Its build of ESXi, not reported if empty.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub build: String,
-    /// How many VMs with a vGPU can run on it.
+    /// How many GPUs it shares among VMs.
     #[serde(skip_serializing_if = "is_zero")]
     pub vgpus: u32,
+    /// The profiles of vGPUs that it offers, such as `grid_a40-24c`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub vgpu_profiles: Vec<String>,
 }
 
 /// One PCI device. Ids are the unsigned numbers that `lspci` prints.

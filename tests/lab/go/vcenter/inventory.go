@@ -145,7 +145,7 @@ func (v *VCenter) addHost(cluster *simulator.ClusterComputeResource, spec HostSp
 	h.Summary.Hardware.Uuid, h.Hardware.SystemInfo.Uuid = id, id
 	h.Runtime.ConnectionState = types.HostSystemConnectionStateConnected
 	h.Runtime.PowerState = types.HostSystemPowerStatePoweredOn
-	h.vgpus = spec.VGPUs
+	v.setVGPUs(h, spec)
 	if h.Summary.Config.Product = nil; spec.Build != "" {
 		h.Summary.Config.Product = &types.AboutInfo{Build: spec.Build}
 	}

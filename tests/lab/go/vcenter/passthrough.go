@@ -152,38 +152,9 @@ func (v *VCenter) claim(g *guest, h *host) (string, types.BaseMethodFault) {
 	case *types.VirtualPCIPassthroughDeviceBackingInfo:
 		return v.claimAddress(g, h, b)
 	case *types.VirtualPCIPassthroughVmiopBackingInfo:
-		return v.claimVGPU(g, h)
+		return "", v.claimVGPU(g, h)
 	}
 	return "", &types.GenericVmConfigFault{Reason: "Module 'DevicePowerOn' power on failed."}
-}
-
-// hasVGPU is true for a VM with a virtual GPU, which can be moved while it
-// runs.
-func hasVGPU(g *guest) bool {
-	p, _ := passthrough(g)
-	if p == nil {
-		return false
-	}
-	_, ok := p.Backing.(*types.VirtualPCIPassthroughVmiopBackingInfo)
-	return ok
-}
-
-// claimVGPU returns why a host has no vGPU left for a VM. The profiles of a
-// host are not told apart.
-func (v *VCenter) claimVGPU(g *guest, h *host) (string, types.BaseMethodFault) {
-	used := 0
-	for ref, other := range v.guests {
-		b := v.busy[ref]
-		comes := b != nil && b.target != nil && *b.target == h.Self
-		if other != g && hasVGPU(other) && (comes || v.on(other) && v.hostOf(other) == h) {
-			used++
-		}
-	}
-	if used < h.vgpus {
-		return "", nil
-	}
-	return "", &noDevice{text: fmt.Sprintf(
-		"Insufficient resources. One or more devices (pciPassthru0) required by VM %s are not available on host %s.", g.Name, h.Name)}
 }
 
 func (v *VCenter) claimAddress(g *guest, h *host, b *types.VirtualPCIPassthroughDeviceBackingInfo) (string, types.BaseMethodFault) {

@@ -129,8 +129,10 @@ type HostSpec struct {
 	MemoryMB int64 `json:"memoryMb,omitempty"`
 	// Build is its build of ESXi, not reported if empty.
 	Build string `json:"build,omitempty"`
-	// VGPUs is how many VMs with a vGPU can run on it.
-	VGPUs int `json:"vgpus,omitempty"`
+	// VGPUs is how many GPUs it shares among VMs, VGPUProfiles what it offers of
+	// them, such as grid_a40-24c.
+	VGPUs        int      `json:"vgpus,omitempty"`
+	VGPUProfiles []string `json:"vgpuProfiles,omitempty"`
 }
 
 // DeviceSpec is one PCI device of a host. Ids are the unsigned numbers that

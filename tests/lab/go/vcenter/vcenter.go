@@ -61,8 +61,10 @@ type VCenter struct {
 type host struct {
 	*simulator.HostSystem
 	devices []DeviceSpec
-	// vgpus is how many VMs with a vGPU can run on it.
-	vgpus int
+	// vgpus is how many GPUs it shares among VMs, profiles what it offers of
+	// them.
+	vgpus    int
+	profiles []string
 }
 
 // guest is the state of a VM beyond its managed object.
