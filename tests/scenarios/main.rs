@@ -53,5 +53,6 @@ mod untrusted_input;
 mod user_cordon;
 mod vcenter_events;
 mod vcenter_session;
+mod vgpu;
 mod vm_identity;
 mod vmotion;

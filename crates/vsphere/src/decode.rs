@@ -12,6 +12,7 @@ use super::xml::Element;
 use haulout_core::ids::{HostRef, VmRef};
 
 pub(crate) mod cluster;
+pub(crate) mod vgpu;
 
 /// Decodes an `xsd:dateTime`.
 pub(crate) fn timestamp(text: &str) -> Option<Timestamp> {
@@ -144,7 +145,7 @@ fn device(device: &Element<'_>) -> DecodedDevice {
             label: text("customLabel").map(label),
         }),
         "VirtualPCIPassthroughVmiopBackingInfo" => Passthrough::Vgpu {
-            profile: text("vgpu").map(for_people),
+            profile: text("vgpu").map(vgpu::profile),
             migrates: text("migrateSupported").and_then(boolean),
         },
         "VirtualPCIPassthroughDvxBackingInfo" => Passthrough::Dvx,

@@ -7,7 +7,7 @@ use super::decode::{self, ActiveDevices, DecodedDevice};
 use super::fault::{self, Fault, FaultKind};
 use super::moref::Moref;
 use super::soap::{ReplyError, TASK_INFO};
-use super::update::PciIds;
+use super::update::{PciIds, VgpuProfile};
 use super::xml::write::XmlWriter;
 use super::xml::{Element, LimitBreach};
 use haulout_core::ids::{HostRef, VmRef};
@@ -130,6 +130,10 @@ pub(crate) enum Value {
     InaccessibleOn(BTreeSet<HostRef>),
     /// The devices assigned to each VM of a host.
     Bindings(BTreeMap<VmRef, Option<BTreeSet<String>>>),
+    /// The vGPU profiles of a host.
+    VgpuProfiles(BTreeSet<VgpuProfile>),
+    /// The memory of each GPU of a host that is shared as vGPUs, in GiB.
+    SharedGpus(Vec<u64>),
     Cluster(ClusterConfig),
     /// Why a task failed or started nothing.
     Fault(Fault),
@@ -183,6 +187,9 @@ impl Value {
             "config.pciPassthruInfo" => Some(Self::ActiveDevices(decode::active_devices(value))),
             "hardware.pciDevice" => Some(Self::PciDevices(decode::pci_devices(value))),
             "config.assignableHardwareBinding" => Some(Self::Bindings(decode::bindings(value))),
+            "config.sharedPassthruGpuTypes" => Some(Self::VgpuProfiles(decode::vgpu::types(value))),
+            "config.sharedGpuCapabilities" => Some(Self::VgpuProfiles(decode::vgpu::capabilities(value))),
+            "config.graphicsInfo" => Some(Self::SharedGpus(decode::vgpu::shared_gpus(value))),
             "host" => Some(Self::InaccessibleOn(decode::inaccessible_on(value))),
             "configurationEx" => decode::cluster::config(value).map(Self::Cluster),
             "info.error" => Some(Self::Fault(fault::read_localized(value))),
@@ -221,6 +228,8 @@ held! {
     active_devices: ActiveDevices -> ActiveDevices;
     pci_devices: PciDevices -> [(String, PciIds)];
     bindings: Bindings -> BTreeMap<VmRef, Option<BTreeSet<String>>>;
+    vgpu_profiles: VgpuProfiles -> BTreeSet<VgpuProfile>;
+    shared_gpus: SharedGpus -> [u64];
     inaccessible_on: InaccessibleOn -> BTreeSet<HostRef>;
     cluster: Cluster -> ClusterConfig;
     fault: Fault -> Fault;

@@ -9,8 +9,8 @@ use super::moref::Moref;
 use super::property::{ObjectProperties, PropertySpec, TraversalStep, Value};
 use super::text;
 use super::update::{
-    Claim, ClaimedDevice, HostReading, NotSurveyed, Passthrough, PowerState, Surveyed, SurveyedHost,
-    UnreadableVm,
+    Claim, ClaimedDevice, HostReading, HostVgpus, NotSurveyed, Passthrough, PowerState, Surveyed,
+    SurveyedHost, UnreadableVm,
 };
 use haulout_core::ids::{HostRef, NetworkRef, VmRef};
 
@@ -21,10 +21,13 @@ const MEMORY: &str = "hardware.memorySize";
 /// In MiB.
 const RESERVATION: &str = "summary.config.memoryReservation";
 const BINDING: &str = "config.assignableHardwareBinding";
+const VGPU_TYPES: &str = "config.sharedPassthruGpuTypes";
+const VGPU_CAPABILITIES: &str = "config.sharedGpuCapabilities";
+const GRAPHICS: &str = "config.graphicsInfo";
 
 impl Vcenter {
-    /// Reads which VMs hold the passthrough devices of `hosts`, and which VMs run there and reserve its memory, and which networks
-    /// the hosts have     /// (`RetrievePropertiesEx` over `HostSystem.vm`).
+    /// Reads which VMs hold the passthrough devices and vGPUs of `hosts`, which VMs run there and reserve memory, and which networks
+    /// and vGPU profiles the hosts have (`RetrievePropertiesEx` over `HostSystem.vm`).
     ///
     /// A powered-off VM holds its devices too, also one that is chosen at power-on: it needs the device
     /// again. Templates never run and hold nothing. An unreadable VM is listed as such, unless its host
@@ -37,7 +40,18 @@ impl Vcenter {
             return Ok(Surveyed::default());
         }
         let mut spec = PropertySpec::default()
-            .read("HostSystem", &["vm", NETWORKS, MEMORY, BINDING])
+            .read(
+                "HostSystem",
+                &[
+                    "vm",
+                    NETWORKS,
+                    MEMORY,
+                    BINDING,
+                    VGPU_TYPES,
+                    VGPU_CAPABILITIES,
+                    GRAPHICS,
+                ],
+            )
             .read(
                 "VirtualMachine",
                 &[
@@ -145,7 +159,22 @@ fn of_host(
     }
     let memory = number(object, MEMORY).map(|bytes| bytes >> 20);
     read.reading.unreserved_mib = memory.map(|memory| memory.saturating_sub(reserved));
+    read.reading.vgpus = vgpus(object).map(Arc::new);
     read
+}
+
+/// The vGPUs of a host; `None` if they may not be read. A host without vGPUs leaves the lists out.
+fn vgpus(host: &ObjectProperties) -> Option<HostVgpus> {
+    if host.denied(VGPU_TYPES).is_some() {
+        return None;
+    }
+    let lists = [VGPU_TYPES, VGPU_CAPABILITIES].into_iter();
+    let lists = lists.filter_map(|path| host.get(path)?.vgpu_profiles());
+    let gpus = host.get(GRAPHICS).and_then(Value::shared_gpus);
+    Some(HostVgpus {
+        profiles: lists.flatten().cloned().collect(),
+        gpus_gib: gpus.unwrap_or_default().to_vec(),
+    })
 }
 
 /// The networks of hosts. The hosts of a cluster mostly have the same, of which there may be thousands,
@@ -204,11 +233,9 @@ fn held(device: &DecodedDevice) -> Option<ClaimedDevice> {
             Some(address) => ClaimedDevice::Address(address.clone()),
             None => ClaimedDevice::AnyOf(requirement.clone()),
         }),
+        Passthrough::Vgpu { profile, .. } => profile.clone().map(ClaimedDevice::Vgpu),
         // A virtual function is no device that placement counts.
-        Passthrough::Vgpu { .. }
-        | Passthrough::Dvx
-        | Passthrough::Sriov { .. }
-        | Passthrough::Other { .. } => None,
+        Passthrough::Dvx | Passthrough::Sriov { .. } | Passthrough::Other { .. } => None,
     }
 }
 

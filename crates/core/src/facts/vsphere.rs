@@ -16,10 +16,12 @@ pub use self::devices::{
     PciIds, StaticDevice, VmotionDevice,
 };
 pub use self::survey::{Claim, HostReading, NotSurveyed, Surveyed, SurveyedHost, UnreadableVm};
+pub use self::vgpu::{HostVgpus, VgpuProfile};
 
 mod cluster;
 mod devices;
 mod survey;
+mod vgpu;
 
 /// A change of a fact or of the stream.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,7 +2,7 @@
 
 use super::Inventory;
 use super::placement::device_needs_of;
-use crate::facts::vsphere::{DeviceRequirement, Passthrough, PciDevice, StaticDevice, Vm};
+use crate::facts::vsphere::{DeviceRequirement, Passthrough, PciDevice, StaticDevice, VgpuProfile, Vm};
 use crate::ids::HostRef;
 use crate::maintenance::episode::{Episode, Phase, Record};
 use crate::maintenance::placement::{DeviceOffer, DeviceRequirements, MAX_STATIC_DEVICES, StaticPlacement};
@@ -28,11 +28,10 @@ impl Inventory {
         for device in devices {
             match device {
                 Passthrough::Static { .. } | Passthrough::Sriov { .. } => {}
-                Passthrough::Vgpu { profile, .. } => {
-                    let backing = match profile {
-                        Some(profile) => format!("vGPU {profile}"),
-                        None => "vGPU".to_owned(),
-                    };
+                // Its profile is compared on its own.
+                Passthrough::Vgpu { profile: Some(_), .. } => {}
+                Passthrough::Vgpu { profile: None, .. } => {
+                    let backing = "vGPU without a profile".to_owned();
                     return DeviceRequirements::Foreign { backing };
                 }
                 Passthrough::Dvx => {
@@ -149,6 +148,19 @@ pub(super) fn sriov_cards(vm: &Vm) -> Vec<Option<String>> {
         | Passthrough::Other { .. } => None,
     };
     vm.passthrough.iter().flatten().filter_map(function).collect()
+}
+
+/// The profiles of the vGPUs of a VM, one for each.
+pub(super) fn vgpus(vm: &Vm) -> Vec<VgpuProfile> {
+    let profile = |device: &Passthrough| match device {
+        Passthrough::Vgpu { profile, .. } => profile.clone(),
+        Passthrough::Static { .. }
+        | Passthrough::Dynamic(_)
+        | Passthrough::Dvx
+        | Passthrough::Sriov { .. }
+        | Passthrough::Other { .. } => None,
+    };
+    vm.passthrough.iter().flatten().filter_map(profile).collect()
 }
 
 #[cfg(test)]

@@ -134,6 +134,7 @@ impl Inventory {
                 vm: wanted.vm,
                 host: host.clone(),
                 needs,
+                vgpus: wanted.vgpus,
                 memory_mib: wanted.memory_mib.unwrap_or_default(),
             };
             reservations.push((name.clone(), reservation));

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::devices::sriov_cards;
+use super::devices::{sriov_cards, vgpus};
 use super::{Dirty, Inventory};
-use crate::facts::vsphere::{ClusterRules, DetectionSignal, DeviceRequirement, HostConnection, Vm};
+use crate::facts::vsphere::{
+    ClusterRules, DetectionSignal, DeviceRequirement, HostConnection, VgpuProfile, Vm,
+};
 use crate::ids::{ComputeRef, HostRef, NodeName, VmRef};
 use crate::maintenance::episode::{Detection, Episode, MAX_REFUSALS, Phase, Record};
 use crate::maintenance::observed::HostState;
@@ -43,6 +45,7 @@ pub(super) struct Reservation {
     pub(super) vm: VmRef,
     pub(super) host: HostRef,
     pub(super) needs: Vec<DeviceRequirement>,
+    pub(super) vgpus: Vec<VgpuProfile>,
     pub(super) memory_mib: u64,
 }
 
@@ -136,6 +139,7 @@ impl Inventory {
                     vm: placement.wanted.vm.clone(),
                     host: host.clone(),
                     needs,
+                    vgpus: placement.wanted.vgpus.clone(),
                     memory_mib: placement.wanted.memory_mib.unwrap_or_default(),
                 };
                 reservations.push((placement.node.clone(), reservation));
@@ -223,6 +227,7 @@ impl Inventory {
             vm: vm.moref.clone(),
             host,
             needs: self.needs(vm, Some(episode)),
+            vgpus: vgpus(vm),
             memory_mib: reserved_memory(vm).unwrap_or_default(),
         };
         Some((name.clone(), reservation))
@@ -257,6 +262,7 @@ impl Inventory {
             rules: self.rules_of(compute.as_ref()),
             devices: self.wanted_devices(vm, episode),
             sriov: sriov_cards(vm),
+            vgpus: vgpus(vm),
             only: request.and_then(|request| match &request.action {
                 RequestAction::Relocate { to } => to.clone(),
                 RequestAction::Drain | RequestAction::PowerOff | RequestAction::Reboot => None,
@@ -286,15 +292,19 @@ impl Inventory {
             let runs = |vm: &VmRef| reading.is_some_and(|reading| reading.runs(vm));
             let on_host = reservations.iter().map(|(_, it)| it);
             let on_host = on_host.filter(|it| it.host == host.moref && it.vm != wanted.vm);
-            let reserved = on_host.map(|it| ReservedVm {
-                vm: it.vm.clone(),
+            let reserved = on_host.map(|it| {
                 // The survey already includes the devices of a VM that is there.
-                needs: if has_claim(&it.vm) {
-                    Vec::new()
+                let (needs, vgpus) = if has_claim(&it.vm) {
+                    (Vec::new(), Vec::new())
                 } else {
-                    it.needs.clone()
-                },
-                memory_mib: if runs(&it.vm) { 0 } else { it.memory_mib },
+                    (it.needs.clone(), it.vgpus.clone())
+                };
+                ReservedVm {
+                    vm: it.vm.clone(),
+                    needs,
+                    vgpus,
+                    memory_mib: if runs(&it.vm) { 0 } else { it.memory_mib },
+                }
             });
             host.reserved = reserved.collect();
         }

@@ -7,7 +7,7 @@ use self::matching::{enough, nearest_mismatch};
 use super::host::HostState;
 use crate::facts::vsphere::{
     AntiAffinityRule, Claim, ClaimedDevice, ClusterRules, DatastoreState, DeviceRequirement, HostReading,
-    PciDevice,
+    PciDevice, VgpuProfile,
 };
 use crate::ids::{ComputeRef, DatastoreRef, HostRef, NetworkRef, VmRef};
 
@@ -19,6 +19,7 @@ mod forecast;
 mod matching;
 mod rejection;
 mod static_devices;
+mod vgpu;
 
 /// The requirements of a VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,13 +48,15 @@ pub struct VmRequirements {
     pub devices: DeviceRequirements,
     /// For each SR-IOV network card the address of its physical function; `None` if any will do.
     pub sriov: Vec<Option<String>>,
+    /// The profiles of its vGPUs, one for each.
+    pub vgpus: Vec<VgpuProfile>,
     /// The memory that it reserves at power-on, where that is known.
     pub memory_mib: Option<u64>,
     /// The name of the only allowed host, where a request names one.
     pub only: Option<String>,
 }
 
-/// The passthrough devices a VM needs.
+/// The passthrough devices a VM needs, besides vGPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceRequirements {
     /// Its configuration is not readable.
@@ -64,7 +67,7 @@ pub enum DeviceRequirements {
     AnyOf(Vec<DeviceRequirement>),
     /// At least one device is bound to an address of its own host, and is not to be changed or of an unknown model.
     Static,
-    /// At least one device is of an unsupported kind (vGPU, DVX).
+    /// At least one device is of an unsupported kind (DVX).
     Foreign {
         /// The type of its backing in the vSphere API.
         backing: String,
@@ -105,6 +108,8 @@ pub struct ReservedVm {
     pub vm: VmRef,
     /// The devices it will take, as far as the survey does not show them as claimed.
     pub needs: Vec<DeviceRequirement>,
+    /// The profiles of the vGPUs it will take, with the same exception.
+    pub vgpus: Vec<VgpuProfile>,
     /// The memory it will reserve, as far as it does not run there yet.
     pub memory_mib: u64,
 }
@@ -234,7 +239,7 @@ pub fn find_host(
 fn judge(wanted: &VmRequirements, host: &HostView, refused: &[(HostRef, String)]) -> HostVerdict {
     let needs: &[DeviceRequirement] = match &wanted.devices {
         DeviceRequirements::AnyOf(needs) => needs,
-        // The address is valid on its own host, and a vGPU ran there.
+        // The address is valid on its own host, and a device of another kind ran there.
         DeviceRequirements::Static | DeviceRequirements::Foreign { .. }
             if wanted.home.as_ref() == Some(&host.moref) =>
         {
@@ -292,6 +297,9 @@ fn judge(wanted: &VmRequirements, host: &HostView, refused: &[(HostRef, String)]
     }
     if !has_free_devices(wanted, needs, devices, reading, &host.reserved) {
         return HostVerdict::No(RejectionReason::DevicesTaken);
+    }
+    if let Some(why) = vgpu::lacking(wanted, &host.moref, reading, &host.reserved) {
+        return HostVerdict::No(why);
     }
     HostVerdict::Fits
 }
@@ -380,7 +388,7 @@ fn has_free_devices(
         .collect();
     // Claims without an address and reservations take one unknown device each, so they count as needs.
     let held_somewhere = others.iter().filter_map(|held| match held {
-        ClaimedDevice::Address(_) => None,
+        ClaimedDevice::Address(_) | ClaimedDevice::Vgpu(_) => None,
         ClaimedDevice::AnyOf(requirement) => Some(requirement),
     });
     let reserved = reserved.iter().flat_map(|it| &it.needs);
@@ -391,15 +399,21 @@ fn has_free_devices(
 fn holds_address(held: &ClaimedDevice, device: &PciDevice) -> bool {
     match held {
         ClaimedDevice::Address(address) => address.eq_ignore_ascii_case(&device.address),
-        ClaimedDevice::AnyOf(_) => false,
+        ClaimedDevice::AnyOf(_) | ClaimedDevice::Vgpu(_) => false,
     }
 }
 
-fn spare(host: &HostView) -> usize {
-    let held = host.reading.as_ref().map_or(0, |reading| reading.claims().len());
+/// How many devices nobody holds, and less the more vGPUs are there.
+fn spare(host: &HostView) -> (usize, std::cmp::Reverse<usize>) {
+    let is_vgpu = |claim: &&Claim| matches!(claim.device, ClaimedDevice::Vgpu(_));
+    let claims = host.reading.as_ref().map_or(&[][..], HostSurvey::claims);
+    let vgpus = claims.iter().filter(is_vgpu).count();
+    let held = claims.len() - vgpus;
     let devices = host.devices.as_ref().map_or(0, |devices| devices.len());
     let reserved: usize = host.reserved.iter().map(|it| it.needs.len()).sum();
-    devices.saturating_sub(held + reserved)
+    let reserved_vgpus: usize = host.reserved.iter().map(|it| it.vgpus.len()).sum();
+    let spare = devices.saturating_sub(held + reserved);
+    (spare, std::cmp::Reverse(vgpus + reserved_vgpus))
 }
 
 #[cfg(test)]

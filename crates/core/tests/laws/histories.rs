@@ -293,10 +293,6 @@ fn calm_down(model: &mut Model, home_enters: bool) {
         if home_enters || !is_elsewhere {
             model.set_host(2 + index, |host| host.refuses_power_on = None);
         }
-        if model.vms[index].is_vgpu {
-            // vCenter may have moved it there, and no other host is offered to it.
-            model.set_host(2 + index, |host| host.is_taken = false);
-        }
         if home_enters {
             happen(model, LabelIsBack, index);
             happen(model, HomeEnters, index);

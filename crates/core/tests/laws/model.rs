@@ -15,7 +15,7 @@ use haulout_core::facts::vsphere::{
     self as vsphere, Compute, DetectionSignal, EndOutcome, EnteringMaintenance, Host, HostConnection,
     MaintenanceEnd, Passthrough, PowerState, Task, TaskState, Vm, VmKey, WatchSet,
 };
-use haulout_core::facts::vsphere::{Claim, ClaimedDevice};
+use haulout_core::facts::vsphere::{Claim, ClaimedDevice, HostReading, HostVgpus, VgpuProfile};
 use haulout_core::ids::{
     BootId, ComputeRef, DatastoreRef, EpisodeId, NodeName, NodeUid, RequestUid, TaskRef, VmRef,
 };
@@ -41,6 +41,9 @@ use haulout_core::fixtures::{of_model, pci};
 
 /// The PCI ids of the GPUs.
 const GPU_IDS: (u16, u16) = (0x10de, 0x2235);
+
+/// The profile of a vGPU, which takes a whole GPU.
+const VGPU: &str = "grid_a40-48c";
 
 /// The hosts: one for each node, and others with a device.
 pub const HOSTS: [&str; 4] = ["home-0", "home-1", "spare-0", "spare-1"];
@@ -435,7 +438,7 @@ impl Model {
         }
         let device = if truth.is_vgpu {
             Passthrough::Vgpu {
-                profile: None,
+                profile: Some(VgpuProfile::new(VGPU)),
                 migrates: None,
             }
         } else if truth.device_of.is_some() {
@@ -1370,10 +1373,17 @@ impl Model {
             Effect::Survey { hosts } => {
                 for host in 0..HOSTS.len() {
                     if hosts.contains(&host_ref(host)) {
-                        let holds = self.holds(host);
+                        let reading = HostReading {
+                            claims: self.holds(host),
+                            vgpus: Some(Arc::new(HostVgpus {
+                                profiles: [VgpuProfile::new(VGPU)].into(),
+                                gpus_gib: vec![48],
+                            })),
+                            ..HostReading::default()
+                        };
                         let found = EffectResult::Surveyed {
                             host: host_ref(host),
-                            reading: HostSurvey::Read(holds.into()),
+                            reading: HostSurvey::Read(reading),
                         };
                         let node = node_name(index);
                         self.apply(Fact::Effect(EffectReport { node, found }));
@@ -1466,24 +1476,29 @@ impl Model {
         truth.in_maintenance || truth.entering.as_ref().is_some_and(is_it)
     }
 
+    /// The GPU of a host, as a device and as a vGPU, by each VM that holds it.
     fn holds(&self, host: usize) -> Vec<Claim> {
         let of_ours = self.vms.iter().enumerate().filter(|(_, vm)| vm.host == host);
-        let mut holds: Vec<Claim> = of_ours
-            .map(|(index, vm)| Claim {
-                vm: vm_ref(index),
-                device: match vm.device_of {
-                    Some(_) => ClaimedDevice::Address(DEVICE.to_owned()),
-                    None => ClaimedDevice::AnyOf(of_model(GPU_IDS)),
-                },
+        let ours = of_ours.map(|(index, vm)| {
+            let device = match vm.device_of {
+                Some(_) => ClaimedDevice::Address(DEVICE.to_owned()),
+                None => ClaimedDevice::AnyOf(of_model(GPU_IDS)),
+            };
+            (vm_ref(index), device)
+        });
+        let address = ClaimedDevice::Address(DEVICE.to_owned());
+        let other = self.hosts[host]
+            .is_taken
+            .then(|| (VmRef::new("vm-of-another"), address));
+        let holders = ours.chain(other);
+        let both = holders.flat_map(|(vm, device)| {
+            let vgpu = ClaimedDevice::Vgpu(VgpuProfile::new(VGPU));
+            [device, vgpu].map(|device| Claim {
+                vm: vm.clone(),
+                device,
             })
-            .collect();
-        if self.hosts[host].is_taken {
-            holds.push(Claim {
-                vm: VmRef::new("vm-of-another"),
-                device: ClaimedDevice::Address(DEVICE.to_owned()),
-            });
-        }
-        holds
+        });
+        both.collect()
     }
 
     /// A VM may be shut down only if that is requested, on a cordoned node without unknown pods.

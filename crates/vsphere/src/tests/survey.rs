@@ -3,7 +3,7 @@
 use crate::property::{ObjectProperties, read_page};
 use crate::soap::{SoapAnswer, read_answer};
 use crate::survey;
-use crate::update::{Claim, ClaimedDevice, Surveyed, SurveyedHost};
+use crate::update::{Claim, ClaimedDevice, HostVgpus, Surveyed, SurveyedHost, VgpuProfile};
 use haulout_core::ids::{HostRef, VmRef};
 
 fn objects(content: &str) -> Vec<ObjectProperties> {
@@ -91,7 +91,7 @@ fn address(read: &SurveyedHost, vm: &str) -> Vec<String> {
     of_vm
         .map(|claim| match &claim.device {
             ClaimedDevice::Address(address) => address.clone(),
-            ClaimedDevice::AnyOf(ids) => panic!("{ids:?}"),
+            ClaimedDevice::AnyOf(_) | ClaimedDevice::Vgpu(_) => panic!("{claim:?}"),
         })
         .collect()
 }
@@ -302,4 +302,70 @@ fn memory_is_unreserved_unless_a_running_vm_reserves_it() {
     ] {
         assert_eq!(unreserved(&unreported), None, "{unreported}");
     }
+}
+
+#[test]
+fn vgpu_profiles_and_shared_gpus_of_a_host_are_read() {
+    let types = property(
+        "config.sharedPassthruGpuTypes",
+        "<string>grid_a40-48c</string><string></string><string>grid_a40-24c</string>",
+    );
+    let capabilities = property(
+        "config.sharedGpuCapabilities",
+        "<HostSharedGpuCapabilities><vgpu>grid_a40-8c</vgpu></HostSharedGpuCapabilities><HostSharedGpuCapabilities/>",
+    );
+    let gpu = |kind: &str, memory: &str| {
+        format!(
+            "<HostGraphicsInfo><graphicsType>{kind}</graphicsType>{memory}<vm type=\"VirtualMachine\">vm-1</vm></HostGraphicsInfo>"
+        )
+    };
+    let graphics = [
+        gpu("sharedDirect", "<memorySizeInKB>47173632</memorySizeInKB>"),
+        gpu("sharedDirect", "<memorySizeInKB>-1</memorySizeInKB>"),
+        gpu("sharedDirect", ""),
+        gpu("shared", "<memorySizeInKB>47173632</memorySizeInKB>"),
+        gpu("direct", ""),
+    ];
+    let graphics = property("config.graphicsInfo", &graphics.concat());
+    let vgpus = |content: &str| {
+        surveyed_host(&object("HostSystem", "host-1", content))
+            .reading
+            .vgpus
+    };
+    let all = vgpus(&[types, capabilities, graphics].concat()).unwrap();
+    let profiles: Vec<String> = all.profiles.iter().map(ToString::to_string).collect();
+    assert_eq!(profiles, ["grid_a40-24c", "grid_a40-48c", "grid_a40-8c"]);
+    assert_eq!(all.gpus_gib, [45, 0, 0]);
+    assert_eq!(
+        vgpus(&property("name", "esx1")).as_deref(),
+        Some(&HostVgpus::default())
+    );
+    assert_eq!(vgpus(&denied("config.sharedPassthruGpuTypes")), None);
+}
+
+#[test]
+fn lists_of_vgpu_profiles_are_bounded() {
+    let names: String = (0..5_000).map(|n| format!("<string>p{n}-1c</string>")).collect();
+    let host = object(
+        "HostSystem",
+        "host-1",
+        &property("config.sharedPassthruGpuTypes", &names),
+    );
+    let vgpus = surveyed_host(&host).reading.vgpus.unwrap();
+    assert_eq!(vgpus.profiles.len(), 1_000);
+}
+
+#[test]
+fn vgpu_of_a_vm_is_a_claim_with_its_profile() {
+    let device = r#"<VirtualDevice i:type="VirtualPCIPassthrough"><backing i:type="VirtualPCIPassthroughVmiopBackingInfo">
+        <vgpu>grid_a40-24c</vgpu></backing></VirtualDevice>"#;
+    let vm = [property("config.hardware.device", device), on_host("host-1")];
+    let content = [
+        object("HostSystem", "host-1", &vms(&["vm-1"])),
+        object("VirtualMachine", "vm-1", &vm.concat()),
+    ];
+    let read = surveyed_host(&content.concat());
+    let profile = VgpuProfile::new("grid_a40-24c");
+    let claims: Vec<_> = read.reading.claimed_vgpus().collect();
+    assert_eq!(claims, [(&VmRef::new("vm-1"), &profile)]);
 }

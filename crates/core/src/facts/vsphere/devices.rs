@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::VgpuProfile;
+
 /// One passthrough device of a host.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PciDevice {
@@ -42,10 +44,10 @@ pub enum Passthrough {
     },
     /// Chosen at power-on among devices that match (`VirtualPCIPassthroughDynamicBackingInfo`).
     Dynamic(DeviceRequirement),
-    /// A virtual GPU (`VirtualPCIPassthroughVmiopBackingInfo`). Not supported by placement.
+    /// A virtual GPU (`VirtualPCIPassthroughVmiopBackingInfo`). Placement supports it if its profile is known.
     Vgpu {
         /// `vgpu`: its profile.
-        profile: Option<String>,
+        profile: Option<VgpuProfile>,
         /// `migrateSupported`; `None` where vCenter does not say.
         migrates: Option<bool>,
     },
@@ -205,6 +207,8 @@ pub enum ClaimedDevice {
     Address(String),
     /// An unknown one of the devices that are accepted.
     AnyOf(DeviceRequirement),
+    /// A part of some GPU of the host.
+    Vgpu(VgpuProfile),
 }
 
 #[cfg(test)]

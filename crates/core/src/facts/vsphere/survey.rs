@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::ClaimedDevice;
+use super::{ClaimedDevice, HostVgpus, VgpuProfile};
 use crate::ids::{HostRef, NetworkRef, VmRef};
 
 /// The result of a survey. Each requested host is in one of the two.
@@ -38,6 +38,18 @@ pub struct HostReading {
     /// The memory that no VM that runs there has reserved; `None` if the memory of the host is not reported. What the host itself
     /// needs is not known, so less than this is available.
     pub unreserved_mib: Option<u64>,
+    /// Its vGPUs; `None` if they cannot be read.
+    pub vgpus: Option<Arc<HostVgpus>>,
+}
+
+impl HostReading {
+    /// The vGPUs that VMs there have.
+    pub fn claimed_vgpus(&self) -> impl Iterator<Item = (&VmRef, &VgpuProfile)> {
+        self.claims.iter().filter_map(|claim| match &claim.device {
+            ClaimedDevice::Vgpu(profile) => Some((&claim.vm, profile)),
+            ClaimedDevice::Address(_) | ClaimedDevice::AnyOf(_) => None,
+        })
+    }
 }
 
 /// A VM whose devices cannot be read.
@@ -65,7 +77,7 @@ pub struct NotSurveyed {
 pub struct Claim {
     /// The VM.
     pub vm: VmRef,
-    /// The device: by address where it is known (static backing, or assigned while powered on), else by its ids.
+    /// The device: by address where it is known (static backing, or assigned while powered on), else by its ids or profile.
     pub device: ClaimedDevice,
 }
 

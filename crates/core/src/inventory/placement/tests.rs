@@ -432,3 +432,5 @@ fn target_of_a_vm_on_no_host_is_known_in_the_cluster_of_its_own_host() {
         HostState::InService
     );
 }
+
+mod vgpu;

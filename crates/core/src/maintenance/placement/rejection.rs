@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::facts::vsphere::{DeviceMismatch, DeviceRequirement};
+use crate::facts::vsphere::{DeviceMismatch, DeviceRequirement, VgpuProfile};
 
 /// A host that does not fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +50,10 @@ pub enum RejectionReason {
     OtherLabel(Arc<str>),
     /// Its matching devices are held by other VMs or reserved for other nodes.
     DevicesTaken,
+    /// It offers no vGPU of this profile.
+    NoVgpuProfile(VgpuProfile),
+    /// Its GPUs have no room for a vGPU of this profile, or that is not known while another VM is to get one there.
+    VgpuTaken(VgpuProfile),
     /// It is unknown which devices are held, for this reason.
     Unreadable(String),
     /// A device of the VM is bound to an address of its own host.
@@ -85,6 +89,8 @@ impl RejectionReason {
             | Self::AntiAffinity(_)
             | Self::Network(_)
             | Self::DevicesTaken
+            | Self::NoVgpuProfile(_)
+            | Self::VgpuTaken(_)
             | Self::Unreadable(_)
             | Self::RefusedByVcenter(_) => true,
             Self::State(_)
@@ -151,6 +157,8 @@ impl fmt::Display for RejectionReason {
                 )
             }
             Self::DevicesTaken => f.write_str("has no matching device free"),
+            Self::NoVgpuProfile(profile) => write!(f, "has no vGPU profile {profile}"),
+            Self::VgpuTaken(profile) => write!(f, "has no vGPU {profile} free"),
             Self::Unreadable(why) => write!(f, "cannot be judged: {why}"),
             Self::StaticDevice => f.write_str("would need the VM's fixed device address re-pointed"),
             Self::ForeignDevice(backing) => write!(f, "cannot be judged for a {backing}"),

@@ -21,6 +21,7 @@ fn wanted(devices: DeviceRequirements) -> VmRequirements {
         sriov: Vec::new(),
         memory_mib: None,
         devices,
+        vgpus: Vec::new(),
         only: None,
     }
 }
@@ -252,6 +253,7 @@ fn a_reservation_of_another_episode_takes_a_device() {
     reserved.reserved = vec![ReservedVm {
         vm: VmRef::new("vm-9"),
         needs: vec![of_model(A40)],
+        vgpus: Vec::new(),
         memory_mib: 0,
     }];
     assert_eq!(why_not(&one_a40(), reserved), RejectionReason::DevicesTaken);
@@ -458,6 +460,7 @@ fn vms_of_an_anti_affinity_rule_are_not_placed_on_one_host() {
     reserved.reserved = vec![ReservedVm {
         vm: VmRef::new("vm-8"),
         needs: Vec::new(),
+        vgpus: Vec::new(),
         memory_mib: 0,
     }];
     assert_eq!(why_not(&apart, reserved), rule);
@@ -479,6 +482,7 @@ fn host_with_too_little_unreserved_memory_is_refused() {
         reserved: vec![ReservedVm {
             vm: VmRef::new("vm-9"),
             needs: Vec::new(),
+            vgpus: Vec::new(),
             memory_mib: reserved,
         }],
         ..host("esx-2", &[A40])
@@ -742,3 +746,5 @@ fn host_needs_active_sriov_for_the_sriov_cards_of_a_vm() {
         assert_eq!(why.to_string(), words);
     }
 }
+
+mod vgpu;
