@@ -197,6 +197,20 @@ impl Default for DrainSettings {
     }
 }
 
+/// The lowest priority of a pod that is critical for the cluster, `scheduling.SystemCriticalPriority` of Kubernetes
+/// (`pkg/apis/scheduling/types.go`). The classes `system-cluster-critical` and `system-node-critical` begin with it; no other class
+/// may have it.
+const CRITICAL: i32 = 2_000_000_000;
+
+/// When a pod is evicted. The pods of each turn are gone before those of the next are evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Turn {
+    First,
+    /// Pods that others may need while they terminate, such as CSI controllers and DNS.
+    Critical,
+    Own,
+}
+
 /// A pod to be evicted.
 #[derive(Clone, Debug)]
 struct Evictable {
@@ -205,6 +219,8 @@ struct Evictable {
     uid: String,
     /// Its `terminationGracePeriodSeconds`.
     grace: Option<i64>,
+    /// `spec.priority`, which the kube-apiserver derives from its PriorityClass.
+    priority: i32,
     /// The pods with the same budgets.
     group: GroupKey,
 }
@@ -212,15 +228,13 @@ struct Evictable {
 impl Evictable {
     fn new(pod: &Pod) -> Self {
         let metadata = &pod.metadata;
-        let grace = pod
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.termination_grace_period_seconds);
+        let spec = pod.spec.as_ref();
         Self {
             namespace: metadata.namespace.clone().unwrap_or_default(),
             name: metadata.name.clone().unwrap_or_default(),
             uid: metadata.uid.clone().unwrap_or_default(),
-            grace,
+            grace: spec.and_then(|spec| spec.termination_grace_period_seconds),
+            priority: spec.and_then(|spec| spec.priority).unwrap_or_default(),
             group: GroupKey::of(pod),
         }
     }
@@ -231,6 +245,16 @@ impl Evictable {
 
     fn is(&self, own: &OwnPod) -> bool {
         self.namespace == own.namespace && self.name == own.name
+    }
+
+    fn turn(&self, own: Option<&OwnPod>) -> Turn {
+        if own.is_some_and(|own| self.is(own)) {
+            Turn::Own
+        } else if self.priority >= CRITICAL {
+            Turn::Critical
+        } else {
+            Turn::First
+        }
     }
 
     fn left(self, why: PodPendingReason, retry_at: Option<Instant>) -> PodPending {
@@ -254,38 +278,36 @@ impl DrainError {
     }
 }
 
-/// Adds the terminating and the non-blocking pods to the report, and returns those to evict.
+/// Adds to the report the pods that are not evicted in this round, and returns those to evict.
 fn sort(pods: &[Pod], node: &NodeName, settings: &DrainSettings) -> (RoundReport, Vec<Evictable>) {
     let mut report = RoundReport {
         listed: pods.len(),
         ..RoundReport::default()
     };
+    let own = settings.own_pod.as_ref();
     let mut evictable = Vec::new();
-    let mut own = None;
+    let mut turns = Vec::new();
     for pod in pods {
-        match verdict(pod, node) {
-            PodVerdict::Skip(reason) => *report.skipped.entry(reason).or_default() += 1,
+        let verdict = verdict(pod, node);
+        if let PodVerdict::Skip(reason) = verdict {
+            *report.skipped.entry(reason).or_default() += 1;
+            continue;
+        }
+        let pod = Evictable::new(pod);
+        turns.push(pod.turn(own));
+        match verdict {
+            PodVerdict::Skip(_) => {}
             PodVerdict::Wait { since } => {
-                let left = Evictable::new(pod).left(PodPendingReason::Terminating { since }, None);
-                report.left.push(left);
+                report
+                    .left
+                    .push(pod.left(PodPendingReason::Terminating { since }, None));
             }
-            PodVerdict::Evict => {
-                let pod = Evictable::new(pod);
-                if settings.own_pod.as_ref().is_some_and(|own| pod.is(own)) {
-                    own = Some(pod);
-                } else {
-                    evictable.push(pod);
-                }
-            }
+            PodVerdict::Evict => evictable.push(pod),
         }
     }
-    if let Some(own) = own {
-        if evictable.is_empty() && report.left.is_empty() {
-            evictable.push(own);
-        } else {
-            report.left.push(own.left(PodPendingReason::OwnPod, None));
-        }
-    }
+    let turn = turns.into_iter().min();
+    let (evictable, later) = evictable.into_iter().partition(|pod| Some(pod.turn(own)) == turn);
+    report.leave(later, &PodPendingReason::Last, None);
     (report, evictable)
 }
 

@@ -85,7 +85,7 @@ fn pod_left(why: &PodPendingReason, before: Option<&PendingReason>) -> PendingRe
         | PodPendingReason::Unreachable { message } => refused(message),
         PodPendingReason::NamespaceTerminating => refused("its namespace is being deleted"),
         PodPendingReason::TooManyRequests => refused("the kube-apiserver has too much to do"),
-        PodPendingReason::OwnPod => refused("it is Haulout's own pod, which leaves last"),
+        PodPendingReason::Last => PendingReason::Last,
         PodPendingReason::Deferred => before.cloned().unwrap_or(PendingReason::NotReached),
         PodPendingReason::NotReached | PodPendingReason::WouldEvict => PendingReason::NotReached,
     }
@@ -116,7 +116,7 @@ pub(super) fn evictions(report: &RoundReport, now: Timestamp) -> EvictionRound {
                 | PodPendingReason::NamespaceTerminating
                 | PodPendingReason::TooManyRequests
                 | PodPendingReason::Migrating { .. }
-                | PodPendingReason::OwnPod
+                | PodPendingReason::Last
                 | PodPendingReason::NotReached
                 | PodPendingReason::Deferred
                 | PodPendingReason::WouldEvict,

@@ -105,7 +105,7 @@ impl EvictionPass<'_> {
                 | PodPendingReason::Unreachable { .. }
                 | PodPendingReason::NotReached
                 | PodPendingReason::Migrating { .. }
-                | PodPendingReason::OwnPod
+                | PodPendingReason::Last
                 | PodPendingReason::Deferred
                 | PodPendingReason::WouldEvict,
             ) => groups.refused(group),

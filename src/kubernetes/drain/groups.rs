@@ -55,12 +55,19 @@ impl Groups {
     /// Groups `pods`; evictions of a group are sequential where `in_turn`.
     pub(super) fn of(pods: Vec<Evictable>, in_turn: bool) -> Self {
         let mut groups: BTreeMap<GroupKey, VecDeque<Evictable>> = BTreeMap::new();
+        // The pods of the lowest priority are asked first.
+        let mut pods = pods;
+        pods.sort_by_key(|pod| pod.priority);
         for pod in pods {
             groups.entry(pod.group.clone()).or_default().push_back(pod);
         }
-        let groups = groups.into_values().map(|waiting| Group { waiting, window: 1 });
+        let mut groups: Vec<Group> = groups
+            .into_values()
+            .map(|waiting| Group { waiting, window: 1 })
+            .collect();
+        groups.sort_by_key(|group| group.waiting.front().map(|pod| pod.priority));
         Self {
-            groups: groups.collect(),
+            groups,
             next: 0,
             growth: if in_turn { 1 } else { 2 },
         }

@@ -101,8 +101,8 @@ pub enum PodPendingReason {
     },
     /// The round ended before its eviction was requested.
     NotReached,
-    /// It is Haulout's own pod, which is evicted last.
-    OwnPod,
+    /// It is evicted when the other pods are gone: Haulout's own pod, or one that is critical for the cluster.
+    Last,
     /// Its eviction is not due yet.
     Deferred,
     /// A real round would evict it; this one only lists.

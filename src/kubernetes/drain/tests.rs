@@ -586,7 +586,7 @@ async fn own_pod_is_evicted_last() {
     let report = round(&permit(), &client, &node(), &settings, ORDER)
         .await
         .unwrap();
-    assert_eq!(report.left[0].why, PodPendingReason::OwnPod);
+    assert_eq!(report.left[0].why, PodPendingReason::Last);
     assert_eq!(log.lines(), [LIST.to_owned(), evicted("web-1")]);
     let (client, log) = server(answer(vec![pod("haulout-1")]));
     let report = round(&permit(), &client, &node(), &settings, ORDER)
@@ -594,6 +594,75 @@ async fn own_pod_is_evicted_last() {
         .unwrap();
     assert_eq!(report.left[0].why, PodPendingReason::Evicted);
     assert_eq!(log.lines(), [LIST.to_owned(), evicted("haulout-1")]);
+}
+
+/// A pod with this `spec.priority`.
+fn of_priority(name: &str, priority: i32) -> Value {
+    let mut pod = pod(name);
+    pod["spec"]["priority"] = json!(priority);
+    pod
+}
+
+#[tokio::test]
+async fn critical_pods_are_evicted_when_all_others_are_gone() {
+    let settings = DrainSettings {
+        own_pod: Some(OwnPod {
+            namespace: "shop".to_owned(),
+            name: "haulout-1".to_owned(),
+        }),
+        ..DrainSettings::default()
+    };
+    let mut leaving = pod("web-1");
+    leaving["metadata"]["deletionTimestamp"] = json!("2026-11-20T12:00:00Z");
+    let dns = || of_priority("dns-1", 2_000_000_000);
+    let own = || of_priority("haulout-1", 2_000_001_000);
+    for (pods, evicted_pod) in [
+        (
+            vec![dns(), own(), of_priority("web-2", 1_999_999_999)],
+            Some("web-2"),
+        ),
+        (vec![dns(), own(), leaving.clone()], None),
+        (vec![dns(), own()], Some("dns-1")),
+        (vec![own()], Some("haulout-1")),
+    ] {
+        let count = pods.len();
+        let (client, log) = server(move |seen: &SeenRequest| match seen.line.as_str() {
+            LIST => pod_list(&pods, ""),
+            _ => accepted(),
+        });
+        let report = round(&permit(), &client, &node(), &settings, ORDER)
+            .await
+            .unwrap();
+        let expected = std::iter::once(LIST.to_owned()).chain(evicted_pod.map(evicted));
+        assert_eq!(log.lines(), expected.collect::<Vec<_>>());
+        let last = report
+            .left
+            .iter()
+            .filter(|left| left.why == PodPendingReason::Last);
+        assert_eq!(last.count(), count - 1, "{:?}", report.left);
+    }
+}
+
+#[tokio::test]
+async fn pods_of_the_lowest_priority_are_asked_first() {
+    let settings = DrainSettings {
+        evictions: Concurrency::of(1),
+        ..DrainSettings::default()
+    };
+    let pods = [("web-a", 100), ("web-b", -5), ("web-c", 7), ("web-d", 100)];
+    let listed: Vec<Value> = pods
+        .iter()
+        .map(|(name, priority)| of_priority(name, *priority))
+        .collect();
+    let (client, log) = server(move |seen: &SeenRequest| match seen.line.as_str() {
+        LIST => pod_list(&listed, ""),
+        _ => accepted(),
+    });
+    round(&permit(), &client, &node(), &settings, ORDER)
+        .await
+        .unwrap();
+    let order = ["web-b", "web-c", "web-a", "web-d"].map(evicted);
+    assert_eq!(log.lines()[1..], order);
 }
 
 /// A Ready pod of `app`.

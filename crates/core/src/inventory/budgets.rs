@@ -59,7 +59,8 @@ fn names(pod: &PendingEviction) -> Option<&[String]> {
         PendingReason::Leaving
         | PendingReason::Migrating { .. }
         | PendingReason::Refused { .. }
-        | PendingReason::NotReached => None,
+        | PendingReason::NotReached
+        | PendingReason::Last => None,
     }
 }
 

@@ -60,6 +60,8 @@ pub enum PendingReason {
     },
     /// The round ended before its eviction was requested.
     NotReached,
+    /// It is evicted when the other pods are gone.
+    Last,
 }
 
 impl PendingReason {
@@ -70,7 +72,7 @@ impl PendingReason {
             Self::Budget { .. } => PodState::HeldByBudget,
             Self::Migrating { .. } => PodState::Migrating,
             Self::Refused { .. } => PodState::Refused,
-            Self::NotReached => PodState::NotAsked,
+            Self::NotReached | Self::Last => PodState::NotAsked,
         }
     }
 }

@@ -105,11 +105,11 @@ impl DrainReport {
     }
 
     /// When the eviction of `pod` is retried: at the time that the kube-apiserver set, or after at most `retry`. `None` for a
-    /// terminating pod.
+    /// terminating pod, and for one that waits for the others.
     pub fn retry_at(&self, pod: &PendingEviction, retry: Duration) -> Option<Monotonic> {
         let by_server = self.backoff.retry_at.get(&pod.name).copied();
         match &pod.why {
-            PendingReason::Leaving => None,
+            PendingReason::Leaving | PendingReason::Last => None,
             PendingReason::Budget { .. } => Some(self.budget_due(pod, retry)).max(by_server),
             PendingReason::Migrating { .. } | PendingReason::Refused { .. } | PendingReason::NotReached => {
                 by_server.or_else(|| Some(self.listed_at.after(retry)))
@@ -160,7 +160,8 @@ fn budget(pod: &PendingEviction) -> Option<BudgetKey> {
         PendingReason::Leaving
         | PendingReason::Migrating { .. }
         | PendingReason::Refused { .. }
-        | PendingReason::NotReached => None,
+        | PendingReason::NotReached
+        | PendingReason::Last => None,
     }
 }
 

@@ -75,6 +75,7 @@ impl fmt::Display for PendingReason {
             Self::Migrating { message } => write!(f, "its VM is being migrated live: {message}"),
             Self::Refused { message } => write!(f, "eviction refused: {message}"),
             Self::NotReached => f.write_str("eviction not requested yet"),
+            Self::Last => f.write_str("evicted when the others are gone"),
         }
     }
 }
