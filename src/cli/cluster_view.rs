@@ -12,6 +12,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
+use super::plan::DrainLimits;
 use crate::app;
 use crate::config::Config;
 use crate::ids::{HostRef, NodeName};
@@ -40,6 +41,7 @@ pub(super) struct ClusterView {
     pub(super) inventory: Inventory,
     pub(super) vcenter: Vcenter,
     pub(super) client: kube::Client,
+    pub(super) limits: DrainLimits,
 }
 
 impl ClusterView {
@@ -74,6 +76,10 @@ impl ClusterView {
             inventory,
             vcenter,
             client,
+            limits: DrainLimits {
+                timeout: config.drain_timeout,
+                action: config.drain_timeout_action,
+            },
         };
         view.read_vcenter(watch_set).await?;
         if config.vcenter_policies {

@@ -1,5 +1,7 @@
 //! The plan of a maintenance: made from the controller's own rules, and rendered.
 
+mod warnings;
+
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 
@@ -17,6 +19,8 @@ use crate::kubernetes::pods::{PodVerdict, verdict};
 use crate::maintenance::observed::{Admission, BoundVm, ObservedPower, Strategy};
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
 use crate::status::PhaseKind;
+
+pub(super) use warnings::DrainLimits;
 
 /// The plan of a maintenance.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -64,6 +68,9 @@ pub(super) struct PodPlan {
     /// What would block its eviction.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) held: Option<String>,
+    /// What an operator should know before.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) warnings: Vec<String>,
 }
 
 /// The destination of the VM.
@@ -89,7 +96,12 @@ impl Plan {
     }
 }
 
-pub(super) fn of_node(forecast: &Forecast, pods: &[Pod], budgets: &[PodDisruptionBudget]) -> NodePlan {
+pub(super) fn of_node(
+    forecast: &Forecast,
+    pods: &[Pod],
+    budgets: &[PodDisruptionBudget],
+    limits: DrainLimits,
+) -> NodePlan {
     let vm = forecast.vm.found();
     let mut plan = NodePlan {
         node: forecast.node.to_string(),
@@ -114,6 +126,7 @@ pub(super) fn of_node(forecast: &Forecast, pods: &[Pod], budgets: &[PodDisruptio
             PodVerdict::Evict => plan.evicts.push(PodPlan {
                 pod: name,
                 held: hold(pod, budgets).map(|hold| hold.to_string()),
+                warnings: warnings::of_pod(pod, limits),
             }),
             PodVerdict::Wait { .. } => plan.leaving.push(name),
             PodVerdict::Skip(reason) => *plan.skipped.entry(reason.to_string()).or_default() += 1,
@@ -235,6 +248,9 @@ fn node_lines(node: &NodePlan, wide: bool, paint: Paint, text: &mut String) {
         line(name, &plain(&pod.pod));
         if let Some(held) = &pod.held {
             line("", &format!("  {}", bad(held)));
+        }
+        for warning in &pod.warnings {
+            line("", &format!("  ! {}", plain(warning)));
         }
     }
     for pod in &node.leaving {

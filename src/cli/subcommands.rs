@@ -157,7 +157,7 @@ pub(super) async fn make_plan(view: &mut ClusterView, name: &str) -> anyhow::Res
     let mut nodes = Vec::new();
     for forecast in &forecasts {
         let pods = view.pods(&forecast.node).await?;
-        nodes.push(plan::of_node(forecast, &pods, &budgets));
+        nodes.push(plan::of_node(forecast, &pods, &budgets, view.limits));
     }
     Ok(Plan {
         about,

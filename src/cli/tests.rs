@@ -124,12 +124,14 @@ fn a_plan_names_pods_budgets_hosts_and_gpus() {
             PodPlan {
                 pod: "ml/serve-0".to_owned(),
                 held: None,
+                warnings: vec!["its emptyDir data is lost".to_owned()],
             },
             PodPlan {
                 pod: "ml/train-0".to_owned(),
                 held: Some(
                     "held by PodDisruptionBudget train, which needs 2 healthy pods and has 2".to_owned(),
                 ),
+                warnings: Vec::new(),
             },
         ],
         leaving: Vec::new(),
@@ -155,7 +157,7 @@ fn a_plan_names_pods_budgets_hosts_and_gpus() {
         plan::render(&plan, true, Paint::OFF),
         "Maintenance of host/esx-1, which is in service:\n\
          \n  node/gpu-1 (InService, VM gpu1 on esx-1)\n    \
-         evicts    ml/serve-0\n              ml/train-0\n                \
+         evicts    ml/serve-0\n                ! its emptyDir data is lost\n              ml/train-0\n                \
          ‼ held by PodDisruptionBudget train, which needs 2 healthy pods and has 2\n    \
          skips     2 of a DaemonSet\n    \
          moves to  √ esx-2\n              esx-3 has no matching device free\n    \

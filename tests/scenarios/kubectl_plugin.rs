@@ -130,8 +130,10 @@ Maintenance of host/esx1, which is in service:
 
   node/gpu1 (InService, VM gpu1 on esx1)
     evicts    plan/free
+                ! it has no controller: nothing starts it again
               plan/held
                 ‼ held by PodDisruptionBudget held-budget, which needs 1 healthy pods and has 1: it can never allow a disruption
+                ! it has no controller: nothing starts it again
     moves to  √ esx2
               esx3 has no matching passthrough device
     GPUs      2 nvidia.com/gpu
