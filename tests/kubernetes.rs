@@ -132,6 +132,7 @@ impl NodeFixture {
             &self.name,
             &DrainSettings::default(),
             DrainOrder {
+                tolerant: None,
                 in_turn: false,
                 deferred: &BTreeSet::new(),
                 on_evicted: &|_| {},

@@ -224,9 +224,17 @@ impl Executor {
                 pods_revision,
                 in_turn,
                 deferred,
+                tolerant,
             } => {
-                let round = self.drain_round(permit, name, *pods_revision, *in_turn, deferred, now);
-                round.await
+                let names: BTreeSet<String> = deferred.keys().cloned().collect();
+                let order = DrainOrder {
+                    in_turn: *in_turn,
+                    deferred: &names,
+                    tolerant: tolerant.as_deref(),
+                    on_evicted: &|_| {},
+                };
+                self.drain_round(permit, name, *pods_revision, deferred, order, now)
+                    .await
             }
             Effect::Survey { hosts } => self.survey(name, hosts).await,
             Effect::ShutdownGuest { vm, asked_by, .. } => {
@@ -257,20 +265,18 @@ impl Executor {
         permit: &Permit,
         name: &NodeName,
         pods_revision: u64,
-        in_turn: bool,
         deferred: &BTreeMap<String, PendingReason>,
+        order: DrainOrder<'_>,
         now: Now,
     ) -> AttemptOutcome {
         let begun = Instant::now();
-        let names: BTreeSet<String> = deferred.keys().cloned().collect();
         let order = DrainOrder {
-            in_turn,
-            deferred: &names,
             on_evicted: &|pod| {
                 // A dropped Event is counted by the publisher.
                 self.events
                     .event(report::event(name, pod, wall_after(now.wall, begun.elapsed())));
             },
+            ..order
         };
         match drain::round(permit, &self.traced(), name, &self.drain, order).await {
             Ok(round) => {

@@ -21,7 +21,7 @@ pub use list::list;
 pub use report::{EvictionRequested, PodPending, PodPendingReason, RoundReport};
 
 use super::answer::ApiRefusal;
-use super::pods::{PodVerdict, verdict};
+use super::pods::{PodVerdict, SkipReason, tolerates_cordon, verdict};
 use crate::fence::Permit;
 use crate::ids::NodeName;
 use groups::GroupKey;
@@ -86,6 +86,8 @@ pub struct DrainOrder<'o> {
     pub in_turn: bool,
     /// The pods, as `namespace/name`, whose eviction is not due yet.
     pub deferred: &'o BTreeSet<String>,
+    /// The UIDs of the pods that tolerate the cordon, of the first list of the phase; `None` in its first round.
+    pub tolerant: Option<&'o BTreeSet<String>>,
     /// Called for each accepted eviction, because a round may last for a minute.
     pub on_evicted: &'o (dyn Fn(&PodPending) + Send + Sync),
 }
@@ -120,7 +122,7 @@ pub async fn list_only(
     node: &NodeName,
     settings: &DrainSettings,
 ) -> Result<RoundReport, DrainError> {
-    let (mut report, pods) = sort(&list(client, node, settings).await?, node, settings);
+    let (mut report, pods) = sort(&list(client, node, settings).await?, node, settings, None);
     report.leave(pods, &PodPendingReason::WouldEvict, None);
     Ok(report.sorted())
 }
@@ -136,9 +138,12 @@ pub async fn round(
     let begun = Instant::now();
     let mut asked = Vec::new();
     let mut ends = None;
+    let mut tolerant = order.tolerant.cloned();
     for _ in 0..PASSES_MAX {
         // The full list is dropped before the evictions begin, to save memory.
-        let (mut report, pods) = sort(&list(client, node, settings).await?, node, settings);
+        let pods = list(client, node, settings).await?;
+        let (mut report, pods) = sort(&pods, node, settings, tolerant.as_ref());
+        tolerant = Some(report.tolerant.clone());
         let ends = *ends.get_or_insert_with(|| Instant::now() + settings.round_deadline);
         report.asked = asked;
         let is_deferred = |pod: &Evictable| order.deferred.contains(&pod.full_name());
@@ -278,31 +283,42 @@ impl DrainError {
     }
 }
 
-/// Adds to the report the pods that are not evicted in this round, and returns those to evict.
-fn sort(pods: &[Pod], node: &NodeName, settings: &DrainSettings) -> (RoundReport, Vec<Evictable>) {
+/// Adds to the report the pods that are not evicted in this round, and returns those to evict. `tolerant` as in [`DrainOrder`].
+fn sort(
+    pods: &[Pod],
+    node: &NodeName,
+    settings: &DrainSettings,
+    tolerant: Option<&BTreeSet<String>>,
+) -> (RoundReport, Vec<Evictable>) {
     let mut report = RoundReport {
         listed: pods.len(),
+        tolerant: tolerant.cloned().unwrap_or_default(),
         ..RoundReport::default()
     };
     let own = settings.own_pod.as_ref();
     let mut evictable = Vec::new();
     let mut turns = Vec::new();
     for pod in pods {
-        let verdict = verdict(pod, node);
-        if let PodVerdict::Skip(reason) = verdict {
-            *report.skipped.entry(reason).or_default() += 1;
-            continue;
+        let mut verdict = verdict(pod, node);
+        let (is_tolerant, pod) = (tolerates_cordon(pod), Evictable::new(pod));
+        if verdict.blocks_drain() && is_tolerant && tolerant.is_none() {
+            report.tolerant.insert(pod.uid.clone());
+        } else if verdict.blocks_drain() && is_tolerant && !report.tolerant.contains(&pod.uid) {
+            verdict = PodVerdict::Skip(SkipReason::Returned);
+            report.returned.push(pod.full_name());
         }
-        let pod = Evictable::new(pod);
-        turns.push(pod.turn(own));
         match verdict {
-            PodVerdict::Skip(_) => {}
+            PodVerdict::Skip(reason) => *report.skipped.entry(reason).or_default() += 1,
             PodVerdict::Wait { since } => {
+                turns.push(pod.turn(own));
                 report
                     .left
                     .push(pod.left(PodPendingReason::Terminating { since }, None));
             }
-            PodVerdict::Evict => evictable.push(pod),
+            PodVerdict::Evict => {
+                turns.push(pod.turn(own));
+                evictable.push(pod);
+            }
         }
     }
     let turn = turns.into_iter().min();

@@ -42,6 +42,28 @@ pub enum SkipReason {
     Mirror,
     /// Its DaemonSet would recreate it at once, in spite of the cordon.
     DaemonSet,
+    /// It tolerates the cordon and came after the drain had begun: its replacement would come as well.
+    Returned,
+}
+
+/// The taint that the node lifecycle controller gives a cordoned Node.
+const CORDON_TAINT: &str = "node.kubernetes.io/unschedulable";
+
+/// Whether a scheduler may bind the pod to a cordoned Node.
+pub fn tolerates_cordon(pod: &Pod) -> bool {
+    let spec = pod.spec.as_ref();
+    let mut tolerations = spec
+        .and_then(|spec| spec.tolerations.as_ref())
+        .into_iter()
+        .flatten();
+    tolerations.any(|toleration| {
+        let text = |value: &Option<String>| value.clone().unwrap_or_default();
+        let (key, effect) = (text(&toleration.key), text(&toleration.effect));
+        let is_any = toleration.operator.as_deref() == Some("Exists");
+        // The taint has no value.
+        let matches_key = key == CORDON_TAINT && (is_any || text(&toleration.value).is_empty());
+        (matches_key || key.is_empty() && is_any) && matches!(&*effect, "" | "NoSchedule")
+    })
 }
 
 /// The rules in their order: the first that applies decides; otherwise the pod is evicted.
@@ -71,6 +93,7 @@ impl fmt::Display for SkipReason {
             Self::Finished => "finished",
             Self::Mirror => "static",
             Self::DaemonSet => "of a DaemonSet",
+            Self::Returned => "returned",
         })
     }
 }

@@ -13,7 +13,7 @@ use crate::config::{Config, LogFormat};
 use crate::ids::NodeName;
 use crate::log_node::log_node;
 use crate::maintenance::decide::Transition;
-use crate::maintenance::episode::{EpisodeResult, Record};
+use crate::maintenance::episode::{DrainEnd, EpisodeResult, Phase, Record};
 use crate::maintenance::waiting::WaitingOn;
 use crate::status::WaitKind;
 use crate::status::observer::{NodeEvent, Observer};
@@ -161,14 +161,16 @@ fn recorded(node: &NodeName, before: &Record, transition: &Transition, trace_url
         .map_or(&[][..], |episode| &episode.left_behind);
     let were_left = before.episode().map_or(&[][..], |episode| &episode.left_behind);
     if !left.is_empty() && were_left.is_empty() {
-        log_node!(
-            warn,
-            node,
-            transition.record,
-            "the drain timeout passed; {} pods are left behind: {}",
-            left.len(),
-            left.join(", ")
-        );
+        let phase = transition.record.phase().map(Phase::at_work);
+        let (count, names) = (left.len(), left.join(", "));
+        let words = if phase == Some(&Phase::ShuttingDown(DrainEnd::Complete)) {
+            format!(
+                "{count} pods that tolerate the cordon came back after their eviction, and end with the VM: {names}"
+            )
+        } else {
+            format!("the drain timeout passed; {count} pods are left behind: {names}")
+        };
+        log_node!(warn, node, transition.record, "{words}");
     }
 }
 

@@ -5,9 +5,12 @@ use std::time::Duration;
 use anyhow::ensure;
 use haulout_lab::fixture::{WAIT_TIMEOUT, episode, is_cordoned};
 use haulout_lab::kube::AuditEvent;
-use haulout_lab::kubelet::STUCK;
+use haulout_lab::kubelet::{EXITS_AFTER_MS, STUCK};
 use haulout_lab::vcenter::GuestPatch;
 use haulout_lab::wait::until;
+use k8s_openapi::api::apps::v1::ReplicaSet;
+use kube::Api;
+use kube::api::PostParams;
 
 use crate::fixture::{in_maintenance, one_node, run, run_scenario};
 
@@ -216,6 +219,53 @@ fn stale_ready_does_not_bring_the_node_back() {
         ensure!(
             haulout_lab::fixture::boot_id(&back) != boot_before,
             "only the other boot counts"
+        );
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn pod_that_tolerates_the_cordon_and_comes_back_does_not_hold_the_drain() {
+    run_scenario(async {
+        let fixture = one_node("comes-back").await?;
+        let node = fixture.node_name("gpu1");
+        // Its template names the node, so each new pod is there at once, as if a scheduler had bound it.
+        let set: ReplicaSet = serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "agent"},
+            "spec": {
+                "replicas": 1,
+                "selector": {"matchLabels": {"app": "agent"}},
+                "template": {
+                    "metadata": {"labels": {"app": "agent"}, "annotations": {EXITS_AFTER_MS: "100"}},
+                    "spec": {
+                        "nodeName": node,
+                        "tolerations": [{"operator": "Exists"}],
+                        "containers": [{"name": "main", "image": "lab.invalid/none"}],
+                    },
+                },
+            },
+        }))?;
+        let sets: Api<ReplicaSet> = Api::namespaced(fixture.client(), fixture.name());
+        sets.create(&PostParams::default(), &set).await?;
+        until("the pod of the ReplicaSet", WAIT_TIMEOUT, async || {
+            Ok((fixture.pods_on(&node).await?.len() == 1).then_some(()))
+        })
+        .await?;
+        let haulout = run(&fixture, &[("DRAIN_TIMEOUT_SECONDS", "600")]).await?;
+
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture
+            .wait_for_log("1 pods that tolerate the cordon came back after their eviction, and end with the VM: comes-back/agent-")
+            .await?;
+        fixture.wait_state(&node, Some("powered-off")).await?;
+        let audit = fixture.audit().await?;
+        let evictions = audit
+            .iter()
+            .filter(|it| it.subresource.as_deref() == Some("eviction"));
+        let evictions = evictions.count();
+        ensure!(
+            (1..=2).contains(&evictions),
+            "{evictions} evictions: of the first pod, and of its successor at the shutdown"
         );
         haulout.stop().await
     });

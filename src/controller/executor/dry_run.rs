@@ -7,7 +7,7 @@ use crate::kubernetes::drain;
 use crate::log_node::log_node;
 use crate::maintenance::clock::Now;
 use crate::maintenance::decide::Transition;
-use crate::maintenance::drain::EvictionBackoff;
+use crate::maintenance::drain::{EvictionBackoff, TolerantPods};
 use crate::maintenance::effect::Effect;
 use crate::maintenance::effect_report::EffectResult;
 use crate::maintenance::episode::Record;
@@ -39,6 +39,7 @@ impl DryRun {
                     ignored: round.skipped.values().sum(),
                     evicted: 0,
                     backoff: EvictionBackoff::default(),
+                    tolerant: TolerantPods::default(),
                 };
                 executor.report(name, EffectResult::Drain(report)).await;
                 AttemptOutcome::Done

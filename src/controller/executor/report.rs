@@ -1,6 +1,7 @@
 //! Converts the report of a drain round.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use tokio::time::Instant;
@@ -9,7 +10,7 @@ use crate::ids::NodeName;
 use crate::kubernetes::drain::{PodPending, PodPendingReason, RoundReport};
 use crate::kubernetes::events::{Event, Regarding, Severity};
 use crate::maintenance::clock::{Now, wall_after};
-use crate::maintenance::drain::EvictionBackoff;
+use crate::maintenance::drain::{EvictionBackoff, TolerantPods};
 use crate::maintenance::effect_report::{Eviction, EvictionAnswer, EvictionRound};
 use crate::maintenance::observed::{DrainReport, PendingEviction, PendingReason};
 
@@ -47,6 +48,10 @@ pub(super) fn of_round(
             .filter(|left| left.why == PodPendingReason::Evicted)
             .count(),
         backoff: EvictionBackoff::of_round(retry_at, not_asked),
+        tolerant: TolerantPods {
+            first: Arc::new(round.tolerant.clone()),
+            returned: round.returned.clone(),
+        },
     }
 }
 

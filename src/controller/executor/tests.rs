@@ -71,6 +71,7 @@ async fn a_list_of_pods_is_no_younger_than_the_beginning_of_its_round() {
         pods_revision: 5,
         in_turn: false,
         deferred: BTreeMap::new(),
+        tolerant: None,
     };
     let (name, began) = (NodeName::new("gpu-1"), Instant::now());
     executor.perform(&name, &Record::InService, &effect, begun).await;

@@ -1,6 +1,6 @@
 //! The report of a drain round: which pods are left on the Node, and why.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -18,6 +18,10 @@ pub struct RoundReport {
     pub left: Vec<PodPending>,
     /// How many pods do not block, by reason.
     pub skipped: BTreeMap<SkipReason, usize>,
+    /// The UIDs of the pods in the first list of the phase that tolerate the cordon.
+    pub tolerant: BTreeSet<String>,
+    /// The pods that tolerate the cordon and came later, as `namespace/name`. They do not block.
+    pub returned: Vec<String>,
     /// How many evictions were answered with each HTTP status; 0 for those without a reply.
     pub answers: BTreeMap<u16, u64>,
     /// The requested evictions, in the order of their replies.
@@ -119,6 +123,7 @@ impl RoundReport {
     /// The same report with the pods in a stable order.
     pub(super) fn sorted(mut self) -> Self {
         self.left.sort();
+        self.returned.sort();
         self
     }
 }

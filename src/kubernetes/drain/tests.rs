@@ -27,6 +27,7 @@ fn evicted(name: &str) -> String {
 const ORDER: DrainOrder<'static> = DrainOrder {
     in_turn: false,
     deferred: &BTreeSet::new(),
+    tolerant: None,
     on_evicted: &|_| {},
 };
 
@@ -663,6 +664,46 @@ async fn pods_of_the_lowest_priority_are_asked_first() {
         .unwrap();
     let order = ["web-b", "web-c", "web-a", "web-d"].map(evicted);
     assert_eq!(log.lines()[1..], order);
+}
+
+/// A pod that tolerates the cordon.
+fn tolerant(name: &str) -> Value {
+    let mut pod = pod(name);
+    pod["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
+    pod
+}
+
+#[tokio::test]
+async fn pod_that_tolerates_the_cordon_is_evicted_once_and_its_successor_does_not_block() {
+    let round = async |pods: Vec<Value>, first: Option<&BTreeSet<String>>| {
+        let (client, log) = server(move |seen: &SeenRequest| match seen.line.as_str() {
+            LIST => pod_list(&pods, ""),
+            _ => accepted(),
+        });
+        let order = DrainOrder {
+            tolerant: first,
+            ..ORDER
+        };
+        let report = super::round(&permit(), &client, &node(), &DrainSettings::default(), order).await;
+        (report.unwrap(), log)
+    };
+    let (first, log) = round(vec![tolerant("web-1"), pod("web-2")], None).await;
+    assert_eq!(log.lines().len(), 3, "both are evicted");
+    assert_eq!(first.tolerant.len(), 1);
+    assert!(first.returned.is_empty());
+
+    // A pod without the toleration was bound before the cordon.
+    let later = vec![tolerant("web-1"), tolerant("web-3"), pod("web-4")];
+    let (second, log) = round(later, Some(&first.tolerant)).await;
+    let asked: BTreeSet<String> = log.lines().into_iter().skip(1).collect();
+    assert_eq!(asked, ["web-1", "web-4"].map(evicted).into());
+    assert_eq!(second.returned, ["shop/web-3"]);
+    assert_eq!((second.left.len(), &second.tolerant), (2, &first.tolerant));
+
+    let (last, log) = round(vec![tolerant("web-3")], Some(&first.tolerant)).await;
+    assert!(last.left.is_empty(), "{:?}", last.left);
+    assert_eq!(log.lines(), [LIST]);
+    assert_eq!(last.skipped[&SkipReason::Returned], 1);
 }
 
 /// A Ready pod of `app`.

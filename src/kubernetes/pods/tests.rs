@@ -148,3 +148,29 @@ fn only_a_living_evictable_pod_of_this_node_stands_in_the_way() {
         assert_eq!(verdict == PodVerdict::Evict, !is_skipped && !has(4), "{bits:05b}");
     }
 }
+
+#[test]
+fn tolerations_of_the_cordon_are_those_that_the_scheduler_accepts() {
+    let tolerates = |toleration: serde_json::Value| {
+        let pod = serde_json::json!({"spec": {"containers": [], "tolerations": [toleration]}});
+        tolerates_cordon(&serde_json::from_value(pod).unwrap())
+    };
+    let key = "node.kubernetes.io/unschedulable";
+    for toleration in [
+        serde_json::json!({"operator": "Exists"}),
+        serde_json::json!({"operator": "Exists", "effect": "NoSchedule"}),
+        serde_json::json!({"key": key, "operator": "Exists"}),
+        serde_json::json!({"key": key, "effect": "NoSchedule"}),
+    ] {
+        assert!(tolerates(toleration.clone()), "{toleration}");
+    }
+    for toleration in [
+        serde_json::json!({"operator": "Exists", "effect": "NoExecute"}),
+        serde_json::json!({"key": "nvidia.com/gpu", "operator": "Exists"}),
+        serde_json::json!({"key": key, "value": "x", "operator": "Equal"}),
+        serde_json::json!({"key": key, "operator": "Exists", "effect": "PreferNoSchedule"}),
+    ] {
+        assert!(!tolerates(toleration.clone()), "{toleration}");
+    }
+    assert!(!tolerates_cordon(&Pod::default()));
+}

@@ -189,7 +189,14 @@ fn changed(
             Some((Reason::DrainSucceeded, note.to_owned()))
         }
         Phase::ShuttingDown(DrainEnd::Complete) => {
-            let note = format!("Drained in {took}; the guest is being shut down");
+            let returned = &episode.left_behind;
+            let with = if returned.is_empty() {
+                String::new()
+            } else {
+                let (pods, names) = (pods(returned.len()), few(returned));
+                format!(" with {pods} that tolerate the cordon and came back: {names}")
+            };
+            let note = format!("Drained in {took}; the guest is being shut down{with}");
             Some((Reason::DrainSucceeded, note))
         }
         Phase::ShuttingDown(DrainEnd::TimedOut) => {

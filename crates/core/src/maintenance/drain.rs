@@ -2,6 +2,9 @@
 
 mod backoff;
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::clock::Monotonic;
@@ -25,6 +28,17 @@ pub struct DrainReport {
     pub evicted: usize,
     /// When refused evictions are requested again.
     pub backoff: EvictionBackoff,
+    /// The pods that tolerate the cordon.
+    pub tolerant: TolerantPods,
+}
+
+/// The pods of a node that tolerate its cordon: a scheduler may bind their replacements to the node again, after each eviction.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TolerantPods {
+    /// Those in the first list of a phase, by UID. They are evicted like others.
+    pub first: Arc<BTreeSet<String>>,
+    /// Those that came later, as `namespace/name`. They do not block the drain, which would never end; they end with the VM.
+    pub returned: Vec<String>,
 }
 
 /// A pod that blocks a drain.

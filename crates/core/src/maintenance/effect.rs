@@ -1,6 +1,7 @@
 //! The effects: everything that Haulout does besides writing its record, and why each may be repeated.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::drain::{Drained, PendingReason};
 use crate::facts::vsphere::DeviceChange;
@@ -17,6 +18,8 @@ pub enum Effect {
         in_turn: bool,
         /// The pods whose eviction is not due yet, and why each is still there.
         deferred: BTreeMap<String, PendingReason>,
+        /// [`TolerantPods::first`](super::drain::TolerantPods::first) of this phase; `None` in its first round.
+        tolerant: Option<Arc<BTreeSet<String>>>,
     },
     /// Asks the guest to shut down. The VM and the cause are read first; a VM that is off is left alone.
     ShutdownGuest {

@@ -152,7 +152,7 @@ pub struct Episode {
     /// Why the requested relocation was given up.
     #[serde(default, rename = "gaveUp", skip_serializing_if = "Option::is_none")]
     pub relocation_failure: Option<String>,
-    /// The pods that were left when the drain timed out, as `namespace/name`.
+    /// The pods that were left when the drain timed out, or that came back although it was complete, as `namespace/name`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_behind: Vec<String>,
     /// The requests to vCenter that may still stop the VM. They cannot be cancelled, so they outlive their phase.

@@ -22,7 +22,7 @@ use haulout_core::ids::{
 use haulout_core::inventory::{Fact, Inventory, Rules};
 use haulout_core::maintenance::clock::{Monotonic, Now, wall_after};
 use haulout_core::maintenance::decide::{Decision, Transition, decide};
-use haulout_core::maintenance::drain::EvictionBackoff;
+use haulout_core::maintenance::drain::{EvictionBackoff, TolerantPods};
 use haulout_core::maintenance::effect::{Effect, EffectKind, PowerOffCause, PowerOnTarget};
 use haulout_core::maintenance::effect_report::{EffectReport, EffectResult};
 use haulout_core::maintenance::episode::{DrainEnd, Episode, Phase, Record};
@@ -1361,6 +1361,7 @@ impl Model {
                     pods_revision: *pods_revision,
                     left: left.collect(),
                     backoff: EvictionBackoff::default(),
+                    tolerant: TolerantPods::default(),
                     listed: 0,
                     ignored: 0,
                     evicted: 0,

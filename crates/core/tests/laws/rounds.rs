@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use haulout_core::maintenance::clock::{Elapsed, Monotonic};
 use haulout_core::maintenance::decide::{Decision, decide};
-use haulout_core::maintenance::drain::EvictionBackoff;
+use haulout_core::maintenance::drain::{EvictionBackoff, TolerantPods};
 use haulout_core::maintenance::effect::Effect;
-use haulout_core::maintenance::episode::{CordonOwner, Episode, Phase, Record};
+use haulout_core::maintenance::episode::{CordonOwner, DrainEnd, Episode, Phase, Record};
 use haulout_core::maintenance::observed::{
     DrainReport, HostState, Observed, ObservedNode, ObservedPower, PendingEviction, PendingReason,
 };
@@ -35,6 +35,7 @@ fn after_round(left: Vec<PendingReason>, has_changed: bool) -> Observed {
         pods_revision: 0,
         left: left.into_iter().map(pod).collect(),
         backoff: EvictionBackoff::default(),
+        tolerant: TolerantPods::default(),
         listed: 1,
         ignored: 0,
         evicted: 0,
@@ -171,5 +172,45 @@ fn request_may_give_a_drain_more_time_and_never_less() {
             Decision::Wait { recheck, .. } => assert_eq!(recheck, Some(moment(1).monotonic)),
             other => panic!("{other:?}"),
         }
+    }
+}
+
+#[test]
+fn pods_that_came_back_do_not_hold_the_drain_and_are_named_at_its_end() {
+    let mut seen = after_round(Vec::new(), false);
+    let tolerant = TolerantPods {
+        first: Arc::new(["uid-1".to_owned()].into()),
+        returned: vec!["ml/agent-2".to_owned()],
+    };
+    seen.drain.as_mut().expect("a report").tolerant = tolerant.clone();
+    seen.record_seen.phase_at = moment(100).monotonic;
+    let record = Record::Episode(Arc::new(episode(Phase::Draining, CordonOwner::Ours, false)));
+    let decided =
+        |seen: &Observed, seconds| decide(&record, seen, &policy(DrainTimeoutAction::Hold), moment(seconds));
+    // The list is too early to prove the drain. The next one knows which pods were there at first.
+    match decided(&seen, 102) {
+        Decision::Act {
+            effect: Effect::DrainRound { tolerant: known, .. },
+            ..
+        } => assert_eq!(known, Some(tolerant.first.clone())),
+        other => panic!("{other:#?}"),
+    }
+    seen.drain.as_mut().expect("a report").listed_at = moment(102).monotonic;
+    match decided(&seen, 103) {
+        Decision::Record(transition) => {
+            let episode = transition.record.episode().expect("an episode");
+            assert_eq!(episode.phase, Phase::ShuttingDown(DrainEnd::Complete));
+            assert_eq!(episode.left_behind, tolerant.returned);
+        }
+        other => panic!("{other:#?}"),
+    }
+    // A round of an earlier phase says nothing: pods may have been bound since.
+    seen.record_seen.phase_at = moment(103).monotonic;
+    match decided(&seen, 104) {
+        Decision::Act {
+            effect: Effect::DrainRound { tolerant: known, .. },
+            ..
+        } => assert_eq!(known, None),
+        other => panic!("{other:#?}"),
     }
 }

@@ -55,7 +55,11 @@ impl PhaseContext<'_> {
                 DesiredState::Down
                 | DesiredState::InService
                 | DesiredState::Unknown
-                | DesiredState::RetryExpected { .. } => self.shut_down(DrainEnd::Complete, Vec::new()),
+                | DesiredState::RetryExpected { .. } => {
+                    let report = self.seen.drain.as_ref();
+                    let returned = report.map(|report| report.tolerant.returned.clone());
+                    self.shut_down(DrainEnd::Complete, returned.unwrap_or_default())
+                }
             };
         }
         let deadline = self.drain_deadline();
@@ -170,6 +174,7 @@ impl PhaseContext<'_> {
             pods_revision: self.seen.pods_revision,
             in_turn: report.is_some_and(DrainReport::is_held),
             deferred: report.map_or_else(BTreeMap::new, |report| report.deferred(self.now.monotonic, retry)),
+            tolerant: self.seen.round().map(|report| report.tolerant.first.clone()),
         }
     }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::maintenance::drain::TolerantPods;
 
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -48,6 +49,7 @@ fn round(
         ignored: 0,
         evicted: 0,
         backoff: EvictionBackoff::of_round(BTreeMap::new(), deferred),
+        tolerant: TolerantPods::default(),
     };
     report.follow(before, |_, _| false);
     report
