@@ -332,6 +332,35 @@ fn vm_moves_only_to_a_host_with_enough_unreserved_memory() {
     });
 }
 
+#[test]
+fn vm_moves_only_to_a_host_that_runs_its_hardware_version() {
+    run_scenario(async {
+        let mut spec = cluster("hardware", &["esx1", "esx2", "esx3"], "esx1");
+        spec.vms[0].hardware_version = 21;
+        for (host, version) in spec.clusters[0].hosts.iter_mut().zip([21, 19, 20]) {
+            host.hardware_version = version;
+        }
+        let fixture = fixture("hardware", &spec).await?;
+        let haulout = run(&fixture, &[]).await?;
+
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture
+            .wait_for_log("esx2 does not run the VM's hardware version vmx-21 (esx3 likewise)")
+            .await?;
+        ensure!(fixture.calls("RelocateVM_Task", "gpu1").await? == 0);
+        let newer = HostSpec {
+            name: "esx4".to_owned(),
+            devices: vec![a40(1)],
+            datastores: vec!["ds1".to_owned()],
+            hardware_version: 21,
+            ..HostSpec::default()
+        };
+        fixture.vcenter.add_host("c1", &newer).await?;
+        runs_on(&fixture, "esx4").await?;
+        haulout.stop().await
+    });
+}
+
 /// `gpu1` on `esx1`, `gpu2` on `esx3`, and on `esx2` an unreadable VM that is not a node.
 async fn beside_an_unreadable_vm(name: &str, orphan: VmSpec) -> anyhow::Result<(Fixture<'static>, String)> {
     let mut spec = cluster(name, &["esx1", "esx2", "esx3"], "esx1");

@@ -211,6 +211,7 @@ pub fn vm_facts(n: usize) -> Vm {
         networks: Arc::default(),
         passthrough: Some(vec![Passthrough::Dynamic(of_model(A40))]),
         memory_mib: Some(65_536),
+        hardware_version: None,
         evacuation_power_off: false,
     }
 }

@@ -56,6 +56,11 @@ pub(crate) fn partial_maintenance(value: &Element<'_>) -> Option<String> {
     Some(modes.next()?.text_of("key")?.to_owned())
 }
 
+/// A hardware version, of a VM or of a host. Both are sanitized alike, so that they can be compared.
+pub(crate) fn hardware_version(text: &str) -> Arc<str> {
+    for_people(text).into()
+}
+
 /// Decodes an `ArrayOfManagedObjectReference`.
 pub(crate) fn morefs(value: &Element<'_>) -> Vec<Moref> {
     value.children().filter_map(Element::moref).collect()

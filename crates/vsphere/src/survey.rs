@@ -7,12 +7,15 @@ use super::client::{Error, Vcenter};
 use super::decode::{self, DecodedDevice};
 use super::moref::Moref;
 use super::property::{ObjectProperties, PropertySpec, TraversalStep, Value};
+use super::reading::PAGE;
 use super::text;
 use super::update::{
     Claim, ClaimedDevice, HostReading, HostVgpus, NotSurveyed, Passthrough, PowerState, Surveyed,
     SurveyedHost, UnreadableVm,
 };
 use haulout_core::ids::{HostRef, NetworkRef, VmRef};
+
+pub(crate) mod hardware;
 
 const DEVICES: &str = "config.hardware.device";
 const NETWORKS: &str = "network";
@@ -27,7 +30,8 @@ const GRAPHICS: &str = "config.graphicsInfo";
 
 impl Vcenter {
     /// Reads which VMs hold the passthrough devices and vGPUs of `hosts`, which VMs run there and reserve memory, and which networks
-    /// and vGPU profiles the hosts have (`RetrievePropertiesEx` over `HostSystem.vm`).
+    /// and vGPU profiles the hosts have (`RetrievePropertiesEx` over `HostSystem.vm`). The hardware versions that they run are asked
+    /// for by one more call for each cluster (`QueryConfigOptionDescriptor`); without an answer they are unknown.
     ///
     /// A powered-off VM holds its devices too, also one that is chosen at power-on: it needs the device
     /// again. Templates never run and hold nothing. An unreadable VM is listed as such, unless its host
@@ -50,8 +54,10 @@ impl Vcenter {
                     VGPU_TYPES,
                     VGPU_CAPABILITIES,
                     GRAPHICS,
+                    "parent",
                 ],
             )
+            .read("ComputeResource", &["environmentBrowser"])
             .read(
                 "VirtualMachine",
                 &[
@@ -64,10 +70,17 @@ impl Vcenter {
                 ],
             );
         for host in hosts.iter().collect::<BTreeSet<_>>() {
-            spec = spec.of(&host.into(), [TraversalStep::new("HostSystem", "vm", [])]);
+            let vms = TraversalStep::new("HostSystem", "vm", []);
+            let compute = TraversalStep::new("HostSystem", "parent", []);
+            spec = spec.of(&host.into(), [vms, compute]);
         }
-        let objects = self.retrieve(spec).await?;
-        Ok(survey(hosts, &objects))
+        let (session, objects) = self.retrieve_with_session(spec, PAGE).await?;
+        let mut surveyed = survey(hosts, &objects);
+        let mut versions = self.hardware_versions(&session, &objects).await;
+        for read in &mut surveyed.hosts {
+            read.reading.hardware_versions = versions.remove(&read.host).map(Arc::new);
+        }
+        Ok(surveyed)
     }
 }
 

@@ -220,6 +220,9 @@ pub struct HostSpec {
     /// The profiles of vGPUs that it offers, such as `grid_a40-24c`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub vgpu_profiles: Vec<String>,
+    /// The newest hardware version that it runs: 13 is `vmx-13`, which is what it runs if 0.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub hardware_version: u32,
 }
 
 /// One PCI device. Ids are the unsigned numbers that `lspci` prints.
@@ -332,6 +335,9 @@ pub struct VmSpec {
     /// Its reserved memory in MiB if it has no such device.
     #[serde(skip_serializing_if = "is_zero")]
     pub reserved_mb: u32,
+    /// Its hardware version: 13 is `vmx-13`, which it has if 0.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub hardware_version: u32,
 }
 
 impl Default for VmSpec {
@@ -358,6 +364,7 @@ impl Default for VmSpec {
             sriov_card: String::new(),
             memory_mb: 0,
             reserved_mb: 0,
+            hardware_version: 0,
         }
     }
 }

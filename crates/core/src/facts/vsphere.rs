@@ -216,6 +216,8 @@ pub struct Vm {
     pub passthrough: Option<Vec<Passthrough>>,
     /// `config.hardware.memoryMB`. A VM with a passthrough device reserves all of it at power-on.
     pub memory_mib: Option<u64>,
+    /// `config.version`: its hardware version, such as `vmx-21`.
+    pub hardware_version: Option<Arc<str>>,
     /// `maintenance.vm.evacuation.poweroff` is set in its extraConfig: vCenter itself powers it off when its host
     /// enters maintenance, and so races the drain.
     pub evacuation_power_off: bool,

@@ -259,6 +259,7 @@ impl Inventory {
             datastore_states: vm.datastore_states.clone(),
             networks: vm.networks.clone(),
             memory_mib: reserved_memory(vm),
+            hardware_version: vm.hardware_version.clone(),
             rules: self.rules_of(compute.as_ref()),
             devices: self.wanted_devices(vm, episode),
             sriov: sriov_cards(vm),

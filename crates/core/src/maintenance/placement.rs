@@ -52,6 +52,8 @@ pub struct VmRequirements {
     pub vgpus: Vec<VgpuProfile>,
     /// The memory that it reserves at power-on, where that is known.
     pub memory_mib: Option<u64>,
+    /// Its hardware version, where that is known.
+    pub hardware_version: Option<Arc<str>>,
     /// The name of the only allowed host, where a request names one.
     pub only: Option<String>,
 }
@@ -286,6 +288,9 @@ fn judge(wanted: &VmRequirements, host: &HostView, refused: &[(HostRef, String)]
         }
         Some(HostSurvey::Read(reading)) => reading,
     };
+    if let Some(version) = unsupported_hardware(wanted, reading) {
+        return HostVerdict::No(RejectionReason::HardwareVersion(version));
+    }
     if let Some(network) = lacking_network(wanted, reading) {
         return HostVerdict::No(RejectionReason::Network(network));
     }
@@ -356,6 +361,13 @@ fn lacking_network(wanted: &VmRequirements, reading: &HostReading) -> Option<Arc
         .filter(|(moref, _)| !networks.contains(*moref));
     let (moref, name) = lacking.next()?;
     Some(name.clone().unwrap_or_else(|| moref.shared()))
+}
+
+/// The hardware version of the VM, if the host is known not to run it.
+fn unsupported_hardware(wanted: &VmRequirements, reading: &HostReading) -> Option<Arc<str>> {
+    let versions = reading.hardware_versions.as_ref()?;
+    let version = wanted.hardware_version.as_ref()?;
+    (!versions.contains(version)).then(|| Arc::clone(version))
 }
 
 /// The memory that the VM needs, if the host certainly has less.

@@ -464,6 +464,7 @@ impl Model {
             networks: Arc::default(),
             passthrough: Some(vec![device]),
             memory_mib: None,
+            hardware_version: None,
             evacuation_power_off: false,
         };
         let tasks = truth.tasks.iter().cloned();

@@ -2,7 +2,7 @@
 
 use crate::property::{ObjectProperties, read_page};
 use crate::soap::{SoapAnswer, read_answer};
-use crate::survey;
+use crate::survey::{self, hardware, hardware::HardwareVersions};
 use crate::update::{Claim, ClaimedDevice, HostVgpus, Surveyed, SurveyedHost, VgpuProfile};
 use haulout_core::ids::{HostRef, VmRef};
 
@@ -368,4 +368,50 @@ fn vgpu_of_a_vm_is_a_claim_with_its_profile() {
     let profile = VgpuProfile::new("grid_a40-24c");
     let claims: Vec<_> = read.reading.claimed_vgpus().collect();
     assert_eq!(claims, [(&VmRef::new("vm-1"), &profile)]);
+}
+
+#[test]
+fn hardware_versions_are_read_of_each_host() {
+    let descriptor = |key: &str, hosts: &[&str], more: &str| {
+        let hosts: String = hosts
+            .iter()
+            .map(|host| format!(r#"<host type="HostSystem">{host}</host>"#))
+            .collect();
+        format!("<returnval><key>{key}</key>{hosts}{more}</returnval>")
+    };
+    let reply = [
+        descriptor(
+            "vmx-20",
+            &["host-1", "host-2"],
+            "<runSupported>true</runSupported>",
+        ),
+        descriptor("vmx-21", &["host-1"], ""),
+        descriptor("vmx-4", &["host-2"], "<runSupported>false</runSupported>"),
+        descriptor("", &["host-1"], ""),
+        "<returnval/>".to_owned(),
+    ];
+    let versions = hardware_versions(&reply.concat());
+    let of = |host: &str| -> Vec<String> {
+        let versions = versions.get(&HostRef::new(host)).into_iter().flatten();
+        versions.map(ToString::to_string).collect()
+    };
+    assert_eq!(of("host-1"), ["vmx-20", "vmx-21"]);
+    assert_eq!(of("host-2"), ["vmx-20"]);
+    assert_eq!(versions.len(), 2);
+    let many: String = (0..5_000)
+        .map(|n| descriptor(&format!("vmx-{n}"), &["host-1"], ""))
+        .collect();
+    assert_eq!(hardware_versions(&many)[&host()].len(), 200);
+}
+
+fn hardware_versions(content: &str) -> HardwareVersions {
+    const METHOD: &str = "QueryConfigOptionDescriptor";
+    let reply = format!(
+        r#"<s:Envelope xmlns:s="http://schemas.xmlsoap.org/soap/envelope/"><s:Body>
+           <{METHOD}Response xmlns="urn:vim25">{content}</{METHOD}Response></s:Body></s:Envelope>"#
+    );
+    match read_answer(METHOD, reply.as_bytes(), |response| Ok(hardware::read(response))).unwrap() {
+        SoapAnswer::Returned(versions) => versions,
+        SoapAnswer::Fault { fault, .. } => panic!("{fault}"),
+    }
 }

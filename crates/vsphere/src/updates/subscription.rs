@@ -53,6 +53,7 @@ const VM_PROPERTIES: &[&str] = &[
     "config.template",
     "config.hardware.device",
     "config.hardware.memoryMB",
+    "config.version",
     "runtime.powerState",
     "runtime.host",
     "runtime.question",

@@ -63,7 +63,7 @@ func (v *VCenter) unsuited(g *guest, h *host) types.BaseMethodFault {
 	if v.isFailoverHost(h) {
 		return &types.DisallowedOperationOnFailoverHost{Host: h.Self, Hostname: h.Name}
 	}
-	for _, check := range []func(*guest, *host) types.BaseMethodFault{v.lacksNetwork, v.violates, v.admission} {
+	for _, check := range []func(*guest, *host) types.BaseMethodFault{v.lacksNetwork, v.violates, v.tooNew, v.admission} {
 		if fault := check(g, h); fault != nil {
 			return fault
 		}

@@ -146,6 +146,7 @@ func (v *VCenter) addHost(cluster *simulator.ClusterComputeResource, spec HostSp
 	h.Runtime.ConnectionState = types.HostSystemConnectionStateConnected
 	h.Runtime.PowerState = types.HostSystemPowerStatePoweredOn
 	v.setVGPUs(h, spec)
+	h.hardware = spec.HardwareVersion
 	if h.Summary.Config.Product = nil; spec.Build != "" {
 		h.Summary.Config.Product = &types.AboutInfo{Build: spec.Build}
 	}
@@ -280,6 +281,9 @@ func (v *VCenter) addVM(spec VMSpec, who caller) (*guest, error) {
 		"summary.runtime.faultToleranceState", types.VirtualMachineFaultToleranceStateNotConfigured,
 		"summary.runtime.recordReplayState", types.VirtualMachineRecordReplayStateInactive,
 	)
+	if spec.HardwareVersion > 0 {
+		vm.Config.Version = hardwareKey(spec.HardwareVersion)
+	}
 	if spec.Encrypted {
 		vm.Config.KeyId = &types.CryptoKeyId{KeyId: "key-of-" + spec.Name}
 	}

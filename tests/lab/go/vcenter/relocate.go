@@ -96,6 +96,9 @@ func (v *VCenter) relocateTarget(g *guest, spec types.VirtualMachineRelocateSpec
 		if fault := v.violates(g, target); fault != nil {
 			return nil, fault
 		}
+		if fault := v.tooNew(g, target); fault != nil {
+			return nil, fault
+		}
 	}
 	if v.on(g) && target != source {
 		if device, _ := passthrough(g); device != nil {

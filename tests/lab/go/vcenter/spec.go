@@ -133,6 +133,9 @@ type HostSpec struct {
 	// them, such as grid_a40-24c.
 	VGPUs        int      `json:"vgpus,omitempty"`
 	VGPUProfiles []string `json:"vgpuProfiles,omitempty"`
+	// HardwareVersion is the newest that it runs: 13 stands for vmx-13, which
+	// is what it runs if 0.
+	HardwareVersion int `json:"hardwareVersion,omitempty"`
 }
 
 // DeviceSpec is one PCI device of a host. Ids are the unsigned numbers that
@@ -193,6 +196,8 @@ type VMSpec struct {
 	// is reserved; without one, ReservedMB.
 	MemoryMB   int32 `json:"memoryMb,omitempty"`
 	ReservedMB int32 `json:"reservedMb,omitempty"`
+	// HardwareVersion is 13 for vmx-13, which it has if 0.
+	HardwareVersion int `json:"hardwareVersion,omitempty"`
 }
 
 // GPUSpec is a VM's passthrough device.

@@ -65,6 +65,8 @@ type host struct {
 	// them.
 	vgpus    int
 	profiles []string
+	// hardware is the newest hardware version that it runs, 0 for the default.
+	hardware int
 }
 
 // guest is the state of a VM beyond its managed object.
@@ -154,7 +156,8 @@ var overridden = map[string]bool{
 	"SessionManager.Logout":                true,
 	"EventManager.LogUserEvent":            true,
 
-	"AuthorizationManager.HasPrivilegeOnEntities": true,
+	"AuthorizationManager.HasPrivilegeOnEntities":    true,
+	"EnvironmentBrowser.QueryConfigOptionDescriptor": true,
 }
 
 // overriddenToo lists the calls that are implemented here if our own collectors

@@ -40,6 +40,8 @@ pub struct HostReading {
     pub unreserved_mib: Option<u64>,
     /// Its vGPUs; `None` if they cannot be read.
     pub vgpus: Option<Arc<HostVgpus>>,
+    /// The hardware versions of VMs that it runs, such as `vmx-21`; `None` if they are not known.
+    pub hardware_versions: Option<Arc<BTreeSet<Arc<str>>>>,
 }
 
 impl HostReading {

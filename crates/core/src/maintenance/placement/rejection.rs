@@ -31,6 +31,8 @@ pub enum RejectionReason {
     VmHostRule(Arc<str>),
     /// A VM runs there, or will, that the anti-affinity rule of this name keeps apart from the VM.
     AntiAffinity(Arc<str>),
+    /// It does not run this hardware version, which the VM has.
+    HardwareVersion(Arc<str>),
     /// It does not have this network of the VM.
     Network(Arc<str>),
     /// It has no active SR-IOV for a network card of the VM: at this address, or at all.
@@ -87,6 +89,7 @@ impl RejectionReason {
         match self {
             Self::Memory { .. }
             | Self::AntiAffinity(_)
+            | Self::HardwareVersion(_)
             | Self::Network(_)
             | Self::DevicesTaken
             | Self::NoVgpuProfile(_)
@@ -132,6 +135,7 @@ impl fmt::Display for RejectionReason {
             Self::AntiAffinity(rule) => {
                 write!(f, "has a VM that the rule {rule} keeps apart from this one")
             }
+            Self::HardwareVersion(version) => write!(f, "does not run the VM's hardware version {version}"),
             Self::Network(name) => write!(f, "lacks network {name}"),
             Self::Sriov(None) => f.write_str("has no network card with active SR-IOV"),
             Self::Sriov(Some(address)) => write!(

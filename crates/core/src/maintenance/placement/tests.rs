@@ -20,6 +20,7 @@ fn wanted(devices: DeviceRequirements) -> VmRequirements {
         rules: Arc::default(),
         sriov: Vec::new(),
         memory_mib: None,
+        hardware_version: None,
         devices,
         vgpus: Vec::new(),
         only: None,
@@ -385,6 +386,35 @@ fn host_without_a_network_of_the_vm_is_refused_if_networks_are_reported() {
         "the next survey may show it"
     );
     assert!(!none.has_unread());
+}
+
+#[test]
+fn host_that_does_not_run_the_hardware_version_of_the_vm_is_refused() {
+    let runs = |versions: Option<&[&str]>| HostView {
+        reading: Some(HostSurvey::Read(HostReading {
+            hardware_versions: versions
+                .map(|versions| Arc::new(versions.iter().map(|version| (*version).into()).collect())),
+            ..HostReading::default()
+        })),
+        ..host("esx-2", &[A40])
+    };
+    let new = VmRequirements {
+        hardware_version: Some("vmx-21".into()),
+        ..one_a40()
+    };
+    for (wanted, versions) in [
+        (&new, Some(&["vmx-20", "vmx-21"][..])),
+        // Not known of the host or of the VM.
+        (&new, None),
+        (&one_a40(), Some(&["vmx-20"])),
+    ] {
+        assert_eq!(fits(wanted, &[runs(versions)]), Some("esx-2".to_owned()));
+    }
+    let why = why_not(&new, runs(Some(&["vmx-19", "vmx-20"])));
+    assert_eq!(why, RejectionReason::HardwareVersion("vmx-21".into()));
+    assert_eq!(why.to_string(), "does not run the VM's hardware version vmx-21");
+    let offer = find_host(&new, &[runs(Some(&["vmx-20"]))], None, &[]);
+    assert_eq!(offer.survey, [HostRef::new("esx-2")], "it may be upgraded");
 }
 
 fn with_rules(rules: ClusterRules) -> VmRequirements {

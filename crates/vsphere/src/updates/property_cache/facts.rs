@@ -67,6 +67,7 @@ pub(super) fn unread_vm(moref: VmRef) -> Vm {
         networks: Arc::default(),
         passthrough: None,
         memory_mib: None,
+        hardware_version: None,
         evacuation_power_off: false,
     }
 }
@@ -151,6 +152,7 @@ pub(super) fn set_vm(vm: &mut Vm, path: &str, value: Option<&Value>) {
             vm.passthrough = devices.map(what);
         }
         "config.hardware.memoryMB" => vm.memory_mib = text.and_then(|mib| mib.parse().ok()),
+        "config.version" => vm.hardware_version = text.map(decode::hardware_version),
         EVACUATION => {
             vm.evacuation_power_off = text.is_some_and(|mark| mark.eq_ignore_ascii_case("true"));
         }
