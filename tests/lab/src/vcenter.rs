@@ -714,6 +714,8 @@ pub enum EntryKind {
     Host,
     /// A user logged an event; its text is the detail.
     Event,
+    /// A custom attribute got a value, which is the detail; the cause is the name of the attribute.
+    Attribute,
     /// A login, a logout, a killed session, a restart.
     Session,
     /// A fault rule applied.
@@ -1214,6 +1216,12 @@ impl VcenterSimulator {
             .post::<TaskAnswer>(&["hosts", host, "task"], &body)
             .await?
             .task)
+    }
+
+    /// Defines a custom attribute, as an administrator, for all types of objects.
+    pub async fn define_attribute(&self, name: &str) -> anyhow::Result<()> {
+        self.act(&["attributes"], &serde_json::json!({ "name": name }))
+            .await
     }
 
     /// Sets a partial maintenance mode of the host, with a status of `HostPartialMaintenanceModeStatus`.

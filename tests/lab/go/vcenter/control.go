@@ -68,6 +68,7 @@ func (c *Control) handler() http.Handler {
 		"GET /faults":                       c.faults,
 		"DELETE /faults":                    c.clearFaults,
 		"DELETE /faults/{id}":               c.removeFault,
+		"POST /attributes":                  c.addAttribute,
 		"POST /sessions/kill":               c.kill,
 		"POST /restart":                     c.restart,
 		"PATCH /settings":                   c.settings,
@@ -589,6 +590,16 @@ func (c *Control) removeFault(r *http.Request, _ []byte) (any, error) {
 		return nil, fmt.Errorf("fault %d: %w", id, errUnknown)
 	}
 	return nil, nil
+}
+
+func (c *Control) addAttribute(_ *http.Request, body []byte) (any, error) {
+	var args attributeSpec
+	if err := decode(body, &args); err != nil {
+		return nil, err
+	}
+	c.v.mu.Lock()
+	defer c.v.mu.Unlock()
+	return nil, c.v.defineAttribute(args)
 }
 
 func (c *Control) kill(_ *http.Request, body []byte) (any, error) {

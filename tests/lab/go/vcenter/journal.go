@@ -14,8 +14,8 @@ import (
 type Entry struct {
 	Seq  int64     `json:"seq"`
 	Time time.Time `json:"time"`
-	// Kind is call, power, maintenance, move, reconfigure, host, event, session
-	// or fault.
+	// Kind is call, power, maintenance, move, reconfigure, host, event, attribute,
+	// session or fault.
 	Kind    string `json:"kind"`
 	User    string `json:"user,omitempty"`
 	Session string `json:"session,omitempty"`

@@ -725,6 +725,42 @@ func TestUserEventIsInTheHistoryAndTheJournal(t *testing.T) {
 	b.must(events.LogUserEvent(b.ctx, b.client.ServiceContent.RootFolder, "on all"))
 }
 
+func TestCustomAttributes(t *testing.T) {
+	b := start(t, twoHosts())
+	vm, host := b.vm("gpu1").Reference(), b.host("esx1").Reference()
+	manager := object.NewCustomFieldsManager(b.client.Client)
+	status, _ := b.tryCtl("POST", "/attributes", attributeSpec{}, nil)
+	b.want(status, http.StatusBadRequest)
+	b.ctl("POST", "/attributes", attributeSpec{Name: "state", Type: "VirtualMachine"}, nil)
+	status, _ = b.tryCtl("POST", "/attributes", attributeSpec{Name: "state"}, nil)
+	b.want(status, http.StatusConflict)
+	key, err := manager.FindKey(b.ctx, "state")
+	b.must(err)
+	for _, value := range []string{"drained", "", "gone"} {
+		b.must(manager.Set(b.ctx, vm, key, value))
+	}
+	var read mo.VirtualMachine
+	b.must(property.DefaultCollector(b.client.Client).RetrieveOne(b.ctx, vm, []string{"customValue"}, &read))
+	b.want(len(read.CustomValue), 1)
+	b.want(read.CustomValue[0].(*types.CustomFieldStringValue).Value, "gone")
+	for entity, want := range map[types.ManagedObjectReference]string{
+		{Type: "VirtualMachine", Value: "vm-0"}: "ManagedObjectNotFound",
+		host:                                    "InvalidArgument",
+	} {
+		err := manager.Set(b.ctx, entity, key, "text")
+		if err == nil || !strings.Contains(fmt.Sprintf("%#v", soap.ToSoapFault(err).VimFault()), want) {
+			t.Errorf("%v: %v, want %s", entity, err, want)
+		}
+	}
+	var entries []string
+	for _, e := range b.journal() {
+		if e.Kind == "attribute" {
+			entries = append(entries, fmt.Sprint(e.User, " ", e.Object, " ", e.Cause, "=", e.Detail))
+		}
+	}
+	b.want(entries, []string{"admin gpu1 state=drained", "admin gpu1 state=", "admin gpu1 state=gone"})
+}
+
 func TestRecentTaskIsNotPushed(t *testing.T) {
 	spec := twoHosts()
 	spec.PushRecentTask = new(bool)

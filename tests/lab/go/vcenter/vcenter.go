@@ -155,6 +155,7 @@ var overridden = map[string]bool{
 	"SessionManager.Login":                 true,
 	"SessionManager.Logout":                true,
 	"EventManager.LogUserEvent":            true,
+	"CustomFieldsManager.SetField":         true,
 
 	"AuthorizationManager.HasPrivilegeOnEntities":    true,
 	"EnvironmentBrowser.QueryConfigOptionDescriptor": true,

@@ -97,8 +97,8 @@ fn words(entry: &Entry, haulout_user: &str) -> Option<String> {
                 "PowerOnVM_Task" | "PowerOnMultiVM_Task" => "power on",
                 "PowerOffVM_Task" => "power off",
                 "RelocateVM_Task" => "relocate",
-                // The event itself follows.
-                "LogUserEvent" => return None,
+                // The event or the value itself follows.
+                "LogUserEvent" | "SetField" => return None,
                 other => return Some(format!("{who} calls {other} on {object}")),
             };
             Some(format!("{who} starts a task: {verb} VM {object}"))
@@ -129,6 +129,10 @@ fn words(entry: &Entry, haulout_user: &str) -> Option<String> {
         EntryKind::Reconfigure => Some(format!("VM {object}: reconfigured {detail}")),
         EntryKind::Host => Some(format!("host {object}: {detail}")),
         // Haulout logs each on the host as well.
+        EntryKind::Attribute if detail.is_empty() => {
+            Some(format!("{object}: attribute {} cleared", entry.cause))
+        }
+        EntryKind::Attribute => Some(format!("{object}: attribute {} \"{detail}\"", entry.cause)),
         EntryKind::Event => (!entry.host.is_empty()).then(|| format!("VM {object}: event \"{detail}\"")),
         EntryKind::Session | EntryKind::Fault => None,
     }
