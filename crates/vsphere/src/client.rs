@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+pub use super::attributes::AttributeDefinition;
 use super::call::SoapCall;
 pub use super::commands::{GuestShutdown, MaintenanceCause, PowerOnBy, StartedTask};
 pub use super::endpoint::{CredentialPart, CredentialSource, Endpoint, EndpointError, Thumbprint, Trust};

@@ -15,6 +15,7 @@
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 #![deny(unreachable_pub)]
 
+mod attributes;
 mod call;
 pub mod client;
 mod commands;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::attributes::{self, NamedField};
 use super::decode::cluster::ClusterConfig;
 use super::decode::{self, ActiveDevices, DecodedDevice};
 use super::fault::{self, Fault, FaultKind};
@@ -135,6 +136,10 @@ pub(crate) enum Value {
     /// The memory of each GPU of a host that is shared as vGPUs, in GiB.
     SharedGpus(Vec<u64>),
     Cluster(ClusterConfig),
+    /// The definitions of custom attributes.
+    Fields(Vec<NamedField>),
+    /// The custom attributes of an object, by the key of their definition.
+    CustomValues(BTreeMap<i32, String>),
     /// Why a task failed or started nothing.
     Fault(Fault),
     /// A page of the task history; each task has the properties of a `Task` object.
@@ -192,6 +197,8 @@ impl Value {
             "config.graphicsInfo" => Some(Self::SharedGpus(decode::vgpu::shared_gpus(value))),
             "host" => Some(Self::InaccessibleOn(decode::inaccessible_on(value))),
             "configurationEx" => decode::cluster::config(value).map(Self::Cluster),
+            "field" => Some(Self::Fields(attributes::definitions(value))),
+            "customValue" => Some(Self::CustomValues(attributes::values(value))),
             "info.error" => Some(Self::Fault(fault::read_localized(value))),
             "info.result" => fault::not_started(value).map(Self::Fault),
             "info.reason" => text(value.text_of("userName")),
@@ -232,6 +239,8 @@ held! {
     shared_gpus: SharedGpus -> [u64];
     inaccessible_on: InaccessibleOn -> BTreeSet<HostRef>;
     cluster: Cluster -> ClusterConfig;
+    fields: Fields -> [NamedField];
+    custom_values: CustomValues -> BTreeMap<i32, String>;
     fault: Fault -> Fault;
     tasks: Tasks -> [Result<ObjectProperties, Unreadable>];
 }

@@ -75,6 +75,7 @@ pub(super) struct ServiceContent {
     pub(super) task_manager: Option<Moref>,
     pub(super) authorization_manager: Option<Moref>,
     pub(super) event_manager: Option<Moref>,
+    pub(super) custom_fields_manager: Option<Moref>,
     /// The settings of vCenter.
     pub(super) setting: Option<Moref>,
 }
@@ -458,6 +459,7 @@ fn read_content(response: &Element<'_>) -> Result<ServiceContent, ReplyError> {
         task_manager: moref("taskManager").ok(),
         authorization_manager: moref("authorizationManager").ok(),
         event_manager: moref("eventManager").ok(),
+        custom_fields_manager: moref("customFieldsManager").ok(),
         setting: moref("setting").ok(),
     })
 }

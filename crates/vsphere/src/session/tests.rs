@@ -38,6 +38,7 @@ impl Session {
                 task_manager: None,
                 authorization_manager: None,
                 event_manager: None,
+                custom_fields_manager: None,
                 setting: None,
             },
             key: None,

@@ -9,6 +9,7 @@
     reason = "a test fails by panicking, and is used by no other crate"
 )]
 
+mod attributes;
 mod bounds;
 mod events;
 mod history;
