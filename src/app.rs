@@ -324,6 +324,8 @@ impl App {
         let (showing, stop) = (&mut self.showing, &self.streams_stop);
         let in_vcenter = outputs::vcenter_events(config, &executor, observers, showing, stop);
         of_nodes.extend(in_vcenter.map(|events| Box::new(events) as Box<dyn Observer>));
+        let attribute = outputs::vcenter_attribute(config, &executor, observers, showing, stop);
+        of_nodes.extend(attribute.map(|attribute| Box::new(attribute) as Box<dyn Observer>));
         let traces = outputs::traces(config, observers, showing, stop)?;
         observers.traces.clone_from(&traces);
         of_nodes.extend(traces.map(|traces| Box::new(traces) as Box<dyn Observer>));

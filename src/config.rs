@@ -110,6 +110,13 @@ pub struct Config {
     #[arg(long, env, value_name = "BOOL", help_heading = VCENTER, value_parser = boolean, default_value = "true",
           num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub vcenter_policies: bool,
+    /// Show the present state of each episode in vCenter, in the custom attribute `haulout` of its host and its VM (true, false)
+    ///
+    /// Needs the privilege Global.SetCustomField, and Global.ManageCustomFields unless an administrator has defined the attribute.
+    /// Without them, a warning is logged and maintenance continues.
+    #[arg(long, env, value_name = "BOOL", help_heading = VCENTER, value_parser = boolean, default_value = "false",
+          num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    pub vcenter_custom_attribute: bool,
 
     /// The nodes to manage (a label selector)
     #[arg(long, env, value_name = "SELECTOR", help_heading = NODES, value_parser = node_label,

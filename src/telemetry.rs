@@ -5,6 +5,7 @@ pub mod link;
 pub mod log;
 pub mod metrics;
 pub mod trace;
+pub mod vcenter_attribute;
 pub mod vcenter_events;
 
 use std::time::Duration;

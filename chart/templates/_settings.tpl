@@ -18,6 +18,7 @@ VCENTER_CALL_TIMEOUT_SECONDS: {{ int64 $vcenter.callTimeoutSeconds | quote }}
 VCENTER_LONG_POLL_SECONDS: {{ int64 $vcenter.longPollSeconds | quote }}
 VCENTER_EVENTS: {{ $vcenter.events | quote }}
 VCENTER_POLICIES: {{ $vcenter.policies | quote }}
+VCENTER_CUSTOM_ATTRIBUTE: {{ $vcenter.customAttribute | quote }}
 VCENTER_USER_FILE: /etc/haulout/vcenter/user
 VCENTER_PASSWORD_FILE: /etc/haulout/vcenter/password
 GPU_NODE_LABEL: {{ $config.gpuNodeLabel | quote }}

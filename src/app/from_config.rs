@@ -109,6 +109,7 @@ pub(super) struct Writes {
     pub(super) events: bool,
     pub(super) traces: bool,
     pub(super) vcenter_events: bool,
+    pub(super) vcenter_attribute: bool,
 }
 
 impl Writes {
@@ -120,6 +121,7 @@ impl Writes {
             events: is_live,
             traces: is_live,
             vcenter_events: is_live && config.vcenter_events,
+            vcenter_attribute: is_live && config.vcenter_custom_attribute,
         }
     }
 }

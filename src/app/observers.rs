@@ -21,6 +21,7 @@ use crate::status::{EvacuationPolicies, NodeStatuses};
 use crate::telemetry::events::Events;
 use crate::telemetry::metrics::{Degraded, Metrics};
 use crate::telemetry::trace::Traces;
+use crate::telemetry::vcenter_attribute::AttributeBoard;
 use crate::vsphere::client::{CallOutcome, Callback};
 use crate::vsphere::update::VsphereUpdate;
 
@@ -38,6 +39,8 @@ pub(super) struct Observers {
     pub(super) lease: Option<String>,
     pub(super) traces: Option<Arc<Traces>>,
     pub(super) events: Option<Arc<Events>>,
+    /// The custom attribute in vCenter.
+    pub(super) attribute: Option<AttributeBoard>,
     inventory_logged: Arc<Once>,
     evacuation_policies: Arc<Mutex<EvacuationPolicies>>,
     unhandled_modes: Arc<Mutex<UnhandledModes>>,
@@ -53,6 +56,7 @@ impl Observers {
             lease,
             traces: None,
             events: None,
+            attribute: None,
             inventory_logged: Arc::new(Once::new()),
             evacuation_policies: Arc::default(),
             unhandled_modes: Arc::default(),
@@ -269,6 +273,9 @@ impl LoopObserver for Observers {
                     "inventory complete"
                 );
             });
+        }
+        if let Some(attribute) = self.attribute.as_ref().filter(|_| !built.is_standby) {
+            attribute.look_for_leftovers(&statuses, || inventory.hosts_of_ours().into_keys().collect());
         }
         if !built.is_standby {
             self.warn_of_evacuation_policies(&statuses);

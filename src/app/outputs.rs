@@ -18,6 +18,7 @@ use crate::telemetry::events::Events;
 use crate::telemetry::link::Links;
 use crate::telemetry::log::Log;
 use crate::telemetry::trace::{self, Traces};
+use crate::telemetry::vcenter_attribute::{self, AttributeBoard, LeaderAttribute, VcenterAttribute};
 use crate::telemetry::vcenter_events::{self, LeaderLog, Outbox, VcenterEvents};
 
 /// Binds the configured ports.
@@ -86,6 +87,24 @@ pub(super) fn vcenter_events(
     let lost = observers.metrics.vcenter_events_lost();
     tasks.spawn(vcenter_events::run(log, outbox.clone(), lost, stop.clone()));
     Some(VcenterEvents::new(outbox, Links::new(config), clock))
+}
+
+/// The observer that sets the custom attribute in vCenter, if it is configured.
+pub(super) fn vcenter_attribute(
+    config: &Config,
+    executor: &Executor,
+    observers: &mut Observers,
+    tasks: &mut JoinSet<()>,
+    stop: &CancellationToken,
+) -> Option<VcenterAttribute> {
+    if !Writes::by(config).vcenter_attribute {
+        return None;
+    }
+    let board = AttributeBoard::default();
+    let port = LeaderAttribute::new(executor.vcenter.clone(), executor.fence.clone());
+    tasks.spawn(vcenter_attribute::run(port, board.clone(), stop.clone()));
+    observers.attribute = Some(board.clone());
+    Some(VcenterAttribute::new(board, clock))
 }
 
 /// The observer that sends traces, if a collector is configured.

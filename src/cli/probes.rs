@@ -290,6 +290,16 @@ pub const ALL: &[Probe] = &[
         "Possible. A partial maintenance mode is told, and begins no episode.",
     ),
     change(
+        "attribute-in-client",
+        "Do lists in the vSphere Client show a custom attribute as a column, and an empty value like none?",
+        "Yes. The value is set to an empty text at the end of an episode.",
+    ),
+    change(
+        "attribute-length",
+        "How long may the value of a custom attribute be?",
+        "At least 200 characters.",
+    ),
+    change(
         "anonymous-sessions",
         "Does each reading of the service content before a login open a session?",
         "Possible, and harmless: there is one for each login.",

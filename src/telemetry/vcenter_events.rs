@@ -5,7 +5,7 @@
 
 mod post;
 mod queue;
-mod text;
+pub(super) mod text;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +19,8 @@ use self::text::LastText;
 use crate::ids::NodeName;
 use crate::status::observer::{NodeEvent, Observer};
 use crate::telemetry::link::Links;
-pub use post::{LeaderLog, run};
+pub(super) use post::EventPermit;
+pub use post::{LeaderLog, PostOutcome, run};
 
 /// Queues the events of actors.
 #[derive(Debug)]

@@ -550,23 +550,36 @@ fn check_names_each_missing_privilege_and_its_object() {
             ("Resource.ColdMigrate", Some("gpu1"), vms, &vm),
             ("Global.LogEvent", Some("gpu1"), vms, &vm),
             ("Global.LogEvent", Some("esx1"), on_hosts, &host),
+            ("Global.SetCustomField", Some("gpu1"), vms, &vm),
+            ("Global.SetCustomField", Some("esx1"), on_hosts, &host),
+            ("Global.ManageCustomFields", None, "the root folder", &root),
             ("Cryptographer.Migrate", Some("gpu1"), vms, &vm),
             ("Cryptographer.RegisterHost", Some("esx1"), on_hosts, &host),
         ] {
             let good = format!("√ {privilege} on {good}\n");
             fixture.vcenter.withhold(&[]).await?;
-            let granted = types(&fixture, &["check"]).await?;
+            let switched_on = [("VCENTER_CUSTOM_ATTRIBUTE", "true")];
+            let granted = types_with(&fixture, &["check"], &switched_on).await?;
             ensure!(
                 granted.code == 0 && granted.stdout.contains(&good),
                 "{good:?} in {granted}"
             );
             fixture.vcenter.withhold(&[(privilege, object)]).await?;
-            let withheld = types(&fixture, &["check"]).await?;
-            // Maintenance works without events in vCenter.
+            let withheld = types_with(&fixture, &["check"], &switched_on).await?;
+            // Maintenance works without events and the attribute in vCenter.
             let role = "give the user the roles in docs/install/vcenter-role.md";
+            let role = |what: &str| format!("{role}, {what}");
             let (mark, code, end, hint) = match privilege {
-                "Global.LogEvent" => ('‼', 0, " ‼   0 ×\n", "or set VCENTER_EVENTS=false"),
-                _ => ('×', 4, " ‼   1 ×\n", "propagated"),
+                "Global.LogEvent" => ('‼', 0, " ‼   0 ×\n", role("or set VCENTER_EVENTS=false")),
+                "Global.SetCustomField" => {
+                    let hint = role("or set VCENTER_CUSTOM_ATTRIBUTE=false");
+                    ('‼', 0, " ‼   0 ×\n", hint)
+                }
+                "Global.ManageCustomFields" => {
+                    let hint = "define the attribute in vCenter for all types of objects, see docs/how-to/vcenter-events.md";
+                    ('‼', 0, " ‼   0 ×\n", hint.to_owned())
+                }
+                _ => ('×', 4, " ‼   1 ×\n", role("propagated")),
             };
             let missing = format!("\n{mark} {privilege} is missing on {on} (needed for ");
             ensure!(
@@ -577,10 +590,14 @@ fn check_names_each_missing_privilege_and_its_object() {
                 "{missing:?} in {withheld}"
             );
             let (_, after) = withheld.stdout.split_once(&missing).context("it is there")?;
-            let hint = format!("    hint: {role}, {hint}");
+            let hint = format!("    hint: {hint}");
             ensure!(after.lines().nth(1) == Some(hint.as_str()), "{withheld}");
         }
         let listed = types(&fixture, &["check", "-o", "json"]).await?;
+        ensure!(
+            !listed.stdout.contains("CustomField"),
+            "the attribute is off: {listed}"
+        );
         // The documents disagree about the datacenter, so nothing is missing there.
         fixture
             .vcenter

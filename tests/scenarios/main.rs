@@ -51,6 +51,7 @@ mod traces;
 mod unhandled_modes;
 mod untrusted_input;
 mod user_cordon;
+mod vcenter_attribute;
 mod vcenter_events;
 mod vcenter_session;
 mod vgpu;

@@ -153,7 +153,7 @@ fn no_event_is_logged_in_a_dry_run_or_when_switched_off() {
 }
 
 /// A budget blocks the node's pod, and its host enters maintenance.
-async fn begin_held(fixture: &Fixture<'_>, changes: &[(&str, &str)]) -> anyhow::Result<Haulout> {
+pub async fn begin_held(fixture: &Fixture<'_>, changes: &[(&str, &str)]) -> anyhow::Result<Haulout> {
     let node = fixture.node_name("gpu1");
     fixture.add_pod("held", &node, &[]).await?;
     fixture.set_budget("held", 0).await?;
@@ -166,7 +166,7 @@ async fn begin_held(fixture: &Fixture<'_>, changes: &[(&str, &str)]) -> anyhow::
 }
 
 /// The budget allows the eviction, and the host leaves maintenance once it is in it.
-async fn end_held(fixture: &Fixture<'_>) -> anyhow::Result<()> {
+pub async fn end_held(fixture: &Fixture<'_>) -> anyhow::Result<()> {
     fixture.set_budget("held", 1).await?;
     crate::fixture::in_maintenance(fixture, "esx1").await?;
     fixture

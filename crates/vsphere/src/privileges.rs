@@ -42,6 +42,10 @@ pub enum Need {
     Disputed,
     /// Only for events in vCenter ([`Vcenter::log_event`]). Maintenance works without it.
     Events,
+    /// Only for the custom attribute in vCenter ([`Vcenter::set_attribute`]). Maintenance works without it.
+    Attribute,
+    /// Only to define the custom attribute, where nobody has ([`Vcenter::define_attribute`]).
+    AttributeDefinition,
 }
 
 /// The objects that need a privilege.
@@ -58,7 +62,7 @@ pub enum On {
 }
 
 /// The privileges that Haulout uses.
-pub const NEEDED: [Privilege; 11] = [
+pub const NEEDED: [Privilege; 14] = [
     privilege(
         "System.View",
         On::Root,
@@ -124,11 +128,37 @@ pub const NEEDED: [Privilege; 11] = [
             "showing a maintenance in the events of the host",
         )
     },
+    Privilege {
+        need: Need::Attribute,
+        ..privilege(
+            SET_ATTRIBUTE,
+            On::Vms,
+            "showing the present state of a maintenance in a custom attribute of the VM",
+        )
+    },
+    Privilege {
+        need: Need::Attribute,
+        ..privilege(
+            SET_ATTRIBUTE,
+            On::Hosts,
+            "showing the present state of a maintenance in a custom attribute of the host",
+        )
+    },
+    Privilege {
+        need: Need::AttributeDefinition,
+        ..privilege(
+            "Global.ManageCustomFields",
+            On::Root,
+            "defining the custom attribute haulout, which nobody has defined",
+        )
+    },
 ];
 
 const METHOD: &str = "HasPrivilegeOnEntities";
 
 const LOG_EVENT: &str = "Global.LogEvent";
+
+const SET_ATTRIBUTE: &str = "Global.SetCustomField";
 
 const fn privilege(id: &'static str, on: On, why: &'static str) -> Privilege {
     Privilege {

@@ -6,6 +6,7 @@ use super::Section;
 use crate::cli::cluster_view::ClusterView;
 use crate::config::{Config, StaticDevices};
 use crate::ids::{HostRef, VmRef};
+use crate::telemetry::vcenter_attribute::ATTRIBUTE;
 use crate::vsphere::client::Error;
 use crate::vsphere::privileges::{DatacenterRef, Entity, NEEDED, Need, On, Privilege};
 
@@ -29,12 +30,16 @@ pub(super) async fn check(view: &ClusterView, config: &Config, section: &mut Sec
             return;
         }
     };
+    let is_attribute_used = config.vcenter_custom_attribute && !config.dry_run;
+    let is_undefined = is_attribute_used && is_undefined(view).await;
     for needed in NEEDED {
         let is_used = match needed.need {
             Need::Always | Need::Disputed => true,
             Need::Encrypted => !objects.encrypted.is_empty(),
             Need::StaticDevices => config.static_devices == StaticDevices::Repoint,
             Need::Events => config.vcenter_events && !config.dry_run,
+            Need::Attribute => is_attribute_used,
+            Need::AttributeDefinition => is_undefined,
         };
         if !is_used {
             continue;
@@ -66,6 +71,12 @@ pub(super) async fn check(view: &ClusterView, config: &Config, section: &mut Sec
     }
 }
 
+/// Whether nobody has defined the custom attribute.
+async fn is_undefined(view: &ClusterView) -> bool {
+    let definitions = view.vcenter.attribute_definitions(ATTRIBUTE).await;
+    matches!(definitions, Ok(Some(definitions)) if definitions.is_empty())
+}
+
 fn words(on: On) -> &'static str {
     match on {
         On::Root => "the root folder",
@@ -94,7 +105,12 @@ impl Objects {
 
     fn that_need(&self, needed: &Privilege) -> Vec<Entity> {
         let is_concerned = |vm: &&VmRef| match needed.need {
-            Need::Always | Need::Disputed | Need::Events | Need::StaticDevices => true,
+            Need::Always
+            | Need::Disputed
+            | Need::Events
+            | Need::StaticDevices
+            | Need::Attribute
+            | Need::AttributeDefinition => true,
             Need::Encrypted => self.encrypted.contains(*vm),
         };
         match needed.on {
@@ -126,6 +142,14 @@ impl Objects {
             Need::Events => section.warn(
                 format!("{id} is missing on {names} (needed for {why})"),
                 "give the user the roles in docs/install/vcenter-role.md, or set VCENTER_EVENTS=false",
+            ),
+            Need::Attribute => section.warn(
+                format!("{id} is missing on {names} (needed for {why})"),
+                "give the user the roles in docs/install/vcenter-role.md, or set VCENTER_CUSTOM_ATTRIBUTE=false",
+            ),
+            Need::AttributeDefinition => section.warn(
+                format!("{id} is missing on {names} (needed for {why})"),
+                "define the attribute in vCenter for all types of objects, see docs/how-to/vcenter-events.md",
             ),
             Need::Disputed => section.warn(
                 format!("{id} is missing on {names} (may be needed for {why})"),

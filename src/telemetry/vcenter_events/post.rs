@@ -53,8 +53,17 @@ pub struct LeaderLog {
 
 /// The leadership in which an event is logged. It is not held during the call: nothing depends on an event, so
 /// a late one is harmless, and a call without an answer must not hold up the release of the Lease.
-struct EventPermit {
+#[derive(Debug)]
+pub(in crate::telemetry) struct EventPermit {
     epoch: u64,
+}
+
+impl EventPermit {
+    pub(in crate::telemetry) fn of(permit: &impl WritePermit) -> Self {
+        Self {
+            epoch: permit.epoch(),
+        }
+    }
 }
 
 impl WritePermit for EventPermit {
@@ -66,9 +75,7 @@ impl WritePermit for EventPermit {
 impl LogEvent for LeaderLog {
     async fn log(&self, node: &NodeName, entity: &Entity, text: &str) -> PostOutcome {
         let permit = match self.fence.permit(WriteKind::Effect) {
-            Ok(permit) => EventPermit {
-                epoch: permit.epoch(),
-            },
+            Ok(permit) => EventPermit::of(&permit),
             Err(closed) => return PostOutcome::Later(closed.to_string()),
         };
         let vcenter = self.vcenter.about(node.as_str());

@@ -17,7 +17,7 @@ use crate::vsphere::privileges::Entity;
 
 /// The last text about a node.
 #[derive(Debug, Default)]
-pub(super) struct LastText {
+pub(in crate::telemetry) struct LastText {
     /// Texts with the same key are the same.
     key: String,
     /// What it waits for, and since when for something of this kind.
@@ -67,18 +67,30 @@ pub(super) fn of(
             let Some(episode) = record.episode() else {
                 return without_episode(node, vm, on, last);
             };
-            if is_brief(on.kind()) {
-                return None;
-            }
             let last = last.entry(node.clone()).or_default();
-            let since = last.waits_since(on.kind(), now);
-            let is_new = last.is_new(events::key_of_wait(episode, on, now));
-            is_new.then(|| post(episode, TextKind::Wait, waits(node, episode, on, since)))
+            let text = new_wait(node, episode, on, last, now)?;
+            Some(post(episode, TextKind::Wait, text))
         }
         // It would take the place of the event before: there is one within some seconds.
         NodeEvent::Forecasts { .. } => None,
         NodeEvent::Asks { .. } => None,
     }
+}
+
+/// What an episode waits for, if people see it and it is another wait than the last one.
+pub(in crate::telemetry) fn new_wait(
+    node: &NodeName,
+    episode: &Episode,
+    on: &WaitingOn,
+    last: &mut LastText,
+    now: Timestamp,
+) -> Option<String> {
+    if is_brief(on.kind()) {
+        return None;
+    }
+    let since = last.waits_since(on.kind(), now);
+    let is_new = last.is_new(events::key_of_wait(episode, on, now));
+    is_new.then(|| waits(node, episode, on, since))
 }
 
 /// The text for a node that cannot begin an episode, although its host cannot enter maintenance without it.
@@ -116,10 +128,15 @@ fn waits(node: &NodeName, episode: &Episode, on: &WaitingOn, since: Timestamp) -
     format!("Haulout, node {node}, {phase}{target}: waits since {since:.0} for {on}")
 }
 
+/// The host and the VM of an episode.
+pub(in crate::telemetry) fn objects_of(episode: &Episode) -> Vec<Entity> {
+    objects(episode.host.moref.as_ref(), episode.vm.as_ref())
+}
+
 fn post(episode: &Episode, kind: TextKind, text: String) -> LoggedText {
     LoggedText {
         text,
-        on: objects(episode.host.moref.as_ref(), episode.vm.as_ref()),
+        on: objects_of(episode),
         kind,
         tries: 0,
     }
