@@ -627,3 +627,81 @@ fn vm_with_an_sriov_network_card_moves_only_where_sriov_is_active() {
         haulout.stop().await
     });
 }
+
+#[test]
+fn host_that_the_check_of_a_relocation_refuses_is_not_tried() {
+    run_scenario(async {
+        let spec = cluster("checked", &["esx1", "esx2", "esx3"], "esx1");
+        let fixture = fixture("checked", &spec).await?;
+        let refused = FaultRule::check_error("CannotAccessNetwork").to_host("esx2");
+        fixture.vcenter.fault(&refused).await?;
+        let warned = FaultRule::check_warning("CannotAccessVmDevice").to_host("esx3");
+        fixture.vcenter.fault(&warned).await?;
+        let haulout = run(&fixture, &[]).await?;
+
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_for_log("tried to relocate: ").await?;
+        fixture.wait_for_log("vCenter warns of the relocation: ").await?;
+        runs_on(&fixture, "esx3").await?;
+        let moves = fixture.calls("RelocateVM_Task", "gpu1").await?;
+        ensure!(moves == 1, "{moves} relocations; none to esx2");
+        let described = kubectl(&fixture, &["describe", "node", &fixture.node_name("gpu1")]).await?;
+        ensure!(described.contains("CannotAccessNetwork"), "{described}");
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn relocation_goes_on_without_its_check_where_that_is_not_possible() {
+    run_scenario(async {
+        for (name, rule) in [
+            (
+                "uncheckable",
+                FaultRule::soap("CheckRelocate_Task", "NoPermission"),
+            ),
+            (
+                "check-fails",
+                FaultRule::soap("CheckRelocate_Task", "MethodNotFound"),
+            ),
+        ] {
+            let fixture = fixture(name, &cluster(name, &["esx1", "esx2"], "esx1")).await?;
+            fixture.vcenter.fault(&rule).await?;
+            let haulout = run(&fixture, &[]).await?;
+            fixture.vcenter.enter_maintenance("esx1").await?;
+            runs_on(&fixture, "esx2").await?;
+            let told = "relocations are not checked before they begin: CheckRelocate_Task";
+            ensure!(
+                fixture.log_text().matches(told).count() == 1,
+                "{}",
+                fixture.log_text()
+            );
+            haulout.stop().await?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn cluster_agents_of_vcenter_hold_up_no_host_and_no_placement() {
+    run_scenario(async {
+        let names = ["esx1", "esx2"];
+        let fixture = fixture("agents", &cluster("agents", &names, "esx1")).await?;
+        for (number, host) in names.iter().enumerate() {
+            let agent = VmSpec {
+                name: format!("vCLS-{number}"),
+                host: (*host).to_owned(),
+                gpu: Gpu::None,
+                readable: Readable::Denied,
+                cluster_agent: true,
+                ..VmSpec::default()
+            };
+            fixture.vcenter.add_vm(&agent).await?;
+        }
+        let haulout = run(&fixture, &[]).await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        in_maintenance(&fixture, "esx1").await?;
+        runs_on(&fixture, "esx2").await?;
+        ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
+        haulout.stop().await
+    });
+}

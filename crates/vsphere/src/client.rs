@@ -2,7 +2,7 @@
 //! error.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -24,6 +24,8 @@ pub struct Vcenter {
     pub(super) settings: Arc<Settings>,
     pub(super) sessions: Arc<Sessions>,
     calls: Arc<AtomicU64>,
+    /// That relocations cannot be checked was told.
+    is_told: Arc<AtomicBool>,
     /// The node that the calls are for.
     subject: Arc<str>,
 }
@@ -38,6 +40,7 @@ impl Vcenter {
             sessions: Arc::new(Sessions::new(settings.clone())?),
             settings: Arc::new(settings),
             calls: Arc::default(),
+            is_told: Arc::default(),
             subject: Arc::default(),
         })
     }
@@ -59,6 +62,11 @@ impl Vcenter {
             Some(epoch) => format!("haulout-e{epoch}-{}-{number:x}", self.subject),
             None => format!("haulout-{number:x}"),
         }
+    }
+
+    /// Whether it is the first time that relocations cannot be checked.
+    pub(super) fn tells_once(&self) -> bool {
+        !self.is_told.swap(true, Ordering::Relaxed)
     }
 
     /// Ends the session within 10 s: up to 5 s for a login in progress, 5 s for the logout. A later

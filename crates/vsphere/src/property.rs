@@ -7,6 +7,7 @@ use super::decode::cluster::ClusterConfig;
 use super::decode::{self, ActiveDevices, DecodedDevice};
 use super::fault::{self, Fault, FaultKind};
 use super::moref::Moref;
+use super::relocate::check::{CheckFindings, findings};
 use super::soap::{ReplyError, TASK_INFO};
 use super::update::{PciIds, VgpuProfile};
 use super::xml::write::XmlWriter;
@@ -142,6 +143,8 @@ pub(crate) enum Value {
     CustomValues(BTreeMap<i32, String>),
     /// Why a task failed or started nothing.
     Fault(Fault),
+    /// What a check of a relocation found.
+    Findings(CheckFindings),
     /// A page of the task history; each task has the properties of a `Task` object.
     Tasks(Vec<Result<ObjectProperties, Unreadable>>),
 }
@@ -200,7 +203,9 @@ impl Value {
             "field" => Some(Self::Fields(attributes::definitions(value))),
             "customValue" => Some(Self::CustomValues(attributes::values(value))),
             "info.error" => Some(Self::Fault(fault::read_localized(value))),
-            "info.result" => fault::not_started(value).map(Self::Fault),
+            "info.result" => findings(value)
+                .map(Self::Findings)
+                .or_else(|| fault::not_started(value).map(Self::Fault)),
             "info.reason" => text(value.text_of("userName")),
             "runtime.question" => text(value.text_of("text")),
             "latestPage" => Some(Self::Tasks(value.children().map(read_listed_task).collect())),
@@ -242,6 +247,7 @@ held! {
     fields: Fields -> [NamedField];
     custom_values: CustomValues -> BTreeMap<i32, String>;
     fault: Fault -> Fault;
+    findings: Findings -> CheckFindings;
     tasks: Tasks -> [Result<ObjectProperties, Unreadable>];
 }
 

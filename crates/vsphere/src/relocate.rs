@@ -1,5 +1,7 @@
 //! Relocate: moves a powered-off VM to another host; its disks stay.
 
+pub(crate) mod check;
+
 use super::call::SoapCall;
 use super::client::Vcenter;
 use super::commands::{MaintenanceCause, StartedTask};
@@ -16,7 +18,9 @@ use haulout_core::ids::{HostRef, VmRef};
 const METHOD: &str = "RelocateVM_Task";
 
 impl Vcenter {
-    /// Moves `vm` to `to` (`RelocateVM_Task`) after a check. A running relocate counts as this one,
+    /// Moves `vm` to `to` (`RelocateVM_Task`) after a check of the VM, and one by vCenter of the relocate itself
+    /// (`CheckRelocate_Task`), whose errors are returned as if vCenter had refused the call. Without the privilege or the method for
+    /// that, or without an answer within seconds, it is left out. A running relocate counts as this one,
     /// whatever its destination; the result shows in the host of the VM.
     ///
     /// The specification has the folder of the VM, because vCenter may put a VM without one into the
@@ -26,7 +30,7 @@ impl Vcenter {
     /// reference).
     ///
     /// # Errors
-    /// As [`Vcenter::power_off`], and [`FaultKind::InvalidPowerState`] without a call if the VM is not
+    /// As [`Vcenter::power_off`], and [`super::fault::FaultKind::InvalidPowerState`] without a call if the VM is not
     /// off: vCenter would migrate it while it runs.
     pub async fn relocate(
         &self,
@@ -44,9 +48,17 @@ impl Vcenter {
         check.check_off()?;
         let pool = self.other_pool(check.pool.as_ref(), to).await?;
         let spec = XmlWriter::new("spec")
-            .with_all(check.folder.map(|folder| XmlWriter::moref("folder", &folder)))
+            .with_all(
+                check
+                    .folder
+                    .as_ref()
+                    .map(|folder| XmlWriter::moref("folder", folder)),
+            )
             .with_all(pool.map(|pool| XmlWriter::moref("pool", &pool)))
             .with(XmlWriter::moref("host", &to.into()));
+        if let Some(objection) = self.relocate_objection(&check.session, vm, &spec).await {
+            return Err(check.refused(objection));
+        }
         let call = SoapCall::under(permit, METHOD, &vm.into()).with(spec);
         self.call_in(&check.session, &call, read_started).await
     }

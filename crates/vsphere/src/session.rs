@@ -76,6 +76,7 @@ pub(super) struct ServiceContent {
     pub(super) authorization_manager: Option<Moref>,
     pub(super) event_manager: Option<Moref>,
     pub(super) custom_fields_manager: Option<Moref>,
+    pub(super) provisioning_checker: Option<Moref>,
     /// The settings of vCenter.
     pub(super) setting: Option<Moref>,
 }
@@ -460,6 +461,7 @@ fn read_content(response: &Element<'_>) -> Result<ServiceContent, ReplyError> {
         authorization_manager: moref("authorizationManager").ok(),
         event_manager: moref("eventManager").ok(),
         custom_fields_manager: moref("customFieldsManager").ok(),
+        provisioning_checker: moref("vmProvisioningChecker").ok(),
         setting: moref("setting").ok(),
     })
 }

@@ -317,6 +317,9 @@ pub struct VmSpec {
     /// Its files are encrypted.
     #[serde(skip_serializing_if = "is_false")]
     pub encrypted: bool,
+    /// It is a VM of vSphere Cluster Services, which vCenter powers off for a maintenance.
+    #[serde(skip_serializing_if = "is_false")]
+    pub cluster_agent: bool,
     /// Returned in [`VmState::boot_hint`].
     #[serde(skip_serializing_if = "String::is_empty")]
     pub boot_hint: String,
@@ -358,6 +361,7 @@ impl Default for VmSpec {
             dies_after_ms: 0,
             readable: Readable::All,
             encrypted: false,
+            cluster_agent: false,
             boot_hint: String::new(),
             extra_config: BTreeMap::new(),
             networks: Vec::new(),
@@ -809,6 +813,22 @@ impl FaultRule {
         }
     }
 
+    /// A rule for the errors that `CheckRelocate_Task` finds.
+    pub fn check_error(fault: impl Into<String>) -> Self {
+        Self {
+            fault: fault.into(),
+            ..Self::new("CheckRelocate_Task", FaultRuleKind::CheckError)
+        }
+    }
+
+    /// A rule for the warnings of `CheckRelocate_Task`.
+    pub fn check_warning(fault: impl Into<String>) -> Self {
+        Self {
+            fault: fault.into(),
+            ..Self::new("CheckRelocate_Task", FaultRuleKind::CheckWarning)
+        }
+    }
+
     /// A rule that gives successful tasks of `method` this result.
     pub fn result(method: impl Into<String>, result: TaskResult) -> Self {
         Self {
@@ -877,6 +897,10 @@ pub enum FaultRuleKind {
     TaskError,
     /// A successful task with a large or deep result.
     TaskResult,
+    /// An error that `CheckRelocate_Task` finds.
+    CheckError,
+    /// A warning of `CheckRelocate_Task`.
+    CheckWarning,
 }
 
 /// The result of a task; at most one of both is set.

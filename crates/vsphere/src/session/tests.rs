@@ -39,6 +39,7 @@ impl Session {
                 authorization_manager: None,
                 event_manager: None,
                 custom_fields_manager: None,
+                provisioning_checker: None,
                 setting: None,
             },
             key: None,

@@ -41,6 +41,16 @@ func (v *VCenter) shutDownMarked(h *host) {
 	}
 }
 
+// stopAgents powers off the cluster agents of a host that enters maintenance
+// mode, as a vCenter does with its own VMs.
+func (v *VCenter) stopAgents(h *host) {
+	for _, g := range v.guests {
+		if g.spec.ClusterAgent && v.hostOf(g) == h && v.on(g) {
+			v.powerOff(g, remediator)
+		}
+	}
+}
+
 // remediate starts a VM that was shut down, in each cycle until it runs: on
 // another host while its own one is leaving.
 func (v *VCenter) remediate(g *guest, boots int) {

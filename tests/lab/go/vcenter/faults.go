@@ -42,6 +42,8 @@ type Rule struct {
 	//   soapFault  respond with Fault
 	//   taskError  start a task that fails with Fault after DelayMs
 	//   taskResult set this result for a successful task without a result
+	//   checkError, checkWarning
+	//              put Fault into the result of CheckRelocate_Task
 	Kind        string `json:"kind"`
 	Fault       string `json:"fault,omitempty"`
 	Message     string `json:"message,omitempty"`
@@ -58,7 +60,7 @@ type Rule struct {
 	met int
 }
 
-var ruleKinds = []string{"status", "http503", "htmlPage", "reset", "loseReply", "delay", "hang", "soapFault", "taskError", "taskResult"}
+var ruleKinds = []string{"status", "http503", "htmlPage", "reset", "loseReply", "delay", "hang", "soapFault", "taskError", "taskResult", "checkError", "checkWarning"}
 
 // Faults holds the rules. Its mutex is a leaf lock: nothing is called while it
 // is held.
@@ -81,7 +83,7 @@ func (f *Faults) add(r Rule) (Rule, error) {
 	if err := r.check(); err != nil {
 		return r, err
 	}
-	if r.Kind == "soapFault" || r.Kind == "taskError" {
+	if slices.Contains([]string{"soapFault", "taskError", "checkError", "checkWarning"}, r.Kind) {
 		if _, err := makeFault(r.Fault); err != nil {
 			return r, err
 		}
@@ -143,6 +145,8 @@ const (
 	ofCall moment = iota
 	ofTask
 	ofResult
+	ofCheckError
+	ofCheckWarning
 )
 
 func (r *Rule) moment() moment {
@@ -151,6 +155,10 @@ func (r *Rule) moment() moment {
 		return ofTask
 	case "taskResult":
 		return ofResult
+	case "checkError":
+		return ofCheckError
+	case "checkWarning":
+		return ofCheckWarning
 	}
 	return ofCall
 }

@@ -77,6 +77,7 @@ func (v *VCenter) enter(h *host, timeout time.Duration, evacuateOff bool, who ca
 	}
 	v.evacuate(h, evacuateOff)
 	v.shutDownMarked(h)
+	v.stopAgents(h)
 	v.later(v.spec.Delays.EnterMs, func() {
 		e.ready = true
 		v.settle()

@@ -183,6 +183,9 @@ type VMSpec struct {
 	Readable Readable `json:"readable,omitempty"`
 	// Encrypted gives it a key, as a VM with a vTPM has.
 	Encrypted bool `json:"encrypted,omitempty"`
+	// ClusterAgent makes it a VM of vSphere Cluster Services, which belongs to
+	// the vCenter.
+	ClusterAgent bool `json:"clusterAgent,omitempty"`
 	// BootHint is not used here; the state document returns it to the
 	// simulated guest.
 	BootHint    string            `json:"bootHint,omitempty"`

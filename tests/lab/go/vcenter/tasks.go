@@ -24,6 +24,7 @@ var descriptionIDs = map[string]string{
 	"PowerOffVM_Task":             "VirtualMachine.powerOff",
 	"ResetVM_Task":                "VirtualMachine.reset",
 	"RelocateVM_Task":             "VirtualMachine.relocate",
+	"CheckRelocate_Task":          "VirtualMachineProvisioningChecker.checkRelocate",
 	"ReconfigVM_Task":             "VirtualMachine.reconfigure",
 	"PowerOnMultiVM_Task":         "Datacenter.powerOnVm",
 	"vMotion":                     "Drm.ExecuteVMotionLRO",

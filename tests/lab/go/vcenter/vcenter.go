@@ -157,6 +157,8 @@ var overridden = map[string]bool{
 	"EventManager.LogUserEvent":            true,
 	"CustomFieldsManager.SetField":         true,
 
+	"VirtualMachineProvisioningChecker.CheckRelocate_Task": true,
+
 	"AuthorizationManager.HasPrivilegeOnEntities":    true,
 	"EnvironmentBrowser.QueryConfigOptionDescriptor": true,
 }

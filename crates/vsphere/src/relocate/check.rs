@@ -1,0 +1,158 @@
+//! The check before a relocate (`CheckRelocate_Task`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use crate::call::SoapCall;
+use crate::client::Vcenter;
+use crate::commands::StartedTask;
+use crate::error::Error;
+use crate::fault::{Fault, read_localized};
+use crate::moref::Moref;
+use crate::power::read_started;
+use crate::property::{ObjectProperties, PropertySpec, Value};
+use crate::session::Session;
+use crate::task::{self, RESULT};
+use crate::update::TaskState;
+use crate::xml::Element;
+use crate::xml::write::XmlWriter;
+use haulout_core::ids::{TaskRef, VmRef};
+
+const METHOD: &str = "CheckRelocate_Task";
+
+/// How long a check may take. It only reads; the relocate makes the same checks, so that nothing is lost without it.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// The first pause between two reads of the task. It doubles.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// The most errors and warnings that are kept of a check.
+const MAX_FINDINGS: usize = 20;
+
+/// What a check found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CheckFindings {
+    /// "An error means that the given provisioning operation would fail" (API reference, `CheckResult`).
+    pub errors: Vec<Fault>,
+    /// Problems that are not fatal.
+    pub warnings: Vec<Fault>,
+}
+
+/// Decodes an `ArrayOfCheckResult`; `None` for another type.
+pub(crate) fn findings(result: &Element<'_>) -> Option<CheckFindings> {
+    if result.xsi_type() != Some("ArrayOfCheckResult") {
+        return None;
+    }
+    let of = |name: &'static str| {
+        let results = result.children();
+        let faults = results.flat_map(move |check| check.children_named(name));
+        faults.take(MAX_FINDINGS).map(read_localized).collect()
+    };
+    Some(CheckFindings {
+        errors: of("error"),
+        warnings: of("warning"),
+    })
+}
+
+impl Vcenter {
+    /// Why vCenter would refuse this relocate; `None` if it would not, or if the check is not possible. Warnings are logged.
+    pub(super) async fn relocate_objection(
+        &self,
+        session: &Arc<Session>,
+        vm: &VmRef,
+        spec: &XmlWriter,
+    ) -> Option<Fault> {
+        let checker = session.content.provisioning_checker.as_ref()?;
+        let call = SoapCall::to(METHOD, checker)
+            .with(XmlWriter::moref("vm", &vm.into()))
+            .with(spec.clone());
+        let found = match self.call_in(session, &call, read_started).await {
+            Ok(StartedTask::Running(task)) => self.findings_of(&task).await,
+            Ok(StartedTask::AlreadyThere) => return None,
+            Err(error) => Err(Some(error)),
+        };
+        match found {
+            Ok(findings) => {
+                for warning in &findings.warnings {
+                    tracing::info!(%vm, "vCenter warns of the relocation: {warning}");
+                }
+                objection(findings.errors)
+            }
+            Err(error) => {
+                let why = error.map_or_else(
+                    || format!("it has not ended within {} s", DEADLINE.as_secs()),
+                    |error| error.chain(),
+                );
+                // A missing privilege or method concerns all relocations.
+                if self.tells_once() {
+                    tracing::info!(%vm, "relocations are not checked before they begin: {METHOD}: {why}");
+                } else {
+                    tracing::debug!(%vm, "the relocation is not checked: {METHOD}: {why}");
+                }
+                None
+            }
+        }
+    }
+
+    /// The findings of a check; `Err(None)` if it has not ended in time.
+    async fn findings_of(&self, task: &TaskRef) -> Result<CheckFindings, Option<Error>> {
+        let moref = Moref::from(task);
+        let deadline = Instant::now() + DEADLINE;
+        let mut pause = PAUSE_MIN;
+        while Instant::now() < deadline {
+            let spec = PropertySpec::default()
+                .read("Task", &[task::PATHS, &[RESULT]].concat())
+                .of(&moref, []);
+            let objects = self.retrieve(spec).await.map_err(Some)?;
+            let object = objects.iter().find(|object| object.moref == moref);
+            let state = object.map(|object| task::read(object, None).map(|task| task.state));
+            let unreadable = |source| {
+                let call = SoapCall::to("RetrievePropertiesEx", &moref);
+                Some(call.unreadable(source))
+            };
+            match state.transpose().map_err(unreadable)? {
+                Some(TaskState::Success) => return Ok(object.map(found).unwrap_or_default()),
+                Some(TaskState::Error(fault)) => return Err(Some(Error::refused(METHOD, &moref, fault))),
+                Some(TaskState::Queued | TaskState::Running) | None => {}
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+        Err(None)
+    }
+}
+
+fn found(task: &ObjectProperties) -> CheckFindings {
+    let findings = task.get(RESULT).and_then(Value::findings);
+    findings.cloned().unwrap_or_default()
+}
+
+/// The first error, with the number of the others.
+fn objection(errors: Vec<Fault>) -> Option<Fault> {
+    let others = errors.len().saturating_sub(1);
+    let mut first = errors.into_iter().next()?;
+    if others > 0 {
+        first.message = format!("{} (and {others} more)", first.message);
+    }
+    Some(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fault::FaultKind;
+
+    #[test]
+    fn first_error_is_the_objection_and_the_others_are_counted() {
+        let fault = |message: &str| Fault {
+            kind: FaultKind::VmConfig,
+            message: message.to_owned(),
+        };
+        assert_eq!(objection(Vec::new()), None);
+        assert_eq!(objection(vec![fault("a")]), Some(fault("a")));
+        let three = vec![fault("a"), fault("b"), fault("c")];
+        assert_eq!(objection(three), Some(fault("a (and 2 more)")));
+    }
+}
