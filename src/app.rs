@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  run ─┬─ vcenter::follow ─────────▶ updates ─┐  (while this replica leads)
+//!       ├─ vcenter::policies ───────▶ updates ─┤  (the compute policies, once an hour)
 //!       ├─ kubernetes::watch::nodes ─▶ updates ─┼─▶ event_loop::run ──▶ Supervisor ──▶ one NodeActor per node ──▶ Executor
 //!       ├─ kubernetes::events::run ◀─── Events ◀── node events
 //!       ├─ telemetry::vcenter_events::run ◀─── node events
