@@ -167,6 +167,9 @@ fn of_episode(episode: &Episode, seen: &Observed, policy: &Policy, now: Now) -> 
     if is_to_be_taken_over(&aged, seen.leadership, policy) {
         return take_over(&aged, seen.leadership, policy);
     }
+    if let Some(episode) = cordon::of_older_copy(&aged, node, seen) {
+        return in_episode(&episode, aged_by, node, seen, policy, now);
+    }
     in_episode(&aged, aged_by, node, seen, policy, now)
 }
 

@@ -608,3 +608,16 @@ fn vm_with_a_fixed_device_address_gets_its_own_device_back_at_home() {
         model.recent_log()
     );
 }
+
+#[test]
+fn cordon_of_a_record_that_was_removed_is_still_ours_where_its_copy_is_older() {
+    let model = replay([
+        (VmHasVgpu, 1),
+        (HomeEnters, 1),
+        (VmDies, 1),
+        (AnnotationsAreWiped, 1),
+        (LabelIsRemoved, 1),
+    ]);
+    assert_eq!(model.record(1), Record::InService, "{}", model.recent_log());
+    assert!(!model.is_cordoned(1), "{}", model.recent_log());
+}

@@ -800,6 +800,8 @@ impl Model {
             Work::Reconfigure(_) if self.vms[index].power != PowerState::Off => {
                 Some(FaultKind::InvalidPowerState)
             }
+            // Its configuration was changed meanwhile.
+            Work::Reconfigure(_) if self.vms[index].device_of.is_none() => Some(FaultKind::ConcurrentAccess),
             Work::PowerOn(_) | Work::Relocate(_) | Work::Reconfigure(_) => None,
         }
     }

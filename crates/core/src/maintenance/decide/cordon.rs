@@ -29,6 +29,17 @@ pub(super) fn record_foreign_cordon(
     })
 }
 
+/// The episode with our cordon, where only its copy is left, and that is older than the record that was removed from the Node: we
+/// cordoned the Node after the copy was written.
+pub(super) fn of_older_copy(episode: &Episode, node: &ObservedNode, seen: &Observed) -> Option<Episode> {
+    let is_behind = !seen.is_record_on_node && episode.cordon == CordonOwner::NotYet;
+    let is_ours = node.unschedulable && node.cordoned_by == CordonedBy::Haulout;
+    (is_behind && is_ours).then(|| Episode {
+        cordon: CordonOwner::Ours,
+        ..episode.clone()
+    })
+}
+
 /// Whether the Node is cordoned by another client, so that the episode must not uncordon it.
 pub(super) fn is_foreign_cordon(cordon: &CordonOwner, node: &ObservedNode) -> bool {
     node.unschedulable
