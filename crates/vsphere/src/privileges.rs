@@ -193,6 +193,16 @@ impl std::fmt::Display for DatacenterRef {
 }
 
 impl Entity {
+    /// Objects of its kind, in a sentence.
+    pub fn kind_words(&self) -> &'static str {
+        match self {
+            Self::Root => "the root folder",
+            Self::Datacenter(_) => "datacenters",
+            Self::Host(_) => "hosts",
+            Self::Vm(_) => "VMs",
+        }
+    }
+
     pub(super) fn moref(&self, session: &Session) -> Moref {
         match self {
             Self::Root => session.content.root_folder.clone(),

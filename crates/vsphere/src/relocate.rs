@@ -59,6 +59,9 @@ impl Vcenter {
         if let Some(objection) = self.relocate_objection(&check.session, vm, &spec).await {
             return Err(check.refused(objection));
         }
+        // The check by vCenter takes a moment, in which somebody may have powered the VM on.
+        let again = self.check(METHOD, vm, &MaintenanceCause::default()).await?;
+        again.check_off()?;
         let call = SoapCall::under(permit, METHOD, &vm.into()).with(spec);
         self.call_in(&check.session, &call, read_started).await
     }

@@ -9,7 +9,6 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::values::kind;
 use super::{ATTRIBUTE, AttributeBoard, Leftovers};
 use crate::fence::{WriteFence, WriteKind};
 use crate::telemetry::vcenter_events::{EventPermit, PostOutcome};
@@ -74,7 +73,7 @@ impl LeaderAttribute {
             return Ok(definition.clone());
         }
         if !known.is_empty() {
-            let why = format!("it is defined, and not for {}", kind(entity));
+            let why = format!("it is defined, and not for {}", entity.kind_words());
             return Err(PostOutcome::Refused(why));
         }
         let mut known = self.definitions.lock().await;
@@ -202,7 +201,7 @@ fn note(
                     "the custom attribute {ATTRIBUTE} is not set in vCenter on {}: {why}; maintenance continues without it. Grant \
                      Global.SetCustomField, and define the attribute for all types of objects or grant Global.ManageCustomFields, or set \
                      VCENTER_CUSTOM_ATTRIBUTE=false",
-                    kind(entity)
+                    entity.kind_words()
                 );
             }
         }

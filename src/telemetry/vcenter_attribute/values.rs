@@ -127,7 +127,7 @@ impl AttributeValues {
     /// It does not work for objects of this kind, until a person changes something.
     pub(super) fn refused(&mut self, entity: &Entity, now: Instant) {
         self.failed(entity, now);
-        self.refused_until.insert(kind(entity), now + LEFT_OUT_FOR);
+        self.refused_until.insert(entity.kind_words(), now + LEFT_OUT_FOR);
     }
 
     /// The objects whose value is to be set, and when.
@@ -136,7 +136,7 @@ impl AttributeValues {
             !object.is_sending && object.has.as_deref() != Some(self.wanted(entity).as_str())
         });
         objects.map(|(entity, object)| {
-            let refused = self.refused_until.get(kind(entity)).copied();
+            let refused = self.refused_until.get(entity.kind_words()).copied();
             (entity, refused.map_or(object.due, |until| until.max(object.due)))
         })
     }
@@ -187,16 +187,6 @@ fn cut(text: &str) -> String {
     match text.char_indices().nth(CHARACTERS_MAX) {
         Some(_) => text.chars().take(CHARACTERS_MAX - 1).chain(['…']).collect(),
         None => text.to_owned(),
-    }
-}
-
-/// The kind of an object, as people call it.
-pub(super) fn kind(entity: &Entity) -> &'static str {
-    match entity {
-        Entity::Root => "the root folder",
-        Entity::Datacenter(_) => "datacenters",
-        Entity::Host(_) => "hosts",
-        Entity::Vm(_) => "VMs",
     }
 }
 

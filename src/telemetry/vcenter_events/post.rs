@@ -172,12 +172,14 @@ struct EventRefusals {
 
 impl EventRefusals {
     fn allow(&self, entity: &Entity, now: Instant) -> bool {
-        self.until.get(kind(entity)).is_none_or(|until| *until <= now)
+        self.until
+            .get(entity.kind_words())
+            .is_none_or(|until| *until <= now)
     }
 
     fn note(&mut self, refused: Vec<(Entity, String)>, now: Instant) {
         for (entity, why) in refused {
-            let kind = kind(&entity);
+            let kind = entity.kind_words();
             self.until.insert(kind, now + LEFT_OUT_FOR);
             if !self.was_logged {
                 self.was_logged = true;
@@ -187,15 +189,6 @@ impl EventRefusals {
                 );
             }
         }
-    }
-}
-
-fn kind(entity: &Entity) -> &'static str {
-    match entity {
-        Entity::Root => "the root folder",
-        Entity::Datacenter(_) => "datacenters",
-        Entity::Host(_) => "hosts",
-        Entity::Vm(_) => "VMs",
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{sleep, timeout};
 
 use crate::call::SoapCall;
 use crate::client::Vcenter;
@@ -68,10 +68,15 @@ impl Vcenter {
         let call = SoapCall::to(METHOD, checker)
             .with(XmlWriter::moref("vm", &vm.into()))
             .with(spec.clone());
-        let found = match self.call_in(session, &call, read_started).await {
-            Ok(StartedTask::Running(task)) => self.findings_of(&task).await,
-            Ok(StartedTask::AlreadyThere) => return None,
-            Err(error) => Err(Some(error)),
+        let work = async {
+            match self.call_in(session, &call, read_started).await? {
+                StartedTask::Running(task) => self.findings_of(&task).await,
+                StartedTask::AlreadyThere => Ok(CheckFindings::default()),
+            }
+        };
+        let found = match timeout(DEADLINE, work).await {
+            Ok(found) => found.map_err(|error| error.chain()),
+            Err(_elapsed) => Err(format!("it has not ended within {} s", DEADLINE.as_secs())),
         };
         match found {
             Ok(findings) => {
@@ -80,11 +85,7 @@ impl Vcenter {
                 }
                 objection(findings.errors)
             }
-            Err(error) => {
-                let why = error.map_or_else(
-                    || format!("it has not ended within {} s", DEADLINE.as_secs()),
-                    |error| error.chain(),
-                );
+            Err(why) => {
                 // A missing privilege or method concerns all relocations.
                 if self.tells_once() {
                     tracing::info!(%vm, "relocations are not checked before they begin: {METHOD}: {why}");
@@ -96,31 +97,26 @@ impl Vcenter {
         }
     }
 
-    /// The findings of a check; `Err(None)` if it has not ended in time.
-    async fn findings_of(&self, task: &TaskRef) -> Result<CheckFindings, Option<Error>> {
+    /// The findings of a check, when its task has ended.
+    async fn findings_of(&self, task: &TaskRef) -> Result<CheckFindings, Error> {
         let moref = Moref::from(task);
-        let deadline = Instant::now() + DEADLINE;
         let mut pause = PAUSE_MIN;
-        while Instant::now() < deadline {
+        loop {
             let spec = PropertySpec::default()
                 .read("Task", &[task::PATHS, &[RESULT]].concat())
                 .of(&moref, []);
-            let objects = self.retrieve(spec).await.map_err(Some)?;
+            let objects = self.retrieve(spec).await?;
             let object = objects.iter().find(|object| object.moref == moref);
             let state = object.map(|object| task::read(object, None).map(|task| task.state));
-            let unreadable = |source| {
-                let call = SoapCall::to("RetrievePropertiesEx", &moref);
-                Some(call.unreadable(source))
-            };
+            let unreadable = |source| SoapCall::to("RetrievePropertiesEx", &moref).unreadable(source);
             match state.transpose().map_err(unreadable)? {
                 Some(TaskState::Success) => return Ok(object.map(found).unwrap_or_default()),
-                Some(TaskState::Error(fault)) => return Err(Some(Error::refused(METHOD, &moref, fault))),
+                Some(TaskState::Error(fault)) => return Err(Error::refused(METHOD, &moref, fault)),
                 Some(TaskState::Queued | TaskState::Running) | None => {}
             }
             sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
-        Err(None)
     }
 }
 
