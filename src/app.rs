@@ -20,6 +20,7 @@ mod identity;
 mod kubeconfig;
 mod observers;
 mod outputs;
+mod sentinel;
 mod vcenter;
 mod watches;
 
@@ -50,8 +51,10 @@ use crate::kubernetes::drain::{DrainSettings, OwnPod};
 use crate::kubernetes::events::Publisher;
 use crate::kubernetes::facts::GpuResources;
 use crate::kubernetes::lease::{self, Abilities, ElectionStatus, LoginNote};
+use crate::kubernetes::machine_guard::MachineApi;
 use crate::kubernetes::watch::Selection;
 use crate::maintenance::clock::{Monotonic, Now};
+use crate::maintenance::policy::Policy;
 use crate::nodemaintenance::objects::StatusReconciler;
 use crate::status::observer::Observer;
 use crate::telemetry::ObserverList;
@@ -65,6 +68,7 @@ use observers::Observers;
 use watches::Watches;
 
 pub(crate) use from_config::{rules, vcenter_settings};
+pub use sentinel::run_sentinel;
 
 /// Capacity of the channels to the event loop. An initial set has thousands of facts; the streams wait meanwhile.
 const FACTS: usize = 1024;
@@ -92,7 +96,8 @@ pub async fn run(config: Config, level: Level) -> anyhow::Result<()> {
     if config.dry_run {
         warn!("dry run: decisions are made and logged, and nothing is changed");
     }
-    let mut app = App::open(&config, clients).await?;
+    let policy = policy(&config, &clients.client, &clients.machines).await;
+    let mut app = App::open(&config, clients, policy).await?;
     if level.can_change() {
         let stop = app.streams_stop.clone();
         app.spawn("log level", level.follow(stop));
@@ -107,6 +112,7 @@ pub async fn run(config: Config, level: Level) -> anyhow::Result<()> {
 struct Clients {
     vcenter: Vcenter,
     client: kube::Client,
+    machines: Arc<MachineApi>,
     election: Option<lease::Settings>,
     /// The result of logins, for the Lease.
     login: watch::Receiver<LoginNote>,
@@ -148,7 +154,7 @@ impl Clients {
             );
             observers.objects = Some(Arc::new(objects));
         }
-        if config.status_address != Listen::Off {
+        if config.status_page.status_address != Listen::Off {
             let about = PageSettings {
                 is_dry_run: config.dry_run,
                 links: Links::new(config),
@@ -162,6 +168,12 @@ impl Clients {
         let client = kubernetes::client::connect()
             .await
             .context("preparing the connection to Kubernetes")?;
+        observers.validation = from_config::validation_jobs(config, &client)?;
+        let machines = match &config.management_kubeconfig {
+            Some(path) => kubernetes::client::connect_management(path).await,
+            None => Ok(client.clone()),
+        };
+        let machines = machines.context("preparing the connection to the management cluster")?;
         let election = writes.lease.then(|| election(config, &client));
         let (login_sender, login) = watch::channel(LoginNote::default());
         let settings = vsphere::client::Settings {
@@ -172,10 +184,14 @@ impl Clients {
         };
         observers.metrics.set_vcenter_name(&settings.endpoint.name());
         let vcenter = Vcenter::new(settings).context("preparing the connection to vCenter")?;
-        let keys = Keys::under(&config.annotation_prefix);
+        let keys = Keys {
+            limit_group: config.pace.limit_group_label.clone(),
+            ..Keys::under(&config.annotation_prefix)
+        };
         Ok(Self {
             vcenter,
             client,
+            machines: Arc::new(MachineApi::new(machines)),
             election,
             login,
             keys,
@@ -185,9 +201,10 @@ impl Clients {
     }
 }
 
-fn drain_settings() -> DrainSettings {
+fn drain_settings(config: &Config) -> DrainSettings {
     DrainSettings {
         own_pod: OwnPod::from_environment(),
+        wait_max: config.drain_wait_max,
         ..DrainSettings::default()
     }
 }
@@ -209,7 +226,7 @@ fn watch_settings(config: &Config) -> kubernetes::watch::Settings {
 
 impl App {
     /// Wires and starts everything.
-    async fn open(config: &Config, clients: Clients) -> anyhow::Result<Self> {
+    async fn open(config: &Config, clients: Clients, policy: Policy) -> anyhow::Result<Self> {
         let servers = outputs::servers(config, &clients.observers).await?;
         let mut app = Self::new(clients.election.is_some());
         let (vsphere_sender, vsphere) = mpsc::channel(FACTS);
@@ -219,6 +236,7 @@ impl App {
         let Clients {
             vcenter,
             client,
+            machines,
             election,
             login,
             keys,
@@ -234,15 +252,17 @@ impl App {
             fence: app.fence.clone(),
             vcenter: vcenter.clone(),
             client: client.clone(),
+            machines,
             keys: keys.clone(),
             gpu_resources: gpu_resources.clone(),
-            drain: drain_settings(),
+            drain: drain_settings(config),
+            validates: observers.validation.is_some(),
             events: publisher.clone(),
             on_evictions: observers.on_evictions(),
             reports: reports_sender,
             nodes: kubernetes_sender.clone(),
         };
-        let supervisor = app.supervisor(config, executor, publisher, &mut observers, &client)?;
+        let supervisor = app.supervisor(config, executor, publisher, &mut observers, policy)?;
         let stop = app.streams_stop.clone();
         let events = kubernetes::events::run(client.clone(), instance(), to_publish, stop.clone());
         app.spawn("Events writer", events);
@@ -273,16 +293,14 @@ impl App {
             reports,
             election: election_status,
         };
-        let inventory = Inventory::new(rules(config, &client), clock());
-        let stop = app.stop.clone();
         let event_loop = event_loop::run(
             sources,
             subscriptions,
-            inventory,
+            Inventory::new(rules(config, &client), clock()),
             supervisor,
             observers,
             clocks,
-            stop,
+            app.stop.clone(),
         );
         app.spawn("event loop", event_loop);
         app.serve(servers);
@@ -319,7 +337,7 @@ impl App {
         executor: Executor,
         publisher: Publisher,
         observers: &mut Observers,
-        client: &kube::Client,
+        policy: Policy,
     ) -> anyhow::Result<Supervisor<AnyExecutor>> {
         let mut of_nodes = outputs::observers_of_nodes(config, publisher, observers);
         let (showing, stop) = (&mut self.showing, &self.streams_stop);
@@ -333,7 +351,7 @@ impl App {
         let context = ActorContext {
             executor: AnyExecutor::of(executor, config.dry_run),
             observer: Box::new(ObserverList(of_nodes)),
-            policy: policy(config, client),
+            policy,
             clock: clocks,
         };
         Ok(Supervisor::new(context, &self.stop))

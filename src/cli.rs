@@ -15,6 +15,7 @@ mod nodes;
 mod out;
 mod plan;
 pub mod probes;
+mod question;
 mod reading;
 mod request;
 mod status;
@@ -31,6 +32,8 @@ use crate::config::{self, Config, ConfigError};
 use crate::keys;
 use crate::kubernetes::client::Access;
 use crate::nodemaintenance::kind::{MaintenanceAction, NodeMaintenance};
+use crate::sentinel::SentinelArgs;
+use crate::window::Window;
 
 pub use check::probe::ProbeArgs;
 pub use subcommands::perform;
@@ -68,6 +71,11 @@ pub enum Command {
     /// and the valid range.
     // Boxed because both are large, and read once.
     Run(Box<Config>),
+    /// Ask for a reboot of this node where one is required: the program of the chart's DaemonSet
+    ///
+    /// It creates a NodeMaintenance with the action Reboot, at most one for each boot of the node. The
+    /// controller takes one node after the other.
+    Sentinel(Box<SentinelArgs>),
     /// A subcommand for people.
     #[command(flatten)]
     Subcommand(Box<Subcommand>),
@@ -92,10 +100,16 @@ pub enum Subcommand {
     /// It creates a NodeMaintenance for the controller, and shows its progress. Stopping this command
     /// does not delete the request; `resume` does.
     Drain(DrainArgs),
-    /// Delete the requests for this node, which `drain` created
-    Resume(NodeArgs),
-    /// Allow the next drain of a node to begin, if the controller requires an approval
+    /// Delete your requests for this node, which `drain` created
+    ///
+    /// Requests of other users stay, and are named: the user may stand before the machine. Delete them by name or with --all.
+    Resume(ResumeArgs),
+    /// Allow the drain for which a node waits to begin, if the controller requires an approval
     Approve(NodeArgs),
+    /// Take a node back with the GPUs it has, if fewer are back than before its maintenance
+    ///
+    /// It annotates the Node with the present counts. Fewer than these do not count as back.
+    Accept(NodeArgs),
     /// Print the id and the address of the trace of a node's latest episode
     Trace(NodeArgs),
     /// Check the requirements of Haulout: vCenter, Kubernetes, rights, nodes and their VMs
@@ -236,6 +250,12 @@ pub struct DrainArgs {
     /// With --action Relocate, the ESXi host to move the VM to
     #[arg(long, value_name = "HOST", requires = "action")]
     target_host: Option<String>,
+    /// When it may begin at the earliest, such as 2026-12-24T22:00:00Z
+    #[arg(long, value_name = "TIME")]
+    not_before: Option<jiff::Timestamp>,
+    /// The days and hours in which it may begin, such as "Mon-Fri 22:00-04:00 Europe/Berlin"
+    #[arg(long, value_name = "WINDOW")]
+    window: Option<Window>,
     /// Wait until the request is fulfilled
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = true,
           default_missing_value = "true", action = clap::ArgAction::Set)]
@@ -243,11 +263,44 @@ pub struct DrainArgs {
     /// The longest time to wait; 0 is no limit
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     timeout: u64,
+    /// Do not ask before a request that shuts the VM down; needed without a terminal
+    #[arg(long, short)]
+    yes: bool,
+    /// Create nothing: with client, print the object; with server, let the kube-apiserver check it
+    #[arg(long, value_enum, value_name = "MODE", num_args = 0..=1, require_equals = true, default_value = "none",
+          default_missing_value = "client")]
+    dry_run: RequestDryRun,
     #[command(flatten)]
     flags: NodesArgs,
 }
 
-/// `resume`, `approve` and `trace`.
+/// `--dry-run` of `drain`, as kubectl has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum RequestDryRun {
+    None,
+    Client,
+    Server,
+}
+
+/// `resume`.
+#[derive(Debug, clap::Args)]
+pub struct ResumeArgs {
+    /// The node
+    node: String,
+    /// Delete only this request, also if another user created it
+    #[arg(long, value_name = "NAME", conflicts_with = "all")]
+    request: Option<String>,
+    /// Delete all requests for the node; asks before it deletes those of other users
+    #[arg(long)]
+    all: bool,
+    /// Do not ask; needed with --all without a terminal
+    #[arg(long, short)]
+    yes: bool,
+    #[command(flatten)]
+    flags: NodesArgs,
+}
+
+/// `approve`, `accept` and `trace`.
 #[derive(Debug, clap::Args)]
 pub struct NodeArgs {
     /// The node
@@ -309,6 +362,7 @@ impl Cli {
     fn settings(&mut self) -> Option<&mut Config> {
         match &mut self.command {
             Command::Run(settings) => Some(settings),
+            Command::Sentinel(_) => None,
             Command::Subcommand(subcommand) => match &mut **subcommand {
                 Subcommand::Plan(args) => Some(&mut args.flags.settings),
                 Subcommand::Check(args) => Some(&mut args.flags.settings),
@@ -318,6 +372,7 @@ impl Cli {
                 | Subcommand::Drain(_)
                 | Subcommand::Resume(_)
                 | Subcommand::Approve(_)
+                | Subcommand::Accept(_)
                 | Subcommand::Trace(_)
                 | Subcommand::Crd
                 | Subcommand::Completion { .. }

@@ -4,11 +4,18 @@
 //! Every setting has one name: `POLL_INTERVAL_SECONDS` in the environment is `--poll-interval-seconds`
 //! on the command line, which takes precedence.
 
+mod binding;
+mod credential;
+mod foreign_maintenances;
+mod guards;
 mod leadership;
 mod listen;
+mod pace;
 pub(crate) mod parse;
 mod read;
+mod redacted;
 mod selector;
+mod status;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,31 +23,43 @@ use std::time::Duration;
 use clap::ArgAction;
 use secrecy::SecretString;
 
-pub use crate::maintenance::policy::{DrainTimeoutAction, MaxUnavailable, StaticDevices};
+pub use crate::maintenance::policy::{
+    DrainTimeoutAction, HookTimeoutAction, MaintenanceTaint, MaxUnavailable, StaticDevices,
+};
+pub use binding::BindingSettings;
+pub use credential::Credential;
+pub use foreign_maintenances::ForeignMaintenances;
+pub use guards::Guards;
 pub use leadership::{LeaderElection, LeadershipSettings};
 pub use listen::Listen;
+pub use pace::PaceSettings;
 pub use parse::log_level;
 pub use read::{ConfigError, Misconfigured, WrongSetting, read};
+pub use redacted::without_password;
+pub use status::{HostNames, StatusSettings};
 
 use crate::keys;
+use credential::credential;
 use listen::listen;
 use parse::{
-    annotation_prefix, boolean, count, drain_timeout_action, max_unavailable, node_label, path, seconds,
-    seconds_or_none, secret, static_devices, text, trace_ui,
+    annotation_prefix, boolean, count, drain_timeout_action, foreign_maintenances, guards,
+    hook_timeout_action, maintenance_taint, node_label, path, seconds, seconds_or_none, secret,
+    static_devices, text, trace_ui,
 };
+use redacted::redacted;
 
 /// The exit code for a wrong configuration, like clap's for a wrong command line.
 pub const EXIT_CODE: u8 = 2;
 
 /// The default GPU resources: those of the three vendors' device plugins.
-pub const DEFAULT_GPU_RESOURCES: &str = "nvidia.com/*,amd.com/*,gpu.intel.com/*";
+pub const DEFAULT_GPU_RESOURCES: &str =
+    "nvidia.com/*,amd.com/*,gpu.intel.com/*,gpu.nvidia.com,gpu.amd.com,gpu.intel.com";
 
 /// The placeholder for the trace id in `TRACE_UI_URL_TEMPLATE`.
 pub const TRACE_ID: &str = "{trace_id}";
 
 const VCENTER: &str = "vCenter";
 const NODES: &str = "Nodes";
-const PACE: &str = "How many nodes at once";
 const PERIODS: &str = "Periods and deadlines";
 const OPERATION: &str = "Operation";
 
@@ -122,7 +141,10 @@ pub struct Config {
     #[arg(long, env, value_name = "SELECTOR", help_heading = NODES, value_parser = node_label,
           default_value = keys::DEFAULT_NODE_SELECTOR)]
     pub gpu_node_label: String,
-    /// The resources that must be allocatable again before a node is back (separated by commas)
+    /// The GPUs that must be there again before a node is back (resources and DRA drivers, separated by commas)
+    ///
+    /// A name with a slash is a resource that must be allocatable, or all of a domain with `*`. A name without one is a driver of
+    /// Dynamic Resource Allocation, whose devices must be in ResourceSlices.
     #[arg(long, env, value_name = "LIST", help_heading = NODES, value_parser = text,
           default_value = DEFAULT_GPU_RESOURCES)]
     pub gpu_resources: String,
@@ -130,10 +152,8 @@ pub struct Config {
     #[arg(long, env, value_name = "DNS NAME", help_heading = NODES, value_parser = annotation_prefix,
           default_value = keys::DEFAULT_PREFIX)]
     pub annotation_prefix: String,
-    /// Bind each node to the VM of the same name, whatever UUID it reports (true, false)
-    #[arg(long, env, value_name = "BOOL", help_heading = NODES, value_parser = boolean, default_value = "false",
-          num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
-    pub bind_by_name: bool,
+    #[command(flatten)]
+    pub binding: BindingSettings,
     /// Watch NodeMaintenance objects, and keep one of each episode (true, false)
     ///
     /// They carry requests, and the second copy of each record. Has no effect if the kind is not
@@ -146,19 +166,44 @@ pub struct Config {
     #[arg(long, env, value_name = "OBJECTS", help_heading = NODES, value_parser = count("objects", 0, 1_000),
           default_value = "20")]
     pub node_maintenance_history: u32,
-
-    /// Drain a node only after it is annotated with haulout.dev/approved=true (true, false)
-    #[arg(long, env, value_name = "BOOL", help_heading = PACE, value_parser = boolean, default_value = "false",
+    /// The other projects whose NodeMaintenance objects are drain requests as well (a list of medik8s, kubevirt and nvidia, or none)
+    ///
+    /// Their kinds need not be installed yet. Their own operators must not serve the same nodes. Needs NODE_MAINTENANCES.
+    #[arg(long, env, value_name = "LIST", help_heading = NODES, value_parser = foreign_maintenances, default_value = "none")]
+    pub foreign_node_maintenances: ForeignMaintenances,
+    /// File with a Job, as JSON, that has to succeed on a node before it is uncordoned
+    ///
+    /// It runs on each node whose VM was off, bound to the node and with the tolerations that it needs there.
+    #[arg(long, env, value_name = "FILE", help_heading = NODES, value_parser = path)]
+    pub validation_job_file: Option<PathBuf>,
+    /// How long a Node has the taint haulout.dev/maintenance:NoSchedule, from its cordon
+    ///
+    /// It keeps pods away also where another controller uncordons the Node. until-back needs a toleration on every DaemonSet
+    /// that the node needs to be back, such as GPU drivers and device plugins.
+    #[arg(long, env, value_name = "WHEN", help_heading = NODES, value_parser = maintenance_taint(),
+          ignore_case = true, default_value = MaintenanceTaint::UntilPowerOn.name())]
+    pub maintenance_taint: MaintenanceTaint,
+    /// Declare a node out of service while its VM is off with pods or volumes left behind (true, false)
+    ///
+    /// With the taint node.kubernetes.io/out-of-service=nodeshutdown:NoExecute, Kubernetes deletes these pods by force and detaches
+    /// their volumes, so that they start elsewhere. It is removed before the VM is powered on.
+    #[arg(long, env, value_name = "BOOL", help_heading = NODES, value_parser = boolean, default_value = "false",
           num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
-    pub require_approval: bool,
-    /// How many nodes may be between cordon and power-off at once (1 to 1000)
-    #[arg(long, env, value_name = "NODES", help_heading = PACE, value_parser = count("nodes", 1, 1_000),
-          default_value = "1")]
-    pub max_concurrent_drains: u32,
-    /// How many nodes may be between cordon and being back at once (1 to 10000, 1% to 100%, unlimited)
-    #[arg(long, env, value_name = "NODES", help_heading = PACE, value_parser = max_unavailable,
-          default_value = "unlimited")]
-    pub max_unavailable: MaxUnavailable,
+    pub out_of_service_taint: bool,
+    /// Which controllers are kept from acting on a node during its maintenance (a list of queued-taint, cluster-autoscaler, medik8s, gardener and cluster-api, all, or none)
+    ///
+    /// queued-taint keeps evicted pods away from the nodes that are drained next, by the taint
+    /// haulout.dev/queued:PreferNoSchedule. The others are annotations and labels for the controller of that name.
+    #[arg(long, env, value_name = "LIST", help_heading = NODES, value_parser = guards, default_value = "all")]
+    pub guards: Guards,
+    /// Kubeconfig of the management cluster of Cluster API, if the Machines are in another cluster than the nodes (a file, or in-cluster)
+    ///
+    /// in-cluster is the cluster in which Haulout runs, with the service account of its pod.
+    #[arg(long, env, value_name = "FILE", help_heading = NODES, value_parser = path)]
+    pub management_kubeconfig: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub pace: PaceSettings,
 
     /// Interval of full re-reads, in case an update was lost (1 to 3600)
     #[arg(long = "poll-interval-seconds", env = "POLL_INTERVAL_SECONDS", value_name = "SECONDS",
@@ -176,6 +221,13 @@ pub struct Config {
     #[arg(long, env, value_name = "ACTION", help_heading = PERIODS, value_parser = drain_timeout_action(),
           ignore_case = true, default_value = DrainTimeoutAction::PowerOff.name())]
     pub drain_timeout_action: DrainTimeoutAction,
+    /// The longest time for which a pod may ask to be waited for (0 to 604800)
+    ///
+    /// With the annotation haulout.dev/drain=wait, a pod is evicted only if it has not ended by itself by then, counted
+    /// from the cordon. The drain timeout begins afterwards. With 0, all pods are evicted at once.
+    #[arg(long = "drain-wait-max-seconds", env = "DRAIN_WAIT_MAX_SECONDS", value_name = "SECONDS",
+          help_heading = PERIODS, value_parser = seconds_or_none(604_800), default_value = "3600")]
+    pub drain_wait_max: Duration,
     /// Retry interval of a refused eviction (1 to 600)
     ///
     /// For an eviction blocked by a PodDisruptionBudget it is the longest wait: it is retried as soon
@@ -183,6 +235,12 @@ pub struct Config {
     #[arg(long = "eviction-retry-seconds", env = "EVICTION_RETRY_SECONDS", value_name = "SECONDS",
           help_heading = PERIODS, value_parser = seconds(600), default_value = "5")]
     pub eviction_retry: Duration,
+    /// The longest wait for volumes to be detached after the drain (0 to 86400)
+    ///
+    /// Those of pods that stay are not waited for. With 0, no volume is.
+    #[arg(long = "volume-detach-timeout-seconds", env = "VOLUME_DETACH_TIMEOUT_SECONDS", value_name = "SECONDS",
+          help_heading = PERIODS, value_parser = seconds_or_none(86_400), default_value = "120")]
+    pub volume_detach_timeout: Duration,
     /// The longest guest shutdown before the power is cut (1 to 86400)
     ///
     /// Counted from the request to the guest.
@@ -224,6 +282,18 @@ pub struct Config {
     #[arg(long = "dvx-vmotion-grace-seconds", env = "DVX_VMOTION_GRACE_SECONDS", value_name = "SECONDS",
           help_heading = PERIODS, value_parser = seconds_or_none(86_400), default_value = "300")]
     pub dvx_vmotion_grace: Duration,
+    /// How long hooks may hold one step of a maintenance (1 to 604800)
+    ///
+    /// Hooks are annotations of the Node, such as pre-drain.hook.haulout.dev/NAME.
+    #[arg(long = "hook-timeout-seconds", env = "HOOK_TIMEOUT_SECONDS", value_name = "SECONDS",
+          help_heading = PERIODS, value_parser = seconds(604_800), default_value = "3600")]
+    pub hook_timeout: Duration,
+    /// Action after hooks have held a step for the longest time
+    ///
+    /// hold parks the node as overdue until a person removes the hooks. proceed makes the step.
+    #[arg(long, env, value_name = "ACTION", help_heading = PERIODS, value_parser = hook_timeout_action(),
+          ignore_case = true, default_value = HookTimeoutAction::Hold.name())]
+    pub hook_timeout_action: HookTimeoutAction,
     /// What happens to a VM with a passthrough device at a fixed address of its host
     ///
     /// wait leaves it off until its own host is back. repoint relocates it to a host with a free device of the same
@@ -288,10 +358,8 @@ pub struct Config {
     #[arg(long, env, value_name = "ADDRESS", help_heading = OPERATION, value_parser = listen(8081),
           default_value = "0.0.0.0:8081")]
     pub health_address: Listen,
-    /// Address of the status page (IP:PORT, or off)
-    #[arg(long, env, value_name = "ADDRESS", help_heading = OPERATION, value_parser = listen(8082),
-          default_value = "off")]
-    pub status_address: Listen,
+    #[command(flatten)]
+    pub status_page: StatusSettings,
     /// Address of a trace in the tracing UI (a URL with {trace_id} in it)
     ///
     /// The log, the Events, the conditions and the status page link to it.
@@ -322,13 +390,6 @@ pub enum LogFormat {
     Text,
     /// One JSON object a line.
     Json,
-}
-
-/// A part of the credentials: a value, or a file that is read at each login.
-#[derive(Clone, Debug)]
-pub enum Credential {
-    Value(SecretString),
-    File(PathBuf),
 }
 
 impl Config {
@@ -400,33 +461,14 @@ impl Config {
                 )),
             }
         }
+        problems.extend(self.binding.check());
+        if !self.node_maintenances && !self.foreign_node_maintenances.0.is_empty() {
+            let expected = "none is expected with NODE_MAINTENANCES=false".to_owned();
+            let value = self.foreign_node_maintenances.to_string();
+            problems.push(WrongSetting::new("FOREIGN_NODE_MAINTENANCES", &value, expected));
+        }
         problems.extend(self.leadership.check());
         problems
-    }
-}
-
-/// One of the two is set; [`Config::check`] verifies it.
-fn credential(value: Option<SecretString>, file: Option<&PathBuf>) -> Credential {
-    value.map_or_else(
-        || Credential::File(file.cloned().unwrap_or_default()),
-        Credential::Value,
-    )
-}
-
-/// The value of a setting without secrets.
-fn redacted(name: &str, value: String) -> String {
-    match name {
-        "VCENTER_PASSWORD" if !value.is_empty() => "***".to_owned(),
-        "VCENTER_HOST" => without_password(&value),
-        _ => value,
-    }
-}
-
-/// A host without credentials from the URL.
-pub fn without_password(host: &str) -> String {
-    match host.rsplit_once('@') {
-        Some((_, host)) => format!("***@{host}"),
-        None => host.to_owned(),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The HTTP servers: metrics, liveness and readiness, and the status page. All are read-only.
 
+pub(crate) mod access;
 mod connections;
 pub(crate) mod health;
 pub(crate) mod status;

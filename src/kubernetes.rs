@@ -12,15 +12,21 @@
 pub(crate) mod answer;
 pub mod budgets;
 pub mod client;
+pub mod devices;
 pub mod drain;
 pub mod events;
 pub mod facts;
+pub mod guards;
+pub mod kubelet_config;
 pub mod lease;
+pub mod machine_guard;
 pub mod node;
 pub mod pods;
+pub mod policy;
 pub mod reads;
 pub mod rights;
 #[cfg(test)]
 pub(crate) mod stand_in;
+pub mod validation;
 pub use haulout_core::facts::kubernetes as update;
 pub mod watch;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use haulout::app;
 use haulout::cli::{self, ArgsError, Cli, Command, Subcommand};
 use haulout::config::{self, Config};
+use haulout::sentinel::SentinelArgs;
 use haulout::telemetry;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 
@@ -15,13 +16,15 @@ fn main() -> ExitCode {
     match Cli::read(std::env::args_os()).map(|cli| cli.command) {
         Ok(Command::Subcommand(subcommand)) => perform(*subcommand),
         Ok(Command::Run(config)) => run(*config, sealed),
+        Ok(Command::Sentinel(args)) => watch_for_reboots(*args),
         Err(ArgsError::CommandLine(error)) => error.exit(),
         Err(ArgsError::Settings(error)) => complain(&error.to_string(), config::EXIT_CODE),
     }
 }
 
 fn run(config: Config, sealed: io::Result<()>) -> ExitCode {
-    let level = match telemetry::log::start(&config) {
+    let level_file = config.log_level_file.clone();
+    let level = match telemetry::log::start(&config.log_level, config.log_format, level_file) {
         Ok(level) => level,
         Err(error) => {
             let text = format!("LOG_LEVEL={:?}: {error}", config.log_level);
@@ -43,6 +46,26 @@ fn run(config: Config, sealed: io::Result<()>) -> ExitCode {
         Err(error) => return complain(&format!("cannot start the runtime: {error}"), 1),
     };
     match runtime.block_on(app::run(config, level)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => complain(&format!("{error:#}"), code(&error)),
+    }
+}
+
+/// Runs a sentinel: one thread is enough.
+fn watch_for_reboots(args: SentinelArgs) -> ExitCode {
+    if let Err(error) = telemetry::log::start(&args.log_level, args.log_format, None) {
+        let text = format!("LOG_LEVEL={:?}: {error}", args.log_level);
+        return complain(&text, config::EXIT_CODE);
+    }
+    install_crypto();
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return complain(&format!("cannot start the runtime: {error}"), 1),
+    };
+    let ended = runtime.block_on(app::run_sentinel(args));
+    // Without waiting for a file system that does not answer.
+    runtime.shutdown_background();
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => complain(&format!("{error:#}"), code(&error)),
     }

@@ -6,6 +6,8 @@
 //! ```
 
 pub(crate) mod api;
+mod due_write;
+pub(crate) mod foreign;
 mod history;
 mod judgement;
 mod kept;

@@ -39,6 +39,7 @@ const PROGRAM: &[&str] = &[
     "controller",
     "telemetry",
     "http",
+    "sentinel",
     "app",
     "cli",
 ];

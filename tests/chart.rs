@@ -17,10 +17,16 @@ mod helm;
 mod alerts;
 #[path = "chart/install.rs"]
 mod install;
+#[path = "chart/kubelets.rs"]
+mod kubelets;
 #[path = "chart/release.rs"]
 mod release;
+#[path = "chart/requesters.rs"]
+mod requesters;
 #[path = "chart/schemas.rs"]
 mod schemas;
+#[path = "chart/sentinel.rs"]
+mod sentinel;
 #[path = "chart/valid.rs"]
 mod valid;
 #[path = "chart/values.rs"]

@@ -10,8 +10,12 @@ use std::process::{Command, Output};
 
 /// Runs `haulout run` with only these variables.
 fn run(environment: &[(&str, &str)]) -> Output {
+    perform("run", environment)
+}
+
+fn perform(subcommand: &str, environment: &[(&str, &str)]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_haulout"))
-        .arg("run")
+        .arg(subcommand)
         .env_clear()
         .envs(environment.iter().copied())
         .output()
@@ -77,6 +81,26 @@ fn wrong_value_exits_with_2_and_shows_the_valid_range() {
             !all.contains("hunter2-canary") && !all.contains("user:secret"),
             "a password is in the output: {all}"
         );
+    }
+}
+
+#[test]
+fn sentinel_exits_with_2_on_a_wrong_value_or_without_its_node() {
+    let node = ("NODE_NAME", "gpu-1");
+    for (environment, expected) in [
+        (vec![], "--node-name <NODE>"),
+        (vec![node, ("SENTINEL_INTERVAL_SECONDS", "0")], "from 1 to 86400"),
+        (vec![node, ("SENTINEL_PAUSE_SECONDS", "1d")], "from 1 to 31536000"),
+        (
+            vec![node, ("SENTINEL_WINDOW", "22:00-04:00 Europe/Berlln")],
+            "is not a time zone that Haulout knows",
+        ),
+        (vec![node, ("LOG_LEVEL", "loud=very=much")], "info"),
+    ] {
+        let output = perform("sentinel", &environment);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{environment:?}: {stderr}");
+        assert!(stderr.contains(expected), "{environment:?}: {stderr}");
     }
 }
 

@@ -11,6 +11,7 @@
 
 use std::path::Path;
 
+use haulout::foreign_maintenance::ForeignApi;
 use haulout::kubernetes::rights;
 use haulout::nodemaintenance::kind::NodeMaintenance;
 use haulout::vsphere::privileges;
@@ -78,7 +79,14 @@ fn the_rights_in_the_book_are_those_the_lab_gives() {
 
 #[test]
 fn a_check_asks_for_the_rights_and_privileges_that_the_book_lists() {
-    let asked = rights::NEEDED.iter().chain([&rights::LEASES]);
+    let foreign = ForeignApi::ALL.iter().copied();
+    let foreign: Vec<_> = foreign.flat_map(rights::foreign_maintenances).collect();
+    let asked = rights::NEEDED
+        .iter()
+        .chain(&foreign)
+        .chain(rights::MACHINES)
+        .chain(rights::OPENSHIFT)
+        .chain([&rights::VALIDATION, &rights::LEASES]);
     let asked: Vec<(String, String, Vec<String>)> = asked
         .map(|right| {
             let verbs = right.verbs.iter().map(|verb| (*verb).to_owned()).collect();

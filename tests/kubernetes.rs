@@ -21,6 +21,7 @@ use haulout::kubernetes::node::{self, NodeError, NodeErrorKind, NodePatch};
 use haulout::kubernetes::pods::SkipReason;
 use haulout::kubernetes::update::{KubernetesUpdate, NodeAnnotations, NodeFacts};
 use haulout::kubernetes::watch::{self, Selection, Settings, WatchContext};
+use haulout::maintenance::node_guard::GuardChanges;
 use haulout_lab::kube::{Kube, KubeOptions, User};
 use haulout_lab::kubelet::{EXITS_AFTER_MS, Kubelet, Machine, STUCK, VmFacts};
 use haulout_lab::wait::until;
@@ -133,6 +134,7 @@ impl NodeFixture {
             &DrainSettings::default(),
             DrainOrder {
                 tolerant: None,
+                elapsed: Duration::ZERO,
                 in_turn: false,
                 deferred: &BTreeSet::new(),
                 on_evicted: &|_| {},
@@ -206,6 +208,9 @@ fn cordon(seen: &NodeFacts) -> NodePatch {
         },
         is_end: false,
         unschedulable: Some(true),
+        guards: GuardChanges::default(),
+        validation_hook: None,
+        taints: seen.taints.clone(),
     }
 }
 

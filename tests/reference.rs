@@ -13,7 +13,7 @@ use std::path::Path;
 
 use clap::{Arg, Args as _, Command, CommandFactory as _};
 use haulout::cli::{Cli, OutputArgs, probes};
-use haulout::keys::{DEFAULT_PREFIX, Keys};
+use haulout::keys::{self, DEFAULT_PREFIX, Keys};
 use haulout::kubernetes::client::Access;
 use haulout::telemetry::events::Reason;
 use haulout::telemetry::metrics::ALL;
@@ -147,12 +147,15 @@ fn cli() -> String {
     let common = Access::augment_args(OutputArgs::augment_args(Command::new("common")));
     let is_common =
         |arg: &Arg| arg.get_id() == "help" || common.get_arguments().any(|it| it.get_id() == arg.get_id());
-    // The settings have a page of their own, and their values are those of the environment in which this runs.
-    let is_setting = |arg: &Arg| arg.get_env().is_some();
+    // The settings of the controller have a page of their own.
+    let run = Cli::command().find_subcommand("run").unwrap().clone();
+    let is_setting =
+        |arg: &Arg| arg.get_env().is_some() && run.get_arguments().any(|it| it.get_env() == arg.get_env());
     let mut command = Cli::command().term_width(WIDTH).mut_subcommands(|subcommand| {
         subcommand.disable_help_flag(true).mut_args(|arg| {
             let hide = is_setting(&arg) || is_common(&arg);
-            arg.hide(hide)
+            // They are those of the environment in which this runs.
+            arg.hide(hide).hide_env_values(true)
         })
     });
     command.build();
@@ -162,6 +165,7 @@ fn cli() -> String {
         let _ = writeln!(text, "## haulout {name}\n\n```text\n{help}\n```\n");
         let settings: Vec<String> = subcommand
             .get_arguments()
+            .filter(|arg| is_setting(arg))
             .filter_map(|arg| Some(code(arg.get_env()?.to_str()?)))
             .collect();
         match settings.len() {
@@ -221,7 +225,10 @@ fn events() -> String {
 
 fn annotations() -> String {
     let keys = Keys::under(DEFAULT_PREFIX);
-    page("Annotations", ANNOTATIONS) + &meanings(&["annotation", "value"], &keys.described())
+    page("Annotations", ANNOTATIONS)
+        + &meanings(&["annotation", "value"], &keys.described())
+        + "\n## On pods and namespaces\n\n"
+        + &meanings(&["annotation", "value"], keys::ON_PODS)
 }
 
 fn tracing() -> String {
@@ -338,8 +345,9 @@ The values of `kind` of `haulout_waiting_on`. Each is one sentence in the log, i
 | `slot`, `approval`, `skip` | a slot; `haulout.dev/approved`; the removal of `haulout.dev/skip` |
 | `node-object` | the Node, which was deleted |
 | `vm-lookup`, `power-state`, `question` | the lookup of its VM; the power state of the VM; an answer to vCenter's question about the VM |
-| `drain-round`, `pods`, `disruption-budget`, `drain-held` | a list of its pods; pods that terminate; a PodDisruptionBudget; pods after the drain timeout with `DRAIN_TIMEOUT_ACTION=hold` |
+| `drain-round`, `pods`, `disruption-budget`, `drain-held` | a list of its pods; pods that terminate, or may end by themselves; a PodDisruptionBudget; pods after the drain timeout with `DRAIN_TIMEOUT_ACTION=hold` |
 | `maintenance-retry` | a retry of its host's maintenance, which failed |
+| `volumes` | volumes of pods that are gone to be detached (`VOLUME_DETACH_TIMEOUT_SECONDS`) |
 | `guest-shutdown`, `guest-shutdown-after-cancel` | the guest shutdown, also after a cancel |
 | `task`, `retry` | a vCenter task; the next attempt after a refusal |
 | `host-visible`, `host-settling` | its host to be connected; its host to stay after it came back by itself (`HOST_SETTLE_SECONDS`) |
@@ -378,7 +386,8 @@ clients that connect and send nothing do not keep the kubelet from its answer.
 const EVENTS: &str = "
 A transition is one Event on the Node, and so is a wait that matters to a person. An Event is not repeated within ten
 minutes. Cordon and uncordon are part of the write that begins the drain or ends the episode, so they are part of its
-Event. An evicted pod has its own Event, `Evicted`. Events are written from bounded queues, each once and with a
+Event. An evicted pod has its own Event, `Evicted`, and one with an annotation that cannot be read has
+`DrainPolicyUnreadable`. Events are written from bounded queues, each once and with a
 deadline: if the kube-apiserver rejects them, only the Events are lost. A dry run sends none.
 ";
 

@@ -520,6 +520,7 @@ async fn stream(began: Instant, watch: &Watch) -> anyhow::Result<()> {
                     | VsphereUpdate::Task(_)
                     | VsphereUpdate::TaskGone(_)
                     | VsphereUpdate::Found { .. }
+                    | VsphereUpdate::OutOfScope { .. }
                     | VsphereUpdate::Settled => {}
                 }
             }

@@ -11,15 +11,17 @@ every replica, because the metric of the election is absent then. */}}
 {{/* Half of the timeout, so that a person can still act, and at most 30 minutes. */}}
 {{- $drain := max 1 (min 30 (div (int64 .Values.config.drainTimeoutSeconds) 120)) -}}
 {{- $relocate := max 1 (min 30 (div (int64 .Values.config.relocateTimeoutSeconds) 120)) -}}
-{{- $shutdown := div (add (int64 .Values.config.guestShutdownTimeoutSeconds) 300 59) 60 }}
+{{- $shutdown := div (add (int64 .Values.config.volumeDetachTimeoutSeconds) (int64 .Values.config.guestShutdownTimeoutSeconds) 300 59) 60 }}
 - alert: HauloutDrainStuck
-  expr: max by (namespace, node) (haulout_node_phase{ {{- $of }},phase="Draining"}) == 1
+  expr: |
+    max by (namespace, node) (haulout_node_phase{ {{- $of }},phase="Draining"}) == 1
+      unless on (namespace, node) max by (namespace, node) (haulout_waiting_on{ {{- $of }},kind="hook"}) == 1
   for: {{ $drain }}m
   labels:
     severity: warning
   annotations:
     summary: Node {{`{{ $labels.node }}`}} has been draining for {{ $drain }} minutes
-    description: Pods are not evicted, most often because of a PodDisruptionBudget. The host stays in Entering maintenance mode meanwhile.
+    description: Pods are not evicted, most often because of a PodDisruptionBudget, or because their annotation asks to wait. The host stays in Entering maintenance mode meanwhile.
 - alert: HauloutDrainTimedOut
   expr: sum by (namespace) (increase(haulout_drain_pods_left_behind_total{ {{- $of }}}[15m])) > 0
   labels:
@@ -90,7 +92,7 @@ every replica, because the metric of the election is absent then. */}}
     summary: The maintenance of node {{`{{ $labels.node }}`}} waits for a person
     description: The Events of the node give the reason. The maintenance resumes by itself when the reason goes away.
 - alert: HauloutWaitsForPerson
-  expr: max by (namespace, node, kind) (haulout_waiting_on{ {{- $of }},kind=~"approval|drain-held|node-object|powered-on|question|skip"}) == 1
+  expr: max by (namespace, node, kind) (haulout_waiting_on{ {{- $of }},kind=~"approval|drain-held|hook|invalid-window|node-object|powered-on|question|skip"}) == 1
   for: 1h
   labels:
     severity: warning
@@ -162,6 +164,14 @@ every replica, because the metric of the election is absent then. */}}
   annotations:
     summary: Nodes have been in the queue for two hours
     description: A drain that does not end holds the only slot, or more hosts enter maintenance than the limits allow.
+- alert: HauloutPowerOffLimit
+  expr: max by (namespace) (haulout_queue_position{ {{- $of }},limit="MAX_POWER_OFFS_PER_HOUR"}) > 0
+  for: 1m
+  labels:
+    severity: warning
+  annotations:
+    summary: As many VMs as permitted were powered off in the last hour
+    description: Further nodes stay in service, and their hosts in Entering maintenance mode. Look whether these maintenances are intended.
 - alert: HauloutAbsent
   expr: absent(haulout_build_info{ {{- $of }}})
   for: 5m

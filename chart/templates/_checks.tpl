@@ -18,6 +18,27 @@
 {{- if and .Values.workloadCluster.kubeconfigSecret.name (not .Values.workloadCluster.name) -}}
 {{- fail "workloadCluster.kubeconfigSecret.name is set and workloadCluster.name is not: releases, Leases and metrics of several clusters are distinguished by that name" -}}
 {{- end -}}
+{{- if and .Values.sentinel.enabled .Values.workloadCluster.kubeconfigSecret.name -}}
+{{- fail "sentinel.enabled and workloadCluster.kubeconfigSecret.name are both set: a sentinel runs on the nodes of the cluster into which the chart is installed" -}}
+{{- end -}}
+{{- if and .Values.sentinel.enabled (not .Values.config.nodeMaintenances) -}}
+{{- fail "sentinel.enabled is true and config.nodeMaintenances is false: the requests of sentinels would not be read" -}}
+{{- end -}}
+{{- if and .Values.sentinel.enabled (semverCompare "<1.32.0-0" .Capabilities.KubeVersion.Version) -}}
+{{- fail "sentinel.enabled is true: the sentinel needs Kubernetes 1.32, whose tokens name the node of a pod" -}}
+{{- end -}}
+{{- if ne (empty .Values.sentinel.window.start) (empty .Values.sentinel.window.end) -}}
+{{- fail "sentinel.window needs both start and end" -}}
+{{- end -}}
+{{- if and .Values.sentinel.window.days (not .Values.sentinel.window.start) -}}
+{{- fail "sentinel.window.days is set and sentinel.window.start is not: set start and end, such as 00:00 and 00:00 for whole days" -}}
+{{- end -}}
+{{- if and .Values.config.foreignNodeMaintenances (not .Values.config.nodeMaintenances) -}}
+{{- fail "config.foreignNodeMaintenances is set and config.nodeMaintenances is false: requests of other projects need it; set it to true" -}}
+{{- end -}}
+{{- if and .Values.validationJob.enabled (not .Values.validationJob.image) -}}
+{{- fail "validationJob.enabled is true and validationJob.image is not set: no node could be validated; set the image" -}}
+{{- end -}}
 {{- end }}
 
 {{/* Whether an object of the Prometheus Operator is rendered. Takes the root and the values of the object. */}}

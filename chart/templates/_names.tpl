@@ -76,3 +76,19 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{ toYaml . }}
 {{- end }}
 {{- end }}
+
+{{/* The pods of the sentinel must not match the selectors of the Deployment, its budget and its monitors. */}}
+{{- define "haulout.sentinelSelectorLabels" -}}
+app.kubernetes.io/name: {{ include "haulout.name" . | trunc 54 | trimSuffix "-" }}-sentinel
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "haulout.sentinelLabels" -}}
+{{- $ours := include "haulout.sentinelSelectorLabels" . | fromYaml -}}
+{{- merge $ours (include "haulout.labels" . | fromYaml) | toYaml -}}
+{{- end }}
+
+{{/* Whether other pods reach the status page. */}}
+{{- define "haulout.statusIsExposed" -}}
+{{- with .Values.statusPage }}{{- if and .enabled (or .tokenSecret.name .withoutToken) }}true{{- end }}{{- end }}
+{{- end }}

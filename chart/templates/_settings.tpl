@@ -25,12 +25,27 @@ GPU_NODE_LABEL: {{ $config.gpuNodeLabel | quote }}
 GPU_RESOURCES: {{ $config.gpuResources | quote }}
 ANNOTATION_PREFIX: {{ $config.annotationPrefix | quote }}
 BIND_BY_NAME: {{ $config.bindByName | quote }}
+REQUIRE_PROVIDER_ID: {{ $config.requireProviderId | quote }}
+LEAVE_UNPINNED_VMS: {{ $config.leaveUnpinnedVms | quote }}
+{{- with .Values.vcenter.scope }}
+VCENTER_SCOPE: {{ join "," . | quote }}
+{{- end }}
+MAINTENANCE_TAINT: {{ $config.maintenanceTaint | quote }}
+OUT_OF_SERVICE_TAINT: {{ $config.outOfServiceTaint | quote }}
+GUARDS: {{ include "haulout.guards" . | quote }}
 MAX_CONCURRENT_DRAINS: {{ int64 $config.maxConcurrentDrains | quote }}
 MAX_UNAVAILABLE: {{ $config.maxUnavailable | toString | quote }}
+MAX_UNAVAILABLE_GPUS: {{ $config.maxUnavailableGpus | toString | quote }}
+MAX_POWER_OFFS_PER_HOUR: {{ $config.maxPowerOffsPerHour | toString | quote }}
+{{- with $config.limitGroupLabel }}
+LIMIT_GROUP_LABEL: {{ . | quote }}
+{{- end }}
 POLL_INTERVAL_SECONDS: {{ int64 $config.pollIntervalSeconds | quote }}
 DRAIN_TIMEOUT_SECONDS: {{ int64 $config.drainTimeoutSeconds | quote }}
 DRAIN_TIMEOUT_ACTION: {{ $config.drainTimeoutAction | quote }}
+DRAIN_WAIT_MAX_SECONDS: {{ int64 $config.drainWaitMaxSeconds | quote }}
 EVICTION_RETRY_SECONDS: {{ int64 $config.evictionRetrySeconds | quote }}
+VOLUME_DETACH_TIMEOUT_SECONDS: {{ int64 $config.volumeDetachTimeoutSeconds | quote }}
 GUEST_SHUTDOWN_TIMEOUT_SECONDS: {{ int64 $config.guestShutdownTimeoutSeconds | quote }}
 RELOCATE_TIMEOUT_SECONDS: {{ int64 $config.relocateTimeoutSeconds | quote }}
 POWER_ON_TIMEOUT_SECONDS: {{ int64 $config.powerOnTimeoutSeconds | quote }}
@@ -38,6 +53,8 @@ POWER_OFF_TIMEOUT_SECONDS: {{ int64 $config.powerOffTimeoutSeconds | quote }}
 MAINTENANCE_RETRY_GRACE_SECONDS: {{ int64 $config.maintenanceRetryGraceSeconds | quote }}
 VGPU_VMOTION_GRACE_SECONDS: {{ int64 $config.vgpuVmotionGraceSeconds | quote }}
 DVX_VMOTION_GRACE_SECONDS: {{ int64 $config.dvxVmotionGraceSeconds | quote }}
+HOOK_TIMEOUT_SECONDS: {{ int64 $config.hookTimeoutSeconds | quote }}
+HOOK_TIMEOUT_ACTION: {{ $config.hookTimeoutAction | quote }}
 STATIC_DEVICES: {{ $config.staticDevices | quote }}
 HOST_SETTLE_SECONDS: {{ int64 $config.hostSettleSeconds | quote }}
 NODE_MONITOR_GRACE_SECONDS: {{ int64 $config.nodeMonitorGraceSeconds | quote }}
@@ -50,6 +67,7 @@ RETRY_MAX_SECONDS: {{ int64 $config.retryMaxSeconds | quote }}
 NODE_CONDITIONS: {{ $config.nodeConditions | quote }}
 NODE_MAINTENANCES: {{ $config.nodeMaintenances | quote }}
 NODE_MAINTENANCE_HISTORY: {{ int64 $config.nodeMaintenanceHistory | quote }}
+FOREIGN_NODE_MAINTENANCES: {{ join "," $config.foreignNodeMaintenances | default "none" | quote }}
 REQUIRE_APPROVAL: {{ $config.requireApproval | quote }}
 LOG_FORMAT: {{ $config.logFormat | quote }}
 LOG_LEVEL: {{ $config.logLevel | quote }}
@@ -59,14 +77,30 @@ LOG_LEVEL_FILE: {{ . | quote }}
 DRY_RUN: {{ $config.dryRun | quote }}
 METRICS_ADDRESS: {{ printf "0.0.0.0:%d" (int64 .Values.ports.metrics) | quote }}
 HEALTH_ADDRESS: {{ printf "0.0.0.0:%d" (int64 .Values.ports.health) | quote }}
-STATUS_ADDRESS: {{ .Values.statusPage.enabled | ternary (printf "0.0.0.0:%d" (int64 .Values.ports.status)) "off" | quote }}
+{{- with .Values.statusPage }}
+STATUS_ADDRESS: {{ .enabled | ternary (printf "%s:%d" (include "haulout.statusIsExposed" $ | empty | ternary "127.0.0.1" "0.0.0.0") (int64 $.Values.ports.status)) "off" | quote }}
+{{- if .enabled }}
+{{- with .hosts }}
+STATUS_HOSTS: {{ join "," . | quote }}
+{{- end }}
+{{- if .tokenSecret.name }}
+STATUS_TOKEN_FILE: /etc/haulout/status/token
+{{- end }}
+{{- end }}
+{{- end }}
 LEADER_ELECTION: {{ .Values.leaderElection.enabled | quote }}
+{{- if .Values.validationJob.enabled }}
+VALIDATION_JOB_FILE: /etc/haulout/validation/job.json
+{{- end }}
 {{- if .Values.leaderElection.enabled }}
 LEASE_NAME: {{ include "haulout.leaseName" . | quote }}
 LEASE_NAMESPACE: {{ include "haulout.leaseNamespace" . | quote }}
 LEASE_DURATION_SECONDS: {{ .Values.leaderElection.durationSeconds | toString | quote }}
 LEASE_RENEW_DEADLINE_SECONDS: {{ .Values.leaderElection.renewDeadlineSeconds | toString | quote }}
 LEASE_RETRY_PERIOD_SECONDS: {{ .Values.leaderElection.retryPeriodSeconds | toString | quote }}
+{{- end }}
+{{- if .Values.workloadCluster.machinesNamespace }}
+MANAGEMENT_KUBECONFIG: in-cluster
 {{- end }}
 {{- if .Values.workloadCluster.kubeconfigSecret.name }}
 KUBECONFIG: {{ printf "/etc/haulout/kubeconfig/%s" .Values.workloadCluster.kubeconfigSecret.key | quote }}
@@ -104,4 +138,58 @@ HTTPS_PROXY: {{ .https | quote }}
 NO_PROXY: {{ .exclude | quote }}
 {{- end }}
 {{- end }}
+{{- end }}
+
+{{/* The guards in use, by their names in GUARDS. */}}
+{{- define "haulout.guards" -}}
+{{- $names := dict "queuedTaint" "queued-taint" "clusterAutoscaler" "cluster-autoscaler" "medik8s" "medik8s" "gardener" "gardener" "clusterApi" "cluster-api" -}}
+{{- $used := list -}}
+{{- range $value, $name := $names -}}
+{{- if index $.Values.guards $value -}}{{- $used = append $used $name -}}{{- end -}}
+{{- end -}}
+{{- if eq (len $used) (len $names) -}}all{{- else -}}{{- join "," $used | default "none" -}}{{- end -}}
+{{- end }}
+
+{{/* The API groups of other projects whose NodeMaintenances are requests, joined by commas. */}}
+{{- define "haulout.foreignGroups" -}}
+{{- $all := list (list "medik8s" "nodemaintenance.medik8s.io") (list "kubevirt" "nodemaintenance.kubevirt.io") (list "nvidia" "maintenance.nvidia.com") -}}
+{{- $used := list -}}
+{{- range $all -}}
+{{- if has (first .) $.Values.config.foreignNodeMaintenances -}}{{- $used = append $used (last .) -}}{{- end -}}
+{{- end -}}
+{{- join "," $used -}}
+{{- end }}
+
+{{/* The rights on the objects of Cluster API. */}}
+{{- define "haulout.clusterApiRules" -}}
+- apiGroups: ["cluster.x-k8s.io"]
+  resources: ["machines"]
+  verbs: ["get", "patch"]
+- apiGroups: ["infrastructure.cluster.x-k8s.io"]
+  resources: ["vspherevms"]
+  verbs: ["get", "list", "patch"]
+{{- end }}
+
+{{/* Whether `gpuResources` names drivers of Dynamic Resource Allocation. */}}
+{{- define "haulout.hasDrivers" -}}
+{{- range splitList "," .Values.config.gpuResources }}
+{{- if not (contains "/" .) }}true{{ end }}
+{{- end }}
+{{- end }}
+
+{{/* Whether the rights on OpenShift's MachineHealthChecks are given. */}}
+{{- define "haulout.hasOpenshift" -}}
+{{- $isServed := .Capabilities.APIVersions.Has "machine.openshift.io/v1beta1" -}}
+{{- if and .Values.guards.clusterApi (or (eq .Values.rbac.openshift "always") (and (eq .Values.rbac.openshift "auto") $isServed)) -}}
+true
+{{- end -}}
+{{- end }}
+
+{{/* Whether these rights are given in the cluster of the nodes. */}}
+{{- define "haulout.hasClusterApi" -}}
+{{- $apis := .Capabilities.APIVersions -}}
+{{- $isServed := or ($apis.Has "cluster.x-k8s.io/v1beta2") ($apis.Has "cluster.x-k8s.io/v1beta1") -}}
+{{- if and .Values.guards.clusterApi (or (eq .Values.rbac.clusterApi "always") (and (eq .Values.rbac.clusterApi "auto") $isServed)) -}}
+true
+{{- end -}}
 {{- end }}

@@ -7,9 +7,12 @@ use super::clock;
 use super::identity::identity;
 use crate::config::{Config, Credential, LeaderElection, Misconfigured, without_password};
 use crate::inventory::Rules;
-use crate::kubernetes::lease;
+use crate::kubernetes::facts::GpuResources;
 use crate::kubernetes::lease::election::{Timing, YIELD_AFTER};
-use crate::maintenance::policy::{Policy, Releases, VmotionGrace};
+use crate::kubernetes::machine_guard::MachineApi;
+use crate::kubernetes::validation::{ValidationBoard, ValidationTemplate};
+use crate::kubernetes::{guards, lease};
+use crate::maintenance::policy::{GuardPolicy, Policy, Releases, VmotionGrace};
 use crate::vsphere;
 use crate::vsphere::client::{CredentialSource, Endpoint, Thumbprint, Trust};
 
@@ -25,6 +28,7 @@ pub(crate) fn vcenter_settings(config: &Config) -> Result<vsphere::client::Setti
         (None, false) => Trust::Nothing,
     };
     Ok(vsphere::client::Settings {
+        scope: config.binding.vcenter_scope.clone().unwrap_or_default(),
         call_deadline: config.vcenter_call_timeout,
         long_poll: config.vcenter_long_poll,
         reread_every: config.poll_interval,
@@ -50,11 +54,13 @@ fn thumbprint(config: &Config) -> Result<Option<Thumbprint>, Misconfigured> {
     thumbprint.map(Some)
 }
 
-pub(super) fn policy(config: &Config, client: &kube::Client) -> Policy {
+pub(super) async fn policy(config: &Config, client: &kube::Client, machines: &MachineApi) -> Policy {
+    let has_machines = config.guards.machines && !config.dry_run && machines.is_served().await;
     Policy {
         drain_timeout: config.drain_timeout,
         drain_timeout_action: config.drain_timeout_action,
         eviction_retry: config.eviction_retry,
+        volume_detach_timeout: config.volume_detach_timeout,
         guest_shutdown_timeout: config.guest_shutdown_timeout,
         relocate_timeout: config.relocate_timeout,
         power_on_timeout: config.power_on_timeout,
@@ -64,8 +70,16 @@ pub(super) fn policy(config: &Config, client: &kube::Client) -> Policy {
         maintenance_retry_grace: config.maintenance_retry_grace,
         vmotion_grace: vmotion_grace(config),
         unanswered_for: config.vcenter_call_timeout + config.poll_interval * 2,
+        hook_timeout: config.hook_timeout,
+        hook_timeout_action: config.hook_timeout_action,
+        guards: GuardPolicy {
+            maintenance_taint: config.maintenance_taint,
+            out_of_service_taint: config.out_of_service_taint,
+            enabled: guards::of_use(client, &config.guards.nodes).await,
+            machines: has_machines,
+        },
         releases: releases(config, client),
-        require_approval: config.require_approval,
+        require_approval: config.pace.require_approval,
         retry_min: RETRY_MIN.min(config.retry_max),
         retry_max: config.retry_max,
     }
@@ -90,16 +104,45 @@ fn releases(config: &Config, client: &kube::Client) -> Releases {
 pub(crate) fn rules(config: &Config, client: &kube::Client) -> Rules {
     Rules {
         releases: releases(config, client),
-        concurrent_drains: config.max_concurrent_drains,
-        unavailable: config.max_unavailable,
-        bind_by_name: config.bind_by_name,
-        require_approval: config.require_approval,
+        concurrent_drains: config.pace.max_concurrent_drains,
+        unavailable: config.pace.max_unavailable,
+        unavailable_gpus: config.pace.max_unavailable_gpus,
+        power_offs: config.pace.max_power_offs_per_hour,
+        bind_by_name: config.binding.bind_by_name,
+        require_provider_id: config.binding.require_provider_id,
+        require_approval: config.pace.require_approval,
+        device_slices: GpuResources::parse(&config.gpu_resources).is_ok_and(|gpus| gpus.has_drivers()),
         node_maintenances: config.node_maintenances,
+        foreign_maintenances: config.foreign_node_maintenances.0.clone(),
         drain_slot: config.drain_slot,
         static_devices: config.static_devices,
+        leave_unpinned: config.binding.leave_unpinned_vms,
         host_settle: config.host_settle,
         vmotion_grace: vmotion_grace(config),
     }
+}
+
+/// The Jobs that validate nodes on their way back.
+#[derive(Clone, Debug)]
+pub(super) struct ValidationJobs {
+    pub(super) template: ValidationTemplate,
+    pub(super) board: Arc<ValidationBoard>,
+}
+
+/// The template of `VALIDATION_JOB_FILE`, where that is set; none in a dry run.
+pub(super) fn validation_jobs(
+    config: &Config,
+    client: &kube::Client,
+) -> Result<Option<ValidationJobs>, Misconfigured> {
+    let Some(path) = config.validation_job_file.as_ref().filter(|_| !config.dry_run) else {
+        return Ok(None);
+    };
+    let template = ValidationTemplate::read(path, client.default_namespace());
+    let wrong = |why| Misconfigured::new("VALIDATION_JOB_FILE", &path.display().to_string(), why);
+    Ok(Some(ValidationJobs {
+        template: template.map_err(wrong)?,
+        board: Arc::default(),
+    }))
 }
 
 /// What is written besides effects and records; nothing in a dry run.

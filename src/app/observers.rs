@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tracing::{info, warn};
 
+use super::from_config::ValidationJobs;
 use crate::controller::event_loop::LoopObserver;
 use crate::controller::executor::OnEvictions;
 use crate::http::health::Health;
@@ -41,6 +42,8 @@ pub(super) struct Observers {
     pub(super) events: Option<Arc<Events>>,
     /// The custom attribute in vCenter.
     pub(super) attribute: Option<AttributeBoard>,
+    /// The Jobs that validate nodes.
+    pub(super) validation: Option<ValidationJobs>,
     inventory_logged: Arc<Once>,
     evacuation_policies: Arc<Mutex<EvacuationPolicies>>,
     unhandled_modes: Arc<Mutex<UnhandledModes>>,
@@ -57,6 +60,7 @@ impl Observers {
             traces: None,
             events: None,
             attribute: None,
+            validation: None,
             inventory_logged: Arc::new(Once::new()),
             evacuation_policies: Arc::default(),
             unhandled_modes: Arc::default(),
@@ -209,6 +213,11 @@ impl LoopObserver for Observers {
                     objects.queue(update);
                 }
             }
+            Fact::Kubernetes(kubernetes::KubernetesUpdate::ForeignMaintenances(api, update)) => {
+                if let Some(objects) = &self.objects {
+                    objects.queue_foreign(*api, update);
+                }
+            }
             Fact::Effect(report) => {
                 self.metrics.effect_reported(report);
                 if let Some(traces) = &self.traces {
@@ -226,6 +235,9 @@ impl LoopObserver for Observers {
                 "NodeMaintenance objects cannot be watched, so there are no requests and no second copies of records: {why}"
             )
         });
+        let without_foreign = inventory.without_foreign_requests().map(|(api, why)| {
+            format!("the NodeMaintenance objects of {api} cannot be watched, so there are no requests of this kind: {why}")
+        });
         let mut elsewhere = inventory.under_other_prefixes();
         let elsewhere = elsewhere.next().map(|first| {
             let more = match elsewhere.count() {
@@ -239,6 +251,7 @@ impl LoopObserver for Observers {
         });
         for (part, reason) in [
             (Degraded::NodeMaintenances, without),
+            (Degraded::ForeignNodeMaintenances, without_foreign),
             (Degraded::OtherPrefix, elsewhere),
         ] {
             self.metrics.degraded(part, reason.is_some());
@@ -276,6 +289,9 @@ impl LoopObserver for Observers {
         }
         if let Some(attribute) = self.attribute.as_ref().filter(|_| !built.is_standby) {
             attribute.look_for_leftovers(&statuses, || inventory.hosts_of_ours().into_keys().collect());
+        }
+        if let Some(validation) = self.validation.as_ref().filter(|_| !built.is_standby) {
+            validation.board.show(batch);
         }
         if !built.is_standby {
             self.warn_of_evacuation_policies(&statuses);

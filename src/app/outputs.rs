@@ -11,6 +11,7 @@ use super::from_config::{Writes, endpoint};
 use super::observers::Observers;
 use crate::config::{Config, Listen};
 use crate::controller::executor::Executor;
+use crate::http::access::PageAccess;
 use crate::http::{self, HttpServer};
 use crate::kubernetes::events::Publisher;
 use crate::status::observer::Observer;
@@ -32,9 +33,14 @@ pub(super) async fn servers(config: &Config, observers: &Observers) -> anyhow::R
         let health = Arc::clone(&observers.health);
         servers.push(http::health("HEALTH_ADDRESS", address, health).await?);
     }
-    if let (Listen::At(address), Some(status)) = (config.status_address, &observers.status) {
+    if let (Listen::At(address), Some(status)) = (config.status_page.status_address, &observers.status) {
         let status = Arc::clone(status);
-        servers.push(http::status::server("STATUS_ADDRESS", address, status).await?);
+        let settings = &config.status_page;
+        let access = PageAccess {
+            names: settings.status_hosts.clone().unwrap_or_default().0,
+            token_file: settings.status_token_file.clone(),
+        };
+        servers.push(http::status::server("STATUS_ADDRESS", address, status, access).await?);
     }
     Ok(servers)
 }

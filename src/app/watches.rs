@@ -11,7 +11,10 @@ use crate::config::Config;
 use crate::ids::NodeName;
 use crate::kubernetes::lease::ElectionStatus;
 use crate::kubernetes::update::{Budget, KubernetesUpdate};
-use crate::kubernetes::watch::{Selection, Settings, WatchContext, budgets, followed, nodes, pods, scan};
+use crate::kubernetes::validation;
+use crate::kubernetes::watch::{
+    Selection, Settings, WatchContext, budgets, devices, followed, nodes, pods, scan,
+};
 use crate::nodemaintenance;
 
 pub(super) struct Watches {
@@ -37,6 +40,7 @@ impl App {
             stop: self.streams_stop.clone(),
         };
         let own = || context.clone();
+        let gpu_resources = selection.gpu_resources.clone();
         self.spawn("watch of Nodes", nodes::run(selection.clone(), own()));
         let scan = scan::run(selection.clone(), watches.election_status, own());
         self.spawn("scan of all Nodes", scan);
@@ -46,9 +50,27 @@ impl App {
         );
         self.spawn("watch of pods", pods::run(watches.draining, own()));
         self.spawn("watch of budgets", budgets::run(watches.budgets, own()));
+        if gpu_resources.has_drivers() {
+            self.spawn("watch of ResourceSlices", devices::run(gpu_resources, own()));
+        }
         if config.node_maintenances {
             let watch = nodemaintenance::watch::run(config.gpu_node_label.clone(), own());
             self.spawn("watch of NodeMaintenances", watch);
+        }
+        for api in &config.foreign_node_maintenances.0 {
+            let watch = nodemaintenance::watch::run_foreign(*api, own());
+            self.spawn("watch of NodeMaintenances of another project", watch);
+        }
+        if let Some(validation) = observers.validation.clone() {
+            let (client, fence) = (context.client.clone(), self.fence.clone());
+            let jobs = validation::run(
+                client,
+                fence,
+                validation.template,
+                validation.board,
+                context.stop.clone(),
+            );
+            self.spawn("validation Jobs", jobs);
         }
         if let Some(objects) = &observers.objects {
             let metrics = Arc::clone(&observers.metrics);

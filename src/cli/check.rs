@@ -3,6 +3,7 @@
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde::Serialize;
 
+mod machines;
 mod privileges;
 pub(super) mod probe;
 
@@ -12,6 +13,7 @@ use super::out::{Items, Output, Paint, Tone};
 use super::subcommands::PROBLEM_FOUND;
 use super::{CheckArgs, Format};
 use crate::config::{Config, LeaderElection, without_password};
+use crate::foreign_maintenance::ForeignApi;
 use crate::ids::NodeName;
 use crate::inventory::Forecast;
 use crate::kubernetes::answer::plain;
@@ -19,6 +21,7 @@ use crate::kubernetes::budgets::{full_name, is_never_satisfied, selects};
 use crate::kubernetes::client::connect_by;
 use crate::kubernetes::pods::verdict;
 use crate::kubernetes::rights::Right;
+use crate::kubernetes::validation::ValidationTemplate;
 use crate::kubernetes::{reads, rights};
 use crate::maintenance::episode::Record;
 use crate::maintenance::observed::ObservedPower;
@@ -168,11 +171,32 @@ async fn kubernetes(config: &Config, client: &kube::Client) -> (Vec<CheckResult>
     if let Some(namespace) = lease_namespace(config) {
         right(client, &rights::LEASES, Some(&namespace), &mut section).await;
     }
+    if let Some(path) = &config.validation_job_file {
+        match ValidationTemplate::read(path, client.default_namespace()) {
+            Ok(template) => {
+                right(
+                    client,
+                    &rights::VALIDATION,
+                    Some(template.namespace()),
+                    &mut section,
+                )
+                .await
+            }
+            Err(why) => section.missing(
+                format!("VALIDATION_JOB_FILE={}: {why}", path.display()),
+                "the controller does not start with it; check the file where the controller runs",
+            ),
+        }
+    }
     if config.node_maintenances {
         crd_yaml(client, &mut section).await;
     }
+    for api in &config.foreign_node_maintenances.0 {
+        foreign_maintenances(client, *api, &mut section).await;
+    }
     let nodes = reads::nodes(client, &config.gpu_node_label).await;
     let is_readable = nodes.is_ok();
+    machines::check(config, client, nodes.as_deref().unwrap_or_default(), &mut section).await;
     match nodes {
         Ok(nodes) if nodes.is_empty() => section.missing(
             format!("no node matches {}", config.gpu_node_label),
@@ -239,6 +263,22 @@ async fn crd_yaml(client: &kube::Client, section: &mut Section) {
             error.to_string(),
             "requires the right to get customresourcedefinitions, which the controller itself does not need",
         ),
+    }
+}
+
+/// Checks the rights for the NodeMaintenances of another project, and whether they can be read.
+async fn foreign_maintenances(client: &kube::Client, api: ForeignApi, section: &mut Section) {
+    for needed in &rights::foreign_maintenances(api) {
+        right(client, needed, None, section).await;
+    }
+    let kind = format!("the kind NodeMaintenance of {}", api.group());
+    match nodemaintenance::foreign::all(client, api).await {
+        Ok(Some(_)) => section.good(format!("{kind} is installed")),
+        Ok(None) => section.warn(
+            format!("{kind} is not installed: there are no requests of it"),
+            &format!("install it, or remove {api} from FOREIGN_NODE_MAINTENANCES"),
+        ),
+        Err(error) => section.warn(error.to_string(), "see the rights above"),
     }
 }
 
@@ -343,7 +383,7 @@ async fn of_budgets(
     }
     let mut found = false;
     for node in names {
-        let pods = match view.pods(node).await {
+        let (pods, _) = match view.pods(node).await {
             Ok(pods) => pods,
             Err(error) => {
                 section.warn(format!("{error:#}"), "see the rights above");

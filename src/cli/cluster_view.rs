@@ -18,12 +18,14 @@ use crate::config::Config;
 use crate::ids::{HostRef, NodeName};
 use crate::inventory::{Fact, Forecast, Inventory, readings};
 use crate::keys::Keys;
-use crate::kubernetes::drain::{self, DrainSettings};
+use crate::kubernetes::drain::{self, DrainSettings, NamespacePolicies};
 use crate::kubernetes::facts::{GpuResources, node_facts};
-use crate::kubernetes::reads;
+use crate::kubernetes::kubelet_config;
+use crate::kubernetes::reads::{self, ReadError};
 use crate::kubernetes::update::{KubernetesUpdate, NodeMaintenanceUpdate};
 use crate::maintenance::effect_report::{EffectReport, EffectResult};
-use crate::nodemaintenance::{self, api};
+use crate::nodemaintenance::foreign::Reading;
+use crate::nodemaintenance::{self, api, foreign};
 use crate::vsphere::client::Vcenter;
 use crate::vsphere::{self, updates};
 
@@ -57,6 +59,15 @@ impl ClusterView {
         let mut updates = vec![KubernetesUpdate::Reset];
         updates.extend(nodes);
         updates.push(KubernetesUpdate::Settled);
+        match reads::device_slices(&client, &gpus, None).await {
+            Ok(slices) => updates.extend(
+                slices
+                    .into_iter()
+                    .map(|(node, slices)| KubernetesUpdate::Devices { node, slices }),
+            ),
+            Err(error) => debug!("GPUs in ResourceSlices are not counted: {error}"),
+        }
+        updates.push(KubernetesUpdate::DevicesListed);
         if config.node_maintenances {
             let objects = nodemaintenance::look::all(&client).await?;
             let concerning = objects
@@ -67,6 +78,24 @@ impl ClusterView {
                 .chain(seen)
                 .chain([NodeMaintenanceUpdate::Settled]);
             updates.extend(all.map(KubernetesUpdate::Maintenances));
+        }
+        for api in &config.foreign_node_maintenances.0 {
+            // `haulout check` shows a missing right.
+            let objects = foreign::all(&client, *api).await.unwrap_or_else(|error| {
+                debug!("{error}");
+                None
+            });
+            let objects = objects.unwrap_or_default();
+            let seen = objects
+                .iter()
+                .filter_map(|object| match foreign::read(*api, object) {
+                    Reading::Stands(facts) => Some(NodeMaintenanceUpdate::Seen(Box::new(facts))),
+                    Reading::Withdrawn(_) => None,
+                });
+            let all = std::iter::once(NodeMaintenanceUpdate::Reset)
+                .chain(seen)
+                .chain([NodeMaintenanceUpdate::Settled]);
+            updates.extend(all.map(|update| KubernetesUpdate::ForeignMaintenances(*api, update)));
         }
         let changes = inventory.advance(updates.into_iter().map(Fact::Kubernetes), app::clocks());
         let watch_set = changes.requested.map(|it| it.watch_set).unwrap_or_default();
@@ -79,6 +108,8 @@ impl ClusterView {
             limits: DrainLimits {
                 timeout: config.drain_timeout,
                 action: config.drain_timeout_action,
+                wait_max: config.drain_wait_max,
+                guest_shutdown: config.guest_shutdown_timeout,
             },
         };
         view.read_vcenter(watch_set).await?;
@@ -163,9 +194,17 @@ impl ClusterView {
         Ok(self.inventory.forecast(names))
     }
 
-    /// The pods of a node, listed like in a drain round.
-    pub(super) async fn pods(&self, node: &NodeName) -> anyhow::Result<Vec<Pod>> {
-        Ok(drain::list(&self.client, node, &DrainSettings::default()).await?)
+    /// The pods of a node with their policies, read like in a drain round.
+    pub(super) async fn pods(&self, node: &NodeName) -> anyhow::Result<(Vec<Pod>, NamespacePolicies)> {
+        let settings = DrainSettings::default();
+        let pods = drain::list(&self.client, node, &settings).await?;
+        let policies = drain::policies(&self.client, &pods, node, &settings).await;
+        Ok((pods, policies))
+    }
+
+    /// How long the kubelet of a node delays a shutdown.
+    pub(super) async fn shutdown_grace(&self, node: &NodeName) -> Result<Duration, ReadError> {
+        kubelet_config::shutdown_grace(&self.client, node).await
     }
 
     pub(super) async fn budgets(&self) -> anyhow::Result<Vec<PodDisruptionBudget>> {

@@ -162,13 +162,19 @@ impl RequestFollower {
     /// Reports blocked pods with the reason.
     fn update_blocked(&mut self, status: &NodeMaintenanceStatus) {
         for pod in &status.pods {
-            let is_leaving = pod.state.parse() == Ok(PodState::Terminating);
+            let state = pod.state.parse();
+            let is_leaving = state == Ok(PodState::Terminating);
             let name = format!("{}/{}", pod.namespace, pod.name);
             if !is_leaving && self.held.get(&name) != Some(&pod.reason) {
-                self.out.progress(&plain(&format!(
-                    "error when evicting pods/{:?} -n {:?} (will retry): {}",
-                    pod.name, pod.namespace, pod.reason
-                )));
+                let words = if state == Ok(PodState::Waiting) {
+                    format!("pod {name} {}", pod.reason)
+                } else {
+                    format!(
+                        "error when evicting pods/{:?} -n {:?} (will retry): {}",
+                        pod.name, pod.namespace, pod.reason
+                    )
+                };
+                self.out.progress(&plain(&words));
                 self.held.insert(name, pod.reason.clone());
             }
         }
@@ -263,7 +269,13 @@ mod tests {
         let held: Vec<&str> = follower.held.keys().map(String::as_str).collect();
         assert_eq!(
             held,
-            ["ml/heldbybudget", "ml/migrating", "ml/notasked", "ml/refused"]
+            [
+                "ml/heldbybudget",
+                "ml/migrating",
+                "ml/notasked",
+                "ml/refused",
+                "ml/waiting"
+            ]
         );
     }
 }

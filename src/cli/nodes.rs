@@ -64,6 +64,8 @@ pub(super) struct RequestState {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) requested_by: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) phase: Option<String>,
 }
 

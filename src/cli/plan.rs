@@ -4,6 +4,7 @@ mod warnings;
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -12,10 +13,13 @@ use serde::Serialize;
 use super::follow::full_name;
 use super::out::{Paint, Tone};
 use crate::inventory::Forecast;
-use crate::keys::STRATEGY;
+use crate::keys::{DRAIN, STRATEGY};
 use crate::kubernetes::answer::plain;
 use crate::kubernetes::budgets::hold;
+use crate::kubernetes::drain::{NamespacePolicies, PodPolicy};
 use crate::kubernetes::pods::{PodVerdict, verdict};
+use crate::kubernetes::policy::DrainPolicy;
+use crate::kubernetes::reads::ReadError;
 use crate::maintenance::observed::{Admission, BoundVm, ObservedPower, Strategy};
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
 use crate::status::PhaseKind;
@@ -50,6 +54,8 @@ pub(super) struct NodePlan {
     pub(super) evicts: Vec<PodPlan>,
     /// Pods that are terminating already, as `namespace/name`.
     pub(super) leaving: Vec<String>,
+    /// Pods that stay because an annotation says so, as `namespace/name`.
+    pub(super) left: Vec<String>,
     /// Number of pods that stay, by reason.
     #[serde(rename = "letsBe")]
     pub(super) skipped: BTreeMap<String, usize>,
@@ -59,12 +65,18 @@ pub(super) struct NodePlan {
     pub(super) stops: Vec<String>,
     /// Further notes.
     pub(super) notes: Vec<String>,
+    /// What could not be read. Shown with `-o wide` only.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) unknown: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct PodPlan {
     pub(super) pod: String,
+    /// How long it may end by itself before, from the cordon.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) wait_seconds: Option<u64>,
     /// What would block its eviction.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) held: Option<String>,
@@ -98,7 +110,8 @@ impl Plan {
 
 pub(super) fn of_node(
     forecast: &Forecast,
-    pods: &[Pod],
+    (pods, policies): (&[Pod], &NamespacePolicies),
+    shutdown_grace: &Result<Duration, ReadError>,
     budgets: &[PodDisruptionBudget],
     limits: DrainLimits,
 ) -> NodePlan {
@@ -110,6 +123,7 @@ pub(super) fn of_node(
         host: vm.map(|vm| vm.on_name.clone()),
         evicts: Vec::new(),
         leaving: Vec::new(),
+        left: Vec::new(),
         skipped: BTreeMap::new(),
         place: place(forecast),
         gpus: forecast
@@ -119,14 +133,28 @@ pub(super) fn of_node(
             .unwrap_or_default(),
         stops: stops(forecast),
         notes: Vec::new(),
+        unknown: Vec::new(),
     };
+    match shutdown_grace {
+        Ok(grace) => plan.notes.extend(warnings::of_kubelet(*grace, limits)),
+        // Most people may not read it.
+        Err(error) => plan
+            .unknown
+            .push(format!("shutdownGracePeriod of its kubelet: {error}")),
+    }
     for pod in pods {
         let name = full_name(pod);
-        match verdict(pod, &forecast.node) {
+        let (verdict, policy) = (verdict(pod, &forecast.node), policies.policy(pod));
+        if verdict.blocks_drain() && policy == PodPolicy::Read(DrainPolicy::Skip) {
+            plan.left.push(name);
+            continue;
+        }
+        match verdict {
             PodVerdict::Evict => plan.evicts.push(PodPlan {
                 pod: name,
+                wait_seconds: wait_seconds(&policy, limits),
                 held: hold(pod, budgets).map(|hold| hold.to_string()),
-                warnings: warnings::of_pod(pod, limits),
+                warnings: warnings::of_pod(pod, &policy, limits),
             }),
             PodVerdict::Wait { .. } => plan.leaving.push(name),
             PodVerdict::Skip(reason) => *plan.skipped.entry(reason.to_string()).or_default() += 1,
@@ -134,9 +162,16 @@ pub(super) fn of_node(
     }
     plan.evicts.sort_by(|a, b| a.pod.cmp(&b.pod));
     plan.leaving.sort();
+    plan.left.sort();
     if vm.is_some_and(|vm| vm.power == ObservedPower::On) && forecast.tools_running == Some(false) {
         plan.notes
             .push("VMware Tools do not run: its power is cut without asking the guest".to_owned());
+    }
+    if vm.is_some_and(|vm| vm.is_left_to_vcenter) {
+        plan.notes.push(
+            "it has no passthrough device: maintenance of its host leaves it to vCenter (LEAVE_UNPINNED_VMS)"
+                .to_owned(),
+        );
     }
     if let Some(vmotion) = vm.and_then(|vm| vm.vmotion) {
         plan.notes.push(format!(
@@ -158,6 +193,17 @@ pub(super) fn of_node(
     plan
 }
 
+/// How long a pod with this policy may end by itself.
+fn wait_seconds(policy: &PodPolicy, limits: DrainLimits) -> Option<u64> {
+    match policy {
+        PodPolicy::Read(policy) => {
+            let seconds = policy.wait(limits.wait_max).as_secs();
+            (seconds > 0).then_some(seconds)
+        }
+        PodPolicy::Unreadable(_) | PodPolicy::Unread(_) => None,
+    }
+}
+
 /// What would block it, with the texts of waits.
 fn stops(forecast: &Forecast) -> Vec<String> {
     let mut stops = Vec::new();
@@ -172,11 +218,16 @@ fn stops(forecast: &Forecast) -> Vec<String> {
     if forecast.seen.as_ref().is_some_and(|node| node.overrides.skip) {
         stops.push(WaitingOn::Skip);
     }
-    if let Some(Admission::Queued { ahead, limit }) = &forecast.queue
+    if let Some(Admission::Queued {
+        ahead,
+        position,
+        limit,
+    }) = &forecast.queue
         && !ahead.is_empty()
     {
         stops.push(WaitingOn::Slot {
             ahead: ahead.clone(),
+            position: *position,
             limit: *limit,
         });
     }
@@ -245,7 +296,10 @@ fn node_lines(node: &NodePlan, wide: bool, paint: Paint, text: &mut String) {
     }
     for (index, pod) in node.evicts.iter().enumerate() {
         let name = if index == 0 { "evicts" } else { "" };
-        line(name, &plain(&pod.pod));
+        let wait = pod
+            .wait_seconds
+            .map(|seconds| format!(" after {seconds} s, unless it has ended by itself"));
+        line(name, &format!("{}{}", plain(&pod.pod), wait.unwrap_or_default()));
         if let Some(held) = &pod.held {
             line("", &format!("  {}", bad(held)));
         }
@@ -255,6 +309,12 @@ fn node_lines(node: &NodePlan, wide: bool, paint: Paint, text: &mut String) {
     }
     for pod in &node.leaving {
         line("leaving", &plain(pod));
+    }
+    for pod in &node.left {
+        line(
+            "leaves",
+            &format!("{} ({DRAIN}=skip): it ends with the VM", plain(pod)),
+        );
     }
     if !node.skipped.is_empty() {
         line("skips", &counts(&node.skipped));
@@ -279,6 +339,9 @@ fn node_lines(node: &NodePlan, wide: bool, paint: Paint, text: &mut String) {
     }
     for note in &node.notes {
         line("note", &plain(note));
+    }
+    for unknown in node.unknown.iter().filter(|_| wide) {
+        line("unknown", &plain(unknown));
     }
 }
 

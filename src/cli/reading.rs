@@ -1,17 +1,19 @@
 //! Reads Nodes and NodeMaintenance objects, and derives the state of each node.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use kube::ResourceExt as _;
 
 use super::NodeSettingsArgs;
 use super::nodes::{ExitState, ListedNode, RequestState, TraceLink};
 use crate::config::TRACE_ID;
+use crate::device_slice::{self, DeviceSlice};
 use crate::ids::NodeName;
 use crate::inventory::record_of;
 use crate::keys::Keys;
 use crate::kubernetes::facts::{GpuResources, node_facts};
-use crate::kubernetes::reads;
+use crate::kubernetes::reads::{self, ReadError};
 use crate::kubernetes::update::NodeFacts;
 use crate::maintenance::episode::{CordonOwner, Episode, Record};
 use crate::maintenance::record::{Annotations, read};
@@ -23,6 +25,7 @@ use crate::nodemaintenance::kind::{MaintenanceOrigin, NodeMaintenance};
 pub(super) struct NodeReading {
     pub(super) nodes: Vec<NodeFacts>,
     pub(super) objects: Vec<NodeMaintenance>,
+    slices: Result<BTreeMap<NodeName, Arc<[DeviceSlice]>>, ReadError>,
     trace_url: Option<String>,
 }
 
@@ -52,7 +55,9 @@ pub(super) async fn read_nodes(
         Some(name) => object.spec.node_name == name,
         None => concerns(object, &settings.gpu_node_label),
     };
+    let slices = reads::device_slices(client, &gpus, only).await;
     Ok(NodeReading {
+        slices,
         nodes: nodes.iter().map(|node| node_facts(node, &keys, &gpus)).collect(),
         objects: objects.into_iter().filter(is_wanted).collect(),
         trace_url: settings.trace_ui_url_template.clone(),
@@ -76,6 +81,20 @@ impl NodeReading {
             .filter(|it| it.spec.origin == MaintenanceOrigin::Episode && is_open(it));
         names.extend(copies.map(|object| object.spec.node_name.as_str()));
         names.into_iter().map(|name| self.state(name)).collect()
+    }
+
+    /// The GPUs of a Node by resource and by driver; after a power cycle, those of the new boot.
+    ///
+    /// # Errors
+    /// When the ResourceSlices could not be listed.
+    pub(super) fn gpus(&self, node: &NodeFacts) -> Result<BTreeMap<String, u64>, ReadError> {
+        let slices = self.slices.as_ref().map_err(Clone::clone)?;
+        let record = record_of(node);
+        let after = record.episode().and_then(Episode::slices_after);
+        let slices = slices.get(&node.name).map_or(&[][..], |slices| slices);
+        let mut gpus = BTreeMap::clone(&node.gpus);
+        gpus.extend(device_slice::counts(slices, after));
+        Ok(gpus)
     }
 
     fn of(&self, name: &str) -> impl Iterator<Item = &NodeMaintenance> {
@@ -103,7 +122,8 @@ impl NodeReading {
             state.ready = node.ready.is_true;
             state.cordoned = node.unschedulable;
             state.cordoned_by = node.unschedulable.then(|| cordoned_by(node, &record));
-            state.gpus.clone_from(&node.gpus);
+            // Most people may not list ResourceSlices.
+            state.gpus = self.gpus(node).unwrap_or_else(|_| BTreeMap::clone(&node.gpus));
             state.overrides = overrides(node);
         }
         state.requests = self
@@ -112,6 +132,7 @@ impl NodeReading {
                 name: object.name_any(),
                 action: format!("{:?}", object.spec.action),
                 reason: object.spec.reason.clone(),
+                requested_by: object.spec.requested_by.clone(),
                 phase: object.status.as_ref().and_then(|status| status.phase.clone()),
             })
             .collect();

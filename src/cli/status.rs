@@ -100,11 +100,12 @@ fn group(text: &str, under: Vec<Branch>) -> Option<Branch> {
 fn request(request: &RequestState) -> Branch {
     let phase = request.phase.as_deref().unwrap_or("not seen by a controller yet");
     let reason = request.reason.iter().map(|it| format!(": {it}"));
+    let by = request.requested_by.iter().map(|user| format!(", by {user}"));
     leaf(plain(&format!(
         "nodemaintenance/{} {} {phase}{}",
         request.name,
         request.action,
-        reason.collect::<String>()
+        reason.chain(by).collect::<String>()
     )))
 }
 

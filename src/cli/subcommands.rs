@@ -36,6 +36,7 @@ pub async fn perform(subcommand: Subcommand) -> anyhow::Result<u8> {
         Subcommand::Drain(args) => request::drain(args, out).await,
         Subcommand::Resume(args) => request::resume(args, out).await,
         Subcommand::Approve(args) => request::approve(args, out).await,
+        Subcommand::Accept(args) => request::accept(args, out).await,
         Subcommand::Trace(args) => trace(args, out).await,
         Subcommand::Check(args) => check::perform(*args, out).await,
         Subcommand::Export(args) => export::perform(*args, out).await,
@@ -156,8 +157,15 @@ pub(super) async fn make_plan(view: &mut ClusterView, name: &str) -> anyhow::Res
     let budgets = view.budgets().await?;
     let mut nodes = Vec::new();
     for forecast in &forecasts {
-        let pods = view.pods(&forecast.node).await?;
-        nodes.push(plan::of_node(forecast, &pods, &budgets, view.limits));
+        let (pods, policies) = view.pods(&forecast.node).await?;
+        let shutdown_grace = view.shutdown_grace(&forecast.node).await;
+        nodes.push(plan::of_node(
+            forecast,
+            (&pods, &policies),
+            &shutdown_grace,
+            &budgets,
+            view.limits,
+        ));
     }
     Ok(Plan {
         about,

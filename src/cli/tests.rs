@@ -123,11 +123,13 @@ fn a_plan_names_pods_budgets_hosts_and_gpus() {
         evicts: vec![
             PodPlan {
                 pod: "ml/serve-0".to_owned(),
+                wait_seconds: Some(60),
                 held: None,
                 warnings: vec!["its emptyDir data is lost".to_owned()],
             },
             PodPlan {
                 pod: "ml/train-0".to_owned(),
+                wait_seconds: None,
                 held: Some(
                     "held by PodDisruptionBudget train, which needs 2 healthy pods and has 2".to_owned(),
                 ),
@@ -135,6 +137,7 @@ fn a_plan_names_pods_budgets_hosts_and_gpus() {
             },
         ],
         leaving: Vec::new(),
+        left: vec!["ml/scratch-0".to_owned()],
         skipped: [("of a DaemonSet".to_owned(), 2)].into(),
         place: PlannedHost {
             target: Some("esx-2".to_owned()),
@@ -144,6 +147,7 @@ fn a_plan_names_pods_budgets_hosts_and_gpus() {
         gpus: [("nvidia.com/gpu".to_owned(), 2)].into(),
         stops: Vec::new(),
         notes: Vec::new(),
+        unknown: vec!["shutdownGracePeriod of its kubelet: no".to_owned()],
     };
     let mut plan = Plan {
         about: "host",
@@ -157,11 +161,13 @@ fn a_plan_names_pods_budgets_hosts_and_gpus() {
         plan::render(&plan, true, Paint::OFF),
         "Maintenance of host/esx-1, which is in service:\n\
          \n  node/gpu-1 (InService, VM gpu1 on esx-1)\n    \
-         evicts    ml/serve-0\n                ! its emptyDir data is lost\n              ml/train-0\n                \
+         evicts    ml/serve-0 after 60 s, unless it has ended by itself\n                ! its emptyDir data is lost\n              ml/train-0\n                \
          ‼ held by PodDisruptionBudget train, which needs 2 healthy pods and has 2\n    \
+         leaves    ml/scratch-0 (haulout.dev/drain=skip): it ends with the VM\n    \
          skips     2 of a DaemonSet\n    \
          moves to  √ esx-2\n              esx-3 has no matching device free\n    \
-         GPUs      2 nvidia.com/gpu\n\
+         GPUs      2 nvidia.com/gpu\n    \
+         unknown   shutdownGracePeriod of its kubelet: no\n\
          \nMissing meanwhile: 2 nvidia.com/gpu\n"
     );
     plan.nodes[0].evicts[1].held = None;

@@ -8,7 +8,11 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use secrecy::SecretString;
 
-use super::{DrainTimeoutAction, MaxUnavailable, StaticDevices, TRACE_ID, selector};
+use super::{
+    DrainTimeoutAction, ForeignMaintenances, Guards, HookTimeoutAction, MaintenanceTaint, MaxUnavailable,
+    StaticDevices, TRACE_ID, selector,
+};
+use crate::vsphere::scope::{ScopeError, VmScope};
 
 /// Limit of a release name, which is part of each record. Namespace and name of a Lease are shorter.
 const RELEASE_CHARS_MAX: usize = 400;
@@ -75,8 +79,12 @@ pub(super) fn boolean(text: &str) -> Result<bool, String> {
     }
 }
 
+pub(super) fn scope(text: &str) -> Result<VmScope, String> {
+    text.parse().map_err(|error: ScopeError| error.to_string())
+}
+
 pub(super) fn max_unavailable(text: &str) -> Result<MaxUnavailable, String> {
-    let expected = "1 to 10000 nodes or 1% to 100% is expected, or unlimited";
+    let expected = "1 to 10000 or 1% to 100% is expected, or unlimited";
     text.trim().parse().map_err(|_| expected.to_owned())
 }
 
@@ -85,9 +93,27 @@ pub(super) fn drain_timeout_action() -> impl TypedValueParser<Value = DrainTimeo
     PossibleValuesParser::new(names).try_map(|name| name.parse::<DrainTimeoutAction>())
 }
 
+pub(super) fn hook_timeout_action() -> impl TypedValueParser<Value = HookTimeoutAction> {
+    let names = HookTimeoutAction::ALL.map(HookTimeoutAction::name);
+    PossibleValuesParser::new(names).try_map(|name| name.parse::<HookTimeoutAction>())
+}
+
 pub(super) fn static_devices() -> impl TypedValueParser<Value = StaticDevices> {
     let names = StaticDevices::ALL.map(StaticDevices::name);
     PossibleValuesParser::new(names).try_map(|name| name.parse::<StaticDevices>())
+}
+
+pub(super) fn maintenance_taint() -> impl TypedValueParser<Value = MaintenanceTaint> {
+    let names = MaintenanceTaint::ALL.map(MaintenanceTaint::name);
+    PossibleValuesParser::new(names).try_map(|name| name.parse::<MaintenanceTaint>())
+}
+
+pub(super) fn foreign_maintenances(text: &str) -> Result<ForeignMaintenances, String> {
+    text.parse()
+}
+
+pub(super) fn guards(text: &str) -> Result<Guards, String> {
+    text.parse()
 }
 
 pub(super) fn node_label(text: &str) -> Result<String, String> {
@@ -100,6 +126,14 @@ pub(super) fn node_label(text: &str) -> Result<String, String> {
                 .to_owned(),
         )
     }
+}
+
+pub(super) fn label_key(text: &str) -> Result<String, String> {
+    let key = text.trim();
+    // A key alone is a selector, too.
+    let is_key = selector::is_selector(key) && !key.contains(['=', '!', ',', ' ', '(']);
+    let expected = "the key of a label is expected, such as topology.kubernetes.io/rack";
+    is_key.then(|| key.to_owned()).ok_or_else(|| expected.to_owned())
 }
 
 pub(super) fn annotation_prefix(text: &str) -> Result<String, String> {

@@ -57,18 +57,35 @@ fn defaults_are_those_of_the_python_controller_with_tls_verified() {
         ("VCENTER_POLICIES", "true"),
         ("VCENTER_CUSTOM_ATTRIBUTE", "false"),
         ("GPU_NODE_LABEL", "intel.feature.node.kubernetes.io/gpu=true"),
-        ("GPU_RESOURCES", "nvidia.com/*,amd.com/*,gpu.intel.com/*"),
+        (
+            "GPU_RESOURCES",
+            "nvidia.com/*,amd.com/*,gpu.intel.com/*,gpu.nvidia.com,gpu.amd.com,gpu.intel.com",
+        ),
         ("ANNOTATION_PREFIX", "vsphere-maintenance.boeye.net"),
         ("BIND_BY_NAME", "false"),
+        ("REQUIRE_PROVIDER_ID", "false"),
+        ("LEAVE_UNPINNED_VMS", "false"),
+        ("VCENTER_SCOPE", ""),
         ("NODE_MAINTENANCES", "true"),
         ("NODE_MAINTENANCE_HISTORY", "20"),
+        ("FOREIGN_NODE_MAINTENANCES", "none"),
+        ("VALIDATION_JOB_FILE", ""),
+        ("MAINTENANCE_TAINT", "until-power-on"),
+        ("OUT_OF_SERVICE_TAINT", "false"),
+        ("GUARDS", "all"),
+        ("MANAGEMENT_KUBECONFIG", ""),
         ("REQUIRE_APPROVAL", "false"),
         ("MAX_CONCURRENT_DRAINS", "1"),
         ("MAX_UNAVAILABLE", "unlimited"),
+        ("MAX_UNAVAILABLE_GPUS", "unlimited"),
+        ("MAX_POWER_OFFS_PER_HOUR", "unlimited"),
+        ("LIMIT_GROUP_LABEL", ""),
         ("POLL_INTERVAL_SECONDS", "30"),
         ("DRAIN_TIMEOUT_SECONDS", "600"),
         ("DRAIN_TIMEOUT_ACTION", "power-off"),
+        ("DRAIN_WAIT_MAX_SECONDS", "3600"),
         ("EVICTION_RETRY_SECONDS", "5"),
+        ("VOLUME_DETACH_TIMEOUT_SECONDS", "120"),
         ("GUEST_SHUTDOWN_TIMEOUT_SECONDS", "120"),
         ("POWER_OFF_TIMEOUT_SECONDS", "300"),
         ("RELOCATE_TIMEOUT_SECONDS", "600"),
@@ -76,6 +93,8 @@ fn defaults_are_those_of_the_python_controller_with_tls_verified() {
         ("MAINTENANCE_RETRY_GRACE_SECONDS", "10"),
         ("VGPU_VMOTION_GRACE_SECONDS", "300"),
         ("DVX_VMOTION_GRACE_SECONDS", "300"),
+        ("HOOK_TIMEOUT_SECONDS", "3600"),
+        ("HOOK_TIMEOUT_ACTION", "hold"),
         ("STATIC_DEVICES", "wait"),
         ("HOST_SETTLE_SECONDS", "60"),
         ("NODE_MONITOR_GRACE_SECONDS", "60"),
@@ -96,6 +115,8 @@ fn defaults_are_those_of_the_python_controller_with_tls_verified() {
         ("METRICS_ADDRESS", "0.0.0.0:8080"),
         ("HEALTH_ADDRESS", "0.0.0.0:8081"),
         ("STATUS_ADDRESS", "off"),
+        ("STATUS_HOSTS", ""),
+        ("STATUS_TOKEN_FILE", ""),
         ("TRACE_UI_URL_TEMPLATE", ""),
         ("DRY_RUN", "false"),
     ];
@@ -116,7 +137,13 @@ fn each_wrong_value_is_named_with_its_flag_and_what_is_expected() {
             &["0", "604801", "ten"],
             "from 1 to 604800",
         ),
+        ("DRAIN_WAIT_MAX_SECONDS", &["-1", "604801"], "from 0 to 604800"),
         ("EVICTION_RETRY_SECONDS", &["0", "601"], "from 1 to 600"),
+        (
+            "VOLUME_DETACH_TIMEOUT_SECONDS",
+            &["-1", "86401"],
+            "from 0 to 86400",
+        ),
         (
             "GUEST_SHUTDOWN_TIMEOUT_SECONDS",
             &["0", "86401"],
@@ -135,6 +162,23 @@ fn each_wrong_value_is_named_with_its_flag_and_what_is_expected() {
         ("HOST_SETTLE_SECONDS", &["-1", "86401"], "from 0 to 86400"),
         ("NODE_MONITOR_GRACE_SECONDS", &["0", "3601"], "from 1 to 3600"),
         ("DRAIN_SLOT_SECONDS", &["0", "604801"], "from 1 to 604800"),
+        ("HOOK_TIMEOUT_SECONDS", &["0", "604801"], "from 1 to 604800"),
+        (
+            "LIMIT_GROUP_LABEL",
+            &["pool=a", "a,b", "!pool"],
+            "the key of a label",
+        ),
+        ("HOOK_TIMEOUT_ACTION", &["skip", "park"], "proceed or hold"),
+        (
+            "GUARDS",
+            &["karpenter", "medik8s,", "maintenance-taint"],
+            "all, none or a list of",
+        ),
+        (
+            "MAINTENANCE_TAINT",
+            &["true", "always"],
+            "off or until-power-on or until-back",
+        ),
         ("RELEASE", &["Team A", "a//b"], "lower-case letters"),
         ("ADOPT_RELEASES", &["Team A", "a//b"], "lower-case letters"),
         ("RETRY_MAX_SECONDS", &["0", "3601"], "from 1 to 3600"),
@@ -152,7 +196,17 @@ fn each_wrong_value_is_named_with_its_flag_and_what_is_expected() {
         (
             "MAX_UNAVAILABLE",
             &["0", "10001", "0%", "101%", "%", "half"],
-            "1 to 10000 nodes or 1% to 100%",
+            "1 to 10000 or 1% to 100%",
+        ),
+        (
+            "MAX_POWER_OFFS_PER_HOUR",
+            &["0", "10001", "0%", "101%"],
+            "1 to 10000 or 1% to 100%",
+        ),
+        (
+            "MAX_UNAVAILABLE_GPUS",
+            &["0", "10001", "0%", "101%", "%", "half"],
+            "1 to 10000 or 1% to 100%",
         ),
         ("DRAIN_TIMEOUT_ACTION", &["off", "force"], "power-off or hold"),
         ("STATIC_DEVICES", &["move", "yes"], "wait or repoint"),
@@ -161,8 +215,20 @@ fn each_wrong_value_is_named_with_its_flag_and_what_is_expected() {
         ("VCENTER_POLICIES", &["on"], "true or false"),
         ("VCENTER_CUSTOM_ATTRIBUTE", &["haulout"], "true or false"),
         ("BIND_BY_NAME", &["2"], "true or false"),
+        ("REQUIRE_PROVIDER_ID", &["2"], "true or false"),
+        ("LEAVE_UNPINNED_VMS", &["2"], "true or false"),
+        (
+            "VCENTER_SCOPE",
+            &["tenant a", "/dc1//vm", "cluster="],
+            "inventory path (/dc1/vm/tenant-a)",
+        ),
         ("NODE_MAINTENANCES", &["2"], "true or false"),
         ("NODE_MAINTENANCE_HISTORY", &["-1", "1001"], "0 to 1000"),
+        (
+            "FOREIGN_NODE_MAINTENANCES",
+            &["all", "medik8s,", "Medik8s", "kured"],
+            "none or a list of medik8s, kubevirt, nvidia",
+        ),
         ("REQUIRE_APPROVAL", &["2"], "true or false"),
         ("DRY_RUN", &["maybe"], "true or false"),
         ("LEADER_ELECTION", &["on", "maybe"], "auto or true or false"),
@@ -198,6 +264,11 @@ fn each_wrong_value_is_named_with_its_flag_and_what_is_expected() {
         ),
         ("HEALTH_ADDRESS", &["8081"], "0.0.0.0:8081"),
         ("STATUS_ADDRESS", &["8082", "on"], "0.0.0.0:8082"),
+        (
+            "STATUS_HOSTS",
+            &["haulout.example.com:80", "https://haulout", "-a"],
+            "names without a port are expected",
+        ),
         (
             "TRACE_UI_URL_TEMPLATE",
             &["jaeger/{trace_id}", "https://jaeger/trace/"],
@@ -253,12 +324,12 @@ fn every_valid_form_is_understood() {
         );
     }
     for (value, expected) in [
-        ("3", MaxUnavailable::Nodes(3)),
+        ("3", MaxUnavailable::Number(3)),
         ("25%", MaxUnavailable::Percent(25)),
         ("unlimited", MaxUnavailable::Unlimited),
     ] {
         let config = with(&["--max-unavailable", value]).unwrap();
-        assert_eq!(config.max_unavailable, expected);
+        assert_eq!(config.pace.max_unavailable, expected);
     }
     let config = with(&[
         "--poll-interval-seconds= 1\n",
@@ -296,7 +367,7 @@ fn a_flag_without_a_value_counts_as_not_set() {
     .unwrap();
     assert_eq!(config.poll_interval, Duration::from_secs(30));
     assert_eq!(config.vcenter_ca_bundle, None);
-    assert_eq!(config.max_unavailable, MaxUnavailable::Unlimited);
+    assert_eq!(config.pace.max_unavailable, MaxUnavailable::Unlimited);
     assert!(!config.dry_run);
 }
 
@@ -420,7 +491,7 @@ fn the_range_in_the_help_is_the_one_that_is_checked() {
         assert!(is_in_range(min) && is_in_range(max), "{help}");
         assert!(!is_in_range(min - 0.01) && !is_in_range(max + 1.0), "{help}");
     }
-    assert_eq!(ranges, 21);
+    assert_eq!(ranges, 24);
 }
 
 #[test]

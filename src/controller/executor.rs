@@ -7,6 +7,7 @@ mod dry_run;
 mod report;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -16,23 +17,28 @@ use tokio::time::Instant;
 
 use crate::controller::run_effect::{NotRecorded, Recorded, RunEffect, TRACEPARENT};
 use crate::fence::{FenceClosed, Permit, WriteFence, WriteKind};
-use crate::ids::{HostRef, NodeName};
+use crate::ids::{HostRef, NodeName, VmUuid};
 use crate::inventory::readings;
 use crate::keys::Keys;
 use crate::kubernetes::client;
 use crate::kubernetes::drain::{self, DrainOrder, DrainSettings};
 use crate::kubernetes::events::Publisher;
 use crate::kubernetes::facts::GpuResources;
+use crate::kubernetes::machine_guard::MachineApi;
 use crate::kubernetes::node::{self, NodeErrorKind, NodePatch};
 use crate::kubernetes::update::{KubernetesUpdate, NodeAnnotations, NodeFacts, NodeMaintenanceUpdate};
 use crate::log_node::log_node;
 use crate::maintenance::clock::{Now, wall_after};
 use crate::maintenance::decide::Transition;
-use crate::maintenance::effect::{self, Effect, PowerOnTarget};
+use crate::maintenance::effect::{self, DrainBegan, Effect, PowerOnTarget};
 use crate::maintenance::effect_report::{EffectReport, EffectResult};
 use crate::maintenance::episode::Record;
+use crate::maintenance::hook::validation_hook;
+use crate::maintenance::machine_guard::MachineGuardReport;
+use crate::maintenance::node_guard::GuardChanges;
 use crate::maintenance::observed::{AttemptOutcome, EffectRefusal, Observed, PendingReason, RetryAdvice};
 use crate::maintenance::record::{self, LastEpisode};
+use crate::maintenance::volumes::VolumeReport;
 use crate::nodemaintenance::api::{self as maintenances, WriteIf};
 use crate::vsphere::client::{Error, GuestShutdown, MaintenanceCause, PowerOnBy, StartedTask, Vcenter};
 
@@ -53,12 +59,16 @@ pub struct Executor {
     pub vcenter: Vcenter,
     /// Kubernetes.
     pub client: kube::Client,
+    /// The Machines of the nodes.
+    pub machines: Arc<MachineApi>,
     /// Our annotations.
     pub keys: Keys,
     /// Which resources are GPUs.
     pub gpu_resources: GpuResources,
     /// The limits of one drain round.
     pub drain: DrainSettings,
+    /// A Job validates nodes on their way back.
+    pub validates: bool,
     /// Takes Events of evicted pods.
     pub events: Publisher,
     /// Counts evictions.
@@ -143,6 +153,12 @@ impl RunEffect for Executor {
             },
             is_end: transition.ended.is_some(),
             unschedulable: transition.unschedulable,
+            guards: GuardChanges::of(before, &transition.record, seen),
+            validation_hook: self
+                .validates
+                .then(|| validation_hook(before, &transition.record, &seen.hooks))
+                .flatten(),
+            taints: Arc::clone(&seen.taints),
         };
         let permit = self.fence.permit(WriteKind::Record).map_err(not_recorded)?;
         let client = self.traced();
@@ -170,9 +186,11 @@ impl RunEffect for Executor {
     }
 
     async fn perform(&self, name: &NodeName, record: &Record, effect: &Effect, now: Now) {
+        // What changes nothing needs no permit.
         let outcome = if let Effect::Survey { hosts } = effect {
-            // It changes nothing, so it needs no permit.
             self.survey(name, hosts).await
+        } else if matches!(effect, Effect::ListVolumes) {
+            self.list_volumes(name, now).await
         } else {
             match self.fence.permit(WriteKind::Effect) {
                 Err(closed) => not_done(closed),
@@ -225,17 +243,20 @@ impl Executor {
                 in_turn,
                 deferred,
                 tolerant,
+                began,
             } => {
                 let names: BTreeSet<String> = deferred.keys().cloned().collect();
                 let order = DrainOrder {
                     in_turn: *in_turn,
                     deferred: &names,
                     tolerant: tolerant.as_deref(),
+                    elapsed: began.elapsed,
                     on_evicted: &|_| {},
                 };
-                self.drain_round(permit, name, *pods_revision, deferred, order, now)
-                    .await
+                let round = (*pods_revision, deferred, *began);
+                self.drain_round(permit, name, round, order, now).await
             }
+            Effect::ListVolumes => self.list_volumes(name, now).await,
             Effect::Survey { hosts } => self.survey(name, hosts).await,
             Effect::ShutdownGuest { vm, asked_by, .. } => {
                 match vcenter.shutdown_guest(permit, vm, &cause(asked_by)).await {
@@ -249,6 +270,18 @@ impl Executor {
             Effect::Relocate { vm, to } => started(vcenter.relocate(permit, vm, to).await),
             Effect::Reconfigure { vm, host, devices } => {
                 started(vcenter.reconfigure_devices(permit, vm, host, devices).await)
+            }
+            Effect::SetMachineGuards { vm } => self.set_machine_guards(permit, name, *vm, now).await,
+            Effect::RemoveMachineGuards { vm, guards } => {
+                let Some(vm) = *vm else {
+                    return AttemptOutcome::Done;
+                };
+                let client = self.traced();
+                let removed = self.machines.remove(permit, &client, name, vm, &guards.objects);
+                match removed.await {
+                    Ok(()) => AttemptOutcome::Done,
+                    Err(error) => not_done(error),
+                }
             }
             Effect::PowerOn { vm, place } => {
                 let by = match place {
@@ -264,8 +297,7 @@ impl Executor {
         &self,
         permit: &Permit,
         name: &NodeName,
-        pods_revision: u64,
-        deferred: &BTreeMap<String, PendingReason>,
+        (pods_revision, deferred, drain): (u64, &BTreeMap<String, PendingReason>, DrainBegan),
         order: DrainOrder<'_>,
         now: Now,
     ) -> AttemptOutcome {
@@ -285,8 +317,36 @@ impl Executor {
                 }
                 let evictions = EffectResult::Evictions(report::evictions(&round, now.wall));
                 self.report(name, evictions).await;
-                let report = report::of_round(&round, deferred, pods_revision, (begun, now));
+                for pod in &round.unreadable {
+                    let full_name = format!("{}/{}", pod.namespace, pod.name);
+                    tracing::warn!(node = %name, pod = %full_name, "{}", pod.why);
+                    self.events.event(report::unreadable_event(pod, now.wall));
+                }
+                let report = report::of_round(&round, deferred, pods_revision, drain, (begun, now));
                 self.report(name, EffectResult::Drain(report)).await;
+                AttemptOutcome::Done
+            }
+            Err(error) => not_done(error),
+        }
+    }
+
+    async fn set_machine_guards(
+        &self,
+        permit: &Permit,
+        name: &NodeName,
+        vm: Option<VmUuid>,
+        now: Now,
+    ) -> AttemptOutcome {
+        let set = match vm {
+            Some(vm) => self.machines.set(permit, &self.traced(), name, vm).await,
+            // Without the UUID it cannot be verified that a Machine is that of the node.
+            None => Ok(Vec::new()),
+        };
+        match set {
+            Ok(objects) => {
+                let at = now.monotonic;
+                let report = EffectResult::MachineGuarded(MachineGuardReport { at, objects });
+                self.report(name, report).await;
                 AttemptOutcome::Done
             }
             Err(error) => not_done(error),
@@ -310,6 +370,21 @@ impl Executor {
                 AttemptOutcome::Done
             }
             Err(error) => refused(&error),
+        }
+    }
+
+    async fn list_volumes(&self, name: &NodeName, now: Now) -> AttemptOutcome {
+        match drain::attached_volumes(&self.traced(), name, &self.drain).await {
+            Ok(attached) => {
+                let report = VolumeReport {
+                    listed_at: now.monotonic,
+                    had_some: !attached.is_empty(),
+                    attached,
+                };
+                self.report(name, EffectResult::Volumes(report)).await;
+                AttemptOutcome::Done
+            }
+            Err(error) => not_done(error),
         }
     }
 

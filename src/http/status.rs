@@ -18,6 +18,7 @@ use axum::body::Bytes;
 use jiff::Timestamp;
 use tokio::sync::watch;
 
+use super::access::PageAccess;
 use super::connections::Limits;
 use super::{HttpServer, NoPort, bind};
 use crate::ids::{HostRef, NodeName};
@@ -159,7 +160,7 @@ impl StatusPage {
     ) -> Page {
         let is_episode = |object: &NodeMaintenanceFacts| match object.role {
             NodeMaintenanceRole::Episode { .. } => is_wanted(object),
-            NodeMaintenanceRole::Request(_) => false,
+            NodeMaintenanceRole::Request(_) | NodeMaintenanceRole::Foreign(_) => false,
         };
         let objects = self.objects.as_ref();
         let history = objects.map_or_else(Vec::new, |objects| objects.newest(HISTORY, is_episode));
@@ -200,8 +201,10 @@ pub(crate) async fn server(
     setting: &'static str,
     address: SocketAddr,
     status: Arc<StatusPage>,
+    access: PageAccess,
 ) -> Result<HttpServer, NoPort> {
-    bind("the status page", setting, address, serve::router(status), LIMITS).await
+    let router = serve::router(status, access);
+    bind("the status page", setting, address, router, LIMITS).await
 }
 
 #[cfg(test)]

@@ -52,6 +52,12 @@ pub enum KubeConnectError {
         /// What is wrong with it.
         message: String,
     },
+    /// The kubeconfig of the management cluster cannot be used.
+    #[error("the kubeconfig that MANAGEMENT_KUBECONFIG names cannot be used: {message}")]
+    Management {
+        /// What is wrong with it.
+        message: String,
+    },
     /// Neither a kubeconfig nor a service account.
     #[error(
         "no cluster to connect to: KUBECONFIG is not set, this is no pod, and ~/.kube/config cannot be used: {message}"
@@ -73,6 +79,21 @@ pub enum KubeConnectError {
 /// Makes a client. Sends no request.
 pub async fn connect() -> Result<kube::Client, KubeConnectError> {
     client(configuration().await?)
+}
+
+/// Makes a client for the management cluster: by the kubeconfig at `path`, or for the surrounding cluster if that is `in-cluster`.
+///
+/// # Errors
+/// When the kubeconfig or the service account cannot be used.
+pub async fn connect_management(path: &Path) -> Result<kube::Client, KubeConnectError> {
+    if path == Path::new("in-cluster") {
+        let config = Config::incluster();
+        return client(config.map_err(|error| KubeConnectError::InCluster {
+            message: answer::chain(&error),
+        })?);
+    }
+    let read = from_kubeconfig(Some(path), None).await;
+    client(read.map_err(|message| KubeConnectError::Management { message })?)
 }
 
 /// The flags of the command line that select a cluster, named as those of kubectl.

@@ -6,7 +6,10 @@
 mod evict;
 mod groups;
 mod list;
+mod policies;
 mod report;
+mod sorting;
+mod volumes;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,17 +17,19 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use thiserror::Error;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
 pub use list::list;
-pub use report::{EvictionRequested, PodPending, PodPendingReason, RoundReport};
+pub use policies::{NamespacePolicies, Namespaces, PodPolicy};
+pub use report::{EvictionRequested, PodPending, PodPendingReason, RoundReport, UnreadablePod};
+pub use volumes::{VolumeClaims, VolumesUnlisted, attached as attached_volumes};
 
 use super::answer::ApiRefusal;
-use super::pods::{PodVerdict, SkipReason, tolerates_cordon, verdict};
 use crate::fence::Permit;
 use crate::ids::NodeName;
 use groups::GroupKey;
+use sorting::Sorting;
 
 /// A round lists again if every pod was gone at its eviction, and fails after this many lists.
 const PASSES_MAX: usize = 3;
@@ -48,6 +53,12 @@ pub struct DrainSettings {
     /// Haulout's own pod, where it is known. It is evicted last. The drain continues on another Node, because its state is on the
     /// Node.
     pub own_pod: Option<OwnPod>,
+    /// `DRAIN_WAIT_MAX_SECONDS`: how long after the beginning of a drain its pods may end by themselves. Zero evicts them at once.
+    pub wait_max: Duration,
+    /// The annotations of namespaces.
+    pub namespaces: Namespaces,
+    /// The claims of volumes.
+    pub claims: VolumeClaims,
 }
 
 /// The limit of concurrent requests of a kind. Clones share it.
@@ -65,6 +76,11 @@ impl Concurrency {
             semaphore: Arc::new(Semaphore::new(limit)),
             limit,
         }
+    }
+
+    /// One of them. The semaphore is never closed.
+    async fn slot(&self) -> Option<SemaphorePermit<'_>> {
+        self.semaphore.acquire().await.ok()
     }
 }
 
@@ -88,6 +104,8 @@ pub struct DrainOrder<'o> {
     pub deferred: &'o BTreeSet<String>,
     /// The UIDs of the pods that tolerate the cordon, of the first list of the phase; `None` in its first round.
     pub tolerant: Option<&'o BTreeSet<String>>,
+    /// How long the drain has taken.
+    pub elapsed: Duration,
     /// Called for each accepted eviction, because a round may last for a minute.
     pub on_evicted: &'o (dyn Fn(&PodPending) + Send + Sync),
 }
@@ -122,9 +140,41 @@ pub async fn list_only(
     node: &NodeName,
     settings: &DrainSettings,
 ) -> Result<RoundReport, DrainError> {
-    let (mut report, pods) = sort(&list(client, node, settings).await?, node, settings, None);
+    let (mut report, pods) = list_sorted(client, node, settings, None, Duration::ZERO).await?;
     report.leave(pods, &PodPendingReason::WouldEvict, None);
     Ok(report.sorted())
+}
+
+/// The policies of `pods`, with those of their namespaces.
+pub async fn policies(
+    client: &kube::Client,
+    pods: &[Pod],
+    node: &NodeName,
+    settings: &DrainSettings,
+) -> NamespacePolicies {
+    let deadline = settings.list_deadline;
+    settings.namespaces.read(client, pods, node, deadline).await
+}
+
+/// Lists the pods of `node`: a report with those that are not evicted now, and those to evict. The full list is dropped here, before
+/// the evictions begin, to save memory.
+async fn list_sorted(
+    client: &kube::Client,
+    node: &NodeName,
+    settings: &DrainSettings,
+    tolerant: Option<&BTreeSet<String>>,
+    elapsed: Duration,
+) -> Result<(RoundReport, Vec<Evictable>), DrainError> {
+    let pods = list(client, node, settings).await?;
+    let policies = policies(client, &pods, node, settings).await;
+    let sorting = Sorting {
+        node,
+        settings,
+        policies: &policies,
+        tolerant,
+        elapsed,
+    };
+    Ok(sorting.sort(&pods))
 }
 
 /// Lists the pods of `node`, and evicts those that block.
@@ -140,9 +190,8 @@ pub async fn round(
     let mut ends = None;
     let mut tolerant = order.tolerant.cloned();
     for _ in 0..PASSES_MAX {
-        // The full list is dropped before the evictions begin, to save memory.
-        let pods = list(client, node, settings).await?;
-        let (mut report, pods) = sort(&pods, node, settings, tolerant.as_ref());
+        let (mut report, pods) =
+            list_sorted(client, node, settings, tolerant.as_ref(), order.elapsed).await?;
         tolerant = Some(report.tolerant.clone());
         let ends = *ends.get_or_insert_with(|| Instant::now() + settings.round_deadline);
         report.asked = asked;
@@ -198,6 +247,9 @@ impl Default for DrainSettings {
             // As kubectl and client-go.
             page_size: 500,
             own_pod: None,
+            wait_max: Duration::from_secs(3_600),
+            namespaces: Namespaces::default(),
+            claims: VolumeClaims::default(),
         }
     }
 }
@@ -222,7 +274,7 @@ struct Evictable {
     namespace: String,
     name: String,
     uid: String,
-    /// Its `terminationGracePeriodSeconds`.
+    /// Its `deletionGracePeriodSeconds` while it terminates, before that its `terminationGracePeriodSeconds`.
     grace: Option<i64>,
     /// `spec.priority`, which the kube-apiserver derives from its PriorityClass.
     priority: i32,
@@ -238,7 +290,9 @@ impl Evictable {
             namespace: metadata.namespace.clone().unwrap_or_default(),
             name: metadata.name.clone().unwrap_or_default(),
             uid: metadata.uid.clone().unwrap_or_default(),
-            grace: spec.and_then(|spec| spec.termination_grace_period_seconds),
+            grace: metadata
+                .deletion_grace_period_seconds
+                .or_else(|| spec.and_then(|spec| spec.termination_grace_period_seconds)),
             priority: spec.and_then(|spec| spec.priority).unwrap_or_default(),
             group: GroupKey::of(pod),
         }
@@ -267,6 +321,7 @@ impl Evictable {
             namespace: self.namespace,
             name: self.name,
             uid: self.uid,
+            grace: self.grace,
             why,
             retry_at,
         }
@@ -281,50 +336,6 @@ impl DrainError {
             Some(_) | None => Self::Unlisted { node, message },
         }
     }
-}
-
-/// Adds to the report the pods that are not evicted in this round, and returns those to evict. `tolerant` as in [`DrainOrder`].
-fn sort(
-    pods: &[Pod],
-    node: &NodeName,
-    settings: &DrainSettings,
-    tolerant: Option<&BTreeSet<String>>,
-) -> (RoundReport, Vec<Evictable>) {
-    let mut report = RoundReport {
-        listed: pods.len(),
-        tolerant: tolerant.cloned().unwrap_or_default(),
-        ..RoundReport::default()
-    };
-    let own = settings.own_pod.as_ref();
-    let mut evictable = Vec::new();
-    let mut turns = Vec::new();
-    for pod in pods {
-        let mut verdict = verdict(pod, node);
-        let (is_tolerant, pod) = (tolerates_cordon(pod), Evictable::new(pod));
-        if verdict.blocks_drain() && is_tolerant && tolerant.is_none() {
-            report.tolerant.insert(pod.uid.clone());
-        } else if verdict.blocks_drain() && is_tolerant && !report.tolerant.contains(&pod.uid) {
-            verdict = PodVerdict::Skip(SkipReason::Returned);
-            report.returned.push(pod.full_name());
-        }
-        match verdict {
-            PodVerdict::Skip(reason) => *report.skipped.entry(reason).or_default() += 1,
-            PodVerdict::Wait { since } => {
-                turns.push(pod.turn(own));
-                report
-                    .left
-                    .push(pod.left(PodPendingReason::Terminating { since }, None));
-            }
-            PodVerdict::Evict => {
-                turns.push(pod.turn(own));
-                evictable.push(pod);
-            }
-        }
-    }
-    let turn = turns.into_iter().min();
-    let (evictable, later) = evictable.into_iter().partition(|pod| Some(pod.turn(own)) == turn);
-    report.leave(later, &PodPendingReason::Last, None);
-    (report, evictable)
 }
 
 #[cfg(test)]

@@ -2,22 +2,29 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use thiserror::Error;
 
-use super::update::{NodeAnnotations, NodeFacts, ReadyCondition};
+use super::update::{NodeAnnotations, NodeFacts, NodeTaint, ReadyCondition};
+use crate::hook;
 use crate::ids::{BootId, NodeName, NodeUid, VmUuid};
-use crate::keys::{APPROVED, Keys, SKIP, STRATEGY};
+use crate::keys::{ACCEPTED_GPUS, APPROVED, FIELD_MANAGER, GARDENER_MANAGED, Keys, SKIP, STRATEGY};
+use crate::node_guard::{FoundGuards, GuardField, GuardState, NodeGuard};
 
-/// Which resources of a Node are GPUs: exact names, and prefixes such as `nvidia.com/*`.
+/// What counts as a GPU: resources of Nodes, by name or by a prefix such as `nvidia.com/*`, and the devices of drivers of Dynamic
+/// Resource Allocation, by the driver's name, such as `gpu.nvidia.com`. A driver's name has no slash, a resource's has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuResources(Vec<Pattern>);
 
 /// One entry of [`GpuResources`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Pattern {
+    Driver(String),
     Exact(String),
     /// The first part of the name, with the slash.
     Prefix(String),
@@ -26,7 +33,7 @@ enum Pattern {
 /// A list of GPU resources that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
-    "{entry:?} is no GPU resource: a comma-separated list of resource names (nvidia.com/gpu) or prefixes (nvidia.com/*) is expected"
+    "{entry:?} is no GPU resource: a comma-separated list of resource names (nvidia.com/gpu), prefixes (nvidia.com/*) or DRA drivers (gpu.nvidia.com) is expected"
 )]
 pub struct GpuResourcesError {
     /// The invalid entry.
@@ -45,9 +52,14 @@ impl GpuResources {
     /// Whether `resource` is a GPU.
     pub fn matches(&self, resource: &str) -> bool {
         self.0.iter().any(|pattern| match pattern {
-            Pattern::Exact(name) => name == resource,
+            Pattern::Driver(name) | Pattern::Exact(name) => name == resource,
             Pattern::Prefix(prefix) => resource.len() > prefix.len() && resource.starts_with(prefix.as_str()),
         })
+    }
+
+    /// Whether ResourceSlices have to be read.
+    pub fn has_drivers(&self) -> bool {
+        self.0.iter().any(|pattern| matches!(pattern, Pattern::Driver(_)))
     }
 }
 
@@ -56,7 +68,7 @@ impl fmt::Display for GpuResources {
         for (index, pattern) in self.0.iter().enumerate() {
             let comma = if index == 0 { "" } else { "," };
             match pattern {
-                Pattern::Exact(name) => write!(f, "{comma}{name}")?,
+                Pattern::Driver(name) | Pattern::Exact(name) => write!(f, "{comma}{name}")?,
                 Pattern::Prefix(prefix) => write!(f, "{comma}{prefix}*")?,
             }
         }
@@ -69,12 +81,18 @@ impl Pattern {
         let wrong = || GpuResourcesError {
             entry: entry.to_owned(),
         };
-        let (domain, name) = entry.split_once('/').ok_or_else(wrong)?;
         let is_name = |text: &str| {
             !text.is_empty()
                 && text
                     .chars()
                     .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+        };
+        let Some((domain, name)) = entry.split_once('/') else {
+            // Without a dot it is rather a resource whose domain was forgotten.
+            let is_driver = is_name(entry) && entry.contains('.');
+            return is_driver
+                .then(|| Self::Driver(entry.to_owned()))
+                .ok_or_else(wrong);
         };
         if !is_name(domain) {
             return Err(wrong());
@@ -88,6 +106,9 @@ impl Pattern {
         Err(wrong())
     }
 }
+
+/// The maximum number of accepted counts that are read; MIG profiles have one each.
+const MAX_ACCEPTED: usize = 64;
 
 /// The facts of a Node.
 ///
@@ -121,8 +142,92 @@ pub fn node_facts(node: &core::Node, keys: &Keys, gpu_resources: &GpuResources) 
             .filter(|info| !info.boot_id.is_empty())
             .map(|info| BootId::new(info.boot_id.clone())),
         gpus: gpus(node, gpu_resources).into(),
+        gpu_capacity: counts(
+            node.status.as_ref().and_then(|status| status.capacity.as_ref()),
+            gpu_resources,
+        )
+        .into(),
+        accepted_gpus: accepted_gpus(annotation(node, ACCEPTED_GPUS), gpu_resources).into(),
         annotations: annotations(node, keys),
+        limit_group: limit_group(node, keys),
+        guards: node_guards(node),
+        hooks: hook::hooks(
+            metadata
+                .annotations
+                .iter()
+                .flat_map(|annotations| annotations.keys()),
+        ),
+        taints: taints(node),
     }
+}
+
+fn limit_group(node: &core::Node, keys: &Keys) -> Option<String> {
+    let labels = node.metadata.labels.as_ref()?;
+    labels.get(keys.limit_group.as_ref()?).cloned()
+}
+
+/// The guards on a Node. Without the annotation of Gardener's machine-controller-manager, that controller does not manage it.
+fn node_guards(node: &core::Node) -> FoundGuards {
+    let metadata = &node.metadata;
+    let state = |found: Option<&String>, value: &str, fields: &str, key: &str| {
+        let is_value = found? == value;
+        Some(match owner(node, fields, key) {
+            Some(FIELD_MANAGER) if is_value => GuardState::Ours,
+            None if is_value => GuardState::Set,
+            Some(_) | None => GuardState::Other,
+        })
+    };
+    let of = |guard: NodeGuard| match guard.field() {
+        GuardField::Taint { key, effect, .. } => {
+            let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+            let mut same = taints.filter(|taint| taint.key == key && taint.effect == effect);
+            same.next().map(|_| GuardState::Set)
+        }
+        GuardField::Label { key, value } => {
+            let found = metadata.labels.as_ref().and_then(|labels| labels.get(key));
+            state(found, value, "f:labels", key)
+        }
+        GuardField::Annotation { key, value } => {
+            let found = annotation(node, key);
+            state(found, value, "f:annotations", key)
+        }
+    };
+    let is_needed = |guard| guard != NodeGuard::Gardener || annotation(node, GARDENER_MANAGED).is_some();
+    let guards = NodeGuard::ALL.iter().copied();
+    let found = guards.filter_map(|guard| {
+        let needless = (!is_needed(guard)).then_some(GuardState::NotNeeded);
+        Some((guard, of(guard).or(needless)?))
+    });
+    found.collect()
+}
+
+/// The field manager that wrote this label or annotation last.
+fn owner<'a>(node: &'a core::Node, fields: &str, key: &str) -> Option<&'a str> {
+    let key = format!("f:{key}");
+    let entries = node.metadata.managed_fields.iter().flatten();
+    let owns = |entry: &&ManagedFieldsEntry| {
+        let metadata = entry.fields_v1.as_ref().and_then(|it| it.0.get("f:metadata"));
+        metadata.is_some_and(|metadata| {
+            metadata
+                .get(fields)
+                .is_some_and(|owned| owned.get(&key).is_some())
+        })
+    };
+    let last = entries
+        .filter(owns)
+        .max_by_key(|entry| entry.time.as_ref().map(|time| time.0));
+    last?.manager.as_deref()
+}
+
+fn taints(node: &core::Node) -> Arc<[NodeTaint]> {
+    let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    let taint = |taint: &core::Taint| NodeTaint {
+        key: taint.key.clone(),
+        value: taint.value.clone(),
+        effect: taint.effect.clone(),
+        time_added: taint.time_added.as_ref().map(|time| time.0),
+    };
+    taints.map(taint).collect()
 }
 
 /// The field manager that wrote `spec.unschedulable` last.
@@ -150,18 +255,39 @@ fn ready(node: &core::Node) -> ReadyCondition {
         .find(|condition| condition.type_ == "Ready");
     ReadyCondition {
         is_true: condition.is_some_and(|condition| condition.status == "True"),
+        is_unknown: condition.is_some_and(|condition| condition.status == "Unknown"),
         heartbeat: condition.and_then(|condition| condition.last_heartbeat_time.as_ref().map(|time| time.0)),
         since: condition.and_then(|condition| condition.last_transition_time.as_ref().map(|time| time.0)),
     }
 }
 
 fn gpus(node: &core::Node, gpu_resources: &GpuResources) -> BTreeMap<String, u64> {
-    node.status
-        .iter()
-        .flat_map(|status| status.allocatable.iter().flatten())
+    let status = node.status.as_ref();
+    counts(
+        status.and_then(|status| status.allocatable.as_ref()),
+        gpu_resources,
+    )
+}
+
+/// The count of each GPU resource that is not 0.
+fn counts(of: Option<&BTreeMap<String, Quantity>>, gpu_resources: &GpuResources) -> BTreeMap<String, u64> {
+    of.into_iter()
+        .flatten()
         .filter(|(resource, _)| gpu_resources.matches(resource))
         .filter_map(|(resource, quantity)| Some((resource.clone(), count(&quantity.0)?)))
         .filter(|(_, count)| *count > 0)
+        .collect()
+}
+
+/// The counts in a list such as `nvidia.com/gpu=7,nvidia.com/mig-1g.5gb=0`. What cannot be read accepts nothing.
+fn accepted_gpus(list: Option<&String>, gpu_resources: &GpuResources) -> BTreeMap<String, u64> {
+    let entries = list.iter().flat_map(|list| list.split(',')).take(MAX_ACCEPTED);
+    let counts = entries.filter_map(|entry| {
+        let (resource, count) = entry.trim().split_once('=')?;
+        Some((resource.to_owned(), count.parse().ok()?))
+    });
+    counts
+        .filter(|(resource, _)| gpu_resources.matches(resource))
         .collect()
 }
 
@@ -176,14 +302,12 @@ fn count(quantity: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(factor)
 }
 
+fn annotation<'a>(node: &'a core::Node, key: &str) -> Option<&'a String> {
+    node.metadata.annotations.as_ref()?.get(key)
+}
+
 fn annotations(node: &core::Node, keys: &Keys) -> NodeAnnotations {
-    let annotation = |key: &str| {
-        node.metadata
-            .annotations
-            .as_ref()
-            .and_then(|annotations| annotations.get(key))
-            .cloned()
-    };
+    let annotation = |key: &str| annotation(node, key).cloned();
     NodeAnnotations {
         state: annotation(&keys.state),
         host: annotation(&keys.host),

@@ -1,8 +1,10 @@
 //! Writes a transition to a Node: our annotations and the cordon in one PATCH with `resourceVersion`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use kube::core::Status;
@@ -11,10 +13,11 @@ use thiserror::Error;
 
 use super::answer::{self, ApiRefusal};
 use super::facts::{GpuResources, node_facts};
-use super::update::{NodeAnnotations, NodeFacts};
+use super::update::{NodeAnnotations, NodeFacts, NodeTaint};
 use crate::fence::Permit;
 use crate::ids::{NodeName, NodeUid};
-use crate::keys::{APPROVED, FIELD_MANAGER, Keys};
+use crate::keys::{ACCEPTED_GPUS, APPROVED, FIELD_MANAGER, Keys, VALIDATION_HOOK};
+use crate::maintenance::node_guard::{GuardChanges, GuardField};
 
 /// One transition of one Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +33,12 @@ pub struct NodePatch {
     pub is_end: bool,
     /// The new `spec.unschedulable`; `None` leaves it as it is.
     pub unschedulable: Option<bool>,
+    /// The guards that are set and removed.
+    pub guards: GuardChanges,
+    /// The hook of the validation Job is set (`true`) or removed.
+    pub validation_hook: Option<bool>,
+    /// The taints of the Node in that version. A merge patch replaces the list as a whole.
+    pub taints: Arc<[NodeTaint]>,
 }
 
 /// Why a Node was not written or read, and what happens next.
@@ -139,6 +148,20 @@ impl NodePatch {
         }
         if self.is_end {
             annotations.insert(APPROVED.to_owned(), Value::Null);
+            annotations.insert(ACCEPTED_GPUS.to_owned(), Value::Null);
+        }
+        if let Some(is_set) = self.validation_hook {
+            let value = if is_set { json!(FIELD_MANAGER) } else { Value::Null };
+            annotations.insert(VALIDATION_HOOK.to_owned(), value);
+        }
+        let mut labels = Map::new();
+        for (guard, is_set) in self.guards.all() {
+            let of = |value: &str| if is_set { json!(value) } else { Value::Null };
+            match guard.field() {
+                GuardField::Annotation { key, value } => annotations.insert(key.to_owned(), of(value)),
+                GuardField::Label { key, value } => labels.insert(key.to_owned(), of(value)),
+                GuardField::Taint { .. } => None,
+            };
         }
         let mut body = json!({
             "metadata": {
@@ -147,13 +170,50 @@ impl NodePatch {
                 "annotations": annotations,
             },
         });
-        if let Some(unschedulable) = self.unschedulable
-            && let Some(body) = body.as_object_mut()
-        {
+        if !labels.is_empty() {
+            body["metadata"]["labels"] = Value::Object(labels);
+        }
+        if let Some(unschedulable) = self.unschedulable {
             let value = if unschedulable { json!(true) } else { Value::Null };
-            body.insert("spec".to_owned(), json!({ "unschedulable": value }));
+            body["spec"]["unschedulable"] = value;
+        }
+        if let Some(taints) = self.taints() {
+            body["spec"]["taints"] = taints;
         }
         body
+    }
+
+    /// The new list of taints, if it changes.
+    fn taints(&self) -> Option<Value> {
+        let changed = self
+            .guards
+            .all()
+            .filter_map(|(guard, is_set)| match guard.field() {
+                GuardField::Taint { key, value, effect } => Some((key, value, effect, is_set)),
+                GuardField::Label { .. } | GuardField::Annotation { .. } => None,
+            });
+        let changed: Vec<(&str, Option<&str>, &str, bool)> = changed.collect();
+        if changed.is_empty() {
+            return None;
+        }
+        let is_kept = |taint: &&NodeTaint| {
+            let mut same = changed.iter();
+            !same.any(|(key, _, effect, _)| taint.key == *key && taint.effect == *effect)
+        };
+        let kept = self.taints.iter().filter(is_kept).map(|taint| core::Taint {
+            key: taint.key.clone(),
+            value: taint.value.clone(),
+            effect: taint.effect.clone(),
+            time_added: taint.time_added.map(Time),
+        });
+        let added = changed.iter().filter(|(_, _, _, is_set)| *is_set);
+        let added = added.map(|(key, value, effect, _)| core::Taint {
+            key: (*key).to_owned(),
+            value: value.map(str::to_owned),
+            effect: (*effect).to_owned(),
+            ..core::Taint::default()
+        });
+        Some(json!(kept.chain(added).collect::<Vec<_>>()))
     }
 }
 

@@ -44,6 +44,8 @@ pub enum SkipReason {
     DaemonSet,
     /// It tolerates the cordon and came after the drain had begun: its replacement would come as well.
     Returned,
+    /// Its annotation, or that of its namespace, asks to leave it.
+    Policy,
 }
 
 /// The taint that the node lifecycle controller gives a cordoned Node.
@@ -94,6 +96,7 @@ impl fmt::Display for SkipReason {
             Self::Mirror => "static",
             Self::DaemonSet => "of a DaemonSet",
             Self::Returned => "returned",
+            Self::Policy => "left by their annotation",
         })
     }
 }
@@ -117,18 +120,15 @@ fn mirror(pod: &Pod, _: &NodeName) -> Option<PodVerdict> {
         .then_some(PodVerdict::Skip(SkipReason::Mirror))
 }
 
-/// The kind of the controlling owner decides, in every API version.
+/// The kind of the controlling owner decides, in every API group: OpenKruise has a `DaemonSet` of its own (`apps.kruise.io`), and
+/// Datadog's `ExtendedDaemonSet` owns pods through an `ExtendedDaemonSetReplicaSet`. Anyone who may create pods may name such an owner
+/// falsely; that pod alone is then not evicted, and ends with the VM.
 fn daemon_set(pod: &Pod, _: &NodeName) -> Option<PodVerdict> {
     pod.metadata
         .owner_references
         .iter()
         .flatten()
-        .any(|owner| {
-            let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
-            owner.controller == Some(true)
-                && owner.kind == "DaemonSet"
-                && matches!(group, "apps" | "extensions")
-        })
+        .any(|owner| owner.controller == Some(true) && owner.kind.contains("DaemonSet"))
         .then_some(PodVerdict::Skip(SkipReason::DaemonSet))
 }
 

@@ -1,17 +1,24 @@
 //! Single reads from Kubernetes for the subcommands, without a watch.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Api;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use thiserror::Error;
 
 use super::answer::{self, ApiRefusal};
-use crate::keys::{APPROVED, CLI_MANAGER};
+use super::devices::SliceIndex;
+use super::facts::GpuResources;
+use crate::device_slice::DeviceSlice;
+use crate::ids::{EpisodeId, NodeName};
+use crate::keys::{ACCEPTED_GPUS, APPROVED, CLI_MANAGER};
 
 /// The deadline for one page or object.
 const DEADLINE: Duration = Duration::from_secs(15);
@@ -105,14 +112,87 @@ pub async fn budgets(client: &kube::Client) -> Result<Vec<PodDisruptionBudget>, 
     .await
 }
 
-/// Approves the next drain of a node.
+/// The GPUs in ResourceSlices, by Node; those of one Node with `only`. None where the kind does not exist.
+///
+/// # Errors
+/// When they cannot be listed.
+pub async fn device_slices(
+    client: &kube::Client,
+    gpus: &GpuResources,
+    only: Option<&str>,
+) -> Result<BTreeMap<NodeName, Arc<[DeviceSlice]>>, ReadError> {
+    if !gpus.has_drivers() {
+        return Ok(BTreeMap::new());
+    }
+    let mut params = ListParams::default();
+    if let Some(node) = only {
+        params = params.fields(&format!("spec.nodeName={node}"));
+    }
+    let slices = match list(Api::all(client.clone()), params, "the ResourceSlices").await {
+        Ok(slices) => slices,
+        Err(error) if error.is_absent() => return Ok(BTreeMap::new()),
+        Err(error) => return Err(error),
+    };
+    let mut index = SliceIndex::new(gpus.clone());
+    for slice in &slices {
+        index.seen(slice);
+    }
+    let nodes = index.nodes();
+    Ok(nodes.map(|node| (node.clone(), index.of(node))).collect())
+}
+
+/// Whether the label selector matches this Node.
+///
+/// # Errors
+/// As [`nodes`].
+pub async fn is_selected(client: &kube::Client, node: &str, selector: &str) -> Result<bool, ReadError> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let params = ListParams::default()
+        .labels(selector)
+        .fields(&format!("metadata.name={node}"));
+    let found = answer::within(DEADLINE, nodes.list_metadata(&params)).await;
+    let found = found.map_err(|refusal| ReadError::new("nodes", &refusal))?;
+    Ok(!found.items.is_empty())
+}
+
+/// The name of the user as which `client` acts (`SelfSubjectReview`, which every authenticated user may create).
+///
+/// # Errors
+/// When the kube-apiserver refuses it, or knows no such review (before 1.28).
+pub async fn user(client: &kube::Client) -> Result<String, ReadError> {
+    let reviews: Api<SelfSubjectReview> = Api::all(client.clone());
+    let (params, review) = (PostParams::default(), SelfSubjectReview::default());
+    let what = "the name of the user";
+    let answer = answer::within(DEADLINE, reviews.create(&params, &review)).await;
+    let review = answer.map_err(|refusal| ReadError::new(what, &refusal))?;
+    let user = review.status.and_then(|status| status.user_info?.username);
+    user.filter(|name| !name.is_empty())
+        .ok_or_else(|| ReadError::Absent {
+            what: what.to_owned(),
+            message: "the review has none".to_owned(),
+        })
+}
+
+/// Approves the drain of this episode of a node.
 ///
 /// # Errors
 /// When the Node does not exist, or the kube-apiserver refuses the write.
-pub async fn approve(client: &kube::Client, node: &str) -> Result<(), ReadError> {
+pub async fn approve(client: &kube::Client, node: &str, episode: &EpisodeId) -> Result<(), ReadError> {
+    annotate(client, node, APPROVED, episode.as_str()).await
+}
+
+/// Takes a node back with these GPUs, as in `nvidia.com/gpu=7`.
+///
+/// # Errors
+/// When the Node does not exist, or the kube-apiserver refuses the write.
+pub async fn accept_gpus(client: &kube::Client, node: &str, counts: &str) -> Result<(), ReadError> {
+    annotate(client, node, ACCEPTED_GPUS, counts).await
+}
+
+async fn annotate(client: &kube::Client, node: &str, key: &str, value: &str) -> Result<(), ReadError> {
     let nodes: Api<Node> = Api::all(client.clone());
     let params = PatchParams::apply(CLI_MANAGER);
-    let patch = Patch::Merge(json!({"metadata": {"annotations": {APPROVED: "true"}}}));
+    let patch = Patch::Merge(json!({"metadata": {"annotations": {key: value}}}));
     answer::within(DEADLINE, nodes.patch(node, &params, &patch))
         .await
         .map(|_| ())

@@ -10,6 +10,7 @@ use kube::api::PostParams;
 
 use super::answer;
 use super::reads::ReadError;
+use crate::foreign_maintenance::ForeignApi;
 
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -46,6 +47,34 @@ pub const NEEDED: &[Right] = &[
     ),
     right("", "pods/eviction", &["create"], "draining", true),
     right(
+        "",
+        "namespaces",
+        &["get"],
+        "honouring the drain annotations of namespaces",
+        false,
+    ),
+    right(
+        "storage.k8s.io",
+        "volumeattachments",
+        &["list"],
+        "waiting for volumes to be detached after a drain",
+        false,
+    ),
+    right(
+        "",
+        "persistentvolumes",
+        &["get"],
+        "telling the volumes of pods that stay from those to wait for",
+        false,
+    ),
+    right(
+        "resource.k8s.io",
+        "resourceslices",
+        &["list", "watch"],
+        "waiting for GPUs of Dynamic Resource Allocation on the way back",
+        false,
+    ),
+    right(
         "policy",
         "poddisruptionbudgets",
         &["list", "watch"],
@@ -81,6 +110,71 @@ pub const NEEDED: &[Right] = &[
         false,
     ),
 ];
+
+/// The rights where Cluster API is installed.
+pub const MACHINES: &[Right] = &[
+    right(
+        "cluster.x-k8s.io",
+        "machines",
+        &["get", "patch"],
+        "keeping MachineHealthChecks away from a node in maintenance",
+        false,
+    ),
+    right(
+        "infrastructure.cluster.x-k8s.io",
+        "vspherevms",
+        &["get", "list", "patch"],
+        "keeping the VM of a node in maintenance from being powered on",
+        false,
+    ),
+];
+
+/// The rights in OpenShift.
+pub const OPENSHIFT: &[Right] = &[
+    right(
+        "machine.openshift.io",
+        "machines",
+        &["get"],
+        "finding the MachineHealthChecks of a node",
+        false,
+    ),
+    right(
+        "machine.openshift.io",
+        "machinehealthchecks",
+        &["get", "list", "patch"],
+        "pausing them while a node is in maintenance",
+        false,
+    ),
+];
+
+/// The rights for the NodeMaintenances of another project.
+pub const fn foreign_maintenances(api: ForeignApi) -> [Right; 2] {
+    [
+        right(
+            api.group(),
+            "nodemaintenances",
+            &["list", "watch"],
+            "requests of this kind, which FOREIGN_NODE_MAINTENANCES names",
+            false,
+        ),
+        right(
+            api.group(),
+            "nodemaintenances/status",
+            &["patch"],
+            "showing the state of a request of this kind",
+            false,
+        ),
+    ]
+}
+
+/// The right of the Role in the namespace of the validation Jobs.
+pub const VALIDATION: Right = right(
+    "batch",
+    "jobs",
+    &["get", "create"],
+    "validating nodes on their way back, without which they stay cordoned",
+    true,
+);
 
 /// The right of the Role in the namespace of the Lease, for leader election.
 pub const LEASES: Right = right(

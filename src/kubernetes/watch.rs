@@ -2,6 +2,7 @@
 //! [`KubernetesUpdate`]s.
 
 pub mod budgets;
+pub mod devices;
 pub mod followed;
 mod keyed;
 pub mod nodes;
@@ -30,6 +31,9 @@ use crate::keys::Keys;
 
 /// How much earlier than the client's read deadline the kube-apiserver has to end a silent watch. It may be a few seconds late.
 const READ_MARGIN: Duration = Duration::from_secs(15);
+
+/// How often to check whether a kind has been installed that is not.
+pub(crate) const LOOK_FOR_KIND: Duration = Duration::from_secs(60);
 
 /// Which Nodes are watched, and what is read of them.
 #[derive(Clone, Debug)]

@@ -1,22 +1,23 @@
 //! Reads, creates and deletes NodeMaintenance objects, and writes their status. People write the spec, only Haulout the status.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::core::ObjectMeta;
 use kube::{Api, Resource as _, ResourceExt as _};
 use serde_json::json;
 use thiserror::Error;
 
 use super::kind::{
-    DrainTimeoutAction, MaintenanceAction, MaintenanceOrigin, NodeMaintenance, NodeMaintenanceSpec,
-    NodeMaintenanceStatus,
+    DrainTimeoutAction, MaintenanceAction, MaintenanceOrigin, MaintenanceWindow, NodeMaintenance,
+    NodeMaintenanceSpec, NodeMaintenanceStatus,
 };
 use crate::fence::Permit;
 use crate::ids::{EpisodeId, NodeName, RequestUid, is_object_name};
-use crate::keys::{CLI_MANAGER, FIELD_MANAGER};
-use crate::kubernetes::answer::{self, ApiRefusal};
+use crate::keys::{CLI_MANAGER, FIELD_MANAGER, REQUESTED_BY, SENTINEL};
+use crate::kubernetes::answer::{self, ApiRefusal, plain};
 use crate::kubernetes::update::{
     NodeMaintenanceFacts, NodeMaintenanceRole, RequestedAction, RequestedMaintenance,
 };
@@ -31,6 +32,9 @@ const NAME_BYTES_MAX: usize = 253;
 
 /// The longest `status.record` that is read, as for the record on a Node.
 const RECORD_BYTES_MAX: usize = 64 * 1024;
+
+/// The longest name of a user, as in the schema.
+const USER_CHARS_MAX: usize = 253;
 
 /// The maximum length of each list of a status that is read, which is the maximum that is written.
 const LIST_MAX: usize = 100;
@@ -72,11 +76,14 @@ pub(crate) fn facts(object: &NodeMaintenance) -> NodeMaintenanceFacts {
     let NodeMaintenanceSpec {
         node_name,
         reason,
+        requested_by,
         action,
         target_host,
         drain_timeout_seconds,
         drain_timeout_action,
         guest_shutdown_timeout_seconds,
+        not_before,
+        window,
         origin,
         selector: _,
     } = &object.spec;
@@ -92,6 +99,7 @@ pub(crate) fn facts(object: &NodeMaintenance) -> NodeMaintenanceFacts {
     let role = match (origin, action) {
         (MaintenanceOrigin::Request, Some(action)) => NodeMaintenanceRole::Request(RequestedMaintenance {
             reason: reason.clone().unwrap_or_default(),
+            requested_by: requested_by.as_deref().map(user),
             action,
             target_host: target_host.clone(),
             drain_timeout: seconds(drain_timeout_seconds),
@@ -100,6 +108,8 @@ pub(crate) fn facts(object: &NodeMaintenance) -> NodeMaintenanceFacts {
                 DrainTimeoutAction::PowerOff => false,
             }),
             guest_shutdown_timeout: seconds(guest_shutdown_timeout_seconds),
+            not_before: not_before.as_ref().map(|time| time.0),
+            window: window.as_ref().map(MaintenanceWindow::read),
         }),
         (MaintenanceOrigin::Episode, _) | (MaintenanceOrigin::Request, None) => {
             NodeMaintenanceRole::Episode {
@@ -125,6 +135,11 @@ pub(crate) fn facts(object: &NodeMaintenance) -> NodeMaintenanceFacts {
     }
 }
 
+/// A user name from an object that anyone with the right may create.
+fn user(name: &str) -> String {
+    plain(&name.chars().take(USER_CHARS_MAX).collect::<String>())
+}
+
 /// Cuts a status to the limits.
 fn bounded(mut status: NodeMaintenanceStatus) -> NodeMaintenanceStatus {
     status.record = status.record.filter(|record| record.len() <= RECORD_BYTES_MAX);
@@ -147,45 +162,100 @@ pub(crate) async fn create(
         name: Some(name.to_owned()),
         ..ObjectMeta::default()
     };
-    match post(client, metadata, spec, FIELD_MANAGER).await {
+    let object = NodeMaintenance {
+        metadata,
+        spec,
+        status: None,
+    };
+    match post(client, &object, FIELD_MANAGER, UnknownFields::Ignore).await {
         Ok(object) => Ok(Some(object)),
         Err(refusal) if refusal.code() == Some(409) => Ok(None),
         Err(refusal) => Err(WriteError::new(name, &refusal)),
     }
 }
 
-/// Creates a request; the kube-apiserver generates the end of its name.
+/// A request; the kube-apiserver generates the end of its name.
+pub(crate) fn requested(spec: NodeMaintenanceSpec) -> NodeMaintenance {
+    let metadata = ObjectMeta {
+        generate_name: Some(format!("{}-", spec.node_name)),
+        ..ObjectMeta::default()
+    };
+    NodeMaintenance {
+        metadata,
+        spec,
+        status: None,
+    }
+}
+
+/// Creates a request. In a dry run the kube-apiserver checks it only.
 pub(crate) async fn request(
     client: &kube::Client,
     spec: NodeMaintenanceSpec,
+    is_dry: bool,
 ) -> Result<NodeMaintenanceFacts, WriteError> {
-    let name = format!("{}-", spec.node_name);
-    let metadata = ObjectMeta {
-        generate_name: Some(name.clone()),
-        ..ObjectMeta::default()
-    };
-    let posted = post(client, metadata, spec, CLI_MANAGER).await;
+    let object = requested(spec);
+    let name = object.metadata.generate_name.clone().unwrap_or_default();
+    let dry = if is_dry { "&dryRun=All" } else { "" };
+    let posted = post(
+        client,
+        &object,
+        &format!("{CLI_MANAGER}{dry}"),
+        UnknownFields::Strict,
+    )
+    .await;
     posted.map_err(|refusal| WriteError::new(&name, &refusal))
 }
 
-async fn post(
+/// Creates the request of a sentinel. One of that name exists where it was asked for before.
+pub(crate) async fn request_as_sentinel(
     client: &kube::Client,
-    metadata: ObjectMeta,
+    name: &str,
     spec: NodeMaintenanceSpec,
-    manager: &str,
-) -> Result<NodeMaintenanceFacts, ApiRefusal> {
-    let objects: Api<NodeMaintenance> = Api::all(client.clone());
+) -> Result<(), WriteError> {
+    check_name(name)?;
+    let metadata = ObjectMeta {
+        name: Some(name.to_owned()),
+        labels: Some(BTreeMap::from([(REQUESTED_BY.to_owned(), SENTINEL.to_owned())])),
+        ..ObjectMeta::default()
+    };
     let object = NodeMaintenance {
         metadata,
         spec,
         status: None,
     };
-    let params = PostParams {
-        field_manager: Some(manager.to_owned()),
-        ..PostParams::default()
+    match post(client, &object, SENTINEL, UnknownFields::Strict).await {
+        Ok(_) => Ok(()),
+        Err(refusal) if refusal.code() == Some(409) => Ok(()),
+        Err(refusal) => Err(WriteError::new(name, &refusal)),
+    }
+}
+
+async fn post(
+    client: &kube::Client,
+    object: &NodeMaintenance,
+    manager: &str,
+    unknown: UnknownFields,
+) -> Result<NodeMaintenanceFacts, ApiRefusal> {
+    let path = NodeMaintenance::url_path(&(), None);
+    // `PostParams` has no field validation.
+    let uri = format!("{path}?fieldManager={manager}&fieldValidation={unknown:?}");
+    let call = async {
+        let body = serde_json::to_vec(object).map_err(kube::Error::SerdeError)?;
+        let post = http::Request::post(uri).header(http::header::CONTENT_TYPE, "application/json");
+        let post = post.body(body).map_err(kube::Error::HttpError)?;
+        client.request::<NodeMaintenance>(post).await
     };
-    let created = answer::within(WRITE_DEADLINE, objects.create(&params, &object)).await;
+    let created = answer::within(WRITE_DEADLINE, call).await;
     created.map(|object| facts(&object))
+}
+
+/// What the kube-apiserver does with fields that the installed CRD does not have.
+#[derive(Clone, Copy, Debug)]
+enum UnknownFields {
+    /// It drops them.
+    Ignore,
+    /// It refuses the object: without its window, a request would begin at once.
+    Strict,
 }
 
 /// The condition of a write to an object.
@@ -231,21 +301,36 @@ pub(crate) async fn delete(
     name: &str,
     uid: &RequestUid,
 ) -> Result<(), WriteError> {
-    remove(client, name, uid).await
+    remove(client, name, uid, None).await
 }
 
 /// Deletes a request for a person at the command line, which needs no permit.
 pub(crate) async fn take_back(client: &kube::Client, name: &str, uid: &RequestUid) -> Result<(), WriteError> {
-    remove(client, name, uid).await
+    remove(client, name, uid, None).await
 }
 
-async fn remove(client: &kube::Client, name: &str, uid: &RequestUid) -> Result<(), WriteError> {
+/// Deletes a request for a sentinel, unless it has changed since `version`: it may have begun.
+pub(crate) async fn withdraw(
+    client: &kube::Client,
+    name: &str,
+    uid: &RequestUid,
+    version: &str,
+) -> Result<(), WriteError> {
+    remove(client, name, uid, Some(version.to_owned())).await
+}
+
+async fn remove(
+    client: &kube::Client,
+    name: &str,
+    uid: &RequestUid,
+    version: Option<String>,
+) -> Result<(), WriteError> {
     check_name(name)?;
     let objects: Api<NodeMaintenance> = Api::all(client.clone());
     let params = DeleteParams {
         preconditions: Some(Preconditions {
             uid: Some(uid.to_string()),
-            resource_version: None,
+            resource_version: version,
         }),
         ..DeleteParams::default()
     };
@@ -259,7 +344,7 @@ async fn remove(client: &kube::Client, name: &str, uid: &RequestUid) -> Result<(
 }
 
 impl WriteError {
-    fn new(name: &str, refusal: &ApiRefusal) -> Self {
+    pub(super) fn new(name: &str, refusal: &ApiRefusal) -> Self {
         let (name, message) = (name.to_owned(), refusal.to_string());
         match refusal.code() {
             Some(404) => Self::Gone { name, message },

@@ -134,7 +134,7 @@ impl Kept {
 fn class(object: &NodeMaintenanceFacts) -> KeptClass {
     match (&object.role, object.is_over) {
         (_, true) => KeptClass::Ended,
-        (NodeMaintenanceRole::Request(_), false) => KeptClass::Request,
+        (NodeMaintenanceRole::Request(_) | NodeMaintenanceRole::Foreign(_), false) => KeptClass::Request,
         (NodeMaintenanceRole::Episode { .. }, false) => KeptClass::Episode,
     }
 }
@@ -149,12 +149,15 @@ mod tests {
 
     fn object(name: &str, class: KeptClass) -> NodeMaintenanceFacts {
         let request = NodeMaintenanceRole::Request(RequestedMaintenance {
+            requested_by: None,
             reason: String::new(),
             action: RequestedAction::Drain,
             target_host: None,
             drain_timeout: None,
             hold_on_drain_timeout: None,
             guest_shutdown_timeout: None,
+            not_before: None,
+            window: None,
         });
         NodeMaintenanceFacts {
             name: name.to_owned(),

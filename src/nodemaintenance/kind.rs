@@ -7,9 +7,12 @@
 
 pub use crate::maintenance::policy::DrainTimeoutAction;
 pub use haulout_core::facts::node_maintenance::*;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::window::{UTC, Window, WindowError};
 
 /// A request to take one node out of service, or the record of an episode.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -23,6 +26,7 @@ use serde::{Deserialize, Serialize};
     category = "haulout",
     status = "NodeMaintenanceStatus",
     derive = "PartialEq",
+    selectable = ".spec.nodeName",
     doc = "A request to take one node out of service, or the record of an episode.",
     validation = Rule::new("self.spec.nodeName.size() > 0").message("spec.nodeName must name a Node"),
     printcolumn(json_path = ".spec.nodeName", name = "Node", type_ = "string"),
@@ -33,6 +37,7 @@ use serde::{Deserialize, Serialize};
     printcolumn(json_path = ".metadata.creationTimestamp", name = "Age", type_ = "date"),
     printcolumn(json_path = ".status.target", name = "Target", type_ = "string", priority = 1),
     printcolumn(json_path = ".spec.reason", name = "Reason", type_ = "string", priority = 1),
+    printcolumn(json_path = ".status.requestedBy", name = "Requested by", type_ = "string", priority = 1),
     printcolumn(json_path = ".status.waitingOn.message", name = "Waiting for", type_ = "string", priority = 1),
     printcolumn(json_path = ".status.traceId", name = "Trace", type_ = "string", priority = 1)
 )]
@@ -42,6 +47,7 @@ use serde::{Deserialize, Serialize};
     validation = Rule::new("self.origin == oldSelf.origin").message("spec.origin cannot be changed"),
     validation = Rule::new("self.action == oldSelf.action").message("spec.action cannot be changed; delete this object and create another"),
     validation = Rule::new("has(self.targetHost) == has(oldSelf.targetHost) && (!has(self.targetHost) || self.targetHost == oldSelf.targetHost)").message("spec.targetHost cannot be changed; delete this object and create another"),
+    validation = Rule::new("has(self.requestedBy) == has(oldSelf.requestedBy) && (!has(self.requestedBy) || self.requestedBy == oldSelf.requestedBy)").message("spec.requestedBy cannot be changed"),
     validation = Rule::new("!has(self.targetHost) || self.action == 'Relocate'").message("spec.targetHost is allowed with action Relocate only"),
 )]
 pub struct NodeMaintenanceSpec {
@@ -52,6 +58,11 @@ pub struct NodeMaintenanceSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub reason: Option<String>,
+    /// The user who creates the request. `kubectl haulout drain` sets it, and an admission policy of the chart refuses the name of
+    /// another user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub requested_by: Option<String>,
     /// The requested action.
     #[serde(default)]
     pub action: MaintenanceAction,
@@ -71,6 +82,12 @@ pub struct NodeMaintenanceSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 86400))]
     pub guest_shutdown_timeout_seconds: Option<u32>,
+    /// When the request may begin at the earliest. One that has begun is not affected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<Time>,
+    /// The days and hours in which the request may begin. The end of the window does not stop a maintenance that has begun.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<MaintenanceWindow>,
     /// `Request`: a request of a person. `Episode`: the record of an episode, kept by Haulout; creating one has no effect.
     #[serde(default)]
     pub origin: MaintenanceOrigin,
@@ -78,6 +95,69 @@ pub struct NodeMaintenanceSpec {
     /// uses its own records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
+}
+
+/// The days and hours in which a request may begin. It is open while a clock in its time zone shows one of its hours.
+///
+/// The values are validated again when they are read: an older CRD may have another schema.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(extend("required" = ["start", "end"]))]
+pub struct MaintenanceWindow {
+    /// The days on which it opens. If unset, every day.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<WindowDay>", length(max = 7), extend("x-kubernetes-list-type" = "set"))]
+    pub days: Vec<String>,
+    /// When it opens, as `HH:MM`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(regex(pattern = r"^([01][0-9]|2[0-3]):[0-5][0-9]$"))]
+    pub start: String,
+    /// When it closes, as `HH:MM`. If not after `start`, on the next day.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(regex(pattern = r"^([01][0-9]|2[0-3]):[0-5][0-9]$"))]
+    pub end: String,
+    /// The IANA name of its time zone, such as `Europe/Berlin`.
+    #[serde(default = "utc")]
+    #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Za-z0-9_+/-]+$"))]
+    pub time_zone: String,
+}
+
+/// A day of a window.
+#[derive(JsonSchema)]
+#[expect(missing_docs, reason = "the names of the days")]
+pub enum WindowDay {
+    Mon,
+    Tue,
+    Wed,
+    Thu,
+    Fri,
+    Sat,
+    Sun,
+}
+
+fn utc() -> String {
+    UTC.to_owned()
+}
+
+impl MaintenanceWindow {
+    /// The window, or what is wrong with it.
+    ///
+    /// # Errors
+    /// For values that are invalid or unknown.
+    pub fn read(&self) -> Result<Window, WindowError> {
+        Window::new(&self.days, &self.start, &self.end, &self.time_zone)
+    }
+}
+
+impl From<&Window> for MaintenanceWindow {
+    fn from(window: &Window) -> Self {
+        Self {
+            days: window.days().into_iter().map(str::to_owned).collect(),
+            start: window.start(),
+            end: window.end(),
+            time_zone: window.time_zone().to_owned(),
+        }
+    }
 }
 
 /// The requested action.

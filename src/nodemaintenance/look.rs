@@ -37,13 +37,16 @@ pub(crate) async fn definition(client: &kube::Client) -> Result<CustomResourceDe
     .await
 }
 
-/// Whether `installed` has the schema of this program.
+/// Whether `installed` has the schema and the selectable fields of this program.
 pub(crate) fn is_ours(installed: &CustomResourceDefinition) -> bool {
     let ours = NodeMaintenance::crd();
     let schemas = |definition: &CustomResourceDefinition| {
         let versions = definition.spec.versions.iter();
         let served = versions.filter(|version| version.served);
-        let schemas = served.map(|version| (version.name.clone(), version.schema.clone()));
+        let schemas = served.map(|version| {
+            let fields = version.selectable_fields.clone();
+            (version.name.clone(), version.schema.clone(), fields)
+        });
         schemas.collect::<Vec<_>>()
     };
     let installed = schemas(installed);

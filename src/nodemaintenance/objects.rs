@@ -11,17 +11,20 @@ use serde_json::Value;
 use tokio::sync::Notify;
 
 use super::api::name_of;
+use super::due_write::{ForeignWrite, ObjectWrite, status_of};
+use super::foreign;
 use super::history::{self, Presence};
 use super::judgement::Progress;
 use super::kind::{MaintenanceAction, MaintenanceOrigin, NodeMaintenanceSpec, NodeMaintenanceStatus};
 use super::status;
-use crate::ids::{NodeName, RequestUid};
+use crate::foreign_maintenance::{ForeignApi, ForeignMaintenance};
+use crate::ids::NodeName;
 use crate::kubernetes::update::{
-    NodeMaintenanceFacts, NodeMaintenanceRole, NodeMaintenanceUpdate, RequestedMaintenance,
+    NodeMaintenanceFacts, NodeMaintenanceRole, NodeMaintenanceUpdate, RequestedAction,
 };
 use crate::maintenance::episode::Episode;
 use crate::status::observer::{NodeEvent, Observer};
-use crate::status::{NodeEntry, NodeStatuses, StatusBoard};
+use crate::status::{NodeEntry, NodeStatuses, StatusBoard, WaitKind};
 
 /// The age of a request at which its node is reported as unknown. The Node may be created later, or belong to another controller.
 const UNKNOWN_NODE_AFTER: jiff::SignedDuration = jiff::SignedDuration::from_secs(10);
@@ -33,44 +36,6 @@ const RESULT_WAIT: jiff::SignedDuration = jiff::SignedDuration::from_secs(15);
 /// How many objects per pass are written for progress only (pods that are left, the text of a wait), to limit the writes of many
 /// drains. Passes are a second apart.
 const PROGRESS_WRITES: usize = 2;
-
-/// A due write.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum ObjectWrite {
-    /// The object of a new episode.
-    Create {
-        name: String,
-        spec: Box<NodeMaintenanceSpec>,
-    },
-    /// A changed status.
-    Status {
-        name: String,
-        uid: RequestUid,
-        /// A merge patch.
-        changes: Value,
-    },
-    /// An ended episode that is no longer kept.
-    Delete { name: String, uid: RequestUid },
-}
-
-impl ObjectWrite {
-    /// The name of the object.
-    pub(crate) fn name(&self) -> &str {
-        match self {
-            Self::Create { name, .. } | Self::Status { name, .. } | Self::Delete { name, .. } => name,
-        }
-    }
-
-    /// Its order among the due writes: copies of records come first, because an episode continues from the copy if its Node is
-    /// deleted.
-    fn weight(&self) -> u8 {
-        match self {
-            Self::Status { changes, .. } if changes.get("record").is_some_and(|it| !it.is_null()) => 0,
-            Self::Create { .. } => 1,
-            Self::Status { .. } | Self::Delete { .. } => 2,
-        }
-    }
-}
 
 /// Computes the due writes.
 #[derive(Debug)]
@@ -93,9 +58,9 @@ struct ReconcilerState {
     ended_without_object: BTreeSet<NodeName>,
     /// Updates of objects since the last [`StatusReconciler::show`]. They are applied with the next one, because a new request that
     /// the status of its node does not show yet would count as fulfilled.
-    pending: Vec<NodeMaintenanceUpdate>,
-    /// The objects are synced.
-    is_complete: bool,
+    pending: Vec<(Option<ForeignApi>, NodeMaintenanceUpdate)>,
+    /// The kinds whose objects are synced; `None` is Haulout's own.
+    complete: BTreeSet<Option<ForeignApi>>,
     /// The Nodes are synced, as of the last [`StatusReconciler::show`].
     are_nodes_synced: bool,
     /// The Nodes are synced now.
@@ -135,8 +100,8 @@ impl StatusReconciler {
         let mut state = self.state();
         let pending = std::mem::take(&mut state.pending);
         let mut is_changed = !pending.is_empty();
-        for update in pending {
-            state.apply(update);
+        for (api, update) in pending {
+            state.apply(api, update);
         }
         state.are_nodes_synced = state.nodes_synced;
         is_changed |= state.board.show(statuses, now);
@@ -148,7 +113,12 @@ impl StatusReconciler {
 
     /// Queues an update of objects for the next [`Self::show`].
     pub(crate) fn queue(&self, update: &NodeMaintenanceUpdate) {
-        self.state().pending.push(update.clone());
+        self.state().pending.push((None, update.clone()));
+    }
+
+    /// The same for an update of the objects of another project.
+    pub(crate) fn queue_foreign(&self, api: ForeignApi, update: &NodeMaintenanceUpdate) {
+        self.state().pending.push((Some(api), update.clone()));
     }
 
     /// Sets whether the Nodes are synced, for the next [`Self::show`].
@@ -160,8 +130,8 @@ impl StatusReconciler {
 
     /// Processes the reply to a write.
     pub(crate) fn wrote(&self, object: &NodeMaintenanceFacts) {
-        self.state()
-            .apply(NodeMaintenanceUpdate::Seen(Box::new(object.clone())));
+        let seen = NodeMaintenanceUpdate::Seen(Box::new(object.clone()));
+        self.state().apply(object.role.foreign_api(), seen);
     }
 
     /// The newest `most` objects for which `is_wanted` is true.
@@ -187,39 +157,67 @@ impl StatusReconciler {
     pub(crate) fn due(&self, is_held: impl Fn(&str) -> bool) -> Vec<ObjectWrite> {
         let now = (self.clock)();
         let state = self.state();
-        if !state.is_complete {
-            return Vec::new();
+        let mut due = Vec::new();
+        if state.complete.contains(&None) {
+            due.extend(state.missing(&self.selector));
+            due.extend(state.beyond(self.history, now));
         }
-        let mut due = state.missing(&self.selector);
         due.retain(|write| !is_held(write.name()));
         let mut counted = Vec::new();
+        let mut is_early = false;
         let open = state.objects.values().filter(|object| !object.is_over);
+        let open = open.filter(|object| state.complete.contains(&object.role.foreign_api()));
         for object in open.filter(|object| !is_held(&object.name)) {
-            let wanted = match &object.role {
-                NodeMaintenanceRole::Episode { .. } => state.of_episode(object, now),
-                NodeMaintenanceRole::Request(asked) => state.of_request(object, asked, now),
+            let write = match &object.role {
+                NodeMaintenanceRole::Episode { .. } => {
+                    let wanted = state.of_episode(object, now);
+                    wanted.and_then(|wanted| self.own(object, wanted))
+                }
+                NodeMaintenanceRole::Request(asked) => {
+                    let wanted = state.of_request(object, asked.action, now);
+                    wanted.and_then(|wanted| {
+                        let requested_by = asked.requested_by.clone();
+                        let wanted = NodeMaintenanceStatus {
+                            requested_by,
+                            ..wanted
+                        };
+                        self.own(object, wanted)
+                    })
+                }
+                NodeMaintenanceRole::Foreign(_) if foreign::is_early(object, now) => {
+                    is_early = true;
+                    None
+                }
+                NodeMaintenanceRole::Foreign(foreign) => state.of_foreign(object, foreign, now),
             };
-            let Some(mut wanted) = wanted else { continue };
-            if let (Some(template), Some(id)) = (&self.trace_url, &wanted.trace_id) {
-                wanted.trace_url = Some(template.replace(crate::config::TRACE_ID, id));
-            }
-            if status::is_progress(&object.status, &wanted) {
-                counted.push((object, wanted));
-            } else {
-                due.extend(status_of(object, &wanted));
+            match write {
+                Some((write, true)) => counted.push((object, write)),
+                Some((write, false)) => due.push(write),
+                None => {}
             }
         }
         // The object with the lowest resource version has waited the longest.
         counted.sort_by_key(|(object, _)| object.resource_version);
-        if counted.len() > PROGRESS_WRITES {
+        if is_early || counted.len() > PROGRESS_WRITES {
             self.wake.notify_one();
         }
-        let in_turn = counted.iter().take(PROGRESS_WRITES);
-        due.extend(in_turn.filter_map(|(object, wanted)| status_of(object, wanted)));
-        let beyond = state.beyond(self.history, now);
-        due.extend(beyond.filter(|write| !is_held(write.name())));
+        let in_turn = counted.into_iter().take(PROGRESS_WRITES);
+        due.extend(in_turn.map(|(_, write)| write));
         due.sort_by_key(ObjectWrite::weight);
         due
+    }
+
+    /// The due write of an object of ours, and whether it is for progress only.
+    fn own(
+        &self,
+        object: &NodeMaintenanceFacts,
+        mut wanted: NodeMaintenanceStatus,
+    ) -> Option<(ObjectWrite, bool)> {
+        if let (Some(template), Some(id)) = (&self.trace_url, &wanted.trace_id) {
+            wanted.trace_url = Some(template.replace(crate::config::TRACE_ID, id));
+        }
+        let write = status_of(object, &wanted)?;
+        Some((write, status::is_progress(&object.status, &wanted)))
     }
 }
 
@@ -265,11 +263,11 @@ fn awaits_result(entry: &NodeEntry, now: Timestamp) -> bool {
 }
 
 impl ReconcilerState {
-    fn apply(&mut self, update: NodeMaintenanceUpdate) {
+    fn apply(&mut self, api: Option<ForeignApi>, update: NodeMaintenanceUpdate) {
         match update {
             NodeMaintenanceUpdate::Reset => {
-                self.objects.clear();
-                self.is_complete = false;
+                self.objects.retain(|_, object| object.role.foreign_api() != api);
+                self.complete.remove(&api);
             }
             NodeMaintenanceUpdate::Seen(object) => {
                 let older = self.objects.get(&object.name).is_some_and(|known| {
@@ -293,8 +291,12 @@ impl ReconcilerState {
                     self.objects.remove(&name);
                 }
             }
-            NodeMaintenanceUpdate::Settled => self.is_complete = true,
-            NodeMaintenanceUpdate::Lost { .. } => self.is_complete = false,
+            NodeMaintenanceUpdate::Settled => {
+                self.complete.insert(api);
+            }
+            NodeMaintenanceUpdate::Lost { .. } => {
+                self.complete.remove(&api);
+            }
         }
     }
 
@@ -340,7 +342,7 @@ impl ReconcilerState {
     fn of_request(
         &self,
         object: &NodeMaintenanceFacts,
-        asked: &RequestedMaintenance,
+        action: RequestedAction,
         now: Timestamp,
     ) -> Option<NodeMaintenanceStatus> {
         let entry = self.board.nodes.get(&object.node);
@@ -351,20 +353,20 @@ impl ReconcilerState {
         else {
             // Another controller may know the node, and has priority then.
             let is_unknown = object.status.conditions.is_empty()
+                && object.status.phase.is_none()
                 && now.duration_since(object.created_at) > UNKNOWN_NODE_AFTER;
             let why = format!("no Node {} is among those that Haulout watches", object.node);
-            return is_unknown
-                .then(|| status::waiting(object, "NodeNotFound", &why, Progress::Stalled(&why), now));
+            return is_unknown.then(|| {
+                status::waiting(object, status::NODE_NOT_FOUND, &why, Progress::Stalled(&why), now)
+            });
         };
         let first = self
             .objects
             .values()
-            .filter(|it| {
-                it.node == object.node && !it.is_over && matches!(it.role, NodeMaintenanceRole::Request(_))
-            })
+            .filter(|it| it.node == object.node && !it.is_over && it.role.asked().is_some())
             .min_by_key(|it| (it.created_at, &it.name));
         if let Some(first) = first.filter(|first| first.uid != object.uid) {
-            let why = format!("NodeMaintenance {} was there first", first.name);
+            let why = format!("NodeMaintenance {}, which was there first", first.name);
             return Some(status::waiting(
                 object,
                 "WaitsItsTurn",
@@ -374,10 +376,15 @@ impl ReconcilerState {
             ));
         }
         Some(match (&status.request, entry.episode()) {
-            (Some(_), Some(episode)) => status::of_request(object, asked.action, entry, episode, now),
+            (Some(_), Some(episode)) => status::of_request(object, action, entry, episode, now),
             (Some(_), None) => {
                 let wait = entry.waiting_on();
                 let why = wait.map_or_else(String::new, |wait| wait.on.to_string());
+                let is_invalid = wait.is_some_and(|wait| wait.on.kind() == WaitKind::InvalidWindow);
+                if is_invalid {
+                    let progress = Progress::Stalled(&why);
+                    return Some(status::waiting(object, "InvalidWindow", &why, progress, now));
+                }
                 status::waiting(object, "NotBegun", &why, Progress::Running, now)
             }
             // The oldest request that the node does not show is fulfilled.
@@ -390,6 +397,33 @@ impl ReconcilerState {
             }
             (None, _) => return None,
         })
+    }
+
+    /// The due write of an object of another project, and whether it is for progress only.
+    fn of_foreign(
+        &self,
+        object: &NodeMaintenanceFacts,
+        foreign: &ForeignMaintenance,
+        now: Timestamp,
+    ) -> Option<(ObjectWrite, bool)> {
+        let wanted = match &foreign.asked {
+            Ok(asked) => {
+                let status = self.of_request(object, asked.action, now)?;
+                foreign::status_of(foreign, object, &status, now)
+            }
+            Err(why) => foreign::refused(foreign, object, why, now),
+        };
+        let is_due = wanted != foreign.status && !foreign.has_operator;
+        let is_progress = foreign::is_progress(&foreign.status, &wanted);
+        let write = || ForeignWrite {
+            key: object.name.clone(),
+            origin: foreign.origin.clone(),
+            name: foreign.name.clone(),
+            uid: object.uid.clone(),
+            status: wanted,
+            at: now,
+        };
+        is_due.then(|| (ObjectWrite::Foreign(Box::new(write())), is_progress))
     }
 
     /// Why the latest episode of a request's node gave up, from the record on its object.
@@ -432,36 +466,6 @@ fn spec(node: &NodeName, episode: &Episode, selector: &str) -> NodeMaintenanceSp
         selector: Some(selector.to_owned()),
         ..NodeMaintenanceSpec::default()
     }
-}
-
-/// The write that changes the status of an object to `wanted`; `None` if it is equal.
-fn status_of(object: &NodeMaintenanceFacts, wanted: &NodeMaintenanceStatus) -> Option<ObjectWrite> {
-    Some(ObjectWrite::Status {
-        name: object.name.clone(),
-        uid: object.uid.clone(),
-        changes: difference(&object.status, wanted)?,
-    })
-}
-
-/// The merge patch from `is` to `wanted`; `None` if they are equal.
-fn difference(is: &NodeMaintenanceStatus, wanted: &NodeMaintenanceStatus) -> Option<Value> {
-    if is == wanted {
-        return None;
-    }
-    let fields = |status| match serde_json::to_value(status) {
-        Ok(Value::Object(fields)) => fields,
-        // Plain structs of strings and numbers are objects.
-        Ok(_) | Err(_) => serde_json::Map::new(),
-    };
-    let (is, mut changes) = (fields(is), fields(wanted));
-    for (name, value) in is {
-        if changes.get(&name) == Some(&value) {
-            changes.remove(&name);
-        } else {
-            changes.entry(name).or_insert(Value::Null);
-        }
-    }
-    (!changes.is_empty()).then_some(Value::Object(changes))
 }
 
 #[cfg(test)]

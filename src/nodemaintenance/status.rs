@@ -11,6 +11,9 @@ use crate::maintenance::episode::{Episode, Record};
 use crate::maintenance::record;
 use crate::status::{EpisodeEnd, EpisodeOutcome, NodeEntry, PhaseKind, PodCountsByState, WaitKind};
 
+/// The reason of the wait of a request for a node that is not watched.
+pub(super) const NODE_NOT_FOUND: &str = "NodeNotFound";
+
 /// The maximum number of pods in a status.
 const PODS: usize = 50;
 
@@ -75,9 +78,12 @@ pub(super) fn ended(
         passed(&mut status, entry, episode);
         status.record = record::write(&Record::Episode(Arc::clone(episode)), at).episode;
     }
-    let gave_up = episode.and_then(|episode| episode.relocation_failure.as_deref());
+    let gave_up = episode.and_then(|episode| episode.relocation_failure.clone());
+    let fewer = episode.and_then(|episode| episode.accepted_gpus.as_ref());
+    let fewer = fewer.map(|fewer| format!("a person accepted it with fewer GPUs: {fewer}"));
+    let message = gave_up.or(fewer).unwrap_or_default();
     let outcome = EpisodeOutcome::from(ending.map(|ending| ending.how));
-    let progress = Progress::Over(outcome, gave_up.unwrap_or_default());
+    let progress = Progress::Over(outcome, &message);
     with_conditions(object, over(status, at), progress, at)
 }
 

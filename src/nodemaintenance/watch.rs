@@ -1,20 +1,24 @@
-//! Watches NodeMaintenance objects and sends [`NodeMaintenanceUpdate`]s. If the kind is not installed there are no objects.
+//! Watches NodeMaintenance objects, Haulout's own and those of other projects, and sends [`NodeMaintenanceUpdate`]s. If a kind is not
+//! installed there are no objects of it.
 
+use std::fmt::Debug;
 use std::time::Duration;
 
-use kube::Api;
+use kube::api::DynamicObject;
 use kube::runtime::watcher::Event;
-use tracing::info;
+use kube::{Api, Resource};
+use serde::de::DeserializeOwned;
+use tracing::{info, warn};
 
 use super::api::{concerns, facts};
+use super::foreign::{self, Reading};
 use super::kept::{Kept, KeptAdmission};
 use super::kind::NodeMaintenance;
-use crate::ids::RequestUid;
-use crate::kubernetes::update::{KubernetesUpdate, NodeMaintenanceUpdate};
-use crate::kubernetes::watch::{Backoff, WatchBroke, WatchContext, WatchHandler};
-
-/// How often to check whether the kind has been installed.
-const LOOK_FOR_KIND: Duration = Duration::from_secs(60);
+use crate::foreign_maintenance::ForeignApi;
+use crate::kubernetes::update::{
+    KubernetesUpdate, NodeMaintenanceFacts, NodeMaintenanceRole, NodeMaintenanceUpdate,
+};
+use crate::kubernetes::watch::{Backoff, LOOK_FOR_KIND, WatchBroke, WatchContext, WatchHandler};
 
 /// Objects per page of the list. An object may have 1.5 MiB; most have some KiB.
 const PAGE: u32 = 100;
@@ -23,90 +27,199 @@ const PAGE: u32 = 100;
 pub(crate) async fn run(selector: String, context: WatchContext) {
     let api = Api::all(context.client.clone());
     let config = context.settings.watcher().page_size(PAGE);
-    let handler = Maintenances {
-        selector,
-        kept: Kept::default(),
-        is_reset_due: false,
-        is_missed: false,
-    };
-    context.watch(api, config, handler).await;
+    context
+        .watch(api, config, KindHandler::new(OwnObjects { selector }))
+        .await;
 }
 
-struct Maintenances {
+/// Sends updates of the requests of another project, until `stop`.
+pub(crate) async fn run_foreign(api: ForeignApi, context: WatchContext) {
+    let objects = Api::all_with(context.client.clone(), &foreign::kind(api));
+    let config = context.settings.watcher().page_size(PAGE);
+    let kind = ForeignObjects {
+        api,
+        is_operator_told: false,
+    };
+    context.watch(objects, config, KindHandler::new(kind)).await;
+}
+
+/// A kind that is watched.
+trait WatchedKind {
+    type Object: Resource + Clone + DeserializeOwned + Debug + Send + 'static;
+
+    /// Reads an object; `None` for one that does not concern this controller.
+    fn read(&mut self, object: &Self::Object) -> Option<Reading>;
+
+    fn update(&self, update: NodeMaintenanceUpdate) -> KubernetesUpdate;
+
+    /// The kind, for the log.
+    fn name(&self) -> String;
+
+    /// What is missing without the kind.
+    fn without(&self) -> &'static str;
+}
+
+struct OwnObjects {
     selector: String,
+}
+
+impl WatchedKind for OwnObjects {
+    type Object = NodeMaintenance;
+
+    fn read(&mut self, object: &NodeMaintenance) -> Option<Reading> {
+        concerns(object, &self.selector).then(|| Reading::Stands(facts(object)))
+    }
+
+    fn update(&self, update: NodeMaintenanceUpdate) -> KubernetesUpdate {
+        KubernetesUpdate::Maintenances(update)
+    }
+
+    fn name(&self) -> String {
+        "NodeMaintenance (haulout.dev/v1alpha1)".to_owned()
+    }
+
+    fn without(&self) -> &'static str {
+        "there are no requests and no copies of records"
+    }
+}
+
+struct ForeignObjects {
+    api: ForeignApi,
+    /// It was logged that the operator of the kind runs as well.
+    is_operator_told: bool,
+}
+
+impl WatchedKind for ForeignObjects {
+    type Object = DynamicObject;
+
+    fn read(&mut self, object: &DynamicObject) -> Option<Reading> {
+        let reading = foreign::read(self.api, object);
+        if let Reading::Stands(facts) = &reading
+            && let NodeMaintenanceRole::Foreign(read) = &facts.role
+            && read.has_operator
+            && !std::mem::replace(&mut self.is_operator_told, true)
+        {
+            warn!(
+                "NodeMaintenance {} is handled by the operator of its project, too: Haulout drains the node for it, and \
+                 leaves the status of this and of other such objects alone; remove {} from FOREIGN_NODE_MAINTENANCES, or that operator",
+                facts.name, self.api
+            );
+        }
+        Some(reading)
+    }
+
+    fn update(&self, update: NodeMaintenanceUpdate) -> KubernetesUpdate {
+        KubernetesUpdate::ForeignMaintenances(self.api, update)
+    }
+
+    fn name(&self) -> String {
+        let kind = foreign::kind(self.api);
+        format!("{} ({})", kind.kind, kind.api_version)
+    }
+
+    fn without(&self) -> &'static str {
+        "there are no requests of this kind"
+    }
+}
+
+struct KindHandler<Kind> {
+    kind: Kind,
     kept: Kept,
     /// `Reset` is sent with the first update of a list.
     is_reset_due: bool,
-    /// It was logged that the kind is not installed.
+    /// It was reported that the kind is not installed.
     is_missed: bool,
 }
 
-impl Maintenances {
-    fn updates(&mut self, event: Event<NodeMaintenance>) -> Vec<NodeMaintenanceUpdate> {
+impl<Kind: WatchedKind> KindHandler<Kind> {
+    fn new(kind: Kind) -> Self {
+        Self {
+            kind,
+            kept: Kept::default(),
+            is_reset_due: false,
+            is_missed: false,
+        }
+    }
+
+    fn updates(&mut self, event: Event<Kind::Object>) -> Vec<NodeMaintenanceUpdate> {
         match event {
             Event::Init => {
                 self.is_reset_due = true;
                 self.kept.clear();
                 Vec::new()
             }
-            Event::InitApply(object) | Event::Apply(object) | Event::Delete(object)
-                if !concerns(&object, &self.selector) =>
-            {
-                Vec::new()
+            Event::InitApply(object) | Event::Apply(object) => match self.kind.read(&object) {
+                Some(Reading::Stands(seen)) => self.seen(seen),
+                Some(Reading::Withdrawn(gone)) => self.gone(gone),
+                None => Vec::new(),
+            },
+            Event::InitDone => {
+                if std::mem::take(&mut self.is_missed) {
+                    info!("the kind {} is installed now", self.kind.name());
+                }
+                vec![NodeMaintenanceUpdate::Settled]
             }
-            Event::InitApply(object) | Event::Apply(object) => {
-                let seen = facts(&object);
-                let displaced = match self.kept.seen(&seen) {
-                    KeptAdmission::Kept => None,
-                    KeptAdmission::InPlaceOf(name, uid) => Some(NodeMaintenanceUpdate::Gone { name, uid }),
-                    KeptAdmission::Ignored => return Vec::new(),
-                };
-                let seen = NodeMaintenanceUpdate::Seen(Box::new(seen));
-                displaced.into_iter().chain([seen]).collect()
-            }
-            Event::InitDone => vec![NodeMaintenanceUpdate::Settled],
-            Event::Delete(object) => {
-                let name = object.metadata.name.unwrap_or_default();
-                let uid = RequestUid::new(object.metadata.uid.unwrap_or_default());
-                let is_kept = self.kept.gone(&name, &uid);
-                let gone = is_kept.then_some(NodeMaintenanceUpdate::Gone { name, uid });
-                gone.into_iter().collect()
-            }
+            Event::Delete(object) => match self.kind.read(&object) {
+                Some(Reading::Stands(gone) | Reading::Withdrawn(gone)) => self.gone(gone),
+                None => Vec::new(),
+            },
         }
+    }
+
+    fn seen(&mut self, seen: NodeMaintenanceFacts) -> Vec<NodeMaintenanceUpdate> {
+        let displaced = match self.kept.seen(&seen) {
+            KeptAdmission::Kept => None,
+            KeptAdmission::InPlaceOf(name, uid) => Some(NodeMaintenanceUpdate::Gone { name, uid }),
+            KeptAdmission::Ignored => return Vec::new(),
+        };
+        let seen = NodeMaintenanceUpdate::Seen(Box::new(seen));
+        displaced.into_iter().chain([seen]).collect()
+    }
+
+    fn gone(&mut self, gone: NodeMaintenanceFacts) -> Vec<NodeMaintenanceUpdate> {
+        let NodeMaintenanceFacts { name, uid, .. } = gone;
+        let is_kept = self.kept.gone(&name, &uid);
+        let gone = is_kept.then_some(NodeMaintenanceUpdate::Gone { name, uid });
+        gone.into_iter().collect()
     }
 }
 
-impl WatchHandler for Maintenances {
-    type Object = NodeMaintenance;
+impl<Kind: WatchedKind> WatchHandler for KindHandler<Kind> {
+    type Object = Kind::Object;
 
-    fn event(&mut self, event: Event<NodeMaintenance>) -> Vec<KubernetesUpdate> {
+    fn event(&mut self, event: Event<Kind::Object>) -> Vec<KubernetesUpdate> {
         let mut updates = self.updates(event);
         if !updates.is_empty() && std::mem::take(&mut self.is_reset_due) {
             updates.insert(0, NodeMaintenanceUpdate::Reset);
         }
-        updates.into_iter().map(KubernetesUpdate::Maintenances).collect()
+        updates
+            .into_iter()
+            .map(|update| self.kind.update(update))
+            .collect()
     }
 
     fn broke(&mut self, broke: &WatchBroke, backoff: &mut Backoff) -> (Vec<KubernetesUpdate>, Duration) {
         let code = broke.refusal.code();
         let is_missed = broke.is_unlisted && code == Some(404);
         let was_missed = std::mem::replace(&mut self.is_missed, is_missed);
-        let (updates, wait) = if is_missed {
-            if !was_missed {
-                info!(
-                    "the kind NodeMaintenance (haulout.dev/v1alpha1) is not installed: there are no requests and no copies of records"
-                );
-            }
+        let (updates, wait) = if is_missed && was_missed {
+            (Vec::new(), LOOK_FOR_KIND)
+        } else if is_missed {
+            info!(
+                "the kind {} is not installed: {}",
+                self.kind.name(),
+                self.kind.without()
+            );
             let updates = vec![NodeMaintenanceUpdate::Reset, NodeMaintenanceUpdate::Settled];
             (updates, LOOK_FOR_KIND)
         } else {
             let lost = NodeMaintenanceUpdate::Lost {
-                why: format!("the watch of NodeMaintenances broke: {}", broke.refusal),
+                why: format!("the watch of {} broke: {}", self.kind.name(), broke.refusal),
                 refused: matches!(code, Some(401 | 403)),
             };
             (vec![lost], backoff.next())
         };
-        let updates = updates.into_iter().map(KubernetesUpdate::Maintenances);
+        let updates = updates.into_iter().map(|update| self.kind.update(update));
         (updates.collect(), wait)
     }
 }

@@ -9,7 +9,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::api::{self, WriteError, WriteIf};
-use super::objects::{ObjectWrite, StatusReconciler};
+use super::due_write::ObjectWrite;
+use super::foreign;
+use super::objects::StatusReconciler;
 use super::refused::RefusedWrites;
 use crate::fence::{Permit, WriteFence, WriteKind};
 use crate::kubernetes::update::{KubernetesUpdate, NodeMaintenanceUpdate};
@@ -142,12 +144,21 @@ async fn perform(
             }
         }
         ObjectWrite::Delete { name, uid } => api::delete(permit, client, &name, &uid).await.map(|()| None),
+        ObjectWrite::Foreign(write) => match foreign::write_status(permit, client, &write).await {
+            Err(WriteError::Gone { .. }) => Ok(None),
+            written => written.map(Some),
+        },
     }?;
     if let Some(written) = written {
         objects.wrote(&written);
+        let foreign_api = written.role.foreign_api();
         let seen = NodeMaintenanceUpdate::Seen(Box::new(written));
+        let seen = match foreign_api {
+            Some(api) => KubernetesUpdate::ForeignMaintenances(api, seen),
+            None => KubernetesUpdate::Maintenances(seen),
+        };
         // An error means that the process stops.
-        let _ = out.send(KubernetesUpdate::Maintenances(seen)).await;
+        let _ = out.send(seen).await;
     }
     Ok(())
 }

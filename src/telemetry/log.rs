@@ -2,6 +2,8 @@
 
 mod level;
 
+use std::path::PathBuf;
+
 use tracing_subscriber::filter::ParseError;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -45,15 +47,15 @@ impl Log {
     }
 }
 
-/// Starts logging to stdout. The returned value can change the level.
+/// Starts logging to stdout. The returned value can change the level, and follows `level_file`.
 ///
 /// # Errors
 /// For a `LOG_LEVEL` that is not a filter.
-pub fn start(config: &Config) -> Result<Level, ParseError> {
-    let (reloadable, handle) = reload::Layer::new(filter(&config.log_level)?);
+pub fn start(level: &str, format: LogFormat, level_file: Option<PathBuf>) -> Result<Level, ParseError> {
+    let (reloadable, handle) = reload::Layer::new(filter(level)?);
     let log = tracing_subscriber::registry().with(reloadable);
     let lines = tracing_subscriber::fmt::layer();
-    match config.log_format {
+    match format {
         LogFormat::Json => log
             .with(lines.json().flatten_event(true).with_current_span(false))
             .init(),
@@ -67,7 +69,7 @@ pub fn start(config: &Config) -> Result<Level, ParseError> {
         let filter = filter(level).map_err(|error| error.to_string())?;
         handle.reload(filter).map_err(|error| error.to_string())
     };
-    let mut level = Level::new(&config.log_level, config.log_level_file.clone(), Box::new(apply));
+    let mut level = Level::new(level, level_file, Box::new(apply));
     level.read_file();
     Ok(level)
 }
@@ -115,6 +117,15 @@ fn recorded(node: &NodeName, before: &Record, transition: &Transition, trace_url
         && transition.is_bookkeeping(before)
     {
         let phase = episode.phase.name();
+        if let Some(left) = episode.gave_up_volumes(was) {
+            let (count, names) = (left.len(), left.join(", "));
+            log_node!(
+                warn,
+                node,
+                before,
+                "{count} volumes are still attached and are not waited for any more: {names}"
+            );
+        }
         if (was.epoch, &was.release) == (episode.epoch, &episode.release) {
             log_node!(
                 debug,
@@ -155,6 +166,12 @@ fn recorded(node: &NodeName, before: &Record, transition: &Transition, trace_url
         "{}{ended}",
         transition.words(before),
     );
+    let accepted = before
+        .episode()
+        .and_then(|episode| episode.accepted_gpus.as_ref());
+    if let (Some(fewer), Some(_)) = (accepted, transition.ended) {
+        log_node!(info, node, of, "a person accepted it with fewer GPUs: {fewer}");
+    }
     let left = transition
         .record
         .episode()
@@ -164,9 +181,7 @@ fn recorded(node: &NodeName, before: &Record, transition: &Transition, trace_url
         let phase = transition.record.phase().map(Phase::at_work);
         let (count, names) = (left.len(), left.join(", "));
         let words = if phase == Some(&Phase::ShuttingDown(DrainEnd::Complete)) {
-            format!(
-                "{count} pods that tolerate the cordon came back after their eviction, and end with the VM: {names}"
-            )
+            format!("{count} pods do not hold the drain and end with the VM: {names}")
         } else {
             format!("the drain timeout passed; {count} pods are left behind: {names}")
         };
@@ -178,7 +193,8 @@ fn recorded(node: &NodeName, before: &Record, transition: &Transition, trace_url
 /// concern all nodes, and the change of the connection is logged once.
 fn waiting(node: &NodeName, record: &Record, on: &WaitingOn) {
     let kind = on.kind();
-    let is_brief = matches!(kind, WaitKind::DrainRound | WaitKind::Survey);
+    let is_list = matches!(on, WaitingOn::Volumes { volumes, .. } if volumes.is_empty());
+    let is_brief = is_list || matches!(kind, WaitKind::DrainRound | WaitKind::Survey);
     let is_of_all = matches!(
         kind,
         WaitKind::Vcenter | WaitKind::Kubernetes | WaitKind::VmLookup

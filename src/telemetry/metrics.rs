@@ -46,6 +46,8 @@ named_enum! {
     pub enum Degraded {
         /// NodeMaintenance objects cannot be watched: no requests, no second copies of records.
         NodeMaintenances = "node-maintenances",
+        /// NodeMaintenance objects of another project cannot be watched: no requests of that kind.
+        ForeignNodeMaintenances = "foreign-node-maintenances",
         /// A Node has an episode under another annotation prefix, which this controller ignores.
         OtherPrefix = "other-prefix",
     }

@@ -175,6 +175,7 @@ fn every_phase_has_an_alert() {
     for kind in [
         "approval",
         "drain-held",
+        "invalid-window",
         "node-object",
         "other-release",
         "parked",
@@ -212,11 +213,14 @@ fn alert_about_a_deadline_fires_before_it() {
             "{timeout} s"
         );
     }
-    let guest = ["config.guestShutdownTimeoutSeconds=900"];
+    let times = [
+        "config.guestShutdownTimeoutSeconds=900",
+        "config.volumeDetachTimeoutSeconds=600",
+    ];
     assert_eq!(
-        minutes(&guest, "HauloutShutdownStuck"),
-        20,
-        "after the guest's own time"
+        minutes(&times, "HauloutShutdownStuck"),
+        30,
+        "after the time of the volumes and of the guest"
     );
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
+use haulout::keys::VALIDATION_HOOK;
 use haulout::nodemaintenance::kind::{MaintenanceOrigin, NodeMaintenance};
 use haulout_lab::fixture::{Fixture, WAIT_TIMEOUT, annotation};
 use haulout_lab::scenario::run_scenario;
@@ -58,9 +59,10 @@ async fn blocked(fixture: &Fixture<'_>, node: &str) -> anyhow::Result<()> {
     .await
 }
 
-type Right = (String, String, String);
+/// API group, resource and verb.
+pub type Right = (String, String, String);
 
-fn rights(rules: Option<Vec<PolicyRule>>) -> BTreeSet<Right> {
+pub fn rights(rules: Option<Vec<PolicyRule>>) -> BTreeSet<Right> {
     let mut rights = BTreeSet::new();
     for rule in rules.unwrap_or_default() {
         for group in rule.api_groups.iter().flatten() {
@@ -100,7 +102,11 @@ fn release_handles_two_maintenances_with_exactly_its_rights() {
         release.upgrade(&[
             "config.nodeConditions=well-known",
             "config.nodeMaintenanceHistory=1",
+            "config.volumeDetachTimeoutSeconds=1",
         ]);
+        fixture
+            .attach_volume("rights-data", &fixture.node_name("gpu1"), "data")
+            .await?;
         release.wait_admitted().await?;
         let mut replica = release.start().await?;
         replica.wait_ready().await?;
@@ -161,7 +167,12 @@ fn release_may_change_only_the_cordon_and_annotations_of_a_node() {
     run_scenario(async {
         let fixture = fixture("forbidden", "aa000000-0000-4000-8000-000000000002", &["esx1"]).await?;
         let release = Release::prepare(&fixture).await?;
-        release.upgrade(&["config.nodeConditions=well-known"]);
+        release.upgrade(&[
+            "config.nodeConditions=well-known",
+            "config.outOfServiceTaint=true",
+            "validationJob.enabled=true",
+            "validationJob.image=registry.invalid/cuda",
+        ]);
         let node = fixture.node_name("gpu1");
         let admin: Api<Node> = Api::all(fixture.client());
         let theirs = json!({"metadata": {"annotations": {"example.com/theirs": "1"}}});
@@ -180,6 +191,10 @@ fn release_may_change_only_the_cordon_and_annotations_of_a_node() {
             (
                 "the label that selects it",
                 json!({"metadata": {"labels": {haulout_lab::fixture::label("forbidden"): null}}}),
+            ),
+            (
+                "a hook of somebody else",
+                json!({"metadata": {"annotations": {"pre-uncordon.hook.haulout.dev/ticket": "1"}}}),
             ),
             (
                 "a foreign annotation",
@@ -208,6 +223,14 @@ fn release_may_change_only_the_cordon_and_annotations_of_a_node() {
                 json!({"spec": {"taints": [{"key": "x", "effect": "NoExecute"}]}}),
             ),
             (
+                "a taint of its own that evicts pods",
+                json!({"spec": {"taints": [{"key": "haulout.dev/maintenance", "effect": "NoExecute"}]}}),
+            ),
+            (
+                "a taint of Kubernetes with another effect",
+                json!({"spec": {"taints": [{"key": "node.kubernetes.io/out-of-service", "effect": "NoSchedule"}]}}),
+            ),
+            (
                 "its addresses of pods",
                 json!({"spec": {"podCIDRs": ["10.9.0.0/24"], "podCIDR": "10.9.0.0/24"}}),
             ),
@@ -226,6 +249,20 @@ fn release_may_change_only_the_cordon_and_annotations_of_a_node() {
             let answer = nodes.patch(&node, &dry, &Patch::Merge(patch)).await;
             ensure!(is_refused(answer), "{what} can be changed");
         }
+        let guards = json!({
+            "metadata": {
+                "labels": {"remediation.medik8s.io/exclude-from-remediation": "true"},
+                "annotations": {
+                    "cluster-autoscaler.kubernetes.io/scale-down-disabled": "true",
+                    VALIDATION_HOOK: "haulout",
+                },
+            },
+            "spec": {"taints": [
+                {"key": "haulout.dev/maintenance", "effect": "NoSchedule"},
+                {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"},
+            ]},
+        });
+        nodes.patch(&node, &dry, &Patch::Merge(&guards)).await?;
         let status = [
             (
                 "its GPUs",

@@ -5,11 +5,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
 use haulout_lab::fixture::{Fixture, Member, WAIT_TIMEOUT, label};
-use haulout_lab::kube::{AuditEvent, User};
+use haulout_lab::kube::{AuditEvent, Kube, KubeOptions, User};
 use haulout_lab::ports::Port;
 use haulout_lab::process::{Process, ProcessSpec};
 use haulout_lab::run_dir::RunDir;
-use haulout_lab::scenario::kube;
 use haulout_lab::vcenter::{ClusterSpec, DeviceSpec, Gpu, HostSpec, Spec, VmSpec};
 use haulout_lab::wait::until;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -18,8 +17,25 @@ use k8s_openapi::api::core::v1::{ConfigMap, Container, Namespace, PodSpec, Secre
 use kube::Api;
 use kube::api::{ObjectMeta, PostParams};
 use serde_json::json;
+use tokio::sync::OnceCell;
 
 use crate::helm;
+
+/// The cluster ends with this process, because its parts read our end of their stdin.
+static KUBE: OnceCell<Kube> = OnceCell::const_new();
+
+/// The cluster of the chart's tests. It has no scheduler: no kubelet runs the pods of a release, so they would hold the drains of
+/// each other's nodes by the release's PodDisruptionBudget.
+pub async fn kube() -> &'static Kube {
+    KUBE.get_or_init(async || {
+        let options = KubeOptions {
+            with_scheduler: false,
+            ..KubeOptions::default()
+        };
+        Kube::start(&options).await.expect("starting the cluster")
+    })
+    .await
+}
 
 /// The PCI id of an NVIDIA A40.
 const A40: u16 = 0x2235;
@@ -229,11 +245,16 @@ impl<'s> Release<'s> {
 
     /// Replaces the token that the kubelet mounts, whose path is fixed in the program.
     async fn kubeconfig_of_pod(&self) -> anyhow::Result<PathBuf> {
+        self.kubeconfig_with(&self.token().await?)
+    }
+
+    /// Writes a kubeconfig with this token.
+    pub fn kubeconfig_with(&self, token: &str) -> anyhow::Result<PathBuf> {
         let cluster = json!({"server": self.fixture.kube.url(), "certificate-authority": self.fixture.kube.authority()});
         let config = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "pod",
             "clusters": [{"name": "lab", "cluster": cluster}],
-            "users": [{"name": "pod", "user": {"token": self.token().await?}}],
+            "users": [{"name": "pod", "user": {"token": token}}],
             "contexts": [{"name": "pod", "context": {"cluster": "lab", "user": "pod"}}],
         });
         self.dir.write("pod.kubeconfig", config.to_string())

@@ -6,7 +6,7 @@ use anyhow::{Context as _, ensure};
 use haulout_lab::build;
 use haulout_lab::fixture::WAIT_TIMEOUT;
 use haulout_lab::kube::{Kube, KubeOptions, User};
-use haulout_lab::scenario::{RUNTIME, kube, run_scenario};
+use haulout_lab::scenario::{RUNTIME, run_scenario};
 use haulout_lab::wait::until;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams, ValidationDirective};
@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio::sync::OnceCell;
 
 use crate::helm::{cases, chart, object, rendered, run};
-use crate::release::restricted_namespace;
+use crate::release::{kube, restricted_namespace};
 
 /// A separate cluster: the chart renders other objects if these kinds exist, and the other scenarios run without them.
 static OPERATED: OnceCell<Kube> = OnceCell::const_new();

@@ -6,11 +6,12 @@ use clap::CommandFactory as _;
 use haulout::cli::{Cli, Command};
 use haulout_lab::kube::{KubeOptions, User};
 use haulout_lab::run_dir::RunDir;
-use haulout_lab::scenario::{RUNTIME, kube};
+use haulout_lab::scenario::RUNTIME;
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use serde_json::{Value, json};
 
 use crate::helm::{cases, chart, object, read, refusal, rendered, succeed};
+use crate::release::kube;
 
 /// Environment variables that the chart sets and that are not values of their own.
 const OTHERS: [&str; 21] = [
@@ -52,7 +53,7 @@ fn helm_lint_has_no_findings() {
 #[test]
 fn helm_unittest_suites_pass() {
     let message = succeed("helm-unittest", &["--strict", chart().to_str().unwrap()]);
-    assert!(message.contains("Test Suites: 4 passed, 4 total"), "{message}");
+    assert!(message.contains("Test Suites: 5 passed, 5 total"), "{message}");
 }
 
 #[test]
@@ -114,6 +115,10 @@ fn value_that_the_program_would_refuse_is_refused_by_helm() {
         ("config.maxUnavailable=101%", "/config/maxUnavailable"),
         ("config.staticDevices=move", "/config/staticDevices"),
         ("config.annotationPrefix=a/b", "/config/annotationPrefix"),
+        (
+            "config.foreignNodeMaintenances={kured}",
+            "/config/foreignNodeMaintenances/0",
+        ),
         ("config.nodeConditions=all", "/config/nodeConditions"),
         ("vcenter.events=some", "/vcenter/events"),
         ("ports.metrics=80", "/ports/metrics"),
@@ -162,9 +167,13 @@ fn every_object_of_the_schema_refuses_unknown_keys() {
         "prometheusRule.additionalRuleLabels",
         "resources",
         "securityContext",
+        "sentinel.nodeSelector",
+        "sentinel.resources",
         "serviceAccount.annotations",
         "serviceMonitor.additionalLabels",
         "tracing.resourceAttributes",
+        "validationJob.podSpec",
+        "validationJob.resources",
     ];
     open.sort();
     assert_eq!(open, meant);
@@ -231,7 +240,7 @@ fn chart_has_the_defaults_of_the_program_except_the_log() {
         let words = args.iter().map(std::ffi::OsString::from);
         match Cli::read(words).unwrap().command {
             Command::Run(config) => config.describe().to_vec(),
-            Command::Subcommand(_) => panic!("the subcommand is run"),
+            Command::Sentinel(_) | Command::Subcommand(_) => panic!("the subcommand is run"),
         }
     };
     let least = args
@@ -256,15 +265,13 @@ fn chart_has_the_defaults_of_the_program_except_the_log() {
 fn chart_has_the_rights_of_the_lab() {
     let objects = rendered(&chart().join("ci/full-values.yaml"), &[]);
     let ours = &object(&objects, "ClusterRole")["rules"];
-    // The rights to the Lease are in a Role, because it is in one namespace.
-    let is_of_the_lease = |rule: &PolicyRule| {
-        rule.api_groups
-            .iter()
-            .flatten()
-            .any(|group| group == "coordination.k8s.io")
+    // The rights to the Lease and to the validation Jobs are in Roles, because they are in one namespace.
+    let is_in_a_role = |rule: &PolicyRule| {
+        let mut groups = rule.api_groups.iter().flatten();
+        groups.any(|group| ["coordination.k8s.io", "batch"].contains(&group.as_str()))
     };
     let mut theirs = KubeOptions::default().haulout_rules;
-    theirs.retain(|rule| !is_of_the_lease(rule));
+    theirs.retain(|rule| !is_in_a_role(rule));
     assert_eq!(ours, &serde_json::to_value(theirs).unwrap());
 }
 
@@ -331,6 +338,8 @@ fn notes_warn_about_unsafe_and_unused_values() {
         unseen.contains("WARNING: the Prometheus Operator's kinds"),
         "{unseen}"
     );
+    let mounts = notes("default-values.yaml", &["sentinel.enabled=true"]);
+    assert!(mounts.contains("mount /var/run of their nodes"), "{mounts}");
     let loud = notes(
         "python-values.yaml",
         &["fence.enabled=true", "config.dryRun=true"],

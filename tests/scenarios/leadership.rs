@@ -232,7 +232,12 @@ fn no_epoch_is_used_twice_when_the_lease_is_deleted() {
             let kubeconfig = fixture.kube.kubeconfig(user)?;
             let kubeconfig = kubeconfig.to_string_lossy().into_owned();
             let mut changes = replica_settings(&fixture, name).to_vec();
-            changes.extend(FAST);
+            // With a short deadline a would lose the lead by itself on a busy machine, before it wrote a record.
+            changes.extend([
+                ("LEASE_DURATION_SECONDS", "15"),
+                ("LEASE_RENEW_DEADLINE_SECONDS", "10"),
+                ("LEASE_RETRY_PERIOD_SECONDS", "0.5"),
+            ]);
             changes.push(("KUBECONFIG", &kubeconfig));
             start(&fixture, &changes)
         };

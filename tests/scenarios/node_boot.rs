@@ -4,11 +4,18 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use haulout_lab::fixture::{Fixture, annotation, gpus, is_cordoned, is_ready};
+use k8s_openapi::api::resource::v1::ResourceSlice;
+use kube::Api;
+use kube::api::{DeleteParams, PostParams};
+use serde_json::json;
+
+use kube::ResourceExt as _;
 
 use crate::fixture::{in_maintenance, one_node, run, run_scenario};
+use crate::kubectl_plugin::types;
 
 /// A program that uncordons a node after boot without checking its GPUs.
-const DRIVER_MANAGER: &str = "k8s-driver-manager";
+const DRIVER_MANAGER: &str = "driver-manager";
 
 /// Runs a maintenance up to the boot, delays the GPUs there, and uncordons the node.
 async fn uncordoned_at_boot(fixture: &Fixture<'_>) -> anyhow::Result<()> {
@@ -68,6 +75,122 @@ fn persons_cordon_outlives_an_uncordon_at_boot() {
             "the person's cordon was lifted by another; Haulout's log:\n{}",
             fixture.log_text()
         );
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn node_with_fewer_gpus_is_back_when_a_person_accepts_it() {
+    run_scenario(async {
+        let fixture = one_node("boot-accept").await?;
+        let node = fixture.node_name("gpu1");
+        let early = types(&fixture, &["accept", &node]).await?;
+        ensure!(
+            early.code == 1 && early.stderr.contains("not in maintenance"),
+            "{early}"
+        );
+        let haulout = run(&fixture, &[]).await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        in_maintenance(&fixture, "esx1").await?;
+        fixture.kubelet("gpu1")?.set_gpus(1);
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        fixture
+            .wait_for_log("nvidia.com/gpu to be allocatable again: 1 of 2")
+            .await?;
+        ensure!(is_cordoned(&fixture.node(&node).await?));
+
+        let accepted = types(&fixture, &["accept", &node]).await?;
+        let expected = format!("node/{node} accepted with nvidia.com/gpu 1 of 2\n");
+        ensure!(accepted.stdout == expected, "{accepted}");
+        let back = fixture.wait_in_service(&node).await?;
+        ensure!(
+            !back.annotations().contains_key("haulout.dev/accepted-gpus"),
+            "it counts once"
+        );
+        fixture
+            .wait_for_log("a person accepted it with fewer GPUs: nvidia.com/gpu 1 of 2")
+            .await?;
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn gpus_of_a_device_plugin_that_is_down_at_the_click_are_awaited() {
+    run_scenario(async {
+        let fixture = one_node("boot-plugin").await?;
+        let node = fixture.node_name("gpu1");
+        let haulout = run(&fixture, &[]).await?;
+        let kubelet = fixture.kubelet("gpu1")?;
+        kubelet.set_gpus(0);
+        fixture
+            .wait_node(&node, "has no GPUs", |node| gpus(node) == 0)
+            .await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        in_maintenance(&fixture, "esx1").await?;
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        fixture
+            .wait_for_log("nvidia.com/gpu to be allocatable again: 0 of 2")
+            .await?;
+        kubelet.set_gpus(2);
+        fixture.wait_in_service(&node).await?;
+        haulout.stop().await
+    });
+}
+
+/// Creates a ResourceSlice as a DRA driver on the node does.
+async fn publish_devices(fixture: &Fixture<'_>, name: &str, devices: usize) -> anyhow::Result<()> {
+    let node = fixture.node_name("gpu1");
+    let devices: Vec<_> = (0..devices)
+        .map(|number| json!({"name": format!("gpu-{number}")}))
+        .collect();
+    let slice: ResourceSlice = serde_json::from_value(json!({
+        "metadata": {"name": format!("{node}-{name}")},
+        "spec": {
+            "driver": "gpu.nvidia.com", "nodeName": node, "devices": devices,
+            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+        },
+    }))?;
+    let slices: Api<ResourceSlice> = Api::all(fixture.client());
+    slices.create(&PostParams::default(), &slice).await?;
+    Ok(())
+}
+
+#[test]
+fn gpus_in_resource_slices_are_awaited_from_the_driver_of_this_boot() {
+    run_scenario(async {
+        let fixture = one_node("boot-dra").await?;
+        let node = fixture.node_name("gpu1");
+        fixture.kubelet("gpu1")?.set_gpus(0);
+        fixture
+            .wait_node(&node, "has no GPUs in its status", |node| gpus(node) == 0)
+            .await?;
+        publish_devices(&fixture, "before", 2).await?;
+        let haulout = run(&fixture, &[]).await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        in_maintenance(&fixture, "esx1").await?;
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        // The node is Ready, and its kubelet has not deleted the slice from before yet.
+        fixture
+            .wait_for_log("gpu.nvidia.com to be allocatable again: 0 of 2")
+            .await?;
+        let slices: Api<ResourceSlice> = Api::all(fixture.client());
+        slices
+            .delete(&format!("{node}-before"), &DeleteParams::default())
+            .await?;
+        publish_devices(&fixture, "after", 1).await?;
+        fixture
+            .wait_for_log("gpu.nvidia.com to be allocatable again: 1 of 2")
+            .await?;
+        ensure!(is_cordoned(&fixture.node(&node).await?));
+
+        let accepted = types(&fixture, &["accept", &node]).await?;
+        let expected = format!("node/{node} accepted with gpu.nvidia.com 1 of 2\n");
+        ensure!(accepted.stdout == expected, "{accepted}");
+        fixture
+            .wait_node(&node, "is in service", |node| {
+                annotation(node, "episode").is_none() && !is_cordoned(node)
+            })
+            .await?;
         haulout.stop().await
     });
 }

@@ -6,7 +6,7 @@ use anyhow::{Context as _, ensure};
 use haulout::nodemaintenance::kind::{
     MaintenanceAction, MaintenanceOrigin, NodeMaintenance, NodeMaintenanceSpec, NodeMaintenanceStatus,
 };
-use haulout_lab::fixture::{Fixture, annotation, is_cordoned, is_ready};
+use haulout_lab::fixture::{Fixture, annotation, episode, is_cordoned, is_ready};
 use haulout_lab::vcenter::Delays;
 use haulout_lab::wait::until;
 use k8s_openapi::api::core::v1::Node;
@@ -51,6 +51,21 @@ pub async fn withdraw(fixture: &Fixture<'_>, name: &str) -> anyhow::Result<()> {
     let name = format!("{}-{name}", fixture.name());
     objects(fixture).delete(&name, &DeleteParams::default()).await?;
     Ok(())
+}
+
+fn episode_id(node: &Node) -> anyhow::Result<String> {
+    let episode = episode(node).context("the Node has no episode")?;
+    Ok(episode["id"]
+        .as_str()
+        .context("the episode has no id")?
+        .to_owned())
+}
+
+/// Approves the drain of the episode on the Node, and returns its id.
+async fn approve(fixture: &Fixture<'_>, node: &str, queued: &Node) -> anyhow::Result<String> {
+    let id = episode_id(queued)?;
+    annotate(fixture, node, ("haulout.dev/approved", &id)).await?;
+    Ok(id)
 }
 
 /// Waits until `is` holds for the status of a request.
@@ -259,8 +274,9 @@ fn relocation_without_a_suitable_host_fails_with_the_node_back() {
         );
         ensure!(fixture.power_cycles("gpu1").await? == (0, 0), "and its VM");
         let cordons = fixture.audit().await?.into_iter().filter(|event| {
-            let spec = event.object.as_ref().and_then(|object| object.get("spec"));
-            event.resource == "nodes" && spec.is_some()
+            let object = event.object.as_ref();
+            let cordon = object.and_then(|object| object.pointer("/spec/unschedulable"));
+            event.resource == "nodes" && cordon.is_some()
         });
         ensure!(cordons.count() == 0, "it was never cordoned");
         haulout.stop().await
@@ -463,7 +479,7 @@ fn drain_that_needs_approval_waits_and_each_needs_its_own() {
         let queued = fixture.wait_phase(&node, "queued").await?;
         ensure!(!is_cordoned(&queued));
         fixture.wait_for_log("to approve its drain").await?;
-        annotate(&fixture, &node, ("haulout.dev/approved", "true")).await?;
+        let first = approve(&fixture, &node, &queued).await?;
         fixture.wait_phase(&node, "drained").await?;
         withdraw(&fixture, "first").await?;
         let back = fixture.wait_in_service(&node).await?;
@@ -471,6 +487,28 @@ fn drain_that_needs_approval_waits_and_each_needs_its_own() {
             !back.annotations().contains_key("haulout.dev/approved"),
             "the approval was for one drain"
         );
+
+        // Somebody leaves the approval of the first drain on the Node, or approves whatever comes.
+        for left in [first.as_str(), "true"] {
+            annotate(&fixture, &node, ("haulout.dev/approved", left)).await?;
+            ask(
+                &fixture,
+                &format!("after-{left}"),
+                &node,
+                MaintenanceAction::Drain,
+            )
+            .await?;
+            let queued = fixture.wait_phase(&node, "queued").await?;
+            let id = episode_id(&queued)?;
+            fixture
+                .wait_for_log(&format!(
+                    "to approve its drain: annotate it with haulout.dev/approved={id}"
+                ))
+                .await?;
+            ensure!(!is_cordoned(&fixture.node(&node).await?));
+            withdraw(&fixture, &format!("after-{left}")).await?;
+            fixture.wait_in_service(&node).await?;
+        }
         haulout.stop().await
     });
 }
@@ -514,7 +552,7 @@ fn request_for_an_unknown_node_says_so() {
 }
 
 /// `kubectl get nm -o wide` with single spaces, ages and trace ids masked.
-const SHOWN: &str = "NAME NODE HOST ACTION STATE DRAINED AGE TARGET REASON WAITING FOR TRACE
+const SHOWN: &str = "NAME NODE HOST ACTION STATE DRAINED AGE TARGET REASON REQUESTED BY WAITING FOR TRACE
 wide-power-supply wide-gpu1 esx1 Drain Drained 100 AGE a new power supply a person to delete NodeMaintenance wide-power-supply, which asks for it to be drained TRACE";
 
 #[test]

@@ -245,3 +245,31 @@ async fn look(browser: &mut Browser, page: &str, node: &str, id: &str) -> anyhow
     }
     Ok(())
 }
+
+#[test]
+fn page_is_shown_with_its_token_and_under_a_permitted_name_only() {
+    run_scenario(async {
+        let fixture = one_node("page-token").await?;
+        let file = fixture.log().with_file_name("status-token");
+        std::fs::write(&file, "a token of some length\n")?;
+        let file = file.to_string_lossy();
+        let haulout = run(&fixture, &[SERVED, ("STATUS_TOKEN_FILE", &file)]).await?;
+        let page = page(&fixture).await?;
+        let client = reqwest::Client::builder().no_proxy().build()?;
+        for path in ["/", "/api/v1/overview", "/nodes/gpu1", "/events", "/style.css"] {
+            let asked = client.get(format!("{page}{path}")).send().await?;
+            ensure!(asked.status() == 401, "{path}: {}", asked.status());
+            ensure!(asked.headers().contains_key("content-security-policy"));
+            let text = asked.text().await?;
+            ensure!(!text.contains("gpu1"), "{path}: {text}");
+        }
+        let shown = client.get(&page).basic_auth("me", Some("a token of some length"));
+        let text = shown.send().await?.error_for_status()?.text().await?;
+        ensure!(text.contains(&fixture.node_name("gpu1")), "{text}");
+
+        let foreign = client.get(&page).bearer_auth("a token of some length");
+        let foreign = foreign.header("Host", "attacker.example").send().await?;
+        ensure!(foreign.status() == 421, "{}", foreign.status());
+        haulout.stop().await
+    });
+}

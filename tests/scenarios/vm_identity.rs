@@ -8,6 +8,7 @@ use haulout_lab::vcenter::{EntryKind, Gpu};
 
 use crate::assertions::{entries_during, journal_end, wait_for_power_off};
 use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, kube, run, run_scenario};
+use crate::kubectl_plugin::types_with;
 
 #[test]
 fn of_two_vms_of_one_name_only_the_one_with_the_uuid_is_touched() {
@@ -35,6 +36,71 @@ fn of_two_vms_of_one_name_only_the_one_with_the_uuid_is_touched() {
             fixture.vcenter.state().await?.vm(&other_uuid).unwrap().boots
                 == state.vm(&other_uuid).unwrap().boots
         );
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn vm_outside_the_scope_does_not_exist_for_haulout() {
+    run_scenario(async {
+        let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
+        let mut ours = gpu_vm("scoped", "gpu1", "esx1");
+        let mut foreign = gpu_vm("scoped", "gpu2", "esx2");
+        ours.folder = "tenant-a".to_owned();
+        foreign.folder = "tenant-b".to_owned();
+        let members = vec![
+            Member::new("scoped", "gpu1", &ours.uuid),
+            Member::new("scoped", "gpu2", &foreign.uuid),
+        ];
+        let foreign_uuid = foreign.uuid.clone();
+        spec.vms = vec![ours, foreign];
+        let fixture = Fixture::create(kube().await, "scoped", &spec, members, true).await?;
+        let node = fixture.node_name("gpu1");
+        let scope = [("VCENTER_SCOPE", "/DC0/vm/tenant-a,/DC0/vm/no-such-folder")];
+        let haulout = run(&fixture, &scope).await?;
+
+        fixture.vcenter.enter_maintenance("esx2").await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_for_log("its VM is outside VCENTER_SCOPE").await?;
+        let state = fixture.vcenter.state().await?;
+        ensure!(
+            state.vm(&foreign_uuid).unwrap().is_on(),
+            "the VM of another tenant still runs"
+        );
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        fixture.wait_in_service(&node).await?;
+        let checked = types_with(&fixture, &["check"], &scope).await?;
+        ensure!(
+            checked.stdout.contains("its VM is outside VCENTER_SCOPE"),
+            "{checked}"
+        );
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn vm_without_the_attribute_of_its_cluster_does_not_exist_for_haulout() {
+    run_scenario(async {
+        let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
+        spec.vms = vec![gpu_vm("marked", "gpu1", "esx1"), gpu_vm("marked", "gpu2", "esx2")];
+        let fixture = fixture("marked", &spec).await?;
+        fixture
+            .vcenter
+            .give_attribute("k8s cluster", "gpu1", "tenant-a")
+            .await?;
+        let haulout = run(&fixture, &[("VCENTER_SCOPE", "k8s cluster=tenant-a")]).await?;
+
+        fixture.vcenter.enter_maintenance("esx2").await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_for_log("its VM is outside VCENTER_SCOPE").await?;
+        ensure!(
+            fixture.vcenter.state().await?.vm("gpu2").unwrap().is_on(),
+            "the VM without the attribute still runs"
+        );
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        fixture.wait_in_service(&fixture.node_name("gpu1")).await?;
         haulout.stop().await
     });
 }

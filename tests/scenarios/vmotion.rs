@@ -1,4 +1,4 @@
-//! VMs with a vGPU, which vCenter can move to another host while they run.
+//! VMs that vCenter can move to another host while they run: with a vGPU, or without a passthrough device.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use haulout_lab::fixture::{Fixture, is_cordoned};
 use haulout_lab::vcenter::{Delays, DrsAutomation, Gpu, State};
 
 use crate::assertions::{clock, cordons, node_writes};
-use crate::fixture::{fixture, gpu_vm, hosts, in_maintenance, run, run_scenario};
-use crate::kubectl_plugin::types;
+use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, run, run_scenario};
+use crate::kubectl_plugin::{types, types_with};
 
 /// Two hosts with room for one VM with a vGPU each, and one such VM. DRS vMotions it after `vmotion_ms`, or not at all.
 async fn vgpu_node(name: &str, vmotion_ms: u32) -> anyhow::Result<Fixture<'static>> {
@@ -83,6 +83,40 @@ fn vgpu_node_is_drained_if_vcenter_does_not_move_its_vm() {
         fixture.wait_vcenter("the VM is on esx2", is_on("esx2")).await?;
         fixture.wait_in_service(&node).await?;
         ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn node_without_a_passthrough_device_is_left_to_vcenter_if_so_set() {
+    run_scenario(async {
+        let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[])]);
+        spec.clusters[0].drs.enabled = true;
+        spec.clusters[0].drs.behavior = DrsAutomation::FullyAutomated;
+        let mut plain = gpu_vm("unpinned", "cpu1", "esx1");
+        plain.gpu = Gpu::None;
+        spec.vms = vec![gpu_vm("unpinned", "gpu1", "esx1"), plain];
+        let fixture = fixture("unpinned", &spec).await?;
+        let node = fixture.node_name("cpu1");
+        let setting = [("LEAVE_UNPINNED_VMS", "true")];
+        let haulout = run(&fixture, &setting).await?;
+        let plan = types_with(&fixture, &["plan", "esx1"], &setting).await?;
+        let note = "it has no passthrough device: maintenance of its host leaves it to vCenter";
+        ensure!(plan.stdout.matches(note).count() == 1, "{plan}");
+
+        let began = clock();
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        in_maintenance(&fixture, "esx1").await?;
+        let moved = |state: &State| state.vm("cpu1").is_some_and(|vm| vm.host == "esx2");
+        ensure!(moved(&fixture.vcenter.state().await?), "vCenter moved the VM");
+        ensure!(fixture.power_cycles("cpu1").await? == (0, 0));
+        ensure!(node_writes(&fixture, &node, began).await?.is_empty());
+        ensure!(fixture.calls("ShutdownGuest", "gpu1").await? == 1);
+
+        types_with(&fixture, &["drain", &node, "--wait=false"], &setting).await?;
+        fixture
+            .wait_node(&node, "a request cordons it", is_cordoned)
+            .await?;
         haulout.stop().await
     });
 }

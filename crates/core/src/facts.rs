@@ -1,6 +1,11 @@
 //! The facts of vCenter and Kubernetes, as plain types.
 
+pub mod device_slice;
 pub mod fault;
+pub mod foreign_maintenance;
+pub mod hook;
 pub mod kubernetes;
+pub mod node_guard;
 pub mod node_maintenance;
 pub mod vsphere;
+pub mod window;

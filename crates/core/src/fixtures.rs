@@ -13,6 +13,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::facts::kubernetes::{KubernetesUpdate, NodeAnnotations, NodeFacts, ReadyCondition};
+use crate::facts::node_guard::NodeGuard;
 use crate::facts::vsphere::{
     AllowedDevice, DeviceRequirement, Host, HostConnection, Passthrough, PciDevice, PciIds, PowerState, Vm,
     VmKey, VsphereUpdate,
@@ -32,7 +33,8 @@ use crate::maintenance::observed::{
     ObservedVm, PendingEviction, RecordAge,
 };
 use crate::maintenance::policy::{
-    DrainTimeoutAction, MaxUnavailable, Policy, Releases, StaticDevices, VmotionGrace,
+    DrainTimeoutAction, GuardPolicy, HookTimeoutAction, MaintenanceTaint, MaxUnavailable, Policy, Releases,
+    StaticDevices, VmotionGrace,
 };
 use crate::maintenance::request::{Request, RequestAction, RequestIdentity};
 
@@ -68,6 +70,7 @@ pub fn policy(drain_timeout_action: DrainTimeoutAction) -> Policy {
         drain_timeout: Duration::from_secs(600),
         drain_timeout_action,
         eviction_retry: Duration::from_secs(5),
+        volume_detach_timeout: Duration::ZERO,
         guest_shutdown_timeout: Duration::from_secs(120),
         power_off_timeout: Duration::from_secs(300),
         relocate_timeout: Duration::from_secs(600),
@@ -77,6 +80,14 @@ pub fn policy(drain_timeout_action: DrainTimeoutAction) -> Policy {
         maintenance_retry_grace: Duration::from_secs(10),
         vmotion_grace: vmotion_grace(),
         unanswered_for: Duration::from_secs(90),
+        hook_timeout: Duration::from_secs(3600),
+        hook_timeout_action: HookTimeoutAction::Hold,
+        guards: GuardPolicy {
+            maintenance_taint: MaintenanceTaint::UntilPowerOn,
+            out_of_service_taint: true,
+            enabled: NodeGuard::ALL.iter().copied().collect(),
+            machines: false,
+        },
         releases: releases(),
         require_approval: false,
         retry_min: Duration::from_secs(1),
@@ -97,11 +108,17 @@ pub fn rules() -> Rules {
         releases: releases(),
         concurrent_drains: 1,
         unavailable: MaxUnavailable::Unlimited,
+        unavailable_gpus: MaxUnavailable::Unlimited,
+        power_offs: MaxUnavailable::Unlimited,
         bind_by_name: false,
         require_approval: false,
+        device_slices: false,
+        require_provider_id: false,
         node_maintenances: false,
+        foreign_maintenances: BTreeSet::new(),
         drain_slot: Duration::from_secs(1800),
         static_devices: StaticDevices::Wait,
+        leave_unpinned: false,
         host_settle: Duration::from_secs(60),
         vmotion_grace: vmotion_grace(),
     }
@@ -138,12 +155,19 @@ pub fn node_facts(n: usize) -> NodeFacts {
         cordoned_by: None,
         ready: ReadyCondition {
             is_true: true,
+            is_unknown: false,
             heartbeat: None,
             since: None,
         },
         boot_id: None,
         gpus: Default::default(),
+        gpu_capacity: Default::default(),
+        accepted_gpus: Default::default(),
         annotations: NodeAnnotations::default(),
+        limit_group: None,
+        guards: Default::default(),
+        hooks: Default::default(),
+        taints: Default::default(),
     }
 }
 
@@ -271,11 +295,18 @@ pub fn node() -> ObservedNode {
         keep_cordoned: false,
         overrides: Default::default(),
         ready: true,
+        is_unreachable: false,
         heartbeat: None,
         ready_since: None,
         boot_id: None,
         gpus: Default::default(),
+        expected_gpus: Default::default(),
+        accepted_gpus: Default::default(),
+        newest_slice: None,
         asked_guest: None,
+        guards: Default::default(),
+        hooks: Default::default(),
+        taints: Default::default(),
     }
 }
 
@@ -342,6 +373,9 @@ pub fn drain_report(listed_at: Monotonic, left: Vec<PendingEviction>) -> DrainRe
         left,
         backoff: EvictionBackoff::default(),
         tolerant: TolerantPods::default(),
+        skipped: Vec::new(),
+        terminating: BTreeMap::new(),
+        longest_wait: Duration::ZERO,
     }
 }
 
@@ -350,12 +384,16 @@ pub fn request(action: RequestAction) -> Request {
         identity: RequestIdentity {
             name: "by-hand".to_owned(),
             uid: RequestUid::new("request-1"),
+            foreign: None,
         },
+        requested_by: None,
         asked_at: at(0),
         action,
         drain_timeout: None,
         drain_timeout_action: None,
         guest_shutdown_timeout: None,
+        not_before: None,
+        window: None,
     }
 }
 

@@ -8,6 +8,7 @@ mod advice;
 mod binding;
 mod budgets;
 mod capacity;
+mod device_slices;
 mod devices;
 mod dirty;
 mod dry_run;
@@ -16,9 +17,12 @@ mod followed;
 mod forecast;
 mod host_absence;
 mod kubernetes;
+mod last_gpus;
 mod lookup_freshness;
 mod node_state;
 mod placement;
+mod power_offs;
+mod request_sources;
 mod requests;
 mod schedule;
 mod slots;
@@ -34,6 +38,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::facts::foreign_maintenance::ForeignApi;
 use crate::facts::kubernetes::{Budget, KubernetesUpdate, NodeFacts, StrandedNode};
 use crate::facts::vsphere;
 use crate::ids::{ComputeRef, HostRef, NodeName, TaskRef, VmRef};
@@ -46,9 +51,12 @@ use crate::maintenance::observed::{
 };
 use crate::maintenance::placement::{HostSurvey, PlacementOffer};
 use crate::maintenance::policy::{MaxUnavailable, Releases, StaticDevices, VmotionGrace};
+use crate::maintenance::request::RequestIdentity;
+use device_slices::DeviceSlices;
 use dirty::Dirty;
 use host_absence::HostAbsence;
 use node_state::NodeState;
+use request_sources::RequestSources;
 use slots::Slot;
 
 pub use advance::{Built, Changes, Requested};
@@ -79,25 +87,33 @@ pub struct Rules {
     pub concurrent_drains: u32,
     /// `MAX_UNAVAILABLE`.
     pub unavailable: MaxUnavailable,
+    /// `MAX_UNAVAILABLE_GPUS`.
+    pub unavailable_gpus: MaxUnavailable,
+    /// `MAX_POWER_OFFS_PER_HOUR`.
+    pub power_offs: MaxUnavailable,
     /// `BIND_BY_NAME`: VMs are looked up by name even if a UUID is known.
     pub bind_by_name: bool,
+    /// `REQUIRE_PROVIDER_ID`: only `spec.providerID` binds a Node to its VM.
+    pub require_provider_id: bool,
     /// `REQUIRE_APPROVAL`.
     pub require_approval: bool,
+    /// `GPU_RESOURCES` names drivers: ResourceSlices are watched.
+    pub device_slices: bool,
     /// `NODE_MAINTENANCES`: NodeMaintenance objects are watched.
     pub node_maintenances: bool,
+    /// `FOREIGN_NODE_MAINTENANCES`: the other projects whose NodeMaintenance objects are watched.
+    pub foreign_maintenances: BTreeSet<ForeignApi>,
     /// `DRAIN_SLOT_SECONDS`: how long a node may hold a drain slot.
     pub drain_slot: Duration,
     /// How long a node waits for vCenter to move its VM by vMotion, and needs no slot meanwhile.
     pub vmotion_grace: VmotionGrace,
     /// `STATIC_DEVICES`.
     pub static_devices: StaticDevices,
+    /// `LEAVE_UNPINNED_VMS`: a VM without a passthrough device is not shut down for the maintenance of its host.
+    pub leave_unpinned: bool,
     /// `HOST_SETTLE_SECONDS`: how long a host that returned by itself has to stay before it is used; zero uses it at once.
     pub host_settle: Duration,
 }
-
-/// How long the watch of NodeMaintenances may be disconnected before maintenance continues without it: about the time that a
-/// restart of the kube-apiserver takes.
-const WITHOUT_REQUESTS_AFTER: Duration = Duration::from_secs(30);
 
 /// All facts, and the snapshots made of them.
 #[derive(Debug)]
@@ -115,16 +131,15 @@ pub struct Inventory {
     next_lapse: Option<Monotonic>,
     vcenter: Source<String>,
     kubernetes: Source<NodeName>,
-    requests: Source<String>,
-    /// Since when the watch of NodeMaintenances is disconnected.
-    requests_lost_at: Option<Monotonic>,
-    /// It has been disconnected for so long that maintenance continues without it.
-    is_without_requests: bool,
+    /// The watches of NodeMaintenances.
+    request_sources: RequestSources,
     hosts: BTreeMap<HostRef, Arc<vsphere::Host>>,
     computes: BTreeMap<ComputeRef, vsphere::Compute>,
     vms: BTreeMap<VmRef, vsphere::Vm>,
     tasks: BTreeMap<TaskRef, vsphere::Task>,
     lookup_answers: BTreeMap<vsphere::VmKey, BTreeSet<VmRef>>,
+    /// The keys that match a VM outside the scope.
+    out_of_scope: BTreeSet<vsphere::VmKey>,
     /// The keys that match each VM, alone or with others.
     keys_by_vm: BTreeMap<VmRef, BTreeSet<vsphere::VmKey>>,
     /// The nodes that are looked up by each key.
@@ -147,6 +162,7 @@ pub struct Inventory {
     surveys: BTreeMap<HostRef, HostSurvey>,
     nodes: BTreeMap<NodeName, NodeFacts>,
     maintenances: requests::RequestStore,
+    device_slices: DeviceSlices,
     node_states: BTreeMap<NodeName, NodeState>,
     /// For each host, the episode about it that ended last.
     last_episodes: BTreeMap<HostRef, LastEpisodeOfHost>,
@@ -154,7 +170,8 @@ pub struct Inventory {
     offers: BTreeMap<NodeName, PlacementOffer>,
     /// The watched budgets that allow no disruption.
     blocked_budgets: BTreeSet<Budget>,
-    admission_queue: AdmissionQueue,
+    /// By group of nodes.
+    admission_queues: BTreeMap<Option<String>, AdmissionQueue>,
     /// The lookup keys of all nodes.
     keys: Arc<BTreeSet<vsphere::VmKey>>,
     /// Which snapshots the facts since the last build can change.
@@ -201,12 +218,9 @@ impl<Key> Source<Key> {
 impl Inventory {
     /// An empty inventory, for a process that started at `process_began`.
     pub fn new(rules: Rules, process_began: Timestamp) -> Self {
-        let requests = if rules.node_maintenances {
-            Source::disconnected("the watch of NodeMaintenances")
-        } else {
-            Source::unused()
-        };
+        let request_sources = RequestSources::new(rules.node_maintenances, &rules.foreign_maintenances);
         Self {
+            device_slices: DeviceSlices::awaited(rules.device_slices),
             rules,
             process_began,
             leadership: LeadershipEpoch::ALONE,
@@ -217,8 +231,6 @@ impl Inventory {
             is_acting: false,
             knows_slots: false,
             next_lapse: None,
-            requests_lost_at: None,
-            is_without_requests: false,
             owners: BTreeMap::new(),
             interrupted: BTreeMap::new(),
             absences: BTreeMap::new(),
@@ -228,12 +240,13 @@ impl Inventory {
             unselected_episodes: Vec::new(),
             vcenter: Source::disconnected("vCenter"),
             kubernetes: Source::disconnected("the kube-apiserver"),
-            requests,
+            request_sources,
             hosts: BTreeMap::new(),
             computes: BTreeMap::new(),
             vms: BTreeMap::new(),
             tasks: BTreeMap::new(),
             lookup_answers: BTreeMap::new(),
+            out_of_scope: BTreeSet::new(),
             keys_by_vm: BTreeMap::new(),
             nodes_by_key: BTreeMap::new(),
             urgent_lookups: BTreeMap::new(),
@@ -244,7 +257,7 @@ impl Inventory {
             last_episodes: BTreeMap::new(),
             offers: BTreeMap::new(),
             blocked_budgets: BTreeSet::new(),
-            admission_queue: AdmissionQueue::default(),
+            admission_queues: BTreeMap::new(),
             keys: Arc::default(),
             dirty: Some(Dirty::All),
             snapshots: BTreeMap::new(),
@@ -257,11 +270,12 @@ impl Inventory {
 
     /// Sets the time at which the next facts are received.
     pub(crate) fn set_time(&mut self, now: Now) {
+        // The time at which a request may begin is one of the wall clock.
+        if now.is_clock_set_since(self.now) {
+            self.dirty = Some(Dirty::All);
+        }
         self.now = now;
-        let lost_at = self.requests_lost_at;
-        let is_without =
-            lost_at.is_some_and(|lost_at| now.monotonic >= lost_at.after(WITHOUT_REQUESTS_AFTER));
-        if std::mem::replace(&mut self.is_without_requests, is_without) != is_without {
+        if self.request_sources.set_time(now.monotonic) {
             self.dirty = Some(Dirty::All);
         }
         if self.next_lapse.is_some_and(|lapse| now.monotonic >= lapse) {
@@ -270,12 +284,6 @@ impl Inventory {
         }
         self.end_absences();
         self.end_rolling_upgrades();
-    }
-
-    /// When maintenance will continue without NodeMaintenances, if their watch stays disconnected.
-    fn continues_without_requests_at(&self) -> Option<Monotonic> {
-        let lost_at = self.requests_lost_at.filter(|_| !self.is_without_requests)?;
-        Some(lost_at.after(WITHOUT_REQUESTS_AFTER))
     }
 
     /// Applies a change of leadership. What was observed before may have been caused by another replica.
@@ -433,25 +441,29 @@ impl Inventory {
     }
 
     /// The disconnected source, if any: nothing may be done for any node. A disconnected watch of NodeMaintenances counts only for
-    /// [`WITHOUT_REQUESTS_AFTER`].
+    /// a while.
     fn disconnected(&self) -> Option<SourceState> {
-        let requests = self
-            .requests
-            .disconnected
-            .as_ref()
-            .filter(|_| !self.is_without_requests);
-        let kubernetes = self.kubernetes.disconnected.as_ref().or(requests);
+        let requests = self.request_sources.disconnected();
+        let kubernetes = self.kubernetes.disconnected.as_deref().or(requests);
+        let devices = self.device_slices.are_awaited;
         match (&self.vcenter.disconnected, kubernetes) {
-            (None, None) => None,
             (Some(why), _) => Some(SourceState::NoVcenter { why: why.clone() }),
-            (None, Some(why)) => Some(SourceState::NoKubernetes { why: why.clone() }),
+            (None, Some(why)) => Some(SourceState::NoKubernetes { why: why.to_owned() }),
+            (None, None) => devices.then(|| SourceState::NoKubernetes {
+                why: "the ResourceSlices are being listed".to_owned(),
+            }),
         }
     }
 
     /// Why the watch of NodeMaintenances is disconnected, where maintenance continues without it.
     pub fn without_requests(&self) -> Option<&str> {
-        let why = self.requests.disconnected.as_deref()?;
-        self.is_without_requests.then_some(why)
+        self.request_sources.without(None)
+    }
+
+    /// The same of the watch of NodeMaintenances of another project.
+    pub fn without_foreign_requests(&self) -> Option<(ForeignApi, &str)> {
+        let without = |api: &ForeignApi| Some((*api, self.request_sources.without(Some(*api))?));
+        ForeignApi::ALL.iter().find_map(without)
     }
 
     /// The disconnected source for one node. A node with a request waits for the watch of NodeMaintenances in any case, because the
@@ -460,12 +472,22 @@ impl Inventory {
         if let Some(sources) = self.disconnected() {
             return Some(sources);
         }
-        let why = self.without_requests()?;
-        let has_request = record
-            .episode()
-            .is_some_and(|it| it.trigger.request.is_some() || it.power_off_request.is_some());
-        let has_request = has_request || self.request(name, self.nodes.get(name)).is_some();
-        has_request.then(|| SourceState::NoKubernetes { why: why.to_owned() })
+        if !self.request_sources.is_any_without() {
+            return None;
+        }
+        let episode = record.episode();
+        let recorded = episode.map(|it| [&it.trigger.request, &it.power_off_request]);
+        let recorded = recorded
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(RequestIdentity::foreign_api);
+        let effective = self.request(name, self.nodes.get(name));
+        let effective = effective.map(|request| request.identity.foreign_api());
+        let why = recorded
+            .chain(effective)
+            .find_map(|api| self.request_sources.without(api));
+        why.map(|why| SourceState::NoKubernetes { why: why.to_owned() })
     }
 }
 

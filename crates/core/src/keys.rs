@@ -23,8 +23,99 @@ pub const SKIP: &str = "haulout.dev/skip";
 /// it at the end of the episode.
 pub const APPROVED: &str = "haulout.dev/approved";
 
+/// An annotation that people set on a Node: the GPUs with which it counts as back, as in `nvidia.com/gpu=7`. Haulout removes it at the
+/// end of the episode.
+pub const ACCEPTED_GPUS: &str = "haulout.dev/accepted-gpus";
+
+/// An annotation that people set on a Node: its sentinel asks for a reboot. With a boot id as its value, only on that boot.
+pub const REBOOT_REQUIRED: &str = "haulout.dev/reboot-required";
+
+/// The label of a NodeMaintenance that a program has created, with the program's name.
+pub const REQUESTED_BY: &str = "haulout.dev/requested-by";
+
+/// The value of [`REQUESTED_BY`] on the requests of sentinels, and their field manager.
+pub const SENTINEL: &str = "haulout-sentinel";
+
 /// An annotation that people set on a Node: `migrate` or `wait`.
 pub const STRATEGY: &str = "haulout.dev/strategy";
+
+/// The taint of a Node from its cordon until its VM is on again.
+pub const MAINTENANCE_TAINT: &str = "haulout.dev/maintenance";
+
+/// The taint of a Node that is queued.
+pub const QUEUED_TAINT: &str = "haulout.dev/queued";
+
+/// The taint that says that a Node is shut down for certain.
+pub const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";
+
+/// The annotation with which cluster-autoscaler does not remove a Node.
+pub const AUTOSCALER_SCALE_DOWN_DISABLED: &str = "cluster-autoscaler.kubernetes.io/scale-down-disabled";
+
+/// The label with which the remediators of medik8s skip a Node.
+pub const MEDIK8S_EXCLUDE: &str = "remediation.medik8s.io/exclude-from-remediation";
+
+/// The annotation with which Gardener's machine-controller-manager keeps the machine of a failed Node.
+pub const GARDENER_PRESERVE: &str = "node.machine.sapcloud.io/preserve";
+
+/// The annotation that Gardener's machine-controller-manager keeps on each Node that it manages.
+pub const GARDENER_MANAGED: &str = "node.machine.sapcloud.io/last-applied-anno-labels-taints";
+
+/// The end of the first part of the annotations that are hooks, behind the step.
+pub const HOOK_SUFFIX: &str = ".hook.haulout.dev";
+
+/// The hook that Haulout sets itself, for its validation Job.
+pub const VALIDATION_HOOK: &str = "pre-uncordon.hook.haulout.dev/haulout-validation";
+
+/// The annotation of a validation Job with the name of its Node.
+pub const VALIDATED_NODE: &str = "haulout.dev/node";
+
+/// The hooks of the first step, with any name, for documents.
+const HOOKS: &str = "pre-drain.hook.haulout.dev/…";
+
+/// The API group of Cluster API.
+pub const CLUSTER_API: &str = "cluster.x-k8s.io";
+
+/// The API group of OpenShift's Machines and MachineHealthChecks.
+pub const OPENSHIFT_MACHINES: &str = "machine.openshift.io";
+
+/// The API group of Cluster API's infrastructure providers.
+pub const CLUSTER_API_INFRASTRUCTURE: &str = "infrastructure.cluster.x-k8s.io";
+
+/// The label of Cluster API's objects with the name of their cluster.
+pub const CLUSTER_NAME: &str = "cluster.x-k8s.io/cluster-name";
+
+/// The annotation with which Cluster API names the Machine of a Node.
+pub const NODE_MACHINE: &str = "cluster.x-k8s.io/machine";
+
+/// The annotation with which Cluster API names the namespace of the Machine of a Node.
+pub const NODE_CLUSTER_NAMESPACE: &str = "cluster.x-k8s.io/cluster-namespace";
+
+/// The annotation with which no MachineHealthCheck remediates a Machine.
+pub const SKIP_REMEDIATION: &str = "cluster.x-k8s.io/skip-remediation";
+
+/// The annotation with which the controllers of Cluster API leave an object alone.
+pub const PAUSED: &str = "cluster.x-k8s.io/paused";
+
+/// An annotation that people set on a pod or its namespace: `evict`, `wait` or `skip`.
+pub const DRAIN: &str = "haulout.dev/drain";
+
+/// An annotation that people set on a pod or its namespace: how many seconds after the beginning of a drain the pod may still end by
+/// itself, with `wait` in [`DRAIN`]. In seconds as the settings and the grace period of a pod.
+pub const DRAIN_WAIT_SECONDS: &str = "haulout.dev/drain-wait-seconds";
+
+/// The annotations that people set on pods and namespaces, each with its meaning.
+pub const ON_PODS: &[(&str, &str)] = &[
+    (
+        DRAIN,
+        "yours: what a drain does with the pod: `evict` (the default), `wait` until it has ended by itself, or `skip`; that of the \
+         pod goes before that of its namespace",
+    ),
+    (
+        DRAIN_WAIT_SECONDS,
+        "yours: with `wait`, how many seconds after the cordon the pod is evicted; at most `DRAIN_WAIT_MAX_SECONDS`, which is also \
+         the default",
+    ),
+];
 
 /// The annotation on the Lease of the leader election: with `true`, the leader lets another replica take the Lease.
 pub const YIELDS: &str = "haulout.dev/yields";
@@ -49,6 +140,8 @@ pub struct Keys {
     pub last_episode: String,
     /// Set by people: the Node stays cordoned at the end.
     pub keep_cordoned: String,
+    /// The label by whose value nodes are grouped for limits. Not Haulout's, and without its prefix.
+    pub limit_group: Option<String>,
     /// The UID of the latest fulfilled request. It is written with the end of the episode, so that a crash before the update of
     /// the request's status does not start it again.
     pub fulfilled: String,
@@ -67,6 +160,7 @@ impl Keys {
             last_episode,
             keep_cordoned,
             fulfilled,
+            limit_group: _,
         } = self;
         vec![
             (
@@ -100,8 +194,28 @@ impl Keys {
             ),
             (
                 APPROVED,
-                "yours: `true` lets the next drain begin where `REQUIRE_APPROVAL` is set; it is removed at the end, so it \
-                 approves one",
+                "yours: the id of the episode whose drain may begin where `REQUIRE_APPROVAL` is set; `kubectl haulout approve NODE` \
+                 sets it, and it is removed at the end",
+            ),
+            (
+                ACCEPTED_GPUS,
+                "yours: the GPUs with which the node counts as back in this episode, as in `nvidia.com/gpu=7`; `kubectl haulout \
+                 accept NODE` sets it, and it is removed at the end",
+            ),
+            (
+                REBOOT_REQUIRED,
+                "yours: the [sentinel](../how-to/reboot-sentinel.md) of the node asks for a reboot; a boot id as its value counts on \
+                 that boot only",
+            ),
+            (
+                HOOKS,
+                "yours: hold the drain until they are removed; `pre-poweroff.…` and `pre-uncordon.…` hold the power-off and the \
+                 uncordon",
+            ),
+            (
+                VALIDATION_HOOK,
+                "the hook of the [validation Job](../how-to/hooks.md#a-validation-job-on-the-way-back); it is removed when the Job has \
+                 succeeded, and at the end",
             ),
             (
                 STRATEGY,
@@ -123,6 +237,7 @@ impl Keys {
             last_episode: key("last-episode"),
             keep_cordoned: key("keep-cordoned"),
             fulfilled: key("fulfilled-request"),
+            limit_group: None,
         }
     }
 }

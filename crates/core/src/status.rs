@@ -124,7 +124,7 @@ impl NodeStatus {
                 uid: node.uid.clone(),
                 is_cordoned: node.unschedulable,
                 is_ready: node.ready,
-                overrides: node.overrides,
+                overrides: node.overrides.clone(),
             }),
             vm: seen.vm.clone(),
             request: seen.request.clone(),

@@ -20,9 +20,9 @@ use crate::WritePermit;
 /// The definition of a custom attribute (`CustomFieldDef`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttributeDefinition {
-    key: i32,
+    pub(crate) key: i32,
     /// The type of the objects that have it; `None` for all types.
-    on: Option<String>,
+    pub(crate) on: Option<String>,
 }
 
 /// A custom field definition with its name, as the list of all has it.

@@ -35,6 +35,7 @@ mod property;
 mod reading;
 mod reconfigure;
 mod relocate;
+pub mod scope;
 mod session;
 mod settings;
 mod soap;

@@ -92,18 +92,23 @@ impl TraversalStep {
         Self(spec.with_all(steps.into_iter().map(|step| step.0)))
     }
 
-    /// From a managed entity to its parent, up to the root.
-    pub(super) fn up() -> Self {
+    /// The step [`Self::up`] again, which must be in the same object set.
+    pub(super) fn again() -> Self {
         let again = XmlWriter::new("selectSet")
             .attribute("xsi:type", "SelectionSpec")
             .with(XmlWriter::text("name", "up"));
+        Self(again)
+    }
+
+    /// From a managed entity to its parent, up to the root.
+    pub(super) fn up() -> Self {
         let spec = XmlWriter::new("selectSet")
             .attribute("xsi:type", "TraversalSpec")
             .with(XmlWriter::text("name", "up"))
             .with(XmlWriter::text("type", "ManagedEntity"))
             .with(XmlWriter::text("path", "parent"))
             .with(XmlWriter::text("skip", "false"));
-        Self(spec.with(again))
+        Self(spec.with(Self::again().0))
     }
 }
 
@@ -187,9 +192,8 @@ impl Value {
     fn read(path: &str, value: &Element<'_>) -> Option<Self> {
         let text = |text: Option<&str>| Some(Self::Text(text.unwrap_or_default().to_owned()));
         match path {
-            "parent" | "owner" | "resourcePool" | "runtime.host" | "info.entity" | "environmentBrowser" => {
-                value.moref().map(Self::Moref)
-            }
+            "parent" | "parentVApp" | "owner" | "resourcePool" | "runtime.host" | "info.entity"
+            | "environmentBrowser" => value.moref().map(Self::Moref),
             "datastore" | "network" | "recentTask" | "vm" => Some(Self::Morefs(decode::morefs(value))),
             "config.hardware.device" => Some(Self::Devices(decode::passthrough(value))),
             "config.pciPassthruInfo" => Some(Self::ActiveDevices(decode::active_devices(value))),
@@ -200,7 +204,7 @@ impl Value {
             "config.graphicsInfo" => Some(Self::SharedGpus(decode::vgpu::shared_gpus(value))),
             "host" => Some(Self::InaccessibleOn(decode::inaccessible_on(value))),
             "configurationEx" => decode::cluster::config(value).map(Self::Cluster),
-            "field" => Some(Self::Fields(attributes::definitions(value))),
+            "field" | "availableField" => Some(Self::Fields(attributes::definitions(value))),
             "customValue" => Some(Self::CustomValues(attributes::values(value))),
             "info.error" => Some(Self::Fault(fault::read_localized(value))),
             "info.result" => findings(value)

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::endpoint::{CredentialSource, Endpoint, Thumbprint, Trust};
+use super::scope::VmScope;
 
 /// Settings of the client.
 #[derive(Clone, Debug)]
@@ -36,6 +37,8 @@ pub struct Settings {
     pub on_answer: Callback<(&'static str, CallOutcome, Duration)>,
     /// Name of this replica in vCenter's list of sessions; may be empty.
     pub instance: String,
+    /// The VMs that are found: `VCENTER_SCOPE`.
+    pub scope: VmScope,
     /// Called after each login that vCenter accepted or refused.
     pub on_login: Callback<LoginOutcome>,
 }
@@ -115,6 +118,7 @@ impl Settings {
             bad_login_hold: Duration::from_secs(180),
             on_answer: Callback::default(),
             instance: String::new(),
+            scope: VmScope::default(),
             on_login: Callback::default(),
         }
     }

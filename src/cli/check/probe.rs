@@ -1,7 +1,7 @@
 //! `check --probe`: compares a vCenter with what Haulout assumes about vCenters, without changes.
 
 use std::fs::File;
-use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use self::observed::{Observations, ProbeReading};
 pub(in crate::cli) use self::report::{ProbeReport, render};
 use crate::cli::cluster_view::ClusterView;
 use crate::cli::out::Output;
+use crate::cli::question::{self, Consent};
 use crate::config::parse::seconds;
 use crate::vsphere::client::Vcenter;
 use crate::vsphere::updates::probe::{LongPoll, PollEnd, WatchProgress, WatchStep, WatchedPushes};
@@ -56,14 +57,6 @@ pub struct ProbeArgs {
     /// The longest long poll to try; shorter ones are tried before it
     #[arg(long, value_name = "SECONDS", requires = "probe", default_value = "120", value_parser = seconds(LONGEST_POLL_MAX))]
     longest_poll: Duration,
-}
-
-/// Whether to wait for something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Choice {
-    Wait,
-    Ask,
-    LeaveOut,
 }
 
 impl ProbeArgs {
@@ -144,38 +137,15 @@ fn steps(longest: Duration) -> Vec<Duration> {
     shorter.filter(|step| *step < longest).chain([longest]).collect()
 }
 
-fn choose(yes: bool, is_terminal: bool) -> Choice {
-    match (yes, is_terminal) {
-        (true, _) => Choice::Wait,
-        (false, true) => Choice::Ask,
-        (false, false) => Choice::LeaveOut,
-    }
-}
-
 /// Whether to wait: by the flag, the answer of a person, or not at all.
 fn ask(args: &ProbeArgs, out: Output, question: &str) -> anyhow::Result<bool> {
-    let is_terminal = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
-    match choose(args.yes, is_terminal) {
-        Choice::Wait => Ok(true),
-        Choice::LeaveOut => {
-            out.progress(&format!(
-                "probe: {question} Left out, without a terminal and without --yes"
-            ));
-            Ok(false)
-        }
-        Choice::Ask => {
-            out.progress(&format!("{question} [y/N]"));
-            let mut line = String::new();
-            let read = std::io::stdin().lock().read_line(&mut line);
-            read.context("reading the answer")?;
-            Ok(is_yes(&line))
-        }
+    let consent = question::ask(args.yes, out, question)?;
+    if consent == Consent::NobodyToAsk {
+        out.progress(&format!(
+            "probe: {question} Left out, without a terminal and without --yes"
+        ));
     }
-}
-
-fn is_yes(line: &str) -> bool {
-    let line = line.trim();
-    ["y", "yes"].iter().any(|yes| line.eq_ignore_ascii_case(yes))
+    Ok(consent == Consent::Given)
 }
 
 async fn watch(

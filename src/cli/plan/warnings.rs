@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 
+use crate::keys::DRAIN;
+use crate::kubernetes::drain::PodPolicy;
+use crate::kubernetes::policy::DrainPolicy;
 use crate::maintenance::policy::DrainTimeoutAction;
 
 /// The settings of a drain that warnings depend on.
@@ -11,11 +14,24 @@ use crate::maintenance::policy::DrainTimeoutAction;
 pub(in crate::cli) struct DrainLimits {
     pub(in crate::cli) timeout: Duration,
     pub(in crate::cli) action: DrainTimeoutAction,
+    pub(in crate::cli) wait_max: Duration,
+    pub(in crate::cli) guest_shutdown: Duration,
+}
+
+/// The warning about a kubelet that delays the shutdown of its machine by `grace`.
+pub(super) fn of_kubelet(grace: Duration, limits: DrainLimits) -> Option<String> {
+    let (grace, timeout) = (grace.as_secs(), limits.guest_shutdown.as_secs());
+    (grace > timeout).then(|| {
+        format!(
+            "its kubelet delays a shutdown by up to {grace} s (shutdownGracePeriod), and its power is cut after {timeout} s \
+             (GUEST_SHUTDOWN_TIMEOUT_SECONDS)"
+        )
+    })
 }
 
 /// The warnings about a pod that would be evicted.
-pub(super) fn of_pod(pod: &Pod, limits: DrainLimits) -> Vec<String> {
-    let mut warnings = Vec::new();
+pub(super) fn of_pod(pod: &Pod, policy: &PodPolicy, limits: DrainLimits) -> Vec<String> {
+    let mut warnings: Vec<String> = of_policy(policy, limits).into_iter().collect();
     let mut owners = pod.metadata.owner_references.iter().flatten();
     if !owners.any(|owner| owner.controller == Some(true)) {
         warnings.push("it has no controller: nothing starts it again".to_owned());
@@ -39,6 +55,24 @@ pub(super) fn of_pod(pod: &Pod, limits: DrainLimits) -> Vec<String> {
     warnings
 }
 
+/// The warning about a policy that cannot be read, or is not fulfilled as it stands.
+fn of_policy(policy: &PodPolicy, limits: DrainLimits) -> Option<String> {
+    let max = limits.wait_max;
+    match policy {
+        PodPolicy::Unreadable(why) => Some(why.to_string()),
+        PodPolicy::Unread(message) => Some(format!("its namespace could not be read: {message}")),
+        PodPolicy::Read(DrainPolicy::Wait(_)) if max.is_zero() => {
+            Some(format!("{DRAIN}=wait is ignored: DRAIN_WAIT_MAX_SECONDS is 0"))
+        }
+        PodPolicy::Read(DrainPolicy::Wait(Some(asked))) if *asked > max => Some(format!(
+            "it asks to be waited for during {} s, and DRAIN_WAIT_MAX_SECONDS is {}",
+            asked.as_secs(),
+            max.as_secs()
+        )),
+        PodPolicy::Read(DrainPolicy::Evict | DrainPolicy::Wait(_) | DrainPolicy::Skip) => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -48,7 +82,44 @@ mod tests {
     fn warnings(pod: Value, action: DrainTimeoutAction) -> Vec<String> {
         let pod: Pod = serde_json::from_value(pod).unwrap();
         let timeout = Duration::from_secs(600);
-        of_pod(&pod, DrainLimits { timeout, action })
+        of_pod(
+            &pod,
+            &PodPolicy::Read(DrainPolicy::Evict),
+            limits(timeout, action, 60),
+        )
+    }
+
+    fn limits(timeout: Duration, action: DrainTimeoutAction, wait_max: u64) -> DrainLimits {
+        DrainLimits {
+            timeout,
+            action,
+            wait_max: Duration::from_secs(wait_max),
+            guest_shutdown: Duration::from_secs(120),
+        }
+    }
+
+    #[test]
+    fn kubelet_that_delays_the_shutdown_for_too_long_is_told() {
+        let limits = limits(Duration::ZERO, DrainTimeoutAction::Hold, 0);
+        let told = |seconds| of_kubelet(Duration::from_secs(seconds), limits);
+        assert_eq!(told(120), None);
+        let expected = "its kubelet delays a shutdown by up to 121 s (shutdownGracePeriod), and its power is cut after 120 s \
+                        (GUEST_SHUTDOWN_TIMEOUT_SECONDS)";
+        assert_eq!(told(121).as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn wait_that_is_not_fulfilled_is_told() {
+        let told = |seconds: Option<u64>, max| {
+            let policy = PodPolicy::Read(DrainPolicy::Wait(seconds.map(Duration::from_secs)));
+            of_policy(&policy, limits(Duration::ZERO, DrainTimeoutAction::Hold, max))
+        };
+        assert_eq!(told(Some(60), 60), None);
+        assert_eq!(told(None, 60), None);
+        let longer = "it asks to be waited for during 61 s, and DRAIN_WAIT_MAX_SECONDS is 60";
+        assert_eq!(told(Some(61), 60).as_deref(), Some(longer));
+        let ignored = "haulout.dev/drain=wait is ignored: DRAIN_WAIT_MAX_SECONDS is 0";
+        assert_eq!(told(None, 0).as_deref(), Some(ignored));
     }
 
     #[test]

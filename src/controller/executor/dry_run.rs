@@ -1,9 +1,12 @@
 //! A dry run: logs what would be changed, and reports it as done.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use super::Executor;
 use crate::controller::run_effect::{NotRecorded, Recorded, RunEffect};
 use crate::ids::NodeName;
-use crate::kubernetes::drain;
+use crate::kubernetes::drain::{self, PodPending, PodPendingReason};
 use crate::log_node::log_node;
 use crate::maintenance::clock::Now;
 use crate::maintenance::decide::Transition;
@@ -29,7 +32,8 @@ impl DryRun {
         let executor = &self.executor;
         match drain::list_only(&executor.traced(), name, &executor.drain).await {
             Ok(round) => {
-                let evicted = round.left.len();
+                let would_evict = |left: &&PodPending| left.why == PodPendingReason::WouldEvict;
+                let evicted = round.left.iter().filter(would_evict).count();
                 log_node!(info, name, record, "dry run: would evict {evicted} pods");
                 let report = DrainReport {
                     listed_at: now.monotonic,
@@ -40,6 +44,9 @@ impl DryRun {
                     evicted: 0,
                     backoff: EvictionBackoff::default(),
                     tolerant: TolerantPods::default(),
+                    skipped: round.left_alone,
+                    terminating: BTreeMap::new(),
+                    longest_wait: Duration::ZERO,
                 };
                 executor.report(name, EffectResult::Drain(report)).await;
                 AttemptOutcome::Done
@@ -71,11 +78,14 @@ impl RunEffect for DryRun {
         let executor = &self.executor;
         let outcome = match effect {
             Effect::DrainRound { pods_revision, .. } => self.list(name, record, *pods_revision, now).await,
+            Effect::ListVolumes => executor.list_volumes(name, now).await,
             Effect::Survey { hosts } => executor.survey(name, hosts).await,
             Effect::ShutdownGuest { .. }
             | Effect::PowerOff { .. }
             | Effect::Relocate { .. }
             | Effect::Reconfigure { .. }
+            | Effect::SetMachineGuards { .. }
+            | Effect::RemoveMachineGuards { .. }
             | Effect::PowerOn { .. } => {
                 let what = effect.kind().words();
                 log_node!(info, name, record, "dry run: would {what} at this point");

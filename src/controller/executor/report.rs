@@ -2,25 +2,35 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::ids::NodeName;
-use crate::kubernetes::drain::{PodPending, PodPendingReason, RoundReport};
+use crate::kubernetes::drain::{PodPending, PodPendingReason, RoundReport, UnreadablePod};
 use crate::kubernetes::events::{Event, Regarding, Severity};
-use crate::maintenance::clock::{Now, wall_after};
-use crate::maintenance::drain::{EvictionBackoff, TolerantPods};
+use crate::maintenance::clock::{Deadline, Now, wall_after};
+use crate::maintenance::drain::{EvictionBackoff, TerminatingPod, TolerantPods};
+use crate::maintenance::effect::DrainBegan;
 use crate::maintenance::effect_report::{Eviction, EvictionAnswer, EvictionRound};
 use crate::maintenance::observed::{DrainReport, PendingEviction, PendingReason};
+
+/// The grace period of a pod that names none, as the kube-apiserver's default.
+const GRACE: Duration = Duration::from_secs(30);
 
 /// The facts of a round that began at this moment on both clocks and requested no eviction of the pods in `deferred`.
 pub(super) fn of_round(
     round: &RoundReport,
     deferred: &BTreeMap<String, PendingReason>,
     pods_revision: u64,
+    drain: DrainBegan,
     (begun, now): (Instant, Now),
 ) -> DrainReport {
+    let wait_ends = |until: Duration| Deadline {
+        at: now.monotonic.after(until.saturating_sub(drain.elapsed)),
+        shown: wall_after(drain.at, until),
+    };
     let mut retry_at = BTreeMap::new();
     let mut not_asked = BTreeSet::new();
     let left = round.left.iter().map(|left| {
@@ -32,7 +42,13 @@ pub(super) fn of_round(
         if left.why == PodPendingReason::Deferred {
             not_asked.insert(name.clone());
         }
-        let why = pod_left(&left.why, deferred.get(&name));
+        let why = if let PodPendingReason::Waiting { until } = left.why {
+            PendingReason::Waits {
+                until: wait_ends(until),
+            }
+        } else {
+            pod_left(&left.why, deferred.get(&name))
+        };
         PendingEviction { name, why }
     });
     let left = left.collect();
@@ -52,22 +68,70 @@ pub(super) fn of_round(
             first: Arc::new(round.tolerant.clone()),
             returned: round.returned.clone(),
         },
+        skipped: round.left_alone.clone(),
+        terminating: terminating(round, now),
+        longest_wait: round.longest_wait,
+    }
+}
+
+/// The pods that terminate since `now` at the latest.
+fn terminating(round: &RoundReport, now: Now) -> BTreeMap<String, TerminatingPod> {
+    let is_terminating = |left: &&PodPending| match &left.why {
+        PodPendingReason::Evicted | PodPendingReason::Terminating { .. } => true,
+        PodPendingReason::Budget { .. }
+        | PodPendingReason::Migrating { .. }
+        | PodPendingReason::ServerError { .. }
+        | PodPendingReason::NamespaceTerminating
+        | PodPendingReason::Forbidden { .. }
+        | PodPendingReason::TooManyRequests
+        | PodPendingReason::Unreachable { .. }
+        | PodPendingReason::NotReached
+        | PodPendingReason::Last
+        | PodPendingReason::Deferred
+        | PodPendingReason::Waiting { .. }
+        | PodPendingReason::WouldEvict => false,
+    };
+    let terminating = round.left.iter().filter(is_terminating).map(|left| {
+        let grace = left.grace.and_then(|grace| u64::try_from(grace).ok());
+        let pod = TerminatingPod {
+            uid: left.uid.clone(),
+            since: now.monotonic,
+            grace: grace.map_or(GRACE, Duration::from_secs),
+        };
+        (left.full_name(), pod)
+    });
+    terminating.collect()
+}
+
+/// The Event of a pod whose annotation cannot be read.
+pub(super) fn unreadable_event(pod: &UnreadablePod, at: Timestamp) -> Event {
+    Event {
+        regarding: regarding(&pod.namespace, &pod.name, &pod.uid),
+        at,
+        severity: Severity::Warning,
+        reason: "DrainPolicyUnreadable",
+        action: "Drain",
+        note: pod.why.to_string(),
     }
 }
 
 /// The Event of an eviction. The log of the pod only shows that it was asked to stop.
 pub(super) fn event(node: &NodeName, pod: &PodPending, at: Timestamp) -> Event {
     Event {
-        regarding: Regarding::Pod {
-            namespace: pod.namespace.clone(),
-            name: pod.name.clone(),
-            uid: pod.uid.clone(),
-        },
+        regarding: regarding(&pod.namespace, &pod.name, &pod.uid),
         at,
         severity: Severity::Normal,
         reason: "Evicted",
         action: "Drain",
         note: format!("Evicted: node {node} is drained for the maintenance of its ESXi host"),
+    }
+}
+
+fn regarding(namespace: &str, name: &str, uid: &str) -> Regarding {
+    Regarding::Pod {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        uid: uid.to_owned(),
     }
 }
 
@@ -92,7 +156,9 @@ fn pod_left(why: &PodPendingReason, before: Option<&PendingReason>) -> PendingRe
         PodPendingReason::TooManyRequests => refused("the kube-apiserver has too much to do"),
         PodPendingReason::Last => PendingReason::Last,
         PodPendingReason::Deferred => before.cloned().unwrap_or(PendingReason::NotReached),
-        PodPendingReason::NotReached | PodPendingReason::WouldEvict => PendingReason::NotReached,
+        PodPendingReason::NotReached | PodPendingReason::Waiting { .. } | PodPendingReason::WouldEvict => {
+            PendingReason::NotReached
+        }
     }
 }
 
@@ -124,6 +190,7 @@ pub(super) fn evictions(report: &RoundReport, now: Timestamp) -> EvictionRound {
                 | PodPendingReason::Last
                 | PodPendingReason::NotReached
                 | PodPendingReason::Deferred
+                | PodPendingReason::Waiting { .. }
                 | PodPendingReason::WouldEvict,
             ) => EvictionAnswer::Refused,
         },

@@ -51,10 +51,12 @@ fn executor_on(client: kube::Client) -> (Executor, mpsc::Receiver<EffectReport>)
     let executor = Executor {
         fence: WriteFence::without_election(),
         vcenter: Vcenter::new(Settings::new(endpoint, credentials, Trust::Nothing)).unwrap(),
+        machines: Arc::new(MachineApi::new(client.clone())),
         client,
         keys: Keys::under(DEFAULT_PREFIX),
         gpu_resources: GpuResources::parse("nvidia.com/*").unwrap(),
         drain: DrainSettings::default(),
+        validates: false,
         events: crate::kubernetes::events::queue(|| {}).0,
         on_evictions: Box::new(|_, _| {}),
         reports,
@@ -72,6 +74,10 @@ async fn a_list_of_pods_is_no_younger_than_the_beginning_of_its_round() {
         in_turn: false,
         deferred: BTreeMap::new(),
         tolerant: None,
+        began: DrainBegan {
+            elapsed: Duration::ZERO,
+            at: Timestamp::UNIX_EPOCH,
+        },
     };
     let (name, began) = (NodeName::new("gpu-1"), Instant::now());
     executor.perform(&name, &Record::InService, &effect, begun).await;

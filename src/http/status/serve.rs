@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::{StatusPage, pages};
+use crate::http::access::{self, PageAccess};
 use crate::ids::NodeName;
 
 /// Concurrent event streams: a hundred, and some that are closing. Further pages poll.
@@ -76,12 +77,12 @@ struct Served {
 }
 
 /// The routes.
-pub(super) fn router(status: Arc<StatusPage>) -> Router {
-    router_with(status, Arc::new(Semaphore::new(RENDERS)))
+pub(super) fn router(status: Arc<StatusPage>, access: PageAccess) -> Router {
+    router_with(status, access, Arc::new(Semaphore::new(RENDERS)))
 }
 
 /// The routes, with `renders` as limit of concurrent renders.
-pub(super) fn router_with(status: Arc<StatusPage>, renders: Arc<Semaphore>) -> Router {
+pub(super) fn router_with(status: Arc<StatusPage>, access: PageAccess, renders: Arc<Semaphore>) -> Router {
     let served = Served {
         status,
         streams: Arc::new(Semaphore::new(MAX_STREAMS)),
@@ -103,6 +104,7 @@ pub(super) fn router_with(status: Arc<StatusPage>, renders: Arc<Semaphore>) -> R
         .route("/events", get(events))
         .fallback(async || missing("a page of this address"))
         .with_state(served)
+        .layer(from_fn_with_state(Arc::new(access), access::check))
         .layer(from_fn(guard))
 }
 

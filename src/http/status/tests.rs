@@ -127,7 +127,7 @@ async fn ask(
     method: Method,
     path: &str,
 ) -> (StatusCode, axum::http::HeaderMap, String) {
-    let router = serve::router(Arc::clone(status));
+    let router = serve::router(Arc::clone(status), PageAccess::default());
     let request = Request::builder().method(method).uri(path).body(Body::empty());
     let answer = router.oneshot(request.unwrap()).await.unwrap();
     let (parts, body) = answer.into_parts();
@@ -268,7 +268,7 @@ async fn banners_show_lost_connections_and_standby() {
 #[tokio::test(start_paused = true)]
 async fn stream_has_one_event_for_simultaneous_changes() {
     let status = status();
-    let router = serve::router(Arc::clone(&status));
+    let router = serve::router(Arc::clone(&status), PageAccess::default());
     let request = Request::get("/events").body(Body::empty()).unwrap();
     let answer = router.oneshot(request).await.unwrap();
     assert_eq!(answer.headers()[header::CONTENT_TYPE], "text/event-stream");
@@ -289,7 +289,7 @@ async fn stream_has_one_event_for_simultaneous_changes() {
 #[tokio::test]
 async fn only_so_many_listen() {
     let status = status();
-    let router = serve::router(Arc::clone(&status));
+    let router = serve::router(Arc::clone(&status), PageAccess::default());
     let mut listening = Vec::new();
     for _ in 0..serve::MAX_STREAMS {
         let request = Request::get("/events").body(Body::empty()).unwrap();
@@ -309,7 +309,7 @@ async fn only_so_many_listen() {
 #[tokio::test(start_paused = true)]
 async fn pages_and_json_are_rendered_one_at_a_time() {
     let renders = Arc::new(tokio::sync::Semaphore::new(serve::RENDERS));
-    let router = serve::router_with(status(), Arc::clone(&renders));
+    let router = serve::router_with(status(), PageAccess::default(), Arc::clone(&renders));
     let ask = async |path: &str| {
         let request = Request::get(path).body(Body::empty()).unwrap();
         let answer = router.clone().oneshot(request).await.unwrap();
@@ -447,6 +447,7 @@ fn the_queue_is_listed_in_its_order_with_those_ahead() {
         let mut snapshot = snapshot(node, "esx1", Record::Episode(Arc::new(episode)), Vec::new());
         snapshot.observed.admission = Admission::Queued {
             ahead: vec![NodeName::new("gpu9")],
+            position: 1,
             limit: SlotLimit::ConcurrentDrains(1),
         };
         (NodeName::new(node), snapshot)

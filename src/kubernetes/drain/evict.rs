@@ -107,6 +107,7 @@ impl EvictionPass<'_> {
                 | PodPendingReason::Migrating { .. }
                 | PodPendingReason::Last
                 | PodPendingReason::Deferred
+                | PodPendingReason::Waiting { .. }
                 | PodPendingReason::WouldEvict,
             ) => groups.refused(group),
         }

@@ -26,8 +26,7 @@ pub async fn list(
     };
     let deadline = settings.list_deadline;
     let complete = async {
-        // The semaphore is never closed.
-        let _slot = settings.lists.semaphore.acquire().await;
+        let _slot = settings.lists.slot().await;
         for _ in 0..LISTS_MAX {
             if let Some(pods) = list_pages(client, node, settings).await? {
                 return Ok(pods);

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::Evictable;
 use crate::kubernetes::pods::SkipReason;
+use crate::kubernetes::policy::UnreadablePolicy;
 
 /// The report of a drain round.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,6 +23,12 @@ pub struct RoundReport {
     pub tolerant: BTreeSet<String>,
     /// The pods that tolerate the cordon and came later, as `namespace/name`. They do not block.
     pub returned: Vec<String>,
+    /// The pods whose annotation, or that of their namespace, asks to leave them, as `namespace/name`. They do not block.
+    pub left_alone: Vec<String>,
+    /// The pods whose annotations cannot be read, each reported once.
+    pub unreadable: Vec<UnreadablePod>,
+    /// The longest time from the beginning of the drain for which a pod in `left` may be waited for or was.
+    pub longest_wait: Duration,
     /// How many evictions were answered with each HTTP status; 0 for those without a reply.
     pub answers: BTreeMap<u16, u64>,
     /// The requested evictions, in the order of their replies.
@@ -56,10 +63,25 @@ pub struct PodPending {
     pub name: String,
     /// Its UID.
     pub uid: String,
+    /// Its grace period in seconds.
+    pub grace: Option<i64>,
     /// Why it is still there.
     pub why: PodPendingReason,
     /// When its eviction may be retried, where the kube-apiserver sets a time.
     pub retry_at: Option<Instant>,
+}
+
+/// A pod with an annotation of a wrong value. It is evicted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnreadablePod {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+    /// What is wrong.
+    pub why: UnreadablePolicy,
 }
 
 /// Why a pod is still there.
@@ -109,6 +131,11 @@ pub enum PodPendingReason {
     Last,
     /// Its eviction is not due yet.
     Deferred,
+    /// It may end by itself.
+    Waiting {
+        /// Until this long after the beginning of the drain.
+        until: Duration,
+    },
     /// A real round would evict it; this one only lists.
     WouldEvict,
 }
@@ -124,6 +151,7 @@ impl RoundReport {
     pub(super) fn sorted(mut self) -> Self {
         self.left.sort();
         self.returned.sort();
+        self.left_alone.sort();
         self
     }
 }

@@ -23,11 +23,20 @@ fn evicted(name: &str) -> String {
     format!("POST /api/v1/namespaces/shop/pods/{name}/eviction")
 }
 
+/// The namespace of [`pod`] has no annotations.
+fn settings() -> DrainSettings {
+    DrainSettings {
+        namespaces: Namespaces::plain(&["shop", "lab"]),
+        ..DrainSettings::default()
+    }
+}
+
 /// A round in which every pod may be asked.
 const ORDER: DrainOrder<'static> = DrainOrder {
     in_turn: false,
     deferred: &BTreeSet::new(),
     tolerant: None,
+    elapsed: Duration::ZERO,
     on_evicted: &|_| {},
 };
 
@@ -54,7 +63,7 @@ async fn evict_round(
     answer: impl FnMut(&SeenRequest) -> ScriptedReply + Send + 'static,
 ) -> (Result<RoundReport, DrainError>, RequestLog) {
     let (client, log) = server(answer);
-    let report = round(&permit(), &client, &node(), &DrainSettings::default(), ORDER).await;
+    let report = round(&permit(), &client, &node(), &settings(), ORDER).await;
     (report, log)
 }
 
@@ -437,9 +446,7 @@ async fn pods_of_one_name_in_two_namespaces_are_two_pods() {
 #[tokio::test]
 async fn list_only_sends_no_eviction() {
     let (client, log) = server(|_| pod_list(&[pod("web-1")], ""));
-    let report = list_only(&client, &node(), &DrainSettings::default())
-        .await
-        .unwrap();
+    let report = list_only(&client, &node(), &settings()).await.unwrap();
     assert_eq!(report.left[0].why, PodPendingReason::WouldEvict);
     assert_eq!(log.lines(), [LIST]);
 }
@@ -463,7 +470,7 @@ async fn a_round_ends_at_its_deadline_and_names_the_pods_it_did_not_reach() {
         eviction_deadline: Duration::from_secs(20),
         round_deadline: Duration::from_secs(30),
         evictions: Concurrency::of(2),
-        ..DrainSettings::default()
+        ..settings()
     };
     let report = round(&permit(), &client, &node(), &settings, ORDER)
         .await
@@ -486,7 +493,7 @@ async fn an_eviction_that_has_begun_is_not_cut_short_by_the_end_of_its_round() {
         eviction_deadline: Duration::from_secs(20),
         round_deadline: Duration::from_secs(30),
         evictions: Concurrency::of(1),
-        ..DrainSettings::default()
+        ..settings()
     };
     let begin = Instant::now();
     let report = round(&permit(), &client, &node(), &settings, ORDER)
@@ -507,7 +514,7 @@ async fn overloaded_kube_apiserver_gets_no_further_eviction() {
     }));
     let settings = DrainSettings {
         evictions: Concurrency::of(1),
-        ..DrainSettings::default()
+        ..settings()
     };
     let again = Instant::now() + Duration::from_secs(3);
     let report = round(&permit(), &client, &node(), &settings, ORDER)
@@ -554,7 +561,7 @@ async fn deferred_pods_are_listed_and_not_evicted() {
         deferred: &deferred,
         ..ORDER
     };
-    let report = round(&permit(), &client, &node(), &DrainSettings::default(), order)
+    let report = round(&permit(), &client, &node(), &settings(), order)
         .await
         .unwrap();
     assert_eq!(log.lines(), [LIST.to_owned(), evicted("web-2")]);
@@ -575,7 +582,7 @@ async fn own_pod_is_evicted_last() {
             namespace: "shop".to_owned(),
             name: "haulout-1".to_owned(),
         }),
-        ..DrainSettings::default()
+        ..settings()
     };
     let answer = |pods: Vec<Value>| {
         move |seen: &SeenRequest| match seen.line.as_str() {
@@ -611,7 +618,7 @@ async fn critical_pods_are_evicted_when_all_others_are_gone() {
             namespace: "shop".to_owned(),
             name: "haulout-1".to_owned(),
         }),
-        ..DrainSettings::default()
+        ..settings()
     };
     let mut leaving = pod("web-1");
     leaving["metadata"]["deletionTimestamp"] = json!("2026-11-20T12:00:00Z");
@@ -648,7 +655,7 @@ async fn critical_pods_are_evicted_when_all_others_are_gone() {
 async fn pods_of_the_lowest_priority_are_asked_first() {
     let settings = DrainSettings {
         evictions: Concurrency::of(1),
-        ..DrainSettings::default()
+        ..settings()
     };
     let pods = [("web-a", 100), ("web-b", -5), ("web-c", 7), ("web-d", 100)];
     let listed: Vec<Value> = pods
@@ -684,7 +691,7 @@ async fn pod_that_tolerates_the_cordon_is_evicted_once_and_its_successor_does_no
             tolerant: first,
             ..ORDER
         };
-        let report = super::round(&permit(), &client, &node(), &DrainSettings::default(), order).await;
+        let report = super::round(&permit(), &client, &node(), &settings(), order).await;
         (report.unwrap(), log)
     };
     let (first, log) = round(vec![tolerant("web-1"), pod("web-2")], None).await;
@@ -772,7 +779,7 @@ async fn rounds_of_two_nodes_share_the_eviction_limit() {
     let settings = DrainSettings {
         round_deadline: Duration::from_secs(10),
         evictions: Concurrency::of(3),
-        ..DrainSettings::default()
+        ..settings()
     };
     let node = node();
     let permit = permit();
@@ -807,7 +814,7 @@ async fn accepted_eviction_is_reported_before_the_round_ends() {
         },
         ..ORDER
     };
-    let report = round(&permit, &client, &node(), &DrainSettings::default(), order)
+    let report = round(&permit, &client, &node(), &settings(), order)
         .await
         .unwrap();
     assert_eq!(
@@ -836,7 +843,7 @@ async fn rounds_of_two_nodes_share_the_list_limit() {
     let (client, log) = server(|_| ScriptedReply::Silence);
     let first = DrainSettings {
         lists: Concurrency::of(1),
-        ..DrainSettings::default()
+        ..settings()
     };
     let second = DrainSettings {
         list_deadline: first.list_deadline / 2,
@@ -861,7 +868,7 @@ async fn lists_of_many_nodes_wait_for_the_limit_and_all_complete() {
         };
         ScriptedReply::Late(Duration::from_millis(100), code, pods)
     });
-    let (settings, node, begun) = (DrainSettings::default(), node(), Instant::now());
+    let (settings, node, begun) = (settings(), node(), Instant::now());
     let rounds = (0..1000).map(|_| list_only(&client, &node, &settings));
     let reports = futures::future::join_all(rounds).await;
     assert!(reports.iter().all(Result::is_ok));
@@ -882,7 +889,7 @@ async fn wait_for_a_list_does_not_shorten_the_round() {
     let settings = DrainSettings {
         round_deadline: Duration::from_secs(1),
         lists: Concurrency::of(1),
-        ..DrainSettings::default()
+        ..settings()
     };
     let (node, permit) = (node(), permit());
     let rounds = (0..4).map(|_| round(&permit, &client, &node, &settings, ORDER));
@@ -918,4 +925,144 @@ fn evictions_of_a_group_grow_or_are_sequential() {
     };
     assert_eq!(at_once(Groups::of(pods(), false)), [1, 2, 4, 2]);
     assert_eq!(at_once(Groups::of(pods(), true)), [1; 9]);
+}
+
+/// A pod with these annotations.
+fn annotated(name: &str, annotations: Value) -> Value {
+    let mut pod = pod(name);
+    pod["metadata"]["annotations"] = annotations;
+    pod
+}
+
+/// What a round after `elapsed` seconds reports of these pods, in a namespace with this annotation `haulout.dev/drain`.
+async fn policies_in(
+    namespace: Option<&'static str>,
+    pods: Vec<Value>,
+    elapsed: u64,
+) -> (RoundReport, Vec<String>) {
+    let (client, log) = server(move |seen: &SeenRequest| match seen.line.as_str() {
+        LIST => pod_list(&pods, ""),
+        "GET /api/v1/namespaces/shop" => ScriptedReply::Json(
+            200,
+            json!({
+                "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
+                "metadata": {"name": "shop", "annotations": namespace.map(|value| json!({"haulout.dev/drain": value}))},
+            }),
+        ),
+        _ => accepted(),
+    });
+    let order = DrainOrder {
+        elapsed: Duration::from_secs(elapsed),
+        ..ORDER
+    };
+    let settings = DrainSettings {
+        wait_max: Duration::from_secs(100),
+        ..DrainSettings::default()
+    };
+    let report = round(&permit(), &client, &node(), &settings, order).await;
+    (report.unwrap(), log.lines())
+}
+
+#[tokio::test]
+async fn pod_is_waited_for_until_its_time_or_the_longest_has_passed() {
+    let pods = || {
+        let wait =
+            |seconds: &str| json!({"haulout.dev/drain": "wait", "haulout.dev/drain-wait-seconds": seconds});
+        vec![
+            annotated("short", wait("60")),
+            annotated("long", wait("7200")),
+            pod("web-1"),
+        ]
+    };
+    for (elapsed, asked) in [
+        (0, vec!["web-1"]),
+        (59, vec!["web-1"]),
+        (60, vec!["short", "web-1"]),
+        (99, vec!["short", "web-1"]),
+        (100, vec!["long", "short", "web-1"]),
+    ] {
+        let (report, _) = policies_in(None, pods(), elapsed).await;
+        let of = |is_waiting: bool| -> Vec<String> {
+            let left = report.left.iter();
+            let left = left.filter(|left| matches!(left.why, PodPendingReason::Waiting { .. }) == is_waiting);
+            left.map(|left| left.name.clone()).collect()
+        };
+        assert_eq!(of(false), asked, "after {elapsed} s");
+        assert_eq!(of(true).len(), 3 - asked.len());
+        assert_eq!(report.longest_wait, Duration::from_secs(100));
+    }
+    // It terminates after its wait, and the drain timeout begins only then.
+    let mut leaving = annotated("short", json!({"haulout.dev/drain": "wait"}));
+    leaving["metadata"]["deletionTimestamp"] = json!("2026-11-20T12:00:00Z");
+    let (report, _) = policies_in(None, vec![leaving], 100).await;
+    assert_eq!(report.longest_wait, Duration::from_secs(100));
+    assert!(matches!(report.left[0].why, PodPendingReason::Terminating { .. }));
+}
+
+#[tokio::test]
+async fn pod_with_skip_does_not_block_and_is_named() {
+    let own = annotated("evicted", json!({"haulout.dev/drain": "evict"}));
+    let (report, asked) = policies_in(Some("skip"), vec![pod("stays"), own], 0).await;
+    assert_eq!(report.left_alone, ["shop/stays"]);
+    assert_eq!(report.skipped[&SkipReason::Policy], 1);
+    let namespace = "GET /api/v1/namespaces/shop".to_owned();
+    assert_eq!(asked, [LIST.to_owned(), namespace, evicted("evicted")]);
+}
+
+#[tokio::test]
+async fn pod_with_an_unreadable_annotation_is_evicted_and_told_once() {
+    let settings = settings();
+    let odd = annotated("odd", json!({"haulout.dev/drain": "never"}));
+    let (client, log) = server(cluster([odd], |_| accepted()));
+    for told in [1, 0] {
+        let report = round(&permit(), &client, &node(), &settings, ORDER)
+            .await
+            .unwrap();
+        assert_eq!(report.unreadable.len(), told);
+        assert_eq!(report.left[0].why, PodPendingReason::Evicted);
+    }
+    let asked = log.lines();
+    let once = || [LIST.to_owned(), evicted("odd")];
+    assert_eq!(asked, [once(), once()].concat());
+}
+
+#[tokio::test]
+async fn pod_whose_namespace_cannot_be_read_is_not_evicted_unless_that_is_forbidden() {
+    for (code, evicts) in [(500, false), (403, true), (404, true)] {
+        let settings = DrainSettings::default();
+        let (client, log) = server(move |seen: &SeenRequest| match seen.line.as_str() {
+            LIST => pod_list(
+                &[
+                    pod("web-1"),
+                    annotated("own", json!({"haulout.dev/drain": "evict"})),
+                ],
+                "",
+            ),
+            line if line.starts_with("GET") => refusal(code, "Odd", "no", json!({})),
+            _ => accepted(),
+        });
+        let report = round(&permit(), &client, &node(), &settings, ORDER)
+            .await
+            .unwrap();
+        let of_web = report.left.iter().find(|left| left.name == "web-1").unwrap();
+        assert_eq!(
+            of_web.why == PodPendingReason::Evicted,
+            evicts,
+            "{code}: {:?}",
+            of_web.why
+        );
+        round(&permit(), &client, &node(), &settings, ORDER)
+            .await
+            .unwrap();
+        let reads = log
+            .lines()
+            .iter()
+            .filter(|line| line.contains("namespaces/shop") && line.starts_with("GET"))
+            .count();
+        assert_eq!(
+            reads,
+            if code == 500 { 2 } else { 1 },
+            "{code}: kept, or not asked again"
+        );
+    }
 }

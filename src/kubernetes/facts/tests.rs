@@ -62,6 +62,7 @@ fn the_facts_of_a_node_are_read() {
         node.ready,
         ReadyCondition {
             is_true: true,
+            is_unknown: false,
             heartbeat: Some("2026-01-02T03:04:05Z".parse().unwrap()),
             since: Some("2026-01-01T00:01:00Z".parse().unwrap())
         }
@@ -118,6 +119,51 @@ fn the_cordon_belongs_to_the_manager_that_wrote_it_last() {
 }
 
 #[test]
+fn guard_is_ours_by_its_field_manager_and_anothers_by_value_or_manager() {
+    let key = "cluster-autoscaler.kubernetes.io/scale-down-disabled";
+    let guards = |value: &str, managers: &[(&str, &str)]| {
+        let owns = json!({"f:metadata": {"f:annotations": {format!("f:{key}"): {}}}});
+        let entry = |(manager, time): &(&str, &str)| json!({"manager": manager, "operation": "Update", "time": time, "fieldsType": "FieldsV1", "fieldsV1": owns});
+        let managed: Vec<Value> = managers.iter().map(entry).collect();
+        let node = facts(json!({"metadata": {"annotations": {key: value}, "managedFields": managed}}));
+        node.guards.get(&NodeGuard::ClusterAutoscaler).copied()
+    };
+    let (early, late) = ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z");
+    assert_eq!(guards("true", &[("haulout", early)]), Some(GuardState::Ours));
+    assert_eq!(guards("true", &[]), Some(GuardState::Set));
+    assert_eq!(guards("true", &[("kubectl", early)]), Some(GuardState::Other));
+    let both = [("haulout", early), ("kubectl", late)];
+    assert_eq!(guards("true", &both), Some(GuardState::Other));
+    assert_eq!(guards("false", &[("haulout", early)]), Some(GuardState::Other));
+    let none = facts(json!({"metadata": {}}));
+    let found: Vec<_> = none.guards.into_iter().collect();
+    assert_eq!(found, [(NodeGuard::Gardener, GuardState::NotNeeded)]);
+}
+
+#[test]
+fn taints_and_labels_are_guards_where_key_and_effect_are_those() {
+    let node = facts(json!({
+        "metadata": {
+            "labels": {"remediation.medik8s.io/exclude-from-remediation": "true"},
+            "annotations": {"node.machine.sapcloud.io/last-applied-anno-labels-taints": "{}"},
+        },
+        "spec": {"taints": [
+            {"key": "haulout.dev/maintenance", "effect": "NoSchedule"},
+            {"key": "haulout.dev/queued", "effect": "NoExecute"},
+            {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"},
+        ]},
+    }));
+    let found: Vec<_> = node.guards.into_iter().collect();
+    let expected = [
+        (NodeGuard::MaintenanceTaint, GuardState::Set),
+        (NodeGuard::Medik8s, GuardState::Set),
+    ];
+    assert_eq!(found, expected);
+    let added: Vec<_> = node.taints.iter().map(|taint| taint.time_added).collect();
+    assert_eq!(added, [None, None, "2026-01-01T00:00:00Z".parse().ok()]);
+}
+
+#[test]
 fn gpu_resources_are_names_and_prefixes() {
     let gpus = GpuResources::parse(" nvidia.com/*,gpu.intel.com/i915 ").unwrap();
     assert!(gpus.matches("nvidia.com/gpu") && gpus.matches("gpu.intel.com/i915"));
@@ -125,6 +171,10 @@ fn gpu_resources_are_names_and_prefixes() {
         !gpus.matches("nvidia.com/") && !gpus.matches("gpu.intel.com/xe") && !gpus.matches("xnvidia.com/gpu")
     );
     assert_eq!(gpus.to_string(), "nvidia.com/*,gpu.intel.com/i915");
+    assert!(!gpus.has_drivers());
+    let with_driver = GpuResources::parse("nvidia.com/gpu,gpu.nvidia.com").unwrap();
+    assert!(with_driver.has_drivers() && with_driver.matches("gpu.nvidia.com"));
+    assert!(!with_driver.matches("gpu.nvidia.com/x") && !with_driver.matches("dra.net"));
     for wrong in [
         "",
         "nvidia",

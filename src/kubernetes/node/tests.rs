@@ -2,6 +2,7 @@ use super::*;
 use crate::fence::{WriteFence, WriteKind};
 use crate::keys::DEFAULT_PREFIX;
 use crate::kubernetes::stand_in::{ScriptedReply, refusal, server};
+use crate::node_guard::NodeGuard;
 
 const DEADLINE: Duration = Duration::from_secs(3);
 
@@ -25,6 +26,9 @@ fn cordon() -> NodePatch {
         },
         is_end: false,
         unschedulable: Some(true),
+        guards: GuardChanges::default(),
+        validation_hook: None,
+        taints: Arc::default(),
     }
 }
 
@@ -106,6 +110,23 @@ async fn end_removes_our_annotations_and_the_cordon_as_kubectl_does() {
     let annotations = seen[0].body["metadata"]["annotations"].as_object().unwrap();
     assert_eq!(annotations.len(), 6);
     assert!(annotations.values().all(Value::is_null));
+}
+
+#[tokio::test]
+async fn validation_hook_is_written_with_the_record() {
+    for (validation_hook, expected) in [
+        (None, None),
+        (Some(true), Some(json!("haulout"))),
+        (Some(false), Some(Value::Null)),
+    ] {
+        let with = NodePatch {
+            validation_hook,
+            ..cordon()
+        };
+        let (_, seen) = patched(&with, node()).await;
+        let annotations = &seen[0].body["metadata"]["annotations"];
+        assert_eq!(annotations.get(VALIDATION_HOOK), expected.as_ref());
+    }
 }
 
 #[tokio::test]
@@ -225,4 +246,73 @@ async fn absent_node_is_distinguished_from_an_unreadable_one() {
         let error = get(&client, &keys, &gpus(), &name, DEADLINE).await.unwrap_err();
         assert_eq!(error.kind, kind, "{error}");
     }
+}
+
+#[tokio::test]
+async fn guards_are_part_of_the_patch_and_other_taints_stay() {
+    let foreign = NodeTaint {
+        key: "node.kubernetes.io/unreachable".to_owned(),
+        value: None,
+        effect: "NoExecute".to_owned(),
+        time_added: Some("2026-01-02T03:04:05Z".parse().unwrap()),
+    };
+    let queued = NodeTaint {
+        key: "haulout.dev/queued".to_owned(),
+        value: None,
+        effect: "PreferNoSchedule".to_owned(),
+        time_added: None,
+    };
+    let with = NodePatch {
+        guards: GuardChanges {
+            set: [NodeGuard::MaintenanceTaint, NodeGuard::Medik8s].into(),
+            remove: [NodeGuard::QueuedTaint, NodeGuard::ClusterAutoscaler].into(),
+        },
+        taints: [foreign, queued].into(),
+        ..cordon()
+    };
+    let (_, seen) = patched(&with, node()).await;
+    let body = &seen[0].body;
+    assert_eq!(
+        body["spec"],
+        json!({
+            "unschedulable": true,
+            "taints": [
+                {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute", "timeAdded": "2026-01-02T03:04:05Z"},
+                {"key": "haulout.dev/maintenance", "effect": "NoSchedule"},
+            ],
+        })
+    );
+    assert_eq!(
+        body["metadata"]["labels"],
+        json!({"remediation.medik8s.io/exclude-from-remediation": "true"})
+    );
+    let autoscaler = "cluster-autoscaler.kubernetes.io/scale-down-disabled";
+    assert!(
+        body["metadata"]["annotations"]
+            .as_object()
+            .unwrap()
+            .contains_key(autoscaler)
+    );
+    assert_eq!(body["metadata"]["annotations"][autoscaler], Value::Null);
+}
+
+#[tokio::test]
+async fn last_taint_is_removed_by_an_empty_list() {
+    let taint = NodeTaint {
+        key: "haulout.dev/maintenance".to_owned(),
+        value: None,
+        effect: "NoSchedule".to_owned(),
+        time_added: None,
+    };
+    let with = NodePatch {
+        unschedulable: Some(false),
+        guards: GuardChanges {
+            set: [].into(),
+            remove: [NodeGuard::MaintenanceTaint].into(),
+        },
+        taints: [taint].into(),
+        ..cordon()
+    };
+    let (_, seen) = patched(&with, node()).await;
+    assert_eq!(seen[0].body["spec"], json!({"unschedulable": null, "taints": []}));
 }

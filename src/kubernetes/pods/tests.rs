@@ -69,9 +69,17 @@ fn each_kind_of_pod_gets_the_verdict_of_kubectl_or_the_documented_other() {
             PodVerdict::Skip(DaemonSet),
         ),
         (
-            "a pod of a DaemonSet of somebody else's API",
+            "a pod of OpenKruise's DaemonSet",
             with(owners, owner("apps.kruise.io/v1alpha1", "DaemonSet", true)),
-            PodVerdict::Evict,
+            PodVerdict::Skip(DaemonSet),
+        ),
+        (
+            "a pod of Datadog's ExtendedDaemonSet",
+            with(
+                owners,
+                owner("datadoghq.com/v1alpha1", "ExtendedDaemonSetReplicaSet", true),
+            ),
+            PodVerdict::Skip(DaemonSet),
         ),
         (
             "a pod that a DaemonSet owns but does not control",

@@ -96,6 +96,7 @@ pub(super) fn word(update: KubernetesUpdate) -> String {
         KubernetesUpdate::NodeGone { uid, .. } => format!("gone {uid}"),
         KubernetesUpdate::Settled => "settled".to_owned(),
         KubernetesUpdate::Maintenances(update) => format!("{update:?}"),
+        KubernetesUpdate::ForeignMaintenances(api, update) => format!("{api}: {update:?}"),
         KubernetesUpdate::PodsChanged(node) => format!("pods of {node}"),
         KubernetesUpdate::Budget { budget, state } => format!("{}: {state:?}", budget.name),
         KubernetesUpdate::Followed(node) => format!("followed {}", node.name),
@@ -103,6 +104,8 @@ pub(super) fn word(update: KubernetesUpdate) -> String {
         KubernetesUpdate::FollowedGone { uid, .. } => format!("followed gone {uid}"),
         KubernetesUpdate::FollowedAbsent { name } => format!("followed absent {name}"),
         KubernetesUpdate::Scanned { stranded } => format!("{} stranded", stranded.len()),
+        KubernetesUpdate::Devices { node, slices } => format!("{} slices of {node}", slices.len()),
+        KubernetesUpdate::DevicesListed => "devices listed".to_owned(),
         KubernetesUpdate::Lost { why } => format!("lost: {why}"),
     }
 }

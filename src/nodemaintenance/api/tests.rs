@@ -3,6 +3,7 @@ use serde_json::Value;
 use super::*;
 use crate::fence::{WriteFence, WriteKind};
 use crate::kubernetes::stand_in::{ScriptedReply, refusal, server};
+use crate::window::Window;
 
 #[tokio::test]
 async fn an_invalid_object_name_is_never_sent() {
@@ -66,4 +67,69 @@ fn what_is_kept_of_an_object_is_bounded() {
     let too_long = with("x".repeat(RECORD_BYTES_MAX + 1));
     assert_eq!(too_long.status.record, None);
     assert_eq!(too_long.role, NodeMaintenanceRole::Episode { record: None });
+}
+
+#[test]
+fn window_is_validated_when_it_is_read() {
+    let read = |window: Value| {
+        let spec = serde_json::json!({"nodeName": "gpu1", "window": window});
+        let spec: NodeMaintenanceSpec = serde_json::from_value(spec).unwrap();
+        match facts(&NodeMaintenance::new("gpu1-0", spec)).role {
+            NodeMaintenanceRole::Request(asked) => asked.window.map(|window| match window {
+                Ok(window) => window.to_string(),
+                Err(why) => why.to_string(),
+            }),
+            NodeMaintenanceRole::Episode { .. } | NodeMaintenanceRole::Foreign(_) => {
+                panic!("a request is expected")
+            }
+        }
+    };
+    let hours = serde_json::json!({"start": "22:00", "end": "04:00"});
+    assert_eq!(read(Value::Null), None);
+    assert_eq!(read(hours).as_deref(), Some("22:00-04:00 UTC"));
+    // An older CRD may let these through.
+    for (window, says) in [
+        (serde_json::json!({}), "\"\" is not a time"),
+        (
+            serde_json::json!({"start": "22:00", "end": "04:00", "days": ["Caturday"]}),
+            "is not a day",
+        ),
+        (
+            serde_json::json!({"start": "22:00", "end": "04:00", "timeZone": "Mars/Olympus"}),
+            "is not a time zone",
+        ),
+    ] {
+        let refused = read(window).unwrap();
+        assert!(refused.contains(says), "{refused}");
+    }
+}
+
+#[test]
+fn window_is_written_as_it_was_given() {
+    for text in ["22:00-04:00 UTC", "Mon,Sun 00:00-00:00 Europe/Berlin"] {
+        let window: Window = text.parse().unwrap();
+        assert_eq!(MaintenanceWindow::from(&window).read(), Ok(window));
+    }
+}
+
+#[tokio::test]
+async fn request_is_refused_where_the_installed_crd_does_not_know_its_fields() {
+    let unknown = "strict decoding error: unknown field \"spec.window\"";
+    let (client, log) = server(move |_| refusal(400, "BadRequest", unknown, Value::Null));
+    let error = request(&client, NodeMaintenanceSpec::default(), false)
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains(unknown), "{error}");
+    let asked = log.all();
+    assert_eq!(asked[0].line, "POST /apis/haulout.dev/v1alpha1/nodemaintenances");
+    assert_eq!(
+        asked[0].query,
+        "fieldManager=kubectl-haulout&fieldValidation=Strict"
+    );
+    assert_eq!(asked[0].content_type, "application/json");
+    // A record needs none of the newer fields.
+    let permit = WriteFence::without_election().permit(WriteKind::Record).unwrap();
+    let created = create(&permit, &client, "gpu1-0", NodeMaintenanceSpec::default()).await;
+    assert!(created.is_err());
+    assert_eq!(log.all()[1].query, "fieldManager=haulout&fieldValidation=Ignore");
 }

@@ -4,14 +4,18 @@ use futures::FutureExt as _;
 use haulout_core::fixtures::{at, drain_report, episode, moment, node, record, snapshot};
 
 use super::*;
-use crate::ids::EpisodeId;
-use crate::kubernetes::update::{RequestedAction, RequestedMaintenance};
+use crate::foreign_maintenance::{ForeignOrigin, ForeignStatus, Medik8sStatus};
+use crate::ids::{EpisodeId, RequestUid};
+use crate::kubernetes::update::RequestedMaintenance;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{DrainEnd, EpisodeResult, Phase, Record};
 use crate::maintenance::observed::{
     BoundVm, DrainReport, HostState, NodeSnapshot, PendingEviction, PendingReason, SnapshotBatch,
 };
 use crate::maintenance::request::{Request, RequestAction, RequestIdentity};
+use crate::maintenance::waiting::WaitingOn;
+use crate::nodemaintenance::kind::MaintenanceOrigin;
+use crate::window::Window;
 
 fn node_snapshot(record: Record, request: Option<Request>, drain: Option<DrainReport>) -> NodeSnapshot {
     let mut node = snapshot(record, HostState::InService);
@@ -59,8 +63,11 @@ impl Cluster {
     }
 
     fn store(&mut self, object: NodeMaintenanceFacts) {
-        self.objects
-            .queue(&NodeMaintenanceUpdate::Seen(Box::new(object.clone())));
+        let seen = NodeMaintenanceUpdate::Seen(Box::new(object.clone()));
+        match object.role.foreign_api() {
+            Some(api) => self.objects.queue_foreign(api, &seen),
+            None => self.objects.queue(&seen),
+        }
         self.stored.insert(object.name.clone(), object);
     }
 
@@ -128,6 +135,17 @@ impl Cluster {
                 object.resource_version = 1 + self.writes;
                 self.store(object);
             }
+            ObjectWrite::Foreign(write) => {
+                let mut object = self.stored[&write.key].clone();
+                assert_eq!(object.uid, write.uid);
+                let NodeMaintenanceRole::Foreign(foreign) = &mut object.role else {
+                    panic!("{object:?}")
+                };
+                foreign.status = write.status;
+                object.status.phase = Some("written".to_owned());
+                object.resource_version = 1 + self.writes;
+                self.store(object);
+            }
             ObjectWrite::Delete { name, uid } => {
                 self.stored.remove(&name);
                 self.objects.queue(&NodeMaintenanceUpdate::Gone { name, uid });
@@ -160,26 +178,33 @@ impl Cluster {
 
 fn request(action: RequestAction) -> Option<Request> {
     Some(Request {
+        requested_by: None,
         identity: RequestIdentity {
             name: "asked".to_owned(),
             uid: RequestUid::new("uid-of-asked"),
+            foreign: None,
         },
         asked_at: at(0),
         action,
         drain_timeout: None,
         drain_timeout_action: None,
         guest_shutdown_timeout: None,
+        not_before: None,
+        window: None,
     })
 }
 
 fn asked(action: RequestedAction) -> NodeMaintenanceRole {
     NodeMaintenanceRole::Request(RequestedMaintenance {
+        requested_by: None,
         reason: String::new(),
         action,
         target_host: None,
         drain_timeout: None,
         hold_on_drain_timeout: None,
         guest_shutdown_timeout: None,
+        not_before: None,
+        window: None,
     })
 }
 
@@ -188,6 +213,128 @@ fn is(status: &NodeMaintenanceStatus, kind: &str) -> String {
     found
         .map(|condition| condition.status.clone())
         .unwrap_or_default()
+}
+
+fn is_woken(cluster: &Cluster) -> bool {
+    cluster.objects.changed().now_or_never().is_some()
+}
+
+/// A request of medik8s, with what it asks for.
+fn foreign(asked: Result<RequestedMaintenance, String>, has_operator: bool) -> NodeMaintenanceRole {
+    NodeMaintenanceRole::Foreign(Box::new(ForeignMaintenance {
+        origin: ForeignOrigin {
+            api: ForeignApi::Medik8s,
+            namespace: None,
+        },
+        name: "theirs".to_owned(),
+        asked,
+        has_operator,
+        has_failed_requestor: false,
+        status: ForeignStatus::Medik8s(Medik8sStatus::default()),
+    }))
+}
+
+fn a_drain() -> Result<RequestedMaintenance, String> {
+    let NodeMaintenanceRole::Request(asked) = asked(RequestedAction::Drain) else {
+        panic!("a request is expected");
+    };
+    Ok(asked)
+}
+
+/// The status of the object of medik8s, after everything that is due while its kind is synced.
+fn settled_foreign(role: NodeMaintenanceRole, node: &str, snapshot: &NodeSnapshot) -> (u64, Medik8sStatus) {
+    let mut cluster = Cluster::new();
+    cluster.created("medik8s/theirs", node, 0, role);
+    cluster.settle(snapshot);
+    let writes = cluster.writes;
+    cluster
+        .objects
+        .queue_foreign(ForeignApi::Medik8s, &NodeMaintenanceUpdate::Settled);
+    cluster.settle(snapshot);
+    let NodeMaintenanceRole::Foreign(foreign) = &cluster.stored["medik8s/theirs"].role else {
+        panic!("it is not of medik8s");
+    };
+    let ForeignStatus::Medik8s(status) = &foreign.status else {
+        panic!("{foreign:?}");
+    };
+    (cluster.writes - writes, status.clone())
+}
+
+#[test]
+fn foreign_request_is_written_once_its_kind_is_synced() {
+    let snapshot = node_snapshot(
+        record(episode(Phase::Drained, 1)),
+        request(RequestAction::Drain),
+        None,
+    );
+    let (writes, status) = settled_foreign(foreign(a_drain(), false), "gpu1", &snapshot);
+    assert_eq!((writes, status.phase.as_deref()), (1, Some("Succeeded")));
+    assert_eq!((status.drain_progress, status.last_error), (100, None));
+}
+
+#[test]
+fn status_of_a_foreign_request_with_an_operator_is_left_alone() {
+    let snapshot = node_snapshot(
+        record(episode(Phase::Drained, 1)),
+        request(RequestAction::Drain),
+        None,
+    );
+    let (writes, status) = settled_foreign(foreign(a_drain(), true), "gpu1", &snapshot);
+    assert_eq!((writes, status), (0, Medik8sStatus::default()));
+}
+
+#[test]
+fn foreign_requests_that_cannot_be_served_say_why() {
+    let snapshot = in_episode(Phase::Draining, 1);
+    let (_, status) = settled_foreign(foreign(Err("no such thing".to_owned()), false), "", &snapshot);
+    assert_eq!(status.phase.as_deref(), Some("Failed"));
+    assert_eq!(status.last_error.as_deref(), Some("no such thing"));
+    let (writes, status) = settled_foreign(foreign(a_drain(), false), "gpu9", &snapshot);
+    assert_eq!((writes, status.phase.as_deref()), (1, Some("Failed")));
+    let why = "no Node gpu9 is among those that Haulout watches";
+    assert_eq!(status.last_error.as_deref(), Some(why));
+}
+
+#[test]
+fn new_foreign_request_is_left_to_its_operator_first() {
+    let mut cluster = Cluster::new();
+    cluster
+        .objects
+        .queue_foreign(ForeignApi::Medik8s, &NodeMaintenanceUpdate::Settled);
+    cluster.created("medik8s/theirs", "gpu1", 98, foreign(a_drain(), false));
+    let snapshot = node_snapshot(Record::InService, request(RequestAction::Drain), None);
+    cluster.show(snapshot);
+    assert!(is_woken(&cluster));
+    assert_eq!(cluster.objects.due(|_| false), []);
+    assert!(is_woken(&cluster), "another pass follows");
+    NOW.set(101);
+    assert_eq!(cluster.objects.due(|_| false).len(), 1);
+    NOW.set(100);
+}
+
+#[test]
+fn younger_foreign_request_waits_its_turn() {
+    let mut cluster = Cluster::new();
+    cluster
+        .objects
+        .queue_foreign(ForeignApi::Medik8s, &NodeMaintenanceUpdate::Settled);
+    cluster.created("asked", "gpu1", 0, asked(RequestedAction::Drain));
+    cluster.created("medik8s/theirs", "gpu1", 1, foreign(a_drain(), false));
+    let snapshot = node_snapshot(
+        record(episode(Phase::Drained, 1)),
+        request(RequestAction::Drain),
+        None,
+    );
+    cluster.settle(&snapshot);
+    let NodeMaintenanceRole::Foreign(foreign) = &cluster.stored["medik8s/theirs"].role else {
+        panic!("it is not of medik8s");
+    };
+    let expected = Medik8sStatus {
+        phase: Some("Running".to_owned()),
+        last_error: Some("waiting for NodeMaintenance asked, which was there first".to_owned()),
+        ..Medik8sStatus::default()
+    };
+    assert_eq!(foreign.status, ForeignStatus::Medik8s(expected));
 }
 
 #[test]
@@ -387,7 +534,6 @@ fn progress_of_many_drains_is_written_two_at_a_time() {
             .objects
             .show(&NodeStatuses::of(&SnapshotBatch::all(snapshots.clone())));
     };
-    let is_woken = |cluster: &Cluster| cluster.objects.changed().now_or_never().is_some();
     let all = |left| names.map(|name| (NodeName::new(name), with(Phase::Draining, left)));
     let mut snapshots = BTreeMap::from(all(9));
     for _ in 0..2 {
@@ -419,7 +565,9 @@ fn progress_of_many_drains_is_written_two_at_a_time() {
         assert!(is_woken(&cluster), "two are held back");
         let nodes = due.iter().map(|write| match write {
             ObjectWrite::Status { name, .. } => name.split('-').next().unwrap_or_default().to_owned(),
-            ObjectWrite::Create { .. } | ObjectWrite::Delete { .. } => panic!("{write:?}"),
+            ObjectWrite::Create { .. } | ObjectWrite::Delete { .. } | ObjectWrite::Foreign(_) => {
+                panic!("{write:?}")
+            }
         });
         turns.push(nodes.collect::<Vec<_>>().join(" "));
         for write in due {
@@ -479,8 +627,46 @@ fn younger_of_two_requests_names_the_one_it_waits_for() {
     let drained = record(episode(Phase::Drained, 9));
     cluster.settle(&node_snapshot(drained, request(RequestAction::Drain), None));
     let waiting = cluster.status("later").waiting_on.clone().unwrap();
-    assert_eq!(waiting.message, "NodeMaintenance asked was there first");
+    assert_eq!(waiting.message, "NodeMaintenance asked, which was there first");
     assert_eq!(is(cluster.status("later"), "Succeeded"), "Unknown");
+}
+
+#[test]
+fn request_with_an_invalid_window_is_stalled() {
+    let mut cluster = Cluster::new();
+    cluster.created("typo", "gpu1", 0, asked(RequestedAction::Reboot));
+    cluster.show(node_snapshot(
+        Record::InService,
+        request(RequestAction::Reboot),
+        None,
+    ));
+    let why = "22:00-04:00 Mars/Olympus".parse::<Window>().unwrap_err();
+    let on = WaitingOn::InvalidWindow {
+        request: RequestIdentity {
+            name: "typo".to_owned(),
+            uid: RequestUid::new("uid-of-typo"),
+            foreign: None,
+        },
+        why,
+    };
+    cluster.objects.observe(
+        &NodeName::new("gpu1"),
+        NodeEvent::Waits {
+            node: Some(&node()),
+            vm: &BoundVm::NotLookedUp,
+            record: &Record::InService,
+            on: &on,
+        },
+    );
+    cluster.settle(&node_snapshot(
+        Record::InService,
+        request(RequestAction::Reboot),
+        None,
+    ));
+    let status = cluster.status("typo");
+    assert_eq!(is(status, "Stalled"), "True");
+    let error = status.last_error.as_deref().unwrap();
+    assert!(error.contains("Mars/Olympus"), "{error}");
 }
 
 #[test]

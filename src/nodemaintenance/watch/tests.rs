@@ -89,3 +89,82 @@ async fn objects_are_sent_when_they_are_created_and_deleted() {
         .collect();
     assert_eq!(words, ["reset", "a", "settled", "b", "gone a"]);
 }
+
+/// Watches the objects of medik8s on the script, and returns the first `count` updates in words.
+async fn foreign_updates(
+    lists: Vec<ScriptedReply>,
+    watches: Vec<ScriptedReply>,
+    count: usize,
+) -> Vec<String> {
+    let (client, log) = scripted(lists, watches);
+    let run = |context| run_foreign(ForeignApi::Medik8s, context);
+    let updates = updates_of(client, count, Duration::from_secs(300), run).await;
+    let path = "GET /apis/nodemaintenance.medik8s.io/v1beta1/nodemaintenances";
+    assert_eq!(log.all()[0].line, path);
+    let word = |(_, update)| {
+        let KubernetesUpdate::ForeignMaintenances(ForeignApi::Medik8s, update) = update else {
+            panic!("{update:?}");
+        };
+        match update {
+            NodeMaintenanceUpdate::Reset => "reset".to_owned(),
+            NodeMaintenanceUpdate::Seen(seen) if seen.role.asked().is_some() => seen.name.clone(),
+            NodeMaintenanceUpdate::Seen(seen) => format!("{} refused", seen.name),
+            NodeMaintenanceUpdate::Gone { name, .. } => format!("gone {name}"),
+            NodeMaintenanceUpdate::Settled => "settled".to_owned(),
+            NodeMaintenanceUpdate::Lost { why, .. } => format!("lost: {why}"),
+        }
+    };
+    updates.into_iter().map(word).collect()
+}
+
+fn not_found() -> ScriptedReply {
+    refusal(
+        404,
+        "NotFound",
+        "the server could not find the requested resource",
+        Value::Null,
+    )
+}
+
+#[tokio::test(start_paused = true)]
+async fn absent_foreign_kind_has_no_objects_until_it_is_installed() {
+    let lists = vec![not_found(), not_found(), list(&[object("a")])];
+    let updates = foreign_updates(lists, vec![], 5).await;
+    assert_eq!(updates, ["reset", "settled", "reset", "medik8s/a", "settled"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn malformed_foreign_objects_delay_no_other() {
+    let mut odd = object("odd");
+    odd["spec"] = json!({"nodeName": ["no", "name"]});
+    let mut none = object("none");
+    none["spec"] = Value::Null;
+    let updates = foreign_updates(vec![list(&[odd, none, object("a")])], vec![], 5).await;
+    assert_eq!(
+        updates,
+        [
+            "reset",
+            "medik8s/odd refused",
+            "medik8s/none refused",
+            "medik8s/a",
+            "settled"
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn foreign_object_that_is_being_deleted_counts_as_deleted() {
+    let mut deleted = object("a");
+    deleted["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    deleted["metadata"]["finalizers"] = json!(["foregroundDeleteNodeMaintenance"]);
+    let events = vec![
+        event("MODIFIED", &deleted),
+        event("DELETED", &deleted),
+        event("ADDED", &object("b")),
+    ];
+    let updates = foreign_updates(vec![list(&[object("a")])], vec![ScriptedReply::Events(events)], 5).await;
+    assert_eq!(
+        updates,
+        ["reset", "medik8s/a", "settled", "gone medik8s/a", "medik8s/b"]
+    );
+}

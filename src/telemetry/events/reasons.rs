@@ -69,6 +69,8 @@ reasons! {
     EvictionRefused: "Drain", Warning, "evictions are refused for another reason, or the pods cannot be listed";
     DrainSucceeded: "Drain", Normal, "no pod is left to evict";
     DrainTimedOut: "Drain", Warning, "`DRAIN_TIMEOUT_SECONDS` passed; the remaining pods are named";
+    VolumesAttached: "ShutDown", Normal,
+        "volumes of evicted pods are still attached: their names; written again when they are not waited for any more";
     GuestShutdownTimedOut: "ShutDown", Warning, "the guest did not shut down in time; its power is cut";
     GuestShutdownUnavailable: "ShutDown", Warning, "VMware Tools do not run; the power is cut";
     VMPoweredOff: "ShutDown", Normal, "the VM is powered off";
@@ -86,6 +88,8 @@ reasons! {
     NodeNotReadyAfterPowerOn: "Rejoin", Warning,
         "`POWER_ON_TIMEOUT_SECONDS` passed, and the node or its GPUs are not back";
     VCenterRequestFailed: "AskVCenter", Warning, "vCenter refused a request; when it is retried";
+    GuardFailed: "Guard", Warning,
+        "the guards on the Machine of the node could not be set or removed; when that is retried";
     NodeWriteFailed: "Record", Warning, "the record could not be written to the Node";
     MaintenanceInterrupted: "Drain", Warning,
         "Enter Maintenance Mode of the host failed; the node stays cordoned for a while in case it is retried";
@@ -94,6 +98,7 @@ reasons! {
     MaintenanceParked: "Park", Warning,
         "the episode cannot continue, cannot begin, or belongs to another release, and why";
     MaintenanceResumed: "Resume", Normal, "a parked episode continues";
+    WaitingForHook: "Hold", Normal, "hooks on the Node hold a step; their annotations are named";
     ApprovalNeeded: "Queue", Normal, "the drain waits for the approval of a person";
     MaintenanceSkipped: "Skip", Warning, "the node is skipped, because it has the annotation `haulout.dev/skip`";
     HostStandbyRequested: "Ignore", Warning,

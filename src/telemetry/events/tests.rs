@@ -316,6 +316,7 @@ fn relevant_wait_creates_one_event() {
             Phase::Queued,
             WaitingOn::Slot {
                 ahead: vec![NodeName::new("gpu-7")],
+                position: 1,
                 limit: SlotLimit::ConcurrentDrains(1),
             },
             "MaintenanceQueued: Waiting for a slot: at most 1 drained at once, and gpu-7 comes first",

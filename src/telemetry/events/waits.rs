@@ -27,6 +27,8 @@ pub(super) fn of(
         WaitingOn::Slot { .. } => (Reason::MaintenanceQueued, String::new()),
         WaitingOn::Vmotion { .. } => (Reason::WaitingForVMotion, String::new()),
         WaitingOn::Pods(left) => return blocked(left).or_else(|| refused(left)),
+        WaitingOn::Volumes { volumes, .. } if volumes.is_empty() => return None,
+        WaitingOn::Volumes { .. } => (Reason::VolumesAttached, String::new()),
         WaitingOn::DrainHeld(_) => (Reason::DrainTimedOut, String::new()),
         WaitingOn::Task(EffectKind::PowerOff) => return Some(power_cut(episode, known, now)),
         WaitingOn::Retry { effect, message, at } => {
@@ -34,6 +36,8 @@ pub(super) fn of(
             let note = format!("Could not {what}: {message}; the next attempt is at {at:.0}");
             let reason = match effect {
                 EffectKind::DrainRound => Reason::EvictionRefused,
+                EffectKind::SetMachineGuards | EffectKind::RemoveMachineGuards => Reason::GuardFailed,
+                EffectKind::ListVolumes => Reason::VolumesAttached,
                 EffectKind::ShutdownGuest
                 | EffectKind::PowerOff
                 | EffectKind::Survey
@@ -50,10 +54,11 @@ pub(super) fn of(
         WaitingOn::MaintenanceRetry { message, .. } => (Reason::MaintenanceInterrupted, message.clone()),
         WaitingOn::PowerOnPause { losses, .. } => (Reason::VMPowerLost, losses.to_string()),
         WaitingOn::OtherRelease { release } => (Reason::MaintenanceParked, release.clone()),
-        WaitingOn::Approval => (Reason::ApprovalNeeded, String::new()),
+        WaitingOn::Approval { .. } => (Reason::ApprovalNeeded, String::new()),
+        WaitingOn::Hook { names, .. } => (Reason::WaitingForHook, names.join(" ")),
         WaitingOn::Skip => (Reason::MaintenanceSkipped, String::new()),
         WaitingOn::Place { request, refused } => {
-            let (elsewhere, request) = (elsewhere(refused), &request.name);
+            let (elsewhere, request) = (elsewhere(refused), request.to_string());
             let note = format!(
                 "No host can take the VM, which NodeMaintenance {request} wants to relocate: {elsewhere}"
             );
@@ -77,11 +82,15 @@ pub(super) fn of(
         | WaitingOn::WritePace { .. }
         | WaitingOn::Request { .. }
         | WaitingOn::PoweredOn { .. }
+        | WaitingOn::NotBefore { .. }
+        | WaitingOn::Window { .. }
+        | WaitingOn::InvalidWindow { .. }
         | WaitingOn::AlreadyThere { .. }
         | WaitingOn::Survey
         | WaitingOn::PowerState
         | WaitingOn::NodeReady { .. }
-        | WaitingOn::Gpus { .. } => return None,
+        | WaitingOn::Gpus { .. }
+        | WaitingOn::MachineGuards { .. } => return None,
     };
     Some((reason, note, detail))
 }

@@ -148,7 +148,14 @@ fn recorded(
         Record::InService | Record::Unreadable { .. } => {
             Some((Reason::HostMaintenanceDetected, detected(episode, links)))
         }
-        Record::Episode(_) if transition.is_bookkeeping(before) => None,
+        Record::Episode(was) if transition.is_bookkeeping(before) => {
+            let left = episode.gave_up_volumes(was)?;
+            let note = format!(
+                "The guest is being shut down with volumes still attached: {}",
+                few(left)
+            );
+            Some((Reason::VolumesAttached, note))
+        }
         Record::Episode(was) => changed(was, episode, transition.unschedulable, at),
     }
 }
@@ -194,7 +201,7 @@ fn changed(
                 String::new()
             } else {
                 let (pods, names) = (pods(returned.len()), few(returned));
-                format!(" with {pods} that tolerate the cordon and came back: {names}")
+                format!(" with {pods} that did not hold the drain: {names}")
             };
             let note = format!("Drained in {took}; the guest is being shut down{with}");
             Some((Reason::DrainSucceeded, note))
@@ -296,7 +303,11 @@ fn ended(was: &Episode, transition: &Transition, links: &Links, at: Timestamp) -
             (Reason::MaintenanceFailed, note)
         }
         Some(EpisodeResult::Succeeded) | None => {
-            let note = format!("Back in service after {whole}{parts}{cordon}; trace {trace}");
+            let accepted = was.accepted_gpus.as_ref();
+            let fewer = accepted.map_or_else(String::new, |fewer| {
+                format!("; a person accepted it with fewer GPUs: {fewer}")
+            });
+            let note = format!("Back in service after {whole}{parts}{fewer}{cordon}; trace {trace}");
             (Reason::MaintenanceSucceeded, note)
         }
     }
@@ -343,7 +354,10 @@ pub(super) fn parked(reason: &ParkReason) -> (Reason, String) {
 /// Whether a Node without an episode gets an Event. Not for a VM that vCenter does not know: a label
 /// that selects too many nodes would put a warning on each of them.
 fn needs_a_person(reason: &ParkReason) -> bool {
-    !matches!(reason, ParkReason::VmMissing | ParkReason::NoUuid)
+    !matches!(
+        reason,
+        ParkReason::VmMissing | ParkReason::VmOutOfScope | ParkReason::NoUuid
+    )
 }
 
 fn pods(count: usize) -> String {

@@ -12,6 +12,7 @@ use prometheus_client::metrics::MetricType;
 
 use super::families::{self, Descriptor};
 use crate::ids::{NodeName, TaskRef};
+use crate::maintenance::observed::Admission;
 use crate::status::{HostKind, NodeStatus, NodeStatuses, PhaseKind, PodCountsByState, PodState, WaitKind};
 
 /// The states of the metric.
@@ -120,11 +121,21 @@ impl StateGauges {
             }
             Ok(())
         })?;
-        let queued = self
-            .statuses()
-            .filter(|(_, status)| status.at_work == PhaseKind::Queued);
-        let queued = number(queued.count());
-        gauge(encoder, &families::QUEUE_DEPTH, |gauge| gauge.bare(queued))
+        let queued = || {
+            self.statuses()
+                .filter(|(_, status)| status.at_work == PhaseKind::Queued)
+        };
+        gauge(encoder, &families::QUEUE_DEPTH, |gauge| {
+            gauge.bare(number(queued().count()))
+        })?;
+        gauge(encoder, &families::QUEUE_POSITION, |gauge| {
+            for (name, status) in queued() {
+                if let Admission::Queued { position, limit, .. } = &status.queue {
+                    gauge.with([("node", name), ("limit", limit.setting())], number(*position))?;
+                }
+            }
+            Ok(())
+        })
     }
 
     fn nodes(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {

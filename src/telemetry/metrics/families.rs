@@ -157,8 +157,10 @@ metrics! {
     WAITING_ON: Gauge, "waiting_on", ["node", "kind"],
         "1 for what the node waits for, as waiting_on in the log; absent if it does not wait", alpha;
     QUEUE_DEPTH: Gauge, "queue_depth", [],
-        "Nodes in the phase Queued: they wait for a slot under MAX_CONCURRENT_DRAINS and MAX_UNAVAILABLE, for an approval, or for \
+        "Nodes in the phase Queued: they wait for a slot under MAX_CONCURRENT_DRAINS and the other limits, for an approval, or for \
          a host for a relocation";
+    QUEUE_POSITION: Gauge, "queue_position", ["node", "limit"],
+        "Position of a node among those that wait for a slot, from 1, with the setting that is the limit; absent with a slot";
     QUEUE_WAIT: Histogram, "queue_wait", [],
         "From the first record of an episode until its drain began; 0 if it began at once", in_seconds;
     DRAIN_PODS_PENDING: Gauge, "drain_pods_pending", ["node", "reason"],
@@ -200,6 +202,7 @@ metrics! {
         "Duration of reconciles, including the PATCH of a record or the calls of an effect", in_seconds, alpha;
     DEGRADED: Gauge, "degraded", ["reason"],
         "1 while the controller works without a part: node-maintenances if NodeMaintenance objects cannot be watched, \
+         foreign-node-maintenances if those of another project cannot, \
          other-prefix if a Node has an episode under another annotation prefix", alpha;
     NODE_MAINTENANCE_WRITES_REFUSED: Counter, "node_maintenance_writes_refused", [],
         "Failed writes of NodeMaintenance objects; each is retried after 1 s at first and after five minutes at most";

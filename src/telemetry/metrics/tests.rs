@@ -9,8 +9,8 @@ use crate::ids::{EpisodeId, RequestUid, TaskRef};
 use crate::maintenance::effect::Effect;
 use crate::maintenance::episode::Detection;
 use crate::maintenance::observed::{
-    BoundVm, EffectAttempt, EffectRefusal, HostState, NodeSnapshot, PendingEviction, PendingReason,
-    RetryAdvice, SnapshotBatch, SourceState,
+    Admission, BoundVm, EffectAttempt, EffectRefusal, HostState, NodeSnapshot, PendingEviction,
+    PendingReason, RetryAdvice, SlotLimit, SnapshotBatch, SourceState,
 };
 use crate::maintenance::request::RequestIdentity;
 use crate::maintenance::waiting::WaitingOn;
@@ -57,11 +57,10 @@ impl Fixture {
         );
     }
 
+    /// Shows the snapshots of gpu1, gpu2 and so on.
     fn shows(&self, snapshots: impl IntoIterator<Item = NodeSnapshot>) {
-        let snapshots = snapshots
-            .into_iter()
-            .map(|snapshot| (self.name.clone(), snapshot))
-            .collect();
+        let named = |(snapshot, number)| (NodeName::new(format!("gpu{number}")), snapshot);
+        let snapshots = snapshots.into_iter().zip(1..).map(named).collect();
         self.metrics
             .show(&NodeStatuses::of(&SnapshotBatch::all(snapshots)));
     }
@@ -184,6 +183,16 @@ fn phase_and_episode_results_are_labelled() {
     );
 }
 
+fn second_in_queue() -> NodeSnapshot {
+    let mut queued = snapshot(of(episode(Phase::Queued, 1)), HostState::InMaintenance);
+    queued.observed.admission = Admission::Queued {
+        ahead: vec![NodeName::new("gpu-7"), NodeName::new("gpu-8")],
+        position: 2,
+        limit: SlotLimit::UnavailableGpus(8),
+    };
+    queued
+}
+
 #[test]
 fn queue_wait_is_observed_when_it_ends() {
     let fixture = Fixture::new();
@@ -195,6 +204,8 @@ fn queue_wait_is_observed_when_it_ends() {
         "haulout_queue_depth 1.0",
         "haulout_episodes_active{phase=\"Queued\"} 1.0",
     ]);
+    fixture.shows([second_in_queue()]);
+    fixture.assert_lines(&["haulout_queue_position{node=\"gpu1\",limit=\"MAX_UNAVAILABLE_GPUS\"} 2.0"]);
     fixture.recorded(&queued, of(episode(Phase::Draining, 61)), None, 61);
     fixture.assert_lines(&[
         "haulout_queue_wait_seconds_sum 60.0",
@@ -339,7 +350,7 @@ fn everything() -> Fixture {
     fixture.recorded(&draining, Record::InService, Some(EpisodeResult::Cancelled), 5);
     let mut shown = snapshot(draining.clone(), HostState::InService);
     shown.observed.drain = Some(drain_report(moment(2).monotonic, Vec::new()));
-    fixture.shows([shown]);
+    fixture.shows([shown, second_in_queue()]);
     fixture.waits(&draining, &WaitingOn::DrainRound);
     let effect = Effect::Survey { hosts: Vec::new() };
     fixture.metrics.observe(
@@ -533,6 +544,7 @@ fn episodes_are_counted_by_what_set_them_off() {
     let request = RequestIdentity {
         name: "drain-1".to_owned(),
         uid: RequestUid::new("uid-2"),
+        foreign: None,
     };
     let mut adopted = with(None, None, None);
     adopted.history.origin.adopted = true;

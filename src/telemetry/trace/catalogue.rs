@@ -53,6 +53,7 @@ described! {
         "haulout.request.uid": "its UID";
         "haulout.result": "on the root: `succeeded`, `cancelled`, `vmotioned`, `failed` or `replaced`";
         "haulout.target.host": "the host that the VM was relocated to";
+        "haulout.gpus.accepted": "on the root: the GPUs with which a person took the node back, if fewer than before";
         "haulout.pods.left_behind": "on the root: pods that were left when the drain timed out";
         "haulout.detection.source": "how the task was detected, as on `haulout_detection_latency_seconds`";
         "haulout.clock_skew_ms": "by how much vCenter's clock is ahead at least, if the task started in the future";

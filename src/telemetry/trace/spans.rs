@@ -190,10 +190,11 @@ impl<'a> EpisodeSpans<'a> {
             .push(text("k8s.node.uid", episode.node_uid.as_str()));
         let uuid = episode.vm_uuid.map(|uuid| uuid.to_string());
         let request = trigger.request.as_ref();
+        let request_name = request.map(ToString::to_string);
         let known = [
             ("vcenter.task.id", trigger.task.as_ref().map(TaskRef::as_str)),
             ("enduser.id", trigger.user.as_deref()),
-            ("haulout.request", request.map(|request| &*request.name)),
+            ("haulout.request", request_name.as_deref()),
             ("haulout.request.uid", request.map(|request| request.uid.as_str())),
             ("vcenter.vm.id", uuid.as_deref()),
             ("vcenter.vm.name", vm.as_deref()),
@@ -239,6 +240,9 @@ impl<'a> EpisodeSpans<'a> {
         let moved = episode.moved_to.as_ref();
         root.attributes
             .extend(moved.map(|host| text("haulout.target.host", &host.name)));
+        let accepted = episode.accepted_gpus.as_ref();
+        root.attributes
+            .extend(accepted.map(|fewer| text("haulout.gpus.accepted", fewer)));
         let left = episode.left_behind.len();
         if left > 0 {
             root.attributes.push(count("haulout.pods.left_behind", left));

@@ -1,6 +1,7 @@
 use haulout_core::fixtures::{self, at, host_named, host_ref, name, node, transition, vm_ref};
 
 use super::*;
+use crate::ids::EpisodeId;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{Episode, EpisodeResult, HostIdentity, Phase};
 use crate::maintenance::observed::{BoundVm, HostState, ObservedPower, ObservedVm};
@@ -64,14 +65,17 @@ async fn value_is_the_phase_and_then_the_wait_and_is_cleared_at_the_end() {
     recorded(&attribute, &Record::InService, &transition(record.clone()));
     let node = name(1);
     assert_eq!(take(&attribute), Some(format!("Haulout, node {node}, Draining")));
-    waits(&attribute, &record, &WaitingOn::Approval);
+    let approval = WaitingOn::Approval {
+        episode: EpisodeId::new("00112233445566778899aabbccddeeff"),
+    };
+    waits(&attribute, &record, &approval);
     let value = take(&attribute).unwrap();
     assert!(
         value.starts_with(&format!("Haulout, node {node}, Draining: waits since ")),
         "{value}"
     );
     // The same wait, and one that is over in a moment.
-    waits(&attribute, &record, &WaitingOn::Approval);
+    waits(&attribute, &record, &approval);
     waits(&attribute, &record, &WaitingOn::VmLookup);
     assert_eq!(take(&attribute), None);
     let end = Transition {

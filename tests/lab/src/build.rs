@@ -223,6 +223,7 @@ fn expected(name: &str) -> &'static str {
         "jaeger" => " (about 5 minutes on 2 cores the first time)",
         "helm" => " (1 to 4 minutes on 2 cores the first time, as busy as they are)",
         "vcenter" => " (about 1 minute on 2 cores the first time)",
+        "cluster-api" | "csi" => " (about 3 minutes on 2 cores the first time)",
         _ => "",
     }
 }

@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod};
 use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use rustix::process::Signal;
@@ -361,6 +362,37 @@ impl<'a> Fixture<'a> {
             Ok(is_ready.then_some(pod))
         })
         .await
+    }
+
+    /// Attaches a PersistentVolume of this claim to the Node. Nothing detaches it but [`Self::detach_volume`].
+    pub async fn attach_volume(&self, volume: &str, node: &str, claim: &str) -> anyhow::Result<()> {
+        let persistent: PersistentVolume = serde_json::from_value(json!({
+            "metadata": {"name": volume},
+            "spec": {
+                "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
+                "persistentVolumeReclaimPolicy": "Retain",
+                "claimRef": {"namespace": self.name, "name": claim},
+                "csi": {"driver": "lab.invalid", "volumeHandle": volume},
+            },
+        }))
+        .context("writing a PersistentVolume")?;
+        let attachment: VolumeAttachment = serde_json::from_value(json!({
+            "metadata": {"name": volume},
+            "spec": {"attacher": "lab.invalid", "nodeName": node, "source": {"persistentVolumeName": volume}},
+        }))
+        .context("writing a VolumeAttachment")?;
+        let volumes: Api<PersistentVolume> = Api::all(self.client());
+        volumes.create(&PostParams::default(), &persistent).await?;
+        let attachments: Api<VolumeAttachment> = Api::all(self.client());
+        attachments.create(&PostParams::default(), &attachment).await?;
+        Ok(())
+    }
+
+    /// Removes the VolumeAttachment of a volume, as the CSI driver does when it has detached it.
+    pub async fn detach_volume(&self, volume: &str) -> anyhow::Result<()> {
+        let attachments: Api<VolumeAttachment> = Api::all(self.client());
+        attachments.delete(volume, &Default::default()).await?;
+        Ok(())
     }
 
     /// The names of the pods on the Node in this fixture's namespace.

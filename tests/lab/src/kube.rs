@@ -1,4 +1,5 @@
-//! A Kubernetes control plane on loopback: etcd, kube-apiserver and kube-controller-manager, with RBAC and an audit log.
+//! A Kubernetes control plane on loopback: etcd, kube-apiserver, kube-controller-manager and kube-scheduler, with RBAC
+//! and an audit log.
 
 use std::collections::HashSet;
 use std::net::Ipv4Addr;
@@ -48,6 +49,8 @@ pub struct KubeOptions {
     pub with_kind: bool,
     /// Logs read requests too: see [`Kube::requests`].
     pub audit_reads: bool,
+    /// Whether kube-scheduler runs. Without it, pods of controllers stay pending.
+    pub with_scheduler: bool,
 }
 
 impl Default for KubeOptions {
@@ -58,6 +61,10 @@ impl Default for KubeOptions {
                 rule("", "nodes", &["get", "list", "watch", "patch"]),
                 rule("", "pods", &["list", "watch"]),
                 rule("", "pods/eviction", &["create"]),
+                rule("", "namespaces", &["get"]),
+                rule("storage.k8s.io", "volumeattachments", &["list"]),
+                rule("", "persistentvolumes", &["get"]),
+                rule("resource.k8s.io", "resourceslices", &["list", "watch"]),
                 rule("policy", "poddisruptionbudgets", &["list", "watch"]),
                 rule("events.k8s.io", "events", &["create"]),
                 rule("", "nodes/status", &["patch"]),
@@ -67,10 +74,46 @@ impl Default for KubeOptions {
                     &["list", "watch", "create", "delete"],
                 ),
                 rule("haulout.dev", "nodemaintenances/status", &["patch"]),
+                rule(
+                    "nodemaintenance.medik8s.io",
+                    "nodemaintenances",
+                    &["list", "watch"],
+                ),
+                rule(
+                    "nodemaintenance.medik8s.io",
+                    "nodemaintenances/status",
+                    &["patch"],
+                ),
+                rule(
+                    "nodemaintenance.kubevirt.io",
+                    "nodemaintenances",
+                    &["list", "watch"],
+                ),
+                rule(
+                    "nodemaintenance.kubevirt.io",
+                    "nodemaintenances/status",
+                    &["patch"],
+                ),
+                rule("maintenance.nvidia.com", "nodemaintenances", &["list", "watch"]),
+                rule("maintenance.nvidia.com", "nodemaintenances/status", &["patch"]),
+                rule("cluster.x-k8s.io", "machines", &["get", "patch"]),
+                rule(
+                    "infrastructure.cluster.x-k8s.io",
+                    "vspherevms",
+                    &["get", "list", "patch"],
+                ),
+                rule("machine.openshift.io", "machines", &["get"]),
+                rule(
+                    "machine.openshift.io",
+                    "machinehealthchecks",
+                    &["get", "list", "patch"],
+                ),
+                rule("batch", "jobs", &["get", "create"]),
                 rule("coordination.k8s.io", "leases", &["get", "create", "update"]),
             ],
             with_kind: true,
             audit_reads: false,
+            with_scheduler: true,
         }
     }
 }
@@ -183,6 +226,7 @@ pub struct EtcdSnapshot {
 /// A running control plane. Dropping it stops its processes and removes its files.
 pub struct Kube {
     // Drop order: first the processes, then their ports, then their files.
+    scheduler: Option<Mutex<Process>>,
     controller_manager: Mutex<Process>,
     apiserver: Mutex<Process>,
     etcd: Mutex<Process>,
@@ -247,6 +291,13 @@ impl Kube {
         await_apiserver(&client, &mut starting).await?;
         let [etcd, apiserver] = starting;
         let mut manager = [manager_spec.spawn()?];
+        let scheduler = if options.with_scheduler {
+            let user = User::admin("kube-scheduler");
+            let config = write_kubeconfig(&dir, &authority, &port, &user)?;
+            Some(scheduler(program, &dir, &config).spawn()?)
+        } else {
+            None
+        };
         let group = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": HAULOUT_GROUP});
         grant(&client, HAULOUT_GROUP, options.haulout_rules.clone(), &group).await?;
         if options.with_kind {
@@ -261,6 +312,7 @@ impl Kube {
         .await?;
         let [controller_manager] = manager;
         Ok(Self {
+            scheduler: scheduler.map(Mutex::new),
             controller_manager: Mutex::new(controller_manager),
             apiserver: Mutex::new(apiserver),
             etcd: Mutex::new(etcd),
@@ -431,7 +483,8 @@ impl Kube {
 
     /// Fails with the last output if a process has ended unexpectedly.
     pub async fn check_running(&self) -> anyhow::Result<()> {
-        for part in [&self.etcd, &self.apiserver, &self.controller_manager] {
+        let parts = [&self.etcd, &self.apiserver, &self.controller_manager];
+        for part in parts.into_iter().chain(&self.scheduler) {
             part.lock().await.check_running()?;
         }
         Ok(())
@@ -463,6 +516,9 @@ impl Kube {
 
     /// Stops the control plane in order and removes its files. Dropping it does so with SIGKILL.
     pub async fn stop(self) -> anyhow::Result<()> {
+        if let Some(scheduler) = &self.scheduler {
+            scheduler.lock().await.stop(WAIT_TIMEOUT).await?;
+        }
         self.controller_manager.lock().await.stop(WAIT_TIMEOUT).await?;
         self.apiserver.lock().await.stop(WAIT_TIMEOUT).await?;
         self.etcd.lock().await.stop(WAIT_TIMEOUT).await?;
@@ -502,11 +558,10 @@ const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 /// The verbs that change nothing.
 const READS: [&str; 3] = ["get", "list", "watch"];
 
-/// The controllers that tests need. There is no scheduler: tests set the node of a pod.
-const CONTROLLERS: &str = "daemonset-controller,deployment-controller,disruption-controller,\
-     garbage-collector-controller,job-controller,namespace-controller,node-lifecycle-controller,\
-     pod-garbage-collector-controller,replicaset-controller,serviceaccount-controller,serviceaccount-token-controller,\
-     statefulset-controller,taint-eviction-controller";
+/// All controllers that run by default, except these: the TTL controller annotates every Node when their number crosses
+/// 100, which in a cluster of many scenarios happens in the middle of others. Controllers that need a cloud or a signing
+/// key do not start here.
+const CONTROLLERS: &str = "*,-ttl-controller";
 
 fn etcd(program: &Path, dir: &RunDir, port: &Port, data: &Path) -> ProcessSpec {
     let client = format!("http://127.0.0.1:{}", port.number());
@@ -607,6 +662,14 @@ fn controller_manager(
     .args(["--kube-api-qps=500", "--kube-api-burst=1000"])
 }
 
+fn scheduler(program: &Path, dir: &RunDir, kubeconfig: &Path) -> ProcessSpec {
+    ProcessSpec::new("kube-scheduler", program, dir.join("kube-scheduler.log"))
+        .arg("kube-scheduler")
+        .arg(format!("--kubeconfig={}", kubeconfig.display()))
+        .args(["--leader-elect=false", "--secure-port=0"])
+        .args(["--kube-api-qps=500", "--kube-api-burst=1000"])
+}
+
 /// Waits, and fails early if a process that it depends on has ended.
 async fn await_with<T>(
     parts: &mut [Process],
@@ -655,7 +718,7 @@ async fn install_kind(client: &kube::Client) -> anyhow::Result<()> {
 }
 
 /// Creates the CustomResourceDefinition in `text`, and waits until its kind is served.
-async fn define(client: &kube::Client, text: &str) -> anyhow::Result<()> {
+pub(crate) async fn define(client: &kube::Client, text: &str) -> anyhow::Result<()> {
     let kind: CustomResourceDefinition = serde_saphyr::from_str(text).context("reading the definition")?;
     let name = kind.metadata.name.clone().context("the definition has no name")?;
     let kinds: Api<CustomResourceDefinition> = Api::all(client.clone());

@@ -22,6 +22,8 @@ use tokio::time::Instant;
 pub const STUCK: &str = "lab.haulout/stuck";
 /// The milliseconds in which a pod's containers end. By default, the whole grace period.
 pub const EXITS_AFTER_MS: &str = "lab.haulout/exits-after-ms";
+/// Says that kube-controller-manager attaches the Node's volumes. Every kubelet sets it when it registers.
+const ATTACHED_BY_CONTROLLER: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 /// The extended resource of the GPUs.
 pub const GPU: &str = "nvidia.com/gpu";
 
@@ -122,8 +124,12 @@ struct Manners {
     lies: Duration,
     /// Whether boots hang.
     is_boot_held: bool,
+    /// Whether the kubelet is stopped although its machine runs.
+    is_stopped: bool,
     /// From the start of the kubelet until the device plugin has offered the GPUs.
     gpus_after: Duration,
+    /// How many GPUs the device plugin offers.
+    gpus: u32,
     /// The machine's UUID as the kubelet reports it.
     system_uuid: String,
 }
@@ -136,7 +142,9 @@ impl Kubelet {
         let (manners, manners_seen) = watch::channel(Manners {
             lies: machine.lies,
             is_boot_held: false,
+            is_stopped: false,
             gpus_after: machine.gpus_after,
+            gpus: machine.gpus,
             system_uuid: machine.system_uuid.clone(),
         });
         let task = tokio::spawn(Worker::new(client, machine, vm, manners_seen).run());
@@ -163,10 +171,25 @@ impl Kubelet {
         self.manners.send_modify(|it| it.gpus_after = after);
     }
 
+    /// Sets how many GPUs the device plugin offers, from the next heartbeat on.
+    pub fn set_gpus(&self, gpus: u32) {
+        self.manners.send_modify(|it| it.gpus = gpus);
+    }
+
     /// Reports this as `status.nodeInfo.systemUUID`, whatever the machine's own is. The status is written at once.
     pub fn report_system_uuid(&self, uuid: &str) {
         self.manners
             .send_modify(|it| uuid.clone_into(&mut it.system_uuid));
+    }
+
+    /// Stops the kubelet while its machine goes on: no heartbeats, and no pod ends.
+    pub fn stop(&self) {
+        self.manners.send_modify(|it| it.is_stopped = true);
+    }
+
+    /// Starts a stopped kubelet again.
+    pub fn resume(&self) {
+        self.manners.send_modify(|it| it.is_stopped = false);
     }
 
     /// Lets boots finish again; an overdue one does at once.
@@ -308,6 +331,9 @@ impl Worker {
     /// When something is due by the clock.
     fn wake_at(&self) -> Instant {
         let life = match self.life {
+            Life::Up { .. } if self.manners.borrow().is_stopped => {
+                return Instant::now() + Duration::from_secs(3600);
+            }
             // Only new facts change a machine that is off or held.
             Life::Off => return Instant::now() + Duration::from_secs(3600),
             Life::Booting { .. } if self.manners.borrow().is_boot_held => {
@@ -330,6 +356,9 @@ impl Worker {
     async fn step(&mut self) {
         let now = Instant::now();
         self.live(now);
+        if self.manners.borrow().is_stopped {
+            return;
+        }
         if now >= self.beat_at && matches!(self.life, Life::Up { .. } | Life::Lying { .. }) {
             let is_first = !self.registered;
             self.beat_at = match self.beat(now).await {
@@ -455,7 +484,7 @@ impl Worker {
                 .or_insert_with(|| value.to_owned());
         }
         serde_json::from_value(json!({
-            "metadata": {"name": machine.name, "labels": labels},
+            "metadata": {"name": machine.name, "labels": labels, "annotations": {ATTACHED_BY_CONTROLLER: "true"}},
             "spec": {"providerID": machine.provider_id},
         }))
         .context("composing the node")
@@ -464,7 +493,9 @@ impl Worker {
     fn status(&self, node: &Node, now: Instant) -> Value {
         let gpus = match self.life {
             Life::Up { gpus_at } if now < gpus_at => 0,
-            Life::Up { .. } | Life::Lying { .. } | Life::Booting { .. } | Life::Off => self.machine.gpus,
+            Life::Up { .. } | Life::Lying { .. } | Life::Booting { .. } | Life::Off => {
+                self.manners.borrow().gpus
+            }
         };
         let system_uuid = self.manners.borrow().system_uuid.clone();
         let resources = json!({"cpu": "16", "memory": "64Gi", "pods": "110", GPU: gpus.to_string()});

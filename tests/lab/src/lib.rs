@@ -10,9 +10,13 @@
 //! | [`run_dir`], [`ports`] | a run's temporary directory, and loopback ports that no other run uses |
 //! | [`wait`] | waits for a condition with a timeout |
 //! | [`fault_proxy`] | proxies before both servers that stop at the k-th request that changes something |
-//! | [`kube`] | etcd, kube-apiserver and kube-controller-manager, with RBAC and an audit log |
+//! | [`kube`] | etcd, kube-apiserver, kube-controller-manager and kube-scheduler, with RBAC and an audit log |
 //! | [`vcenter`] | govmomi's simulator, and what it lacks around host maintenance |
 //! | [`kubelet`] | a simulated kubelet: a Node follows the power of a VM |
+//! | [`cluster_api`] | Cluster API's controllers, with a stand-in for its vSphere provider |
+//! | [`foreign_kinds`] | the NodeMaintenance kinds of other projects |
+//! | [`stand_ins`] | stand-ins for other controllers that act on a Node in maintenance |
+//! | [`volumes`] | volumes that kube-controller-manager and CSI's external-attacher attach and detach |
 //! | [`jaeger`] | a tracing backend with its query API |
 //! | [`zipkin`] | a tracing UI, fetched by Maven |
 //! | [`clock`] | a wall clock for a program under test, which a test can step |
@@ -24,9 +28,11 @@
 
 pub mod build;
 pub mod clock;
+pub mod cluster_api;
 pub mod fault_proxy;
 pub mod figures;
 pub mod fixture;
+pub mod foreign_kinds;
 pub mod jaeger;
 pub mod kube;
 pub mod kubelet;
@@ -36,8 +42,10 @@ pub mod process;
 pub mod python;
 pub mod run_dir;
 pub mod scenario;
+pub mod stand_ins;
 pub mod text_table;
 pub mod tools;
 pub mod vcenter;
+pub mod volumes;
 pub mod wait;
 pub mod zipkin;

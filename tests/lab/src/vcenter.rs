@@ -1001,6 +1001,13 @@ pub struct VcenterSimulator {
     dir: PathBuf,
 }
 
+/// Another program that changes VMs. Its name is the user in the journal.
+#[derive(Debug, Clone)]
+pub struct OtherUser {
+    control: Control,
+    name: String,
+}
+
 /// The client of its control endpoint, which several tasks may share.
 #[derive(Debug, Clone)]
 struct Control {
@@ -1246,6 +1253,12 @@ impl VcenterSimulator {
     pub async fn define_attribute(&self, name: &str) -> anyhow::Result<()> {
         self.act(&["attributes"], &serde_json::json!({ "name": name }))
             .await
+    }
+
+    /// Defines a custom attribute, and gives this VM a value.
+    pub async fn give_attribute(&self, name: &str, vm: &str, value: &str) -> anyhow::Result<()> {
+        let body = serde_json::json!({ "name": name, "values": { vm: value } });
+        self.act(&["attributes"], &body).await
     }
 
     /// Sets a partial maintenance mode of the host, with a status of `HostPartialMaintenanceModeStatus`.
@@ -1556,6 +1569,14 @@ impl VcenterSimulator {
         }
     }
 
+    /// Acts as the user of this name.
+    pub fn as_user(&self, name: impl Into<String>) -> OtherUser {
+        OtherUser {
+            control: self.control.clone(),
+            name: name.into(),
+        }
+    }
+
     async fn set(&self, body: &serde_json::Value) -> anyhow::Result<()> {
         self.call::<Nothing>(Method::PATCH, &["settings"], &[], Some(body), Duration::ZERO)
             .await?;
@@ -1597,6 +1618,41 @@ impl VcenterSimulator {
         wait: Duration,
     ) -> anyhow::Result<T> {
         self.control.call(method, path, query, body, wait).await
+    }
+}
+
+impl OtherUser {
+    /// The present state.
+    pub async fn state(&self) -> anyhow::Result<State> {
+        self.control
+            .call(Method::GET, &["state"], &[], None::<&()>, Duration::ZERO)
+            .await
+    }
+
+    /// Starts `PowerOnVM_Task`, with which DRS may place the VM on another host. The task may fail.
+    pub async fn power_on(&self, vm: &str) -> anyhow::Result<()> {
+        self.change(Method::POST, &["vms", vm, "on"], &[("drs", "true".to_owned())])
+            .await
+    }
+
+    /// Starts `PowerOffVM_Task`. The task may fail.
+    pub async fn power_off(&self, vm: &str) -> anyhow::Result<()> {
+        self.change(Method::POST, &["vms", vm, "off"], &[]).await
+    }
+
+    /// Destroys a VM.
+    pub async fn remove_vm(&self, vm: &str) -> anyhow::Result<()> {
+        self.change(Method::DELETE, &["vms", vm], &[]).await
+    }
+
+    async fn change(&self, method: Method, path: &[&str], query: &[(&str, String)]) -> anyhow::Result<()> {
+        let mut query = query.to_vec();
+        query.push(("user", self.name.clone()));
+        let _: serde_json::Value = self
+            .control
+            .call(method, path, &query, None::<&()>, Duration::ZERO)
+            .await?;
+        Ok(())
     }
 }
 

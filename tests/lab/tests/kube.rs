@@ -334,8 +334,9 @@ async fn lab_up() -> (tokio::process::Child, PathBuf) {
     let dir = tokio::time::timeout(WAIT_TIMEOUT, where_its_logs_are)
         .await
         .expect("lab up did not say where its logs are");
-    // etcd, kube-apiserver, kube-controller-manager, and the vCenter, whose certificate is from the same place.
-    assert_eq!(processes_of(&dir).len(), 4);
+    // etcd, kube-apiserver, kube-controller-manager, kube-scheduler, and the vCenter, whose certificate is from the same
+    // place.
+    assert_eq!(processes_of(&dir).len(), 5);
     // A reader that stops reading must not block it with a full pipe.
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
     (lab, dir)

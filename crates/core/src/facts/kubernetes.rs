@@ -5,7 +5,12 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::device_slice::DeviceSlice;
+use super::foreign_maintenance::{ForeignApi, ForeignMaintenance};
+use super::hook::Hooks;
+use super::node_guard::FoundGuards;
 use super::node_maintenance::NodeMaintenanceStatus;
+use super::window::{Window, WindowError};
 use crate::ids::{BootId, NodeName, NodeUid, RequestUid, VmUuid};
 
 /// A change of a fact or of the watch.
@@ -28,6 +33,8 @@ pub enum KubernetesUpdate {
     Settled,
     /// An update of the watch of NodeMaintenance objects.
     Maintenances(NodeMaintenanceUpdate),
+    /// An update of the watch of the NodeMaintenance objects of another project.
+    ForeignMaintenances(ForeignApi, NodeMaintenanceUpdate),
     /// The pods of this Node changed, while they are watched.
     PodsChanged(NodeName),
     /// The state of a watched PodDisruptionBudget that blocks a drain.
@@ -58,6 +65,15 @@ pub enum KubernetesUpdate {
         /// The episodes, at most 1,000.
         stranded: Vec<StrandedNode>,
     },
+    /// All ResourceSlices of this Node, after a change of them.
+    Devices {
+        /// The Node.
+        node: NodeName,
+        /// Its slices of the drivers in `GPU_RESOURCES`.
+        slices: Arc<[DeviceSlice]>,
+    },
+    /// The ResourceSlices were listed, or cannot be listed.
+    DevicesListed,
     /// The watch broke and is rebuilt; a `Reset` follows when it is synced again.
     Lost {
         /// The operation and the error.
@@ -128,7 +144,8 @@ pub enum NodeMaintenanceUpdate {
 /// A NodeMaintenance object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeMaintenanceFacts {
-    /// `metadata.name`.
+    /// `metadata.name`. An object of another project has its project before it and a slash, as in `medik8s/NAME`, so that it has the
+    /// name of no object of ours.
     pub name: String,
     /// `metadata.uid`.
     pub uid: RequestUid,
@@ -158,6 +175,27 @@ pub enum NodeMaintenanceRole {
         /// `status.record`: the same JSON as on the Node.
         record: Option<String>,
     },
+    /// An object of another project.
+    Foreign(Box<ForeignMaintenance>),
+}
+
+impl NodeMaintenanceRole {
+    /// What it asks for.
+    pub fn asked(&self) -> Option<&RequestedMaintenance> {
+        match self {
+            Self::Request(asked) => Some(asked),
+            Self::Foreign(foreign) => foreign.asked.as_ref().ok(),
+            Self::Episode { .. } => None,
+        }
+    }
+
+    /// The other project whose object it is.
+    pub fn foreign_api(&self) -> Option<ForeignApi> {
+        match self {
+            Self::Foreign(foreign) => Some(foreign.origin.api),
+            Self::Request(_) | Self::Episode { .. } => None,
+        }
+    }
 }
 
 /// The spec of a request.
@@ -165,6 +203,8 @@ pub enum NodeMaintenanceRole {
 pub struct RequestedMaintenance {
     /// `spec.reason`.
     pub reason: String,
+    /// `spec.requestedBy`, for people: an admission policy keeps it from naming another user, where one is installed.
+    pub requested_by: Option<String>,
     /// `spec.action`.
     pub action: RequestedAction,
     /// `spec.targetHost`.
@@ -175,6 +215,10 @@ pub struct RequestedMaintenance {
     pub hold_on_drain_timeout: Option<bool>,
     /// `spec.guestShutdownTimeoutSeconds`.
     pub guest_shutdown_timeout: Option<std::time::Duration>,
+    /// `spec.notBefore`.
+    pub not_before: Option<Timestamp>,
+    /// `spec.window`, or what is wrong with it.
+    pub window: Option<Result<Window, WindowError>>,
 }
 
 /// `spec.action`.
@@ -213,8 +257,33 @@ pub struct NodeFacts {
     pub boot_id: Option<BootId>,
     /// `status.allocatable` of each GPU resource, by resource name; a resource with none is absent.
     pub gpus: Arc<BTreeMap<String, u64>>,
+    /// `status.capacity` of each GPU resource. It stays for some minutes after a device plugin has stopped.
+    pub gpu_capacity: Arc<BTreeMap<String, u64>>,
+    /// `haulout.dev/accepted-gpus`: the counts with which the node is taken back.
+    pub accepted_gpus: Arc<BTreeMap<String, u64>>,
     /// Our annotations.
     pub annotations: NodeAnnotations,
+    /// The value of the label `LIMIT_GROUP_LABEL`, where that is set.
+    pub limit_group: Option<String>,
+    /// The guards on it.
+    pub guards: FoundGuards,
+    /// Its hooks.
+    pub hooks: Hooks,
+    /// `spec.taints`.
+    pub taints: Arc<[NodeTaint]>,
+}
+
+/// A taint of a Node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeTaint {
+    /// `key`.
+    pub key: String,
+    /// `value`.
+    pub value: Option<String>,
+    /// `effect`.
+    pub effect: String,
+    /// `timeAdded`, which only `NoExecute` taints have.
+    pub time_added: Option<Timestamp>,
 }
 
 /// The condition `Ready` of a Node.
@@ -222,6 +291,8 @@ pub struct NodeFacts {
 pub struct ReadyCondition {
     /// Its status is `True`.
     pub is_true: bool,
+    /// Its status is `Unknown`: the kubelet has not renewed its Lease for a while.
+    pub is_unknown: bool,
     /// `lastHeartbeatTime`, which shows whether the kubelet still updates the condition.
     pub heartbeat: Option<Timestamp>,
     /// `lastTransitionTime`, since when it has its status.
@@ -249,7 +320,7 @@ pub struct NodeAnnotations {
     pub fulfilled: Option<String>,
     /// `haulout.dev/skip`. Never written by Haulout.
     pub skip: Option<String>,
-    /// `haulout.dev/approved`. Set by people, removed by Haulout at the end.
+    /// `haulout.dev/approved`: the id of an episode. Set by people, removed by Haulout at the end.
     pub approved: Option<String>,
     /// `haulout.dev/strategy`. Never written by Haulout.
     pub strategy: Option<String>,

@@ -37,6 +37,9 @@ pub struct NodeMaintenanceStatus {
     /// The share of those that are gone, in percent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain_progress: Option<u32>,
+    /// The user who created the request, from `spec.requestedBy`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requested_by: Option<String>,
     /// The ESXi host of the VM when the episode began.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
@@ -80,7 +83,7 @@ pub struct PendingPod {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Why it blocks, as one word: `Terminating`, `HeldByBudget`, `Migrating`, `Refused` or `NotAsked`.
+    /// Why it blocks, as one word: `Terminating`, `HeldByBudget`, `Migrating`, `Refused`, `NotAsked` or `Waiting`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub state: String,
     /// Why it blocks, as a sentence.

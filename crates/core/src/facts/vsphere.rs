@@ -51,6 +51,11 @@ pub enum VsphereUpdate {
         /// The matching VMs.
         vms: BTreeSet<VmRef>,
     },
+    /// The keys of the [`WatchSet`] that match a VM outside `VCENTER_SCOPE`, which is in no [`VsphereUpdate::Found`].
+    OutOfScope {
+        /// All of them.
+        keys: BTreeSet<VmKey>,
+    },
     /// The VMs that vCenter itself shuts down by a compute policy when their host enters maintenance mode. Independent of `Reset` and
     /// `Settled`.
     EvacuationPolicies {

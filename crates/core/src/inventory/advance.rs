@@ -84,7 +84,7 @@ impl Inventory {
         scheduled
             .into_iter()
             .chain(self.next_lapse)
-            .chain(self.continues_without_requests_at())
+            .chain(self.request_sources.continues_without_at())
             .chain(self.next_settled())
             .min()
     }
@@ -144,6 +144,8 @@ fn is_same_idle(before: &NodeSnapshot, after: &NodeSnapshot) -> bool {
         let mut snapshot = snapshot.clone();
         if let Some(node) = &mut snapshot.observed.node {
             (node.resource_version, node.heartbeat) = (0, None);
+            // Remembered GPUs are forgotten after an hour.
+            node.expected_gpus = Arc::default();
         }
         snapshot.observed.attempts.clear();
         snapshot.observed.drain = None;

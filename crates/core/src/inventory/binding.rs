@@ -32,7 +32,8 @@ impl Inventory {
     /// The lookup keys of `node`.
     pub(super) fn keys(&self, node: &NodeFacts) -> BTreeSet<VmKey> {
         let mut keys: BTreeSet<VmKey> = BTreeSet::new();
-        for uuid in [node.provider_uuid, node.system_uuid].into_iter().flatten() {
+        let system_uuid = node.system_uuid.filter(|_| !self.rules.require_provider_id);
+        for uuid in [node.provider_uuid, system_uuid].into_iter().flatten() {
             // Usually both are the same UUID in two byte orders, which needs only one lookup.
             let known = keys.iter().any(|key| match key {
                 VmKey::Uuid(other) => uuid.same_machine(*other),
@@ -79,7 +80,9 @@ impl Inventory {
         }
         let mut vms: BTreeSet<VmRef> = BTreeSet::new();
         let mut all_answered = true;
+        let mut is_outside = false;
         for key in keys {
+            is_outside |= self.out_of_scope.contains(&key);
             match self.lookup_answers.get(&key) {
                 Some(answer) => vms.extend(answer.iter().filter(|vm| self.may_run(vm)).cloned()),
                 None => all_answered = false,
@@ -92,7 +95,13 @@ impl Inventory {
             return Err(Box::new(BoundVm::Ambiguous(vms)));
         }
         let was_known = self.node_states.get(name).is_some_and(|local| local.has_known_vm);
-        let missing = || Box::new(BoundVm::Missing { was_known });
+        let missing = || {
+            Box::new(if is_outside {
+                BoundVm::OutOfScope
+            } else {
+                BoundVm::Missing { was_known }
+            })
+        };
         vms.into_iter().next().ok_or_else(missing)
     }
 
@@ -240,6 +249,8 @@ impl Inventory {
             is_being_cut: self.is_being_cut(vm),
             tools_running: vm.tools_running,
             vmotion: self.vmotion(vm),
+            is_left_to_vcenter: self.rules.leave_unpinned
+                && vm.passthrough.as_ref().is_some_and(Vec::is_empty),
             evacuation_power_off: self.is_evacuated_by_power_off(vm),
         }
     }

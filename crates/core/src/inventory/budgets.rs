@@ -60,7 +60,8 @@ fn names(pod: &PendingEviction) -> Option<&[String]> {
         | PendingReason::Migrating { .. }
         | PendingReason::Refused { .. }
         | PendingReason::NotReached
-        | PendingReason::Last => None,
+        | PendingReason::Last
+        | PendingReason::Waits { .. } => None,
     }
 }
 

@@ -37,8 +37,10 @@ impl Inventory {
                 // Evictions are only displayed.
                 EffectResult::Evictions(_) => None,
                 EffectResult::Drain(_)
+                | EffectResult::MachineGuarded(_)
+                | EffectResult::Volumes(_)
                 | EffectResult::Tried {
-                    kind: EffectKind::DrainRound,
+                    kind: EffectKind::DrainRound | EffectKind::ListVolumes,
                     ..
                 } => Some(Dirty::only(&report.node)),
                 EffectResult::Tried { .. }
@@ -88,6 +90,7 @@ impl Inventory {
             | VsphereUpdate::ComputeGone(_)
             | VsphereUpdate::VmGone(_)
             | VsphereUpdate::Found { .. }
+            | VsphereUpdate::OutOfScope { .. }
             | VsphereUpdate::Lost { .. } => Some(Dirty::All),
         }
     }
@@ -116,6 +119,11 @@ impl Inventory {
                 })
             }
             KubernetesUpdate::PodsChanged(node) => Some(Dirty::only(node)),
+            KubernetesUpdate::Devices { node, slices } => {
+                let is_change = self.nodes.contains_key(node) && *self.device_slices.of(node) != **slices;
+                // A limit may count the GPUs.
+                is_change.then(|| Dirty::with_active(node))
+            }
             KubernetesUpdate::Maintenances(NodeMaintenanceUpdate::Seen(seen)) => {
                 let state = self.node_states.get(&seen.node);
                 let has_record = state.is_some_and(|state| matches!(state.on_node, Some(Record::Episode(_))));
@@ -137,6 +145,8 @@ impl Inventory {
             | KubernetesUpdate::FollowedAbsent { .. }
             | KubernetesUpdate::Settled
             | KubernetesUpdate::Maintenances(_)
+            | KubernetesUpdate::DevicesListed
+            | KubernetesUpdate::ForeignMaintenances(..)
             | KubernetesUpdate::Lost { .. } => Some(Dirty::All),
         }
     }

@@ -64,7 +64,12 @@ impl DryRunOverlay {
     pub(super) fn perform(&mut self, effect: &Effect) {
         match effect {
             // The devices of the VM are not assumed, because only the decision to change them depends on them.
-            Effect::DrainRound { .. } | Effect::Survey { .. } | Effect::Reconfigure { .. } => {}
+            Effect::DrainRound { .. }
+            | Effect::ListVolumes
+            | Effect::Survey { .. }
+            | Effect::Reconfigure { .. }
+            | Effect::SetMachineGuards { .. }
+            | Effect::RemoveMachineGuards { .. } => {}
             Effect::ShutdownGuest { .. } | Effect::PowerOff { .. } => self.power = Some(ObservedPower::Off),
             Effect::Relocate { to, .. } => self.on = Some(Some(to.clone())),
             Effect::PowerOn { place, .. } => {

@@ -85,9 +85,14 @@ impl Inventory {
                 });
                 local.drain = Some(round);
             }
+            EffectResult::Volumes(mut report) => {
+                report.follow(local.volumes.as_ref());
+                local.volumes = Some(report);
+            }
             EffectResult::Surveyed { host, reading } => {
                 self.surveys.insert(host, reading);
             }
+            EffectResult::MachineGuarded(report) => local.machine_guards = Some(report),
             EffectResult::DryRunRecord {
                 record,
                 unschedulable,

@@ -101,6 +101,7 @@ impl Inventory {
                 Some(offer) => Some(offer.clone()),
                 None => self.offer_to(name, &mut reservations, &mut views),
             };
+            let (queue, limits) = self.queue_of(name);
             forecasts.push(Forecast {
                 node: name.clone(),
                 record: snapshot.record,
@@ -109,10 +110,7 @@ impl Inventory {
                 vm_name: vm.and_then(|vm| vm.name.clone()),
                 tools_running: vm.and_then(|vm| vm.tools_running),
                 evacuation_power_off: vm.is_some_and(|vm| self.is_evacuated_by_power_off(vm)),
-                queue: self
-                    .admission_queue
-                    .full(self.limits())
-                    .map(|_| self.admission_queue.admission(name, self.limits())),
+                queue: queue.full(name, limits).map(|_| queue.admission(name, limits)),
                 offer,
             });
         }
@@ -146,7 +144,7 @@ impl Inventory {
     pub fn gpus_of(&self, names: &[NodeName]) -> BTreeMap<String, u64> {
         let mut sum: BTreeMap<String, u64> = BTreeMap::new();
         for node in names.iter().filter_map(|name| self.nodes.get(name)) {
-            for (resource, count) in &*node.gpus {
+            for (resource, count) in &*self.gpus(node, None) {
                 let so_far = sum.entry(resource.clone()).or_default();
                 *so_far = so_far.saturating_add(*count);
             }

@@ -55,7 +55,8 @@ impl Inventory {
                     }
                 }
             }
-            KubernetesUpdate::Maintenances(update) => self.apply_maintenances(update),
+            KubernetesUpdate::Maintenances(update) => self.apply_maintenances(None, update),
+            KubernetesUpdate::ForeignMaintenances(api, update) => self.apply_maintenances(Some(api), update),
             KubernetesUpdate::PodsChanged(name) => {
                 if let Some(local) = self.node_states.get_mut(&name) {
                     local.pods_revision = local.pods_revision.wrapping_add(1);
@@ -74,6 +75,8 @@ impl Inventory {
             KubernetesUpdate::FollowedGone { name, uid } => self.lose_followed(&name, Some(&uid)),
             KubernetesUpdate::FollowedAbsent { name } => self.lose_followed(&name, None),
             KubernetesUpdate::Scanned { stranded } => self.apply_scan(stranded),
+            KubernetesUpdate::Devices { node, slices } => self.apply_devices(&node, slices),
+            KubernetesUpdate::DevicesListed => self.device_slices.are_awaited = false,
             KubernetesUpdate::Lost { why } => self.kubernetes.disconnected = Some(why),
         }
     }
@@ -95,8 +98,10 @@ impl Inventory {
         if self.kubernetes.disconnected.is_some() {
             self.kubernetes.seen.insert(node.name.clone());
         }
+        let gpus = self.gpus(&node, None);
         let local = self.node_states.entry(node.name.clone()).or_default();
         local.record_of_gone = None;
+        local.gpus.note(&gpus, self.now.monotonic);
         let on_node = local.on_node.insert(record_of(&node));
         if let Record::Episode(episode) = on_node {
             local.last_on_node = Some(Arc::clone(episode));

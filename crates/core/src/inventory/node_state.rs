@@ -6,19 +6,25 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::dry_run;
+use super::last_gpus::LastGpus;
+use super::power_offs::PowerOffs;
 use super::slots::Slot;
 use crate::ids::{EpisodeId, HostRef};
 use crate::maintenance::clock::{Elapsed, Monotonic, Now};
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::{Episode, InFlight, Record};
+use crate::maintenance::machine_guard::MachineGuardReport;
 use crate::maintenance::observed::{DrainReport, EffectAttempt, LATE_POWER_OFF_WINDOW, RecordAge};
+use crate::maintenance::volumes::VolumeReport;
 
 /// The state of one node.
 #[derive(Debug, Default)]
 pub(super) struct NodeState {
     pub(super) attempts: BTreeMap<EffectKind, EffectAttempt>,
     pub(super) drain: Option<DrainReport>,
+    pub(super) volumes: Option<VolumeReport>,
     pub(super) pods_revision: u64,
+    pub(super) machine_guards: Option<MachineGuardReport>,
     pub(super) offered: Option<HostRef>,
     /// The record on the Node, parsed once per update, because snapshots are built far more often.
     pub(super) on_node: Option<Record>,
@@ -39,6 +45,8 @@ pub(super) struct NodeState {
     /// When the UUIDs of its Node last changed.
     pub(super) identity_changed_at: Option<Monotonic>,
     pub(super) dry_run: dry_run::DryRunOverlay,
+    pub(super) gpus: LastGpus,
+    pub(super) power_offs: PowerOffs,
 }
 
 /// How far the clock of the process that ended an episode may differ from ours, plus [`LATE_POWER_OFF_WINDOW`]. Its end may seem that

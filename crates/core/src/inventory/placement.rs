@@ -167,7 +167,7 @@ impl Inventory {
                 Some(node) => Some(self.record(node)),
                 None => self.record_of_gone(name),
             };
-            let Some(Record::Episode(episode)) = &record else {
+            let Some(record @ Record::Episode(episode)) = &record else {
                 continue;
             };
             if let Some(host) = self.reserved_host(episode) {
@@ -177,7 +177,7 @@ impl Inventory {
                 continue;
             }
             let Some(vm) = self.bound_vm(name) else { continue };
-            let request = self.request(name, node);
+            let request = self.due_request(name, node, record);
             let wanted = self.wanted(vm, request.as_ref(), Some(episode));
             let placement = wanted.map(|wanted| PlacementRequest {
                 since: episode.trigger.clicked_at,

@@ -4,7 +4,8 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{Inventory, Source};
+use super::Inventory;
+use crate::facts::foreign_maintenance::ForeignApi;
 use crate::facts::kubernetes::{
     NodeFacts, NodeMaintenanceFacts, NodeMaintenanceRole, NodeMaintenanceUpdate, RequestedAction,
     RequestedMaintenance,
@@ -39,7 +40,9 @@ impl RequestStore {
         self.remove(&facts.name);
         let copy = match &facts.role {
             NodeMaintenanceRole::Episode { record } if !facts.is_over => record.clone().and_then(read_copy),
-            NodeMaintenanceRole::Episode { .. } | NodeMaintenanceRole::Request(_) => None,
+            NodeMaintenanceRole::Episode { .. }
+            | NodeMaintenanceRole::Request(_)
+            | NodeMaintenanceRole::Foreign(_) => None,
         };
         let names = self.of_node.entry(facts.node.clone()).or_default();
         names.insert(facts.name.clone());
@@ -59,10 +62,14 @@ impl RequestStore {
         }
     }
 
-    fn retain(&mut self, names: &BTreeSet<String>) {
-        let gone: Vec<String> = self
+    /// Removes the objects of `api` that are not among `names`.
+    fn retain(&mut self, api: Option<ForeignApi>, names: &BTreeSet<String>) {
+        let of_api = self
             .by_name
-            .keys()
+            .iter()
+            .filter(|(_, it)| it.facts.role.foreign_api() == api);
+        let gone: Vec<String> = of_api
+            .map(|(name, _)| name)
             .filter(|name| !names.contains(*name))
             .cloned()
             .collect();
@@ -90,22 +97,19 @@ fn read_copy(record: String) -> Option<Arc<Episode>> {
 }
 
 impl Inventory {
-    pub(super) fn apply_maintenances(&mut self, update: NodeMaintenanceUpdate) {
+    /// Applies an update of Haulout's own NodeMaintenances, or of those of another project.
+    pub(super) fn apply_maintenances(&mut self, api: Option<ForeignApi>, update: NodeMaintenanceUpdate) {
+        let Some(source) = self.request_sources.get_mut(api) else {
+            return;
+        };
         match update {
-            NodeMaintenanceUpdate::Reset => {
-                self.requests.disconnected = Some("the NodeMaintenances are being listed again".to_owned());
-                self.requests.seen.clear();
-            }
+            NodeMaintenanceUpdate::Reset => source.reset("the NodeMaintenances are being listed again"),
             NodeMaintenanceUpdate::Seen(seen) => {
                 // As with Nodes, versions are compared only within one list and its watch.
-                let is_of_this_list =
-                    self.requests.seen.contains(&seen.name) || self.requests.disconnected.is_none();
+                let is_of_this_list = source.note(&seen.name);
                 let older = self.maintenances.get(&seen.name).is_some_and(|known| {
                     known.uid == seen.uid && known.resource_version > seen.resource_version
                 });
-                if self.requests.disconnected.is_some() {
-                    self.requests.seen.insert(seen.name.clone());
-                }
                 if !(is_of_this_list && older) {
                     self.maintenances.insert(*seen);
                 }
@@ -116,16 +120,11 @@ impl Inventory {
                 }
             }
             NodeMaintenanceUpdate::Settled => {
-                self.requests_lost_at = None;
-                if self.requests.disconnected.take().is_some() {
-                    let seen = std::mem::take(&mut self.requests.seen);
-                    self.maintenances.retain(&seen);
+                if let Some(seen) = source.settle() {
+                    self.maintenances.retain(api, &seen);
                 }
             }
-            NodeMaintenanceUpdate::Lost { why, .. } => {
-                self.requests_lost_at.get_or_insert(self.now.monotonic);
-                self.requests.disconnected = Some(why);
-            }
+            NodeMaintenanceUpdate::Lost { why, .. } => source.lose(why, self.now.monotonic),
         }
     }
 
@@ -135,10 +134,7 @@ impl Inventory {
         let (oldest, asked) = self
             .maintenances
             .open(name)
-            .filter_map(|it| match &it.facts.role {
-                NodeMaintenanceRole::Request(asked) => Some((&it.facts, asked)),
-                NodeMaintenanceRole::Episode { .. } => None,
-            })
+            .filter_map(|it| Some((&it.facts, it.facts.role.asked()?)))
             .min_by_key(|(it, _)| (it.created_at, &it.name))?;
         let fulfilled = node.and_then(|node| node.annotations.fulfilled.as_deref());
         let in_dry_run = self
@@ -147,6 +143,18 @@ impl Inventory {
             .and_then(|local| local.dry_run.fulfilled());
         let is_done = fulfilled == Some(oldest.uid.as_str()) || in_dry_run == Some(&oldest.uid);
         (!is_done).then(|| request(oldest, asked))
+    }
+
+    /// The effective request of a node with `record`, unless it may not begin now.
+    pub(super) fn due_request(
+        &self,
+        name: &NodeName,
+        node: Option<&NodeFacts>,
+        record: &Record,
+    ) -> Option<Request> {
+        let request = self.request(name, node)?;
+        let is_due = request.not_due(record.episode(), self.now.wall).is_none();
+        is_due.then_some(request)
     }
 
     /// The copy of a node's record: of its youngest episode that has not ended.
@@ -162,7 +170,7 @@ impl Inventory {
     fn object_of_copy(&self, name: &NodeName) -> Option<&StoredRequest> {
         let copies = self.maintenances.open(name).filter(|it| match &it.facts.role {
             NodeMaintenanceRole::Episode { record } => record.is_some(),
-            NodeMaintenanceRole::Request(_) => false,
+            NodeMaintenanceRole::Request(_) | NodeMaintenanceRole::Foreign(_) => false,
         });
         copies.max_by_key(|it| (it.facts.created_at, &it.facts.name))
     }
@@ -207,12 +215,22 @@ pub(super) fn is_younger(one: &Episode, other: &Episode) -> bool {
     }
 }
 
+fn identity(object: &NodeMaintenanceFacts) -> RequestIdentity {
+    let (name, foreign) = match &object.role {
+        NodeMaintenanceRole::Foreign(foreign) => (&foreign.name, Some(foreign.origin.clone())),
+        NodeMaintenanceRole::Request(_) | NodeMaintenanceRole::Episode { .. } => (&object.name, None),
+    };
+    RequestIdentity {
+        name: name.clone(),
+        uid: object.uid.clone(),
+        foreign,
+    }
+}
+
 fn request(object: &NodeMaintenanceFacts, asked: &RequestedMaintenance) -> Request {
     Request {
-        identity: RequestIdentity {
-            name: object.name.clone(),
-            uid: object.uid.clone(),
-        },
+        identity: identity(object),
+        requested_by: asked.requested_by.clone(),
         asked_at: object.created_at,
         action: match asked.action {
             RequestedAction::Drain => RequestAction::Drain,
@@ -231,17 +249,8 @@ fn request(object: &NodeMaintenanceFacts, asked: &RequestedMaintenance) -> Reque
             }
         }),
         guest_shutdown_timeout: asked.guest_shutdown_timeout,
-    }
-}
-
-impl Source<String> {
-    /// A source that is not used. It counts as synced.
-    pub(super) fn unused() -> Self {
-        Self {
-            disconnected: None,
-            seen: BTreeSet::new(),
-            is_incomplete: false,
-        }
+        not_before: asked.not_before,
+        window: asked.window.clone(),
     }
 }
 

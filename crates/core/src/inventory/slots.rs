@@ -1,7 +1,7 @@
 //! Which nodes hold a slot under the limits, and for how long. Everybody who may write a Node may write a record, so a record alone
 //! gives no slot: this process granted it, or found it when it became the leader.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -15,6 +15,7 @@ use crate::maintenance::decide::{is_replaced, vmotion_grace, wants_place};
 use crate::maintenance::episode::{Phase, PythonState, Record};
 use crate::maintenance::observed::BoundVm;
 use crate::maintenance::policy::MaxUnavailable;
+use crate::maintenance::request::Request;
 
 /// The slot of a node among those being drained.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,43 +27,73 @@ pub(super) struct Slot {
 }
 
 impl Inventory {
-    pub(super) fn limits(&self) -> AdmissionLimits {
-        let unavailable = match self.rules.unavailable {
-            MaxUnavailable::Unlimited => None,
-            MaxUnavailable::Nodes(nodes) => Some(nodes),
-            MaxUnavailable::Percent(percent) => {
-                let nodes = self.nodes.len().saturating_mul(usize::from(percent)) / 100;
-                Some(u32::try_from(nodes).unwrap_or(u32::MAX).max(1))
-            }
+    /// The limits within a group. A percentage is of its nodes.
+    pub(super) fn limits(&self, group: Option<&str>) -> AdmissionLimits {
+        let of_group = || {
+            self.nodes
+                .values()
+                .filter(|node| node.limit_group.as_deref() == group)
         };
+        let gpus = || of_group().map(|node| u64::from(self.gpus_for_limits(node))).sum();
         AdmissionLimits {
             concurrent_drains: self.rules.concurrent_drains,
-            unavailable,
+            unavailable: self.rules.unavailable.of(|| of_group().count() as u64),
+            unavailable_gpus: self.rules.unavailable_gpus.of(gpus),
+            power_offs: self.rules.power_offs.of(|| of_group().count() as u64),
         }
     }
 
-    /// Updates which nodes hold slots and which wait for one. An idle node does neither, so `names` may leave idle nodes out.
+    /// The GPUs that a node has in service: those at the beginning of its episode, or those of the healthy node now.
+    fn gpus_for_limits(&self, node: &NodeFacts) -> u32 {
+        let local = self.node_states.get(&node.name);
+        let episode = local.and_then(|local| local.on_node.as_ref()?.episode());
+        let of =
+            |gpus: &BTreeMap<String, u64>| gpus.values().fold(0_u64, |sum, count| sum.saturating_add(*count));
+        let before = episode
+            .map(|episode| of(&episode.gpus_before))
+            .filter(|gpus| *gpus > 0);
+        let gpus = before.unwrap_or_else(|| {
+            let now = self.gpus(node, None);
+            let expected = local.map(|local| local.gpus.expected(&now, &node.gpu_capacity));
+            of(&expected.unwrap_or(now))
+        });
+        u32::try_from(gpus).unwrap_or(u32::MAX)
+    }
+
+    /// The queue of a node's group.
+    pub(super) fn queue_of(&self, name: &NodeName) -> (&AdmissionQueue, AdmissionLimits) {
+        static EMPTY: AdmissionQueue = AdmissionQueue::new();
+        let group = self.nodes.get(name).and_then(|node| node.limit_group.clone());
+        let queue = self.admission_queues.get(&group).unwrap_or(&EMPTY);
+        (queue, self.limits(group.as_deref()))
+    }
+
+    /// Updates which nodes hold slots and which wait for one. Each group has a queue and limits of its own. An idle node does neither, so `names` may leave idle nodes out.
     pub(super) fn update_admission(&mut self, names: &BTreeSet<NodeName>) {
-        let mut queue = AdmissionQueue {
-            granted: std::mem::take(&mut self.admission_queue.granted),
-            deferred: std::mem::take(&mut self.admission_queue.deferred),
-            ..AdmissionQueue::default()
-        };
+        let mut before = std::mem::take(&mut self.admission_queues);
+        let mut queues: BTreeMap<Option<String>, AdmissionQueue> = BTreeMap::new();
         let is_connected = self.disconnected().is_none();
         let mut lapses: Vec<Monotonic> = Vec::new();
         for name in names {
             let Some(node) = self.nodes.get(name) else {
                 continue;
             };
+            let queue = queues
+                .entry(node.limit_group.clone())
+                .or_insert_with_key(|group| {
+                    let before = before.remove(group).unwrap_or_default();
+                    AdmissionQueue {
+                        granted: before.granted,
+                        deferred: before.deferred,
+                        ..AdmissionQueue::default()
+                    }
+                });
             let record = self.record(node);
             let (drains, unavailable) = self.takes_slots(node, &record);
             let queued_since = self.queued_since(node, &record, &mut lapses);
             let is_granted = queue.granted.contains_key(name);
-            let slot = self
-                .node_states
-                .get(name)
-                .map(|local| local.slot)
-                .unwrap_or_default();
+            let local = self.node_states.get(name);
+            let slot = local.map(|local| local.slot).unwrap_or_default();
             let slot = Slot {
                 since: match slot.since {
                     _ if !drains => None,
@@ -101,18 +132,36 @@ impl Inventory {
                 local.slot = slot;
             }
         }
+        self.note_power_offs(names);
+        for (group, queue) in &mut queues {
+            self.count_gpus(queue);
+            lapses.extend(self.count_power_offs(group.as_deref(), queue));
+        }
         // An incomplete set may hide a node that holds a slot, so slots are granted on complete sets only.
         if is_connected {
             self.knows_slots = true;
-            queue.grant(self.limits(), self.now.monotonic);
+            for (group, queue) in &mut queues {
+                queue.grant(self.limits(group.as_deref()), self.now.monotonic);
+            }
         }
-        let late = self
-            .node_states
-            .values()
-            .filter_map(|local| local.late_power_off_until);
+        let states = self.node_states.values();
+        let late = states.filter_map(|local| local.late_power_off_until);
         lapses.extend(late.filter(|until| self.now.monotonic < *until));
-        self.next_lapse = lapses.into_iter().chain(queue.next_lapse()).min();
-        self.admission_queue = queue;
+        let next = queues.values().filter_map(AdmissionQueue::next_lapse);
+        self.next_lapse = lapses.into_iter().chain(next).min();
+        self.admission_queues = queues;
+    }
+
+    fn count_gpus(&self, queue: &mut AdmissionQueue) {
+        if self.rules.unavailable_gpus == MaxUnavailable::Unlimited {
+            return;
+        }
+        let queued = queue.queued.iter().map(|it| &it.node);
+        let names = queue.unavailable.iter().chain(queued);
+        let nodes = names.filter_map(|name| self.nodes.get(name));
+        queue.gpus = nodes
+            .map(|node| (node.name.clone(), self.gpus_for_limits(node)))
+            .collect();
     }
 
     /// Whether the node takes a drain slot, and whether it counts as unavailable. Only its own record counts.
@@ -125,6 +174,7 @@ impl Inventory {
                     BoundVm::Found(vm) => is_replaced(episode, &vm).is_none(),
                     BoundVm::NotLookedUp => true,
                     BoundVm::Missing { .. }
+                    | BoundVm::OutOfScope
                     | BoundVm::NoUuid
                     | BoundVm::Ambiguous(_)
                     | BoundVm::Shared(_) => false,
@@ -153,7 +203,8 @@ impl Inventory {
         }
     }
 
-    /// Since when `node` waits for a slot, if it does. When it will need one after the time for a vMotion is added to `lapses`.
+    /// Since when `node` waits for a slot, if it does. When that changes with time, after the time for a vMotion or with the window of
+    /// a request, is added to `lapses`.
     fn queued_since(
         &self,
         node: &NodeFacts,
@@ -168,6 +219,15 @@ impl Inventory {
             return None;
         }
         let request = self.request(&node.name, Some(node));
+        let changes_at = request
+            .as_ref()
+            .and_then(|it| it.changes_at(record.episode(), self.now.wall));
+        lapses.extend(changes_at.map(|at| {
+            let left = at.duration_since(self.now.wall).unsigned_abs();
+            self.now.monotonic.after(left)
+        }));
+        let is_due = |it: &Request| it.not_due(record.episode(), self.now.wall).is_none();
+        let request = request.filter(is_due);
         let grace = vmotion_grace(&vm, request.as_ref(), &self.rules.vmotion_grace);
         let left = grace.saturating_sub(self.queued_for(node, record));
         if !left.is_zero() {

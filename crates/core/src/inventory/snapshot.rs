@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::Inventory;
 use super::requests::is_younger;
+use crate::facts::device_slice;
 use crate::facts::kubernetes::NodeFacts;
 use crate::facts::vsphere::{PowerState, Vm};
 use crate::ids::{EpisodeId, HostRef, NodeName, VmRef};
@@ -132,10 +133,7 @@ impl Inventory {
             sources: self
                 .disconnected_for(name, &record)
                 .unwrap_or(SourceState::Synced),
-            node: node.map(|node| ObservedNode {
-                asked_guest: local.and_then(|local| local.asked_guest(self.now.monotonic)),
-                ..observed_node(node)
-            }),
+            node: node.map(|node| self.observed(node, &record)),
             copy_version: self.copy_version(name),
             has_copy: self
                 .copy(name)
@@ -147,7 +145,9 @@ impl Inventory {
             origin: EpisodeOrigin::default(),
             admission: Admission::Granted,
             drain: local.and_then(|local| local.drain.clone()),
+            volumes: local.and_then(|local| local.volumes.clone()),
             pods_revision: local.map_or(0, |local| local.pods_revision),
+            machine_guards: local.and_then(|local| local.machine_guards.clone()),
             attempts: local.map(|local| local.attempts.clone()).unwrap_or_default(),
             forecast,
             static_devices,
@@ -166,7 +166,8 @@ impl Inventory {
         };
         // An idle node needs nothing of other nodes. So its snapshot depends on its own facts only.
         if !snapshot.is_idle() {
-            let admission = self.admission_queue.admission(name, self.limits());
+            let (queue, limits) = self.queue_of(name);
+            let admission = queue.admission(name, limits);
             snapshot.observed.ahead_traceparent = self.root_ahead(&admission);
             snapshot.observed.admission = admission;
             if let (BoundVm::Found(vm), None) = (&snapshot.observed.vm, snapshot.record.episode()) {
@@ -174,6 +175,23 @@ impl Inventory {
             }
         }
         Some(snapshot)
+    }
+
+    /// The facts of a Node, with what this process remembers of it.
+    fn observed(&self, node: &NodeFacts, record: &Record) -> ObservedNode {
+        let seen = ObservedNode {
+            gpus: self.gpus(node, record.episode().and_then(|episode| episode.slices_after())),
+            newest_slice: device_slice::newest(self.device_slices.of(&node.name)),
+            ..observed_node(node)
+        };
+        match self.node_states.get(&node.name) {
+            None => seen,
+            Some(local) => ObservedNode {
+                asked_guest: local.asked_guest(self.now.monotonic),
+                expected_gpus: local.gpus.expected(&self.gpus(node, None), &node.gpu_capacity),
+                ..seen
+            },
+        }
     }
 
     /// Where the VM is likely to go, while it is on and its host enters maintenance.
@@ -297,7 +315,7 @@ pub(super) fn observed_node(node: &NodeFacts) -> ObservedNode {
         keep_cordoned: node.annotations.keep_cordoned.as_deref() == Some("true"),
         overrides: NodeOverrides {
             skip: node.annotations.skip.as_deref() == Some("true"),
-            approved: node.annotations.approved.as_deref() == Some("true"),
+            approved: node.annotations.approved.as_deref().and_then(EpisodeId::parse),
             strategy: match node.annotations.strategy.as_deref() {
                 Some("wait") => Strategy::Wait,
                 // An unknown value counts as absent.
@@ -305,11 +323,18 @@ pub(super) fn observed_node(node: &NodeFacts) -> ObservedNode {
             },
         },
         ready: node.ready.is_true,
+        is_unreachable: node.ready.is_unknown,
         heartbeat: node.ready.heartbeat,
         ready_since: node.ready.since,
         boot_id: node.boot_id.clone(),
         gpus: node.gpus.clone(),
+        expected_gpus: node.gpus.clone(),
+        accepted_gpus: Arc::clone(&node.accepted_gpus),
+        newest_slice: None,
         asked_guest: None,
+        guards: node.guards.clone(),
+        hooks: node.hooks.clone(),
+        taints: Arc::clone(&node.taints),
     }
 }
 

@@ -24,6 +24,7 @@ use crate::maintenance::observed::{
 use crate::maintenance::placement::HostSurvey;
 use crate::maintenance::record::{EndedEpisode, write};
 
+mod devices;
 mod forecast;
 mod outage;
 mod queue;
@@ -210,12 +211,15 @@ pub(super) fn switched_off(n: usize) -> [Fact; 3] {
 /// The spec of a request with this action.
 pub(super) fn asked(action: kubernetes::RequestedAction) -> kubernetes::RequestedMaintenance {
     kubernetes::RequestedMaintenance {
+        requested_by: None,
         reason: String::new(),
         action,
         target_host: None,
         drain_timeout: None,
         hold_on_drain_timeout: None,
         guest_shutdown_timeout: None,
+        not_before: None,
+        window: None,
     }
 }
 
@@ -943,6 +947,7 @@ fn heartbeat_concerns_active_nodes_only() {
         resource_version: 11,
         ready: ReadyCondition {
             is_true: true,
+            is_unknown: false,
             heartbeat: Some(at(9)),
             since: None,
         },
@@ -963,6 +968,7 @@ fn heartbeat_concerns_active_nodes_only() {
     let not_ready = || NodeFacts {
         ready: ReadyCondition {
             is_true: false,
+            is_unknown: false,
             heartbeat: Some(at(9)),
             since: None,
         },
@@ -1088,7 +1094,7 @@ fn a_share_of_the_nodes_is_rounded_down_and_never_to_none() {
         );
         apply_all(&mut inventory, (1..=nodes).flat_map(trio));
         assert_eq!(
-            inventory.limits().unavailable,
+            inventory.limits(None).unavailable,
             Some(limit),
             "{percent}% of {nodes}"
         );
@@ -1371,7 +1377,11 @@ fn listed_empty() -> Inventory {
         node: name(1),
         found: EffectResult::Drain(round),
     }));
-    assert!(snapshot_of(&mut inventory, 1).observed.is_drained(Duration::ZERO));
+    assert!(
+        snapshot_of(&mut inventory, 1)
+            .observed
+            .is_drained(Duration::ZERO, moment(0).monotonic)
+    );
     inventory
 }
 
@@ -1382,7 +1392,9 @@ fn change_of_pods_makes_the_proof_of_a_drain_outdated() {
         2,
     ))));
     assert!(
-        snapshot_of(&mut inventory, 1).observed.is_drained(Duration::ZERO),
+        snapshot_of(&mut inventory, 1)
+            .observed
+            .is_drained(Duration::ZERO, moment(0).monotonic),
         "another's"
     );
     inventory.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::PodsChanged(name(
@@ -1391,7 +1403,7 @@ fn change_of_pods_makes_the_proof_of_a_drain_outdated() {
     assert!(inventory.dirty.is_some());
     let seen = snapshot_of(&mut inventory, 1).observed;
     assert_eq!(seen.pods_revision, 1);
-    assert!(!seen.is_drained(Duration::ZERO));
+    assert!(!seen.is_drained(Duration::ZERO, moment(0).monotonic));
 }
 
 #[test]

@@ -17,6 +17,7 @@ impl Inventory {
             VsphereUpdate::Reset => {
                 self.vcenter.disconnected = Some("vCenter is sending its whole inventory again".to_owned());
                 self.vcenter.seen.clear();
+                self.out_of_scope.clear();
             }
             VsphereUpdate::Host(host) => {
                 self.vcenter.seen.insert(host.moref.to_string());
@@ -67,6 +68,7 @@ impl Inventory {
                 }
                 self.record_lookup(key, vms);
             }
+            VsphereUpdate::OutOfScope { keys } => self.out_of_scope = keys,
             VsphereUpdate::TaskGone(task) => self.lose_task(&task),
             // It is no part of a set of updates.
             VsphereUpdate::EvacuationPolicies { .. } => {}

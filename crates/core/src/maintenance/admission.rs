@@ -24,6 +24,8 @@ pub enum Admission {
     Queued {
         /// The nodes that hold the slots or are earlier in the queue.
         ahead: Vec<NodeName>,
+        /// Its position among the nodes that wait, from 1.
+        position: usize,
         /// Which limit is full.
         limit: SlotLimit,
     },
@@ -36,6 +38,32 @@ pub enum SlotLimit {
     ConcurrentDrains(u32),
     /// `MAX_UNAVAILABLE`, as a number of nodes.
     Unavailable(u32),
+    /// `MAX_UNAVAILABLE_GPUS`, as a number of GPUs.
+    UnavailableGpus(u32),
+    /// `MAX_POWER_OFFS_PER_HOUR`, as a number of power-offs.
+    PowerOffs(u32),
+}
+
+impl SlotLimit {
+    /// The name of the setting.
+    pub fn setting(self) -> &'static str {
+        match self {
+            Self::ConcurrentDrains(_) => "MAX_CONCURRENT_DRAINS",
+            Self::Unavailable(_) => "MAX_UNAVAILABLE",
+            Self::UnavailableGpus(_) => "MAX_UNAVAILABLE_GPUS",
+            Self::PowerOffs(_) => "MAX_POWER_OFFS_PER_HOUR",
+        }
+    }
+
+    /// Its value.
+    pub fn value(self) -> u32 {
+        match self {
+            Self::ConcurrentDrains(limit)
+            | Self::Unavailable(limit)
+            | Self::UnavailableGpus(limit)
+            | Self::PowerOffs(limit) => limit,
+        }
+    }
 }
 
 /// The configured limits.
@@ -45,6 +73,10 @@ pub struct AdmissionLimits {
     pub concurrent_drains: u32,
     /// `MAX_UNAVAILABLE`, as a number of nodes: from their cordon until they are back.
     pub unavailable: Option<u32>,
+    /// `MAX_UNAVAILABLE_GPUS`, as a number of GPUs: of the nodes that are unavailable.
+    pub unavailable_gpus: Option<u32>,
+    /// `MAX_POWER_OFFS_PER_HOUR`, as a number: begun in the last hour, or to follow on a drain.
+    pub power_offs: Option<u32>,
 }
 
 /// A node that needs a slot.
@@ -69,9 +101,26 @@ pub struct AdmissionQueue {
     pub deferred: BTreeMap<NodeName, Monotonic>,
     /// Nodes that need a slot, including those in `granted`.
     pub queued: BTreeSet<QueuedNode>,
+    /// The GPUs of these nodes.
+    pub gpus: BTreeMap<NodeName, u32>,
+    /// How often the VM of a node was switched off in the last hour.
+    pub power_offs: BTreeMap<NodeName, usize>,
 }
 
 impl AdmissionQueue {
+    /// A queue without nodes.
+    pub const fn new() -> Self {
+        Self {
+            draining: BTreeSet::new(),
+            unavailable: BTreeSet::new(),
+            granted: BTreeMap::new(),
+            deferred: BTreeMap::new(),
+            queued: BTreeSet::new(),
+            gpus: BTreeMap::new(),
+            power_offs: BTreeMap::new(),
+        }
+    }
+
     /// Grants free slots in order. A granted slot stays granted until the node's record shows it, the node no longer needs it, or
     /// it was not used in time. So no slot is granted twice, and a node that cannot begin blocks no other.
     pub fn grant(&mut self, limits: AdmissionLimits, now: Monotonic) {
@@ -83,13 +132,9 @@ impl AdmissionQueue {
         for (node, _) in self.granted.extract_if(.., |_, since| unused(since)) {
             self.deferred.insert(node, now.after(DEFERRED_FOR));
         }
-        let (last, first): (Vec<&QueuedNode>, Vec<&QueuedNode>) = self
-            .queued
-            .iter()
-            .partition(|it| self.deferred.contains_key(&it.node));
-        let in_turn: Vec<NodeName> = first.into_iter().chain(last).map(|it| it.node.clone()).collect();
+        let in_turn: Vec<NodeName> = self.in_turn().cloned().collect();
         for node in in_turn {
-            if self.full(limits).is_some() {
+            if self.full(&node, limits).is_some() {
                 break;
             }
             self.granted.entry(node).or_insert(now);
@@ -110,11 +155,13 @@ impl AdmissionQueue {
             return Admission::Granted;
         }
         let limit = self
-            .full(limits)
+            .full(node, limits)
             .unwrap_or(SlotLimit::ConcurrentDrains(limits.concurrent_drains));
+        let switched_off = || self.power_offs.keys().chain(&self.draining).cloned().collect();
         let holders = match limit {
+            SlotLimit::PowerOffs(_) => &switched_off(),
             SlotLimit::ConcurrentDrains(_) => &self.draining,
-            SlotLimit::Unavailable(_) => &self.unavailable,
+            SlotLimit::Unavailable(_) | SlotLimit::UnavailableGpus(_) => &self.unavailable,
         };
         let granted = self.granted.keys().filter(|name| !holders.contains(*name));
         let mut ahead: Vec<NodeName> = holders
@@ -124,17 +171,29 @@ impl AdmissionQueue {
             .cloned()
             .collect();
         ahead.sort();
-        let before = self
-            .queued
-            .iter()
-            .map(|it| &it.node)
-            .take_while(|name| *name != node);
-        ahead.extend(before.filter(|name| !self.granted.contains_key(*name)).cloned());
-        Admission::Queued { ahead, limit }
+        let before = self.in_turn().take_while(|name| *name != node);
+        let before: Vec<NodeName> = before
+            .filter(|name| !self.granted.contains_key(*name))
+            .cloned()
+            .collect();
+        let position = before.len() + 1;
+        ahead.extend(before);
+        Admission::Queued {
+            ahead,
+            position,
+            limit,
+        }
     }
 
-    /// The limit that is reached.
-    pub fn full(&self, limits: AdmissionLimits) -> Option<SlotLimit> {
+    /// The queued nodes in their order: those that did not use a slot come last.
+    fn in_turn(&self) -> impl Iterator<Item = &NodeName> {
+        let queued = || self.queued.iter().map(|it| &it.node);
+        let first = queued().filter(|node| !self.deferred.contains_key(*node));
+        first.chain(queued().filter(|node| self.deferred.contains_key(*node)))
+    }
+
+    /// The limit that keeps `node` from a slot.
+    pub fn full(&self, node: &NodeName, limits: AdmissionLimits) -> Option<SlotLimit> {
         let count = |holders: &BTreeSet<NodeName>| {
             let granted = self.granted.keys().filter(|name| !holders.contains(*name));
             u32::try_from(holders.len() + granted.count()).unwrap_or(u32::MAX)
@@ -142,10 +201,54 @@ impl AdmissionQueue {
         if count(&self.draining) >= limits.concurrent_drains {
             return Some(SlotLimit::ConcurrentDrains(limits.concurrent_drains));
         }
-        limits
+        let nodes = limits
             .unavailable
             .filter(|limit| count(&self.unavailable) >= *limit)
-            .map(SlotLimit::Unavailable)
+            .map(SlotLimit::Unavailable);
+        let gpus = || {
+            let limit = limits.unavailable_gpus?;
+            let others = self.gpus_away(node);
+            // A node with more GPUs than the limit has its turn when no other is away.
+            let is_over = others > 0 && others.saturating_add(self.gpus_of(node)) > limit;
+            is_over.then_some(SlotLimit::UnavailableGpus(limit))
+        };
+        let power_offs = || {
+            limits
+                .power_offs
+                .filter(|limit| self.power_offs_of(node) >= *limit)
+        };
+        nodes
+            .or_else(gpus)
+            .or_else(|| power_offs().map(SlotLimit::PowerOffs))
+    }
+
+    /// The GPUs of the nodes other than `node` that are unavailable or about to be.
+    fn gpus_away(&self, node: &NodeName) -> u32 {
+        let granted = self
+            .granted
+            .keys()
+            .filter(|name| !self.unavailable.contains(*name));
+        let away = self
+            .unavailable
+            .iter()
+            .chain(granted)
+            .filter(|name| *name != node);
+        away.fold(0, |sum, name| sum.saturating_add(self.gpus_of(name)))
+    }
+
+    /// The power-offs of the last hour, and those that follow on the drains of nodes other than `node`.
+    fn power_offs_of(&self, node: &NodeName) -> u32 {
+        let granted = self.granted.keys().filter(|name| !self.draining.contains(*name));
+        // The drain slot is held until the VM is off.
+        let due = self.draining.iter().chain(granted).filter(|name| *name != node);
+        let due = due.filter(|name| !self.power_offs.contains_key(*name)).count();
+        let made: usize = self.power_offs.values().sum();
+        u32::try_from(made + due).unwrap_or(u32::MAX)
+    }
+
+    /// A node whose GPUs are not known counts as one.
+    fn gpus_of(&self, node: &NodeName) -> u32 {
+        self.gpus.get(node).copied().unwrap_or(0).max(1)
     }
 }
 

@@ -8,6 +8,9 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
+/// How far an adjusted wall clock gets from the elapsed time. A clock that is further away was set.
+const ADJUSTED_MAX: SignedDuration = SignedDuration::from_secs(1);
+
 /// A moment on `CLOCK_BOOTTIME`: it never goes back, cannot be set, and counts suspended time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Monotonic(Duration);
@@ -50,6 +53,12 @@ impl Now {
             wall,
             monotonic: Monotonic::since_boot(Duration::from_secs(uptime_seconds)),
         }
+    }
+
+    /// Whether the wall clock was set since `earlier`.
+    pub fn is_clock_set_since(self, earlier: Self) -> bool {
+        let expected = wall_after(earlier.wall, self.monotonic.since(earlier.monotonic));
+        self.wall.duration_since(expected).abs() > ADJUSTED_MAX
     }
 
     /// The same moment `span` later.

@@ -14,18 +14,25 @@ mod context;
 mod cordon;
 mod drain;
 mod gone;
+mod guards;
+mod hook;
+mod machine_guard;
+mod parked;
 mod power_on;
+mod replaced;
+mod rounds;
+mod scheduled;
 mod static_devices;
 mod vmotion;
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::clock::{Elapsed, Monotonic, Now};
 use super::desired::DesiredState;
 use super::effect::Effect;
-use super::episode::{CordonOwner, Episode, EpisodeResult, HostIdentity, Phase, Record};
+use super::episode::{CordonOwner, Episode, EpisodeResult, HeldStep, HostIdentity, Phase, Record};
+use super::hook::HookPoint;
 use super::observed::{
     Admission, BoundVm, HostState, LeadershipEpoch, Observed, ObservedNode, ObservedPower, ObservedVm,
     SourceState,
@@ -33,10 +40,14 @@ use super::observed::{
 use super::policy::Policy;
 use super::request::{Request, RequestAction, RequestIdentity};
 use super::waiting::{ParkReason, WaitingOn};
+use crate::ids::EpisodeId;
 pub use begin::wants_place;
-use checkpoint::checkpoint;
 use context::{PhaseContext, PhaseStep};
 use cordon::{is_foreign_cordon, record_foreign_cordon};
+use guards::with_guards;
+use parked::in_episode;
+pub use replaced::is_replaced;
+use scheduled::before_its_time;
 pub use vmotion::vmotion_grace;
 
 /// What to do next.
@@ -111,11 +122,14 @@ impl Transition {
 /// previous leader is refused. At most one effect per node can then still arrive from it, and the quarantine waits for that.
 pub fn decide(record: &Record, seen: &Observed, policy: &Policy, now: Now) -> Decision {
     let decision = match &seen.sources {
-        SourceState::Synced => of_record(record, seen, policy, now),
+        SourceState::Synced => {
+            before_its_time(record, seen, policy, now).unwrap_or_else(|| of_record(record, seen, policy, now))
+        }
         SourceState::NoVcenter { why } => record_foreign_cordon(record, seen, policy, now)
             .unwrap_or_else(|| wait(WaitingOn::Vcenter { why: why.clone() })),
         SourceState::NoKubernetes { why } => wait(WaitingOn::Kubernetes { why: why.clone() }),
     };
+    let decision = with_guards(decision, record, seen, policy);
     with_revision(unless_quarantined(decision, seen.leadership, now), record)
 }
 
@@ -220,8 +234,9 @@ fn needs_host_first(host: &HostState, request: Option<&Request>) -> bool {
     is_asked && !host.is_leaving()
 }
 
-fn is_approved(node: &ObservedNode, require_approval: bool) -> bool {
-    node.overrides.approved || !require_approval
+/// Whether the drain of this episode may begin. An approval of another one does not count.
+fn is_approved(node: &ObservedNode, episode: Option<&EpisodeId>, require_approval: bool) -> bool {
+    !require_approval || episode.is_some() && node.overrides.approved.as_ref() == episode
 }
 
 fn not_visible(vm: &ObservedVm) -> WaitingOn {
@@ -245,10 +260,13 @@ fn host_of(vm: &ObservedVm) -> HostIdentity {
     }
 }
 
-/// Cordons and begins to drain in one write, with the full drain timeout.
+/// Cordons and begins to drain in one write, with the full drain timeout. Hooks hold the first eviction.
 fn start_draining(episode: &Episode, node: &ObservedNode, now: Now) -> Transition {
+    let point = HookPoint::PreDrain;
+    let is_held = node.hooks.contains_key(&point);
     cordoned(
         Episode {
+            held: is_held.then(|| HeldStep::begin(point, now)),
             recordoned: 0,
             drained_for: Elapsed::ZERO,
             drained_boot: node.boot_id.clone(),
@@ -273,86 +291,8 @@ fn cordoned(mut episode: Episode, node: &ObservedNode) -> Transition {
     }
 }
 
-fn in_episode(
-    episode: &Episode,
-    aged_by: Duration,
-    node: &ObservedNode,
-    seen: &Observed,
-    policy: &Policy,
-    now: Now,
-) -> Decision {
-    let context = |episode, vm| PhaseContext {
-        episode,
-        aged_by,
-        node,
-        vm,
-        seen,
-        policy,
-        now,
-    };
-    let Phase::Parked {
-        reason,
-        resume,
-        resume_since,
-    } = &episode.phase
-    else {
-        return match checkpoint(episode, aged_by, policy, now, step(episode, seen, context)) {
-            PhaseStep::Decided(decision) => decision,
-            PhaseStep::Park { reason, .. } => write(park(episode, reason, now)),
-        };
-    };
-    // A parked episode runs the step of the phase that it resumes. It stays parked if that step parks it again.
-    let resumed = Episode {
-        phase: (**resume).clone(),
-        since: *resume_since,
-        ..episode.clone()
-    };
-    match step(&resumed, seen, context) {
-        PhaseStep::Decided(decision @ Decision::Record(_)) => decision,
-        PhaseStep::Park {
-            reason: again,
-            effect,
-            recheck,
-        } if same_kind(&again, reason) => {
-            let waiting_on = WaitingOn::Parked(again);
-            match effect {
-                Some(effect) => Decision::Act {
-                    effect,
-                    waiting_on,
-                    recheck,
-                },
-                None => Decision::Wait { waiting_on, recheck },
-            }
-        }
-        PhaseStep::Park { reason: other, .. } => write(park(&resumed, other, now)),
-        // The deadlines start again: a drain that was parked for an hour did not evict for an hour.
-        PhaseStep::Decided(Decision::Act { .. } | Decision::Wait { .. } | Decision::Idle) => write(Episode {
-            drained_for: Elapsed::ZERO,
-            ..resumed.enter((**resume).clone(), now)
-        }),
-    }
-}
-
-/// Whether two reasons differ at most in their details. A change of details needs no write.
-fn same_kind(a: &ParkReason, b: &ParkReason) -> bool {
-    std::mem::discriminant(a) == std::mem::discriminant(b)
-}
-
 fn write(episode: Episode) -> Decision {
     Decision::Record(Box::new(transition_to(episode)))
-}
-
-/// Parks the episode. The elapsed time of its phase keeps counting, because the phase's deadline applies while it is parked.
-fn park(episode: &Episode, reason: ParkReason, now: Now) -> Episode {
-    let parked = Phase::Parked {
-        reason,
-        resume: Box::new(episode.phase.clone()),
-        resume_since: episode.since,
-    };
-    Episode {
-        elapsed: episode.elapsed,
-        ..episode.enter(parked, now)
-    }
 }
 
 /// A transition that leaves `spec.unschedulable` as it is.
@@ -393,8 +333,19 @@ fn step<'a>(
     if is_away && let Some(step) = context.restore_cordon() {
         return step;
     }
-    match &episode.phase {
-        Phase::Queued if on => context.queued(),
+    if episode.phase == Phase::Queued {
+        return if on {
+            context.queued()
+        } else {
+            context.powered_off()
+        };
+    }
+    context.guarded(in_phase(context, on))
+}
+
+/// The step of a phase after [`Phase::Queued`].
+fn in_phase(context: PhaseContext<'_>, on: bool) -> PhaseStep {
+    match &context.episode.phase {
         Phase::Draining if on => context.draining(),
         Phase::Drained if on => context.drained(),
         Phase::ShuttingDown(end) if on => context.shutting_down(end),
@@ -414,31 +365,6 @@ fn step<'a>(
     }
 }
 
-/// Returns the reason if `vm` is not the VM that the episode began with. A VM that is off and was registered again with its old
-/// UUID still is that VM.
-pub fn is_replaced(episode: &Episode, vm: &ObservedVm) -> Option<ParkReason> {
-    let is_other_uuid = match (&episode.vm_uuid, &vm.uuid) {
-        (Some(was), Some(is)) => !was.same_machine(*is),
-        (None, _) | (_, None) => false,
-    };
-    let is_other_moref = episode.vm.as_ref().is_some_and(|was| *was != vm.moref);
-    let is_registered_anew = episode.powered_off && episode.vm_uuid.is_some() && !is_other_uuid;
-    if !is_other_uuid && (!is_other_moref || is_registered_anew) {
-        return None;
-    }
-    let name = |moref: Option<String>, uuid: Option<String>| {
-        let moref = moref.unwrap_or_else(|| "a VM".to_owned());
-        uuid.map_or(moref.clone(), |uuid| format!("{moref} ({uuid})"))
-    };
-    Some(ParkReason::VmReplaced {
-        was: name(
-            episode.vm.as_ref().map(ToString::to_string),
-            episode.vm_uuid.map(|uuid| uuid.to_string()),
-        ),
-        is: name(Some(vm.moref.to_string()), vm.uuid.map(|uuid| uuid.to_string())),
-    })
-}
-
 impl PhaseContext<'_> {
     /// Queued, VM on: waits for a vMotion by vCenter where one is possible, for approval and for a slot.
     fn queued(self) -> PhaseStep {
@@ -454,8 +380,10 @@ impl PhaseContext<'_> {
         if let Some(step) = self.await_vmotion() {
             return step;
         }
-        if !is_approved(self.node, self.policy.require_approval) {
-            return PhaseStep::wait(WaitingOn::Approval);
+        let episode = &self.episode.id;
+        if !is_approved(self.node, Some(episode), self.policy.require_approval) {
+            let episode = episode.clone();
+            return PhaseStep::wait(WaitingOn::Approval { episode });
         }
         if self.seen.admission == Admission::Granted
             && let Some(step) = self.find_host_first()
@@ -469,8 +397,13 @@ impl PhaseContext<'_> {
     fn drain_when_admitted(self, episode: Episode) -> PhaseStep {
         match &self.seen.admission {
             Admission::Granted => PhaseStep::record(start_draining(&episode, self.node, self.now)),
-            Admission::Queued { ahead, limit } => PhaseStep::wait(WaitingOn::Slot {
+            Admission::Queued {
+                ahead,
+                position,
+                limit,
+            } => PhaseStep::wait(WaitingOn::Slot {
                 ahead: ahead.clone(),
+                position: *position,
                 limit: *limit,
             }),
         }
@@ -478,6 +411,9 @@ impl PhaseContext<'_> {
 
     /// Ends the episode. The Node is uncordoned only if the cordon still is Haulout's own.
     fn end(self, fulfilled: Option<RequestIdentity>) -> PhaseStep {
+        if let Some(step) = self.remove_machine_guards() {
+            return step;
+        }
         let is_foreign = is_foreign_cordon(&self.episode.cordon, self.node);
         let uncordon = self.episode.cordon_is_ours() && !is_foreign && !self.node.keep_cordoned;
         PhaseStep::record(Transition {

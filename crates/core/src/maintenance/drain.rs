@@ -2,13 +2,15 @@
 
 mod backoff;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::clock::Monotonic;
+use super::clock::{Deadline, Monotonic};
 use super::kinds::PodState;
+use crate::keys::DRAIN;
 pub use backoff::{BUDGET_RETRY_MIN, EvictionBackoff};
 
 /// The result of one complete drain round.
@@ -30,6 +32,23 @@ pub struct DrainReport {
     pub backoff: EvictionBackoff,
     /// The pods that tolerate the cordon.
     pub tolerant: TolerantPods,
+    /// The pods that stay because their annotation or that of their namespace says so, as `namespace/name`. They end with the VM.
+    pub skipped: Vec<String>,
+    /// The pods in `left` that terminate, by `namespace/name`.
+    pub terminating: BTreeMap<String, TerminatingPod>,
+    /// The longest time, from the beginning of the drain, for which a pod in `left` may be waited for or was.
+    pub longest_wait: Duration,
+}
+
+/// A pod that terminates.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TerminatingPod {
+    /// Its UID: another pod may get its name.
+    pub uid: String,
+    /// When this process first saw it terminate. The times in the pod are of another clock.
+    pub since: Monotonic,
+    /// Its grace period.
+    pub grace: Duration,
 }
 
 /// The pods of a node that tolerate its cordon: a scheduler may bind their replacements to the node again, after each eviction.
@@ -76,9 +95,23 @@ pub enum PendingReason {
     NotReached,
     /// It is evicted when the other pods are gone.
     Last,
+    /// An annotation asks to wait for it to end by itself.
+    Waits {
+        /// When it is evicted.
+        until: Deadline,
+    },
 }
 
 impl PendingReason {
+    /// When the pod is evicted, where it may end by itself before.
+    pub fn wait_ends(&self) -> Option<Monotonic> {
+        if let Self::Waits { until } = self {
+            Some(until.at)
+        } else {
+            None
+        }
+    }
+
     /// The state of the pod.
     pub const fn state(&self) -> PodState {
         match self {
@@ -87,6 +120,7 @@ impl PendingReason {
             Self::Migrating { .. } => PodState::Migrating,
             Self::Refused { .. } => PodState::Refused,
             Self::NotReached | Self::Last => PodState::NotAsked,
+            Self::Waits { .. } => PodState::Waiting,
         }
     }
 }
@@ -108,12 +142,51 @@ pub enum DrainEnd {
 pub struct Drained(());
 
 impl Drained {
-    /// The proof, where the Node is cordoned and the current `list` shows no pod to evict or the drain timed out.
-    pub(super) fn holds(end: &DrainEnd, is_cordoned: bool, list: &DrainReport) -> Option<Self> {
+    /// The proof, where the Node is cordoned and the current list shows no pod that blocks the drain, or the drain timed out.
+    pub(super) fn holds(end: &DrainEnd, is_cordoned: bool, is_empty: bool) -> Option<Self> {
         let is_empty = match end {
-            DrainEnd::Complete => list.left.is_empty(),
+            DrainEnd::Complete => is_empty,
             DrainEnd::TimedOut => true,
         };
         (is_cordoned && is_empty).then_some(Self(()))
+    }
+}
+
+impl DrainReport {
+    /// The pods that block the drain. On an unreachable Node these are without the terminating pods whose grace period has passed:
+    /// only the kubelet could report their end, and it is gone. A pod that has not been evicted still blocks.
+    pub fn blocking(&self, is_unreachable: bool, now: Monotonic) -> impl Iterator<Item = &PendingEviction> {
+        let is_given_up = move |pod: &PendingEviction| {
+            let at = self.given_up_at(pod);
+            is_unreachable && at.is_some_and(|at| at <= now)
+        };
+        self.left.iter().filter(move |pod| !is_given_up(pod))
+    }
+
+    /// When the next pod is no longer waited for because the kubelet is gone.
+    pub fn next_given_up(&self, is_unreachable: bool, now: Monotonic) -> Option<Monotonic> {
+        let all = self.left.iter().filter_map(|pod| self.given_up_at(pod));
+        all.filter(|at| is_unreachable && *at > now).min()
+    }
+
+    /// The pods that end with the VM if it is shut down at `now`, as `namespace/name`, with the reason if they do not block the drain.
+    pub fn left_behind(&self, is_unreachable: bool, now: Monotonic) -> Vec<String> {
+        let blocking: BTreeSet<&str> = self
+            .blocking(is_unreachable, now)
+            .map(|pod| pod.name.as_str())
+            .collect();
+        let left = self.left.iter().map(|pod| match blocking.contains(&*pod.name) {
+            true => pod.name.clone(),
+            false => format!("{} (its kubelet is gone)", pod.name),
+        });
+        let returned = self.tolerant.returned.iter();
+        let returned = returned.map(|name| format!("{name} (came back: it tolerates the cordon)"));
+        let skipped = self.skipped.iter().map(|name| format!("{name} ({DRAIN}=skip)"));
+        left.chain(returned).chain(skipped).collect()
+    }
+
+    fn given_up_at(&self, pod: &PendingEviction) -> Option<Monotonic> {
+        let terminating = self.terminating.get(&pod.name)?;
+        Some(terminating.since.after(terminating.grace))
     }
 }

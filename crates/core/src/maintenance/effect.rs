@@ -2,10 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
 
 use super::drain::{Drained, PendingReason};
+use super::machine_guard::MachineGuards;
 use crate::facts::vsphere::DeviceChange;
-use crate::ids::{HostRef, TaskRef, VmRef};
+use crate::ids::{HostRef, TaskRef, VmRef, VmUuid};
 
 /// An effect only starts an operation and is short; its result is observed as a fact.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,7 +24,11 @@ pub enum Effect {
         deferred: BTreeMap<String, PendingReason>,
         /// [`TolerantPods::first`](super::drain::TolerantPods::first) of this phase; `None` in its first round.
         tolerant: Option<Arc<BTreeSet<String>>>,
+        /// Limits how long pods may be waited for.
+        began: DrainBegan,
     },
+    /// Lists the volumes that are attached to the node and that no pod there uses any more. Changes nothing.
+    ListVolumes,
     /// Asks the guest to shut down. The VM and the cause are read first; a VM that is off is left alone.
     ShutdownGuest {
         /// The VM.
@@ -61,6 +69,18 @@ pub enum Effect {
         /// The devices.
         devices: Vec<DeviceChange>,
     },
+    /// Sets guards on the Machine of the node, if it has one. Repeatable: what is set already is left alone.
+    SetMachineGuards {
+        /// The UUID of the VM, by which the Machine is verified.
+        vm: Option<VmUuid>,
+    },
+    /// Removes the guards of the episode. Repeatable: one that is not ours is left alone.
+    RemoveMachineGuards {
+        /// The UUID of the VM, which is part of the guards.
+        vm: Option<VmUuid>,
+        /// The guards.
+        guards: MachineGuards,
+    },
     /// Powers the VM on. Repeatable: a VM that is on or being powered on is left alone.
     PowerOn {
         /// The VM.
@@ -68,6 +88,15 @@ pub enum Effect {
         /// The target host.
         place: PowerOnTarget,
     },
+}
+
+/// When a drain began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DrainBegan {
+    /// How long it has taken.
+    pub elapsed: Duration,
+    /// When it began in whole seconds of the wall clock, for display.
+    pub at: Timestamp,
 }
 
 /// The cause of a power-off. It is read again right before the call, because a cancel may not have been observed yet.
@@ -97,11 +126,14 @@ named_enum! {
     /// The kinds of effects.
     pub enum EffectKind {
         DrainRound = "drain_round",
+        ListVolumes = "list_volumes",
         ShutdownGuest = "shutdown_guest",
         PowerOff = "power_off",
         Survey = "survey",
         Relocate = "relocate",
         Reconfigure = "reconfigure",
+        SetMachineGuards = "set_machine_guards",
+        RemoveMachineGuards = "remove_machine_guards",
         PowerOn = "power_on",
     }
 }
@@ -115,8 +147,10 @@ impl Effect {
             | Self::PowerOff { .. }
             | Self::Relocate { .. }
             | Self::Reconfigure { .. }
+            | Self::SetMachineGuards { .. }
+            | Self::RemoveMachineGuards { .. }
             | Self::PowerOn { .. } => true,
-            Self::Survey { .. } => false,
+            Self::Survey { .. } | Self::ListVolumes => false,
         }
     }
 
@@ -130,9 +164,12 @@ impl Effect {
                 ..
             } => Some(host),
             Self::DrainRound { .. }
+            | Self::ListVolumes
             | Self::ShutdownGuest { .. }
             | Self::PowerOff { .. }
             | Self::Survey { .. }
+            | Self::SetMachineGuards { .. }
+            | Self::RemoveMachineGuards { .. }
             | Self::PowerOn {
                 place: PowerOnTarget::Drs,
                 ..
@@ -144,11 +181,14 @@ impl Effect {
     pub fn kind(&self) -> EffectKind {
         match self {
             Self::DrainRound { .. } => EffectKind::DrainRound,
+            Self::ListVolumes => EffectKind::ListVolumes,
             Self::ShutdownGuest { .. } => EffectKind::ShutdownGuest,
             Self::PowerOff { .. } => EffectKind::PowerOff,
             Self::Survey { .. } => EffectKind::Survey,
             Self::Relocate { .. } => EffectKind::Relocate,
             Self::Reconfigure { .. } => EffectKind::Reconfigure,
+            Self::SetMachineGuards { .. } => EffectKind::SetMachineGuards,
+            Self::RemoveMachineGuards { .. } => EffectKind::RemoveMachineGuards,
             Self::PowerOn { .. } => EffectKind::PowerOn,
         }
     }
@@ -157,18 +197,21 @@ impl Effect {
 impl EffectKind {
     /// Whether it is repeated often and changes little each time.
     pub const fn is_routine(self) -> bool {
-        matches!(self, Self::DrainRound | Self::Survey)
+        matches!(self, Self::DrainRound | Self::ListVolumes | Self::Survey)
     }
 
     /// The effect in words that follow "tried to".
     pub fn words(self) -> &'static str {
         match self {
             Self::DrainRound => "drain",
+            Self::ListVolumes => "list the attached volumes",
             Self::ShutdownGuest => "shut the guest down",
             Self::PowerOff => "power off",
             Self::Survey => "read the passthrough devices of other hosts",
             Self::Relocate => "relocate",
             Self::Reconfigure => "reconfigure the passthrough devices",
+            Self::SetMachineGuards => "set the guards on its Machine",
+            Self::RemoveMachineGuards => "remove the guards from its Machine",
             Self::PowerOn => "power on",
         }
     }

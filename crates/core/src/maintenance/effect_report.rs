@@ -8,8 +8,10 @@ use super::clock::Now;
 use super::drain::DrainReport;
 use super::effect::{Effect, EffectKind};
 use super::episode::Record;
+use super::machine_guard::MachineGuardReport;
 use super::observed::AttemptOutcome;
 use super::placement::HostSurvey;
+use super::volumes::VolumeReport;
 use crate::ids::{HostRef, NodeName, RequestUid};
 
 /// A report of an effect for one node.
@@ -39,6 +41,8 @@ pub enum EffectResult {
     Evictions(EvictionRound),
     /// A drain round ended.
     Drain(DrainReport),
+    /// The attached volumes were listed.
+    Volumes(VolumeReport),
     /// A host was surveyed.
     Surveyed {
         /// The host.
@@ -46,6 +50,8 @@ pub enum EffectResult {
         /// The devices that are held there.
         reading: HostSurvey,
     },
+    /// Guards were set on the Machine of the node.
+    MachineGuarded(MachineGuardReport),
     /// A dry run would have written this record.
     DryRunRecord {
         /// The record.

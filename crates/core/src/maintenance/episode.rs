@@ -8,7 +8,7 @@ mod phase;
 mod refusals;
 mod trigger;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +19,15 @@ use sha2::{Digest, Sha256};
 
 use super::clock::{Elapsed, Now};
 pub use super::drain::DrainEnd;
+use super::hook;
+pub use super::hook::HeldStep;
 pub use super::host::Detection;
 pub use super::kinds::TriggerKind;
 use super::kinds::{EpisodeOutcome, PhaseKind};
+use super::machine_guard::MachineGuards;
+use super::node_guard::{self, NodeGuard};
 use super::request::{Request, RequestAction, RequestIdentity};
+use super::volumes::VolumeWait;
 use crate::facts::vsphere::StaticDevice;
 use crate::ids::{BootId, EpisodeId, HostRef, NodeUid, TaskRef, VmRef, VmUuid};
 pub use history::{
@@ -133,6 +138,23 @@ pub struct Episode {
     pub begun_at: Timestamp,
     /// Who cordoned the Node.
     pub cordon: CordonOwner,
+    /// The guards on the Node that this episode has set, and removes.
+    #[serde(
+        default,
+        deserialize_with = "node_guard::read",
+        skip_serializing_if = "BTreeSet::is_empty"
+    )]
+    pub guards: BTreeSet<NodeGuard>,
+    /// The guards on the Machine of the node.
+    #[serde(default, skip_serializing_if = "MachineGuards::is_empty")]
+    pub machine_guards: MachineGuards,
+    /// The step that hooks hold.
+    #[serde(
+        default,
+        deserialize_with = "hook::read",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub held: Option<HeldStep>,
     /// How many times the Node was cordoned again after another client uncordoned it, since the drain or the power-off.
     #[serde(default)]
     pub recordoned: u8,
@@ -144,6 +166,12 @@ pub struct Episode {
     /// The allocatable GPUs before, by resource name.
     #[serde(default)]
     pub gpus_before: Arc<BTreeMap<String, u64>>,
+    /// When the newest ResourceSlice before the power cycle was created. Only newer ones count as back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slices_before: Option<Timestamp>,
+    /// The GPUs that were not back, and with which a person took the node back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accepted_gpus: Option<String>,
     /// The VM has been seen powered off in this episode.
     #[serde(default)]
     pub powered_off: bool,
@@ -152,9 +180,12 @@ pub struct Episode {
     /// Why the requested relocation was given up.
     #[serde(default, rename = "gaveUp", skip_serializing_if = "Option::is_none")]
     pub relocation_failure: Option<String>,
-    /// The pods that were left when the drain timed out, or that came back although it was complete, as `namespace/name`.
+    /// The pods that were left when the drain timed out, as `namespace/name`, and those that did not block it, also with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_behind: Vec<String>,
+    /// The end of the wait for the volumes of the pods that are gone; `None` before it, and where no volume was waited for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volumes: Option<VolumeWait>,
     /// The requests to vCenter that may still stop the VM. They cannot be cancelled, so they outlive their phase.
     #[serde(default, skip_serializing_if = "InFlight::is_empty")]
     pub in_flight: InFlight,
@@ -284,14 +315,20 @@ impl Episode {
             host,
             begun_at: at,
             cordon: CordonOwner::NotYet,
+            guards: BTreeSet::new(),
+            machine_guards: MachineGuards::default(),
+            held: None,
             recordoned: 0,
             boot_before: None,
             drained_boot: None,
             gpus_before: Arc::default(),
+            slices_before: None,
+            accepted_gpus: None,
             powered_off: false,
             moved_to: None,
             relocation_failure: None,
             left_behind: Vec::new(),
+            volumes: None,
             in_flight: InFlight::default(),
             drained_for: Elapsed::ZERO,
             refusals: Vec::new(),
@@ -329,12 +366,13 @@ impl Episode {
             .map_or(self.since, |(_, resume_since)| resume_since)
     }
 
-    /// The same episode in another phase, from `now`.
+    /// The same episode in another phase, from `now`. No hook holds it yet.
     pub fn enter(&self, phase: Phase, now: Now) -> Self {
         Self {
             phase,
             since: now.wall,
             elapsed: Elapsed::ZERO,
+            held: None,
             ..self.clone()
         }
     }
@@ -345,8 +383,14 @@ impl Episode {
         Self {
             elapsed: self.elapsed.plus(span),
             in_flight: self.in_flight.plus(span),
+            held: self.held.map(|held| held.plus(span)),
             ..self.clone()
         }
+    }
+
+    /// After which time a ResourceSlice must have been created to be of the boot after the power cycle.
+    pub fn slices_after(&self) -> Option<Timestamp> {
+        self.slices_before.filter(|_| self.powered_off)
     }
 
     /// Whether `request` asks for more than was done in this episode so far.
@@ -362,6 +406,12 @@ impl Episode {
                 !is_moved && self.relocation_failure.is_none()
             }
         }
+    }
+
+    /// The volumes that are not waited for any more, where this is the record after `before`, in which they were.
+    pub fn gave_up_volumes(&self, before: &Self) -> Option<&[String]> {
+        let volumes = self.volumes.as_ref().filter(|_| before.volumes.is_none())?;
+        (!volumes.left.is_empty()).then_some(&volumes.left)
     }
 
     /// Whether the record allows to uncordon the Node at the end.

@@ -38,6 +38,7 @@ named_enum! {
         Pods = "pods",
         DrainRound = "drain-round",
         DrainHeld = "drain-held",
+        Volumes = "volumes",
         GuestShutdown = "guest-shutdown",
         GuestShutdownAfterCancel = "guest-shutdown-after-cancel",
         Task = "task",
@@ -47,7 +48,11 @@ named_enum! {
         HostExit = "host-exit",
         HostEntry = "host-entry",
         Request = "request",
+        NotBefore = "not-before",
+        Window = "window",
+        InvalidWindow = "invalid-window",
         Approval = "approval",
+        Hook = "hook",
         Skip = "skip",
         PoweredOn = "powered-on",
         AlreadyThere = "already-there",
@@ -57,6 +62,7 @@ named_enum! {
         PowerState = "power-state",
         NodeReady = "node-ready",
         Gpus = "gpus",
+        MachineGuards = "machine-guards",
         Parked = "parked",
     }
 }
@@ -104,6 +110,8 @@ named_enum! {
         Refused = "Refused",
         /// Its eviction has not been requested yet.
         NotAsked = "NotAsked",
+        /// It may end by itself until a time.
+        Waiting = "Waiting",
     }
 }
 

@@ -10,13 +10,18 @@ use jiff::{SignedDuration, Timestamp};
 
 pub use super::admission::{Admission, SlotLimit};
 use super::clock::{Deadline, Monotonic, Now};
-pub use super::drain::{DrainReport, Drained, PendingEviction, PendingReason};
+pub use super::drain::{DrainReport, Drained, PendingEviction, PendingReason, TerminatingPod};
 use super::effect::EffectKind;
 use super::episode::{EpisodeOrigin, Record};
+use super::hook::Hooks;
 pub use super::host::HostState;
+use super::machine_guard::MachineGuardReport;
+use super::node_guard::FoundGuards;
 use super::placement::{PlacementForecast, PlacementOffer, StaticPlacement};
 use super::request::Request;
+use super::volumes::VolumeReport;
 use super::waiting::{ParkReason, WaitingOn};
+use crate::facts::kubernetes::NodeTaint;
 use crate::facts::vsphere::VmotionDevice;
 use crate::ids::{BootId, EpisodeId, HostRef, NodeName, NodeUid, VmRef, VmUuid};
 
@@ -108,8 +113,12 @@ pub struct Observed {
     pub origin: EpisodeOrigin,
     /// The report of the latest drain round of this episode.
     pub drain: Option<DrainReport>,
+    /// The latest list of the volumes that are attached to the node.
+    pub volumes: Option<VolumeReport>,
     /// Counts the changes of the node's pods and of the budgets that block them, to detect an outdated drain round.
     pub pods_revision: u64,
+    /// The latest report of guards on its Machine.
+    pub machine_guards: Option<MachineGuardReport>,
     /// The latest attempt of each kind of effect in this process.
     pub attempts: BTreeMap<EffectKind, EffectAttempt>,
     /// Where the VM can go while it is off.
@@ -186,25 +195,39 @@ pub struct ObservedNode {
     pub overrides: NodeOverrides,
     /// The condition Ready is True.
     pub ready: bool,
+    /// The condition Ready is Unknown: its kubelet does not report.
+    pub is_unreachable: bool,
     /// The last heartbeat of the condition Ready.
     pub heartbeat: Option<Timestamp>,
     /// Since when the condition Ready has its status.
     pub ready_since: Option<Timestamp>,
     /// `status.nodeInfo.bootID`.
     pub boot_id: Option<BootId>,
-    /// Allocatable GPUs by resource name.
+    /// Allocatable GPUs by resource name, and those in ResourceSlices of this boot by driver.
     pub gpus: Arc<BTreeMap<String, u64>>,
+    /// The GPUs of the healthy node: those that are allocatable, and those of a device plugin that is down for the moment.
+    pub expected_gpus: Arc<BTreeMap<String, u64>>,
+    /// The counts with which a person takes the node back.
+    pub accepted_gpus: Arc<BTreeMap<String, u64>>,
+    /// When the newest ResourceSlice with GPUs was created.
+    pub newest_slice: Option<Timestamp>,
     /// When the last episode requested a guest shutdown, while that may still take effect.
     pub asked_guest: Option<Timestamp>,
+    /// The guards on it.
+    pub guards: FoundGuards,
+    /// Its hooks.
+    pub hooks: Hooks,
+    /// Its taints, which a PATCH replaces as a whole.
+    pub taints: Arc<[NodeTaint]>,
 }
 
 /// The annotations that people set on a Node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeOverrides {
     /// `haulout.dev/skip`: the node is left alone.
     pub skip: bool,
-    /// `haulout.dev/approved`: its next drain may begin.
-    pub approved: bool,
+    /// `haulout.dev/approved`: the episode whose drain may begin.
+    pub approved: Option<EpisodeId>,
     /// `haulout.dev/strategy`.
     pub strategy: Strategy,
 }
@@ -236,6 +259,10 @@ pub enum CordonedBy {
 
 /// The VM of a node.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most nodes have the large variant, and there is one value for each node"
+)]
 pub enum BoundVm {
     /// vCenter has not answered the lookup yet.
     NotLookedUp,
@@ -244,6 +271,8 @@ pub enum BoundVm {
         /// This process knew the VM before. Otherwise the node may belong to another vCenter.
         was_known: bool,
     },
+    /// The VM is outside `VCENTER_SCOPE`; it is not touched.
+    OutOfScope,
     /// The Node has no UUID, and VMs are not looked up by name.
     NoUuid,
     /// More than one VM matches the node; none of them is touched.
@@ -266,6 +295,7 @@ impl BoundVm {
             Self::Found(vm) => return Ok(vm),
             Self::NotLookedUp => return Err(WaitingOn::VmLookup),
             Self::Missing { .. } => ParkReason::VmMissing,
+            Self::OutOfScope => ParkReason::VmOutOfScope,
             Self::NoUuid => ParkReason::NoUuid,
             Self::Ambiguous(vms) => ParkReason::VmAmbiguous { count: vms.len() },
             Self::Shared(nodes) => ParkReason::VmShared { nodes: nodes.clone() },
@@ -300,6 +330,8 @@ pub struct ObservedVm {
     pub tools_running: Option<bool>,
     /// All its passthrough devices let vCenter move it by vMotion.
     pub vmotion: Option<Vmotion>,
+    /// It has no passthrough device, and so the maintenance of its host begins no episode.
+    pub is_left_to_vcenter: bool,
     /// vCenter itself shuts it down when its host enters maintenance, without a drain.
     pub evacuation_power_off: bool,
 }
@@ -351,6 +383,7 @@ impl ObservedVm {
             is_being_cut: false,
             tools_running: None,
             vmotion: None,
+            is_left_to_vcenter: false,
             evacuation_power_off: false,
         }
     }
@@ -379,7 +412,9 @@ impl Observed {
             ahead_traceparent: None,
             origin: EpisodeOrigin::default(),
             drain: None,
+            volumes: None,
             pods_revision: 0,
+            machine_guards: None,
             attempts: BTreeMap::new(),
             offer: PlacementOffer::default(),
             static_devices: None,
@@ -389,13 +424,14 @@ impl Observed {
         }
     }
 
-    /// Whether the node is cordoned and a complete list shows it empty, which began at least `settled` after the cordon and after the
-    /// latest change of its pods.
-    pub fn is_drained(&self, settled: Duration) -> bool {
-        let cordoned = self.node.as_ref().is_some_and(|node| node.unschedulable);
-        cordoned
+    /// Whether the node is cordoned and a complete list shows no pod that blocks its drain, which began at least `settled` after the
+    /// cordon and after the latest change of its pods.
+    pub fn is_drained(&self, settled: Duration, now: Monotonic) -> bool {
+        let node = self.node.as_ref().filter(|node| node.unschedulable);
+        node.is_some()
             && self.drain.as_ref().is_some_and(|report| {
-                report.left.is_empty()
+                let is_unreachable = node.is_some_and(|node| node.is_unreachable);
+                report.blocking(is_unreachable, now).next().is_none()
                     && report.listed_at >= self.record_seen.phase_at.after(settled)
                     && report.pods_revision == self.pods_revision
             })

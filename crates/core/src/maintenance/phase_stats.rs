@@ -66,14 +66,14 @@ impl StatsCollector {
 
     /// Records the part of a wait that spans show.
     fn waits(&mut self, waiting_on: &WaitingOn, seen: &Observed, now: Timestamp) {
-        if let WaitingOn::Slot { ahead, limit } = waiting_on {
+        if let WaitingOn::Slot { position, limit, .. } = waiting_on {
             self.stats.ahead_traceparent = seen
                 .ahead_traceparent
                 .clone()
                 .or(self.stats.ahead_traceparent.take());
             self.stats
                 .queue
-                .get_or_insert_with(|| position(ahead.len(), *limit));
+                .get_or_insert_with(|| queue_position(*position, *limit));
         } else if let WaitingOn::Pods(left) | WaitingOn::DrainHeld(left) = waiting_on {
             self.keep_budgets(left);
         } else if let WaitingOn::HostExit { refused, .. } | WaitingOn::HostEntry { refused, .. } = waiting_on
@@ -178,17 +178,11 @@ pub fn close(
     closed
 }
 
-fn position(ahead: usize, limit: SlotLimit) -> QueuePosition {
-    let (setting, limit) = match limit {
-        SlotLimit::ConcurrentDrains(limit) => ("MAX_CONCURRENT_DRAINS", limit),
-        SlotLimit::Unavailable(limit) => ("MAX_UNAVAILABLE", limit),
-    };
-    // `ahead` includes the nodes that hold a slot, as many as the limit.
-    let holders = usize::try_from(limit).unwrap_or(usize::MAX);
+fn queue_position(position: usize, limit: SlotLimit) -> QueuePosition {
     QueuePosition {
-        position: ahead.saturating_sub(holders) + 1,
-        limit,
-        setting: setting.to_owned(),
+        position,
+        limit: limit.value(),
+        setting: limit.setting().to_owned(),
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::node_guard::NodeGuard;
 use crate::facts::vsphere::VmotionDevice;
 
 /// The settings that decisions depend on.
@@ -20,6 +21,8 @@ pub struct Policy {
     /// `EVICTION_RETRY_SECONDS`: the wait after a round with refused evictions, and the longest wait after one that a budget
     /// blocked.
     pub eviction_retry: Duration,
+    /// `VOLUME_DETACH_TIMEOUT_SECONDS`, from the end of the drain. Zero waits for no volume.
+    pub volume_detach_timeout: Duration,
     /// `GUEST_SHUTDOWN_TIMEOUT_SECONDS`, from the first request to shut down.
     pub guest_shutdown_timeout: Duration,
     /// `POWER_OFF_TIMEOUT_SECONDS`, from the record of the power-off.
@@ -38,6 +41,12 @@ pub struct Policy {
     pub vmotion_grace: VmotionGrace,
     /// How long after an unanswered request a power-off can still begin: the deadline of a call and two reads of the VM's tasks.
     pub unanswered_for: Duration,
+    /// `HOOK_TIMEOUT_SECONDS`: how long hooks may hold one step.
+    pub hook_timeout: Duration,
+    /// `HOOK_TIMEOUT_ACTION`.
+    pub hook_timeout_action: HookTimeoutAction,
+    /// The guards on Nodes.
+    pub guards: GuardPolicy,
     /// The releases whose episodes are handled.
     pub releases: Releases,
     /// `REQUIRE_APPROVAL`: no drain begins without an approval.
@@ -46,6 +55,30 @@ pub struct Policy {
     pub retry_min: Duration,
     /// `RETRY_MAX_SECONDS`: the longest wait after a refusal, and the interval of retries that wait for a person.
     pub retry_max: Duration,
+}
+
+/// The guards that episodes set on Nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GuardPolicy {
+    /// `MAINTENANCE_TAINT`.
+    pub maintenance_taint: MaintenanceTaint,
+    /// `OUT_OF_SERVICE_TAINT`.
+    pub out_of_service_taint: bool,
+    /// The other guards in use.
+    pub enabled: BTreeSet<NodeGuard>,
+    /// Guards are set on the Machines of nodes.
+    pub machines: bool,
+}
+
+/// `MAINTENANCE_TAINT`: how long a Node has the taint [`NodeGuard::MaintenanceTaint`], from its cordon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MaintenanceTaint {
+    /// It has none.
+    Off,
+    /// Until its VM is on again.
+    UntilPowerOn,
+    /// Until the node is back. Only for clusters whose DaemonSets all tolerate it.
+    UntilBack,
 }
 
 /// How long vCenter gets to move a VM by vMotion before its node is drained, by kind of device. Zero drains at once.
@@ -85,6 +118,15 @@ pub enum DrainTimeoutAction {
     Hold,
 }
 
+/// Action after hooks have held a step for the longest time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HookTimeoutAction {
+    /// The step is made.
+    Proceed,
+    /// The node is parked as overdue until the hooks are removed.
+    Hold,
+}
+
 /// `STATIC_DEVICES`: what happens to a VM that is off and has a passthrough device at a fixed address of its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StaticDevices {
@@ -94,14 +136,15 @@ pub enum StaticDevices {
     Repoint,
 }
 
-/// `MAX_UNAVAILABLE`: how many nodes may be out of service at once, from their cordon until they are back.
+/// `MAX_UNAVAILABLE` and `MAX_UNAVAILABLE_GPUS`: how many nodes or GPUs may be out of service at once, from the cordon of a node until
+/// it is back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MaxUnavailable {
     /// No limit.
     Unlimited,
-    /// This many nodes.
-    Nodes(u32),
-    /// This share of the selected nodes, rounded down, at least one.
+    /// This many.
+    Number(u32),
+    /// This share of all, rounded down, at least one.
     Percent(u8),
 }
 
@@ -154,6 +197,51 @@ impl FromStr for StaticDevices {
     }
 }
 
+impl HookTimeoutAction {
+    /// All values.
+    pub const ALL: [Self; 2] = [Self::Proceed, Self::Hold];
+
+    /// Its name in the settings.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Proceed => "proceed",
+            Self::Hold => "hold",
+        }
+    }
+}
+
+impl FromStr for HookTimeoutAction {
+    type Err = NotPermitted;
+
+    fn from_str(text: &str) -> Result<Self, NotPermitted> {
+        let named = |action: &Self| action.name().eq_ignore_ascii_case(text);
+        Self::ALL.into_iter().find(named).ok_or(NotPermitted)
+    }
+}
+
+impl MaintenanceTaint {
+    /// All values.
+    pub const ALL: [Self; 3] = [Self::Off, Self::UntilPowerOn, Self::UntilBack];
+
+    /// Its name in the settings.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::UntilPowerOn => "until-power-on",
+            Self::UntilBack => "until-back",
+        }
+    }
+}
+
+impl FromStr for MaintenanceTaint {
+    type Err = NotPermitted;
+
+    fn from_str(text: &str) -> Result<Self, NotPermitted> {
+        let named = |value: &Self| value.name().eq_ignore_ascii_case(text);
+        Self::ALL.into_iter().find(named).ok_or(NotPermitted)
+    }
+}
+
 impl FromStr for MaxUnavailable {
     type Err = NotPermitted;
 
@@ -167,11 +255,25 @@ impl FromStr for MaxUnavailable {
                 percent.map(Self::Percent)
             }
             None => {
-                let nodes = text.parse().ok().filter(|nodes| (1..=10_000).contains(nodes));
-                nodes.map(Self::Nodes)
+                let number = text.parse().ok().filter(|number| (1..=10_000).contains(number));
+                number.map(Self::Number)
             }
         };
         limit.ok_or(NotPermitted)
+    }
+}
+
+impl MaxUnavailable {
+    /// The limit as a number, where `all` counts what there is.
+    pub fn of(self, all: impl FnOnce() -> u64) -> Option<u32> {
+        match self {
+            Self::Unlimited => None,
+            Self::Number(number) => Some(number),
+            Self::Percent(percent) => {
+                let share = all().saturating_mul(u64::from(percent)) / 100;
+                Some(u32::try_from(share).unwrap_or(u32::MAX).max(1))
+            }
+        }
     }
 }
 
@@ -207,6 +309,7 @@ mod tests {
             drain_timeout: some,
             drain_timeout_action: DrainTimeoutAction::Hold,
             eviction_retry: some,
+            volume_detach_timeout: some,
             guest_shutdown_timeout: some,
             power_off_timeout: some,
             relocate_timeout: some,
@@ -219,6 +322,14 @@ mod tests {
                 dvx: some,
             },
             unanswered_for: some,
+            hook_timeout: some,
+            hook_timeout_action: HookTimeoutAction::Hold,
+            guards: GuardPolicy {
+                maintenance_taint: MaintenanceTaint::Off,
+                out_of_service_taint: false,
+                enabled: BTreeSet::new(),
+                machines: false,
+            },
             releases: Releases {
                 own: "ops/haulout".into(),
                 adopted: Arc::new(["ops/former".to_owned()].into()),

@@ -6,7 +6,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::episode::{Episode, Phase};
 use super::policy::DrainTimeoutAction;
+use crate::facts::foreign_maintenance::{ForeignApi, ForeignOrigin};
+use crate::facts::window::{Window, WindowError};
 use crate::ids::RequestUid;
 
 /// A request: a NodeMaintenance that is not fulfilled yet.
@@ -14,6 +17,8 @@ use crate::ids::RequestUid;
 pub struct Request {
     /// The object.
     pub identity: RequestIdentity,
+    /// The user who created it, where the object says so.
+    pub requested_by: Option<String>,
     /// When it was created, on the kube-apiserver's clock. It orders the queue.
     pub asked_at: Timestamp,
     /// The requested action.
@@ -24,6 +29,21 @@ pub struct Request {
     pub drain_timeout_action: Option<DrainTimeoutAction>,
     /// Replaces `GUEST_SHUTDOWN_TIMEOUT_SECONDS` if it is longer.
     pub guest_shutdown_timeout: Option<Duration>,
+    /// When it may begin at the earliest, on the wall clock.
+    pub not_before: Option<Timestamp>,
+    /// The days and hours in which it may begin. With an invalid window it does not begin.
+    pub window: Option<Result<Window, WindowError>>,
+}
+
+/// Why a request may not begin now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotDue<'a> {
+    /// It may begin at this time.
+    NotBefore(Timestamp),
+    /// Its window opens at this time.
+    Window(Timestamp),
+    /// Its window is invalid.
+    InvalidWindow(&'a WindowError),
 }
 
 /// A request in a record.
@@ -33,6 +53,9 @@ pub struct RequestIdentity {
     pub name: String,
     /// The UID of the object.
     pub uid: RequestUid,
+    /// Where it comes from, if it is a NodeMaintenance of another project.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub foreign: Option<ForeignOrigin>,
 }
 
 /// The action of a request.
@@ -52,6 +75,49 @@ pub enum RequestAction {
 }
 
 impl Request {
+    /// Why it may not begin now. One that has begun in `episode` goes on, also if a clock is set back or its window closes.
+    pub fn not_due(&self, episode: Option<&Episode>, now: Timestamp) -> Option<NotDue<'_>> {
+        let not_before = self.not_before.filter(|at| now < *at);
+        match &self.window {
+            Some(_) if episode.is_some_and(|episode| self.has_begun_in(episode)) => None,
+            Some(Err(why)) => Some(NotDue::InvalidWindow(why)),
+            Some(Ok(window)) => {
+                let at = window.open_at(not_before.unwrap_or(now));
+                (now < at).then_some(NotDue::Window(at))
+            }
+            None => not_before
+                .filter(|_| !episode.is_some_and(|episode| self.is_served_by(episode)))
+                .map(NotDue::NotBefore),
+        }
+    }
+
+    /// When the result of [`Self::not_due`] changes with time.
+    pub fn changes_at(&self, episode: Option<&Episode>, now: Timestamp) -> Option<Timestamp> {
+        match self.not_due(episode, now) {
+            Some(NotDue::NotBefore(at) | NotDue::Window(at)) => Some(at),
+            Some(NotDue::InvalidWindow(_)) => None,
+            None if episode.is_some_and(|episode| self.has_begun_in(episode)) => None,
+            None => self.window.as_ref()?.as_ref().ok()?.closed_at(now),
+        }
+    }
+
+    /// Whether `episode` was begun or is prolonged by it.
+    fn is_served_by(&self, episode: &Episode) -> bool {
+        let served = [&episode.trigger.request, &episode.power_off_request];
+        served.into_iter().flatten().any(|it| it.uid == self.identity.uid)
+    }
+
+    /// Whether something was done to the node for it. A queued episode may still wait for a slot when the window closes.
+    fn has_begun_in(&self, episode: &Episode) -> bool {
+        let phase = episode.phase.at_work();
+        // A node that is drained already is kept drained for it, without a record of that.
+        let is_kept_drained = || {
+            let is_drain = *phase == Phase::Drained && !self.action.needs_power_off();
+            is_drain && self.not_due(None, episode.since).is_none()
+        };
+        *phase != Phase::Queued && (self.is_served_by(episode) || is_kept_drained())
+    }
+
     /// Whether it asks for a relocation to this host.
     pub fn is_met_on(&self, host: &str) -> bool {
         match &self.action {
@@ -60,6 +126,23 @@ impl Request {
             | RequestAction::Drain
             | RequestAction::PowerOff
             | RequestAction::Reboot => false,
+        }
+    }
+}
+
+impl RequestIdentity {
+    /// The other project whose NodeMaintenance it is.
+    pub fn foreign_api(&self) -> Option<ForeignApi> {
+        self.foreign.as_ref().map(|origin| origin.api)
+    }
+}
+
+/// The name of the object, which shows whose kind it is.
+impl fmt::Display for RequestIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.foreign {
+            Some(origin) => f.write_str(&origin.of(&self.name)),
+            None => f.write_str(&self.name),
         }
     }
 }

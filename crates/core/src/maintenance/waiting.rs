@@ -9,16 +9,19 @@ use thiserror::Error;
 use super::admission::SlotLimit;
 use super::drain::PendingEviction;
 use super::effect::EffectKind;
+use super::hook::HookPoint;
 use super::kinds::{PodState, WaitKind};
 use super::placement::RejectedHost;
 use super::request::RequestIdentity;
+use super::volumes::AttachedVolume;
 use crate::facts::vsphere::VmotionDevice;
-use crate::ids::NodeName;
+use crate::facts::window::WindowError;
+use crate::ids::{EpisodeId, NodeName};
 use crate::keys::{APPROVED, SKIP};
 
 pub(super) use sentences::rejected;
 pub use sentences::{BUDGET, few, few_by};
-use sentences::{list, pods_left, turn};
+use sentences::{hooks, list, pods_left, turn, volumes_left};
 
 /// What a node is waiting for. The text follows "waiting for"; `Error` is derived for its `Display`.
 #[derive(Clone, Debug, PartialEq, Error)]
@@ -52,8 +55,12 @@ pub enum WaitingOn {
         .device.words()
     )]
     Vmotion { device: VmotionDevice, until: Timestamp },
-    #[error("{}", turn(.ahead, *.limit))]
-    Slot { ahead: Vec<NodeName>, limit: SlotLimit },
+    #[error("{}", turn(.ahead, *.position, *.limit))]
+    Slot {
+        ahead: Vec<NodeName>,
+        position: usize,
+        limit: SlotLimit,
+    },
     #[error("{}", pods_left(.0))]
     Pods(Vec<PendingEviction>),
     #[error("the list of its pods")]
@@ -61,6 +68,11 @@ pub enum WaitingOn {
     /// The drain timeout passed and `DRAIN_TIMEOUT_ACTION` is `hold`.
     #[error("a person, because the drain timeout passed and DRAIN_TIMEOUT_ACTION is hold: {}", pods_left(.0))]
     DrainHeld(Vec<PendingEviction>),
+    #[error("{}", volumes_left(.volumes, *.until))]
+    Volumes {
+        volumes: Vec<AttachedVolume>,
+        until: Timestamp,
+    },
     #[error("the guest to shut down; its power is cut at {until:.0}")]
     GuestShutdown { until: Timestamp },
     #[error("the guest, which may still shut down after the cancel, until {until:.0}")]
@@ -91,21 +103,36 @@ pub enum WaitingOn {
         host: String,
         refused: Vec<RejectedHost>,
     },
-    #[error("a person to delete NodeMaintenance {}, which asks for it to be {asks}", .request.name)]
+    #[error("a person to delete NodeMaintenance {}, which asks for it to be {asks}", .request)]
     Request {
         request: RequestIdentity,
         /// [`RequestAction`](super::request::RequestAction) as text.
         asks: String,
     },
-    #[error("a person to approve its drain: annotate it with {APPROVED}=true")]
-    Approval,
+    #[error("{at:.0}, before which NodeMaintenance {} may not begin", .request)]
+    NotBefore { request: RequestIdentity, at: Timestamp },
+    #[error("{at:.0}, when the window of NodeMaintenance {} opens", .request.name)]
+    Window { request: RequestIdentity, at: Timestamp },
+    #[error("a person to correct spec.window of NodeMaintenance {}: {why}", .request.name)]
+    InvalidWindow {
+        request: RequestIdentity,
+        why: WindowError,
+    },
+    #[error("a person to approve its drain: annotate it with {APPROVED}={episode}")]
+    Approval { episode: EpisodeId },
+    #[error("{}", hooks(*.point, .names, *.until))]
+    Hook {
+        point: HookPoint,
+        names: Vec<String>,
+        until: Option<Timestamp>,
+    },
     #[error("a person to remove {SKIP} from the Node; until then Haulout leaves it alone")]
     Skip,
-    #[error("its VM to be powered on, before NodeMaintenance {} can start", .request.name)]
+    #[error("its VM to be powered on, before NodeMaintenance {} can start", .request)]
     PoweredOn { request: RequestIdentity },
-    #[error("a person to delete NodeMaintenance {}: its VM is on {host} already", .request.name)]
+    #[error("a person to delete NodeMaintenance {}: its VM is on {host} already", .request)]
     AlreadyThere { request: RequestIdentity, host: String },
-    #[error("a host to relocate it to, as NodeMaintenance {} asks{}", .request.name, rejected("so far", .refused))]
+    #[error("a host to relocate it to, as NodeMaintenance {} asks{}", .request, rejected("so far", .refused))]
     Place {
         request: RequestIdentity,
         refused: Vec<RejectedHost>,
@@ -120,6 +147,8 @@ pub enum WaitingOn {
     NodeReady { missing: &'static str },
     #[error("{resource} to be allocatable again: {have} of {want}")]
     Gpus { resource: String, have: u64, want: u64 },
+    #[error("the guards on its Machine to be {}", if *.is_removal { "removed" } else { "set" })]
+    MachineGuards { is_removal: bool },
     #[error("a person or a change: {0}")]
     Parked(ParkReason),
 }
@@ -154,6 +183,7 @@ impl WaitingOn {
             Self::Pods(_) => WaitKind::Pods,
             Self::DrainRound => WaitKind::DrainRound,
             Self::DrainHeld(_) => WaitKind::DrainHeld,
+            Self::Volumes { .. } => WaitKind::Volumes,
             Self::GuestShutdown { .. } => WaitKind::GuestShutdown,
             Self::GuestShutdownAfterCancel { .. } => WaitKind::GuestShutdownAfterCancel,
             Self::Task(_) => WaitKind::Task,
@@ -163,7 +193,11 @@ impl WaitingOn {
             Self::HostExit { .. } => WaitKind::HostExit,
             Self::HostEntry { .. } => WaitKind::HostEntry,
             Self::Request { .. } => WaitKind::Request,
-            Self::Approval => WaitKind::Approval,
+            Self::NotBefore { .. } => WaitKind::NotBefore,
+            Self::Window { .. } => WaitKind::Window,
+            Self::InvalidWindow { .. } => WaitKind::InvalidWindow,
+            Self::Approval { .. } => WaitKind::Approval,
+            Self::Hook { .. } => WaitKind::Hook,
             Self::Skip => WaitKind::Skip,
             Self::PoweredOn { .. } => WaitKind::PoweredOn,
             Self::AlreadyThere { .. } => WaitKind::AlreadyThere,
@@ -173,6 +207,7 @@ impl WaitingOn {
             Self::PowerState => WaitKind::PowerState,
             Self::NodeReady { .. } => WaitKind::NodeReady,
             Self::Gpus { .. } => WaitKind::Gpus,
+            Self::MachineGuards { .. } => WaitKind::MachineGuards,
             Self::Parked(_) => WaitKind::Parked,
         }
     }
@@ -189,6 +224,8 @@ pub enum ParkReason {
     AnotherNode,
     #[error("vCenter knows no VM for this node")]
     VmMissing,
+    #[error("its VM is outside VCENTER_SCOPE; it is not changed")]
+    VmOutOfScope,
     #[error("{count} VMs match this node; none is changed")]
     VmAmbiguous { count: usize },
     #[error("its VM also matches {}; it is not changed", list(.nodes))]

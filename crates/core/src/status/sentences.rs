@@ -7,7 +7,7 @@ impl Episode {
     /// The reason of the maintenance, as it follows "for".
     pub fn cause(&self) -> String {
         match &self.trigger.request {
-            Some(request) => format!("NodeMaintenance {}", request.name),
+            Some(request) => format!("NodeMaintenance {request}"),
             None => format!("the maintenance of ESXi host {}", self.host),
         }
     }
@@ -15,12 +15,12 @@ impl Episode {
     /// The trigger as a sentence.
     pub fn trigger_sentence(&self) -> String {
         let trigger = &self.trigger;
+        let by = trigger.user.as_ref().map(|user| format!(" by {user}"));
+        let by = by.unwrap_or_default();
         if let Some(task) = &trigger.task {
-            let by = trigger.user.as_ref().map(|user| format!(" by {user}"));
-            let by = by.unwrap_or_default();
             format!("ESXi host {} is entering maintenance ({task}{by})", self.host)
         } else if let Some(request) = &trigger.request {
-            format!("NodeMaintenance {}", request.name)
+            format!("NodeMaintenance {request}{by}")
         } else if let Some(ended) = &trigger.late_power_off_of {
             format!("The VM went off after episode {ended} had ended")
         } else {

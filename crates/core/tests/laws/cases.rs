@@ -164,6 +164,7 @@ pub fn vms() -> Vec<VmCase> {
         of(BoundVm::NotLookedUp),
         of(BoundVm::Missing { was_known: true }),
         of(BoundVm::Missing { was_known: false }),
+        of(BoundVm::OutOfScope),
         of(BoundVm::NoUuid),
         of(BoundVm::Ambiguous(
             [VmRef::new("vm-1"), VmRef::new("vm-2")].into(),
@@ -395,6 +396,7 @@ pub fn each_case(every: usize, mut check: impl FnMut(&Record, &Observed, &Policy
     let (vms, nodes, drains, attempts, offers) = (vms(), nodes(), drains(), attempts(), offers());
     let behind = Admission::Queued {
         ahead: vec![],
+        position: 1,
         limit: SlotLimit::ConcurrentDrains(1),
     };
     let mut cases = 0;

@@ -160,6 +160,10 @@ fn effect_laws(
                 episode.in_flight.power_off.is_some(),
             );
         }
+        Effect::ListVolumes => law(
+            "volumes are waited for in the shutdown alone",
+            matches!(at_work, Some(Phase::ShuttingDown(_))),
+        ),
         Effect::Survey { hosts } => law("a survey names a host", !hosts.is_empty()),
         Effect::Relocate { to, .. } => {
             law(
@@ -186,6 +190,13 @@ fn effect_laws(
                 "its own devices are recorded before a VM gets others",
                 !episode.home_devices.is_empty(),
             );
+        }
+        Effect::SetMachineGuards { .. } => law(
+            "guards are set where they are due",
+            episode.machine_guards.is_due && policy.guards.machines,
+        ),
+        Effect::RemoveMachineGuards { guards, .. } => {
+            law("guards that may be there are removed", !guards.is_empty())
         }
         Effect::PowerOn { place, .. } => {
             law(

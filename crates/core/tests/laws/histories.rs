@@ -4,21 +4,33 @@
 use std::time::Duration;
 
 use haulout_core::facts::fault::FaultKind;
+use haulout_core::facts::hook::HookPoint;
 use haulout_core::facts::kubernetes::RequestedAction;
+use haulout_core::facts::node_guard::NodeGuard;
 use haulout_core::facts::vsphere::PowerState;
 use haulout_core::maintenance::episode::{Phase, Record};
-use haulout_core::maintenance::policy::DrainTimeoutAction;
+use haulout_core::maintenance::policy::{DrainTimeoutAction, Policy};
 use jiff::SignedDuration;
 use proptest::prelude::{ProptestConfig, prop, prop_assert, prop_assert_eq, proptest};
 
-use crate::facts::policy;
+use crate::facts;
 use crate::model::{Model, NODES, host_ref};
+
+/// The usual settings, with guards on Machines.
+fn policy(action: DrainTimeoutAction) -> Policy {
+    let mut policy = facts::policy(action);
+    policy.guards.machines = true;
+    policy
+}
 
 /// The cases of each property: `HAULOUT_HISTORIES` for a longer search.
 fn histories() -> u32 {
     let set = std::env::var("HAULOUT_HISTORIES").ok();
     set.and_then(|count| count.parse().ok()).unwrap_or(200)
 }
+
+/// A window that is closed when a history begins, and whose ends steps of a clock and the hours of a history pass.
+const WINDOW: &str = "11:20-12:30";
 
 /// The events of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,10 +73,17 @@ enum Happening {
     PersonAsksForPowerOff,
     PersonAsksForRelocate,
     PersonAsksForReboot,
+    PersonAsksForRebootInWindow,
     PersonDeletesRequest,
     PersonSaysSkip,
     PersonSaysGoOn,
     PersonSaysWait,
+    PersonGuards,
+    PersonUnguards,
+    PersonHooksDrain,
+    PersonHooksPowerOff,
+    PersonHooksUncordon,
+    PersonRemovesHooks,
     VmLost,
     VmBack,
     VmHasVgpu,
@@ -136,10 +155,17 @@ const ALL: &[Happening] = &[
     PersonAsksForPowerOff,
     PersonAsksForRelocate,
     PersonAsksForReboot,
+    PersonAsksForRebootInWindow,
     PersonDeletesRequest,
     PersonSaysSkip,
     PersonSaysGoOn,
     PersonSaysWait,
+    PersonGuards,
+    PersonUnguards,
+    PersonHooksDrain,
+    PersonHooksPowerOff,
+    PersonHooksUncordon,
+    PersonRemovesHooks,
     VmLost,
     VmBack,
     VmHasVgpu,
@@ -217,6 +243,16 @@ fn do_it(model: &mut Model, happening: Happening, index: usize) {
         NodeIsDeleted => model.delete_node(index),
         LabelIsRemoved => model.select(index, false),
         LabelIsBack => model.select(index, true),
+        PersonGuards => model.person_guards(index, NodeGuard::ClusterAutoscaler),
+        PersonUnguards => model.person_unguards(index, NodeGuard::ClusterAutoscaler),
+        PersonHooksDrain => model.hook(index, HookPoint::PreDrain, true),
+        PersonHooksPowerOff => model.hook(index, HookPoint::PrePowerOff, true),
+        PersonHooksUncordon => model.hook(index, HookPoint::PreUncordon, true),
+        PersonRemovesHooks => {
+            for point in HookPoint::ALL {
+                model.hook(index, *point, false);
+            }
+        }
         AnnotationsAreWiped => model.wipe_annotations(index),
         DriverUncordons => driver_uncordons(model, index),
         PersonCordons => model.cordon(index, true),
@@ -227,6 +263,7 @@ fn do_it(model: &mut Model, happening: Happening, index: usize) {
         PersonAsksForPowerOff => model.ask(index, RequestedAction::PowerOff),
         PersonAsksForRelocate => model.ask(index, RequestedAction::Relocate),
         PersonAsksForReboot => model.ask(index, RequestedAction::Reboot),
+        PersonAsksForRebootInWindow => model.ask_in(index, RequestedAction::Reboot, Some(WINDOW)),
         PersonDeletesRequest => model.delete_requests(index),
         PersonSaysSkip => model.mark(index, |marks| marks.skip = Some("true".to_owned())),
         PersonSaysGoOn => model.mark(index, |marks| marks.skip = None),
@@ -280,6 +317,7 @@ fn calm_down(model: &mut Model, home_enters: bool) {
     for index in 0..NODES {
         happen(model, PersonDeletesRequest, index);
         happen(model, PersonSaysGoOn, index);
+        happen(model, PersonRemovesHooks, index);
         happen(model, VmBack, index);
         model.set_host(index, |host| {
             host.refuses_power_on = None;
@@ -358,6 +396,14 @@ fn action(hold: bool) -> DrainTimeoutAction {
     }
 }
 
+/// The same settings, with a wait for volumes.
+fn with_volumes(policy: Policy) -> Policy {
+    Policy {
+        volume_detach_timeout: Duration::from_secs(120),
+        ..policy
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: histories(), failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -365,7 +411,7 @@ proptest! {
     fn node_whose_host_is_back_is_in_service_after_any_history(
         history in happenings(), cordoned: bool, hold: bool,
     ) {
-        let mut model = Model::new(policy(action(hold)), cordoned);
+        let mut model = Model::new(with_volumes(policy(action(hold))), cordoned);
         for (happening, index) in history {
             happen(&mut model, happening, index);
         }
@@ -386,7 +432,7 @@ proptest! {
 
     #[test]
     fn host_that_keeps_leaving_loses_its_vm_after_any_history(history in happenings(), cordoned: bool) {
-        let mut model = Model::new(policy(DrainTimeoutAction::PowerOff), cordoned);
+        let mut model = Model::new(with_volumes(policy(DrainTimeoutAction::PowerOff)), cordoned);
         for (happening, index) in history {
             happen(&mut model, happening, index);
         }
@@ -415,7 +461,7 @@ proptest! {
             2 => RequestedAction::Reboot,
             _ => RequestedAction::Relocate,
         };
-        let mut model = Model::new(policy(DrainTimeoutAction::PowerOff), false);
+        let mut model = Model::new(with_volumes(policy(DrainTimeoutAction::PowerOff)), false);
         for (happening, index) in history {
             happen(&mut model, happening, index);
         }
@@ -458,7 +504,7 @@ proptest! {
 
 /// The end of a history that once broke a law.
 fn replay<const N: usize>(history: [(Happening, usize); N]) -> Model {
-    let mut model = Model::new(policy(DrainTimeoutAction::PowerOff), false);
+    let mut model = Model::new(with_volumes(policy(DrainTimeoutAction::PowerOff)), false);
     for (happening, index) in history {
         happen(&mut model, happening, index);
     }

@@ -6,11 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use haulout_core::facts::device_slice::DeviceSlice;
 use haulout_core::facts::fault::{Fault, FaultKind};
+use haulout_core::facts::hook::HookPoint;
 use haulout_core::facts::kubernetes::{
     self as kubernetes, NodeAnnotations, NodeFacts, NodeMaintenanceFacts, NodeMaintenanceRole,
     NodeMaintenanceUpdate, ReadyCondition, StrandedNode,
 };
+use haulout_core::facts::node_guard::{GuardState, NodeGuard};
 use haulout_core::facts::vsphere::{
     self as vsphere, Compute, DetectionSignal, EndOutcome, EnteringMaintenance, Host, HostConnection,
     MaintenanceEnd, Passthrough, PowerState, Task, TaskState, Vm, VmKey, WatchSet,
@@ -22,10 +25,11 @@ use haulout_core::ids::{
 use haulout_core::inventory::{Fact, Inventory, Rules};
 use haulout_core::maintenance::clock::{Monotonic, Now, wall_after};
 use haulout_core::maintenance::decide::{Decision, Transition, decide};
-use haulout_core::maintenance::drain::{EvictionBackoff, TolerantPods};
 use haulout_core::maintenance::effect::{Effect, EffectKind, PowerOffCause, PowerOnTarget};
 use haulout_core::maintenance::effect_report::{EffectReport, EffectResult};
 use haulout_core::maintenance::episode::{DrainEnd, Episode, Phase, Record};
+use haulout_core::maintenance::machine_guard::{GuardedKind, GuardedObject, MachineGuardReport};
+use haulout_core::maintenance::node_guard::GuardChanges;
 use haulout_core::maintenance::observed::{
     AttemptOutcome, DrainReport, EffectRefusal, LeadershipEpoch, NodeSnapshot, PendingEviction,
     PendingReason, RetryAdvice,
@@ -33,14 +37,22 @@ use haulout_core::maintenance::observed::{
 use haulout_core::maintenance::placement::HostSurvey;
 use haulout_core::maintenance::policy::{Policy, StaticDevices};
 use haulout_core::maintenance::record::{self, LastEpisode, read_last, write, write_last};
+use haulout_core::maintenance::volumes::{AttachedVolume, VolumeReport};
 use jiff::Timestamp;
 
 use crate::facts::{GPU, at, uuid, vm_ref};
 pub use haulout_core::fixtures::{self, host_ref};
-use haulout_core::fixtures::{of_model, pci};
+use haulout_core::fixtures::{drain_report, of_model, pci};
 
 /// The PCI ids of the GPUs.
 const GPU_IDS: (u16, u16) = (0x10de, 0x2235);
+
+/// The driver of the nodes whose GPUs are in ResourceSlices alone.
+const DRIVER: &str = "gpu.nvidia.com";
+
+fn has_driver(index: usize) -> bool {
+    index == 0
+}
 
 /// The profile of a vGPU, which takes a whole GPU.
 const VGPU: &str = "grid_a40-48c";
@@ -122,7 +134,14 @@ pub struct NodeTruth {
     pub pods: u32,
     /// A person cordoned it, and no person has uncordoned it since.
     pub cordoned_by_person: bool,
-    /// Pods bound just after the cordon.
+    /// A person added a hook for the power-off when the guest was being shut down.
+    pub is_hooked_late: bool,
+    /// Its Machine has our guards. It is in another cluster, and outlives the Node.
+    pub is_machine_guarded: bool,
+    /// The guards that a person has set.
+    guards_of_person: BTreeSet<NodeGuard>,
+    /// The ResourceSlice of the GPU driver, and the boot on which the driver created it.
+    slice: Option<(DeviceSlice, u32)>,
     registrations: u32,
 }
 
@@ -156,6 +175,8 @@ pub struct Model {
     elapsed: Duration,
     tasks: u32,
     versions: u64,
+    /// The ResourceSlices created so far, which is also the time of the last one.
+    slices_made: i64,
     /// The replies to this many next calls are lost after they were executed.
     pub lose_replies: u32,
     pub vcenter_is_lost: bool,
@@ -203,6 +224,7 @@ impl Process {
 
 fn rules() -> Rules {
     Rules {
+        device_slices: true,
         node_maintenances: true,
         static_devices: StaticDevices::Repoint,
         ..fixtures::rules()
@@ -226,6 +248,7 @@ impl Model {
             elapsed: Duration::ZERO,
             tasks: 0,
             versions: 1,
+            slices_made: 0,
             lose_replies: 0,
             vcenter_is_lost: false,
             effects: vec![Vec::new(); NODES],
@@ -254,6 +277,10 @@ impl Model {
                 is_followed: false,
                 pods: 2,
                 cordoned_by_person: false,
+                is_hooked_late: false,
+                is_machine_guarded: false,
+                guards_of_person: BTreeSet::new(),
+                slice: None,
                 registrations: 0,
             });
             model.register(index);
@@ -360,6 +387,7 @@ impl Model {
         facts.extend(self.facts());
         facts.extend([
             Fact::Kubernetes(kubernetes::KubernetesUpdate::Settled),
+            Fact::Kubernetes(kubernetes::KubernetesUpdate::DevicesListed),
             Fact::Kubernetes(kubernetes::KubernetesUpdate::Maintenances(
                 NodeMaintenanceUpdate::Settled,
             )),
@@ -385,6 +413,7 @@ impl Model {
         for index in 0..NODES {
             facts.extend(self.vm_facts(index));
             facts.extend(self.node_fact(index));
+            facts.push(self.devices_fact(index));
         }
         let objects = self.requests.iter().chain(self.copies.values());
         facts.extend(objects.map(|object| {
@@ -392,6 +421,14 @@ impl Model {
             Fact::Kubernetes(kubernetes::KubernetesUpdate::Maintenances(seen))
         }));
         facts
+    }
+
+    fn devices_fact(&self, index: usize) -> Fact {
+        let slices = self.nodes[index].slice.iter();
+        Fact::Kubernetes(kubernetes::KubernetesUpdate::Devices {
+            node: node_name(index),
+            slices: slices.map(|(slice, _)| slice.clone()).collect(),
+        })
     }
 
     fn host_fact(&self, index: usize) -> Fact {
@@ -828,18 +865,33 @@ impl Model {
             cordoned_by: None,
             ready: ReadyCondition {
                 is_true: true,
+                is_unknown: false,
                 heartbeat: None,
                 since: None,
             },
             boot_id: None,
-            gpus: BTreeMap::from([(GPU.to_owned(), 2)]).into(),
+            gpus: if has_driver(index) {
+                Arc::default()
+            } else {
+                BTreeMap::from([(GPU.to_owned(), 2)]).into()
+            },
+            gpu_capacity: Default::default(),
+            accepted_gpus: Default::default(),
             annotations: NodeAnnotations::default(),
+            limit_group: None,
+            guards: Default::default(),
+            hooks: Default::default(),
+            taints: Default::default(),
         };
         truth.object = Some(node);
         truth.is_selected = true;
         truth.cordoned_by_person = false;
+        truth.guards_of_person.clear();
         let boot_id = self.boot_id(index);
+        self.publish_devices(index);
         self.change_node(index, |node| node.boot_id = Some(boot_id));
+        let devices = self.devices_fact(index);
+        self.apply(devices);
     }
 
     fn change_node(&mut self, index: usize, change: impl FnOnce(&mut NodeFacts)) {
@@ -867,7 +919,7 @@ impl Model {
             }
             self.register(index);
         }
-        let gpus = if with_gpus { 2 } else { 0 };
+        let gpus = if with_gpus && !has_driver(index) { 2 } else { 0 };
         self.change_node(index, |node| {
             node.boot_id = Some(boot_id);
             node.ready.is_true = true;
@@ -877,6 +929,34 @@ impl Model {
                 .collect::<BTreeMap<_, _>>()
                 .into();
         });
+        // A kubelet deletes the slices when it starts and when the driver is gone. Ready may be seen before.
+        let is_stale = self.nodes[index]
+            .slice
+            .as_ref()
+            .is_some_and(|(_, boot)| *boot != self.vms[index].boots);
+        if is_stale == with_gpus {
+            self.nodes[index].slice = None;
+        }
+        if with_gpus {
+            self.publish_devices(index);
+        }
+        let devices = self.devices_fact(index);
+        self.apply(devices);
+    }
+
+    /// The driver creates its slice, unless it is there.
+    fn publish_devices(&mut self, index: usize) {
+        if !has_driver(index) {
+            return;
+        }
+        let boots = self.vms[index].boots;
+        self.slices_made += 1;
+        let slice = DeviceSlice {
+            driver: DRIVER.to_owned(),
+            created_at: at(self.slices_made),
+            devices: 2,
+        };
+        self.nodes[index].slice.get_or_insert((slice, boots));
     }
 
     /// The node controller notices that the kubelet has stopped.
@@ -891,6 +971,10 @@ impl Model {
             return;
         };
         self.nodes[index].pods = 0;
+        // Its Node owns it.
+        self.nodes[index].slice = None;
+        let devices = self.devices_fact(index);
+        self.apply(devices);
         self.nodes[index].cordoned_by_person = false;
         if !self.is_in_episode(index) {
             // The end of an episode is marked on the Node alone. Its guest is taken to have answered before.
@@ -947,6 +1031,46 @@ impl Model {
         }
     }
 
+    /// A person adds or removes a hook.
+    pub fn hook(&mut self, index: usize, point: HookPoint, is_added: bool) {
+        let at_work = self
+            .open_episode(index)
+            .map(|episode| episode.phase.at_work().clone());
+        let is_late = matches!(at_work, Some(Phase::ShuttingDown(_)));
+        let truth = &mut self.nodes[index];
+        if point == HookPoint::PrePowerOff {
+            truth.is_hooked_late = is_added && (is_late || truth.is_hooked_late);
+        }
+        self.change_node(index, |node| {
+            match is_added {
+                true => node.hooks.entry(point).or_default().insert("ticket".to_owned()),
+                false => node.hooks.remove(&point).is_some(),
+            };
+        });
+    }
+
+    /// A person sets a guard, unless the Node has it.
+    pub fn person_guards(&mut self, index: usize, guard: NodeGuard) {
+        if self
+            .node(index)
+            .is_none_or(|node| node.guards.contains_key(&guard))
+        {
+            return;
+        }
+        self.nodes[index].guards_of_person.insert(guard);
+        self.change_node(index, |node| {
+            node.guards.insert(guard, GuardState::Other);
+        });
+    }
+
+    /// A person removes a guard, also one of ours.
+    pub fn person_unguards(&mut self, index: usize, guard: NodeGuard) {
+        self.nodes[index].guards_of_person.remove(&guard);
+        self.change_node(index, |node| {
+            node.guards.remove(&guard);
+        });
+    }
+
     pub fn wipe_annotations(&mut self, index: usize) {
         self.change_node(index, |node| node.annotations.episode = None);
     }
@@ -979,6 +1103,11 @@ impl Model {
     }
 
     pub fn ask(&mut self, index: usize, action: kubernetes::RequestedAction) {
+        self.ask_in(index, action, None);
+    }
+
+    /// A request that may begin in this window only.
+    pub fn ask_in(&mut self, index: usize, action: kubernetes::RequestedAction, window: Option<&str>) {
         if self.requests.iter().any(|it| it.node == node_name(index)) {
             return;
         }
@@ -991,12 +1120,15 @@ impl Model {
             created_at: self.true_time(),
             node: node_name(index),
             role: NodeMaintenanceRole::Request(kubernetes::RequestedMaintenance {
+                requested_by: None,
                 reason: String::new(),
                 action,
                 target_host: None,
                 drain_timeout: None,
                 hold_on_drain_timeout: None,
                 guest_shutdown_timeout: None,
+                not_before: None,
+                window: window.map(str::parse),
             }),
             is_over: false,
             status: Box::default(),
@@ -1176,7 +1308,14 @@ impl Model {
                 "decided on another version of the Node than the current one"
             );
             let unschedulable = transition.unschedulable;
+            let guards = self.guard_changes(index, snapshot, transition);
             self.change_node(index, |node| {
+                for (guard, is_set) in guards.all() {
+                    match is_set {
+                        true => node.guards.insert(guard, GuardState::Ours),
+                        false => node.guards.remove(&guard),
+                    };
+                }
                 node.annotations.episode.clone_from(&json);
                 node.annotations.last_episode.clone_from(&last);
                 if let Some(unschedulable) = unschedulable {
@@ -1188,6 +1327,23 @@ impl Model {
             assert!(snapshot.observed.has_copy, "a record is written nowhere");
         }
         self.copy(index, snapshot.record.episode(), transition, json);
+    }
+
+    /// The guards that the write changes. None that a person has set is removed, and none of ours is left at the end.
+    fn guard_changes(&self, index: usize, snapshot: &NodeSnapshot, transition: &Transition) -> GuardChanges {
+        let seen = snapshot.observed.node.as_ref().expect("the Node is there");
+        let guards = GuardChanges::of(&snapshot.record, &transition.record, seen);
+        let by_person = &self.nodes[index].guards_of_person;
+        let is_taken = guards.remove.iter().any(|guard| by_person.contains(guard));
+        assert!(!is_taken, "a person's guard was removed\n{}", self.recent_log());
+        if transition.record == Record::InService {
+            let left = seen.guards.keys().find(|guard| {
+                let stays = !guards.remove.contains(guard);
+                stays && !by_person.contains(guard)
+            });
+            assert_eq!(left, None, "a guard is left at the end\n{}", self.recent_log());
+        }
+        guards
     }
 
     /// The second copy of the record, in a NodeMaintenance.
@@ -1278,6 +1434,11 @@ impl Model {
         let (Some(before), Record::InService) = (snapshot.record.episode(), &transition.record) else {
             return;
         };
+        assert!(
+            !self.nodes[index].is_machine_guarded,
+            "a guard is left on the Machine\n{}",
+            log()
+        );
         let vm = &self.vms[index];
         assert_eq!(
             vm.power,
@@ -1300,6 +1461,12 @@ impl Model {
                 "back without its GPUs\n{}",
                 log()
             );
+            let driver_boot = self.nodes[index].slice.as_ref().map(|(_, boot)| *boot);
+            assert!(
+                !before.gpus_before.contains_key(DRIVER) || driver_boot == Some(self.vms[index].boots),
+                "back before its driver: slice of boot {driver_boot:?}\n{}",
+                log()
+            );
         }
     }
 
@@ -1311,7 +1478,7 @@ impl Model {
             effect.kind(),
             snapshot.record.phase_name()
         ));
-        if effect.kind() != EffectKind::DrainRound {
+        if !matches!(effect.kind(), EffectKind::DrainRound | EffectKind::ListVolumes) {
             let effects = &mut self.effects[index];
             effects.push(self.elapsed);
             let recent = effects
@@ -1360,17 +1527,27 @@ impl Model {
                     why: PendingReason::Leaving,
                 });
                 let report = DrainReport {
-                    listed_at: self.now().monotonic,
                     pods_revision: *pods_revision,
-                    left: left.collect(),
-                    backoff: EvictionBackoff::default(),
-                    tolerant: TolerantPods::default(),
-                    listed: 0,
-                    ignored: 0,
-                    evicted: 0,
+                    ..drain_report(self.now().monotonic, left.collect())
                 };
                 let found = EffectResult::Drain(report);
                 let node = node_name(index);
+                self.apply(Fact::Effect(EffectReport { node, found }));
+                AttemptOutcome::Done
+            }
+            Effect::ListVolumes => {
+                let volume = AttachedVolume {
+                    name: "pvc-1".to_owned(),
+                    claim: None,
+                };
+                // Sometimes one is attached.
+                let is_attached = self.elapsed.as_secs().is_multiple_of(3);
+                let report = VolumeReport {
+                    listed_at: self.now().monotonic,
+                    attached: is_attached.then_some(volume).into_iter().collect(),
+                    had_some: is_attached,
+                };
+                let (node, found) = (node_name(index), EffectResult::Volumes(report));
                 self.apply(Fact::Effect(EffectReport { node, found }));
                 AttemptOutcome::Done
             }
@@ -1440,6 +1617,29 @@ impl Model {
                     Some(of) if of == here => AttemptOutcome::Done,
                     Some(_) => self.start(index, "VirtualMachine.reconfigure", Work::Reconfigure(here)),
                 }
+            }
+            Effect::SetMachineGuards { .. } => {
+                self.nodes[index].is_machine_guarded = true;
+                if self.lose_replies == 0 {
+                    let object = GuardedObject {
+                        kind: GuardedKind::Machine,
+                        namespace: "capi".to_owned(),
+                        name: format!("machine-{index}"),
+                    };
+                    let report = MachineGuardReport {
+                        at: self.now().monotonic,
+                        objects: vec![object],
+                    };
+                    let found = EffectResult::MachineGuarded(report);
+                    let node = node_name(index);
+                    self.apply(Fact::Effect(EffectReport { node, found }));
+                }
+                AttemptOutcome::Done
+            }
+            Effect::RemoveMachineGuards { guards, .. } => {
+                assert!(!guards.is_empty(), "no guards are removed\n{}", log(self));
+                self.nodes[index].is_machine_guarded = false;
+                AttemptOutcome::Done
             }
             Effect::PowerOn { place, .. } => {
                 let keeps_off = self.requests.iter().any(|it| {
@@ -1518,6 +1718,18 @@ impl Model {
         assert!(
             host.entering.is_some() || host.in_maintenance || is_asked,
             "power cut although nothing asks for it\n{}",
+            log()
+        );
+        assert!(
+            self.nodes[index].is_machine_guarded || !self.policy.guards.machines,
+            "power cut without guards on the Machine\n{}",
+            log()
+        );
+        let hooks = self.node(index).map(|node| &node.hooks);
+        assert!(
+            hooks.is_none_or(|hooks| !hooks.contains_key(&HookPoint::PrePowerOff))
+                || self.nodes[index].is_hooked_late,
+            "power cut although a hook holds it\n{}",
             log()
         );
         let timed_out = snapshot

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use haulout_core::maintenance::clock::{Elapsed, Monotonic};
+use haulout_core::fixtures::drain_report;
+use haulout_core::maintenance::clock::{Deadline, Elapsed, Monotonic};
 use haulout_core::maintenance::decide::{Decision, decide};
-use haulout_core::maintenance::drain::{EvictionBackoff, TolerantPods};
-use haulout_core::maintenance::effect::Effect;
+use haulout_core::maintenance::drain::{TerminatingPod, TolerantPods};
+use haulout_core::maintenance::effect::{Effect, EffectKind};
 use haulout_core::maintenance::episode::{CordonOwner, DrainEnd, Episode, Phase, Record};
 use haulout_core::maintenance::observed::{
-    DrainReport, HostState, Observed, ObservedNode, ObservedPower, PendingEviction, PendingReason,
+    HostState, Observed, ObservedNode, ObservedPower, PendingEviction, PendingReason,
 };
 use haulout_core::maintenance::policy::DrainTimeoutAction;
 use haulout_core::maintenance::request::{Request, RequestAction};
@@ -30,16 +31,7 @@ fn after_round(left: Vec<PendingReason>, has_changed: bool) -> Observed {
     let mut seen = observed(node, vm(ObservedPower::On, entering()));
     seen.record_seen.at = moment(100);
     seen.pods_revision = u64::from(has_changed);
-    seen.drain = Some(DrainReport {
-        listed_at: began,
-        pods_revision: 0,
-        left: left.into_iter().map(pod).collect(),
-        backoff: EvictionBackoff::default(),
-        tolerant: TolerantPods::default(),
-        listed: 1,
-        ignored: 0,
-        evicted: 0,
-    });
+    seen.drain = Some(drain_report(began, left.into_iter().map(pod).collect()));
     seen
 }
 
@@ -200,7 +192,10 @@ fn pods_that_came_back_do_not_hold_the_drain_and_are_named_at_its_end() {
         Decision::Record(transition) => {
             let episode = transition.record.episode().expect("an episode");
             assert_eq!(episode.phase, Phase::ShuttingDown(DrainEnd::Complete));
-            assert_eq!(episode.left_behind, tolerant.returned);
+            assert_eq!(
+                episode.left_behind,
+                ["ml/agent-2 (came back: it tolerates the cordon)"]
+            );
         }
         other => panic!("{other:#?}"),
     }
@@ -211,6 +206,144 @@ fn pods_that_came_back_do_not_hold_the_drain_and_are_named_at_its_end() {
             effect: Effect::DrainRound { tolerant: known, .. },
             ..
         } => assert_eq!(known, None),
+        other => panic!("{other:#?}"),
+    }
+}
+
+#[test]
+fn pod_that_may_be_waited_for_extends_the_drain_until_it_is_evicted() {
+    let record = Record::Episode(Arc::new(episode(Phase::Draining, CordonOwner::Ours, false)));
+    let until = Deadline {
+        at: moment(3_700).monotonic,
+        shown: at(3_700),
+    };
+    let mut seen = after_round(vec![PendingReason::Waits { until }], false);
+    seen.record_seen.phase_at = moment(100).monotonic;
+    let report = seen.drain.as_mut().expect("a report");
+    report.listed_at = moment(3_650).monotonic;
+    report.longest_wait = Duration::from_secs(3_600);
+    let decided = |seen: &Observed, seconds| {
+        let policy = policy(DrainTimeoutAction::PowerOff);
+        decide(&record, seen, &policy, moment(seconds))
+    };
+    // The drain timeout is 600 s. Pods are listed again from time to time, in case a change was missed.
+    match decided(&seen, 3_660) {
+        Decision::Wait { waiting_on, recheck } => {
+            let sentence = waiting_on.sentence();
+            let shown = at(3_700);
+            let expected = format!("waits for 1 pod to go; ml/train: waits for it to end until {shown:.0}");
+            assert_eq!(sentence, expected);
+            assert_eq!(recheck, Some(moment(3_680).monotonic));
+        }
+        Decision::Record(transition) => assert!(transition.is_bookkeeping(&record), "{transition:#?}"),
+        other => panic!("{other:#?}"),
+    }
+    // Exactly at the end of the wait, the next round evicts it.
+    seen.drain.as_mut().expect("a report").listed_at = moment(3_690).monotonic;
+    seen.record_seen.at = moment(3_699);
+    let mut aged = episode(Phase::Draining, CordonOwner::Ours, false);
+    aged.elapsed = Elapsed::of(Duration::from_secs(3_599));
+    let record = Record::Episode(Arc::new(aged));
+    let policy = policy(DrainTimeoutAction::PowerOff);
+    let decided = |seen: &Observed, seconds| decide(&record, seen, &policy, moment(seconds));
+    match decided(&seen, 3_700) {
+        Decision::Act {
+            effect: Effect::DrainRound { began, .. },
+            ..
+        } => {
+            assert_eq!(began.elapsed, Duration::from_secs(3_600));
+            assert_eq!(began.at, at(100), "also after a restart");
+        }
+        other => panic!("{other:#?}"),
+    }
+    // From then on, it has the whole drain timeout to terminate.
+    let report = seen.drain.as_mut().expect("a report");
+    report.left[0].why = PendingReason::Leaving;
+    report.listed_at = moment(4_290).monotonic;
+    assert!(matches!(
+        decided(&seen, 4_299),
+        Decision::Wait { .. } | Decision::Record(_)
+    ));
+    match decided(&seen, 4_300) {
+        Decision::Record(transition) => {
+            let next = transition.record.episode().expect("an episode");
+            assert_eq!(next.phase, Phase::ShuttingDown(DrainEnd::TimedOut));
+            assert_eq!(next.left_behind, ["ml/train"]);
+        }
+        other => panic!("{other:#?}"),
+    }
+}
+
+/// A pod that was seen to terminate at second 100 with a grace period of 30 s, on a node in the drain since then.
+fn terminating(is_unreachable: bool) -> Observed {
+    let mut seen = after_round(vec![PendingReason::Leaving], false);
+    seen.record_seen.phase_at = moment(90).monotonic;
+    seen.node.as_mut().expect("a node").is_unreachable = is_unreachable;
+    let pod = TerminatingPod {
+        uid: "uid-1".to_owned(),
+        since: moment(100).monotonic,
+        grace: Duration::from_secs(30),
+    };
+    let report = seen.drain.as_mut().expect("a report");
+    report.terminating.insert("ml/train".to_owned(), pod);
+    seen
+}
+
+#[test]
+fn pod_past_its_grace_period_is_not_waited_for_if_the_kubelet_is_gone() {
+    let record = Record::Episode(Arc::new(episode(Phase::Draining, CordonOwner::Ours, false)));
+    let policy = policy(DrainTimeoutAction::Hold);
+    let decided = |seen: &Observed, seconds| decide(&record, seen, &policy, moment(seconds));
+    match decided(&terminating(true), 125) {
+        Decision::Wait { recheck, .. } => assert_eq!(recheck, Some(moment(130).monotonic)),
+        other => panic!("{other:#?}"),
+    }
+    match decided(&terminating(true), 130) {
+        Decision::Record(transition) => {
+            let next = transition.record.episode().expect("an episode");
+            assert_eq!(next.phase, Phase::ShuttingDown(DrainEnd::Complete));
+            assert_eq!(next.left_behind, ["ml/train (its kubelet is gone)"]);
+        }
+        other => panic!("{other:#?}"),
+    }
+    let goes_on = |seen: &Observed| {
+        let decision = decided(seen, 130);
+        let is_round = |effect: &Effect| matches!(effect, Effect::DrainRound { .. });
+        assert!(
+            matches!(&decision, Decision::Act { effect, .. } if is_round(effect)),
+            "{decision:#?}"
+        );
+    };
+    goes_on(&terminating(false));
+    let mut held = terminating(true);
+    let report = held.drain.as_mut().expect("a report");
+    report.left.push(PendingEviction {
+        name: "ml/held".to_owned(),
+        why: crate::cases::held().why,
+    });
+    goes_on(&held);
+}
+
+#[test]
+fn kubelet_that_comes_back_in_the_shutdown_gets_its_pods_drained() {
+    let shutting_down = Phase::ShuttingDown(DrainEnd::Complete);
+    let record = Record::Episode(Arc::new(episode(shutting_down, CordonOwner::Ours, false)));
+    let policy = policy(DrainTimeoutAction::Hold);
+    let decided = |is_unreachable| {
+        let mut seen = terminating(is_unreachable);
+        seen.record_seen.at = moment(138);
+        seen.drain.as_mut().expect("a report").listed_at = moment(138).monotonic;
+        decide(&record, &seen, &policy, moment(140))
+    };
+    match decided(true) {
+        Decision::Act { effect, .. } => assert_eq!(effect.kind(), EffectKind::ShutdownGuest),
+        other => panic!("{other:#?}"),
+    }
+    match decided(false) {
+        Decision::Record(transition) => {
+            let next = transition.record.episode().expect("an episode");
+            assert_eq!(next.phase, Phase::Draining);
+        }
         other => panic!("{other:#?}"),
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use haulout_core::ids::{BootId, HostRef, NodeName, NodeUid, TaskRef, VmRef, VmUuid};
+use haulout_core::ids::{BootId, EpisodeId, HostRef, NodeName, NodeUid, TaskRef, VmRef, VmUuid};
 use haulout_core::maintenance::clock::{Elapsed, Timer};
 use haulout_core::maintenance::decide::{Decision, Transition, decide, wants_place};
 use haulout_core::maintenance::effect::{Effect, EffectKind, PowerOnTarget};
@@ -457,19 +457,23 @@ fn cordon_of_a_node_put_back_from_a_copy_is_taken_away_at_the_end() {
 
 #[test]
 fn node_that_may_not_drain_takes_no_slot() {
-    let place = |skip: bool, approved: bool, require_approval: bool| {
+    let queued = down(Phase::Queued);
+    let place = |skip: bool, approved: Option<EpisodeId>, require_approval: bool| {
         let mut node = node();
         node.overrides.skip = skip;
         node.overrides.approved = approved;
         let vm = vm(ObservedPower::On, entering());
-        [Record::InService, record(&down(Phase::Queued))]
+        [Record::InService, record(&queued)]
             .map(|record| wants_place(&record, &node, &vm, None, require_approval))
     };
-    assert_eq!(place(false, false, false), [Some(at(0)), Some(at(0))]);
-    assert_eq!(place(true, false, false), [None, None], "skip");
-    assert_eq!(place(false, false, true), [None, None], "not approved");
-    assert_eq!(place(false, true, true), [Some(at(0)), Some(at(0))], "approved");
-    assert_eq!(place(true, true, true), [None, None], "approved, and skip");
+    let approval = || Some(queued.id.clone());
+    let earlier = Some(EpisodeId::new("ffeeddccbbaa99887766554433221100"));
+    assert_eq!(place(false, None, false), [Some(at(0)), Some(at(0))]);
+    assert_eq!(place(true, None, false), [None, None], "skip");
+    assert_eq!(place(false, None, true), [None, None], "not approved");
+    assert_eq!(place(false, earlier, true), [None, None], "another episode");
+    assert_eq!(place(false, approval(), true), [None, Some(at(0))], "approved");
+    assert_eq!(place(true, approval(), true), [None, None], "approved, and skip");
 }
 
 #[test]
@@ -503,32 +507,33 @@ fn phases_that_are_about_to_drain_take_a_slot() {
 
 #[test]
 fn drain_that_needs_approval_does_not_begin_without_it() {
-    for (require_approval, approved, drains) in
-        [(false, false, true), (true, false, false), (true, true, true)]
-    {
+    let queued_episode = episode(Phase::Queued, CordonOwner::NotYet, false);
+    let earlier = EpisodeId::new("ffeeddccbbaa99887766554433221100");
+    for (require_approval, approved, drains) in [
+        (false, None, true),
+        (true, None, false),
+        (true, Some(earlier.clone()), false),
+        (true, Some(queued_episode.id.clone()), true),
+    ] {
         let policy = Policy {
             require_approval,
             ..policy(DrainTimeoutAction::PowerOff)
         };
         let mut node = node();
+        let case = format!("required: {require_approval}, approved: {approved:?}");
         node.overrides.approved = approved;
         let seen = observed(node, vm(ObservedPower::On, entering()));
         assert_eq!(seen.admission, Admission::Granted);
         let begun = transition(decide(&Record::InService, &seen, &policy, moment(2)));
-        let phase = begun.record.phase();
-        let case = format!("required: {require_approval}, approved: {approved}");
-        assert_eq!(phase == Some(&Phase::Draining), drains, "{case}");
-        assert_eq!(phase == Some(&Phase::Queued), !drains, "{case}");
-        assert_eq!(begun.unschedulable, drains.then_some(true), "{case}");
-        let queued = decided_by(
-            &policy,
-            &episode(Phase::Queued, CordonOwner::NotYet, false),
-            &seen,
-        );
+        let begins = begun.record.phase() == Some(&Phase::Draining);
+        assert_eq!(begins, !require_approval, "{case}");
+        assert_eq!(begun.unschedulable, begins.then_some(true), "{case}");
+        let queued = decided_by(&policy, &queued_episode, &seen);
         if drains {
             assert_eq!(written(queued).phase, Phase::Draining, "{case}");
         } else {
-            assert_eq!(waiting(queued), WaitingOn::Approval, "{case}");
+            let episode = queued_episode.id.clone();
+            assert_eq!(waiting(queued), WaitingOn::Approval { episode }, "{case}");
         }
     }
 }
@@ -1428,6 +1433,7 @@ fn node_that_must_leave_again_is_drained_as_on_its_new_host() {
     assert_eq!(again.boot_before, Some(old_boot()));
     seen.admission = Admission::Queued {
         ahead: vec![NodeName::new("other")],
+        position: 1,
         limit: SlotLimit::ConcurrentDrains(1),
     };
     assert!(matches!(

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use haulout_core::facts::vsphere::VmotionDevice;
 use haulout_core::maintenance::clock::Elapsed;
-use haulout_core::maintenance::decide::{Decision, Transition, decide};
+use haulout_core::maintenance::decide::{Decision, Transition, decide, wants_place};
 use haulout_core::maintenance::episode::{CordonOwner, DrainEnd, Episode, EpisodeResult, Phase, Record};
-use haulout_core::maintenance::observed::{HostState, Observed, ObservedNode, ObservedPower, Vmotion};
+use haulout_core::maintenance::observed::{
+    BoundVm, HostState, Observed, ObservedNode, ObservedPower, Vmotion,
+};
 use haulout_core::maintenance::policy::DrainTimeoutAction;
 use haulout_core::maintenance::request::RequestAction;
 use haulout_core::maintenance::waiting::WaitingOn;
@@ -143,4 +145,21 @@ fn wait_for_a_vmotion_is_recorded_in_elapsed_time() {
     let next = transition(decided(&queued_for(0), &seen));
     let elapsed = next.record.episode().map(|episode| episode.elapsed);
     assert_eq!(elapsed, Some(Elapsed::of(Duration::from_secs(62))));
+}
+
+#[test]
+fn node_whose_vm_is_left_to_vcenter_is_drained_by_a_request_only() {
+    let mut seen = seen(None, false);
+    if let BoundVm::Found(vm) = &mut seen.vm {
+        vm.is_left_to_vcenter = true;
+    }
+    let places = |seen: &Observed| {
+        let (node, vm) = (seen.node.as_ref().unwrap(), seen.vm.found().unwrap());
+        wants_place(&Record::InService, node, vm, seen.request.as_ref(), false)
+    };
+    assert_eq!(decided(&Record::InService, &seen), Decision::Idle);
+    assert_eq!(places(&seen), None, "it takes no drain slot");
+    seen.request = Some(request(RequestAction::Drain));
+    assert_eq!(phase(decided(&Record::InService, &seen)), Phase::Draining);
+    assert!(places(&seen).is_some());
 }

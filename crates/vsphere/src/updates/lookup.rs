@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::moref::Moref;
 use crate::property::{PropertySpec, TraversalStep};
 use crate::reading::PAGE;
+use crate::scope::VmScope;
 use crate::soap;
 use crate::text::unescaped;
 use crate::update::VmKey;
@@ -19,11 +20,17 @@ use haulout_core::ids::{VmRef, VmUuid};
 /// Concurrent searches: enough to hide the round trip, few enough for vCenter's connection limit.
 const CONCURRENT_SEARCHES: usize = 4;
 
+/// What was found.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// The VMs in scope that match each key.
+    pub(super) vms: BTreeMap<VmKey, BTreeSet<VmRef>>,
+    /// The keys that match a VM outside the scope.
+    pub(super) outside: BTreeSet<VmKey>,
+}
+
 /// The VMs that match each of `keys`.
-pub(super) async fn find(
-    subscription: &Subscription,
-    keys: &BTreeSet<VmKey>,
-) -> Result<BTreeMap<VmKey, BTreeSet<VmRef>>, Error> {
+pub(super) async fn find(subscription: &Subscription, keys: &BTreeSet<VmKey>) -> Result<Found, Error> {
     let mut uuids = Vec::new();
     let mut names = BTreeSet::new();
     for key in keys {
@@ -42,7 +49,32 @@ pub(super) async fn find(
     if !names.is_empty() {
         vms_by_key.extend(by_name(subscription, names).await?);
     }
-    Ok(vms_by_key)
+    in_scope(subscription, vms_by_key).await
+}
+
+/// Removes the VMs that are not in scope.
+async fn in_scope(
+    subscription: &Subscription,
+    mut vms: BTreeMap<VmKey, BTreeSet<VmRef>>,
+) -> Result<Found, Error> {
+    let all: BTreeSet<VmRef> = vms.values().flatten().cloned().collect();
+    let vcenter = subscription.vcenter();
+    let scope = &vcenter.settings.scope;
+    let mut outside = BTreeSet::new();
+    if !scope.is_everything() && !all.is_empty() {
+        let read = vcenter
+            .retrieve_in(&subscription.session, VmScope::spec(&all), PAGE)
+            .await?;
+        let inside = scope.contains(&all, &read);
+        for (key, vms) in &mut vms {
+            let before = vms.len();
+            vms.retain(|vm| inside.contains(vm));
+            if vms.len() < before {
+                outside.insert(key.clone());
+            }
+        }
+    }
+    Ok(Found { vms, outside })
 }
 
 /// A guest reads its UUID in one of two byte orders, so both are searched. `FindByUuid` would hide

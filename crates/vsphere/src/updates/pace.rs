@@ -1,8 +1,11 @@
-//! Rate limit for lookups of new keys.
+//! Rate limit for lookups of new keys, and whose turn it is.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+use crate::update::VmKey;
 
 /// Burst: so many nodes may join at once.
 const BURST: usize = 1_000;
@@ -48,6 +51,21 @@ impl LookupPace {
     pub(super) fn next(&self) -> Instant {
         self.counted + INTERVAL
     }
+}
+
+/// Up to `count` of the sorted `keys`: those after `last`, then from the first one. Updates `last`. It
+/// stays if there is none, or a caller without an allowance would lose its turn.
+pub(super) fn next_in_turn(keys: &[&VmKey], count: usize, last: &mut Option<VmKey>) -> BTreeSet<VmKey> {
+    let start = keys.partition_point(|key| last.as_ref().is_some_and(|last| *key <= last));
+    let in_turn = keys.iter().cycle().skip(start);
+    let next: Vec<VmKey> = in_turn
+        .take(count.min(keys.len()))
+        .map(|key| (*key).clone())
+        .collect();
+    if let Some(key) = next.last() {
+        *last = Some(key.clone());
+    }
+    next.into_iter().collect()
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::history::{self, TaskHistory};
 use super::lookup;
-use super::pace::LookupPace;
+use super::pace::{LookupPace, next_in_turn};
 use super::property_cache::PropertyCache;
 use super::subscription::Subscription;
 use crate::error::Error;
@@ -68,6 +68,8 @@ pub(super) struct RefreshDone {
     looked_up: BTreeSet<VmKey>,
     urgency: BTreeMap<VmKey, LookupUrgency>,
     lookups: LookupResults,
+    /// The keys of `looked_up` that match a VM outside the scope.
+    outside: BTreeSet<VmKey>,
     listed: BTreeSet<Moref>,
     /// The tasks that were read individually.
     tasks_read: BoundedRead,
@@ -80,7 +82,8 @@ impl Refresh {
     pub(super) async fn run(self) -> Result<RefreshDone, Error> {
         let mut lookups = self.lookups;
         lookups.retain(|key, _| self.watch_set.vms.contains(key));
-        lookups.extend(lookup::find(&self.subscription, &self.keys).await?);
+        let found = lookup::find(&self.subscription, &self.keys).await?;
+        lookups.extend(found.vms);
         let mut wanted: BTreeSet<_> = lookups.values().flatten().map(Moref::from).collect();
         let awaited = self.watch_set.tasks.difference(&self.gone);
         wanted.extend(awaited.chain(&self.followed).map(Moref::from));
@@ -117,6 +120,7 @@ impl Refresh {
             looked_up: self.keys,
             urgency: self.watch_set.urgent,
             lookups,
+            outside: found.outside,
             listed: wanted,
             tasks_read,
             gone,
@@ -147,6 +151,9 @@ pub(super) struct Tracker {
     pub(super) initial_set_received: bool,
     /// The lookup results that were sent.
     sent_lookups: LookupResults,
+    /// The keys that match a VM outside the scope.
+    outside: BTreeSet<VmKey>,
+    sent_outside: BTreeSet<VmKey>,
     /// `lookups` differs from `sent_lookups`. It is compared after a refresh only, so that a change of
     /// a host does not cost a walk over all VMs.
     lookups_changed: bool,
@@ -184,6 +191,8 @@ impl Tracker {
             computes: BTreeSet::new(),
             initial_set_received: false,
             sent_lookups: LookupResults::new(),
+            outside: BTreeSet::new(),
+            sent_outside: BTreeSet::new(),
             lookups_changed: false,
             settled_due: false,
             stale_keys: BTreeSet::new(),
@@ -387,6 +396,7 @@ impl Tracker {
                 | VsphereUpdate::Task(_)
                 | VsphereUpdate::TaskGone(_)
                 | VsphereUpdate::Found { .. }
+                | VsphereUpdate::OutOfScope { .. }
                 | VsphereUpdate::EvacuationPolicies { .. }
                 | VsphereUpdate::Settled
                 | VsphereUpdate::Lost { .. } => continue,
@@ -431,7 +441,10 @@ impl Tracker {
                 self.sent_lookups.remove(key);
             }
         }
-        self.lookups_changed = done.lookups != self.sent_lookups;
+        self.outside
+            .retain(|key| done.lookups.contains_key(key) && !done.looked_up.contains(key));
+        self.outside.extend(done.outside);
+        self.lookups_changed = done.lookups != self.sent_lookups || self.outside != self.sent_outside;
         self.lookups = done.lookups;
         self.listed = done.listed;
         self.cache.note_unreadable(&done.tasks_read.unreadable);
@@ -464,6 +477,11 @@ impl Tracker {
         if !std::mem::take(&mut self.lookups_changed) {
             return updates;
         }
+        if self.outside != self.sent_outside {
+            self.sent_outside.clone_from(&self.outside);
+            let keys = self.outside.clone();
+            updates.push(VsphereUpdate::OutOfScope { keys });
+        }
         for (key, vms) in &self.lookups {
             if self.sent_lookups.get(key) != Some(vms) {
                 updates.push(VsphereUpdate::Found {
@@ -475,19 +493,4 @@ impl Tracker {
         self.sent_lookups.clone_from(&self.lookups);
         updates
     }
-}
-
-/// Up to `count` of the sorted `keys`: those after `last`, then from the first one. Updates `last`. It
-/// stays if there is none, or a caller without an allowance would lose its turn.
-fn next_in_turn(keys: &[&VmKey], count: usize, last: &mut Option<VmKey>) -> BTreeSet<VmKey> {
-    let start = keys.partition_point(|key| last.as_ref().is_some_and(|last| *key <= last));
-    let in_turn = keys.iter().cycle().skip(start);
-    let next: Vec<VmKey> = in_turn
-        .take(count.min(keys.len()))
-        .map(|key| (*key).clone())
-        .collect();
-    if let Some(key) = next.last() {
-        *last = Some(key.clone());
-    }
-    next.into_iter().collect()
 }

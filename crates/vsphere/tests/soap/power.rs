@@ -290,6 +290,41 @@ async fn vm_that_is_on_is_not_relocated() {
 }
 
 #[tokio::test]
+async fn vm_that_is_powered_on_during_vcenters_check_is_not_relocated() {
+    for (after, is_relocated) in [("poweredOn", false), ("poweredOff", true)] {
+        let mut power = "poweredOff";
+        let (fake, vcenter, _server) = Fake::start(move |call: &Request| match call.method() {
+            "CheckRelocate_Task" => {
+                power = after;
+                let task = r#"<returnval type="Task">task-9</returnval>"#;
+                Some(Reply::of("CheckRelocate_Task", task))
+            }
+            "RelocateVM_Task" => {
+                let task = r#"<returnval type="Task">task-10</returnval>"#;
+                Some(Reply::of("RelocateVM_Task", task))
+            }
+            "RetrievePropertiesEx" if call.body.contains("task-9") => {
+                let task = object("Task", "task-9", &property("info.state", "success"));
+                let found = format!("<returnval>{task}</returnval>");
+                Some(Reply::of("RetrievePropertiesEx", &found))
+            }
+            _ => reads(call, power),
+        })
+        .await;
+        let answer = vcenter.relocate(&permit(), &vm(), &HostRef::new("host-2")).await;
+        assert_eq!(fake.calls("CheckRelocate_Task").len(), 1);
+        assert_eq!(
+            fake.calls("RelocateVM_Task").len(),
+            usize::from(is_relocated),
+            "{answer:?}"
+        );
+        if !is_relocated {
+            assert_eq!(kind_of(answer), FaultKind::InvalidPowerState);
+        }
+    }
+}
+
+#[tokio::test]
 async fn guest_of_a_vm_that_is_off_is_not_asked() {
     let (fake, vcenter, _server) =
         Fake::start(|call: &Request| looks(call).then(|| seen("poweredOff", ""))).await;

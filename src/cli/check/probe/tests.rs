@@ -4,7 +4,7 @@ use std::time::Duration;
 use super::answers::{Finding, ProbeAnswer, findings};
 use super::observed::{Observations, ProbeReading};
 use super::report::{self, ProbeReport};
-use super::{Choice, choose, is_yes, steps};
+use super::steps;
 use crate::cli::probes::{ALL, Means};
 use crate::vsphere::fault::FaultKind;
 use crate::vsphere::updates::probe::{
@@ -247,16 +247,6 @@ fn steps_of_the_long_polls_end_with_the_longest() {
     assert_eq!(seconds(100), [10, 30, 60, 100]);
     assert_eq!(seconds(1), [1]);
     assert_eq!(seconds(600), [10, 30, 60, 120, 300, 600]);
-}
-
-#[test]
-fn without_a_terminal_nothing_is_asked_and_nothing_waits() {
-    assert_eq!(choose(true, false), Choice::Wait);
-    assert_eq!(choose(true, true), Choice::Wait);
-    assert_eq!(choose(false, true), Choice::Ask);
-    assert_eq!(choose(false, false), Choice::LeaveOut);
-    assert!(is_yes(" Y\n") && is_yes("yes\n"));
-    assert!(!is_yes("\n") && !is_yes("n\n") && !is_yes("yesterday\n"));
 }
 
 #[test]

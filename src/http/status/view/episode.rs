@@ -209,6 +209,10 @@ pub(super) fn episode_facts(episode: &Episode) -> Vec<LabelledFact> {
         optional("Moved to", episode.moved_to.as_ref().map(|to| to as _)),
         optional("Gave up", episode.relocation_failure.as_ref().map(|why| why as _)),
         optional(
+            "Accepted with",
+            episode.accepted_gpus.as_ref().map(|fewer| fewer as _),
+        ),
+        optional(
             "Pods left behind",
             Some(&left_behind as _).filter(|_| !left_behind.is_empty()),
         ),

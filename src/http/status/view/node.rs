@@ -124,7 +124,7 @@ fn node_facts(status: &NodeStatus, is_vcenter_followed: bool) -> Vec<LabelledFac
         facts.extend(of_vm(&status.vm));
     }
     if let Some(request) = &status.request {
-        let (name, action) = (&request.identity.name, &request.action);
+        let (name, action) = (&request.identity, &request.action);
         let asks = format!("NodeMaintenance {name} asks for it to be {action}");
         facts.push(LabelledFact::new("Request", asks));
     }
@@ -158,8 +158,11 @@ fn of_node(node: Option<&NodeSummary>) -> Vec<LabelledFact> {
     if node.overrides.skip {
         facts.push(LabelledFact::new("Left alone", "it is annotated to be skipped"));
     }
-    if node.overrides.approved {
-        facts.push(LabelledFact::new("Approved", "its next drain may begin"));
+    if let Some(episode) = &node.overrides.approved {
+        facts.push(LabelledFact::new(
+            "Approved",
+            format!("the drain of episode {episode}"),
+        ));
     }
     if node.overrides.strategy == Strategy::Wait {
         facts.push(LabelledFact::new("Strategy", "its VM waits for its own host"));

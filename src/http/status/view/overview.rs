@@ -197,7 +197,7 @@ fn queue(state: &PageState) -> Vec<QueueRow> {
     let row = |((asked_at, name, status), position): ((Timestamp, &NodeName, &NodeStatus), usize)| {
         let (ahead, limit) = match &status.queue {
             Admission::Granted => (Vec::new(), None),
-            Admission::Queued { ahead, limit } => {
+            Admission::Queued { ahead, limit, .. } => {
                 let ahead = ahead.iter().take(ROWS).map(NodeName::to_string).collect();
                 (ahead, Some(limit.to_string()))
             }

@@ -52,6 +52,7 @@ pub(super) fn kind(reason: &ParkReason) -> &'static str {
         ParkReason::UnreadableRecord { .. } => "unreadable_record",
         ParkReason::AnotherNode => "another_node",
         ParkReason::VmMissing => "vm_missing",
+        ParkReason::VmOutOfScope => "vm_out_of_scope",
         ParkReason::VmAmbiguous { .. } => "vm_ambiguous",
         ParkReason::VmShared { .. } => "vm_shared",
         ParkReason::VmSuspended => "vm_suspended",

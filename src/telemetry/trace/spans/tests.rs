@@ -419,6 +419,7 @@ fn the_root_knows_every_trigger() {
                 episode.trigger.request = Some(RequestIdentity {
                     uid: RequestUid::new("uid-9"),
                     name: "drain-gpu1".into(),
+                    foreign: None,
                 });
             }
             TriggerKind::Stray => {

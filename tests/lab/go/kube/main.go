@@ -1,5 +1,6 @@
-// The lab's Kubernetes control plane: etcd, kube-apiserver and kube-controller-manager, and kubectl, in one binary. The first argument
-// picks one; kubectl is also picked by that name of the program, because it looks for its plugins as kubectl does.
+// The lab's Kubernetes control plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl, in one
+// binary. The first argument picks one; kubectl is picked by that name of the program, because it looks for its plugins
+// as kubectl does.
 package main
 
 import (
@@ -19,6 +20,7 @@ import (
 	kubectl "k8s.io/kubectl/pkg/cmd/util"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllers "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
 )
 
 func main() {
@@ -27,7 +29,7 @@ func main() {
 		return
 	}
 	if len(os.Args) < 2 {
-		fmt.Fprintln(os.Stderr, "usage: kube etcd|kube-apiserver|kube-controller-manager [flags], or kubectl as the name of this program")
+		fmt.Fprintln(os.Stderr, "usage: kube etcd|kube-apiserver|kube-controller-manager|kube-scheduler [flags], or kubectl as the name of this program")
 		os.Exit(2)
 	}
 	part := os.Args[1]
@@ -46,8 +48,10 @@ func main() {
 		os.Exit(cli.Run(apiserver.NewAPIServerCommand()))
 	case "kube-controller-manager":
 		os.Exit(cli.Run(controllers.NewControllerManagerCommand()))
+	case "kube-scheduler":
+		os.Exit(cli.Run(scheduler.NewSchedulerCommand()))
 	default:
-		fmt.Fprintf(os.Stderr, "kube: unknown part %q: expected etcd, kube-apiserver or kube-controller-manager\n", part)
+		fmt.Fprintf(os.Stderr, "kube: unknown part %q: expected etcd, kube-apiserver, kube-controller-manager or kube-scheduler\n", part)
 		os.Exit(2)
 	}
 }

@@ -10,10 +10,11 @@ import (
 )
 
 // attributeSpec is a custom attribute that an administrator defines, for objects
-// of one type or of all types.
+// of one type or of all types, and the values that VMs get.
 type attributeSpec struct {
-	Name string `json:"name"`
-	Type string `json:"type,omitempty"`
+	Name   string            `json:"name"`
+	Type   string            `json:"type,omitempty"`
+	Values map[string]string `json:"values,omitempty"`
 }
 
 // defineAttribute defines it. The mutex is held.
@@ -25,6 +26,17 @@ func (v *VCenter) defineAttribute(a attributeSpec) error {
 	body := manager.AddCustomFieldDef(v.fresh(), &types.AddCustomFieldDef{This: manager.Self, Name: a.Name, MoType: a.Type})
 	if fault := body.Fault(); fault != nil {
 		return errors.New(fault.String)
+	}
+	key := body.(*methods.AddCustomFieldDefBody).Res.Returnval.Key
+	for name, value := range a.Values {
+		g, err := v.findVM(name)
+		if err != nil {
+			return err
+		}
+		set := manager.SetField(v.fresh(), &types.SetField{This: manager.Self, Entity: g.Self, Key: key, Value: value})
+		if fault := set.Fault(); fault != nil {
+			return errors.New(fault.String)
+		}
 	}
 	return nil
 }

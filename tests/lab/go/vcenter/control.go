@@ -58,7 +58,7 @@ func (c *Control) handler() http.Handler {
 		"POST /vms":                         c.addVM,
 		"DELETE /vms/{vm}":                  c.removeVM,
 		"PATCH /vms/{vm}":                   c.patchVM,
-		"POST /vms/{vm}/on":                 c.power(func(g *guest, who caller) ref { return c.v.powerOn(g, nil, "", who) }, "PowerOnVM_Task"),
+		"POST /vms/{vm}/on":                 c.powerOn,
 		"POST /vms/{vm}/off":                c.power(c.v.powerOff, "PowerOffVM_Task"),
 		"POST /vms/{vm}/reset":              c.power(c.v.reset, "ResetVM_Task"),
 		"POST /vms/{vm}/shutdown":           c.shutdown,
@@ -500,6 +500,17 @@ func (c *Control) patchVM(r *http.Request, body []byte) (any, error) {
 		c.v.settle()
 		return nil, nil
 	})
+}
+
+// powerOn starts a VM in place, or as PowerOnVM_Task does: where DRS places it.
+func (c *Control) powerOn(r *http.Request, body []byte) (any, error) {
+	return c.power(func(g *guest, who caller) ref {
+		level := types.DrsBehavior("")
+		if r.URL.Query().Get("drs") == "true" {
+			level = c.v.behavior(g)
+		}
+		return c.v.powerOn(g, nil, level, who)
+	}, "PowerOnVM_Task")(r, body)
 }
 
 func (c *Control) power(f func(*guest, caller) ref, method string) action {

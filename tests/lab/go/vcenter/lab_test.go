@@ -759,6 +759,15 @@ func TestCustomAttributes(t *testing.T) {
 		}
 	}
 	b.want(entries, []string{"admin gpu1 state=drained", "admin gpu1 state=", "admin gpu1 state=gone"})
+
+	owner := attributeSpec{Name: "owner", Type: "VirtualMachine", Values: map[string]string{"gpu1": "tenant-a"}}
+	b.ctl("POST", "/attributes", owner, nil)
+	read = mo.VirtualMachine{}
+	b.must(property.DefaultCollector(b.client.Client).RetrieveOne(b.ctx, vm, []string{"customValue", "availableField"}, &read))
+	b.want(len(read.AvailableField), 2)
+	b.want(read.CustomValue[len(read.CustomValue)-1].(*types.CustomFieldStringValue).Value, "tenant-a")
+	status, _ = b.tryCtl("POST", "/attributes", attributeSpec{Name: "x", Values: map[string]string{"no-such-vm": "y"}}, nil)
+	b.want(status, http.StatusNotFound)
 }
 
 func TestRecentTaskIsNotPushed(t *testing.T) {

@@ -2,8 +2,11 @@ use super::*;
 use crate::facts::vsphere::{self as vsphere, Compute, Drs, DrsBehavior};
 use crate::fixtures::of_model;
 use crate::ids::ComputeRef;
+use crate::ids::VmUuid;
+use crate::inventory::Rules;
 use crate::inventory::tests::{
-    copied, found, inventory_with, node, seen_of, snapshot_of, trio, uuid, vm, vsphere, with_episode,
+    apply_all, at, copied, found, inventory_with, moment, node, rules, seen_of, snapshot_of, trio, uuid, vm,
+    vsphere, with_episode,
 };
 use crate::maintenance::episode::Phase;
 
@@ -92,4 +95,75 @@ fn of_two_nodes_at_the_start_the_one_with_a_copy_of_its_record_gets_the_vm() {
             assert_eq!(is_bound, n == owner, "a copy of VM {copy_of}, node {n}");
         }
     }
+}
+
+#[test]
+fn reported_uuid_does_not_count_where_a_provider_id_is_required() {
+    let required = Rules {
+        require_provider_id: true,
+        ..rules()
+    };
+    let of = |provider_uuid: Option<VmUuid>| {
+        let node = NodeFacts {
+            provider_uuid,
+            system_uuid: Some(uuid(2)),
+            ..node(1)
+        };
+        let mut inventory = Inventory::new(required.clone(), at(0));
+        inventory.set_time(moment(0));
+        let facts = trio(1).into_iter().chain([seen_of(node)]);
+        apply_all(&mut inventory, facts);
+        snapshot_of(&mut inventory, 1).observed.vm
+    };
+    assert!(matches!(of(Some(uuid(1))), BoundVm::Found(_)));
+    assert_eq!(of(None), BoundVm::NoUuid);
+}
+
+#[test]
+fn vm_without_a_passthrough_device_is_left_to_vcenter_where_configured() {
+    let of = |leave_unpinned: bool, passthrough: Option<Vec<Passthrough>>| {
+        let rules = Rules {
+            leave_unpinned,
+            ..rules()
+        };
+        let mut inventory = Inventory::new(rules, at(0));
+        inventory.set_time(moment(0));
+        let mut vm = vm(1);
+        vm.passthrough = passthrough;
+        let facts = trio(1)
+            .into_iter()
+            .chain([vsphere(vsphere::VsphereUpdate::Vm(vm))]);
+        apply_all(&mut inventory, facts);
+        let bound = snapshot_of(&mut inventory, 1).observed.vm;
+        bound.found().unwrap().is_left_to_vcenter
+    };
+    assert!(of(true, Some(Vec::new())));
+    assert!(!of(false, Some(Vec::new())), "the default");
+    assert!(!of(true, None), "its configuration cannot be read");
+    assert!(!of(true, Some(vec![Passthrough::Dvx])));
+}
+
+#[test]
+fn vm_outside_the_scope_is_not_bound_and_the_reason_is_known() {
+    let outside = |numbers: &[usize]| {
+        vsphere(vsphere::VsphereUpdate::OutOfScope {
+            keys: numbers.iter().map(|n| vsphere::VmKey::Uuid(uuid(*n))).collect(),
+        })
+    };
+    let mut inventory = inventory_with(trio(1));
+    inventory.apply(outside(&[1]));
+    inventory.apply(found(1, &[]));
+    assert_eq!(snapshot_of(&mut inventory, 1).observed.vm, BoundVm::OutOfScope);
+    // A clone in scope has the same UUID.
+    inventory.apply(found(1, &[1]));
+    assert!(matches!(
+        snapshot_of(&mut inventory, 1).observed.vm,
+        BoundVm::Found(_)
+    ));
+    inventory.apply(outside(&[]));
+    inventory.apply(found(1, &[]));
+    assert!(matches!(
+        snapshot_of(&mut inventory, 1).observed.vm,
+        BoundVm::Missing { .. }
+    ));
 }

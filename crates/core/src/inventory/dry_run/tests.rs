@@ -49,10 +49,13 @@ fn step(inventory: &mut Inventory, second: i64) -> Option<String> {
                     ..drain_report(now.monotonic, Vec::new())
                 })),
                 Effect::Survey { .. } => surveyed(4, HostSurvey::Read(HostReading::default())),
-                Effect::ShutdownGuest { .. }
+                Effect::ListVolumes
+                | Effect::ShutdownGuest { .. }
                 | Effect::PowerOff { .. }
                 | Effect::Relocate { .. }
                 | Effect::Reconfigure { .. }
+                | Effect::SetMachineGuards { .. }
+                | Effect::RemoveMachineGuards { .. }
                 | Effect::PowerOn { .. } => report(EffectResult::DryRunEffect(effect.clone())),
             });
             inventory.apply(report(EffectResult::Tried {

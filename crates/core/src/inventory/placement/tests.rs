@@ -1,5 +1,5 @@
 use super::*;
-use crate::facts::kubernetes::{NodeFacts, NodeMaintenanceRole, RequestedAction};
+use crate::facts::kubernetes::{NodeFacts, NodeMaintenanceRole, RequestedAction, RequestedMaintenance};
 use crate::facts::vsphere;
 use crate::facts::vsphere::{AntiAffinityRule, Claim, ClaimedDevice, ClusterRules, HostReading};
 use crate::fixtures::{A40, of_model, pci, vm_facts};
@@ -434,3 +434,20 @@ fn target_of_a_vm_on_no_host_is_known_in_the_cluster_of_its_own_host() {
 }
 
 mod vgpu;
+
+#[test]
+fn target_of_a_scheduled_request_does_not_limit_a_host_maintenance() {
+    for (not_before, expected) in [(Some(at(1000)), Some(host_ref(3))), (None, None)] {
+        let asked = RequestedMaintenance {
+            target_host: Some("esx-9".to_owned()),
+            not_before,
+            ..asked(RequestedAction::Relocate)
+        };
+        let role = NodeMaintenanceRole::Request(asked);
+        let request = maintenance("later".to_owned(), name(1), 10, role);
+        let facts = [awaiting_since(1, 20), there(3), request];
+        let mut inventory = inventory_with(facts.into_iter().chain(switched_off(1)));
+        inventory.apply(surveyed(3, empty()));
+        assert_eq!(offered(&mut inventory, 1), expected, "{not_before:?}");
+    }
+}

@@ -1,11 +1,14 @@
 use super::*;
+use crate::facts::foreign_maintenance::{ForeignMaintenance, ForeignOrigin, ForeignStatus, Medik8sStatus};
 use crate::facts::kubernetes::KubernetesUpdate;
+use crate::fixtures::{moment, synced};
 use crate::ids::NodeUid;
 use crate::inventory::Fact;
 use crate::inventory::tests::{
     asked, at, copied, inventory_with, maintenance, name, node, seen_of, snapshot_of, trio, with_episode,
 };
 use crate::maintenance::episode::Phase;
+use crate::maintenance::observed::{LeadershipEpoch, SourceState};
 
 fn asks(object: &str, made: i64, action: RequestedAction) -> Fact {
     maintenance(
@@ -116,5 +119,158 @@ fn copy_in_an_object_that_is_over_is_no_record() {
         )));
         let seen = snapshot_of(&mut inventory_with(trio(1).into_iter().chain([object])), 1);
         assert_eq!(seen.record.episode().is_none(), is_over);
+    }
+}
+
+/// An update of the objects of another project.
+fn foreign(api: ForeignApi, update: NodeMaintenanceUpdate) -> Fact {
+    Fact::Kubernetes(KubernetesUpdate::ForeignMaintenances(api, update))
+}
+
+/// An object of another project that asks for node 1, created at second `made`.
+fn foreign_asks(api: ForeignApi, object: &str, made: i64) -> Fact {
+    foreign_seen(api, object, made, Ok(asked(RequestedAction::Drain)))
+}
+
+fn foreign_seen(
+    api: ForeignApi,
+    object: &str,
+    made: i64,
+    asked: Result<RequestedMaintenance, String>,
+) -> Fact {
+    let origin = ForeignOrigin {
+        api,
+        namespace: (api == ForeignApi::Nvidia).then(|| "ops".to_owned()),
+    };
+    let name = origin.of(object);
+    let role = NodeMaintenanceRole::Foreign(Box::new(ForeignMaintenance {
+        origin,
+        name: object.to_owned(),
+        asked,
+        has_operator: false,
+        has_failed_requestor: false,
+        status: ForeignStatus::Medik8s(Medik8sStatus::default()),
+    }));
+    let Fact::Kubernetes(KubernetesUpdate::Maintenances(seen)) = maintenance(name, self::name(1), made, role)
+    else {
+        panic!("an object is expected");
+    };
+    foreign(api, seen)
+}
+
+/// An inventory of node 1 in which all kinds are watched and synced, with these facts.
+fn of_all_kinds(facts: impl IntoIterator<Item = Fact>) -> Inventory {
+    let rules = crate::inventory::Rules {
+        node_maintenances: true,
+        foreign_maintenances: ForeignApi::ALL.iter().copied().collect(),
+        ..crate::fixtures::rules()
+    };
+    let settled = ForeignApi::ALL
+        .iter()
+        .map(|api| foreign(*api, NodeMaintenanceUpdate::Settled));
+    let own = Fact::Kubernetes(KubernetesUpdate::Maintenances(NodeMaintenanceUpdate::Settled));
+    let all = trio(1).into_iter().chain(settled).chain([own]).chain(facts);
+    let mut inventory = Inventory::new(rules, at(0));
+    let leads = Fact::Leadership(Some(LeadershipEpoch::ALONE));
+    inventory.advance([leads].into_iter().chain(synced(all)), moment(0));
+    inventory
+}
+
+fn effective(inventory: &mut Inventory) -> Option<String> {
+    let request = snapshot_of(inventory, 1).observed.request;
+    request.map(|request| request.identity.to_string())
+}
+
+#[test]
+fn requests_of_all_kinds_are_one_queue_by_age() {
+    let mut inventory = of_all_kinds([
+        asks("psu", 40, RequestedAction::Drain),
+        foreign_asks(ForeignApi::Nvidia, "psu", 30),
+        foreign_asks(ForeignApi::Kubevirt, "psu", 20),
+        foreign_asks(ForeignApi::Medik8s, "psu", 10),
+        foreign_seen(ForeignApi::Medik8s, "odd", 5, Err("no".to_owned())),
+    ]);
+    let gone = |api, name: &str| NodeMaintenanceUpdate::Gone {
+        name: format!("{api}/{name}"),
+        uid: crate::ids::RequestUid::new(format!("uid-of-{api}/{name}")),
+    };
+    for (api, name, shown) in [
+        (ForeignApi::Medik8s, "psu", "medik8s/psu"),
+        (ForeignApi::Kubevirt, "psu", "kubevirt/psu"),
+        (ForeignApi::Nvidia, "ops/psu", "nvidia/ops/psu"),
+    ] {
+        assert_eq!(effective(&mut inventory).as_deref(), Some(shown));
+        inventory.apply(foreign(api, gone(api, name)));
+    }
+    assert_eq!(effective(&mut inventory).as_deref(), Some("psu"));
+}
+
+#[test]
+fn new_list_of_one_kind_leaves_the_objects_of_others() {
+    let mut inventory = of_all_kinds([
+        asks("psu", 40, RequestedAction::Drain),
+        foreign_asks(ForeignApi::Kubevirt, "psu", 20),
+        foreign_asks(ForeignApi::Medik8s, "psu", 10),
+    ]);
+    for update in [NodeMaintenanceUpdate::Reset, NodeMaintenanceUpdate::Settled] {
+        inventory.apply(foreign(ForeignApi::Medik8s, update));
+    }
+    assert_eq!(effective(&mut inventory).as_deref(), Some("kubevirt/psu"));
+    for update in [NodeMaintenanceUpdate::Reset, NodeMaintenanceUpdate::Settled] {
+        inventory.apply(Fact::Kubernetes(KubernetesUpdate::Maintenances(update)));
+    }
+    assert_eq!(effective(&mut inventory).as_deref(), Some("kubevirt/psu"));
+}
+
+#[test]
+fn objects_of_a_kind_that_is_not_watched_are_ignored() {
+    let mut inventory = inventory_with(trio(1).into_iter().chain([foreign_asks(
+        ForeignApi::Medik8s,
+        "psu",
+        10,
+    )]));
+    assert_eq!(effective(&mut inventory), None);
+}
+
+#[test]
+fn origin_of_a_foreign_request_is_kept_in_the_record() {
+    let mut inventory = of_all_kinds([foreign_asks(ForeignApi::Nvidia, "psu", 10)]);
+    let identity = snapshot_of(&mut inventory, 1).observed.request.unwrap().identity;
+    let text = serde_json::to_string(&identity).unwrap();
+    assert!(
+        text.contains(r#""foreign":{"api":"nvidia","namespace":"ops"}"#),
+        "{text}"
+    );
+    assert_eq!(serde_json::from_str::<RequestIdentity>(&text).unwrap(), identity);
+    // Records of earlier versions name no origin.
+    let own: RequestIdentity = serde_json::from_str(r#"{"name":"psu","uid":"u"}"#).unwrap();
+    assert_eq!(own.foreign, None);
+}
+
+#[test]
+fn long_outage_of_one_kind_holds_up_only_nodes_with_its_request() {
+    for (request, is_held_up) in [
+        (foreign_asks(ForeignApi::Medik8s, "psu", 10), true),
+        (foreign_asks(ForeignApi::Kubevirt, "psu", 10), false),
+        (asks("psu", 10, RequestedAction::Drain), false),
+    ] {
+        let mut inventory = of_all_kinds([request]);
+        let lost = NodeMaintenanceUpdate::Lost {
+            why: "conversion webhook".to_owned(),
+            refused: false,
+        };
+        inventory.advance([foreign(ForeignApi::Medik8s, lost)], moment(10));
+        assert_eq!(inventory.without_foreign_requests(), None);
+        let sources = |inventory: &mut Inventory| snapshot_of(inventory, 1).observed.sources;
+        assert!(matches!(
+            sources(&mut inventory),
+            SourceState::NoKubernetes { .. }
+        ));
+        inventory.advance([], moment(40));
+        let without = inventory.without_foreign_requests();
+        assert_eq!(without, Some((ForeignApi::Medik8s, "conversion webhook")));
+        assert_eq!(inventory.without_requests(), None);
+        let is_out = matches!(sources(&mut inventory), SourceState::NoKubernetes { .. });
+        assert_eq!(is_out, is_held_up);
     }
 }

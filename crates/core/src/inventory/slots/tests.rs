@@ -1,15 +1,19 @@
 use std::time::Duration;
 
 use super::*;
-use crate::facts::kubernetes::{KubernetesUpdate, NodeMaintenanceRole, RequestedAction};
-use crate::facts::vsphere;
-use crate::inventory::tests::{
-    apply_all, asked, at, copied, entering, in_episode, in_phase, inventory_with, maintenance, moment, name,
-    node, rules, seen_of, snapshot_of, trio, vsphere,
+use crate::facts::kubernetes::{
+    KubernetesUpdate, NodeMaintenanceRole, RequestedAction, RequestedMaintenance,
 };
-use crate::inventory::{Fact, Rules};
-use crate::maintenance::episode::Phase;
-use crate::maintenance::observed::{Admission, SlotLimit};
+use crate::facts::vsphere;
+use crate::fixtures::gpus;
+use crate::inventory::tests::{
+    apply_all, asked, at, copied, entering, host, in_episode, in_phase, inventory_with, maintenance, moment,
+    name, node, rules, seen_of, snapshot_of, trio, vsphere, with_episode,
+};
+use crate::inventory::{Fact, Rules, record_of};
+use crate::maintenance::clock::Now;
+use crate::maintenance::episode::{CordonOwner, DrainEnd, Phase};
+use crate::maintenance::observed::{Admission, LeadershipEpoch, SlotLimit};
 use crate::maintenance::record::{EndedEpisode, LastEpisode, write_last};
 
 /// The hosts of nodes 1 and 2 enter maintenance, that of node 1 first.
@@ -47,16 +51,34 @@ fn node_with_skip_does_not_block_the_queue() {
 
 #[test]
 fn unapproved_node_does_not_block_the_queue() {
-    let approved = |n| changed(n, |node| node.annotations.approved = Some("true".to_owned()));
+    let queued = |n, is_approved: bool| {
+        let mut node = with_episode(n, Phase::Queued, |episode| {
+            episode.powered_off = false;
+            episode.cordon = CordonOwner::NotYet;
+        });
+        node.resource_version = if is_approved { 12 } else { 11 };
+        let record = record_of(&node);
+        let id = record.episode().unwrap().id.to_string();
+        node.annotations.approved = is_approved.then_some(id);
+        seen_of(node)
+    };
     let asked_for = || Rules {
         require_approval: true,
         ..rules()
     };
-    let mut inventory = inventory_of(asked_for(), both_leave());
+    assert_eq!(
+        granted(&mut inventory_of(asked_for(), both_leave())),
+        [false, false]
+    );
+    let both_queued = || both_leave().chain([queued(1, false), queued(2, false)]);
+    let mut inventory = inventory_of(asked_for(), both_queued());
     assert_eq!(granted(&mut inventory), [false, false]);
-    inventory.apply(approved(2));
+    inventory.apply(queued(2, true));
     assert_eq!(granted(&mut inventory), [false, true]);
-    let mut both = inventory_of(asked_for(), both_leave().chain([approved(1), approved(2)]));
+    let mut both = inventory_of(
+        asked_for(),
+        both_queued().chain([queued(1, true), queued(2, true)]),
+    );
     assert_eq!(granted(&mut both), [true, false]);
 }
 
@@ -66,6 +88,7 @@ fn a_node_on_its_way_back_whose_host_leaves_again_waits_its_turn() {
     let mut inventory = inventory_with(facts);
     let behind = Admission::Queued {
         ahead: vec![name(2)],
+        position: 1,
         limit: SlotLimit::ConcurrentDrains(1),
     };
     assert_eq!(snapshot_of(&mut inventory, 1).observed.admission, behind);
@@ -77,6 +100,82 @@ fn a_node_on_its_way_back_whose_host_leaves_again_waits_its_turn() {
 }
 
 #[test]
+fn limit_in_gpus_counts_those_of_each_node() {
+    let with = |limit| {
+        let rules = Rules {
+            unavailable_gpus: limit,
+            concurrent_drains: 9,
+            ..rules()
+        };
+        let gpus = |n| changed(n, |node| node.gpus = gpus(4).into());
+        inventory_of(rules, both_leave().chain([gpus(1), gpus(2)]))
+    };
+    for (limit, expected) in [
+        (MaxUnavailable::Number(7), [true, false]),
+        (MaxUnavailable::Number(8), [true, true]),
+        (MaxUnavailable::Percent(99), [true, false]),
+        (MaxUnavailable::Percent(100), [true, true]),
+        (MaxUnavailable::Unlimited, [true, true]),
+    ] {
+        assert_eq!(granted(&mut with(limit)), expected, "{limit:?}");
+    }
+}
+
+#[test]
+fn power_off_counts_for_an_hour_also_when_the_node_is_back() {
+    let rules = || Rules {
+        power_offs: MaxUnavailable::Number(1),
+        concurrent_drains: 9,
+        ..rules()
+    };
+    let behind = Admission::Queued {
+        ahead: vec![name(1)],
+        position: 1,
+        limit: SlotLimit::PowerOffs(1),
+    };
+    let shutting_down = in_phase(1, Phase::ShuttingDown(DrainEnd::Complete));
+    let mut inventory = inventory_of(rules(), both_leave().chain([shutting_down]));
+    let admission = |inventory: &mut Inventory| snapshot_of(inventory, 2).observed.admission;
+    assert_eq!(admission(&mut inventory), behind);
+    inventory.apply(vsphere(vsphere::VsphereUpdate::Host(host(1).into())));
+    inventory.apply(changed(1, |_| {}));
+    assert_eq!(admission(&mut inventory), behind, "gpu-1 is back");
+    inventory.set_time(moment(3599));
+    assert_eq!(admission(&mut inventory), behind);
+    assert_eq!(inventory.next_lapse, Some(moment(3600).monotonic));
+    inventory.set_time(moment(3600));
+    assert_eq!(admission(&mut inventory), Admission::Granted);
+
+    // A new leader counts a node that it finds off, and not again while it stays off.
+    let away = in_phase(1, Phase::AwaitingHost);
+    let mut inventory = inventory_of(rules(), both_leave().chain([away]));
+    assert_eq!(admission(&mut inventory), behind);
+    inventory.set_time(moment(3600));
+    assert_eq!(admission(&mut inventory), Admission::Granted);
+    inventory.set_time(moment(3601));
+    assert_eq!(admission(&mut inventory), Admission::Granted);
+}
+
+#[test]
+fn gpus_of_a_node_that_is_away_are_those_of_its_record() {
+    let away = with_episode(1, Phase::AwaitingHost, |episode| {
+        episode.gpus_before = gpus(4).into();
+    });
+    let rules = Rules {
+        unavailable_gpus: MaxUnavailable::Number(7),
+        ..rules()
+    };
+    let with_gpus = changed(2, |node| node.gpus = gpus(4).into());
+    let mut inventory = inventory_of(rules, both_leave().chain([seen_of(away), with_gpus]));
+    let behind = Admission::Queued {
+        ahead: vec![name(1)],
+        position: 1,
+        limit: SlotLimit::UnavailableGpus(7),
+    };
+    assert_eq!(snapshot_of(&mut inventory, 2).observed.admission, behind);
+}
+
+#[test]
 fn a_cordoned_node_with_an_unreadable_record_is_unavailable_for_a_while() {
     let unreadable = |unschedulable| {
         changed(1, |node| {
@@ -85,13 +184,14 @@ fn a_cordoned_node_with_an_unreadable_record_is_unavailable_for_a_while() {
         })
     };
     let one_away = || Rules {
-        unavailable: MaxUnavailable::Nodes(1),
+        unavailable: MaxUnavailable::Number(1),
         concurrent_drains: 9,
         ..rules()
     };
     let mut inventory = inventory_of(one_away(), both_leave().chain([unreadable(true)]));
     let behind = Admission::Queued {
         ahead: vec![name(1)],
+        position: 1,
         limit: SlotLimit::Unavailable(1),
     };
     assert_eq!(snapshot_of(&mut inventory, 2).observed.admission, behind);
@@ -200,4 +300,91 @@ fn node_that_waits_for_a_vmotion_takes_no_slot_until_its_grace_is_over() {
     assert_eq!(granted(&mut inventory), [false, false]);
     inventory.set_time(moment(300));
     assert_eq!(granted(&mut inventory), [true, false]);
+}
+
+#[test]
+fn node_outside_the_window_of_its_request_takes_no_slot() {
+    // Open from second 200 until second 800.
+    let windowed = NodeMaintenanceRole::Request(RequestedMaintenance {
+        window: Some("Wed 11:10-11:20".parse()),
+        ..asked(RequestedAction::Reboot)
+    });
+    let requests = [
+        maintenance("windowed".to_owned(), name(1), 10, windowed),
+        maintenance(
+            "other".to_owned(),
+            name(2),
+            20,
+            NodeMaintenanceRole::Request(asked(RequestedAction::Reboot)),
+        ),
+    ];
+    let queued = [1, 2].map(|n| in_phase(n, Phase::Queued));
+    let facts = trio(1).into_iter().chain(trio(2)).chain(requests).chain(queued);
+    let mut inventory = inventory_of(rules(), facts);
+    assert_eq!(granted(&mut inventory), [false, true]);
+    assert_eq!(inventory.next_lapse, Some(moment(30).monotonic), "of the grant");
+    inventory.apply(in_phase(2, Phase::Draining));
+    inventory.apply(in_phase(2, Phase::AwaitingHost));
+    inventory.set_time(moment(199));
+    assert_eq!(granted(&mut inventory), [false, false]);
+    assert_eq!(inventory.next_lapse, Some(moment(200).monotonic));
+    inventory.set_time(moment(200));
+    assert_eq!(granted(&mut inventory), [true, false]);
+    inventory.set_time(moment(799));
+    assert_eq!(granted(&mut inventory), [true, false]);
+    inventory.set_time(moment(800));
+    assert_eq!(granted(&mut inventory), [false, false]);
+}
+
+#[test]
+fn clock_that_is_set_opens_and_closes_windows_at_once() {
+    let windowed = NodeMaintenanceRole::Request(RequestedMaintenance {
+        window: Some("Wed 11:10-11:20".parse()),
+        ..asked(RequestedAction::Reboot)
+    });
+    let request = maintenance("windowed".to_owned(), name(1), 10, windowed);
+    let leads = Fact::Leadership(Some(LeadershipEpoch::ALONE));
+    let facts = trio(1)
+        .into_iter()
+        .chain([request, in_phase(1, Phase::Queued), leads]);
+    let mut inventory = inventory_of(rules(), facts);
+    // Some milliseconds are an adjustment.
+    for (wall, elapsed, is_granted) in [
+        (0, 0, None),
+        (301, 1, Some(true)),
+        (2, 2, Some(false)),
+        (3, 3, None),
+    ] {
+        let now = Now {
+            wall: at(wall),
+            ..moment(elapsed)
+        };
+        let changes = inventory.advance([], now);
+        let built = changes.built.map(|built| built.snapshots.snapshots);
+        let granted = built
+            .filter(|_| elapsed > 0)
+            .map(|built| built[&name(1)].observed.admission == Admission::Granted);
+        assert_eq!(granted, is_granted, "at {wall} s");
+    }
+}
+
+#[test]
+fn limits_apply_to_each_group_of_nodes() {
+    let in_group = |n: usize, group: &str| {
+        let group = Some(group.to_owned());
+        changed(n, |node| node.limit_group = group)
+    };
+    let admitted = |groups: [&str; 2]| {
+        let facts = both_leave().chain([in_group(1, groups[0]), in_group(2, groups[1])]);
+        granted(&mut inventory_of(rules(), facts))
+    };
+    assert_eq!(admitted(["a", "a"]), [true, false]);
+    assert_eq!(admitted(["a", "b"]), [true, true]);
+    let half = Rules {
+        unavailable: MaxUnavailable::Percent(50),
+        concurrent_drains: 9,
+        ..rules()
+    };
+    let facts = both_leave().chain([in_group(1, "a"), in_group(2, "a")]);
+    assert_eq!(granted(&mut inventory_of(half, facts)), [true, false]);
 }

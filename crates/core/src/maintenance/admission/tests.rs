@@ -5,6 +5,8 @@ use super::*;
 const ONE: AdmissionLimits = AdmissionLimits {
     concurrent_drains: 1,
     unavailable: None,
+    unavailable_gpus: None,
+    power_offs: None,
 };
 
 const NOW: Monotonic = Monotonic::since_boot(Duration::from_secs(1000));
@@ -41,6 +43,7 @@ fn the_first_to_be_clicked_is_the_first_to_be_drained() {
     assert_eq!(granted(&queue, &["a", "b"], ONE), [false, true]);
     let behind = Admission::Queued {
         ahead: vec![node("b")],
+        position: 1,
         limit: SlotLimit::ConcurrentDrains(1),
     };
     assert_eq!(queue.admission(&node("a"), ONE), behind);
@@ -104,6 +107,8 @@ fn max_unavailable_counts_until_a_node_is_back() {
     let limits = AdmissionLimits {
         concurrent_drains: 9,
         unavailable: Some(2),
+        unavailable_gpus: None,
+        power_offs: None,
     };
     let mut queue = AdmissionQueue {
         unavailable: nodes(&["x"]),
@@ -114,7 +119,84 @@ fn max_unavailable_counts_until_a_node_is_back() {
     assert_eq!(granted(&queue, &["a", "b"], limits), [true, false]);
     let behind = Admission::Queued {
         ahead: vec![node("a"), node("x")],
+        position: 1,
         limit: SlotLimit::Unavailable(2),
+    };
+    assert_eq!(queue.admission(&node("b"), limits), behind);
+}
+
+#[test]
+fn max_unavailable_gpus_counts_the_gpus_of_nodes_that_are_away() {
+    let limits = AdmissionLimits {
+        concurrent_drains: 9,
+        unavailable: None,
+        unavailable_gpus: Some(12),
+        power_offs: None,
+    };
+    let with = |away: &[&str]| {
+        let mut queue = AdmissionQueue {
+            unavailable: nodes(away),
+            queued: BTreeSet::from([queued_node("a", 1), queued_node("b", 2), queued_node("c", 3)]),
+            gpus: [("x", 4), ("a", 8), ("b", 4), ("c", 16)]
+                .map(|(name, gpus)| (node(name), gpus))
+                .into(),
+            ..AdmissionQueue::default()
+        };
+        queue.grant(limits, NOW);
+        queue
+    };
+    // (away, which of a, b and c have a slot)
+    for (away, expected) in [
+        (&["x"][..], [true, false, false]),
+        (&["x", "unknown"], [false, false, false]),
+        (&[], [true, true, false]),
+    ] {
+        assert_eq!(
+            granted(&with(away), &["a", "b", "c"], limits),
+            expected,
+            "{away:?}"
+        );
+    }
+    let behind = Admission::Queued {
+        ahead: vec![node("a"), node("x")],
+        position: 1,
+        limit: SlotLimit::UnavailableGpus(12),
+    };
+    assert_eq!(with(&["x"]).admission(&node("b"), limits), behind);
+    let mut last = with(&[]);
+    last.queued = BTreeSet::from([queued_node("c", 3)]);
+    last.grant(limits, NOW);
+    assert_eq!(
+        granted(&last, &["c"], limits),
+        [true],
+        "it has more than the limit, and goes alone"
+    );
+}
+
+#[test]
+fn power_offs_of_the_last_hour_count_with_those_to_come() {
+    let limits = AdmissionLimits {
+        concurrent_drains: 9,
+        power_offs: Some(3),
+        ..ONE
+    };
+    let mut queue = AdmissionQueue {
+        // x is drained and not off yet, y is being shut down.
+        draining: nodes(&["x", "y"]),
+        power_offs: [(node("y"), 1)].into(),
+        queued: BTreeSet::from([queued_node("a", 1), queued_node("b", 2)]),
+        ..AdmissionQueue::default()
+    };
+    queue.grant(limits, NOW);
+    assert_eq!(granted(&queue, &["a", "b"], limits), [true, false]);
+    queue.granted.clear();
+    queue.power_offs.insert(node("z"), 1);
+    queue.grant(limits, NOW);
+    assert_eq!(granted(&queue, &["a", "b"], limits), [false, false]);
+    let behind = Admission::Queued {
+        ahead: vec![node("x"), node("y"), node("z"), node("a")],
+        position: 2,
+        limit: SlotLimit::PowerOffs(3),
     };
     assert_eq!(queue.admission(&node("b"), limits), behind);
 }

@@ -54,6 +54,7 @@ pub(super) fn adopt(
         }),
         boot_before: node.boot_id.clone().filter(|_| boot_is_from_before),
         gpus_before: node.gpus.clone(),
+        slices_before: node.newest_slice.filter(|_| boot_is_from_before),
         powered_off: was_off,
         moved_to: python
             .migrated_to_host

@@ -75,12 +75,13 @@ impl<'a> PhaseContext<'a> {
             (Phase::PoweringOn { .. }, Some(request)) => Some(self.no_host_for(request).to_string()),
             _ => self.episode.relocation_failure.clone(),
         };
-        // The VM is off, so the boot id of the Node is the one from before.
+        // The VM is off, so the boot id and the ResourceSlices of the Node are those from before.
         let boot_before = self.node.boot_id.as_ref().or(self.episode.boot_before.as_ref());
         let mut episode = Episode {
             relocation_failure,
             power_off_request: None,
             boot_before: boot_before.cloned(),
+            slices_before: self.node.newest_slice.or(self.episode.slices_before),
             ..self.enter(phase)
         };
         if let Some(home) = passed_over {

@@ -1,9 +1,12 @@
 //! The VM is on. The node counts as back when it is Ready on another boot with its GPUs.
 
+use std::fmt;
+
 use super::context::{PhaseContext, PhaseStep, at_latest};
-use super::{cordoned, host_of};
+use super::{cordoned, host_of, transition_to};
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::{Episode, Phase};
+use crate::maintenance::hook::HookPoint;
 use crate::maintenance::observed::ObservedVm;
 use crate::maintenance::request::{Request, RequestAction};
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
@@ -40,7 +43,14 @@ impl PhaseContext<'_> {
                 Some(request) if request.action == RequestAction::Drain => {
                     PhaseStep::record(cordoned(self.enter(Phase::Drained), self.node))
                 }
-                asked => self.end(asked.map(|request| request.identity.clone())),
+                asked => {
+                    let recorded = self.record_accepted_gpus();
+                    if let Some(step) = recorded.or_else(|| self.hold(HookPoint::PreUncordon)) {
+                        return step;
+                    }
+                    let deadline = self.phase_deadline(self.policy.power_on_timeout);
+                    self.unless_overdue(deadline, self.end(asked.map(|request| request.identity.clone())))
+                }
             },
             Some(waiting_on) => {
                 let deadline = self.phase_deadline(self.policy.power_on_timeout);
@@ -116,13 +126,57 @@ impl PhaseContext<'_> {
                 (Some(_), None) => {}
             }
         }
-        episode.gpus_before.iter().find_map(|(resource, want)| {
+        let mut lacking = self.lacking_gpus().filter(|gpus| !gpus.is_accepted);
+        lacking.next().map(|gpus| WaitingOn::Gpus {
+            resource: gpus.resource,
+            have: gpus.have,
+            want: gpus.want,
+        })
+    }
+
+    /// The GPU resources of which fewer are allocatable than before.
+    fn lacking_gpus(self) -> impl Iterator<Item = LackingGpus> {
+        let node = self.node;
+        let before = self.episode.gpus_before.iter();
+        before.filter_map(move |(resource, want)| {
             let have = node.gpus.get(resource).copied().unwrap_or(0);
-            (have < *want).then(|| WaitingOn::Gpus {
+            let accepted = node.accepted_gpus.get(resource);
+            (have < *want).then(|| LackingGpus {
                 resource: resource.clone(),
                 have,
                 want: *want,
+                is_accepted: accepted.is_some_and(|accepted| have >= *accepted),
             })
         })
+    }
+
+    /// Records with which GPUs a person took the node back.
+    fn record_accepted_gpus(self) -> Option<PhaseStep> {
+        let counts = self.lacking_gpus().map(|gpus| gpus.to_string());
+        let accepted = counts.collect::<Vec<_>>().join(", ");
+        let is_recorded = self.episode.accepted_gpus.as_ref() == Some(&accepted);
+        (!accepted.is_empty() && !is_recorded).then(|| {
+            PhaseStep::record(transition_to(Episode {
+                accepted_gpus: Some(accepted),
+                ..self.episode.clone()
+            }))
+        })
+    }
+}
+
+/// A GPU resource that is not fully back.
+struct LackingGpus {
+    resource: String,
+    have: u64,
+    want: u64,
+    is_accepted: bool,
+}
+
+impl fmt::Display for LackingGpus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            resource, have, want, ..
+        } = self;
+        write!(f, "{resource} {have} of {want}")
     }
 }

@@ -31,6 +31,9 @@ pub(super) fn in_service(node: &ObservedNode, seen: &Observed, policy: &Policy, 
     {
         return recover_late_power_off(ended, node, vm, seen.leadership, policy, now);
     }
+    if vm.is_left_to_vcenter && request.is_none() {
+        return Decision::Idle;
+    }
     match DesiredState::of(&vm.host, request) {
         DesiredState::InService | DesiredState::RetryExpected { .. } => return Decision::Idle,
         DesiredState::Unknown if request.is_none() => return Decision::Idle,
@@ -67,7 +70,7 @@ pub(super) fn in_service(node: &ObservedNode, seen: &Observed, policy: &Policy, 
     let may_drain = vmotion_grace(vm, request, &policy.vmotion_grace).is_zero()
         && !needs_host_first(&vm.host, request)
         && seen.admission == Admission::Granted
-        && is_approved(node, policy.require_approval);
+        && !policy.require_approval;
     Decision::Record(Box::new(if may_drain {
         start_draining(&queued, node, now)
     } else {
@@ -88,7 +91,11 @@ pub fn wants_place(
     if vm.power != ObservedPower::On
         || !is_wanted
         || node.overrides.skip
-        || !is_approved(node, require_approval)
+        || !is_approved(
+            node,
+            record.episode().map(|episode| &episode.id),
+            require_approval,
+        )
     {
         return None;
     }
@@ -96,7 +103,8 @@ pub fn wants_place(
     match record {
         Record::InService => {
             let met = request.is_some_and(|request| request.is_met_on(&vm.on_name));
-            (vm.host.is_leaving() || !met).then(asked)
+            let is_left = vm.is_left_to_vcenter && request.is_none();
+            (!is_left && (vm.host.is_leaving() || !met)).then(asked)
         }
         // The time comes from vCenter and the kube-apiserver, not from the record, which a kubelet may write.
         Record::Episode(episode) => {
@@ -145,7 +153,7 @@ fn trigger(vm: &ObservedVm, request: Option<&Request>, now: Now) -> Trigger {
         (_, request) => Trigger {
             task: None,
             clicked_at: request.map_or(now.wall, |request| request.asked_at),
-            user: None,
+            user: request.and_then(|request| request.requested_by.clone()),
             detection: None,
             request: request.map(|request| request.identity.clone()),
             late_power_off_of: None,
@@ -224,7 +232,8 @@ fn new_episode(
         vm_uuid: vm.uuid,
         vm: Some(vm.moref.clone()),
         boot_before: node.boot_id.clone(),
-        gpus_before: node.gpus.clone(),
+        gpus_before: node.expected_gpus.clone(),
+        slices_before: node.newest_slice,
         in_flight: InFlight {
             earlier_guest_shutdown: node.asked_guest,
             ..InFlight::default()

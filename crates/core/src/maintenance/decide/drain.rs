@@ -1,34 +1,20 @@
 //! The phases from the cordon until the VM is off.
 
-use std::collections::BTreeMap;
+mod volumes;
+
 use std::time::Duration;
 
 use super::context::{PhaseContext, PhaseStep, at_latest, until_deleted};
+use super::rounds::BINDING_SETTLE;
 use super::{cordoned, host_of, start_draining, transition_to};
-use crate::maintenance::clock::{Deadline, Elapsed, Monotonic, Timer};
+use crate::maintenance::clock::{Elapsed, Timer};
 use crate::maintenance::desired::DesiredState;
-use crate::maintenance::drain::BUDGET_RETRY_MIN;
 use crate::maintenance::effect::{Effect, EffectKind, PowerOffCause};
 use crate::maintenance::episode::{CordonOwner, DrainEnd, Episode, InFlight, Phase};
-use crate::maintenance::observed::{
-    AttemptOutcome, DrainReport, Drained, EffectAttempt, HostState, PendingEviction, RetryAdvice,
-};
+use crate::maintenance::hook::HookPoint;
+use crate::maintenance::observed::{AttemptOutcome, DrainReport, EffectAttempt, HostState, RetryAdvice};
 use crate::maintenance::policy::DrainTimeoutAction;
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
-
-/// The shortest time between two drain rounds. Without it, pods that terminate one after another would cost a list each.
-const ROUND_GAP: Duration = Duration::from_millis(250);
-
-/// The shortest time to the next round after one that left no pod. The reported change then usually is the first list of the pod
-/// watch.
-const EMPTY_GAP: Duration = Duration::from_millis(20);
-
-/// How long after the cordon a list may first prove the drain. A scheduler that chose the Node before it saw the cordon may still
-/// bind a pod to it: the kube-apiserver does not check a binding against the cordon.
-const BINDING_SETTLE: Duration = Duration::from_secs(1);
-
-/// The maximum age of the list that proves the drain when the guest is shut down or power is cut.
-const PROOF_AGE: Duration = Duration::from_secs(10);
 
 /// How many times a Node that is uncordoned during the drain is cordoned again before the episode is parked.
 const RECORDONS: u8 = 1;
@@ -49,7 +35,10 @@ impl PhaseContext<'_> {
         if !self.node.unschedulable {
             return self.after_uncordon();
         }
-        if self.seen.is_drained(BINDING_SETTLE) {
+        if let Some(step) = self.hold_first_eviction() {
+            return step;
+        }
+        if self.seen.is_drained(BINDING_SETTLE, self.now.monotonic) {
             return match desired {
                 DesiredState::Drained(_) => PhaseStep::record(transition_to(self.enter(Phase::Drained))),
                 DesiredState::Down
@@ -57,8 +46,8 @@ impl PhaseContext<'_> {
                 | DesiredState::Unknown
                 | DesiredState::RetryExpected { .. } => {
                     let report = self.seen.drain.as_ref();
-                    let returned = report.map(|report| report.tolerant.returned.clone());
-                    self.shut_down(DrainEnd::Complete, returned.unwrap_or_default())
+                    let left = report.map(|report| self.left_behind(report));
+                    self.shut_down(DrainEnd::Complete, left.unwrap_or_default())
                 }
             };
         }
@@ -70,26 +59,10 @@ impl PhaseContext<'_> {
                 self.next_round(report, &WaitingOn::Pods, Some(deadline.at))
             }
             Some(report) => match self.drain_timeout_action(desired) {
-                DrainTimeoutAction::PowerOff => {
-                    let left = report.left.iter().map(|pod| pod.name.clone()).collect();
-                    self.shut_down(DrainEnd::TimedOut, left)
-                }
+                DrainTimeoutAction::PowerOff => self.shut_down(DrainEnd::TimedOut, self.left_behind(report)),
                 DrainTimeoutAction::Hold => self.next_round(report, &WaitingOn::DrainHeld, None),
             },
         }
-    }
-
-    /// How long the drain has taken, including the time before an interruption.
-    fn drain_elapsed(self) -> Elapsed {
-        self.episode.drained_for.plus(self.episode.elapsed.span())
-    }
-
-    /// The drain timeout. A request may only extend it: the right to request a drain must not override disruption budgets.
-    fn drain_deadline(self) -> Deadline {
-        let request = self.seen.request.as_ref();
-        let asked = request.and_then(|request| request.drain_timeout);
-        let timeout = self.policy.drain_timeout.max(asked.unwrap_or_default());
-        self.deadline(self.drain_elapsed(), timeout)
     }
 
     fn drain_timeout_action(self, desired: DesiredState<'_>) -> DrainTimeoutAction {
@@ -122,7 +95,7 @@ impl PhaseContext<'_> {
             DesiredState::Drained(request) => request,
         };
         let outdated = |report: &&DrainReport| {
-            report.pods_revision != self.seen.pods_revision || !report.left.is_empty()
+            report.pods_revision != self.seen.pods_revision || self.blocking(report).next().is_some()
         };
         match &self.seen.drain {
             None => self.start_round(until_deleted(request)),
@@ -146,76 +119,16 @@ impl PhaseContext<'_> {
     /// Leaves the drain for the shutdown. The host that fitted at the beginning of the drain may be taken now, so it is checked
     /// again.
     fn shut_down(self, end: DrainEnd, left_behind: Vec<String>) -> PhaseStep {
-        if let Some(step) = self.find_host_first() {
+        let first = self.find_host_first().or_else(|| self.set_machine_guards());
+        if let Some(step) = first.or_else(|| self.hold(HookPoint::PrePowerOff)) {
             return step;
         }
         PhaseStep::record(transition_to(Episode {
             left_behind,
+            volumes: None,
             drained_for: self.drain_elapsed(),
             ..self.enter(Phase::ShuttingDown(end))
         }))
-    }
-
-    /// Starts a drain round; after a failed one, waits for its backoff first.
-    fn start_round(self, waiting_on: WaitingOn) -> PhaseStep {
-        match self.seen.attempt(EffectKind::DrainRound) {
-            Some(EffectAttempt {
-                outcome: AttemptOutcome::Refused(_),
-                ..
-            }) => self.start_or_retry(EffectKind::DrainRound, waiting_on, || Ok(self.round())),
-            Some(_) | None => PhaseStep::act(self.round(), waiting_on),
-        }
-    }
-
-    fn round(self) -> Effect {
-        let retry = self.policy.eviction_retry;
-        let report = self.seen.drain.as_ref();
-        Effect::DrainRound {
-            pods_revision: self.seen.pods_revision,
-            in_turn: report.is_some_and(DrainReport::is_held),
-            deferred: report.map_or_else(BTreeMap::new, |report| report.deferred(self.now.monotonic, retry)),
-            tolerant: self.seen.round().map(|report| report.tolerant.first.clone()),
-        }
-    }
-
-    /// The step after `report`. The next round starts when the pods have changed, when refused evictions are due again, and at
-    /// the latest after `retry_max`, in case a change was missed.
-    fn next_round(
-        self,
-        report: &DrainReport,
-        waiting_on: &dyn Fn(Vec<PendingEviction>) -> WaitingOn,
-        deadline: Option<Monotonic>,
-    ) -> PhaseStep {
-        let due = if report.left.is_empty() {
-            let settled = self.seen.record_seen.phase_at.after(BINDING_SETTLE);
-            report.listed_at.after(EMPTY_GAP).max(settled)
-        } else {
-            let retry = self.policy.eviction_retry;
-            let refused = report.left.iter().filter_map(|pod| report.retry_at(pod, retry));
-            let changed =
-                (report.pods_revision != self.seen.pods_revision).then(|| report.listed_at.after(ROUND_GAP));
-            let first = refused.chain(changed).min();
-            let due = first.unwrap_or_else(|| report.listed_at.after(self.policy.retry_max));
-            due.max(report.listed_at.after(BUDGET_RETRY_MIN))
-        };
-        let waiting_on = if report.left.is_empty() {
-            WaitingOn::DrainRound
-        } else {
-            waiting_on(report.left.clone())
-        };
-        if self.now.monotonic < due {
-            let recheck = deadline.map_or(due, |deadline| due.min(deadline));
-            return PhaseStep::wait_until(waiting_on, recheck);
-        }
-        let attempt = self.seen.attempt(EffectKind::DrainRound);
-        if attempt.is_some_and(|attempt| attempt.at.monotonic > report.listed_at) {
-            return self.start_round(waiting_on);
-        }
-        let step = PhaseStep::act(self.round(), waiting_on);
-        match deadline {
-            Some(deadline) => at_latest(deadline, step),
-            None => step,
-        }
     }
 
     /// The Node was uncordoned, so pods may have been scheduled. It is cordoned and drained again; the second time the
@@ -235,7 +148,8 @@ impl PhaseContext<'_> {
     /// Drained, VM on: shuts the guest down, and cuts the power after a deadline. Whatever it waits for, it is overdue if the VM is
     /// still on then: the guest may have been asked at the end of its timeout.
     pub(super) fn shutting_down(self, end: &DrainEnd) -> PhaseStep {
-        let longest = self.guest_shutdown_timeout() * 2 + self.policy.power_off_timeout;
+        let guest = self.guest_shutdown_timeout() * 2 + self.policy.power_off_timeout;
+        let longest = guest + self.volumes_waited().max(self.policy.volume_detach_timeout);
         self.unless_overdue(self.phase_deadline(longest), self.shutdown_step(end))
     }
 
@@ -259,6 +173,7 @@ impl PhaseContext<'_> {
             Some(asked) => self.await_guest(asked, end),
             None => self
                 .await_running_vmotion()
+                .or_else(|| self.await_volumes())
                 .unwrap_or_else(|| self.ask_guest(end)),
         }
     }
@@ -312,7 +227,7 @@ impl PhaseContext<'_> {
 
     /// The record shows no request to shut the guest down.
     fn ask_guest(self, end: &DrainEnd) -> PhaseStep {
-        let until = self.phase_deadline(self.guest_shutdown_timeout());
+        let until = self.phase_deadline(self.volumes_waited() + self.guest_shutdown_timeout());
         let attempt = self.seen.attempt(EffectKind::ShutdownGuest);
         if let Some(attempt) = attempt {
             match &attempt.outcome {
@@ -394,26 +309,6 @@ impl PhaseContext<'_> {
         });
         let overdue = self.deadline(noted.elapsed, self.policy.power_off_timeout);
         self.unless_overdue(overdue, cut)
-    }
-
-    /// The proof that the node is drained now, or the step that leads to it.
-    fn proof(self, end: &DrainEnd) -> Result<Drained, Box<PhaseStep>> {
-        let Some(list) = &self.seen.drain else {
-            return Err(Box::new(self.start_round(WaitingOn::DrainRound)));
-        };
-        let is_current = list.pods_revision == self.seen.pods_revision
-            && self.now.monotonic.since(list.listed_at) <= PROOF_AGE;
-        let again = list.listed_at.after(ROUND_GAP);
-        if is_current {
-            // Pods were scheduled since the drain ended. The drain timeout does not start again.
-            let again = || Box::new(PhaseStep::record(transition_to(self.enter(Phase::Draining))));
-            return Drained::holds(end, self.node.unschedulable, list).ok_or_else(again);
-        }
-        Err(Box::new(if self.now.monotonic < again {
-            PhaseStep::wait_until(WaitingOn::DrainRound, again)
-        } else {
-            self.start_round(WaitingOn::DrainRound)
-        }))
     }
 
     /// The cause, which is checked again when vCenter is asked to stop the VM.

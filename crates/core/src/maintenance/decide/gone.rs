@@ -9,6 +9,8 @@ use super::{
 use crate::maintenance::clock::{Elapsed, Now};
 use crate::maintenance::effect::{Effect, EffectKind, PowerOnTarget};
 use crate::maintenance::episode::{CordonOwner, Episode, Phase};
+use crate::maintenance::hook::Hooks;
+use crate::maintenance::node_guard::FoundGuards;
 use crate::maintenance::observed::{
     CordonedBy, EffectAttempt, NodeOverrides, Observed, ObservedNode, ObservedPower, ObservedVm,
 };
@@ -46,11 +48,18 @@ pub(super) fn without_node(
         keep_cordoned: false,
         overrides: NodeOverrides::default(),
         ready: false,
+        is_unreachable: false,
         heartbeat: None,
         ready_since: None,
         boot_id: None,
         gpus: Arc::default(),
+        expected_gpus: Arc::default(),
+        accepted_gpus: Arc::default(),
+        newest_slice: None,
         asked_guest: None,
+        guards: FoundGuards::new(),
+        hooks: Hooks::new(),
+        taints: Arc::default(),
     };
     in_episode(episode, aged_by, &absent, seen, policy, now)
 }

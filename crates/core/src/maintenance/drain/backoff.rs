@@ -63,9 +63,15 @@ impl EvictionBackoff {
 }
 
 impl DrainReport {
-    /// Continues the backoff of the report `before`. `is_watched` takes the namespace and the name of a budget.
+    /// Continues the backoff and the terminating pods of the report `before`. `is_watched` takes the namespace and the name of a budget.
     pub fn follow(&mut self, before: Option<&Self>, is_watched: impl Fn(&str, &str) -> bool) {
         let none = EvictionBackoff::default();
+        for (name, pod) in &mut self.terminating {
+            let known = before.and_then(|before| before.terminating.get(name));
+            if let Some(known) = known.filter(|known| known.uid == pod.uid) {
+                pod.since = known.since;
+            }
+        }
         let before = before.map_or(&none, |before| &before.backoff);
         let mut held: BTreeMap<BudgetKey, (usize, bool)> = BTreeMap::new();
         for pod in &self.left {
@@ -109,7 +115,7 @@ impl DrainReport {
     pub fn retry_at(&self, pod: &PendingEviction, retry: Duration) -> Option<Monotonic> {
         let by_server = self.backoff.retry_at.get(&pod.name).copied();
         match &pod.why {
-            PendingReason::Leaving | PendingReason::Last => None,
+            PendingReason::Leaving | PendingReason::Last | PendingReason::Waits { .. } => None,
             PendingReason::Budget { .. } => Some(self.budget_due(pod, retry)).max(by_server),
             PendingReason::Migrating { .. } | PendingReason::Refused { .. } | PendingReason::NotReached => {
                 by_server.or_else(|| Some(self.listed_at.after(retry)))
@@ -161,7 +167,8 @@ fn budget(pod: &PendingEviction) -> Option<BudgetKey> {
         | PendingReason::Migrating { .. }
         | PendingReason::Refused { .. }
         | PendingReason::NotReached
-        | PendingReason::Last => None,
+        | PendingReason::Last
+        | PendingReason::Waits { .. } => None,
     }
 }
 

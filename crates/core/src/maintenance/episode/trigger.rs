@@ -17,7 +17,7 @@ pub struct Trigger {
     /// When the task was queued (vCenter's clock) or the request created (kube-apiserver's clock). It orders the queue and starts the
     /// trace.
     pub clicked_at: Timestamp,
-    /// The user who started the task, where vCenter reports one.
+    /// The user who started the task, where vCenter reports one, or who created the request, where it says so.
     pub user: Option<String>,
     /// How the task was detected.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,8 +1,11 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::*;
 use crate::ids::{BootId, EpisodeId, HostRef, NodeUid, TaskRef, VmUuid};
+use crate::maintenance::clock::Elapsed;
 use crate::maintenance::episode::{CordonOwner, Detection, DrainEnd, EpisodeResult, HostIdentity, Trigger};
+use crate::maintenance::volumes::VolumeWait;
 use crate::maintenance::waiting::ParkReason;
 
 fn time(text: &str) -> Timestamp {
@@ -31,6 +34,10 @@ fn episode(phase: Phase) -> Episode {
         boot_before: Some(BootId::new("boot-1")),
         gpus_before: Arc::new([("nvidia.com/gpu".to_owned(), 4)].into()),
         left_behind: vec!["ml/train-0".to_owned()],
+        volumes: Some(VolumeWait {
+            waited: Elapsed::of(Duration::from_secs(120)),
+            left: vec!["pvc-1 (claim ml/data)".to_owned()],
+        }),
         since: time("2026-11-21T03:00:02Z"),
         ..Episode::new(NodeUid::new("uid-1"), trigger, host, phase, begun_at)
     }
@@ -53,6 +60,7 @@ fn every_phase() -> Vec<Phase> {
     ];
     let reasons = [
         ParkReason::VmMissing,
+        ParkReason::VmOutOfScope,
         ParkReason::VmAmbiguous { count: 2 },
         ParkReason::VmSuspended,
         ParkReason::Uncordoned,
@@ -326,6 +334,16 @@ fn record_with_impossible_values_is_unreadable() {
         ("/gpusBefore", json!(resources), "GPU resources"),
         ("/gpusBefore", json!({"g".repeat(507): 1}), "GPU resources"),
         ("/refusals", json!(vec![refusal; 33]), "more than 32 hosts"),
+        (
+            "/volumes",
+            json!({"waited": 1, "left": vec!["pvc-1"; 21]}),
+            "more than 20 volumes",
+        ),
+        (
+            "/volumes",
+            json!({"waited": ten_years_and_a_day}),
+            "the wait for volumes has lasted",
+        ),
         ("/revision", json!(u64::MAX), "more often"),
         ("/epoch", json!(u64::MAX), "more often"),
         ("/recordoned", json!(256), "does not read"),

@@ -13,6 +13,7 @@ use crate::maintenance::episode::{
     PhaseHistory,
 };
 use crate::maintenance::placement::MAX_STATIC_DEVICES;
+use crate::maintenance::volumes::MAX_VOLUMES;
 
 /// The longest text that is kept, in characters.
 const MAX_TEXT: usize = 4096;
@@ -65,7 +66,15 @@ pub(super) fn check(episode: &Episode) -> Result<(), String> {
         episode.power_off_request.as_ref(),
     ];
     for request in requests.into_iter().flatten() {
-        if !is_object_name(&request.name) {
+        let namespace = request
+            .foreign
+            .as_ref()
+            .and_then(|origin| origin.namespace.as_ref());
+        if ![Some(&request.name), namespace]
+            .into_iter()
+            .flatten()
+            .all(|name| is_object_name(name))
+        {
             return Err("a request has a name that no object has".to_owned());
         }
     }
@@ -84,9 +93,16 @@ pub(super) fn check(episode: &Episode) -> Result<(), String> {
     if episode.refusals.len() > MAX_REFUSALS {
         return Err(format!("more than {MAX_REFUSALS} hosts have refused the VM"));
     }
+    let volumes = episode.volumes.as_ref();
+    if volumes.is_some_and(|volumes| volumes.left.len() > MAX_VOLUMES) {
+        return Err(format!("more than {MAX_VOLUMES} volumes were left"));
+    }
     let mut devices = episode.home_devices.iter();
     if devices.len() > MAX_STATIC_DEVICES || !devices.all(|device| is_name(&device.address)) {
         return Err("it has more devices than a VM has, or no addresses of devices".to_owned());
+    }
+    if !episode.machine_guards.is_sound() {
+        return Err("it has guards on more objects than a node has, or on invalid names".to_owned());
     }
     if episode.revision > MAX_COUNT || episode.epoch > MAX_COUNT {
         return Err("it was written more often than can be".to_owned());
@@ -163,6 +179,8 @@ fn times(episode: &Episode) -> Vec<(&'static str, Timestamp)> {
     own.into_iter()
         .chain(resumed)
         .chain(requested(&episode.in_flight))
+        .chain(episode.held.map(|held| ("of a hook", held.timer.since)))
+        .chain(episode.slices_before.map(|at| ("of a ResourceSlice", at)))
         .collect()
 }
 
@@ -176,5 +194,12 @@ fn requested(in_flight: &InFlight) -> impl Iterator<Item = (&'static str, Timest
 fn spans(episode: &Episode) -> Vec<(&'static str, Elapsed)> {
     let own = [("the phase", episode.elapsed), ("the drain", episode.drained_for)];
     let requested = timers(&episode.in_flight).map(|timer| ("a request to vCenter", timer.elapsed));
-    own.into_iter().chain(requested).collect()
+    let held = episode.held.map(|held| ("a hook", held.timer.elapsed));
+    let volumes = episode.volumes.as_ref();
+    let volumes = volumes.map(|volumes| ("the wait for volumes", volumes.waited));
+    own.into_iter()
+        .chain(requested)
+        .chain(held)
+        .chain(volumes)
+        .collect()
 }

@@ -2,10 +2,15 @@
 
 use std::fmt::{self, Write as _};
 
+use jiff::Timestamp;
+
 use crate::ids::NodeName;
+use crate::keys::HOOK_SUFFIX;
 use crate::maintenance::admission::SlotLimit;
 use crate::maintenance::drain::{PendingEviction, PendingReason};
+use crate::maintenance::hook::HookPoint;
 use crate::maintenance::placement::RejectedHost;
+use crate::maintenance::volumes::AttachedVolume;
 
 /// The maximum number of pods, budgets, hosts or nodes that a sentence names, so that it fits a line of `kubectl describe`.
 const NAMED: usize = 3;
@@ -17,10 +22,26 @@ pub(super) fn list(nodes: &[NodeName]) -> String {
     nodes.iter().map(NodeName::as_str).collect::<Vec<_>>().join(", ")
 }
 
-pub(super) fn turn(ahead: &[NodeName], limit: SlotLimit) -> String {
+pub(super) fn turn(ahead: &[NodeName], position: usize, limit: SlotLimit) -> String {
     let names: Vec<&str> = ahead.iter().map(NodeName::as_str).collect();
     let come = if names.len() == 1 { "comes" } else { "come" };
-    format!("a slot: {limit}, and {} {come} first", few(&names))
+    let queue = match position {
+        1 => String::new(),
+        position => format!(", as number {position} in the queue"),
+    };
+    format!("a slot{queue}: {limit}, and {} {come} first", few(&names))
+}
+
+/// The hooks that hold a step, by the annotations to remove.
+pub(super) fn hooks(point: HookPoint, names: &[String], until: Option<Timestamp>) -> String {
+    let annotation = |name: &String| format!("{point}{HOOK_SUFFIX}/{name}");
+    let annotations: Vec<String> = names.iter().map(annotation).collect();
+    let mut text = format!("hooks to be removed from the Node: {}", few(&annotations));
+    if let Some(until) = until {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "; it proceeds at {until:.0}");
+    }
+    text
 }
 
 /// Each reason once, with the first host that has it and the names of the next few. A cluster has up to 96 hosts.
@@ -67,6 +88,20 @@ pub(super) fn pods_left(pods: &[PendingEviction]) -> String {
     text
 }
 
+/// How many volumes are attached, and the names of the first.
+pub(super) fn volumes_left(volumes: &[AttachedVolume], until: Timestamp) -> String {
+    if volumes.is_empty() {
+        return "the list of its volumes".to_owned();
+    }
+    let plural = if volumes.len() == 1 { "" } else { "s" };
+    let names: Vec<String> = volumes.iter().map(ToString::to_string).collect();
+    format!(
+        "{} volume{plural} to be detached until {until:.0}: {}",
+        volumes.len(),
+        few(&names)
+    )
+}
+
 impl fmt::Display for PendingReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -76,6 +111,7 @@ impl fmt::Display for PendingReason {
             Self::Refused { message } => write!(f, "eviction refused: {message}"),
             Self::NotReached => f.write_str("eviction not requested yet"),
             Self::Last => f.write_str("evicted when the others are gone"),
+            Self::Waits { until } => write!(f, "waits for it to end until {:.0}", until.shown),
         }
     }
 }
@@ -102,6 +138,8 @@ impl fmt::Display for SlotLimit {
         match self {
             Self::ConcurrentDrains(limit) => write!(f, "at most {limit} drained at once"),
             Self::Unavailable(limit) => write!(f, "at most {limit} unavailable at once"),
+            Self::PowerOffs(limit) => write!(f, "at most {limit} powered off in an hour"),
+            Self::UnavailableGpus(limit) => write!(f, "at most {limit} GPUs unavailable at once"),
         }
     }
 }

@@ -19,9 +19,10 @@ fn exit(refused: Vec<RejectedHost>) -> String {
     .to_string()
 }
 
-fn turn(ahead: &[&str]) -> String {
+fn turn(ahead: &[&str], position: usize) -> String {
     WaitingOn::Slot {
         ahead: ahead.iter().map(|name| NodeName::new(*name)).collect(),
+        position,
         limit: SlotLimit::ConcurrentDrains(1),
     }
     .to_string()
@@ -65,17 +66,17 @@ fn each_reason_is_shown_once() {
 #[test]
 fn slot_wait_names_three_nodes_and_counts_the_rest() {
     assert_eq!(
-        turn(&["gpu-7"]),
+        turn(&["gpu-7"], 1),
         "a slot: at most 1 drained at once, and gpu-7 comes first"
     );
     assert_eq!(
-        turn(&["gpu-1", "gpu-2", "gpu-3"]),
-        "a slot: at most 1 drained at once, and gpu-1, gpu-2, gpu-3 come first"
+        turn(&["gpu-1", "gpu-2", "gpu-3"], 2),
+        "a slot, as number 2 in the queue: at most 1 drained at once, and gpu-1, gpu-2, gpu-3 come first"
     );
     let fleet: Vec<String> = (1..=200).map(|number| format!("gpu-{number}")).collect();
     let fleet: Vec<&str> = fleet.iter().map(String::as_str).collect();
     assert_eq!(
-        turn(&fleet),
-        "a slot: at most 1 drained at once, and gpu-1, gpu-2, gpu-3, 197 more come first"
+        turn(&fleet, 200),
+        "a slot, as number 200 in the queue: at most 1 drained at once, and gpu-1, gpu-2, gpu-3, 197 more come first"
     );
 }

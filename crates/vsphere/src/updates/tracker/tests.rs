@@ -43,6 +43,7 @@ fn done(plan: Refresh, vms_of: impl Fn(&VmKey) -> Vec<&'static str>) -> RefreshD
         lookups.insert(key.clone(), vms);
     }
     RefreshDone {
+        outside: BTreeSet::new(),
         looked_up: plan.keys,
         urgency: plan.watch_set.urgent,
         lookups,

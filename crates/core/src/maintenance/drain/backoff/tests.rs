@@ -1,5 +1,6 @@
 use super::*;
-use crate::maintenance::drain::TolerantPods;
+use crate::fixtures::drain_report;
+use crate::maintenance::drain::TerminatingPod;
 
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -42,14 +43,8 @@ fn round(
 ) -> DrainReport {
     let deferred = deferred.iter().map(|name| (*name).to_owned()).collect();
     let mut report = DrainReport {
-        listed_at: at(millis),
-        pods_revision: 0,
-        left: left.to_vec(),
-        listed: left.len(),
-        ignored: 0,
-        evicted: 0,
         backoff: EvictionBackoff::of_round(BTreeMap::new(), deferred),
-        tolerant: TolerantPods::default(),
+        ..drain_report(at(millis), left.to_vec())
     };
     report.follow(before, |_, _| false);
     report
@@ -182,4 +177,26 @@ fn drain_is_held_while_a_budget_blocks_one_of_its_pods() {
     assert!(!is_held(vec![]));
     assert!(!is_held(vec![refused("ml/a"), leaving("ml/b")]));
     assert!(is_held(vec![refused("ml/a"), held("ml/b", "train")]));
+}
+
+#[test]
+fn pod_terminates_since_it_was_first_seen_to_and_not_its_successor() {
+    let terminating = |millis: u64, uid: &str, before: Option<&DrainReport>| {
+        let pod = TerminatingPod {
+            uid: uid.to_owned(),
+            since: at(millis),
+            grace: Duration::from_secs(30),
+        };
+        let mut report = drain_report(at(millis), vec![leaving("ml/a")]);
+        report.terminating.insert("ml/a".to_owned(), pod);
+        report.follow(before, |_, _| false);
+        report
+    };
+    let since = |report: &DrainReport| report.terminating["ml/a"].since;
+    let first = terminating(0, "uid-1", None);
+    let second = terminating(1_000, "uid-1", Some(&first));
+    assert_eq!(since(&second), at(0));
+    let third = terminating(2_000, "uid-1", Some(&second));
+    assert_eq!(since(&third), at(0));
+    assert_eq!(since(&terminating(3_000, "uid-2", Some(&third))), at(3_000));
 }

@@ -1,0 +1,113 @@
+//! Guards on a Node: taints, labels and annotations with which the scheduler and other controllers leave it alone.
+
+use std::collections::BTreeMap;
+
+use crate::keys::{
+    AUTOSCALER_SCALE_DOWN_DISABLED, GARDENER_PRESERVE, MAINTENANCE_TAINT, MEDIK8S_EXCLUDE,
+    OUT_OF_SERVICE_TAINT, QUEUED_TAINT,
+};
+
+named_enum! {
+    /// A guard on the Node.
+    pub enum NodeGuard {
+        /// The scheduler places no pod, also where somebody else uncordons the Node.
+        MaintenanceTaint = "maintenance-taint",
+        /// While the node is queued, the scheduler prefers nodes that are not drained next.
+        QueuedTaint = "queued-taint",
+        /// While the VM is off with pods or volumes left behind, Kubernetes deletes the pods by force and detaches the volumes (KEP-2268).
+        OutOfServiceTaint = "out-of-service-taint",
+        /// cluster-autoscaler does not remove the node (`ScaleDownDisabledKey` in
+        /// `cluster-autoscaler/core/scaledown/eligibility/eligibility.go`).
+        ClusterAutoscaler = "cluster-autoscaler",
+        /// medik8s' NodeHealthCheck and its remediators skip the node (`ExcludeFromRemediation` in
+        /// `medik8s/common/pkg/labels/labels.go`).
+        Medik8s = "medik8s",
+        /// Gardener's machine-controller-manager keeps the machine of a failed node
+        /// (`docs/usage/machine-preservation.md` there).
+        Gardener = "gardener",
+    }
+}
+
+/// The field of the Node that is a guard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GuardField {
+    /// A taint.
+    Taint {
+        /// Its key.
+        key: &'static str,
+        /// The value that Haulout sets, where it has one.
+        value: Option<&'static str>,
+        /// Its effect.
+        effect: &'static str,
+    },
+    /// A label.
+    Label {
+        /// Its key.
+        key: &'static str,
+        /// The value that Haulout sets.
+        value: &'static str,
+    },
+    /// An annotation.
+    Annotation {
+        /// Its key.
+        key: &'static str,
+        /// The value that Haulout sets.
+        value: &'static str,
+    },
+}
+
+/// The state of a guard on a Node, where it is not simply absent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GuardState {
+    /// It has the value that Haulout sets, and `metadata.managedFields` names Haulout as its owner.
+    Ours,
+    /// It has the value that Haulout sets, and no owner is named.
+    Set,
+    /// It has another value or another owner.
+    Other,
+    /// The controller that it is for does not look after this Node.
+    NotNeeded,
+}
+
+/// The guards of a Node, by what was found; an absent guard has no entry.
+pub type FoundGuards = BTreeMap<NodeGuard, GuardState>;
+
+impl NodeGuard {
+    /// The field of the Node.
+    pub const fn field(self) -> GuardField {
+        match self {
+            Self::MaintenanceTaint => GuardField::Taint {
+                key: MAINTENANCE_TAINT,
+                value: None,
+                effect: "NoSchedule",
+            },
+            Self::QueuedTaint => GuardField::Taint {
+                key: QUEUED_TAINT,
+                value: None,
+                effect: "PreferNoSchedule",
+            },
+            Self::OutOfServiceTaint => GuardField::Taint {
+                key: OUT_OF_SERVICE_TAINT,
+                value: Some("nodeshutdown"),
+                effect: "NoExecute",
+            },
+            Self::ClusterAutoscaler => GuardField::Annotation {
+                key: AUTOSCALER_SCALE_DOWN_DISABLED,
+                value: "true",
+            },
+            Self::Medik8s => GuardField::Label {
+                key: MEDIK8S_EXCLUDE,
+                value: "true",
+            },
+            Self::Gardener => GuardField::Annotation {
+                key: GARDENER_PRESERVE,
+                value: "when-failed",
+            },
+        }
+    }
+
+    /// Whether nobody else sets it, because its key is Haulout's own.
+    pub const fn is_own(self) -> bool {
+        matches!(self, Self::MaintenanceTaint | Self::QueuedTaint)
+    }
+}

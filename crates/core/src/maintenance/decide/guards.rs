@@ -1,0 +1,56 @@
+//! The guards of an episode.
+
+use std::sync::Arc;
+
+use super::Decision;
+use crate::maintenance::episode::{Episode, Phase, Record};
+use crate::maintenance::node_guard::guards_after;
+use crate::maintenance::observed::Observed;
+use crate::maintenance::policy::Policy;
+
+/// Whether this write takes the node out of service or begins another drain. Guards that were removed because the node was about to
+/// be back have to be set again.
+fn needs_machine_guards(before: &Record, next: &Episode) -> bool {
+    let was = before.phase().map(Phase::at_work);
+    match next.phase.at_work() {
+        Phase::Queued => false,
+        Phase::Draining => was != Some(&Phase::Draining),
+        Phase::Drained
+        | Phase::ShuttingDown(_)
+        | Phase::Relocating { .. }
+        | Phase::AwaitingHost
+        | Phase::PoweringOn { .. }
+        | Phase::Rejoining
+        | Phase::Parked { .. } => matches!(was, None | Some(Phase::Queued)),
+    }
+}
+
+/// Records the guards that the episode owns after this write.
+pub(super) fn with_guards(
+    mut decision: Decision,
+    before: &Record,
+    seen: &Observed,
+    policy: &Policy,
+) -> Decision {
+    let is_takeover = |next: &Episode| {
+        let before = before.episode().map(|before| (before.epoch, &before.release));
+        before.is_some_and(|before| before != (next.epoch, &next.release))
+    };
+    if let Decision::Record(transition) = &mut decision
+        && let Record::Episode(next) = &mut transition.record
+        && let Some(node) = &seen.node
+        // A takeover changes nothing else.
+        && !is_takeover(next)
+    {
+        let guards = guards_after(before, next, node, &policy.guards);
+        if next.guards != guards {
+            Arc::make_mut(next).guards = guards;
+        }
+        // A copy of the record may be from before the guards were removed.
+        let is_from_copy = !seen.is_record_on_node && *next.phase.at_work() != Phase::Queued;
+        if policy.guards.machines && (is_from_copy || needs_machine_guards(before, next)) {
+            Arc::make_mut(next).machine_guards.is_due = true;
+        }
+    }
+    decision
+}

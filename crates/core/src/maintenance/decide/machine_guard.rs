@@ -1,0 +1,120 @@
+//! Sets the guards on the Machine of a node before its power is cut, and removes them at the end.
+
+use super::context::{PhaseContext, PhaseStep, at_latest};
+use super::{Decision, transition_to};
+use crate::maintenance::clock::Monotonic;
+use crate::maintenance::effect::{Effect, EffectKind};
+use crate::maintenance::episode::Episode;
+use crate::maintenance::machine_guard::MachineGuards;
+use crate::maintenance::observed::AttemptOutcome;
+use crate::maintenance::waiting::WaitingOn;
+
+impl PhaseContext<'_> {
+    /// `step`, or the effect that sets the guards where that is due. The phase goes on while a refused one waits for its retry. A
+    /// parked phase stays parked.
+    pub(super) fn guarded(self, step: PhaseStep) -> PhaseStep {
+        let PhaseStep::Decided(decision) = &step else {
+            return step;
+        };
+        if is_about_the_end(decision) {
+            return step;
+        }
+        match self.set_machine_guards() {
+            Some(first @ PhaseStep::Decided(Decision::Act { .. } | Decision::Record(_))) => first,
+            Some(PhaseStep::Decided(Decision::Wait {
+                recheck: Some(at), ..
+            })) => at_latest(at, step),
+            Some(_) | None => step,
+        }
+    }
+
+    /// The step that comes before the power is cut: the guards have to be set.
+    pub(super) fn set_machine_guards(self) -> Option<PhaseStep> {
+        let guards = &self.episode.machine_guards;
+        // A copy of the record may be from before the guards were removed.
+        let is_due = guards.is_due || !self.seen.is_record_on_node;
+        if !is_due || !self.policy.guards.machines || self.seen.node.is_none() {
+            return None;
+        }
+        let removal = self.attempted_at(EffectKind::RemoveMachineGuards);
+        if let Some(report) = &self.seen.machine_guards
+            && report.at >= self.seen.record_seen.at.monotonic
+            && Some(report.at) > removal
+        {
+            return Some(PhaseStep::record(transition_to(Episode {
+                machine_guards: guards.with(report),
+                ..self.episode.clone()
+            })));
+        }
+        let effect = || {
+            Ok(Effect::SetMachineGuards {
+                vm: self.episode.vm_uuid.or(self.vm.uuid),
+            })
+        };
+        let waiting_on = WaitingOn::MachineGuards { is_removal: false };
+        Some(self.start_or_retry(EffectKind::SetMachineGuards, waiting_on, effect))
+    }
+
+    /// The step that comes before the end of the episode: its guards have to be removed.
+    ///
+    /// The record first says that they are due. So they are set again if the host or a request asks for the node once more.
+    pub(super) fn remove_machine_guards(self) -> Option<PhaseStep> {
+        let guards = &self.episode.machine_guards;
+        let may_be_set = guards.is_due && self.policy.guards.machines;
+        if guards.objects.is_empty() && !may_be_set {
+            return None;
+        }
+        if !guards.is_due {
+            return Some(PhaseStep::record(transition_to(Episode {
+                machine_guards: MachineGuards {
+                    is_due: true,
+                    ..guards.clone()
+                },
+                ..self.episode.clone()
+            })));
+        }
+        if self.are_removed() {
+            return None;
+        }
+        let effect = || {
+            Ok(Effect::RemoveMachineGuards {
+                vm: self.episode.vm_uuid.or(self.vm.uuid),
+                guards: guards.clone(),
+            })
+        };
+        let waiting_on = WaitingOn::MachineGuards { is_removal: true };
+        Some(self.start_or_retry(EffectKind::RemoveMachineGuards, waiting_on, effect))
+    }
+
+    /// Whether the guards were removed since this record was written, and not set after that.
+    fn are_removed(self) -> bool {
+        let set = self.attempted_at(EffectKind::SetMachineGuards);
+        let removal = self.seen.attempts.get(&EffectKind::RemoveMachineGuards);
+        removal.is_some_and(|removal| {
+            removal.outcome == AttemptOutcome::Done
+                && removal.at.monotonic >= self.seen.record_seen.at.monotonic
+                && Some(removal.at.monotonic) > set
+        })
+    }
+
+    fn attempted_at(self, kind: EffectKind) -> Option<Monotonic> {
+        self.seen.attempts.get(&kind).map(|attempt| attempt.at.monotonic)
+    }
+}
+
+/// Whether the decision ends the episode or removes its guards.
+fn is_about_the_end(decision: &Decision) -> bool {
+    let waiting_on = match decision {
+        Decision::Record(transition) => return transition.ended.is_some(),
+        Decision::Act { waiting_on, .. } | Decision::Wait { waiting_on, .. } => waiting_on,
+        Decision::Idle => return false,
+    };
+    matches!(
+        waiting_on,
+        WaitingOn::MachineGuards { is_removal: true }
+            | WaitingOn::Retry {
+                effect: EffectKind::RemoveMachineGuards,
+                ..
+            }
+    )
+}

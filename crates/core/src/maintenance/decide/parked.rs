@@ -1,0 +1,92 @@
+//! Runs the step of an episode, and parks and resumes it.
+
+use std::time::Duration;
+
+use super::checkpoint::checkpoint;
+use super::context::{PhaseContext, PhaseStep};
+use super::{Decision, step, write};
+use crate::maintenance::clock::{Elapsed, Now};
+use crate::maintenance::episode::{Episode, Phase};
+use crate::maintenance::observed::{Observed, ObservedNode};
+use crate::maintenance::policy::Policy;
+use crate::maintenance::waiting::{ParkReason, WaitingOn};
+
+pub(super) fn in_episode(
+    episode: &Episode,
+    aged_by: Duration,
+    node: &ObservedNode,
+    seen: &Observed,
+    policy: &Policy,
+    now: Now,
+) -> Decision {
+    let context = |episode, vm| PhaseContext {
+        episode,
+        aged_by,
+        node,
+        vm,
+        seen,
+        policy,
+        now,
+    };
+    let Phase::Parked {
+        reason,
+        resume,
+        resume_since,
+    } = &episode.phase
+    else {
+        return match checkpoint(episode, aged_by, policy, now, step(episode, seen, context)) {
+            PhaseStep::Decided(decision) => decision,
+            PhaseStep::Park { reason, .. } => write(park(episode, reason, now)),
+        };
+    };
+    // A parked episode runs the step of the phase that it resumes. It stays parked if that step parks it again.
+    let resumed = Episode {
+        phase: (**resume).clone(),
+        since: *resume_since,
+        ..episode.clone()
+    };
+    match step(&resumed, seen, context) {
+        PhaseStep::Decided(decision @ Decision::Record(_)) => decision,
+        PhaseStep::Park {
+            reason: again,
+            effect,
+            recheck,
+        } if same_kind(&again, reason) => {
+            let waiting_on = WaitingOn::Parked(again);
+            match effect {
+                Some(effect) => Decision::Act {
+                    effect,
+                    waiting_on,
+                    recheck,
+                },
+                None => Decision::Wait { waiting_on, recheck },
+            }
+        }
+        PhaseStep::Park { reason: other, .. } => write(park(&resumed, other, now)),
+        // The deadlines start again: a drain that was parked for an hour did not evict for an hour.
+        PhaseStep::Decided(Decision::Act { .. } | Decision::Wait { .. } | Decision::Idle) => write(Episode {
+            drained_for: Elapsed::ZERO,
+            held: resumed.held,
+            ..resumed.enter((**resume).clone(), now)
+        }),
+    }
+}
+
+/// Whether two reasons differ at most in their details. A change of details needs no write.
+fn same_kind(a: &ParkReason, b: &ParkReason) -> bool {
+    std::mem::discriminant(a) == std::mem::discriminant(b)
+}
+
+/// Parks the episode. The elapsed time of its phase keeps counting, because the phase's deadline applies while it is parked.
+fn park(episode: &Episode, reason: ParkReason, now: Now) -> Episode {
+    let parked = Phase::Parked {
+        reason,
+        resume: Box::new(episode.phase.clone()),
+        resume_since: episode.since,
+    };
+    Episode {
+        elapsed: episode.elapsed,
+        held: episode.held,
+        ..episode.enter(parked, now)
+    }
+}

@@ -1,0 +1,157 @@
+//! The rounds of a drain: when they begin, how long the drain may last, and the proof that it is complete.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::SignedDuration;
+
+use super::context::{PhaseContext, PhaseStep, at_latest};
+use super::transition_to;
+use crate::maintenance::clock::{Deadline, Elapsed, Monotonic, whole_second};
+use crate::maintenance::drain::BUDGET_RETRY_MIN;
+use crate::maintenance::effect::{DrainBegan, Effect, EffectKind};
+use crate::maintenance::episode::{DrainEnd, Phase};
+use crate::maintenance::observed::{AttemptOutcome, DrainReport, Drained, EffectAttempt, PendingEviction};
+use crate::maintenance::waiting::WaitingOn;
+
+/// The shortest time between two drain rounds. Without it, pods that terminate one after another would cost a list each.
+const ROUND_GAP: Duration = Duration::from_millis(250);
+
+/// The shortest time to the next round after one that left no pod. The reported change then usually is the first list of the pod
+/// watch.
+const EMPTY_GAP: Duration = Duration::from_millis(20);
+
+/// How long after the cordon a list may first prove the drain. A scheduler that chose the Node before it saw the cordon may still
+/// bind a pod to it: the kube-apiserver does not check a binding against the cordon.
+pub(super) const BINDING_SETTLE: Duration = Duration::from_secs(1);
+
+/// The maximum age of the list that proves the drain when the guest is shut down or power is cut.
+const PROOF_AGE: Duration = Duration::from_secs(10);
+
+impl PhaseContext<'_> {
+    /// How long the drain has taken, including the time before an interruption.
+    pub(super) fn drain_elapsed(self) -> Elapsed {
+        self.episode.drained_for.plus(self.episode.elapsed.span())
+    }
+
+    /// When the drain began.
+    fn drain_began(self) -> DrainBegan {
+        let elapsed = self.drain_elapsed().span();
+        let recorded = SignedDuration::try_from(elapsed.saturating_sub(self.aged_by));
+        let from = self.seen.record_seen.at.wall;
+        let at = recorded.ok().and_then(|recorded| from.checked_sub(recorded).ok());
+        DrainBegan {
+            elapsed,
+            at: whole_second(at.unwrap_or(from)),
+        }
+    }
+
+    /// The drain timeout, which begins when no pod may be waited for any more that is still there. A request may only extend it: the
+    /// right to request a drain must not override disruption budgets.
+    pub(super) fn drain_deadline(self) -> Deadline {
+        let request = self.seen.request.as_ref();
+        let asked = request.and_then(|request| request.drain_timeout);
+        let timeout = self.policy.drain_timeout.max(asked.unwrap_or_default());
+        let wait = self.seen.round().map(|report| report.longest_wait);
+        self.deadline(self.drain_elapsed(), timeout + wait.unwrap_or_default())
+    }
+
+    /// The pods of `report` that block the drain.
+    pub(super) fn blocking(self, report: &DrainReport) -> impl Iterator<Item = &PendingEviction> {
+        report.blocking(self.node.is_unreachable, self.now.monotonic)
+    }
+
+    /// The pods that end with the VM if it is shut down now: `namespace/name`, with the reason where that is not the drain timeout.
+    pub(super) fn left_behind(self, report: &DrainReport) -> Vec<String> {
+        report.left_behind(self.node.is_unreachable, self.now.monotonic)
+    }
+
+    /// Starts a drain round; after a failed one, waits for its backoff first.
+    pub(super) fn start_round(self, waiting_on: WaitingOn) -> PhaseStep {
+        match self.seen.attempt(EffectKind::DrainRound) {
+            Some(EffectAttempt {
+                outcome: AttemptOutcome::Refused(_),
+                ..
+            }) => self.start_or_retry(EffectKind::DrainRound, waiting_on, || Ok(self.round())),
+            Some(_) | None => PhaseStep::act(self.round(), waiting_on),
+        }
+    }
+
+    fn round(self) -> Effect {
+        let retry = self.policy.eviction_retry;
+        let report = self.seen.drain.as_ref();
+        Effect::DrainRound {
+            pods_revision: self.seen.pods_revision,
+            in_turn: report.is_some_and(DrainReport::is_held),
+            deferred: report.map_or_else(BTreeMap::new, |report| report.deferred(self.now.monotonic, retry)),
+            began: self.drain_began(),
+            tolerant: self.seen.round().map(|report| report.tolerant.first.clone()),
+        }
+    }
+
+    /// The step after `report`. The next round starts when the pods have changed, when refused evictions are due again, and at
+    /// the latest after `retry_max`, in case a change was missed.
+    pub(super) fn next_round(
+        self,
+        report: &DrainReport,
+        waiting_on: &dyn Fn(Vec<PendingEviction>) -> WaitingOn,
+        deadline: Option<Monotonic>,
+    ) -> PhaseStep {
+        let left: Vec<&PendingEviction> = self.blocking(report).collect();
+        let due = if left.is_empty() {
+            let settled = self.seen.record_seen.phase_at.after(BINDING_SETTLE);
+            report.listed_at.after(EMPTY_GAP).max(settled)
+        } else {
+            let retry = self.policy.eviction_retry;
+            let refused = left.iter().filter_map(|pod| report.retry_at(pod, retry));
+            let changed =
+                (report.pods_revision != self.seen.pods_revision).then(|| report.listed_at.after(ROUND_GAP));
+            let first = refused.chain(changed).min();
+            let due = first.unwrap_or_else(|| report.listed_at.after(self.policy.retry_max));
+            let wait_ends = left.iter().filter_map(|pod| pod.why.wait_ends());
+            let due = wait_ends.chain([due]).min().unwrap_or(due);
+            due.max(report.listed_at.after(BUDGET_RETRY_MIN))
+        };
+        let waiting_on = if left.is_empty() {
+            WaitingOn::DrainRound
+        } else {
+            waiting_on(left.into_iter().cloned().collect())
+        };
+        let given_up = report.next_given_up(self.node.is_unreachable, self.now.monotonic);
+        let deadline = deadline.into_iter().chain(given_up).min();
+        if self.now.monotonic < due {
+            let recheck = deadline.map_or(due, |deadline| due.min(deadline));
+            return PhaseStep::wait_until(waiting_on, recheck);
+        }
+        let attempt = self.seen.attempt(EffectKind::DrainRound);
+        if attempt.is_some_and(|attempt| attempt.at.monotonic > report.listed_at) {
+            return self.start_round(waiting_on);
+        }
+        let step = PhaseStep::act(self.round(), waiting_on);
+        match deadline {
+            Some(deadline) => at_latest(deadline, step),
+            None => step,
+        }
+    }
+
+    /// The proof that the node is drained now, or the step that leads to it.
+    pub(super) fn proof(self, end: &DrainEnd) -> Result<Drained, Box<PhaseStep>> {
+        let Some(list) = &self.seen.drain else {
+            return Err(Box::new(self.start_round(WaitingOn::DrainRound)));
+        };
+        let is_current = list.pods_revision == self.seen.pods_revision
+            && self.now.monotonic.since(list.listed_at) <= PROOF_AGE;
+        let again = list.listed_at.after(ROUND_GAP);
+        if is_current {
+            // Pods were scheduled since the drain ended. The drain timeout does not start again.
+            let again = || Box::new(PhaseStep::record(transition_to(self.enter(Phase::Draining))));
+            let is_empty = self.blocking(list).next().is_none();
+            return Drained::holds(end, self.node.unschedulable, is_empty).ok_or_else(again);
+        }
+        Err(Box::new(if self.now.monotonic < again {
+            PhaseStep::wait_until(WaitingOn::DrainRound, again)
+        } else {
+            self.start_round(WaitingOn::DrainRound)
+        }))
+    }
+}

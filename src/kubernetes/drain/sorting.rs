@@ -1,0 +1,115 @@
+//! Which pods of a list are evicted in a round. Pure.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use super::policies::{NamespacePolicies, PodPolicy};
+use super::report::UnreadablePod;
+use super::{DrainSettings, Evictable, PodPendingReason, RoundReport};
+use crate::ids::NodeName;
+use crate::kubernetes::pods::{PodVerdict, SkipReason, tolerates_cordon, verdict};
+use crate::kubernetes::policy::DrainPolicy;
+
+/// The input of a sorting.
+pub(super) struct Sorting<'s> {
+    pub(super) node: &'s NodeName,
+    pub(super) settings: &'s DrainSettings,
+    pub(super) policies: &'s NamespacePolicies,
+    /// As in [`DrainOrder`](super::DrainOrder).
+    pub(super) tolerant: Option<&'s BTreeSet<String>>,
+    /// How long the drain has taken.
+    pub(super) elapsed: Duration,
+}
+
+impl Sorting<'_> {
+    /// A report with the pods that are not evicted in this round, and those to evict.
+    pub(super) fn sort(&self, pods: &[Pod]) -> (RoundReport, Vec<Evictable>) {
+        let mut report = RoundReport {
+            listed: pods.len(),
+            tolerant: self.tolerant.cloned().unwrap_or_default(),
+            ..RoundReport::default()
+        };
+        let own = self.settings.own_pod.as_ref();
+        let mut evictable = Vec::new();
+        let mut turns = Vec::new();
+        for pod in pods {
+            let action = self.action(pod, &mut report);
+            let pod = Evictable::new(pod);
+            if let Action::Skip(reason) = action {
+                *report.skipped.entry(reason).or_default() += 1;
+                match reason {
+                    SkipReason::Returned => report.returned.push(pod.full_name()),
+                    SkipReason::Policy => report.left_alone.push(pod.full_name()),
+                    SkipReason::OtherNode
+                    | SkipReason::Finished
+                    | SkipReason::Mirror
+                    | SkipReason::DaemonSet => {}
+                }
+                continue;
+            }
+            turns.push(pod.turn(own));
+            if let Action::Leave(why) = action {
+                report.left.push(pod.left(why, None));
+            } else {
+                evictable.push(pod);
+            }
+        }
+        let turn = turns.into_iter().min();
+        let (evictable, later) = evictable.into_iter().partition(|pod| Some(pod.turn(own)) == turn);
+        report.leave(later, &PodPendingReason::Last, None);
+        (report, evictable)
+    }
+
+    fn action(&self, pod: &Pod, report: &mut RoundReport) -> Action {
+        let since = match verdict(pod, self.node) {
+            PodVerdict::Skip(reason) => return Action::Skip(reason),
+            PodVerdict::Wait { since } => Some(since),
+            PodVerdict::Evict => None,
+        };
+        let uid = || pod.metadata.uid.clone().unwrap_or_default();
+        if tolerates_cordon(pod) {
+            if self.tolerant.is_none() {
+                report.tolerant.insert(uid());
+            } else if !report.tolerant.contains(&uid()) {
+                return Action::Skip(SkipReason::Returned);
+            }
+        }
+        let policy = match self.policies.policy(pod) {
+            PodPolicy::Read(DrainPolicy::Skip) => return Action::Skip(SkipReason::Policy),
+            PodPolicy::Read(policy) => policy,
+            PodPolicy::Unread(_) if since.is_some() => DrainPolicy::Evict,
+            PodPolicy::Unread(message) => {
+                let message = format!("its namespace could not be read: {message}");
+                return Action::Leave(PodPendingReason::ServerError { message });
+            }
+            PodPolicy::Unreadable(why) => {
+                if since.is_none() && self.settings.namespaces.is_first(&uid()) {
+                    report.unreadable.push(UnreadablePod {
+                        namespace: pod.metadata.namespace.clone().unwrap_or_default(),
+                        name: pod.metadata.name.clone().unwrap_or_default(),
+                        uid: uid(),
+                        why,
+                    });
+                }
+                DrainPolicy::Evict
+            }
+        };
+        let wait = policy.wait(self.settings.wait_max);
+        // Also of a pod that terminates after its wait: it gets the whole drain timeout.
+        report.longest_wait = report.longest_wait.max(wait);
+        match since {
+            Some(since) => Action::Leave(PodPendingReason::Terminating { since }),
+            None if self.elapsed < wait => Action::Leave(PodPendingReason::Waiting { until: wait }),
+            None => Action::Evict,
+        }
+    }
+}
+
+/// What is done with a pod in a round.
+enum Action {
+    Skip(SkipReason),
+    Leave(PodPendingReason),
+    Evict,
+}

@@ -1,0 +1,96 @@
+//! A due write of a NodeMaintenance object.
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::kind::{NodeMaintenanceSpec, NodeMaintenanceStatus};
+use crate::foreign_maintenance::{ForeignOrigin, ForeignStatus};
+use crate::ids::RequestUid;
+use crate::kubernetes::update::NodeMaintenanceFacts;
+
+/// A due write.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum ObjectWrite {
+    /// The object of a new episode.
+    Create {
+        name: String,
+        spec: Box<NodeMaintenanceSpec>,
+    },
+    /// A changed status.
+    Status {
+        name: String,
+        uid: RequestUid,
+        /// A merge patch.
+        changes: Value,
+    },
+    /// An ended episode that is no longer kept.
+    Delete { name: String, uid: RequestUid },
+    /// A changed status of an object of another project.
+    Foreign(Box<ForeignWrite>),
+}
+
+/// The status of an object of another project.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ForeignWrite {
+    /// The name of the object among those of all kinds.
+    pub(crate) key: String,
+    pub(crate) origin: ForeignOrigin,
+    pub(crate) name: String,
+    pub(crate) uid: RequestUid,
+    pub(crate) status: ForeignStatus,
+    /// When it was computed.
+    pub(crate) at: Timestamp,
+}
+
+impl ObjectWrite {
+    /// The name of the object.
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Create { name, .. } | Self::Status { name, .. } | Self::Delete { name, .. } => name,
+            Self::Foreign(write) => &write.key,
+        }
+    }
+
+    /// Its order among the due writes: copies of records come first, because an episode continues from the copy if its Node is
+    /// deleted.
+    pub(super) fn weight(&self) -> u8 {
+        match self {
+            Self::Status { changes, .. } if changes.get("record").is_some_and(|it| !it.is_null()) => 0,
+            Self::Create { .. } => 1,
+            Self::Status { .. } | Self::Foreign(_) | Self::Delete { .. } => 2,
+        }
+    }
+}
+
+/// The write that changes the status of an object to `wanted`; `None` if it is equal.
+pub(super) fn status_of(
+    object: &NodeMaintenanceFacts,
+    wanted: &NodeMaintenanceStatus,
+) -> Option<ObjectWrite> {
+    Some(ObjectWrite::Status {
+        name: object.name.clone(),
+        uid: object.uid.clone(),
+        changes: difference(&object.status, wanted)?,
+    })
+}
+
+/// The merge patch from `is` to `wanted`; `None` if they are equal.
+fn difference(is: &NodeMaintenanceStatus, wanted: &NodeMaintenanceStatus) -> Option<Value> {
+    if is == wanted {
+        return None;
+    }
+    let fields = |status| match serde_json::to_value(status) {
+        Ok(Value::Object(fields)) => fields,
+        // Plain structs of strings and numbers are objects.
+        Ok(_) | Err(_) => serde_json::Map::new(),
+    };
+    let (is, mut changes) = (fields(is), fields(wanted));
+    for (name, value) in is {
+        if changes.get(&name) == Some(&value) {
+            changes.remove(&name);
+        } else {
+            changes.entry(name).or_insert(Value::Null);
+        }
+    }
+    (!changes.is_empty()).then_some(Value::Object(changes))
+}

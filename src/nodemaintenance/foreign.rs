@@ -1,0 +1,101 @@
+//! NodeMaintenance objects of other projects: read as requests for a drain, with the status that their own operators would write.
+//!
+//! Their kinds are followed from the source: `api/v1beta1` of medik8s/node-maintenance-operator (3a54cd1) and of
+//! kubevirt/node-maintenance-operator (a2f7248), and `api/v1alpha1` of Mellanox/maintenance-operator (e15d07b).
+
+mod read;
+mod status;
+
+use std::time::Duration;
+
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams};
+use kube::core::GroupVersionKind;
+use serde_json::json;
+
+use super::api::WriteError;
+use super::due_write::ForeignWrite;
+use crate::fence::Permit;
+use crate::foreign_maintenance::{ForeignApi, ForeignOrigin, ForeignStatus};
+use crate::ids::is_object_name;
+use crate::keys::FIELD_MANAGER;
+use crate::kubernetes::answer;
+use crate::kubernetes::reads::{self, ReadError};
+use crate::kubernetes::update::NodeMaintenanceFacts;
+
+pub(crate) use read::{Reading, read};
+pub(super) use status::{is_early, is_progress, refused, status_of};
+
+const WRITE_DEADLINE: Duration = Duration::from_secs(10);
+
+/// The kind of a project.
+pub(crate) fn kind(api: ForeignApi) -> ApiResource {
+    let kind = GroupVersionKind::gvk(api.group(), api.version(), "NodeMaintenance");
+    ApiResource::from_gvk_with_plural(&kind, "nodemaintenances")
+}
+
+/// All objects of a project; `None` if its kind is not installed.
+pub(crate) async fn all(
+    client: &kube::Client,
+    api: ForeignApi,
+) -> Result<Option<Vec<DynamicObject>>, ReadError> {
+    let objects = Api::all_with(client.clone(), &kind(api));
+    let what = format!("the NodeMaintenances of {api}");
+    match reads::list(objects, ListParams::default(), &what).await {
+        Ok(objects) => Ok(Some(objects)),
+        Err(ReadError::Absent { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Applies the status of an object. Without force: the kube-apiserver refuses it if another manager has written one of the fields
+/// meanwhile.
+pub(super) async fn write_status(
+    _permit: &Permit,
+    client: &kube::Client,
+    write: &ForeignWrite,
+) -> Result<NodeMaintenanceFacts, WriteError> {
+    let ForeignOrigin { api, namespace } = &write.origin;
+    let names = [Some(&write.name), namespace.as_ref()];
+    if !names.into_iter().flatten().all(|name| is_object_name(name)) {
+        return Err(WriteError::Refused {
+            name: answer::plain(&write.key),
+            message: "this is not a valid name of an object, so nothing was sent".to_owned(),
+        });
+    }
+    let resource = kind(*api);
+    let objects: Api<DynamicObject> = match namespace {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+        None => Api::all_with(client.clone(), &resource),
+    };
+    let body = json!({
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "metadata": {"name": write.name, "uid": write.uid.as_str()},
+        "status": fields(write),
+    });
+    let params = PatchParams::apply(FIELD_MANAGER);
+    let patch = Patch::Apply(&body);
+    let call = objects.patch_status(&write.name, &params, &patch);
+    match answer::within(WRITE_DEADLINE, call).await {
+        Ok(object) => Ok(read(*api, &object).into_facts()),
+        Err(refusal) => Err(WriteError::new(&write.key, &refusal)),
+    }
+}
+
+/// The fields of the status to apply.
+fn fields(write: &ForeignWrite) -> serde_json::Value {
+    // Plain structs of strings and numbers are values.
+    let mut fields = serde_json::to_value(&write.status).unwrap_or_default();
+    match (&write.status, write.origin.api) {
+        (ForeignStatus::Medik8s(_), ForeignApi::Medik8s) => {
+            fields["lastUpdate"] = json!(format!("{:.0}", write.at))
+        }
+        (ForeignStatus::Medik8s(_), ForeignApi::Kubevirt | ForeignApi::Nvidia)
+        | (ForeignStatus::Nvidia(_), _) => {}
+    }
+    fields
+}
+
+#[cfg(test)]
+mod tests;
