@@ -2,6 +2,8 @@
 
 .DEFAULT_GOAL := help
 
+TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
+
 # Targets install missing tools here.
 TOOLS := $(CURDIR)/target/tools
 export PATH := $(PATH):$(TOOLS)/bin
@@ -68,7 +70,7 @@ book: ## build docs/ as a book in target/book
 	@mdbook build docs 2>&1
 
 STATIC := $(shell uname -m)-unknown-linux-musl
-IMAGE_PROGRAM := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/$(STATIC)/release/haulout
+IMAGE_PROGRAM := $(TARGET)/$(STATIC)/release/haulout
 
 .PHONY: image
 image: ## build the static release program like the Dockerfile (10 minutes), and test the image
@@ -86,9 +88,11 @@ $(TESTS): export HAULOUT_SKIPPED = $(CURDIR)/target/skipped-tests
 # Lines of seconds and name.
 $(TESTS): export HAULOUT_TEST_TIMES = $(CURDIR)/target/test-times
 
+# One build for all tests: `cargo run -p haulout-lab` selects other features of the dependencies, and would compile them twice.
 define prepare_tests
 $(need_toolchains)
-$(build_lab)
+cargo test --workspace --locked --no-run
+$(TARGET)/debug/lab build --for-tests
 @mkdir -p target && : > $(HAULOUT_SKIPPED) && : > $(HAULOUT_TEST_TIMES)
 endef
 

@@ -12,6 +12,9 @@ use tokio::process::Command;
 /// The Go modules of the lab in `tests/lab/go/`.
 const PARTS: [&str; 4] = ["kube", "vcenter", "jaeger", "helm"];
 
+/// The parts that only some tests need. They compile for minutes, which would slow every scenario that runs meanwhile.
+const TEST_PARTS: [&str; 2] = ["cluster-api", "csi"];
+
 /// Overrides where built parts are kept.
 pub const CACHE: &str = "HAULOUT_LAB_CACHE";
 
@@ -39,10 +42,12 @@ pub fn cache_dir() -> anyhow::Result<PathBuf> {
         })
 }
 
-/// The names of the parts that [`part`] can build.
-pub fn parts() -> impl Iterator<Item = &'static str> {
+/// The names of the parts that the lab needs, and with `for_tests` also of those that only some tests need.
+pub fn parts(for_tests: bool) -> impl Iterator<Item = &'static str> {
+    let more: &[&str] = if for_tests { &TEST_PARTS } else { &[] };
     PARTS
         .into_iter()
+        .chain(more.iter().copied())
         .filter(|name| sources(name).join("go.mod").is_file())
 }
 

@@ -60,7 +60,7 @@ pub(crate) async fn run(arguments: &DemoArguments, has_finished: &Cell<bool>) ->
     let step = Instant::now();
     heading("Haulout: GPU nodes through ESXi host maintenance");
     let binary = program::build(arguments.release).await?;
-    for part in build::parts() {
+    for part in build::parts(false) {
         build::part(part).await?;
     }
     let which = if arguments.release { "release" } else { "debug" };

@@ -25,7 +25,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum LabCommand {
     /// Build all parts that are not in the cache.
-    Build,
+    Build(Build),
     /// Start a cluster, a vCenter with two GPU nodes and a tracing UI, print how to use them, and keep them running
     /// until Ctrl-C.
     Up(up::UpArguments),
@@ -33,6 +33,13 @@ enum LabCommand {
     Demo(demo::DemoArguments),
     /// Write the tables of the benches into one directory, as JSON and as Markdown.
     Figures(Figures),
+}
+
+#[derive(Debug, clap::Args)]
+struct Build {
+    /// Also build what only some tests need: Cluster API and the parts of CSI.
+    #[arg(long)]
+    for_tests: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -77,7 +84,7 @@ async fn run(command: LabCommand) -> anyhow::Result<()> {
         }
     };
     match command {
-        LabCommand::Build => build_all().await,
+        LabCommand::Build(arguments) => build_all(arguments.for_tests).await,
         LabCommand::Figures(arguments) => publish(&arguments),
         LabCommand::Up(arguments) => tokio::select! {
             ended = asked_to_end => ended,
@@ -97,8 +104,8 @@ async fn run(command: LabCommand) -> anyhow::Result<()> {
     }
 }
 
-async fn build_all() -> anyhow::Result<()> {
-    for part in build::parts() {
+async fn build_all(for_tests: bool) -> anyhow::Result<()> {
+    for part in build::parts(for_tests) {
         let program = build::part(part).await?;
         say(&format!("{part}: {}", program.display()));
     }
