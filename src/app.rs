@@ -113,7 +113,8 @@ struct Clients {
     vcenter: Vcenter,
     client: kube::Client,
     machines: Arc<MachineApi>,
-    election: Option<lease::Settings>,
+    /// The client of the cluster of the Lease, and the settings.
+    election: Option<(kube::Client, lease::Settings)>,
     /// The result of logins, for the Lease.
     login: watch::Receiver<LoginNote>,
     keys: Keys,
@@ -170,11 +171,19 @@ impl Clients {
             .context("preparing the connection to Kubernetes")?;
         observers.validation = from_config::validation_jobs(config, &client)?;
         let machines = match &config.management_kubeconfig {
-            Some(path) => kubernetes::client::connect_management(path).await,
+            Some(path) => kubernetes::client::connect_other("MANAGEMENT_KUBECONFIG", path).await,
             None => Ok(client.clone()),
         };
         let machines = machines.context("preparing the connection to the management cluster")?;
-        let election = writes.lease.then(|| election(config, &client));
+        let election = match (writes.lease, &config.leadership.lease_kubeconfig) {
+            (false, _) => None,
+            (true, None) => Some((client.clone(), election(config, &client))),
+            (true, Some(path)) => {
+                let connected = kubernetes::client::connect_other("LEASE_KUBECONFIG", path).await;
+                let leases = connected.context("preparing the connection to the cluster of the Lease")?;
+                Some((leases, election(config, &client)))
+            }
+        };
         let (login_sender, login) = watch::channel(LoginNote::default());
         let settings = vsphere::client::Settings {
             on_answer: observers.on_answer(clock),
@@ -246,7 +255,7 @@ impl App {
         if election.is_some() {
             app.probe(&vcenter, &observers);
         }
-        let election_status = app.stand_for_election(election, login, &client, &observers)?;
+        let election_status = app.stand_for_election(election, login, &observers)?;
         let (publisher, to_publish) = kubernetes::events::queue(observers.on_event_dropped());
         let executor = Executor {
             fence: app.fence.clone(),
@@ -386,12 +395,11 @@ impl App {
     /// Starts the election, if it is configured.
     fn stand_for_election(
         &mut self,
-        election: Option<lease::Settings>,
+        election: Option<(kube::Client, lease::Settings)>,
         login: watch::Receiver<LoginNote>,
-        client: &kube::Client,
         observers: &Observers,
     ) -> anyhow::Result<watch::Receiver<ElectionStatus>> {
-        let Some(settings) = election else {
+        let Some((client, settings)) = election else {
             let (_, election_status) = watch::channel(ElectionStatus::alone());
             return Ok(election_status);
         };
@@ -405,14 +413,7 @@ impl App {
             can_work: observers.health.vcenter_reachable(),
             login,
         };
-        let election = lease::run(
-            client.clone(),
-            settings,
-            self.fence.clone(),
-            abilities,
-            sender,
-            stop,
-        );
+        let election = lease::run(client, settings, self.fence.clone(), abilities, sender, stop);
         self.election.spawn(election);
         Ok(election_status)
     }

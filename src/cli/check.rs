@@ -18,7 +18,7 @@ use crate::ids::NodeName;
 use crate::inventory::Forecast;
 use crate::kubernetes::answer::plain;
 use crate::kubernetes::budgets::{full_name, is_never_satisfied, selects};
-use crate::kubernetes::client::connect_by;
+use crate::kubernetes::client::{KubeConnectError, connect_by, connect_other};
 use crate::kubernetes::pods::verdict;
 use crate::kubernetes::rights::Right;
 use crate::kubernetes::validation::ValidationTemplate;
@@ -168,9 +168,7 @@ async fn kubernetes(config: &Config, client: &kube::Client) -> (Vec<CheckResult>
     for needed in rights::NEEDED {
         right(client, needed, None, &mut section).await;
     }
-    if let Some(namespace) = lease_namespace(config) {
-        right(client, &rights::LEASES, Some(&namespace), &mut section).await;
-    }
+    lease(config, client, &mut section).await;
     if let Some(path) = &config.validation_job_file {
         match ValidationTemplate::read(path, client.default_namespace()) {
             Ok(template) => {
@@ -210,6 +208,27 @@ async fn kubernetes(config: &Config, client: &kube::Client) -> (Vec<CheckResult>
         Err(error) => section.missing(error.to_string(), "see the rights above"),
     }
     (section.checks, is_readable)
+}
+
+/// The right to the Lease, in its cluster.
+async fn lease(config: &Config, client: &kube::Client, section: &mut Section) {
+    let Some(namespace) = lease_namespace(config) else {
+        return;
+    };
+    let Some(path) = &config.leadership.lease_kubeconfig else {
+        return right(client, &rights::LEASES, Some(&namespace), section).await;
+    };
+    match connect_other("LEASE_KUBECONFIG", path).await {
+        Ok(leases) => right(&leases, &rights::LEASES, Some(&namespace), section).await,
+        Err(error @ KubeConnectError::InCluster { .. }) => section.warn(
+            format!("the right to the Lease is not checked: {error}"),
+            "run it in the pod: kubectl exec deployment/haulout -- haulout check",
+        ),
+        Err(error) => section.missing(
+            error.to_string(),
+            "without it, Haulout does not start: correct it, or unset LEASE_KUBECONFIG",
+        ),
+    }
 }
 
 /// The namespace of the Lease, with leader election and if known here.
@@ -307,6 +326,7 @@ async fn vcenter(config: &Config, client: kube::Client) -> (Vec<CheckResult>, Op
     }
     section.good(format!("{name} opened a session and sent its inventory"));
     privileges::check(&view, config, &mut section).await;
+    privileges::beyond(&view, config, &mut section).await;
     (section.checks, Some(view))
 }
 

@@ -1,10 +1,11 @@
 //! Settings of leader election.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::WrongSetting;
-use super::parse::{fraction, object_name, release};
+use super::parse::{fraction, object_name, path, release};
 
 /// Limit of object names in Kubernetes.
 const NAME_CHARS_MAX: usize = 253;
@@ -32,6 +33,12 @@ pub struct LeadershipSettings {
     /// If unset, the pod's own, or that of the kubeconfig.
     #[arg(long, env, value_name = "NAME", help_heading = REPLICAS, value_parser = object_name(NAME_CHARS_MAX))]
     pub lease_namespace: Option<String>,
+    /// Kubeconfig of the cluster of the Lease, if it is another one than that of the nodes (a file, or in-cluster)
+    ///
+    /// in-cluster is the cluster in which Haulout runs, with the service account of its pod. The administrators of
+    /// a hosted cluster then cannot change the Lease. It needs LEASE_NAMESPACE.
+    #[arg(long, env, value_name = "FILE", help_heading = REPLICAS, value_parser = path)]
+    pub lease_kubeconfig: Option<PathBuf>,
     /// Name of this release (DNS names joined by /)
     ///
     /// It is stored in each record, and other releases ignore that record. If unset, the Lease's
@@ -110,6 +117,18 @@ impl LeadershipSettings {
             "three times LEASE_RETRY_PERIOD_SECONDS",
             "one lost renewal must not cost the leadership",
         );
+        if let Some(path) = self
+            .lease_kubeconfig
+            .as_ref()
+            .filter(|_| self.lease_namespace.is_none())
+        {
+            let expected = "LEASE_NAMESPACE is expected too, because the namespace of the nodes' kubeconfig is of another cluster";
+            problems.push(WrongSetting::new(
+                "LEASE_KUBECONFIG",
+                &path.display().to_string(),
+                expected.to_owned(),
+            ));
+        }
         problems
     }
 }
@@ -132,6 +151,21 @@ mod tests {
         let leadership = <LeadershipSettings as clap::FromArgMatches>::from_arg_matches(&matches).unwrap();
         let problems = leadership.check();
         problems.into_iter().map(|it| (it.name, it.expected)).collect()
+    }
+
+    #[test]
+    fn lease_of_another_cluster_needs_its_namespace() {
+        let problems = |args: &[&str]| {
+            let command = <LeadershipSettings as clap::Args>::augment_args(clap::Command::new("test"));
+            let args = std::iter::once("test").chain(args.iter().copied());
+            let matches = command.try_get_matches_from(args).unwrap();
+            let leadership =
+                <LeadershipSettings as clap::FromArgMatches>::from_arg_matches(&matches).unwrap();
+            let problems = leadership.check();
+            problems.into_iter().map(|it| it.name).collect::<Vec<_>>()
+        };
+        assert_eq!(problems(&["--lease-kubeconfig=in-cluster"]), ["LEASE_KUBECONFIG"]);
+        assert!(problems(&["--lease-kubeconfig=in-cluster", "--lease-namespace=haulout"]).is_empty());
     }
 
     #[test]

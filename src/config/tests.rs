@@ -103,6 +103,7 @@ fn defaults_are_those_of_the_python_controller_with_tls_verified() {
         ("LEADER_ELECTION", "auto"),
         ("LEASE_NAME", "haulout"),
         ("LEASE_NAMESPACE", ""),
+        ("LEASE_KUBECONFIG", ""),
         ("RELEASE", ""),
         ("ADOPT_RELEASES", ""),
         ("LEASE_DURATION_SECONDS", "15"),

@@ -52,9 +52,11 @@ pub enum KubeConnectError {
         /// What is wrong with it.
         message: String,
     },
-    /// The kubeconfig of the management cluster cannot be used.
-    #[error("the kubeconfig that MANAGEMENT_KUBECONFIG names cannot be used: {message}")]
-    Management {
+    /// The kubeconfig of another cluster than that of the nodes cannot be used.
+    #[error("the kubeconfig that {setting} names cannot be used: {message}")]
+    Other {
+        /// The setting that names it.
+        setting: &'static str,
         /// What is wrong with it.
         message: String,
     },
@@ -81,11 +83,12 @@ pub async fn connect() -> Result<kube::Client, KubeConnectError> {
     client(configuration().await?)
 }
 
-/// Makes a client for the management cluster: by the kubeconfig at `path`, or for the surrounding cluster if that is `in-cluster`.
+/// Makes a client for another cluster than that of the nodes, as `setting` names it: by the kubeconfig at `path`, or for the
+/// surrounding cluster if that is `in-cluster`.
 ///
 /// # Errors
 /// When the kubeconfig or the service account cannot be used.
-pub async fn connect_management(path: &Path) -> Result<kube::Client, KubeConnectError> {
+pub async fn connect_other(setting: &'static str, path: &Path) -> Result<kube::Client, KubeConnectError> {
     if path == Path::new("in-cluster") {
         let config = Config::incluster();
         return client(config.map_err(|error| KubeConnectError::InCluster {
@@ -93,7 +96,7 @@ pub async fn connect_management(path: &Path) -> Result<kube::Client, KubeConnect
         })?);
     }
     let read = from_kubeconfig(Some(path), None).await;
-    client(read.map_err(|message| KubeConnectError::Management { message })?)
+    client(read.map_err(|message| KubeConnectError::Other { setting, message })?)
 }
 
 /// The flags of the command line that select a cluster, named as those of kubectl.

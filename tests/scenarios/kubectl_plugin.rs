@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use haulout_lab::fixture::{Fixture, boot_id, episode, is_cordoned, is_ready};
+use haulout_lab::fixture::{Fixture, Member, boot_id, episode, is_cordoned, is_ready};
 use haulout_lab::kube::User;
 use haulout_lab::vcenter::{DeviceSpec, GuestPatch, VmSpec};
 use jiff::{SignedDuration, Timestamp};
@@ -15,7 +15,7 @@ use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use crate::fixture::{A40, BINARY, a40, fixture, gpu_vm, hosts, one_node, run, run_scenario};
+use crate::fixture::{A40, BINARY, a40, fixture, gpu_vm, hosts, kube, one_node, run, run_scenario};
 
 /// The timeout of a subcommand.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(90);
@@ -604,6 +604,49 @@ fn check_reports_what_is_missing_and_what_to_do() {
             )),
             "{unbound}"
         );
+        Ok(())
+    });
+}
+
+#[test]
+fn check_names_vms_of_others_that_the_account_may_power_off() {
+    run_scenario(async {
+        let name = "check-others";
+        let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)]), ("esx3", &[a40(1)])]);
+        let mut ours = gpu_vm(name, "gpu1", "esx1");
+        ours.folder = "tenant-a".to_owned();
+        let mut inside = gpu_vm(name, "control-plane", "esx2");
+        inside.folder = "tenant-a".to_owned();
+        let members = vec![Member::new(name, "gpu1", &ours.uuid)];
+        spec.vms = vec![ours, inside, gpu_vm(name, "other", "esx3")];
+        let fixture = Fixture::create(kube().await, name, &spec, members, true).await?;
+
+        let words = "‼ the account may power off VMs that are no nodes of this cluster (2): control-plane, other\n    hint: ";
+        let all = types(&fixture, &["check"]).await?;
+        ensure!(all.code == 0 && all.stdout.contains(words), "{all}");
+        // The folder of the cluster is its own, and of a hosted cluster nothing else may be reached.
+        let kubeconfig = fixture.kube.kubeconfig(&User::admin("leases"))?;
+        let hosted = [
+            ("VCENTER_SCOPE", "/DC0/vm/tenant-a"),
+            ("LEASE_KUBECONFIG", kubeconfig.to_str().context("a path")?),
+            ("LEASE_NAMESPACE", name),
+        ];
+        let scoped = types_with(&fixture, &["check"], &hosted).await?;
+        let words = "× the account may power off VMs that are no nodes of this cluster (1): other\n";
+        ensure!(scoped.code == 4 && scoped.stdout.contains(words), "{scoped}");
+
+        fixture
+            .vcenter
+            .withhold(&[("VirtualMachine.Interact.PowerOff", Some("other"))])
+            .await?;
+        let limited = types_with(&fixture, &["check"], &hosted).await?;
+        let words = "√ the account may power off no VM of others\n";
+        ensure!(limited.code == 0 && limited.stdout.contains(words), "{limited}");
+
+        let absent = [("LEASE_KUBECONFIG", "/no/such/file"), ("LEASE_NAMESPACE", name)];
+        let absent = types_with(&fixture, &["check"], &absent).await?;
+        let words = "× the kubeconfig that LEASE_KUBECONFIG names cannot be used";
+        ensure!(absent.code == 4 && absent.stdout.contains(words), "{absent}");
         Ok(())
     });
 }

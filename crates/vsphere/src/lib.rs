@@ -32,6 +32,7 @@ mod power;
 mod preflight;
 pub mod privileges;
 mod property;
+mod reach;
 mod reading;
 mod reconfigure;
 mod relocate;

@@ -69,11 +69,7 @@ pub const NEEDED: [Privilege; 14] = [
         "following hosts, VMs, clusters and tasks",
     ),
     privilege("System.Read", On::Root, "looking a VM up by UUID"),
-    privilege(
-        "VirtualMachine.Interact.PowerOff",
-        On::Vms,
-        "shutting the guest down, cutting the power",
-    ),
+    privilege(POWER_OFF, On::Vms, "shutting the guest down, cutting the power"),
     privilege("VirtualMachine.Interact.PowerOn", On::Vms, "powering on"),
     Privilege {
         need: Need::Disputed,
@@ -155,6 +151,9 @@ pub const NEEDED: [Privilege; 14] = [
 ];
 
 const METHOD: &str = "HasPrivilegeOnEntities";
+
+/// To power off a VM, and to shut its guest down.
+pub(super) const POWER_OFF: &str = "VirtualMachine.Interact.PowerOff";
 
 const LOG_EVENT: &str = "Global.LogEvent";
 

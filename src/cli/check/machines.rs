@@ -29,7 +29,7 @@ pub(super) async fn check(config: &Config, client: &kube::Client, nodes: &[Node]
         }
         return;
     };
-    let management = match client::connect_management(path).await {
+    let management = match client::connect_other("MANAGEMENT_KUBECONFIG", path).await {
         Ok(management) => management,
         Err(error @ KubeConnectError::InCluster { .. }) => {
             let hint = "run it in the pod: kubectl exec deployment/haulout -- haulout check";

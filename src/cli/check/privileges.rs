@@ -10,6 +10,9 @@ use crate::telemetry::vcenter_attribute::ATTRIBUTE;
 use crate::vsphere::client::Error;
 use crate::vsphere::privileges::{DatacenterRef, Entity, NEEDED, Need, On, Privilege};
 
+/// The number of names in a list.
+const NAMES_MAX: usize = 10;
+
 /// The objects of vCenter on which privileges are needed, with their names.
 struct Objects {
     datacenters: BTreeMap<DatacenterRef, String>,
@@ -68,6 +71,46 @@ pub(super) async fn check(view: &ClusterView, config: &Config, section: &mut Sec
                 "compare the user's roles with docs/install/vcenter-role.md",
             ),
         }
+    }
+}
+
+/// Lists the VMs of others that the account may power off. For a hosted cluster that is an error, because its administrators
+/// could have Haulout act on such a VM.
+pub(super) async fn beyond(view: &ClusterView, config: &Config, section: &mut Section) {
+    let own = view.inventory.vms_of_ours().into_keys().collect();
+    let reached = match view.vcenter.vms_of_others(&own).await {
+        Ok(Some(reached)) => reached,
+        // The privileges above say so already.
+        Ok(None) => return,
+        Err(error) => {
+            section.warn(
+                error.chain(),
+                "compare the user's roles with docs/install/vcenter-role.md",
+            );
+            return;
+        }
+    };
+    if reached.is_empty() {
+        section.good("the account may power off no VM of others");
+        return;
+    }
+    let mut names: Vec<&str> = reached.values().map(String::as_str).collect();
+    names.sort_unstable();
+    let more = names.len().saturating_sub(NAMES_MAX);
+    names.truncate(NAMES_MAX);
+    let mut list = names.join(", ");
+    if more > 0 {
+        list.push_str(&format!(", and {more} more"));
+    }
+    let what = format!(
+        "the account may power off VMs that are no nodes of this cluster ({}): {list}",
+        reached.len()
+    );
+    let hint = "give each cluster its own account, with rights on its folder only, or set VCENTER_SCOPE";
+    if config.leadership.lease_kubeconfig.is_some() {
+        section.missing(what, hint);
+    } else {
+        section.warn(what, hint);
     }
 }
 
