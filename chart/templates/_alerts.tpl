@@ -200,6 +200,16 @@ every replica, because the metric of the election is absent then. */}}
     summary: The standby {{`{{ $labels.pod }}`}} cannot reach vCenter
     description: The leader works. If it fails, this replica cannot take over.
 {{- end }}
+- alert: HauloutNoNodes
+  expr: |
+    max by (namespace) (haulout_vcenter_session_up{ {{- $of }}} {{ $leads }}) == 1
+      unless on (namespace) max by (namespace) (haulout_node_phase{ {{- $of }}})
+  for: 15m
+  labels:
+    severity: warning
+  annotations:
+    summary: Haulout manages no node
+    description: No Node has the labels of config.gpuNodeLabel, so no maintenance is handled.
 - alert: HauloutMaintenanceInProgress
   expr: max by (namespace, node) (haulout_node_phase{ {{- $of }},phase!="InService"}) == 1
   labels:

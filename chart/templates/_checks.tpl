@@ -9,7 +9,10 @@
 {{- if and (ne (default "RollingUpdate" .Values.strategy.type) "Recreate") (not .Values.leaderElection.enabled) -}}
 {{- fail "strategy.type is RollingUpdate and leaderElection.enabled is false: two replicas would act during each rollout; set strategy.type to Recreate or leaderElection.enabled to true" -}}
 {{- end -}}
-{{- if and (not .Values.vcenter.existingSecret) (not (and .Values.vcenter.host .Values.vcenter.user .Values.vcenter.password)) -}}
+{{- if and .Values.tenantObjectsOnly .Values.workloadCluster.kubeconfigSecret.name -}}
+{{- fail "tenantObjectsOnly and workloadCluster.kubeconfigSecret.name are both set: the objects of tenantObjectsOnly are installed into the hosted cluster, the program with workloadCluster into the management cluster" -}}
+{{- end -}}
+{{- if and (not .Values.tenantObjectsOnly) (not .Values.vcenter.existingSecret) (not (and .Values.vcenter.host .Values.vcenter.user .Values.vcenter.password)) -}}
 {{- fail "the vCenter and its credentials are missing: set vcenter.existingSecret, or vcenter.host, vcenter.user and vcenter.password" -}}
 {{- end -}}
 {{- if and .Values.workloadCluster.name (not .Values.workloadCluster.kubeconfigSecret.name) -}}

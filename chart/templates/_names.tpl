@@ -47,17 +47,40 @@ name of the hosted cluster, so that releases for several clusters can share a na
 {{- end }}
 
 {{- define "haulout.leaseNamespace" -}}
-{{- $hosted := ternary "kube-system" (include "haulout.namespace" .) (ne .Values.workloadCluster.kubeconfigSecret.name "") -}}
+{{- $isInHosted := or .Values.tenantObjectsOnly (ne .Values.workloadCluster.kubeconfigSecret.name "") -}}
+{{- $hosted := ternary "kube-system" (include "haulout.namespace" .) (and $isInHosted .Values.leaderElection.inWorkloadCluster) -}}
 {{- default $hosted .Values.leaderElection.leaseNamespace -}}
+{{- end }}
+
+{{/* Whether the Lease is in the cluster into which the objects are installed. */}}
+{{- define "haulout.leaseIsHere" -}}
+{{- $isHosted := ne .Values.workloadCluster.kubeconfigSecret.name "" -}}
+{{- if or (and $isHosted (not .Values.leaderElection.inWorkloadCluster)) (and .Values.tenantObjectsOnly .Values.leaderElection.inWorkloadCluster) (not (or $isHosted .Values.tenantObjectsOnly)) -}}
+true
+{{- end -}}
 {{- end }}
 
 {{- define "haulout.image" -}}
 {{- $repository := .Values.image.repository -}}
-{{- with .Values.image.registry -}}{{- $repository = printf "%s/%s" . $repository -}}{{- end -}}
+{{- with default .Values.image.registry .Values.global.imageRegistry -}}{{- $repository = printf "%s/%s" . $repository -}}{{- end -}}
 {{- if .Values.image.digest -}}
 {{- printf "%s@%s" $repository .Values.image.digest -}}
 {{- else -}}
 {{- printf "%s:%s" $repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- end -}}
+{{- end }}
+
+{{/* Secrets for pulling images, each once. */}}
+{{- define "haulout.imagePullSecrets" -}}
+{{- $names := list -}}
+{{- range concat .Values.global.imagePullSecrets .Values.imagePullSecrets -}}
+{{- $names = append $names (kindIs "string" . | ternary . (get (kindIs "map" . | ternary . dict) "name")) -}}
+{{- end -}}
+{{- with $names -}}
+imagePullSecrets:
+{{- range uniq . }}
+  - name: {{ . }}
+{{- end -}}
 {{- end -}}
 {{- end }}
 
@@ -85,6 +108,16 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{- define "haulout.sentinelLabels" -}}
 {{- $ours := include "haulout.sentinelSelectorLabels" . | fromYaml -}}
+{{- merge $ours (include "haulout.labels" . | fromYaml) | toYaml -}}
+{{- end }}
+
+{{/* The pod of `helm test` must not match them either. */}}
+{{- define "haulout.checkName" -}}
+{{- include "haulout.name" . | trunc 57 | trimSuffix "-" }}-check
+{{- end }}
+
+{{- define "haulout.checkLabels" -}}
+{{- $ours := dict "app.kubernetes.io/name" (include "haulout.checkName" .) -}}
 {{- merge $ours (include "haulout.labels" . | fromYaml) | toYaml -}}
 {{- end }}
 

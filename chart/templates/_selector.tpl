@@ -1,12 +1,14 @@
-{{/* Keeps the pods off the nodes that the label selector matches. A node does not match if at least one requirement is not
-met. So each requirement becomes a term with its negation; terms are alternatives. */}}
+{{/* Keeps the pods off the nodes, where there are others, that the label selector matches. A node does not match if at least one requirement is not
+met. So each requirement becomes a preference for its negation. It is no demand, because a small cluster may have no other
+nodes. */}}
 {{- define "haulout.avoidNodes" -}}
 nodeAffinity:
-  requiredDuringSchedulingIgnoredDuringExecution:
-    nodeSelectorTerms:
+  preferredDuringSchedulingIgnoredDuringExecution:
     {{- range $requirement := regexFindAll "[^,(]+(\\([^)]*\\))?" .Values.config.gpuNodeLabel -1 }}
       {{- $requirement = trim $requirement }}
-      - matchExpressions:
+    - weight: 100
+      preference:
+        matchExpressions:
         {{- if regexMatch "\\)$" $requirement }}
           {{- $operator := ternary "In" "NotIn" (regexMatch "^\\S+\\s+notin\\s*\\(" $requirement) }}
           - key: {{ regexFind "^[^\\s(]+" $requirement }}

@@ -95,6 +95,9 @@ VALIDATION_JOB_FILE: /etc/haulout/validation/job.json
 {{- if .Values.leaderElection.enabled }}
 LEASE_NAME: {{ include "haulout.leaseName" . | quote }}
 LEASE_NAMESPACE: {{ include "haulout.leaseNamespace" . | quote }}
+{{- if and .Values.workloadCluster.kubeconfigSecret.name (not .Values.leaderElection.inWorkloadCluster) }}
+LEASE_KUBECONFIG: in-cluster
+{{- end }}
 LEASE_DURATION_SECONDS: {{ .Values.leaderElection.durationSeconds | toString | quote }}
 LEASE_RENEW_DEADLINE_SECONDS: {{ .Values.leaderElection.renewDeadlineSeconds | toString | quote }}
 LEASE_RETRY_PERIOD_SECONDS: {{ .Values.leaderElection.retryPeriodSeconds | toString | quote }}
