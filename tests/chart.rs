@@ -13,8 +13,12 @@
 #[path = "chart/helm.rs"]
 mod helm;
 
+#[path = "chart/adversary.rs"]
+mod adversary;
 #[path = "chart/alerts.rs"]
 mod alerts;
+#[path = "chart/hosted.rs"]
+mod hosted;
 #[path = "chart/install.rs"]
 mod install;
 #[path = "chart/kubelets.rs"]
@@ -27,6 +31,8 @@ mod requesters;
 mod schemas;
 #[path = "chart/sentinel.rs"]
 mod sentinel;
+#[path = "chart/several_releases.rs"]
+mod several_releases;
 #[path = "chart/valid.rs"]
 mod valid;
 #[path = "chart/values.rs"]

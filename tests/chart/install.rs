@@ -9,7 +9,7 @@ use haulout::nodemaintenance::kind::{MaintenanceOrigin, NodeMaintenance};
 use haulout_lab::fixture::{Fixture, WAIT_TIMEOUT, annotation};
 use haulout_lab::scenario::run_scenario;
 use haulout_lab::wait::until;
-use k8s_openapi::api::core::v1::{Node, Secret};
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -369,42 +369,6 @@ fn upgrade_and_rollback_during_an_episode_lose_nothing() {
         fixture.wait_in_service(&node).await?;
         ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
         replica.stop().await
-    });
-}
-
-#[test]
-fn hosted_cluster_is_managed_by_its_kubeconfig() {
-    run_scenario(async {
-        let fixture = fixture("hosted", "aa000000-0000-4000-8000-000000000005", &["esx1"]).await?;
-        let node = fixture.node_name("gpu1");
-        let release = Release::prepare(&fixture).await?;
-        // As Cluster API creates it in the management cluster.
-        let kubeconfig = std::fs::read_to_string(fixture.kube.kubeconfig(&fixture.user())?)?;
-        let secret: Secret = serde_json::from_value(json!({
-            "metadata": {"name": "tenant-a-kubeconfig"}, "stringData": {"value": kubeconfig},
-        }))?;
-        Api::namespaced(fixture.client(), &release.namespace)
-            .create(&PostParams::default(), &secret)
-            .await?;
-        release.upgrade(&[
-            "workloadCluster.name=tenant-a",
-            "workloadCluster.kubeconfigSecret.name=tenant-a-kubeconfig",
-        ]);
-        release.wait_admitted().await?;
-        let deployment = release.deployment().await?;
-        ensure!(deployment.metadata.name.as_deref() == Some("hosted-haulout-tenant-a"));
-        let mut replica = release.start().await?;
-        replica.wait_ready().await?;
-        fixture.vcenter.enter_maintenance("esx1").await?;
-        fixture.wait_phase(&node, "awaitingHost").await?;
-        replica.stop().await?;
-        ensure!(
-            !fixture.audit().await?.is_empty(),
-            "nothing was done in the hosted cluster"
-        );
-        let asked = release.audit().await?;
-        ensure!(asked.is_empty(), "requests of the ServiceAccount: {asked:#?}");
-        Ok(())
     });
 }
 

@@ -103,6 +103,8 @@ fn knows(setting: &str) -> bool {
 pub struct Release<'s> {
     pub namespace: String,
     fixture: &'s Fixture<'static>,
+    /// The cluster into which it is installed.
+    kube: &'static Kube,
     /// The kubeconfig for helm.
     kubeconfig: PathBuf,
     values: PathBuf,
@@ -120,13 +122,19 @@ impl<'s> Release<'s> {
     /// Prepares a release: its namespace, and the values for the fixture's vCenter, with the lab's short
     /// intervals. Nothing is installed.
     pub async fn prepare(fixture: &'s Fixture<'static>) -> anyhow::Result<Self> {
+        Self::prepare_in(fixture, fixture.kube).await
+    }
+
+    /// As [`Self::prepare`], in another cluster than that of the nodes.
+    pub async fn prepare_in(fixture: &'s Fixture<'static>, kube: &'static Kube) -> anyhow::Result<Self> {
         let namespace = format!("{}-release", fixture.name());
-        restricted_namespace(&fixture.client(), &namespace).await?;
+        restricted_namespace(&kube.client(), &namespace).await?;
+        // The vCenter of a fixture has a certificate of the fixture's cluster.
         let authority = std::fs::read_to_string(fixture.kube.authority())?;
         let ca: ConfigMap = serde_json::from_value(json!({
             "metadata": {"name": "vcenter-ca"}, "data": {"ca.pem": authority},
         }))?;
-        Api::namespaced(fixture.client(), &namespace)
+        Api::namespaced(kube.client(), &namespace)
             .create(&PostParams::default(), &ca)
             .await?;
         let mut values = json!({
@@ -152,11 +160,12 @@ impl<'s> Release<'s> {
         }
         let dir = RunDir::create()?;
         Ok(Self {
-            kubeconfig: fixture.kube.kubeconfig(&User::admin("helm"))?,
+            kubeconfig: kube.kubeconfig(&User::admin("helm"))?,
             values: dir.write("values.json", values.to_string())?,
             name: fixture.name().to_owned(),
             namespace,
             fixture,
+            kube,
             dir,
         })
     }
@@ -175,10 +184,15 @@ impl<'s> Release<'s> {
 
     /// Installs the chart or upgrades to it, with these values in addition.
     pub fn upgrade(&self, set: &[&str]) {
+        // All releases of a cluster share the kind, and many scenarios share this cluster.
+        self.upgrade_with(&["--take-ownership"], set);
+    }
+
+    /// As [`Self::upgrade`], with these flags of helm.
+    pub fn upgrade_with(&self, flags: &[&str], set: &[&str]) {
         let chart = helm::chart();
         let mut args = vec!["upgrade", "--install", &self.name, chart.to_str().unwrap()];
-        // All releases of a cluster share the kind, and many scenarios share this cluster.
-        args.push("--take-ownership");
+        args.extend(flags);
         args.extend(["-f", self.values.to_str().unwrap()]);
         args.extend(set.iter().flat_map(|value| ["--set", value]));
         self.helm(&args);
@@ -186,7 +200,7 @@ impl<'s> Release<'s> {
 
     /// The one Deployment of the release.
     pub async fn deployment(&self) -> anyhow::Result<Deployment> {
-        let deployments: Api<Deployment> = Api::namespaced(self.fixture.client(), &self.namespace);
+        let deployments: Api<Deployment> = Api::namespaced(self.kube.client(), &self.namespace);
         let mut all = deployments.list(&Default::default()).await?.items;
         ensure!(all.len() == 1, "{} Deployments", all.len());
         all.pop().context("there is a Deployment")
@@ -220,7 +234,7 @@ impl<'s> Release<'s> {
         let account = pod_spec(&self.deployment().await?)?
             .service_account_name
             .context("the pod has a ServiceAccount")?;
-        let accounts: Api<ServiceAccount> = Api::namespaced(self.fixture.client(), &self.namespace);
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.kube.client(), &self.namespace);
         let request = TokenRequest {
             spec: Some(TokenRequestSpec {
                 audiences: Some(vec!["https://kubernetes.default.svc".to_owned()]),
@@ -250,7 +264,7 @@ impl<'s> Release<'s> {
 
     /// Writes a kubeconfig with this token.
     pub fn kubeconfig_with(&self, token: &str) -> anyhow::Result<PathBuf> {
-        let cluster = json!({"server": self.fixture.kube.url(), "certificate-authority": self.fixture.kube.authority()});
+        let cluster = json!({"server": self.kube.url(), "certificate-authority": self.kube.authority()});
         let config = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "pod",
             "clusters": [{"name": "lab", "cluster": cluster}],
@@ -297,6 +311,14 @@ impl<'s> Release<'s> {
             let ours = self.kubeconfig_of_pod().await?.display().to_string();
             environment.insert("KUBECONFIG".to_owned(), ours);
         }
+        // The same token, for the Lease.
+        if environment
+            .get("LEASE_KUBECONFIG")
+            .is_some_and(|value| value == "in-cluster")
+        {
+            let ours = self.kubeconfig_of_pod().await?.display().to_string();
+            environment.insert("LEASE_KUBECONFIG".to_owned(), ours);
+        }
         environment.extend(rewritten.map(|(name, value)| (name.to_owned(), value)));
         let mut spec = ProcessSpec::new("haulout", env!("CARGO_BIN_EXE_haulout"), self.fixture.log())
             .args(container.args.as_deref().unwrap_or_default());
@@ -315,7 +337,7 @@ impl<'s> Release<'s> {
         container: &Container,
         volumes: &[Volume],
     ) -> anyhow::Result<Vec<(String, String)>> {
-        let client = self.fixture.client();
+        let client = self.kube.client();
         let mut mounts = Vec::new();
         for mount in container.volume_mounts.iter().flatten() {
             let volume = volumes
@@ -356,7 +378,7 @@ impl<'s> Release<'s> {
     }
 
     async fn environment(&self, container: &Container) -> anyhow::Result<BTreeMap<String, String>> {
-        let client = self.fixture.client();
+        let client = self.kube.client();
         let maps: Api<ConfigMap> = Api::namespaced(client, &self.namespace);
         let mut environment = BTreeMap::new();
         for source in container.env_from.iter().flatten() {
@@ -382,12 +404,17 @@ impl<'s> Release<'s> {
     /// All requests of the release to the kube-apiserver.
     pub async fn audit(&self) -> anyhow::Result<Vec<AuditEvent>> {
         let user = self.user().await?;
-        let all = self.fixture.kube.audit().await?;
+        let all = self.kube.audit().await?;
         Ok(all.into_iter().filter(|event| event.user == user).collect())
     }
 }
 
 impl Replica {
+    /// The port of the probes.
+    pub fn health_port(&self) -> Option<u16> {
+        self.health.as_ref().map(|(port, _)| port.number())
+    }
+
     /// Waits until both probes pass.
     pub async fn wait_ready(&mut self) -> anyhow::Result<()> {
         let (port, paths) = self.health.as_ref().context("it has a health port")?;
