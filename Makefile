@@ -80,8 +80,8 @@ image: ## build the static release program like the Dockerfile (10 minutes), and
 	HAULOUT_IMAGE_PROGRAM=$(IMAGE_PROGRAM) cargo test --locked --test image -- --nocapture
 
 TESTS := test test-core test-scenarios test-chart
-# Scenarios mostly wait, so more of them run in parallel than there are cores.
-$(TESTS): export RUST_TEST_THREADS ?= 8
+# Scenarios mostly wait, so more of them run in parallel than there are cores. With many more the clusters are so slow that waits time out.
+$(TESTS): export RUST_TEST_THREADS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN) + 1)))
 $(TESTS): export RUST_BACKTRACE = 0
 # Skipped tests are listed in this file, because cargo hides the output of passed tests.
 $(TESTS): export HAULOUT_SKIPPED = $(CURDIR)/target/skipped-tests

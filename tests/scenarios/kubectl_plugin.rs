@@ -630,10 +630,13 @@ fn check_names_vms_of_others_that_the_account_may_power_off() {
             ("VCENTER_SCOPE", "/DC0/vm/tenant-a"),
             ("LEASE_KUBECONFIG", kubeconfig.to_str().context("a path")?),
             ("LEASE_NAMESPACE", name),
+            ("LEADER_ELECTION", "true"),
         ];
         let scoped = types_with(&fixture, &["check"], &hosted).await?;
         let words = "× the account may power off VMs that are no nodes of this cluster (1): other\n";
         ensure!(scoped.code == 4 && scoped.stdout.contains(words), "{scoped}");
+        let words = format!("√ may get, create, update leases in coordination.k8s.io, namespace {name}");
+        ensure!(scoped.stdout.contains(&words), "{scoped}");
 
         fixture
             .vcenter
@@ -643,7 +646,11 @@ fn check_names_vms_of_others_that_the_account_may_power_off() {
         let words = "√ the account may power off no VM of others\n";
         ensure!(limited.code == 0 && limited.stdout.contains(words), "{limited}");
 
-        let absent = [("LEASE_KUBECONFIG", "/no/such/file"), ("LEASE_NAMESPACE", name)];
+        let absent = [
+            ("LEASE_KUBECONFIG", "/no/such/file"),
+            ("LEASE_NAMESPACE", name),
+            ("LEADER_ELECTION", "true"),
+        ];
         let absent = types_with(&fixture, &["check"], &absent).await?;
         let words = "× the kubeconfig that LEASE_KUBECONFIG names cannot be used";
         ensure!(absent.code == 4 && absent.stdout.contains(words), "{absent}");

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, kubectl, one_node, run, run_scenario};
 
-const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(120);
 
 fn objects(fixture: &Fixture<'_>) -> Api<NodeMaintenance> {
     Api::all(fixture.client())

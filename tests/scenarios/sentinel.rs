@@ -17,7 +17,7 @@ use crate::fixture::{BINARY, a40, fixture, gpu_vm, hosts, one_node, run, run_sce
 use crate::requests::{ask, withdraw};
 use crate::windows::closed_at;
 
-const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The sentinel of a node, and the file that it looks for.
 struct Sentinel {

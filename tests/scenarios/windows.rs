@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::fixture::{one_node, run, run_scenario};
 
-const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A window that was closed at `now` and stays so for three days.
 pub fn closed_at(now: Timestamp) -> String {

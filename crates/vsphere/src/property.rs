@@ -100,27 +100,6 @@ impl TraversalStep {
         Self(again)
     }
 
-    /// From a folder to all hosts below it, also through datacenters, and on by `steps`.
-    pub(super) fn down_to_hosts(steps: impl IntoIterator<Item = Self>) -> Self {
-        const NAME: &str = "down";
-        let again = || {
-            XmlWriter::new("selectSet")
-                .attribute("xsi:type", "SelectionSpec")
-                .with(XmlWriter::text("name", NAME))
-        };
-        let hosts = Self::over("ComputeResource", "host", steps);
-        let spec = XmlWriter::new("selectSet")
-            .attribute("xsi:type", "TraversalSpec")
-            .with(XmlWriter::text("name", NAME))
-            .with(XmlWriter::text("type", "Folder"))
-            .with(XmlWriter::text("path", "childEntity"))
-            .with(XmlWriter::text("skip", "true"))
-            .with(again())
-            .with(Self::over("Datacenter", "hostFolder", [Self(again())]).0)
-            .with(hosts.0);
-        Self(spec)
-    }
-
     /// From a managed entity to its parent, up to the root.
     pub(super) fn up() -> Self {
         let spec = XmlWriter::new("selectSet")

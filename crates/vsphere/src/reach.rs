@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::call::SoapCall;
 use super::client::Vcenter;
 use super::error::Error;
 use super::privileges::{Entity, POWER_OFF};
 use super::property::{PropertySpec, TraversalStep};
-use super::reading::PAGE;
+use super::reading::{PAGE, container_view};
 use super::scope::VmScope;
-use super::text;
+use super::{soap, text};
 use haulout_core::ids::VmRef;
 
 /// VMs in one question. With their morefs a request has some 50 KB.
@@ -29,15 +30,16 @@ impl Vcenter {
         own: &BTreeSet<VmRef>,
     ) -> Result<Option<BTreeMap<VmRef, String>>, Error> {
         let session = self.sessions.get().await?;
-        let vms = TraversalStep::over("HostSystem", "vm", []);
+        let create = container_view(&session.content, "VirtualMachine");
+        let view = self.call_in(&session, &create, soap::returned_moref).await?;
         let spec = PropertySpec::default()
             .read("VirtualMachine", &["name", "config.template"])
-            .through(
-                &session.content.root_folder,
-                [TraversalStep::down_to_hosts([vms])],
-            );
-        // Not `retrieve`: a VM that cannot be read cannot be powered off either.
-        let read = self.retrieve_pages(&session, spec, PAGE).await?;
+            .through(&view, [TraversalStep::new("ContainerView", "view", [])]);
+        // A VM that cannot be read is left out: it cannot be powered off either.
+        let read = self.retrieve_pages(&session, spec, PAGE).await;
+        let destroy = SoapCall::to("DestroyView", &view);
+        self.call_in(&session, &destroy, soap::nothing).await?;
+        let read = read?;
         let mut others = BTreeMap::new();
         for object in &read.objects {
             let Some(vm) = object.moref.vm().filter(|vm| !own.contains(vm)) else {

@@ -12,7 +12,7 @@ use super::moref::Moref;
 use super::property::{
     ObjectProperties, Page, PropertySpec, Unreadable, WITHHELD, is_of_dead_session, read_page,
 };
-use super::session::Session;
+use super::session::{ServiceContent, Session};
 use super::soap::ReplyError;
 use super::xml::Element;
 use super::xml::write::XmlWriter;
@@ -42,6 +42,14 @@ impl BoundedRead {
         self.objects.iter().any(|object| object.moref == *moref)
             || unreadable.any(|object| object.moref.as_ref() == Some(moref))
     }
+}
+
+/// Creates a view of all objects of type `kind`.
+pub(crate) fn container_view(content: &ServiceContent, kind: &str) -> SoapCall {
+    SoapCall::to("CreateContainerView", &content.view_manager)
+        .with(XmlWriter::moref("container", &content.root_folder))
+        .with(XmlWriter::text("type", kind))
+        .with(XmlWriter::text("recursive", "true"))
 }
 
 impl Vcenter {

@@ -29,8 +29,8 @@ use crate::wait::until;
 /// The default prefix of Haulout's annotations.
 pub const ANNOTATIONS: &str = "vsphere-maintenance.boeye.net";
 
-/// The timeout of a wait. On an idle machine a step takes a few seconds.
-pub const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
+/// The timeout of a wait. A step takes a few seconds, and many times as long on a machine with other work.
+pub const WAIT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A VM of the fixture that is a node.
 #[derive(Debug, Clone)]

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 
-use super::subscription::{Subscription, container_view};
+use super::subscription::Subscription;
 use crate::call::SoapCall;
 use crate::error::Error;
 use crate::moref::Moref;
 use crate::property::{PropertySpec, TraversalStep};
 use crate::reading::PAGE;
+use crate::reading::container_view;
 use crate::scope::VmScope;
 use crate::soap;
 use crate::text::unescaped;

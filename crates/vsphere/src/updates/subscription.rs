@@ -10,8 +10,8 @@ use crate::call::SoapCall;
 use crate::client::{Error, Vcenter};
 use crate::moref::Moref;
 use crate::property::{self, EVACUATION, PARTIAL_MAINTENANCE, PropertySpec, TraversalStep, UpdateSet};
-use crate::reading::{BoundedRead, MAX_OBJECTS};
-use crate::session::{ServiceContent, Session};
+use crate::reading::{BoundedRead, MAX_OBJECTS, container_view};
+use crate::session::Session;
 use crate::soap::{self, ReplyError};
 use crate::task;
 use crate::xml::Element;
@@ -164,14 +164,6 @@ impl SessionObjects {
         created.push((destroy, moref.clone()));
         Ok(moref)
     }
-}
-
-/// Creates a view of all objects of type `kind`.
-pub(super) fn container_view(content: &ServiceContent, kind: &str) -> SoapCall {
-    SoapCall::to("CreateContainerView", &content.view_manager)
-        .with(XmlWriter::moref("container", &content.root_folder))
-        .with(XmlWriter::text("type", kind))
-        .with(XmlWriter::text("recursive", "true"))
 }
 
 impl Subscription {
