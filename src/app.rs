@@ -155,20 +155,22 @@ impl Clients {
             );
             observers.objects = Some(Arc::new(objects));
         }
+        let gpu_resources = GpuResources::parse(&config.gpu_resources)
+            .map_err(|error| Misconfigured::new("GPU_RESOURCES", &config.gpu_resources, &error))?;
+        let settings = vcenter_settings(config)?;
+        let (client, cluster) = kubernetes::client::connect_with_address()
+            .await
+            .context("preparing the connection to Kubernetes")?;
         if config.status_page.status_address != Listen::Off {
             let about = PageSettings {
                 is_dry_run: config.dry_run,
+                cluster,
+                vcenter: settings.endpoint.name(),
                 links: Links::new(config),
             };
             let status = StatusPage::new(about, observers.objects.clone(), clock);
             observers.status = Some(Arc::new(status));
         }
-        let gpu_resources = GpuResources::parse(&config.gpu_resources)
-            .map_err(|error| Misconfigured::new("GPU_RESOURCES", &config.gpu_resources, &error))?;
-        let settings = vcenter_settings(config)?;
-        let client = kubernetes::client::connect()
-            .await
-            .context("preparing the connection to Kubernetes")?;
         observers.validation = from_config::validation_jobs(config, &client)?;
         let machines = match &config.management_kubeconfig {
             Some(path) => kubernetes::client::connect_other("MANAGEMENT_KUBECONFIG", path).await,

@@ -88,7 +88,7 @@ pub enum Subcommand {
     List(NodesArgs),
     /// Show the state of a node as a tree
     ///
-    /// Exit code 0: in service; 3: in maintenance; 4: parked, a person has to act.
+    /// Exit code 0: in service; 3: in maintenance; 4: a person has to act.
     Status(StatusArgs),
     /// Show what a maintenance of this host or node would do, without changes
     ///

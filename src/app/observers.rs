@@ -131,7 +131,7 @@ impl Observers {
         &self,
         clock: fn() -> Timestamp,
     ) -> Callback<(&'static str, CallOutcome, Duration)> {
-        let metrics = Arc::clone(&self.metrics);
+        let (metrics, status) = (Arc::clone(&self.metrics), self.status.clone());
         Callback::new(move |(method, outcome, took)| {
             let code = match outcome {
                 CallOutcome::Returned => "ok",
@@ -142,6 +142,9 @@ impl Observers {
             metrics.vcenter_called(method, code, took);
             if method == LONG_POLL && outcome == CallOutcome::Returned {
                 metrics.vcenter_answered(clock());
+                if let Some(status) = &status {
+                    status.vcenter_answered();
+                }
             }
         })
     }

@@ -20,6 +20,7 @@ use crate::maintenance::record::{Annotations, read};
 use crate::nodemaintenance;
 use crate::nodemaintenance::api::{concerns, name_of};
 use crate::nodemaintenance::kind::{MaintenanceOrigin, NodeMaintenance};
+use crate::status::WaitKind;
 
 /// The objects read from Kubernetes.
 pub(super) struct NodeReading {
@@ -150,6 +151,13 @@ impl NodeReading {
             state.waiting_on = self
                 .open_requests(name)
                 .find_map(|object| object.status.as_ref()?.waiting_on.clone());
+        }
+        let kind = state
+            .waiting_on
+            .as_ref()
+            .map(|wait| wait.reason.parse::<WaitKind>());
+        if kind.is_some_and(|kind| kind.is_ok_and(WaitKind::needs_person)) {
+            state.exit_state = ExitState::Stuck;
         }
         state
     }

@@ -87,6 +87,12 @@ fn facts(state: &ListedNode, now: Timestamp) -> Vec<Branch> {
     if let Some(waiting) = &state.waiting_on {
         let text = format!("{} (for {})", waiting.message, since(Some(&waiting.since), now));
         add("waits for", &text);
+        if let Some(deadline) = &waiting.deadline {
+            add("until", deadline);
+        }
+        if let Some(step) = &waiting.next_step {
+            add("next", step);
+        }
     }
     branches
 }

@@ -29,6 +29,8 @@ fn draining() -> ListedNode {
             reason: "disruption-budget".to_owned(),
             message: "1 pod to go; ml/train-0: held by PodDisruptionBudget train".to_owned(),
             since: "2026-03-01T03:00:05Z".to_owned(),
+            deadline: None,
+            next_step: None,
         }),
         pods: vec![PendingPod {
             namespace: "ml".to_owned(),

@@ -29,7 +29,7 @@ use crate::status::NodeStatuses;
 use crate::status::observer::{NodeEvent, Observer};
 use crate::telemetry::link::Links;
 use page_state::PageState;
-use view::{EpisodePage, NodePage, Overview, PageLeadership, View};
+use view::{EpisodePage, HostPage, ListFilter, NodePage, Overview, PageLeadership, View};
 
 /// Connections for the event streams, and half as many for requests.
 const LIMITS: Limits = Limits {
@@ -46,6 +46,10 @@ const HISTORY: usize = 1000;
 pub(crate) struct PageSettings {
     /// Dry run.
     pub is_dry_run: bool,
+    /// The address of the kube-apiserver.
+    pub cluster: String,
+    /// The address of vCenter.
+    pub vcenter: String,
     pub links: Links,
 }
 
@@ -122,8 +126,18 @@ impl StatusPage {
         self.update(|state, _| page_state::set(&mut state.leadership, leadership));
     }
 
-    pub(crate) fn overview(&self) -> Overview {
-        self.view(|_| true, |view| view.overview())
+    /// Notes that vCenter answered, which changes no page by itself.
+    pub(crate) fn vcenter_answered(&self) {
+        self.state().vcenter_answered = Some((self.clock)());
+    }
+
+    pub(crate) fn overview(&self, filter: &ListFilter) -> Overview {
+        self.view(|_| true, |view| view.overview(filter))
+    }
+
+    pub(crate) fn host(&self, name: &str) -> Option<HostPage> {
+        let is_wanted = |object: &NodeMaintenanceFacts| object.status.host.as_deref() == Some(name);
+        self.view(is_wanted, |view| view.host(name))
     }
 
     pub(crate) fn node(&self, name: &NodeName) -> Option<NodePage> {
@@ -135,16 +149,22 @@ impl StatusPage {
         self.view(is_wanted, |view| view.episode(id))
     }
 
-    /// The overview as HTML, cached.
-    fn overview_page(&self) -> Result<Bytes, askama::Error> {
-        self.html
-            .get(self.cache_key(), || pages::overview(&self.overview()))
+    /// The overview as HTML. Without a filter it is cached.
+    fn overview_page(&self, filter: &ListFilter) -> Result<Bytes, askama::Error> {
+        let render = || pages::overview(&self.overview(filter));
+        if *filter != ListFilter::default() {
+            return render().map(Bytes::from);
+        }
+        self.html.get(self.cache_key(), render)
     }
 
-    /// The overview as JSON, cached.
-    fn overview_json(&self) -> serde_json::Result<Bytes> {
-        self.json
-            .get(self.cache_key(), || serde_json::to_string(&self.overview()))
+    /// The overview as JSON. Without a filter it is cached.
+    fn overview_json(&self, filter: &ListFilter) -> serde_json::Result<Bytes> {
+        let render = || serde_json::to_string(&self.overview(filter));
+        if *filter != ListFilter::default() {
+            return render().map(Bytes::from);
+        }
+        self.json.get(self.cache_key(), render)
     }
 
     /// The key of the cache: the revision, and the second.

@@ -80,7 +80,14 @@ pub enum KubeConnectError {
 
 /// Makes a client. Sends no request.
 pub async fn connect() -> Result<kube::Client, KubeConnectError> {
-    client(configuration().await?)
+    Ok(connect_with_address().await?.0)
+}
+
+/// As [`connect`], with the address of the kube-apiserver.
+pub async fn connect_with_address() -> Result<(kube::Client, String), KubeConnectError> {
+    let config = configuration().await?;
+    let address = config.cluster_url.to_string().trim_end_matches('/').to_owned();
+    Ok((client(config)?, address))
 }
 
 /// Makes a client for another cluster than that of the nodes, as `setting` names it: by the kubeconfig at `path`, or for the

@@ -102,6 +102,8 @@ pub(super) fn is_progress(is: &NodeMaintenanceStatus, wanted: &NodeMaintenanceSt
     };
     if let (Some(was), Some(waiting)) = (&is.waiting_on, &mut unchanged.waiting_on) {
         waiting.message.clone_from(&was.message);
+        waiting.deadline.clone_from(&was.deadline);
+        waiting.next_step.clone_from(&was.next_step);
     }
     for (was, condition) in is.conditions.iter().zip(&mut unchanged.conditions) {
         condition.message.clone_from(&was.message);
@@ -166,9 +168,11 @@ fn shown(
     status.episode = Some(episode.id.to_string());
     status.trace_id = Some(episode.trace_id().to_owned());
     status.started_at = Some(text(episode.begun_at));
-    status.waiting_on = entry
-        .waiting_on()
-        .map(|wait| waiting_since(&status, wait.on.kind().variant(), &wait.on.to_string(), now));
+    status.waiting_on = entry.waiting_on().map(|wait| WaitStatus {
+        deadline: wait.on.deadline().map(|deadline| format!("{:.0}", deadline.at)),
+        next_step: wait.on.next_step(&object.node).map(|step| step.text().to_owned()),
+        ..waiting_since(&status, wait.on.kind().variant(), &wait.on.to_string(), now)
+    });
     let latest = entry
         .latest
         .as_ref()
@@ -256,6 +260,8 @@ fn waiting_since(status: &NodeMaintenanceStatus, reason: &str, message: &str, no
         reason: reason.to_owned(),
         message: message.to_owned(),
         since: same.map_or_else(|| text(now), |waiting| waiting.since.clone()),
+        deadline: None,
+        next_step: None,
     }
 }
 

@@ -190,7 +190,7 @@ fn recorded(node: &NodeName, before: &Record, transition: &Transition, trace_url
 }
 
 /// Waits that are brief, and those of nodes in service for a source or a lookup, are logged at debug level: the latter
-/// concern all nodes, and the change of the connection is logged once.
+/// concern all nodes, and the change of the connection is logged once. What needs a person is a warning.
 fn waiting(node: &NodeName, record: &Record, on: &WaitingOn) {
     let kind = on.kind();
     let is_list = matches!(on, WaitingOn::Volumes { volumes, .. } if volumes.is_empty());
@@ -199,9 +199,34 @@ fn waiting(node: &NodeName, record: &Record, on: &WaitingOn) {
         kind,
         WaitKind::Vcenter | WaitKind::Kubernetes | WaitKind::VmLookup
     );
+    let until = on.deadline().map(|deadline| format!("{:.0}", deadline.at));
+    let until = until.as_deref();
     if is_brief || is_of_all && *record == Record::InService {
-        log_node!(debug, node, record, waiting_on = kind.name(), "waiting for {on}");
+        log_node!(
+            debug,
+            node,
+            record,
+            waiting_on = kind.name(),
+            until,
+            "waiting for {on}"
+        );
+    } else if kind.needs_person() {
+        log_node!(
+            warn,
+            node,
+            record,
+            waiting_on = kind.name(),
+            until,
+            "waiting for {on}"
+        );
     } else {
-        log_node!(info, node, record, waiting_on = kind.name(), "waiting for {on}");
+        log_node!(
+            info,
+            node,
+            record,
+            waiting_on = kind.name(),
+            until,
+            "waiting for {on}"
+        );
     }
 }

@@ -9,6 +9,14 @@
   let again = false;
 
   const live = (text) => { document.getElementById("live").textContent = text; };
+  // The controller's clock minus ours, so that the clock goes on while nothing changes. It stands still where nothing is known.
+  let ahead = 0;
+  let isLive = true;
+  const measure = (page) => { ahead = Number(page.getElementById("clock").dataset.now) - Date.now(); };
+  const lost = (text) => { isLive = false; live(text + " of"); };
+  function tick() {
+    if (isLive) document.getElementById("clock").textContent = new Date(Date.now() + ahead).toISOString().slice(11, 19) + " UTC";
+  }
 
   async function renew() {
     if (busy) { again = true; return; }
@@ -17,14 +25,16 @@
       const answer = await fetch(location.href, { cache: "no-store", signal: AbortSignal.timeout(10000) });
       if (answer.ok) {
         const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-        replace("main", fresh);
-        replace("footer", fresh);
-        live(fresh.getElementById("live").textContent + ", updates itself");
+        for (const part of [".who", "main", "footer"]) replace(part, fresh);
+        document.title = fresh.title;
+        measure(fresh);
+        isLive = true;
+        live("live,");
       } else {
-        live(answer.status === 404 ? "it does not exist any more; this is the last known state" : "the controller returned status " + answer.status);
+        lost(answer.status === 404 ? "it does not exist any more; this is the last known state, as" : "the controller returned status " + answer.status + "; this is the state, as");
       }
     } catch {
-      live("the controller does not respond; this is the last known state");
+      lost("the controller does not respond; this is the last known state, as");
     }
     setTimeout(() => { busy = false; if (again) { again = false; renew(); } }, pause);
   }
@@ -36,10 +46,15 @@
     if (!next || String(getSelection()).trim()) return;
     const focus = old.contains(document.activeElement) ? document.activeElement : null;
     const key = focus && (focus.getAttribute("href") || focus.getAttribute("aria-label"));
+    // What is being typed into the filter stays.
+    const typed = focus && focus.id === "q" ? focus : null;
     const scrolled = [...old.querySelectorAll(".table")].map((it) => it.scrollLeft);
     old.replaceChildren(...next.childNodes);
     [...old.querySelectorAll(".table")].forEach((it, index) => { it.scrollLeft = scrolled[index] || 0; });
-    if (key) {
+    if (typed) {
+      old.querySelector("#q").replaceWith(typed);
+      typed.focus({ preventScroll: true });
+    } else if (key) {
       const same = (it) => it.getAttribute("href") === key || it.getAttribute("aria-label") === key;
       const found = [...old.querySelectorAll("a, [tabindex]")].find(same);
       if (found) found.focus({ preventScroll: true });
@@ -70,11 +85,13 @@
     source.onerror = () => {
       // After an error response the browser does not reconnect by itself.
       if (source.readyState === EventSource.CLOSED) setTimeout(() => { renew(); listen(); }, pollPause);
-      else live("connection to the controller lost; this is the last known state");
+      else lost("connection to the controller lost; this is the last known state, as");
     };
   }
 
+  measure(document);
   setInterval(grow, 5000);
-  live(document.getElementById("live").textContent + ", updates itself");
+  setInterval(tick, 1000);
+  live("live,");
   listen();
 })();

@@ -24,6 +24,8 @@ pub(super) struct PageState {
     /// Why Kubernetes is not synced.
     pub(super) kubernetes: Option<String>,
     pub(super) leadership: PageLeadership,
+    /// When vCenter last answered a long poll.
+    pub(super) vcenter_answered: Option<Timestamp>,
     pub(super) board: StatusBoard,
     steps: BTreeMap<NodeName, (EpisodeId, VecDeque<EpisodeStep>)>,
     pub(super) hosts: BTreeMap<HostRef, HostEntry>,
@@ -45,6 +47,7 @@ impl Default for PageState {
             vcenter: not_synced("vCenter"),
             kubernetes: not_synced("Kubernetes"),
             leadership: PageLeadership::Leads,
+            vcenter_answered: None,
             board: StatusBoard::default(),
             steps: BTreeMap::new(),
             hosts: BTreeMap::new(),

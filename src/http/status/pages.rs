@@ -4,7 +4,10 @@ use askama::Template;
 use jiff::{SignedDuration, Timestamp};
 
 use super::timeline_picture::{self, BAR_HEIGHT, TimelinePicture};
-use super::view::{EpisodePage, Frame, NodePage, Overview, PageLeadership, ShownState, TimelineSpan};
+use super::view::{
+    EpisodePage, EpisodeRow, Frame, HostPage, ListFilter, NodePage, Overview, PageCount, PageLeadership,
+    ShownState, TimelineSpan,
+};
 use crate::status::{HostKind, PhaseKind, Took};
 
 pub(super) const STYLE: &str = include_str!("../../../templates/status/style.css");
@@ -20,8 +23,17 @@ struct OverviewHtml<'a> {
     root: &'static str,
     json: &'static str,
     page: &'a Overview,
+    node_pager: Option<Pager>,
+    host_pager: Option<Pager>,
     picture: TimelinePicture,
     period: String,
+}
+
+/// The links to the other pages of a list.
+struct Pager {
+    earlier: Option<String>,
+    later: Option<String>,
+    count: PageCount,
 }
 
 #[derive(Template)]
@@ -45,6 +57,17 @@ struct EpisodeHtml<'a> {
 }
 
 #[derive(Template)]
+#[template(path = "status/host.html")]
+struct HostHtml<'a> {
+    frame: &'a Frame,
+    root: &'static str,
+    json: String,
+    page: &'a HostPage,
+    picture: TimelinePicture,
+    period: String,
+}
+
+#[derive(Template)]
 #[template(path = "status/missing.html")]
 struct MissingHtml<'a> {
     what: &'a str,
@@ -56,10 +79,29 @@ pub(super) fn overview(page: &Overview) -> Result<String, askama::Error> {
         root: "./",
         json: "api/v1/overview",
         page,
+        node_pager: pager(page.node_pages, |nodes| ListFilter {
+            nodes,
+            ..page.filter.clone()
+        }),
+        host_pager: pager(page.host_pages, |hosts| ListFilter {
+            hosts,
+            ..page.filter.clone()
+        }),
         picture: timeline_picture::layout(&page.timeline),
         period: timeline_picture::length(&page.timeline),
     };
     html.render()
+}
+
+/// `None` if one page has all.
+fn pager(count: PageCount, page: impl Fn(usize) -> ListFilter) -> Option<Pager> {
+    let earlier = (count.page > 1).then(|| list_query(&page(count.page.saturating_sub(1))));
+    let later = (count.page < count.pages).then(|| list_query(&page(count.page.saturating_add(1))));
+    (count.pages > 1).then_some(Pager {
+        earlier,
+        later,
+        count,
+    })
 }
 
 pub(super) fn node(page: &NodePage) -> Result<String, askama::Error> {
@@ -77,6 +119,18 @@ pub(super) fn episode(page: &EpisodePage) -> Result<String, askama::Error> {
         frame: &page.frame,
         root: "../",
         json: format!("api/v1/episodes/{}", segment(&page.row.id)),
+        page,
+        picture: timeline_picture::layout(&page.timeline),
+        period: timeline_picture::length(&page.timeline),
+    };
+    html.render()
+}
+
+pub(super) fn host(page: &HostPage) -> Result<String, askama::Error> {
+    let html = HostHtml {
+        frame: &page.frame,
+        root: "../",
+        json: format!("api/v1/hosts/{}", segment(&page.row.name)),
         page,
         picture: timeline_picture::layout(&page.timeline),
         period: timeline_picture::length(&page.timeline),
@@ -116,6 +170,32 @@ impl ShownTime {
             ago: ago(*at, frame.now),
         }
     }
+}
+
+/// What an error means for people, and the chain of its causes.
+fn cause(why: &str) -> (&str, &str) {
+    why.split_once(": ").unwrap_or((why, ""))
+}
+
+/// The query that the lists of the overview are limited by.
+fn list_query(filter: &ListFilter) -> String {
+    let q: String = form_urlencoded::byte_serialize(filter.q.as_bytes()).collect();
+    format!("?q={q}&nodes={}&hosts={}", filter.nodes, filter.hosts)
+}
+
+/// How long an episode took, or takes so far.
+fn lasted(row: &EpisodeRow, frame: &Frame) -> Option<Took> {
+    let until = row.ended_at.unwrap_or(frame.now);
+    row.started_at.map(|started| Took(until.duration_since(started)))
+}
+
+/// The time until a deadline.
+fn ahead(at: &Timestamp, frame: &Frame) -> String {
+    let left = at.duration_since(frame.now);
+    if left <= SignedDuration::ZERO {
+        return "now".to_owned();
+    }
+    format!("in {}", Took(left))
 }
 
 /// The duration of a phase of `page` so far.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path, RawQuery, Request, State};
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::sse::{Event, KeepAlive, Sse};
@@ -18,6 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 use tracing::warn;
 
+use super::view::ListFilter;
 use super::{StatusPage, pages};
 use crate::http::access::{self, PageAccess};
 use crate::ids::NodeName;
@@ -48,8 +49,12 @@ const JSON: &str = "application/json";
 const CSS: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-const NODE: &str = "a node of this name";
-const EPISODE: &str = "an episode of this id";
+const NODE: &str = "node of this name";
+const HOST: &str = "host of this name, among those that have nodes or could take one,";
+const EPISODE: &str = "episode of this id";
+
+/// The longest query of the overview.
+const QUERY_MAX: usize = 1024;
 
 const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
 const OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-policy");
@@ -60,7 +65,7 @@ const HEADERS: [(HeaderName, &str); 7] = [
     (
         header::CONTENT_SECURITY_POLICY,
         "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; \
-         base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+         base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
     ),
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (header::REFERRER_POLICY, "no-referrer"),
@@ -90,9 +95,11 @@ pub(super) fn router_with(status: Arc<StatusPage>, access: PageAccess, renders: 
     let rendered = Router::new()
         .route("/", get(overview))
         .route("/nodes/{name}", get(node))
+        .route("/hosts/{name}", get(host))
         .route("/episodes/{id}", get(episode))
         .route("/api/v1/overview", get(overview_json))
         .route("/api/v1/nodes/{name}", get(node_json))
+        .route("/api/v1/hosts/{name}", get(host_json))
         .route("/api/v1/episodes/{id}", get(episode_json))
         .route_layer(from_fn_with_state(renders, render_in_turn));
     rendered
@@ -102,7 +109,7 @@ pub(super) fn router_with(status: Arc<StatusPage>, access: PageAccess, renders: 
             get(([(header::CONTENT_TYPE, SCRIPT)], pages::SCRIPT)),
         )
         .route("/events", get(events))
-        .fallback(async || missing("a page of this address"))
+        .fallback(async || missing("page at this address"))
         .with_state(served)
         .layer(from_fn_with_state(Arc::new(access), access::check))
         .layer(from_fn(guard))
@@ -118,13 +125,18 @@ async fn render_in_turn(State(renders): State<Arc<Semaphore>>, request: Request,
     next.run(request).await
 }
 
-/// Rejects all methods but GET, and adds the headers to every response.
+/// Rejects all methods but GET and HEAD, and adds the headers to every response.
 async fn guard(request: Request, next: Next) -> Response {
-    let mut answer = if request.method() == Method::GET {
+    let mut answer = if matches!(*request.method(), Method::GET | Method::HEAD) {
         next.run(request).await
     } else {
         let refusal = "this page is read-only: use GET\n";
-        (StatusCode::METHOD_NOT_ALLOWED, [(header::ALLOW, "GET")], refusal).into_response()
+        (
+            StatusCode::METHOD_NOT_ALLOWED,
+            [(header::ALLOW, "GET, HEAD")],
+            refusal,
+        )
+            .into_response()
     };
     for (name, value) in HEADERS {
         answer.headers_mut().insert(name, HeaderValue::from_static(value));
@@ -132,12 +144,36 @@ async fn guard(request: Request, next: Next) -> Response {
     answer
 }
 
-async fn overview(State(served): State<Served>) -> Response {
-    rendered(HTML, served.status.overview_page())
+async fn overview(State(served): State<Served>, RawQuery(query): RawQuery) -> Response {
+    rendered(HTML, served.status.overview_page(&filter(query.as_deref())))
 }
 
-async fn overview_json(State(served): State<Served>) -> Response {
-    rendered(JSON, served.status.overview_json())
+async fn overview_json(State(served): State<Served>, RawQuery(query): RawQuery) -> Response {
+    rendered(JSON, served.status.overview_json(&filter(query.as_deref())))
+}
+
+/// Reads the query of the overview. What is not understood is ignored, because people edit addresses.
+fn filter(query: Option<&str>) -> ListFilter {
+    let query = query.unwrap_or_default();
+    let query = query.get(..query.len().min(QUERY_MAX)).unwrap_or_default();
+    let mut filter = ListFilter::default();
+    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+        match &*name {
+            "q" => value.trim().clone_into(&mut filter.q),
+            "nodes" => filter.nodes = value.parse().unwrap_or_default(),
+            "hosts" => filter.hosts = value.parse().unwrap_or_default(),
+            _ => {}
+        }
+    }
+    filter
+}
+
+async fn host(State(served): State<Served>, Path(name): Path<String>) -> Response {
+    html(served.status.host(&name), HOST, pages::host)
+}
+
+async fn host_json(State(served): State<Served>, Path(name): Path<String>) -> Response {
+    json(served.status.host(&name), HOST)
 }
 
 async fn node(State(served): State<Served>, Path(name): Path<String>) -> Response {
@@ -215,7 +251,7 @@ fn html<Page>(
 
 fn json(page: Option<impl Serialize>, what: &str) -> Response {
     let Some(page) = page else {
-        let error = serde_json::json!({ "error": format!("{what} is not known") });
+        let error = serde_json::json!({ "error": format!("there is no {what} here") });
         let body = rendered(JSON, serde_json::to_string(&error));
         return (StatusCode::NOT_FOUND, body).into_response();
     };

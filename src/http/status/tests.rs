@@ -7,7 +7,7 @@ use futures::StreamExt as _;
 use haulout_core::fixtures::{self, at, drain_report, moment};
 use tower::ServiceExt as _;
 
-use super::view::{ShownState, Timeline, TimelineRow, TimelineSpan};
+use super::view::{ListFilter, PageCount, ShownState, Timeline, TimelineRow, TimelineSpan};
 use super::*;
 use crate::ids::{NodeUid, TaskRef};
 use crate::maintenance::decide::Transition;
@@ -18,7 +18,8 @@ use crate::maintenance::observed::{
     Admission, BoundVm, CordonedBy, NodeSnapshot, Observed, ObservedNode, ObservedPower, ObservedVm,
     PendingEviction, PendingReason, SlotLimit, SnapshotBatch,
 };
-use crate::maintenance::waiting::WaitingOn;
+use crate::maintenance::policy::DrainTimeoutAction;
+use crate::maintenance::waiting::{DrainTimeout, WaitingOn};
 use crate::status::PhaseKind;
 
 const NASTY: &str = "<script>alert(1)</script>";
@@ -30,6 +31,8 @@ fn clock() -> Timestamp {
 fn status() -> Arc<StatusPage> {
     let settings = PageSettings {
         is_dry_run: false,
+        cluster: "kube.example:6443".to_owned(),
+        vcenter: "vc.example".to_owned(),
         links: Links::default(),
     };
     let status = StatusPage::new(settings, None, clock);
@@ -111,7 +114,10 @@ fn show(status: &Arc<StatusPage>, node: &str) {
         BTreeMap::new(),
     );
     status.show_hosts(hosts);
-    let on = WaitingOn::Pods(vec![held()]);
+    let on = WaitingOn::Pods {
+        left: vec![held()],
+        timeout: None,
+    };
     let record = &snapshots[&name].record;
     let waits = NodeEvent::Waits {
         node: None,
@@ -137,13 +143,14 @@ async fn ask(
 }
 
 /// The paths of all pages of a node.
-fn pages_of(status: &Arc<StatusPage>, node: &str) -> [String; 3] {
-    let overview = status.overview();
+fn pages_of(status: &Arc<StatusPage>, node: &str) -> [String; 4] {
+    let overview = status.overview(&ListFilter::default());
     let id = overview.episodes[0].id.clone();
     [
         "/".to_owned(),
         format!("/nodes/{node}"),
         format!("/episodes/{id}"),
+        "/hosts/%3Cscript%3Ealert(1)%3C%2Fscript%3E".to_owned(),
     ]
 }
 
@@ -164,7 +171,13 @@ async fn whatever_names_hosts_pods_and_budgets_have_nothing_of_them_becomes_mark
         // The one script is our own file.
         assert_eq!(html.matches("<script").count(), 1, "{path}");
         assert!(!html.contains(" style="), "the CSP would refuse it: {path}");
-        assert!(!html.contains("http://") && !html.contains("https://"), "{path}");
+        // Nothing is loaded from elsewhere; runbooks are links.
+        let links = html.matches("=\"http").count();
+        assert_eq!(
+            links,
+            html.matches("href=\"https://github.com/haulout/").count(),
+            "{path}"
+        );
     }
 }
 
@@ -184,10 +197,10 @@ async fn json_says_the_same_as_the_pages_and_as_the_node() {
     let (_, _, text) = ask(&status, Method::GET, &format!("/api/v1/episodes/{id}")).await;
     let episode = json(text);
     assert_eq!(episode["node"], "gpu1");
-    assert_eq!(episode["phases"][0]["label"], "Draining");
+    assert_eq!(episode["phases"][0]["label"], "draining");
     assert_eq!(
         episode["timeline"]["rows"][1]["name"],
-        "waits for disruption-budget"
+        "\u{21b3} waits for a PodDisruptionBudget"
     );
     let (_, _, text) = ask(&status, Method::GET, "/api/v1/overview").await;
     let overview = json(text);
@@ -208,17 +221,11 @@ async fn it_is_only_read_and_every_answer_has_the_headers() {
         "/events",
         "/none",
     ];
-    for method in [
-        Method::HEAD,
-        Method::POST,
-        Method::PUT,
-        Method::DELETE,
-        Method::OPTIONS,
-    ] {
+    for method in [Method::POST, Method::PUT, Method::DELETE, Method::OPTIONS] {
         for path in paths {
             let (code, headers, _) = ask(&status, method.clone(), path).await;
             assert_eq!(code, StatusCode::METHOD_NOT_ALLOWED, "{method} {path}");
-            assert_eq!(headers[header::ALLOW], "GET");
+            assert_eq!(headers[header::ALLOW], "GET, HEAD");
         }
     }
     for path in paths.into_iter().filter(|path| *path != "/events") {
@@ -231,6 +238,10 @@ async fn it_is_only_read_and_every_answer_has_the_headers() {
     }
     let (code, _, _) = ask(&status, Method::GET, "/api/v1/episodes/none").await;
     assert_eq!(code, StatusCode::NOT_FOUND);
+    let (code, _, text) = ask(&status, Method::HEAD, "/").await;
+    assert_eq!((code, text.as_str()), (StatusCode::OK, ""));
+    let (_, _, text) = ask(&status, Method::GET, "/nodes/none").await;
+    assert!(text.contains("There is no node of this name here."), "{text}");
 }
 
 #[tokio::test]
@@ -254,15 +265,85 @@ async fn banners_show_lost_connections_and_standby() {
     );
     let (_, _, html) = ask(&status, Method::GET, "/").await;
     assert!(html.contains("See the page of the leader"), "{html}");
-    assert!(!html.contains("hosts leaving"), "{html}");
+    assert!(!html.contains("hosts in maintenance"), "{html}");
     let settings = PageSettings {
         is_dry_run: true,
+        cluster: String::new(),
+        vcenter: String::new(),
         links: Links::default(),
     };
     let dry = Arc::new(StatusPage::new(settings, None, clock));
     let (_, _, html) = ask(&dry, Method::GET, "/").await;
     assert!(html.contains("Dry run."));
     assert!(html.contains("vCenter has not synced yet"));
+}
+
+#[tokio::test]
+async fn what_needs_a_person_comes_first_with_its_next_step() {
+    let status = status();
+    show(&status, "gpu1");
+    let (_, _, html) = ask(&status, Method::GET, "/").await;
+    assert!(
+        !html.contains("Needs a person") && html.contains("<title>Overview"),
+        "{html}"
+    );
+
+    let name = NodeName::new("gpu1");
+    let held = PendingEviction {
+        name: "ml/train-0".to_owned(),
+        why: PendingReason::Budget {
+            names: vec!["train".to_owned()],
+            message: String::new(),
+        },
+    };
+    let record = Record::Episode(Arc::new(episode("gpu1", NASTY, Phase::Draining, at(1))));
+    let waits = |on: &WaitingOn| {
+        status.observe(
+            &name,
+            NodeEvent::Waits {
+                node: None,
+                vm: &BoundVm::NotLookedUp,
+                record: &record,
+                on,
+            },
+        );
+    };
+    waits(&WaitingOn::Pods {
+        left: vec![held.clone()],
+        timeout: Some(DrainTimeout {
+            at: at(340),
+            action: DrainTimeoutAction::PowerOff,
+        }),
+    });
+    let (_, _, html) = ask(&status, Method::GET, "/nodes/gpu1").await;
+    for words in [
+        "the VM is shut down with the pods that are left at ",
+        ", in 4m",
+        "<code>kubectl -n ml describe poddisruptionbudget train</code>",
+        "docs/runbooks/HauloutDrainStuck.md",
+        "cluster kube.example:6443",
+        "vCenter vc.example",
+        "this replica leads",
+    ] {
+        assert!(html.contains(words), "{words}: {html}");
+    }
+    waits(&WaitingOn::DrainHeld(vec![held]));
+    let (_, _, html) = ask(&status, Method::GET, "/").await;
+    for words in [
+        "<title>(1) Overview",
+        "</span> Needs a person</h2>",
+        "HauloutWaitsForPerson.md",
+    ] {
+        assert!(html.contains(words), "{words}: {html}");
+    }
+    let (_, _, html) = ask(&status, Method::GET, "/hosts/%3Cscript%3Ealert(1)%3C%2Fscript%3E").await;
+    assert!(
+        html.contains("What holds it") && html.contains("needs a person:"),
+        "{html}"
+    );
+    status.vcenter(Err("no answer: error sending request: os error 111".to_owned()));
+    let (_, _, html) = ask(&status, Method::GET, "/").await;
+    assert!(html.contains("<p>no answer</p><details>"), "{html}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -352,11 +433,11 @@ async fn pages_and_json_are_rendered_one_at_a_time() {
 async fn overview_is_rendered_once_per_second() {
     let status = status();
     show(&status, "gpu1");
-    let first = status.overview_json().unwrap();
-    let second = status.overview_json().unwrap();
+    let first = status.overview_json(&ListFilter::default()).unwrap();
+    let second = status.overview_json(&ListFilter::default()).unwrap();
     assert_eq!(first.as_ptr(), second.as_ptr(), "the same bytes");
     status.vcenter(Err("gone".to_owned()));
-    let third = status.overview_json().unwrap();
+    let third = status.overview_json(&ListFilter::default()).unwrap();
     assert_ne!(first, third);
 }
 
@@ -400,10 +481,10 @@ fn an_episode_is_seen_through_all_its_phases_and_how_it_ended() {
     assert_eq!(
         seen,
         [
-            ("Queued", at(1), Some(at(5))),
-            ("Draining", at(5), Some(at(20))),
-            ("AwaitingHost", at(20), Some(at(40))),
-            ("Rejoining", at(40), Some(at(50))),
+            ("queued", at(1), Some(at(5))),
+            ("draining", at(5), Some(at(20))),
+            ("off, waiting for its host", at(20), Some(at(40))),
+            ("rejoining", at(40), Some(at(50))),
         ]
     );
     assert_eq!(
@@ -459,7 +540,7 @@ fn the_queue_is_listed_in_its_order_with_those_ahead() {
         ]))),
         BTreeMap::new(),
     );
-    let overview = status.overview();
+    let overview = status.overview(&ListFilter::default());
     let places: Vec<_> = overview
         .queue
         .iter()
@@ -489,9 +570,26 @@ fn page_of_thousands_of_nodes_is_bounded() {
         &NodeStatuses::of(&SnapshotBatch::all(snapshots.clone())),
         BTreeMap::new(),
     );
-    let overview = status.overview();
-    assert_eq!((overview.nodes.len(), overview.more_nodes), (200, 2801));
+    let overview = status.overview(&ListFilter::default());
+    let pages = |rows, page, pages| PageCount { rows, page, pages };
+    assert_eq!(
+        (overview.nodes.len(), overview.node_pages),
+        (100, pages(3001, 1, 31))
+    );
     assert_eq!(overview.nodes[0].name, "zz");
+    let of = |q: &str, nodes| {
+        let q = q.to_owned();
+        status.overview(&ListFilter { q, nodes, hosts: 0 })
+    };
+    let last = of("", 99);
+    assert_eq!((last.nodes.len(), last.node_pages), (1, pages(3001, 31, 31)));
+    let few = of("GPU299", 1);
+    assert_eq!((few.nodes.len(), few.node_pages), (10, pages(10, 1, 1)));
+    let html = pages::overview(&of("gpu&\"", 1)).unwrap();
+    assert!(
+        html.contains("None matches.") && html.contains("value=\"gpu&#38;&#34;\""),
+        "{html}"
+    );
     let node = status.node(&NodeName::new("zz")).unwrap();
     let pods = node.pods.as_ref().unwrap();
     assert_eq!((pods.left.len(), pods.more), (50, 2950));

@@ -8,8 +8,6 @@ mod node;
 mod overview;
 mod state;
 
-use std::fmt::Display;
-
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -34,6 +32,14 @@ pub(super) struct View<'a> {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Frame {
     pub now: Timestamp,
+    /// The address of the kube-apiserver.
+    pub cluster: String,
+    /// The address of vCenter.
+    pub vcenter: String,
+    /// When vCenter last answered, where this replica follows it.
+    pub vcenter_answered: Option<Timestamp>,
+    /// How many nodes wait for a person.
+    pub need_person: usize,
     pub version: &'static str,
     pub dry_run: bool,
     /// Why vCenter is not synced; its data is outdated then.
@@ -63,12 +69,16 @@ pub(crate) struct Overview {
     #[serde(flatten)]
     pub frame: Frame,
     pub figures: OverviewFigures,
+    /// What the lists of nodes and hosts are limited to.
+    pub filter: ListFilter,
+    /// The nodes that wait for a person.
+    pub need_person: Vec<NodeRow>,
     /// The hosts of the clusters with our nodes, those out of service first.
     pub hosts: Vec<HostRow>,
-    pub more_hosts: usize,
+    pub host_pages: PageCount,
     /// The nodes, those in an episode first.
     pub nodes: Vec<NodeRow>,
-    pub more_nodes: usize,
+    pub node_pages: PageCount,
     /// Queued nodes in order.
     pub queue: Vec<QueueRow>,
     /// Recent phases and states of nodes and hosts.
@@ -85,6 +95,8 @@ pub(crate) struct OverviewFigures {
     pub in_episode: usize,
     pub queued: usize,
     pub parked: usize,
+    /// Nodes that wait for a person.
+    pub need_person: usize,
     /// Hosts that enter maintenance, or are in it.
     pub hosts_leaving: usize,
 }
@@ -122,6 +134,60 @@ pub(crate) struct Waits {
     pub message: String,
     /// As far as this process knows.
     pub since: Option<Timestamp>,
+    /// When it ends by itself.
+    pub deadline: Option<Timestamp>,
+    /// What happens then.
+    pub then: Option<&'static str>,
+    /// What a person can do.
+    pub next: Option<NextStepRow>,
+    /// The address of the runbook.
+    pub runbook: Option<String>,
+    pub needs_person: bool,
+}
+
+/// A step for a person.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct NextStepRow {
+    pub text: String,
+    /// It is a command to copy.
+    pub is_command: bool,
+}
+
+/// What the lists of the overview are limited to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct ListFilter {
+    /// A part of the name of the node or host.
+    pub q: String,
+    /// The page of nodes, from 1.
+    pub nodes: usize,
+    /// The page of hosts, from 1.
+    pub hosts: usize,
+}
+
+/// Which page of a list is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PageCount {
+    /// All rows that match the filter.
+    pub rows: usize,
+    /// The shown page, from 1.
+    pub page: usize,
+    pub pages: usize,
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct HostPage {
+    #[serde(flatten)]
+    pub frame: Frame,
+    #[serde(flatten)]
+    pub row: HostRow,
+    /// The nodes on it: what holds the host.
+    pub on_it: Vec<NodeRow>,
+    pub timeline: Timeline,
+    pub episodes: Vec<EpisodeRow>,
 }
 
 /// A queued node.
@@ -147,6 +213,40 @@ pub(crate) struct EpisodeRow {
     pub ended_at: Option<Timestamp>,
     /// The phase, or the result.
     pub result: String,
+    /// The same for people.
+    #[serde(skip)]
+    pub words: String,
+    /// How it ended, if it has.
+    pub end: Option<EndLook>,
+}
+
+/// How the end of an episode looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum EndLook {
+    Good,
+    /// Cancelled, or not seen.
+    Neutral,
+    Bad,
+}
+
+impl EndLook {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Good => "good",
+            Self::Neutral => "neutral",
+            Self::Bad => "bad",
+        }
+    }
+
+    /// The sign beside the word, for readers who cannot distinguish the colours.
+    pub(crate) fn sign(self) -> &'static str {
+        match self {
+            Self::Good => "\u{2713}",
+            Self::Neutral => "\u{2013}",
+            Self::Bad => "\u{2716}",
+        }
+    }
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -249,10 +349,10 @@ impl LabelledFact {
 }
 
 impl TimelineSpan {
-    fn of(span: status::StatusSpan<impl Display>, state: ShownState) -> Self {
+    fn of<Kind>(span: status::StatusSpan<Kind>, label: &str, state: ShownState) -> Self {
         Self {
             state,
-            label: span.kind.to_string(),
+            label: label.to_owned(),
             from: span.from,
             to: span.to,
         }

@@ -323,26 +323,36 @@ fn relevant_wait_creates_one_event() {
         ),
         (
             Phase::Draining,
-            WaitingOn::Pods(vec![
-                leaving.clone(),
-                budget("trainer-0", "trainer"),
-                webhook.clone(),
-            ]),
+            WaitingOn::Pods {
+                left: vec![leaving.clone(), budget("trainer-0", "trainer"), webhook.clone()],
+                timeout: None,
+            },
             "! EvictionBlocked: Cannot evict pod as it would violate the pod's disruption budget. The disruption budget trainer needs 1 healthy pods and has 1 currently: ml/trainer-0",
         ),
         (
             Phase::Draining,
-            WaitingOn::Pods(
-                (0..9)
+            WaitingOn::Pods {
+                left: (0..9)
                     .map(|n| budget(&format!("t-{n}"), if n == 0 { "x" } else { "y" }))
                     .collect(),
-            ),
+                timeout: None,
+            },
             "! EvictionBlocked: Cannot evict pods as it would violate the pod's disruption budget. The disruption budget x needs 1 healthy pods and has 1 currently. The disruption budget y needs 1 healthy pods and has 1 currently: ml/t-0, ml/t-1, ml/t-2, 6 more",
         ),
-        (Phase::Draining, WaitingOn::Pods(vec![leaving]), "-"),
         (
             Phase::Draining,
-            WaitingOn::Pods(vec![webhook]),
+            WaitingOn::Pods {
+                left: vec![leaving],
+                timeout: None,
+            },
+            "-",
+        ),
+        (
+            Phase::Draining,
+            WaitingOn::Pods {
+                left: vec![webhook],
+                timeout: None,
+            },
             "! EvictionRefused: Cannot evict ml/kept: admission webhook \"keep\" denied the request",
         ),
         (
@@ -444,7 +454,10 @@ fn repeated_event_is_suppressed_until_the_end() {
                 message: String::new(),
             },
         });
-        WaitingOn::Pods(pods.collect())
+        WaitingOn::Pods {
+            left: pods.collect(),
+            timeout: None,
+        }
     };
     assert_ne!(waits(memory, &draining, &held(&["ml/a", "ml/b"]), 20), "-");
     assert_eq!(
@@ -462,14 +475,15 @@ fn repeated_event_is_suppressed_until_the_end() {
 fn budget_event_repeats_when_pods_become_too_few() {
     let memory = &mut EventMemory::default();
     let draining = record(Phase::Draining, 10);
-    let held = |words: &str| {
-        WaitingOn::Pods(vec![PendingEviction {
+    let held = |words: &str| WaitingOn::Pods {
+        left: vec![PendingEviction {
             name: "ml/a".to_owned(),
             why: PendingReason::Budget {
                 names: vec!["train".to_owned()],
                 message: format!("The disruption budget train {words}"),
             },
-        }])
+        }],
+        timeout: None,
     };
     let event = [
         ("needs 3 healthy pods and has 4 currently", true),
@@ -489,14 +503,15 @@ fn budget_event_repeats_when_pods_become_too_few() {
 #[test]
 fn budget_without_name_or_counts_has_an_event() {
     let draining = record(Phase::Draining, 10);
-    let held = |names: &[&str], message: &str| {
-        WaitingOn::Pods(vec![PendingEviction {
+    let held = |names: &[&str], message: &str| WaitingOn::Pods {
+        left: vec![PendingEviction {
             name: "ml/a".to_owned(),
             why: PendingReason::Budget {
                 names: names.iter().map(|name| (*name).to_owned()).collect(),
                 message: message.to_owned(),
             },
-        }])
+        }],
+        timeout: None,
     };
     let table = [
         (held(&[], "no"), "It allows no disruption: ml/a"),

@@ -26,7 +26,7 @@ pub(super) fn of(
         // The nodes ahead change all the time; that it waits is one fact.
         WaitingOn::Slot { .. } => (Reason::MaintenanceQueued, String::new()),
         WaitingOn::Vmotion { .. } => (Reason::WaitingForVMotion, String::new()),
-        WaitingOn::Pods(left) => return blocked(left).or_else(|| refused(left)),
+        WaitingOn::Pods { left, .. } => return blocked(left).or_else(|| refused(left)),
         WaitingOn::Volumes { volumes, .. } if volumes.is_empty() => return None,
         WaitingOn::Volumes { .. } => (Reason::VolumesAttached, String::new()),
         WaitingOn::DrainHeld(_) => (Reason::DrainTimedOut, String::new()),

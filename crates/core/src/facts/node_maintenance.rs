@@ -92,6 +92,7 @@ pub struct PendingPod {
 
 /// What is waited for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct WaitStatus {
     /// The kind of the wait, as one word.
     pub reason: String,
@@ -99,6 +100,12 @@ pub struct WaitStatus {
     pub message: String,
     /// When the wait began, RFC 3339.
     pub since: String,
+    /// When the wait ends by itself, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<String>,
+    /// A command or a step for the person who wants it to go on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_step: Option<String>,
 }
 
 /// When a phase began and ended.

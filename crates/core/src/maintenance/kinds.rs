@@ -20,6 +20,25 @@ named_enum! {
     }
 }
 
+impl PhaseKind {
+    /// The phase in words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::InService => "in service",
+            Self::Queued => "queued",
+            Self::Adopting => "adopting",
+            Self::Draining => "draining",
+            Self::Drained => "drained",
+            Self::ShuttingDown => "shutting down",
+            Self::Relocating => "relocating",
+            Self::AwaitingHost => "off, waiting for its host",
+            Self::PoweringOn => "powering on",
+            Self::Rejoining => "rejoining",
+            Self::Parked => "parked",
+        }
+    }
+}
+
 named_enum! {
     /// What a node waits for.
     pub enum WaitKind {
@@ -64,6 +83,145 @@ named_enum! {
         Gpus = "gpus",
         MachineGuards = "machine-guards",
         Parked = "parked",
+    }
+}
+
+impl WaitKind {
+    /// The wait in words that follow "waits for".
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Vcenter => "vCenter",
+            Self::Kubernetes => "Kubernetes",
+            Self::Takeover => "the end of the previous leader",
+            Self::NodeObject => "its Node object",
+            Self::OtherRelease => "another release",
+            Self::MaintenanceRetry => "a retry of the maintenance",
+            Self::PowerOnPause => "a pause before the next power-on",
+            Self::WritePace => "a pause in writes to the Node",
+            Self::VmLookup => "its VM to be found",
+            Self::Vmotion => "a vMotion",
+            Self::Slot => "a slot",
+            Self::DisruptionBudget => "a PodDisruptionBudget",
+            Self::Pods => "pods to end",
+            Self::DrainRound => "the list of pods",
+            Self::DrainHeld => "a person, with pods left",
+            Self::Volumes => "volumes to be detached",
+            Self::GuestShutdown => "the guest to shut down",
+            Self::GuestShutdownAfterCancel => "a guest that may still shut down",
+            Self::Task => "a task in vCenter",
+            Self::Retry => "the next attempt",
+            Self::HostVisible => "its host to be connected",
+            Self::HostSettling => "its host to stay",
+            Self::HostExit => "its host to leave maintenance mode",
+            Self::HostEntry => "its host to enter maintenance mode",
+            Self::Request => "its request to be deleted",
+            Self::NotBefore => "the time of its request",
+            Self::Window => "the window of its request",
+            Self::InvalidWindow => "a window to be corrected",
+            Self::Approval => "an approval",
+            Self::Hook => "a hook",
+            Self::Skip => "the skip annotation to be removed",
+            Self::PoweredOn => "its VM to be powered on",
+            Self::AlreadyThere => "a request that is done to be deleted",
+            Self::Place => "a host to relocate to",
+            Self::Survey => "a survey of devices",
+            Self::Question => "an answer to vCenter's question",
+            Self::PowerState => "the power state of its VM",
+            Self::NodeReady => "the node to be Ready",
+            Self::Gpus => "its GPUs",
+            Self::MachineGuards => "guards on its Machine",
+            Self::Parked => "a person",
+        }
+    }
+
+    /// The maintenance goes on only after a person acts. Hooks are left out: most of them are removed by a program.
+    pub fn needs_person(self) -> bool {
+        match self {
+            Self::OtherRelease
+            | Self::NodeObject
+            | Self::DrainHeld
+            | Self::InvalidWindow
+            | Self::Approval
+            | Self::Skip
+            | Self::PoweredOn
+            | Self::AlreadyThere
+            | Self::Question
+            | Self::Parked => true,
+            Self::Vcenter
+            | Self::Kubernetes
+            | Self::Takeover
+            | Self::MaintenanceRetry
+            | Self::PowerOnPause
+            | Self::WritePace
+            | Self::VmLookup
+            | Self::Vmotion
+            | Self::Slot
+            | Self::DisruptionBudget
+            | Self::Pods
+            | Self::DrainRound
+            | Self::Volumes
+            | Self::GuestShutdown
+            | Self::GuestShutdownAfterCancel
+            | Self::Task
+            | Self::Retry
+            | Self::HostVisible
+            | Self::HostSettling
+            | Self::HostExit
+            | Self::HostEntry
+            | Self::Request
+            | Self::NotBefore
+            | Self::Window
+            | Self::Hook
+            | Self::Place
+            | Self::Survey
+            | Self::PowerState
+            | Self::NodeReady
+            | Self::Gpus
+            | Self::MachineGuards => false,
+        }
+    }
+
+    /// The runbook of the alert about such a wait, by its name in `docs/runbooks`.
+    pub fn runbook(self) -> Option<&'static str> {
+        match self {
+            Self::Vcenter => Some("HauloutVCenterUnreachable"),
+            Self::Kubernetes => Some("HauloutKubernetesUnreachable"),
+            Self::OtherRelease | Self::Parked => Some("HauloutNodeParked"),
+            Self::NodeObject
+            | Self::DrainHeld
+            | Self::InvalidWindow
+            | Self::Approval
+            | Self::Hook
+            | Self::Skip
+            | Self::PoweredOn
+            | Self::AlreadyThere
+            | Self::Question => Some("HauloutWaitsForPerson"),
+            Self::DisruptionBudget | Self::Pods => Some("HauloutDrainStuck"),
+            Self::Volumes | Self::GuestShutdown => Some("HauloutShutdownStuck"),
+            Self::NodeReady | Self::Gpus => Some("HauloutNodeNotBackAfterPowerOn"),
+            Self::Takeover
+            | Self::MaintenanceRetry
+            | Self::PowerOnPause
+            | Self::WritePace
+            | Self::VmLookup
+            | Self::Vmotion
+            | Self::Slot
+            | Self::DrainRound
+            | Self::GuestShutdownAfterCancel
+            | Self::Task
+            | Self::Retry
+            | Self::HostVisible
+            | Self::HostSettling
+            | Self::HostExit
+            | Self::HostEntry
+            | Self::Request
+            | Self::NotBefore
+            | Self::Window
+            | Self::Place
+            | Self::Survey
+            | Self::PowerState
+            | Self::MachineGuards => None,
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a node is waiting for: one typed value with its only sentence. Its kind is a [`WaitKind`].
 
+mod guidance;
 mod sentences;
 
 use jiff::Timestamp;
@@ -12,6 +13,7 @@ use super::effect::EffectKind;
 use super::hook::HookPoint;
 use super::kinds::{PodState, WaitKind};
 use super::placement::RejectedHost;
+use super::policy::DrainTimeoutAction;
 use super::request::RequestIdentity;
 use super::volumes::AttachedVolume;
 use crate::facts::vsphere::VmotionDevice;
@@ -19,9 +21,19 @@ use crate::facts::window::WindowError;
 use crate::ids::{EpisodeId, NodeName};
 use crate::keys::{APPROVED, SKIP};
 
+pub use guidance::{NextStep, WaitDeadline};
 pub(super) use sentences::rejected;
 pub use sentences::{BUDGET, few, few_by};
 use sentences::{hooks, list, pods_left, turn, volumes_left};
+
+/// The end of the drain timeout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DrainTimeout {
+    /// When it passes.
+    pub at: Timestamp,
+    /// What happens then to pods that are left.
+    pub action: DrainTimeoutAction,
+}
 
 /// What a node is waiting for. The text follows "waiting for"; `Error` is derived for its `Display`.
 #[derive(Clone, Debug, PartialEq, Error)]
@@ -61,8 +73,11 @@ pub enum WaitingOn {
         position: usize,
         limit: SlotLimit,
     },
-    #[error("{}", pods_left(.0))]
-    Pods(Vec<PendingEviction>),
+    #[error("{}", pods_left(.left))]
+    Pods {
+        left: Vec<PendingEviction>,
+        timeout: Option<DrainTimeout>,
+    },
     #[error("the list of its pods")]
     DrainRound,
     /// The drain timeout passed and `DRAIN_TIMEOUT_ACTION` is `hold`.
@@ -177,10 +192,10 @@ impl WaitingOn {
             Self::VmLookup => WaitKind::VmLookup,
             Self::Vmotion { .. } => WaitKind::Vmotion,
             Self::Slot { .. } => WaitKind::Slot,
-            Self::Pods(pods) if pods.iter().any(|pod| pod.why.state() == PodState::HeldByBudget) => {
+            Self::Pods { left, .. } if left.iter().any(|pod| pod.why.state() == PodState::HeldByBudget) => {
                 WaitKind::DisruptionBudget
             }
-            Self::Pods(_) => WaitKind::Pods,
+            Self::Pods { .. } => WaitKind::Pods,
             Self::DrainRound => WaitKind::DrainRound,
             Self::DrainHeld(_) => WaitKind::DrainHeld,
             Self::Volumes { .. } => WaitKind::Volumes,

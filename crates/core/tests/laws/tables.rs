@@ -1805,7 +1805,14 @@ fn wait_for_pods_is_a_wait_for_a_budget_if_one_holds_any() {
             WaitKind::DisruptionBudget,
         ),
     ] {
-        assert_eq!(WaitingOn::Pods(pods).kind(), kind);
+        assert_eq!(
+            WaitingOn::Pods {
+                left: pods,
+                timeout: None
+            }
+            .kind(),
+            kind
+        );
     }
 }
 
@@ -2289,7 +2296,10 @@ fn effect_names_the_host_it_is_for() {
 
 #[test]
 fn wait_is_a_sentence_and_a_parked_node_names_its_reason_alone() {
-    let waits = WaitingOn::Pods(vec![held()]);
+    let waits = WaitingOn::Pods {
+        left: vec![held()],
+        timeout: None,
+    };
     assert!(
         waits.sentence().starts_with("waits for 1 pod to go; "),
         "{}",

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::node::PODS;
-use super::{EpisodePage, EpisodeRow, LabelledFact, ShownState, Timeline, TimelineRow, TimelineSpan, View};
+use super::{
+    EndLook, EpisodePage, EpisodeRow, LabelledFact, ShownState, Timeline, TimelineRow, TimelineSpan, View,
+};
 use crate::ids::{EpisodeId, NodeName};
 use crate::kubernetes::update::NodeMaintenanceFacts;
 use crate::maintenance::episode::Episode;
@@ -39,7 +41,7 @@ impl View<'_> {
         let waited: Vec<TimelineSpan> = latest.map_or_else(Vec::new, |latest| {
             let waits = latest.waits.iter();
             waits
-                .map(|span| TimelineSpan::of(*span, ShownState::Waiting))
+                .map(|span| TimelineSpan::of(*span, span.kind.words(), ShownState::Waiting))
                 .collect()
         });
         let timeline = Timeline {
@@ -47,7 +49,8 @@ impl View<'_> {
             to: row.ended_at.unwrap_or(now).max(from),
             rows: rows(&phases, &waited),
         };
-        let entry = seen.filter(|_| is_running).map(|(_, entry, _)| entry);
+        let running = seen.filter(|_| is_running);
+        let entry = running.map(|(_, entry, _)| entry);
         let trace = latest.map(|latest| latest.episode.trace_id().to_owned());
         let written_url = || object?.status.trace_url.clone().filter(|url| is_web(url));
         Some(EpisodePage {
@@ -63,7 +66,7 @@ impl View<'_> {
                 Some(latest) => episode_facts(&latest.episode),
                 None => object.map(object_facts).unwrap_or_default(),
             },
-            waits_for: entry.and_then(|entry| self.waits(entry)),
+            waits_for: running.and_then(|(name, entry, _)| self.waits(name, entry)),
             phases,
             timeline,
             pods: entry.and_then(|entry| self.pods_of(entry)),
@@ -116,6 +119,10 @@ fn row_of_seen(name: &NodeName, entry: &NodeEntry, latest: &EpisodeHistory) -> E
         result: ended_at
             .map_or(episode.phase.name(), |_| outcome.name())
             .to_owned(),
+        words: ended_at
+            .map_or(episode.phase.kind().words(), |_| result_words(outcome))
+            .to_owned(),
+        end: ended_at.map(|_| look(outcome)),
     }
 }
 
@@ -123,18 +130,45 @@ fn row_of_object(object: &NodeMaintenanceFacts) -> Option<EpisodeRow> {
     let status = &object.status;
     let ended_at = status.ended_at.as_deref().and_then(time);
     let succeeded = status.conditions.iter().find(|it| it.type_ == "Succeeded");
-    let result = match succeeded.filter(|_| ended_at.is_some()) {
-        Some(condition) => condition.reason.clone(),
-        None => status.state.clone().unwrap_or_default(),
-    };
+    let reason = succeeded
+        .filter(|_| ended_at.is_some())
+        .map(|condition| condition.reason.as_str());
+    let outcome = reason.and_then(|reason| reason.parse::<EpisodeOutcome>().ok());
+    let state = status.state.as_deref().unwrap_or_default();
+    let words = match (outcome, reason, state.parse::<PhaseKind>()) {
+        (Some(outcome), _, _) => result_words(outcome),
+        (None, Some(reason), _) => reason,
+        (None, None, Ok(phase)) => phase.words(),
+        (None, None, Err(_)) => state,
+    }
+    .to_owned();
     Some(EpisodeRow {
         id: status.episode.clone()?,
         node: object.node.to_string(),
         host: status.host.clone(),
         started_at: status.started_at.as_deref().and_then(time),
         ended_at,
-        result,
+        result: reason.unwrap_or(state).to_owned(),
+        words,
+        end: ended_at.map(|_| outcome.map_or(EndLook::Neutral, look)),
     })
+}
+
+fn result_words(outcome: EpisodeOutcome) -> &'static str {
+    match outcome {
+        EpisodeOutcome::Succeeded => "succeeded",
+        EpisodeOutcome::Failed => "failed",
+        EpisodeOutcome::Cancelled => "cancelled",
+        EpisodeOutcome::NotSeen => "ended unseen",
+    }
+}
+
+fn look(outcome: EpisodeOutcome) -> EndLook {
+    match outcome {
+        EpisodeOutcome::Succeeded => EndLook::Good,
+        EpisodeOutcome::Failed => EndLook::Bad,
+        EpisodeOutcome::Cancelled | EpisodeOutcome::NotSeen => EndLook::Neutral,
+    }
 }
 
 pub(super) fn time(text: &str) -> Option<Timestamp> {
@@ -147,13 +181,13 @@ pub(super) fn phases(
     object: Option<&NodeMaintenanceFacts>,
 ) -> Vec<TimelineSpan> {
     let seen = latest.map_or(&[][..], |latest| &latest.phases).iter();
-    let seen = seen.map(|span| TimelineSpan::of(*span, ShownState::Phase(span.kind)));
+    let seen = seen.map(|span| TimelineSpan::of(*span, span.kind.words(), ShownState::Phase(span.kind)));
     let written = object.into_iter().flat_map(|object| &object.status.phases);
     let written = written.filter_map(|phase| {
         let kind: PhaseKind = phase.phase.parse().ok()?;
         Some(TimelineSpan {
             state: ShownState::Phase(kind),
-            label: phase.phase.clone(),
+            label: kind.words().to_owned(),
             from: time(&phase.started_at)?,
             to: phase.ended_at.as_deref().and_then(time),
         })
@@ -171,9 +205,17 @@ pub(super) fn phases(
     all
 }
 
+/// The shortest wait in a picture.
+const SHORTEST_WAIT: SignedDuration = SignedDuration::from_millis(100);
+
 /// One row for each phase, followed by one for each wait in it.
 fn rows(phases: &[TimelineSpan], waits: &[TimelineSpan]) -> Vec<TimelineRow> {
     let mut rows: Vec<TimelineRow> = Vec::new();
+    // Waits of some milliseconds say nothing.
+    let lasted = |wait: &&TimelineSpan| {
+        wait.to
+            .is_none_or(|ended| ended.duration_since(wait.from) >= SHORTEST_WAIT)
+    };
     let mut add = |name: String, span: &TimelineSpan| match rows.iter_mut().find(|row| row.name == name) {
         Some(row) => row.spans.push(span.clone()),
         None => rows.push(TimelineRow {
@@ -185,8 +227,8 @@ fn rows(phases: &[TimelineSpan], waits: &[TimelineSpan]) -> Vec<TimelineRow> {
         add(phase.label.clone(), phase);
         let is_meanwhile =
             |wait: &&TimelineSpan| wait.from >= phase.from && phase.to.is_none_or(|ended| wait.from < ended);
-        for wait in waits.iter().filter(is_meanwhile) {
-            add(format!("waits for {}", wait.label), wait);
+        for wait in waits.iter().filter(is_meanwhile).filter(lasted) {
+            add(format!("\u{21b3} waits for {}", wait.label), wait);
         }
     }
     rows

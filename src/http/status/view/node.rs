@@ -1,12 +1,16 @@
 //! The data of the node page, a pure function of state and time.
 
 use super::episode::{episode_facts, time};
-use super::{LabelledFact, NodePage, NodeRow, PodRow, PodRows, ShownState, View, Waits};
+use super::{LabelledFact, NextStepRow, NodePage, NodeRow, PodRow, PodRows, ShownState, View, Waits};
 use crate::ids::NodeName;
 use crate::kubernetes::update::NodeMaintenanceFacts;
 use crate::maintenance::episode::Record;
 use crate::maintenance::observed::{BoundVm, ObservedPower, PendingEviction, PendingReason, Strategy};
+use crate::maintenance::waiting::NextStep;
 use crate::status::{NodeEntry, NodeStatus, NodeSummary, PhaseKind, WaitKind};
+
+/// Where the runbooks are.
+const RUNBOOKS: &str = "https://github.com/haulout/haulout/blob/main/docs/runbooks";
 
 /// Limit of pods.
 pub(super) const PODS: usize = 50;
@@ -40,17 +44,28 @@ impl View<'_> {
                 .host()
                 .map(|(name, _)| name.to_owned())
                 .or_else(|| recorded_host(status)),
-            waits_for: self.waits(entry),
+            waits_for: self.waits(name, entry),
             episode: entry.episode().map(|episode| episode.id.to_string()),
         })
     }
 
     /// The wait reported by the actor, or, on a standby, the one the leader wrote.
-    pub(super) fn waits(self, entry: &NodeEntry) -> Option<Waits> {
-        let reported = entry.waiting_on().map(|wait| Waits {
-            reason: wait.on.kind().to_string(),
-            message: wait.on.to_string(),
-            since: Some(wait.since),
+    pub(super) fn waits(self, name: &NodeName, entry: &NodeEntry) -> Option<Waits> {
+        let reported = entry.waiting_on().map(|wait| {
+            let (kind, deadline) = (wait.on.kind(), wait.on.deadline());
+            Waits {
+                reason: kind.to_string(),
+                message: wait.on.to_string(),
+                since: Some(wait.since),
+                deadline: deadline.map(|deadline| deadline.at),
+                then: deadline.map(|deadline| deadline.then),
+                next: wait.on.next_step(name).map(|step| NextStepRow {
+                    text: step.text().to_owned(),
+                    is_command: matches!(step, NextStep::Command(_)),
+                }),
+                runbook: runbook(kind),
+                needs_person: kind.needs_person(),
+            }
         });
         reported.or_else(|| {
             let written = self
@@ -60,10 +75,19 @@ impl View<'_> {
                 .as_ref()?;
             // Objects have kinds in CamelCase.
             let kind: Option<WaitKind> = written.reason.parse().ok();
+            let next = written.next_step.as_ref();
             Some(Waits {
                 reason: kind.map_or_else(|| written.reason.clone(), |kind| kind.to_string()),
                 message: written.message.clone(),
                 since: time(&written.since),
+                deadline: written.deadline.as_deref().and_then(time),
+                then: None,
+                next: next.map(|text| NextStepRow {
+                    text: text.clone(),
+                    is_command: text.starts_with("kubectl "),
+                }),
+                runbook: kind.and_then(runbook),
+                needs_person: kind.is_some_and(WaitKind::needs_person),
             })
         })
     }
@@ -94,6 +118,18 @@ impl View<'_> {
                 more: written.len().saturating_sub(PODS),
             })
         })
+    }
+}
+
+/// The address of the runbook about a wait.
+fn runbook(kind: WaitKind) -> Option<String> {
+    kind.runbook().map(|name| format!("{RUNBOOKS}/{name}.md"))
+}
+
+impl NodeRow {
+    /// Its maintenance goes on only after a person acts.
+    pub(super) fn needs_person(&self) -> bool {
+        self.phase == PhaseKind::Parked || self.waits_for.as_ref().is_some_and(|wait| wait.needs_person)
     }
 }
 

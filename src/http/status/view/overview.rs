@@ -6,16 +6,19 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::episode::phases;
 use super::{
-    EpisodeRow, Frame, HostRow, NodeRow, Overview, OverviewFigures, QueueRow, ShownState, Timeline,
-    TimelineRow, TimelineSpan, View,
+    EpisodeRow, Frame, HostPage, HostRow, ListFilter, NodeRow, Overview, OverviewFigures, PageCount,
+    QueueRow, ShownState, Timeline, TimelineRow, TimelineSpan, View,
 };
 use crate::http::status::page_state::{HostEntry, PageState};
 use crate::ids::NodeName;
 use crate::maintenance::observed::{Admission, HostState};
 use crate::status::{NodeEntry, NodeStatus, PhaseKind};
 
-/// Limit of hosts, and of nodes.
-const ROWS: usize = 200;
+/// Rows of nodes, and of hosts, on one page.
+pub(in crate::http::status) const ROWS: usize = 100;
+
+/// Limit of nodes that wait for a person, and of queued ones.
+const LISTED: usize = 200;
 
 /// Limit of episodes.
 const EPISODES: usize = 20;
@@ -32,13 +35,10 @@ const PERIODS: [SignedDuration; 4] = [
 ];
 
 impl View<'_> {
-    pub(in crate::http::status) fn overview(self) -> Overview {
+    pub(in crate::http::status) fn overview(self, filter: &ListFilter) -> Overview {
         let state = self.state;
-        let nodes = state.board.nodes.iter();
-        let mut nodes: Vec<NodeRow> = nodes
-            .filter_map(|(name, entry)| self.node_row(name, entry))
-            .collect();
-        let mut hosts: Vec<HostRow> = state.hosts.values().map(|host| host_row(state, host)).collect();
+        let mut nodes = self.node_rows();
+        let mut hosts = self.host_rows();
         let count = |is: &dyn Fn(PhaseKind) -> bool| nodes.iter().filter(|row| is(row.phase)).count();
         let leaving = state.hosts.values().filter(|host| host.state.is_leaving());
         let figures = OverviewFigures {
@@ -46,35 +46,96 @@ impl View<'_> {
             in_episode: count(&|phase| !matches!(phase, PhaseKind::InService | PhaseKind::Queued)),
             queued: count(&|phase| phase == PhaseKind::Queued),
             parked: count(&|phase| phase == PhaseKind::Parked),
+            need_person: nodes.iter().filter(|row| row.needs_person()).count(),
             hosts_leaving: leaving.count(),
         };
-        nodes.sort_by_key(|row| (row.phase == PhaseKind::InService, row.waits_for.is_none()));
+        let mut need_person: Vec<NodeRow> = nodes.iter().filter(|row| row.needs_person()).cloned().collect();
+        need_person.truncate(LISTED);
+        nodes.sort_by_key(|row| {
+            (
+                !row.needs_person(),
+                row.phase == PhaseKind::InService,
+                row.waits_for.is_none(),
+            )
+        });
         hosts.sort_by_key(|row| (row.state == ShownState::IN_SERVICE, row.nodes.is_empty()));
-        let (more_nodes, more_hosts) = (nodes.len().saturating_sub(ROWS), hosts.len().saturating_sub(ROWS));
-        nodes.truncate(ROWS);
-        hosts.truncate(ROWS);
+        let wanted = filter.q.to_lowercase();
+        let matches = |name: &str| name.to_lowercase().contains(&wanted);
+        nodes.retain(|row| matches(&row.name) || row.host.as_deref().is_some_and(matches));
+        hosts.retain(|row| matches(&row.name) || row.nodes.iter().any(|node| matches(node)));
+        let node_pages = page_of(&mut nodes, filter.nodes);
+        let host_pages = page_of(&mut hosts, filter.hosts);
         let mut episodes = self.episodes();
         let timeline = self.timeline(&episodes);
         episodes.truncate(EPISODES);
         Overview {
             frame: self.frame(),
             figures,
+            filter: filter.clone(),
+            need_person,
             hosts,
-            more_hosts,
+            host_pages,
             nodes,
-            more_nodes,
+            node_pages,
             queue: queue(state),
             timeline,
             episodes,
         }
     }
 
+    fn node_rows(self) -> Vec<NodeRow> {
+        let nodes = self.state.board.nodes.iter();
+        nodes
+            .filter_map(|(name, entry)| self.node_row(name, entry))
+            .collect()
+    }
+
+    fn host_rows(self) -> Vec<HostRow> {
+        let mut on_hosts: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for (name, entry) in &self.state.board.nodes {
+            if let Some((host, _)) = entry.status.as_ref().and_then(|status| status.host()) {
+                on_hosts.entry(host).or_default().push(name.to_string());
+            }
+        }
+        let hosts = self.state.hosts.values();
+        hosts
+            .map(|host| host_row(host, on_hosts.remove(host.name.as_str()).unwrap_or_default()))
+            .collect()
+    }
+
+    /// The page of a host, for who looks after the hosts; `None` for an unknown one.
+    pub(in crate::http::status) fn host(self, name: &str) -> Option<HostPage> {
+        let row = self.host_rows().into_iter().find(|row| row.name == name)?;
+        let mut on_it = self.node_rows();
+        on_it.retain(|node| node.host.as_deref() == Some(name));
+        let mut episodes = self.episodes();
+        episodes.retain(|episode| episode.host.as_deref() == Some(name));
+        let mut timeline = self.timeline(&episodes);
+        let own = format!("host {name}");
+        let is_of_it = |row: &TimelineRow| row.name == own || episodes.iter().any(|it| it.node == row.name);
+        timeline.rows.retain(is_of_it);
+        episodes.truncate(EPISODES);
+        Some(HostPage {
+            frame: self.frame(),
+            row,
+            on_it,
+            timeline,
+            episodes,
+        })
+    }
+
     pub(super) fn frame(self) -> Frame {
         let View {
             state, settings, now, ..
         } = self;
+        let entries = state.board.nodes.iter();
+        let waits = entries.filter_map(|(name, entry)| self.waits(name, entry));
         Frame {
             now,
+            cluster: settings.cluster.clone(),
+            vcenter: settings.vcenter.clone(),
+            vcenter_answered: state.vcenter_answered.filter(|_| state.leads()),
+            need_person: waits.filter(|wait| wait.needs_person).count(),
             version: env!("CARGO_PKG_VERSION"),
             dry_run: settings.is_dry_run,
             // A standby has no session and needs none.
@@ -102,7 +163,13 @@ impl View<'_> {
         let hosts = state.hosts.values().filter_map(|host| {
             let spans: Vec<TimelineSpan> = host
                 .spans()
-                .map(|span| TimelineSpan::of(span, ShownState::of_host(span.kind)))
+                .map(|span| {
+                    TimelineSpan::of(
+                        span,
+                        ShownState::of_host(span.kind).words(),
+                        ShownState::of_host(span.kind),
+                    )
+                })
                 .collect();
             let is_quiet = spans.iter().all(|span| span.state == ShownState::IN_SERVICE);
             (!is_quiet).then(|| TimelineRow {
@@ -157,7 +224,21 @@ impl View<'_> {
     }
 }
 
-fn host_row(state: &PageState, host: &HostEntry) -> HostRow {
+/// Keeps the rows of one page.
+fn page_of<T>(rows: &mut Vec<T>, page: usize) -> PageCount {
+    let all = rows.len();
+    let pages = all.div_ceil(ROWS).max(1);
+    let page = page.clamp(1, pages);
+    rows.drain(..(page - 1) * ROWS);
+    rows.truncate(ROWS);
+    PageCount {
+        rows: all,
+        page,
+        pages,
+    }
+}
+
+fn host_row(host: &HostEntry, nodes: Vec<String>) -> HostRow {
     let (by, since) = if let HostState::Entering { user, clicked_at, .. } = &host.state {
         (user.clone(), Some(*clicked_at))
     } else {
@@ -165,18 +246,13 @@ fn host_row(state: &PageState, host: &HostEntry) -> HostRow {
         let seen = host.past.back().filter(|_| host.past.len() > 1);
         (None, seen.map(|(at, _)| *at))
     };
-    let stands_on = |entry: &NodeEntry| {
-        let on = entry.status.as_ref().and_then(|status| status.host());
-        on.is_some_and(|(on, _)| on == host.name)
-    };
-    let nodes = state.board.nodes.iter().filter(|(_, entry)| stands_on(entry));
     HostRow {
         name: host.name.clone(),
         state: ShownState::of_host(host.state.kind()),
         words: host.state.words(),
         by,
         since,
-        nodes: nodes.map(|(name, _)| name.to_string()).collect(),
+        nodes,
     }
 }
 
@@ -193,12 +269,12 @@ fn queue(state: &PageState) -> Vec<QueueRow> {
         })
         .collect();
     queued.sort_by_key(|(asked_at, name, _)| (*asked_at, *name));
-    let queued = queued.into_iter().take(ROWS).zip(1..);
+    let queued = queued.into_iter().take(LISTED).zip(1..);
     let row = |((asked_at, name, status), position): ((Timestamp, &NodeName, &NodeStatus), usize)| {
         let (ahead, limit) = match &status.queue {
             Admission::Granted => (Vec::new(), None),
             Admission::Queued { ahead, limit, .. } => {
-                let ahead = ahead.iter().take(ROWS).map(NodeName::to_string).collect();
+                let ahead = ahead.iter().take(LISTED).map(NodeName::to_string).collect();
                 (ahead, Some(limit.to_string()))
             }
         };

@@ -40,6 +40,21 @@ impl ShownState {
         }
     }
 
+    /// The state in words.
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Self::Phase(kind) => kind.words(),
+            Self::Host(HostKind::InService) => "in service",
+            Self::Host(HostKind::EnteringMaintenance) => "entering maintenance",
+            Self::Host(HostKind::InMaintenance) => "in maintenance",
+            Self::Host(HostKind::Settling) => "settling",
+            Self::Host(HostKind::Quarantined) => "quarantined",
+            Self::Host(HostKind::Unreachable) => "unreachable",
+            Self::Host(HostKind::Unknown) => "unknown",
+            Self::Waiting => "waiting",
+        }
+    }
+
     /// The sign beside the name, for readers who cannot distinguish the colours.
     pub(crate) fn sign(self) -> &'static str {
         match self {

@@ -65,20 +65,26 @@ impl Texts {
 }
 
 fn held(by: &str) -> WaitingOn {
-    WaitingOn::Pods(vec![PendingEviction {
-        name: "ml/train-0".to_owned(),
-        why: PendingReason::Budget {
-            names: vec![by.to_owned()],
-            message: format!("The disruption budget {by} needs 1 healthy pods and has 1 currently"),
-        },
-    }])
+    WaitingOn::Pods {
+        left: vec![PendingEviction {
+            name: "ml/train-0".to_owned(),
+            why: PendingReason::Budget {
+                names: vec![by.to_owned()],
+                message: format!("The disruption budget {by} needs 1 healthy pods and has 1 currently"),
+            },
+        }],
+        timeout: None,
+    }
 }
 
 fn leaving() -> WaitingOn {
-    WaitingOn::Pods(vec![PendingEviction {
-        name: "ml/train-0".to_owned(),
-        why: PendingReason::Leaving,
-    }])
+    WaitingOn::Pods {
+        left: vec![PendingEviction {
+            name: "ml/train-0".to_owned(),
+            why: PendingReason::Leaving,
+        }],
+        timeout: None,
+    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::maintenance::episode::{CordonOwner, DrainEnd, Episode, InFlight, Phas
 use crate::maintenance::hook::HookPoint;
 use crate::maintenance::observed::{AttemptOutcome, DrainReport, EffectAttempt, HostState, RetryAdvice};
 use crate::maintenance::policy::DrainTimeoutAction;
-use crate::maintenance::waiting::{ParkReason, WaitingOn};
+use crate::maintenance::waiting::{DrainTimeout, ParkReason, WaitingOn};
 
 /// How many times a Node that is uncordoned during the drain is cordoned again before the episode is parked.
 const RECORDONS: u8 = 1;
@@ -56,7 +56,12 @@ impl PhaseContext<'_> {
             // A round comes before the power is cut, because the pods that are left behind have to be named.
             None => self.start_round(WaitingOn::DrainRound),
             Some(report) if !self.is_past(deadline) => {
-                self.next_round(report, &WaitingOn::Pods, Some(deadline.at))
+                let timeout = Some(DrainTimeout {
+                    at: deadline.shown,
+                    action: self.drain_timeout_action(desired),
+                });
+                let pods = |left| WaitingOn::Pods { left, timeout };
+                self.next_round(report, &pods, Some(deadline.at))
             }
             Some(report) => match self.drain_timeout_action(desired) {
                 DrainTimeoutAction::PowerOff => self.shut_down(DrainEnd::TimedOut, self.left_behind(report)),
