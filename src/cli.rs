@@ -17,6 +17,7 @@ mod plan;
 pub mod probes;
 mod question;
 mod reading;
+mod report;
 mod request;
 mod status;
 mod subcommands;
@@ -95,6 +96,11 @@ pub enum Subcommand {
     /// It reads vCenter and Kubernetes once and applies the controller's own rules, so it needs the
     /// controller's settings. Exit code 0: nothing blocks it; 4: something does.
     Plan(Box<PlanArgs>),
+    /// Report which nodes would get through a maintenance by themselves, and what stands against the others
+    ///
+    /// For the day before a patch night. It reads vCenter and Kubernetes once, and the pods of each node, without
+    /// changes. It needs the controller's settings. Exit code 0: no node is blocked; 4: some are.
+    Report(Box<ReportArgs>),
     /// Take a node out of service: cordon and drain it, and keep it so until `resume`
     ///
     /// It creates a NodeMaintenance for the controller, and shows its progress. Stopping this command
@@ -236,6 +242,18 @@ pub struct PlanArgs {
     flags: ControllerArgs,
 }
 
+/// `report`.
+#[derive(Debug, clap::Args)]
+pub struct ReportArgs {
+    /// Output format
+    #[arg(short = 'o', long = "output", value_enum, default_value_t)]
+    output: report::ReportFormat,
+    #[command(flatten)]
+    access: Access,
+    #[command(flatten)]
+    settings: Config,
+}
+
 /// `drain`.
 #[derive(Debug, clap::Args)]
 pub struct DrainArgs {
@@ -367,6 +385,7 @@ impl Cli {
                 Subcommand::Plan(args) => Some(&mut args.flags.settings),
                 Subcommand::Check(args) => Some(&mut args.flags.settings),
                 Subcommand::Export(args) => Some(&mut args.settings),
+                Subcommand::Report(args) => Some(&mut args.settings),
                 Subcommand::List(_)
                 | Subcommand::Status(_)
                 | Subcommand::Drain(_)

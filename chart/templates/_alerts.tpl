@@ -200,6 +200,14 @@ every replica, because the metric of the election is absent then. */}}
     summary: The standby {{`{{ $labels.pod }}`}} cannot reach vCenter
     description: The leader works. If it fails, this replica cannot take over.
 {{- end }}
+- alert: HauloutNodeNotMaintainable
+  expr: max by (namespace, node, reason) (haulout_node_maintainable{ {{- $of }}}) == 0
+  for: 1d
+  labels:
+    severity: info
+  annotations:
+    summary: Node {{`{{ $labels.node }}`}} would not get through a maintenance as it should ({{`{{ $labels.reason }}`}})
+    description: The next maintenance of its host would stop, or shut it down without a drain or a shutdown of its guest. There is time until then.
 - alert: HauloutNoNodes
   expr: |
     max by (namespace) (haulout_vcenter_session_up{ {{- $of }}} {{ $leads }}) == 1

@@ -1,6 +1,6 @@
 //! The plan of a maintenance: made from the controller's own rules, and rendered.
 
-mod warnings;
+pub(super) mod warnings;
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
@@ -154,7 +154,10 @@ pub(super) fn of_node(
                 pod: name,
                 wait_seconds: wait_seconds(&policy, limits),
                 held: hold(pod, budgets).map(|hold| hold.to_string()),
-                warnings: warnings::of_pod(pod, &policy, limits),
+                warnings: warnings::of_pod(pod, &policy, limits)
+                    .into_iter()
+                    .map(|warning| warning.text)
+                    .collect(),
             }),
             PodVerdict::Wait { .. } => plan.leaving.push(name),
             PodVerdict::Skip(reason) => *plan.skipped.entry(reason.to_string()).or_default() += 1,

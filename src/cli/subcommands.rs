@@ -11,7 +11,7 @@ use super::nodes::{self, ExitState, ListedNode, read_nodes};
 use super::out::{Items, Output};
 use super::plan::{self, Plan};
 use super::{Cli, Format, NodeArgs, NodesArgs, OutputArgs, PlanArgs, StatusArgs, Subcommand};
-use super::{check, crd_yaml, export, request, status};
+use super::{check, crd_yaml, export, report, request, status};
 use crate::app::clock;
 use crate::ids::NodeName;
 use crate::kubernetes::answer::plain;
@@ -33,6 +33,7 @@ pub async fn perform(subcommand: Subcommand) -> anyhow::Result<u8> {
         Subcommand::List(args) => list(args, out).await,
         Subcommand::Status(args) => show_status(args, out).await,
         Subcommand::Plan(args) => show_plan(*args, out).await,
+        Subcommand::Report(args) => report::perform(*args, out).await,
         Subcommand::Drain(args) => request::drain(args, out).await,
         Subcommand::Resume(args) => request::resume(args, out).await,
         Subcommand::Approve(args) => request::approve(args, out).await,

@@ -129,7 +129,7 @@ fn every_alert_has_labels_texts_and_a_runbook() {
         let name = alert["alert"].as_str().unwrap();
         let severity = alert["labels"]["severity"].as_str().unwrap();
         assert!(
-            ["critical", "warning", "none"].contains(&severity),
+            ["critical", "warning", "info", "none"].contains(&severity),
             "{name}: {severity}"
         );
         for key in ["summary", "description"] {

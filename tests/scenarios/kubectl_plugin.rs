@@ -116,6 +116,60 @@ async fn three_hosts(name: &str) -> anyhow::Result<Fixture<'static>> {
 }
 
 #[test]
+fn report_says_which_nodes_would_get_through_a_maintenance() {
+    run_scenario(async {
+        let fixture = three_hosts("report").await?;
+        let node = fixture.node_name("gpu1");
+        let sound = types(&fixture, &["report"]).await?;
+        let words = [
+            "NODE          HOST   VERDICT   MOVES TO",
+            "report-gpu1   esx1   √ ready   esx2",
+            "Nodes: 1 ready, 0 costly, 0 blocked; 1 could move to another host at the same time.",
+        ];
+        for words in words {
+            ensure!(
+                sound.code == 0 && sound.stdout.contains(words),
+                "{words:?} in {sound}"
+            );
+        }
+
+        fixture.add_pod("free", &node, &[]).await?;
+        let costly = types(&fixture, &["report", "-o", "md"]).await?;
+        let words = "| report-gpu1 | esx1 | ‼ costly | esx2 | a pod has no controller: nothing starts it again (report/free) |";
+        ensure!(costly.code == 0 && costly.stdout.contains(words), "{costly}");
+
+        fixture.add_pod("held", &node, &[]).await?;
+        fixture.set_budget("held", 0).await?;
+        let mute = GuestPatch {
+            tools: Some(false),
+            ..GuestPatch::default()
+        };
+        fixture.vcenter.patch_vm("gpu1", mute).await?;
+        let blocked = types(&fixture, &["report", "-o", "json"]).await?;
+        ensure!(blocked.code == 4, "{blocked}");
+        let report = blocked.json()?;
+        let kinds: Vec<&str> = report["nodes"][0]["reasons"]
+            .as_array()
+            .context("reasons")?
+            .iter()
+            .filter_map(|reason| reason["kind"].as_str())
+            .collect();
+        ensure!(
+            kinds == ["disruption-budget", "no-vmware-tools", "no-controller"],
+            "{report}"
+        );
+        ensure!(report["nodes"][0]["verdict"] == "blocked", "{report}");
+        let html = types(&fixture, &["report", "-o", "html"]).await?;
+        ensure!(
+            html.stdout
+                .contains("<td>report-gpu1</td><td>esx1</td><td>× blocked</td>"),
+            "{html}"
+        );
+        Ok(())
+    });
+}
+
+#[test]
 fn plan_shows_what_then_happens() {
     run_scenario(async {
         let fixture = three_hosts("plan").await?;

@@ -6,12 +6,14 @@
 mod board;
 mod evacuation;
 pub mod observer;
+mod obstacles;
 mod sentences;
 mod took;
 
 pub use crate::maintenance::kinds::{EpisodeOutcome, HostKind, PhaseKind, PodState, TriggerKind, WaitKind};
 pub use board::{EpisodeEnd, EpisodeHistory, NodeEntry, StatusBoard, StatusSpan, Wait};
 pub use evacuation::EvacuationPolicies;
+pub use obstacles::Obstacle;
 pub use took::Took;
 
 use std::collections::BTreeMap;
@@ -141,6 +143,11 @@ impl NodeStatus {
                 matches!(&attempt.outcome, EffectOutcome::Refused(refusal) if refusal.advice == RetryAdvice::NoTools)
             }),
         }
+    }
+
+    /// What stands against its maintenance, as far as its VM and its Node show.
+    pub fn obstacles(&self) -> Vec<Obstacle> {
+        Obstacle::of(&self.vm, self.node.as_ref().map(|node| &node.overrides))
     }
 
     /// The name of the host of its VM, and the kind of its state.

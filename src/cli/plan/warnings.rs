@@ -8,6 +8,7 @@ use crate::keys::DRAIN;
 use crate::kubernetes::drain::PodPolicy;
 use crate::kubernetes::policy::DrainPolicy;
 use crate::maintenance::policy::DrainTimeoutAction;
+use crate::status::Obstacle;
 
 /// The settings of a drain that warnings depend on.
 #[derive(Clone, Copy, Debug)]
@@ -18,8 +19,15 @@ pub(in crate::cli) struct DrainLimits {
     pub(in crate::cli) guest_shutdown: Duration,
 }
 
+/// A warning about a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::cli) struct PodWarning {
+    pub(in crate::cli) obstacle: Obstacle,
+    pub(in crate::cli) text: String,
+}
+
 /// The warning about a kubelet that delays the shutdown of its machine by `grace`.
-pub(super) fn of_kubelet(grace: Duration, limits: DrainLimits) -> Option<String> {
+pub(in crate::cli) fn of_kubelet(grace: Duration, limits: DrainLimits) -> Option<String> {
     let (grace, timeout) = (grace.as_secs(), limits.guest_shutdown.as_secs());
     (grace > timeout).then(|| {
         format!(
@@ -30,16 +38,25 @@ pub(super) fn of_kubelet(grace: Duration, limits: DrainLimits) -> Option<String>
 }
 
 /// The warnings about a pod that would be evicted.
-pub(super) fn of_pod(pod: &Pod, policy: &PodPolicy, limits: DrainLimits) -> Vec<String> {
-    let mut warnings: Vec<String> = of_policy(policy, limits).into_iter().collect();
+pub(in crate::cli) fn of_pod(pod: &Pod, policy: &PodPolicy, limits: DrainLimits) -> Vec<PodWarning> {
+    let warning = |obstacle, text| PodWarning { obstacle, text };
+    let of_policy = of_policy(policy, limits);
+    let mut warnings: Vec<PodWarning> = of_policy
+        .map(|text| warning(Obstacle::PodPolicy, text))
+        .into_iter()
+        .collect();
     let mut owners = pod.metadata.owner_references.iter().flatten();
     if !owners.any(|owner| owner.controller == Some(true)) {
-        warnings.push("it has no controller: nothing starts it again".to_owned());
+        let text = "it has no controller: nothing starts it again".to_owned();
+        warnings.push(warning(Obstacle::NoController, text));
     }
     let Some(spec) = &pod.spec else { return warnings };
     let mut volumes = spec.volumes.iter().flatten();
     if volumes.any(|volume| volume.empty_dir.is_some()) {
-        warnings.push("its emptyDir data is lost".to_owned());
+        warnings.push(warning(
+            Obstacle::EmptyDir,
+            "its emptyDir data is lost".to_owned(),
+        ));
     }
     let grace = spec.termination_grace_period_seconds.unwrap_or_default();
     let timeout = limits.timeout.as_secs();
@@ -48,9 +65,9 @@ pub(super) fn of_pod(pod: &Pod, policy: &PodPolicy, limits: DrainLimits) -> Vec<
             DrainTimeoutAction::PowerOff => "the VM may be shut down before it has ended",
             DrainTimeoutAction::Hold => "the drain may be held meanwhile",
         };
-        warnings.push(format!(
-            "its grace period of {grace} s is longer than the drain timeout of {timeout} s: {then}"
-        ));
+        let text =
+            format!("its grace period of {grace} s is longer than the drain timeout of {timeout} s: {then}");
+        warnings.push(warning(Obstacle::LongGracePeriod, text));
     }
     warnings
 }
@@ -82,11 +99,12 @@ mod tests {
     fn warnings(pod: Value, action: DrainTimeoutAction) -> Vec<String> {
         let pod: Pod = serde_json::from_value(pod).unwrap();
         let timeout = Duration::from_secs(600);
-        of_pod(
+        let found = of_pod(
             &pod,
             &PodPolicy::Read(DrainPolicy::Evict),
             limits(timeout, action, 60),
-        )
+        );
+        found.into_iter().map(|warning| warning.text).collect()
     }
 
     fn limits(timeout: Duration, action: DrainTimeoutAction, wait_max: u64) -> DrainLimits {

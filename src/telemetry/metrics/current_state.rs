@@ -139,6 +139,18 @@ impl StateGauges {
     }
 
     fn nodes(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        gauge(encoder, &families::NODE_MAINTAINABLE, |gauge| {
+            for (name, status) in self.statuses() {
+                let obstacles = status.obstacles();
+                if obstacles.is_empty() {
+                    gauge.with([("node", name), ("reason", "none")], 1.0)?;
+                }
+                for obstacle in obstacles {
+                    gauge.with([("node", name), ("reason", obstacle.name())], 0.0)?;
+                }
+            }
+            Ok(())
+        })?;
         gauge(encoder, &families::NODE_PHASE, |gauge| {
             for (name, status) in self.statuses() {
                 for phase in PhaseKind::ALL {

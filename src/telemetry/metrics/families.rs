@@ -156,6 +156,9 @@ metrics! {
         "Start of the current phase of the node's episode; absent without an episode", in_seconds;
     WAITING_ON: Gauge, "waiting_on", ["node", "kind"],
         "1 for what the node waits for, as waiting_on in the log; absent if it does not wait", alpha;
+    NODE_MAINTAINABLE: Gauge, "node_maintainable", ["node", "reason"],
+        "1 with the reason none if nothing about VM and Node stands against a maintenance; 0 with each reason that stands against it \
+         or makes it worse, as kubectl haulout report names them", alpha;
     QUEUE_DEPTH: Gauge, "queue_depth", [],
         "Nodes in the phase Queued: they wait for a slot under MAX_CONCURRENT_DRAINS and the other limits, for an approval, or for \
          a host for a relocation";

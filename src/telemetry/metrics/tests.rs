@@ -326,6 +326,7 @@ fn draining_node_has_series_until_it_is_removed() {
     fixture.shows([draining]);
     fixture.waits(&Record::InService, &WaitingOn::DrainRound);
     fixture.assert_lines(&[
+        "haulout_node_maintainable{node=\"gpu1\",reason=\"none\"} 1.0",
         "haulout_node_phase{node=\"gpu1\",phase=\"Draining\"} 1.0",
         "haulout_node_phase{node=\"gpu1\",phase=\"InService\"} 0.0",
         "haulout_node_phase_start_timestamp_seconds{node=\"gpu1\"} 1795000007.0",
