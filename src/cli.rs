@@ -9,8 +9,10 @@
 
 mod check;
 mod cluster_view;
+mod controller_settings;
 mod export;
 mod follow;
+mod history;
 mod nodes;
 mod out;
 mod plan;
@@ -30,7 +32,6 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 use kube::CustomResourceExt as _;
 
 use crate::config::{self, Config, ConfigError};
-use crate::keys;
 use crate::kubernetes::client::Access;
 use crate::nodemaintenance::kind::{MaintenanceAction, NodeMaintenance};
 use crate::sentinel::SentinelArgs;
@@ -116,6 +117,14 @@ pub enum Subcommand {
     ///
     /// It annotates the Node with the present counts. Fewer than these do not count as back.
     Accept(NodeArgs),
+    /// Leave a node alone: no maintenance begins for it until `unpause`
+    ///
+    /// It annotates the Node with haulout.dev/skip. A maintenance that runs is finished first.
+    Pause(NodeArgs),
+    /// Take the pause from a node
+    Unpause(NodeArgs),
+    /// List the ended maintenances of a node, newest first
+    History(NodeArgs),
     /// Print the id and the address of the trace of a node's latest episode
     Trace(NodeArgs),
     /// Check the requirements of Haulout: vCenter, Kubernetes, rights, nodes and their VMs
@@ -169,19 +178,19 @@ pub struct OutputArgs {
     no_headers: bool,
 }
 
-/// Settings of the controller that are needed to read its state from Kubernetes.
+/// Settings of the controller that are needed to read its state from Kubernetes. What is not set is read from the cluster.
 #[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "Settings of the controller")]
+#[command(next_help_heading = "Settings of the controller, read from its ConfigMap if unset")]
 pub struct NodeSettingsArgs {
     /// Label selector of the nodes
-    #[arg(long, env = "GPU_NODE_LABEL", value_name = "SELECTOR", default_value = keys::DEFAULT_NODE_SELECTOR)]
-    gpu_node_label: String,
+    #[arg(long, env = "GPU_NODE_LABEL", value_name = "SELECTOR")]
+    gpu_node_label: Option<String>,
     /// Prefix of the annotations
-    #[arg(long, env = "ANNOTATION_PREFIX", value_name = "DNS NAME", default_value = keys::DEFAULT_PREFIX)]
-    annotation_prefix: String,
+    #[arg(long, env = "ANNOTATION_PREFIX", value_name = "DNS NAME")]
+    annotation_prefix: Option<String>,
     /// The GPU resources, comma-separated
-    #[arg(long, env = "GPU_RESOURCES", value_name = "LIST", default_value = crate::config::DEFAULT_GPU_RESOURCES)]
-    gpu_resources: String,
+    #[arg(long, env = "GPU_RESOURCES", value_name = "LIST")]
+    gpu_resources: Option<String>,
     /// Address of a trace in the tracing UI, with {trace_id} as placeholder for its id
     #[arg(long, env = "TRACE_UI_URL_TEMPLATE", value_name = "URL")]
     trace_ui_url_template: Option<String>,
@@ -318,7 +327,7 @@ pub struct ResumeArgs {
     flags: NodesArgs,
 }
 
-/// `approve`, `accept` and `trace`.
+/// `approve`, `accept`, `pause`, `unpause`, `history` and `trace`.
 #[derive(Debug, clap::Args)]
 pub struct NodeArgs {
     /// The node
@@ -393,6 +402,9 @@ impl Cli {
                 | Subcommand::Approve(_)
                 | Subcommand::Accept(_)
                 | Subcommand::Trace(_)
+                | Subcommand::Pause(_)
+                | Subcommand::Unpause(_)
+                | Subcommand::History(_)
                 | Subcommand::Crd
                 | Subcommand::Completion { .. }
                 | Subcommand::Version(_) => None,

@@ -14,9 +14,10 @@ use kube::ResourceExt as _;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use super::controller_settings::NodeSettings;
 use super::nodes::read_nodes;
 use super::out::{Output, json as indented};
-use super::{ExportArgs, NodeSettingsArgs, check, plan, subcommands};
+use super::{ExportArgs, check, plan, subcommands};
 use crate::app::clock;
 use crate::kubernetes::budgets::full_name;
 use crate::kubernetes::client::connect_by;
@@ -58,11 +59,12 @@ pub(super) async fn perform(args: ExportArgs, out: Output) -> anyhow::Result<u8>
     });
     file(&args.to, "about", &about)?;
 
-    let node_settings = NodeSettingsArgs {
+    let node_settings = NodeSettings {
         gpu_node_label: config.gpu_node_label.clone(),
         annotation_prefix: config.annotation_prefix.clone(),
         gpu_resources: config.gpu_resources.clone(),
         trace_ui_url_template: config.trace_ui_url_template.clone(),
+        is_default_selector: false,
     };
     match read_nodes(&client, &node_settings, None).await {
         Ok(reading) => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kube::ResourceExt as _;
 
-use super::NodeSettingsArgs;
+use super::controller_settings::NodeSettings;
 use super::nodes::{ExitState, ListedNode, RequestState, TraceLink};
 use crate::config::TRACE_ID;
 use crate::device_slice::{self, DeviceSlice};
@@ -33,7 +33,7 @@ pub(super) struct NodeReading {
 /// Reads all nodes, or the node `only`.
 pub(super) async fn read_nodes(
     client: &kube::Client,
-    settings: &NodeSettingsArgs,
+    settings: &NodeSettings,
     only: Option<&str>,
 ) -> anyhow::Result<NodeReading> {
     let objects = nodemaintenance::look::all(client).await?;

@@ -35,7 +35,8 @@ pub(super) async fn drain(args: DrainArgs, out: Output) -> anyhow::Result<u8> {
         "--target-host goes with --action Relocate only"
     );
     let before = reads::node(&client, &args.node).await?;
-    let selector = &args.flags.settings.gpu_node_label;
+    let settings = args.flags.settings.complete(&client, out).await;
+    let selector = &settings.gpu_node_label;
     if let Ok(false) = reads::is_selected(&client, &args.node, selector).await {
         out.progress(&format!(
             "node/{} does not match {selector} (GPU_NODE_LABEL): no controller may serve this request",
@@ -166,7 +167,8 @@ impl OthersRequest {
 /// Deletes open requests of a node, and reports what keeps it out of service.
 pub(super) async fn resume(args: ResumeArgs, out: Output) -> anyhow::Result<u8> {
     let client = connect_by(&args.flags.access).await?;
-    let reading = read_nodes(&client, &args.flags.settings, Some(&args.node)).await?;
+    let settings = args.flags.settings.complete(&client, out).await;
+    let reading = read_nodes(&client, &settings, Some(&args.node)).await?;
     let is_open = |object: &&NodeMaintenance| {
         let status = object.status.as_ref();
         object.spec.origin == MaintenanceOrigin::Request && status.is_none_or(|it| it.ended_at.is_none())
@@ -274,7 +276,8 @@ fn stays(reading: &NodeReading, node: &str) -> Vec<String> {
 /// Annotates the Node, so that the drain for which it waits may begin.
 pub(super) async fn approve(args: NodeArgs, out: Output) -> anyhow::Result<u8> {
     let client = connect_by(&args.flags.access).await?;
-    let reading = read_nodes(&client, &args.flags.settings, Some(&args.node)).await?;
+    let settings = args.flags.settings.complete(&client, out).await;
+    let reading = read_nodes(&client, &settings, Some(&args.node)).await?;
     let node = plain(&args.node);
     let facts = reading.nodes.first();
     let record = record_of(facts.with_context(|| format!("node/{node}: not there"))?);
@@ -297,10 +300,28 @@ pub(super) async fn approve(args: NodeArgs, out: Output) -> anyhow::Result<u8> {
     Ok(0)
 }
 
+/// Annotates the Node so that it is left alone, or takes that back.
+pub(super) async fn pause(args: NodeArgs, out: Output, skip: bool) -> anyhow::Result<u8> {
+    let client = connect_by(&args.flags.access).await?;
+    reads::set_skip(&client, &args.node, skip).await?;
+    let value = serde_json::json!({"node": args.node, "paused": skip});
+    let format = args.flags.output.output;
+    out.show(format, &value, || {
+        let what = match (format, skip) {
+            (Format::Name, _) => "",
+            (_, true) => " paused: no maintenance begins for it until `unpause`",
+            (_, false) => " unpaused",
+        };
+        format!("node/{}{what}", plain(&args.node))
+    })?;
+    Ok(0)
+}
+
 /// Annotates the Node with the GPUs that it has, where these are fewer than before its maintenance.
 pub(super) async fn accept(args: NodeArgs, out: Output) -> anyhow::Result<u8> {
     let client = connect_by(&args.flags.access).await?;
-    let reading = read_nodes(&client, &args.flags.settings, Some(&args.node)).await?;
+    let settings = args.flags.settings.complete(&client, out).await;
+    let reading = read_nodes(&client, &settings, Some(&args.node)).await?;
     let facts = reading.nodes.first().context("the Node is not there")?;
     let record = record_of(facts);
     let episode = record.episode().with_context(|| {

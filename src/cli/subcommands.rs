@@ -11,7 +11,7 @@ use super::nodes::{self, ExitState, ListedNode, read_nodes};
 use super::out::{Items, Output};
 use super::plan::{self, Plan};
 use super::{Cli, Format, NodeArgs, NodesArgs, OutputArgs, PlanArgs, StatusArgs, Subcommand};
-use super::{check, crd_yaml, export, report, request, status};
+use super::{check, crd_yaml, export, history, report, request, status};
 use crate::app::clock;
 use crate::ids::NodeName;
 use crate::kubernetes::answer::plain;
@@ -38,6 +38,9 @@ pub async fn perform(subcommand: Subcommand) -> anyhow::Result<u8> {
         Subcommand::Resume(args) => request::resume(args, out).await,
         Subcommand::Approve(args) => request::approve(args, out).await,
         Subcommand::Accept(args) => request::accept(args, out).await,
+        Subcommand::Pause(args) => request::pause(args, out, true).await,
+        Subcommand::Unpause(args) => request::pause(args, out, false).await,
+        Subcommand::History(args) => history::perform(args, out).await,
         Subcommand::Trace(args) => trace(args, out).await,
         Subcommand::Check(args) => check::perform(*args, out).await,
         Subcommand::Export(args) => export::perform(*args, out).await,
@@ -53,11 +56,17 @@ pub async fn perform(subcommand: Subcommand) -> anyhow::Result<u8> {
 
 async fn list(args: NodesArgs, out: Output) -> anyhow::Result<u8> {
     let client = connect_by(&args.access).await?;
-    let states = read_nodes(&client, &args.settings, None).await?.states();
+    let settings = args.settings.complete(&client, out).await;
+    let states = read_nodes(&client, &settings, None).await?.states();
     let format = args.output.output;
     if states.is_empty() && matches!(format, Format::Table | Format::Wide) {
-        let selector = plain(&args.settings.gpu_node_label);
-        out.progress(&format!("No nodes found that match {selector}."));
+        let selector = plain(&settings.gpu_node_label);
+        let hint = if settings.is_default_selector {
+            " This is the default; name the label of your GPU nodes with --gpu-node-label."
+        } else {
+            ""
+        };
+        out.progress(&format!("No nodes found that match {selector}.{hint}"));
         return Ok(0);
     }
     out.show(format, &Items { items: &states }, || {
@@ -78,10 +87,11 @@ fn node_names<'a>(nodes: impl Iterator<Item = &'a String>) -> String {
 
 async fn show_status(args: StatusArgs, out: Output) -> anyhow::Result<u8> {
     let client = connect_by(&args.flags.access).await?;
+    let settings = args.flags.settings.complete(&client, out).await;
     let until = (args.timeout > 0).then(|| Instant::now() + Duration::from_secs(args.timeout));
     let mut shown: Option<ListedNode> = None;
     loop {
-        let read = read_nodes(&client, &args.flags.settings, Some(&args.node)).await;
+        let read = read_nodes(&client, &settings, Some(&args.node)).await;
         let state = match read {
             Ok(reading) => {
                 let mut states = reading.states();
@@ -179,7 +189,8 @@ pub(super) async fn make_plan(view: &mut ClusterView, name: &str) -> anyhow::Res
 
 async fn trace(args: NodeArgs, out: Output) -> anyhow::Result<u8> {
     let client = connect_by(&args.flags.access).await?;
-    let reading = read_nodes(&client, &args.flags.settings, Some(&args.node)).await?;
+    let settings = args.flags.settings.complete(&client, out).await;
+    let reading = read_nodes(&client, &settings, Some(&args.node)).await?;
     let state = reading.states().into_iter().next();
     let Some(trace) = state.context("the node does not exist")?.trace else {
         bail!("node/{} has had no episode that is kept", args.node);

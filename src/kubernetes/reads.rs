@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
@@ -18,7 +18,7 @@ use super::devices::SliceIndex;
 use super::facts::GpuResources;
 use crate::device_slice::DeviceSlice;
 use crate::ids::{EpisodeId, NodeName};
-use crate::keys::{ACCEPTED_GPUS, APPROVED, CLI_MANAGER};
+use crate::keys::{ACCEPTED_GPUS, APPROVED, CLI_MANAGER, SKIP};
 
 /// The deadline for one page or object.
 const DEADLINE: Duration = Duration::from_secs(15);
@@ -87,6 +87,19 @@ pub async fn nodes(client: &kube::Client, selector: &str) -> Result<Vec<Node>, R
         Api::all(client.clone()),
         ListParams::default().labels(selector),
         "the Nodes",
+    )
+    .await
+}
+
+/// The ConfigMaps of the controllers that the chart installs.
+///
+/// # Errors
+/// When they cannot be listed.
+pub async fn controllers(client: &kube::Client) -> Result<Vec<ConfigMap>, ReadError> {
+    list(
+        Api::all(client.clone()),
+        ListParams::default().labels("app.kubernetes.io/name=haulout"),
+        "the ConfigMaps of controllers",
     )
     .await
 }
@@ -189,7 +202,22 @@ pub async fn accept_gpus(client: &kube::Client, node: &str, counts: &str) -> Res
     annotate(client, node, ACCEPTED_GPUS, counts).await
 }
 
-async fn annotate(client: &kube::Client, node: &str, key: &str, value: &str) -> Result<(), ReadError> {
+/// Leaves a Node alone, or takes that back.
+///
+/// # Errors
+/// When the Node does not exist, or the kube-apiserver refuses the write.
+pub async fn set_skip(client: &kube::Client, node: &str, skip: bool) -> Result<(), ReadError> {
+    annotate(client, node, SKIP, skip.then_some("true")).await
+}
+
+/// `None` removes the annotation.
+async fn annotate(
+    client: &kube::Client,
+    node: &str,
+    key: &str,
+    value: impl Into<Option<&str>>,
+) -> Result<(), ReadError> {
+    let value: Option<&str> = value.into();
     let nodes: Api<Node> = Api::all(client.clone());
     let params = PatchParams::apply(CLI_MANAGER);
     let patch = Patch::Merge(json!({"metadata": {"annotations": {key: value}}}));

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use haulout_lab::fixture::{Fixture, Member, boot_id, episode, is_cordoned, is_ready};
+use haulout_lab::fixture::{Fixture, Member, boot_id, episode, is_cordoned, is_ready, label};
 use haulout_lab::kube::User;
 use haulout_lab::vcenter::{DeviceSpec, GuestPatch, VmSpec};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
@@ -113,6 +113,62 @@ async fn three_hosts(name: &str) -> anyhow::Result<Fixture<'static>> {
     ensure!(A40 != 0x1db6);
     spec.vms = vec![gpu_vm(name, "gpu1", "esx1")];
     fixture(name, &spec).await
+}
+
+#[test]
+fn plugin_reads_the_selector_from_the_controllers_config_map() {
+    run_scenario(async {
+        let fixture = one_node("found-settings").await?;
+        let node = fixture.node_name("gpu1");
+        let unset = [("GPU_NODE_LABEL", "")];
+        let lost = types_with(&fixture, &["list"], &unset).await?;
+        let words = "This is the default; name the label of your GPU nodes with --gpu-node-label.";
+        ensure!(lost.code == 0 && lost.stderr.contains(words), "{lost}");
+
+        let map: ConfigMap = serde_json::from_value(json!({
+            "metadata": {"name": "haulout", "labels": {"app.kubernetes.io/name": "haulout"}},
+            "data": {"GPU_NODE_LABEL": format!("{}=true", label("found-settings"))},
+        }))?;
+        let maps: Api<ConfigMap> = Api::namespaced(fixture.client(), "found-settings");
+        maps.create(&PostParams::default(), &map).await?;
+        let found = types_with(&fixture, &["list"], &unset).await?;
+        ensure!(found.code == 0 && found.stdout.contains(&node), "{found}");
+        maps.delete("haulout", &Default::default()).await?;
+        Ok(())
+    });
+}
+
+#[test]
+fn paused_node_is_left_alone_and_its_history_is_kept() {
+    run_scenario(async {
+        let fixture = one_node("paused").await?;
+        let node = fixture.node_name("gpu1");
+        let haulout = run(&fixture, &[]).await?;
+        let none = types(&fixture, &["history", &node]).await?;
+        ensure!(
+            none.code == 0 && none.stderr.contains("No ended maintenance"),
+            "{none}"
+        );
+
+        let paused = types(&fixture, &["pause", &node]).await?;
+        ensure!(paused.code == 0 && paused.stdout.contains("paused"), "{paused}");
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture
+            .wait_for_log("a person to remove haulout.dev/skip")
+            .await?;
+        let unpaused = types(&fixture, &["unpause", &node]).await?;
+        ensure!(unpaused.code == 0, "{unpaused}");
+        fixture.wait_phase(&node, "awaitingHost").await?;
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        fixture.wait_in_service(&node).await?;
+        let past = haulout_lab::wait::until("the episode to be kept", WAIT_TIMEOUT, async || {
+            let past = types(&fixture, &["history", &node]).await?;
+            Ok(past.stdout.contains("Succeeded").then_some(past))
+        })
+        .await?;
+        ensure!(past.stdout.contains("esx1"), "{past}");
+        haulout.stop().await
+    });
 }
 
 #[test]

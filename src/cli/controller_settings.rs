@@ -1,0 +1,102 @@
+//! The settings of the controller, as the subcommands need them: from the command line, else from the cluster.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::ConfigMap;
+
+use super::NodeSettingsArgs;
+use super::out::Output;
+use crate::config::DEFAULT_GPU_RESOURCES;
+use crate::keys::{DEFAULT_NODE_SELECTOR, DEFAULT_PREFIX};
+use crate::kubernetes::answer::plain;
+use crate::kubernetes::reads;
+use crate::nodemaintenance;
+use crate::nodemaintenance::kind::NodeMaintenance;
+
+/// The settings, complete.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NodeSettings {
+    pub(super) gpu_node_label: String,
+    pub(super) annotation_prefix: String,
+    pub(super) gpu_resources: String,
+    pub(super) trace_ui_url_template: Option<String>,
+    /// Nothing names the selector, so the default is used.
+    pub(super) is_default_selector: bool,
+}
+
+impl NodeSettingsArgs {
+    /// Completes the settings: by the ConfigMap of the one controller in the cluster, or by the selector in the kept episodes, or
+    /// by the defaults of the program. What cannot be read counts as absent, because many people may not read ConfigMaps.
+    pub(super) async fn complete(&self, client: &kube::Client, out: Output) -> NodeSettings {
+        let is_complete = self.gpu_node_label.is_some()
+            && self.annotation_prefix.is_some()
+            && self.gpu_resources.is_some()
+            && self.trace_ui_url_template.is_some();
+        if is_complete {
+            return self.with(None, None);
+        }
+        let maps = reads::controllers(client).await.unwrap_or_default();
+        let of_this: Vec<&ConfigMap> = maps.iter().filter(|map| self.fits(map)).collect();
+        if let [map] = of_this.as_slice() {
+            return self.with(Some(map), None);
+        }
+        if self.gpu_node_label.is_some() {
+            return self.with(None, None);
+        }
+        if of_this.len() > 1 {
+            let selectors = of_this.iter().filter_map(|map| setting(map, "GPU_NODE_LABEL"));
+            let selectors: BTreeSet<String> = selectors.map(|it| plain(&it).to_string()).collect();
+            let selectors: Vec<String> = selectors.into_iter().collect();
+            out.progress(&format!(
+                "several controllers are in this cluster; choose one with --gpu-node-label: {}",
+                selectors.join(" or ")
+            ));
+        }
+        let objects = nodemaintenance::look::all(client).await.unwrap_or_default();
+        self.with(None, only_selector(&objects))
+    }
+
+    /// Whether this may be the controller that is meant.
+    fn fits(&self, map: &ConfigMap) -> bool {
+        let selector = setting(map, "GPU_NODE_LABEL");
+        selector.is_some() && (self.gpu_node_label.is_none() || self.gpu_node_label == selector)
+    }
+
+    fn with(&self, map: Option<&ConfigMap>, selector: Option<String>) -> NodeSettings {
+        let read = |name| map.and_then(|map| setting(map, name));
+        let named = self
+            .gpu_node_label
+            .clone()
+            .or_else(|| read("GPU_NODE_LABEL"))
+            .or(selector);
+        let or = |value: &Option<String>, name, default: &str| {
+            let value = value.clone().or_else(|| read(name));
+            value.unwrap_or_else(|| default.to_owned())
+        };
+        NodeSettings {
+            is_default_selector: named.is_none(),
+            gpu_node_label: named.unwrap_or_else(|| DEFAULT_NODE_SELECTOR.to_owned()),
+            annotation_prefix: or(&self.annotation_prefix, "ANNOTATION_PREFIX", DEFAULT_PREFIX),
+            gpu_resources: or(&self.gpu_resources, "GPU_RESOURCES", DEFAULT_GPU_RESOURCES),
+            trace_ui_url_template: self
+                .trace_ui_url_template
+                .clone()
+                .or_else(|| read("TRACE_UI_URL_TEMPLATE")),
+        }
+    }
+}
+
+fn setting(map: &ConfigMap, name: &str) -> Option<String> {
+    let value = map.data.as_ref()?.get(name)?;
+    (!value.is_empty()).then(|| value.clone())
+}
+
+/// The selector in all kept episodes, if they agree.
+fn only_selector(objects: &[NodeMaintenance]) -> Option<String> {
+    let selectors = objects.iter().filter_map(|object| object.spec.selector.as_ref());
+    let selectors: BTreeSet<&String> = selectors.collect();
+    match selectors.into_iter().collect::<Vec<_>>().as_slice() {
+        [selector] => Some((*selector).clone()),
+        _ => None,
+    }
+}

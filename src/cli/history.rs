@@ -1,0 +1,128 @@
+//! The ended maintenances of a node.
+
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+use serde::Serialize;
+
+use super::nodes::read_nodes;
+use super::out::{Items, Output};
+use super::table::Table;
+use super::{Format, NodeArgs};
+use crate::kubernetes::answer::plain;
+use crate::kubernetes::client::connect_by;
+use crate::nodemaintenance::kind::{MaintenanceOrigin, NodeMaintenance};
+use crate::status::Took;
+
+/// One ended maintenance.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PastMaintenance {
+    name: String,
+    result: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<String>,
+    /// Where the VM was moved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    started_at: Option<String>,
+    ended_at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+/// Prints the kept episodes of a node.
+pub(super) async fn perform(args: NodeArgs, out: Output) -> anyhow::Result<u8> {
+    let client = connect_by(&args.flags.access).await?;
+    let settings = args.flags.settings.complete(&client, out).await;
+    let reading = read_nodes(&client, &settings, Some(&args.node)).await?;
+    let mut past: Vec<PastMaintenance> = reading.objects.iter().filter_map(past).collect();
+    past.sort_by(|a, b| b.ended_at.cmp(&a.ended_at));
+    let format = args.flags.output.output;
+    if past.is_empty() && matches!(format, Format::Table | Format::Wide) {
+        out.progress(&format!(
+            "No ended maintenance of node/{} is kept.",
+            plain(&args.node)
+        ));
+        return Ok(0);
+    }
+    out.show(format, &Items { items: &past }, || {
+        if format == Format::Name {
+            let names = past
+                .iter()
+                .map(|it| format!("nodemaintenance.haulout.dev/{}", plain(&it.name)));
+            return names.collect::<Vec<_>>().join("\n");
+        }
+        table(&past, format == Format::Wide, !args.flags.output.no_headers)
+    })?;
+    Ok(0)
+}
+
+/// `None` for a request, and for an episode that goes on.
+fn past(object: &NodeMaintenance) -> Option<PastMaintenance> {
+    let status = object.status.as_ref()?;
+    let succeeded = status.conditions.iter().find(|it| it.type_ == "Succeeded");
+    (object.spec.origin == MaintenanceOrigin::Episode).then_some(())?;
+    Some(PastMaintenance {
+        name: object.name_any(),
+        result: succeeded.map_or_else(|| "Unknown".to_owned(), |condition| condition.reason.clone()),
+        host: status.host.clone(),
+        target: status.target.clone(),
+        started_at: status.started_at.clone(),
+        ended_at: status.ended_at.clone()?,
+        reason: object.spec.reason.clone(),
+    })
+}
+
+fn table(past: &[PastMaintenance], wide: bool, headers: bool) -> String {
+    let mut columns = vec!["ENDED", "RESULT", "HOST", "MOVED TO", "TOOK"];
+    if wide {
+        columns.extend(["REASON", "NAME"]);
+    }
+    let mut table = Table::new(&columns);
+    for it in past {
+        let at = |text: &str| text.parse::<Timestamp>().ok();
+        let took = it
+            .started_at
+            .as_deref()
+            .and_then(at)
+            .zip(at(&it.ended_at))
+            .map(|(began, ended)| Took(ended.duration_since(began)).to_string());
+        let ended = at(&it.ended_at).map_or_else(|| it.ended_at.clone(), |at| format!("{at:.0}"));
+        let mut cells = vec![
+            ended,
+            it.result.clone(),
+            it.host.clone().unwrap_or_default(),
+            it.target.clone().unwrap_or_default(),
+            took.unwrap_or_default(),
+        ];
+        if wide {
+            cells.extend([it.reason.clone().unwrap_or_default(), it.name.clone()]);
+        }
+        table.row(cells);
+    }
+    table.render(headers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn history_shows_result_and_duration() {
+        let past = PastMaintenance {
+            name: "gpu-1-1".to_owned(),
+            result: "Succeeded".to_owned(),
+            host: Some("esx-1".to_owned()),
+            target: None,
+            started_at: Some("2026-11-23T03:00:00.000Z".to_owned()),
+            ended_at: "2026-11-23T03:12:30.400Z".to_owned(),
+            reason: None,
+        };
+        assert_eq!(
+            table(&[past], false, true).trim_end(),
+            "ENDED                  RESULT      HOST    MOVED TO   TOOK\n\
+             2026-11-23T03:12:30Z   Succeeded   esx-1   <none>     12m30s"
+        );
+    }
+}
