@@ -34,18 +34,22 @@ pub(super) fn with_conditions(
         Progress::Stalled(why) => ("Running", "Unknown", state, why.to_owned()),
         Progress::Over(outcome, why) => {
             let (phase, succeeded, message) = match outcome {
-                EpisodeOutcome::Succeeded => ("Succeeded", "True", ""),
+                EpisodeOutcome::Succeeded => ("Succeeded", "True", why),
                 EpisodeOutcome::Failed => ("Failed", "False", why),
                 EpisodeOutcome::Cancelled => (
-                    "Succeeded",
+                    "Cancelled",
                     "False",
-                    "it was called off before anything was cut off",
+                    "it was cancelled before the VM was off or the node was drained",
                 ),
                 EpisodeOutcome::NotSeen => (
-                    "Running",
                     "Unknown",
-                    "how it ended was not seen; the node is out of it",
+                    "Unknown",
+                    "no process saw how it ended; the node is out of it",
                 ),
+            };
+            let message = match (outcome, message) {
+                (EpisodeOutcome::Succeeded, "") => "it is done, and the node is back",
+                (_, message) => message,
             };
             (phase, succeeded, outcome.name(), message.to_owned())
         }
@@ -78,6 +82,10 @@ pub(super) fn with_conditions(
     status.conditions = conditions.into();
     status.observed_generation = Some(object.generation);
     status.phase = Some(phase.to_owned());
+    status.result = match progress {
+        Progress::Over(outcome, _) => Some(outcome.name().to_owned()),
+        Progress::Running | Progress::Kept | Progress::Stalled(_) => None,
+    };
     status.last_error = (is_stalled || phase == "Failed").then_some(message);
     status
 }

@@ -33,6 +33,7 @@ use crate::window::{UTC, Window, WindowError};
     printcolumn(json_path = ".status.host", name = "Host", type_ = "string"),
     printcolumn(json_path = ".spec.action", name = "Action", type_ = "string"),
     printcolumn(json_path = ".status.state", name = "State", type_ = "string"),
+    printcolumn(json_path = ".status.result", name = "Result", type_ = "string"),
     printcolumn(json_path = ".status.drainProgress", name = "Drained", type_ = "integer", format = "int32"),
     printcolumn(json_path = ".metadata.creationTimestamp", name = "Age", type_ = "date"),
     printcolumn(json_path = ".status.target", name = "Target", type_ = "string", priority = 1),

@@ -75,6 +75,8 @@ pub(super) fn ended(
     let mut status = (*object.status).clone();
     let episode = ending.map(|ending| &ending.episode);
     if let Some(episode) = episode {
+        // It may have ended before the object was written.
+        about(&mut status, episode);
         passed(&mut status, entry, episode);
         status.record = record::write(&Record::Episode(Arc::clone(episode)), at).episode;
     }
@@ -162,12 +164,7 @@ fn shown(
     passed(&mut status, entry, episode);
     begin_phase(&mut status, phase, episode.since);
     status.state = Some(phase.to_owned());
-    status.host = Some(episode.host.to_string());
-    let target = episode.phase.target().or(episode.moved_to.as_ref());
-    status.target = target.map(ToString::to_string);
-    status.episode = Some(episode.id.to_string());
-    status.trace_id = Some(episode.trace_id().to_owned());
-    status.started_at = Some(text(episode.begun_at));
+    about(&mut status, episode);
     status.waiting_on = entry.waiting_on().map(|wait| WaitStatus {
         deadline: wait.on.deadline().map(|deadline| format!("{:.0}", deadline.at)),
         next_step: wait.on.next_step(&object.node).map(|step| step.text().to_owned()),
@@ -184,6 +181,17 @@ fn shown(
     let pods = entry.status.as_ref().and_then(|it| it.pods.as_ref());
     drained(&mut status, pods, episode.phase.at_work().kind());
     status
+}
+
+/// What the episode is about, which an object has in every phase.
+fn about(status: &mut NodeMaintenanceStatus, episode: &Episode) {
+    status.host = Some(episode.host.to_string());
+    let target = episode.phase.target().or(episode.moved_to.as_ref());
+    status.target = target.map(ToString::to_string);
+    status.episode = Some(episode.id.to_string());
+    status.trace_id = Some(episode.trace_id().to_owned());
+    status.started_at = Some(text(episode.begun_at));
+    status.left_behind = episode.left_behind.iter().take(PODS).cloned().collect();
 }
 
 fn drained(status: &mut NodeMaintenanceStatus, pods: Option<&PodCountsByState>, phase: PhaseKind) {

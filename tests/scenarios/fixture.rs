@@ -110,8 +110,15 @@ pub fn start(fixture: &Fixture<'_>, changes: &[(&str, &str)]) -> anyhow::Result<
 
 /// Starts Haulout and waits until vCenter is synced.
 pub async fn run(fixture: &Fixture<'_>, changes: &[(&str, &str)]) -> anyhow::Result<Haulout> {
+    // A process before this one may have written it too.
+    let count = || fixture.log_text().matches("vCenter synced").count();
+    let before = count();
     let haulout = start(fixture, changes)?;
-    fixture.wait_for_log("vCenter synced").await?;
+    wait::until("vCenter to be synced", WAIT_TIMEOUT, async || {
+        Ok((count() > before).then_some(()))
+    })
+    .await
+    .with_context(|| fixture.log_text())?;
     Ok(haulout)
 }
 

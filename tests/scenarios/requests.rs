@@ -552,7 +552,7 @@ fn request_for_an_unknown_node_says_so() {
 }
 
 /// `kubectl get nm -o wide` with single spaces, ages and trace ids masked.
-const SHOWN: &str = "NAME NODE HOST ACTION STATE DRAINED AGE TARGET REASON REQUESTED BY WAITING FOR TRACE
+const SHOWN: &str = "NAME NODE HOST ACTION STATE RESULT DRAINED AGE TARGET REASON REQUESTED BY WAITING FOR TRACE
 wide-power-supply wide-gpu1 esx1 Drain Drained 100 AGE a new power supply a person to delete NodeMaintenance wide-power-supply, which asks for it to be drained TRACE";
 
 #[test]

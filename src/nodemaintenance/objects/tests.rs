@@ -433,7 +433,7 @@ fn episode_that_ended_before_the_start_does_not_wait() {
 fn observed_end_is_written_with_its_result() {
     for (ended, succeeded, phase) in [
         (EpisodeResult::Succeeded, "True", "Succeeded"),
-        (EpisodeResult::Cancelled, "False", "Succeeded"),
+        (EpisodeResult::Cancelled, "False", "Cancelled"),
         (EpisodeResult::Failed, "False", "Failed"),
     ] {
         let mut cluster = Cluster::new();
@@ -457,7 +457,16 @@ fn episode_that_ends_before_it_has_an_object_gets_one_once() {
     let after = node_snapshot(Record::InService, None, None);
     cluster.settle(&after);
     let name = "gpu1-00112233";
-    assert_eq!(cluster.status(name).state.as_deref(), Some("Ended"));
+    let status = cluster.status(name);
+    assert_eq!(status.state.as_deref(), Some("Ended"));
+    assert_eq!(status.result.as_deref(), Some("Cancelled"));
+    let facts = [
+        &status.host,
+        &status.started_at,
+        &status.episode,
+        &status.trace_id,
+    ];
+    assert!(facts.iter().all(|fact| fact.is_some()), "{status:?}");
     let uid = cluster.stored[name].uid.clone();
     cluster.write(ObjectWrite::Delete {
         name: name.to_owned(),

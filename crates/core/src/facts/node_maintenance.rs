@@ -11,7 +11,7 @@ pub struct NodeMaintenanceStatus {
     /// The generation of the object that this status is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// `Running`, `Succeeded` or `Failed`. A requested drain has succeeded once the node is drained, also while it is kept
+    /// `Running`, `Succeeded`, `Failed`, `Cancelled`, or `Unknown` if no process saw the end. A requested drain has succeeded once the node is drained, also while it is kept
     /// drained.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
@@ -37,6 +37,12 @@ pub struct NodeMaintenanceStatus {
     /// The share of those that are gone, in percent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain_progress: Option<u32>,
+    /// The pods that ended with the VM because the drain timed out, as `namespace/name`; at most 50.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_behind: Vec<String>,
+    /// How it ended: `Succeeded`, `Failed`, `Cancelled` or `NotSeen`. Unset while it goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<String>,
     /// The user who created the request, from `spec.requestedBy`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requested_by: Option<String>,
