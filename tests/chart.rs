@@ -23,6 +23,8 @@ mod hosted;
 mod install;
 #[path = "chart/kubelets.rs"]
 mod kubelets;
+#[path = "chart/prometheus.rs"]
+mod prometheus;
 #[path = "chart/release.rs"]
 mod release;
 #[path = "chart/requesters.rs"]

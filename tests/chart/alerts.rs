@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::helm::{chart, object, read, rendered, root};
 
 /// The rules with the chart's defaults.
-fn rules() -> Value {
+pub fn rules() -> Value {
     let objects = rendered(
         &chart().join("ci/default-values.yaml"),
         &["prometheusRule.enabled=true"],

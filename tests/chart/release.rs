@@ -277,6 +277,11 @@ impl<'s> Release<'s> {
     /// Starts the program as the kubelet does: with the arguments, environment and files of the Deployment. The files are in
     /// our own directory, and the program listens on loopback addresses.
     pub async fn start(&self) -> anyhow::Result<Replica> {
+        self.start_with(&[]).await
+    }
+
+    /// As [`Self::start`], with these variables in addition.
+    pub async fn start_with(&self, changes: &[(&str, String)]) -> anyhow::Result<Replica> {
         let deployment = self.deployment().await?;
         let pod = pod_spec(&deployment)?;
         let [container] = pod.containers.as_slice() else {
@@ -320,6 +325,9 @@ impl<'s> Release<'s> {
             environment.insert("LEASE_KUBECONFIG".to_owned(), ours);
         }
         environment.extend(rewritten.map(|(name, value)| (name.to_owned(), value)));
+        for (name, value) in changes {
+            environment.insert((*name).to_owned(), value.clone());
+        }
         let mut spec = ProcessSpec::new("haulout", env!("CARGO_BIN_EXE_haulout"), self.fixture.log())
             .args(container.args.as_deref().unwrap_or_default());
         for (name, value) in environment {

@@ -9,8 +9,9 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Metric, Registry, Unit};
 
-use crate::status::TriggerKind;
+use crate::maintenance::episode::Detection;
 use crate::status::observer::ReconcileOutcome;
+use crate::status::{PhaseKind, TriggerKind};
 
 /// The prefix of our metrics.
 pub(super) const PREFIX: &str = "haulout";
@@ -271,7 +272,7 @@ families! {
 }
 
 impl Families {
-    /// Creates the counters that alerts use: a counter that appears with its first event shows no
+    /// Creates the counters and histograms that alerts and the dashboard use: one that appears with its first event shows no
     /// increase.
     fn create_series(&self) {
         for trigger in TriggerKind::ALL {
@@ -283,6 +284,19 @@ impl Families {
                 let both = labels([("result", result), ("placement", placement)]);
                 let _ = self.episodes_finished.get_or_create(&both);
             }
+        }
+        for result in ["success", "cancelled", "failed"] {
+            let _ = self.episode_duration.get_or_create(&labels([("result", result)]));
+        }
+        for phase in PhaseKind::ALL {
+            if !matches!(phase, PhaseKind::InService | PhaseKind::Adopting) {
+                let both = labels([("phase", phase.name()), ("result", "success")]);
+                let _ = self.phase_duration.get_or_create(&both);
+            }
+        }
+        for source in [Detection::Pushed, Detection::Polled] {
+            let source = labels([("source", source.name())]);
+            let _ = self.detection_latency.get_or_create(&source);
         }
         for result in ReconcileOutcome::ALL {
             let result = labels([("result", result.name())]);

@@ -118,7 +118,9 @@ fn an_episode_is_counted_from_its_click_to_its_end_with_its_trace() {
     let bucket = fixture
         .open()
         .lines()
-        .find(|line| line.starts_with("haulout_episode_duration_seconds_bucket{le=\"7200.0\""))
+        .find(|line| {
+            line.starts_with("haulout_episode_duration_seconds_bucket{le=\"7200.0\",result=\"success\"")
+        })
         .map(str::to_owned);
     assert_eq!(
         bucket.unwrap(),
@@ -221,7 +223,7 @@ fn detection_before_startup_has_its_own_source() {
     late.trigger.detection = Some(Detection::AtStartup);
     fixture.recorded(&Record::InService, of(late), None, 1);
     fixture.assert_lines(&["haulout_detection_latency_seconds_sum{source=\"startup\"} 601.0"]);
-    fixture.assert_no_sample("source=\"property_collector\"");
+    fixture.assert_lines(&["haulout_detection_latency_seconds_count{source=\"property_collector\"} 0"]);
 }
 
 #[test]
@@ -231,7 +233,7 @@ fn detection_by_reread_has_its_own_source() {
     polled.trigger.detection = Some(Detection::Polled);
     fixture.recorded(&Record::InService, of(polled), None, 1);
     fixture.assert_lines(&["haulout_detection_latency_seconds_count{source=\"poll\"} 1"]);
-    fixture.assert_no_sample("source=\"property_collector\"");
+    fixture.assert_lines(&["haulout_detection_latency_seconds_count{source=\"property_collector\"} 0"]);
     fixture.recorded(&Record::InService, of(episode(Phase::Draining, 1)), None, 1);
     fixture.assert_lines(&[
         "haulout_detection_latency_seconds_count{source=\"poll\"} 1",
