@@ -35,7 +35,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use crate::config::{Config, Listen, Misconfigured};
+use crate::config::{Config, Misconfigured};
 use crate::controller::event_loop::{self, EventSources, Subscriptions};
 use crate::controller::executor::{AnyExecutor, Executor};
 use crate::controller::node::ActorContext;
@@ -43,7 +43,6 @@ use crate::controller::supervisor::Supervisor;
 use crate::fence::watchdog::{self, Watchdog};
 use crate::fence::{self, WriteFence};
 use crate::http::HttpServer;
-use crate::http::status::{PageSettings, StatusPage};
 use crate::inventory::Inventory;
 use crate::keys::Keys;
 use crate::kubernetes;
@@ -58,11 +57,10 @@ use crate::maintenance::policy::Policy;
 use crate::nodemaintenance::objects::StatusReconciler;
 use crate::status::observer::Observer;
 use crate::telemetry::ObserverList;
-use crate::telemetry::link::Links;
 use crate::telemetry::log::Level;
 use crate::vsphere;
 use crate::vsphere::client::Vcenter;
-use from_config::{RETRY_MIN, Writes, election, policy};
+use from_config::{RETRY_MIN, Writes, policy};
 use identity::instance;
 use observers::Observers;
 use watches::Watches;
@@ -161,30 +159,18 @@ impl Clients {
         let (client, cluster) = kubernetes::client::connect_with_address()
             .await
             .context("preparing the connection to Kubernetes")?;
-        if config.status_page.status_address != Listen::Off {
-            let about = PageSettings {
-                is_dry_run: config.dry_run,
-                cluster,
-                vcenter: settings.endpoint.name(),
-                links: Links::new(config),
-            };
-            let status = StatusPage::new(about, observers.objects.clone(), clock);
-            observers.status = Some(Arc::new(status));
-        }
+        let vcenter_name = settings.endpoint.name();
+        observers.status = outputs::status_page(config, &observers, cluster, vcenter_name);
         observers.validation = from_config::validation_jobs(config, &client)?;
         let machines = match &config.management_kubeconfig {
             Some(path) => kubernetes::client::connect_other("MANAGEMENT_KUBECONFIG", path).await,
             None => Ok(client.clone()),
         };
         let machines = machines.context("preparing the connection to the management cluster")?;
-        let election = match (writes.lease, &config.leadership.lease_kubeconfig) {
-            (false, _) => None,
-            (true, None) => Some((client.clone(), election(config, &client))),
-            (true, Some(path)) => {
-                let connected = kubernetes::client::connect_other("LEASE_KUBECONFIG", path).await;
-                let leases = connected.context("preparing the connection to the cluster of the Lease")?;
-                Some((leases, election(config, &client)))
-            }
+        let election = if writes.lease {
+            Some(from_config::election(config, &client).await?)
+        } else {
+            None
         };
         let (login_sender, login) = watch::channel(LoginNote::default());
         let settings = vsphere::client::Settings {
@@ -356,6 +342,9 @@ impl App {
         of_nodes.extend(in_vcenter.map(|events| Box::new(events) as Box<dyn Observer>));
         let attribute = outputs::vcenter_attribute(config, &executor, observers, showing, stop);
         of_nodes.extend(attribute.map(|attribute| Box::new(attribute) as Box<dyn Observer>));
+        let release = policy.releases.own.to_string();
+        let notifications = outputs::notifications(config, &release, observers, showing, stop)?;
+        of_nodes.extend(notifications.map(|it| Box::new(it) as Box<dyn Observer>));
         let traces = outputs::traces(config, observers, showing, stop)?;
         observers.traces.clone_from(&traces);
         of_nodes.extend(traces.map(|traces| Box::new(traces) as Box<dyn Observer>));

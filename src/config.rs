@@ -360,6 +360,11 @@ pub struct Config {
     pub health_address: Listen,
     #[command(flatten)]
     pub status_page: StatusSettings,
+    /// File with an address to which a CloudEvent is sent when a maintenance begins, needs a person, or ends (an http or https URL)
+    ///
+    /// It is read again for each message. It is a file, because the address of a chat system is a secret.
+    #[arg(long, env, value_name = "FILE", help_heading = OPERATION, value_parser = path)]
+    pub notify_url_file: Option<PathBuf>,
     /// Address of a trace in the tracing UI (a URL with {trace_id} in it)
     ///
     /// The log, the Events, the conditions and the status page link to it.

@@ -4,6 +4,7 @@ pub mod events;
 pub mod link;
 pub mod log;
 pub mod metrics;
+pub mod notify;
 pub mod trace;
 pub mod vcenter_attribute;
 pub mod vcenter_events;

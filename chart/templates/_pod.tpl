@@ -66,6 +66,11 @@ volumeMounts:
     mountPath: /etc/haulout/status
     readOnly: true
   {{- end }}
+  {{- if .Values.notify.urlSecret.name }}
+  - name: notify
+    mountPath: /etc/haulout/notify
+    readOnly: true
+  {{- end }}
   {{- if .Values.validationJob.enabled }}
   - name: validation
     mountPath: /etc/haulout/validation
@@ -120,6 +125,16 @@ volumes:
       items:
         - key: {{ .Values.statusPage.tokenSecret.key }}
           path: token
+  {{- end }}
+  {{- if .Values.notify.urlSecret.name }}
+  - name: notify
+    secret:
+      secretName: {{ .Values.notify.urlSecret.name }}
+      # 0440 as a decimal number, because YAML 1.1 and 1.2 write octal numbers differently.
+      defaultMode: 288
+      items:
+        - key: {{ .Values.notify.urlSecret.key }}
+          path: url
   {{- end }}
   {{- if .Values.validationJob.enabled }}
   - name: validation

@@ -88,6 +88,9 @@ STATUS_TOKEN_FILE: /etc/haulout/status/token
 {{- end }}
 {{- end }}
 {{- end }}
+{{- if .Values.notify.urlSecret.name }}
+NOTIFY_URL_FILE: /etc/haulout/notify/url
+{{- end }}
 LEADER_ELECTION: {{ .Values.leaderElection.enabled | quote }}
 {{- if .Values.validationJob.enabled }}
 VALIDATION_JOB_FILE: /etc/haulout/validation/job.json

@@ -3,10 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context as _;
+
 use super::clock;
 use super::identity::identity;
 use crate::config::{Config, Credential, LeaderElection, Misconfigured, without_password};
 use crate::inventory::Rules;
+use crate::kubernetes::client::connect_other;
 use crate::kubernetes::facts::GpuResources;
 use crate::kubernetes::lease::election::{Timing, YIELD_AFTER};
 use crate::kubernetes::machine_guard::MachineApi;
@@ -179,9 +182,19 @@ fn has_election(config: &Config) -> bool {
     }
 }
 
-pub(super) fn election(config: &Config, client: &kube::Client) -> lease::Settings {
+/// The client of the cluster of the Lease, and the settings of the election.
+pub(super) async fn election(
+    config: &Config,
+    client: &kube::Client,
+) -> anyhow::Result<(kube::Client, lease::Settings)> {
     let leadership = &config.leadership;
-    lease::Settings {
+    let leases = match &leadership.lease_kubeconfig {
+        None => client.clone(),
+        Some(path) => connect_other("LEASE_KUBECONFIG", path)
+            .await
+            .context("preparing the connection to the cluster of the Lease")?,
+    };
+    let settings = lease::Settings {
         namespace: lease_namespace(config, client),
         name: leadership.lease_name.clone(),
         identity: identity(),
@@ -192,7 +205,8 @@ pub(super) fn election(config: &Config, client: &kube::Client) -> lease::Setting
             yield_after: YIELD_AFTER,
         },
         clock,
-    }
+    };
+    Ok((leases, settings))
 }
 
 fn lease_namespace(config: &Config, client: &kube::Client) -> String {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use anyhow::Context as _;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -12,15 +13,36 @@ use super::observers::Observers;
 use crate::config::{Config, Listen};
 use crate::controller::executor::Executor;
 use crate::http::access::PageAccess;
+use crate::http::status::{PageSettings, StatusPage};
 use crate::http::{self, HttpServer};
 use crate::kubernetes::events::Publisher;
 use crate::status::observer::Observer;
 use crate::telemetry::events::Events;
 use crate::telemetry::link::Links;
 use crate::telemetry::log::Log;
+use crate::telemetry::notify::{self, Notifications};
 use crate::telemetry::trace::{self, Traces};
 use crate::telemetry::vcenter_attribute::{self, AttributeBoard, LeaderAttribute, VcenterAttribute};
 use crate::telemetry::vcenter_events::{self, LeaderLog, Outbox, VcenterEvents};
+
+/// The status page, if it is served.
+pub(super) fn status_page(
+    config: &Config,
+    observers: &Observers,
+    cluster: String,
+    vcenter: String,
+) -> Option<Arc<StatusPage>> {
+    if config.status_page.status_address == Listen::Off {
+        return None;
+    }
+    let about = PageSettings {
+        is_dry_run: config.dry_run,
+        cluster,
+        vcenter,
+        links: Links::new(config),
+    };
+    Some(Arc::new(StatusPage::new(about, observers.objects.clone(), clock)))
+}
 
 /// Binds the configured ports.
 pub(super) async fn servers(config: &Config, observers: &Observers) -> anyhow::Result<Vec<HttpServer>> {
@@ -111,6 +133,33 @@ pub(super) fn vcenter_attribute(
     tasks.spawn(vcenter_attribute::run(port, board.clone(), stop.clone()));
     observers.attribute = Some(board.clone());
     Some(VcenterAttribute::new(board, clock))
+}
+
+/// The observer that sends notifications, if a receiver is configured.
+pub(super) fn notifications(
+    config: &Config,
+    release: &str,
+    observers: &Observers,
+    tasks: &mut JoinSet<()>,
+    stop: &CancellationToken,
+) -> anyhow::Result<Option<Notifications>> {
+    let Some(file) = config.notify_url_file.clone().filter(|_| !config.dry_run) else {
+        return Ok(None);
+    };
+    let client = reqwest::Client::builder()
+        .redirect(reqwest::redirect::Policy::none())
+        .build()
+        .context("preparing the connection for notifications")?;
+    let (sender, queue) = mpsc::channel(notify::QUEUE);
+    let lost = observers.metrics.notifications_lost();
+    tasks.spawn(notify::run(client, file, queue, lost.clone(), stop.clone()));
+    Ok(Some(Notifications::new(
+        sender,
+        lost,
+        release,
+        Links::new(config),
+        clock,
+    )))
 }
 
 /// The observer that sends traces, if a collector is configured.

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 
 use super::NodeSettingsArgs;
 use super::out::Output;
-use crate::config::DEFAULT_GPU_RESOURCES;
+use crate::config::{Config, DEFAULT_GPU_RESOURCES};
 use crate::keys::{DEFAULT_NODE_SELECTOR, DEFAULT_PREFIX};
 use crate::kubernetes::answer::plain;
 use crate::kubernetes::reads;
@@ -22,6 +22,19 @@ pub(super) struct NodeSettings {
     pub(super) trace_ui_url_template: Option<String>,
     /// Nothing names the selector, so the default is used.
     pub(super) is_default_selector: bool,
+}
+
+impl NodeSettings {
+    /// Those of a controller's configuration.
+    pub(super) fn of(config: &Config) -> Self {
+        Self {
+            gpu_node_label: config.gpu_node_label.clone(),
+            annotation_prefix: config.annotation_prefix.clone(),
+            gpu_resources: config.gpu_resources.clone(),
+            trace_ui_url_template: config.trace_ui_url_template.clone(),
+            is_default_selector: false,
+        }
+    }
 }
 
 impl NodeSettingsArgs {

@@ -59,14 +59,7 @@ pub(super) async fn perform(args: ExportArgs, out: Output) -> anyhow::Result<u8>
     });
     file(&args.to, "about", &about)?;
 
-    let node_settings = NodeSettings {
-        gpu_node_label: config.gpu_node_label.clone(),
-        annotation_prefix: config.annotation_prefix.clone(),
-        gpu_resources: config.gpu_resources.clone(),
-        trace_ui_url_template: config.trace_ui_url_template.clone(),
-        is_default_selector: false,
-    };
-    match read_nodes(&client, &node_settings, None).await {
+    match read_nodes(&client, &NodeSettings::of(&config), None).await {
         Ok(reading) => {
             file(&args.to, "nodes", &reading.states())?;
             let objects: Vec<ExportedObject<'_>> = reading

@@ -118,6 +118,7 @@ fn defaults_are_those_of_the_python_controller_with_tls_verified() {
         ("STATUS_ADDRESS", "off"),
         ("STATUS_HOSTS", ""),
         ("STATUS_TOKEN_FILE", ""),
+        ("NOTIFY_URL_FILE", ""),
         ("TRACE_UI_URL_TEMPLATE", ""),
         ("DRY_RUN", "false"),
     ];

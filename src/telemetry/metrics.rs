@@ -176,6 +176,11 @@ impl Metrics {
         self.families.vcenter_events_lost.clone()
     }
 
+    /// The counter of lost notifications, for those that send them.
+    pub fn notifications_lost(&self) -> Counter {
+        self.families.notifications_lost.clone()
+    }
+
     /// The counter of lost spans, for the exporter.
     pub fn trace_spans_lost(&self) -> Counter {
         self.families.trace_spans_lost.clone()

@@ -42,6 +42,7 @@ mod logging;
 mod metrics;
 mod node_boot;
 mod node_edits;
+mod notifications;
 mod openshift;
 mod otlp_outage;
 mod placement;

@@ -219,6 +219,8 @@ metrics! {
          counted", alpha;
     TRACE_SPANS_LOST: Counter, "trace_spans_lost", [],
         "Spans that were not exported: the collector was down, too slow, or refused them";
+    NOTIFICATIONS_LOST: Counter, "notifications_lost", [],
+        "Notifications that the receiver of NOTIFY_URL_FILE did not take", alpha;
     SNAPSHOTS_OUTDATED: Counter, "snapshots_outdated", [],
         "Snapshots of nodes that differed when all were rebuilt, once a minute. They are replaced; each is a bug in Haulout, and the log \
          names the nodes";
@@ -268,6 +270,7 @@ families! {
     events_dropped: Counter = EVENTS_DROPPED, Counter::default();
     vcenter_events_lost: Counter = VCENTER_EVENTS_LOST, Counter::default();
     trace_spans_lost: Counter = TRACE_SPANS_LOST, Counter::default();
+    notifications_lost: Counter = NOTIFICATIONS_LOST, Counter::default();
     snapshots_outdated: Counter = SNAPSHOTS_OUTDATED, Counter::default();
 }
 
