@@ -20,7 +20,7 @@ use serde_json::json;
 use crate::assertions::{clock, entries_during, journal_end, node_writes, records};
 use crate::crash_recovery::through_proxy;
 use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, kube, one_node, run, run_scenario, start};
-use crate::leader_election::{FAST, replica_settings, wait_leader, wait_synced};
+use crate::leader_election::{UNDEPOSED, replica_settings, wait_leader, wait_synced};
 
 /// How long another replica may take to serve a maintenance that its leader cannot see.
 const YIELDS: Duration = Duration::from_secs(75);
@@ -38,7 +38,7 @@ fn leader_without_vcenter_yields_to_the_other_replica() {
             let sdk = proxy.vcenter_sdk();
             let mut changes = vec![("VCENTER_HOST", sdk.as_str()), ("KUBECONFIG", kubeconfig)];
             changes.extend(replica_settings(&fixture, name));
-            changes.extend(FAST);
+            changes.extend(UNDEPOSED);
             // A vCenter that is cut off is silent: each call takes its whole deadline.
             changes.push(("VCENTER_CALL_TIMEOUT_SECONDS", "5"));
             start(&fixture, &changes)
@@ -144,7 +144,7 @@ fn release<'a>(fixture: &'a Fixture<'_>, name: &'a str) -> Vec<(&'a str, &'a str
         ("POD_NAME", name),
         ("RELEASE", ""),
     ];
-    changes.extend(FAST);
+    changes.extend(UNDEPOSED);
     changes
 }
 
@@ -232,12 +232,7 @@ fn no_epoch_is_used_twice_when_the_lease_is_deleted() {
             let kubeconfig = fixture.kube.kubeconfig(user)?;
             let kubeconfig = kubeconfig.to_string_lossy().into_owned();
             let mut changes = replica_settings(&fixture, name).to_vec();
-            // With a short deadline a would lose the lead by itself on a busy machine, before it wrote a record.
-            changes.extend([
-                ("LEASE_DURATION_SECONDS", "15"),
-                ("LEASE_RENEW_DEADLINE_SECONDS", "10"),
-                ("LEASE_RETRY_PERIOD_SECONDS", "0.5"),
-            ]);
+            changes.extend(UNDEPOSED);
             changes.push(("KUBECONFIG", &kubeconfig));
             start(&fixture, &changes)
         };

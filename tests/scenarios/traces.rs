@@ -14,7 +14,7 @@ use kube::ResourceExt as _;
 use tokio::sync::OnceCell;
 
 use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, kube, one_node, run_scenario, start};
-use crate::leader_election::{FAST, replica_settings, wait_leader, wait_reachable, wait_synced};
+use crate::leader_election::{UNDEPOSED, replica_settings, wait_leader, wait_reachable, wait_synced};
 use crate::requests;
 
 /// One Jaeger for all scenarios; trace ids separate them.
@@ -692,7 +692,7 @@ fn change_of_leader_leaves_one_trace_with_every_phase_whole() {
             let traced = [("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str())];
             start(
                 &fixture,
-                &[&traced[..], &replica_settings(&fixture, name), &FAST].concat(),
+                &[&traced[..], &replica_settings(&fixture, name), &UNDEPOSED].concat(),
             )
         };
         let first = start("a")?;
