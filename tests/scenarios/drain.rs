@@ -263,10 +263,9 @@ fn pod_that_tolerates_the_cordon_and_comes_back_does_not_hold_the_drain() {
             .iter()
             .filter(|it| it.subresource.as_deref() == Some("eviction"));
         let evictions = evictions.count();
-        ensure!(
-            (1..=2).contains(&evictions),
-            "{evictions} evictions: of the first pod, and of its successor at the shutdown"
-        );
+        // Of the first pod, of its successor at the shutdown, and on a slow machine of one more for each list that was too old. A
+        // drain that evicts each successor makes one in each round.
+        ensure!((1..=5).contains(&evictions), "{evictions} evictions");
         haulout.stop().await
     });
 }

@@ -77,7 +77,7 @@ fn pod_that_has_not_ended_in_its_time_is_evicted_with_its_grace_period() {
             ];
             fixture.add_pod(name, &node, &annotations).await?;
         }
-        let changes = [("DRAIN_TIMEOUT_SECONDS", "10"), ("DRAIN_WAIT_MAX_SECONDS", "4")];
+        let changes = [("DRAIN_TIMEOUT_SECONDS", "60"), ("DRAIN_WAIT_MAX_SECONDS", "4")];
         let haulout = run(&fixture, &changes).await?;
 
         fixture.vcenter.enter_maintenance("esx1").await?;

@@ -360,7 +360,7 @@ fn cancelled_maintenance_ends_the_episode_at_once() {
         let node = fixture.node_name("gpu1");
         fixture.add_pod("held", &node, &[]).await?;
         fixture.set_budget("held", 0).await?;
-        let haulout = run(&fixture, &[GRACE]).await?;
+        let haulout = run(&fixture, &[("MAINTENANCE_RETRY_GRACE_SECONDS", "60")]).await?;
 
         fixture.vcenter.enter_maintenance("esx1").await?;
         fixture.wait_phase(&node, "draining").await?;
@@ -368,7 +368,8 @@ fn cancelled_maintenance_ends_the_episode_at_once() {
         fixture.vcenter.cancel_maintenance("esx1").await?;
         fixture.wait_in_service(&node).await?;
         let took = cancelled.elapsed();
-        ensure!(took < Duration::from_secs(5), "it took {took:?}");
+        // One that failed would be waited for during the grace period.
+        ensure!(took < Duration::from_secs(30), "it took {took:?}");
         haulout.stop().await
     });
 }
