@@ -429,6 +429,21 @@ async fn pages_and_json_are_rendered_one_at_a_time() {
     assert_eq!(answer.0, StatusCode::OK, "it waited for its turn");
 }
 
+#[test]
+fn json_of_the_overview_has_each_name_once() {
+    let status = status();
+    show(&status, "gpu1");
+    let text = status.overview_json(&ListFilter::default()).unwrap();
+    // serde_json's own value takes the last of two values of one name; a struct refuses the second.
+    #[derive(Debug, serde::Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Names {
+        need_person: Vec<serde_json::Value>,
+    }
+    let names: Names = serde_json::from_slice(&text).unwrap();
+    assert_eq!(names.need_person.len(), 0);
+}
+
 #[tokio::test]
 async fn overview_is_rendered_once_per_second() {
     let status = status();

@@ -38,7 +38,8 @@ pub(crate) struct Frame {
     pub vcenter: String,
     /// When vCenter last answered, where this replica follows it.
     pub vcenter_answered: Option<Timestamp>,
-    /// How many nodes wait for a person.
+    /// How many nodes wait for a person, for the title. The JSON of the overview has it among the figures.
+    #[serde(skip)]
     pub need_person: usize,
     pub version: &'static str,
     pub dry_run: bool,
@@ -155,8 +156,8 @@ pub(crate) struct NextStepRow {
 }
 
 /// What the lists of the overview are limited to.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, serde::Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct ListFilter {
     /// A part of the name of the node or host.
     pub q: String,

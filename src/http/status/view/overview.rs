@@ -37,6 +37,7 @@ const PERIODS: [SignedDuration; 4] = [
 impl View<'_> {
     pub(in crate::http::status) fn overview(self, filter: &ListFilter) -> Overview {
         let state = self.state;
+        let frame = self.frame();
         let mut nodes = self.node_rows();
         let mut hosts = self.host_rows();
         let count = |is: &dyn Fn(PhaseKind) -> bool| nodes.iter().filter(|row| is(row.phase)).count();
@@ -46,7 +47,7 @@ impl View<'_> {
             in_episode: count(&|phase| !matches!(phase, PhaseKind::InService | PhaseKind::Queued)),
             queued: count(&|phase| phase == PhaseKind::Queued),
             parked: count(&|phase| phase == PhaseKind::Parked),
-            need_person: nodes.iter().filter(|row| row.needs_person()).count(),
+            need_person: frame.need_person,
             hosts_leaving: leaving.count(),
         };
         let mut need_person: Vec<NodeRow> = nodes.iter().filter(|row| row.needs_person()).cloned().collect();
@@ -69,7 +70,7 @@ impl View<'_> {
         let timeline = self.timeline(&episodes);
         episodes.truncate(EPISODES);
         Overview {
-            frame: self.frame(),
+            frame,
             figures,
             filter: filter.clone(),
             need_person,
@@ -128,14 +129,13 @@ impl View<'_> {
         let View {
             state, settings, now, ..
         } = self;
-        let entries = state.board.nodes.iter();
-        let waits = entries.filter_map(|(name, entry)| self.waits(name, entry));
+        let nodes = self.node_rows();
         Frame {
             now,
             cluster: settings.cluster.clone(),
             vcenter: settings.vcenter.clone(),
             vcenter_answered: state.vcenter_answered.filter(|_| state.leads()),
-            need_person: waits.filter(|wait| wait.needs_person).count(),
+            need_person: nodes.iter().filter(|row| row.needs_person()).count(),
             version: env!("CARGO_PKG_VERSION"),
             dry_run: settings.is_dry_run,
             // A standby has no session and needs none.
