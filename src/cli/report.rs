@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use askama::Template;
 use jiff::Timestamp;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde::Serialize;
@@ -136,7 +137,7 @@ pub(super) async fn perform(args: ReportArgs, out: Output) -> anyhow::Result<u8>
     let text = match args.output {
         ReportFormat::Table => table(&report),
         ReportFormat::Md => markdown(&report),
-        ReportFormat::Html => html(&report),
+        ReportFormat::Html => html(&report)?,
         ReportFormat::Json => json(&report)?,
         ReportFormat::Yaml => serde_saphyr::to_string(&report)?,
         ReportFormat::Name => {
@@ -334,32 +335,22 @@ fn markdown(report: &Report) -> String {
     text
 }
 
-/// Text in HTML.
-fn escaped(text: &str) -> String {
-    let text = plain(text).replace('&', "&amp;").replace('<', "&lt;");
-    text.replace('>', "&gt;").replace('"', "&quot;")
+/// A page for a mail: all of it in one file.
+#[derive(Template)]
+#[template(path = "report.html")]
+struct ReportHtml {
+    made_at: String,
+    summary: String,
+    rows: Vec<[String; 5]>,
 }
 
-fn html(report: &Report) -> String {
-    let mut text = format!(
-        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Maintenance report</title>\n<style>body {{ font: \
-         16px/1.45 system-ui, sans-serif; max-width: 75rem; margin: 1rem auto; padding: 0 1rem }} table {{ border-collapse: \
-         collapse }} th, td {{ text-align: left; vertical-align: top; padding: .4rem .8rem .4rem 0; border-bottom: 1px solid #ccc \
-         }}</style></head>\n<body><h1>Maintenance report</h1>\n<p>{:.0}. {}</p>\n<table><thead><tr><th>Node</th><th>Host</th>\
-         <th>MaintenanceVerdict</th><th>Moves to</th><th>Reasons</th></tr></thead>\n<tbody>\n",
-        report.made_at,
-        escaped(&report.summary())
-    );
-    for row in report.rows() {
-        // Writing to a String cannot fail.
-        let _ = writeln!(
-            text,
-            "<tr><td>{}</td></tr>",
-            row.map(|text| escaped(&text)).join("</td><td>")
-        );
-    }
-    text.push_str("</tbody></table></body></html>\n");
-    text
+fn html(report: &Report) -> Result<String, askama::Error> {
+    let page = ReportHtml {
+        made_at: format!("{:.0}", report.made_at),
+        summary: report.summary(),
+        rows: report.rows().map(|row| row.map(|text| plain(&text))).collect(),
+    };
+    page.render()
 }
 
 #[cfg(test)]
@@ -407,9 +398,13 @@ mod tests {
     fn names_become_no_markup() {
         let markdown = markdown(&report());
         assert!(markdown.contains("ml/&lt;b>train\\|0"), "{markdown}");
-        let html = html(&report());
+        let html = html(&report()).unwrap();
         assert!(
-            html.contains("ml/&lt;b&gt;train|0") && !html.contains("<b>"),
+            html.contains("ml/&#60;b&#62;train|0") && !html.contains("<b>"),
+            "{html}"
+        );
+        assert!(
+            html.contains("<th>Verdict</th>") && html.ends_with("</html>"),
             "{html}"
         );
     }

@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable as _};
+use haulout_core::named_enum;
 use jiff::Timestamp;
 use prometheus_client::metrics::counter::Counter;
 use serde::Serialize;
@@ -44,7 +45,7 @@ pub struct Notification {
     id: String,
     source: String,
     #[serde(rename = "type")]
-    kind: &'static str,
+    kind: String,
     /// The node.
     subject: String,
     time: String,
@@ -52,6 +53,15 @@ pub struct Notification {
     /// One sentence, under the name that chat systems read.
     text: String,
     data: NotificationData,
+}
+
+named_enum! {
+    /// What a notification is about: the last part of its type.
+    pub enum NotificationKind {
+        Began = "began",
+        NeedsPerson = "needs-person",
+        Ended = "ended",
+    }
 }
 
 /// The facts.
@@ -113,7 +123,7 @@ impl Notifications {
                 "Maintenance of node {node} began: {}.",
                 episode.trigger_sentence()
             );
-            self.send(self.notification(node, episode, "began", at, text));
+            self.send(self.notification(node, episode, NotificationKind::Began, at, text));
         }
         if let (Some(episode), Some(ended)) = (was, transition.ended) {
             self.forget(node);
@@ -123,7 +133,7 @@ impl Notifications {
                 "Maintenance of node {node} ended after {took}: {}.",
                 outcome.name()
             );
-            let mut notification = self.notification(node, episode, "ended", at, text);
+            let mut notification = self.notification(node, episode, NotificationKind::Ended, at, text);
             notification.data.result = Some(outcome.name());
             self.send(notification);
         }
@@ -144,7 +154,7 @@ impl Notifications {
         let next = step.as_ref().map(|step| format!(" Next: {step}"));
         let text = format!("Node {node} needs a person: {on}.{}", next.unwrap_or_default());
         let at = (self.clock)();
-        let mut notification = self.notification(node, episode, "needs-person", at, text);
+        let mut notification = self.notification(node, episode, NotificationKind::NeedsPerson, at, text);
         notification.data.waiting_on = Some(kind.name());
         notification.data.next_step = step;
         self.send(notification);
@@ -154,20 +164,15 @@ impl Notifications {
         &self,
         node: &NodeName,
         episode: &Episode,
-        what: &str,
+        what: NotificationKind,
         at: Timestamp,
         text: String,
     ) -> Notification {
-        let kind = match what {
-            "began" => "dev.haulout.maintenance.began",
-            "ended" => "dev.haulout.maintenance.ended",
-            _ => "dev.haulout.maintenance.needs-person",
-        };
         Notification {
             specversion: "1.0",
             id: format!("{}-{what}-{}", episode.id, at.as_millisecond()),
             source: self.source.clone(),
-            kind,
+            kind: format!("dev.haulout.maintenance.{what}"),
             subject: node.to_string(),
             time: format!("{at:.3}"),
             datacontenttype: "application/json",
@@ -348,7 +353,7 @@ mod tests {
         };
         let first = reported(&skip).unwrap();
         assert_eq!(
-            (first.kind, first.subject.as_str(), first.source.as_str()),
+            (first.kind.as_str(), first.subject.as_str(), first.source.as_str()),
             (
                 "dev.haulout.maintenance.needs-person",
                 "gpu1",

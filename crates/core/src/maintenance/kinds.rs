@@ -20,25 +20,6 @@ named_enum! {
     }
 }
 
-impl PhaseKind {
-    /// The phase in words.
-    pub fn words(self) -> &'static str {
-        match self {
-            Self::InService => "in service",
-            Self::Queued => "queued",
-            Self::Adopting => "adopting",
-            Self::Draining => "draining",
-            Self::Drained => "drained",
-            Self::ShuttingDown => "shutting down",
-            Self::Relocating => "relocating",
-            Self::AwaitingHost => "off, waiting for its host",
-            Self::PoweringOn => "powering on",
-            Self::Rejoining => "rejoining",
-            Self::Parked => "parked",
-        }
-    }
-}
-
 named_enum! {
     /// What a node waits for.
     pub enum WaitKind {
@@ -285,6 +266,23 @@ named_enum! {
 }
 
 impl PhaseKind {
+    /// The phase in words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::InService => "in service",
+            Self::Queued => "queued",
+            Self::Adopting => "adopting",
+            Self::Draining => "draining",
+            Self::Drained => "drained",
+            Self::ShuttingDown => "shutting down",
+            Self::Relocating => "relocating",
+            Self::AwaitingHost => "off, waiting for its host",
+            Self::PoweringOn => "powering on",
+            Self::Rejoining => "rejoining",
+            Self::Parked => "parked",
+        }
+    }
+
     /// Whether the VM was seen off and is not known to be on again.
     pub const fn vm_is_off(self) -> bool {
         matches!(self, Self::Relocating | Self::AwaitingHost | Self::PoweringOn)
