@@ -79,11 +79,7 @@ async fn honest_maintenance(fixture: &Fixture<'_>) -> anyhow::Result<(Vec<String
     let start = Instant::now();
     let before = fixture.vcenter.journal().await?.len();
     fixture.vcenter.enter_maintenance("esx1").await?;
-    fixture
-        .wait_vcenter("esx1 is in maintenance", |it| {
-            it.host("esx1").is_some_and(|host| host.in_maintenance)
-        })
-        .await?;
+    fixture.wait_in_maintenance("esx1").await?;
     fixture.vcenter.exit_maintenance("esx1").await?;
     fixture.wait_in_service(&fixture.node_name("gpu1")).await?;
     let journal = fixture.vcenter.journal().await?;

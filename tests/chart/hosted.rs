@@ -54,11 +54,7 @@ fn hosted_cluster_is_managed_with_least_rights() {
 
         fixture.add_pod("train", &node, &[]).await?;
         fixture.vcenter.enter_maintenance("esx1").await?;
-        fixture
-            .wait_vcenter("esx1 is in maintenance", |it| {
-                it.host("esx1").is_some_and(|host| host.in_maintenance)
-            })
-            .await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
         fixture.wait_in_service(&node).await?;
         ensure!(fixture.power_cycles("gpu1").await? == (1, 1));

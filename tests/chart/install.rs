@@ -35,11 +35,7 @@ async fn migrate_and_wait(fixture: &Fixture<'_>) -> anyhow::Result<()> {
 
     fixture.vcenter.enter_maintenance("esx2").await?;
     fixture.wait_phase(&node, "awaitingHost").await?;
-    fixture
-        .wait_vcenter("esx2 is in maintenance", |it| {
-            it.host("esx2").is_some_and(|host| host.in_maintenance)
-        })
-        .await?;
+    fixture.wait_in_maintenance("esx2").await?;
     fixture.vcenter.exit_maintenance("esx2").await?;
     fixture.wait_in_service(&node).await?;
     Ok(())
@@ -360,11 +356,7 @@ fn upgrade_and_rollback_during_an_episode_lose_nothing() {
         ensure!(checksum(&release).await? == before);
         replica.stop().await?;
         let replica = release.start().await?;
-        fixture
-            .wait_vcenter("esx1 is in maintenance", |it| {
-                it.host("esx1").is_some_and(|host| host.in_maintenance)
-            })
-            .await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
         fixture.wait_in_service(&node).await?;
         ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
@@ -410,11 +402,7 @@ fn python_release_is_upgraded_in_place_during_an_episode() {
         ensure!(ours.uid == theirs.uid, "the Deployment was replaced");
         let replica = release.start().await?;
         fixture.wait_phase(&node, "awaitingHost").await?;
-        fixture
-            .wait_vcenter("esx1 is in maintenance", |it| {
-                it.host("esx1").is_some_and(|host| host.in_maintenance)
-            })
-            .await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
         fixture.wait_in_service(&node).await?;
         replica.stop().await

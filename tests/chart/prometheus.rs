@@ -175,11 +175,7 @@ fn alerts_fire_and_clear_and_every_query_is_valid_in_prometheus() {
         fixture.set_budget("held", 1).await?;
         prometheus.wait_for(MET[1], true).await?;
         prometheus.wait_for(MET[2], true).await?;
-        fixture
-            .wait_vcenter("esx1 is in maintenance", |it| {
-                it.host("esx1").is_some_and(|host| host.in_maintenance)
-            })
-            .await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
         fixture.wait_in_service(&node).await?;
         for alert in MET {

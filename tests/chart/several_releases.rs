@@ -26,11 +26,7 @@ fn two_releases_with_two_vcenters_work_side_by_side() {
             fixture.vcenter.enter_maintenance("esx1").await?;
         }
         for fixture in [&east, &west] {
-            fixture
-                .wait_vcenter("esx1 is in maintenance", |it| {
-                    it.host("esx1").is_some_and(|host| host.in_maintenance)
-                })
-                .await?;
+            fixture.wait_in_maintenance("esx1").await?;
             fixture.vcenter.exit_maintenance("esx1").await?;
         }
         for (fixture, release) in [(&east, &first), (&west, &second)] {

@@ -5,7 +5,7 @@ use haulout_lab::fixture::is_cordoned;
 use haulout_lab::vcenter::Connection;
 
 use crate::assertions::{clock, cordons, node_writes};
-use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, run, run_scenario};
+use crate::fixture::{a40, fixture, gpu_vm, hosts, run, run_scenario};
 
 #[test]
 fn two_hosts_are_drained_one_after_the_other_in_order() {
@@ -28,7 +28,7 @@ fn two_hosts_are_drained_one_after_the_other_in_order() {
             .await?;
         fixture.set_budget("held", 1).await?;
         for host in ["esx1", "esx2"] {
-            in_maintenance(&fixture, host).await?;
+            fixture.wait_in_maintenance(host).await?;
         }
         fixture.vcenter.exit_maintenance("esx1").await?;
         fixture.vcenter.exit_maintenance("esx2").await?;
@@ -86,7 +86,7 @@ fn drain_on_a_lost_host_does_not_hold_up_the_next_host() {
             .wait_for_log("host esx1, which is not reachable for vCenter")
             .await?;
         fixture.vcenter.enter_maintenance("esx2").await?;
-        in_maintenance(&fixture, "esx2").await?;
+        fixture.wait_in_maintenance("esx2").await?;
         fixture.wait_phase(&second, "awaitingHost").await?;
 
         ensure!(is_cordoned(&fixture.node(&first).await?));

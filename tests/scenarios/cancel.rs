@@ -7,7 +7,7 @@ use haulout_lab::fixture::{boot_id, gpus, is_cordoned, is_ready};
 
 use crate::assertions::{clock, cordons, node_writes};
 use crate::drain_proof::bind_pod;
-use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, one_node, run, run_scenario};
+use crate::fixture::{a40, fixture, gpu_vm, hosts, one_node, run, run_scenario};
 
 #[test]
 fn cancel_while_draining_leaves_the_node_as_it_was() {
@@ -85,7 +85,7 @@ fn host_that_enters_again_right_after_a_cancel_is_served_again() {
         fixture.vcenter.exit_maintenance("esx1").await.ok();
         fixture.wait_in_service(&node).await?;
         fixture.vcenter.enter_maintenance("esx1").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
         fixture.wait_in_service(&node).await?;
         let (off, on) = fixture.power_cycles("gpu1").await?;
@@ -109,7 +109,7 @@ fn node_cancelled_in_a_second_drain_is_uncordoned_when_it_has_booted() {
         fixture.kubelet("gpu1")?.set_gpus_after(Duration::from_secs(5));
         fixture.vcenter.enter_maintenance("esx1").await?;
         fixture.wait_phase(&node, "rejoining").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         // Without its kubelet this pod terminates until the boot, which holds the second drain.
         bind_pod(&fixture, "late", &node, &[]).await?;
         fixture.vcenter.enter_maintenance("esx2").await?;

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use crate::assertions::{
     call_times, clock, entries_during, journal_end, wait_for_call, wait_for_guest_on_record,
 };
-use crate::fixture::{in_maintenance, one_node, run, run_scenario};
+use crate::fixture::{one_node, run, run_scenario};
 
 const HOUR: i64 = 3600;
 
@@ -39,7 +39,7 @@ fn wall(fixture: &Fixture<'_>) -> anyhow::Result<Option<WallClock>> {
 /// The VM goes off and the host enters. Fails unless Haulout dated that on a clock `ahead` seconds ahead of the machine's: if
 /// libfaketime had no effect, no clock would have stepped.
 async fn ends_on_a_clock(fixture: &Fixture<'_>, ahead: i64) -> anyhow::Result<()> {
-    in_maintenance(fixture, "esx1").await?;
+    fixture.wait_in_maintenance("esx1").await?;
     let node = fixture
         .wait_phase(&fixture.node_name("gpu1"), "awaitingHost")
         .await?;

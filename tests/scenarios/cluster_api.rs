@@ -13,7 +13,7 @@ use haulout_lab::kube::{Kube, KubeOptions};
 use haulout_lab::vcenter::{Entry, EntryKind};
 use haulout_lab::wait::until;
 
-use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, run, run_scenario};
+use crate::fixture::{a40, gpu_vm, hosts, run, run_scenario};
 
 /// A node on the only host, in a cluster of its own.
 async fn one_node<'a>(kube: &'a Kube, name: &str) -> anyhow::Result<Fixture<'a>> {
@@ -86,7 +86,7 @@ fn guarded_machine_survives_a_maintenance_and_its_vm_stays_off() {
                 .all(|guard| guard.as_ref().is_some_and(|it| it.starts_with("haulout:"))),
             "{set:?}"
         );
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture
             .wait_node(&node, "is not Ready", |node| !is_ready(node))
             .await?;

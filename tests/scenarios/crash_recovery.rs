@@ -5,7 +5,7 @@ use haulout_lab::fault_proxy::{FaultProxy, Moment};
 use haulout_lab::fixture::{Fixture, Haulout, Member, WAIT_TIMEOUT, boot_id, episode};
 use haulout_lab::kube::AuditEvent;
 
-use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, kube, run_all, run_scenario, start};
+use crate::fixture::{a40, gpu_vm, hosts, kube, run_all, run_scenario, start};
 use crate::static_devices::static_vm;
 
 /// Scenarios at once. Each one mostly waits.
@@ -42,7 +42,7 @@ impl Scenario {
         let node = fixture.node_name("gpu1");
         let boot_before = boot_id(&fixture.node(&node).await?);
         fixture.vcenter.enter_maintenance("esx1").await?;
-        in_maintenance(fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         if self == Self::Wait {
             // An exit before the wait is recorded would leave out one change.
             fixture.wait_phase(&node, "awaitingHost").await?;

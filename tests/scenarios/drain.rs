@@ -12,7 +12,7 @@ use k8s_openapi::api::apps::v1::ReplicaSet;
 use kube::Api;
 use kube::api::PostParams;
 
-use crate::fixture::{in_maintenance, one_node, run, run_scenario};
+use crate::fixture::{one_node, run, run_scenario};
 
 fn is_accepted_eviction(event: &AuditEvent) -> bool {
     event.subresource.as_deref() == Some("eviction") && (200..300).contains(&event.code)
@@ -206,7 +206,7 @@ fn stale_ready_does_not_bring_the_node_back() {
 
         fixture.vcenter.enter_maintenance("esx1").await?;
         fixture.wait_phase(&node, "awaitingHost").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         ensure!(
             haulout_lab::fixture::is_ready(&fixture.node(&node).await?),
             "it lies"

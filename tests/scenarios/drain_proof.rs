@@ -18,7 +18,7 @@ use crate::assertions::{
     DOWN, clock, cordons, ensure_not_called, entries_during, journal_end, node_writes, wait_for_call,
     wait_for_entry, wait_for_fault, wait_for_guest_on_record,
 };
-use crate::fixture::{in_maintenance, one_node, run, run_scenario};
+use crate::fixture::{one_node, run, run_scenario};
 
 /// What the log says when nothing is done any more until vCenter is back.
 const VCENTER_LOST: &str = "vCenter connection lost; maintenance paused until it is back";
@@ -132,7 +132,7 @@ fn pods_created_during_a_vcenter_outage_are_evicted_before_shutdown() {
         away?;
         meanwhile?;
         evicted_first(&fixture, "train").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         haulout.stop().await
     });
 }
@@ -186,7 +186,7 @@ async fn is_bound_in_time(fixture: &Fixture<'_>, late: Duration) -> anyhow::Resu
     let in_time = bound.answered.duration_since(cordon.received) < BINDING_SETTLE;
     if in_time {
         evicted_first(fixture, "late").await?;
-        in_maintenance(fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
     }
     haulout.stop().await?;
     Ok(in_time)
@@ -227,7 +227,7 @@ fn tolerating_pod_bound_in_shutdown_is_evicted_before_power_off() {
         ensure!(fixture.calls("PowerOffVM_Task", "gpu1").await? == 0);
         evicted_before(&fixture, "late", &["PowerOffVM_Task"]).await?;
         wait_for_call(&fixture, "PowerOffVM_Task", "gpu1").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         ensure!(fixture.pods_on(&node).await?.is_empty());
         haulout.stop().await
     });
@@ -338,7 +338,7 @@ fn vm_that_is_off_stays_off_while_a_failed_maintenance_is_retried() {
             .wait_for_log("a retry of its host's maintenance, which failed")
             .await?;
         fixture.vcenter.enter_maintenance("esx1").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture
             .wait_for_log("waiting for host esx1, which is in maintenance mode, to be back in service")
             .await?;

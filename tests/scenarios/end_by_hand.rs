@@ -9,7 +9,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
-use crate::fixture::{in_maintenance, one_node, run, run_scenario};
+use crate::fixture::{one_node, run, run_scenario};
 use crate::requests::copy_says;
 
 /// What step 2 of the runbook removes.
@@ -53,7 +53,7 @@ fn episode_ended_by_hand_leaves_node_and_vm_to_the_operator() {
         fixture.vcenter.enter_maintenance("esx1").await?;
         fixture.wait_phase(&node, "awaitingHost").await?;
         copy_says(&fixture, &node, &["awaitingHost"]).await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
 
         end_by_hand(&fixture, &node).await?;
         fixture
@@ -71,7 +71,7 @@ fn episode_ended_by_hand_leaves_node_and_vm_to_the_operator() {
 
         // The next maintenance is served as if nothing had happened.
         fixture.vcenter.enter_maintenance("esx1").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
         fixture.wait_in_service(&node).await?;
         haulout.stop().await
@@ -105,7 +105,7 @@ fn unreadable_record_is_ended_by_hand_and_a_new_episode_begins() {
         fixture.person_cordons(&node, false).await?;
         fixture.set_budget("held", 1).await?;
         skip(&fixture, &node, None).await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
         fixture.wait_in_service(&node).await?;
         ensure!(fixture.power_cycles("gpu1").await? == (1, 1));

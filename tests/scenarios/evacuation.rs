@@ -8,7 +8,7 @@ use haulout_lab::vcenter::{Delays, GuestPatch, PolicySpec, Power, Spec, State};
 use haulout_lab::wait::until;
 
 use crate::events::events_of_node;
-use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, kubectl, run, run_scenario};
+use crate::fixture::{a40, fixture, gpu_vm, hosts, kubectl, run, run_scenario};
 use crate::kubectl_plugin::types;
 use crate::metrics::{SERVED, address, ask};
 
@@ -44,7 +44,7 @@ async fn came_back(fixture: &Fixture<'_>, node: &str) -> anyhow::Result<()> {
     let state = fixture.vcenter.state().await?;
     ensure!(state.vm("gpu1").is_some_and(|vm| vm.host == "esx2"), "{state:#?}");
     ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
-    in_maintenance(fixture, "esx1").await
+    fixture.wait_in_maintenance("esx1").await
 }
 
 /// Waits for the Warning about the mark on the Node.

@@ -157,11 +157,7 @@ fn conditions_are_removed_at_the_end_and_kubelet_conditions_stay() {
                     && of("Ready").is_some()
             })
             .await?;
-        fixture
-            .wait_vcenter("esx1 is in maintenance", |it| {
-                it.host("esx1").unwrap().in_maintenance
-            })
-            .await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
         fixture.wait_in_service(&node).await?;
         fixture
@@ -206,11 +202,7 @@ async fn held_for_a_while(fixture: &Fixture<'_>, changes: &[(&str, &str)]) -> an
         .wait_for_log("held by PodDisruptionBudget held-budget")
         .await?;
     fixture.set_budget("held", 1).await?;
-    fixture
-        .wait_vcenter("esx1 is in maintenance", |it| {
-            it.host("esx1").unwrap().in_maintenance
-        })
-        .await?;
+    fixture.wait_in_maintenance("esx1").await?;
     fixture
         .wait_for_log("waiting for host esx1, which is in maintenance mode, to be back in service")
         .await?;

@@ -7,9 +7,7 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use haulout_lab::fixture::{Fixture, Haulout, Member, WAIT_TIMEOUT};
 use haulout_lab::kube::User;
 pub use haulout_lab::scenario::{kube, run_scenario, run_scenario_alone};
-use haulout_lab::vcenter::{
-    ClusterSpec, DeviceSpec, DrsAutomation, DrsSpec, Gpu, HostSpec, Spec, State, VmSpec,
-};
+use haulout_lab::vcenter::{ClusterSpec, DeviceSpec, DrsAutomation, DrsSpec, Gpu, HostSpec, Spec, VmSpec};
 use haulout_lab::wait;
 
 /// The PCI device id of an NVIDIA A40.
@@ -136,15 +134,6 @@ pub async fn wait_for_failed_attempts(fixture: &Fixture<'_>, why: &str, count: u
     })
     .await
     .with_context(|| fixture.log_text())
-}
-
-/// Waits until `host` is in maintenance.
-pub async fn in_maintenance(fixture: &Fixture<'_>, host: &str) -> anyhow::Result<()> {
-    let is_in = |state: &State| state.host(host).is_some_and(|host| host.in_maintenance);
-    fixture
-        .wait_vcenter(&format!("{host} is in maintenance"), is_in)
-        .await?;
-    Ok(())
 }
 
 /// The output of kubectl.

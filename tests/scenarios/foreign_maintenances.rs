@@ -16,7 +16,7 @@ use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
-use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, run, run_scenario};
+use crate::fixture::{a40, gpu_vm, hosts, run, run_scenario};
 use crate::kubectl_plugin::types_with;
 
 /// The setting for all kinds.
@@ -274,7 +274,7 @@ fn foreign_request_and_host_maintenance_are_one_episode() {
             .wait("is ready", |it| ready(it) == Some(("Ready", "True")))
             .await?;
         fixture.vcenter.enter_maintenance("esx1").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         asked
             .wait("is not ready", |it| ready(it) == Some(("Cordon", "False")))
             .await?;
@@ -400,7 +400,7 @@ fn foreign_kind_may_come_and_go_while_haulout_runs() {
         fixture.wait_in_service(&node).await?;
         // The other watches are not held up.
         fixture.vcenter.enter_maintenance("esx1").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
         fixture.wait_in_service(&node).await?;
         haulout.stop().await
@@ -437,7 +437,7 @@ fn missing_right_on_a_foreign_kind_holds_up_only_its_requests() {
         let spec = json!({"nodeName": asked});
         let asked = Asked::create(&fixture, MEDIK8S, "psu", spec, &[]).await?;
         fixture.vcenter.enter_maintenance("esx1").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
         fixture.wait_in_service(&clicked).await?;
         asked

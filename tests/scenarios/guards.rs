@@ -11,7 +11,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
-use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, one_node, run, run_scenario};
+use crate::fixture::{a40, fixture, gpu_vm, hosts, one_node, run, run_scenario};
 
 const AUTOSCALER: &str = "cluster-autoscaler.kubernetes.io/scale-down-disabled";
 const GARDENER: &str = "node.machine.sapcloud.io/preserve";
@@ -59,7 +59,7 @@ fn guards_are_on_the_node_during_its_maintenance_and_gone_after() {
                 .is_some_and(|it| it == "when-failed")
         );
 
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
         let back = fixture.wait_in_service(&node).await?;
         ensure!(taints(&back) == expected[..1], "{:?}", taints(&back));
@@ -83,7 +83,7 @@ fn guard_that_a_person_set_stays_at_the_end() {
         .await?;
         let haulout = run(&fixture, &[]).await?;
         fixture.vcenter.enter_maintenance("esx1").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
         let back = fixture.wait_in_service(&node).await?;
         ensure!(back.annotations().get(AUTOSCALER).is_some_and(|it| it == "true"));
@@ -185,7 +185,7 @@ fn daemon_set_pod_is_created_again_while_the_node_comes_back() {
         })
         .await?;
         fixture.vcenter.enter_maintenance("esx1").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         for pod in count().await? {
             let now = DeleteParams::default().grace_period(0);
             pods.delete(&pod, &now).await?;

@@ -8,7 +8,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-use crate::fixture::{in_maintenance, one_node, run, run_scenario};
+use crate::fixture::{one_node, run, run_scenario};
 
 async fn hook(fixture: &Fixture<'_>, node: &str, hook: &str, is_set: bool) -> anyhow::Result<()> {
     let nodes: Api<Node> = Api::all(fixture.client());
@@ -57,7 +57,7 @@ fn each_hook_holds_its_step_until_it_is_removed() {
         ensure!(is_on(&fixture).await?);
         hook(&fixture, &node, &hooks[1], false).await?;
 
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
         fixture.wait_for_log(&waits(&hooks[2])).await?;
         ensure!(
@@ -80,7 +80,7 @@ fn hook_that_nobody_removes_is_passed_over_where_that_is_set() {
         let haulout = run(&fixture, &proceed).await?;
         fixture.vcenter.enter_maintenance("esx1").await?;
         fixture.wait_for_log("; it proceeds at ").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         haulout.stop().await
     });
 }

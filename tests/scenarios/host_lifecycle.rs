@@ -8,7 +8,7 @@ use haulout_lab::fixture::{Fixture, Haulout, WAIT_TIMEOUT, is_cordoned};
 use haulout_lab::vcenter::{Connection, FaultRule, FaultRuleKind, HostSpec};
 use haulout_lab::wait::until;
 
-use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, one_node, run, run_scenario, start};
+use crate::fixture::{a40, fixture, gpu_vm, hosts, one_node, run, run_scenario, start};
 use crate::metrics::{address, ask};
 
 /// A fixture with the Node `gpu1`, whose VM is off because its host is in maintenance mode, and Haulout.
@@ -18,7 +18,7 @@ async fn node_away(name: &str) -> anyhow::Result<(Fixture<'static>, String, Haul
     let haulout = run(&fixture, &[]).await?;
     fixture.vcenter.enter_maintenance("esx1").await?;
     fixture.wait_phase(&node, "awaitingHost").await?;
-    in_maintenance(&fixture, "esx1").await?;
+    fixture.wait_in_maintenance("esx1").await?;
     Ok((fixture, node, haulout))
 }
 
@@ -32,7 +32,7 @@ fn host_that_came_back_by_itself_is_used_after_it_has_stayed() {
         let haulout = run(&fixture, &[("HOST_SETTLE_SECONDS", "6")]).await?;
         fixture.vcenter.enter_maintenance("esx1").await?;
         fixture.wait_phase(&node, "awaitingHost").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         let is_lost = async |times: usize| {
             let lost = Connection::NotResponding;
             fixture.vcenter.set_connection("esx1", lost).await?;
@@ -64,7 +64,7 @@ fn host_that_a_user_takes_out_of_maintenance_is_used_at_once() {
         let haulout = run(&fixture, &[("HOST_SETTLE_SECONDS", "600")]).await?;
         fixture.vcenter.enter_maintenance("esx1").await?;
         fixture.wait_phase(&node, "awaitingHost").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         for state in [Connection::NotResponding, Connection::Connected] {
             fixture.vcenter.set_connection("esx1", state).await?;
         }
@@ -81,7 +81,7 @@ fn start_while_the_host_is_entering() {
         let node = fixture.node_name("gpu1");
         fixture.vcenter.enter_maintenance("esx1").await?;
         let haulout = start(&fixture, &[])?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
         fixture.wait_in_service(&node).await?;
         ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
@@ -99,7 +99,7 @@ fn restart_while_the_host_is_in_maintenance_and_after_it_left() {
         fixture.wait_phase(&node, "awaitingHost").await?;
         haulout.kill().await?;
 
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         let haulout = start(&fixture, &[])?;
         fixture
             .wait_for_log("waiting for host esx1, which is in maintenance mode")
@@ -245,7 +245,7 @@ fn vcenter_that_stops_pushing_is_detected_by_the_reread() {
         let haulout = run(&fixture, &changes).await?;
         // An unrelated maintenance is pushed, so the history is not read.
         fixture.vcenter.enter_maintenance("esx2").await?;
-        in_maintenance(&fixture, "esx2").await?;
+        fixture.wait_in_maintenance("esx2").await?;
         fixture.vcenter.rests("haulout").await?;
 
         fixture.vcenter.push_recent_task(false).await?;
@@ -258,7 +258,7 @@ fn vcenter_that_stops_pushing_is_detected_by_the_reread() {
         );
         // A reread may be first by chance, but not each time.
         for _ in 0..5 {
-            in_maintenance(&fixture, "esx1").await?;
+            fixture.wait_in_maintenance("esx1").await?;
             fixture.vcenter.exit_maintenance("esx1").await?;
             fixture.wait_in_service(&node).await?;
             fixture.vcenter.enter_maintenance("esx1").await?;

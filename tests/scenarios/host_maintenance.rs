@@ -4,9 +4,7 @@ use anyhow::ensure;
 use haulout_lab::fixture::{annotation, boot_id, is_cordoned};
 use haulout_lab::vcenter::{ClusterSpec, DeviceSpec, DrsAutomation, DrsSpec, Gpu, VmSpec};
 
-use crate::fixture::{
-    A40, a40, fixture, gpu_vm, hosts, in_maintenance, kube, kubectl, one_node, run, run_scenario,
-};
+use crate::fixture::{A40, a40, fixture, gpu_vm, hosts, kube, kubectl, one_node, run, run_scenario};
 use haulout_lab::fixture::{Fixture, Member};
 
 #[test]
@@ -29,7 +27,7 @@ fn node_without_another_host_waits_for_its_own() {
             fixture.pods_on(&node).await?.is_empty(),
             "the pod was evicted before the power-off"
         );
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture
             .wait_for_log("waiting for host esx1, which is in maintenance mode, to be back in service")
             .await?;
@@ -181,7 +179,7 @@ fn vm_with_a_device_at_a_fixed_address_stays_on_its_host() {
                 "to be back in service; elsewhere: esx2 would need the VM's fixed device address re-pointed",
             )
             .await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
         fixture.wait_in_service(&node).await?;
         ensure!(fixture.calls("RelocateVM_Task", "gpu1").await? == 0);
@@ -256,7 +254,7 @@ fn device_that_a_waiting_node_will_need_is_not_free_for_another() {
             fixture.vcenter.enter_maintenance(host).await?;
         }
         for host in ["esx1", "esx2"] {
-            in_maintenance(&fixture, host).await?;
+            fixture.wait_in_maintenance(host).await?;
         }
         fixture.wait_phase(&first, "awaitingHost").await?;
         fixture.wait_phase(&second, "awaitingHost").await?;
@@ -311,7 +309,7 @@ fn vm_that_vcenter_moved_while_it_was_off_is_brought_home() {
         .await?;
         let haulout = run(&fixture, &[]).await?;
         fixture.vcenter.enter_maintenance_moving_stopped("esx1").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture
             .wait_for_log("waiting for host esx1, which is in maintenance mode, to be back in service")
             .await?;

@@ -15,7 +15,7 @@ use crate::assertions::{
     call_times, clock, ensure_brought_back, ensure_not_called, entries_during, journal_end, node_writes,
     wait_for_call, wait_for_fault, wait_for_guest_on_record, wait_for_power_off,
 };
-use crate::fixture::{in_maintenance, one_node, run, run_scenario};
+use crate::fixture::{one_node, run, run_scenario};
 use crate::requests::copy_says;
 
 /// Runs Haulout with a guest that ignores the shutdown, and with a power-off that takes seconds.
@@ -61,7 +61,7 @@ async fn is_on(fixture: &Fixture<'_>) -> anyhow::Result<bool> {
 
 /// The host comes out of maintenance, and the VM is powered on.
 async fn comes_back(fixture: &Fixture<'_>) -> anyhow::Result<()> {
-    in_maintenance(fixture, "esx1").await?;
+    fixture.wait_in_maintenance("esx1").await?;
     fixture.vcenter.exit_maintenance("esx1").await?;
     let on = |it: &State| it.vm("gpu1").is_some_and(VmState::is_on);
     fixture.wait_vcenter("gpu1 is on again", on).await?;
@@ -238,7 +238,7 @@ fn guest_that_reboots_when_asked_is_powered_off_at_the_first_deadline() {
         let haulout = run(&fixture, &[("GUEST_SHUTDOWN_TIMEOUT_SECONDS", "5")]).await?;
 
         fixture.vcenter.enter_maintenance("esx1").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         let questions = call_times(&fixture, "ShutdownGuest", "gpu1").await?;
         ensure!(
             questions.len() <= 2,
@@ -270,7 +270,7 @@ fn vm_that_dies_after_each_power_on_is_tried_slowly_and_parked() {
 
         fixture.vcenter.enter_maintenance("esx1").await?;
         fixture.wait_phase(&node, "awaitingHost").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
         let first = wait_for_call(&fixture, "PowerOnVM_Task", "gpu1").await?;
         let entries = entries_during(&fixture, first.seq - 1, Duration::from_secs(20)).await?;

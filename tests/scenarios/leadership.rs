@@ -19,7 +19,7 @@ use serde_json::json;
 
 use crate::assertions::{clock, entries_during, journal_end, node_writes, records};
 use crate::crash_recovery::through_proxy;
-use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, kube, one_node, run, run_scenario, start};
+use crate::fixture::{a40, gpu_vm, hosts, kube, one_node, run, run_scenario, start};
 use crate::leader_election::{UNDEPOSED, replica_settings, wait_leader, wait_synced};
 
 /// How long another replica may take to serve a maintenance that its leader cannot see.
@@ -123,7 +123,7 @@ async fn one_episode_and_few_writes(fixture: &Fixture<'_>) -> anyhow::Result<()>
             .collect::<Vec<_>>(),
         fixture.log_text()
     );
-    in_maintenance(fixture, "esx1").await?;
+    fixture.wait_in_maintenance("esx1").await?;
     fixture.vcenter.exit_maintenance("esx1").await?;
     fixture.wait_in_service(&node).await?;
     let cycles = fixture.power_cycles("gpu1").await?;
@@ -252,7 +252,7 @@ fn no_epoch_is_used_twice_when_the_lease_is_deleted() {
         leases.delete(fixture.name(), &DeleteParams::default()).await?;
         wait_leader(&fixture, "b").await?;
         fixture.set_budget("held", 1).await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         a.thaw()?;
         let [of_a, of_b] = [
             epochs(&fixture, &users[0]).await?,

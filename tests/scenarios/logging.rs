@@ -14,7 +14,7 @@ use kube::Api;
 use kube::api::ListParams;
 use serde_json::Value;
 
-use crate::fixture::{BINARY, in_maintenance, one_node, run, run_scenario, start};
+use crate::fixture::{BINARY, one_node, run, run_scenario, start};
 use crate::traces::jaeger;
 
 /// The fields of every log line of an episode.
@@ -38,7 +38,7 @@ fn every_log_line_names_node_host_episode_phase_and_trace() {
         let busy = FaultRule::soap("PowerOnVM_Task", "TaskInProgress").times(1);
         fixture.vcenter.fault(&busy).await?;
         fixture.vcenter.enter_maintenance("esx1").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
         fixture.wait_in_service(&node).await?;
         haulout.stop().await?;
@@ -203,7 +203,7 @@ fn no_secret_is_in_any_output_or_in_a_crash() {
         }
 
         let haulout = start(&fixture, &with(&[]))?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
         let back = fixture.wait_in_service(&node).await?;
         haulout.stop().await?;
@@ -357,7 +357,7 @@ fn all_telemetry_costs_an_idle_program_at_most_2_mib() {
             let haulout = run_again(&fixture, changes).await?;
             fixture.vcenter.enter_maintenance("esx1").await?;
             fixture.wait_phase(&node, "awaitingHost").await?;
-            in_maintenance(&fixture, "esx1").await?;
+            fixture.wait_in_maintenance("esx1").await?;
             fixture.vcenter.exit_maintenance("esx1").await?;
             fixture.wait_in_service(&node).await?;
             until("the end of the episode to be logged", WAIT_TIMEOUT, async || {

@@ -180,11 +180,7 @@ fn metrics_agree_with_the_journal_and_the_audit_log() {
         // A time after 2020.
         ensure!(value(&away, &of_vcenter("last_update_timestamp_seconds")) > 1.6e9);
         let host = |state: &str| format!("haulout_host_maintenance_state{{host=\"esx1\",state=\"{state}\"}}");
-        fixture
-            .wait_vcenter("esx1 is in maintenance", |it| {
-                it.host("esx1").unwrap().in_maintenance
-            })
-            .await?;
+        fixture.wait_in_maintenance("esx1").await?;
         until(
             "the metrics show the host in maintenance",
             WAIT_TIMEOUT,

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use kube::ResourceExt as _;
 
-use crate::fixture::{in_maintenance, one_node, run, run_scenario};
+use crate::fixture::{one_node, run, run_scenario};
 use crate::kubectl_plugin::types;
 
 /// A program that uncordons a node after boot without checking its GPUs.
@@ -23,7 +23,7 @@ async fn uncordoned_at_boot(fixture: &Fixture<'_>) -> anyhow::Result<()> {
     fixture.kubelet("gpu1")?.set_gpus_after(Duration::from_secs(8));
     fixture.vcenter.enter_maintenance("esx1").await?;
     fixture.wait_phase(&node, "awaitingHost").await?;
-    in_maintenance(fixture, "esx1").await?;
+    fixture.wait_in_maintenance("esx1").await?;
     fixture.vcenter.exit_maintenance("esx1").await?;
     fixture.wait_phase(&node, "rejoining").await?;
     fixture
@@ -91,7 +91,7 @@ fn node_with_fewer_gpus_is_back_when_a_person_accepts_it() {
         );
         let haulout = run(&fixture, &[]).await?;
         fixture.vcenter.enter_maintenance("esx1").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.kubelet("gpu1")?.set_gpus(1);
         fixture.vcenter.exit_maintenance("esx1").await?;
         fixture
@@ -126,7 +126,7 @@ fn gpus_of_a_device_plugin_that_is_down_at_the_click_are_awaited() {
             .wait_node(&node, "has no GPUs", |node| gpus(node) == 0)
             .await?;
         fixture.vcenter.enter_maintenance("esx1").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
         fixture
             .wait_for_log("nvidia.com/gpu to be allocatable again: 0 of 2")
@@ -167,7 +167,7 @@ fn gpus_in_resource_slices_are_awaited_from_the_driver_of_this_boot() {
         publish_devices(&fixture, "before", 2).await?;
         let haulout = run(&fixture, &[]).await?;
         fixture.vcenter.enter_maintenance("esx1").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
         // The node is Ready, and its kubelet has not deleted the slice from before yet.
         fixture

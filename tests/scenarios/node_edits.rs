@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::assertions::{
     clock, cordons, ensure_brought_back, ensure_not_called, journal_end, node_writes, wait_for_call,
 };
-use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, one_node, run, run_scenario, start};
+use crate::fixture::{a40, gpu_vm, hosts, one_node, run, run_scenario, start};
 use crate::requests::copy_says;
 
 /// The annotations of an episode, by their names behind the prefix.
@@ -27,7 +27,7 @@ const RECORD: [&str; 4] = ["state", "host", "transition-time", "episode"];
 async fn is_taken_off(fixture: &Fixture<'_>) -> anyhow::Result<Node> {
     let node = fixture.node_name("gpu1");
     fixture.vcenter.enter_maintenance("esx1").await?;
-    in_maintenance(fixture, "esx1").await?;
+    fixture.wait_in_maintenance("esx1").await?;
     let off = fixture.wait_phase(&node, "awaitingHost").await?;
     copy_says(fixture, &node, &["awaitingHost"]).await?;
     Ok(off)
@@ -135,7 +135,7 @@ async fn restarted_with_another_prefix(
     before.push(("ANNOTATION_PREFIX", FORMER_PREFIX));
     let haulout = run(fixture, &before).await?;
     fixture.vcenter.enter_maintenance("esx1").await?;
-    in_maintenance(fixture, "esx1").await?;
+    fixture.wait_in_maintenance("esx1").await?;
     fixture.wait_for_log("ShuttingDown -> AwaitingHost").await?;
     if settings.is_empty() {
         copy_says(fixture, &fixture.node_name("gpu1"), &["awaitingHost"]).await?;

@@ -14,7 +14,7 @@ use kube::core::GroupVersionKind;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
-use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, run, run_scenario};
+use crate::fixture::{a40, gpu_vm, hosts, run, run_scenario};
 
 const GROUP: &str = "machine.openshift.io";
 const NAMESPACE: &str = "openshift-machine-api";
@@ -133,10 +133,10 @@ fn health_check_of_openshift_is_paused_until_the_last_node_is_back() {
         let haulout = run(&fixture, &[("MAX_CONCURRENT_DRAINS", "2")]).await?;
 
         fixture.vcenter.enter_maintenance("esx1").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         paused_for(&fixture, 1).await?;
         fixture.vcenter.enter_maintenance("esx2").await?;
-        in_maintenance(&fixture, "esx2").await?;
+        fixture.wait_in_maintenance("esx2").await?;
         paused_for(&fixture, 2).await?;
 
         fixture.vcenter.exit_maintenance("esx1").await?;

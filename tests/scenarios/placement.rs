@@ -14,7 +14,7 @@ use kube::api::PostParams;
 use kube::core::ObjectMeta;
 
 use crate::assertions::{entries_during, wait_for_call, wait_for_entry, wait_for_fault};
-use crate::fixture::{A40, a40, fixture, gpu_vm, hosts, in_maintenance, kube, kubectl, run, run_scenario};
+use crate::fixture::{A40, a40, fixture, gpu_vm, hosts, kube, kubectl, run, run_scenario};
 
 /// Hosts with one GPU each, the VM on `home`.
 fn cluster(fixture: &str, names: &[&str], home: &str) -> Spec {
@@ -138,7 +138,7 @@ fn vm_comes_home_when_its_device_does_not_start_elsewhere() {
 
         fixture.vcenter.enter_maintenance("esx5").await?;
         wait_for_fault(&fixture, "PowerOnVM_Task").await?;
-        in_maintenance(&fixture, "esx5").await?;
+        fixture.wait_in_maintenance("esx5").await?;
         fixture.vcenter.exit_maintenance("esx5").await?;
         runs_on(&fixture, "esx5").await?;
         haulout.stop().await
@@ -379,7 +379,8 @@ async fn beside_an_unreadable_vm(name: &str, orphan: VmSpec) -> anyhow::Result<(
 /// A maintenance of `gpu2` is not delayed by the request for `gpu1`.
 async fn another_node_is_served(fixture: &Fixture<'_>) -> anyhow::Result<()> {
     fixture.vcenter.enter_maintenance("esx3").await?;
-    in_maintenance(fixture, "esx3")
+    fixture
+        .wait_in_maintenance("esx3")
         .await
         .context("another node's maintenance was not served")
 }
@@ -461,7 +462,7 @@ fn request_beside_an_unreadable_vm_does_not_hold_up_other_nodes() {
             })
             .await?;
         fixture.vcenter.enter_maintenance("esx3").await?;
-        in_maintenance(&fixture, "esx3").await?;
+        fixture.wait_in_maintenance("esx3").await?;
         haulout.stop().await
     });
 }
@@ -577,7 +578,7 @@ fn static_vm_registered_on_another_host_by_a_person_comes_home() {
 
         fixture.vcenter.enter_maintenance("esx1").await?;
         fixture.wait_phase(&node, "awaitingHost").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.vcenter.move_vm("gpu1", "esx2").await?;
         fixture.wait_for_log("PoweringOn -> AwaitingHost").await?;
 
@@ -620,7 +621,7 @@ fn vm_with_an_sriov_network_card_moves_only_where_sriov_is_active() {
         let words =
             "esx2 has no network card with active SR-IOV at 0000:17:00.0, which the VM names (esx3 likewise)";
         fixture.wait_for_log(words).await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
         runs_on(&fixture, "esx1").await?;
         ensure!(fixture.calls("RelocateVM_Task", "gpu1").await? == 0);
@@ -699,7 +700,7 @@ fn cluster_agents_of_vcenter_hold_up_no_host_and_no_placement() {
         }
         let haulout = run(&fixture, &[]).await?;
         fixture.vcenter.enter_maintenance("esx1").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         runs_on(&fixture, "esx2").await?;
         ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
         haulout.stop().await

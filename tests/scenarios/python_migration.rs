@@ -3,7 +3,7 @@
 use anyhow::ensure;
 use haulout_lab::fixture::Fixture;
 
-use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, one_node, run_scenario, start};
+use crate::fixture::{a40, fixture, gpu_vm, hosts, one_node, run_scenario, start};
 
 /// A transition time a few seconds ago in the format of Python's `isoformat()`.
 #[expect(
@@ -32,7 +32,7 @@ fn adopted_drain_continues_on_a_node_not_yet_cordoned() {
         // It annotates before it cordons; here it was killed in between.
         leave(&fixture, &node, &[("state", "draining"), ("host", "esx1")]).await?;
         let haulout = start(&fixture, &[])?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         ensure!(fixture.pods_on(&node).await?.is_empty());
         fixture.vcenter.exit_maintenance("esx1").await?;
         fixture.wait_in_service(&node).await?;
@@ -51,7 +51,7 @@ fn adopted_vm_that_is_off_is_powered_on_when_its_host_is_back() {
         leave(&fixture, &node, &[("state", "powered-off"), ("host", "esx1")]).await?;
         fixture.vcenter.power_off("gpu1").await?;
         fixture.vcenter.enter_maintenance("esx1").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         let haulout = start(&fixture, &[])?;
         fixture.wait_phase(&node, "awaitingHost").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;

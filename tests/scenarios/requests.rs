@@ -15,7 +15,7 @@ use kube::core::ObjectMeta;
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
-use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, kubectl, one_node, run, run_scenario};
+use crate::fixture::{a40, fixture, gpu_vm, hosts, kubectl, one_node, run, run_scenario};
 
 const WAIT_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -331,7 +331,7 @@ fn request_and_host_maintenance_are_one_episode_until_both_are_gone() {
                 fixture.wait_phase(&node, "awaitingHost").await?;
                 ask(&fixture, "hold", &node, MaintenanceAction::Drain).await?;
             }
-            in_maintenance(&fixture, "esx1").await?;
+            fixture.wait_in_maintenance("esx1").await?;
             fixture.vcenter.exit_maintenance("esx1").await?;
             let held = fixture.wait_phase(&node, "drained").await?;
             ensure!(is_cordoned(&held), "the request keeps it cordoned");
@@ -354,7 +354,7 @@ fn episode_survives_deletion_of_its_node_while_the_vm_is_off() {
         let nodes: Api<Node> = Api::all(fixture.client());
 
         fixture.vcenter.enter_maintenance("esx1").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.wait_phase(&node, "awaitingHost").await?;
         copy_says(&fixture, &node, &["awaitingHost"]).await?;
         let before = nodes.get(&node).await?.uid();
@@ -394,7 +394,7 @@ fn episode_survives_a_node_that_an_etcd_restore_puts_back() {
             let nodes: Api<Node> = Api::all(fixture.client());
 
             fixture.vcenter.enter_maintenance("esx1").await?;
-            in_maintenance(&fixture, "esx1").await?;
+            fixture.wait_in_maintenance("esx1").await?;
             let off = fixture.wait_phase(&node, "awaitingHost").await?;
             copy_says(&fixture, &node, &["awaitingHost"]).await?;
             let backup = fixture.kube.back_up_node(&node).await?;
@@ -527,7 +527,7 @@ fn node_with_skip_is_left_alone_and_reported() {
             .await?;
         ensure!(!is_cordoned(&fixture.node(&node).await?));
         annotate(&fixture, &node, ("haulout.dev/skip", "false")).await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         haulout.stop().await
     });
 }

@@ -4,12 +4,12 @@ use anyhow::ensure;
 use haulout_lab::fixture::Fixture;
 use haulout_lab::vcenter::State;
 
-use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, run, run_scenario};
+use crate::fixture::{a40, fixture, gpu_vm, hosts, run, run_scenario};
 
 /// Puts `host` into maintenance and takes it out again when the node of `gpu1` is in service elsewhere.
 async fn update(fixture: &Fixture<'_>, host: &str) -> anyhow::Result<()> {
     fixture.vcenter.enter_maintenance(host).await?;
-    in_maintenance(fixture, host).await?;
+    fixture.wait_in_maintenance(host).await?;
     let is_elsewhere = |state: &State| state.vm("gpu1").is_some_and(|vm| vm.is_on() && vm.host != host);
     fixture.wait_vcenter("gpu1 runs elsewhere", is_elsewhere).await?;
     fixture.wait_in_service(&fixture.node_name("gpu1")).await?;

@@ -13,7 +13,7 @@ use haulout_lab::wait::until;
 use haulout_lab::zipkin::{self, Zipkin};
 
 use crate::browser::{Browser, Colours, Until};
-use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, kube, run, run_scenario};
+use crate::fixture::{a40, fixture, gpu_vm, hosts, kube, run, run_scenario};
 use crate::status_page::{SERVED, json, page};
 
 /// The width of a README.
@@ -178,7 +178,7 @@ async fn held_episode(fixture: &Fixture<'_>) -> anyhow::Result<String> {
     .await?;
     fixture.set_budget("notebook-0", 1).await?;
     fixture.wait_phase(&node, "awaitingHost").await?;
-    in_maintenance(fixture, "esx1").await?;
+    fixture.wait_in_maintenance("esx1").await?;
     fixture
         .wait_node(&node, "is NotReady", |node| !is_ready(node))
         .await?;

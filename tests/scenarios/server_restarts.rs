@@ -7,7 +7,7 @@ use haulout_lab::fixture::{Fixture, Member, is_cordoned};
 use haulout_lab::kube::{Kube, KubeOptions, User};
 use haulout_lab::vcenter::{Delays, DeviceSpec, Down, Gpu, RestartEffects, VmSpec};
 
-use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, kube, one_node, run, run_scenario};
+use crate::fixture::{a40, gpu_vm, hosts, kube, one_node, run, run_scenario};
 
 /// Breaks something in each phase of an episode that waits, and expects the end of an undisturbed one.
 async fn break_in_each_phase(
@@ -32,7 +32,7 @@ async fn break_in_each_phase(
     harm(fixture).await?;
     fixture.wait_phase(&node, "awaitingHost").await?;
     harm(fixture).await?;
-    in_maintenance(fixture, "esx1").await?;
+    fixture.wait_in_maintenance("esx1").await?;
     fixture.vcenter.exit_maintenance("esx1").await?;
     fixture.wait_phase(&node, "rejoining").await?;
     harm(fixture).await?;
@@ -244,7 +244,7 @@ fn kube_apiserver_restarts_during_a_drain() {
         kube.restart_apiserver(Duration::from_millis(300)).await?;
         fixture.set_budget("held", 1).await?;
         fixture.wait_phase(&node, "awaitingHost").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
         fixture.wait_in_service(&node).await?;
         ensure!(fixture.power_cycles("gpu1").await? == (1, 1));

@@ -12,7 +12,7 @@ use haulout_lab::wait::until;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 
-use crate::fixture::{a40, gpu_vm, hosts, in_maintenance, one_node, run, run_scenario};
+use crate::fixture::{a40, gpu_vm, hosts, one_node, run, run_scenario};
 
 /// Waits until the stand-in would act on the Node of the fixture if it were not excluded.
 async fn excluded(stand_in: &StandIn) -> anyhow::Result<()> {
@@ -58,7 +58,7 @@ fn autoscaler_leaves_a_guarded_node_in_maintenance_alone() {
 
         fixture.vcenter.enter_maintenance("esx1").await?;
         excluded(&autoscaler).await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         drop(autoscaler);
         fixture.vcenter.exit_maintenance("esx1").await?;
         fixture.wait_in_service(&node).await?;
@@ -85,7 +85,7 @@ fn health_check_of_medik8s_leaves_a_guarded_node_alone() {
             async || Ok((fencings(&fixture).await? > 0).then_some(())),
         )
         .await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
         fixture.wait_in_service(&node).await?;
         haulout.stop().await?;
@@ -94,7 +94,7 @@ fn health_check_of_medik8s_leaves_a_guarded_node_alone() {
         let before = fencings(&fixture).await?;
         fixture.vcenter.enter_maintenance("esx1").await?;
         excluded(&check).await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         ensure!(fencings(&fixture).await? == before);
         fixture.vcenter.exit_maintenance("esx1").await?;
         fixture.wait_in_service(&node).await?;
@@ -112,7 +112,7 @@ fn node_that_the_driver_manager_uncordons_comes_back_with_its_gpus() {
 
         fixture.kubelet("gpu1")?.set_gpus_after(Duration::from_secs(4));
         fixture.vcenter.enter_maintenance("esx1").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
         fixture.wait_in_service(&node).await?;
         ensure!(

@@ -6,7 +6,7 @@ use haulout_lab::vcenter::{FaultRule, Gpu, State, VmSpec};
 
 use crate::assertions::wait_for_call;
 use crate::crash_recovery::{Scenario, survives_a_kill_at_every_change};
-use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, kubectl, run, run_scenario};
+use crate::fixture::{a40, fixture, gpu_vm, hosts, kubectl, run, run_scenario};
 use crate::kubectl_plugin::types_with;
 
 const REPOINT: (&str, &str) = ("STATIC_DEVICES", "repoint");
@@ -50,7 +50,7 @@ fn vm_with_a_fixed_device_moves_and_gets_a_device_of_the_other_host() {
 
         fixture.vcenter.enter_maintenance("esx1").await?;
         fixture.wait_for_log("its VM can move to esx2").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         runs_with(&fixture, "esx2", 3).await?;
         ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
         ensure!(fixture.calls("ReconfigVM_Task", "gpu1").await? == 1);
@@ -72,7 +72,7 @@ fn vm_with_a_fixed_device_gets_its_own_device_back_at_home() {
         let haulout = run(&fixture, &[REPOINT]).await?;
 
         fixture.vcenter.enter_maintenance("esx1").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.wait_for_log("PoweringOn -> AwaitingHost").await?;
         ensure!(fixture.calls("ReconfigVM_Task", "gpu1").await? == 1, "for esx2");
         fixture.wait_phase(&node, "awaitingHost").await?;
@@ -95,7 +95,7 @@ fn vm_waits_for_its_host_if_the_account_may_not_reconfigure_it() {
         let haulout = run(&fixture, &[REPOINT]).await?;
 
         fixture.vcenter.enter_maintenance("esx1").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         wait_for_call(&fixture, "RelocateVM_Task", "gpu1").await?;
         let words = "tried to reconfigure the passthrough devices: ";
         fixture.wait_for_log(words).await?;

@@ -13,7 +13,7 @@ use haulout_lab::wait::until;
 use kube::ResourceExt as _;
 use tokio::sync::OnceCell;
 
-use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, kube, one_node, run_scenario, start};
+use crate::fixture::{a40, fixture, gpu_vm, hosts, kube, one_node, run_scenario, start};
 use crate::leader_election::{UNDEPOSED, replica_settings, wait_leader, wait_reachable, wait_synced};
 use crate::requests;
 
@@ -128,11 +128,7 @@ pub async fn wait_scenario(fixture: &Fixture<'_>) -> anyhow::Result<String> {
     fixture.vcenter.enter_maintenance("esx1").await?;
     let id = trace_id(fixture, &node).await?;
     fixture.wait_phase(&node, "awaitingHost").await?;
-    fixture
-        .wait_vcenter("esx1 is in maintenance", |it| {
-            it.host("esx1").unwrap().in_maintenance
-        })
-        .await?;
+    fixture.wait_in_maintenance("esx1").await?;
     fixture.vcenter.exit_maintenance("esx1").await?;
     fixture.wait_in_service(&node).await?;
     Ok(id)
@@ -374,7 +370,7 @@ fn trace_of_a_blocked_drain_shows_what_each_pod_waited_for() {
             .await?;
         fixture.set_budget("held", 1).await?;
         fixture.wait_phase(&node, "awaitingHost").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
         fixture.wait_in_service(&node).await?;
         let spans = whole(&id, &node).await?;
@@ -586,11 +582,7 @@ fn queued_episode_links_to_the_one_whose_slot_it_waited_for() {
         fixture.wait_for_log("waiting_on=\"slot\"").await?;
         fixture.vcenter.cancel_maintenance("esx1").await?;
         fixture.wait_in_service(&first).await?;
-        fixture
-            .wait_vcenter("esx2 is in maintenance", |it| {
-                it.host("esx2").unwrap().in_maintenance
-            })
-            .await?;
+        fixture.wait_in_maintenance("esx2").await?;
         fixture.vcenter.exit_maintenance("esx2").await?;
         fixture.wait_in_service(&second).await?;
         let spans = whole(&id, &second).await?;
@@ -663,11 +655,7 @@ fn kill_while_waiting_for_the_host_leaves_one_trace_with_one_root() {
         let began = wait_for_the_shutdown_spans(&fixture, &node, &id).await?;
         first.kill().await?;
         let second = start_traced(&fixture).await?;
-        fixture
-            .wait_vcenter("esx1 is in maintenance", |it| {
-                it.host("esx1").unwrap().in_maintenance
-            })
-            .await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
         fixture.wait_in_service(&node).await?;
         let spans = whole(&id, &node).await?;
@@ -705,7 +693,7 @@ fn change_of_leader_leaves_one_trace_with_every_phase_whole() {
         let began = wait_for_the_shutdown_spans(&fixture, &node, &id).await?;
         first.kill().await?;
         wait_leader(&fixture, "b").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
         fixture.wait_in_service(&node).await?;
         second.stop().await?;

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::assertions::{clock, entries_during, journal_end, node_writes};
-use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, kube, one_node, run, run_scenario, uuid};
+use crate::fixture::{a40, fixture, gpu_vm, hosts, kube, one_node, run, run_scenario, uuid};
 
 /// How soon an honest node must be served beside a forged one.
 const SOON: Duration = Duration::from_secs(60);
@@ -164,7 +164,7 @@ fn node_whose_writes_are_refused_holds_up_no_other_node() {
         .await
         .with_context(|| fixture.log_text())?;
         fixture.vcenter.enter_maintenance("esx2").await?;
-        in_maintenance(&fixture, "esx2").await?;
+        fixture.wait_in_maintenance("esx2").await?;
         haulout.stop().await
     });
 }
@@ -193,7 +193,7 @@ async fn beside_a_wrong_uuid(name: &str, has_provider_id: bool) -> anyhow::Resul
         .await?;
 
     fixture.vcenter.enter_maintenance("esx2").await?;
-    in_maintenance(&fixture, "esx2").await?;
+    fixture.wait_in_maintenance("esx2").await?;
     fixture.vcenter.exit_maintenance("esx2").await?;
     fixture.wait_in_service(&honest).await?;
     ensure!(fixture.power_cycles("honest").await? == (1, 1));
@@ -333,7 +333,7 @@ async fn after_a_result(name: &str, result: TaskResult) -> anyhow::Result<()> {
             fixture.log_text()
         )
     })?;
-    in_maintenance(&fixture, "esx1").await?;
+    fixture.wait_in_maintenance("esx1").await?;
     haulout.stop().await
 }
 

@@ -3,7 +3,7 @@
 use anyhow::ensure;
 use haulout_lab::fixture::{annotation, is_cordoned, is_ready};
 
-use crate::fixture::{in_maintenance, one_node, run, run_scenario};
+use crate::fixture::{one_node, run, run_scenario};
 
 #[test]
 fn persons_cordon_from_before_the_episode_stays() {
@@ -14,7 +14,7 @@ fn persons_cordon_from_before_the_episode_stays() {
         let haulout = run(&fixture, &[]).await?;
 
         fixture.vcenter.enter_maintenance("esx1").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
         let back = fixture
             .wait_node(&node, "has no episode and is Ready", |node| {

@@ -9,7 +9,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PropagationPolicy}
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
-use crate::fixture::{in_maintenance, one_node, run, run_scenario};
+use crate::fixture::{one_node, run, run_scenario};
 
 const HOOK: &str = "pre-uncordon.hook.haulout.dev/haulout-validation";
 
@@ -88,7 +88,7 @@ fn node_is_uncordoned_once_its_validation_job_has_succeeded() {
                 .is_empty(),
             "the node is not back"
         );
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
 
         // A Job that has failed holds the node, also for a new process, until it is repeated.

@@ -83,7 +83,7 @@ fn attribute_shows_the_present_state_and_is_cleared_at_the_end() {
         let haulout = begin_held(&fixture, &[ON]).await?;
         wait_for_held(&fixture).await?;
         fixture.set_budget("held", 1).await?;
-        crate::fixture::in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         for object in OBJECTS {
             let is_awaiting = |value: &str| value.contains(", AwaitingHost");
             wait_for_value(&fixture, object, "AwaitingHost", is_awaiting).await?;

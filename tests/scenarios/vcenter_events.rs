@@ -79,7 +79,7 @@ fn vcenter_names_the_node_that_skip_keeps_from_being_drained() {
             wait_for_text(&fixture, object, &text).await?;
         }
         annotate(&fixture, &node, ("haulout.dev/skip", "false")).await?;
-        crate::fixture::in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         haulout.stop().await
     });
 }
@@ -168,7 +168,7 @@ pub async fn begin_held(fixture: &Fixture<'_>, changes: &[(&str, &str)]) -> anyh
 /// The budget allows the eviction, and the host leaves maintenance once it is in it.
 pub async fn end_held(fixture: &Fixture<'_>) -> anyhow::Result<()> {
     fixture.set_budget("held", 1).await?;
-    crate::fixture::in_maintenance(fixture, "esx1").await?;
+    fixture.wait_in_maintenance("esx1").await?;
     fixture
         .wait_for_log("waiting for host esx1, which is in maintenance mode, to be back in service")
         .await?;

@@ -7,7 +7,7 @@ use haulout_lab::fixture::{Fixture, Member, episode};
 use haulout_lab::vcenter::{EntryKind, Gpu};
 
 use crate::assertions::{entries_during, journal_end, wait_for_power_off};
-use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, kube, run, run_scenario};
+use crate::fixture::{a40, fixture, gpu_vm, hosts, kube, run, run_scenario};
 use crate::kubectl_plugin::types_with;
 
 #[test]
@@ -26,7 +26,7 @@ fn of_two_vms_of_one_name_only_the_one_with_the_uuid_is_touched() {
 
         fixture.vcenter.enter_maintenance("esx2").await?;
         fixture.vcenter.enter_maintenance("esx1").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         let state = fixture.vcenter.state().await?;
         ensure!(state.vm(&other_uuid).unwrap().is_on(), "the namesake still runs");
         ensure!(!state.vm(&ours_uuid).unwrap().is_on());
@@ -61,7 +61,7 @@ fn vm_outside_the_scope_does_not_exist_for_haulout() {
 
         fixture.vcenter.enter_maintenance("esx2").await?;
         fixture.vcenter.enter_maintenance("esx1").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.wait_for_log("its VM is outside VCENTER_SCOPE").await?;
         let state = fixture.vcenter.state().await?;
         ensure!(
@@ -93,7 +93,7 @@ fn vm_without_the_attribute_of_its_cluster_does_not_exist_for_haulout() {
 
         fixture.vcenter.enter_maintenance("esx2").await?;
         fixture.vcenter.enter_maintenance("esx1").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.wait_for_log("its VM is outside VCENTER_SCOPE").await?;
         ensure!(
             fixture.vcenter.state().await?.vm("gpu2").unwrap().is_on(),
@@ -132,7 +132,7 @@ fn vm_cloned_during_the_drain_is_noticed_before_power_off() {
 
         // The episode continues when the clone is gone.
         fixture.vcenter.remove_vm("clone").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
         fixture.wait_in_service(&node).await?;
         ensure!(fixture.power_cycles("gpu1").await? == (1, 1));

@@ -7,7 +7,7 @@ use haulout_lab::fixture::{Fixture, is_cordoned};
 use haulout_lab::vcenter::{Delays, DrsAutomation, Gpu, State};
 
 use crate::assertions::{clock, cordons, node_writes};
-use crate::fixture::{a40, fixture, gpu_vm, hosts, in_maintenance, run, run_scenario};
+use crate::fixture::{a40, fixture, gpu_vm, hosts, run, run_scenario};
 use crate::kubectl_plugin::{types, types_with};
 
 /// Two hosts with room for one VM with a vGPU each, and one such VM. DRS vMotions it after `vmotion_ms`, or not at all.
@@ -48,7 +48,7 @@ fn node_is_left_alone_while_vcenter_moves_its_vgpu_vm() {
         fixture.wait_phase(&node, "queued").await?;
         // The vMotion ends after the grace, and is awaited because it is under way.
         fixture.wait_vcenter("the VM is on esx2", is_on("esx2")).await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.wait_in_service(&node).await?;
         fixture
             .wait_for_log("vCenter moved the VM to another host by vMotion")
@@ -106,7 +106,7 @@ fn node_without_a_passthrough_device_is_left_to_vcenter_if_so_set() {
 
         let began = clock();
         fixture.vcenter.enter_maintenance("esx1").await?;
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         let moved = |state: &State| state.vm("cpu1").is_some_and(|vm| vm.host == "esx2");
         ensure!(moved(&fixture.vcenter.state().await?), "vCenter moved the VM");
         ensure!(fixture.power_cycles("cpu1").await? == (0, 0));

@@ -11,7 +11,7 @@ use kube::Api;
 use kube::api::PostParams;
 use serde_json::json;
 
-use crate::fixture::{in_maintenance, one_node, run, run_scenario};
+use crate::fixture::{one_node, run, run_scenario};
 
 #[test]
 fn shutdown_waits_for_volumes_to_be_detached() {
@@ -128,7 +128,7 @@ fn node_is_out_of_service_while_its_vm_is_off_with_pods_left_behind() {
         })
         .await?;
         ensure!(fixture.power_cycles("gpu1").await? == (1, 0));
-        in_maintenance(&fixture, "esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.kubelet("gpu1")?.hold_boot();
         fixture.vcenter.exit_maintenance("esx1").await?;
         fixture

@@ -522,6 +522,14 @@ impl<'a> Fixture<'a> {
         let state = self.vcenter.wait_until(what, WAIT_TIMEOUT, wanted).await;
         state.with_context(|| format!("Haulout's log:\n{}", self.log_text()))
     }
+
+    /// Waits until `host` is in maintenance mode.
+    pub async fn wait_in_maintenance(&self, host: &str) -> anyhow::Result<()> {
+        let is_in = |state: &State| state.host(host).is_some_and(|host| host.in_maintenance);
+        self.wait_vcenter(&format!("{host} is in maintenance"), is_in)
+            .await?;
+        Ok(())
+    }
 }
 
 impl Haulout {
