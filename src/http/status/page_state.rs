@@ -29,6 +29,8 @@ pub(super) struct PageState {
     pub(super) board: StatusBoard,
     steps: BTreeMap<NodeName, (EpisodeId, VecDeque<EpisodeStep>)>,
     pub(super) hosts: BTreeMap<HostRef, HostEntry>,
+    /// The host on which vCenter last showed the VM of each node.
+    last_hosts: BTreeMap<NodeName, String>,
 }
 
 /// A host.
@@ -51,6 +53,7 @@ impl Default for PageState {
             board: StatusBoard::default(),
             steps: BTreeMap::new(),
             hosts: BTreeMap::new(),
+            last_hosts: BTreeMap::new(),
         }
     }
 }
@@ -72,15 +75,31 @@ impl PageState {
     pub(super) fn show(&mut self, statuses: &NodeStatuses, now: Timestamp) -> bool {
         let is_changed = self.board.show(statuses, now);
         self.steps.retain(|name, _| self.board.nodes.contains_key(name));
+        self.last_hosts
+            .retain(|name, _| self.board.nodes.contains_key(name));
+        for (name, status) in &statuses.nodes {
+            if let Some((host, _)) = status.host() {
+                self.last_hosts.insert(name.clone(), host.to_owned());
+            }
+        }
         is_changed
     }
 
-    /// Sets the hosts to show; returns whether the page changes.
+    /// The host on which vCenter last showed the VM of a node.
+    pub(super) fn last_host(&self, node: &NodeName) -> Option<&String> {
+        self.last_hosts.get(node)
+    }
+
+    /// Sets the hosts to show; returns whether the page changes. While vCenter is not synced, they stay as they were: without VMs the
+    /// inventory does not know which hosts are ours.
     pub(super) fn show_hosts(
         &mut self,
         hosts: BTreeMap<HostRef, (String, HostState)>,
         now: Timestamp,
     ) -> bool {
+        if self.vcenter.is_some() {
+            return false;
+        }
         let before = self.hosts.len();
         self.hosts.retain(|moref, _| hosts.contains_key(moref));
         let mut is_changed = before != self.hosts.len();

@@ -71,6 +71,7 @@ struct HostHtml<'a> {
 #[template(path = "status/missing.html")]
 struct MissingHtml<'a> {
     what: &'a str,
+    root: &'a str,
 }
 
 pub(super) fn overview(page: &Overview) -> Result<String, askama::Error> {
@@ -138,8 +139,8 @@ pub(super) fn host(page: &HostPage) -> Result<String, askama::Error> {
     html.render()
 }
 
-pub(super) fn missing(what: &str) -> Result<String, askama::Error> {
-    MissingHtml { what }.render()
+pub(super) fn missing(what: &str, root: &str) -> Result<String, askama::Error> {
+    MissingHtml { what, root }.render()
 }
 
 /// Escapes a name as one path segment, slashes and dots included.
@@ -172,9 +173,9 @@ impl ShownTime {
     }
 }
 
-/// What an error means for people, and the chain of its causes.
+/// What an error means for people, which is the innermost cause, and the whole chain if there is more.
 fn cause(why: &str) -> (&str, &str) {
-    why.split_once(": ").unwrap_or((why, ""))
+    why.rsplit_once(": ").map_or((why, ""), |(_, cause)| (cause, why))
 }
 
 /// The query that the lists of the overview are limited by.

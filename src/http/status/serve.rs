@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Path, RawQuery, Request, State};
-use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
@@ -52,6 +52,9 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 const NODE: &str = "node of this name";
 const HOST: &str = "host of this name, among those that have nodes or could take one,";
 const EPISODE: &str = "episode of this id";
+
+/// The deepest path whose page for an unknown address links to the overview.
+const LEVELS_MAX: usize = 8;
 
 /// The longest query of the overview.
 const QUERY_MAX: usize = 1024;
@@ -109,7 +112,7 @@ pub(super) fn router_with(status: Arc<StatusPage>, access: PageAccess, renders: 
             get(([(header::CONTENT_TYPE, SCRIPT)], pages::SCRIPT)),
         )
         .route("/events", get(events))
-        .fallback(async || missing("page at this address"))
+        .fallback(unknown)
         .with_state(served)
         .layer(from_fn_with_state(Arc::new(access), access::check))
         .layer(from_fn(guard))
@@ -246,7 +249,8 @@ fn html<Page>(
     what: &str,
     render: fn(&Page) -> Result<String, askama::Error>,
 ) -> Response {
-    page.map_or_else(|| missing(what), |page| rendered(HTML, render(&page)))
+    // Each of these pages is one level below the overview.
+    page.map_or_else(|| missing(what, "../"), |page| rendered(HTML, render(&page)))
 }
 
 fn json(page: Option<impl Serialize>, what: &str) -> Response {
@@ -258,8 +262,19 @@ fn json(page: Option<impl Serialize>, what: &str) -> Response {
     rendered(JSON, serde_json::to_string(&page))
 }
 
-fn missing(what: &str) -> Response {
-    (StatusCode::NOT_FOUND, rendered(HTML, pages::missing(what))).into_response()
+/// The overview is as many levels up as the path has directories. Relative, because a proxy may serve it under another path.
+async fn unknown(uri: Uri) -> Response {
+    let levels = uri.path().matches('/').count().saturating_sub(1);
+    let root = match levels {
+        0 => "./".to_owned(),
+        levels => "../".repeat(levels.min(LEVELS_MAX)),
+    };
+    missing("page at this address", &root)
+}
+
+fn missing(what: &str, root: &str) -> Response {
+    let page = rendered(HTML, pages::missing(what, root));
+    (StatusCode::NOT_FOUND, page).into_response()
 }
 
 fn rendered<E: Display>(kind: &'static str, page: Result<impl IntoResponse, E>) -> Response {

@@ -343,7 +343,7 @@ async fn what_needs_a_person_comes_first_with_its_next_step() {
     );
     status.vcenter(Err("no answer: error sending request: os error 111".to_owned()));
     let (_, _, html) = ask(&status, Method::GET, "/").await;
-    assert!(html.contains("<p>no answer</p><details>"), "{html}");
+    assert!(html.contains("<p>os error 111</p><details>"), "{html}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -677,4 +677,32 @@ fn every_state_has_its_own_colour_and_hatching() {
         assert!(pages::STYLE.contains(&class), "{class}");
     }
     assert!(pages::STYLE.contains("prefers-color-scheme: dark"));
+}
+
+#[test]
+fn hosts_stay_on_the_page_while_vcenter_is_not_connected() {
+    let status = status();
+    let name = NodeName::new("gpu-1");
+    let shown = |snapshot: NodeSnapshot, hosts: &[&str]| {
+        let batch = SnapshotBatch::all(BTreeMap::from([(name.clone(), snapshot)]));
+        status.show(&NodeStatuses::of(&batch), BTreeMap::new());
+        let hosts = hosts
+            .iter()
+            .map(|host| (HostRef::new(*host), ((*host).to_owned(), HostState::InService)));
+        status.show_hosts(hosts.collect());
+        let overview = status.overview(&ListFilter::default());
+        (overview.nodes[0].host.clone(), overview.hosts.len())
+    };
+    let idle = || snapshot("gpu-1", "esx-1", Record::InService, Vec::new());
+    let unknown = || {
+        let mut snapshot = idle();
+        snapshot.observed.vm = BoundVm::NotLookedUp;
+        snapshot
+    };
+    let esx1 = || Some("esx-1".to_owned());
+    assert_eq!(shown(idle(), &["esx-1"]), (esx1(), 1));
+    status.vcenter(Err("HTTP status 503".to_owned()));
+    assert_eq!(shown(unknown(), &[]), (esx1(), 1));
+    status.vcenter(Ok(()));
+    assert_eq!(shown(idle(), &[]), (esx1(), 0), "vCenter has it no more");
 }

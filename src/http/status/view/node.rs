@@ -43,10 +43,17 @@ impl View<'_> {
             host: status
                 .host()
                 .map(|(name, _)| name.to_owned())
-                .or_else(|| recorded_host(status)),
+                .or_else(|| recorded_host(status))
+                .or_else(|| self.last_host(name, status)),
             waits_for: self.waits(name, entry),
             episode: entry.episode().map(|episode| episode.id.to_string()),
         })
+    }
+
+    /// The last known host, while vCenter does not show the VM.
+    fn last_host(self, name: &NodeName, status: &NodeStatus) -> Option<String> {
+        let is_unknown = status.vm == BoundVm::NotLookedUp;
+        self.state.last_host(name).filter(|_| is_unknown).cloned()
     }
 
     /// The wait reported by the actor, or, on a standby, the one the leader wrote.
