@@ -7,41 +7,52 @@
 //!             └▶ reading (Nodes, NodeMaintenances) ────▶ nodes ────────┴─▶ table, tree, JSON, YAML ─▶ out
 //! ```
 
+mod args;
 mod check;
 mod cluster_view;
+pub mod completion;
 mod controller_settings;
 mod export;
 mod follow;
 mod history;
 mod nodes;
 mod out;
+mod overrides;
 mod plan;
 pub mod probes;
 mod question;
 mod reading;
 mod report;
 mod request;
+mod resume;
+mod selection;
 mod status;
 mod subcommands;
 mod table;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 use kube::CustomResourceExt as _;
 
 use crate::config::{self, Config, ConfigError};
-use crate::kubernetes::client::Access;
-use crate::nodemaintenance::kind::{MaintenanceAction, NodeMaintenance};
+use crate::nodemaintenance::kind::NodeMaintenance;
 use crate::sentinel::SentinelArgs;
-use crate::window::Window;
 
+use args::RequestDryRun;
+pub use args::{
+    CheckArgs, ControllerArgs, DrainArgs, ExportArgs, Format, ListArgs, NodeArgs, NodeFlags,
+    NodeSettingsArgs, NodesArgs, OutputArgs, PauseArgs, PlanArgs, ReportArgs, ResumeArgs, StatusArgs,
+};
 pub use check::probe::ProbeArgs;
+pub use out::StdoutClosed;
 pub use subcommands::perform;
 
 /// The plugin name that kubectl searches on PATH.
 const PLUGIN: &str = "kubectl-haulout";
+
+/// What `-h` leaves out.
+const MORE_HELP: &str = "Options that select the cluster and the controller: --help";
 
 /// Takes Kubernetes nodes with passthrough GPUs safely through ESXi host maintenance.
 ///
@@ -49,12 +60,7 @@ const PLUGIN: &str = "kubectl-haulout";
 /// while it runs, so the host would wait forever. Haulout drains the node, shuts its VM down, moves it
 /// to another host or waits for its own, powers it on, and returns the node to service.
 #[derive(Debug, Parser)]
-#[command(
-    name = "haulout",
-    version,
-    arg_required_else_help = true,
-    disable_help_subcommand = true
-)]
+#[command(name = "haulout", version, arg_required_else_help = true)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -87,10 +93,10 @@ pub enum Command {
 #[derive(Debug, clap::Subcommand)]
 pub enum Subcommand {
     /// List the GPU nodes and their state
-    List(NodesArgs),
-    /// Show the state of a node as a tree
+    List(ListArgs),
+    /// Show the state of nodes as a tree
     ///
-    /// Exit code 0: in service; 3: in maintenance; 4: a person has to act.
+    /// Exit code 0: in service; 3: in maintenance; 4: a person has to act. Of several nodes, the highest counts.
     Status(StatusArgs),
     /// Show what a maintenance of this host or node would do, without changes
     ///
@@ -102,29 +108,31 @@ pub enum Subcommand {
     /// For the day before a patch night. It reads vCenter and Kubernetes once, and the pods of each node, without
     /// changes. It needs the controller's settings. Exit code 0: no node is blocked; 4: some are.
     Report(Box<ReportArgs>),
-    /// Take a node out of service: cordon and drain it, and keep it so until `resume`
+    /// Take nodes out of service: cordon and drain them, and keep them so until `resume`
     ///
-    /// It creates a NodeMaintenance for the controller, and shows its progress. Stopping this command
-    /// does not delete the request; `resume` does.
+    /// It creates a NodeMaintenance for each node, and shows the progress. The controller decides how many nodes are drained at a
+    /// time. Stopping this command does not delete the requests; `resume` does.
     Drain(DrainArgs),
-    /// Delete your requests for this node, which `drain` created
+    /// Cancel your requests for these nodes, which `drain` created
     ///
-    /// Requests of other users stay, and are named: the user may stand before the machine. Delete them by name or with --all.
+    /// The controller brings the nodes back, in every phase. Requests of other users stay, and are named: the user may stand before
+    /// the machine. Delete them by name or with --all. The maintenance of an ESXi host is cancelled in vCenter only.
+    #[command(visible_alias = "cancel")]
     Resume(ResumeArgs),
-    /// Allow the drain for which a node waits to begin, if the controller requires an approval
-    Approve(NodeArgs),
-    /// Take a node back with the GPUs it has, if fewer are back than before its maintenance
+    /// Allow the drains for which nodes wait to begin, if the controller requires an approval
+    Approve(NodesArgs),
+    /// Take nodes back with the GPUs they have, if fewer are back than before their maintenance
     ///
-    /// It annotates the Node with the present counts. Fewer than these do not count as back.
-    Accept(NodeArgs),
-    /// Leave a node alone: no maintenance begins for it until `unpause`
+    /// It annotates each Node with the present counts. Fewer than these do not count as back.
+    Accept(NodesArgs),
+    /// Leave nodes alone: no maintenance begins for them until `unpause`
     ///
-    /// It annotates the Node with haulout.dev/skip. A maintenance that runs is finished first.
-    Pause(NodeArgs),
-    /// Take the pause from a node
-    Unpause(NodeArgs),
-    /// List the ended maintenances of a node, newest first
-    History(NodeArgs),
+    /// It annotates each Node with haulout.dev/skip. A maintenance that runs is finished first.
+    Pause(PauseArgs),
+    /// Take the pause from nodes
+    Unpause(PauseArgs),
+    /// List the ended maintenances of nodes, newest first
+    History(NodesArgs),
     /// Print the id and the address of the trace of a node's latest episode
     Trace(NodeArgs),
     /// Check the requirements of Haulout: vCenter, Kubernetes, rights, nodes and their VMs
@@ -136,216 +144,15 @@ pub enum Subcommand {
     /// Print the CustomResourceDefinition of NodeMaintenance, for `kubectl apply -f -`
     Crd,
     /// Print a completion script
+    ///
+    /// It completes names of nodes and hosts as well. For `kubectl haulout`, link this program as kubectl_complete-haulout on the
+    /// PATH.
     Completion {
         /// For which shell.
         shell: clap_complete::Shell,
     },
     /// Print the version
     Version(OutputArgs),
-}
-
-/// Output formats.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
-    /// A table.
-    #[default]
-    Table,
-    /// A table with more columns.
-    Wide,
-    /// JSON.
-    Json,
-    /// YAML.
-    Yaml,
-    /// Names only, such as `node/gpu-1`.
-    Name,
-}
-
-impl Format {
-    /// Whether a program reads it.
-    fn is_machine_readable(self) -> bool {
-        matches!(self, Self::Json | Self::Yaml)
-    }
-}
-
-/// Output flags.
-#[derive(Clone, Copy, Debug, Default, clap::Args)]
-pub struct OutputArgs {
-    /// Output format
-    #[arg(short = 'o', long = "output", value_enum, default_value_t)]
-    output: Format,
-    /// Print tables without headers
-    #[arg(long)]
-    no_headers: bool,
-}
-
-/// Settings of the controller that are needed to read its state from Kubernetes. What is not set is read from the cluster.
-#[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "Settings of the controller, read from its ConfigMap if unset")]
-pub struct NodeSettingsArgs {
-    /// Label selector of the nodes
-    #[arg(long, env = "GPU_NODE_LABEL", value_name = "SELECTOR")]
-    gpu_node_label: Option<String>,
-    /// Prefix of the annotations
-    #[arg(long, env = "ANNOTATION_PREFIX", value_name = "DNS NAME")]
-    annotation_prefix: Option<String>,
-    /// The GPU resources, comma-separated
-    #[arg(long, env = "GPU_RESOURCES", value_name = "LIST")]
-    gpu_resources: Option<String>,
-    /// Address of a trace in the tracing UI, with {trace_id} as placeholder for its id
-    #[arg(long, env = "TRACE_UI_URL_TEMPLATE", value_name = "URL")]
-    trace_ui_url_template: Option<String>,
-}
-
-/// The flags of subcommands that read the state of nodes.
-#[derive(Clone, Debug, clap::Args)]
-pub struct NodesArgs {
-    #[command(flatten)]
-    output: OutputArgs,
-    #[command(flatten)]
-    settings: NodeSettingsArgs,
-    #[command(flatten)]
-    access: Access,
-}
-
-/// The flags of subcommands that have the settings of the controller.
-#[derive(Clone, Debug, clap::Args)]
-pub struct ControllerArgs {
-    #[command(flatten)]
-    output: OutputArgs,
-    #[command(flatten)]
-    access: Access,
-    #[command(flatten)]
-    settings: Config,
-}
-
-/// `check`.
-#[derive(Clone, Debug, clap::Args)]
-pub struct CheckArgs {
-    #[command(flatten)]
-    probe: ProbeArgs,
-    #[command(flatten)]
-    flags: ControllerArgs,
-}
-
-/// `status`.
-#[derive(Debug, clap::Args)]
-pub struct StatusArgs {
-    /// The node
-    node: String,
-    /// Show each change, until the node is in service
-    #[arg(short, long)]
-    watch: bool,
-    /// With --watch, the longest time to watch; 0 is no limit
-    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
-    timeout: u64,
-    #[command(flatten)]
-    flags: NodesArgs,
-}
-
-/// `plan`.
-#[derive(Debug, clap::Args)]
-pub struct PlanArgs {
-    /// The ESXi host or the node
-    name: String,
-    #[command(flatten)]
-    flags: ControllerArgs,
-}
-
-/// `report`.
-#[derive(Debug, clap::Args)]
-pub struct ReportArgs {
-    /// Output format
-    #[arg(short = 'o', long = "output", value_enum, default_value_t)]
-    output: report::ReportFormat,
-    #[command(flatten)]
-    access: Access,
-    #[command(flatten)]
-    settings: Config,
-}
-
-/// `drain`.
-#[derive(Debug, clap::Args)]
-pub struct DrainArgs {
-    /// The node
-    node: String,
-    /// The reason, for other people
-    #[arg(long, value_name = "TEXT")]
-    reason: Option<String>,
-    /// The requested action
-    #[arg(long, value_enum, ignore_case = true, default_value = "Drain")]
-    action: MaintenanceAction,
-    /// With --action Relocate, the ESXi host to move the VM to
-    #[arg(long, value_name = "HOST", requires = "action")]
-    target_host: Option<String>,
-    /// When it may begin at the earliest, such as 2026-12-24T22:00:00Z
-    #[arg(long, value_name = "TIME")]
-    not_before: Option<jiff::Timestamp>,
-    /// The days and hours in which it may begin, such as "Mon-Fri 22:00-04:00 Europe/Berlin"
-    #[arg(long, value_name = "WINDOW")]
-    window: Option<Window>,
-    /// Wait until the request is fulfilled
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = true,
-          default_missing_value = "true", action = clap::ArgAction::Set)]
-    wait: bool,
-    /// The longest time to wait; 0 is no limit
-    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
-    timeout: u64,
-    /// Do not ask before a request that shuts the VM down; needed without a terminal
-    #[arg(long, short)]
-    yes: bool,
-    /// Create nothing: with client, print the object; with server, let the kube-apiserver check it
-    #[arg(long, value_enum, value_name = "MODE", num_args = 0..=1, require_equals = true, default_value = "none",
-          default_missing_value = "client")]
-    dry_run: RequestDryRun,
-    #[command(flatten)]
-    flags: NodesArgs,
-}
-
-/// `--dry-run` of `drain`, as kubectl has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum RequestDryRun {
-    None,
-    Client,
-    Server,
-}
-
-/// `resume`.
-#[derive(Debug, clap::Args)]
-pub struct ResumeArgs {
-    /// The node
-    node: String,
-    /// Delete only this request, also if another user created it
-    #[arg(long, value_name = "NAME", conflicts_with = "all")]
-    request: Option<String>,
-    /// Delete all requests for the node; asks before it deletes those of other users
-    #[arg(long)]
-    all: bool,
-    /// Do not ask; needed with --all without a terminal
-    #[arg(long, short)]
-    yes: bool,
-    #[command(flatten)]
-    flags: NodesArgs,
-}
-
-/// `approve`, `accept`, `pause`, `unpause`, `history` and `trace`.
-#[derive(Debug, clap::Args)]
-pub struct NodeArgs {
-    /// The node
-    node: String,
-    #[command(flatten)]
-    flags: NodesArgs,
-}
-
-/// `export`.
-#[derive(Debug, clap::Args)]
-pub struct ExportArgs {
-    /// The directory to create; it must not exist
-    #[arg(long, value_name = "DIRECTORY", default_value = "haulout-export")]
-    to: PathBuf,
-    #[command(flatten)]
-    access: Access,
-    #[command(flatten)]
-    settings: Config,
 }
 
 /// An invalid command line.
@@ -422,11 +229,28 @@ fn is_plugin(first: Option<&OsString>) -> bool {
 }
 
 fn command_as(plugin: bool) -> clap::Command {
+    let command = short_help(Cli::command());
     if plugin {
-        Cli::command().bin_name("kubectl haulout")
+        command.bin_name("kubectl haulout")
     } else {
-        Cli::command()
+        command
     }
+}
+
+/// Leaves the settings of the controller and the flags that select a cluster out of `-h`: they would bury the few of the subcommand.
+fn short_help(command: clap::Command) -> clap::Command {
+    command.mut_subcommands(|subcommand| {
+        let has_own = matches!(subcommand.get_name(), "run" | "sentinel");
+        let subcommand = subcommand.mut_args(|arg| {
+            let is_common = arg.get_help_heading().is_some() && !has_own;
+            if is_common { arg.hide_short_help(true) } else { arg }
+        });
+        if has_own {
+            subcommand
+        } else {
+            subcommand.after_help(MORE_HELP).after_long_help("")
+        }
+    })
 }
 
 /// The CustomResourceDefinition of NodeMaintenance as YAML, the same as `chart/files/crd.yaml`.

@@ -4,7 +4,7 @@ use std::io;
 use std::process::ExitCode;
 
 use haulout::app;
-use haulout::cli::{self, ArgsError, Cli, Command, Subcommand};
+use haulout::cli::{self, ArgsError, Cli, Command, StdoutClosed, Subcommand};
 use haulout::config::{self, Config};
 use haulout::sentinel::SentinelArgs;
 use haulout::telemetry;
@@ -13,6 +13,12 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior,
 fn main() -> ExitCode {
     // First, because the arguments may contain the password.
     let sealed = seal_memory();
+    install_crypto();
+    match cli::completion::answer(std::env::args_os()) {
+        Ok(false) => {}
+        Ok(true) => return ExitCode::SUCCESS,
+        Err(error) => return complain(&format!("{error:#}"), 1),
+    }
     match Cli::read(std::env::args_os()).map(|cli| cli.command) {
         Ok(Command::Subcommand(subcommand)) => perform(*subcommand),
         Ok(Command::Run(config)) => run(*config, sealed),
@@ -34,7 +40,6 @@ fn run(config: Config, sealed: io::Result<()>) -> ExitCode {
     if let Err(error) = sealed {
         tracing::warn!(%error, "core dumps could not be disabled: a crash may write the password to disk");
     }
-    install_crypto();
     // Two workers: streams and event loop continue while an actor parses a large reply. A thread costs
     // 0.15 MiB.
     let runtime = match tokio::runtime::Builder::new_multi_thread()
@@ -57,7 +62,6 @@ fn watch_for_reboots(args: SentinelArgs) -> ExitCode {
         let text = format!("LOG_LEVEL={:?}: {error}", args.log_level);
         return complain(&text, config::EXIT_CODE);
     }
-    install_crypto();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return complain(&format!("cannot start the runtime: {error}"), 1),
@@ -73,13 +77,13 @@ fn watch_for_reboots(args: SentinelArgs) -> ExitCode {
 
 /// Runs a subcommand: one thread is enough, and nothing is logged.
 fn perform(subcommand: Subcommand) -> ExitCode {
-    install_crypto();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return complain(&format!("cannot start the runtime: {error}"), 1),
     };
     match runtime.block_on(cli::perform(subcommand)) {
         Ok(code) => ExitCode::from(code),
+        Err(error) if error.is::<StdoutClosed>() => ExitCode::SUCCESS,
         Err(error) => complain(&format!("{error:#}"), code(&error)),
     }
 }

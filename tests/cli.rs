@@ -6,6 +6,7 @@
     reason = "a test fails by panicking"
 )]
 
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// Runs `haulout run` with only these variables.
@@ -196,5 +197,91 @@ fn wrong_setting_is_reported_the_same_way_by_every_subcommand() {
         for name in ["POLL_INTERVAL_SECONDS", "VCENTER_HOST", "VCENTER_USER"] {
             assert!(stderr.contains(name), "{words:?}: {name} is missing in {stderr}");
         }
+    }
+}
+
+fn haulout(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_haulout"))
+        .args(args)
+        .env_clear()
+        .output()
+        .expect("running haulout")
+}
+
+/// A path of this test file that does not exist.
+fn scratch(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cli").join(name);
+    std::fs::create_dir_all(path.parent().expect("a directory")).expect("making it");
+    let _ = std::fs::remove_file(&path);
+    path
+}
+
+#[test]
+fn short_help_has_the_options_of_the_subcommand_only() {
+    let short = haulout(&["list", "-h"]);
+    let short = String::from_utf8_lossy(&short.stdout);
+    assert!(
+        short.contains("--watch") && !short.contains("--gpu-node-label") && !short.contains("--kubeconfig"),
+        "{short}"
+    );
+    assert!(
+        short.contains("--help\n") && short.lines().count() < 20,
+        "{short}"
+    );
+    let long = haulout(&["help", "list"]);
+    let long = String::from_utf8_lossy(&long.stdout);
+    assert!(
+        long.contains("--gpu-node-label") && long.contains("--kubeconfig"),
+        "{long}"
+    );
+}
+
+#[test]
+fn closed_stdout_is_no_failure() {
+    let haulout = env!("CARGO_BIN_EXE_haulout");
+    let script = format!("{haulout} crd | head -n 1; echo ${{PIPESTATUS[0]}}");
+    let output = Command::new("bash")
+        .args(["-c", &script])
+        .output()
+        .expect("running bash");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stdout.ends_with("\n0\n") && stderr.is_empty(), "{stdout}{stderr}");
+}
+
+#[test]
+fn error_of_connecting_names_the_address_of_the_kube_apiserver() {
+    let kubeconfig = scratch("kubeconfig");
+    let text = "{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a, user: a}}], \
+                users: [{name: a, user: {}}], clusters: [{name: a, cluster: {server: 'http://127.0.0.1:9'}}]}";
+    std::fs::write(&kubeconfig, text).expect("writing the kubeconfig");
+    let output = haulout(&["list", "--kubeconfig", kubeconfig.to_str().expect("a path")]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let words = "the read failed: no connection to the kube-apiserver at http://127.0.0.1:9: ";
+    assert!(
+        output.status.code() == Some(1) && stderr.contains(words),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn kubectl_completes_subcommands_flags_and_values() {
+    let completer = scratch("kubectl_complete-haulout");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_haulout"), &completer).expect("a link");
+    for (words, expected) in [
+        (["dr"].as_slice(), "drain\tTake nodes out of service"),
+        (&["drain", "--act"], "--action\t"),
+        (&["drain", "--action", "Re"], "Reboot\t"),
+    ] {
+        let output = Command::new(&completer)
+            .args(words)
+            .env_clear()
+            .output()
+            .expect("completing");
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            stdout.contains(expected) && stdout.ends_with("\n:4\n"),
+            "{words:?}: {stdout}"
+        );
     }
 }

@@ -22,6 +22,8 @@ pub(super) struct NodeSettings {
     pub(super) trace_ui_url_template: Option<String>,
     /// Nothing names the selector, so the default is used.
     pub(super) is_default_selector: bool,
+    /// Whether a drain needs an approval; `None` where that is not known.
+    pub(super) requires_approval: Option<bool>,
 }
 
 impl NodeSettings {
@@ -33,21 +35,36 @@ impl NodeSettings {
             gpu_resources: config.gpu_resources.clone(),
             trace_ui_url_template: config.trace_ui_url_template.clone(),
             is_default_selector: false,
+            requires_approval: Some(config.pace.require_approval),
         }
+    }
+
+    /// Those that the environment and the cluster name.
+    pub(super) async fn read(client: &kube::Client) -> Self {
+        let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let named = NodeSettingsArgs {
+            gpu_node_label: variable("GPU_NODE_LABEL"),
+            annotation_prefix: variable("ANNOTATION_PREFIX"),
+            gpu_resources: variable("GPU_RESOURCES"),
+            trace_ui_url_template: variable("TRACE_UI_URL_TEMPLATE"),
+        };
+        named.complete(client, None).await
+    }
+
+    /// The selector of the nodes that `selector` matches as well.
+    pub(super) fn with_selector(&self, selector: &str) -> String {
+        format!("{},{selector}", self.gpu_node_label)
     }
 }
 
 impl NodeSettingsArgs {
     /// Completes the settings: by the ConfigMap of the one controller in the cluster, or by the selector in the kept episodes, or
     /// by the defaults of the program. What cannot be read counts as absent, because many people may not read ConfigMaps.
-    pub(super) async fn complete(&self, client: &kube::Client, out: Output) -> NodeSettings {
-        let is_complete = self.gpu_node_label.is_some()
-            && self.annotation_prefix.is_some()
-            && self.gpu_resources.is_some()
-            && self.trace_ui_url_template.is_some();
-        if is_complete {
-            return self.with(None, None);
-        }
+    pub(super) async fn complete(
+        &self,
+        client: &kube::Client,
+        out: impl Into<Option<Output>>,
+    ) -> NodeSettings {
         let maps = reads::controllers(client).await.unwrap_or_default();
         let of_this: Vec<&ConfigMap> = maps.iter().filter(|map| self.fits(map)).collect();
         if let [map] = of_this.as_slice() {
@@ -60,10 +77,12 @@ impl NodeSettingsArgs {
             let selectors = of_this.iter().filter_map(|map| setting(map, "GPU_NODE_LABEL"));
             let selectors: BTreeSet<String> = selectors.map(|it| plain(&it).to_string()).collect();
             let selectors: Vec<String> = selectors.into_iter().collect();
-            out.progress(&format!(
-                "several controllers are in this cluster; choose one with --gpu-node-label: {}",
-                selectors.join(" or ")
-            ));
+            if let Some(out) = out.into() {
+                out.progress(&format!(
+                    "several controllers are in this cluster; choose one with --gpu-node-label: {}",
+                    selectors.join(" or ")
+                ));
+            }
         }
         let objects = nodemaintenance::look::all(client).await.unwrap_or_default();
         self.with(None, only_selector(&objects))
@@ -95,6 +114,7 @@ impl NodeSettingsArgs {
                 .trace_ui_url_template
                 .clone()
                 .or_else(|| read("TRACE_UI_URL_TEMPLATE")),
+            requires_approval: read("REQUIRE_APPROVAL").and_then(|value| value.parse().ok()),
         }
     }
 }

@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::controller_settings::NodeSettings;
-use super::nodes::read_nodes;
+use super::nodes::{WantedNodes, read_nodes};
 use super::out::{Output, json as indented};
 use super::{ExportArgs, check, plan, subcommands};
 use crate::app::clock;
@@ -59,7 +59,7 @@ pub(super) async fn perform(args: ExportArgs, out: Output) -> anyhow::Result<u8>
     });
     file(&args.to, "about", &about)?;
 
-    match read_nodes(&client, &NodeSettings::of(&config), None).await {
+    match read_nodes(&client, &NodeSettings::of(&config), WantedNodes::All).await {
         Ok(reading) => {
             file(&args.to, "nodes", &reading.states())?;
             let objects: Vec<ExportedObject<'_>> = reading

@@ -24,6 +24,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// After this time without any status, a missing controller is reported.
 const NO_CONTROLLER_AFTER: Duration = Duration::from_secs(15);
 
+/// After this time without a report, the wait is repeated: a person at a terminal asks whether it hangs.
+const REPEAT_EVERY: Duration = Duration::from_secs(30);
+
 /// Reports the progress of the request `name` until it is fulfilled.
 pub(super) async fn follow(
     client: &kube::Client,
@@ -98,6 +101,9 @@ pub(super) struct RequestFollower {
     held: BTreeMap<String, String>,
     state: Option<String>,
     stalled: Option<String>,
+    /// The kind of the last reported wait.
+    waiting: Option<String>,
+    reported_at: Instant,
 }
 
 impl RequestFollower {
@@ -115,6 +121,8 @@ impl RequestFollower {
             held: BTreeMap::new(),
             state: None,
             stalled: None,
+            waiting: None,
+            reported_at: Instant::now(),
         }
     }
 
@@ -148,10 +156,12 @@ impl RequestFollower {
         }
         if self.drained_reported && self.state != status.state && phase != Some(PhaseKind::Drained) {
             let state = status.state.as_deref().unwrap_or_default();
-            self.out.progress(&plain(&format!("node/{} {state}", self.node)));
+            let text = format!("node/{} {state}", self.node);
+            self.say(&text);
         }
         self.state.clone_from(&status.state);
         self.update_stalled(status);
+        self.update_wait(phase, status);
         if self.drained_reported && !cordoned && has_ended && !self.uncordoned_reported {
             self.uncordoned_reported = true;
             self.result(&format!("node/{} uncordoned", self.node))?;
@@ -174,7 +184,7 @@ impl RequestFollower {
                         pod.name, pod.namespace, pod.reason
                     )
                 };
-                self.out.progress(&plain(&words));
+                self.say(&words);
                 self.held.insert(name, pod.reason.clone());
             }
         }
@@ -191,6 +201,36 @@ impl RequestFollower {
         self.stalled = stalled;
     }
 
+    /// Reports a wait when it begins and, as long as it goes on, every [`REPEAT_EVERY`]. While the pods are evicted, each of them is
+    /// reported, so the wait as a whole is only repeated.
+    fn update_wait(&mut self, phase: Option<PhaseKind>, status: &NodeMaintenanceStatus) {
+        let Some(wait) = &status.waiting_on else {
+            self.waiting = None;
+            return;
+        };
+        let is_new = self.waiting.as_ref() != Some(&wait.reason);
+        let is_told = phase == Some(PhaseKind::Draining);
+        let is_late = self.reported_at.elapsed() >= REPEAT_EVERY;
+        if is_late || (is_new && !is_told) {
+            let still = if is_new { "" } else { "still " };
+            let deadline = wait.deadline.as_ref().map(|at| format!(", until {at}"));
+            let text = format!(
+                "node/{} {still}waits for {}{}",
+                self.node,
+                wait.message,
+                deadline.unwrap_or_default()
+            );
+            self.say(&text);
+        }
+        self.waiting = Some(wait.reason.clone());
+    }
+
+    /// To stderr.
+    fn say(&mut self, text: &str) {
+        self.reported_at = Instant::now();
+        self.out.progress(&plain(text));
+    }
+
     fn update_pods(&mut self, pods: &[Pod]) {
         let node = NodeName::new(self.node.clone());
         let remaining: BTreeSet<String> = pods
@@ -200,14 +240,14 @@ impl RequestFollower {
             .collect();
         for pod in &remaining {
             if self.evicted_requests.insert(pod.clone()) {
-                self.out.progress(&format!("evicting pod {}", plain(pod)));
+                self.say(&format!("evicting pod {pod}"));
             }
         }
         let gone: Vec<String> = self.evicted_requests.difference(&remaining).cloned().collect();
         for pod in gone {
             if self.gone.insert(pod.clone()) {
                 let name = pod.rsplit('/').next().unwrap_or_default();
-                self.out.progress(&format!("pod/{} evicted", plain(name)));
+                self.say(&format!("pod/{name} evicted"));
             }
         }
     }

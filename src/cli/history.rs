@@ -1,13 +1,13 @@
-//! The ended maintenances of a node.
+//! The ended maintenances of nodes.
 
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde::Serialize;
 
-use super::nodes::read_nodes;
+use super::nodes::{WantedNodes, read_nodes};
 use super::out::{Items, Output};
 use super::table::Table;
-use super::{Format, NodeArgs};
+use super::{Format, NodesArgs};
 use crate::kubernetes::answer::plain;
 use crate::kubernetes::client::connect_by;
 use crate::nodemaintenance::kind::{MaintenanceOrigin, NodeMaintenance};
@@ -17,6 +17,7 @@ use crate::status::Took;
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct PastMaintenance {
+    node: String,
     name: String,
     result: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -31,18 +32,19 @@ struct PastMaintenance {
     reason: Option<String>,
 }
 
-/// Prints the kept episodes of a node.
-pub(super) async fn perform(args: NodeArgs, out: Output) -> anyhow::Result<u8> {
+/// Prints the kept episodes of nodes.
+pub(super) async fn perform(args: NodesArgs, out: Output) -> anyhow::Result<u8> {
     let client = connect_by(&args.flags.access).await?;
     let settings = args.flags.settings.complete(&client, out).await;
-    let reading = read_nodes(&client, &settings, Some(&args.node)).await?;
+    let names = args.nodes.names(&client, &settings).await?;
+    let reading = read_nodes(&client, &settings, WantedNodes::Named(&names)).await?;
     let mut past: Vec<PastMaintenance> = reading.objects.iter().filter_map(past).collect();
     past.sort_by(|a, b| b.ended_at.cmp(&a.ended_at));
     let format = args.flags.output.output;
     if past.is_empty() && matches!(format, Format::Table | Format::Wide) {
         out.progress(&format!(
             "No ended maintenance of node/{} is kept.",
-            plain(&args.node)
+            plain(&names.join(", node/"))
         ));
         return Ok(0);
     }
@@ -53,7 +55,13 @@ pub(super) async fn perform(args: NodeArgs, out: Output) -> anyhow::Result<u8> {
                 .map(|it| format!("nodemaintenance.haulout.dev/{}", plain(&it.name)));
             return names.collect::<Vec<_>>().join("\n");
         }
-        table(&past, format == Format::Wide, !args.flags.output.no_headers)
+        let has_nodes = names.len() > 1;
+        table(
+            &past,
+            has_nodes,
+            format == Format::Wide,
+            !args.flags.output.no_headers,
+        )
     })?;
     Ok(0)
 }
@@ -64,6 +72,7 @@ fn past(object: &NodeMaintenance) -> Option<PastMaintenance> {
     let succeeded = status.conditions.iter().find(|it| it.type_ == "Succeeded");
     (object.spec.origin == MaintenanceOrigin::Episode).then_some(())?;
     Some(PastMaintenance {
+        node: object.spec.node_name.clone(),
         name: object.name_any(),
         result: succeeded.map_or_else(|| "Unknown".to_owned(), |condition| condition.reason.clone()),
         host: status.host.clone(),
@@ -74,8 +83,10 @@ fn past(object: &NodeMaintenance) -> Option<PastMaintenance> {
     })
 }
 
-fn table(past: &[PastMaintenance], wide: bool, headers: bool) -> String {
-    let mut columns = vec!["ENDED", "RESULT", "HOST", "MOVED TO", "TOOK"];
+/// `has_nodes`: with a column for the node.
+fn table(past: &[PastMaintenance], has_nodes: bool, wide: bool, headers: bool) -> String {
+    let mut columns = if has_nodes { vec!["NODE"] } else { Vec::new() };
+    columns.extend(["ENDED", "RESULT", "HOST", "MOVED TO", "TOOK"]);
     if wide {
         columns.extend(["REASON", "NAME"]);
     }
@@ -89,13 +100,14 @@ fn table(past: &[PastMaintenance], wide: bool, headers: bool) -> String {
             .zip(at(&it.ended_at))
             .map(|(began, ended)| Took(ended.duration_since(began)).to_string());
         let ended = at(&it.ended_at).map_or_else(|| it.ended_at.clone(), |at| format!("{at:.0}"));
-        let mut cells = vec![
+        let mut cells: Vec<String> = has_nodes.then(|| it.node.clone()).into_iter().collect();
+        cells.extend([
             ended,
             it.result.clone(),
             it.host.clone().unwrap_or_default(),
             it.target.clone().unwrap_or_default(),
             took.unwrap_or_default(),
-        ];
+        ]);
         if wide {
             cells.extend([it.reason.clone().unwrap_or_default(), it.name.clone()]);
         }
@@ -111,6 +123,7 @@ mod tests {
     #[test]
     fn history_shows_result_and_duration() {
         let past = PastMaintenance {
+            node: "gpu-1".to_owned(),
             name: "gpu-1-1".to_owned(),
             result: "Succeeded".to_owned(),
             host: Some("esx-1".to_owned()),
@@ -120,7 +133,7 @@ mod tests {
             reason: None,
         };
         assert_eq!(
-            table(&[past], false, true).trim_end(),
+            table(&[past], false, false, true).trim_end(),
             "ENDED                  RESULT      HOST    MOVED TO   TOOK\n\
              2026-11-23T03:12:30Z   Succeeded   esx-1   <none>     12m30s"
         );

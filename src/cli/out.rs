@@ -1,11 +1,16 @@
 //! Output: results to stdout, progress to stderr, colours for terminals only.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::{ErrorKind, IsTerminal as _, Write as _};
 
 use anyhow::Context as _;
 use serde::Serialize;
 
 use super::Format;
+
+/// The reader of stdout has enough, such as `head`. That is no failure.
+#[derive(Debug, thiserror::Error)]
+#[error("stdout is closed")]
+pub struct StdoutClosed;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Output {
@@ -71,9 +76,10 @@ impl Output {
     /// Prints a result, with one line end.
     pub(super) fn result(self, text: &str) -> anyhow::Result<()> {
         let mut stdout = std::io::stdout().lock();
-        writeln!(stdout, "{}", text.trim_end_matches('\n'))
-            .and_then(|()| stdout.flush())
-            .context("writing to stdout")
+        match writeln!(stdout, "{}", text.trim_end_matches('\n')).and_then(|()| stdout.flush()) {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(StdoutClosed.into()),
+            written => written.context("writing to stdout"),
+        }
     }
 
     /// Replaces the content of the terminal.

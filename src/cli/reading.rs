@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
 
 use super::controller_settings::NodeSettings;
@@ -30,31 +31,43 @@ pub(super) struct NodeReading {
     trace_url: Option<String>,
 }
 
-/// Reads all nodes, or the node `only`.
+/// Which nodes are read.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum WantedNodes<'a> {
+    /// All of the controller.
+    All,
+    /// Those of the controller that this label selector matches as well.
+    Matching(&'a str),
+    Named(&'a [String]),
+}
+
+/// Reads nodes with their NodeMaintenances.
+///
+/// # Errors
+/// When they cannot be read, or a named one does not exist.
 pub(super) async fn read_nodes(
     client: &kube::Client,
     settings: &NodeSettings,
-    only: Option<&str>,
+    wanted: WantedNodes<'_>,
 ) -> anyhow::Result<NodeReading> {
     let objects = nodemaintenance::look::all(client).await?;
     let gpus = GpuResources::parse(&settings.gpu_resources)?;
     let keys = Keys::under(&settings.annotation_prefix);
-    let nodes = match only {
-        None => reads::nodes(client, &settings.gpu_node_label).await?,
-        Some(name) => match reads::node(client, name).await {
-            Ok(node) => vec![node],
-            // The episode of a deleted Node continues from its copy.
-            Err(error)
-                if error.is_absent() && objects.iter().any(|it| is_open(it) && it.spec.node_name == name) =>
-            {
-                Vec::new()
-            }
-            Err(error) => return Err(error.into()),
-        },
+    let nodes = match wanted {
+        WantedNodes::All => reads::nodes(client, &settings.gpu_node_label).await?,
+        WantedNodes::Matching(selector) => reads::nodes(client, &settings.with_selector(selector)).await?,
+        WantedNodes::Named(names) => named_nodes(client, names, &objects).await?,
     };
-    let is_wanted = |object: &NodeMaintenance| match only {
-        Some(name) => object.spec.node_name == name,
-        None => concerns(object, &settings.gpu_node_label),
+    let is_wanted = |object: &NodeMaintenance| match wanted {
+        WantedNodes::All => concerns(object, &settings.gpu_node_label),
+        WantedNodes::Matching(_) => nodes
+            .iter()
+            .any(|node| node.metadata.name.as_ref() == Some(&object.spec.node_name)),
+        WantedNodes::Named(names) => names.contains(&object.spec.node_name),
+    };
+    let only = match wanted {
+        WantedNodes::Named([name]) => Some(name.as_str()),
+        WantedNodes::All | WantedNodes::Matching(_) | WantedNodes::Named(_) => None,
     };
     let slices = reads::device_slices(client, &gpus, only).await;
     Ok(NodeReading {
@@ -63,6 +76,24 @@ pub(super) async fn read_nodes(
         objects: objects.into_iter().filter(is_wanted).collect(),
         trace_url: settings.trace_ui_url_template.clone(),
     })
+}
+
+/// The Nodes of these names. One that was deleted during its episode is left out: the episode continues from its copy.
+async fn named_nodes(
+    client: &kube::Client,
+    names: &[String],
+    objects: &[NodeMaintenance],
+) -> Result<Vec<Node>, ReadError> {
+    let mut nodes = Vec::new();
+    for name in names {
+        let has_copy = || objects.iter().any(|it| is_open(it) && it.spec.node_name == *name);
+        match reads::node(client, name).await {
+            Ok(node) => nodes.push(node),
+            Err(error) if error.is_absent() && has_copy() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(nodes)
 }
 
 fn is_open(object: &NodeMaintenance) -> bool {

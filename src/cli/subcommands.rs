@@ -3,15 +3,16 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use clap::CommandFactory as _;
 use tokio::time::Instant;
 
 use super::cluster_view::ClusterView;
-use super::nodes::{self, ExitState, ListedNode, read_nodes};
+use super::controller_settings::NodeSettings;
+use super::nodes::{self, ExitState, ListedNode, WantedNodes, read_nodes};
 use super::out::{Items, Output};
 use super::plan::{self, Plan};
-use super::{Cli, Format, NodeArgs, NodesArgs, OutputArgs, PlanArgs, StatusArgs, Subcommand};
-use super::{check, crd_yaml, export, history, report, request, status};
+use super::selection::show_values;
+use super::{Format, ListArgs, NodeArgs, OutputArgs, PlanArgs, StatusArgs, Subcommand};
+use super::{check, completion, crd_yaml, export, history, overrides, report, request, resume, status};
 use crate::app::clock;
 use crate::ids::NodeName;
 use crate::kubernetes::answer::plain;
@@ -35,48 +36,103 @@ pub async fn perform(subcommand: Subcommand) -> anyhow::Result<u8> {
         Subcommand::Plan(args) => show_plan(*args, out).await,
         Subcommand::Report(args) => report::perform(*args, out).await,
         Subcommand::Drain(args) => request::drain(args, out).await,
-        Subcommand::Resume(args) => request::resume(args, out).await,
-        Subcommand::Approve(args) => request::approve(args, out).await,
-        Subcommand::Accept(args) => request::accept(args, out).await,
-        Subcommand::Pause(args) => request::pause(args, out, true).await,
-        Subcommand::Unpause(args) => request::pause(args, out, false).await,
+        Subcommand::Resume(args) => resume::perform(args, out).await,
+        Subcommand::Approve(args) => overrides::approve(args, out).await,
+        Subcommand::Accept(args) => overrides::accept(args, out).await,
+        Subcommand::Pause(args) => overrides::pause(args, out, true).await,
+        Subcommand::Unpause(args) => overrides::pause(args, out, false).await,
         Subcommand::History(args) => history::perform(args, out).await,
         Subcommand::Trace(args) => trace(args, out).await,
         Subcommand::Check(args) => check::perform(*args, out).await,
         Subcommand::Export(args) => export::perform(*args, out).await,
         Subcommand::Crd => out.result(&crd_yaml()?).map(|()| 0),
-        Subcommand::Completion { shell } => {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "haulout", &mut script);
-            out.result(&String::from_utf8_lossy(&script)).map(|()| 0)
-        }
+        Subcommand::Completion { shell } => out.result(&completion::script(shell)?).map(|()| 0),
         Subcommand::Version(args) => version(args, out),
     }
 }
 
-async fn list(args: NodesArgs, out: Output) -> anyhow::Result<u8> {
-    let client = connect_by(&args.access).await?;
-    let settings = args.settings.complete(&client, out).await;
-    let states = read_nodes(&client, &settings, None).await?.states();
-    let format = args.output.output;
-    if states.is_empty() && matches!(format, Format::Table | Format::Wide) {
-        let selector = plain(&settings.gpu_node_label);
-        let hint = if settings.is_default_selector {
-            " This is the default; name the label of your GPU nodes with --gpu-node-label."
-        } else {
-            ""
+async fn list(args: ListArgs, out: Output) -> anyhow::Result<u8> {
+    let client = connect_by(&args.flags.access).await?;
+    let settings = args.flags.settings.complete(&client, out).await;
+    let wanted = args
+        .selector
+        .as_deref()
+        .map_or(WantedNodes::All, WantedNodes::Matching);
+    let mut shown: Vec<ListedNode> = Vec::new();
+    let mut is_first = true;
+    loop {
+        let states = match read_nodes(&client, &settings, wanted).await {
+            Ok(reading) => reading.states(),
+            // Keeps watching while the kube-apiserver restarts.
+            Err(error) if !is_first => {
+                retry_soon(&error, out).await;
+                continue;
+            }
+            Err(error) => return Err(error),
         };
-        out.progress(&format!("No nodes found that match {selector}.{hint}"));
-        return Ok(0);
-    }
-    out.show(format, &Items { items: &states }, || {
-        if format == Format::Name {
-            node_names(states.iter().map(|state| &state.node))
-        } else {
-            nodes::table(&states, format == Format::Wide, !args.output.no_headers, clock())
+        if is_first && states.is_empty() && matches!(args.flags.output.output, Format::Table | Format::Wide) {
+            out.progress(&nothing_found(&settings, args.selector.as_deref()));
         }
-    })?;
-    Ok(0)
+        if is_first || states != shown || is_redrawn(&args, out) {
+            show_list(&args, out, &states, (!is_first).then_some(&shown))?;
+        }
+        if !args.watch {
+            return Ok(0);
+        }
+        (shown, is_first) = (states, false);
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+}
+
+/// Whether the whole table is shown again, with its durations.
+fn is_redrawn(args: &ListArgs, out: Output) -> bool {
+    args.watch && out.is_terminal() && matches!(args.flags.output.output, Format::Table | Format::Wide)
+}
+
+/// Prints the nodes. As with kubectl, a watch prints only those that changed since `shown`, unless it redraws a terminal.
+fn show_list(
+    args: &ListArgs,
+    out: Output,
+    states: &[ListedNode],
+    shown: Option<&Vec<ListedNode>>,
+) -> anyhow::Result<()> {
+    let output = args.flags.output;
+    let format = output.output;
+    let is_wide = format == Format::Wide;
+    if is_redrawn(args, out) {
+        return out.redraw(&nodes::table(states, is_wide, !output.no_headers, clock()));
+    }
+    let is_new = |state: &&ListedNode| shown.is_none_or(|shown| !shown.contains(state));
+    let changed: Vec<ListedNode> = states.iter().filter(is_new).cloned().collect();
+    if changed.is_empty() && !format.is_machine_readable() {
+        return Ok(());
+    }
+    out.show(format, &Items { items: &changed }, || {
+        if format == Format::Name {
+            node_names(changed.iter().map(|state| &state.node))
+        } else {
+            let has_headers = !output.no_headers && shown.is_none();
+            nodes::table(&changed, is_wide, has_headers, clock())
+        }
+    })
+}
+
+fn nothing_found(settings: &NodeSettings, selector: Option<&str>) -> String {
+    let selector = selector.map_or_else(
+        || settings.gpu_node_label.clone(),
+        |selector| settings.with_selector(selector),
+    );
+    let hint = if settings.is_default_selector {
+        " This is the default; name the label of your GPU nodes with --gpu-node-label."
+    } else {
+        ""
+    };
+    format!("No nodes found that match {}.{hint}", plain(&selector))
+}
+
+async fn retry_soon(error: &anyhow::Error, out: Output) {
+    out.progress(&format!("{error:#}; retrying"));
+    tokio::time::sleep(POLL_INTERVAL).await;
 }
 
 /// The nodes as `-o name` shows them.
@@ -88,54 +144,68 @@ fn node_names<'a>(nodes: impl Iterator<Item = &'a String>) -> String {
 async fn show_status(args: StatusArgs, out: Output) -> anyhow::Result<u8> {
     let client = connect_by(&args.flags.access).await?;
     let settings = args.flags.settings.complete(&client, out).await;
+    let names = args.nodes.names(&client, &settings).await?;
     let until = (args.timeout > 0).then(|| Instant::now() + Duration::from_secs(args.timeout));
-    let mut shown: Option<ListedNode> = None;
+    let mut shown: Vec<ListedNode> = Vec::new();
     loop {
-        let read = read_nodes(&client, &settings, Some(&args.node)).await;
-        let state = match read {
-            Ok(reading) => {
-                let mut states = reading.states();
-                match states.pop() {
-                    Some(state) => state,
-                    None => bail!("node/{} does not exist", args.node),
-                }
-            }
+        let states = match read_nodes(&client, &settings, WantedNodes::Named(&names)).await {
+            Ok(reading) => reading.states(),
             // Keeps watching while the kube-apiserver restarts.
-            Err(error) if args.watch && shown.is_some() => {
-                out.progress(&format!("{error:#}; retrying"));
-                tokio::time::sleep(POLL_INTERVAL).await;
+            Err(error) if args.watch && !shown.is_empty() => {
+                retry_soon(&error, out).await;
                 continue;
             }
             Err(error) => return Err(error),
         };
-        let changed = shown.as_ref() != Some(&state);
-        print_status(&args, out, &state, changed)?;
-        let is_late = until.is_some_and(|until| Instant::now() >= until);
-        if !args.watch || state.exit_state == ExitState::InService || is_late {
-            return Ok(state.exit_state.code());
+        if let Some(name) = names
+            .iter()
+            .find(|name| !states.iter().any(|it| it.node == **name))
+        {
+            bail!("node/{} does not exist", plain(name));
         }
-        shown = Some(state);
+        print_status(&args, out, &states, &shown, names.len())?;
+        let is_late = until.is_some_and(|until| Instant::now() >= until);
+        let code = states.iter().map(|state| state.exit_state.code()).max();
+        let is_done = states
+            .iter()
+            .all(|state| state.exit_state == ExitState::InService);
+        if !args.watch || is_done || is_late {
+            return Ok(code.unwrap_or_default());
+        }
+        shown = states;
         tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-fn print_status(args: &StatusArgs, out: Output, state: &ListedNode, changed: bool) -> anyhow::Result<()> {
+/// Prints what differs from `shown`.
+fn print_status(
+    args: &StatusArgs,
+    out: Output,
+    states: &[ListedNode],
+    shown: &[ListedNode],
+    asked: usize,
+) -> anyhow::Result<()> {
     let format = args.flags.output.output;
+    let trees = |states: &[&ListedNode]| {
+        let trees = states
+            .iter()
+            .map(|state| status::tree(state, out.paint(), clock()));
+        trees.collect::<Vec<_>>().join("\n")
+    };
+    let all: Vec<&ListedNode> = states.iter().collect();
     let is_tree = matches!(format, Format::Table | Format::Wide);
-    let tree = || status::tree(state, out.paint(), clock());
     if is_tree && args.watch && out.is_terminal() {
-        return out.redraw(&tree());
+        return out.redraw(&trees(&all));
     }
-    if !changed {
+    let changed: Vec<&ListedNode> = all.into_iter().filter(|it| !shown.contains(it)).collect();
+    if changed.is_empty() {
         return Ok(());
     }
-    out.show(format, state, || {
-        if is_tree {
-            tree()
-        } else {
-            node_names([&state.node].into_iter())
-        }
-    })
+    match format {
+        Format::Table | Format::Wide => out.result(&trees(&changed)),
+        Format::Name => out.result(&node_names(changed.iter().map(|state| &state.node))),
+        Format::Json | Format::Yaml => show_values(&changed, asked, (format, out)),
+    }
 }
 
 async fn show_plan(args: PlanArgs, out: Output) -> anyhow::Result<u8> {
@@ -190,7 +260,12 @@ pub(super) async fn make_plan(view: &mut ClusterView, name: &str) -> anyhow::Res
 async fn trace(args: NodeArgs, out: Output) -> anyhow::Result<u8> {
     let client = connect_by(&args.flags.access).await?;
     let settings = args.flags.settings.complete(&client, out).await;
-    let reading = read_nodes(&client, &settings, Some(&args.node)).await?;
+    let reading = read_nodes(
+        &client,
+        &settings,
+        WantedNodes::Named(std::slice::from_ref(&args.node)),
+    )
+    .await?;
     let state = reading.states().into_iter().next();
     let Some(trace) = state.context("the node does not exist")?.trace else {
         bail!("node/{} has had no episode that is kept", args.node);

@@ -135,6 +135,10 @@ impl From<kube::Error> for ApiRefusal {
         if let kube::Error::Api(status) = error {
             return Self::Status(status);
         }
+        // kube's text for it is the name of the variant.
+        if let kube::Error::Service(error) = &error {
+            return Self::Unreachable(chain(&**error));
+        }
         Self::Unreachable(chain(&error))
     }
 }

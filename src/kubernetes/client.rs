@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hyper_timeout::TimeoutConnector;
-use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::{self, Client};
 use hyper_util::rt::TokioExecutor;
 use kube::client::{ClientBuilder, ConfigExt as _};
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
@@ -155,6 +155,7 @@ fn stack(mut config: Config) -> kube::Result<kube::Client> {
         config.default_retry = false;
         return kube::Client::try_from(config);
     }
+    let address = config.cluster_url.to_string().trim_end_matches('/').to_owned();
     let mut tcp = HttpConnector::new();
     // TLS is a layer above, so https addresses reach this connector.
     tcp.enforce_http(false);
@@ -170,9 +171,29 @@ fn stack(mut config: Config) -> kube::Result<kube::Client> {
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
-        .map_err(BoxError::from)
+        .map_err(move |error| named(&address, error))
         .service(Client::builder(TokioExecutor::new()).build(timed));
     Ok(ClientBuilder::new(service, config.default_namespace).build())
+}
+
+/// No connection to the kube-apiserver.
+#[derive(Debug, Error)]
+#[error("no connection to the kube-apiserver at {address}")]
+struct NoConnection {
+    address: String,
+    source: legacy::Error,
+}
+
+/// Adds the address to an error of connecting, which a person needs to find a wrong kubeconfig or firewall.
+fn named(address: &str, error: legacy::Error) -> BoxError {
+    if error.is_connect() {
+        let address = address.to_owned();
+        return BoxError::from(NoConnection {
+            address,
+            source: error,
+        });
+    }
+    BoxError::from(error)
 }
 
 /// The same client, whose requests carry `traceparent` (W3C Trace Context). A value that is not valid in a header is left out.

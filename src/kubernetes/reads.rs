@@ -33,7 +33,7 @@ const PAGES_MAX: usize = 1_000;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ReadError {
     /// The object or its kind does not exist.
-    #[error("{what}: not there: {message}")]
+    #[error("{what}: {message}")]
     Absent {
         /// What was looked for.
         what: String,
@@ -41,7 +41,7 @@ pub enum ReadError {
         message: String,
     },
     /// Anything else.
-    #[error("{what}: cannot be had: {message}")]
+    #[error("{what}: the read failed: {message}")]
     Refused {
         /// What was looked for.
         what: String,

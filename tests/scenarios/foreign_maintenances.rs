@@ -476,7 +476,7 @@ fn check_names_missing_rights_on_a_foreign_kind() {
             "√ the kind NodeMaintenance of nodemaintenance.medik8s.io is installed\n",
             "‼ may not list, watch nodemaintenances in maintenance.nvidia.com",
             "‼ may not patch nodemaintenances/status in maintenance.nvidia.com",
-            "‼ the NodeMaintenances of nvidia: cannot be had",
+            "‼ the NodeMaintenances of nvidia: the read failed",
         ] {
             ensure!(answer.stdout.contains(line), "{line}: {answer}");
         }

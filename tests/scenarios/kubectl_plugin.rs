@@ -1,6 +1,7 @@
 //! The subcommands, as `haulout SUBCOMMAND` and as `kubectl haulout SUBCOMMAND`.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
@@ -13,6 +14,7 @@ use k8s_openapi::api::rbac::v1::PolicyRule;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
+use tokio::io::AsyncBufReadExt as _;
 use tokio::process::Command;
 
 use crate::fixture::{A40, BINARY, a40, fixture, gpu_vm, hosts, kube, one_node, run, run_scenario};
@@ -116,7 +118,7 @@ async fn three_hosts(name: &str) -> anyhow::Result<Fixture<'static>> {
 }
 
 #[test]
-fn plugin_reads_the_selector_from_the_controllers_config_map() {
+fn plugin_reads_the_settings_from_the_controllers_config_map() {
     run_scenario(async {
         let fixture = one_node("found-settings").await?;
         let node = fixture.node_name("gpu1");
@@ -127,12 +129,15 @@ fn plugin_reads_the_selector_from_the_controllers_config_map() {
 
         let map: ConfigMap = serde_json::from_value(json!({
             "metadata": {"name": "haulout", "labels": {"app.kubernetes.io/name": "haulout"}},
-            "data": {"GPU_NODE_LABEL": format!("{}=true", label("found-settings"))},
+            "data": {"GPU_NODE_LABEL": format!("{}=true", label("found-settings")), "REQUIRE_APPROVAL": "false"},
         }))?;
         let maps: Api<ConfigMap> = Api::namespaced(fixture.client(), "found-settings");
         maps.create(&PostParams::default(), &map).await?;
         let found = types_with(&fixture, &["list"], &unset).await?;
         ensure!(found.code == 0 && found.stdout.contains(&node), "{found}");
+        let refused = types_with(&fixture, &["approve", &node], &unset).await?;
+        let words = "the controller requires no approval (REQUIRE_APPROVAL=false)";
+        ensure!(refused.code == 1 && refused.stderr.contains(words), "{refused}");
         maps.delete("haulout", &Default::default()).await?;
         Ok(())
     });
@@ -167,6 +172,201 @@ fn paused_node_is_left_alone_and_its_history_is_kept() {
         })
         .await?;
         ensure!(past.stdout.contains("esx1"), "{past}");
+        haulout.stop().await
+    });
+}
+
+/// Two hosts with a node each, and a third one with a GPU.
+async fn two_nodes(name: &str) -> anyhow::Result<Fixture<'static>> {
+    let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)]), ("esx3", &[a40(1)])]);
+    spec.vms = vec![gpu_vm(name, "gpu1", "esx1"), gpu_vm(name, "gpu2", "esx2")];
+    fixture(name, &spec).await
+}
+
+#[test]
+fn plugin_serves_several_nodes_by_name_label_or_all() {
+    run_scenario(async {
+        let fixture = two_nodes("several").await?;
+        let (first, second) = (fixture.node_name("gpu1"), fixture.node_name("gpu2"));
+        let skips = async || {
+            let mut skips = Vec::new();
+            for node in [&first, &second] {
+                let node = fixture.node(node).await?;
+                skips.push(node.annotations().contains_key("haulout.dev/skip"));
+            }
+            anyhow::Ok(skips)
+        };
+        let nodes: Api<Node> = Api::all(fixture.client());
+        let rack = json!({"metadata": {"labels": {"rack": "b"}}});
+        nodes
+            .patch(&second, &PatchParams::default(), &Patch::Merge(&rack))
+            .await?;
+        let paused = types(&fixture, &["pause", "-l", "rack=b"]).await?;
+        ensure!(paused.code == 0 && skips().await? == [false, true], "{paused}");
+        let listed = types(&fixture, &["list", "-l", "rack=b", "-o", "name"]).await?;
+        ensure!(listed.stdout == format!("node/{second}\n"), "{listed}");
+        let all = types(&fixture, &["pause", "--all", "-o", "json"]).await?;
+        ensure!(all.json()?["items"].as_array().map(Vec::len) == Some(2), "{all}");
+        ensure!(skips().await? == [true, true]);
+        let unpaused = types(&fixture, &["unpause", &first, "nosuch", &second]).await?;
+        ensure!(
+            unpaused.code == 1
+                && unpaused
+                    .stderr
+                    .contains("node/nosuch: node/nosuch: nodes \"nosuch\" not found"),
+            "{unpaused}"
+        );
+        ensure!(
+            skips().await? == [false, false],
+            "an error about one stops no other"
+        );
+        let nobody = types(&fixture, &["pause", "-l", "rack=none"]).await?;
+        ensure!(
+            nobody.code == 1 && nobody.stderr.contains("no node matches"),
+            "{nobody}"
+        );
+
+        let haulout = run(&fixture, &[("MAX_CONCURRENT_DRAINS", "2")]).await?;
+        let drained = types(&fixture, &["drain", &first, &second, "--timeout", "60"]).await?;
+        ensure!(
+            drained.code == 0
+                && drained.stdout.contains(&format!("node/{first} drained"))
+                && drained.stdout.contains(&format!("node/{second} drained")),
+            "{drained}"
+        );
+        let status = types(&fixture, &["status", &first, &second]).await?;
+        ensure!(
+            status.code == 3
+                && status.stdout.contains(&format!("node/{first} Drained"))
+                && status.stdout.contains(&format!("node/{second} Drained")),
+            "{status}"
+        );
+        let cancelled = types(&fixture, &["cancel", &first, &second]).await?;
+        ensure!(
+            cancelled.code == 0
+                && cancelled.stdout.lines().count() == 2
+                && cancelled
+                    .stderr
+                    .contains(&format!("node/{second} is uncordoned next")),
+            "{cancelled}"
+        );
+        for node in [&first, &second] {
+            fixture.wait_in_service(node).await?;
+        }
+        let past = haulout_lab::wait::until("both episodes to be kept", WAIT_TIMEOUT, async || {
+            let past = types(&fixture, &["history", &first, &second]).await?;
+            let is_kept = |node: &&String| past.stdout.contains(*node);
+            Ok([&first, &second].iter().all(is_kept).then_some(past))
+        })
+        .await?;
+        ensure!(past.code == 0 && past.stdout.starts_with("NODE "), "{past}");
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn drain_names_the_older_request_for_which_it_waits() {
+    run_scenario(async {
+        let fixture = one_node("behind").await?;
+        let node = fixture.node_name("gpu1");
+        let haulout = run(&fixture, &[]).await?;
+        let older = types(&fixture, &["drain", &node, "-o", "json", "--timeout", "60"]).await?;
+        let older = older.json()?["name"].as_str().context("a name")?.to_owned();
+        let words = ["drain", &node, "--action", "Reboot", "--yes", "--timeout", "8"];
+        let behind = types(&fixture, &words).await?;
+        let told = format!("node/{node} waits for NodeMaintenance {older}, which was there first");
+        ensure!(
+            behind.code == 1 && behind.stderr.contains(&told),
+            "{told:?} in {behind}"
+        );
+        let resumed = types(&fixture, &["resume", &node]).await?;
+        ensure!(resumed.code == 0, "{resumed}");
+        fixture.wait_in_service(&node).await?;
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn relocation_to_a_host_that_does_not_exist_is_refused_before_the_drain() {
+    run_scenario(async {
+        let fixture = one_node("nosuch-host").await?;
+        let node = fixture.node_name("gpu1");
+        fixture.add_pod("web", &node, &[]).await?;
+        let haulout = run(&fixture, &[]).await?;
+        let words = [
+            "drain",
+            &node,
+            "--action",
+            "Relocate",
+            "--target-host",
+            "nosuch",
+            "--timeout",
+            "20",
+            "--yes",
+        ];
+        let refused = types(&fixture, &words).await?;
+        ensure!(
+            refused.code == 1 && refused.stderr.contains("nosuch"),
+            "{refused}"
+        );
+        ensure!(!refused.stderr.contains("timed out"), "{refused}");
+        ensure!(fixture.pods_on(&node).await? == ["web"], "nothing was evicted");
+        fixture.wait_in_service(&node).await?;
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn list_watch_prints_each_change_and_names_are_completed() {
+    run_scenario(async {
+        let fixture = one_node("watched").await?;
+        let node = fixture.node_name("gpu1");
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(fixture.name());
+        std::fs::create_dir_all(&directory)?;
+        let completer = directory.join("kubectl_complete-haulout");
+        let _ = std::fs::remove_file(&completer);
+        std::os::unix::fs::symlink(BINARY, &completer)?;
+        let kubeconfig = fixture.kube.kubeconfig(&User::admin("completes"))?;
+        let completes = async |words: &'static [&'static str]| {
+            let mut command = Command::new(&completer);
+            command.args(words).env_clear().envs(fixture.environment()?);
+            command.env("KUBECONFIG", &kubeconfig);
+            answer(command).await
+        };
+        let nodes = completes(&["status", ""]).await?;
+        ensure!(nodes.stdout.lines().any(|line| line == node), "{nodes}");
+        let hosts = completes(&["plan", "esx"]).await?;
+        ensure!(hosts.stdout.starts_with("esx1\n"), "{hosts}");
+
+        let haulout = run(&fixture, &[]).await?;
+        let mut command = Command::new(BINARY);
+        command
+            .args(["list", "--watch"])
+            .env_clear()
+            .envs(fixture.environment()?);
+        command.env("KUBECONFIG", &kubeconfig).kill_on_drop(true);
+        let mut watching = command.stdout(std::process::Stdio::piped()).spawn()?;
+        let stdout = watching.stdout.take().context("stdout")?;
+        let mut lines = tokio::io::BufReader::new(stdout).lines();
+        let mut until = async |words: &str| {
+            let found = async {
+                while let Some(line) = lines.next_line().await? {
+                    if line.contains(words) {
+                        return anyhow::Ok(());
+                    }
+                }
+                anyhow::bail!("the watch has ended")
+            };
+            tokio::time::timeout(WAIT_TIMEOUT, found)
+                .await
+                .context(words.to_owned())?
+        };
+        until("InService").await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        until("AwaitingHost").await?;
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        until("InService").await?;
+        watching.kill().await?;
         haulout.stop().await
     });
 }
@@ -1047,9 +1247,21 @@ fn failure_is_written_to_stderr_with_its_exit_code() {
         let fixture = one_node("wrong-words").await?;
         let node = fixture.node_name("gpu1");
         for (words, code, message) in [
-            (vec!["status", "nobody"], 1, "node/nobody: not there"),
-            (vec!["drain", "nobody"], 1, "node/nobody: not there"),
-            (vec!["approve", "nobody"], 1, "node/nobody: not there"),
+            (
+                vec!["status", "nobody"],
+                1,
+                "node/nobody: nodes \"nobody\" not found",
+            ),
+            (
+                vec!["drain", "nobody"],
+                1,
+                "node/nobody: nodes \"nobody\" not found",
+            ),
+            (
+                vec!["approve", "nobody"],
+                1,
+                "node/nobody: nodes \"nobody\" not found",
+            ),
             (
                 vec!["plan", "nobody"],
                 1,
@@ -1109,7 +1321,10 @@ fn failure_is_written_to_stderr_with_its_exit_code() {
             "{yaml}"
         );
         let script = types(&fixture, &["completion", "bash"]).await?;
-        ensure!(script.stdout.contains("complete -F _haulout"), "{script}");
+        ensure!(
+            script.stdout.contains("_clap_complete_haulout haulout"),
+            "{script}"
+        );
         let kind = types(&fixture, &["crd"]).await?;
         ensure!(
             kind.stdout.contains("name: nodemaintenances.haulout.dev"),

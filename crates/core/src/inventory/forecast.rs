@@ -60,6 +60,11 @@ impl Inventory {
         self.names().into_iter().collect()
     }
 
+    /// The names of all hosts, for completion.
+    pub fn host_names(&self) -> Vec<String> {
+        self.hosts.values().filter_map(|host| host.name.clone()).collect()
+    }
+
     /// The nodes that a maintenance of the host of this name would concern.
     pub fn reach(&self, host: &str) -> Option<Reach> {
         let host = self.hosts.values().find(|it| it.name.as_deref() == Some(host))?;
