@@ -12,6 +12,8 @@ use tokio::process::Command;
 /// The folder for screenshots. If it is not set, they are discarded.
 const PICTURES: &str = "HAULOUT_PICTURES";
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often a picture is taken until it shows something.
+const ATTEMPTS: usize = 4;
 /// An empty page has about a tenth of this size.
 const PICTURE_MIN: usize = 10_000;
 
@@ -44,6 +46,7 @@ pub enum Colours {
 pub struct Browser {
     program: PathBuf,
     pictures: PathBuf,
+    keeps_pictures: bool,
     dir: RunDir,
 }
 
@@ -56,14 +59,21 @@ impl Browser {
         };
         let dir = RunDir::create()?;
         let kept = std::env::var_os(PICTURES).map(PathBuf::from);
+        let keeps_pictures = kept.is_some();
         let pictures = kept.unwrap_or_else(|| dir.path().to_owned());
         std::fs::create_dir_all(&pictures)
             .with_context(|| format!("making the folder {}", pictures.display()))?;
         Ok(Some(Self {
             program,
             pictures,
+            keeps_pictures,
             dir,
         }))
+    }
+
+    /// Whether screenshots are kept.
+    pub fn keeps_pictures(&self) -> bool {
+        self.keeps_pictures
     }
 
     /// The DOM of `url` after its scripts have run.
@@ -82,6 +92,9 @@ impl Browser {
         until: Until,
     ) -> anyhow::Result<()> {
         let file = self.pictures.join(format!("{name}.png"));
+        if let Some(folder) = file.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
         // 0 is dark and 1 is light.
         let scheme = u8::from(colours == Colours::Light);
         let arguments = [
@@ -89,6 +102,13 @@ impl Browser {
             format!("--blink-settings=preferredColorScheme={scheme}"),
             format!("--screenshot={}", file.display()),
         ];
+        // On a busy machine the browser may take the picture before it has painted anything.
+        for _ in 1..ATTEMPTS {
+            self.open(url, until, &arguments).await?;
+            if check(&file, size).is_ok() {
+                return Ok(());
+            }
+        }
         self.open(url, until, &arguments).await?;
         check(&file, size)
     }

@@ -45,6 +45,7 @@ mod node_edits;
 mod notifications;
 mod openshift;
 mod otlp_outage;
+mod page_states;
 mod placement;
 mod probe;
 mod python_migration;
