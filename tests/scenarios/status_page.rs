@@ -1,5 +1,7 @@
 //! The status page during a maintenance: HTML, JSON, and screenshots.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, ensure};
 use haulout_lab::fixture::{Fixture, WAIT_TIMEOUT, episode};
 use haulout_lab::wait::until;
@@ -124,6 +126,42 @@ fn page_of_a_blocked_drain_names_the_budget_and_agrees_with_its_json() {
             Ok((shown["result"] == "Succeeded" && shown["isRunning"] == false).then_some(()))
         })
         .await?;
+        haulout.stop().await
+    });
+}
+
+/// A tenth of the interval in which all snapshots are rebuilt, which would show the host too.
+const SHOWN_WITHIN: Duration = Duration::from_secs(6);
+
+#[test]
+fn host_that_its_node_has_left_is_shown_in_service_when_it_returns() {
+    run_scenario(async {
+        let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
+        spec.vms = vec![gpu_vm("page-host", "gpu1", "esx1")];
+        let fixture = fixture("page-host", &spec).await?;
+        let node = fixture.node_name("gpu1");
+        let haulout = run(&fixture, &[SERVED]).await?;
+        let page = page(&fixture).await?;
+        let shows = async |state: &str, within: Duration| {
+            until(&format!("esx1 to be shown as {state}"), within, async || {
+                let host = json(&format!("{page}/api/v1/hosts/esx1")).await?;
+                let overview = json(&format!("{page}/api/v1/overview")).await?;
+                let row = overview["hosts"]
+                    .as_array()
+                    .and_then(|hosts| hosts.iter().find(|host| host["name"] == "esx1").cloned());
+                let is_shown = host["state"] == state && row.is_some_and(|row| row["state"] == state);
+                Ok(is_shown.then_some(()))
+            })
+            .await
+        };
+
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_phase(&node, "relocating").await?;
+        fixture.wait_in_service(&node).await?;
+        fixture.wait_in_maintenance("esx1").await?;
+        shows("InMaintenance", SHOWN_WITHIN).await?;
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        shows("InService", SHOWN_WITHIN).await?;
         haulout.stop().await
     });
 }

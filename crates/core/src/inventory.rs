@@ -303,20 +303,22 @@ impl Inventory {
     /// Applies one fact.
     pub(crate) fn apply(&mut self, fact: Fact) {
         let changed = self.dirty_by(&fact);
-        if let (Some(_), Fact::Vsphere(vsphere::VsphereUpdate::Host(host))) = (&changed, &fact) {
-            self.changed_hosts.insert(host.moref.clone());
-        }
-        self.dirty = match (self.dirty.take(), changed) {
-            (before, None) => before,
-            (None, Some(changed)) => Some(changed),
-            (Some(before), Some(changed)) => Some(before.and(changed)),
-        };
+        self.add_dirty(changed);
         match fact {
+            Fact::Vsphere(vsphere::VsphereUpdate::Host(host)) => self.apply_host(host),
             Fact::Vsphere(update) => self.apply_vsphere(update),
             Fact::Kubernetes(update) => self.apply_kubernetes(update),
             Fact::Effect(report) => self.apply_effect(report),
             Fact::Leadership(epoch) => self.apply_leadership(epoch),
         }
+    }
+
+    fn add_dirty(&mut self, changed: Option<Dirty>) {
+        self.dirty = match (self.dirty.take(), changed) {
+            (before, None) => before,
+            (None, Some(changed)) => Some(changed),
+            (Some(before), Some(changed)) => Some(before.and(changed)),
+        };
     }
 
     /// Whether a set of vCenter is incomplete. The rest follows soon, and may contradict the facts so far. Kubernetes reports each

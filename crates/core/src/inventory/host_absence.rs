@@ -79,10 +79,7 @@ impl Inventory {
         for host in over {
             self.absences.remove(&host);
             let changed = Dirty::WithActive(self.nodes_on(&host));
-            self.dirty = Some(match self.dirty.take() {
-                Some(before) => before.and(changed),
-                None => changed,
-            });
+            self.add_dirty(Some(changed));
             self.changed_hosts.insert(host);
         }
     }

@@ -23,6 +23,7 @@ use crate::maintenance::observed::{
 };
 use crate::maintenance::placement::HostSurvey;
 use crate::maintenance::record::{EndedEpisode, write};
+use crate::status::HostKind;
 
 mod devices;
 mod forecast;
@@ -830,6 +831,13 @@ fn host_without_our_vms_concerns_only_nodes_that_need_a_host() {
     let of = |host: Host| vsphere(vsphere::VsphereUpdate::Host(host.into()));
     let own = || of(entering(1, 5));
     let foreign = || of(entering(2, 5));
+    // Only placement depends on its build.
+    let updated = || {
+        of(Host {
+            build: Some(7),
+            ..host(2)
+        })
+    };
     let same = || of(host(2));
     let there = || trio(1).into_iter().chain([of(host(2))]);
     let idle = || inventory_with(there());
@@ -841,7 +849,7 @@ fn host_without_our_vms_concerns_only_nodes_that_need_a_host() {
     };
     let settled = || vsphere(vsphere::VsphereUpdate::Settled);
     for (what, mut inventory, fact, is_dirty) in [
-        ("a foreign host, all nodes idle", idle(), foreign(), false),
+        ("a foreign host, all nodes idle", idle(), updated(), false),
         ("our host", idle(), own(), true),
         ("a foreign host, a node needs one", waiting(), foreign(), true),
         ("an unchanged host", waiting(), same(), false),
@@ -855,6 +863,34 @@ fn host_without_our_vms_concerns_only_nodes_that_need_a_host() {
         if !is_dirty {
             assert_eq!(inventory.all_snapshots(), before, "{what}: no snapshot changes");
         }
+    }
+}
+
+#[test]
+fn state_of_a_host_without_our_vms_is_shown_also_while_all_nodes_are_idle() {
+    let of = |host: Host| vsphere(vsphere::VsphereUpdate::Host(host.into()));
+    let mut inventory = inventory_with(trio(1).into_iter().chain([of(host(2))]));
+    inventory.build_snapshots();
+    let away = Host {
+        in_maintenance: Some(true),
+        ..host(2)
+    };
+    let lost = Host {
+        connection: Some(HostConnection::NotResponding),
+        ..host(2)
+    };
+    for (next, state) in [
+        (entering(2, 5), HostKind::EnteringMaintenance),
+        (away, HostKind::InMaintenance),
+        (host(2), HostKind::InService),
+        (lost, HostKind::Unreachable),
+    ] {
+        inventory.apply(of(next));
+        assert!(inventory.dirty.is_some(), "{state}: it has to be passed on");
+        let batch = inventory.build_snapshots();
+        let shown: Vec<HostKind> = batch.hosts.values().map(|(_, state)| state.kind()).collect();
+        assert_eq!(shown, [state]);
+        assert!(batch.snapshots.is_empty(), "no node depends on it");
     }
 }
 
