@@ -37,7 +37,7 @@ use tracing::{error, info, warn};
 
 use crate::config::{Config, Misconfigured};
 use crate::controller::event_loop::{self, EventSources, Subscriptions};
-use crate::controller::executor::{AnyExecutor, Executor};
+use crate::controller::executor::{AnyExecutor, Executor, RefusalLog};
 use crate::controller::node::ActorContext;
 use crate::controller::supervisor::Supervisor;
 use crate::fence::watchdog::{self, Watchdog};
@@ -240,10 +240,7 @@ impl App {
             gpu_resources,
             mut observers,
         } = clients;
-        if election.is_some() {
-            app.probe(&vcenter, &observers);
-        }
-        let election_status = app.stand_for_election(election, login, &observers)?;
+        let election_status = app.stand_for_election(election, login, &vcenter, &observers)?;
         let (publisher, to_publish) = kubernetes::events::queue(observers.on_event_dropped());
         let executor = Executor {
             fence: app.fence.clone(),
@@ -256,6 +253,7 @@ impl App {
             validates: observers.validation.is_some(),
             events: publisher.clone(),
             on_evictions: observers.on_evictions(),
+            refusals: RefusalLog::default(),
             reports: reports_sender,
             nodes: kubernetes_sender.clone(),
         };
@@ -388,12 +386,14 @@ impl App {
         &mut self,
         election: Option<(kube::Client, lease::Settings)>,
         login: watch::Receiver<LoginNote>,
+        vcenter: &Vcenter,
         observers: &Observers,
     ) -> anyhow::Result<watch::Receiver<ElectionStatus>> {
         let Some((client, settings)) = election else {
             let (_, election_status) = watch::channel(ElectionStatus::alone());
             return Ok(election_status);
         };
+        self.probe(vcenter, observers);
         let (sender, election_status) = watch::channel(ElectionStatus::default());
         let timing = settings.timing;
         // Two intervals of a tenth end well before the earliest takeover.

@@ -22,6 +22,7 @@ pub use haulout_core::facts::{device_slice, foreign_maintenance, hook, node_guar
 pub use haulout_core::{ids, inventory, keys, maintenance, status};
 pub use haulout_vsphere as vsphere;
 
+mod failure_log;
 mod log_node;
 
 pub mod fence;

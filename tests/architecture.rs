@@ -31,6 +31,7 @@ const CORE: &[&str] = &[
 
 /// The modules of the program, likewise.
 const PROGRAM: &[&str] = &[
+    "failure_log",
     "log_node",
     "fence",
     "config",

@@ -10,6 +10,7 @@ use tracing::{error, info, warn};
 
 use super::run_effect::RunEffect;
 use super::supervisor::{Supervisor, send_if_changed};
+use crate::failure_log::FailureStreak;
 use crate::ids::NodeName;
 use crate::inventory::{Built, Changes, Fact, Inventory};
 use crate::kubernetes::lease::ElectionStatus;
@@ -200,16 +201,22 @@ impl EventSources {
     }
 }
 
-/// Logs each change of a connection once.
+/// Logs each change of a connection, and ever more rarely that it is still lost.
 #[derive(Debug, Default)]
 struct ConnectionLog {
-    vcenter: Option<bool>,
-    kubernetes: Option<bool>,
+    vcenter: SourceConnection,
+    kubernetes: SourceConnection,
+}
+
+#[derive(Debug, Default)]
+struct SourceConnection {
+    is_synced: bool,
+    failures: FailureStreak,
 }
 
 impl ConnectionLog {
     fn note(&mut self, fact: &Fact) {
-        let (state, api, lost) = match fact {
+        let (connection, api, lost) = match fact {
             Fact::Vsphere(VsphereUpdate::Settled) => (&mut self.vcenter, "vCenter", None),
             Fact::Vsphere(VsphereUpdate::Lost { why }) => (&mut self.vcenter, "vCenter", Some(why)),
             Fact::Kubernetes(KubernetesUpdate::Settled) => (&mut self.kubernetes, "Kubernetes", None),
@@ -218,13 +225,24 @@ impl ConnectionLog {
             }
             Fact::Vsphere(_) | Fact::Kubernetes(_) | Fact::Effect(_) | Fact::Leadership(_) => return,
         };
-        let is_synced = lost.is_none();
-        if state.replace(is_synced) == Some(is_synced) {
-            return;
-        }
+        connection.note(api, lost.map(String::as_str));
+    }
+}
+
+impl SourceConnection {
+    fn note(&mut self, api: &str, lost: Option<&str>) {
+        let was_synced = std::mem::replace(&mut self.is_synced, lost.is_none());
         match lost {
-            None => info!("{api} synced"),
-            Some(why) => warn!("{api} connection lost; maintenance paused until it is back: {why}"),
+            None => match self.failures.ended().filter(|count| *count > 1) {
+                None if was_synced => {}
+                None => info!("{api} synced"),
+                Some(count) => info!("{api} synced, after {count} attempts that failed"),
+            },
+            Some(why) => match self.failures.failed() {
+                None => {}
+                Some(1) => warn!("{api} connection lost; maintenance paused until it is back: {why}"),
+                Some(count) => warn!("{api} connection still lost after {count} attempts: {why}"),
+            },
         }
     }
 }

@@ -4,6 +4,7 @@
 //! report.
 
 mod dry_run;
+mod refusals;
 mod report;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,6 +44,7 @@ use crate::nodemaintenance::api::{self as maintenances, WriteIf};
 use crate::vsphere::client::{Error, GuestShutdown, MaintenanceCause, PowerOnBy, StartedTask, Vcenter};
 
 pub use dry_run::DryRun;
+pub use refusals::RefusalLog;
 
 /// The deadline of one write to a Node. The kube-apiserver normally answers within milliseconds; its own limit for a request is
 /// 60 s, after which the reply would be out of date.
@@ -73,6 +75,7 @@ pub struct Executor {
     pub events: Publisher,
     /// Counts evictions.
     pub on_evictions: OnEvictions,
+    pub refusals: RefusalLog,
     /// Takes the results.
     pub reports: mpsc::Sender<EffectReport>,
     /// Takes the replies of the kube-apiserver to our writes, so that the inventory has them before the watch does.
@@ -304,6 +307,8 @@ impl Executor {
         let begun = Instant::now();
         let order = DrainOrder {
             on_evicted: &|pod| {
+                let full_name = pod.full_name();
+                tracing::debug!(node = %name, pod = %full_name, trace_id = trace_id(), "evicted a pod");
                 // A dropped Event is counted by the publisher.
                 self.events
                     .event(report::event(name, pod, wall_after(now.wall, begun.elapsed())));
@@ -407,16 +412,7 @@ impl Executor {
         outcome: AttemptOutcome,
     ) {
         let kind = effect.kind();
-        if let AttemptOutcome::Refused(refusal) = &outcome {
-            log_node!(
-                warn,
-                name,
-                record,
-                "tried to {}: {}",
-                kind.words(),
-                refusal.message
-            );
-        }
+        self.refusals.note(name, record, kind, &outcome);
         let attempt = EffectResult::Tried {
             kind,
             at,
@@ -450,6 +446,12 @@ fn cause(asked_by: &effect::PowerOffCause) -> MaintenanceCause {
 
 fn not_recorded(closed: FenceClosed) -> NotRecorded {
     NotRecorded::Refused(closed.to_string())
+}
+
+/// The trace of the episode whose effect runs.
+fn trace_id() -> Option<String> {
+    let traceparent = TRACEPARENT.try_with(Clone::clone).ok()??;
+    traceparent.split('-').nth(1).map(str::to_owned)
 }
 
 /// An effect that changed nothing, or whose repetition changes nothing.

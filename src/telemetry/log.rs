@@ -2,7 +2,9 @@
 
 mod level;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tracing_subscriber::filter::ParseError;
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -12,6 +14,7 @@ use tracing_subscriber::{EnvFilter, reload};
 pub use level::Level;
 
 use crate::config::{Config, LogFormat};
+use crate::failure_log::FailureStreak;
 use crate::ids::NodeName;
 use crate::log_node::log_node;
 use crate::maintenance::decide::Transition;
@@ -29,12 +32,41 @@ const QUIET: &str = "kube_client=off,hyper_util=warn,hyper=warn,h2=warn,tower=wa
 #[derive(Debug)]
 pub struct Log {
     links: Links,
+    /// The nodes whose last transition was not written.
+    not_recorded: Mutex<BTreeMap<NodeName, FailureStreak>>,
 }
 
 impl Log {
     pub fn new(config: &Config) -> Self {
         Self {
             links: Links::new(config),
+            not_recorded: Mutex::default(),
+        }
+    }
+
+    fn failures(&self) -> MutexGuard<'_, BTreeMap<NodeName, FailureStreak>> {
+        // Ignores poisoning: each change is a single one.
+        self.not_recorded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn not_recorded(&self, node: &NodeName, before: &Record, transition: &Transition, message: &str) {
+        let Some(count) = self.failures().entry(node.clone()).or_default().failed() else {
+            return;
+        };
+        let phase = transition.record.phase_name();
+        match count {
+            1 => log_node!(
+                warn,
+                node,
+                before,
+                "could not write {phase} to the Node: {message}"
+            ),
+            _ => log_node!(
+                warn,
+                node,
+                before,
+                "could not write {phase} to the Node in {count} attempts: {message}"
+            ),
         }
     }
 
@@ -83,23 +115,16 @@ impl Observer for Log {
         match event {
             NodeEvent::Recorded {
                 before, transition, ..
-            } => recorded(
-                node,
-                before,
-                transition,
-                self.trace_url(before, &transition.record),
-            ),
+            } => {
+                self.failures().remove(node);
+                let trace_url = self.trace_url(before, &transition.record);
+                recorded(node, before, transition, trace_url);
+            }
             NodeEvent::NotRecorded {
                 before,
                 transition,
                 message,
-            } => log_node!(
-                warn,
-                node,
-                before,
-                "could not write {} to the Node: {message}",
-                transition.record.phase_name(),
-            ),
+            } => self.not_recorded(node, before, transition, message),
             NodeEvent::Asks { record, effect } => {
                 // The transition or the wait is logged at info level.
                 log_node!(debug, node, record, "starting to {}", effect.kind().words());
@@ -109,6 +134,10 @@ impl Observer for Log {
                 record, placement, ..
             } => log_node!(info, node, record, "{placement}"),
         }
+    }
+
+    fn gone(&self, node: &NodeName) {
+        self.failures().remove(node);
     }
 }
 
@@ -151,6 +180,7 @@ fn recorded(node: &NodeName, before: &Record, transition: &Transition, trace_url
         Some(EpisodeResult::Vmotioned) => ": vCenter moved the VM to another host by vMotion",
         None => "",
     };
+    let step = step(before, &transition.record).map_or_else(String::new, |step| format!(": {step}"));
     // The last line is about the episode that ended.
     let of = if transition.record.episode().is_some() {
         &transition.record
@@ -163,7 +193,7 @@ fn recorded(node: &NodeName, before: &Record, transition: &Transition, trace_url
         of,
         trace = trace_url,
         from = before.phase_name(),
-        "{}{ended}",
+        "{}{step}{ended}",
         transition.words(before),
     );
     let accepted = before
@@ -186,6 +216,23 @@ fn recorded(node: &NodeName, before: &Record, transition: &Transition, trace_url
             format!("the drain timeout passed; {count} pods are left behind: {names}")
         };
         log_node!(warn, node, transition.record, "{words}");
+    }
+}
+
+/// What was done with the VM before this transition, in the words that people search for.
+fn step(before: &Record, after: &Record) -> Option<String> {
+    let (was, is) = (before.episode()?, after.episode()?);
+    if was.id != is.id {
+        return None;
+    }
+    match (was.phase.vm_is_off(), is.phase.vm_is_off()) {
+        (false, true) => Some("the VM is powered off".to_owned()),
+        (true, false) => Some("the VM is powered on".to_owned()),
+        (true, true) if matches!(is.phase, Phase::PoweringOn { .. }) => {
+            let target = was.phase.target()?;
+            Some(format!("the VM was moved to host {target}"))
+        }
+        (true, true) | (false, false) => None,
     }
 }
 
@@ -228,5 +275,46 @@ fn waiting(node: &NodeName, record: &Record, on: &WaitingOn) {
             until,
             "waiting for {on}"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use haulout_core::fixtures;
+
+    use super::*;
+    use crate::maintenance::episode::HostIdentity;
+
+    #[test]
+    fn each_step_of_the_vm_is_named_once() {
+        let to = HostIdentity {
+            moref: Some(fixtures::host_ref(2)),
+            name: "esx2".into(),
+        };
+        let walk = [
+            (Phase::Queued, None),
+            (Phase::Draining, None),
+            (Phase::ShuttingDown(DrainEnd::Complete), None),
+            (Phase::AwaitingHost, Some("the VM is powered off")),
+            (Phase::Relocating { to }, None),
+            (
+                Phase::PoweringOn { by_drs: false },
+                Some("the VM was moved to host esx2"),
+            ),
+            (Phase::Rejoining, Some("the VM is powered on")),
+        ];
+        let record = |phase: &Phase| Record::Episode(Arc::new(fixtures::episode(phase.clone(), 1)));
+        for ((before, _), (after, words)) in walk.iter().zip(&walk[1..]) {
+            let shown = step(&record(before), &record(after));
+            assert_eq!(shown.as_deref(), *words, "{before:?} -> {after:?}");
+        }
+        let home = step(
+            &record(&Phase::AwaitingHost),
+            &record(&Phase::PoweringOn { by_drs: false }),
+        );
+        assert_eq!(home, None, "it was not moved");
+        assert_eq!(step(&record(&Phase::Rejoining), &Record::InService), None);
     }
 }

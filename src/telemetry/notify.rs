@@ -15,9 +15,10 @@ use serde::Serialize;
 use thiserror::Error;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::link::Links;
+use crate::failure_log::FailureStreak;
 use crate::ids::NodeName;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{Episode, Record};
@@ -255,6 +256,7 @@ pub async fn run(
     lost: Counter,
     stop: CancellationToken,
 ) {
+    let mut failures = FailureStreak::default();
     loop {
         let notification = tokio::select! {
             biased;
@@ -272,10 +274,17 @@ pub async fn run(
             () = stop.cancelled() => return,
             result = delivery => result,
         };
-        if let Err(error) = result {
-            lost.inc();
+        let Err(error) = result else {
+            if let Some(count) = failures.ended() {
+                info!("notifications are taken again; {count} were lost meanwhile");
+            }
+            continue;
+        };
+        lost.inc();
+        if let Some(count) = failures.failed() {
             warn!(
                 node = notification.subject,
+                lost = count,
                 "a notification is lost: {error}; the log and the Events have the same information"
             );
         }

@@ -18,7 +18,7 @@ use crate::fixture::{BINARY, one_node, run, run_scenario, start};
 use crate::traces::jaeger;
 
 /// The fields of every log line of an episode.
-const FIELDS: [&str; 5] = ["node", "host", "episode", "phase", "trace_id"];
+const FIELDS: [&str; 4] = ["node", "host", "phase", "trace_id"];
 
 #[test]
 fn every_log_line_names_node_host_episode_phase_and_trace() {
@@ -30,7 +30,10 @@ fn every_log_line_names_node_host_episode_phase_and_trace() {
         let changes = [
             ("LOG_FORMAT", "json"),
             // Lines about connections below that level belong to no episode.
-            ("LOG_LEVEL", "haulout=info,haulout::telemetry=debug"),
+            (
+                "LOG_LEVEL",
+                "haulout=info,haulout::telemetry=debug,haulout::controller::executor=debug",
+            ),
             ("TRACE_UI_URL_TEMPLATE", template),
         ];
         let haulout = run(&fixture, &changes).await?;
@@ -53,9 +56,15 @@ fn every_log_line_names_node_host_episode_phase_and_trace() {
         let (begun, ended) = begun.zip(ended).context("no episode begins and ends")?;
         let of_node: Vec<&Value> = lines[begun..=ended]
             .iter()
-            .filter(|line| line["node"] == node.as_str())
+            .filter(|line| line["node"] == node.as_str() && line["pod"].is_null())
             .collect();
-        for words in ["starting to drain", "tried to", "waiting for", "-> Rejoining"] {
+        for words in [
+            "starting to drain",
+            "tried to",
+            "waiting for",
+            ": the VM is powered off",
+            "-> Rejoining: the VM is powered on",
+        ] {
             ensure!(
                 of_node.iter().any(|line| has(line, words)),
                 "no line says {words:?}:\n{text}"
@@ -71,6 +80,14 @@ fn every_log_line_names_node_host_episode_phase_and_trace() {
             );
         }
         let id = of_node[0]["trace_id"].as_str().unwrap_or_default();
+        let evicted: Vec<&Value> = lines.iter().filter(|line| has(line, "evicted a pod")).collect();
+        ensure!(evicted.len() == 1, "one line for each eviction: {evicted:?}");
+        ensure!(
+            evicted[0]["pod"] == "lines/train"
+                && evicted[0]["trace_id"] == id
+                && evicted[0]["level"] == "DEBUG",
+            "{evicted:?}"
+        );
         let link = template.replace("{trace_id}", id);
         for line in [of_node[0], of_node[of_node.len() - 1]] {
             ensure!(line["trace"] == link.as_str(), "no link in {line}");
@@ -83,6 +100,38 @@ fn has(line: &Value, words: &str) -> bool {
     line["message"]
         .as_str()
         .is_some_and(|message| message.contains(words))
+}
+
+#[test]
+fn outage_of_vcenter_is_logged_once_then_ever_more_rarely() {
+    run_scenario(async {
+        let fixture = one_node("outage-log").await?;
+        let away = FaultRule::soap("Login", "HostConnectFault").times(9);
+        fixture.vcenter.fault(&away).await?;
+        let haulout = start(&fixture, &[])?;
+        fixture
+            .wait_for_log("vCenter synced, after 9 attempts that failed")
+            .await?;
+        let log = fixture.log_text();
+        let warnings: Vec<&str> = log
+            .lines()
+            .filter(|line| line.contains(" WARN ") && line.contains("vCenter"))
+            .collect();
+        let [lost, still] = warnings[..] else {
+            anyhow::bail!("two lines are expected: {warnings:#?}");
+        };
+        ensure!(
+            lost.contains("vCenter connection lost; maintenance paused until it is back"),
+            "{lost}"
+        );
+        ensure!(
+            still.contains("vCenter connection still lost after 8 attempts: "),
+            "{still}"
+        );
+        // Once, and not for each node.
+        ensure!(!log.contains("waiting for vCenter"), "{log}");
+        haulout.stop().await
+    });
 }
 
 #[test]

@@ -59,6 +59,7 @@ fn executor_on(client: kube::Client) -> (Executor, mpsc::Receiver<EffectReport>)
         validates: false,
         events: crate::kubernetes::events::queue(|| {}).0,
         on_evictions: Box::new(|_, _| {}),
+        refusals: RefusalLog::default(),
         reports,
         nodes,
     };

@@ -1,0 +1,60 @@
+//! Logs refused effects, those that go on for long ever more rarely.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use crate::failure_log::FailureStreak;
+use crate::ids::NodeName;
+use crate::log_node::log_node;
+use crate::maintenance::effect::EffectKind;
+use crate::maintenance::episode::Record;
+use crate::maintenance::observed::AttemptOutcome;
+
+/// The most entries: those of ten thousand nodes, the limit of a count of nodes. Beyond it, a line may be repeated.
+const ENTRIES_MAX: usize = 10_000;
+
+/// The refusals in a row of each effect of a node, with the last message.
+#[derive(Debug, Default)]
+pub struct RefusalLog(Mutex<BTreeMap<(NodeName, EffectKind), (String, FailureStreak)>>);
+
+impl RefusalLog {
+    /// Logs the outcome of an attempt, if it is a refusal, or the first success after several.
+    pub(super) fn note(&self, name: &NodeName, record: &Record, kind: EffectKind, outcome: &AttemptOutcome) {
+        // Ignores poisoning: no change leaves inconsistent state.
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (name.clone(), kind);
+        let AttemptOutcome::Refused(refusal) = outcome else {
+            let before = all.remove(&key).and_then(|(_, mut streak)| streak.ended());
+            if let Some(count) = before.filter(|count| *count > 1) {
+                log_node!(
+                    info,
+                    name,
+                    record,
+                    "could {} after {count} attempts that failed",
+                    kind.words()
+                );
+            }
+            return;
+        };
+        if all.len() >= ENTRIES_MAX {
+            all.clear();
+        }
+        let (message, streak) = all.entry(key).or_default();
+        if *message != refusal.message {
+            message.clone_from(&refusal.message);
+            *streak = FailureStreak::default();
+        }
+        let Some(count) = streak.failed() else { return };
+        let message = &refusal.message;
+        match count {
+            1 => log_node!(warn, name, record, "tried to {}: {message}", kind.words()),
+            _ => log_node!(
+                warn,
+                name,
+                record,
+                "tried to {} {count} times: {message}",
+                kind.words()
+            ),
+        }
+    }
+}
