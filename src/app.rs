@@ -343,6 +343,7 @@ impl App {
         let release = policy.releases.own.to_string();
         let notifications = outputs::notifications(config, &release, observers, showing, stop)?;
         of_nodes.extend(notifications.map(|it| Box::new(it) as Box<dyn Observer>));
+        outputs::silences(config, &release, &executor, observers, showing, stop)?;
         let traces = outputs::traces(config, observers, showing, stop)?;
         observers.traces.clone_from(&traces);
         of_nodes.extend(traces.map(|traces| Box::new(traces) as Box<dyn Observer>));

@@ -4,12 +4,14 @@
 //! Every setting has one name: `POLL_INTERVAL_SECONDS` in the environment is `--poll-interval-seconds`
 //! on the command line, which takes precedence.
 
+mod alertmanager;
 mod binding;
 mod credential;
 mod foreign_maintenances;
 mod guards;
 mod leadership;
 mod listen;
+mod matchers;
 mod pace;
 pub(crate) mod parse;
 mod read;
@@ -26,12 +28,14 @@ use secrecy::SecretString;
 pub use crate::maintenance::policy::{
     DrainTimeoutAction, HookTimeoutAction, MaintenanceTaint, MaxUnavailable, StaticDevices,
 };
+pub use alertmanager::AlertmanagerSettings;
 pub use binding::BindingSettings;
 pub use credential::Credential;
 pub use foreign_maintenances::ForeignMaintenances;
 pub use guards::Guards;
 pub use leadership::{LeaderElection, LeadershipSettings};
 pub use listen::Listen;
+pub use matchers::{LabelMatcher, LabelMatchers};
 pub use pace::PaceSettings;
 pub use parse::log_level;
 pub use read::{ConfigError, Misconfigured, WrongSetting, read};
@@ -374,6 +378,9 @@ pub struct Config {
     #[arg(long, env, value_name = "BOOL", help_heading = OPERATION, value_parser = boolean, default_value = "false",
           num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub dry_run: bool,
+
+    #[command(flatten)]
+    pub alertmanager: AlertmanagerSettings,
 
     #[arg(skip)]
     effective: Vec<(String, String)>,

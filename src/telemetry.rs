@@ -5,7 +5,9 @@ pub mod link;
 pub mod log;
 pub mod metrics;
 pub mod notify;
+pub mod silences;
 pub mod trace;
+mod url_file;
 pub mod vcenter_attribute;
 pub mod vcenter_events;
 

@@ -71,6 +71,11 @@ volumeMounts:
     mountPath: /etc/haulout/notify
     readOnly: true
   {{- end }}
+  {{- if .Values.alertmanager.urlSecret.name }}
+  - name: alertmanager
+    mountPath: /etc/haulout/alertmanager
+    readOnly: true
+  {{- end }}
   {{- if .Values.validationJob.enabled }}
   - name: validation
     mountPath: /etc/haulout/validation
@@ -134,6 +139,16 @@ volumes:
       defaultMode: 288
       items:
         - key: {{ .Values.notify.urlSecret.key }}
+          path: url
+  {{- end }}
+  {{- if .Values.alertmanager.urlSecret.name }}
+  - name: alertmanager
+    secret:
+      secretName: {{ .Values.alertmanager.urlSecret.name }}
+      # 0440 as a decimal number, because YAML 1.1 and 1.2 write octal numbers differently.
+      defaultMode: 288
+      items:
+        - key: {{ .Values.alertmanager.urlSecret.key }}
           path: url
   {{- end }}
   {{- if .Values.validationJob.enabled }}

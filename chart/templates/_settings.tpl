@@ -91,6 +91,16 @@ STATUS_TOKEN_FILE: /etc/haulout/status/token
 {{- if .Values.notify.urlSecret.name }}
 NOTIFY_URL_FILE: /etc/haulout/notify/url
 {{- end }}
+{{- with .Values.alertmanager }}
+{{- if .urlSecret.name }}
+ALERTMANAGER_URL_FILE: /etc/haulout/alertmanager/url
+SILENCE_NODE_LABEL: {{ .nodeLabel | quote }}
+{{- with .matchers }}
+SILENCE_MATCHERS: {{ . | quote }}
+{{- end }}
+SILENCE_SECONDS: {{ int64 .silenceSeconds | quote }}
+{{- end }}
+{{- end }}
 LEADER_ELECTION: {{ .Values.leaderElection.enabled | quote }}
 {{- if .Values.validationJob.enabled }}
 VALIDATION_JOB_FILE: /etc/haulout/validation/job.json

@@ -21,6 +21,7 @@ use crate::nodemaintenance::objects::StatusReconciler;
 use crate::status::{EvacuationPolicies, NodeStatuses};
 use crate::telemetry::events::Events;
 use crate::telemetry::metrics::{Degraded, Metrics};
+use crate::telemetry::silences::SilenceBoard;
 use crate::telemetry::trace::Traces;
 use crate::telemetry::vcenter_attribute::AttributeBoard;
 use crate::vsphere::client::{CallOutcome, Callback};
@@ -42,6 +43,8 @@ pub(super) struct Observers {
     pub(super) events: Option<Arc<Events>>,
     /// The custom attribute in vCenter.
     pub(super) attribute: Option<AttributeBoard>,
+    /// The silences in an Alertmanager.
+    pub(super) silences: Option<SilenceBoard>,
     /// The Jobs that validate nodes.
     pub(super) validation: Option<ValidationJobs>,
     inventory_logged: Arc<Once>,
@@ -60,6 +63,7 @@ impl Observers {
             traces: None,
             events: None,
             attribute: None,
+            silences: None,
             validation: None,
             inventory_logged: Arc::new(Once::new()),
             evacuation_policies: Arc::default(),
@@ -292,6 +296,9 @@ impl LoopObserver for Observers {
         }
         if let Some(attribute) = self.attribute.as_ref().filter(|_| !built.is_standby) {
             attribute.look_for_leftovers(&statuses, || inventory.hosts_of_ours().into_keys().collect());
+        }
+        if let Some(silences) = self.silences.as_ref().filter(|_| !built.is_standby) {
+            silences.show(&statuses, self.health.is_ready());
         }
         if let Some(validation) = self.validation.as_ref().filter(|_| !built.is_standby) {
             validation.board.show(batch);

@@ -21,6 +21,7 @@ use crate::telemetry::events::Events;
 use crate::telemetry::link::Links;
 use crate::telemetry::log::Log;
 use crate::telemetry::notify::{self, Notifications};
+use crate::telemetry::silences::{self, LeaderAlertmanager, SilenceBoard, SilenceRules};
 use crate::telemetry::trace::{self, Traces};
 use crate::telemetry::vcenter_attribute::{self, AttributeBoard, LeaderAttribute, VcenterAttribute};
 use crate::telemetry::vcenter_events::{self, LeaderLog, Outbox, VcenterEvents};
@@ -146,10 +147,7 @@ pub(super) fn notifications(
     let Some(file) = config.notify_url_file.clone().filter(|_| !config.dry_run) else {
         return Ok(None);
     };
-    let client = reqwest::Client::builder()
-        .redirect(reqwest::redirect::Policy::none())
-        .build()
-        .context("preparing the connection for notifications")?;
+    let client = http_client().context("preparing the connection for notifications")?;
     let (sender, queue) = mpsc::channel(notify::QUEUE);
     let lost = observers.metrics.notifications_lost();
     tasks.spawn(notify::run(client, file, queue, lost.clone(), stop.clone()));
@@ -160,6 +158,51 @@ pub(super) fn notifications(
         Links::new(config),
         clock,
     )))
+}
+
+/// A client with the roots of the system, for receivers outside. A redirect could send a secret elsewhere.
+fn http_client() -> reqwest::Result<reqwest::Client> {
+    reqwest::Client::builder()
+        .redirect(reqwest::redirect::Policy::none())
+        .build()
+}
+
+/// Starts setting silences in an Alertmanager, if one is configured.
+pub(super) fn silences(
+    config: &Config,
+    release: &str,
+    executor: &Executor,
+    observers: &mut Observers,
+    tasks: &mut JoinSet<()>,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    let settings = &config.alertmanager;
+    let Some(url_file) = settings.alertmanager_url_file.clone().filter(|_| !config.dry_run) else {
+        return Ok(());
+    };
+    let api = LeaderAlertmanager {
+        client: http_client().context("preparing the connection to Alertmanager")?,
+        url_file,
+        fence: executor.fence.clone(),
+    };
+    let rules = SilenceRules {
+        created_by: format!("Haulout {release}"),
+        node_label: settings.silence_node_label.clone(),
+        matchers: settings.silence_matchers.clone().unwrap_or_default().0,
+        lasts: settings.silence_duration,
+    };
+    let board = SilenceBoard::default();
+    let failed = observers.metrics.silence_requests_failed();
+    tasks.spawn(silences::run(
+        api,
+        rules,
+        board.clone(),
+        clock,
+        failed,
+        stop.clone(),
+    ));
+    observers.silences = Some(board);
+    Ok(())
 }
 
 /// The observer that sends traces, if a collector is configured.

@@ -36,20 +36,24 @@ fn within<T: FromStr + PartialOrd>(text: &str, min: T, max: T) -> Option<T> {
     number.filter(|number| (min..=max).contains(number))
 }
 
+/// A duration in whole seconds.
+pub(super) fn seconds_from(min: u64, max: u64) -> impl Fn(&str) -> Result<Duration, String> + Clone {
+    move |text| {
+        let expected = || format!("a whole number of seconds from {min} to {max} is expected");
+        within(text, min, max)
+            .map(Duration::from_secs)
+            .ok_or_else(expected)
+    }
+}
+
 /// A duration in whole seconds, at least one.
 pub(crate) fn seconds(max: u64) -> impl Fn(&str) -> Result<Duration, String> + Clone {
-    move |text| {
-        let expected = || format!("a whole number of seconds from 1 to {max} is expected");
-        within(text, 1, max).map(Duration::from_secs).ok_or_else(expected)
-    }
+    seconds_from(1, max)
 }
 
 /// A duration in whole seconds, which may be zero.
 pub(super) fn seconds_or_none(max: u64) -> impl Fn(&str) -> Result<Duration, String> + Clone {
-    move |text| {
-        let expected = || format!("a whole number of seconds from 0 to {max} is expected");
-        within(text, 0, max).map(Duration::from_secs).ok_or_else(expected)
-    }
+    seconds_from(0, max)
 }
 
 /// A duration in seconds with a fraction.

@@ -121,6 +121,10 @@ fn defaults_are_those_of_the_python_controller_with_tls_verified() {
         ("NOTIFY_URL_FILE", ""),
         ("TRACE_UI_URL_TEMPLATE", ""),
         ("DRY_RUN", "false"),
+        ("ALERTMANAGER_URL_FILE", ""),
+        ("SILENCE_NODE_LABEL", "node"),
+        ("SILENCE_MATCHERS", ""),
+        ("SILENCE_SECONDS", "1800"),
     ];
     assert_eq!(described, expected);
 }
@@ -493,7 +497,7 @@ fn the_range_in_the_help_is_the_one_that_is_checked() {
         assert!(is_in_range(min) && is_in_range(max), "{help}");
         assert!(!is_in_range(min - 0.01) && !is_in_range(max + 1.0), "{help}");
     }
-    assert_eq!(ranges, 24);
+    assert_eq!(ranges, 25);
 }
 
 #[test]

@@ -181,6 +181,11 @@ impl Metrics {
         self.families.notifications_lost.clone()
     }
 
+    /// The counter of failed requests to an Alertmanager, for those that send them.
+    pub fn silence_requests_failed(&self) -> Counter {
+        self.families.silence_requests_failed.clone()
+    }
+
     /// The counter of lost spans, for the exporter.
     pub fn trace_spans_lost(&self) -> Counter {
         self.families.trace_spans_lost.clone()

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::link::Links;
+use super::url_file;
 use crate::failure_log::FailureStreak;
 use crate::ids::NodeName;
 use crate::maintenance::decide::Transition;
@@ -34,9 +35,6 @@ const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Further attempts, after one, two and four seconds. A receiver that is away for longer misses it.
 const RETRIES: usize = 3;
-
-/// The longest address, and the limit of the file.
-const URL_MAX: u64 = 4096;
 
 /// A CloudEvent in structured mode (CloudEvents 1.0, JSON format).
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -292,7 +290,10 @@ pub async fn run(
 }
 
 async fn post(client: &reqwest::Client, file: &Path, notification: &Notification) -> Result<(), NotifyError> {
-    let address = address(file).await?;
+    let address = url_file::read(file).await.map_err(|why| NotifyError::Address {
+        path: file.display().to_string(),
+        why,
+    })?;
     let body = serde_json::to_string(notification).unwrap_or_default();
     let request = client
         .post(address)
@@ -306,29 +307,6 @@ async fn post(client: &reqwest::Client, file: &Path, notification: &Notification
         Ok(())
     } else {
         Err(NotifyError::Status(status.as_u16()))
-    }
-}
-
-/// The address in the file, which is read for each attempt: a Secret may be renewed.
-async fn address(file: &Path) -> Result<reqwest::Url, NotifyError> {
-    let error = |why: String| NotifyError::Address {
-        path: file.display().to_string(),
-        why,
-    };
-    let about = tokio::fs::metadata(file)
-        .await
-        .map_err(|cause| error(cause.to_string()))?;
-    if about.len() > URL_MAX {
-        return Err(error("it is too long".to_owned()));
-    }
-    let text = tokio::fs::read_to_string(file)
-        .await
-        .map_err(|cause| error(cause.to_string()))?;
-    let url = reqwest::Url::parse(text.trim()).map_err(|cause| error(cause.to_string()))?;
-    if matches!(url.scheme(), "http" | "https") {
-        Ok(url)
-    } else {
-        Err(error(format!("its scheme is {}", url.scheme())))
     }
 }
 
@@ -386,22 +364,5 @@ mod tests {
             notifications.waits(&NodeName::new(name), &episode(), &WaitingOn::Skip);
         }
         assert_eq!(notifications.lost.get(), 2);
-    }
-
-    #[tokio::test]
-    async fn address_of_another_scheme_is_refused_without_being_shown() {
-        let path = std::env::temp_dir().join(format!("haulout-notify-{}", std::process::id()));
-        for (text, is_taken) in [
-            ("https://hooks.example/secret\n", true),
-            ("file:///etc/passwd", false),
-            ("hooks.example/secret", false),
-        ] {
-            tokio::fs::write(&path, text).await.unwrap();
-            match address(&path).await {
-                Ok(_) => assert!(is_taken, "{text}"),
-                Err(error) => assert!(!is_taken && !error.to_string().contains("secret"), "{error}"),
-            }
-        }
-        tokio::fs::remove_file(&path).await.unwrap();
     }
 }

@@ -54,6 +54,7 @@ mod rolling_upgrade;
 mod screenshots;
 mod sentinel;
 mod server_restarts;
+mod silences;
 mod stand_ins;
 mod static_devices;
 mod status_page;

@@ -221,6 +221,9 @@ metrics! {
         "Spans that were not exported: the collector was down, too slow, or refused them";
     NOTIFICATIONS_LOST: Counter, "notifications_lost", [],
         "Notifications that the receiver of NOTIFY_URL_FILE did not take", alpha;
+    SILENCE_REQUESTS_FAILED: Counter, "silence_requests_failed", [],
+        "Requests to the Alertmanager of ALERTMANAGER_URL_FILE that failed. They are tried again; meanwhile, alerts of nodes in \
+         maintenance may be sent", alpha;
     SNAPSHOTS_OUTDATED: Counter, "snapshots_outdated", [],
         "Snapshots of nodes that differed when all were rebuilt, once a minute. They are replaced; each is a bug in Haulout, and the log \
          names the nodes";
@@ -271,6 +274,7 @@ families! {
     vcenter_events_lost: Counter = VCENTER_EVENTS_LOST, Counter::default();
     trace_spans_lost: Counter = TRACE_SPANS_LOST, Counter::default();
     notifications_lost: Counter = NOTIFICATIONS_LOST, Counter::default();
+    silence_requests_failed: Counter = SILENCE_REQUESTS_FAILED, Counter::default();
     snapshots_outdated: Counter = SNAPSHOTS_OUTDATED, Counter::default();
 }
 
