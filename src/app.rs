@@ -344,7 +344,7 @@ impl App {
         let notifications = outputs::notifications(config, &release, observers, showing, stop)?;
         of_nodes.extend(notifications.map(|it| Box::new(it) as Box<dyn Observer>));
         outputs::silences(config, &release, &executor, observers, showing, stop)?;
-        let traces = outputs::traces(config, observers, showing, stop)?;
+        let traces = outputs::traces(config, &executor.client, observers, showing, stop)?;
         observers.traces.clone_from(&traces);
         of_nodes.extend(traces.map(|traces| Box::new(traces) as Box<dyn Observer>));
         let context = ActorContext {

@@ -237,6 +237,8 @@ fn tracing() -> String {
     text += &meanings(&["span", "what it is"], catalogue::SPANS);
     text += "## Attributes\n\n";
     text += &meanings(&["attribute", "meaning"], catalogue::ATTRIBUTES);
+    text += "## Attributes of the resource\n\n";
+    text += &meanings(&["attribute", "meaning"], catalogue::RESOURCE);
     text += "## Events of spans\n\n";
     text + &meanings(&["event", "meaning"], catalogue::EVENTS)
 }

@@ -3,12 +3,15 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use opentelemetry::KeyValue;
+use opentelemetry_sdk::trace::SpanExporter as _;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::clock;
 use super::from_config::{Writes, endpoint};
+use super::identity::instance;
 use super::observers::Observers;
 use crate::config::{Config, Listen};
 use crate::controller::executor::Executor;
@@ -16,6 +19,7 @@ use crate::http::access::PageAccess;
 use crate::http::status::{PageSettings, StatusPage};
 use crate::http::{self, HttpServer};
 use crate::kubernetes::events::Publisher;
+use crate::kubernetes::reads::cluster_uid;
 use crate::status::observer::Observer;
 use crate::telemetry::events::Events;
 use crate::telemetry::link::Links;
@@ -208,6 +212,7 @@ pub(super) fn silences(
 /// The observer that sends traces, if a collector is configured.
 pub(super) fn traces(
     config: &Config,
+    client: &kube::Client,
     observers: &Observers,
     tasks: &mut JoinSet<()>,
     stop: &CancellationToken,
@@ -217,11 +222,22 @@ pub(super) fn traces(
     }
     let endpoint = endpoint(config)?;
     let exporter = trace::export::exporter(|name| std::env::var(name).ok())?;
-    Ok(exporter.map(|exporter| {
+    Ok(exporter.map(|mut exporter| {
         let (sender, queue) = mpsc::channel(trace::QUEUE);
         let lost = observers.metrics.trace_spans_lost();
-        let run = trace::export::run(exporter, queue, lost.clone(), stop.clone());
-        tasks.spawn(run);
+        let (client, counter, stop) = (client.clone(), lost.clone(), stop.clone());
+        tasks.spawn(async move {
+            let detected = trace::export::detected(&instance(), |name| std::env::var(name).ok());
+            // Spans are queued meanwhile.
+            let uid = tokio::select! {
+                biased;
+                () = stop.cancelled() => None,
+                uid = cluster_uid(client) => uid,
+            };
+            let uid = uid.map(|uid| KeyValue::new("k8s.cluster.uid", uid));
+            exporter.set_resource(&trace::export::resource(detected.into_iter().chain(uid)));
+            trace::export::run(exporter, queue, counter, stop).await;
+        });
         let vcenter = endpoint.host().to_owned();
         Arc::new(Traces::new(sender, lost, vcenter))
     }))

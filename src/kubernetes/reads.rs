@@ -1,17 +1,18 @@
-//! Single reads from Kubernetes for the subcommands, without a watch.
+//! Single reads from Kubernetes, without a watch: for the subcommands, and for traces.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
-use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use thiserror::Error;
+use tracing::debug;
 
 use super::answer::{self, ApiRefusal};
 use super::devices::SliceIndex;
@@ -48,6 +49,23 @@ pub enum ReadError {
         /// The message of Kubernetes, or that it did not answer.
         message: String,
     },
+}
+
+/// The namespace whose UID identifies a cluster: every cluster has it, and it lives as long as the cluster.
+const KUBE_SYSTEM: &str = "kube-system";
+
+/// The UID of the cluster, if it can be read. It is asked for once.
+pub(crate) async fn cluster_uid(client: kube::Client) -> Option<String> {
+    let namespaces: Api<Namespace> = Api::all(client);
+    match answer::within(DEADLINE, namespaces.get(KUBE_SYSTEM)).await {
+        Ok(namespace) => namespace.metadata.uid,
+        Err(refusal) => {
+            debug!(
+                "the namespace {KUBE_SYSTEM} cannot be read, so traces do not name the cluster: {refusal}"
+            );
+            None
+        }
+    }
 }
 
 impl ReadError {

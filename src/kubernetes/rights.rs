@@ -50,7 +50,7 @@ pub const NEEDED: &[Right] = &[
         "",
         "namespaces",
         &["get"],
-        "honouring the drain annotations of namespaces",
+        "honouring the drain annotations of namespaces, and naming the cluster in traces",
         false,
     ),
     right(

@@ -75,11 +75,25 @@ described! {
         "haulout.placement.strategy": "how a host was found: `relocate` or `drs`; otherwise `wait`";
         "haulout.parked.phase": "the phase that resumes";
         "k8s.resource.name": "the GPU resources that are waited for";
+        "rpc.system": "`soap`, on calls to vCenter";
         "rpc.method": "the vCenter method";
         "server.address": "the vCenter";
         "error.type": "the kind of failure, as one word";
         "peer.service": "`vcenter` or `kube-apiserver`; Jaeger's dependency graph uses it";
         "service.peer.name": "the same, under the name in the semantic conventions";
+    }
+}
+
+described! {
+    /// The attributes of the resource, besides those of `OTEL_RESOURCE_ATTRIBUTES`, which take precedence.
+    RESOURCE {
+        "service.name": "`haulout`, unless `OTEL_SERVICE_NAME` is set";
+        "service.version": "the version of Haulout";
+        "service.instance.id": "the pod, or the machine outside of Kubernetes";
+        "k8s.pod.name": "the pod, from `POD_NAME`";
+        "k8s.namespace.name": "its namespace, from `POD_NAMESPACE`";
+        "k8s.node.name": "the Node on which it runs, from `NODE_NAME`. On spans, the same name is the Node in maintenance";
+        "k8s.cluster.uid": "the UID of the namespace `kube-system` of the cluster with the nodes, if it can be read";
     }
 }
 

@@ -91,7 +91,7 @@ pub fn exporter(read: impl Fn(&str) -> Option<String>) -> Result<Option<SpanExpo
     );
     let by_default = || ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf".to_owned());
     let (protocol_name, protocol) = protocol.unwrap_or_else(by_default);
-    let mut exporter = match protocol.as_str() {
+    let exporter = match protocol.as_str() {
         "grpc" => {
             let mut builder = SpanExporter::builder().with_tonic();
             if endpoint.starts_with("https:") {
@@ -117,7 +117,6 @@ pub fn exporter(read: impl Fn(&str) -> Option<String>) -> Result<Option<SpanExpo
             return Err(Misconfigured::new(protocol_name, other, expected));
         }
     };
-    exporter.set_resource(&resource());
     info!("traces go to {}", without_password(&endpoint));
     Ok(Some(exporter))
 }
@@ -153,15 +152,34 @@ fn client(authority: Option<&[u8]>) -> anyhow::Result<reqwest::Client> {
         .build()?)
 }
 
-/// The resource: `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`, with the default service name
-/// `haulout`.
-fn resource() -> Resource {
+/// The attributes of the resource that the environment has, under the names of the semantic conventions: `instance` is the name of
+/// this replica, the others are set by the chart from the downward API.
+pub fn detected(instance: &str, read: impl Fn(&str) -> Option<String>) -> Vec<KeyValue> {
+    let of_pod = [
+        ("k8s.pod.name", "POD_NAME"),
+        ("k8s.namespace.name", "POD_NAMESPACE"),
+        ("k8s.node.name", "NODE_NAME"),
+    ];
+    let of_pod = of_pod.into_iter().filter_map(|(attribute, variable)| {
+        let value = read(variable).filter(|value| !value.is_empty())?;
+        Some(KeyValue::new(attribute, value))
+    });
+    let instance = KeyValue::new("service.instance.id", instance.to_owned());
+    [instance].into_iter().chain(of_pod).collect()
+}
+
+/// The resource: `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`, with the default service name `haulout`, and those of `detected`
+/// that are not given.
+pub fn resource(detected: impl IntoIterator<Item = KeyValue>) -> Resource {
     let given = Resource::builder().build();
     let is_named = given
         .get(&Key::new("service.name"))
         .is_some_and(|name| !name.as_str().starts_with("unknown_service"));
     let version = KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
-    let builder = Resource::builder().with_attribute(version);
+    let detected = detected.into_iter().filter(|it| given.get(&it.key).is_none());
+    let builder = Resource::builder()
+        .with_attribute(version)
+        .with_attributes(detected);
     if is_named {
         builder.build()
     } else {

@@ -42,6 +42,47 @@ async fn nothing_is_made_without_an_endpoint_or_where_it_is_switched_off() {
 }
 
 #[test]
+fn resource_names_the_replica_and_what_the_environment_has() {
+    let in_pod = |name: &str| match name {
+        "POD_NAME" => Some("haulout-7".to_owned()),
+        "POD_NAMESPACE" => Some("haulout".to_owned()),
+        "NODE_NAME" => Some(String::new()),
+        _ => None,
+    };
+    let uid = KeyValue::new("k8s.cluster.uid", "of-kube-system");
+    let resource = resource(detected("haulout-7", in_pod).into_iter().chain([uid]));
+    let shown: Vec<(String, String)> = resource
+        .iter()
+        .map(|(key, value)| (key.to_string(), value.to_string()))
+        .filter(|(key, _)| !key.starts_with("telemetry.sdk."))
+        .collect();
+    for (key, value) in &shown {
+        assert!(
+            super::super::catalogue::RESOURCE
+                .iter()
+                .any(|(known, _)| known == key),
+            "{key}={value}"
+        );
+    }
+    for (key, value) in [
+        ("service.name", "haulout"),
+        ("service.instance.id", "haulout-7"),
+        ("k8s.pod.name", "haulout-7"),
+        ("k8s.namespace.name", "haulout"),
+        ("k8s.cluster.uid", "of-kube-system"),
+    ] {
+        assert!(
+            shown.contains(&(key.to_owned(), value.to_owned())),
+            "{key}: {shown:?}"
+        );
+    }
+    assert!(
+        !shown.iter().any(|(key, _)| key == "k8s.node.name"),
+        "it is empty: {shown:?}"
+    );
+}
+
+#[test]
 fn password_in_the_address_is_redacted() {
     let event = without_password("sending to (http://someone:canary@collector:4318/v1/traces) failed");
     assert_eq!(event, "sending to (http://***@collector:4318/v1/traces) failed");
