@@ -394,6 +394,12 @@ deadline: if the kube-apiserver rejects them, only the Events are lost. A dry ru
 ";
 
 const AFTER_EVENTS: &str = "
+## Order
+
+`kubectl events -n default --for node/NODE` shows them in the order of time, and follows them with `--watch`. `kubectl describe
+node` sorts by `lastTimestamp`, which Kubernetes does not let an Event of events.k8s.io/v1 have: with more than twelve
+Events of a Node, its order is arbitrary.
+
 ## Conditions
 
 With `NODE_CONDITIONS=well-known` an episode also shows in the Node conditions of

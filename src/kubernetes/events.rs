@@ -361,8 +361,8 @@ impl Severity {
 impl Event {
     fn into_body(self, instance: &str) -> api::Event {
         let name = shortened(self.regarding.name(), NAME_BYTES_MAX, "");
-        // The naming of client-go. The time has 16 digits until the year 2554, so that names sort by time, which is the order of
-        // `kubectl describe` for Events without the times of the older API.
+        // The naming of client-go. The time has 16 digits until the year 2554, so that names sort by time. `kubectl describe` keeps this
+        // order only for up to twelve Events: it sorts by `lastTimestamp`, which events.k8s.io/v1 requires to be unset.
         let name = format!(
             "{}.{:016x}",
             name.trim_end_matches(['.', '-']),

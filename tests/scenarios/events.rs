@@ -6,7 +6,8 @@ use haulout_lab::kube::AuditEvent;
 use haulout_lab::wait::until;
 use k8s_openapi::api::events::v1::Event;
 use kube::Api;
-use kube::api::ListParams;
+use kube::api::{ListParams, PostParams};
+use kube::core::ObjectMeta;
 
 use crate::fixture::{kubectl, one_node, run_scenario, start};
 use crate::traces::jaeger;
@@ -52,6 +53,10 @@ fn events_show_the_episode_in_order_with_one_event_per_transition() {
         ensure!(listed.join("\n") == EXPECTED_EVENTS, "{}", listed.join("\n"));
         let shown = described(&fixture, &node).await?;
         ensure!(shown == EXPECTED_EVENTS, "kubectl shows:\n{shown}");
+        // With more than twelve, the order of `kubectl describe` is arbitrary.
+        add_events(&fixture, 12).await?;
+        let shown = listed_by_kubectl(&fixture, &node).await?;
+        ensure!(shown == reasons(), "kubectl events shows: {shown:?}");
 
         // Writes to the NodeMaintenance are batched, so they are counted separately.
         let mut audit = fixture.audit().await?;
@@ -253,6 +258,47 @@ async fn described(fixture: &Fixture<'_>, node: &str) -> anyhow::Result<String> 
         format!("{kind} {reason} {}", masked(message.trim()))
     });
     Ok(lines.collect::<Vec<_>>().join("\n"))
+}
+
+/// Adds Events of another controller to the Node.
+async fn add_events(fixture: &Fixture<'_>, count: usize) -> anyhow::Result<()> {
+    let events: Api<Event> = Api::namespaced(fixture.client(), "default");
+    let ours = wait_events(fixture, "MaintenanceSucceeded").await?;
+    let first = ours.first().context("there are some")?;
+    for n in 0..count {
+        let event = Event {
+            metadata: ObjectMeta {
+                name: Some(format!("{}-of-others-{n}", fixture.name())),
+                ..ObjectMeta::default()
+            },
+            reason: Some("OfOthers".to_owned()),
+            ..first.clone()
+        };
+        events.create(&PostParams::default(), &event).await?;
+    }
+    Ok(())
+}
+
+/// The reasons of our Events, as `kubectl events` lists them.
+async fn listed_by_kubectl(fixture: &Fixture<'_>, node: &str) -> anyhow::Result<Vec<String>> {
+    let object = format!("node/{node}");
+    let text = kubectl(
+        fixture,
+        &["events", "-n", "default", "--for", &object, "--no-headers"],
+    )
+    .await?;
+    let known = reasons();
+    let reasons = text.lines().flat_map(|line| line.split_whitespace());
+    let reasons = reasons.filter(|word| known.iter().any(|reason| reason == word));
+    Ok(reasons.map(str::to_owned).collect())
+}
+
+/// The expected reasons, in order.
+fn reasons() -> Vec<String> {
+    let reasons = EXPECTED_EVENTS
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(1));
+    reasons.map(str::to_owned).collect()
 }
 
 /// The note with its varying parts masked.
