@@ -1,6 +1,6 @@
 //! The trace of an episode in a tracing backend.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -60,6 +60,26 @@ async fn whole(id: &str, node: &str) -> anyhow::Result<Vec<JaegerSpan>> {
         "{node} is in more than one trace: {all:#?}"
     );
     Ok(spans)
+}
+
+/// The attributes of the resource of a trace.
+async fn resource(id: &str) -> anyhow::Result<BTreeMap<String, String>> {
+    let url = format!("{}/api/traces/{id}", jaeger().await.query());
+    let client = reqwest::Client::builder()
+        .no_proxy()
+        .timeout(WAIT_TIMEOUT)
+        .build()?;
+    let text = client.get(url).send().await?.error_for_status()?.text().await?;
+    let trace: serde_json::Value = serde_json::from_str(&text)?;
+    let processes = trace["data"][0]["processes"].as_object().context("processes")?;
+    let tags = processes
+        .values()
+        .filter_map(|process| process["tags"].as_array());
+    let tags = tags.flatten().filter_map(|tag| {
+        let text = |value: &serde_json::Value| value.as_str().map(str::to_owned);
+        Some((text(&tag["key"])?, text(&tag["value"])?))
+    });
+    Ok(tags.collect())
 }
 
 fn check(spans: &[JaegerSpan], node: &str) -> anyhow::Result<()> {
@@ -224,6 +244,19 @@ fn episode_that_moves_is_one_trace_that_names_the_new_host() {
         ensure!(relocate.tags.get("haulout.target.host").map(String::as_str) == Some("esx2"));
         ensure!(relocate.tags.get("peer.service").map(String::as_str) == Some("vcenter"));
         ensure!(relocate.tags.get("rpc.method").map(String::as_str) == Some("RelocateVM_Task"));
+        ensure!(relocate.tags.get("rpc.system").map(String::as_str) == Some("soap"));
+        let resource = resource(&id).await?;
+        let namespaces: kube::Api<k8s_openapi::api::core::v1::Namespace> = kube::Api::all(fixture.client());
+        let cluster = namespaces.get("kube-system").await?.metadata.uid;
+        ensure!(
+            resource.get("k8s.cluster.uid") == cluster.as_ref(),
+            "{resource:?}"
+        );
+        ensure!(resource.contains_key("service.instance.id"), "{resource:?}");
+        ensure!(
+            !resource.contains_key("k8s.pod.name"),
+            "it runs in no pod: {resource:?}"
+        );
         haulout.stop().await?;
         let log = fixture.log_text();
         ensure!(!log.contains("last spans") && !log.contains("were lost"), "{log}");
