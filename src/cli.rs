@@ -98,7 +98,10 @@ pub enum Subcommand {
     ///
     /// Exit code 0: in service; 3: in maintenance; 4: a person has to act. Of several nodes, the highest counts.
     Status(StatusArgs),
-    /// Show what a maintenance of this host or node would do, without changes
+    /// Show what a maintenance of these hosts or nodes would do, without changes
+    ///
+    /// With several names, all of it begins at once: first come the rounds in which the nodes go, the GPUs that are missing
+    /// meanwhile, and how many hosts' VMs find another host; then each node. -o wide shows each plan in full.
     ///
     /// It reads vCenter and Kubernetes once and applies the controller's own rules, so it needs the
     /// controller's settings. Exit code 0: nothing blocks it; 4: something does.

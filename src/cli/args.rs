@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use super::check::probe::ProbeArgs;
 use super::completion;
-use super::report;
 use super::selection::{NodeSelection, NodeSelectionOrAll};
+use super::{plan, report};
 use crate::config::Config;
 use crate::kubernetes::client::Access;
 use crate::nodemaintenance::kind::MaintenanceAction;
@@ -125,9 +125,9 @@ pub struct StatusArgs {
 /// `plan`.
 #[derive(Debug, clap::Args)]
 pub struct PlanArgs {
-    /// The ESXi host or the node
-    #[arg(add = completion::nodes_and_hosts())]
-    pub(super) name: String,
+    /// The ESXi hosts or nodes, in the order in which their maintenance begins
+    #[arg(required = true, num_args = 1..=plan::NAMES_MAX, add = completion::nodes_and_hosts())]
+    pub(super) name: Vec<String>,
     #[command(flatten)]
     pub(super) flags: ControllerArgs,
 }

@@ -333,7 +333,7 @@ async fn vcenter(config: &Config, client: kube::Client) -> (Vec<CheckResult>, Op
 async fn nodes(view: &mut ClusterView) -> Vec<CheckResult> {
     let mut section = Section::new("Nodes");
     let names = view.inventory.nodes();
-    let forecasts = view.inventory.forecast(&names);
+    let forecasts = view.inventory.forecast_each_host();
     for forecast in &forecasts {
         of_node(forecast, &mut section);
     }

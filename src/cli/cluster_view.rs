@@ -1,6 +1,7 @@
 //! A snapshot of vCenter and Kubernetes, read with the controller's own stream and inventory until the
 //! first complete set.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
@@ -12,7 +13,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use super::plan::DrainLimits;
+use super::plan::{DrainLimits, EpisodeDurations};
 use crate::app;
 use crate::config::Config;
 use crate::ids::{HostRef, NodeName};
@@ -44,6 +45,8 @@ pub(super) struct ClusterView {
     pub(super) vcenter: Vcenter,
     pub(super) client: kube::Client,
     pub(super) limits: DrainLimits,
+    /// How long ended episodes took.
+    pub(super) durations: EpisodeDurations,
 }
 
 impl ClusterView {
@@ -68,8 +71,10 @@ impl ClusterView {
             Err(error) => debug!("GPUs in ResourceSlices are not counted: {error}"),
         }
         updates.push(KubernetesUpdate::DevicesListed);
+        let mut durations = EpisodeDurations::default();
         if config.node_maintenances {
             let objects = nodemaintenance::look::all(&client).await?;
+            durations = EpisodeDurations::of(&objects);
             let concerning = objects
                 .iter()
                 .filter(|object| api::concerns(object, &config.gpu_node_label));
@@ -111,6 +116,7 @@ impl ClusterView {
                 wait_max: config.drain_wait_max,
                 guest_shutdown: config.guest_shutdown_timeout,
             },
+            durations,
         };
         view.read_vcenter(watch_set).await?;
         if config.vcenter_policies {
@@ -173,10 +179,30 @@ impl ClusterView {
         }
     }
 
-    /// Forecasts maintenance of `names`. Like the controller it surveys the hosts in question first.
-    pub(super) async fn forecast(&mut self, names: &[NodeName]) -> anyhow::Result<Vec<Forecast>> {
-        let first = self.inventory.forecast(names);
-        let mut hosts: Vec<HostRef> = first
+    /// Forecasts maintenance of `names`, with the hosts in `leaving`. Like the controller it surveys the hosts in question first.
+    pub(super) async fn forecast(
+        &mut self,
+        names: &[NodeName],
+        leaving: &BTreeSet<HostRef>,
+    ) -> anyhow::Result<Vec<Forecast>> {
+        let first = self.inventory.forecast(names, leaving);
+        self.survey(&first).await?;
+        Ok(self.inventory.forecast(names, leaving))
+    }
+
+    /// Forecasts maintenance of each host alone.
+    pub(super) async fn forecast_each_host(&mut self) -> anyhow::Result<Vec<Forecast>> {
+        let first = self.inventory.forecast_each_host();
+        self.survey(&first).await?;
+        Ok(self.inventory.forecast_each_host())
+    }
+
+    /// Surveys the hosts that could take VMs.
+    async fn survey(&mut self, forecasts: &[Forecast]) -> anyhow::Result<()> {
+        let Some(first) = forecasts.first() else {
+            return Ok(());
+        };
+        let mut hosts: Vec<HostRef> = forecasts
             .iter()
             .filter_map(|it| it.offer.as_ref())
             .flat_map(|offer| offer.survey.clone())
@@ -186,12 +212,12 @@ impl ClusterView {
         let claims = self.vcenter.survey(&hosts).await;
         let claims = claims.context("reading which VMs hold the passthrough devices of other hosts")?;
         for (host, reading) in readings(claims) {
-            let Some(node) = names.first().cloned() else { break };
             let found = EffectResult::Surveyed { host, reading };
+            let node = first.node.clone();
             self.inventory
                 .advance([Fact::Effect(EffectReport { node, found })], app::clocks());
         }
-        Ok(self.inventory.forecast(names))
+        Ok(())
     }
 
     /// The pods of a node with their policies, read like in a drain round.

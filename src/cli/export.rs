@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use super::controller_settings::NodeSettings;
 use super::nodes::{WantedNodes, read_nodes};
 use super::out::{Output, json as indented};
-use super::{ExportArgs, check, plan, subcommands};
+use super::{ExportArgs, check, plan};
 use crate::app::clock;
 use crate::kubernetes::budgets::full_name;
 use crate::kubernetes::client::connect_by;
@@ -82,7 +82,7 @@ pub(super) async fn perform(args: ExportArgs, out: Output) -> anyhow::Result<u8>
         let names = view.inventory.nodes();
         let mut plans: Vec<plan::Plan> = Vec::new();
         for name in names {
-            match subcommands::make_plan(&mut view, name.as_str()).await {
+            match plan::make_plan(&mut view, name.as_str()).await {
                 Ok(plan) => plans.push(plan),
                 Err(error) => miss(&format!("the plan of {name}"), &error),
             }

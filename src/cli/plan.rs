@@ -1,6 +1,12 @@
 //! The plan of a maintenance: made from the controller's own rules, and rendered.
+//!
+//! `make` reads and resolves names, `wave` is the summary of several, `durations` what past episodes say, `warnings` what a pod
+//! says.
 
+mod durations;
+mod make;
 pub(super) mod warnings;
+mod wave;
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
@@ -24,6 +30,8 @@ use crate::maintenance::observed::{Admission, BoundVm, ObservedPower, Strategy};
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
 use crate::status::PhaseKind;
 
+pub(super) use durations::EpisodeDurations;
+pub(super) use make::{NAMES_MAX, make_plan, perform};
 pub(super) use warnings::DrainLimits;
 
 /// The plan of a maintenance.
@@ -244,7 +252,7 @@ fn place(forecast: &Forecast) -> PlannedHost {
     let seen = forecast.seen.as_ref();
     let waits = seen.is_some_and(|node| node.overrides.strategy == Strategy::Wait);
     let offer = forecast.offer.as_ref().filter(|_| !waits && !vm.drs);
-    let target = offer.and_then(|offer| offer.fits.as_ref().map(|(_, host)| host.clone()));
+    let target = forecast.finds_host().filter(|_| !vm.drs).map(str::to_owned);
     let otherwise = if waits {
         format!("its own host when it is back ({STRATEGY}=wait)")
     } else if vm.drs {

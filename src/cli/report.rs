@@ -178,8 +178,7 @@ pub(super) enum ReportFormat {
 const PROGRESS_EVERY: usize = 50;
 
 async fn make(view: &mut ClusterView, out: Output) -> anyhow::Result<Report> {
-    let names = view.inventory.nodes();
-    let forecasts = view.forecast(&names).await?;
+    let forecasts = view.forecast_each_host().await?;
     let budgets = view.budgets().await?;
     let mut nodes = Vec::new();
     for (index, forecast) in forecasts.iter().enumerate() {

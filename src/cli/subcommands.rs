@@ -5,16 +5,13 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use tokio::time::Instant;
 
-use super::cluster_view::ClusterView;
 use super::controller_settings::NodeSettings;
 use super::nodes::{self, ExitState, ListedNode, WantedNodes, read_nodes};
 use super::out::{Items, Output};
-use super::plan::{self, Plan};
 use super::selection::show_values;
-use super::{Format, ListArgs, NodeArgs, OutputArgs, PlanArgs, StatusArgs, Subcommand};
-use super::{check, completion, crd_yaml, export, history, overrides, report, request, resume, status};
+use super::{Format, ListArgs, NodeArgs, OutputArgs, StatusArgs, Subcommand};
+use super::{check, completion, crd_yaml, export, history, overrides, plan, report, request, resume, status};
 use crate::app::clock;
-use crate::ids::NodeName;
 use crate::kubernetes::answer::plain;
 use crate::kubernetes::client::connect_by;
 
@@ -33,7 +30,7 @@ pub async fn perform(subcommand: Subcommand) -> anyhow::Result<u8> {
     match subcommand {
         Subcommand::List(args) => list(args, out).await,
         Subcommand::Status(args) => show_status(args, out).await,
-        Subcommand::Plan(args) => show_plan(*args, out).await,
+        Subcommand::Plan(args) => plan::perform(*args, out).await,
         Subcommand::Report(args) => report::perform(*args, out).await,
         Subcommand::Drain(args) => request::drain(args, out).await,
         Subcommand::Resume(args) => resume::perform(args, out).await,
@@ -136,7 +133,7 @@ async fn retry_soon(error: &anyhow::Error, out: Output) {
 }
 
 /// The nodes as `-o name` shows them.
-fn node_names<'a>(nodes: impl Iterator<Item = &'a String>) -> String {
+pub(super) fn node_names<'a>(nodes: impl Iterator<Item = &'a String>) -> String {
     let names = nodes.map(|node| format!("node/{}", plain(node)));
     names.collect::<Vec<_>>().join("\n")
 }
@@ -206,55 +203,6 @@ fn print_status(
         Format::Name => out.result(&node_names(changed.iter().map(|state| &state.node))),
         Format::Json | Format::Yaml => show_values(&changed, asked, (format, out)),
     }
-}
-
-async fn show_plan(args: PlanArgs, out: Output) -> anyhow::Result<u8> {
-    let client = connect_by(&args.flags.access).await?;
-    let mut view = ClusterView::read(&args.flags.settings, client).await?;
-    let plan = make_plan(&mut view, &args.name).await;
-    view.close().await;
-    let plan = plan?;
-    let format = args.flags.output.output;
-    out.show(format, &plan, || {
-        if format == Format::Name {
-            node_names(plan.nodes.iter().map(|node| &node.node))
-        } else {
-            plan::render(&plan, format == Format::Wide, out.paint())
-        }
-    })?;
-    Ok(if plan.is_blocked() { PROBLEM_FOUND } else { 0 })
-}
-
-pub(super) async fn make_plan(view: &mut ClusterView, name: &str) -> anyhow::Result<Plan> {
-    let node = NodeName::new(name);
-    let (about, state, names) = if view.inventory.nodes().contains(&node) {
-        ("node", None, vec![node])
-    } else if let Some(reach) = view.inventory.reach(name) {
-        ("host", Some(reach.state.words().to_owned()), reach.nodes)
-    } else {
-        bail!("{name} is neither a node that GPU_NODE_LABEL selects nor a host that vCenter shows us");
-    };
-    let forecasts = view.forecast(&names).await?;
-    let budgets = view.budgets().await?;
-    let mut nodes = Vec::new();
-    for forecast in &forecasts {
-        let (pods, policies) = view.pods(&forecast.node).await?;
-        let shutdown_grace = view.shutdown_grace(&forecast.node).await;
-        nodes.push(plan::of_node(
-            forecast,
-            (&pods, &policies),
-            &shutdown_grace,
-            &budgets,
-            view.limits,
-        ));
-    }
-    Ok(Plan {
-        about,
-        name: name.to_owned(),
-        state,
-        gpus_missing: view.inventory.gpus_of(&names),
-        nodes,
-    })
 }
 
 async fn trace(args: NodeArgs, out: Output) -> anyhow::Result<u8> {

@@ -525,6 +525,65 @@ Missing meanwhile: 2 nvidia.com/gpu";
 }
 
 #[test]
+fn plan_of_several_hosts_promises_a_spare_host_once() {
+    run_scenario(async {
+        let name = "wave";
+        let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)]), ("esx3", &[a40(1)])]);
+        spec.vms = vec![gpu_vm(name, "gpu1", "esx1"), gpu_vm(name, "gpu2", "esx2")];
+        let fixture = fixture(name, &spec).await?;
+        let (first, second) = (fixture.node_name("gpu1"), fixture.node_name("gpu2"));
+        let words = ["plan", "esx2", "esx1", "esx2", &first, "-o", "json"];
+        let free = types(&fixture, &words).await?;
+        ensure!(free.code == 0, "{free}");
+        let plan = free.json()?;
+        let wave = &plan["wave"];
+        let rounds: Vec<(&str, &Value)> = wave["rounds"]
+            .as_array()
+            .context("rounds")?
+            .iter()
+            .filter_map(|round| Some((round["begins"].as_str()?, &round["nodes"])))
+            .collect();
+        ensure!(
+            rounds == [("now", &json!([second])), ("vms-off", &json!([first]))],
+            "one drain at a time, in the order given: {free}"
+        );
+        ensure!(wave["hosts"] == 2 && wave["hostsPlaced"] == 1, "{free}");
+        ensure!(wave["gpusMissing"] == json!({"nvidia.com/gpu": 4}), "{free}");
+        ensure!(wave["seconds"].is_null(), "no history is kept: {free}");
+        let places: Vec<(&Value, &Value)> = plan["plans"]
+            .as_array()
+            .context("plans")?
+            .iter()
+            .map(|plan| (&plan["name"], &plan["nodes"][0]["place"]["target"]))
+            .collect();
+        ensure!(
+            places == [(&json!("esx2"), &json!("esx3")), (&json!("esx1"), &Value::Null)],
+            "{free}"
+        );
+
+        fixture.add_pod("held", &first, &[]).await?;
+        fixture.set_budget("held", 0).await?;
+        let blocked = types(&fixture, &["plan", "esx1", &second]).await?;
+        let held = "held by PodDisruptionBudget held-budget";
+        ensure!(
+            blocked.code == 4
+                && blocked.stdout.contains("Maintenance of host/esx1, node/")
+                && blocked.stdout.contains(held),
+            "{blocked}"
+        );
+
+        let unknown = types(&fixture, &["plan", "esx1", "nobody", "nothing"]).await?;
+        let words =
+            "nobody, nothing are neither nodes that GPU_NODE_LABEL selects nor hosts that vCenter shows us";
+        ensure!(
+            unknown.code == 1 && unknown.stdout.is_empty() && unknown.stderr.contains(words),
+            "{unknown}"
+        );
+        Ok(())
+    });
+}
+
+#[test]
 fn plugin_drains_a_node_and_takes_it_back() {
     run_scenario(async {
         let fixture = one_node("at-prompt").await?;

@@ -31,6 +31,7 @@ mod standby;
 mod survey;
 mod unhandled;
 mod vcenter;
+mod wave;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -64,6 +65,7 @@ pub use forecast::{Forecast, Reach};
 pub use snapshot::record_of;
 pub use survey::readings;
 pub use unhandled::{UnhandledHost, UnhandledMode, UnhandledModes, UntoldMode};
+pub use wave::{HostsThatCanLeave, WaveGroup};
 
 /// One input of the inventory.
 #[derive(Clone, Debug, PartialEq)]

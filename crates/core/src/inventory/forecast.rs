@@ -1,13 +1,16 @@
 //! Forecasts: what would happen to nodes if their maintenance began now.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Inventory;
 use super::placement::{HostsView, Reservation, device_needs};
 use crate::ids::{HostRef, NodeName, VmRef};
 use crate::maintenance::episode::Record;
 use crate::maintenance::observed::{Admission, BoundVm, HostState, ObservedNode};
-use crate::maintenance::placement::{PlacementOffer, find_host};
+use crate::maintenance::placement::{HostView, PlacementOffer, RejectedHost, RejectionReason, find_host};
+
+/// What placement offers to nodes.
+type Offers = BTreeMap<NodeName, PlacementOffer>;
 
 /// The forecast of the maintenance of one node.
 #[derive(Clone, Debug, PartialEq)]
@@ -90,48 +93,115 @@ impl Inventory {
             .collect()
     }
 
-    /// The forecasts of `names`, in this order: a host that is offered to one node is reserved against the next.
-    pub fn forecast(&mut self, names: &[NodeName]) -> Vec<Forecast> {
+    /// The forecasts of `names`, in this order: a host that is offered to one node is reserved against the next. The hosts in `leaving`
+    /// enter maintenance as well, so none is offered.
+    pub fn forecast(&mut self, names: &[NodeName], leaving: &BTreeSet<HostRef>) -> Vec<Forecast> {
         self.update_admission(&self.names());
         let placed = self.placed(&self.names());
         let mut reservations = placed.reservations;
-        let mut forecasts = Vec::new();
         let mut views = HostsView::new();
+        let offers = (&placed.offers, &placed.previews);
+        let of_node = |name| self.forecast_of(name, leaving, offers, &mut reservations, &mut views);
+        names.iter().filter_map(of_node).collect()
+    }
+
+    /// The forecast of each node if only its host is in maintenance, in the order of the hosts: what is reserved for the VMs of one
+    /// host does not keep those of another.
+    pub fn forecast_each_host(&mut self) -> Vec<Forecast> {
+        let names = self.names();
+        self.update_admission(&names);
+        let placed = self.placed(&names);
+        let mut reservations = placed.reservations;
+        let taken = reservations.len();
+        let mut by_host: BTreeMap<Option<HostRef>, Vec<NodeName>> = BTreeMap::new();
         for name in names {
-            let Some(snapshot) = self.snapshot(name, PlacementOffer::default()) else {
-                continue;
-            };
-            let vm = self.bound_vm(name);
-            let offer = match placed.offers.get(name).or_else(|| placed.previews.get(name)) {
-                Some(offer) => Some(offer.clone()),
-                None => self.offer_to(name, &mut reservations, &mut views),
-            };
-            let (queue, limits) = self.queue_of(name);
-            forecasts.push(Forecast {
-                node: name.clone(),
-                record: snapshot.record,
-                seen: snapshot.observed.node,
-                vm: snapshot.observed.vm,
-                vm_name: vm.and_then(|vm| vm.name.clone()),
-                tools_running: vm.and_then(|vm| vm.tools_running),
-                evacuation_power_off: vm.is_some_and(|vm| self.is_evacuated_by_power_off(vm)),
-                queue: queue.full(name, limits).map(|_| queue.admission(name, limits)),
-                offer,
-            });
+            let host = self.bound_vm(&name).and_then(|vm| vm.host.clone());
+            by_host.entry(host).or_default().push(name);
+        }
+        let mut views = HostsView::new();
+        let mut forecasts = Vec::new();
+        let (none, offers) = (BTreeSet::new(), (&placed.offers, &placed.previews));
+        for names in by_host.into_values() {
+            for name in &names {
+                forecasts.extend(self.forecast_of(name, &none, offers, &mut reservations, &mut views));
+            }
+            reservations.truncate(taken);
         }
         forecasts
     }
 
-    fn offer_to(
+    fn forecast_of(
         &self,
         name: &NodeName,
+        leaving: &BTreeSet<HostRef>,
+        (offers, previews): (&Offers, &Offers),
+        reservations: &mut Vec<(NodeName, Reservation)>,
+        views: &mut HostsView,
+    ) -> Option<Forecast> {
+        let snapshot = self.snapshot(name, PlacementOffer::default())?;
+        let vm = self.bound_vm(name);
+        let is_to_stay = |offer: &&PlacementOffer| {
+            offer
+                .fits
+                .as_ref()
+                .is_none_or(|(host, _)| !leaving.contains(host))
+        };
+        let made = offers.get(name).or_else(|| previews.get(name)).filter(is_to_stay);
+        let offer = match made {
+            Some(offer) => Some(offer.clone()),
+            None => self.offer_to(name, leaving, reservations, views),
+        };
+        let (queue, limits) = self.queue_of(name);
+        Some(Forecast {
+            node: name.clone(),
+            record: snapshot.record,
+            seen: snapshot.observed.node,
+            vm: snapshot.observed.vm,
+            vm_name: vm.and_then(|vm| vm.name.clone()),
+            tools_running: vm.and_then(|vm| vm.tools_running),
+            evacuation_power_off: vm.is_some_and(|vm| self.is_evacuated_by_power_off(vm)),
+            queue: queue.full(name, limits).map(|_| queue.admission(name, limits)),
+            offer,
+        })
+    }
+
+    /// The host for the VM of `name` among those that are not in `leaving`, which is then reserved.
+    pub(super) fn offer_to(
+        &self,
+        name: &NodeName,
+        leaving: &BTreeSet<HostRef>,
         reservations: &mut Vec<(NodeName, Reservation)>,
         views: &mut HostsView,
     ) -> Option<PlacementOffer> {
         let wanted = self.wanted(self.bound_vm(name)?, None, None)?;
         let hosts = self.hosts_for(&wanted, reservations, views);
-        let offer = find_host(&wanted, hosts, None, &[]);
-        if let Some((host, _)) = &offer.fits {
+        let staying: Vec<HostView>;
+        let hosts = if leaving.is_empty() {
+            hosts
+        } else {
+            let stays = |host: &&HostView| !leaving.contains(&host.moref);
+            staying = hosts.iter().filter(stays).cloned().collect();
+            &staying
+        };
+        let mut offer = find_host(&wanted, hosts, None, &[]);
+        let is_away = |host: &&HostRef| wanted.from.as_ref() != Some(*host);
+        let near = |host: &&HostRef| self.cluster_of(host) == wanted.compute.as_ref();
+        let refused = leaving.iter().filter(is_away).filter(near);
+        offer.refused.extend(refused.map(|host| {
+            RejectedHost {
+                host: self
+                    .hosts
+                    .get(host)
+                    .and_then(|host| host.name.clone())
+                    .unwrap_or_else(|| host.to_string()),
+                why: RejectionReason::State("to enter maintenance as well"),
+            }
+        }));
+        let waits = self
+            .nodes
+            .get(name)
+            .is_some_and(|node| node.annotations.strategy.as_deref() == Some("wait"));
+        if let Some((host, _)) = offer.fits.as_ref().filter(|_| !waits) {
             let needs = device_needs(&wanted);
             let reservation = Reservation {
                 vm: wanted.vm,

@@ -152,7 +152,7 @@ impl Inventory {
         self.admission_queues = queues;
     }
 
-    fn count_gpus(&self, queue: &mut AdmissionQueue) {
+    pub(super) fn count_gpus(&self, queue: &mut AdmissionQueue) {
         if self.rules.unavailable_gpus == MaxUnavailable::Unlimited {
             return;
         }

@@ -30,6 +30,7 @@ mod forecast;
 mod outage;
 mod queue;
 mod records;
+mod wave;
 
 pub(super) fn entering(n: usize, clicked: i64) -> Host {
     let task = TaskRef::new(format!("task-{n}"));

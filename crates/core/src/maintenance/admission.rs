@@ -8,6 +8,10 @@ use jiff::Timestamp;
 use super::clock::Monotonic;
 use crate::ids::NodeName;
 
+pub use self::rounds::{AdmissionRound, RoundStart};
+
+mod rounds;
+
 /// How long a granted slot stays valid before the node's record shows that it is used. A node whose writes are refused must not keep
 /// a slot. It is the default of the longest retry interval.
 pub const GRANT_LASTS: Duration = Duration::from_secs(30);

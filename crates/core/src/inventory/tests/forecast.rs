@@ -1,6 +1,6 @@
 //! The data of `kubectl haulout plan`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::facts::kubernetes::{KubernetesUpdate, NodeFacts};
 use crate::facts::vsphere::{HostConnection, VsphereUpdate};
@@ -49,7 +49,7 @@ fn vms_and_gpus_are_those_of_the_nodes() {
 #[test]
 fn what_one_node_is_offered_is_not_offered_to_the_next() {
     let mut inventory = inventory_with(cluster());
-    let forecasts = inventory.forecast(&[name(1), name(2)]);
+    let forecasts = inventory.forecast(&[name(1), name(2)], &BTreeSet::new());
     let fits = |n: usize| {
         let offer = forecasts[n].offer.clone().expect("an offer");
         (offer.fits.map(|(host, _)| host), offer.survey)
