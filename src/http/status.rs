@@ -29,7 +29,7 @@ use crate::status::NodeStatuses;
 use crate::status::observer::{NodeEvent, Observer};
 use crate::telemetry::link::Links;
 use page_state::PageState;
-use view::{EpisodePage, HostPage, ListFilter, NodePage, Overview, PageLeadership, View};
+use view::{EpisodePage, HostPage, ListFilter, MaintainablePage, NodePage, Overview, PageLeadership, View};
 
 /// Connections for the event streams, and half as many for requests.
 const LIMITS: Limits = Limits {
@@ -133,6 +133,10 @@ impl StatusPage {
 
     pub(crate) fn overview(&self, filter: &ListFilter) -> Overview {
         self.view(|_| true, |view| view.overview(filter))
+    }
+
+    pub(crate) fn maintainable(&self, filter: &ListFilter) -> MaintainablePage {
+        self.view(|_| false, |view| view.maintainable(filter))
     }
 
     pub(crate) fn host(&self, name: &str) -> Option<HostPage> {

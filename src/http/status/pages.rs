@@ -5,8 +5,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::timeline_picture::{self, BAR_HEIGHT, TimelinePicture};
 use super::view::{
-    EpisodePage, EpisodeRow, Frame, HostPage, ListFilter, NodePage, Overview, PageCount, PageLeadership,
-    ShownState, TimelineSpan,
+    EpisodePage, EpisodeRow, Frame, HostPage, ListFilter, MaintainablePage, NodePage, Overview, PageCount,
+    PageLeadership, ShownState, TimelineSpan,
 };
 use crate::status::{HostKind, PhaseKind, Took};
 
@@ -65,6 +65,16 @@ struct HostHtml<'a> {
     page: &'a HostPage,
     picture: TimelinePicture,
     period: String,
+}
+
+#[derive(Template)]
+#[template(path = "status/maintainable.html")]
+struct MaintainableHtml<'a> {
+    frame: &'a Frame,
+    root: &'static str,
+    json: &'static str,
+    page: &'a MaintainablePage,
+    pager: Option<Pager>,
 }
 
 #[derive(Template)]
@@ -135,6 +145,20 @@ pub(super) fn host(page: &HostPage) -> Result<String, askama::Error> {
         page,
         picture: timeline_picture::layout(&page.timeline),
         period: timeline_picture::length(&page.timeline),
+    };
+    html.render()
+}
+
+pub(super) fn maintainable(page: &MaintainablePage) -> Result<String, askama::Error> {
+    let html = MaintainableHtml {
+        frame: &page.frame,
+        root: "./",
+        json: "api/v1/maintainable",
+        page,
+        pager: pager(page.node_pages, |nodes| ListFilter {
+            nodes,
+            ..page.filter.clone()
+        }),
     };
     html.render()
 }

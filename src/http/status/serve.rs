@@ -97,10 +97,12 @@ pub(super) fn router_with(status: Arc<StatusPage>, access: PageAccess, renders: 
     };
     let rendered = Router::new()
         .route("/", get(overview))
+        .route("/maintainable", get(maintainable))
         .route("/nodes/{name}", get(node))
         .route("/hosts/{name}", get(host))
         .route("/episodes/{id}", get(episode))
         .route("/api/v1/overview", get(overview_json))
+        .route("/api/v1/maintainable", get(maintainable_json))
         .route("/api/v1/nodes/{name}", get(node_json))
         .route("/api/v1/hosts/{name}", get(host_json))
         .route("/api/v1/episodes/{id}", get(episode_json))
@@ -155,7 +157,17 @@ async fn overview_json(State(served): State<Served>, RawQuery(query): RawQuery) 
     rendered(JSON, served.status.overview_json(&filter(query.as_deref())))
 }
 
-/// Reads the query of the overview. What is not understood is ignored, because people edit addresses.
+async fn maintainable(State(served): State<Served>, RawQuery(query): RawQuery) -> Response {
+    let page = served.status.maintainable(&filter(query.as_deref()));
+    rendered(HTML, pages::maintainable(&page))
+}
+
+async fn maintainable_json(State(served): State<Served>, RawQuery(query): RawQuery) -> Response {
+    let page = served.status.maintainable(&filter(query.as_deref()));
+    rendered(JSON, serde_json::to_string(&page))
+}
+
+/// Reads the query of a list. What is not understood is ignored, because people edit addresses.
 fn filter(query: Option<&str>) -> ListFilter {
     let query = query.unwrap_or_default();
     let query = query.get(..query.len().min(QUERY_MAX)).unwrap_or_default();

@@ -510,6 +510,102 @@ fn an_episode_is_seen_through_all_its_phases_and_how_it_ended() {
     assert!(page.waits_for.is_none());
 }
 
+/// A node in service with this VM.
+fn in_service(node: &str, vm: BoundVm) -> (NodeName, NodeSnapshot) {
+    let snapshot = NodeSnapshot {
+        record: Record::InService,
+        observed: Observed::of(Some(fixtures::node()), vm, moment(0)),
+    };
+    (NodeName::new(node), snapshot)
+}
+
+/// The VM of a node in service on this host.
+fn vm_on(host: &str, change: impl FnOnce(&mut ObservedVm)) -> BoundVm {
+    let mut vm = ObservedVm {
+        on_name: host.to_owned(),
+        tools_running: Some(true),
+        ..fixtures::vm(ObservedPower::On, HostState::InService)
+    };
+    change(&mut vm);
+    BoundVm::Found(vm)
+}
+
+#[tokio::test]
+async fn obstacles_before_a_night_come_first_in_words() {
+    let status = status();
+    let snapshots = BTreeMap::from([
+        in_service("a-sound", vm_on("esx-1", |_| {})),
+        in_service("b-mute", vm_on("esx-2", |vm| vm.tools_running = Some(false))),
+        in_service(
+            "c-suspended",
+            vm_on(NASTY, |vm| {
+                vm.power = ObservedPower::Suspended;
+                vm.evacuation_power_off = true;
+            }),
+        ),
+        in_service("d-unknown", BoundVm::NotLookedUp),
+    ]);
+    status.show(&NodeStatuses::of(&SnapshotBatch::all(snapshots)), BTreeMap::new());
+
+    let (code, _, page) = ask(&status, Method::GET, "/maintainable").await;
+    assert_eq!(code, StatusCode::OK);
+    let places: Vec<usize> = ["c-suspended", "b-mute", "d-unknown", "a-sound"]
+        .iter()
+        .map(|name| page.find(&format!(">{name}</a>")).unwrap())
+        .collect();
+    assert!(places.is_sorted(), "{page}");
+    for words in [
+        "<title>Before the night",
+        "stops:</strong> the VM is suspended",
+        "costs:</strong> vCenter itself powers the VM off",
+        "costs:</strong> VMware Tools do not run",
+        "its VM is not known yet",
+        "none found",
+        "<code>kubectl haulout report</code>",
+        "href=\"./maintainable\" aria-current=\"page\"",
+    ] {
+        assert!(page.contains(words), "{words:?} in {page}");
+    }
+    assert!(!page.contains(NASTY), "{page}");
+
+    let (_, _, json) = ask(&status, Method::GET, "/api/v1/maintainable?q=esx").await;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let rows = json["nodes"].as_array().unwrap();
+    let names: Vec<&str> = rows.iter().filter_map(|row| row["name"].as_str()).collect();
+    assert_eq!(names, ["b-mute", "a-sound"], "limited to these hosts");
+    assert_eq!(rows[0]["obstacles"][0]["kind"], "no-vmware-tools");
+    assert_eq!(
+        (&json["all"], &json["blocked"], &json["withObstacles"]),
+        (&4.into(), &1.into(), &2.into())
+    );
+
+    let (_, _, overview) = ask(&status, Method::GET, "/").await;
+    let link = "<a href=\"maintainable\">1 node would not get through a maintenance</a>";
+    assert!(overview.contains(link), "{overview}");
+}
+
+#[test]
+fn page_of_obstacles_is_bounded() {
+    let status = status();
+    let snapshots = (0..250).map(|n| in_service(&format!("gpu-{n:03}"), BoundVm::OutOfScope));
+    let snapshots = snapshots.collect();
+    status.show(&NodeStatuses::of(&SnapshotBatch::all(snapshots)), BTreeMap::new());
+    let filter = ListFilter {
+        nodes: 3,
+        ..ListFilter::default()
+    };
+    let page = status.maintainable(&filter);
+    let count = PageCount {
+        rows: 250,
+        page: 3,
+        pages: 3,
+    };
+    assert_eq!((page.node_pages, page.nodes.len()), (count, 50));
+    assert_eq!(page.nodes[0].name, "gpu-200");
+    let html = pages::maintainable(&page).unwrap();
+    assert!(html.contains("?q=&#38;nodes=2&#38;hosts=0"), "{html}");
+}
+
 fn record_change(
     status: &Arc<StatusPage>,
     name: &NodeName,

@@ -4,6 +4,7 @@
 //! would cost the controller memory.
 
 mod episode;
+mod maintainable;
 mod node;
 mod overview;
 mod state;
@@ -14,7 +15,7 @@ use serde::Serialize;
 use super::PageSettings;
 use super::page_state::PageState;
 use crate::kubernetes::update::NodeMaintenanceFacts;
-use crate::status::{self, PhaseKind};
+use crate::status::{self, Obstacle, PhaseKind};
 
 pub(crate) use state::ShownState;
 
@@ -100,6 +101,47 @@ pub(crate) struct OverviewFigures {
     pub need_person: usize,
     /// Hosts that enter maintenance, or are in it.
     pub hosts_leaving: usize,
+    /// Nodes that would not get through a maintenance, as far as their VM and Node show.
+    pub not_maintainable: usize,
+}
+
+/// Which nodes would get through a maintenance, as far as their VM and Node show.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct MaintainablePage {
+    #[serde(flatten)]
+    pub frame: Frame,
+    pub filter: ListFilter,
+    /// How many nodes there are, with and without obstacles.
+    pub all: usize,
+    pub with_obstacles: usize,
+    /// Those that would stop until a person acts.
+    pub blocked: usize,
+    /// The nodes, those that would stop first.
+    pub nodes: Vec<MaintainableRow>,
+    pub node_pages: PageCount,
+    /// The command that reads pods and PodDisruptionBudgets as well.
+    pub report: &'static str,
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct MaintainableRow {
+    pub name: String,
+    pub host: Option<String>,
+    /// Its VM has been looked up.
+    pub is_known: bool,
+    pub obstacles: Vec<ObstacleRow>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ObstacleRow {
+    /// As in the metric haulout_node_maintainable.
+    pub kind: Obstacle,
+    pub words: &'static str,
+    /// The maintenance stops there until a person acts.
+    pub blocks: bool,
 }
 
 #[derive(Clone, Debug, Serialize)]

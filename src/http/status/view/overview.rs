@@ -49,6 +49,7 @@ impl View<'_> {
             parked: count(&|phase| phase == PhaseKind::Parked),
             need_person: frame.need_person,
             hosts_leaving: leaving.count(),
+            not_maintainable: self.blocked(),
         };
         let mut need_person: Vec<NodeRow> = nodes.iter().filter(|row| row.needs_person()).cloned().collect();
         need_person.truncate(LISTED);
@@ -225,7 +226,7 @@ impl View<'_> {
 }
 
 /// Keeps the rows of one page.
-fn page_of<T>(rows: &mut Vec<T>, page: usize) -> PageCount {
+pub(super) fn page_of<T>(rows: &mut Vec<T>, page: usize) -> PageCount {
     let all = rows.len();
     let pages = all.div_ceil(ROWS).max(1);
     let page = page.clamp(1, pages);
