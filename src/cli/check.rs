@@ -3,8 +3,8 @@
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde::Serialize;
 
-mod machines;
-mod privileges;
+pub(super) mod machines;
+pub(super) mod privileges;
 pub(super) mod probe;
 
 use self::probe::ProbeReport;

@@ -5,14 +5,16 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::ResourceExt as _;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
+use super::check::machines;
 use super::plan::{DrainLimits, EpisodeDurations};
 use crate::app;
 use crate::config::Config;
@@ -22,6 +24,7 @@ use crate::keys::Keys;
 use crate::kubernetes::drain::{self, DrainSettings, NamespacePolicies};
 use crate::kubernetes::facts::{GpuResources, node_facts};
 use crate::kubernetes::kubelet_config;
+use crate::kubernetes::machine_guard::names_machine;
 use crate::kubernetes::reads::{self, ReadError};
 use crate::kubernetes::update::{KubernetesUpdate, NodeMaintenanceUpdate};
 use crate::maintenance::effect_report::{EffectReport, EffectResult};
@@ -39,12 +42,31 @@ const LOGOUT_LIMIT: Duration = Duration::from_secs(8);
 /// Capacity of the channel for facts.
 const FACT_CAPACITY: usize = 1024;
 
+/// The nodes that Cluster API or OpenShift manage.
+#[derive(Debug, Default)]
+pub(super) struct NodesWithMachine {
+    pub(super) nodes: BTreeSet<NodeName>,
+    /// The namespaces of their Machines.
+    pub(super) namespaces: BTreeSet<String>,
+}
+
+impl NodesWithMachine {
+    fn of(nodes: &[Node]) -> Self {
+        let managed = nodes.iter().filter(|node| names_machine(node));
+        Self {
+            nodes: managed.map(|node| NodeName::new(node.name_any())).collect(),
+            namespaces: machines::namespaces(nodes),
+        }
+    }
+}
+
 /// A snapshot of vCenter and Kubernetes.
 pub(super) struct ClusterView {
     pub(super) inventory: Inventory,
     pub(super) vcenter: Vcenter,
     pub(super) client: kube::Client,
     pub(super) limits: DrainLimits,
+    pub(super) machines: NodesWithMachine,
     /// How long ended episodes took.
     pub(super) durations: EpisodeDurations,
 }
@@ -54,6 +76,7 @@ impl ClusterView {
     pub(super) async fn read(config: &Config, client: kube::Client) -> anyhow::Result<Self> {
         let mut inventory = Inventory::new(app::rules(config, &client), app::clock());
         let nodes = reads::nodes(&client, &config.gpu_node_label).await?;
+        let machines = NodesWithMachine::of(&nodes);
         let gpus = GpuResources::parse(&config.gpu_resources).context("GPU_RESOURCES")?;
         let keys = Keys::under(&config.annotation_prefix);
         let nodes = nodes
@@ -116,6 +139,7 @@ impl ClusterView {
                 wait_max: config.drain_wait_max,
                 guest_shutdown: config.guest_shutdown_timeout,
             },
+            machines,
             durations,
         };
         view.read_vcenter(watch_set).await?;
@@ -240,5 +264,33 @@ impl ClusterView {
     /// Ends the session, if a read opened one after the stream ended.
     pub(super) async fn close(&self) {
         self.vcenter.logout().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn nodes_of_cluster_api_and_of_openshift_have_a_machine() {
+        let node = |name: &str, annotations: serde_json::Value| -> Node {
+            serde_json::from_value(json!({"metadata": {"name": name, "annotations": annotations}})).unwrap()
+        };
+        let cluster_api = json!({
+            "cluster.x-k8s.io/machine": "gpu-1", "cluster.x-k8s.io/cluster-namespace": "clusters",
+        });
+        let nodes = [
+            node("gpu-1", cluster_api),
+            node(
+                "gpu-2",
+                json!({"machine.openshift.io/machine": "openshift-machine-api/gpu-2"}),
+            ),
+            node("gpu-3", json!({"other": "x"})),
+        ];
+        let machines = NodesWithMachine::of(&nodes);
+        assert_eq!(machines.nodes, ["gpu-1", "gpu-2"].map(NodeName::new).into());
+        assert_eq!(machines.namespaces, ["clusters".to_owned()].into());
     }
 }

@@ -2,13 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::pin::pin;
 
 use askama::Template;
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde::Serialize;
 
 use super::ReportArgs;
+use super::check::machines::missing_rights;
+use super::check::privileges::missing_on_vms;
 use super::cluster_view::ClusterView;
 use super::follow::full_name;
 use super::out::{Output, json};
@@ -16,14 +21,16 @@ use super::plan::warnings::{of_kubelet, of_pod};
 use super::subcommands::PROBLEM_FOUND;
 use super::table::Table;
 use crate::app::clock;
+use crate::config::Config;
+use crate::ids::VmRef;
 use crate::inventory::Forecast;
 use crate::kubernetes::answer::plain;
-use crate::kubernetes::budgets::{full_name as budget_name, hold, is_never_satisfied, selects};
+use crate::kubernetes::budgets::{BudgetHold, full_name as budget_name, hold, is_never_satisfied, selects};
 use crate::kubernetes::client::connect_by;
 use crate::kubernetes::drain::PodPolicy;
 use crate::kubernetes::pods::{PodVerdict, verdict};
 use crate::kubernetes::policy::DrainPolicy;
-use crate::maintenance::observed::Strategy;
+use crate::kubernetes::rights;
 use crate::maintenance::waiting::few;
 use crate::status::Obstacle;
 
@@ -35,8 +42,10 @@ pub(super) struct Report {
     made_at: Timestamp,
     /// The nodes, those that would stop first.
     nodes: Vec<ReportedNode>,
-    /// How many nodes could be moved to another host at the same time.
-    can_move_at_once: usize,
+    /// How many hosts can enter maintenance at the same time, so that each of their VMs finds a place on a host that stays.
+    hosts_that_can_leave: usize,
+    /// The hosts in service that have VMs of nodes.
+    hosts_in_service: usize,
 }
 
 /// One node.
@@ -131,7 +140,7 @@ impl Findings {
 pub(super) async fn perform(args: ReportArgs, out: Output) -> anyhow::Result<u8> {
     let client = connect_by(&args.access).await?;
     let mut view = ClusterView::read(&args.settings, client).await?;
-    let report = make(&mut view, out).await;
+    let report = make(&mut view, &args.settings, out).await;
     view.close().await;
     let report = report?;
     let text = match args.output {
@@ -177,36 +186,94 @@ pub(super) enum ReportFormat {
 /// Progress is printed after this many nodes: each costs a list of its pods.
 const PROGRESS_EVERY: usize = 50;
 
-async fn make(view: &mut ClusterView, out: Output) -> anyhow::Result<Report> {
-    let forecasts = view.forecast_each_host().await?;
-    let budgets = view.budgets().await?;
-    let mut nodes = Vec::new();
-    for (index, forecast) in forecasts.iter().enumerate() {
-        if index > 0 && index % PROGRESS_EVERY == 0 {
-            out.progress(&format!("{index} of {} nodes", forecasts.len()));
+/// How many nodes are read at the same time. One after the other, 2,500 nodes would take many minutes.
+const READS: usize = 8;
+
+/// What is read once for all nodes.
+struct PoolFacts {
+    budgets: Vec<PodDisruptionBudget>,
+    /// The privileges that are missing on VMs.
+    privileges: BTreeMap<VmRef, Vec<String>>,
+    /// The rights on Machines that are missing.
+    machine_rights: Vec<String>,
+    /// The configuration of kubelets may be read.
+    reads_kubelets: bool,
+}
+
+impl PoolFacts {
+    async fn read(view: &ClusterView, config: &Config, out: Output) -> anyhow::Result<Self> {
+        let privileges = missing_on_vms(view, config).await.unwrap_or_else(|error| {
+            out.progress(&format!(
+                "Privileges in vCenter are not checked: {}",
+                error.chain()
+            ));
+            BTreeMap::new()
+        });
+        let machine_rights = if view.machines.nodes.is_empty() {
+            Vec::new()
+        } else {
+            missing_rights(config, &view.client, &view.machines.namespaces).await
+        };
+        // Most people have no such right, and asking for each node takes time.
+        let lacking = rights::lacking(&view.client, &rights::KUBELETS, None).await;
+        Ok(Self {
+            budgets: view.budgets().await?,
+            privileges,
+            machine_rights,
+            reads_kubelets: lacking.is_ok_and(|lacking| lacking.is_empty()),
+        })
+    }
+
+    /// What Haulout lacks for this node.
+    fn of_rights(&self, forecast: &Forecast, has_machine: bool, findings: &mut Findings) {
+        let vm = forecast.vm.found();
+        for privilege in vm
+            .and_then(|vm| self.privileges.get(&vm.moref))
+            .into_iter()
+            .flatten()
+        {
+            findings.add(Obstacle::VcenterPrivilege, privilege.as_str());
         }
-        nodes.push(of_node(view, forecast, &budgets).await?);
+        for right in self.machine_rights.iter().filter(|_| has_machine) {
+            findings.add(Obstacle::MachineGuard, right.as_str());
+        }
+    }
+}
+
+async fn make(view: &mut ClusterView, config: &Config, out: Output) -> anyhow::Result<Report> {
+    let forecasts = view.forecast_each_host().await?;
+    let leave = view.inventory.hosts_that_can_leave();
+    let view: &ClusterView = view;
+    let facts = PoolFacts::read(view, config, out).await?;
+    let reads = forecasts.iter().map(|forecast| of_node(view, forecast, &facts));
+    let mut reads = pin!(stream::iter(reads).buffer_unordered(READS));
+    let mut nodes = Vec::new();
+    while let Some(node) = reads.try_next().await? {
+        nodes.push(node);
+        if nodes.len() % PROGRESS_EVERY == 0 {
+            out.progress(&format!("{} of {} nodes", nodes.len(), forecasts.len()));
+        }
     }
     nodes.sort_by(|a, b| (a.verdict, &a.node).cmp(&(b.verdict, &b.node)));
     Ok(Report {
         made_at: clock(),
-        can_move_at_once: nodes.iter().filter(|node| node.moves_to.is_some()).count(),
+        hosts_that_can_leave: leave.hosts,
+        hosts_in_service: leave.of,
         nodes,
     })
 }
 
-async fn of_node(
-    view: &ClusterView,
-    forecast: &Forecast,
-    budgets: &[PodDisruptionBudget],
-) -> anyhow::Result<ReportedNode> {
+async fn of_node(view: &ClusterView, forecast: &Forecast, facts: &PoolFacts) -> anyhow::Result<ReportedNode> {
     let mut findings = Findings::default();
     let overrides = forecast.seen.as_ref().map(|node| &node.overrides);
     for obstacle in Obstacle::of(&forecast.vm, overrides) {
         findings.add(obstacle, "");
     }
     let moves_to = moves_to(forecast, &mut findings);
-    if let Ok(grace) = view.shutdown_grace(&forecast.node).await
+    let has_machine = view.machines.nodes.contains(&forecast.node);
+    facts.of_rights(forecast, has_machine, &mut findings);
+    if facts.reads_kubelets
+        && let Ok(grace) = view.shutdown_grace(&forecast.node).await
         && let Some(text) = of_kubelet(grace, view.limits)
     {
         findings.add(Obstacle::LongKubeletShutdown, text);
@@ -218,21 +285,9 @@ async fn of_node(
         if is_left || verdict(pod, &forecast.node) != PodVerdict::Evict {
             continue;
         }
-        let name = full_name(pod);
-        let hopeless = budgets
-            .iter()
-            .find(|budget| is_never_satisfied(budget) && selects(budget, pod));
-        if let Some(budget) = hopeless {
-            let budget = budget_name(budget);
-            findings.add(
-                Obstacle::DisruptionBudget,
-                format!("{name}: {budget} never allows one"),
-            );
-        } else if let Some(hold) = hold(pod, budgets) {
-            findings.add(Obstacle::DisruptionBudget, format!("{name}: {hold}"));
-        }
+        held(pod, &facts.budgets, &mut findings);
         for warning in of_pod(pod, &policy, view.limits) {
-            findings.add(warning.obstacle, name.clone());
+            findings.add(warning.obstacle, full_name(pod));
         }
     }
     let reasons = findings.reasons();
@@ -245,26 +300,40 @@ async fn of_node(
     })
 }
 
+/// What PodDisruptionBudgets hold the pod.
+fn held(pod: &Pod, budgets: &[PodDisruptionBudget], findings: &mut Findings) {
+    let name = full_name(pod);
+    let hold = hold(pod, budgets);
+    if let Some(BudgetHold::Several(names)) = &hold {
+        findings.add(Obstacle::SeveralBudgets, format!("{name}: {}", names.join(", ")));
+        return;
+    }
+    let hopeless = budgets
+        .iter()
+        .find(|budget| is_never_satisfied(budget) && selects(budget, pod));
+    if let Some(budget) = hopeless {
+        let budget = budget_name(budget);
+        findings.add(
+            Obstacle::DisruptionBudget,
+            format!("{name}: {budget} never allows one"),
+        );
+    } else if let Some(hold) = hold {
+        findings.add(Obstacle::DisruptionBudget, format!("{name}: {hold}"));
+    }
+}
+
 /// The host that the VM would be moved to.
 fn moves_to(forecast: &Forecast, findings: &mut Findings) -> Option<String> {
     let vm = forecast.vm.found()?;
     if vm.drs || vm.is_left_to_vcenter {
         return None;
     }
-    let waits = forecast
-        .seen
-        .as_ref()
-        .is_some_and(|node| node.overrides.strategy == Strategy::Wait);
     let offer = forecast.offer.as_ref()?;
-    match &offer.fits {
-        Some((_, host)) if !waits => Some(host.clone()),
-        Some(_) => None,
-        None => {
-            let refused: Vec<String> = offer.refused.iter().map(ToString::to_string).collect();
-            findings.add(Obstacle::NoOtherHost, few(&refused));
-            None
-        }
+    if offer.fits.is_none() {
+        let refused: Vec<String> = offer.refused.iter().map(ToString::to_string).collect();
+        findings.add(Obstacle::NoOtherHost, few(&refused));
     }
+    forecast.finds_host().map(str::to_owned)
 }
 
 impl Reason {
@@ -282,11 +351,12 @@ impl Report {
     fn summary(&self) -> String {
         let count = |verdict| self.nodes.iter().filter(|node| node.verdict == verdict).count();
         format!(
-            "Nodes: {} ready, {} costly, {} blocked; {} could move to another host at the same time.",
+            "Nodes: {} ready, {} costly, {} blocked. Hosts that could leave at the same time, with another host for each VM: {} of {}.",
             count(MaintenanceVerdict::Ready),
             count(MaintenanceVerdict::Costly),
             count(MaintenanceVerdict::Blocked),
-            self.can_move_at_once
+            self.hosts_that_can_leave,
+            self.hosts_in_service
         )
     }
 
@@ -353,58 +423,4 @@ fn html(report: &Report) -> Result<String, askama::Error> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn report() -> Report {
-        let mut findings = Findings::default();
-        findings.add(Obstacle::EmptyDir, "ml/<b>train|0");
-        findings.add(
-            Obstacle::DisruptionBudget,
-            "ml/train-0: ml/train never allows one",
-        );
-        let reasons = findings.reasons();
-        let node = |node: &str, reasons: Vec<Reason>, moves_to: Option<&str>| ReportedNode {
-            node: node.to_owned(),
-            host: Some("esx-1".to_owned()),
-            verdict: MaintenanceVerdict::of(&reasons),
-            moves_to: moves_to.map(str::to_owned),
-            reasons,
-        };
-        Report {
-            made_at: "2026-11-27T16:00:00Z".parse().unwrap(),
-            nodes: vec![
-                node("gpu-1", reasons, None),
-                node("gpu-2", Vec::new(), Some("esx-9")),
-            ],
-            can_move_at_once: 1,
-        }
-    }
-
-    #[test]
-    fn table_says_which_nodes_stop_and_why() {
-        assert_eq!(
-            table(&report()),
-            "NODE    HOST    VERDICT     MOVES TO   REASONS\n\
-             gpu-1   esx-1   × blocked   <none>     a PodDisruptionBudget allows no disruption (ml/train-0: ml/train never allows \
-             one); a pod loses the data in its emptyDir (ml/<b>train|0)\n\
-             gpu-2   esx-1   √ ready     esx-9      <none>\n\n\
-             Nodes: 1 ready, 0 costly, 1 blocked; 1 could move to another host at the same time.\n"
-        );
-    }
-
-    #[test]
-    fn names_become_no_markup() {
-        let markdown = markdown(&report());
-        assert!(markdown.contains("ml/&lt;b>train\\|0"), "{markdown}");
-        let html = html(&report()).unwrap();
-        assert!(
-            html.contains("ml/&#60;b&#62;train|0") && !html.contains("<b>"),
-            "{html}"
-        );
-        assert!(
-            html.contains("<th>Verdict</th>") && html.ends_with("</html>"),
-            "{html}"
-        );
-    }
-}
+mod tests;

@@ -44,6 +44,13 @@ const VERSIONS_FOR: Duration = Duration::from_secs(600);
 const PAGE: u32 = 500;
 const PAGES_MAX: usize = 20;
 
+/// Whether the Node names a Machine of Cluster API or OpenShift.
+pub fn names_machine(node: &Node) -> bool {
+    let keys = [NODE_MACHINE, openshift::NODE_MACHINE];
+    let mut annotations = node.metadata.annotations.iter().flatten();
+    annotations.any(|(key, _)| keys.contains(&key.as_str()))
+}
+
 /// The objects of Cluster API, in the cluster of the nodes or in a management cluster.
 pub struct MachineApi {
     client: kube::Client,

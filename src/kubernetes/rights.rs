@@ -111,6 +111,15 @@ pub const NEEDED: &[Right] = &[
     ),
 ];
 
+/// The right to read the configuration of kubelets, which `report` uses where a person has it.
+pub const KUBELETS: Right = right(
+    "",
+    "nodes/proxy",
+    &["get"],
+    "reading how long a kubelet delays a shutdown",
+    false,
+);
+
 /// The rights where Cluster API is installed.
 pub const MACHINES: &[Right] = &[
     right(

@@ -380,7 +380,7 @@ fn report_says_which_nodes_would_get_through_a_maintenance() {
         let words = [
             "NODE          HOST   VERDICT   MOVES TO",
             "report-gpu1   esx1   √ ready   esx2",
-            "Nodes: 1 ready, 0 costly, 0 blocked; 1 could move to another host at the same time.",
+            "Nodes: 1 ready, 0 costly, 0 blocked. Hosts that could leave at the same time, with another host for each VM: 1 of 1.",
         ];
         for words in words {
             ensure!(
@@ -415,6 +415,13 @@ fn report_says_which_nodes_would_get_through_a_maintenance() {
             "{report}"
         );
         ensure!(report["nodes"][0]["verdict"] == "blocked", "{report}");
+        fixture
+            .vcenter
+            .withhold(&[("Resource.ColdMigrate", Some("gpu1"))])
+            .await?;
+        let lacking = types(&fixture, &["report"]).await?;
+        let words = "Haulout's user lacks a privilege on the VM in vCenter (Resource.ColdMigrate)";
+        ensure!(lacking.code == 4 && lacking.stdout.contains(words), "{lacking}");
         let html = types(&fixture, &["report", "-o", "html"]).await?;
         ensure!(
             html.stdout

@@ -18,7 +18,7 @@ use crate::kubernetes::answer;
 use crate::maintenance::machine_guard::{GuardedKind, GuardedObject};
 
 /// The annotation by which OpenShift names the Machine of a Node, as namespace and name.
-const NODE_MACHINE: &str = "machine.openshift.io/machine";
+pub(super) const NODE_MACHINE: &str = "machine.openshift.io/machine";
 
 const PREFIX: &str = "haulout: maintenance of VMs ";
 

@@ -15,6 +15,10 @@ named_enum! {
         Skip = "skip",
         /// A PodDisruptionBudget that never allows a disruption, or none at present.
         DisruptionBudget = "disruption-budget",
+        /// More than one PodDisruptionBudget selects a pod: the eviction API refuses it with status 500 for ever.
+        SeveralBudgets = "several-budgets",
+        /// vCenter refuses Haulout's user what the maintenance of the VM needs.
+        VcenterPrivilege = "vcenter-privilege",
         NoVmwareTools = "no-vmware-tools",
         /// vCenter itself shuts the VM down, and so races the drain.
         EvacuationPolicy = "evacuation-policy",
@@ -30,6 +34,8 @@ named_enum! {
         EmptyDir = "empty-dir",
         /// The annotation of a pod is not fulfilled as it stands.
         PodPolicy = "pod-policy",
+        /// The guards on the Machine of the node cannot be set.
+        MachineGuard = "machine-guard",
     }
 }
 
@@ -42,7 +48,9 @@ impl Obstacle {
             | Self::VmSuspended
             | Self::Question
             | Self::Skip
-            | Self::DisruptionBudget => true,
+            | Self::DisruptionBudget
+            | Self::SeveralBudgets
+            | Self::VcenterPrivilege => true,
             Self::NoVmwareTools
             | Self::EvacuationPolicy
             | Self::NoOtherHost
@@ -50,7 +58,8 @@ impl Obstacle {
             | Self::LongKubeletShutdown
             | Self::NoController
             | Self::EmptyDir
-            | Self::PodPolicy => false,
+            | Self::PodPolicy
+            | Self::MachineGuard => false,
         }
     }
 
@@ -63,6 +72,10 @@ impl Obstacle {
             Self::Question => "vCenter waits for an answer about the VM",
             Self::Skip => "the Node has the annotation haulout.dev/skip",
             Self::DisruptionBudget => "a PodDisruptionBudget allows no disruption",
+            Self::SeveralBudgets => {
+                "more than one PodDisruptionBudget selects a pod, which is then never evicted"
+            }
+            Self::VcenterPrivilege => "Haulout's user lacks a privilege on the VM in vCenter",
             Self::NoVmwareTools => "VMware Tools do not run: power is cut without a shutdown of the guest",
             Self::EvacuationPolicy => "vCenter itself powers the VM off when its host enters maintenance",
             Self::NoOtherHost => "no other host can take the VM: the node is away as long as its host",
@@ -71,6 +84,9 @@ impl Obstacle {
             Self::NoController => "a pod has no controller: nothing starts it again",
             Self::EmptyDir => "a pod loses the data in its emptyDir",
             Self::PodPolicy => "an annotation of a pod is not fulfilled as it stands",
+            Self::MachineGuard => {
+                "its Machine cannot be guarded: another controller may replace the node or power its VM on"
+            }
         }
     }
 
