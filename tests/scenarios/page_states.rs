@@ -232,6 +232,7 @@ fn page_says_that_the_vcenter_connection_is_lost_and_since_when() {
         for words in ["vCenter connection lost", "<p>HTTP status 503", ">esx1</a>"] {
             ensure!(shown.contains(words), "{words} in {shown}");
         }
+        look.at("maintainable", &format!("{page}/maintainable")).await?;
         look.at("missing", &format!("{page}/nodes/nosuch")).await?;
         haulout.stop().await
     });
