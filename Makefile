@@ -133,6 +133,9 @@ test-chart: ## the tests of make test for chart, image and workflows
 	$(prepare_tests)
 	$(call run_tests,$(CHART_TESTS:%=--test %))
 
+# The documents have some pictures of the status page; all states are in target/pictures.
+STATES := held-desktop-light held-phone-dark many-desktop-light
+
 .PHONY: pictures
 pictures: export HAULOUT_PICTURES = $(CURDIR)/docs/pictures
 # With CI set, a missing browser is an error.
@@ -140,6 +143,8 @@ pictures: export CI = true
 pictures: ## take the screenshots of the documents in the lab (needs chromium, Java and Maven)
 	$(need_toolchains)
 	cargo test --locked --test scenarios -- screenshots::
+	HAULOUT_PICTURES=$(CURDIR)/target/pictures cargo test --locked --test scenarios -- page_states::
+	for picture in $(STATES); do cp target/pictures/states/$$picture.png docs/pictures/; done
 
 .PHONY: histories
 histories: export HAULOUT_HISTORIES ?= 20000
@@ -166,16 +171,21 @@ mutants: ## change the program in one place at a time, and list changes that no 
 	cargo mutants -p haulout --output $(MUTANTS)/program $(MUTANTS_FLAGS) -- --lib --test actors || status=$$?; \
 	exit $$status
 
-# See crates/vsphere/fuzz/README.md. FUZZ_SECONDS is the time for each target.
+# See crates/vsphere/fuzz/README.md and crates/core/fuzz/README.md. FUZZ_SECONDS is the time for each target.
 FUZZ_SECONDS ?= 120
 .PHONY: fuzz
-fuzz: ## fuzz the parsers of vCenter's replies (4 minutes; FUZZ_SECONDS=n for each of the two targets)
+fuzz: ## fuzz the readers of vCenter's replies, records and windows (8 minutes; FUZZ_SECONDS=n for each of the four targets)
 	@cargo fuzz --version >/dev/null 2>&1 || $(INSTALL) --version $(CARGO_FUZZ) cargo-fuzz
 	@cargo +nightly --version >/dev/null 2>&1 || { echo "a nightly toolchain is missing: rustup toolchain install nightly --profile minimal" >&2; exit 1; }
 	cd crates/vsphere && for target in reply xml; do \
 		mkdir -p fuzz/corpus/$$target && \
 		cargo +nightly fuzz run --target-dir $(CURDIR)/target/fuzz $$target fuzz/corpus/$$target $(CURDIR)/proto-notes/captures -- \
 			-max_total_time=$(FUZZ_SECONDS) -dict=fuzz/xml.dict -timeout=10 || exit 1; \
+	done
+	cd crates/core && for target in record window; do \
+		mkdir -p fuzz/corpus/$$target && \
+		cargo +nightly fuzz run --target-dir $(CURDIR)/target/fuzz $$target fuzz/corpus/$$target fuzz/seeds/$$target -- \
+			-max_total_time=$(FUZZ_SECONDS) -timeout=10 || exit 1; \
 	done
 
 # All benches of Cargo.toml. Their tables are collected into one directory of benches/results.

@@ -27,6 +27,7 @@ const CORE: &[&str] = &[
     "status",
     "inventory",
     "fixtures",
+    "fuzz",
 ];
 
 /// The modules of the program, likewise.

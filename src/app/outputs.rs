@@ -11,7 +11,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::clock;
 use super::from_config::{Writes, endpoint};
-use super::identity::instance;
 use super::observers::Observers;
 use crate::config::{Config, Listen};
 use crate::controller::executor::Executor;
@@ -227,7 +226,7 @@ pub(super) fn traces(
         let lost = observers.metrics.trace_spans_lost();
         let (client, counter, stop) = (client.clone(), lost.clone(), stop.clone());
         tasks.spawn(async move {
-            let detected = trace::export::detected(&instance(), |name| std::env::var(name).ok());
+            let detected = trace::export::detected(|name| std::env::var(name).ok());
             // Spans are queued meanwhile.
             let uid = tokio::select! {
                 biased;

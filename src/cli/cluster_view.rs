@@ -97,10 +97,10 @@ impl ClusterView {
         let mut durations = EpisodeDurations::default();
         if config.node_maintenances {
             let objects = nodemaintenance::look::all(&client).await?;
-            durations = EpisodeDurations::of(&objects);
             let concerning = objects
                 .iter()
                 .filter(|object| api::concerns(object, &config.gpu_node_label));
+            durations = EpisodeDurations::of(concerning.clone());
             let seen = concerning.map(|object| NodeMaintenanceUpdate::Seen(Box::new(api::facts(object))));
             let all = std::iter::once(NodeMaintenanceUpdate::Reset)
                 .chain(seen)

@@ -13,6 +13,8 @@ pub mod named;
 pub mod facts;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fixtures;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 pub mod ids;
 pub mod inventory;
 pub mod keys;

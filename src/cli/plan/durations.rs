@@ -15,7 +15,7 @@ pub(in crate::cli) struct EpisodeDurations {
 }
 
 impl EpisodeDurations {
-    pub(in crate::cli) fn of(objects: &[NodeMaintenance]) -> Self {
+    pub(in crate::cli) fn of<'a>(objects: impl IntoIterator<Item = &'a NodeMaintenance>) -> Self {
         let mut of_nodes: BTreeMap<NodeName, Vec<SignedDuration>> = BTreeMap::new();
         for object in objects {
             if let Some(took) = took(object) {

@@ -89,10 +89,7 @@ described! {
     RESOURCE {
         "service.name": "`haulout`, unless `OTEL_SERVICE_NAME` is set";
         "service.version": "the version of Haulout";
-        "service.instance.id": "the pod, or the machine outside of Kubernetes";
-        "k8s.pod.name": "the pod, from `POD_NAME`";
-        "k8s.namespace.name": "its namespace, from `POD_NAMESPACE`";
-        "k8s.node.name": "the Node on which it runs, from `NODE_NAME`. On spans, the same name is the Node in maintenance";
+        "k8s.namespace.name": "the namespace of its pod, from `POD_NAMESPACE`";
         "k8s.cluster.uid": "the UID of the namespace `kube-system` of the cluster with the nodes, if it can be read";
     }
 }

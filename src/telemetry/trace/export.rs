@@ -152,20 +152,14 @@ fn client(authority: Option<&[u8]>) -> anyhow::Result<reqwest::Client> {
         .build()?)
 }
 
-/// The attributes of the resource that the environment has, under the names of the semantic conventions: `instance` is the name of
-/// this replica, the others are set by the chart from the downward API.
-pub fn detected(instance: &str, read: impl Fn(&str) -> Option<String>) -> Vec<KeyValue> {
-    let of_pod = [
-        ("k8s.pod.name", "POD_NAME"),
-        ("k8s.namespace.name", "POD_NAMESPACE"),
-        ("k8s.node.name", "NODE_NAME"),
-    ];
-    let of_pod = of_pod.into_iter().filter_map(|(attribute, variable)| {
-        let value = read(variable).filter(|value| !value.is_empty())?;
-        Some(KeyValue::new(attribute, value))
-    });
-    let instance = KeyValue::new("service.instance.id", instance.to_owned());
-    [instance].into_iter().chain(of_pod).collect()
+/// The attributes of the resource that the environment has, under the names of the semantic conventions.
+///
+/// None names this replica: the next leader sends the finished spans of an episode again, and a backend takes them for the same
+/// spans only if the resource is the same.
+pub fn detected(read: impl Fn(&str) -> Option<String>) -> Vec<KeyValue> {
+    let namespace = read("POD_NAMESPACE").filter(|value| !value.is_empty());
+    let namespace = namespace.map(|value| KeyValue::new("k8s.namespace.name", value));
+    namespace.into_iter().collect()
 }
 
 /// The resource: `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`, with the default service name `haulout`, and those of `detected`
