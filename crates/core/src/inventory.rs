@@ -118,7 +118,7 @@ pub struct Rules {
 }
 
 /// All facts, and the snapshots made of them.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Inventory {
     rules: Rules,
     process_began: Timestamp,
@@ -191,7 +191,7 @@ pub struct Inventory {
 }
 
 /// The state of one source.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Source<Key> {
     disconnected: Option<String>,
     /// The objects reported since the last `Reset`.
@@ -201,7 +201,7 @@ struct Source<Key> {
 }
 
 /// An episode that has ended.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct LastEpisodeOfHost {
     at: Timestamp,
     traceparent: Arc<str>,
@@ -430,6 +430,7 @@ impl Inventory {
 
     /// Notes when each record was first seen, and binds each node to its VM.
     fn observe_records(&mut self, names: &BTreeSet<NodeName>) {
+        let acting = self.is_acting.then_some(self.leadership.epoch);
         for name in names {
             let record = match self.nodes.get(name) {
                 Some(node) => Some(self.record(node)),
@@ -440,7 +441,7 @@ impl Inventory {
             let has_known_vm = self.vm_of(name).found().is_some();
             let local = self.node_states.entry(name.clone()).or_default();
             local.has_known_vm |= has_known_vm;
-            local.observed_record.update(&record, self.now, self.is_acting);
+            local.observed_record.update(&record, self.now, acting);
         }
     }
 

@@ -11,7 +11,7 @@ use crate::facts::kubernetes::NodeFacts;
 use crate::ids::NodeName;
 
 /// The ResourceSlices by node.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct DeviceSlices {
     by_node: BTreeMap<NodeName, Arc<[DeviceSlice]>>,
     /// The first list is still awaited. An episode that began without it would not wait for these GPUs.

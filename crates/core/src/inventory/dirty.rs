@@ -14,7 +14,7 @@ use crate::maintenance::effect_report::EffectResult;
 use crate::maintenance::episode::Record;
 
 /// The snapshots to be built.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Dirty {
     /// All.
     All,

@@ -12,7 +12,7 @@ use crate::maintenance::observed::{BoundVm, CordonedBy, HostState, Observed, Obs
 const DRY_RUN_BOOT: &str = "dry-run";
 
 /// The values that replace facts of one node. Empty outside of a dry run.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct DryRunOverlay {
     record: Option<Record>,
     unschedulable: Option<bool>,

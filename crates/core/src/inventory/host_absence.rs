@@ -10,7 +10,7 @@ use crate::ids::{HostRef, TaskRef};
 use crate::maintenance::clock::{Deadline, Monotonic, Now, whole_second};
 
 /// A host that vCenter lost.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct HostAbsence {
     /// The last exit from maintenance that was known when it was lost.
     known_exit: Option<TaskRef>,

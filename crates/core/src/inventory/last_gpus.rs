@@ -14,7 +14,7 @@ const REMEMBERED: Duration = Duration::from_secs(3600);
 const MAX_RESOURCES: usize = 64;
 
 /// The count of each resource when it was last allocatable.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct LastGpus(BTreeMap<String, (u64, Monotonic)>);
 
 impl LastGpus {

@@ -9,7 +9,7 @@ use crate::ids::VmRef;
 use crate::maintenance::episode::{Phase, Record};
 
 /// A key for which an outdated lookup could do harm.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct UrgentLookup {
     urgency: LookupUrgency,
     /// A result has arrived since.

@@ -18,7 +18,7 @@ use crate::maintenance::observed::{DrainReport, EffectAttempt, LATE_POWER_OFF_WI
 use crate::maintenance::volumes::VolumeReport;
 
 /// The state of one node.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct NodeState {
     pub(super) attempts: BTreeMap<EffectKind, EffectAttempt>,
     pub(super) drain: Option<DrainReport>,
@@ -79,7 +79,7 @@ impl NodeState {
 }
 
 /// When this process first saw the current record of a node.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct ObservedRecord {
     /// The episode, the phase, and when the phase began; `None` for a node in service.
     pub(super) phase: Option<(EpisodeId, &'static str, Timestamp)>,
@@ -91,24 +91,27 @@ pub(super) struct ObservedRecord {
 }
 
 impl ObservedRecord {
-    /// Notes the current record.
-    pub(super) fn update(&mut self, record: &Record, now: Now, is_acting: bool) {
+    /// Notes the current record. `acting` is the epoch of this process, if it acts; without leader election it is 0.
+    pub(super) fn update(&mut self, record: &Record, now: Now, acting: Option<u64>) {
         let phase = record.episode().map(phase_of);
         let elapsed = record.episode().map_or_else(Default::default, |episode| {
             (episode.elapsed, episode.in_flight, episode.drained_for)
         });
+        // A watch that is behind shows what the previous leader wrote after this process began to lead.
+        let is_own =
+            |acting: u64| acting == 0 || record.episode().is_none_or(|episode| episode.epoch == acting);
         self.seen = Some(match self.seen {
             Some(seen) if self.phase == phase && self.elapsed == elapsed => seen,
             Some(seen) if self.phase == phase => RecordAge { at: now, ..seen },
             Some(_) | None => RecordAge {
                 at: now,
                 phase_at: now.monotonic,
-                from_the_start: is_acting && self.is_watched,
+                from_the_start: self.is_watched && acting.is_some_and(is_own),
             },
         });
         self.phase = phase;
         self.elapsed = elapsed;
-        self.is_watched = is_acting;
+        self.is_watched = acting.is_some();
     }
 
     /// Another process may have written the current record.

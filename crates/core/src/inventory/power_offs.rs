@@ -18,7 +18,7 @@ const MAX_PER_NODE: usize = 32;
 /// The power-offs of one node in the last hour.
 ///
 /// They are kept in memory alone: a new leader counts the nodes that it finds off, and not those that are back.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct PowerOffs {
     times: Vec<Monotonic>,
     /// The episode of the latest. It counts once, however long the VM stays off.

@@ -12,11 +12,11 @@ use crate::maintenance::clock::Monotonic;
 const WITHOUT_AFTER: Duration = Duration::from_secs(30);
 
 /// The watches in use, by the project of their kind; `None` is Haulout's own.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct RequestSources(BTreeMap<Option<ForeignApi>, RequestSource>);
 
 /// The state of one watch.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct RequestSource {
     source: Source<String>,
     /// Since when it is disconnected.

@@ -17,14 +17,14 @@ use crate::maintenance::record::{Annotations, read};
 use crate::maintenance::request::{Request, RequestAction, RequestIdentity};
 
 /// The NodeMaintenance objects.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct RequestStore {
     by_name: BTreeMap<String, StoredRequest>,
     of_node: BTreeMap<NodeName, BTreeSet<String>>,
 }
 
 /// A stored NodeMaintenance object.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct StoredRequest {
     facts: NodeMaintenanceFacts,
     /// The episode in its copy of a record, parsed once per update.

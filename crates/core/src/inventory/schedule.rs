@@ -18,7 +18,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 const REBUILD_EVERY: Duration = Duration::from_secs(60);
 
 /// The timers of the inventory.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Schedule {
     set_complete_by: Option<Monotonic>,
     paused_until: Option<Monotonic>,

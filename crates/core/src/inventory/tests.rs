@@ -1403,6 +1403,29 @@ fn record_older_than_the_leadership_is_not_seen_from_the_start() {
     assert!(!from_the_start(&mut inventory), "another may have led in between");
 }
 
+#[test]
+fn phase_that_the_previous_leader_began_is_not_seen_from_the_start() {
+    let mut inventory = inventory_with(trio(1));
+    let lead = LeadershipEpoch {
+        epoch: 7,
+        acts_from: None,
+    };
+    inventory.apply_leadership(Some(lead));
+    inventory.all_snapshots();
+    let mut from_the_start = |version: u64, epoch: u64, phase: Phase| {
+        let node = NodeFacts {
+            resource_version: version,
+            ..with_episode(1, phase, |episode| episode.epoch = epoch)
+        };
+        inventory.apply(seen_of(node));
+        snapshot_of(&mut inventory, 1).observed.record_seen.from_the_start
+    };
+    let complete = || Phase::ShuttingDown(DrainEnd::Complete);
+    assert!(!from_the_start(11, 6, complete()), "the watch was behind");
+    assert!(!from_the_start(12, 7, complete()), "this leader took it over");
+    assert!(from_the_start(13, 7, Phase::AwaitingHost));
+}
+
 /// Node 1, drained since second 5, with a round at second 10 that found no pod.
 fn listed_empty() -> Inventory {
     let mut inventory = inventory_with(trio(1));
