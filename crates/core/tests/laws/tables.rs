@@ -989,6 +989,27 @@ fn cancel_in_the_shutdown_ends_only_if_no_guest_was_asked() {
 }
 
 #[test]
+fn request_to_the_guest_is_recorded_before_the_node_is_drained_again() {
+    let mut seen = drained(entering());
+    let node = seen.node.as_mut().unwrap();
+    node.unschedulable = false;
+    let again = transition(decided(&down(SHUTTING_DOWN), &seen));
+    assert_eq!(again.record.phase(), Some(&Phase::Draining), "it was not asked");
+
+    let asked = attempt(1, 1, AttemptOutcome::Asked);
+    seen.attempts.insert(EffectKind::ShutdownGuest, asked);
+    let noted = transition(decided(&down(SHUTTING_DOWN), &seen));
+    let noted = noted.record.episode().unwrap();
+    assert_eq!(noted.phase, SHUTTING_DOWN);
+    assert!(noted.in_flight.guest_shutdown.is_some());
+
+    let again = transition(decided(noted, &seen));
+    let again = again.record.episode().unwrap();
+    assert_eq!(again.phase, Phase::Draining);
+    assert!(again.in_flight.guest_shutdown.is_some());
+}
+
+#[test]
 fn asked_guest_holds_up_the_end_for_its_timeout_and_the_monitor_grace() {
     for (elapsed, ends) in [(0, false), (119, false), (170, false), (180, true)] {
         let before = Episode {

@@ -19,7 +19,15 @@ use crate::maintenance::waiting::{DrainTimeout, ParkReason, WaitingOn};
 /// How many times a Node that is uncordoned during the drain is cordoned again before the episode is parked.
 const RECORDONS: u8 = 1;
 
-impl PhaseContext<'_> {
+/// Whether the guest may have been asked by this attempt.
+fn may_be_sent(attempt: &EffectAttempt) -> bool {
+    match &attempt.outcome {
+        AttemptOutcome::Asked | AttemptOutcome::Running(_) | AttemptOutcome::Done => true,
+        AttemptOutcome::Refused(refusal) => refusal.advice == RetryAdvice::Unanswered,
+    }
+}
+
+impl<'a> PhaseContext<'a> {
     /// Draining, VM on.
     pub(super) fn draining(self) -> PhaseStep {
         let desired = self.desired();
@@ -168,6 +176,10 @@ impl PhaseContext<'_> {
             DesiredState::RetryExpected { until, message } => return Self::await_retry(until, message),
             DesiredState::Down => {}
         }
+        // Another phase would not know of a request that is not recorded yet.
+        if let Some(attempt) = self.unrecorded_request() {
+            return self.record_request(attempt);
+        }
         if let Some(step) = self.drain_again() {
             return step;
         }
@@ -275,6 +287,13 @@ impl PhaseContext<'_> {
         }
     }
 
+    /// The request to the guest that this process has sent, while the record does not show it.
+    fn unrecorded_request(self) -> Option<&'a EffectAttempt> {
+        let attempt = self.seen.attempt(EffectKind::ShutdownGuest)?;
+        let is_recorded = self.episode.in_flight.guest_shutdown.is_some();
+        (!is_recorded && may_be_sent(attempt)).then_some(attempt)
+    }
+
     /// Records that the shutdown was requested, so that it is requested only once.
     fn record_request(self, attempt: &EffectAttempt) -> PhaseStep {
         let asked = Timer {
@@ -348,10 +367,6 @@ impl PhaseContext<'_> {
         if recorded.guest_shutdown.is_some() || !is_shutting_down {
             return recorded;
         }
-        let may_be_sent = |attempt: &EffectAttempt| match &attempt.outcome {
-            AttemptOutcome::Asked | AttemptOutcome::Running(_) | AttemptOutcome::Done => true,
-            AttemptOutcome::Refused(refusal) => refusal.advice == RetryAdvice::Unanswered,
-        };
         let attempt = self.seen.attempt(EffectKind::ShutdownGuest);
         let is_asked = attempt.is_some_and(may_be_sent) || !self.seen.record_seen.from_the_start;
         let since_phase = Timer {
