@@ -153,6 +153,13 @@ histories: ## search for random histories that break an invariant, longer than m
 	$(need_toolchains)
 	cargo test --locked -p haulout-core --profile bench --test laws -- histories --nocapture
 
+.PHONY: model-check
+model-check: export HAULOUT_MODEL_CHECK_FAULTS ?= 2
+model-check: export RUST_BACKTRACE = 0
+model-check: ## search all states with two faults on a path, more than make test does (some minutes and GB; HAULOUT_MODEL_CHECK_FAULTS=n)
+	$(need_toolchains)
+	cargo test --locked -p haulout-core --profile bench --test model_check -- --nocapture --test-threads=1
+
 # About 2,000 mutants; SHARD=0/41 takes every 41st. cargo-mutants fails if a mutant survives; the next crate is tested anyway.
 MUTANTS := target/mutants
 # The tests of the two crates do not need the program, so a mutant in them takes half a minute.
