@@ -12,6 +12,7 @@ use haulout_core::maintenance::episode::{Phase, Record};
 use haulout_core::maintenance::policy::{DrainTimeoutAction, Policy};
 use jiff::SignedDuration;
 use proptest::prelude::{ProptestConfig, prop, prop_assert, prop_assert_eq, proptest};
+use proptest::test_runner::RngSeed;
 
 use crate::facts;
 use crate::model::{Model, NODES, host_ref};
@@ -23,10 +24,18 @@ fn policy(action: DrainTimeoutAction) -> Policy {
     policy
 }
 
-/// The cases of each property: `HAULOUT_HISTORIES` for a longer search.
-fn histories() -> u32 {
+/// 200 cases of each property, the same ones in every run: a gate must not fail for what the change did not touch. With
+/// `HAULOUT_HISTORIES`, as many other cases; `PROPTEST_RNG_SEED` selects which.
+fn search() -> ProptestConfig {
     let set = std::env::var("HAULOUT_HISTORIES").ok();
-    set.and_then(|count| count.parse().ok()).unwrap_or(200)
+    let cases = set.and_then(|count| count.parse().ok());
+    let default = ProptestConfig::default();
+    ProptestConfig {
+        cases: cases.unwrap_or(200),
+        rng_seed: cases.map_or(RngSeed::Fixed(1), |_| default.rng_seed),
+        failure_persistence: None,
+        ..default
+    }
 }
 
 /// A window that is closed when a history begins, and whose ends steps of a clock and the hours of a history pass.
@@ -405,7 +414,7 @@ fn with_volumes(policy: Policy) -> Policy {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: histories(), failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(search())]
 
     #[test]
     fn node_whose_host_is_back_is_in_service_after_any_history(
@@ -471,6 +480,9 @@ proptest! {
         model.set_host(2, |host| host.refuses_power_on = None);
         model.set_host(3, |host| host.refuses_power_on = None);
         model.person_powers_on(0);
+        // A VM that is on has its device: nobody else has taken it.
+        let on = model.vms[0].host;
+        model.set_host(on, |host| host.is_taken = false);
         happen(&mut model, LabelIsBack, 0);
         happen(&mut model, NodeComesUp, 0);
         if model.node(0).is_none() {
