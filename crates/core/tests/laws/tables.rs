@@ -1284,6 +1284,28 @@ fn vm_that_is_to_wait_for_its_host_is_not_left_to_drs() {
 }
 
 #[test]
+fn drs_is_asked_again_where_the_own_host_is_back_and_has_refused_the_vm() {
+    // DRS had given the device to another VM.
+    for (by_drs, place) in [
+        (true, PowerOnTarget::Drs),
+        (false, PowerOnTarget::Host(HostRef::new("host-1"))),
+    ] {
+        let mut seen = seen(ObservedPower::Off, HostState::InService);
+        vm_of(&mut seen).drs = by_drs;
+        let refusal = attempt(-100, 4, refused(RetryAdvice::OtherHost));
+        seen.attempts.insert(EffectKind::PowerOn, refusal);
+        let mut episode = away(Phase::AwaitingHost);
+        let home = vm_of(&mut seen).on.clone().unwrap();
+        episode.refused(&home, RefusedMove::PowerOn, "the device is in use");
+        let Decision::Act { effect, .. } = decided(&episode, &seen) else {
+            panic!("{by_drs}: {:?}", decided(&episode, &seen));
+        };
+        let vm = VmRef::new("vm-1");
+        assert_eq!(effect, Effect::PowerOn { vm, place });
+    }
+}
+
+#[test]
 fn vm_that_is_to_wait_for_its_host_stays_there_whatever_it_refuses() {
     for (strategy, refusals, leaves) in [
         (Strategy::Migrate, 3, false),

@@ -269,10 +269,11 @@ impl<'a> PhaseContext<'a> {
     }
 
     /// Retries the power-on that the VM's own host or DRS refused. It is retried from this phase, because a change of phase would
-    /// cost two writes per attempt. No other host is tried twice.
+    /// cost two writes per attempt. No other host is tried twice. DRS is also asked where the own host is back and refuses the VM:
+    /// DRS may have given the device to another VM meanwhile.
     fn power_on_again(self) -> Option<PhaseStep> {
         let attempt = self.seen.attempts.get(&EffectKind::PowerOn)?;
-        let place = self.place(self.drs() && !self.vm.host.takes_vms());
+        let place = self.place(self.drs() && !self.may_stay());
         let may_ask = match &place {
             Some(PowerOnTarget::Drs) => true,
             Some(PowerOnTarget::Host(_)) => self.is_at_home() && self.vm.host.takes_vms(),
