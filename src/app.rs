@@ -15,6 +15,7 @@
 //!       └─ SIGTERM, Ctrl-C ──▶ stop: the fence, the event loop and its actors, then the streams, which log out, then the Lease
 //! ```
 
+mod connections;
 mod from_config;
 mod identity;
 mod kubeconfig;
@@ -61,10 +62,11 @@ use crate::telemetry::log::Level;
 use crate::vsphere;
 use crate::vsphere::client::Vcenter;
 use from_config::{RETRY_MIN, Writes, policy};
-use identity::instance;
 use observers::Observers;
+use vcenter::VcenterReads;
 use watches::Watches;
 
+pub use connections::{Clocks, Connections};
 pub(crate) use from_config::{rules, vcenter_settings};
 pub use sentinel::run_sentinel;
 
@@ -90,29 +92,29 @@ pub async fn run(config: Config, level: Level) -> anyhow::Result<()> {
         settings = %config.line(),
         "starting"
     );
-    let clients = Clients::prepare(&config).await?;
-    if config.dry_run {
-        warn!("dry run: decisions are made and logged, and nothing is changed");
-    }
-    let policy = policy(&config, &clients.client, &clients.machines).await;
-    let mut app = App::open(&config, clients, policy).await?;
+    // A wrong address of vCenter is reported before one of Kubernetes.
+    vcenter_settings(&config)?;
+    let connections = Connections::of(&config).await?;
+    let mut controller = Controller::start(&config, connections).await?;
+    let watchdog = controller.watch_over(&config)?;
     if level.can_change() {
-        let stop = app.streams_stop.clone();
-        app.spawn("log level", level.follow(stop));
+        let stop = controller.streams_stop.clone();
+        controller.spawn("log level", level.follow(stop));
     }
-    let outcome = app.until_asked_to_stop(terminate).await;
-    app.close().await;
+    let outcome = controller.until_asked_to_stop(terminate).await;
+    controller.stop().await;
+    drop(watchdog);
     info!("stopped; episodes are recorded on their Nodes and continue at the next start");
     outcome
 }
 
-/// The clients. Creating them sends nothing, so configuration errors are reported before anything changes.
+/// The clients, and what observes them.
 struct Clients {
     vcenter: Vcenter,
-    client: kube::Client,
+    connections: Connections,
     machines: Arc<MachineApi>,
-    /// The client of the cluster of the Lease, and the settings.
-    election: Option<(kube::Client, lease::Settings)>,
+    /// The settings of the election.
+    election: Option<lease::Settings>,
     /// The result of logins, for the Lease.
     login: watch::Receiver<LoginNote>,
     keys: Keys,
@@ -120,8 +122,8 @@ struct Clients {
     observers: Observers,
 }
 
-/// All running tasks.
-struct App {
+/// A running controller: all its tasks. When it is dropped, they end as in a crash.
+pub struct Controller {
     /// A task that ends before the stop is an error.
     tasks: JoinSet<&'static str>,
     /// Exporters, which may end at any time.
@@ -132,15 +134,14 @@ struct App {
     /// The election ends last, because the next leader begins then.
     election: JoinSet<()>,
     election_stop: CancellationToken,
-    /// Ends the process if it hangs as leader.
-    watchdog: Option<Watchdog>,
     /// Ends the other tasks. The streams end after the event loop, and log out.
     streams_stop: CancellationToken,
 }
 
 impl Clients {
-    async fn prepare(config: &Config) -> anyhow::Result<Self> {
+    fn prepare(config: &Config, connections: Connections) -> anyhow::Result<Self> {
         let writes = Writes::by(config);
+        let Connections { nodes, clocks, .. } = &connections;
         let lease = writes.lease.then(|| config.leadership.lease_name.clone());
         let mut observers = Observers::of(lease);
         if writes.objects {
@@ -149,46 +150,35 @@ impl Clients {
                 config.gpu_node_label.clone(),
                 trace_url,
                 config.node_maintenance_history,
-                clock,
+                clocks.wall,
             );
             observers.objects = Some(Arc::new(objects));
         }
         let gpu_resources = GpuResources::parse(&config.gpu_resources)
             .map_err(|error| Misconfigured::new("GPU_RESOURCES", &config.gpu_resources, &error))?;
         let settings = vcenter_settings(config)?;
-        let (client, cluster) = kubernetes::client::connect_with_address()
-            .await
-            .context("preparing the connection to Kubernetes")?;
         let vcenter_name = settings.endpoint.name();
-        observers.status = outputs::status_page(config, &observers, cluster, vcenter_name);
-        observers.validation = from_config::validation_jobs(config, &client)?;
-        let machines = match &config.management_kubeconfig {
-            Some(path) => kubernetes::client::connect_other("MANAGEMENT_KUBECONFIG", path).await,
-            None => Ok(client.clone()),
-        };
-        let machines = machines.context("preparing the connection to the management cluster")?;
-        let election = if writes.lease {
-            Some(from_config::election(config, &client).await?)
-        } else {
-            None
-        };
+        observers.status = outputs::status_page(config, &observers, &connections, vcenter_name);
+        observers.validation = from_config::validation_jobs(config, nodes)?;
+        let election = writes.lease.then(|| from_config::election(config, &connections));
         let (login_sender, login) = watch::channel(LoginNote::default());
         let settings = vsphere::client::Settings {
-            on_answer: observers.on_answer(clock),
-            instance: instance(),
-            on_login: vcenter::on_login(login_sender, clock),
+            on_answer: observers.on_answer(clocks.wall),
+            instance: connections.instance.clone(),
+            on_login: vcenter::on_login(login_sender, clocks.wall),
             ..settings
         };
         observers.metrics.set_vcenter_name(&settings.endpoint.name());
-        let vcenter = Vcenter::new(settings).context("preparing the connection to vCenter")?;
+        let vcenter = Vcenter::over(settings, Arc::clone(&connections.vcenter))
+            .context("preparing the connection to vCenter")?;
         let keys = Keys {
             limit_group: config.pace.limit_group_label.clone(),
             ..Keys::under(&config.annotation_prefix)
         };
         Ok(Self {
             vcenter,
-            client,
-            machines: Arc::new(MachineApi::new(machines)),
+            machines: Arc::new(MachineApi::new(connections.machines.clone())),
+            connections,
             election,
             login,
             keys,
@@ -221,18 +211,32 @@ fn watch_settings(config: &Config) -> kubernetes::watch::Settings {
     }
 }
 
-impl App {
+impl Controller {
+    /// Starts a controller on `connections`.
+    ///
+    /// # Errors
+    /// [`Misconfigured`] for a value that cannot be validated earlier; otherwise an error at the start.
+    pub async fn start(config: &Config, connections: Connections) -> anyhow::Result<Self> {
+        let clients = Clients::prepare(config, connections)?;
+        if config.dry_run {
+            warn!("dry run: decisions are made and logged, and nothing is changed");
+        }
+        let policy = policy(config, &clients.connections.nodes, &clients.machines).await;
+        Self::open(config, clients, policy).await
+    }
+
     /// Wires and starts everything.
     async fn open(config: &Config, clients: Clients, policy: Policy) -> anyhow::Result<Self> {
         let servers = outputs::servers(config, &clients.observers).await?;
-        let mut app = Self::new(clients.election.is_some());
+        let clocks = clients.connections.clocks;
+        let mut app = Self::new(clients.election.is_some(), clocks);
         let (vsphere_sender, vsphere) = mpsc::channel(FACTS);
         let (kubernetes_sender, kubernetes) = mpsc::channel(FACTS);
         let (reports_sender, reports) = mpsc::channel(FACTS);
         let (subscriptions, wanted) = Subscriptions::channels();
         let Clients {
             vcenter,
-            client,
+            connections,
             machines,
             election,
             login,
@@ -240,7 +244,9 @@ impl App {
             gpu_resources,
             mut observers,
         } = clients;
-        let election_status = app.stand_for_election(election, login, &vcenter, &observers)?;
+        let client = connections.nodes.clone();
+        let election = election.map(|settings| (connections.leases, settings));
+        let election_status = app.stand_for_election(election, login, &vcenter, &observers);
         let (publisher, to_publish) = kubernetes::events::queue(observers.on_event_dropped());
         let executor = Executor {
             fence: app.fence.clone(),
@@ -257,20 +263,18 @@ impl App {
             reports: reports_sender,
             nodes: kubernetes_sender.clone(),
         };
-        let supervisor = app.supervisor(config, executor, publisher, &mut observers, policy)?;
+        let supervisor = app.supervisor(config, executor, publisher, &mut observers, (policy, clocks))?;
         let stop = app.streams_stop.clone();
-        let events = kubernetes::events::run(client.clone(), instance(), to_publish, stop.clone());
+        let events = kubernetes::events::run(client.clone(), connections.instance, to_publish, stop);
         app.spawn("Events writer", events);
-        app.read_policies(config, &vcenter, &observers, &vsphere_sender);
-        let stream = vcenter::follow(
+        let reads = VcenterReads {
             vcenter,
-            election_status.clone(),
-            clock,
-            wanted.watch_set,
-            vsphere_sender,
-            stop,
-        );
-        app.spawn("vCenter stream", stream);
+            election_status: election_status.clone(),
+            clock: clocks.wall,
+            watch_set: wanted.watch_set,
+            out: vsphere_sender,
+        };
+        app.read_vcenter(config, reads, &observers);
         let watches = Watches {
             client: client.clone(),
             selection: selection(config, keys, gpu_resources),
@@ -291,10 +295,10 @@ impl App {
         let event_loop = event_loop::run(
             sources,
             subscriptions,
-            Inventory::new(rules(config, &client), clock()),
+            Inventory::new(rules(config, &client), (clocks.wall)()),
             supervisor,
             observers,
-            clocks,
+            clocks.decisions,
             app.stop.clone(),
         );
         app.spawn("event loop", event_loop);
@@ -309,19 +313,18 @@ impl App {
         }
     }
 
-    fn new(has_election: bool) -> Self {
+    fn new(has_election: bool, clocks: Clocks) -> Self {
         Self {
             tasks: JoinSet::new(),
             showing: JoinSet::new(),
             stop: CancellationToken::new(),
             fence: if has_election {
-                WriteFence::for_replica()
+                WriteFence::for_replica(clocks.boot)
             } else {
                 WriteFence::without_election()
             },
             election: JoinSet::new(),
             election_stop: CancellationToken::new(),
-            watchdog: None,
             streams_stop: CancellationToken::new(),
         }
     }
@@ -332,18 +335,27 @@ impl App {
         executor: Executor,
         publisher: Publisher,
         observers: &mut Observers,
-        policy: Policy,
+        (policy, clocks): (Policy, Clocks),
     ) -> anyhow::Result<Supervisor<AnyExecutor>> {
-        let mut of_nodes = outputs::observers_of_nodes(config, publisher, observers);
+        let mut of_nodes = outputs::observers_of_nodes(config, publisher, observers, clocks.wall);
         let (showing, stop) = (&mut self.showing, &self.streams_stop);
-        let in_vcenter = outputs::vcenter_events(config, &executor, observers, showing, stop);
+        let in_vcenter = outputs::vcenter_events(config, &executor, observers, showing, (stop, clocks.wall));
         of_nodes.extend(in_vcenter.map(|events| Box::new(events) as Box<dyn Observer>));
-        let attribute = outputs::vcenter_attribute(config, &executor, observers, showing, stop);
+        let attribute =
+            outputs::vcenter_attribute(config, &executor, observers, showing, (stop, clocks.wall));
         of_nodes.extend(attribute.map(|attribute| Box::new(attribute) as Box<dyn Observer>));
         let release = policy.releases.own.to_string();
-        let notifications = outputs::notifications(config, &release, observers, showing, stop)?;
+        let notifications =
+            outputs::notifications(config, &release, observers, showing, (stop, clocks.wall))?;
         of_nodes.extend(notifications.map(|it| Box::new(it) as Box<dyn Observer>));
-        outputs::silences(config, &release, &executor, observers, showing, stop)?;
+        outputs::silences(
+            config,
+            &release,
+            &executor,
+            observers,
+            showing,
+            (stop, clocks.wall),
+        )?;
         let traces = outputs::traces(config, &executor.client, observers, showing, stop)?;
         observers.traces.clone_from(&traces);
         of_nodes.extend(traces.map(|traces| Box::new(traces) as Box<dyn Observer>));
@@ -351,35 +363,9 @@ impl App {
             executor: AnyExecutor::of(executor, config.dry_run),
             observer: Box::new(ObserverList(of_nodes)),
             policy,
-            clock: clocks,
+            clock: clocks.decisions,
         };
         Ok(Supervisor::new(context, &self.stop))
-    }
-
-    /// Reads the compute policies of vCenter, if that is configured.
-    fn read_policies(
-        &mut self,
-        config: &Config,
-        vcenter: &Vcenter,
-        observers: &Observers,
-        out: &mpsc::Sender<vsphere::update::VsphereUpdate>,
-    ) {
-        if config.vcenter_policies {
-            let (vcenter, synced) = (vcenter.clone(), observers.health.vcenter_synced());
-            let policies = vcenter::policies(vcenter, synced, out.clone(), self.streams_stop.clone());
-            self.spawn("compute policies", policies);
-        }
-    }
-
-    /// Probes vCenter, so that a leader without vCenter can yield to a standby that reaches it.
-    fn probe(&mut self, vcenter: &Vcenter, observers: &Observers) {
-        let probe = vcenter::probe(
-            vcenter.clone(),
-            Arc::clone(&observers.health),
-            Arc::clone(&observers.metrics),
-            self.streams_stop.clone(),
-        );
-        self.spawn("vCenter probe", probe);
     }
 
     /// Starts the election, if it is configured.
@@ -389,17 +375,13 @@ impl App {
         login: watch::Receiver<LoginNote>,
         vcenter: &Vcenter,
         observers: &Observers,
-    ) -> anyhow::Result<watch::Receiver<ElectionStatus>> {
+    ) -> watch::Receiver<ElectionStatus> {
         let Some((client, settings)) = election else {
             let (_, election_status) = watch::channel(ElectionStatus::alone());
-            return Ok(election_status);
+            return election_status;
         };
-        self.probe(vcenter, observers);
+        self.probe_vcenter(vcenter, observers);
         let (sender, election_status) = watch::channel(ElectionStatus::default());
-        let timing = settings.timing;
-        // Two intervals of a tenth end well before the earliest takeover.
-        let watchdog = watchdog::watch(self.fence.clone(), timing.renew_deadline / 10);
-        self.watchdog = Some(watchdog.context("starting the watchdog's thread")?);
         let stop = self.election_stop.clone();
         let abilities = Abilities {
             can_work: observers.health.vcenter_reachable(),
@@ -407,7 +389,7 @@ impl App {
         };
         let election = lease::run(client, settings, self.fence.clone(), abilities, sender, stop);
         self.election.spawn(election);
-        Ok(election_status)
+        election_status
     }
 
     fn spawn(&mut self, what: &'static str, task: impl Future<Output = ()> + Send + 'static) {
@@ -415,6 +397,13 @@ impl App {
             task.await;
             what
         });
+    }
+
+    /// Starts the thread that ends the process if it hangs as leader.
+    fn watch_over(&self, config: &Config) -> anyhow::Result<Watchdog> {
+        // Two intervals of a tenth end well before the earliest takeover.
+        let period = config.leadership.renew_deadline / 10;
+        watchdog::watch(self.fence.clone(), period).context("starting the watchdog's thread")
     }
 
     /// Waits for a signal; a task that ends earlier is an error.
@@ -427,20 +416,7 @@ impl App {
             }
             _ = terminate.recv() => info!("SIGTERM: stopping"),
             () = kubeconfig::rotated() => {}
-            Some(ended) = self.election.join_next() => {
-                let what = match ended {
-                    Ok(()) => "this replica lost the leadership".to_owned(),
-                    Err(panic) => format!("the election panicked: {panic}"),
-                };
-                error!("{what}; exiting to be restarted");
-                anyhow::bail!(what);
-            }
-            ended = self.tasks.join_next() => {
-                let what = match ended {
-                    Some(Ok(what)) => format!("task {what:?} ended unexpectedly"),
-                    Some(Err(panic)) => format!("a task panicked: {panic}"),
-                    None => "no task was started".to_owned(),
-                };
+            what = self.ended() => {
                 error!("{what}; exiting to be restarted");
                 anyhow::bail!(what);
             }
@@ -448,8 +424,24 @@ impl App {
         Ok(())
     }
 
+    /// Waits until a task has ended without being asked, and returns which. The process has to exit then.
+    pub async fn ended(&mut self) -> String {
+        tokio::select! {
+            biased;
+            Some(ended) = self.election.join_next() => match ended {
+                Ok(()) => "this replica lost the leadership".to_owned(),
+                Err(panic) => format!("the election panicked: {panic}"),
+            },
+            ended = self.tasks.join_next() => match ended {
+                Some(Ok(what)) => format!("task {what:?} ended unexpectedly"),
+                Some(Err(panic)) => format!("a task panicked: {panic}"),
+                None => "no task was started".to_owned(),
+            },
+        }
+    }
+
     /// Stops everything within the limits.
-    async fn close(mut self) {
+    pub async fn stop(mut self) {
         self.fence.close();
         if tokio::time::timeout(FINISH_GRACE, self.fence.idle())
             .await
@@ -468,7 +460,6 @@ impl App {
         }
         self.election_stop.cancel();
         while self.election.join_next().await.is_some() {}
-        drop(self.watchdog);
     }
 }
 

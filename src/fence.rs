@@ -104,9 +104,9 @@ impl WriteFence {
         Self::new(FenceState::Alone, clock::now)
     }
 
-    /// The fence of a replica: closed until it leads.
-    pub(crate) fn for_replica() -> Self {
-        Self::new(FenceState::Standby, clock::now)
+    /// The fence of a replica, on the clocks of its machine: closed until it leads.
+    pub(crate) fn for_replica(clock: fn() -> BoottimeInstant) -> Self {
+        Self::new(FenceState::Standby, clock)
     }
 
     fn new(state: FenceState, clock: fn() -> BoottimeInstant) -> Self {

@@ -3,13 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
-
-use super::clock;
-use super::identity::identity;
+use super::connections::Connections;
 use crate::config::{Config, Credential, LeaderElection, Misconfigured, without_password};
 use crate::inventory::Rules;
-use crate::kubernetes::client::connect_other;
 use crate::kubernetes::facts::GpuResources;
 use crate::kubernetes::lease::election::{Timing, YIELD_AFTER};
 use crate::kubernetes::machine_guard::MachineApi;
@@ -182,31 +178,21 @@ fn has_election(config: &Config) -> bool {
     }
 }
 
-/// The client of the cluster of the Lease, and the settings of the election.
-pub(super) async fn election(
-    config: &Config,
-    client: &kube::Client,
-) -> anyhow::Result<(kube::Client, lease::Settings)> {
+/// The settings of the election.
+pub(super) fn election(config: &Config, connections: &Connections) -> lease::Settings {
     let leadership = &config.leadership;
-    let leases = match &leadership.lease_kubeconfig {
-        None => client.clone(),
-        Some(path) => connect_other("LEASE_KUBECONFIG", path)
-            .await
-            .context("preparing the connection to the cluster of the Lease")?,
-    };
-    let settings = lease::Settings {
-        namespace: lease_namespace(config, client),
+    lease::Settings {
+        namespace: lease_namespace(config, &connections.nodes),
         name: leadership.lease_name.clone(),
-        identity: identity(),
+        identity: connections.identity.clone(),
         timing: Timing {
             lease: leadership.lease_duration,
             renew_deadline: leadership.renew_deadline,
             retry: leadership.retry_period,
             yield_after: YIELD_AFTER,
         },
-        clock,
-    };
-    Ok((leases, settings))
+        clock: connections.clocks.wall,
+    }
 }
 
 fn lease_namespace(config: &Config, client: &kube::Client) -> String {

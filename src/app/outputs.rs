@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use jiff::Timestamp;
 use opentelemetry::KeyValue;
 use opentelemetry_sdk::trace::SpanExporter as _;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::clock;
+use super::connections::Connections;
 use super::from_config::{Writes, endpoint};
 use super::observers::Observers;
 use crate::config::{Config, Listen};
@@ -33,7 +34,7 @@ use crate::telemetry::vcenter_events::{self, LeaderLog, Outbox, VcenterEvents};
 pub(super) fn status_page(
     config: &Config,
     observers: &Observers,
-    cluster: String,
+    connections: &Connections,
     vcenter: String,
 ) -> Option<Arc<StatusPage>> {
     if config.status_page.status_address == Listen::Off {
@@ -41,11 +42,15 @@ pub(super) fn status_page(
     }
     let about = PageSettings {
         is_dry_run: config.dry_run,
-        cluster,
+        cluster: connections.address.clone(),
         vcenter,
         links: Links::new(config),
     };
-    Some(Arc::new(StatusPage::new(about, observers.objects.clone(), clock)))
+    Some(Arc::new(StatusPage::new(
+        about,
+        observers.objects.clone(),
+        connections.clocks.wall,
+    )))
 }
 
 /// Binds the configured ports.
@@ -76,6 +81,7 @@ pub(super) fn observers_of_nodes(
     config: &Config,
     publisher: Publisher,
     observers: &mut Observers,
+    clock: fn() -> Timestamp,
 ) -> Vec<Box<dyn Observer>> {
     let mut list: Vec<Box<dyn Observer>> = vec![
         Box::new(Log::new(config)),
@@ -106,7 +112,7 @@ pub(super) fn vcenter_events(
     executor: &Executor,
     observers: &Observers,
     tasks: &mut JoinSet<()>,
-    stop: &CancellationToken,
+    (stop, clock): (&CancellationToken, fn() -> Timestamp),
 ) -> Option<VcenterEvents> {
     if !Writes::by(config).vcenter_events {
         return None;
@@ -127,7 +133,7 @@ pub(super) fn vcenter_attribute(
     executor: &Executor,
     observers: &mut Observers,
     tasks: &mut JoinSet<()>,
-    stop: &CancellationToken,
+    (stop, clock): (&CancellationToken, fn() -> Timestamp),
 ) -> Option<VcenterAttribute> {
     if !Writes::by(config).vcenter_attribute {
         return None;
@@ -145,7 +151,7 @@ pub(super) fn notifications(
     release: &str,
     observers: &Observers,
     tasks: &mut JoinSet<()>,
-    stop: &CancellationToken,
+    (stop, clock): (&CancellationToken, fn() -> Timestamp),
 ) -> anyhow::Result<Option<Notifications>> {
     let Some(file) = config.notify_url_file.clone().filter(|_| !config.dry_run) else {
         return Ok(None);
@@ -177,7 +183,7 @@ pub(super) fn silences(
     executor: &Executor,
     observers: &mut Observers,
     tasks: &mut JoinSet<()>,
-    stop: &CancellationToken,
+    (stop, clock): (&CancellationToken, fn() -> Timestamp),
 ) -> anyhow::Result<()> {
     let settings = &config.alertmanager;
     let Some(url_file) = settings.alertmanager_url_file.clone().filter(|_| !config.dry_run) else {

@@ -8,6 +8,9 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use super::Controller;
+use super::observers::Observers;
+use crate::config::Config;
 use crate::http::health::Health;
 use crate::kubernetes::lease::{ElectionStatus, LoginNote, RefusedLogin};
 use crate::telemetry::metrics::Metrics;
@@ -22,8 +25,52 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 /// Policies rarely change, and each reading is a login in vCenter's events.
 const POLICIES_INTERVAL: Duration = Duration::from_secs(3600);
 
+/// What reads vCenter, and for whom.
+pub(super) struct VcenterReads {
+    pub(super) vcenter: Vcenter,
+    pub(super) election_status: watch::Receiver<ElectionStatus>,
+    pub(super) clock: fn() -> Timestamp,
+    pub(super) watch_set: watch::Receiver<WatchSet>,
+    pub(super) out: mpsc::Sender<VsphereUpdate>,
+}
+
+impl Controller {
+    /// Starts the stream, and the reads of compute policies if they are configured.
+    pub(super) fn read_vcenter(&mut self, config: &Config, reads: VcenterReads, observers: &Observers) {
+        let stop = || self.streams_stop.clone();
+        let VcenterReads { vcenter, out, .. } = reads;
+        let policies = config.vcenter_policies.then(|| {
+            let synced = observers.health.vcenter_synced();
+            policies(vcenter.clone(), synced, out.clone(), stop())
+        });
+        let stream = follow(
+            vcenter,
+            reads.election_status,
+            reads.clock,
+            reads.watch_set,
+            out,
+            stop(),
+        );
+        if let Some(policies) = policies {
+            self.spawn("compute policies", policies);
+        }
+        self.spawn("vCenter stream", stream);
+    }
+
+    /// Probes vCenter, so that a leader without vCenter can yield to a standby that reaches it.
+    pub(super) fn probe_vcenter(&mut self, vcenter: &Vcenter, observers: &Observers) {
+        let probe = probe(
+            vcenter.clone(),
+            Arc::clone(&observers.health),
+            Arc::clone(&observers.metrics),
+            self.streams_stop.clone(),
+        );
+        self.spawn("vCenter probe", probe);
+    }
+}
+
 /// Waits until this replica leads, then logs in and follows vCenter until `stop`.
-pub(super) async fn follow(
+async fn follow(
     vcenter: Vcenter,
     election: watch::Receiver<ElectionStatus>,
     clock: fn() -> Timestamp,
@@ -69,12 +116,7 @@ async fn stand_by(
 }
 
 /// Probes vCenter while its stream is not synced.
-pub(super) async fn probe(
-    vcenter: Vcenter,
-    health: Arc<Health>,
-    metrics: Arc<Metrics>,
-    stop: CancellationToken,
-) {
+async fn probe(vcenter: Vcenter, health: Arc<Health>, metrics: Arc<Metrics>, stop: CancellationToken) {
     let mut synced = health.vcenter_synced();
     loop {
         let pause = if *synced.borrow_and_update() {
@@ -112,7 +154,7 @@ pub(super) async fn probe(
 }
 
 /// Reads the compute policies of vCenter when its stream is synced, and then once an hour.
-pub(super) async fn policies(
+async fn policies(
     vcenter: Vcenter,
     mut synced: watch::Receiver<bool>,
     out: mpsc::Sender<VsphereUpdate>,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
 
-use super::App;
+use super::Controller;
 use super::observers::Observers;
 use crate::config::Config;
 use crate::ids::NodeName;
@@ -28,7 +28,7 @@ pub(super) struct Watches {
     pub(super) followed: watch::Receiver<BTreeSet<NodeName>>,
 }
 
-impl App {
+impl Controller {
     pub(super) fn watch_kubernetes(&mut self, config: &Config, watches: Watches, observers: &Observers) {
         let Watches {
             selection, followed, ..

@@ -55,7 +55,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
-    use crate::fence::LeadershipWindow;
+    use crate::fence::{LeadershipWindow, clock};
 
     /// Makes the test hang, when it runs in its own process.
     const HANGS: &str = "HAULOUT_TEST_HANGS";
@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn hanging_process_is_aborted_when_its_leadership_is_over() {
         if std::env::var_os(HANGS).is_some() {
-            let fence = WriteFence::for_replica();
+            let fence = WriteFence::for_replica(clock::now);
             fence.open(LeadershipWindow {
                 epoch: 1,
                 until: fence.now().since_boot + Duration::from_millis(200),

@@ -16,6 +16,9 @@ pub use super::events::LoggedEvent;
 use super::session::{Session, Sessions};
 pub use super::settings::{CallOutcome, Callback, LoginOutcome, Settings};
 use super::soap::{self, ReplyError, SoapAnswer};
+pub use super::transport::{
+    ConnectionPool, Connector, HttpReplyFuture, HttpResponse, HttpTransport, TcpConnector,
+};
 use super::xml::Element;
 
 /// A vCenter, with one session that all clones share.
@@ -36,8 +39,16 @@ impl Vcenter {
     /// # Errors
     /// If TLS cannot be configured: an unreadable CA file, one without certificates, or no trust roots.
     pub fn new(settings: Settings) -> Result<Self, ConnectError> {
+        Self::over(settings, Arc::new(TcpConnector))
+    }
+
+    /// Like [`Vcenter::new`], over connections that `connector` makes.
+    ///
+    /// # Errors
+    /// As [`Vcenter::new`].
+    pub fn over(settings: Settings, connector: Arc<dyn Connector>) -> Result<Self, ConnectError> {
         Ok(Self {
-            sessions: Arc::new(Sessions::new(settings.clone())?),
+            sessions: Arc::new(Sessions::new(settings.clone(), connector)?),
             settings: Arc::new(settings),
             calls: Arc::default(),
             is_told: Arc::default(),

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use reqwest::Method;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::Method;
+use http::header::{AUTHORIZATION, HeaderName, HeaderValue};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -17,6 +20,9 @@ use haulout_core::ids::VmRef;
 /// The maximum number of policies of this kind that are read. vCenter has at most 100 compute policies (VMware Configuration Maximums,
 /// vSphere 8.0), of which these are a few.
 const MAX_POLICIES: usize = 100;
+
+/// The header with the token of a session of the REST API.
+const SESSION_ID: HeaderName = HeaderName::from_static("vmware-api-session-id");
 
 /// Why the policies are unknown.
 #[derive(Debug, thiserror::Error)]
@@ -118,11 +124,10 @@ impl<'a> RestSession<'a> {
         let credentials = vcenter.settings.credentials.read().map_err(login)?;
         let transport = vcenter.sessions.transport().map_err(login)?;
         let url = vcenter.settings.endpoint.rest(&["api", "session"]);
-        let authorize = |request: reqwest::RequestBuilder| {
-            request.basic_auth(&credentials.user, Some(credentials.password.expose_secret()))
-        };
+        let pair = format!("{}:{}", credentials.user, credentials.password.expose_secret());
+        let authorization = (AUTHORIZATION, secret(&format!("Basic {}", STANDARD.encode(pair))));
         let deadline = vcenter.settings.call_deadline;
-        let body = transport.rest(Method::POST, url, authorize, deadline).await;
+        let body = transport.rest(Method::POST, url, authorization, deadline).await;
         let token: String = read(
             CALL,
             &body.map_err(|source| PolicyError::Call { call: CALL, source })?,
@@ -172,12 +177,7 @@ impl<'a> RestSession<'a> {
     }
 
     async fn send(&self, method: Method, url: reqwest::Url) -> Result<Vec<u8>, TransportError> {
-        let token = |request: reqwest::RequestBuilder| {
-            let mut value = reqwest::header::HeaderValue::from_str(self.token.expose_secret())
-                .unwrap_or(reqwest::header::HeaderValue::from_static(""));
-            value.set_sensitive(true);
-            request.header("vmware-api-session-id", value)
-        };
+        let token = (SESSION_ID, secret(self.token.expose_secret()));
         let deadline = self.vcenter.settings.call_deadline;
         self.transport.rest(method, url, token, deadline).await
     }
@@ -205,6 +205,13 @@ impl TaggedObject {
     fn vm(self) -> Option<VmRef> {
         Moref::of_wire(&self.kind, &self.id)?.vm()
     }
+}
+
+/// The value of a header that is not shown in logs. One with bytes that a header does not allow is sent empty, and refused.
+fn secret(text: &str) -> HeaderValue {
+    let mut value = HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static(""));
+    value.set_sensitive(true);
+    value
 }
 
 fn read<T: DeserializeOwned>(call: &'static str, body: &[u8]) -> Result<T, PolicyError> {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use reqwest::header::HeaderValue;
+use http::HeaderValue;
 use secrecy::ExposeSecret as _;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -16,7 +16,7 @@ use super::moref::Moref;
 use super::settings::{CallOutcome, LoginOutcome, Settings};
 use super::soap::{self, ReplyError, SoapAnswer};
 use super::tls;
-use super::transport::{ConnectionPool, Transport};
+use super::transport::{ConnectionPool, Connector, Transport};
 use super::xml::write::XmlWriter;
 use super::xml::{self, Element, Shape};
 
@@ -84,6 +84,7 @@ pub(super) struct ServiceContent {
 /// Creates and shares the session.
 pub(super) struct Sessions {
     settings: Settings,
+    connector: Arc<dyn Connector>,
     connection: Mutex<TransportWithCa>,
     live: watch::Sender<Option<Arc<Session>>>,
     /// The last session that was dropped. vCenter may still hold it and count it against its limit.
@@ -111,11 +112,12 @@ struct Logins {
 type Login = Option<Result<Arc<Session>, Arc<LoginError>>>;
 
 impl Sessions {
-    pub(super) fn new(settings: Settings) -> Result<Self, ConnectError> {
+    pub(super) fn new(settings: Settings, connector: Arc<dyn Connector>) -> Result<Self, ConnectError> {
         let ca = tls::read_ca(&settings.trust)?;
-        let transport = Transport::new(&settings, ca.as_deref())?;
+        let transport = Transport::new(&settings, ca.as_deref(), &*connector)?;
         Ok(Self {
             settings,
+            connector,
             connection: Mutex::new(TransportWithCa { transport, ca }),
             live: watch::Sender::new(None),
             dropped: Mutex::default(),
@@ -238,7 +240,7 @@ impl Sessions {
         let ca = tls::read_ca(&self.settings.trust)?;
         let mut connection = lock(&self.connection);
         if ca != connection.ca {
-            connection.transport = Transport::new(&self.settings, ca.as_deref())?;
+            connection.transport = Transport::new(&self.settings, ca.as_deref(), &*self.connector)?;
             connection.ca = ca;
         }
         Ok(connection.transport.clone())

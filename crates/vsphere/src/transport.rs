@@ -1,8 +1,16 @@
 //! HTTP requests: HTTP/1.1, no redirects, no proxy, no cookie jar, a deadline and a size limit.
+//!
+//! [`HttpTransport`] is the seam below the sessions: it moves bytes and knows nothing of SOAP. Deadlines, and what a status or a
+//! cookie means, are above it.
 
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::header::{CONTENT_TYPE, COOKIE, HeaderMap, HeaderValue, SET_COOKIE};
+use http::header::{CONTENT_TYPE, COOKIE, HeaderMap, HeaderName, HeaderValue, SET_COOKIE};
+use http::{Method, Request, StatusCode};
 use rustls::ClientConfig;
 
 use super::endpoint::Endpoint;
@@ -20,23 +28,67 @@ const KEEPALIVE_PROBES: u32 = 3;
 /// Three lost SYNs and their retransmissions.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 const SOAP: HeaderValue = HeaderValue::from_static("text/xml; charset=utf-8");
+const SOAP_ACTION: HeaderName = HeaderName::from_static("soapaction");
 /// HTTP status codes that carry SOAP; 500 carries a fault.
 const CARRY_SOAP: &[u16] = &[200, 500];
 
-/// The HTTP clients for one vCenter.
-#[derive(Clone, Debug)]
-pub(super) struct Transport {
-    calls: reqwest::Client,
-    /// Long polls have separate connections, so that no call waits for one.
-    polls: reqwest::Client,
-    endpoint: Endpoint,
-}
-
 /// The connection pool for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ConnectionPool {
+pub enum ConnectionPool {
+    /// Calls that are answered at once.
     Calls,
+    /// Long polls, which have separate connections, so that no call waits for one.
     Polls,
+}
+
+/// A complete reply.
+#[derive(Clone, Debug)]
+pub struct HttpResponse {
+    /// The status.
+    pub status: StatusCode,
+    /// The headers.
+    pub headers: HeaderMap,
+    /// The body, of at most the size that the caller allowed.
+    pub body: Vec<u8>,
+}
+
+/// A reply that is to come.
+pub type HttpReplyFuture<'a> =
+    Pin<Box<dyn Future<Output = Result<HttpResponse, TransportError>> + Send + 'a>>;
+
+/// Sends requests to one vCenter.
+pub trait HttpTransport: fmt::Debug + Send + Sync {
+    /// Sends `request`, whose URI is absolute, once. A body longer than `limit` is an error.
+    ///
+    /// Dropping the future before the reply is complete closes the connection, so vCenter stops the call.
+    fn send(&self, pool: ConnectionPool, request: Request<Vec<u8>>, limit: usize) -> HttpReplyFuture<'_>;
+}
+
+/// Makes transports. A new one is made when the CA file has changed.
+pub trait Connector: fmt::Debug + Send + Sync {
+    /// Makes a transport with the content of the CA file; sends nothing.
+    ///
+    /// # Errors
+    /// If TLS cannot be configured.
+    fn connect(&self, settings: &Settings, ca: Option<&[u8]>)
+    -> Result<Arc<dyn HttpTransport>, ConnectError>;
+}
+
+/// Connects by TCP and TLS.
+#[derive(Clone, Copy, Debug)]
+pub struct TcpConnector;
+
+#[derive(Debug)]
+struct TcpTransport {
+    calls: reqwest::Client,
+    polls: reqwest::Client,
+}
+
+/// The HTTP requests to one vCenter.
+#[derive(Clone, Debug)]
+pub(super) struct Transport {
+    http: Arc<dyn HttpTransport>,
+    endpoint: Endpoint,
 }
 
 /// The user agent; vCenter shows it in its list of sessions.
@@ -57,22 +109,45 @@ pub(super) struct HttpReply {
     pub(super) cookie: Option<HeaderValue>,
 }
 
-impl Transport {
-    /// Creates the clients; sends nothing.
-    pub(super) fn new(settings: &Settings, ca: Option<&[u8]>) -> Result<Self, ConnectError> {
+impl Connector for TcpConnector {
+    fn connect(
+        &self,
+        settings: &Settings,
+        ca: Option<&[u8]>,
+    ) -> Result<Arc<dyn HttpTransport>, ConnectError> {
         let tls = tls::config(&settings.trust, settings.thumbprint, ca)?;
         let user_agent = user_agent(&settings.instance);
-        Ok(Self {
+        Ok(Arc::new(TcpTransport {
             calls: http_client(tls.clone(), &user_agent)?,
             polls: http_client(tls, &user_agent)?,
+        }))
+    }
+}
+
+impl HttpTransport for TcpTransport {
+    fn send(&self, pool: ConnectionPool, request: Request<Vec<u8>>, limit: usize) -> HttpReplyFuture<'_> {
+        let http = match pool {
+            ConnectionPool::Calls => &self.calls,
+            ConnectionPool::Polls => &self.polls,
+        };
+        Box::pin(receive(http, request, limit))
+    }
+}
+
+impl Transport {
+    /// Makes a transport with `connector`; sends nothing.
+    pub(super) fn new(
+        settings: &Settings,
+        ca: Option<&[u8]>,
+        connector: &dyn Connector,
+    ) -> Result<Self, ConnectError> {
+        Ok(Self {
+            http: connector.connect(settings, ca)?,
             endpoint: settings.endpoint.clone(),
         })
     }
 
     /// Posts a SOAP envelope. Any status other than 200 and 500 is an error.
-    ///
-    /// Dropping the request before the reply is complete closes the connection, so vCenter stops the
-    /// call.
     pub(super) async fn post(
         &self,
         pool: ConnectionPool,
@@ -81,39 +156,63 @@ impl Transport {
         envelope: String,
         deadline: Duration,
     ) -> Result<HttpReply, TransportError> {
-        let http = match pool {
-            ConnectionPool::Calls => &self.calls,
-            ConnectionPool::Polls => &self.polls,
-        };
-        let mut request = http
-            .post(self.endpoint.sdk())
+        let mut request = Request::post(self.endpoint.sdk().as_str())
             .header(CONTENT_TYPE, SOAP)
-            .header("SOAPAction", soap_action)
-            .body(envelope);
+            .header(SOAP_ACTION, soap_action);
         if let Some(cookie) = cookie {
             request = request.header(COOKIE, cookie);
         }
-        within(deadline, receive(request, CARRY_SOAP)).await
+        self.exchange(pool, request, envelope.into_bytes(), CARRY_SOAP, deadline)
+            .await
     }
 
-    /// Makes a REST call; `authorize` adds the credentials. Any status other than those of success is an error.
+    /// Makes a REST call with one header for the credentials. Any status other than those of success is an error.
     pub(super) async fn rest(
         &self,
-        method: reqwest::Method,
+        method: Method,
         url: reqwest::Url,
-        authorize: impl FnOnce(reqwest::RequestBuilder) -> reqwest::RequestBuilder,
+        authorization: (HeaderName, HeaderValue),
         deadline: Duration,
     ) -> Result<Vec<u8>, TransportError> {
-        let request = authorize(self.calls.request(method, url));
-        let reply = within(deadline, receive(request, &[200, 201, 204])).await?;
-        Ok(reply.body)
+        let (name, value) = authorization;
+        let request = Request::builder()
+            .method(method)
+            .uri(url.as_str())
+            .header(name, value);
+        let pool = ConnectionPool::Calls;
+        let reply = self
+            .exchange(pool, request, Vec::new(), &[200, 201, 204], deadline)
+            .await;
+        Ok(reply?.body)
     }
 
     /// Reads the document with the API versions.
     pub(super) async fn versions(&self, deadline: Duration) -> Result<Vec<u8>, TransportError> {
-        let request = self.calls.get(self.endpoint.versions());
-        let reply = within(deadline, receive(request, &[200])).await?;
-        Ok(reply.body)
+        let request = Request::get(self.endpoint.versions().as_str());
+        let pool = ConnectionPool::Calls;
+        let reply = self.exchange(pool, request, Vec::new(), &[200], deadline).await;
+        Ok(reply?.body)
+    }
+
+    /// Sends one request and waits for its reply, whose status has to be one of `carry`.
+    async fn exchange(
+        &self,
+        pool: ConnectionPool,
+        request: http::request::Builder,
+        body: Vec<u8>,
+        carry: &[u16],
+        deadline: Duration,
+    ) -> Result<HttpReply, TransportError> {
+        let request = request
+            .body(body)
+            .map_err(|error| TransportError::Connection(error.into()))?;
+        let reply = tokio::time::timeout(deadline, self.http.send(pool, request, MAX_REPLY)).await;
+        let reply = reply.map_err(|_elapsed| TransportError::Deadline(deadline))??;
+        let cookie = usable(reply.status.as_u16(), &reply.headers, carry)?;
+        Ok(HttpReply {
+            body: reply.body,
+            cookie,
+        })
     }
 }
 
@@ -136,25 +235,24 @@ fn http_client(tls: ClientConfig, user_agent: &str) -> Result<reqwest::Client, C
         .map_err(ConnectError::Http)
 }
 
-async fn within<T>(
-    deadline: Duration,
-    work: impl Future<Output = Result<T, TransportError>>,
-) -> Result<T, TransportError> {
-    match tokio::time::timeout(deadline, work).await {
-        Ok(result) => result,
-        Err(_) => Err(TransportError::Deadline(deadline)),
-    }
-}
-
-async fn receive(request: reqwest::RequestBuilder, carry: &[u16]) -> Result<HttpReply, TransportError> {
+async fn receive(
+    http: &reqwest::Client,
+    request: Request<Vec<u8>>,
+    limit: usize,
+) -> Result<HttpResponse, TransportError> {
     let broken = |error: reqwest::Error| TransportError::Connection(error.without_url().into());
-    let mut response = request.send().await.map_err(broken)?;
-    let cookie = usable(response.status().as_u16(), response.headers(), carry)?;
+    let request = reqwest::Request::try_from(request).map_err(broken)?;
+    let mut response = http.execute(request).await.map_err(broken)?;
+    let (status, headers) = (response.status(), std::mem::take(response.headers_mut()));
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(broken)? {
-        append(&mut body, &chunk)?;
+        append(&mut body, &chunk, limit)?;
     }
-    Ok(HttpReply { body, cookie })
+    Ok(HttpResponse {
+        status,
+        headers,
+        body,
+    })
 }
 
 /// The session cookie of a reply, if its status is one of `carry`.
@@ -165,9 +263,9 @@ fn usable(status: u16, headers: &HeaderMap, carry: &[u16]) -> Result<Option<Head
     }
 }
 
-fn append(body: &mut Vec<u8>, chunk: &[u8]) -> Result<(), TransportError> {
-    if body.len() + chunk.len() > MAX_REPLY {
-        return Err(TransportError::TooLarge(MAX_REPLY));
+fn append(body: &mut Vec<u8>, chunk: &[u8], limit: usize) -> Result<(), TransportError> {
+    if body.len() + chunk.len() > limit {
+        return Err(TransportError::TooLarge(limit));
     }
     body.extend_from_slice(chunk);
     Ok(())
@@ -254,7 +352,7 @@ mod tests {
             let endpoint = Endpoint::parse(&format!("http://{address}")).unwrap();
             let settings = Settings::new(endpoint, credentials, Trust::Nothing);
             Self {
-                transport: Transport::new(&settings, None).unwrap(),
+                transport: Transport::new(&settings, None, &TcpConnector).unwrap(),
                 connections,
                 closed,
                 _serves: tasks,

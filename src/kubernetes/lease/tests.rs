@@ -59,7 +59,7 @@ fn candidate(store: &Store, identity: &str) -> Running {
 
 fn candidate_by(store: &Store, identity: &str, timing: Timing) -> Running {
     let (client, log) = store.client();
-    let fence = WriteFence::for_replica();
+    let fence = WriteFence::for_replica(crate::fence::now);
     let (sender, status) = watch::channel(ElectionStatus::default());
     let (can_work, works) = watch::channel(true);
     let (login, note) = watch::channel(LoginNote::Keep);

@@ -25,7 +25,7 @@ impl Session {
         let moref = |kind: &'static str| Moref::new(kind, kind);
         Arc::new(Self {
             generation: 1,
-            transport: Transport::new(settings, None).unwrap(),
+            transport: Transport::new(settings, None, &crate::transport::TcpConnector).unwrap(),
             soap_action: "urn:vim25/8.0.3.0".to_owned(),
             version: numbers("8.0.3.0"),
             cookie: HeaderValue::from_static("vmware_soap_session=\"1\""),
@@ -125,7 +125,7 @@ fn ca_file_that_changed_is_used_without_a_restart() {
         trust: Trust::CaBundle(path.clone()),
         ..Settings::unconnected()
     };
-    let sessions = Sessions::new(settings).unwrap();
+    let sessions = Sessions::new(settings, Arc::new(crate::transport::TcpConnector)).unwrap();
     sessions.transport().unwrap();
     for (content, is_usable) in [("no certificate", false), (CA, true), ("", false)] {
         std::fs::write(&path, content).unwrap();
