@@ -116,7 +116,7 @@ test: ## build the lab and run all tests; skipped tests are listed at the end, a
 	$(call run_tests)
 
 # CI runs these parts in parallel. A new test file belongs to test-core.
-TEST_FILES := $(wildcard tests/*.rs tests/*/main.rs tests/lab/tests/*.rs crates/*/tests/*.rs crates/*/tests/*/main.rs)
+TEST_FILES := $(wildcard tests/*.rs tests/*/main.rs tests/lab/tests/*.rs tests/sim/tests/*.rs crates/*/tests/*.rs crates/*/tests/*/main.rs)
 CHART_TESTS := chart image
 CORE_TESTS := $(filter-out scenarios $(CHART_TESTS),$(notdir $(basename $(TEST_FILES:/main.rs=.rs))))
 
@@ -145,6 +145,14 @@ pictures: ## take the screenshots of the documents in the lab (needs chromium, J
 	cargo test --locked --test scenarios -- screenshots::
 	HAULOUT_PICTURES=$(CURDIR)/target/pictures cargo test --locked --test scenarios -- page_states::
 	for picture in $(STATES); do cp target/pictures/states/$$picture.png docs/pictures/; done
+
+# A build of its own: optimised, with assertions, and with tokio's unstable API that seeds its random numbers.
+SEEDS ?= 1000
+simulate := RUSTFLAGS="--cfg tokio_unstable" cargo run --quiet --locked --profile sim -p haulout-sim --bin simulate --
+
+.PHONY: simulate
+simulate: ## run the whole controller in simulated time against simulated peers with faults (SEEDS=n; SEED=n tells one story)
+	$(simulate) $(if $(SEED),--seed $(SEED) $(if $(LOG),--log $(LOG)),--seeds $(SEEDS) --complete)
 
 .PHONY: histories
 histories: export HAULOUT_HISTORIES ?= 20000

@@ -1,0 +1,105 @@
+//! The clocks of the replicas. Each is a plain function, as the controller takes it, and reads the simulated time of its thread.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use haulout::app::Clocks;
+use haulout::fence::BoottimeInstant;
+use haulout::maintenance::clock::{Monotonic, Now};
+use jiff::{SignedDuration, Timestamp};
+use tokio::time::Instant;
+
+/// The most replicas of a run.
+pub const REPLICAS_MAX: usize = 3;
+
+/// The true time at the beginning of each run: 2026-01-05 08:00 UTC, a Monday.
+const EPOCH: i64 = 1_767_600_000;
+
+/// A machine has been up for a while when the run begins.
+const UPTIME: Duration = Duration::from_secs(100_000);
+
+thread_local! {
+    static TIME: RefCell<ThreadTime> = const { RefCell::new(ThreadTime { began: None, offsets: [SignedDuration::ZERO; REPLICAS_MAX] }) };
+}
+
+struct ThreadTime {
+    began: Option<Instant>,
+    /// How far the wall clock of each replica is ahead.
+    offsets: [SignedDuration; REPLICAS_MAX],
+}
+
+/// Begins a run on this thread, in a runtime whose time is paused.
+pub fn begin() {
+    TIME.with_borrow_mut(|time| {
+        time.began = Some(Instant::now());
+        time.offsets = [SignedDuration::ZERO; REPLICAS_MAX];
+    });
+}
+
+/// How long the run has lasted.
+pub fn elapsed() -> Duration {
+    TIME.with_borrow(|time| time.began.map_or(Duration::ZERO, |began| began.elapsed()))
+}
+
+/// The moment of the run on the clock of the runtime.
+pub fn instant(at: Duration) -> Instant {
+    TIME.with_borrow(|time| time.began.map_or_else(Instant::now, |began| began + at))
+}
+
+/// The time on the clocks of vCenter and of the kube-apiserver.
+pub fn true_time() -> Timestamp {
+    wall_at(elapsed())
+}
+
+/// The true time at a moment of the run.
+pub fn wall_at(at: Duration) -> Timestamp {
+    let began = Timestamp::from_second(EPOCH).unwrap_or_default();
+    let passed = SignedDuration::try_from(at).unwrap_or_default();
+    began.saturating_add(passed).unwrap_or(began)
+}
+
+/// Steps the wall clock of a replica.
+pub fn step(replica: usize, by: SignedDuration) {
+    TIME.with_borrow_mut(|time| {
+        if let Some(offset) = time.offsets.get_mut(replica) {
+            *offset = offset.saturating_add(by);
+        }
+    });
+}
+
+fn wall<const REPLICA: usize>() -> Timestamp {
+    let offset = TIME.with_borrow(|time| time.offsets[REPLICA]);
+    true_time().saturating_add(offset).unwrap_or_default()
+}
+
+fn boot() -> BoottimeInstant {
+    let since_boot = UPTIME + elapsed();
+    BoottimeInstant {
+        monotonic: since_boot,
+        since_boot,
+    }
+}
+
+fn decisions<const REPLICA: usize>() -> Now {
+    Now {
+        wall: wall::<REPLICA>(),
+        monotonic: Monotonic::since_boot(boot().since_boot),
+    }
+}
+
+fn of<const REPLICA: usize>() -> Clocks {
+    Clocks {
+        wall: wall::<REPLICA>,
+        boot,
+        decisions: decisions::<REPLICA>,
+    }
+}
+
+/// The clocks of a replica.
+pub fn clocks(replica: usize) -> Clocks {
+    match replica {
+        0 => of::<0>(),
+        1 => of::<1>(),
+        _ => of::<2>(),
+    }
+}

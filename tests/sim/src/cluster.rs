@@ -1,0 +1,378 @@
+//! What happens in the cluster by itself: kubelets, the scheduler, workloads with budgets, and evictions.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::clock;
+use crate::kube_api::{EvictionAsk, refusal};
+use crate::store::{Key, cluster_key, is_cordoned};
+use crate::world::{World, WorldEvent};
+
+const NAMESPACE: &str = "shop";
+const SCHEDULER: &str = "kube-scheduler";
+const KUBELET: &str = "kubelet";
+const GPU: &str = "nvidia.com/gpu";
+
+/// A set of equal pods.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    /// Its name, which is a label of its pods.
+    pub name: String,
+    /// How many pods there are.
+    pub replicas: usize,
+    /// How many have to be healthy, if there is a budget.
+    pub budget: Option<usize>,
+    /// How many pods were created so far.
+    created: usize,
+}
+
+/// The name of a node.
+pub fn node_name(node: usize) -> String {
+    format!("gpu-{node}")
+}
+
+/// The key of a Node.
+pub fn node_key(node: usize) -> Key {
+    cluster_key("nodes", &node_name(node))
+}
+
+/// The key of a pod.
+pub fn pod_key(name: &str) -> Key {
+    ("pods".to_owned(), NAMESPACE.to_owned(), name.to_owned())
+}
+
+fn budget_key(workload: &str) -> Key {
+    (
+        "poddisruptionbudgets".to_owned(),
+        NAMESPACE.to_owned(),
+        workload.to_owned(),
+    )
+}
+
+/// Whether a Node is Ready.
+pub fn is_ready(node: &Value) -> bool {
+    node["status"]["conditions"][0]["status"] == "True"
+}
+
+fn is_terminating(pod: &Value) -> bool {
+    !pod["metadata"]["deletionTimestamp"].is_null()
+}
+
+fn is_healthy(pod: &Value) -> bool {
+    pod["status"]["phase"] == "Running" && !is_terminating(pod)
+}
+
+/// Whether a pod has to leave its node before the power is cut.
+pub fn blocks_drain(pod: &Value) -> bool {
+    let is_daemon = pod["metadata"]["ownerReferences"][0]["kind"] == "DaemonSet";
+    let phase = pod["status"]["phase"].as_str().unwrap_or_default();
+    !is_daemon && !matches!(phase, "Succeeded" | "Failed")
+}
+
+impl Workload {
+    /// A workload without pods.
+    pub fn new(name: String, replicas: usize, budget: Option<usize>) -> Self {
+        Self {
+            name,
+            replicas,
+            budget,
+            created: 0,
+        }
+    }
+}
+
+impl World {
+    /// Creates the Node of a VM.
+    pub fn add_node(&mut self, node: usize) {
+        let uuid = self.vcenter.vms[node].uuid.clone();
+        let name = node_name(node);
+        let object = json!({
+            "kind": "Node", "apiVersion": "v1",
+            "metadata": {
+                "labels": {"intel.feature.node.kubernetes.io/gpu": "true", "kubernetes.io/hostname": name},
+                "annotations": {},
+            },
+            "spec": {"providerID": format!("vsphere://{uuid}")},
+            "status": {
+                "conditions": [{
+                    "type": "Ready", "status": "True", "reason": "KubeletReady", "message": "",
+                    "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z",
+                }],
+                "nodeInfo": {
+                    "systemUUID": uuid, "bootID": format!("boot-{node}-1"), "machineID": "m", "kernelVersion": "6.1",
+                    "osImage": "Linux", "containerRuntimeVersion": "containerd://2.0", "kubeletVersion": "v1.34.0",
+                    "kubeProxyVersion": "", "operatingSystem": "linux", "architecture": "amd64",
+                },
+                "capacity": {GPU: "1", "pods": "110"}, "allocatable": {GPU: "1", "pods": "110"},
+            },
+        });
+        // The name is new.
+        let _ = self.kube.create(&node_key(node), object, KUBELET);
+        let daemon = self.pod("DaemonSet", "agent", Some(node));
+        let _ = self
+            .kube
+            .create(&pod_key(&format!("agent-{node}")), daemon, KUBELET);
+    }
+
+    fn pod(&self, owner: &str, workload: &str, node: Option<usize>) -> Value {
+        let mut pod = json!({
+            "kind": "Pod", "apiVersion": "v1",
+            "metadata": {
+                "labels": {"app": workload},
+                "ownerReferences": [{"apiVersion": "apps/v1", "kind": owner, "name": workload, "uid": "u", "controller": true}],
+            },
+            "spec": {"containers": [], "terminationGracePeriodSeconds": 30},
+            "status": {"phase": "Pending"},
+        });
+        if let Some(node) = node {
+            pod["spec"]["nodeName"] = json!(node_name(node));
+            pod["status"] = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
+        }
+        pod
+    }
+
+    /// Creates a workload whose pods run already.
+    pub fn add_workload(&mut self, workload: Workload) {
+        if let Some(least) = workload.budget {
+            let budget = json!({
+                "kind": "PodDisruptionBudget", "apiVersion": "policy/v1", "metadata": {},
+                "spec": {"minAvailable": least, "selector": {"matchLabels": {"app": workload.name}}},
+                "status": {"disruptionsAllowed": 0, "currentHealthy": 0, "desiredHealthy": least, "expectedPods": workload.replicas},
+            });
+            let _ = self
+                .kube
+                .create(&budget_key(&workload.name), budget, "kube-controller-manager");
+        }
+        let (replicas, index) = (workload.replicas, self.workloads.len());
+        self.workloads.push(workload);
+        for _ in 0..replicas {
+            let node = self.rng.usize(0..self.plan.nodes);
+            self.add_pod(index, Some(node));
+        }
+        self.update_budgets();
+    }
+
+    fn add_pod(&mut self, workload: usize, node: Option<usize>) {
+        let workload = &mut self.workloads[workload];
+        workload.created += 1;
+        let (app, number) = (workload.name.clone(), workload.created);
+        let pod = self.pod("ReplicaSet", &app, node);
+        let _ = self.kube.create(
+            &pod_key(&format!("{app}-{number}")),
+            pod,
+            "kube-controller-manager",
+        );
+    }
+
+    /// The pods of a workload.
+    fn pods_of<'a>(&'a self, app: &'a str) -> impl Iterator<Item = &'a Value> {
+        let pods = self.kube.list("pods").map(|(_, pod)| &**pod);
+        pods.filter(move |pod| pod["metadata"]["labels"]["app"] == app)
+    }
+
+    fn update_budgets(&mut self) {
+        for index in 0..self.workloads.len() {
+            let Workload {
+                name,
+                budget: Some(least),
+                ..
+            } = self.workloads[index].clone()
+            else {
+                continue;
+            };
+            let healthy = self.pods_of(&name).filter(|pod| is_healthy(pod)).count();
+            self.kube
+                .change(&budget_key(&name), "kube-controller-manager", |budget| {
+                    budget["status"]["disruptionsAllowed"] = json!(healthy.saturating_sub(least));
+                    budget["status"]["currentHealthy"] = json!(healthy);
+                });
+        }
+    }
+
+    /// Binds pods soon.
+    pub fn schedule_soon(&mut self) {
+        if !self.is_scheduling {
+            self.is_scheduling = true;
+            let soon = Duration::from_millis(self.rng.u64(100..1_000));
+            self.queue.after(soon, WorldEvent::Schedule);
+        }
+    }
+
+    /// Creates missing pods, and decides where pending pods run.
+    pub fn schedule(&mut self) {
+        self.is_scheduling = false;
+        for index in 0..self.workloads.len() {
+            let Workload { name, replicas, .. } = self.workloads[index].clone();
+            let there = self.pods_of(&name).filter(|pod| !is_terminating(pod)).count();
+            for _ in there..replicas {
+                self.add_pod(index, None);
+            }
+        }
+        let takes = |node: &usize| {
+            let node = self.kube.get(&node_key(*node));
+            node.is_some_and(|node| is_ready(node) && !is_cordoned(node))
+        };
+        let nodes: Vec<usize> = (0..self.plan.nodes).filter(takes).collect();
+        if nodes.is_empty() {
+            return;
+        }
+        let is_pending = |pod: &&Value| pod["spec"]["nodeName"].is_null();
+        let pods = self.kube.list("pods").map(|(key, pod)| (key, &**pod));
+        let pending = pods.filter(|(_, pod)| is_pending(pod));
+        let pending: Vec<Key> = pending.map(|(key, _)| key.clone()).collect();
+        for pod in pending {
+            let node = nodes[self.rng.usize(0..nodes.len())];
+            // The scheduler may bind to a Node that was cordoned a moment ago.
+            let late = Duration::from_millis(self.rng.u64(1..50));
+            self.queue.after(late, WorldEvent::PodBound { pod, node });
+        }
+    }
+
+    /// A pod is bound.
+    pub fn pod_bound(&mut self, pod: &Key, node: usize) {
+        let name = node_name(node);
+        self.kube
+            .change(pod, SCHEDULER, |pod| pod["spec"]["nodeName"] = json!(name));
+        let starts = Duration::from_millis(self.rng.u64(500..5_000));
+        self.queue.after(starts, WorldEvent::PodRuns(pod.clone()));
+    }
+
+    /// A pod runs, if its node does.
+    pub fn pod_runs(&mut self, pod: &Key) {
+        let Some(node) = self.node_of(pod) else { return };
+        if !self.vcenter.vms[node].on {
+            return;
+        }
+        self.kube.change(pod, KUBELET, |pod| {
+            pod["status"] = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
+        });
+        self.update_budgets();
+    }
+
+    fn node_of(&self, pod: &Key) -> Option<usize> {
+        let node = self.kube.get(pod)?["spec"]["nodeName"].as_str()?;
+        node.strip_prefix("gpu-")?.parse().ok()
+    }
+
+    /// A pod that terminates has ended, if its kubelet runs.
+    pub fn pod_ends(&mut self, pod: &Key) {
+        let on = self.node_of(pod).is_none_or(|node| self.vcenter.vms[node].on);
+        let is_leaving = self.kube.get(pod).is_some_and(|pod| is_terminating(pod));
+        if on && is_leaving {
+            self.kube.delete(pod);
+            self.update_budgets();
+            self.schedule_soon();
+        }
+    }
+
+    /// kube-controller-manager has not heard of a kubelet for some time.
+    pub fn node_unknown(&mut self, node: usize, boots: u32) {
+        let vm = &self.vcenter.vms[node];
+        if !vm.on && vm.boots == boots {
+            self.set_ready(node, "Unknown");
+            self.tell(node_name(node), "is not Ready");
+        }
+    }
+
+    fn set_ready(&mut self, node: usize, status: &str) {
+        let now = format!("{:.0}", clock::true_time());
+        self.kube.change(&node_key(node), KUBELET, |node| {
+            let ready = &mut node["status"]["conditions"][0];
+            ready["status"] = json!(status);
+            ready["lastTransitionTime"] = json!(now);
+            ready["lastHeartbeatTime"] = json!(now);
+        });
+    }
+
+    /// The kubelet of a VM that was powered on has started.
+    pub fn kubelet_starts(&mut self, node: usize, boots: u32) {
+        let vm = &self.vcenter.vms[node];
+        if !vm.on || vm.boots != boots {
+            return;
+        }
+        self.kube.change(&node_key(node), KUBELET, |object| {
+            object["status"]["nodeInfo"]["bootID"] = json!(format!("boot-{node}-{boots}"));
+            object["status"]["allocatable"][GPU] = json!("0");
+        });
+        self.set_ready(node, "True");
+        self.tell(node_name(node), format!("is Ready on boot {boots}"));
+        let name = node_name(node);
+        let pods = self
+            .kube
+            .list("pods")
+            .filter(|(_, pod)| pod["spec"]["nodeName"] == name.as_str());
+        let pods: Vec<Key> = pods.map(|(key, _)| key.clone()).collect();
+        for pod in pods {
+            self.pod_ends(&pod);
+            self.pod_runs(&pod);
+        }
+        let plugin = Duration::from_millis(self.rng.u64(1_000..10_000));
+        self.queue.after(plugin, WorldEvent::GpuIsBack { node, boots });
+        self.schedule_soon();
+    }
+
+    /// The device plugin has registered the GPU.
+    pub fn gpu_is_back(&mut self, node: usize, boots: u32) {
+        let vm = &self.vcenter.vms[node];
+        if vm.on && vm.boots == boots {
+            self.kube.change(&node_key(node), KUBELET, |node| {
+                node["status"]["allocatable"][GPU] = json!("1");
+            });
+        }
+    }
+
+    /// The eviction of a pod.
+    pub fn evict(&mut self, ask: &EvictionAsk<'_>) -> (u16, Value) {
+        let key = ask.pod;
+        let Some(pod) = self.kube.get(key).cloned() else {
+            return refusal(404, "NotFound", &format!("pods \"{}\" not found", key.2));
+        };
+        if ask.uid.is_some_and(|uid| pod["metadata"]["uid"] != uid) {
+            let message = "Precondition failed: UID in precondition: another, UID in object meta: this";
+            return refusal(409, "Conflict", message);
+        }
+        let app = pod["metadata"]["labels"]["app"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
+        let workload = self.workloads.iter().find(|workload| workload.name == app);
+        if let Some(least) = workload.and_then(|workload| workload.budget)
+            && is_healthy(&pod)
+        {
+            let healthy = self.pods_of(&app).filter(|pod| is_healthy(pod)).count();
+            if healthy <= least {
+                self.account.count("fault", "eviction: held by a budget");
+                let message = format!(
+                    "The disruption budget {app} needs {least} healthy pods and has {healthy} currently"
+                );
+                let (code, mut body) = refusal(
+                    429,
+                    "TooManyRequests",
+                    "Cannot evict pod as it would violate the pod's disruption budget.",
+                );
+                body["details"] = json!({"causes": [{"reason": "DisruptionBudget", "message": message}]});
+                return (code, body);
+            }
+        }
+        if !is_terminating(&pod) {
+            let ends = self.faults.pod_ends(&mut self.rng, &mut self.account);
+            self.tell(
+                "eviction",
+                format!("{} ends in {:.0} s", key.2, ends.as_secs_f32()),
+            );
+            let at = clock::wall_at(clock::elapsed() + Duration::from_secs(30));
+            self.kube.change(key, "kube-apiserver", |pod| {
+                pod["metadata"]["deletionTimestamp"] = json!(format!("{at:.0}"));
+                pod["metadata"]["deletionGracePeriodSeconds"] = json!(30);
+            });
+            self.queue.after(ends, WorldEvent::PodEnds(key.clone()));
+            self.update_budgets();
+            self.schedule_soon();
+        }
+        (
+            201,
+            json!({"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}),
+        )
+    }
+}

@@ -1,0 +1,226 @@
+//! What people do: maintenance of hosts, cancels, cordons and requests.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::clock;
+use crate::cluster::{node_key, node_name};
+use crate::store::{cluster_key, is_cordoned};
+use crate::vcenter::{OPERATOR, TaskState, Work};
+use crate::world::{World, WorldEvent};
+
+/// The field manager of a person with kubectl.
+const KUBECTL: &str = "kubectl-cordon";
+
+/// What a person does.
+#[derive(Clone, Debug)]
+pub enum Deed {
+    /// Puts a host into maintenance mode.
+    Enters(usize),
+    /// Cancels that.
+    Cancels(usize),
+    /// Takes a host out of maintenance mode.
+    Exits(usize),
+    /// Cordons a node.
+    Cordons(usize),
+    /// Uncordons a node.
+    Uncordons(usize),
+    /// Asks for an action on a node.
+    Requests {
+        /// The node.
+        node: usize,
+        /// The action.
+        action: &'static str,
+    },
+    /// Deletes a request.
+    Withdraws(String),
+}
+
+impl World {
+    /// Schedules what people do in this run.
+    pub fn plan_deeds(&mut self) {
+        let active = self.plan.active.as_secs();
+        for _ in 0..self.plan.deeds {
+            let at = Duration::from_secs(self.rng.u64(20..active * 3 / 4));
+            let node = self.rng.usize(0..self.plan.nodes);
+            let host = match self.rng.u32(0..10) {
+                0..=7 => node,
+                _ => self.rng.usize(0..self.vcenter.hosts.len()),
+            };
+            let deed = match self.rng.u32(0..20) {
+                0..=13 => Deed::Enters(host),
+                14 | 15 => Deed::Cordons(node),
+                16 => Deed::Requests {
+                    node,
+                    action: "Drain",
+                },
+                17 => Deed::Requests {
+                    node,
+                    action: "PowerOff",
+                },
+                18 => Deed::Requests {
+                    node,
+                    action: "Relocate",
+                },
+                _ => Deed::Requests {
+                    node,
+                    action: "Reboot",
+                },
+            };
+            self.queue.after(at, WorldEvent::Deed(deed));
+        }
+    }
+
+    fn later(&mut self, least: u64, most: u64, deed: Deed) {
+        let after = Duration::from_millis(self.rng.u64(least * 1_000..most * 1_000));
+        self.queue.after(after, WorldEvent::Deed(deed));
+    }
+
+    /// A person does something.
+    pub fn deed(&mut self, deed: Deed) {
+        let is_over = self.faults_are_over();
+        match deed {
+            Deed::Enters(host) if is_over || !self.vcenter.hosts[host].takes_vms() => {}
+            Deed::Enters(host) => {
+                self.tell(
+                    "operator",
+                    format!("puts {} into maintenance mode", self.vcenter.hosts[host].name),
+                );
+                let task = self.begin_task(Work::Enter(host), OPERATOR);
+                self.vcenter.hosts[host].entering = Some(task);
+                self.queue
+                    .after(Duration::from_secs(5), WorldEvent::DrsEvacuates(host));
+                self.hosts_progress();
+                if self.rng.u32(0..10) < 3 {
+                    self.later(1, 240, Deed::Cancels(host));
+                }
+                self.later(120, 900, Deed::Exits(host));
+            }
+            Deed::Cancels(host) => self.cancel(host),
+            Deed::Exits(host) if self.vcenter.hosts[host].in_maintenance => {
+                self.tell(
+                    "operator",
+                    format!("takes {} out of maintenance mode", self.vcenter.hosts[host].name),
+                );
+                self.begin_task(Work::Exit(host), OPERATOR);
+                self.cause_ends(host);
+            }
+            // It is still entering: look again later.
+            Deed::Exits(host) if self.vcenter.hosts[host].entering.is_some() => {
+                self.later(30, 300, Deed::Exits(host));
+            }
+            Deed::Exits(_) => {}
+            Deed::Cordons(node) if is_over => self.tell(node_name(node), "is left alone"),
+            Deed::Cordons(node) => self.person_cordons(node),
+            Deed::Uncordons(node) => self.person_uncordons(node),
+            Deed::Requests { .. } if is_over => {}
+            Deed::Requests { node, action } => self.person_requests(node, action),
+            Deed::Withdraws(name) => self.person_withdraws(&name),
+        }
+    }
+
+    fn cancel(&mut self, host: usize) {
+        let Some(task) = self.vcenter.hosts[host].entering.take() else {
+            return;
+        };
+        self.tell(
+            "operator",
+            format!("cancels the maintenance of {}", self.vcenter.hosts[host].name),
+        );
+        let cancelled = &mut self.vcenter.tasks[task];
+        cancelled.cancelled = true;
+        cancelled.state = TaskState::Error("RequestCanceled");
+        cancelled.ended = Some(clock::elapsed());
+        self.vcenter.changed();
+        self.cause_ends(host);
+    }
+
+    /// The reason to keep the VMs of a host off has ended.
+    fn cause_ends(&mut self, host: usize) {
+        let now = clock::elapsed();
+        for node in 0..self.plan.nodes {
+            if self.vcenter.vms[node].host == host {
+                self.oracle.nodes[node].cause_ended = Some(now);
+            }
+        }
+    }
+
+    fn person_cordons(&mut self, node: usize) {
+        let key = node_key(node);
+        if self.kube.get(&key).is_none_or(|node| is_cordoned(node)) {
+            return;
+        }
+        self.tell("person", format!("cordons {}", node_name(node)));
+        self.oracle.nodes[node].cordoned_by_person = true;
+        self.kube
+            .change(&key, KUBECTL, |node| node["spec"]["unschedulable"] = json!(true));
+        if self.rng.bool() {
+            self.later(60, 900, Deed::Uncordons(node));
+        }
+    }
+
+    fn person_uncordons(&mut self, node: usize) {
+        if !self.oracle.nodes[node].cordoned_by_person {
+            return;
+        }
+        self.tell("person", format!("uncordons {}", node_name(node)));
+        let memory = &mut self.oracle.nodes[node];
+        memory.cordoned_by_person = false;
+        memory.uncordoned_by_person = Some(clock::elapsed());
+        self.kube.change(&node_key(node), KUBECTL, |node| {
+            if let Some(spec) = node["spec"].as_object_mut() {
+                spec.remove("unschedulable");
+            }
+        });
+        self.schedule_soon();
+    }
+
+    fn person_requests(&mut self, node: usize, action: &str) {
+        self.requests += 1;
+        let name = format!("request-{}", self.requests);
+        self.tell(
+            "person",
+            format!("requests {action} of {} by {name}", node_name(node)),
+        );
+        let object = json!({
+            "kind": "NodeMaintenance", "apiVersion": "haulout.dev/v1alpha1", "metadata": {},
+            "spec": {"nodeName": node_name(node), "action": action, "reason": "simulated", "origin": "Request"},
+        });
+        // The name is new.
+        let _ = self
+            .kube
+            .create(&cluster_key("nodemaintenances", &name), object, "kubectl");
+        self.later(60, 900, Deed::Withdraws(name));
+    }
+
+    fn person_withdraws(&mut self, name: &str) {
+        let Some(object) = self.kube.delete(&cluster_key("nodemaintenances", name)) else {
+            return;
+        };
+        self.tell("person", format!("withdraws {name}"));
+        let node = object["spec"]["nodeName"].as_str().unwrap_or_default();
+        if let Some(node) = node
+            .strip_prefix("gpu-")
+            .and_then(|node| node.parse::<usize>().ok())
+        {
+            self.oracle.nodes[node].cause_ended = Some(clock::elapsed());
+        }
+    }
+
+    /// People end what they have begun.
+    pub fn people_rest(&mut self) {
+        for host in 0..self.vcenter.hosts.len() {
+            self.cancel(host);
+            self.deed(Deed::Exits(host));
+        }
+        let requests = self
+            .kube
+            .list("nodemaintenances")
+            .filter(|(_, object)| object["spec"]["origin"] != "Episode");
+        let requests: Vec<String> = requests.map(|(key, _)| key.2.clone()).collect();
+        for request in requests {
+            self.person_withdraws(&request);
+        }
+    }
+}

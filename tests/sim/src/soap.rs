@@ -1,0 +1,490 @@
+//! The simulated vCenter on the wire: sessions, and the methods that the vSphere client calls.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use haulout_vsphere::client::{
+    ConnectError, ConnectionPool, Connector, HttpReplyFuture, HttpResponse, HttpTransport, Settings,
+    TransportError,
+};
+use http::header::{COOKIE, SET_COOKIE};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::clock;
+use crate::collector::{Collector, PollAnswer, Spec, View, Views, page};
+use crate::faults::Fate;
+use crate::oracle::Act;
+use crate::properties::{escaped, number, task_ref, vm_ref};
+use crate::vcenter::{OUR_USER, Work};
+use crate::world::{Shared, World, WorldEvent, lock};
+use crate::xml::{self, Element};
+
+const VERSIONS: &str = "<?xml version=\"1.0\"?><namespaces version=\"1.0\"><namespace><name>urn:vim25</name>\
+    <version>8.0.2.0</version><priorVersions><version>7.0.3.0</version></priorVersions></namespace></namespaces>";
+
+const CONTENT: &str = "<returnval><rootFolder type=\"Folder\">group-d1</rootFolder>\
+    <propertyCollector type=\"PropertyCollector\">propertyCollector</propertyCollector>\
+    <viewManager type=\"ViewManager\">ViewManager</viewManager>\
+    <sessionManager type=\"SessionManager\">SessionManager</sessionManager>\
+    <searchIndex type=\"SearchIndex\">SearchIndex</searchIndex></returnval>";
+
+/// How long changes are gathered before a long poll is answered.
+const GATHER: Duration = Duration::from_millis(20);
+
+/// A session.
+#[derive(Debug, Default)]
+pub struct Session {
+    /// The replica that logged in.
+    pub replica: usize,
+    views: Views,
+    collectors: BTreeMap<String, Collector>,
+    created: usize,
+}
+
+/// The sessions, by their cookie.
+pub type Sessions = BTreeMap<String, Session>;
+
+/// One replica's connection to vCenter.
+pub struct SimConnector {
+    /// The world.
+    pub world: Shared,
+    /// The replica.
+    pub replica: usize,
+}
+
+impl std::fmt::Debug for SimConnector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("SimConnector").field(&self.replica).finish()
+    }
+}
+
+impl Connector for SimConnector {
+    fn connect(&self, _: &Settings, _: Option<&[u8]>) -> Result<Arc<dyn HttpTransport>, ConnectError> {
+        let (world, replica) = (Arc::clone(&self.world), self.replica);
+        Ok(Arc::new(Self { world, replica }))
+    }
+}
+
+impl HttpTransport for SimConnector {
+    fn send(&self, pool: ConnectionPool, request: Request<Vec<u8>>, _: usize) -> HttpReplyFuture<'_> {
+        Box::pin(exchange(&self.world, self.replica, pool, request))
+    }
+}
+
+/// A call, read from its envelope.
+struct Call {
+    method: String,
+    on: (String, String),
+    body: Element,
+    cookie: String,
+    operation: String,
+}
+
+/// What a method answers.
+enum Answer {
+    /// The content of the response.
+    Returned(String),
+    /// A fault: its type, its message, and what is inside.
+    Fault(&'static str, String),
+    /// The response of a login, with its cookie.
+    LoggedIn(String),
+    /// A long poll: wait for a change.
+    Wait,
+}
+
+fn broken(what: &'static str) -> TransportError {
+    TransportError::Connection(what.into())
+}
+
+async fn exchange(
+    world: &Shared,
+    replica: usize,
+    pool: ConnectionPool,
+    request: Request<Vec<u8>>,
+) -> Result<HttpResponse, TransportError> {
+    let is_poll = pool == ConnectionPool::Polls;
+    let call = Call::read(&request);
+    let (fate, there, back) = {
+        let mut world = lock(world);
+        let world = &mut *world;
+        let fate = world
+            .faults
+            .of_vcenter(is_poll, &mut world.rng, &mut world.account);
+        let line = match &call {
+            Some(call) => format!("{} {}:{}", call.method, call.on.0, call.on.1),
+            None => format!("{} {}", request.method(), request.uri().path()),
+        };
+        world.asked(replica, "vCenter", &line, fate);
+        (fate, world.latency(), world.latency())
+    };
+    sleep(there).await;
+    match fate {
+        Fate::Refused => return Err(broken("connection refused")),
+        Fate::Status(status) => return Ok(reply(status, String::new())),
+        Fate::Silence => std::future::pending().await,
+        Fate::Answered | Fate::ReplyLost => {}
+    }
+    if lock(world).vcenter.down_until > clock::elapsed() {
+        return Err(broken("connection refused"));
+    }
+    let Some(call) = call else {
+        let is_versions =
+            request.method() == Method::GET && request.uri().path().ends_with("vimServiceVersions.xml");
+        sleep(back).await;
+        return Ok(match is_versions {
+            true => reply(200, VERSIONS.to_owned()),
+            false => reply(404, String::new()),
+        });
+    };
+    let answer = lock(world).call(replica, &call);
+    let answer = match answer {
+        Answer::Wait => wait(world, &call).await?,
+        Answer::Returned(_) | Answer::Fault(..) | Answer::LoggedIn(_) => answer,
+    };
+    sleep(back).await;
+    if fate == Fate::ReplyLost {
+        return Err(broken("connection reset"));
+    }
+    Ok(envelope(&call.method, answer))
+}
+
+/// Waits until a collector has something to tell.
+async fn wait(world: &Shared, call: &Call) -> Result<Answer, TransportError> {
+    let seconds: u64 = call
+        .body
+        .child("options")
+        .map_or("", |it| it.text_of("maxWaitSeconds"))
+        .parse()
+        .unwrap_or(60);
+    let until = Instant::now() + Duration::from_secs(seconds);
+    let mut changes = lock(world).vcenter.changes.subscribe();
+    loop {
+        changes.borrow_and_update();
+        {
+            let mut world = lock(world);
+            let world = &mut *world;
+            if world.vcenter.down_until > clock::elapsed() {
+                return Err(broken("connection reset"));
+            }
+            let answer = world.call(0, call);
+            if !matches!(answer, Answer::Wait) {
+                return Ok(answer);
+            }
+        }
+        if timeout_at(until, changes.changed()).await.is_err() {
+            return Ok(Answer::Returned(String::new()));
+        }
+        sleep(GATHER).await;
+        let mut world = lock(world);
+        let world = &mut *world;
+        if world
+            .faults
+            .fires("vcenter: long poll cut", &mut world.rng, &mut world.account)
+        {
+            return Err(broken("connection reset"));
+        }
+    }
+}
+
+fn reply(status: u16, body: String) -> HttpResponse {
+    HttpResponse {
+        status: StatusCode::from_u16(status).unwrap_or_default(),
+        headers: HeaderMap::new(),
+        body: body.into_bytes(),
+    }
+}
+
+fn envelope(method: &str, answer: Answer) -> HttpResponse {
+    let mut cookie = None;
+    let (status, content) = match answer {
+        Answer::Returned(xml) => (
+            200,
+            format!("<{method}Response xmlns=\"urn:vim25\">{xml}</{method}Response>"),
+        ),
+        Answer::LoggedIn(key) => {
+            let xml = format!(
+                "<LoginResponse xmlns=\"urn:vim25\"><returnval><key>{key}</key><userName>{}</userName></returnval></LoginResponse>",
+                escaped(OUR_USER)
+            );
+            cookie = HeaderValue::from_str(&format!("vmware_soap_session=\"{key}\"; Path=/; HttpOnly")).ok();
+            (200, xml)
+        }
+        Answer::Fault(kind, inside) => (
+            500,
+            format!(
+                "<soapenv:Fault><faultcode>ServerFaultCode</faultcode><faultstring>simulated {kind}</faultstring>\
+                 <detail><{kind}Fault xmlns=\"urn:vim25\" xsi:type=\"{kind}\">{inside}</{kind}Fault></detail></soapenv:Fault>"
+            ),
+        ),
+        Answer::Wait => (200, String::new()),
+    };
+    let mut response = reply(
+        status,
+        format!(
+            "<?xml version=\"1.0\" encoding=\"UTF-8\"?><soapenv:Envelope xmlns:soapenv=\"http://schemas.xmlsoap.org/soap/envelope/\" \
+             xmlns:xsd=\"http://www.w3.org/2001/XMLSchema\" xmlns:xsi=\"http://www.w3.org/2001/XMLSchema-instance\">\
+             <soapenv:Body>{content}</soapenv:Body></soapenv:Envelope>"
+        ),
+    );
+    if let Some(cookie) = cookie {
+        response.headers.insert(SET_COOKIE, cookie);
+    }
+    response
+}
+
+impl Call {
+    fn read(request: &Request<Vec<u8>>) -> Option<Self> {
+        let envelope = xml::parse(request.body())?;
+        let body = envelope.child("Body")?.children.first()?.clone();
+        let this = body.child("_this")?;
+        let cookie = request
+            .headers()
+            .get(COOKIE)
+            .and_then(|cookie| cookie.to_str().ok());
+        let cookie = cookie
+            .and_then(|cookie| cookie.split('"').nth(1))
+            .unwrap_or_default();
+        Some(Self {
+            method: body.name.clone(),
+            on: (this.attribute("type").to_owned(), this.text.clone()),
+            cookie: cookie.to_owned(),
+            operation: envelope
+                .child("Header")
+                .map_or("", |header| header.text_of("operationID"))
+                .to_owned(),
+            body,
+        })
+    }
+
+    /// The epoch of the leadership under which it was sent.
+    fn epoch(&self) -> Option<u64> {
+        self.operation
+            .strip_prefix("haulout-e")?
+            .split('-')
+            .next()?
+            .parse()
+            .ok()
+    }
+}
+
+fn moref_of(element: &Element) -> (String, String) {
+    (element.attribute("type").to_owned(), element.text.clone())
+}
+
+fn task_of(task: usize) -> Answer {
+    let (kind, id) = task_ref(task);
+    Answer::Returned(format!("<returnval type=\"{kind}\">{id}</returnval>"))
+}
+
+fn created(kind: &str, id: &str) -> Answer {
+    Answer::Returned(format!("<returnval type=\"{kind}\">{id}</returnval>"))
+}
+
+impl World {
+    fn call(&mut self, replica: usize, call: &Call) -> Answer {
+        match call.method.as_str() {
+            "RetrieveServiceContent" => return Answer::Returned(CONTENT.to_owned()),
+            "Login" => {
+                self.logins += 1;
+                let key = format!("52f00000-{replica}-{}", self.logins);
+                let session = Session {
+                    replica,
+                    ..Session::default()
+                };
+                self.sessions.insert(key.clone(), session);
+                self.tell(format!("replica-{replica}"), "logs in to vCenter");
+                return Answer::LoggedIn(key);
+            }
+            _ => {}
+        }
+        if !self.sessions.contains_key(&call.cookie) {
+            let inside = "<object type=\"PropertyCollector\">propertyCollector</object><privilegeId>System.View</privilegeId>";
+            return Answer::Fault("NotAuthenticated", inside.to_owned());
+        }
+        if let Some(answer) = self.call_of_session(call) {
+            return answer;
+        }
+        match call.method.as_str() {
+            "FindAllByUuid" => {
+                let uuid = call.body.text_of("uuid");
+                let found = self.vcenter.vms.iter().position(|vm| vm.uuid == uuid);
+                let (kind, id) = vm_ref(found.unwrap_or_default());
+                let xml = found.map(|_| format!("<returnval type=\"{kind}\">{id}</returnval>"));
+                Answer::Returned(xml.unwrap_or_default())
+            }
+            "QueryConfigOptionDescriptor" => Answer::Returned(String::new()),
+            "ShutdownGuest"
+            | "PowerOffVM_Task"
+            | "PowerOnVM_Task"
+            | "PowerOnMultiVM_Task"
+            | "RelocateVM_Task" => self.act_on_vm(replica, call),
+            _ => Answer::Fault("NotSupported", String::new()),
+        }
+    }
+
+    /// The methods that concern a session only.
+    fn call_of_session(&mut self, call: &Call) -> Option<Answer> {
+        let session = self.sessions.get_mut(&call.cookie)?;
+        let vcenter = &self.vcenter;
+        let mut id = |kind: &str| {
+            session.created += 1;
+            format!("session[{}]{kind}-{}", call.cookie, session.created)
+        };
+        Some(match call.method.as_str() {
+            "Logout" => {
+                self.sessions.remove(&call.cookie);
+                Answer::Returned(String::new())
+            }
+            "CreateContainerView" => {
+                let id = id("view");
+                session
+                    .views
+                    .insert(id.clone(), View::All(call.body.text_of("type").to_owned()));
+                created("ContainerView", &id)
+            }
+            "CreateListView" => {
+                let id = id("list");
+                session.views.insert(id.clone(), View::List(Default::default()));
+                created("ListView", &id)
+            }
+            "ModifyListView" => {
+                let Some(View::List(members)) = session.views.get_mut(&call.on.1) else {
+                    return Some(Answer::Fault("ManagedObjectNotFound", String::new()));
+                };
+                let mut absent = String::new();
+                for add in call.body.all("add") {
+                    let (kind, id) = moref_of(add);
+                    match vcenter.known(&kind, &id) {
+                        Some(moref) => {
+                            members.insert(moref);
+                        }
+                        None => absent.push_str(&format!("<returnval type=\"{kind}\">{id}</returnval>")),
+                    }
+                }
+                for remove in call.body.all("remove") {
+                    let (kind, id) = moref_of(remove);
+                    members.retain(|(of, it)| *of != kind || *it != id);
+                }
+                vcenter.changed();
+                Answer::Returned(absent)
+            }
+            "DestroyView" => {
+                session.views.remove(&call.on.1);
+                Answer::Returned(String::new())
+            }
+            "CreatePropertyCollector" => {
+                let id = id("collector");
+                session.collectors.insert(id.clone(), Collector::default());
+                created("PropertyCollector", &id)
+            }
+            "DestroyPropertyCollector" => {
+                session.collectors.remove(&call.on.1);
+                vcenter.changed();
+                Answer::Returned(String::new())
+            }
+            "CreateFilter" => {
+                let Some(collector) = session.collectors.get_mut(&call.on.1) else {
+                    return Some(Answer::Fault("ManagedObjectNotFound", String::new()));
+                };
+                collector.filters.extend(call.body.child("spec").map(Spec::read));
+                vcenter.changed();
+                created("PropertyFilter", "filter")
+            }
+            "CancelWaitForUpdates" => Answer::Returned(String::new()),
+            "RetrievePropertiesEx" => {
+                let specs = call.body.all("specSet").map(Spec::read);
+                let objects: String = specs
+                    .map(|spec| page(&spec.select(vcenter, &session.views)))
+                    .collect();
+                match objects.is_empty() {
+                    true => Answer::Returned(String::new()),
+                    false => Answer::Returned(format!("<returnval>{objects}</returnval>")),
+                }
+            }
+            "WaitForUpdatesEx" => {
+                let Some(collector) = session.collectors.get_mut(&call.on.1) else {
+                    return Some(Answer::Fault("ManagedObjectNotFound", String::new()));
+                };
+                match collector.poll(call.body.text_of("version"), vcenter, &session.views) {
+                    PollAnswer::Set(xml) => Answer::Returned(format!("<returnval>{xml}</returnval>")),
+                    PollAnswer::Nothing => Answer::Wait,
+                    PollAnswer::UnknownVersion => Answer::Fault("InvalidCollectorVersion", String::new()),
+                }
+            }
+            _ => return None,
+        })
+    }
+
+    /// The methods that change a VM.
+    fn act_on_vm(&mut self, replica: usize, call: &Call) -> Answer {
+        let by_drs = call.method == "PowerOnMultiVM_Task";
+        let named = match by_drs {
+            true => call.body.child("vm").map(moref_of).unwrap_or_default(),
+            false => call.on.clone(),
+        };
+        let Some(vm) = self
+            .vcenter
+            .known(&named.0, &named.1)
+            .and_then(|(_, id)| number(&id))
+        else {
+            return Answer::Fault("ManagedObjectNotFound", String::new());
+        };
+        let act = match call.method.as_str() {
+            "ShutdownGuest" => Act::ShutdownGuest,
+            "PowerOffVM_Task" => Act::PowerOff,
+            "RelocateVM_Task" => Act::Relocate,
+            _ => Act::PowerOn,
+        };
+        let name = self.vcenter.vms[vm].name.clone();
+        self.tell(format!("replica-{replica}"), format!("{} of {name}", call.method));
+        self.check_act(act, vm, call.epoch().unwrap_or_default());
+        if self.vcenter.busy(vm).is_some() {
+            return Answer::Fault("TaskInProgress", String::new());
+        }
+        let state = |on: bool| {
+            let (requested, existing) = if on {
+                ("poweredOff", "poweredOn")
+            } else {
+                ("poweredOn", "poweredOff")
+            };
+            format!("<requestedState>{requested}</requestedState><existingState>{existing}</existingState>")
+        };
+        let on = self.vcenter.vms[vm].on;
+        match act {
+            Act::ShutdownGuest if !on => Answer::Fault("InvalidPowerState", state(on)),
+            Act::ShutdownGuest => {
+                if !self.vcenter.vms[vm].going_down {
+                    self.shut_down_guest(vm);
+                }
+                Answer::Returned(String::new())
+            }
+            Act::PowerOff => task_of(self.begin_task(Work::PowerOff(vm), OUR_USER)),
+            Act::PowerOn => task_of(self.begin_task(Work::PowerOn { vm, by_drs }, OUR_USER)),
+            Act::Relocate => {
+                let host = call
+                    .body
+                    .child("spec")
+                    .and_then(|spec| spec.child("host"))
+                    .map(moref_of);
+                let host = host.and_then(|(kind, id)| self.vcenter.known(&kind, &id));
+                match host.and_then(|(_, id)| number(&id)) {
+                    Some(to) => task_of(self.begin_task(Work::Relocate { vm, to }, OUR_USER)),
+                    None => Answer::Fault("ManagedObjectNotFound", String::new()),
+                }
+            }
+        }
+    }
+
+    /// A guest is asked to shut down.
+    fn shut_down_guest(&mut self, vm: usize) {
+        let takes = self.faults.guest_shutdown(&mut self.rng, &mut self.account);
+        let guest = &mut self.vcenter.vms[vm];
+        if let Some(takes) = takes {
+            guest.going_down = true;
+            let boots = guest.boots;
+            self.queue.after(takes, WorldEvent::GuestIsOff { vm, boots });
+        }
+    }
+}

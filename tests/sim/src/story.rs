@@ -1,0 +1,82 @@
+//! What happened in a run: lines for people, and the digest of everything.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use sha2::{Digest as _, Sha256};
+
+/// The lines that are kept. A run has some thousand.
+const LINES_MAX: usize = 100_000;
+
+/// The story of a run.
+#[derive(Debug, Default)]
+pub struct Story {
+    digest: Sha256,
+    lines: Vec<String>,
+    telling: Telling,
+}
+
+/// What lines of a story are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Telling {
+    /// None.
+    #[default]
+    Nothing,
+    /// What changes something, and what goes wrong.
+    Deeds,
+    /// All requests as well.
+    Requests,
+}
+
+impl Story {
+    /// A story of which `telling` is kept.
+    pub fn new(telling: Telling) -> Self {
+        Self {
+            telling,
+            ..Self::default()
+        }
+    }
+
+    /// Adds a line about a request that was answered.
+    pub fn request(&mut self, at: Duration, who: &str, what: &str) {
+        match self.telling {
+            Telling::Requests => self.tell(at, who, what),
+            Telling::Nothing | Telling::Deeds => {
+                self.note(at, who);
+                self.note(at, what);
+            }
+        }
+    }
+
+    /// Adds to the digest only.
+    fn note(&mut self, at: Duration, what: &str) {
+        self.digest.update(at.as_micros().to_le_bytes());
+        self.digest.update(what.as_bytes());
+    }
+
+    /// Adds a line for people.
+    pub fn tell(&mut self, at: Duration, who: &str, what: &str) {
+        self.note(at, who);
+        self.note(at, what);
+        if self.telling != Telling::Nothing && self.lines.len() < LINES_MAX {
+            let (seconds, millis) = (at.as_secs(), at.subsec_millis());
+            let (minutes, seconds) = (seconds / 60, seconds % 60);
+            let line = format!("{minutes:>4}:{seconds:02}.{millis:03}  {who:<11} {what}");
+            self.lines.push(line);
+        }
+    }
+
+    /// The digest so far.
+    pub fn digest(&self) -> String {
+        let mut text = String::new();
+        for byte in self.digest.clone().finalize().iter().take(8) {
+            let _ = write!(text, "{byte:02x}");
+        }
+        text
+    }
+
+    /// The lines.
+    pub fn lines(&self) -> &[String] {
+        &self.lines
+    }
+}

@@ -1,0 +1,398 @@
+//! The state of the simulated vCenter: hosts, VMs and tasks, and how they change by themselves.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::clock;
+use crate::world::{World, WorldEvent};
+
+/// The name of the controller's account, as tasks name it.
+pub const OUR_USER: &str = "VSPHERE.LOCAL\\haulout";
+
+/// The name of the person who puts hosts into maintenance mode.
+pub const OPERATOR: &str = "VSPHERE.LOCAL\\operator";
+
+/// How long an ended task stays in the list of its entity.
+const RECENT: Duration = Duration::from_secs(600);
+
+/// The state of a vCenter.
+#[derive(Debug)]
+pub struct Vcenter {
+    /// The hosts.
+    pub hosts: Vec<Host>,
+    /// The VMs. The first are those of the nodes, in their order.
+    pub vms: Vec<Vm>,
+    /// All tasks so far.
+    pub tasks: Vec<Task>,
+    /// It does not answer until then.
+    pub down_until: Duration,
+    /// Wakes long polls.
+    pub changes: watch::Sender<u64>,
+}
+
+/// A host with one GPU.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// Its name.
+    pub name: String,
+    /// Whether vCenter reaches it.
+    pub connected: bool,
+    /// Whether it is in maintenance mode.
+    pub in_maintenance: bool,
+    /// The task that puts it into maintenance mode.
+    pub entering: Option<usize>,
+    /// Its tasks.
+    pub tasks: Vec<usize>,
+}
+
+/// A VM.
+#[derive(Clone, Debug)]
+pub struct Vm {
+    /// Its name.
+    pub name: String,
+    /// Its BIOS UUID.
+    pub uuid: String,
+    /// The host on which it is registered.
+    pub host: usize,
+    /// Whether it runs.
+    pub on: bool,
+    /// How many times it was powered on.
+    pub boots: u32,
+    /// When it was powered off last.
+    pub off_since: Duration,
+    /// A person powered it off, and nobody has powered it on since.
+    pub off_by_person: bool,
+    /// Whether it is the VM of a node.
+    pub is_ours: bool,
+    /// Whether it has the GPU of its host, so that it cannot be moved while it runs.
+    pub has_gpu: bool,
+    /// Its guest shuts down.
+    pub going_down: bool,
+    /// Its tasks.
+    pub tasks: Vec<usize>,
+}
+
+/// What a task does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Puts a host into maintenance mode.
+    Enter(usize),
+    /// Takes a host out of it.
+    Exit(usize),
+    /// Cuts the power of a VM.
+    PowerOff(usize),
+    /// Powers a VM on, where it is registered or where DRS places it.
+    PowerOn {
+        /// The VM.
+        vm: usize,
+        /// Whether DRS places it.
+        by_drs: bool,
+    },
+    /// Moves a VM that is off.
+    Relocate {
+        /// The VM.
+        vm: usize,
+        /// The host.
+        to: usize,
+    },
+}
+
+/// The state of a task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TaskState {
+    /// It runs.
+    Running,
+    /// It has succeeded.
+    Success,
+    /// It has failed, with this fault.
+    Error(&'static str),
+}
+
+/// A task.
+#[derive(Clone, Debug)]
+pub struct Task {
+    /// What it does.
+    pub work: Work,
+    /// Who began it.
+    pub user: &'static str,
+    /// Its state.
+    pub state: TaskState,
+    /// Whether a person has cancelled it.
+    pub cancelled: bool,
+    /// When it began.
+    pub began: Duration,
+    /// When it ended.
+    pub ended: Option<Duration>,
+    /// Why DRS did not power the VM on, although the task succeeded.
+    pub not_attempted: Option<&'static str>,
+}
+
+impl Host {
+    /// Whether VMs can be powered on there.
+    pub fn takes_vms(&self) -> bool {
+        self.connected && !self.in_maintenance && self.entering.is_none()
+    }
+}
+
+impl Vcenter {
+    /// A vCenter without objects.
+    pub fn new() -> Self {
+        Self {
+            hosts: Vec::new(),
+            vms: Vec::new(),
+            tasks: Vec::new(),
+            down_until: Duration::ZERO,
+            changes: watch::Sender::new(0),
+        }
+    }
+
+    /// The tasks of a list that are recent.
+    pub fn recent(&self, tasks: &[usize]) -> Vec<usize> {
+        let now = clock::elapsed();
+        let is_recent = |task: &&usize| self.tasks[**task].ended.is_none_or(|at| now < at + RECENT);
+        tasks.iter().filter(is_recent).copied().collect()
+    }
+
+    /// The unfinished task of a VM.
+    pub fn busy(&self, vm: usize) -> Option<usize> {
+        let tasks = self.vms[vm].tasks.iter().rev();
+        tasks
+            .copied()
+            .find(|task| self.tasks[*task].state == TaskState::Running)
+    }
+
+    /// Whether the GPU of a host is in use.
+    fn gpu_in_use(&self, host: usize) -> bool {
+        self.vms.iter().any(|vm| vm.on && vm.has_gpu && vm.host == host)
+    }
+
+    /// Why a VM cannot be powered on there.
+    pub fn unsuited(&self, vm: usize, host: usize) -> Option<&'static str> {
+        if !self.hosts[host].takes_vms() {
+            Some("InvalidState")
+        } else if self.vms[vm].has_gpu && self.gpu_in_use(host) {
+            Some("InsufficientResourcesFault")
+        } else {
+            None
+        }
+    }
+
+    /// Something has changed.
+    pub fn changed(&self) {
+        self.changes.send_modify(|count| *count += 1);
+    }
+}
+
+impl Default for Vcenter {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl World {
+    /// Begins a task.
+    pub fn begin_task(&mut self, work: Work, user: &'static str) -> usize {
+        let task = self.vcenter.tasks.len();
+        match work {
+            Work::Enter(host) | Work::Exit(host) => self.vcenter.hosts[host].tasks.push(task),
+            Work::PowerOff(vm) | Work::PowerOn { vm, .. } | Work::Relocate { vm, .. } => {
+                self.vcenter.vms[vm].tasks.push(task);
+            }
+        }
+        let lasts = match work {
+            Work::Enter(_) => None,
+            Work::Exit(_) | Work::PowerOff(_) => Some(self.rng.u64(500..3_000)),
+            Work::PowerOn { .. } => Some(self.rng.u64(1_000..6_000)),
+            Work::Relocate { .. } => Some(self.rng.u64(3_000..30_000)),
+        };
+        self.vcenter.tasks.push(Task {
+            work,
+            user,
+            state: TaskState::Running,
+            cancelled: false,
+            began: clock::elapsed(),
+            ended: None,
+            not_attempted: None,
+        });
+        if let Some(millis) = lasts {
+            self.queue
+                .after(Duration::from_millis(millis), WorldEvent::TaskEnds(task));
+        }
+        self.vcenter.changed();
+        task
+    }
+
+    /// The work of a task is done, or turns out to be impossible.
+    pub fn task_ends(&mut self, task: usize) {
+        if self.vcenter.tasks[task].state != TaskState::Running {
+            return;
+        }
+        let work = self.vcenter.tasks[task].work.clone();
+        let is_ours = self.vcenter.tasks[task].user == OUR_USER;
+        let fails = is_ours && self.faults.task_fails(&mut self.rng, &mut self.account);
+        let state = if fails {
+            TaskState::Error("SystemError")
+        } else {
+            self.carry_out(task, &work)
+        };
+        self.tell("vCenter", format!("{}: {state:?}", self.words(&work)));
+        let now = clock::elapsed();
+        let ended = &mut self.vcenter.tasks[task];
+        ended.state = state;
+        ended.ended = Some(now);
+        self.vcenter.changed();
+        self.hosts_progress();
+    }
+
+    fn carry_out(&mut self, task: usize, work: &Work) -> TaskState {
+        match *work {
+            Work::Enter(host) => {
+                self.vcenter.hosts[host].entering = None;
+                self.vcenter.hosts[host].in_maintenance = true;
+            }
+            Work::Exit(host) => self.vcenter.hosts[host].in_maintenance = false,
+            Work::PowerOff(vm) => {
+                if !self.vcenter.vms[vm].on {
+                    return TaskState::Error("InvalidPowerState");
+                }
+                self.vm_goes_off(vm);
+            }
+            Work::PowerOn { vm, by_drs } => {
+                if self.vcenter.vms[vm].on {
+                    return TaskState::Error("InvalidPowerState");
+                }
+                let here = self.vcenter.vms[vm].host;
+                let host = if by_drs { self.drs_host(vm) } else { Some(here) };
+                let Some(host) = host else {
+                    self.vcenter.tasks[task].not_attempted = Some("NoCompatibleHost");
+                    return TaskState::Success;
+                };
+                if let Some(fault) = self.vcenter.unsuited(vm, host) {
+                    return TaskState::Error(fault);
+                }
+                self.vcenter.vms[vm].host = host;
+                self.vm_goes_on(vm);
+            }
+            Work::Relocate { vm, to } => {
+                if self.vcenter.vms[vm].on {
+                    return TaskState::Error("InvalidPowerState");
+                }
+                if !self.vcenter.hosts[to].takes_vms() {
+                    return TaskState::Error("InvalidState");
+                }
+                self.vcenter.vms[vm].host = to;
+            }
+        }
+        TaskState::Success
+    }
+
+    /// The host on which DRS powers a VM on; its own, if that is possible.
+    fn drs_host(&self, vm: usize) -> Option<usize> {
+        let own = self.vcenter.vms[vm].host;
+        let mut hosts = std::iter::once(own).chain(0..self.vcenter.hosts.len());
+        hosts.find(|host| self.vcenter.unsuited(vm, *host).is_none())
+    }
+
+    /// A VM stops.
+    pub fn vm_goes_off(&mut self, vm: usize) {
+        let now = clock::elapsed();
+        let off = &mut self.vcenter.vms[vm];
+        off.on = false;
+        off.going_down = false;
+        off.off_since = now;
+        let (name, boots) = (off.name.clone(), off.boots);
+        self.tell("vCenter", format!("{name} is off"));
+        if self.vcenter.vms[vm].is_ours {
+            // kube-controller-manager waits for 50 s.
+            let grace = Duration::from_secs(50);
+            self.queue
+                .after(grace, WorldEvent::NodeUnknown { node: vm, boots });
+        }
+        self.vcenter.changed();
+        self.hosts_progress();
+    }
+
+    /// A VM starts.
+    pub fn vm_goes_on(&mut self, vm: usize) {
+        let on = &mut self.vcenter.vms[vm];
+        on.on = true;
+        on.off_by_person = false;
+        on.boots += 1;
+        let (name, host, boots) = (on.name.clone(), on.host, on.boots);
+        let host = self.vcenter.hosts[host].name.clone();
+        self.tell("vCenter", format!("{name} is on, on {host}"));
+        if self.vcenter.vms[vm].is_ours {
+            let boot = Duration::from_millis(self.rng.u64(10_000..60_000));
+            self.queue
+                .after(boot, WorldEvent::KubeletStarts { node: vm, boots });
+        }
+        self.vcenter.changed();
+    }
+
+    /// Ends the tasks of hosts that nothing keeps from maintenance mode any more.
+    pub fn hosts_progress(&mut self) {
+        for host in 0..self.vcenter.hosts.len() {
+            let Some(task) = self.vcenter.hosts[host].entering else {
+                continue;
+            };
+            let mut running = self.vcenter.vms.iter();
+            if running.any(|vm| vm.on && vm.host == host) {
+                continue;
+            }
+            let soon = Duration::from_millis(self.rng.u64(200..2_000));
+            self.queue.after(soon, WorldEvent::HostEnters { host, task });
+        }
+    }
+
+    /// A host is in maintenance mode, unless something has changed meanwhile.
+    pub fn host_enters(&mut self, host: usize, task: usize) {
+        let is_busy = self.vcenter.vms.iter().any(|vm| vm.on && vm.host == host);
+        if self.vcenter.hosts[host].entering == Some(task) && !is_busy {
+            self.task_ends(task);
+        }
+    }
+
+    /// DRS moves the VMs without a GPU away from a host that enters maintenance mode.
+    pub fn drs_evacuates(&mut self, host: usize) {
+        if self.vcenter.hosts[host].entering.is_none() {
+            return;
+        }
+        let moved: Vec<usize> = (0..self.vcenter.vms.len())
+            .filter(|vm| {
+                let vm = &self.vcenter.vms[*vm];
+                vm.on && vm.host == host && !vm.has_gpu
+            })
+            .collect();
+        for vm in moved {
+            let other = (0..self.vcenter.hosts.len()).find(|other| self.vcenter.hosts[*other].takes_vms());
+            if let Some(other) = other {
+                self.vcenter.vms[vm].host = other;
+            }
+        }
+        self.vcenter.changed();
+        self.hosts_progress();
+    }
+
+    /// The guest has shut down.
+    pub fn guest_is_off(&mut self, vm: usize, boots: u32) {
+        let is_same = self.vcenter.vms[vm].boots == boots && self.vcenter.vms[vm].on;
+        if is_same && self.vcenter.vms[vm].going_down {
+            self.vm_goes_off(vm);
+        }
+    }
+
+    /// The task in words.
+    pub fn words(&self, work: &Work) -> String {
+        let host = |host: usize| self.vcenter.hosts[host].name.clone();
+        let vm = |vm: usize| self.vcenter.vms[vm].name.clone();
+        match *work {
+            Work::Enter(it) => format!("enter maintenance mode of {}", host(it)),
+            Work::Exit(it) => format!("exit maintenance mode of {}", host(it)),
+            Work::PowerOff(it) => format!("power off {}", vm(it)),
+            Work::PowerOn { vm: it, by_drs: true } => format!("power on {} by DRS", vm(it)),
+            Work::PowerOn { vm: it, .. } => format!("power on {}", vm(it)),
+            Work::Relocate { vm: it, to } => format!("relocate {} to {}", vm(it), host(to)),
+        }
+    }
+}

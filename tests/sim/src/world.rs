@@ -1,0 +1,373 @@
+//! Everything outside of the controller, and the queue of what happens there.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use fastrand::Rng;
+use jiff::SignedDuration;
+use tokio::sync::{Notify, watch};
+
+use crate::account::Account;
+use crate::clock;
+use crate::cluster::Workload;
+use crate::faults::{Fate, Faults};
+use crate::oracle::{NodeMemory, Oracle};
+use crate::people::Deed;
+use crate::plan::Plan;
+use crate::soap::Sessions;
+use crate::store::{Key, Store};
+use crate::story::Story;
+use crate::vcenter::{Host, Vcenter, Vm};
+
+/// The world, as the connections of the replicas share it.
+pub type Shared = Arc<Mutex<World>>;
+
+/// Locks the world. A panic in it ends the run anyway.
+pub fn lock(world: &Shared) -> MutexGuard<'_, World> {
+    world.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What happens at a time.
+#[derive(Clone, Debug)]
+pub enum WorldEvent {
+    /// A task of vCenter ends.
+    TaskEnds(usize),
+    /// A host without running VMs enters maintenance mode.
+    HostEnters {
+        /// The host.
+        host: usize,
+        /// Its task.
+        task: usize,
+    },
+    /// DRS moves VMs away.
+    DrsEvacuates(usize),
+    /// A guest has shut down.
+    GuestIsOff {
+        /// The VM.
+        vm: usize,
+        /// Its boot.
+        boots: u32,
+    },
+    /// A Node without a kubelet is not Ready.
+    NodeUnknown {
+        /// The node.
+        node: usize,
+        /// The boot of its VM.
+        boots: u32,
+    },
+    /// A kubelet starts.
+    KubeletStarts {
+        /// The node.
+        node: usize,
+        /// The boot of its VM.
+        boots: u32,
+    },
+    /// The GPU is allocatable.
+    GpuIsBack {
+        /// The node.
+        node: usize,
+        /// The boot of its VM.
+        boots: u32,
+    },
+    /// Pods are created and bound.
+    Schedule,
+    /// A pod is bound.
+    PodBound {
+        /// The pod.
+        pod: Key,
+        /// The node.
+        node: usize,
+    },
+    /// A pod runs.
+    PodRuns(Key),
+    /// A pod ends.
+    PodEnds(Key),
+    /// A person does something.
+    Deed(Deed),
+    /// A fault that does not concern one request.
+    Fault(&'static str),
+    /// Faults and deeds end.
+    Calm,
+}
+
+/// What happens later.
+#[derive(Debug, Default)]
+pub struct Queue {
+    events: BTreeMap<(Duration, u64), WorldEvent>,
+    added: u64,
+    /// Wakes the driver when there is an earlier event.
+    pub wake: Arc<Notify>,
+}
+
+impl Queue {
+    /// Adds an event.
+    pub fn after(&mut self, after: Duration, event: WorldEvent) {
+        self.added += 1;
+        self.events.insert((clock::elapsed() + after, self.added), event);
+        self.wake.notify_one();
+    }
+
+    /// When the next event is due.
+    pub fn next(&self) -> Option<Duration> {
+        self.events.keys().next().map(|(at, _)| *at)
+    }
+
+    /// Takes the next event, if it is due.
+    pub fn take(&mut self) -> Option<WorldEvent> {
+        let (at, _) = *self.events.keys().next()?;
+        if at > clock::elapsed() {
+            return None;
+        }
+        self.events.pop_first().map(|(_, event)| event)
+    }
+}
+
+/// How the life of a replica is changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Orders {
+    /// How many times it was killed.
+    pub kills: u64,
+    /// How many times it was asked to stop.
+    pub stops: u64,
+}
+
+/// Everything outside of the controller.
+#[derive(Debug)]
+pub struct World {
+    /// What the seed has decided.
+    pub plan: Plan,
+    /// The random numbers of the world.
+    pub rng: Rng,
+    /// What happens later.
+    pub queue: Queue,
+    /// vCenter.
+    pub vcenter: Vcenter,
+    /// The sessions of vCenter.
+    pub sessions: Sessions,
+    /// The number of logins.
+    pub logins: usize,
+    /// The objects of Kubernetes.
+    pub kube: Store,
+    /// The workloads.
+    pub workloads: Vec<Workload>,
+    /// Pods are going to be bound.
+    pub is_scheduling: bool,
+    /// The number of requests of people.
+    pub requests: usize,
+    /// The faults.
+    pub faults: Faults,
+    /// The rules.
+    pub oracle: Oracle,
+    /// What happened.
+    pub story: Story,
+    /// How often.
+    pub account: Account,
+    /// The orders to each replica.
+    pub orders: Vec<watch::Sender<Orders>>,
+}
+
+impl World {
+    /// The world of a plan.
+    pub fn new(plan: Plan, rng: Rng, story: Story) -> Self {
+        let mut world = Self {
+            faults: plan.faults.clone(),
+            rng,
+            queue: Queue::default(),
+            vcenter: Vcenter::new(),
+            sessions: Sessions::new(),
+            logins: 0,
+            kube: Store::default(),
+            workloads: Vec::new(),
+            is_scheduling: false,
+            requests: 0,
+            oracle: Oracle::default(),
+            story,
+            account: Account::default(),
+            orders: (0..plan.replicas).map(|_| watch::Sender::default()).collect(),
+            plan,
+        };
+        world.populate();
+        world.plan_deeds();
+        world.plan_faults();
+        world
+    }
+
+    fn populate(&mut self) {
+        let Plan {
+            nodes,
+            spares,
+            others,
+            ..
+        } = self.plan;
+        for host in 0..nodes + spares {
+            self.vcenter.hosts.push(Host {
+                name: format!("esx-{host}.example.com"),
+                connected: true,
+                in_maintenance: false,
+                entering: None,
+                tasks: Vec::new(),
+            });
+        }
+        for index in 0..nodes + others {
+            let is_ours = index < nodes;
+            let name = if is_ours {
+                format!("gpu-{index}")
+            } else {
+                format!("other-{index}")
+            };
+            let host = if is_ours {
+                index
+            } else {
+                self.rng.usize(0..nodes + spares)
+            };
+            self.vcenter.vms.push(Vm {
+                name,
+                uuid: format!("42000000-0000-4000-8000-{index:012}"),
+                host,
+                on: true,
+                boots: 1,
+                off_since: Duration::ZERO,
+                off_by_person: false,
+                is_ours,
+                has_gpu: is_ours,
+                going_down: false,
+                tasks: Vec::new(),
+            });
+        }
+        self.oracle.nodes = vec![NodeMemory::default(); nodes];
+        for node in 0..nodes {
+            self.add_node(node);
+        }
+        for index in 0..self.rng.usize(1..=nodes) {
+            let replicas = self.rng.usize(1..=4);
+            let budget = (self.rng.u32(0..10) < 4 && replicas > 1).then(|| replicas - 1);
+            self.add_workload(Workload::new(format!("app-{index}"), replicas, budget));
+        }
+    }
+
+    fn plan_faults(&mut self) {
+        let active = self.plan.active.as_secs();
+        for name in SCHEDULED {
+            if !self.faults.has(name) {
+                continue;
+            }
+            for _ in 0..self.rng.usize(1..=3) {
+                let at = Duration::from_secs(self.rng.u64(10..active));
+                self.queue.after(at, WorldEvent::Fault(name));
+            }
+        }
+        self.queue.after(self.plan.active, WorldEvent::Calm);
+    }
+
+    /// The time of a request or a reply on the network.
+    pub fn latency(&mut self) -> Duration {
+        Duration::from_micros(self.rng.u64(200..4_000))
+    }
+
+    /// Adds a line to the story.
+    pub fn tell(&mut self, who: impl AsRef<str>, what: impl AsRef<str>) {
+        self.story.tell(clock::elapsed(), who.as_ref(), what.as_ref());
+    }
+
+    /// Whether faults and deeds have ended.
+    pub fn faults_are_over(&self) -> bool {
+        clock::elapsed() >= self.plan.active
+    }
+
+    /// A replica has sent a request.
+    pub fn asked(&mut self, replica: usize, whom: &str, line: &str, fate: Fate) {
+        self.count_request(replica);
+        let (at, who) = (clock::elapsed(), format!("replica-{replica}"));
+        if fate == Fate::Answered {
+            self.story.request(at, &who, &format!("asks {whom}: {line}"));
+        } else {
+            self.story
+                .tell(at, &who, &format!("asks {whom}: {line}: {fate:?}"));
+        }
+    }
+
+    /// An event happens.
+    pub fn happens(&mut self, event: WorldEvent) {
+        match event {
+            WorldEvent::TaskEnds(task) => self.task_ends(task),
+            WorldEvent::HostEnters { host, task } => self.host_enters(host, task),
+            WorldEvent::DrsEvacuates(host) => self.drs_evacuates(host),
+            WorldEvent::GuestIsOff { vm, boots } => self.guest_is_off(vm, boots),
+            WorldEvent::NodeUnknown { node, boots } => self.node_unknown(node, boots),
+            WorldEvent::KubeletStarts { node, boots } => self.kubelet_starts(node, boots),
+            WorldEvent::GpuIsBack { node, boots } => self.gpu_is_back(node, boots),
+            WorldEvent::Schedule => self.schedule(),
+            WorldEvent::PodBound { pod, node } => self.pod_bound(&pod, node),
+            WorldEvent::PodRuns(pod) => self.pod_runs(&pod),
+            WorldEvent::PodEnds(pod) => self.pod_ends(&pod),
+            WorldEvent::Deed(deed) => self.deed(deed),
+            WorldEvent::Fault(name) => self.fault(name),
+            WorldEvent::Calm => {
+                self.tell("world", "faults and deeds end");
+                self.faults.is_calm = true;
+                self.people_rest();
+            }
+        }
+    }
+
+    fn fault(&mut self, name: &'static str) {
+        if self.faults.is_calm {
+            return;
+        }
+        self.account.count("fault", name);
+        self.tell("fault", name);
+        let now = clock::elapsed();
+        match name {
+            "vcenter: sessions expire" => {
+                self.sessions.clear();
+                self.vcenter.changed();
+            }
+            "vcenter: restart" => {
+                self.sessions.clear();
+                self.vcenter.down_until = now + Duration::from_secs(self.rng.u64(5..90));
+                self.vcenter.changed();
+            }
+            "kubernetes: outage" => {
+                self.kube.down_until = now + Duration::from_secs(self.rng.u64(2..40));
+                self.kube.cut();
+            }
+            "kubernetes: watch cut" => self.kube.cut(),
+            "kubernetes: history compacted" => self.kube.compact(),
+            "kubernetes: watch lags" => {
+                let until = now + Duration::from_secs(self.rng.u64(10..120));
+                self.kube.lag = (until, Duration::from_millis(self.rng.u64(100..8_000)));
+            }
+            "replica: wall clock steps" => {
+                let replica = self.rng.usize(0..self.plan.replicas);
+                let by = SignedDuration::from_secs(self.rng.i64(-7_200..7_200));
+                self.tell(
+                    format!("replica-{replica}"),
+                    format!("its wall clock steps by {} s", by.as_secs()),
+                );
+                clock::step(replica, by);
+            }
+            "replica: killed" | "replica: stopped" => {
+                let replica = self.rng.usize(0..self.plan.replicas);
+                self.orders[replica].send_modify(|orders| match name {
+                    "replica: killed" => orders.kills += 1,
+                    _ => orders.stops += 1,
+                });
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The faults that happen at times, and not to single requests.
+const SCHEDULED: [&str; 9] = [
+    "vcenter: sessions expire",
+    "vcenter: restart",
+    "kubernetes: outage",
+    "kubernetes: watch cut",
+    "kubernetes: history compacted",
+    "kubernetes: watch lags",
+    "replica: killed",
+    "replica: stopped",
+    "replica: wall clock steps",
+];
