@@ -92,7 +92,8 @@ pub async fn run(config: Config, level: Level) -> anyhow::Result<()> {
         settings = %config.line(),
         "starting"
     );
-    // A wrong address of vCenter is reported before one of Kubernetes.
+    // Wrong settings are reported before the connections are made.
+    gpu_resources(&config)?;
     vcenter_settings(&config)?;
     let connections = Connections::of(&config).await?;
     let mut controller = Controller::start(&config, connections).await?;
@@ -154,8 +155,7 @@ impl Clients {
             );
             observers.objects = Some(Arc::new(objects));
         }
-        let gpu_resources = GpuResources::parse(&config.gpu_resources)
-            .map_err(|error| Misconfigured::new("GPU_RESOURCES", &config.gpu_resources, &error))?;
+        let gpu_resources = gpu_resources(config)?;
         let settings = vcenter_settings(config)?;
         let vcenter_name = settings.endpoint.name();
         observers.status = outputs::status_page(config, &observers, &connections, vcenter_name);
@@ -186,6 +186,11 @@ impl Clients {
             observers,
         })
     }
+}
+
+fn gpu_resources(config: &Config) -> Result<GpuResources, Misconfigured> {
+    GpuResources::parse(&config.gpu_resources)
+        .map_err(|error| Misconfigured::new("GPU_RESOURCES", &config.gpu_resources, &error))
 }
 
 fn drain_settings(config: &Config) -> DrainSettings {
