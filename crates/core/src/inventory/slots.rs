@@ -138,18 +138,25 @@ impl Inventory {
             lapses.extend(self.count_power_offs(group.as_deref(), queue));
         }
         // An incomplete set may hide a node that holds a slot, so slots are granted on complete sets only.
-        if is_connected {
-            self.knows_slots = true;
-            for (group, queue) in &mut queues {
+        self.knows_slots |= is_connected;
+        for (group, queue) in &mut queues {
+            if is_connected {
                 queue.grant(self.limits(group.as_deref()), self.now.monotonic);
+            } else {
+                queue.lapse(self.now.monotonic);
             }
         }
-        let states = self.node_states.values();
-        let late = states.filter_map(|local| local.late_power_off_until);
-        lapses.extend(late.filter(|until| self.now.monotonic < *until));
+        lapses.extend(self.late_power_off_ends());
         let next = queues.values().filter_map(AdmissionQueue::next_lapse);
         self.next_lapse = lapses.into_iter().chain(next).min();
         self.admission_queues = queues;
+    }
+
+    /// When the windows for late power-offs end.
+    fn late_power_off_ends(&self) -> impl Iterator<Item = Monotonic> {
+        let states = self.node_states.values();
+        let ends = states.filter_map(|local| local.late_power_off_until);
+        ends.filter(|until| self.now.monotonic < *until)
     }
 
     pub(super) fn count_gpus(&self, queue: &mut AdmissionQueue) {

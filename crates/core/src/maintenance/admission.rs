@@ -128,20 +128,26 @@ impl AdmissionQueue {
     /// Grants free slots in order. A granted slot stays granted until the node's record shows it, the node no longer needs it, or
     /// it was not used in time. So no slot is granted twice, and a node that cannot begin blocks no other.
     pub fn grant(&mut self, limits: AdmissionLimits, now: Monotonic) {
+        self.lapse(now);
         let queued: BTreeSet<&NodeName> = self.queued.iter().map(|it| &it.node).collect();
         self.granted.retain(|node, _| queued.contains(node));
-        self.deferred
-            .retain(|node, until| now < *until && queued.contains(node));
-        let unused = |since: &Monotonic| now >= since.after(GRANT_LASTS);
-        for (node, _) in self.granted.extract_if(.., |_, since| unused(since)) {
-            self.deferred.insert(node, now.after(DEFERRED_FOR));
-        }
+        self.deferred.retain(|node, _| queued.contains(node));
         let in_turn: Vec<NodeName> = self.in_turn().cloned().collect();
         for node in in_turn {
             if self.full(&node, limits).is_some() {
                 break;
             }
             self.granted.entry(node).or_insert(now);
+        }
+    }
+
+    /// Takes back the slots that were not used in time, and ends deferrals. Needed also while no slot is granted: otherwise
+    /// [`AdmissionQueue::next_lapse`] stays in the past.
+    pub fn lapse(&mut self, now: Monotonic) {
+        self.deferred.retain(|_, until| now < *until);
+        let unused = |since: &Monotonic| now >= since.after(GRANT_LASTS);
+        for (node, _) in self.granted.extract_if(.., |_, since| unused(since)) {
+            self.deferred.insert(node, now.after(DEFERRED_FOR));
         }
     }
 

@@ -206,6 +206,11 @@ impl Process {
     /// Does what the event loop does.
     fn advance(&mut self, facts: impl IntoIterator<Item = Fact>, now: Now) {
         let changes = self.inventory.advance(facts, now);
+        let next_at = self.inventory.next_at();
+        assert!(
+            next_at.is_none_or(|at| at > now.monotonic),
+            "the event loop would run again at once: {next_at:?} at {now:?}"
+        );
         if let Some(requested) = changes.requested {
             self.followed = requested.followed;
             self.watch_set = requested.watch_set;

@@ -303,6 +303,25 @@ fn node_that_waits_for_a_vmotion_takes_no_slot_until_its_grace_is_over() {
 }
 
 #[test]
+fn event_loop_sleeps_while_vcenter_is_lost_after_a_slot_was_granted() {
+    let leads = Fact::Leadership(Some(LeadershipEpoch::ALONE));
+    let mut inventory = inventory_with(std::iter::once(leads).chain(both_leave()));
+    assert_eq!(granted(&mut inventory), [true, false]);
+    let lost = vsphere(vsphere::VsphereUpdate::Lost {
+        why: "HTTP status 503".to_owned(),
+    });
+    inventory.advance([lost], moment(1));
+    for now in [40, 400, 4000].map(moment) {
+        inventory.advance([], now);
+        let next_at = inventory.next_at();
+        assert!(
+            next_at.is_none_or(|at| at > now.monotonic),
+            "{now:?}: {next_at:?}"
+        );
+    }
+}
+
+#[test]
 fn node_outside_the_window_of_its_request_takes_no_slot() {
     // Open from second 200 until second 800.
     let windowed = NodeMaintenanceRole::Request(RequestedMaintenance {
