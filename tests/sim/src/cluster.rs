@@ -14,6 +14,9 @@ const SCHEDULER: &str = "kube-scheduler";
 const KUBELET: &str = "kubelet";
 const GPU: &str = "nvidia.com/gpu";
 
+/// The label by which the controller selects Nodes.
+pub const LABEL: &str = "intel.feature.node.kubernetes.io/gpu";
+
 /// A set of equal pods.
 #[derive(Clone, Debug)]
 pub struct Workload {
@@ -86,21 +89,22 @@ impl World {
     /// Creates the Node of a VM.
     pub fn add_node(&mut self, node: usize) {
         let uuid = self.vcenter.vms[node].uuid.clone();
-        let name = node_name(node);
+        let boots = self.vcenter.vms[node].boots;
+        let (name, now) = (node_name(node), format!("{:.0}", clock::true_time()));
         let object = json!({
             "kind": "Node", "apiVersion": "v1",
             "metadata": {
-                "labels": {"intel.feature.node.kubernetes.io/gpu": "true", "kubernetes.io/hostname": name},
+                "labels": {LABEL: "true", "kubernetes.io/hostname": name},
                 "annotations": {},
             },
             "spec": {"providerID": format!("vsphere://{uuid}")},
             "status": {
                 "conditions": [{
                     "type": "Ready", "status": "True", "reason": "KubeletReady", "message": "",
-                    "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z",
+                    "lastHeartbeatTime": now, "lastTransitionTime": now,
                 }],
                 "nodeInfo": {
-                    "systemUUID": uuid, "bootID": format!("boot-{node}-1"), "machineID": "m", "kernelVersion": "6.1",
+                    "systemUUID": uuid, "bootID": format!("boot-{node}-{boots}"), "machineID": "m", "kernelVersion": "6.1",
                     "osImage": "Linux", "containerRuntimeVersion": "containerd://2.0", "kubeletVersion": "v1.34.0",
                     "kubeProxyVersion": "", "operatingSystem": "linux", "architecture": "amd64",
                 },
@@ -291,6 +295,8 @@ impl World {
         if !vm.on || vm.boots != boots {
             return;
         }
+        // The Node may have been deleted.
+        self.register_node(node);
         self.kube.change(&node_key(node), KUBELET, |object| {
             object["status"]["nodeInfo"]["bootID"] = json!(format!("boot-{node}-{boots}"));
             object["status"]["allocatable"][GPU] = json!("0");

@@ -16,6 +16,8 @@ pub const FAULTS: &[&str] = &[
     "vcenter: task fails",
     "vcenter: sessions expire",
     "vcenter: restart",
+    "vcenter: host not responding",
+    "vcenter: VM dies",
     "kubernetes: connection refused",
     "kubernetes: reply lost",
     "kubernetes: HTTP 5xx",
@@ -26,11 +28,15 @@ pub const FAULTS: &[&str] = &[
     "kubernetes: history compacted",
     "kubernetes: conflict",
     "kubernetes: outage",
+    "kubernetes: Node loses its label",
+    "kubernetes: Node deleted",
     "replica: killed",
     "replica: stopped",
     "replica: wall clock steps",
     "guest: ignores the shutdown",
     "pod: ends late",
+    "adversary: kubelet",
+    "adversary: tenant",
 ];
 
 /// What happens to one request.

@@ -17,6 +17,7 @@ pub mod clock;
 pub mod cluster;
 pub mod collector;
 pub mod faults;
+pub mod incidents;
 pub mod kube_api;
 pub mod oracle;
 pub mod people;

@@ -38,6 +38,8 @@ pub struct Oracle {
     epoch: u64,
     /// By node: what is known beside its objects.
     pub nodes: Vec<NodeMemory>,
+    /// The node whose kubelet lies. It may harm itself, and nobody else.
+    pub liar: Option<usize>,
     /// By replica: the current minute, and its requests.
     requests: Vec<(u64, u64)>,
     /// The most requests of a replica in a minute.
@@ -146,6 +148,9 @@ impl World {
         }
         self.oracle.epoch = self.oracle.epoch.max(epoch);
         let node = vm;
+        if self.oracle.liar == Some(node) {
+            return;
+        }
         let Some(object) = self.kube.get(&node_key(node)).cloned() else {
             return;
         };
@@ -238,6 +243,9 @@ impl World {
                 "a Node is written with its version",
                 format!("replica-{replica} wrote {name}"),
             );
+        }
+        if self.oracle.liar == Some(node) {
+            return;
         }
         let (was, is) = (before.is_some_and(is_cordoned), is_cordoned(after));
         let (old, new) = (before.and_then(record), record(after));
@@ -336,9 +344,13 @@ impl World {
     /// Why the run is not at rest; empty if it is.
     pub fn unrest(&self) -> Vec<String> {
         let mut unrest = Vec::new();
-        for node in 0..self.plan.nodes {
+        let honest = (0..self.plan.nodes).filter(|node| self.oracle.liar != Some(*node));
+        for node in honest {
             let name = node_name(node);
             let Some(object) = self.kube.get(&node_key(node)) else {
+                if !self.vcenter.vms[node].off_by_person {
+                    unrest.push(format!("{name} is not registered"));
+                }
                 continue;
             };
             let memory = &self.oracle.nodes[node];

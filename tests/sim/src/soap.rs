@@ -452,7 +452,9 @@ impl World {
             format!("<requestedState>{requested}</requestedState><existingState>{existing}</existingState>")
         };
         let on = self.vcenter.vms[vm].on;
+        let is_reached = self.vcenter.hosts[self.vcenter.vms[vm].host].connected;
         match act {
+            Act::ShutdownGuest if !is_reached => Answer::Fault("HostNotConnected", String::new()),
             Act::ShutdownGuest if !on => Answer::Fault("InvalidPowerState", state(on)),
             Act::ShutdownGuest => {
                 if !self.vcenter.vms[vm].going_down {

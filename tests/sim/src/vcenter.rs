@@ -169,7 +169,9 @@ impl Vcenter {
 
     /// Why a VM cannot be powered on there.
     pub fn unsuited(&self, vm: usize, host: usize) -> Option<&'static str> {
-        if !self.hosts[host].takes_vms() {
+        if !self.hosts[host].connected {
+            Some("HostNotConnected")
+        } else if !self.hosts[host].takes_vms() {
             Some("InvalidState")
         } else if self.vms[vm].has_gpu && self.gpu_in_use(host) {
             Some("InsufficientResourcesFault")
@@ -256,6 +258,9 @@ impl World {
                 if !self.vcenter.vms[vm].on {
                     return TaskState::Error("InvalidPowerState");
                 }
+                if !self.vcenter.hosts[self.vcenter.vms[vm].host].connected {
+                    return TaskState::Error("HostNotConnected");
+                }
                 self.vm_goes_off(vm);
             }
             Work::PowerOn { vm, by_drs } => {
@@ -337,7 +342,7 @@ impl World {
                 continue;
             };
             let mut running = self.vcenter.vms.iter();
-            if running.any(|vm| vm.on && vm.host == host) {
+            if !self.vcenter.hosts[host].connected || running.any(|vm| vm.on && vm.host == host) {
                 continue;
             }
             let soon = Duration::from_millis(self.rng.u64(200..2_000));
@@ -348,7 +353,8 @@ impl World {
     /// A host is in maintenance mode, unless something has changed meanwhile.
     pub fn host_enters(&mut self, host: usize, task: usize) {
         let is_busy = self.vcenter.vms.iter().any(|vm| vm.on && vm.host == host);
-        if self.vcenter.hosts[host].entering == Some(task) && !is_busy {
+        let is_connected = self.vcenter.hosts[host].connected;
+        if self.vcenter.hosts[host].entering == Some(task) && is_connected && !is_busy {
             self.task_ends(task);
         }
     }

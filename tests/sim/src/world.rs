@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fastrand::Rng;
-use jiff::SignedDuration;
 use tokio::sync::{Notify, watch};
 
 use crate::account::Account;
@@ -87,6 +86,12 @@ pub enum WorldEvent {
     Deed(Deed),
     /// A fault that does not concern one request.
     Fault(&'static str),
+    /// vCenter reaches a host again.
+    HostResponds(usize),
+    /// A Node has its label again.
+    LabelIsBack(usize),
+    /// A kubelet registers its Node, if that is missing.
+    NodeRegisters(usize),
     /// Faults and deeds end.
     Calm,
 }
@@ -189,7 +194,8 @@ impl World {
         };
         world.populate();
         world.plan_deeds();
-        world.plan_faults();
+        world.plan_incidents();
+        world.queue.after(world.plan.active, WorldEvent::Calm);
         world
     }
 
@@ -246,20 +252,6 @@ impl World {
         }
     }
 
-    fn plan_faults(&mut self) {
-        let active = self.plan.active.as_secs();
-        for name in SCHEDULED {
-            if !self.faults.has(name) {
-                continue;
-            }
-            for _ in 0..self.rng.usize(1..=3) {
-                let at = Duration::from_secs(self.rng.u64(10..active));
-                self.queue.after(at, WorldEvent::Fault(name));
-            }
-        }
-        self.queue.after(self.plan.active, WorldEvent::Calm);
-    }
-
     /// The time of a request or a reply on the network.
     pub fn latency(&mut self) -> Duration {
         Duration::from_micros(self.rng.u64(200..4_000))
@@ -303,71 +295,15 @@ impl World {
             WorldEvent::PodEnds(pod) => self.pod_ends(&pod),
             WorldEvent::Deed(deed) => self.deed(deed),
             WorldEvent::Fault(name) => self.fault(name),
+            WorldEvent::HostResponds(host) => self.host_responds(host),
+            WorldEvent::LabelIsBack(node) => self.set_label(node, true),
+            WorldEvent::NodeRegisters(node) => self.register_node(node),
             WorldEvent::Calm => {
                 self.tell("world", "faults and deeds end");
                 self.faults.is_calm = true;
+                self.repair();
                 self.people_rest();
             }
         }
     }
-
-    fn fault(&mut self, name: &'static str) {
-        if self.faults.is_calm {
-            return;
-        }
-        self.account.count("fault", name);
-        self.tell("fault", name);
-        let now = clock::elapsed();
-        match name {
-            "vcenter: sessions expire" => {
-                self.sessions.clear();
-                self.vcenter.changed();
-            }
-            "vcenter: restart" => {
-                self.sessions.clear();
-                self.vcenter.down_until = now + Duration::from_secs(self.rng.u64(5..90));
-                self.vcenter.changed();
-            }
-            "kubernetes: outage" => {
-                self.kube.down_until = now + Duration::from_secs(self.rng.u64(2..40));
-                self.kube.cut();
-            }
-            "kubernetes: watch cut" => self.kube.cut(),
-            "kubernetes: history compacted" => self.kube.compact(),
-            "kubernetes: watch lags" => {
-                let until = now + Duration::from_secs(self.rng.u64(10..120));
-                self.kube.lag = (until, Duration::from_millis(self.rng.u64(100..8_000)));
-            }
-            "replica: wall clock steps" => {
-                let replica = self.rng.usize(0..self.plan.replicas);
-                let by = SignedDuration::from_secs(self.rng.i64(-7_200..7_200));
-                self.tell(
-                    format!("replica-{replica}"),
-                    format!("its wall clock steps by {} s", by.as_secs()),
-                );
-                clock::step(replica, by);
-            }
-            "replica: killed" | "replica: stopped" => {
-                let replica = self.rng.usize(0..self.plan.replicas);
-                self.orders[replica].send_modify(|orders| match name {
-                    "replica: killed" => orders.kills += 1,
-                    _ => orders.stops += 1,
-                });
-            }
-            _ => {}
-        }
-    }
 }
-
-/// The faults that happen at times, and not to single requests.
-const SCHEDULED: [&str; 9] = [
-    "vcenter: sessions expire",
-    "vcenter: restart",
-    "kubernetes: outage",
-    "kubernetes: watch cut",
-    "kubernetes: history compacted",
-    "kubernetes: watch lags",
-    "replica: killed",
-    "replica: stopped",
-    "replica: wall clock steps",
-];

@@ -1,0 +1,280 @@
+//! Faults that happen at times, and not to single requests: to hosts, VMs, Nodes, kubelets and replicas.
+
+use std::time::Duration;
+
+use haulout::keys::{DEFAULT_PREFIX, Keys, SKIP};
+use jiff::SignedDuration;
+use serde_json::{Value, json};
+
+use crate::clock;
+use crate::cluster::{LABEL, node_key, node_name};
+use crate::store::{Key, cluster_key};
+use crate::world::{World, WorldEvent};
+
+/// The faults that happen at times, and how often at most in a run that has drawn them.
+const SCHEDULED: &[(&str, usize)] = &[
+    ("vcenter: sessions expire", 3),
+    ("vcenter: restart", 3),
+    ("vcenter: host not responding", 3),
+    ("vcenter: VM dies", 3),
+    ("kubernetes: outage", 3),
+    ("kubernetes: watch cut", 3),
+    ("kubernetes: history compacted", 3),
+    ("kubernetes: watch lags", 3),
+    ("kubernetes: Node loses its label", 3),
+    ("kubernetes: Node deleted", 3),
+    ("replica: killed", 3),
+    ("replica: stopped", 3),
+    ("replica: wall clock steps", 3),
+    ("adversary: kubelet", 30),
+    ("adversary: tenant", 10),
+];
+
+/// The field manager of a kubelet that lies.
+const HOSTILE_KUBELET: &str = "kubelet";
+
+impl World {
+    /// Schedules the faults that this run has drawn.
+    pub fn plan_incidents(&mut self) {
+        let active = self.plan.active.as_secs();
+        for (name, most) in SCHEDULED {
+            if !self.faults.has(name) {
+                continue;
+            }
+            for _ in 0..self.rng.usize(1..=*most) {
+                let at = Duration::from_secs(self.rng.u64(10..active));
+                self.queue.after(at, WorldEvent::Fault(name));
+            }
+        }
+    }
+
+    /// A fault happens.
+    pub fn fault(&mut self, name: &'static str) {
+        if self.faults.is_calm {
+            return;
+        }
+        self.account.count("fault", name);
+        self.tell("fault", name);
+        let now = clock::elapsed();
+        match name {
+            "vcenter: sessions expire" => {
+                self.sessions.clear();
+                self.vcenter.changed();
+            }
+            "vcenter: restart" => {
+                self.sessions.clear();
+                self.vcenter.down_until = now + Duration::from_secs(self.rng.u64(5..90));
+                self.vcenter.changed();
+            }
+            "vcenter: host not responding" => self.host_is_lost(),
+            "vcenter: VM dies" => self.vm_dies(),
+            "kubernetes: outage" => {
+                self.kube.down_until = now + Duration::from_secs(self.rng.u64(2..40));
+                self.kube.cut();
+            }
+            "kubernetes: watch cut" => self.kube.cut(),
+            "kubernetes: history compacted" => self.kube.compact(),
+            "kubernetes: watch lags" => {
+                let until = now + Duration::from_secs(self.rng.u64(10..120));
+                self.kube.lag = (until, Duration::from_millis(self.rng.u64(100..8_000)));
+            }
+            "kubernetes: Node loses its label" => {
+                let node = self.any_node();
+                self.tell(node_name(node), "loses its label");
+                self.set_label(node, false);
+                self.within(5, 200, WorldEvent::LabelIsBack(node));
+            }
+            "kubernetes: Node deleted" => self.node_is_deleted(),
+            "replica: wall clock steps" => {
+                let replica = self.rng.usize(0..self.plan.replicas);
+                let by = SignedDuration::from_secs(self.rng.i64(-7_200..7_200));
+                self.tell(
+                    format!("replica-{replica}"),
+                    format!("its wall clock steps by {} s", by.as_secs()),
+                );
+                clock::step(replica, by);
+            }
+            "replica: killed" | "replica: stopped" => {
+                let replica = self.rng.usize(0..self.plan.replicas);
+                self.orders[replica].send_modify(|orders| match name {
+                    "replica: killed" => orders.kills += 1,
+                    _ => orders.stops += 1,
+                });
+            }
+            "adversary: kubelet" => self.kubelet_lies(),
+            "adversary: tenant" => self.tenant_asks(),
+            _ => {}
+        }
+    }
+
+    /// All that is left of faults is repaired.
+    pub fn repair(&mut self) {
+        for host in 0..self.vcenter.hosts.len() {
+            self.host_responds(host);
+        }
+        for node in 0..self.plan.nodes {
+            self.set_label(node, true);
+            self.register_node(node);
+        }
+    }
+
+    fn any_node(&mut self) -> usize {
+        self.rng.usize(0..self.plan.nodes)
+    }
+
+    fn within(&mut self, least: u64, most: u64, event: WorldEvent) {
+        let after = Duration::from_millis(self.rng.u64(least * 1_000..most * 1_000));
+        self.queue.after(after, event);
+    }
+
+    /// vCenter loses the connection to a host. Its VMs go on.
+    fn host_is_lost(&mut self) {
+        let host = self.rng.usize(0..self.vcenter.hosts.len());
+        self.vcenter.hosts[host].connected = false;
+        self.tell(self.vcenter.hosts[host].name.clone(), "does not respond");
+        self.vcenter.changed();
+        self.within(5, 300, WorldEvent::HostResponds(host));
+    }
+
+    /// vCenter reaches a host again.
+    pub fn host_responds(&mut self, host: usize) {
+        if !self.vcenter.hosts[host].connected {
+            self.vcenter.hosts[host].connected = true;
+            self.tell(self.vcenter.hosts[host].name.clone(), "responds again");
+            self.vcenter.changed();
+            self.hosts_progress();
+        }
+    }
+
+    /// A VM goes off by itself. Nobody but its owner has to power it on, unless it is in an episode.
+    fn vm_dies(&mut self) {
+        let vm = self.any_node();
+        if self.vcenter.vms[vm].on && self.vcenter.busy(vm).is_none() {
+            self.vm_goes_off(vm);
+            self.vcenter.vms[vm].off_by_person = true;
+        }
+    }
+
+    /// Sets or removes the label by which the controller selects a Node.
+    pub fn set_label(&mut self, node: usize, has: bool) {
+        self.kube.change(&node_key(node), "kubectl", |node| {
+            if let Some(labels) = node["metadata"]["labels"].as_object_mut() {
+                if has {
+                    labels.insert(LABEL.to_owned(), json!("true"));
+                } else {
+                    labels.remove(LABEL);
+                }
+            }
+        });
+    }
+
+    /// A person or a program deletes a Node. Its pods are collected, and its kubelet registers it again later.
+    fn node_is_deleted(&mut self) {
+        let node = self.any_node();
+        let name = node_name(node);
+        if self.kube.delete(&node_key(node)).is_none() {
+            return;
+        }
+        self.tell(&name, "is deleted");
+        let memory = &mut self.oracle.nodes[node];
+        memory.cordoned_by_person = false;
+        memory.uncordoned_by_person = Some(clock::elapsed());
+        let pods = self
+            .kube
+            .list("pods")
+            .filter(|(_, pod)| pod["spec"]["nodeName"] == name.as_str());
+        let pods: Vec<Key> = pods.map(|(key, _)| key.clone()).collect();
+        for pod in pods {
+            self.kube.delete(&pod);
+        }
+        self.schedule_soon();
+        self.within(10, 300, WorldEvent::NodeRegisters(node));
+    }
+
+    /// The kubelet of a VM that is on registers its Node, if that is missing.
+    pub fn register_node(&mut self, node: usize) {
+        if self.vcenter.vms[node].on && self.kube.get(&node_key(node)).is_none() {
+            self.tell(node_name(node), "is registered again");
+            self.add_node(node);
+        }
+    }
+
+    /// A kubelet writes what NodeRestriction allows to its own Node.
+    fn kubelet_lies(&mut self) {
+        if self.plan.nodes == 1 {
+            return;
+        }
+        let liar = match self.oracle.liar {
+            Some(liar) => liar,
+            None => self.any_node(),
+        };
+        self.oracle.liar = Some(liar);
+        let other = (liar + self.rng.usize(1..self.plan.nodes)) % self.plan.nodes;
+        let episode = Keys::under(DEFAULT_PREFIX).episode;
+        let record_of_other = self
+            .kube
+            .get(&node_key(other))
+            .map(|node| node["metadata"]["annotations"][&episode].clone());
+        let vms = self.vcenter.vms.len();
+        let uuid = self.vcenter.vms[(liar + self.rng.usize(1..vms)) % vms]
+            .uuid
+            .clone();
+        let lie = self.rng.u32(0..8);
+        let big = "x".repeat(200 << 10);
+        let annotate =
+            |node: &mut Value, key: &str, value: Value| node["metadata"]["annotations"][key] = value;
+        self.kube
+            .change(&node_key(liar), HOSTILE_KUBELET, |node| match lie {
+                0 => annotate(node, &episode, json!("{\"id\": [[[[\u{1}")),
+                1 => match record_of_other {
+                    Some(Value::String(record)) => annotate(node, &episode, json!(record)),
+                    _ => annotate(node, &episode, json!("{\"phase\": \"draining\"}")),
+                },
+                2 => node["status"]["nodeInfo"]["systemUUID"] = json!(uuid),
+                3 => node["metadata"]["annotations"] = json!({}),
+                4 => annotate(node, SKIP, json!("true")),
+                5 => annotate(node, "example.com/big", json!(big)),
+                6 => node["spec"]["unschedulable"] = json!(false),
+                _ => node["status"]["nodeInfo"]["bootID"] = json!("boot-forged"),
+            });
+        let words = [
+            "writes a record that cannot be read",
+            "writes the record of another node",
+            "reports the UUID of another VM",
+            "removes its annotations",
+            "sets the annotation skip",
+            "writes a large annotation",
+            "uncordons itself",
+            "reports another boot",
+        ];
+        let words = words.get(usize::try_from(lie).unwrap_or_default());
+        self.tell(node_name(liar), words.copied().unwrap_or_default());
+    }
+
+    /// A tenant creates a NodeMaintenance that an older or another schema allows.
+    fn tenant_asks(&mut self) {
+        self.requests += 1;
+        let name = format!("odd-{}", self.requests);
+        let node = node_name(self.any_node());
+        let specs = [
+            json!("not an object"),
+            json!({"action": "Drain"}),
+            json!({"nodeName": "gpu-none", "action": "PowerOff", "origin": "Request"}),
+            json!({"nodeName": node, "action": "Explode", "origin": "Request"}),
+            json!({"nodeName": node, "action": "Drain", "origin": "Request", "drainTimeoutSeconds": -5}),
+            json!({"nodeName": node, "action": "Drain", "origin": "Request", "notBefore": "yesterday"}),
+            json!({"nodeName": node, "action": "Relocate", "origin": "Request", "targetHost": "esx-none"}),
+            json!({"nodeName": node, "action": "Drain", "origin": "Request", "reason": "x".repeat(100 << 10)}),
+            json!({"nodeName": node, "action": "Drain", "origin": "Request", "drainTimeoutSeconds": 1}),
+        ];
+        let spec = specs[self.rng.usize(0..specs.len())].clone();
+        self.tell("tenant", format!("creates {name}: {:.100}", spec.to_string()));
+        let object = json!({
+            "kind": "NodeMaintenance", "apiVersion": "haulout.dev/v1alpha1", "metadata": {}, "spec": spec,
+        });
+        // The name is new.
+        let _ = self
+            .kube
+            .create(&cluster_key("nodemaintenances", &name), object, "kubectl");
+    }
+}
