@@ -1,10 +1,12 @@
 //! Watches NodeMaintenance objects, Haulout's own and those of other projects, and sends [`NodeMaintenanceUpdate`]s. If a kind is not
 //! installed there are no objects of it.
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::time::Duration;
 
 use kube::api::DynamicObject;
+use kube::core::DeserializeGuard;
 use kube::runtime::watcher::Event;
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
@@ -15,6 +17,7 @@ use super::foreign::{self, Reading};
 use super::kept::{Kept, KeptAdmission};
 use super::kind::NodeMaintenance;
 use crate::foreign_maintenance::ForeignApi;
+use crate::ids::RequestUid;
 use crate::kubernetes::update::{
     KubernetesUpdate, NodeMaintenanceFacts, NodeMaintenanceRole, NodeMaintenanceUpdate,
 };
@@ -23,12 +26,15 @@ use crate::kubernetes::watch::{Backoff, LOOK_FOR_KIND, WatchBroke, WatchContext,
 /// Objects per page of the list. An object may have 1.5 MiB; most have some KiB.
 const PAGE: u32 = 100;
 
+/// How many unreadable objects are logged: whoever creates them must not fill the log.
+const UNREADABLE_LOGGED: usize = 100;
+
 /// Sends updates of all requests, and of the episodes of nodes of `selector`, until `stop`.
 pub(crate) async fn run(selector: String, context: WatchContext) {
     let api = Api::all(context.client.clone());
     let config = context.settings.watcher().page_size(PAGE);
     context
-        .watch(api, config, KindHandler::new(OwnObjects { selector }))
+        .watch(api, config, KindHandler::new(OwnObjects::of(selector)))
         .await;
 }
 
@@ -50,6 +56,11 @@ trait WatchedKind {
     /// Reads an object; `None` for one that does not concern this controller.
     fn read(&mut self, object: &Self::Object) -> Option<Reading>;
 
+    /// The name and the UID of an object that cannot be read.
+    fn unreadable(&mut self, _: &Self::Object) -> Option<(String, RequestUid)> {
+        None
+    }
+
     fn update(&self, update: NodeMaintenanceUpdate) -> KubernetesUpdate;
 
     /// The kind, for the log.
@@ -61,13 +72,39 @@ trait WatchedKind {
 
 struct OwnObjects {
     selector: String,
+    /// The UIDs of unreadable objects that were logged.
+    logged: BTreeSet<String>,
+}
+
+impl OwnObjects {
+    fn of(selector: String) -> Self {
+        Self {
+            selector,
+            logged: BTreeSet::new(),
+        }
+    }
 }
 
 impl WatchedKind for OwnObjects {
-    type Object = NodeMaintenance;
+    /// An object that another version of the schema allowed must not end the watch of all others.
+    type Object = DeserializeGuard<NodeMaintenance>;
 
-    fn read(&mut self, object: &NodeMaintenance) -> Option<Reading> {
+    fn read(&mut self, object: &Self::Object) -> Option<Reading> {
+        let object = object.0.as_ref().ok()?;
         concerns(object, &self.selector).then(|| Reading::Stands(facts(object)))
+    }
+
+    fn unreadable(&mut self, object: &Self::Object) -> Option<(String, RequestUid)> {
+        let invalid = object.0.as_ref().err()?;
+        let name = invalid.metadata.name.clone().unwrap_or_default();
+        let uid = invalid.metadata.uid.clone().unwrap_or_default();
+        if self.logged.len() < UNREADABLE_LOGGED && self.logged.insert(uid.clone()) {
+            warn!(
+                "NodeMaintenance {name} is ignored, because it cannot be read: {}; delete it, or create it again",
+                invalid.error
+            );
+        }
+        Some((name, RequestUid::new(uid)))
     }
 
     fn update(&self, update: NodeMaintenanceUpdate) -> KubernetesUpdate {
@@ -142,6 +179,11 @@ impl<Kind: WatchedKind> KindHandler<Kind> {
     }
 
     fn updates(&mut self, event: Event<Kind::Object>) -> Vec<NodeMaintenanceUpdate> {
+        if let Event::InitApply(object) | Event::Apply(object) | Event::Delete(object) = &event
+            && let Some((name, uid)) = self.kind.unreadable(object)
+        {
+            return self.gone(name, uid);
+        }
         match event {
             Event::Init => {
                 self.is_reset_due = true;
@@ -150,7 +192,7 @@ impl<Kind: WatchedKind> KindHandler<Kind> {
             }
             Event::InitApply(object) | Event::Apply(object) => match self.kind.read(&object) {
                 Some(Reading::Stands(seen)) => self.seen(seen),
-                Some(Reading::Withdrawn(gone)) => self.gone(gone),
+                Some(Reading::Withdrawn(gone)) => self.gone(gone.name, gone.uid),
                 None => Vec::new(),
             },
             Event::InitDone => {
@@ -160,7 +202,7 @@ impl<Kind: WatchedKind> KindHandler<Kind> {
                 vec![NodeMaintenanceUpdate::Settled]
             }
             Event::Delete(object) => match self.kind.read(&object) {
-                Some(Reading::Stands(gone) | Reading::Withdrawn(gone)) => self.gone(gone),
+                Some(Reading::Stands(gone) | Reading::Withdrawn(gone)) => self.gone(gone.name, gone.uid),
                 None => Vec::new(),
             },
         }
@@ -176,8 +218,7 @@ impl<Kind: WatchedKind> KindHandler<Kind> {
         displaced.into_iter().chain([seen]).collect()
     }
 
-    fn gone(&mut self, gone: NodeMaintenanceFacts) -> Vec<NodeMaintenanceUpdate> {
-        let NodeMaintenanceFacts { name, uid, .. } = gone;
+    fn gone(&mut self, name: String, uid: RequestUid) -> Vec<NodeMaintenanceUpdate> {
         let is_kept = self.kept.gone(&name, &uid);
         let gone = is_kept.then_some(NodeMaintenanceUpdate::Gone { name, uid });
         gone.into_iter().collect()

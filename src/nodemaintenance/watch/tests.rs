@@ -66,6 +66,17 @@ async fn refused_watch_is_distinguished_from_a_broken_one() {
     );
 }
 
+fn words(updates: &[NodeMaintenanceUpdate]) -> Vec<String> {
+    let words = updates.iter().map(|update| match update {
+        NodeMaintenanceUpdate::Reset => "reset".to_owned(),
+        NodeMaintenanceUpdate::Seen(seen) => seen.name.clone(),
+        NodeMaintenanceUpdate::Gone { name, .. } => format!("gone {name}"),
+        NodeMaintenanceUpdate::Settled => "settled".to_owned(),
+        NodeMaintenanceUpdate::Lost { why, .. } => why.clone(),
+    });
+    words.collect()
+}
+
 #[tokio::test(start_paused = true)]
 async fn objects_are_sent_when_they_are_created_and_deleted() {
     let updates = updates(
@@ -77,17 +88,27 @@ async fn objects_are_sent_when_they_are_created_and_deleted() {
         5,
     )
     .await;
-    let words: Vec<String> = updates
-        .iter()
-        .map(|update| match update {
-            NodeMaintenanceUpdate::Reset => "reset".to_owned(),
-            NodeMaintenanceUpdate::Seen(seen) => seen.name.clone(),
-            NodeMaintenanceUpdate::Gone { name, .. } => format!("gone {name}"),
-            NodeMaintenanceUpdate::Settled => "settled".to_owned(),
-            NodeMaintenanceUpdate::Lost { why, .. } => why.clone(),
-        })
-        .collect();
-    assert_eq!(words, ["reset", "a", "settled", "b", "gone a"]);
+    assert_eq!(words(&updates), ["reset", "a", "settled", "b", "gone a"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn object_that_cannot_be_read_keeps_no_other_from_being_sent() {
+    let unreadable = |name: &str| {
+        let mut object = object(name);
+        object["spec"] = json!({"action": "Explode"});
+        object
+    };
+    let updates = updates(
+        vec![list(&[unreadable("odd"), object("a"), object("b")])],
+        vec![ScriptedReply::Events(vec![
+            event("MODIFIED", &unreadable("b")),
+            event("DELETED", &unreadable("odd")),
+            event("ADDED", &object("c")),
+        ])],
+        6,
+    )
+    .await;
+    assert_eq!(words(&updates), ["reset", "a", "b", "settled", "gone b", "c"]);
 }
 
 /// Watches the objects of medik8s on the script, and returns the first `count` updates in words.
