@@ -154,6 +154,11 @@ simulate := RUSTFLAGS="--cfg tokio_unstable" cargo run --quiet --locked --profil
 simulate: ## run the whole controller in simulated time against simulated peers with faults (SEEDS=n; SEED=n tells one story)
 	$(simulate) $(if $(SEED),--seed $(SEED) $(if $(LOG),--log $(LOG)),--seeds $(SEEDS) --complete)
 
+.PHONY: simulate-defects
+simulate-defects: SEEDS = 500
+simulate-defects: ## for each known defect, plant it and see whether the simulation finds it (about an hour; SEEDS=n)
+	SEEDS=$(SEEDS) tests/sim/defects/run
+
 .PHONY: histories
 histories: export HAULOUT_HISTORIES ?= 20000
 histories: export RUST_BACKTRACE = 0
