@@ -18,14 +18,28 @@ const EPOCH: i64 = 1_767_600_000;
 /// A machine has been up for a while when the run begins.
 const UPTIME: Duration = Duration::from_secs(100_000);
 
+/// How often a clock may be read at one moment. A program that reads it more often runs in a busy loop, in which simulated time
+/// stands still.
+const READS_MAX: u64 = 300_000;
+
 thread_local! {
-    static TIME: RefCell<ThreadTime> = const { RefCell::new(ThreadTime { began: None, offsets: [SignedDuration::ZERO; REPLICAS_MAX] }) };
+    static TIME: RefCell<ThreadTime> = const {
+        RefCell::new(ThreadTime {
+            began: None,
+            offsets: [SignedDuration::ZERO; REPLICAS_MAX],
+            read_at: Duration::ZERO,
+            reads: 0,
+        })
+    };
 }
 
 struct ThreadTime {
     began: Option<Instant>,
     /// How far the wall clock of each replica is ahead.
     offsets: [SignedDuration; REPLICAS_MAX],
+    /// When the boot clock was read last, and how often at that moment.
+    read_at: Duration,
+    reads: u64,
 }
 
 /// Begins a run on this thread, in a runtime whose time is paused.
@@ -33,6 +47,7 @@ pub fn begin() {
     TIME.with_borrow_mut(|time| {
         time.began = Some(Instant::now());
         time.offsets = [SignedDuration::ZERO; REPLICAS_MAX];
+        (time.read_at, time.reads) = (Duration::ZERO, 0);
     });
 }
 
@@ -72,8 +87,22 @@ fn wall<const REPLICA: usize>() -> Timestamp {
     true_time().saturating_add(offset).unwrap_or_default()
 }
 
+/// # Panics
+/// In a busy loop. The run then shows a task that has panicked.
 fn boot() -> BoottimeInstant {
-    let since_boot = UPTIME + elapsed();
+    let now = elapsed();
+    let reads = TIME.with_borrow_mut(|time| {
+        if time.read_at != now {
+            (time.read_at, time.reads) = (now, 0);
+        }
+        time.reads += 1;
+        time.reads
+    });
+    assert!(
+        reads < READS_MAX,
+        "a busy loop: the clock was read {reads} times at {now:?}"
+    );
+    let since_boot = UPTIME + now;
     BoottimeInstant {
         monotonic: since_boot,
         since_boot,

@@ -338,6 +338,7 @@ impl World {
             let message = "Precondition failed: UID in precondition: another, UID in object meta: this";
             return refusal(409, "Conflict", message);
         }
+        self.check_eviction(&pod);
         let app = pod["metadata"]["labels"]["app"]
             .as_str()
             .unwrap_or_default()

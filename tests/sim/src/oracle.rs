@@ -297,10 +297,40 @@ impl World {
                 format!("{name} is not Ready or off"),
             );
         }
+        let boot = format!("boot-{node}-{}", self.vcenter.vms[node].boots);
+        if before["status"]["nodeInfo"]["bootID"] != boot.as_str() {
+            self.violated(
+                "a node is uncordoned when it is back",
+                format!("{name} does not report {boot}"),
+            );
+        }
         if before["status"]["allocatable"]["nvidia.com/gpu"] != "1" {
             self.violated(
                 "a node is uncordoned when it is back",
                 format!("{name} has no GPU"),
+            );
+        }
+    }
+
+    /// Pods are evicted from cordoned Nodes only, or the next ones would be evicted as well.
+    pub fn check_eviction(&mut self, pod: &Value) {
+        let name = pod["spec"]["nodeName"].as_str().unwrap_or_default().to_owned();
+        let node = name
+            .strip_prefix("gpu-")
+            .and_then(|node| node.parse::<usize>().ok());
+        let Some(node) = node.filter(|node| self.oracle.liar != Some(*node)) else {
+            return;
+        };
+        let uncordoned = self.oracle.nodes[node].uncordoned_by_person;
+        let is_recent = uncordoned.is_some_and(|at| clock::elapsed() < at + STALE);
+        let is_open = self
+            .kube
+            .get(&node_key(node))
+            .is_some_and(|node| !is_cordoned(node));
+        if is_open && !is_recent {
+            self.violated(
+                "pods are evicted from cordoned nodes only",
+                format!("{} of {name}", pod["metadata"]["name"]),
             );
         }
     }
