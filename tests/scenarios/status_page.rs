@@ -304,9 +304,12 @@ fn page_is_shown_with_its_token_and_under_a_permitted_name_only() {
             let text = asked.text().await?;
             ensure!(!text.contains("gpu1"), "{path}: {text}");
         }
-        let shown = client.get(&page).basic_auth("me", Some("a token of some length"));
-        let text = shown.send().await?.error_for_status()?.text().await?;
-        ensure!(text.contains(&fixture.node_name("gpu1")), "{text}");
+        until("the page to show the node", WAIT_TIMEOUT, async || {
+            let shown = client.get(&page).basic_auth("me", Some("a token of some length"));
+            let text = shown.send().await?.error_for_status()?.text().await?;
+            Ok(text.contains(&fixture.node_name("gpu1")).then_some(()))
+        })
+        .await?;
 
         let foreign = client.get(&page).bearer_auth("a token of some length");
         let foreign = foreign.header("Host", "attacker.example").send().await?;
