@@ -1253,6 +1253,25 @@ fn boot_reported_when_the_vm_goes_off_is_the_previous_one() {
 }
 
 #[test]
+fn boot_reported_while_the_vm_seems_off_is_neither_the_previous_nor_the_next_one() {
+    for (reported, before) in [
+        (Some(old_boot()), Some(old_boot())),
+        (None, Some(old_boot())),
+        (Some(new_boot()), None),
+    ] {
+        let mut seen = seen(ObservedPower::Off, HostState::InService);
+        node_of(&mut seen).boot_id.clone_from(&reported);
+        let was = Episode {
+            boot_before: Some(old_boot()),
+            ..away(Phase::AwaitingHost)
+        };
+        let next = written(decided(&was, &seen));
+        assert_eq!(next.phase, POWERING_ON, "{reported:?}");
+        assert_eq!(next.boot_before, before, "{reported:?}");
+    }
+}
+
+#[test]
 fn vm_that_is_to_wait_for_its_host_is_not_left_to_drs() {
     for (strategy, by_drs) in [(Strategy::Migrate, true), (Strategy::Wait, false)] {
         let mut seen = seen(ObservedPower::Off, HostState::InMaintenance);

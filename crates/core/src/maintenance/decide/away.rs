@@ -2,7 +2,7 @@
 
 use super::context::{PhaseContext, PhaseStep, at_latest, until_deleted};
 use super::{Transition, cordoned, transition_to};
-use crate::ids::HostRef;
+use crate::ids::{BootId, HostRef};
 use crate::maintenance::clock::{Monotonic, whole_second};
 use crate::maintenance::desired::DesiredState;
 use crate::maintenance::effect::{Effect, EffectKind, PowerOnTarget};
@@ -75,12 +75,11 @@ impl<'a> PhaseContext<'a> {
             (Phase::PoweringOn { .. }, Some(request)) => Some(self.no_host_for(request).to_string()),
             _ => self.episode.relocation_failure.clone(),
         };
-        // The VM is off, so the boot id and the ResourceSlices of the Node are those from before.
-        let boot_before = self.node.boot_id.as_ref().or(self.episode.boot_before.as_ref());
+        // The VM is off, so the ResourceSlices of the Node are those from before.
         let mut episode = Episode {
             relocation_failure,
             power_off_request: None,
-            boot_before: boot_before.cloned(),
+            boot_before: self.boot_before().cloned(),
             slices_before: self.node.newest_slice.or(self.episode.slices_before),
             ..self.enter(phase)
         };
@@ -92,6 +91,18 @@ impl<'a> PhaseContext<'a> {
             );
         }
         episode
+    }
+
+    /// The boot from before the power cycle: the one of the Node when its VM goes off. A Node that reports another one while its VM
+    /// is off shows that the VM was on, or that vCenter is behind. Which of the two is not known, so no boot is recorded then, and
+    /// Ready counts only after the time in which a stopped kubelet would have lost it.
+    fn boot_before(self) -> Option<&'a BootId> {
+        let (reported, recorded) = (self.node.boot_id.as_ref(), self.episode.boot_before.as_ref());
+        let was_off = self.episode.powered_off && self.episode.phase.at_work().vm_is_off();
+        if was_off && recorded != reported {
+            return recorded.filter(|_| reported.is_none());
+        }
+        reported.or(recorded)
     }
 
     /// The request that keeps the VM off.
