@@ -26,7 +26,7 @@ use crate::kubernetes::watch::{Backoff, LOOK_FOR_KIND, WatchBroke, WatchContext,
 /// Objects per page of the list. An object may have 1.5 MiB; most have some KiB.
 const PAGE: u32 = 100;
 
-/// How many unreadable objects are logged: whoever creates them must not fill the log.
+/// How many unreadable objects are logged. A tenant may create any number, and must not fill the log with them.
 const UNREADABLE_LOGGED: usize = 100;
 
 /// Sends updates of all requests, and of the episodes of nodes of `selector`, until `stop`.

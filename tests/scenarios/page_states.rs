@@ -227,13 +227,20 @@ fn page_says_that_the_vcenter_connection_is_lost_and_since_when() {
         let fixture = one_node("page-lost").await?;
         let haulout = run(&fixture, &[SERVED]).await?;
         let page = page(&fixture).await?;
+        // Kubernetes may be synced after vCenter, and the VM of a node is looked up only then.
+        let node = format!("{page}/api/v1/nodes/{}", fixture.node_name("gpu1"));
+        until("the host of the node to be known", WAIT_TIMEOUT, async || {
+            let (status, text) = ask(&node, "application/json").await?;
+            Ok((status == 200 && text.contains("esx1")).then_some(()))
+        })
+        .await?;
         let refused = FaultRule {
             status: 503,
             ..FaultRule::new("*", FaultRuleKind::Status)
         };
         fixture.vcenter.fault(&refused).await?;
         fixture.wait_for_log("vCenter connection lost").await?;
-        let words = ["vCenter connection lost", "HTTP status 503", ">esx1</a>"];
+        let words = ["vCenter connection lost", "<p>HTTP status 503", ">esx1</a>"];
         look.at("disconnected", &page, &words).await?;
         look.at("maintainable", &format!("{page}/maintainable"), &["</main>"])
             .await?;
