@@ -17,7 +17,7 @@ use super::session::{Session, Sessions};
 pub use super::settings::{CallOutcome, Callback, LoginOutcome, Settings};
 use super::soap::{self, ReplyError, SoapAnswer};
 pub use super::transport::{
-    ConnectionPool, Connector, HttpReplyFuture, HttpResponse, HttpTransport, TcpConnector,
+    BodyLimits, ConnectionPool, Connector, HttpReplyFuture, HttpResponse, HttpTransport, TcpConnector,
 };
 use super::xml::Element;
 

@@ -48,8 +48,17 @@ pub struct HttpResponse {
     pub status: StatusCode,
     /// The headers.
     pub headers: HeaderMap,
-    /// The body, of at most the size that the caller allowed.
+    /// The body, of at most the size that the caller allowed. Empty for a status that carries none.
     pub body: Vec<u8>,
+}
+
+/// Which bodies a caller reads.
+#[derive(Clone, Copy, Debug)]
+pub struct BodyLimits {
+    /// Only replies with one of these statuses have a body that is read: an error page may be long, or never end.
+    pub carry: &'static [u16],
+    /// The longest body, in bytes. A longer one is an error.
+    pub max: usize,
 }
 
 /// A reply that is to come.
@@ -58,10 +67,15 @@ pub type HttpReplyFuture<'a> =
 
 /// Sends requests to one vCenter.
 pub trait HttpTransport: fmt::Debug + Send + Sync {
-    /// Sends `request`, whose URI is absolute, once. A body longer than `limit` is an error.
+    /// Sends `request`, whose URI is absolute, once.
     ///
     /// Dropping the future before the reply is complete closes the connection, so vCenter stops the call.
-    fn send(&self, pool: ConnectionPool, request: Request<Vec<u8>>, limit: usize) -> HttpReplyFuture<'_>;
+    fn send(
+        &self,
+        pool: ConnectionPool,
+        request: Request<Vec<u8>>,
+        limits: BodyLimits,
+    ) -> HttpReplyFuture<'_>;
 }
 
 /// Makes transports. A new one is made when the CA file has changed.
@@ -125,12 +139,17 @@ impl Connector for TcpConnector {
 }
 
 impl HttpTransport for TcpTransport {
-    fn send(&self, pool: ConnectionPool, request: Request<Vec<u8>>, limit: usize) -> HttpReplyFuture<'_> {
+    fn send(
+        &self,
+        pool: ConnectionPool,
+        request: Request<Vec<u8>>,
+        limits: BodyLimits,
+    ) -> HttpReplyFuture<'_> {
         let http = match pool {
             ConnectionPool::Calls => &self.calls,
             ConnectionPool::Polls => &self.polls,
         };
-        Box::pin(receive(http, request, limit))
+        Box::pin(receive(http, request, limits))
     }
 }
 
@@ -200,13 +219,17 @@ impl Transport {
         pool: ConnectionPool,
         request: http::request::Builder,
         body: Vec<u8>,
-        carry: &[u16],
+        carry: &'static [u16],
         deadline: Duration,
     ) -> Result<HttpReply, TransportError> {
+        let limits = BodyLimits {
+            carry,
+            max: MAX_REPLY,
+        };
         let request = request
             .body(body)
             .map_err(|error| TransportError::Connection(error.into()))?;
-        let reply = tokio::time::timeout(deadline, self.http.send(pool, request, MAX_REPLY)).await;
+        let reply = tokio::time::timeout(deadline, self.http.send(pool, request, limits)).await;
         let reply = reply.map_err(|_elapsed| TransportError::Deadline(deadline))??;
         let cookie = usable(reply.status.as_u16(), &reply.headers, carry)?;
         Ok(HttpReply {
@@ -238,15 +261,17 @@ fn http_client(tls: ClientConfig, user_agent: &str) -> Result<reqwest::Client, C
 async fn receive(
     http: &reqwest::Client,
     request: Request<Vec<u8>>,
-    limit: usize,
+    limits: BodyLimits,
 ) -> Result<HttpResponse, TransportError> {
     let broken = |error: reqwest::Error| TransportError::Connection(error.without_url().into());
     let request = reqwest::Request::try_from(request).map_err(broken)?;
     let mut response = http.execute(request).await.map_err(broken)?;
     let (status, headers) = (response.status(), std::mem::take(response.headers_mut()));
     let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(broken)? {
-        append(&mut body, &chunk, limit)?;
+    if limits.carry.contains(&status.as_u16()) {
+        while let Some(chunk) = response.chunk().await.map_err(broken)? {
+            append(&mut body, &chunk, limits.max)?;
+        }
     }
     Ok(HttpResponse {
         status,
@@ -442,9 +467,14 @@ mod tests {
 
     #[tokio::test]
     async fn status_without_soap_is_an_error() {
-        let answer = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n";
-        let server = FakeServer::answering(answer, false).await;
-        let error = server.ask().await.err().unwrap();
-        assert!(matches!(error, TransportError::Status(503)), "{error}");
+        // The second page never ends.
+        for answer in [
+            &b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"[..],
+            b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 90\r\n\r\n<html>",
+        ] {
+            let server = FakeServer::answering(answer, false).await;
+            let error = server.ask().await.err().unwrap();
+            assert!(matches!(error, TransportError::Status(503)), "{error}");
+        }
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use haulout_vsphere::client::{
-    ConnectError, ConnectionPool, Connector, HttpReplyFuture, HttpResponse, HttpTransport, Settings,
-    TransportError,
+    BodyLimits, ConnectError, ConnectionPool, Connector, HttpReplyFuture, HttpResponse, HttpTransport,
+    Settings, TransportError,
 };
 use http::header::{COOKIE, SET_COOKIE};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::clock;
 use crate::collector::{Collector, PollAnswer, Spec, View, Views, page};
-use crate::faults::Fate;
+use crate::faults::{Fate, Fault};
 use crate::oracle::Act;
 use crate::properties::{escaped, number, task_ref, vm_ref};
 use crate::vcenter::{OUR_USER, Work};
@@ -68,7 +68,7 @@ impl Connector for SimConnector {
 }
 
 impl HttpTransport for SimConnector {
-    fn send(&self, pool: ConnectionPool, request: Request<Vec<u8>>, _: usize) -> HttpReplyFuture<'_> {
+    fn send(&self, pool: ConnectionPool, request: Request<Vec<u8>>, _: BodyLimits) -> HttpReplyFuture<'_> {
         Box::pin(exchange(&self.world, self.replica, pool, request))
     }
 }
@@ -181,7 +181,7 @@ async fn wait(world: &Shared, call: &Call) -> Result<Answer, TransportError> {
         let world = &mut *world;
         if world
             .faults
-            .fires("vcenter: long poll cut", &mut world.rng, &mut world.account)
+            .fires(Fault::PollCut, &mut world.rng, &mut world.account)
         {
             return Err(broken("connection reset"));
         }
