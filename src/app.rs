@@ -404,11 +404,15 @@ impl Controller {
         });
     }
 
-    /// Starts the thread that ends the process if it hangs as leader.
-    fn watch_over(&self, config: &Config) -> anyhow::Result<Watchdog> {
+    /// Starts the thread that ends the process if it hangs as leader. Without an election there is no other leader.
+    fn watch_over(&self, config: &Config) -> anyhow::Result<Option<Watchdog>> {
+        if !Writes::by(config).lease {
+            return Ok(None);
+        }
         // Two intervals of a tenth end well before the earliest takeover.
         let period = config.leadership.renew_deadline / 10;
-        watchdog::watch(self.fence.clone(), period).context("starting the watchdog's thread")
+        let watchdog = watchdog::watch(self.fence.clone(), period);
+        watchdog.context("starting the watchdog's thread").map(Some)
     }
 
     /// Waits for a signal; a task that ends earlier is an error.

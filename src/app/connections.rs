@@ -5,6 +5,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use jiff::Timestamp;
 
+use super::from_config::Writes;
 use super::identity::{identity, instance};
 use super::{clock, clocks};
 use crate::config::Config;
@@ -69,7 +70,8 @@ impl Connections {
                 .context("preparing the connection to the management cluster")?,
             None => nodes.clone(),
         };
-        let leases = match &config.leadership.lease_kubeconfig {
+        let lease_kubeconfig = config.leadership.lease_kubeconfig.as_ref();
+        let leases = match lease_kubeconfig.filter(|_| Writes::by(config).lease) {
             Some(path) => connect_other("LEASE_KUBECONFIG", path)
                 .await
                 .context("preparing the connection to the cluster of the Lease")?,
