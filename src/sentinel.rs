@@ -17,6 +17,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{GetParams, ListParams};
+use kube::core::DeserializeGuard;
 use kube::{Api, ResourceExt as _};
 use thiserror::Error;
 use tracing::{info, warn};
@@ -181,7 +182,7 @@ impl Sentinel {
             .map(|info| info.boot_id.clone())
             .filter(|boot| !boot.is_empty());
         let boot = BootId::new(boot.ok_or_else(|| RoundError::NoBoot { node: node.clone() })?);
-        let objects: Api<NodeMaintenance> = Api::all(self.client.clone());
+        let objects: Api<DeserializeGuard<NodeMaintenance>> = Api::all(self.client.clone());
         let of_node = ListParams::default()
             .fields(&format!("spec.nodeName={node}"))
             .limit(OBJECTS_MAX);
@@ -190,6 +191,7 @@ impl Sentinel {
             node: node.clone(),
             refusal,
         })?;
+        let readable = listed.items.iter().filter_map(|object| object.0.as_ref().ok());
         let needs = [
             self.by_file().await,
             need::by_command(&self.args.command).await,
@@ -200,7 +202,7 @@ impl Sentinel {
             node: NodeName::new(node.clone()),
             boot,
             need: need::all(needs),
-            requests: listed.items.iter().filter_map(known_request).collect(),
+            requests: readable.filter_map(known_request).collect(),
         })
     }
 

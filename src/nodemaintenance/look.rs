@@ -3,21 +3,17 @@
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
 use kube::api::ListParams;
-use kube::core::CustomResourceExt as _;
+use kube::core::{CustomResourceExt as _, DeserializeGuard};
 
 use super::kind::NodeMaintenance;
 use crate::kubernetes::reads::{ReadError, get, list};
 
-/// All NodeMaintenance objects; none if the kind is not installed.
+/// All NodeMaintenance objects that can be read; none if the kind is not installed. The controller logs the others.
 pub(crate) async fn all(client: &kube::Client) -> Result<Vec<NodeMaintenance>, ReadError> {
-    let listed = list(
-        Api::all(client.clone()),
-        ListParams::default(),
-        "the NodeMaintenances",
-    );
-    match listed.await {
+    let objects: Api<DeserializeGuard<NodeMaintenance>> = Api::all(client.clone());
+    match list(objects, ListParams::default(), "the NodeMaintenances").await {
         Err(ReadError::Absent { .. }) => Ok(Vec::new()),
-        listed => listed,
+        listed => Ok(listed?.into_iter().filter_map(|object| object.0.ok()).collect()),
     }
 }
 
@@ -51,4 +47,38 @@ pub(crate) fn is_ours(installed: &CustomResourceDefinition) -> bool {
     };
     let installed = schemas(installed);
     schemas(&ours).iter().all(|ours| installed.contains(ours))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::kubernetes::stand_in::ScriptedReply;
+    use crate::kubernetes::watch::tests::scripted;
+
+    #[tokio::test]
+    async fn list_leaves_out_an_object_that_cannot_be_read() {
+        let object = |name: &str, spec: serde_json::Value| {
+            json!({
+                "apiVersion": "haulout.dev/v1alpha1", "kind": "NodeMaintenance", "metadata": {"name": name}, "spec": spec,
+            })
+        };
+        let list = json!({
+            "apiVersion": "haulout.dev/v1alpha1", "kind": "NodeMaintenanceList", "metadata": {},
+            "items": [object("odd", json!({"action": "Explode"})), object("a", json!({"nodeName": "gpu-1"}))],
+        });
+        let (client, _) = scripted(vec![ScriptedReply::Json(200, list)], vec![]);
+        let objects = tokio::time::timeout(Duration::from_secs(20), all(&client))
+            .await
+            .unwrap()
+            .unwrap();
+        let names: Vec<_> = objects
+            .into_iter()
+            .filter_map(|object| object.metadata.name)
+            .collect();
+        assert_eq!(names, ["a"]);
+    }
 }
