@@ -289,6 +289,15 @@ impl World {
         });
     }
 
+    /// The pods that are bound to a node.
+    pub fn pods_on(&self, node: &str) -> Vec<Key> {
+        let pods = self
+            .kube
+            .list("pods")
+            .filter(|(_, pod)| pod["spec"]["nodeName"] == node);
+        pods.map(|(key, _)| key.clone()).collect()
+    }
+
     /// The kubelet of a VM that was powered on has started.
     pub fn kubelet_starts(&mut self, node: usize, boots: u32) {
         let vm = &self.vcenter.vms[node];
@@ -303,13 +312,7 @@ impl World {
         });
         self.set_ready(node, "True");
         self.tell(node_name(node), format!("is Ready on boot {boots}"));
-        let name = node_name(node);
-        let pods = self
-            .kube
-            .list("pods")
-            .filter(|(_, pod)| pod["spec"]["nodeName"] == name.as_str());
-        let pods: Vec<Key> = pods.map(|(key, _)| key.clone()).collect();
-        for pod in pods {
+        for pod in self.pods_on(&node_name(node)) {
             self.pod_ends(&pod);
             self.pod_runs(&pod);
         }

@@ -1,43 +1,93 @@
 //! Which faults a run draws, and when they fire.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fastrand::Rng;
+use haulout_core::named_enum;
 
 use crate::account::Account;
 
-/// The kinds of faults, in the order of their probabilities.
-pub const FAULTS: &[&str] = &[
-    "vcenter: connection refused",
-    "vcenter: reply lost",
-    "vcenter: HTTP 503",
-    "vcenter: no reply",
-    "vcenter: long poll cut",
-    "vcenter: task fails",
-    "vcenter: sessions expire",
-    "vcenter: restart",
-    "vcenter: host not responding",
-    "vcenter: VM dies",
-    "kubernetes: connection refused",
-    "kubernetes: reply lost",
-    "kubernetes: HTTP 5xx",
-    "kubernetes: HTTP 429",
-    "kubernetes: no reply",
-    "kubernetes: watch cut",
-    "kubernetes: watch lags",
-    "kubernetes: history compacted",
-    "kubernetes: conflict",
-    "kubernetes: outage",
-    "kubernetes: Node loses its label",
-    "kubernetes: Node deleted",
-    "replica: killed",
-    "replica: stopped",
-    "replica: wall clock steps",
-    "guest: ignores the shutdown",
-    "pod: ends late",
-    "adversary: kubelet",
-    "adversary: tenant",
-];
+named_enum! {
+    /// The kinds of faults.
+    pub enum Fault {
+        VcenterRefuses = "vcenter: connection refused",
+        VcenterReplyLost = "vcenter: reply lost",
+        VcenterUnavailable = "vcenter: HTTP 503",
+        VcenterSilent = "vcenter: no reply",
+        PollCut = "vcenter: long poll cut",
+        TaskFails = "vcenter: task fails",
+        SessionsExpire = "vcenter: sessions expire",
+        VcenterRestarts = "vcenter: restart",
+        HostLost = "vcenter: host not responding",
+        VmDies = "vcenter: VM dies",
+        KubernetesRefuses = "kubernetes: connection refused",
+        KubernetesReplyLost = "kubernetes: reply lost",
+        KubernetesFails = "kubernetes: HTTP 5xx",
+        KubernetesThrottles = "kubernetes: HTTP 429",
+        KubernetesSilent = "kubernetes: no reply",
+        WatchCut = "kubernetes: watch cut",
+        WatchLags = "kubernetes: watch lags",
+        HistoryCompacted = "kubernetes: history compacted",
+        Conflict = "kubernetes: conflict",
+        KubernetesOutage = "kubernetes: outage",
+        LabelLost = "kubernetes: Node loses its label",
+        NodeDeleted = "kubernetes: Node deleted",
+        ReplicaKilled = "replica: killed",
+        ReplicaStopped = "replica: stopped",
+        ClockSteps = "replica: wall clock steps",
+        GuestIgnores = "guest: ignores the shutdown",
+        PodEndsLate = "pod: ends late",
+        HostileKubelet = "adversary: kubelet",
+        HostileTenant = "adversary: tenant",
+    }
+}
+
+/// When a fault may happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Occasion {
+    /// At each request.
+    Request,
+    /// At each task, guest shutdown or eviction, of which there are few.
+    Effect,
+    /// At times, at most this often.
+    Times(usize),
+}
+
+impl Fault {
+    /// When it may happen.
+    pub fn occasion(self) -> Occasion {
+        match self {
+            Self::VcenterRefuses
+            | Self::VcenterReplyLost
+            | Self::VcenterUnavailable
+            | Self::VcenterSilent
+            | Self::PollCut
+            | Self::KubernetesRefuses
+            | Self::KubernetesReplyLost
+            | Self::KubernetesFails
+            | Self::KubernetesThrottles
+            | Self::KubernetesSilent
+            | Self::Conflict => Occasion::Request,
+            Self::TaskFails | Self::GuestIgnores | Self::PodEndsLate => Occasion::Effect,
+            Self::SessionsExpire
+            | Self::VcenterRestarts
+            | Self::HostLost
+            | Self::VmDies
+            | Self::WatchCut
+            | Self::WatchLags
+            | Self::HistoryCompacted
+            | Self::KubernetesOutage
+            | Self::LabelLost
+            | Self::NodeDeleted
+            | Self::ReplicaKilled
+            | Self::ReplicaStopped
+            | Self::ClockSteps => Occasion::Times(3),
+            Self::HostileTenant => Occasion::Times(10),
+            Self::HostileKubelet => Occasion::Times(30),
+        }
+    }
+}
 
 /// What happens to one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,63 +107,60 @@ pub enum Fate {
 /// The faults of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
-    /// The probability of each fault in 10,000, by its index in [`FAULTS`].
-    chances: Vec<u32>,
+    /// The probability in 10,000 of each fault that may happen.
+    chances: BTreeMap<Fault, u32>,
     /// Faults have ended, and liveness is checked.
     pub is_calm: bool,
 }
 
 impl Faults {
-    /// A fifth of the seeds has no faults, and one has a part of them.
+    /// Draws about half of the kinds; none for a calm run.
     pub fn draw(rng: &mut Rng, is_calm: bool) -> Self {
-        let chances = FAULTS.iter().map(|name| {
+        let mut chances = BTreeMap::new();
+        for fault in Fault::ALL {
             if is_calm || rng.u32(0..100) < 50 {
-                return 0;
+                continue;
             }
-            let most = if is_frequent(name) { 100 } else { 2_500 };
-            rng.u32(1..=most)
-        });
-        Self {
-            chances: chances.collect(),
-            is_calm,
+            let most = if fault.occasion() == Occasion::Request {
+                100
+            } else {
+                2_500
+            };
+            chances.insert(*fault, rng.u32(1..=most));
         }
+        Self { chances, is_calm }
     }
 
-    /// The names of the faults that may fire.
-    pub fn names(&self) -> Vec<&'static str> {
-        let drawn = FAULTS.iter().zip(&self.chances);
-        drawn
-            .filter(|(_, chance)| **chance > 0)
-            .map(|(name, _)| *name)
-            .collect()
+    /// How many kinds may happen.
+    pub fn kinds(&self) -> usize {
+        self.chances.len()
     }
 
     /// Whether a fault fires now.
-    pub fn fires(&self, name: &'static str, rng: &mut Rng, account: &mut Account) -> bool {
-        let index = FAULTS.iter().position(|it| *it == name);
-        let chance = index.and_then(|index| self.chances.get(index)).copied();
-        let fires = !self.is_calm && chance.is_some_and(|chance| chance > 0 && rng.u32(0..10_000) < chance);
+    pub fn fires(&self, fault: Fault, rng: &mut Rng, account: &mut Account) -> bool {
+        let chance = self.chances.get(&fault).filter(|_| !self.is_calm);
+        let fires = chance.is_some_and(|chance| rng.u32(0..10_000) < *chance);
         if fires {
-            account.count("fault", name);
+            account.count("fault", fault.name());
         }
         fires
     }
 
     /// Whether a fault was drawn for this run.
-    pub fn has(&self, name: &str) -> bool {
-        !self.is_calm && self.names().contains(&name)
+    pub fn has(&self, fault: Fault) -> bool {
+        !self.is_calm && self.chances.contains_key(&fault)
     }
 
     /// The fate of a call to vCenter.
     pub fn of_vcenter(&self, is_poll: bool, rng: &mut Rng, account: &mut Account) -> Fate {
-        let fires = |name, rng: &mut Rng, account: &mut Account| self.fires(name, rng, account);
-        if fires("vcenter: connection refused", rng, account) {
+        let fires = |fault, rng: &mut Rng, account: &mut Account| self.fires(fault, rng, account);
+        if fires(Fault::VcenterRefuses, rng, account) {
             Fate::Refused
-        } else if !is_poll && fires("vcenter: reply lost", rng, account) {
+        } else if !is_poll && fires(Fault::VcenterReplyLost, rng, account) {
             Fate::ReplyLost
-        } else if fires("vcenter: HTTP 503", rng, account) {
+        } else if fires(Fault::VcenterUnavailable, rng, account) {
             Fate::Status(503)
-        } else if fires("vcenter: no reply", rng, account) {
+        } else if fires(Fault::VcenterSilent, rng, account) {
             Fate::Silence
         } else {
             Fate::Answered
@@ -122,16 +169,16 @@ impl Faults {
 
     /// The fate of a request to the kube-apiserver.
     pub fn of_kubernetes(&self, is_write: bool, rng: &mut Rng, account: &mut Account) -> Fate {
-        let fires = |name, rng: &mut Rng, account: &mut Account| self.fires(name, rng, account);
-        if fires("kubernetes: connection refused", rng, account) {
+        let fires = |fault, rng: &mut Rng, account: &mut Account| self.fires(fault, rng, account);
+        if fires(Fault::KubernetesRefuses, rng, account) {
             Fate::Refused
-        } else if is_write && fires("kubernetes: reply lost", rng, account) {
+        } else if is_write && fires(Fault::KubernetesReplyLost, rng, account) {
             Fate::ReplyLost
-        } else if fires("kubernetes: HTTP 5xx", rng, account) {
+        } else if fires(Fault::KubernetesFails, rng, account) {
             Fate::Status(if rng.bool() { 500 } else { 503 })
-        } else if fires("kubernetes: HTTP 429", rng, account) {
+        } else if fires(Fault::KubernetesThrottles, rng, account) {
             Fate::Status(429)
-        } else if fires("kubernetes: no reply", rng, account) {
+        } else if fires(Fault::KubernetesSilent, rng, account) {
             Fate::Silence
         } else {
             Fate::Answered
@@ -140,38 +187,20 @@ impl Faults {
 
     /// Whether a task of the controller fails.
     pub fn task_fails(&self, rng: &mut Rng, account: &mut Account) -> bool {
-        self.fires("vcenter: task fails", rng, account)
+        self.fires(Fault::TaskFails, rng, account)
     }
 
     /// How long a guest takes to shut down; `None` for one that does not.
     pub fn guest_shutdown(&self, rng: &mut Rng, account: &mut Account) -> Option<Duration> {
-        let ignores = self.fires("guest: ignores the shutdown", rng, account);
+        let ignores = self.fires(Fault::GuestIgnores, rng, account);
         (!ignores).then(|| Duration::from_millis(rng.u64(2_000..20_000)))
     }
 
     /// How long a pod takes to end.
     pub fn pod_ends(&self, rng: &mut Rng, account: &mut Account) -> Duration {
-        match self.fires("pod: ends late", rng, account) {
+        match self.fires(Fault::PodEndsLate, rng, account) {
             true => Duration::from_millis(rng.u64(30_000..400_000)),
             false => Duration::from_millis(rng.u64(200..5_000)),
         }
     }
-}
-
-/// Whether a fault is drawn for each request, and not for each chance of a whole run.
-fn is_frequent(name: &str) -> bool {
-    let rare = [
-        "vcenter: task fails",
-        "vcenter: sessions expire",
-        "vcenter: restart",
-        "kubernetes: outage",
-        "kubernetes: watch cut",
-        "kubernetes: history compacted",
-        "replica: killed",
-        "replica: stopped",
-        "replica: wall clock steps",
-        "guest: ignores the shutdown",
-        "pod: ends late",
-    ];
-    !rare.contains(&name)
 }

@@ -5,30 +5,13 @@ use std::time::Duration;
 use haulout::keys::{DEFAULT_PREFIX, Keys, SKIP};
 use jiff::SignedDuration;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use crate::clock;
 use crate::cluster::{LABEL, node_key, node_name};
-use crate::store::{Key, cluster_key};
-use crate::world::{World, WorldEvent};
-
-/// The faults that happen at times, and how often at most in a run that has drawn them.
-const SCHEDULED: &[(&str, usize)] = &[
-    ("vcenter: sessions expire", 3),
-    ("vcenter: restart", 3),
-    ("vcenter: host not responding", 3),
-    ("vcenter: VM dies", 3),
-    ("kubernetes: outage", 3),
-    ("kubernetes: watch cut", 3),
-    ("kubernetes: history compacted", 3),
-    ("kubernetes: watch lags", 3),
-    ("kubernetes: Node loses its label", 3),
-    ("kubernetes: Node deleted", 3),
-    ("replica: killed", 3),
-    ("replica: stopped", 3),
-    ("replica: wall clock steps", 3),
-    ("adversary: kubelet", 30),
-    ("adversary: tenant", 10),
-];
+use crate::faults::{Fault, Occasion};
+use crate::store::cluster_key;
+use crate::world::{Orders, World, WorldEvent};
 
 /// The field manager of a kubelet that lies.
 const HOSTILE_KUBELET: &str = "kubelet";
@@ -37,55 +20,59 @@ impl World {
     /// Schedules the faults that this run has drawn.
     pub fn plan_incidents(&mut self) {
         let active = self.plan.active.as_secs();
-        for (name, most) in SCHEDULED {
-            if !self.faults.has(name) {
+        for fault in Fault::ALL
+            .iter()
+            .copied()
+            .filter(|fault| self.plan.faults.has(*fault))
+        {
+            let Occasion::Times(most) = fault.occasion() else {
                 continue;
-            }
-            for _ in 0..self.rng.usize(1..=*most) {
+            };
+            for _ in 0..self.rng.usize(1..=most) {
                 let at = Duration::from_secs(self.rng.u64(10..active));
-                self.queue.after(at, WorldEvent::Fault(name));
+                self.queue.after(at, WorldEvent::Fault(fault));
             }
         }
     }
 
     /// A fault happens.
-    pub fn fault(&mut self, name: &'static str) {
+    pub fn fault(&mut self, fault: Fault) {
         if self.faults.is_calm {
             return;
         }
-        self.account.count("fault", name);
-        self.tell("fault", name);
+        self.account.count("fault", fault.name());
+        self.tell("fault", fault.name());
         let now = clock::elapsed();
-        match name {
-            "vcenter: sessions expire" => {
+        match fault {
+            Fault::SessionsExpire => {
                 self.sessions.clear();
                 self.vcenter.changed();
             }
-            "vcenter: restart" => {
+            Fault::VcenterRestarts => {
                 self.sessions.clear();
                 self.vcenter.down_until = now + Duration::from_secs(self.rng.u64(5..90));
                 self.vcenter.changed();
             }
-            "vcenter: host not responding" => self.host_is_lost(),
-            "vcenter: VM dies" => self.vm_dies(),
-            "kubernetes: outage" => {
+            Fault::HostLost => self.host_is_lost(),
+            Fault::VmDies => self.vm_dies(),
+            Fault::KubernetesOutage => {
                 self.kube.down_until = now + Duration::from_secs(self.rng.u64(2..40));
                 self.kube.cut();
             }
-            "kubernetes: watch cut" => self.kube.cut(),
-            "kubernetes: history compacted" => self.kube.compact(),
-            "kubernetes: watch lags" => {
+            Fault::WatchCut => self.kube.cut(),
+            Fault::HistoryCompacted => self.kube.compact(),
+            Fault::WatchLags => {
                 let until = now + Duration::from_secs(self.rng.u64(10..120));
                 self.kube.lag = (until, Duration::from_millis(self.rng.u64(100..8_000)));
             }
-            "kubernetes: Node loses its label" => {
+            Fault::LabelLost => {
                 let node = self.any_node();
                 self.tell(node_name(node), "loses its label");
                 self.set_label(node, false);
                 self.within(5, 200, WorldEvent::LabelIsBack(node));
             }
-            "kubernetes: Node deleted" => self.node_is_deleted(),
-            "replica: wall clock steps" => {
+            Fault::NodeDeleted => self.node_is_deleted(),
+            Fault::ClockSteps => {
                 let replica = self.rng.usize(0..self.plan.replicas);
                 let by = SignedDuration::from_secs(self.rng.i64(-7_200..7_200));
                 self.tell(
@@ -94,16 +81,25 @@ impl World {
                 );
                 clock::step(replica, by);
             }
-            "replica: killed" | "replica: stopped" => {
-                let replica = self.rng.usize(0..self.plan.replicas);
-                self.orders[replica].send_modify(|orders| match name {
-                    "replica: killed" => orders.kills += 1,
-                    _ => orders.stops += 1,
-                });
-            }
-            "adversary: kubelet" => self.kubelet_lies(),
-            "adversary: tenant" => self.tenant_asks(),
-            _ => {}
+            Fault::ReplicaKilled => self.any_replica().send_modify(|orders| orders.kills += 1),
+            Fault::ReplicaStopped => self.any_replica().send_modify(|orders| orders.stops += 1),
+            Fault::HostileKubelet => self.kubelet_lies(),
+            Fault::HostileTenant => self.tenant_asks(),
+            // These happen at a request, a task, a guest shutdown or an eviction.
+            Fault::VcenterRefuses
+            | Fault::VcenterReplyLost
+            | Fault::VcenterUnavailable
+            | Fault::VcenterSilent
+            | Fault::PollCut
+            | Fault::TaskFails
+            | Fault::KubernetesRefuses
+            | Fault::KubernetesReplyLost
+            | Fault::KubernetesFails
+            | Fault::KubernetesThrottles
+            | Fault::KubernetesSilent
+            | Fault::Conflict
+            | Fault::GuestIgnores
+            | Fault::PodEndsLate => {}
         }
     }
 
@@ -116,6 +112,11 @@ impl World {
             self.set_label(node, true);
             self.register_node(node);
         }
+    }
+
+    fn any_replica(&mut self) -> &watch::Sender<Orders> {
+        let replica = self.rng.usize(0..self.plan.replicas);
+        &self.orders[replica]
     }
 
     fn any_node(&mut self) -> usize {
@@ -179,12 +180,7 @@ impl World {
         let memory = &mut self.oracle.nodes[node];
         memory.cordoned_by_person = false;
         memory.uncordoned_by_person = Some(clock::elapsed());
-        let pods = self
-            .kube
-            .list("pods")
-            .filter(|(_, pod)| pod["spec"]["nodeName"] == name.as_str());
-        let pods: Vec<Key> = pods.map(|(key, _)| key.clone()).collect();
-        for pod in pods {
+        for pod in self.pods_on(&name) {
             self.kube.delete(&pod);
         }
         self.schedule_soon();

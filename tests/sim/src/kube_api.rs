@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::clock;
-use crate::faults::Fate;
+use crate::faults::{Fate, Fault};
 use crate::store::{Key, Refused, is_cordoned};
 use crate::world::{Shared, World, lock};
 
@@ -443,7 +443,7 @@ impl World {
         if key.0 == "nodes"
             && self
                 .faults
-                .fires("kubernetes: conflict", &mut self.rng, &mut self.account)
+                .fires(Fault::Conflict, &mut self.rng, &mut self.account)
         {
             // Another client writes the Node first.
             let now = clock::elapsed().as_millis().to_string();

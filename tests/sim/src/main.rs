@@ -7,9 +7,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use clap::Parser;
-use haulout_core::maintenance::kinds::WaitKind;
+use haulout_core::maintenance::kinds::{PhaseKind, WaitKind};
 use haulout_sim::account::Account;
-use haulout_sim::faults::FAULTS;
+use haulout_sim::faults::Fault;
+use haulout_sim::oracle::Act;
 use haulout_sim::run::{IS_EXACT, Outcome, run};
 use haulout_sim::story::Telling;
 
@@ -202,39 +203,18 @@ const NOT_SIMULATED: &[WaitKind] = &[
     WaitKind::AlreadyThere,
 ];
 
-/// The name of a wait in the status of a NodeMaintenance, as in `HostExit`.
-fn reason(wait: WaitKind) -> String {
-    let words = wait.name().split('-');
-    words
-        .map(|word| {
-            let (first, rest) = word.split_at(1.min(word.len()));
-            first.to_uppercase() + rest
-        })
-        .collect()
-}
-
 /// The faults, phases, acts and waits that were never reached.
 fn missing(account: &Account) -> Vec<String> {
-    let phases = [
-        "queued",
-        "draining",
-        "drained",
-        "shuttingDown",
-        "relocating",
-        "awaitingHost",
-        "poweringOn",
-        "rejoining",
-        "in service",
-    ];
-    let acts = ["ShutdownGuest", "PowerOff", "PowerOn", "Relocate"];
-    let wanted = FAULTS.iter().map(|name| ("fault", *name));
-    let wanted = wanted
-        .chain(phases.map(|name| ("phase", name)))
-        .chain(acts.map(|name| ("act", name)));
+    // Episodes of the Python controller are not simulated.
+    let phases = PhaseKind::ALL
+        .iter()
+        .filter(|phase| **phase != PhaseKind::Adopting);
     let waits = WaitKind::ALL.iter().filter(|wait| !NOT_SIMULATED.contains(wait));
+    let wanted = Fault::ALL.iter().map(|fault| ("fault", fault.name()));
     let wanted = wanted
-        .map(|(kind, name)| (kind, name.to_owned()))
-        .chain(waits.map(|wait| ("wait", reason(*wait))));
+        .chain(phases.map(|phase| ("phase", phase.name())))
+        .chain(Act::ALL.iter().map(|act| ("act", act.name())))
+        .chain(waits.map(|wait| ("wait", wait.variant())));
     let missing = wanted.filter(|(kind, name)| account.of(kind, name) == 0);
     missing.map(|(kind, name)| format!("{kind} {name:?}")).collect()
 }

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use haulout::keys::{DEFAULT_PREFIX, Keys};
+use haulout_core::maintenance::kinds::PhaseKind;
+use haulout_core::named_enum;
 use serde_json::Value;
 
 use crate::clock;
@@ -16,17 +18,14 @@ const STALE: Duration = Duration::from_secs(12);
 /// Requests of one replica in a minute that are far above those of any fault.
 const REQUESTS_PER_MINUTE: u64 = 3_000;
 
-/// A change of a VM that a replica asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Act {
-    /// Asks the guest to shut down.
-    ShutdownGuest,
-    /// Cuts the power.
-    PowerOff,
-    /// Powers it on.
-    PowerOn,
-    /// Moves it.
-    Relocate,
+named_enum! {
+    /// A change of a VM that a replica asks for.
+    pub enum Act {
+        ShutdownGuest = "ask the guest to shut down",
+        PowerOff = "power off",
+        PowerOn = "power on",
+        Relocate = "relocate",
+    }
 }
 
 /// What the rules need to remember.
@@ -75,6 +74,15 @@ pub fn phase(record: &Value) -> (String, Value) {
             first.map_or_else(Default::default, |(name, inside)| (name.clone(), inside.clone()))
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => (String::new(), Value::Null),
+    }
+}
+
+/// The kind of a phase by its name in a record, as in `shuttingDown`; empty without a record.
+fn phase_kind(name: &str) -> Option<PhaseKind> {
+    let is_it = |kind: &&PhaseKind| kind.name().eq_ignore_ascii_case(name);
+    match name {
+        "" => Some(PhaseKind::InService),
+        _ => PhaseKind::ALL.iter().find(is_it).copied(),
     }
 }
 
@@ -134,7 +142,7 @@ impl World {
     /// Checks an act at the moment at which vCenter carries it out.
     pub fn check_act(&mut self, act: Act, vm: usize, epoch: u64) {
         let name = self.vcenter.vms[vm].name.clone();
-        self.account.count("act", format!("{act:?}"));
+        self.account.count("act", act.name());
         if !self.vcenter.vms[vm].is_ours {
             self.violated("no act on the VM of others", format!("{act:?} of {name}"));
             return;
@@ -252,11 +260,7 @@ impl World {
         let (phase_before, _) = old.as_ref().map(phase).unwrap_or_default();
         let (phase_after, inside) = new.as_ref().map(phase).unwrap_or_default();
         if phase_before != phase_after {
-            let shown = if phase_after.is_empty() {
-                "in service"
-            } else {
-                &phase_after
-            };
+            let shown = phase_kind(&phase_after).map_or("another phase", PhaseKind::name);
             self.account.count("phase", shown);
             self.tell(
                 format!("replica-{replica}"),

@@ -105,7 +105,7 @@ impl Plan {
             deeds,
             ..
         } = self;
-        let faults = match self.faults.names().len() {
+        let faults = match self.faults.kinds() {
             0 => "no faults".to_owned(),
             count => format!("{count} kinds of faults"),
         };

@@ -10,7 +10,7 @@ use tokio::sync::{Notify, watch};
 use crate::account::Account;
 use crate::clock;
 use crate::cluster::Workload;
-use crate::faults::{Fate, Faults};
+use crate::faults::{Fate, Fault, Faults};
 use crate::oracle::{NodeMemory, Oracle};
 use crate::people::Deed;
 use crate::plan::Plan;
@@ -85,7 +85,7 @@ pub enum WorldEvent {
     /// A person does something.
     Deed(Deed),
     /// A fault that does not concern one request.
-    Fault(&'static str),
+    Fault(Fault),
     /// vCenter reaches a host again.
     HostResponds(usize),
     /// A Node has its label again.
@@ -294,7 +294,7 @@ impl World {
             WorldEvent::PodRuns(pod) => self.pod_runs(&pod),
             WorldEvent::PodEnds(pod) => self.pod_ends(&pod),
             WorldEvent::Deed(deed) => self.deed(deed),
-            WorldEvent::Fault(name) => self.fault(name),
+            WorldEvent::Fault(fault) => self.fault(fault),
             WorldEvent::HostResponds(host) => self.host_responds(host),
             WorldEvent::LabelIsBack(node) => self.set_label(node, true),
             WorldEvent::NodeRegisters(node) => self.register_node(node),
