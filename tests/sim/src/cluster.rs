@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::clock;
+use crate::faults::Fault;
 use crate::kube_api::{EvictionAsk, refusal};
 use crate::store::{Key, cluster_key, is_cordoned};
 use crate::world::{World, WorldEvent};
@@ -60,6 +61,13 @@ pub fn is_ready(node: &Value) -> bool {
 
 fn is_terminating(pod: &Value) -> bool {
     !pod["metadata"]["deletionTimestamp"].is_null()
+}
+
+/// Whether the time that a terminating pod has to end is over.
+pub fn is_overdue(pod: &Value) -> bool {
+    let until = pod["metadata"]["deletionTimestamp"].as_str();
+    let until: Option<jiff::Timestamp> = until.and_then(|until| until.parse().ok());
+    until.is_some_and(|until| until <= clock::true_time())
 }
 
 fn is_healthy(pod: &Value) -> bool {
@@ -279,7 +287,8 @@ impl World {
         }
     }
 
-    fn set_ready(&mut self, node: usize, status: &str) {
+    /// Sets the condition Ready.
+    pub fn set_ready(&mut self, node: usize, status: &str) {
         let now = format!("{:.0}", clock::true_time());
         self.kube.change(&node_key(node), KUBELET, |node| {
             let ready = &mut node["status"]["conditions"][0];
@@ -304,6 +313,7 @@ impl World {
         if !vm.on || vm.boots != boots {
             return;
         }
+        self.vcenter.vms[node].kubelet = boots;
         // The Node may have been deleted.
         self.register_node(node);
         self.kube.change(&node_key(node), KUBELET, |object| {
@@ -318,6 +328,14 @@ impl World {
         }
         let plugin = Duration::from_millis(self.rng.u64(1_000..10_000));
         self.queue.after(plugin, WorldEvent::GpuIsBack { node, boots });
+        if self
+            .faults
+            .fires(Fault::DriverUncordons, &mut self.rng, &mut self.account)
+        {
+            let init = Duration::from_millis(self.rng.u64(500..8_000));
+            self.queue
+                .after(init, WorldEvent::DriverUncordons { node, boots });
+        }
         self.schedule_soon();
     }
 

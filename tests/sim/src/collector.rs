@@ -199,7 +199,13 @@ pub enum PollAnswer {
 
 impl Collector {
     /// What has changed since `version`.
-    pub fn poll(&mut self, version: &str, vcenter: &Vcenter, views: &Views) -> PollAnswer {
+    pub fn poll(
+        &mut self,
+        version: &str,
+        vcenter: &Vcenter,
+        views: &Views,
+        is_lost: &mut dyn FnMut() -> bool,
+    ) -> PollAnswer {
         let version: u64 = match version {
             "" => 0,
             text => text.parse().unwrap_or(u64::MAX),
@@ -221,7 +227,7 @@ impl Collector {
         for (index, selected) in now.iter().enumerate() {
             let none = Selected::new();
             let before = self.acknowledged.1.get(index).unwrap_or(&none);
-            let changes = changes(before, selected);
+            let changes = changes(before, selected, is_lost);
             if !changes.is_empty() || self.acknowledged.1.get(index).is_none() {
                 let _ = write!(
                     sets,
@@ -238,7 +244,9 @@ impl Collector {
     }
 }
 
-fn changes(before: &Selected, now: &Selected) -> String {
+/// The changes as XML. Where `is_lost` says so, the change of a task is left out: the documentation of `recentTask` and of
+/// `TaskManager` promises no updates for tasks in these lists.
+fn changes(before: &Selected, now: &Selected, is_lost: &mut dyn FnMut() -> bool) -> String {
     let mut xml = String::new();
     for (moref, properties) in now {
         let old = before.get(moref);
@@ -249,7 +257,7 @@ fn changes(before: &Selected, now: &Selected) -> String {
                 .filter(|property| !old.contains(property))
                 .collect(),
         };
-        if changed.is_empty() {
+        if changed.is_empty() || (moref.0 == "Task" && old.is_some() && is_lost()) {
             continue;
         }
         let kind = if old.is_some() { "modify" } else { "enter" };

@@ -15,17 +15,27 @@ named_enum! {
         VcenterReplyLost = "vcenter: reply lost",
         VcenterUnavailable = "vcenter: HTTP 503",
         VcenterSilent = "vcenter: no reply",
+        VcenterLate = "vcenter: request arrives late",
         PollCut = "vcenter: long poll cut",
+        UpdatesWithheld = "vcenter: updates withheld",
+        TaskUpdateLost = "vcenter: update of a task not pushed",
         TaskFails = "vcenter: task fails",
+        TaskHangs = "vcenter: task hangs",
+        MaintenanceFails = "vcenter: maintenance task fails",
         SessionsExpire = "vcenter: sessions expire",
         VcenterRestarts = "vcenter: restart",
+        TasksForgotten = "vcenter: restart forgets tasks",
         HostLost = "vcenter: host not responding",
         VmDies = "vcenter: VM dies",
+        VmStarted = "vcenter: VM powered on by a person",
+        VmMoved = "vcenter: VM relocated by a person",
         KubernetesRefuses = "kubernetes: connection refused",
         KubernetesReplyLost = "kubernetes: reply lost",
         KubernetesFails = "kubernetes: HTTP 5xx",
         KubernetesThrottles = "kubernetes: HTTP 429",
         KubernetesSilent = "kubernetes: no reply",
+        KubernetesLate = "kubernetes: request arrives late",
+        KindForbidden = "kubernetes: HTTP 403 for a kind",
         WatchCut = "kubernetes: watch cut",
         WatchLags = "kubernetes: watch lags",
         HistoryCompacted = "kubernetes: history compacted",
@@ -33,10 +43,15 @@ named_enum! {
         KubernetesOutage = "kubernetes: outage",
         LabelLost = "kubernetes: Node loses its label",
         NodeDeleted = "kubernetes: Node deleted",
+        EtcdRestored = "kubernetes: etcd restored",
         ReplicaKilled = "replica: killed",
         ReplicaStopped = "replica: stopped",
+        ReplicaCutOff = "replica: cut off",
         ClockSteps = "replica: wall clock steps",
         GuestIgnores = "guest: ignores the shutdown",
+        ReadyLost = "kubelet: not Ready for a while",
+        DriverUncordons = "driver manager: uncordons at boot",
+        CordonTaken = "person: uncordons during an episode",
         PodEndsLate = "pod: ends late",
         HostileKubelet = "adversary: kubelet",
         HostileTenant = "adversary: tenant",
@@ -62,16 +77,26 @@ impl Fault {
             | Self::VcenterReplyLost
             | Self::VcenterUnavailable
             | Self::VcenterSilent
+            | Self::VcenterLate
             | Self::PollCut
             | Self::KubernetesRefuses
             | Self::KubernetesReplyLost
             | Self::KubernetesFails
             | Self::KubernetesThrottles
             | Self::KubernetesSilent
+            | Self::KubernetesLate
             | Self::Conflict => Occasion::Request,
-            Self::TaskFails | Self::GuestIgnores | Self::PodEndsLate => Occasion::Effect,
+            Self::TaskFails
+            | Self::TaskHangs
+            | Self::TaskUpdateLost
+            | Self::GuestIgnores
+            | Self::DriverUncordons
+            | Self::PodEndsLate => Occasion::Effect,
+            Self::EtcdRestored => Occasion::Times(1),
             Self::SessionsExpire
             | Self::VcenterRestarts
+            | Self::TasksForgotten
+            | Self::UpdatesWithheld
             | Self::HostLost
             | Self::VmDies
             | Self::WatchCut
@@ -82,8 +107,16 @@ impl Fault {
             | Self::NodeDeleted
             | Self::ReplicaKilled
             | Self::ReplicaStopped
+            | Self::ReplicaCutOff
+            | Self::KindForbidden
+            | Self::ReadyLost
             | Self::ClockSteps => Occasion::Times(3),
-            Self::HostileTenant => Occasion::Times(10),
+            // Most of these find nothing to act on.
+            Self::MaintenanceFails
+            | Self::VmStarted
+            | Self::VmMoved
+            | Self::CordonTaken
+            | Self::HostileTenant => Occasion::Times(10),
             Self::HostileKubelet => Occasion::Times(30),
         }
     }
@@ -102,6 +135,8 @@ pub enum Fate {
     Status(u16),
     /// It is never answered, and not carried out.
     Silence,
+    /// It arrives seconds later, also if its client does not wait for it any more.
+    Late,
 }
 
 /// The faults of a run.
@@ -152,7 +187,7 @@ impl Faults {
     }
 
     /// The fate of a call to vCenter.
-    pub fn of_vcenter(&self, is_poll: bool, rng: &mut Rng, account: &mut Account) -> Fate {
+    pub fn of_vcenter(&self, is_poll: bool, is_act: bool, rng: &mut Rng, account: &mut Account) -> Fate {
         let fires = |fault, rng: &mut Rng, account: &mut Account| self.fires(fault, rng, account);
         if fires(Fault::VcenterRefuses, rng, account) {
             Fate::Refused
@@ -162,6 +197,8 @@ impl Faults {
             Fate::Status(503)
         } else if fires(Fault::VcenterSilent, rng, account) {
             Fate::Silence
+        } else if is_act && fires(Fault::VcenterLate, rng, account) {
+            Fate::Late
         } else {
             Fate::Answered
         }
@@ -180,6 +217,8 @@ impl Faults {
             Fate::Status(429)
         } else if fires(Fault::KubernetesSilent, rng, account) {
             Fate::Silence
+        } else if is_write && fires(Fault::KubernetesLate, rng, account) {
+            Fate::Late
         } else {
             Fate::Answered
         }

@@ -40,8 +40,14 @@ impl World {
         if self.faults.is_calm {
             return;
         }
-        self.account.count("fault", fault.name());
         self.tell("fault", fault.name());
+        if self.happened(fault) {
+            self.account.count("fault", fault.name());
+        }
+    }
+
+    /// Lets a fault happen. False if there is nothing that it can happen to.
+    fn happened(&mut self, fault: Fault) -> bool {
         let now = clock::elapsed();
         match fault {
             Fault::SessionsExpire => {
@@ -53,8 +59,15 @@ impl World {
                 self.vcenter.down_until = now + Duration::from_secs(self.rng.u64(5..90));
                 self.vcenter.changed();
             }
+            Fault::TasksForgotten => self.tasks_are_forgotten(),
+            Fault::UpdatesWithheld => {
+                self.vcenter.withheld_until = now + Duration::from_secs(self.rng.u64(5..60));
+            }
             Fault::HostLost => self.host_is_lost(),
-            Fault::VmDies => self.vm_dies(),
+            Fault::VmDies => return self.vm_dies(),
+            Fault::MaintenanceFails => return self.maintenance_fails(),
+            Fault::VmStarted => return self.vm_is_started(),
+            Fault::VmMoved => return self.vm_is_moved(),
             Fault::KubernetesOutage => {
                 self.kube.down_until = now + Duration::from_secs(self.rng.u64(2..40));
                 self.kube.cut();
@@ -65,42 +78,56 @@ impl World {
                 let until = now + Duration::from_secs(self.rng.u64(10..120));
                 self.kube.lag = (until, Duration::from_millis(self.rng.u64(100..8_000)));
             }
+            Fault::KindForbidden => self.kind_is_forbidden(),
             Fault::LabelLost => {
                 let node = self.any_node();
                 self.tell(node_name(node), "loses its label");
                 self.set_label(node, false);
                 self.within(5, 200, WorldEvent::LabelIsBack(node));
             }
-            Fault::NodeDeleted => self.node_is_deleted(),
-            Fault::ClockSteps => {
-                let replica = self.rng.usize(0..self.plan.replicas);
-                let by = SignedDuration::from_secs(self.rng.i64(-7_200..7_200));
-                self.tell(
-                    format!("replica-{replica}"),
-                    format!("its wall clock steps by {} s", by.as_secs()),
-                );
-                clock::step(replica, by);
-            }
+            Fault::NodeDeleted => return self.node_is_deleted(),
+            Fault::EtcdRestored => self.snapshot_is_taken(),
+            Fault::ReadyLost => return self.ready_is_lost(),
+            Fault::CordonTaken => return self.cordon_is_taken(),
+            Fault::ClockSteps => self.clock_steps(),
             Fault::ReplicaKilled => self.any_replica().send_modify(|orders| orders.kills += 1),
             Fault::ReplicaStopped => self.any_replica().send_modify(|orders| orders.stops += 1),
-            Fault::HostileKubelet => self.kubelet_lies(),
+            Fault::ReplicaCutOff => self.replica_is_cut_off(),
+            Fault::HostileKubelet => return self.kubelet_lies(),
             Fault::HostileTenant => self.tenant_asks(),
-            // These happen at a request, a task, a guest shutdown or an eviction.
+            // These happen at a request, a task, a guest shutdown, a boot or an eviction.
             Fault::VcenterRefuses
             | Fault::VcenterReplyLost
             | Fault::VcenterUnavailable
             | Fault::VcenterSilent
+            | Fault::VcenterLate
             | Fault::PollCut
+            | Fault::TaskUpdateLost
             | Fault::TaskFails
+            | Fault::TaskHangs
             | Fault::KubernetesRefuses
             | Fault::KubernetesReplyLost
             | Fault::KubernetesFails
             | Fault::KubernetesThrottles
             | Fault::KubernetesSilent
+            | Fault::KubernetesLate
             | Fault::Conflict
             | Fault::GuestIgnores
-            | Fault::PodEndsLate => {}
+            | Fault::DriverUncordons
+            | Fault::PodEndsLate => return false,
         }
+        true
+    }
+
+    /// The wall clock of a replica is set.
+    fn clock_steps(&mut self) {
+        let replica = self.rng.usize(0..self.plan.replicas);
+        let by = SignedDuration::from_secs(self.rng.i64(-7_200..7_200));
+        self.tell(
+            format!("replica-{replica}"),
+            format!("its wall clock steps by {} s", by.as_secs()),
+        );
+        clock::step(replica, by);
     }
 
     /// All that is left of faults is repaired.
@@ -108,6 +135,7 @@ impl World {
         for host in 0..self.vcenter.hosts.len() {
             self.host_responds(host);
         }
+        self.tasks_end();
         for node in 0..self.plan.nodes {
             self.set_label(node, true);
             self.register_node(node);
@@ -148,12 +176,14 @@ impl World {
     }
 
     /// A VM goes off by itself. Nobody but its owner has to power it on, unless it is in an episode.
-    fn vm_dies(&mut self) {
+    fn vm_dies(&mut self) -> bool {
         let vm = self.any_node();
-        if self.vcenter.vms[vm].on && self.vcenter.busy(vm).is_none() {
+        let dies = self.vcenter.vms[vm].on && self.vcenter.busy(vm).is_none();
+        if dies {
             self.vm_goes_off(vm);
             self.vcenter.vms[vm].off_by_person = true;
         }
+        dies
     }
 
     /// Sets or removes the label by which the controller selects a Node.
@@ -170,11 +200,11 @@ impl World {
     }
 
     /// A person or a program deletes a Node. Its pods are collected, and its kubelet registers it again later.
-    fn node_is_deleted(&mut self) {
+    fn node_is_deleted(&mut self) -> bool {
         let node = self.any_node();
         let name = node_name(node);
         if self.kube.delete(&node_key(node)).is_none() {
-            return;
+            return false;
         }
         self.tell(&name, "is deleted");
         let memory = &mut self.oracle.nodes[node];
@@ -185,6 +215,7 @@ impl World {
         }
         self.schedule_soon();
         self.within(10, 300, WorldEvent::NodeRegisters(node));
+        true
     }
 
     /// The kubelet of a VM that is on registers its Node, if that is missing.
@@ -196,9 +227,9 @@ impl World {
     }
 
     /// A kubelet writes what NodeRestriction allows to its own Node.
-    fn kubelet_lies(&mut self) {
+    fn kubelet_lies(&mut self) -> bool {
         if self.plan.nodes == 1 {
-            return;
+            return false;
         }
         let liar = match self.oracle.liar {
             Some(liar) => liar,
@@ -245,13 +276,16 @@ impl World {
         ];
         let words = words.get(usize::try_from(lie).unwrap_or_default());
         self.tell(node_name(liar), words.copied().unwrap_or_default());
+        true
     }
 
     /// A tenant creates a NodeMaintenance that an older or another schema allows.
     fn tenant_asks(&mut self) {
         self.requests += 1;
         let name = format!("odd-{}", self.requests);
-        let node = node_name(self.any_node());
+        let node = self.any_node();
+        self.oracle.nodes[node].causes += 1;
+        let node = node_name(node);
         let specs = [
             json!("not an object"),
             json!({"action": "Drain"}),
@@ -262,6 +296,7 @@ impl World {
             json!({"nodeName": node, "action": "Relocate", "origin": "Request", "targetHost": "esx-none"}),
             json!({"nodeName": node, "action": "Drain", "origin": "Request", "reason": "x".repeat(100 << 10)}),
             json!({"nodeName": node, "action": "Drain", "origin": "Request", "drainTimeoutSeconds": 1}),
+            json!({"nodeName": node, "action": "Reboot", "origin": "Request", "window": {"start": "25:00", "end": "07:00"}}),
         ];
         let spec = specs[self.rng.usize(0..specs.len())].clone();
         self.tell("tenant", format!("creates {name}: {:.100}", spec.to_string()));

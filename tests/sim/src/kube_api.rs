@@ -12,12 +12,14 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use kube::client::Body;
 use serde_json::{Value, json};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::clock;
 use crate::faults::{Fate, Fault};
+use crate::late::LateRequest;
 use crate::store::{Key, Refused, is_cordoned};
-use crate::world::{Shared, World, lock};
+use crate::world::{Peer, Shared, World, lock};
 
 type ReplyBody = UnsyncBoxBody<Bytes, Infallible>;
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -41,7 +43,8 @@ pub struct EvictionAsk<'a> {
 }
 
 /// A request, as far as it is understood.
-struct Ask {
+#[derive(Debug)]
+pub(crate) struct Ask {
     method: Method,
     key: Key,
     /// `status`, `eviction`, or empty.
@@ -235,45 +238,71 @@ async fn answer(
             sleep(READ_DEADLINE).await;
             return Err("the read timed out".into());
         }
-        Fate::Answered | Fate::ReplyLost => {}
+        Fate::Answered | Fate::ReplyLost | Fate::Late => {}
+    }
+    if lock(&world).is_cut_off(replica, Peer::Kubernetes) {
+        sleep(READ_DEADLINE).await;
+        return Err("the read timed out".into());
     }
     if lock(&world).kube.down_until > clock::elapsed() {
         return Err("connection refused".into());
     }
+    if let Some((code, body)) = lock(&world).forbids(&ask) {
+        return Ok(json_reply(code, &body));
+    }
     if ask.is_watch() {
         sleep(back).await;
-        return Ok(watch(world, ask));
+        return Ok(watch(world, replica, ask));
     }
-    let (code, body) = lock(&world).serve(replica, &ask);
+    let (code, body) = if fate == Fate::Late {
+        let (reply, answer) = oneshot::channel();
+        lock(&world).send_late(LateRequest::Kubernetes { replica, ask, reply });
+        answer.await.map_err(|_| "connection reset")?
+    } else {
+        lock(&world).serve(replica, &ask)
+    };
     sleep(back).await;
+    if lock(&world).is_cut_off(replica, Peer::Kubernetes) {
+        sleep(READ_DEADLINE).await;
+        return Err("the read timed out".into());
+    }
     match fate {
         Fate::ReplyLost => Err("connection reset".into()),
-        Fate::Answered | Fate::Refused | Fate::Status(_) | Fate::Silence => Ok(json_reply(code, &body)),
+        Fate::Answered | Fate::Refused | Fate::Status(_) | Fate::Silence | Fate::Late => {
+            Ok(json_reply(code, &body))
+        }
     }
 }
 
 /// The state of a watch.
 struct Watch {
     world: Shared,
+    replica: usize,
     ask: Ask,
     position: u64,
     cuts: u64,
     until: Instant,
 }
 
-fn watch(world: Shared, ask: Ask) -> Response<ReplyBody> {
+fn watch(world: Shared, replica: usize, ask: Ask) -> Response<ReplyBody> {
     let position: u64 = ask.query("resourceVersion").parse().unwrap_or(0);
     let seconds: u64 = ask.query("timeoutSeconds").parse().unwrap_or(300);
-    let (compacted, cuts) = {
+    let (compacted, version, cuts) = {
         let world = lock(&world);
-        (world.kube.compacted, world.kube.cuts)
+        (world.kube.compacted, world.kube.version(), world.kube.cuts)
     };
     if position < compacted {
         let (code, body) = refusal(410, "Expired", "too old resource version");
         return json_reply(code, &body);
     }
+    if position > version {
+        // After a restore of etcd.
+        let (code, body) = refusal(504, "Timeout", "Too large resource version");
+        return json_reply(code, &body);
+    }
     let watch = Watch {
         world,
+        replica,
         ask,
         position,
         cuts,
@@ -298,6 +327,9 @@ impl Watch {
                 if store.cuts != self.cuts || store.down_until > clock::elapsed() {
                     return None;
                 }
+                if world.is_cut_off(self.replica, Peer::Kubernetes) {
+                    break;
+                }
                 let (events, due) = store.since(self.position);
                 let mut lines = String::new();
                 for change in events {
@@ -320,6 +352,9 @@ impl Watch {
                 sleep_until(until).await;
             }
         }
+        // The client ends a connection on which nothing comes.
+        sleep(READ_DEADLINE).await;
+        None
     }
 }
 
@@ -344,7 +379,20 @@ fn event(ask: &Ask, change: &crate::store::Change) -> String {
 }
 
 impl World {
-    fn serve(&mut self, replica: usize, ask: &Ask) -> (u16, Value) {
+    /// The answer to a request that is refused by RBAC.
+    fn forbids(&self, ask: &Ask) -> Option<(u16, Value)> {
+        let (kind, until) = &self.kube.forbidden;
+        let is_forbidden = *kind == ask.key.0 && *until > clock::elapsed();
+        is_forbidden.then(|| {
+            refusal(
+                403,
+                "Forbidden",
+                &format!("{kind} is forbidden: User \"haulout\""),
+            )
+        })
+    }
+
+    pub(crate) fn serve(&mut self, replica: usize, ask: &Ask) -> (u16, Value) {
         let (resource, name) = (ask.key.0.as_str(), ask.key.2.as_str());
         if resource == "apis" || ask.key.0.is_empty() {
             let group = |name: &str| {

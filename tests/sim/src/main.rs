@@ -184,10 +184,7 @@ impl Total {
 
 /// Waits that no run reaches, because what they wait for is not simulated yet.
 const NOT_SIMULATED: &[WaitKind] = &[
-    // Requests with a time, a window or an approval, and hooks.
-    WaitKind::NotBefore,
-    WaitKind::Window,
-    WaitKind::InvalidWindow,
+    // Requests with an approval, and hooks.
     WaitKind::Approval,
     WaitKind::Hook,
     // A second release, and a Node that is written too often.
@@ -198,9 +195,6 @@ const NOT_SIMULATED: &[WaitKind] = &[
     WaitKind::Question,
     WaitKind::PowerState,
     WaitKind::HostEntry,
-    // A VM that somebody else powers on or moves.
-    WaitKind::PoweredOn,
-    WaitKind::AlreadyThere,
 ];
 
 /// The faults, phases, acts and waits that were never reached.

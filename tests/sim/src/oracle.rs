@@ -1,19 +1,28 @@
-//! The rules that hold at any moment (DESIGN §3), and those that hold in the end.
+//! The rules that hold at any moment (DESIGN §3).
 
 use std::time::Duration;
 
 use haulout::keys::{DEFAULT_PREFIX, Keys};
-use haulout_core::maintenance::kinds::PhaseKind;
+use haulout_core::maintenance::kinds::{PhaseKind, WaitKind};
 use haulout_core::named_enum;
 use serde_json::Value;
 
 use crate::clock;
-use crate::cluster::{blocks_drain, is_ready, node_key, node_name};
+use crate::cluster::{blocks_drain, is_overdue, is_ready, node_key, node_name};
+use crate::faults::Fault;
 use crate::store::{Key, is_cordoned};
 use crate::world::World;
 
 /// How old the knowledge may be on which a request is sent: the delays of the request, and of the check before it.
 const STALE: Duration = Duration::from_secs(12);
+
+/// Waits of a request that has not begun. Its status tells them apart by their message only.
+const BEFORE_BEGIN: [(WaitKind, &str); 4] = [
+    (WaitKind::NotBefore, "before which NodeMaintenance"),
+    (WaitKind::Window, "when the window of NodeMaintenance"),
+    (WaitKind::PoweredOn, "its VM to be powered on"),
+    (WaitKind::AlreadyThere, "its VM is on"),
+];
 
 /// Requests of one replica in a minute that are far above those of any fault.
 const REQUESTS_PER_MINUTE: u64 = 3_000;
@@ -39,6 +48,8 @@ pub struct Oracle {
     pub nodes: Vec<NodeMemory>,
     /// The node whose kubelet lies. It may harm itself, and nobody else.
     pub liar: Option<usize>,
+    /// When etcd was restored last.
+    restored: Option<Duration>,
     /// By replica: the current minute, and its requests.
     requests: Vec<(u64, u64)>,
     /// The most requests of a replica in a minute.
@@ -56,6 +67,16 @@ pub struct NodeMemory {
     pub cause_ended: Option<Duration>,
     /// When the drain of the present episode began.
     pub drain_began: Option<Duration>,
+    /// How many times somebody gave a reason to power the VM off.
+    pub causes: u32,
+    /// How many times a replica powered it off, the last boot that it ended, and how many times it was before the present episode.
+    pub cuts: u32,
+    last_cut: u32,
+    cuts_before: u32,
+    /// It was powered off, and a restore of etcd has removed all that said so.
+    pub is_lost: bool,
+    /// When the phase changed last.
+    pub phase_since: Duration,
 }
 
 /// The record on a Node.
@@ -95,6 +116,22 @@ fn phase_at_work(record: &Value) -> (String, Value) {
     }
 }
 
+impl Oracle {
+    /// etcd was restored, and with it cordons, Leases, records and requests.
+    pub fn restored(&mut self, memory: &[NodeMemory], now: Duration) {
+        self.restored = Some(now);
+        // The Lease goes back.
+        self.epoch = 0;
+        for (node, then) in self.nodes.iter_mut().zip(memory) {
+            node.cordoned_by_person = then.cordoned_by_person;
+            node.uncordoned_by_person = Some(now);
+            node.cause_ended = Some(now);
+            // The record of the last power-off may be gone.
+            node.causes += 1;
+        }
+    }
+}
+
 impl World {
     /// A rule is broken.
     pub fn violated(&mut self, rule: &str, what: String) {
@@ -122,6 +159,12 @@ impl World {
         }
     }
 
+    /// Whether etcd was restored a moment ago, so that records and the status of Nodes are old.
+    fn was_restored(&self) -> bool {
+        let restored = self.oracle.restored;
+        restored.is_some_and(|at| clock::elapsed() < at + STALE * 3)
+    }
+
     /// Whether anybody wants the VM of this node off, or did a moment ago.
     fn has_cause(&self, node: usize) -> bool {
         let host = &self.vcenter.hosts[self.vcenter.vms[node].host];
@@ -133,7 +176,13 @@ impl World {
     /// Whether there is a request for a node.
     pub fn has_request(&self, node: usize) -> bool {
         let name = node_name(node);
-        self.kube.list("nodemaintenances").any(|(_, object)| {
+        // A wall clock that steps reaches the time of a request too early.
+        let is_exact = !self.plan.faults.has(Fault::ClockSteps);
+        self.kube.list("nodemaintenances").any(|(key, object)| {
+            let from = self.requests_from.get(&key.2).filter(|_| is_exact);
+            if from.is_some_and(|from| clock::elapsed() < *from) {
+                return false;
+            }
             let is_request = object["spec"]["origin"] != "Episode" && object["status"]["endedAt"].is_null();
             object["spec"]["nodeName"] == name.as_str() && is_request
         })
@@ -162,6 +211,9 @@ impl World {
         let Some(object) = self.kube.get(&node_key(node)).cloned() else {
             return;
         };
+        if self.was_restored() {
+            return;
+        }
         let Some(record) = record(&object) else {
             self.violated(
                 "record, then act",
@@ -177,9 +229,61 @@ impl World {
                 }
                 if self.vcenter.vms[vm].on {
                     self.check_cut(node, &object, act, end == "timedOut");
+                    self.check_count(node);
                 }
             }
-            Act::PowerOn | Act::Relocate => {}
+            Act::PowerOn => self.check_power_on(node),
+            Act::Relocate => {}
+        }
+    }
+
+    /// A VM is not powered on while the request stands that keeps it off.
+    fn check_power_on(&mut self, node: usize) {
+        let name = node_name(node);
+        // Without the right to watch NodeMaintenances, a new one is unknown for as long.
+        let unknown_for = match self.plan.faults.has(Fault::KindForbidden) {
+            true => STALE * 20,
+            false => STALE * 3,
+        };
+        let of_node = self.kube.list("nodemaintenances").filter(|(_, object)| {
+            let is_open = object["spec"]["origin"] != "Episode" && object["status"]["endedAt"].is_null();
+            object["spec"]["nodeName"] == name.as_str() && is_open
+        });
+        // The oldest request counts.
+        let first = of_node.max_by_key(|(_, object)| self.age(object));
+        let keeps_off = first.filter(|(key, object)| {
+            let has_begun = object["status"]["phase"]
+                .as_str()
+                .is_some_and(|phase| phase == "Running");
+            let waits = object["status"]["waitingOn"]["reason"].as_str() == Some("NotBegun");
+            let is_late = self.requests_from.contains_key(&key.2);
+            let is_it = object["spec"]["action"] == "PowerOff" && has_begun && !waits && !is_late;
+            is_it && self.age(object) > unknown_for
+        });
+        if let Some(request) = keeps_off.map(|(key, _)| key.2.clone()) {
+            self.violated(
+                "a VM stays off while a request says so",
+                format!("{name} is powered on, but {request} stands"),
+            );
+        }
+    }
+
+    /// A VM is powered off once for each reason.
+    fn check_count(&mut self, node: usize) {
+        let boots = self.vcenter.vms[node].boots;
+        let memory = &mut self.oracle.nodes[node];
+        if memory.last_cut == boots {
+            return;
+        }
+        memory.last_cut = boots;
+        memory.cuts += 1;
+        let (cuts, causes) = (memory.cuts, memory.causes);
+        if cuts > causes {
+            let name = node_name(node);
+            self.violated(
+                "a VM is powered off once for each maintenance",
+                format!("{name} for the {cuts}. time, for {causes} maintenances"),
+            );
         }
     }
 
@@ -201,7 +305,9 @@ impl World {
         }
         let pods = self.kube.list("pods").filter(|(_, pod)| {
             let is_here = pod["spec"]["nodeName"] == name.as_str() && blocks_drain(pod);
-            is_here && self.bound_for(pod) > STALE
+            // Nobody ends a pod whose time to end is over and whose kubelet is gone.
+            let is_left = !is_ready(object) && is_overdue(pod);
+            is_here && !is_left && self.age(pod) > STALE
         });
         let pods: Vec<String> = pods.map(|(key, _)| key.2.clone()).collect();
         if !pods.is_empty() && !is_timed_out {
@@ -222,9 +328,11 @@ impl World {
         }
     }
 
-    /// How long ago a pod was created.
-    fn bound_for(&self, pod: &Value) -> Duration {
-        let created = pod["metadata"]["creationTimestamp"].as_str().unwrap_or_default();
+    /// How long ago an object was created.
+    fn age(&self, object: &Value) -> Duration {
+        let created = object["metadata"]["creationTimestamp"]
+            .as_str()
+            .unwrap_or_default();
         let created: Option<jiff::Timestamp> = created.parse().ok();
         let age = created.map(|created| clock::true_time().duration_since(created));
         age.and_then(|age| Duration::try_from(age).ok())
@@ -266,8 +374,11 @@ impl World {
                 format!("replica-{replica}"),
                 format!("records {name}: {shown}{}", cordon_words(was, is)),
             );
+            self.oracle.nodes[node].phase_since = clock::elapsed();
             if phase_after == "draining" {
-                self.oracle.nodes[node].drain_began = Some(clock::elapsed());
+                let memory = &mut self.oracle.nodes[node];
+                memory.drain_began = Some(clock::elapsed());
+                memory.cuts_before = memory.cuts;
             }
             if phase_after == "parked" {
                 let reason = inside["reason"]["kind"].as_str().unwrap_or_default();
@@ -293,6 +404,11 @@ impl World {
         if self.oracle.nodes[node].cordoned_by_person {
             self.violated("a person's cordon stays", name.clone());
         }
+        let memory = &self.oracle.nodes[node];
+        if memory.cuts == memory.cuts_before || self.was_restored() {
+            // It returns as it was before the episode.
+            return;
+        }
         let vm = &self.vcenter.vms[node];
         let is_off = !vm.on && clock::elapsed() > vm.off_since + STALE;
         if is_off || !is_ready(before) {
@@ -301,8 +417,11 @@ impl World {
                 format!("{name} is not Ready or off"),
             );
         }
-        let boot = format!("boot-{node}-{}", self.vcenter.vms[node].boots);
-        if before["status"]["nodeInfo"]["bootID"] != boot.as_str() {
+        let boots = self.vcenter.vms[node].boots;
+        let boot = format!("boot-{node}-{boots}");
+        // A person may have started it again; then there was another boot in the episode in any case.
+        let is_next = boots == self.oracle.nodes[node].last_cut + 1;
+        if is_next && before["status"]["nodeInfo"]["bootID"] != boot.as_str() {
             self.violated(
                 "a node is uncordoned when it is back",
                 format!("{name} does not report {boot}"),
@@ -351,64 +470,18 @@ impl World {
 
     /// Counts what a NodeMaintenance says that is waited for.
     pub fn note_status(&mut self, object: &Value) {
-        if let Some(reason) = object["status"]["waitingOn"]["reason"].as_str() {
+        let wait = &object["status"]["waitingOn"];
+        let (reason, message) = (wait["reason"].as_str(), wait["message"].as_str());
+        if let Some(reason) = reason {
             self.account.count("wait", reason);
         }
-    }
-
-    /// Tells the records and the waits of nodes in an episode.
-    pub fn tell_records(&mut self) {
-        for node in 0..self.plan.nodes {
-            let record = self.kube.get(&node_key(node)).and_then(|node| record(node));
-            if let Some(record) = record {
-                self.tell(node_name(node), record.to_string());
+        if reason == Some("NotBegun") {
+            let says = |(_, words): &&(WaitKind, &str)| message.is_some_and(|text| text.contains(words));
+            let kinds = BEFORE_BEGIN.iter().filter(says);
+            for kind in kinds.map(|(kind, _)| kind.variant()).collect::<Vec<_>>() {
+                self.account.count("wait", kind);
             }
         }
-        let open = self
-            .kube
-            .list("nodemaintenances")
-            .filter(|(_, object)| object["status"]["endedAt"].is_null());
-        let waits = open
-            .map(|(key, object)| format!("{} waits for {}", key.2, object["status"]["waitingOn"]["message"]));
-        for wait in waits.collect::<Vec<_>>() {
-            self.tell("record", wait);
-        }
-    }
-
-    /// Why the run is not at rest; empty if it is.
-    pub fn unrest(&self) -> Vec<String> {
-        let mut unrest = Vec::new();
-        let honest = (0..self.plan.nodes).filter(|node| self.oracle.liar != Some(*node));
-        for node in honest {
-            let name = node_name(node);
-            let Some(object) = self.kube.get(&node_key(node)) else {
-                if !self.vcenter.vms[node].off_by_person {
-                    unrest.push(format!("{name} is not registered"));
-                }
-                continue;
-            };
-            let memory = &self.oracle.nodes[node];
-            if let Some(record) = record(object) {
-                let (phase, inside) = phase(&record);
-                unrest.push(format!("{name} is in phase {phase} {inside}"));
-            }
-            let vm = &self.vcenter.vms[node];
-            if !vm.on && !vm.off_by_person {
-                unrest.push(format!("{} is off", vm.name));
-            }
-            if vm.on && !is_ready(object) {
-                unrest.push(format!("{name} is not Ready"));
-            }
-            if is_cordoned(object) != memory.cordoned_by_person && vm.on {
-                let is = if is_cordoned(object) {
-                    "cordoned"
-                } else {
-                    "schedulable"
-                };
-                unrest.push(format!("{name} is {is}"));
-            }
-        }
-        unrest
     }
 }
 

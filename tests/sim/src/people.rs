@@ -87,6 +87,7 @@ impl World {
                     "operator",
                     format!("puts {} into maintenance mode", self.vcenter.hosts[host].name),
                 );
+                self.cause_begins(host);
                 let task = self.begin_task(Work::Enter(host), OPERATOR);
                 self.vcenter.hosts[host].entering = Some(task);
                 self.queue
@@ -137,11 +138,20 @@ impl World {
     }
 
     /// The reason to keep the VMs of a host off has ended.
-    fn cause_ends(&mut self, host: usize) {
+    pub fn cause_ends(&mut self, host: usize) {
         let now = clock::elapsed();
         for node in 0..self.plan.nodes {
             if self.vcenter.vms[node].host == host {
                 self.oracle.nodes[node].cause_ended = Some(now);
+            }
+        }
+    }
+
+    /// Each VM on a host that enters maintenance mode may be powered off once more.
+    fn cause_begins(&mut self, host: usize) {
+        for node in 0..self.plan.nodes {
+            if self.vcenter.vms[node].host == host {
+                self.oracle.nodes[node].causes += 1;
             }
         }
     }
@@ -164,6 +174,11 @@ impl World {
         if !self.oracle.nodes[node].cordoned_by_person {
             return;
         }
+        self.uncordoned_by_person(node);
+    }
+
+    /// A person uncordons a node.
+    pub fn uncordoned_by_person(&mut self, node: usize) {
         self.tell("person", format!("uncordons {}", node_name(node)));
         let memory = &mut self.oracle.nodes[node];
         memory.cordoned_by_person = false;
@@ -183,9 +198,31 @@ impl World {
             "person",
             format!("requests {action} of {} by {name}", node_name(node)),
         );
+        self.oracle.nodes[node].causes += 1;
+        let mut spec = json!({"nodeName": node_name(node), "action": action, "reason": "simulated", "origin": "Request"});
+        if action == "Relocate" && self.rng.u32(0..10) < 3 {
+            let host = self.rng.usize(0..self.vcenter.hosts.len());
+            spec["targetHost"] = json!(self.vcenter.hosts[host].name);
+        }
+        let from = clock::elapsed() + Duration::from_secs(self.rng.u64(60..300));
+        let opens = clock::wall_at(from);
+        match self.rng.u32(0..10) {
+            0..=1 => {
+                spec["notBefore"] = json!(format!("{opens:.0}"));
+                self.requests_from.insert(name.clone(), from);
+            }
+            2 => {
+                let time = |at: jiff::Timestamp| format!("{}", at.strftime("%H:%M"));
+                // The seconds of the minute in which it opens are lost.
+                self.requests_from
+                    .insert(name.clone(), from.saturating_sub(Duration::from_secs(60)));
+                let closes = clock::wall_at(from + Duration::from_secs(3_600));
+                spec["window"] = json!({"start": time(opens), "end": time(closes), "timeZone": "UTC"});
+            }
+            _ => {}
+        }
         let object = json!({
-            "kind": "NodeMaintenance", "apiVersion": "haulout.dev/v1alpha1", "metadata": {},
-            "spec": {"nodeName": node_name(node), "action": action, "reason": "simulated", "origin": "Request"},
+            "kind": "NodeMaintenance", "apiVersion": "haulout.dev/v1alpha1", "metadata": {}, "spec": spec,
         });
         // The name is new.
         let _ = self

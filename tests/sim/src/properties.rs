@@ -97,7 +97,9 @@ impl Vcenter {
         let moref = match kind {
             "HostSystem" => host_ref(index.filter(|index| *index < self.hosts.len())?),
             "VirtualMachine" => vm_ref(index.filter(|index| *index < self.vms.len())?),
-            "Task" => task_ref(index.filter(|index| *index < self.tasks.len())?),
+            "Task" => {
+                task_ref(index.filter(|index| self.tasks.get(*index).is_some_and(|task| !task.forgotten))?)
+            }
             "ClusterComputeResource" => fixed("ClusterComputeResource", CLUSTER),
             "ResourcePool" => fixed("ResourcePool", POOL),
             "Network" => fixed("Network", NETWORK),

@@ -26,6 +26,9 @@ const RESTART: Duration = Duration::from_secs(3);
 /// How often it is checked whether everything is at rest.
 const LOOK: Duration = Duration::from_secs(5);
 
+/// How long after the end of faults records have to be complete.
+const SETTLED: Duration = Duration::from_secs(120);
+
 /// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
@@ -137,6 +140,9 @@ async fn play(world: &Shared, config: &Config) -> Duration {
             continue;
         }
         look = now + LOOK;
+        if now > calm + SETTLED {
+            world.check_waits();
+        }
         let unrest = world.unrest();
         if unrest.is_empty() {
             break;

@@ -10,15 +10,17 @@ use haulout_vsphere::client::{
 };
 use http::header::{COOKIE, SET_COOKIE};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::clock;
 use crate::collector::{Collector, PollAnswer, Spec, View, Views, page};
 use crate::faults::{Fate, Fault};
+use crate::late::LateRequest;
 use crate::oracle::Act;
 use crate::properties::{escaped, number, task_ref, vm_ref};
 use crate::vcenter::{OUR_USER, Work};
-use crate::world::{Shared, World, WorldEvent, lock};
+use crate::world::{Peer, Shared, World, WorldEvent, lock};
 use crate::xml::{self, Element};
 
 const VERSIONS: &str = "<?xml version=\"1.0\"?><namespaces version=\"1.0\"><namespace><name>urn:vim25</name>\
@@ -29,6 +31,15 @@ const CONTENT: &str = "<returnval><rootFolder type=\"Folder\">group-d1</rootFold
     <viewManager type=\"ViewManager\">ViewManager</viewManager>\
     <sessionManager type=\"SessionManager\">SessionManager</sessionManager>\
     <searchIndex type=\"SearchIndex\">SearchIndex</searchIndex></returnval>";
+
+/// The methods that change a VM.
+const ACTS: [&str; 5] = [
+    "ShutdownGuest",
+    "PowerOffVM_Task",
+    "PowerOnVM_Task",
+    "PowerOnMultiVM_Task",
+    "RelocateVM_Task",
+];
 
 /// How long changes are gathered before a long poll is answered.
 const GATHER: Duration = Duration::from_millis(20);
@@ -74,7 +85,8 @@ impl HttpTransport for SimConnector {
 }
 
 /// A call, read from its envelope.
-struct Call {
+#[derive(Debug)]
+pub(crate) struct Call {
     method: String,
     on: (String, String),
     body: Element,
@@ -83,7 +95,8 @@ struct Call {
 }
 
 /// What a method answers.
-enum Answer {
+#[derive(Debug)]
+pub(crate) enum Answer {
     /// The content of the response.
     Returned(String),
     /// A fault: its type, its message, and what is inside.
@@ -106,12 +119,13 @@ async fn exchange(
 ) -> Result<HttpResponse, TransportError> {
     let is_poll = pool == ConnectionPool::Polls;
     let call = Call::read(&request);
+    let is_act = call.as_ref().is_some_and(Call::is_act);
     let (fate, there, back) = {
         let mut world = lock(world);
         let world = &mut *world;
         let fate = world
             .faults
-            .of_vcenter(is_poll, &mut world.rng, &mut world.account);
+            .of_vcenter(is_poll, is_act, &mut world.rng, &mut world.account);
         let line = match &call {
             Some(call) => format!("{} {}:{}", call.method, call.on.0, call.on.1),
             None => format!("{} {}", request.method(), request.uri().path()),
@@ -124,7 +138,10 @@ async fn exchange(
         Fate::Refused => return Err(broken("connection refused")),
         Fate::Status(status) => return Ok(reply(status, String::new())),
         Fate::Silence => std::future::pending().await,
-        Fate::Answered | Fate::ReplyLost => {}
+        Fate::Answered | Fate::ReplyLost | Fate::Late => {}
+    }
+    if lock(world).is_cut_off(replica, Peer::Vcenter) {
+        std::future::pending().await
     }
     if lock(world).vcenter.down_until > clock::elapsed() {
         return Err(broken("connection refused"));
@@ -138,20 +155,30 @@ async fn exchange(
             false => reply(404, String::new()),
         });
     };
-    let answer = lock(world).call(replica, &call);
-    let answer = match answer {
-        Answer::Wait => wait(world, &call).await?,
-        Answer::Returned(_) | Answer::Fault(..) | Answer::LoggedIn(_) => answer,
+    let method = call.method.clone();
+    let answer = if fate == Fate::Late {
+        let (reply, answer) = oneshot::channel();
+        lock(world).send_late(LateRequest::Vcenter { replica, call, reply });
+        answer.await.map_err(|_| broken("connection reset"))?
+    } else {
+        let answer = lock(world).call(replica, &call);
+        match answer {
+            Answer::Wait => wait(world, replica, &call).await?,
+            Answer::Returned(_) | Answer::Fault(..) | Answer::LoggedIn(_) => answer,
+        }
     };
     sleep(back).await;
+    if lock(world).is_cut_off(replica, Peer::Vcenter) {
+        std::future::pending().await
+    }
     if fate == Fate::ReplyLost {
         return Err(broken("connection reset"));
     }
-    Ok(envelope(&call.method, answer))
+    Ok(envelope(&method, answer))
 }
 
 /// Waits until a collector has something to tell.
-async fn wait(world: &Shared, call: &Call) -> Result<Answer, TransportError> {
+async fn wait(world: &Shared, replica: usize, call: &Call) -> Result<Answer, TransportError> {
     let seconds: u64 = call
         .body
         .child("options")
@@ -168,12 +195,23 @@ async fn wait(world: &Shared, call: &Call) -> Result<Answer, TransportError> {
             if world.vcenter.down_until > clock::elapsed() {
                 return Err(broken("connection reset"));
             }
-            let answer = world.call(0, call);
-            if !matches!(answer, Answer::Wait) {
-                return Ok(answer);
+            if !world.is_cut_off(replica, Peer::Vcenter) {
+                let answer = world.call(replica, call);
+                if !matches!(answer, Answer::Wait) {
+                    return Ok(answer);
+                }
             }
         }
-        if timeout_at(until, changes.changed()).await.is_err() {
+        let withheld = clock::instant(lock(world).vcenter.withheld_until);
+        let look = if withheld > Instant::now() {
+            until.min(withheld)
+        } else {
+            until
+        };
+        if timeout_at(look, changes.changed()).await.is_err() {
+            if look < until {
+                continue;
+            }
             return Ok(Answer::Returned(String::new()));
         }
         sleep(GATHER).await;
@@ -258,6 +296,11 @@ impl Call {
         })
     }
 
+    /// Whether it changes a VM.
+    fn is_act(&self) -> bool {
+        ACTS.contains(&self.method.as_str())
+    }
+
     /// The epoch of the leadership under which it was sent.
     fn epoch(&self) -> Option<u64> {
         self.operation
@@ -283,7 +326,7 @@ fn created(kind: &str, id: &str) -> Answer {
 }
 
 impl World {
-    fn call(&mut self, replica: usize, call: &Call) -> Answer {
+    pub(crate) fn call(&mut self, replica: usize, call: &Call) -> Answer {
         match call.method.as_str() {
             "RetrieveServiceContent" => return Answer::Returned(CONTENT.to_owned()),
             "Login" => {
@@ -315,11 +358,7 @@ impl World {
                 Answer::Returned(xml.unwrap_or_default())
             }
             "QueryConfigOptionDescriptor" => Answer::Returned(String::new()),
-            "ShutdownGuest"
-            | "PowerOffVM_Task"
-            | "PowerOnVM_Task"
-            | "PowerOnMultiVM_Task"
-            | "RelocateVM_Task" => self.act_on_vm(replica, call),
+            _ if call.is_act() => self.act_on_vm(replica, call),
             _ => Answer::Fault("NotSupported", String::new()),
         }
     }
@@ -407,7 +446,13 @@ impl World {
                 let Some(collector) = session.collectors.get_mut(&call.on.1) else {
                     return Some(Answer::Fault("ManagedObjectNotFound", String::new()));
                 };
-                match collector.poll(call.body.text_of("version"), vcenter, &session.views) {
+                let version = call.body.text_of("version");
+                if vcenter.withheld_until > clock::elapsed() && !version.is_empty() {
+                    return Some(Answer::Wait);
+                }
+                let (faults, rng, account) = (&self.faults, &mut self.rng, &mut self.account);
+                let mut is_lost = || faults.fires(Fault::TaskUpdateLost, rng, account);
+                match collector.poll(version, vcenter, &session.views, &mut is_lost) {
                     PollAnswer::Set(xml) => Answer::Returned(format!("<returnval>{xml}</returnval>")),
                     PollAnswer::Nothing => Answer::Wait,
                     PollAnswer::UnknownVersion => Answer::Fault("InvalidCollectorVersion", String::new()),

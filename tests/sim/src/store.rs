@@ -49,9 +49,19 @@ pub struct Store {
     pub lag: (Duration, Duration),
     /// It does not answer until then.
     pub down_until: Duration,
+    /// Requests for this kind are refused until then.
+    pub forbidden: (String, Duration),
     /// Wakes watches.
     pub changes: watch::Sender<u64>,
     created: u64,
+}
+
+/// A snapshot of etcd.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// The version at which it was taken.
+    pub version: u64,
+    objects: BTreeMap<Key, Arc<Value>>,
 }
 
 /// Why a write is refused.
@@ -75,6 +85,7 @@ impl Default for Store {
             cuts: 0,
             lag: (Duration::ZERO, Duration::ZERO),
             down_until: Duration::ZERO,
+            forbidden: (String::new(), Duration::ZERO),
             changes: watch::Sender::new(0),
             created: 0,
         }
@@ -112,6 +123,23 @@ impl Store {
             changes.push(change);
         }
         (changes, None)
+    }
+
+    /// Takes a snapshot.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            version: self.version,
+            objects: self.objects.clone(),
+        }
+    }
+
+    /// Goes back to a snapshot. Versions are used again after it.
+    pub fn restore(&mut self, snapshot: Snapshot) {
+        self.objects = snapshot.objects;
+        self.version = snapshot.version;
+        self.log.clear();
+        self.compacted = self.version;
+        self.cut();
     }
 
     /// Forgets the history.

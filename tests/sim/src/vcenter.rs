@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::clock;
+use crate::faults::Fault;
 use crate::world::{World, WorldEvent};
 
 /// The name of the controller's account, as tasks name it.
@@ -27,6 +28,8 @@ pub struct Vcenter {
     pub tasks: Vec<Task>,
     /// It does not answer until then.
     pub down_until: Duration,
+    /// Long polls are not answered until then, although the session lives.
+    pub withheld_until: Duration,
     /// Wakes long polls.
     pub changes: watch::Sender<u64>,
 }
@@ -63,6 +66,8 @@ pub struct Vm {
     pub off_since: Duration,
     /// A person powered it off, and nobody has powered it on since.
     pub off_by_person: bool,
+    /// The boot for which its kubelet has started.
+    pub kubelet: u32,
     /// Whether it is the VM of a node.
     pub is_ours: bool,
     /// Whether it has the GPU of its host, so that it cannot be moved while it runs.
@@ -118,6 +123,8 @@ pub struct Task {
     pub user: &'static str,
     /// Its state.
     pub state: TaskState,
+    /// A restart has forgotten it. The host may still carry it out.
+    pub forgotten: bool,
     /// Whether a person has cancelled it.
     pub cancelled: bool,
     /// When it began.
@@ -143,6 +150,7 @@ impl Vcenter {
             vms: Vec::new(),
             tasks: Vec::new(),
             down_until: Duration::ZERO,
+            withheld_until: Duration::ZERO,
             changes: watch::Sender::new(0),
         }
     }
@@ -150,7 +158,10 @@ impl Vcenter {
     /// The tasks of a list that are recent.
     pub fn recent(&self, tasks: &[usize]) -> Vec<usize> {
         let now = clock::elapsed();
-        let is_recent = |task: &&usize| self.tasks[**task].ended.is_none_or(|at| now < at + RECENT);
+        let is_recent = |task: &&usize| {
+            let task = &self.tasks[**task];
+            !task.forgotten && task.ended.is_none_or(|at| now < at + RECENT)
+        };
         tasks.iter().filter(is_recent).copied().collect()
     }
 
@@ -202,7 +213,12 @@ impl World {
                 self.vcenter.vms[vm].tasks.push(task);
             }
         }
+        let hangs = user == OUR_USER
+            && self
+                .faults
+                .fires(Fault::TaskHangs, &mut self.rng, &mut self.account);
         let lasts = match work {
+            _ if hangs => Some(self.rng.u64(600_000..1_800_000)),
             Work::Enter(_) => None,
             Work::Exit(_) | Work::PowerOff(_) => Some(self.rng.u64(500..3_000)),
             Work::PowerOn { .. } => Some(self.rng.u64(1_000..6_000)),
@@ -212,6 +228,7 @@ impl World {
             work,
             user,
             state: TaskState::Running,
+            forgotten: false,
             cancelled: false,
             began: clock::elapsed(),
             ended: None,
@@ -328,6 +345,7 @@ impl World {
         let host = self.vcenter.hosts[host].name.clone();
         self.tell("vCenter", format!("{name} is on, on {host}"));
         if self.vcenter.vms[vm].is_ours {
+            self.oracle.nodes[vm].is_lost = false;
             let boot = Duration::from_millis(self.rng.u64(10_000..60_000));
             self.queue
                 .after(boot, WorldEvent::KubeletStarts { node: vm, boots });

@@ -11,11 +11,12 @@ use crate::account::Account;
 use crate::clock;
 use crate::cluster::Workload;
 use crate::faults::{Fate, Fault, Faults};
+use crate::late::LateRequests;
 use crate::oracle::{NodeMemory, Oracle};
 use crate::people::Deed;
 use crate::plan::Plan;
 use crate::soap::Sessions;
-use crate::store::{Key, Store};
+use crate::store::{Key, Snapshot, Store};
 use crate::story::Story;
 use crate::vcenter::{Host, Vcenter, Vm};
 
@@ -88,6 +89,24 @@ pub enum WorldEvent {
     Fault(Fault),
     /// vCenter reaches a host again.
     HostResponds(usize),
+    /// A late request arrives.
+    RequestArrives(u64),
+    /// A kubelet is Ready again.
+    ReadyIsBack {
+        /// The node.
+        node: usize,
+        /// The boot of its VM.
+        boots: u32,
+    },
+    /// The driver manager uncordons a node after its boot.
+    DriverUncordons {
+        /// The node.
+        node: usize,
+        /// The boot of its VM.
+        boots: u32,
+    },
+    /// etcd is restored from the snapshot that was taken.
+    EtcdIsRestored,
     /// A Node has its label again.
     LabelIsBack(usize),
     /// A kubelet registers its Node, if that is missing.
@@ -126,6 +145,24 @@ impl Queue {
         }
         self.events.pop_first().map(|(_, event)| event)
     }
+}
+
+/// What a replica is connected to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// The kube-apiserver.
+    Kubernetes,
+    /// vCenter.
+    Vcenter,
+}
+
+/// Until when a replica reaches neither peer, or one of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CutOff {
+    /// The kube-apiserver.
+    pub kubernetes_until: Duration,
+    /// vCenter.
+    pub vcenter_until: Duration,
 }
 
 /// How the life of a replica is changed.
@@ -168,6 +205,14 @@ pub struct World {
     pub story: Story,
     /// How often.
     pub account: Account,
+    /// Which replicas are cut off.
+    pub cut_off: Vec<CutOff>,
+    /// Requests that arrive late.
+    pub late: LateRequests,
+    /// When the requests of people may begin, by name.
+    pub requests_from: BTreeMap<String, Duration>,
+    /// The snapshot of etcd, with what the rules remembered then.
+    pub snapshot: Option<(Snapshot, Vec<NodeMemory>)>,
     /// The orders to each replica.
     pub orders: Vec<watch::Sender<Orders>>,
 }
@@ -189,6 +234,10 @@ impl World {
             oracle: Oracle::default(),
             story,
             account: Account::default(),
+            cut_off: vec![CutOff::default(); plan.replicas],
+            late: LateRequests::default(),
+            requests_from: BTreeMap::new(),
+            snapshot: None,
             orders: (0..plan.replicas).map(|_| watch::Sender::default()).collect(),
             plan,
         };
@@ -235,6 +284,7 @@ impl World {
                 boots: 1,
                 off_since: Duration::ZERO,
                 off_by_person: false,
+                kubelet: 1,
                 is_ours,
                 has_gpu: is_ours,
                 going_down: false,
@@ -260,6 +310,15 @@ impl World {
     /// Adds a line to the story.
     pub fn tell(&mut self, who: impl AsRef<str>, what: impl AsRef<str>) {
         self.story.tell(clock::elapsed(), who.as_ref(), what.as_ref());
+    }
+
+    /// Whether a replica does not reach a peer.
+    pub fn is_cut_off(&self, replica: usize, peer: Peer) -> bool {
+        let until = match peer {
+            Peer::Kubernetes => self.cut_off[replica].kubernetes_until,
+            Peer::Vcenter => self.cut_off[replica].vcenter_until,
+        };
+        clock::elapsed() < until
     }
 
     /// Whether faults and deeds have ended.
@@ -296,6 +355,10 @@ impl World {
             WorldEvent::Deed(deed) => self.deed(deed),
             WorldEvent::Fault(fault) => self.fault(fault),
             WorldEvent::HostResponds(host) => self.host_responds(host),
+            WorldEvent::RequestArrives(request) => self.request_arrives(request),
+            WorldEvent::ReadyIsBack { node, boots } => self.ready_is_back(node, boots),
+            WorldEvent::DriverUncordons { node, boots } => self.driver_uncordons(node, boots),
+            WorldEvent::EtcdIsRestored => self.etcd_is_restored(),
             WorldEvent::LabelIsBack(node) => self.set_label(node, true),
             WorldEvent::NodeRegisters(node) => self.register_node(node),
             WorldEvent::Calm => {

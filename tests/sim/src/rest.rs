@@ -1,0 +1,99 @@
+//! The rules that hold in the end: everything comes to rest, and until then each episode says what it waits for.
+
+use std::time::Duration;
+
+use crate::clock;
+use crate::cluster::{is_ready, node_key, node_name};
+use crate::oracle::{phase, record};
+use crate::store::is_cordoned;
+use crate::world::World;
+
+/// How long a phase may last before its record has to say what is waited for.
+const WORDLESS: Duration = Duration::from_secs(90);
+
+impl World {
+    /// Tells the records and the waits of nodes in an episode.
+    pub fn tell_records(&mut self) {
+        for node in 0..self.plan.nodes {
+            let record = self.kube.get(&node_key(node)).and_then(|node| record(node));
+            if let Some(record) = record {
+                self.tell(node_name(node), record.to_string());
+            }
+        }
+        let open = self
+            .kube
+            .list("nodemaintenances")
+            .filter(|(_, object)| object["status"]["endedAt"].is_null());
+        let waits = open
+            .map(|(key, object)| format!("{} waits for {}", key.2, object["status"]["waitingOn"]["message"]));
+        for wait in waits.collect::<Vec<_>>() {
+            self.tell("record", wait);
+        }
+    }
+
+    /// Each episode says what it waits for, also for a person.
+    pub fn check_waits(&mut self) {
+        let now = clock::elapsed();
+        let mut silent = Vec::new();
+        for node in (0..self.plan.nodes).filter(|node| self.oracle.liar != Some(*node)) {
+            let is_recorded = self
+                .kube
+                .get(&node_key(node))
+                .is_some_and(|node| record(node).is_some());
+            if !is_recorded || now < self.oracle.nodes[node].phase_since + WORDLESS {
+                continue;
+            }
+            let name = node_name(node);
+            let says = self.kube.list("nodemaintenances").any(|(_, object)| {
+                let is_it =
+                    object["spec"]["nodeName"] == name.as_str() && object["status"]["endedAt"].is_null();
+                is_it
+                    && object["status"]["waitingOn"]["message"]
+                        .as_str()
+                        .is_some_and(|text| !text.is_empty())
+            });
+            if !says {
+                silent.push(name);
+            }
+        }
+        if !silent.is_empty() {
+            self.violated("an episode says what it waits for", silent.join(", "));
+        }
+    }
+
+    /// Why the run is not at rest; empty if it is.
+    pub fn unrest(&self) -> Vec<String> {
+        let mut unrest = Vec::new();
+        let honest = (0..self.plan.nodes).filter(|node| self.oracle.liar != Some(*node));
+        for node in honest {
+            let name = node_name(node);
+            let Some(object) = self.kube.get(&node_key(node)) else {
+                if !self.vcenter.vms[node].off_by_person {
+                    unrest.push(format!("{name} is not registered"));
+                }
+                continue;
+            };
+            let memory = &self.oracle.nodes[node];
+            if let Some(record) = record(object) {
+                let (phase, inside) = phase(&record);
+                unrest.push(format!("{name} is in phase {phase} {inside}"));
+            }
+            let vm = &self.vcenter.vms[node];
+            if !vm.on && !vm.off_by_person && !memory.is_lost {
+                unrest.push(format!("{} is off", vm.name));
+            }
+            if vm.on && !is_ready(object) {
+                unrest.push(format!("{name} is not Ready"));
+            }
+            if is_cordoned(object) != memory.cordoned_by_person && vm.on {
+                let is = if is_cordoned(object) {
+                    "cordoned"
+                } else {
+                    "schedulable"
+                };
+                unrest.push(format!("{name} is {is}"));
+            }
+        }
+        unrest
+    }
+}
