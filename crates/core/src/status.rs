@@ -137,6 +137,7 @@ impl NodeStatus {
             }),
             is_known: is_synced
                 && seen.vm != BoundVm::NotLookedUp
+                && !seen.copy_awaits_vm
                 && !matches!(record, Record::Unreadable { .. }),
             is_idle: phase == PhaseKind::InService && is_synced && asks_nothing(seen),
             lacks_tools: guest.is_some_and(|attempt| {

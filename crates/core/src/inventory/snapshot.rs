@@ -51,11 +51,21 @@ impl Inventory {
     /// The episode in a copy, where the Node has none: the Node was deleted and the same machine registered again, or its annotations
     /// were removed. It continues from the newest state that is known. A copy that is only not closed yet does not count: its Node names that episode, or a younger one, as the last.
     fn record_from_copy(&self, node: &NodeFacts) -> Option<Record> {
-        let copy = self.copy(&node.name)?;
+        let copy = self.open_copy(node)?;
         let BoundVm::Found(vm) = self.vm_of(&node.name) else {
             return None;
         };
         let is_same_machine = vm.uuid.is_some() && vm.uuid == copy.vm_uuid;
+        let local = self.node_states.get(&node.name);
+        let on_node = local.and_then(|local| local.last_on_node.as_ref());
+        let is_newer = |episode: &&Arc<Episode>| episode.id == copy.id && is_younger(episode, copy);
+        let newest = on_node.filter(is_newer).unwrap_or(copy);
+        is_same_machine.then(|| Record::Episode(Arc::clone(newest)))
+    }
+
+    /// The copy of a record that its Node does not name as ended.
+    fn open_copy(&self, node: &NodeFacts) -> Option<&Arc<Episode>> {
+        let copy = self.copy(&node.name)?;
         let last = node
             .annotations
             .last_episode
@@ -66,11 +76,17 @@ impl Inventory {
             let is_later = last.episode.begun_at >= copy.begun_at && copy.node_uid == node.uid;
             last.episode.id == copy.id || is_later
         });
-        let local = self.node_states.get(&node.name);
-        let on_node = local.and_then(|local| local.last_on_node.as_ref());
-        let is_newer = |episode: &&Arc<Episode>| episode.id == copy.id && is_younger(episode, copy);
-        let newest = on_node.filter(is_newer).unwrap_or(copy);
-        (!is_over && is_same_machine).then(|| Record::Episode(Arc::clone(newest)))
+        (!is_over).then_some(copy)
+    }
+
+    /// Whether an open copy may belong to a Node without a record, as far as its VM is not known. Until then it must not be closed.
+    fn copy_awaits_vm(&self, node: &NodeFacts, record: &Record) -> bool {
+        let is_unknown = || match self.vm_of(&node.name) {
+            BoundVm::NotLookedUp | BoundVm::Ambiguous(_) | BoundVm::Shared(_) => true,
+            BoundVm::Found(vm) => vm.uuid.is_none(),
+            BoundVm::Missing { .. } | BoundVm::OutOfScope | BoundVm::NoUuid => false,
+        };
+        *record == Record::InService && self.open_copy(node).is_some() && is_unknown()
     }
 
     /// The VM of a node, if it is bound.
@@ -138,6 +154,7 @@ impl Inventory {
             has_copy: self
                 .copy(name)
                 .is_some_and(|copy| record.episode().is_some_and(|episode| episode.id == copy.id)),
+            copy_awaits_vm: node.is_some_and(|node| self.copy_awaits_vm(node, &record)),
             is_record_on_node: local.is_some_and(|local| local.has_on_node(&record)),
             request: self.request(name, node),
             vm,

@@ -94,6 +94,8 @@ pub struct Observed {
     pub node: Option<ObservedNode>,
     /// A NodeMaintenance holds a copy of the record, so that the record outlives the Node.
     pub has_copy: bool,
+    /// The Node has no record, and whether a copy takes its place is not known until its VM is.
+    pub copy_awaits_vm: bool,
     /// The `resourceVersion` of that copy, for a write to it.
     pub copy_version: Option<u64>,
     /// The record is on the Node, and not only on its copy.
@@ -403,6 +405,7 @@ impl Observed {
             sources: SourceState::Synced,
             node,
             has_copy: false,
+            copy_awaits_vm: false,
             copy_version: None,
             is_record_on_node: false,
             request: None,

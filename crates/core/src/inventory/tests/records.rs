@@ -14,6 +14,7 @@ use crate::maintenance::clock::{Elapsed, Timer};
 use crate::maintenance::episode::{DrainEnd, HostIdentity, InFlight, Phase, Record};
 use crate::maintenance::observed::{BoundVm, HostState, LATE_POWER_OFF_WINDOW, LeadershipEpoch};
 use crate::maintenance::record::{self, EndedEpisode, LastEpisode, read_last, write_last};
+use crate::status::NodeStatus;
 
 use super::{copied, entering, in_episode, with_episode};
 
@@ -41,6 +42,31 @@ fn a_record_that_only_its_copy_holds_is_not_on_the_node() {
         assert!(snapshot.record.episode().is_some(), "{snapshot:?}");
         assert_eq!(snapshot.observed.is_record_on_node, on_node);
         assert!(snapshot.observed.has_copy);
+    }
+}
+
+#[test]
+fn a_copy_is_not_judged_before_the_vm_is_known() {
+    let copy = || copied(in_episode(1, Phase::Rejoining, RELEASE));
+    let [kubernetes, host, vm, looked_up] = trio(1).try_into().unwrap();
+    let unnamed = Vm {
+        uuid: None,
+        ..vm_facts(1)
+    };
+    let unnamed = Fact::Vsphere(VsphereUpdate::Vm(unnamed));
+    let cases = [
+        (vec![], false, "not looked up"),
+        (vec![looked_up.clone()], false, "without properties"),
+        (vec![unnamed, looked_up.clone()], false, "without its UUID"),
+        (vec![vm.clone(), found(1, &[1, 2])], false, "ambiguous"),
+        (vec![found(1, &[])], true, "missing"),
+        (vec![vm, looked_up], true, "known"),
+    ];
+    for (facts, is_known, case) in cases {
+        let all = [vec![kubernetes.clone(), host.clone(), copy()], facts].concat();
+        let inventory = leading(all);
+        let status = NodeStatus::of(&inventory.snapshots[&name(1)]);
+        assert_eq!(status.is_known, is_known, "{case}: {status:?}");
     }
 }
 
