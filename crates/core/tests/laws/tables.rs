@@ -1010,6 +1010,42 @@ fn request_to_the_guest_is_recorded_before_the_node_is_drained_again() {
 }
 
 #[test]
+fn request_of_an_earlier_process_is_assumed_where_the_node_is_drained_again() {
+    for (is_cordoned, from_the_start) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut seen = drained(entering());
+        seen.record_seen.from_the_start = from_the_start;
+        let node = seen.node.as_mut().unwrap();
+        node.unschedulable = is_cordoned;
+        if is_cordoned {
+            // Another client removed our cordon and set its own.
+            node.cordoned_by = CordonedBy::Other("kubectl-cordon".to_owned());
+        }
+        let again = transition(decided(&down(SHUTTING_DOWN), &seen));
+        let again = again.record.episode().unwrap();
+        assert_eq!(again.phase, Phase::Draining);
+        let is_assumed = again.in_flight.guest_shutdown.is_some();
+        assert_eq!(is_assumed, !from_the_start, "cordoned: {is_cordoned}");
+    }
+}
+
+#[test]
+fn guest_whose_time_passed_in_another_drain_is_asked_again() {
+    for (elapsed, is_awaited) in [(0, true), (60, true), (180, false)] {
+        let before = Episode {
+            in_flight: InFlight {
+                guest_shutdown: asked_for(elapsed),
+                ..InFlight::default()
+            },
+            ..down(Phase::Draining)
+        };
+        let next = transition(decided(&before, &drained(entering())));
+        let next = next.record.episode().unwrap();
+        assert_eq!(next.phase, SHUTTING_DOWN);
+        assert_eq!(next.in_flight.guest_shutdown.is_some(), is_awaited, "{elapsed} s");
+    }
+}
+
+#[test]
 fn asked_guest_holds_up_the_end_for_its_timeout_and_the_monitor_grace() {
     for (elapsed, ends) in [(0, false), (119, false), (170, false), (180, true)] {
         let before = Episode {

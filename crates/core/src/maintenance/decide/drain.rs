@@ -136,10 +136,18 @@ impl<'a> PhaseContext<'a> {
         if let Some(step) = first.or_else(|| self.hold(HookPoint::PrePowerOff)) {
             return step;
         }
+        // A guest that was asked before, in a shutdown that was left for another drain, is asked again where its time is over.
+        let in_flight = self.episode.in_flight;
+        let has_time =
+            |asked: &Timer| !self.is_past(self.deadline(asked.elapsed, self.guest_shutdown_timeout()));
         PhaseStep::record(transition_to(Episode {
             left_behind,
             volumes: None,
             drained_for: self.drain_elapsed(),
+            in_flight: InFlight {
+                guest_shutdown: in_flight.guest_shutdown.filter(has_time),
+                ..in_flight
+            },
             ..self.enter(Phase::ShuttingDown(end))
         }))
     }
@@ -153,7 +161,7 @@ impl<'a> PhaseContext<'a> {
         let again = Episode {
             recordoned: self.episode.recordoned.saturating_add(1),
             drained_for: Elapsed::ZERO,
-            ..self.enter(Phase::Draining)
+            ..self.leave_shutdown()
         };
         PhaseStep::record(cordoned(again, self.node))
     }
@@ -220,6 +228,7 @@ impl<'a> PhaseContext<'a> {
         super::is_foreign_cordon(&self.episode.cordon, self.node).then(|| {
             let again = Episode {
                 cordon: CordonOwner::Theirs,
+                in_flight: self.in_flight(),
                 ..self.episode.clone()
             };
             PhaseStep::record(start_draining(&again, self.node, self.now))
@@ -376,6 +385,15 @@ impl<'a> PhaseContext<'a> {
         InFlight {
             guest_shutdown: is_asked.then_some(since_phase),
             ..recorded
+        }
+    }
+
+    /// The episode in phase `Draining`, also from `ShuttingDown`: that an earlier process may have asked the guest is recorded then,
+    /// because no other phase assumes it.
+    pub(super) fn leave_shutdown(self) -> Episode {
+        Episode {
+            in_flight: self.in_flight(),
+            ..self.enter(Phase::Draining)
         }
     }
 

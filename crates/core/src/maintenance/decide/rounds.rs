@@ -10,7 +10,7 @@ use super::transition_to;
 use crate::maintenance::clock::{Deadline, Elapsed, Monotonic, whole_second};
 use crate::maintenance::drain::BUDGET_RETRY_MIN;
 use crate::maintenance::effect::{DrainBegan, Effect, EffectKind};
-use crate::maintenance::episode::{DrainEnd, Phase};
+use crate::maintenance::episode::DrainEnd;
 use crate::maintenance::observed::{AttemptOutcome, DrainReport, Drained, EffectAttempt, PendingEviction};
 use crate::maintenance::waiting::WaitingOn;
 
@@ -144,7 +144,7 @@ impl PhaseContext<'_> {
         let again = list.listed_at.after(ROUND_GAP);
         if is_current {
             // Pods were scheduled since the drain ended. The drain timeout does not start again.
-            let again = || Box::new(PhaseStep::record(transition_to(self.enter(Phase::Draining))));
+            let again = || Box::new(PhaseStep::record(transition_to(self.leave_shutdown())));
             let is_empty = self.blocking(list).next().is_none();
             return Drained::holds(end, self.node.unschedulable, is_empty).ok_or_else(again);
         }
