@@ -222,6 +222,40 @@ impl World {
         true
     }
 
+    /// A tool removes all annotations from a Node in an episode.
+    pub(crate) fn annotations_are_removed(&mut self) -> bool {
+        let has_record = |node: &usize| {
+            let object = self.kube.get(&node_key(*node));
+            object.is_some_and(|object| record(object).is_some())
+        };
+        let nodes: Vec<usize> = (0..self.plan.nodes).filter(has_record).collect();
+        let Some(node) = self.any_of(&nodes) else {
+            return false;
+        };
+        self.tell(node_name(node), "loses its annotations");
+        self.kube.change(&node_key(node), "gitops", |node| {
+            node["metadata"]["annotations"] = json!({});
+        });
+        self.oracle.nodes[node].is_lost |= !self.has_copy(node);
+        true
+    }
+
+    /// A deleted Node is created again from its manifest, by a backup or by a person. It has the record and the cordon of then.
+    pub(crate) fn manifest_is_applied(&mut self) {
+        let (node, manifest, was_cordoned) = self.manifests.remove(0);
+        let key = node_key(node);
+        if self.faults.is_calm || self.kube.get(&key).is_some() {
+            return;
+        }
+        self.tell(node_name(node), "is created from its manifest");
+        let mut object = (*manifest).clone();
+        object["metadata"]["managedFields"] = Value::Null;
+        // The name is free.
+        let _ = self.kube.create(&key, object, "kubectl-client-side-apply");
+        self.oracle.nodes[node].cordoned_by_person = was_cordoned;
+        self.node_catches_up(node);
+    }
+
     /// A snapshot of etcd is taken, to be restored later.
     pub(crate) fn snapshot_is_taken(&mut self) {
         self.snapshot = Some((self.kube.snapshot(), self.oracle.nodes.clone()));
@@ -273,18 +307,9 @@ impl World {
             .kube
             .get(&node_key(node))
             .is_some_and(|node| record(node).is_some());
-        if goes_off && !is_recorded && !self.has_open_record(node) {
+        if goes_off && !is_recorded && !self.has_copy(node) {
             self.oracle.nodes[node].is_lost = true;
         }
-    }
-
-    fn has_open_record(&self, node: usize) -> bool {
-        let name = json!(node_name(node));
-        self.kube.list("nodemaintenances").any(|(_, object)| {
-            object["spec"]["origin"] == "Episode"
-                && object["spec"]["nodeName"] == name
-                && object["status"]["endedAt"].is_null()
-        })
     }
 
     /// Tasks that hang end.

@@ -44,11 +44,14 @@ named_enum! {
         LabelLost = "kubernetes: Node loses its label",
         NodeDeleted = "kubernetes: Node deleted",
         EtcdRestored = "kubernetes: etcd restored",
+        AnnotationsRemoved = "kubernetes: annotations removed",
+        ManifestRestored = "kubernetes: Node restored from a manifest",
         ReplicaKilled = "replica: killed",
         ReplicaStopped = "replica: stopped",
         ReplicaCutOff = "replica: cut off",
         ClockSteps = "replica: wall clock steps",
         GuestIgnores = "guest: ignores the shutdown",
+        ToolsStop = "guest: VMware Tools stop early",
         ReadyLost = "kubelet: not Ready for a while",
         DriverUncordons = "driver manager: uncordons at boot",
         CordonTaken = "person: uncordons during an episode",
@@ -90,6 +93,8 @@ impl Fault {
             | Self::TaskHangs
             | Self::TaskUpdateLost
             | Self::GuestIgnores
+            | Self::ToolsStop
+            | Self::ManifestRestored
             | Self::DriverUncordons
             | Self::PodEndsLate => Occasion::Effect,
             Self::EtcdRestored => Occasion::Times(1),
@@ -116,6 +121,7 @@ impl Fault {
             | Self::VmStarted
             | Self::VmMoved
             | Self::CordonTaken
+            | Self::AnnotationsRemoved
             | Self::HostileTenant => Occasion::Times(10),
             Self::HostileKubelet => Occasion::Times(30),
         }

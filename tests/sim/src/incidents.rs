@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use crate::clock;
 use crate::cluster::{LABEL, node_key, node_name};
 use crate::faults::{Fault, Occasion};
+use crate::oracle::record;
 use crate::store::cluster_key;
 use crate::world::{Orders, World, WorldEvent};
 
@@ -88,6 +89,7 @@ impl World {
             Fault::NodeDeleted => return self.node_is_deleted(),
             Fault::EtcdRestored => self.snapshot_is_taken(),
             Fault::ReadyLost => return self.ready_is_lost(),
+            Fault::AnnotationsRemoved => return self.annotations_are_removed(),
             Fault::CordonTaken => return self.cordon_is_taken(),
             Fault::ClockSteps => self.clock_steps(),
             Fault::ReplicaKilled => self.any_replica().send_modify(|orders| orders.kills += 1),
@@ -113,6 +115,8 @@ impl World {
             | Fault::KubernetesLate
             | Fault::Conflict
             | Fault::GuestIgnores
+            | Fault::ToolsStop
+            | Fault::ManifestRestored
             | Fault::DriverUncordons
             | Fault::PodEndsLate => return false,
         }
@@ -203,13 +207,20 @@ impl World {
     fn node_is_deleted(&mut self) -> bool {
         let node = self.any_node();
         let name = node_name(node);
-        if self.kube.delete(&node_key(node)).is_none() {
+        let Some(manifest) = self.kube.delete(&node_key(node)) else {
             return false;
-        }
+        };
         self.tell(&name, "is deleted");
-        let memory = &mut self.oracle.nodes[node];
-        memory.cordoned_by_person = false;
-        memory.uncordoned_by_person = Some(clock::elapsed());
+        self.oracle.nodes[node].is_lost |= record(&manifest).is_some() && !self.has_copy(node);
+        let was_cordoned = std::mem::take(&mut self.oracle.nodes[node].cordoned_by_person);
+        self.oracle.nodes[node].uncordoned_by_person = Some(clock::elapsed());
+        if self
+            .faults
+            .fires(Fault::ManifestRestored, &mut self.rng, &mut self.account)
+        {
+            self.manifests.push((node, manifest, was_cordoned));
+            self.within(5, 100, WorldEvent::ManifestIsApplied);
+        }
         for pod in self.pods_on(&name) {
             self.kube.delete(&pod);
         }

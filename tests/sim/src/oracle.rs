@@ -73,8 +73,13 @@ pub struct NodeMemory {
     pub cuts: u32,
     last_cut: u32,
     cuts_before: u32,
-    /// It was powered off, and a restore of etcd has removed all that said so.
+    /// Its record was removed, from the Node and with no copy on a NodeMaintenance. Nothing says any more that its VM was powered
+    /// off, or who has cordoned it.
     pub is_lost: bool,
+    /// The id of the present episode.
+    episode: String,
+    /// When its guest began to shut down.
+    pub guest_asked: Duration,
     /// When the phase changed last.
     pub phase_since: Duration,
 }
@@ -120,8 +125,6 @@ impl Oracle {
     /// etcd was restored, and with it cordons, Leases, records and requests.
     pub fn restored(&mut self, memory: &[NodeMemory], now: Duration) {
         self.restored = Some(now);
-        // The Lease goes back.
-        self.epoch = 0;
         for (node, then) in self.nodes.iter_mut().zip(memory) {
             node.cordoned_by_person = then.cordoned_by_person;
             node.uncordoned_by_person = Some(now);
@@ -173,6 +176,15 @@ impl World {
         is_asked || ended.is_some_and(|at| clock::elapsed() < at + STALE)
     }
 
+    /// Whether a NodeMaintenance has a copy of the record of a node.
+    pub fn has_copy(&self, node: usize) -> bool {
+        let name = node_name(node);
+        self.kube.list("nodemaintenances").any(|(_, object)| {
+            let is_open = object["status"]["endedAt"].is_null() && !object["status"]["record"].is_null();
+            object["spec"]["nodeName"] == name.as_str() && is_open
+        })
+    }
+
     /// Whether there is a request for a node.
     pub fn has_request(&self, node: usize) -> bool {
         let name = node_name(node);
@@ -196,7 +208,8 @@ impl World {
             self.violated("no act on the VM of others", format!("{act:?} of {name}"));
             return;
         }
-        if epoch < self.oracle.epoch {
+        // A restore of etcd takes the Lease back, and with it the epoch.
+        if epoch < self.oracle.epoch && self.oracle.restored.is_none() {
             let highest = self.oracle.epoch;
             self.violated(
                 "one leader acts",
@@ -215,6 +228,10 @@ impl World {
             return;
         }
         let Some(record) = record(&object) else {
+            if self.has_copy(node) {
+                // The episode continues from the copy.
+                return;
+            }
             self.violated(
                 "record, then act",
                 format!("{act:?} of {name} without an episode"),
@@ -230,6 +247,7 @@ impl World {
                 if self.vcenter.vms[vm].on {
                     self.check_cut(node, &object, act, end == "timedOut");
                     self.check_count(node);
+                    self.check_guest(node, act);
                 }
             }
             Act::PowerOn => self.check_power_on(node),
@@ -265,6 +283,15 @@ impl World {
                 "a VM stays off while a request says so",
                 format!("{name} is powered on, but {request} stands"),
             );
+        }
+    }
+
+    /// A guest that shuts down has its time.
+    fn check_guest(&mut self, node: usize, act: Act) {
+        let has_time =
+            clock::elapsed() + STALE < self.oracle.nodes[node].guest_asked + self.plan.guest_timeout;
+        if act == Act::PowerOff && self.vcenter.vms[node].going_down && has_time {
+            self.violated("a guest has its time to shut down", node_name(node));
         }
     }
 
@@ -376,9 +403,18 @@ impl World {
             );
             self.oracle.nodes[node].phase_since = clock::elapsed();
             if phase_after == "draining" {
+                let episode = new
+                    .as_ref()
+                    .map(|record| record["id"].to_string())
+                    .unwrap_or_default();
                 let memory = &mut self.oracle.nodes[node];
-                memory.drain_began = Some(clock::elapsed());
-                memory.cuts_before = memory.cuts;
+                if memory.episode != episode || phase_before != "" {
+                    memory.drain_began = Some(clock::elapsed());
+                }
+                if memory.episode != episode {
+                    memory.cuts_before = memory.cuts;
+                }
+                memory.episode = episode;
             }
             if phase_after == "parked" {
                 let reason = inside["reason"]["kind"].as_str().unwrap_or_default();

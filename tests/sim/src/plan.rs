@@ -25,6 +25,8 @@ pub struct Plan {
     pub rest: Duration,
     /// `DRAIN_TIMEOUT_SECONDS`.
     pub drain_timeout: Duration,
+    /// `GUEST_SHUTDOWN_TIMEOUT_SECONDS`.
+    pub guest_timeout: Duration,
     /// The settings of the controller, as flags.
     pub flags: Vec<String>,
     /// The faults.
@@ -46,10 +48,11 @@ impl Plan {
         let replicas = rng.usize(1..=3);
         let minutes = if is_calm { rng.u64(20..40) } else { rng.u64(7..16) };
         let drain_timeout = rng.u64(60..400);
+        let guest_timeout = rng.u64(20..120);
         let (lease, deadline, retry) = if rng.bool() { (30, 20, 5) } else { (15, 10, 2) };
         let flags = [
             ("drain-timeout-seconds", drain_timeout.to_string()),
-            ("guest-shutdown-timeout-seconds", rng.u64(20..120).to_string()),
+            ("guest-shutdown-timeout-seconds", guest_timeout.to_string()),
             ("poll-interval-seconds", rng.u64(20..60).to_string()),
             ("max-concurrent-drains", rng.u64(1..=3).to_string()),
             ("drain-slot-seconds", rng.u64(60..600).to_string()),
@@ -70,6 +73,7 @@ impl Plan {
             active: Duration::from_secs(minutes * 60),
             rest: Duration::from_secs(45 * 60),
             drain_timeout: Duration::from_secs(drain_timeout),
+            guest_timeout: Duration::from_secs(guest_timeout),
             flags: flags.collect(),
             faults: Faults::draw(rng, is_calm),
             deeds: rng.usize(2..=5) + nodes / 2,

@@ -233,7 +233,7 @@ impl Vcenter {
             "runtime.host" | "parent" => one(self.references(of, path).first()?),
             "resourcePool" => one(&fixed("ResourcePool", POOL)),
             "guest.toolsRunningStatus" => {
-                let status = if vm.on {
+                let status = if vm.on && !vm.tools_stopped {
                     "guestToolsRunning"
                 } else {
                     "guestToolsNotRunning"

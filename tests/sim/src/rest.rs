@@ -68,7 +68,7 @@ impl World {
         for node in honest {
             let name = node_name(node);
             let Some(object) = self.kube.get(&node_key(node)) else {
-                if !self.vcenter.vms[node].off_by_person {
+                if !self.vcenter.vms[node].off_by_person && !self.oracle.nodes[node].is_lost {
                     unrest.push(format!("{name} is not registered"));
                 }
                 continue;
@@ -85,7 +85,7 @@ impl World {
             if vm.on && !is_ready(object) {
                 unrest.push(format!("{name} is not Ready"));
             }
-            if is_cordoned(object) != memory.cordoned_by_person && vm.on {
+            if is_cordoned(object) != memory.cordoned_by_person && vm.on && !memory.is_lost {
                 let is = if is_cordoned(object) {
                     "cordoned"
                 } else {

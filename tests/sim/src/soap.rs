@@ -501,6 +501,9 @@ impl World {
         match act {
             Act::ShutdownGuest if !is_reached => Answer::Fault("HostNotConnected", String::new()),
             Act::ShutdownGuest if !on => Answer::Fault("InvalidPowerState", state(on)),
+            Act::ShutdownGuest if self.vcenter.vms[vm].tools_stopped => {
+                Answer::Fault("ToolsUnavailable", String::new())
+            }
             Act::ShutdownGuest => {
                 if !self.vcenter.vms[vm].going_down {
                     self.shut_down_guest(vm);
@@ -530,7 +533,11 @@ impl World {
         let guest = &mut self.vcenter.vms[vm];
         if let Some(takes) = takes {
             guest.going_down = true;
+            guest.tools_stopped = self
+                .faults
+                .fires(Fault::ToolsStop, &mut self.rng, &mut self.account);
             let boots = guest.boots;
+            self.oracle.nodes[vm].guest_asked = clock::elapsed();
             self.queue.after(takes, WorldEvent::GuestIsOff { vm, boots });
         }
     }

@@ -74,6 +74,8 @@ pub struct Vm {
     pub has_gpu: bool,
     /// Its guest shuts down.
     pub going_down: bool,
+    /// Its guest shuts down and has ended VMware Tools.
+    pub tools_stopped: bool,
     /// Its tasks.
     pub tasks: Vec<usize>,
 }
@@ -322,6 +324,7 @@ impl World {
         let off = &mut self.vcenter.vms[vm];
         off.on = false;
         off.going_down = false;
+        off.tools_stopped = false;
         off.off_since = now;
         let (name, boots) = (off.name.clone(), off.boots);
         self.tell("vCenter", format!("{name} is off"));
@@ -345,7 +348,6 @@ impl World {
         let host = self.vcenter.hosts[host].name.clone();
         self.tell("vCenter", format!("{name} is on, on {host}"));
         if self.vcenter.vms[vm].is_ours {
-            self.oracle.nodes[vm].is_lost = false;
             let boot = Duration::from_millis(self.rng.u64(10_000..60_000));
             self.queue
                 .after(boot, WorldEvent::KubeletStarts { node: vm, boots });

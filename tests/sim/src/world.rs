@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fastrand::Rng;
+use serde_json::Value;
 use tokio::sync::{Notify, watch};
 
 use crate::account::Account;
@@ -105,6 +106,8 @@ pub enum WorldEvent {
         /// The boot of its VM.
         boots: u32,
     },
+    /// A deleted Node is created again from its manifest.
+    ManifestIsApplied,
     /// etcd is restored from the snapshot that was taken.
     EtcdIsRestored,
     /// A Node has its label again.
@@ -211,6 +214,8 @@ pub struct World {
     pub late: LateRequests,
     /// When the requests of people may begin, by name.
     pub requests_from: BTreeMap<String, Duration>,
+    /// The manifests of deleted Nodes, and whether a person had cordoned them.
+    pub manifests: Vec<(usize, Arc<Value>, bool)>,
     /// The snapshot of etcd, with what the rules remembered then.
     pub snapshot: Option<(Snapshot, Vec<NodeMemory>)>,
     /// The orders to each replica.
@@ -237,6 +242,7 @@ impl World {
             cut_off: vec![CutOff::default(); plan.replicas],
             late: LateRequests::default(),
             requests_from: BTreeMap::new(),
+            manifests: Vec::new(),
             snapshot: None,
             orders: (0..plan.replicas).map(|_| watch::Sender::default()).collect(),
             plan,
@@ -288,6 +294,7 @@ impl World {
                 is_ours,
                 has_gpu: is_ours,
                 going_down: false,
+                tools_stopped: false,
                 tasks: Vec::new(),
             });
         }
@@ -358,6 +365,7 @@ impl World {
             WorldEvent::RequestArrives(request) => self.request_arrives(request),
             WorldEvent::ReadyIsBack { node, boots } => self.ready_is_back(node, boots),
             WorldEvent::DriverUncordons { node, boots } => self.driver_uncordons(node, boots),
+            WorldEvent::ManifestIsApplied => self.manifest_is_applied(),
             WorldEvent::EtcdIsRestored => self.etcd_is_restored(),
             WorldEvent::LabelIsBack(node) => self.set_label(node, true),
             WorldEvent::NodeRegisters(node) => self.register_node(node),
