@@ -60,6 +60,16 @@ pub(crate) async fn pages<K: Clone, Listing: Future<Output = kube::Result<Object
     Err(ApiRefusal::Unreachable(why))
 }
 
+/// Refuses a page of another kind. kube reads the items of any list as objects of the kind that was asked for, so the empty
+/// list of another request would say that there are none.
+pub(crate) fn of_kind<K: Clone>(page: ObjectList<K>, kind: &str) -> kube::Result<ObjectList<K>> {
+    if page.types.kind == kind {
+        return Ok(page);
+    }
+    let why = format!("a {} where a {kind} was asked for", plain(&page.types.kind));
+    Err(kube::Error::SerdeError(serde::de::Error::custom(why)))
+}
+
 /// The result of a POST.
 #[derive(Debug)]
 pub(crate) struct Posted {

@@ -56,14 +56,24 @@ async fn list_pages(
         .fields(&format!("spec.nodeName={node}"))
         .limit(settings.page_size);
     let mut pods = Vec::new();
-    let list = async |params| api.list(&params).await;
+    let list = async |params| answer::of_kind(api.list(&params).await?, "PodList");
     match answer::pages(params, usize::MAX, settings.list_deadline, list, |pod| {
         pods.push(pod)
     })
     .await
     {
+        Ok(()) if pods.iter().any(|pod| !is_on(pod, node)) => Err(DrainError::Unlisted {
+            node: node.clone(),
+            message: "the list holds a pod of another node".to_owned(),
+        }),
         Ok(()) => Ok(Some(pods)),
         Err(refusal) if refusal.code() == Some(410) => Ok(None),
         Err(refusal) => Err(DrainError::new(node, &refusal)),
     }
+}
+
+/// Whether a pod is one that was asked for: the reply to a request for another node must not be taken for this one's.
+fn is_on(pod: &Pod, node: &NodeName) -> bool {
+    let spec = pod.spec.as_ref();
+    spec.and_then(|spec| spec.node_name.as_deref()) == Some(node.as_str())
 }

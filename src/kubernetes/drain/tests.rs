@@ -372,7 +372,7 @@ async fn an_expired_continue_token_lists_from_the_start() {
 #[tokio::test(start_paused = true)]
 async fn a_list_that_fails_never_completes_a_drain() {
     type Case = (fn() -> ScriptedReply, &'static str);
-    let cases: [Case; 5] = [
+    let cases: [Case; 7] = [
         (
             || refusal(500, "InternalError", "etcdserver: request timed out", Value::Null),
             "the pods of node gpu-1 could not be listed: etcdserver: request timed out (HTTP 500); the drain waits and lists them again",
@@ -392,6 +392,19 @@ async fn a_list_that_fails_never_completes_a_drain() {
         (
             || ScriptedReply::Json(200, json!({"kind": "PodList", "metadata": {}, "items": "none"})),
             "",
+        ),
+        // Replies to other requests.
+        (
+            || ScriptedReply::Json(200, json!({"kind": "NodeList", "apiVersion": "v1", "items": []})),
+            "a NodeList where a PodList was asked for",
+        ),
+        (
+            || {
+                let mut other = pod("elsewhere");
+                other["spec"]["nodeName"] = json!("gpu-2");
+                pod_list(&[other], "")
+            },
+            "the pods of node gpu-1 could not be listed: the list holds a pod of another node; the drain waits and lists them again",
         ),
     ];
     for (reply, words) in cases {

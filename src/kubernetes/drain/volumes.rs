@@ -124,7 +124,7 @@ async fn attachments(
     let api: Api<VolumeAttachment> = Api::all(client.clone());
     let params = ListParams::default().limit(settings.page_size);
     let mut found = Vec::new();
-    let list = async |params| api.list(&params).await;
+    let list = async |params| answer::of_kind(api.list(&params).await?, "VolumeAttachmentList");
     let pages = answer::pages(
         params,
         PAGES_MAX,

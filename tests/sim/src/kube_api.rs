@@ -452,28 +452,28 @@ impl World {
 
     fn listed(&self, ask: &Ask) -> (u16, Value) {
         let known = [
-            "nodes",
-            "pods",
-            "poddisruptionbudgets",
-            "nodemaintenances",
-            "volumeattachments",
-            "namespaces",
-            "leases",
+            ("nodes", "NodeList"),
+            ("pods", "PodList"),
+            ("poddisruptionbudgets", "PodDisruptionBudgetList"),
+            ("nodemaintenances", "NodeMaintenanceList"),
+            ("volumeattachments", "VolumeAttachmentList"),
+            ("namespaces", "NamespaceList"),
+            ("leases", "LeaseList"),
         ];
-        if !known.contains(&ask.key.0.as_str()) {
+        let Some((_, kind)) = known.iter().find(|(resource, _)| ask.key.0 == *resource) else {
             return refusal(
                 404,
                 "NotFound",
                 "the server could not find the requested resource",
             );
-        }
+        };
         let found = self
             .kube
             .list(&ask.key.0)
             .filter(|(key, object)| ask.selects(key, object));
         let items: Vec<&Value> = found.map(|(_, object)| &**object).collect();
         let list = json!({
-            "kind": "List", "apiVersion": "v1",
+            "kind": kind, "apiVersion": "v1",
             "metadata": {"resourceVersion": self.kube.version().to_string()},
             "items": items,
         });

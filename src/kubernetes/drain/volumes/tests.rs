@@ -107,6 +107,16 @@ async fn nothing_else_is_read_if_no_volume_is_attached() {
 }
 
 #[tokio::test]
+async fn reply_to_another_request_does_not_say_that_no_volume_is_attached() {
+    let (names, _) = listed(|_| pod_list(&[], "")).await;
+    let error = names.unwrap_err().to_string();
+    assert!(
+        error.contains("a PodList where a VolumeAttachmentList was asked for"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
 async fn without_the_right_no_volume_is_waited_for() {
     let no = || refusal(403, "Forbidden", "no", json!({}));
     let (names, _) = listed(move |_| no()).await;
