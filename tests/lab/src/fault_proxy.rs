@@ -4,7 +4,7 @@
 //! A test calls [`FaultProxy::stop_at`], waits for [`FaultProxy::stopped`], kills Haulout, calls [`FaultProxy::open`] and
 //! starts Haulout again.
 
-mod request;
+pub(crate) mod request;
 mod serve;
 
 use std::convert::Infallible;

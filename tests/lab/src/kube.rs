@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, GetParams, ObjectMeta, PostParams};
+use kube::client::ConfigExt as _;
 use kube::config::AuthInfo;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -23,6 +24,7 @@ use serde_json::json;
 use tokio::sync::Mutex;
 
 use crate::build;
+use crate::byte_proxy::ByteUpstream;
 use crate::ports::Port;
 use crate::process::{Process, ProcessSpec, REMOVE_AT_EOF};
 use crate::run_dir::RunDir;
@@ -363,6 +365,18 @@ impl Kube {
     /// Writes a kubeconfig for this user and returns its path. It refers to files that live as long as this value.
     pub fn kubeconfig(&self, user: &User) -> anyhow::Result<PathBuf> {
         write_kubeconfig(&self.dir, &self.authority, &self.port, user)
+    }
+
+    /// The API server for a proxy whose connections are those of this user.
+    pub fn byte_upstream(&self, user: &User) -> anyhow::Result<ByteUpstream> {
+        let config = client_config(&self.dir, &self.authority, &self.port, user)?;
+        let tls = config
+            .rustls_client_config()
+            .with_context(|| format!("using the certificate of {}", user.name))?;
+        Ok(ByteUpstream {
+            address: (Ipv4Addr::LOCALHOST, self.port.number()).into(),
+            tls: Some(tls),
+        })
     }
 
     /// Creates a server certificate for loopback from the lab's CA, and returns the paths of certificate and key.

@@ -10,6 +10,7 @@
 //! | [`run_dir`], [`ports`] | a run's temporary directory, and loopback ports that no other run uses |
 //! | [`wait`] | waits for a condition with a timeout |
 //! | [`fault_proxy`] | proxies before both servers that stop at the k-th request that changes something |
+//! | [`byte_proxy`] | a TLS proxy before one server that breaks single connections and replies |
 //! | [`kube`] | etcd, kube-apiserver, kube-controller-manager and kube-scheduler, with RBAC and an audit log |
 //! | [`vcenter`] | govmomi's simulator, and what it lacks around host maintenance |
 //! | [`kubelet`] | a simulated kubelet: a Node follows the power of a VM |
@@ -27,6 +28,7 @@
 //! | [`scenario`] | runs the scenarios of a test program in one cluster |
 
 pub mod build;
+pub mod byte_proxy;
 pub mod clock;
 pub mod cluster_api;
 pub mod fault_proxy;

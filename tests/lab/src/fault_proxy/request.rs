@@ -35,16 +35,7 @@ pub(super) fn kubernetes(method: &Method, path: &str) -> Option<String> {
         return None;
     }
     let segments: Vec<&str> = path.split('/').filter(|it| !it.is_empty()).collect();
-    let rest = match segments.as_slice() {
-        ["api", _, rest @ ..] | ["apis", _, _, rest @ ..] => rest,
-        other => other,
-    };
-    let object = match rest {
-        // Subresources of a namespace are at the place of the resource.
-        ["namespaces", _, "status" | "finalize"] => rest,
-        ["namespaces", _namespace, object @ ..] if !object.is_empty() => object,
-        other => other,
-    };
+    let object = object(&segments);
     if object.first().is_some_and(|kind| QUESTIONS.contains(kind)) {
         return None;
     }
@@ -62,6 +53,44 @@ pub(super) fn kubernetes(method: &Method, path: &str) -> Option<String> {
         return None;
     }
     Some(format!("{method} {}", object.join("/")))
+}
+
+/// Resource, name and subresource in the segments of a path.
+fn object<'s, 'p>(segments: &'s [&'p str]) -> &'s [&'p str] {
+    let rest = match segments {
+        ["api", _, rest @ ..] | ["apis", _, _, rest @ ..] => rest,
+        other => other,
+    };
+    match rest {
+        // Subresources of a namespace are at the place of the resource.
+        ["namespaces", _, "status" | "finalize"] => rest,
+        ["namespaces", _namespace, object @ ..] if !object.is_empty() => object,
+        other => other,
+    }
+}
+
+/// Verb and resource of a request to the API server, without names: `PATCH nodes`, `POST pods/eviction`, `WATCH pods`.
+pub(crate) fn kind(method: &str, target: &str) -> String {
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let segments: Vec<&str> = path.split('/').filter(|it| !it.is_empty()).collect();
+    let (resource, is_named) = match object(&segments) {
+        [resource, _name, subresource, ..] => (format!("{resource}/{subresource}"), true),
+        [resource, _name] => ((*resource).to_owned(), true),
+        other => (other.join("/"), false),
+    };
+    let verb = match method {
+        "GET" if query.split('&').any(|it| it == "watch=true" || it == "watch=1") => "WATCH",
+        "GET" if !is_named => "LIST",
+        other => other,
+    };
+    format!("{verb} {resource}")
+}
+
+/// The method of a SOAP request; `None` for invalid ones.
+pub(crate) fn soap_method(body: &[u8]) -> Option<String> {
+    let mut reader = Reader::from_str(std::str::from_utf8(body).ok()?);
+    while next_element(&mut reader)? != "Body" {}
+    next_element(&mut reader)
 }
 
 /// Names a SOAP request that changes something, `PowerOffVM_Task vm-42`; `None` for all others and for invalid ones.
