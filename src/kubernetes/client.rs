@@ -171,9 +171,22 @@ fn stack(mut config: Config) -> kube::Result<kube::Client> {
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
+        .map_future(|reply| head_within(READ_DEADLINE, reply))
         .map_err(move |error| named(&address, error))
         .service(Client::builder(TokioExecutor::new()).build(timed));
     Ok(ClientBuilder::new(service, config.default_namespace).build())
+}
+
+/// Waits for the head of a reply, at most for `deadline`. The deadline of the connection begins again with each byte, and a
+/// watch has no other one until its head is there.
+async fn head_within<R>(
+    deadline: Duration,
+    reply: impl Future<Output = Result<R, BoxError>>,
+) -> Result<R, BoxError> {
+    match tokio::time::timeout(deadline, reply).await {
+        Ok(reply) => reply,
+        Err(_elapsed) => Err(format!("no answer within {} s", deadline.as_secs()).into()),
+    }
 }
 
 /// No connection to the kube-apiserver.

@@ -147,6 +147,9 @@ impl WatchContext {
         handler: &mut H,
         backoff: &mut Backoff,
     ) -> Option<WatchBroke> {
+        // kube limits the wait for each event of a watch, and not that for a page of the list before it. A page that comes
+        // byte by byte would hold the watch for ever.
+        let mut overdue = None;
         loop {
             let timer = handler.timer();
             let updates = tokio::select! {
@@ -155,6 +158,10 @@ impl WatchContext {
                 () = until(timer) => handler.timer_fired(),
                 event = events.next() => match event {
                     Some(Ok(event)) => {
+                        overdue = match event {
+                            Event::Init | Event::InitApply(_) => Some(Instant::now() + client::READ_DEADLINE),
+                            Event::InitDone | Event::Apply(_) | Event::Delete(_) => None,
+                        };
                         if matches!(event, Event::InitDone) {
                             backoff.settled();
                         }
@@ -166,6 +173,13 @@ impl WatchContext {
                         is_unlisted: false,
                     }),
                 },
+                () = until(overdue) => {
+                    let why = format!("no list within {} s", client::READ_DEADLINE.as_secs());
+                    return Some(WatchBroke {
+                        refusal: ApiRefusal::Unreachable(why),
+                        is_unlisted: true,
+                    });
+                }
             };
             if !self.send(updates).await {
                 return None;

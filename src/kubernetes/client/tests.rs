@@ -25,3 +25,11 @@ async fn requests_made_for_an_episode_carry_its_traceparent_and_others_none() {
     let seen: Vec<Option<String>> = log.all().into_iter().map(|seen| seen.traceparent).collect();
     assert_eq!(seen, [Some(TRACEPARENT.to_owned()), None, None]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn head_that_never_ends_is_an_error_at_the_deadline() {
+    let begin = tokio::time::Instant::now();
+    let reply = head_within(READ_DEADLINE, std::future::pending::<Result<(), BoxError>>()).await;
+    assert_eq!(reply.unwrap_err().to_string(), "no answer within 90 s");
+    assert_eq!(begin.elapsed(), READ_DEADLINE);
+}

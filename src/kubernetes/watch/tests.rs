@@ -190,6 +190,13 @@ async fn refused_list_is_retried_after_growing_waits() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn list_that_never_ends_is_asked_for_again() {
+    let (updates, _) = node_updates(vec![ScriptedReply::Silence, node_list(&[])], vec![], 3).await;
+    assert!(updates[0].ends_with("broke: no list within 90 s"), "{updates:?}");
+    assert_eq!(updates[1..], ["reset", "settled"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn waits_grow_to_their_limit_and_restart_after_a_long_watch() {
     let mut backoff = Backoff::new(&Settings::default());
     let waits: Vec<_> = (0..12).map(|_| backoff.next()).collect();
