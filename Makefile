@@ -159,6 +159,14 @@ simulate-defects: SEEDS = 500
 simulate-defects: ## for each known defect, plant it and see whether the simulation finds it (about an hour; SEEDS=n)
 	SEEDS=$(SEEDS) tests/sim/defects/run
 
+.PHONY: byte-faults
+byte-faults: export HAULOUT_ALL_BYTE_FAULTS = 1
+byte-faults: export HAULOUT_CUTS ?= 1000
+byte-faults: export RUST_BACKTRACE = 0
+byte-faults: ## break connections and replies at each kind of request, and cut all connections 1,000 times (half an hour; HAULOUT_CUTS=n)
+	$(need_toolchains)
+	cargo test --locked --test scenarios -- byte_faults:: reconnects:: --nocapture
+
 .PHONY: histories
 histories: export HAULOUT_HISTORIES ?= 20000
 histories: export RUST_BACKTRACE = 0

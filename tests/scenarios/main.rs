@@ -16,6 +16,7 @@
 mod admission;
 mod assertions;
 mod browser;
+mod byte_faults;
 mod cancel;
 mod clock_steps;
 mod cluster_api;
@@ -49,6 +50,7 @@ mod page_states;
 mod placement;
 mod probe;
 mod python_migration;
+mod reconnects;
 mod requests;
 mod rolling_upgrade;
 mod screenshots;

@@ -170,7 +170,7 @@ fn host_that_its_node_has_left_is_shown_in_service_when_it_returns() {
 }
 
 /// `VmRSS` of a process, in bytes.
-fn resident(pid: u32) -> anyhow::Result<u64> {
+pub fn resident(pid: u32) -> anyhow::Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
