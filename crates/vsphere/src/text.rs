@@ -1,22 +1,18 @@
 //! Sanitizes text from outside before logs, events and terminals show it.
 
+use std::borrow::Cow;
+
 /// Limit in characters. vCenter's limit for names is 80; fault messages are under 1,000.
-const LONGEST: usize = 1_000;
+pub(crate) const LONGEST: usize = 1_000;
 
 /// Replaces control characters and bidirectional controls, and truncates overlong text.
 ///
 /// Line breaks and tabs become spaces. The key in `session[key]` is removed, because some servers
 /// accept it as the session cookie. Never applied to references that are sent back to vCenter.
 pub(crate) fn for_people(text: &str) -> String {
-    // Fast path: few texts have a bracket.
-    if text.contains('[')
-        && let Some((before, rest)) = text.split_once("session[")
-        && let Some((_, after)) = rest.split_once(']')
-    {
-        return format!("{}session[…]{}", for_people(before), for_people(after));
-    }
+    let text = without_session_keys(text.trim());
     let mut clean = String::with_capacity(text.len().min(LONGEST));
-    for (count, character) in text.trim().chars().enumerate() {
+    for (count, character) in text.chars().enumerate() {
         if count == LONGEST {
             clean.push('…');
             break;
@@ -28,6 +24,29 @@ pub(crate) fn for_people(text: &str) -> String {
         });
     }
     clean
+}
+
+/// Removes the key of each `session[key]`. A key without its end is removed with all that follows.
+fn without_session_keys(text: &str) -> Cow<'_, str> {
+    const BEFORE: &str = "session[";
+    // Fast path: few texts have a bracket.
+    if !text.contains('[') || !text.contains(BEFORE) {
+        return Cow::Borrowed(text);
+    }
+    let mut without = String::new();
+    let mut rest = text;
+    while let Some((before, from)) = rest.split_once(BEFORE) {
+        without.push_str(before);
+        without.push_str(BEFORE);
+        without.push('…');
+        let Some((_, after)) = from.split_once(']') else {
+            return Cow::Owned(without);
+        };
+        without.push(']');
+        rest = after;
+    }
+    without.push_str(rest);
+    Cow::Owned(without)
 }
 
 /// A sanitized inventory name. vCenter escapes `/`, `\` and `%` as `%2f`, `%5c` and `%25`
@@ -74,6 +93,18 @@ mod tests {
             "gpu\u{fffd}[2J\u{fffd}-1 x"
         );
         assert_eq!(for_people(&"x".repeat(1 << 20)).chars().count(), LONGEST + 1);
+    }
+
+    #[test]
+    fn session_keys_are_removed_from_text_of_any_length() {
+        assert_eq!(
+            for_people(" a session[52a0] b session[] c "),
+            "a session[…] b session[…] c"
+        );
+        assert_eq!(for_people("of session[52a0-"), "of session[…");
+        // As many as the largest text has: a recursion for each would end the process.
+        let many = "session[]".repeat(crate::xml::MAX_TEXT / "session[]".len());
+        assert_eq!(for_people(&many).chars().count(), LONGEST + 1);
     }
 
     #[test]
