@@ -69,10 +69,14 @@ impl PropertyCache {
             if self.is_settled(task) {
                 continue;
             }
-            self.tasks.remove(task);
+            // Its host may have been entering maintenance with it.
+            let entity = self.tasks.remove(task).and_then(|info| info.entity);
+            self.entering.remove(task);
+            self.arriving.remove(task);
             self.sent.tasks.remove(task);
             self.gone.insert(task.clone());
             self.changed.insert(task.into());
+            self.changed.extend(entity);
         }
     }
 

@@ -625,6 +625,17 @@ fn maintenance_task_is_over_if_a_reread_finds_it_nowhere() {
 }
 
 #[test]
+fn host_is_not_entering_by_a_task_that_vcenter_does_not_know() {
+    let mut cache = cache();
+    cache.set_awaited([task_ref("task-1")].into());
+    cache.apply(set([Reported::entering("task-1", "host-1", 1).object()]));
+    assert!(hosts_in(&cache.take_updates()).any(|host| host.entering.is_some()));
+    cache.tasks_not_found([task_ref("task-1")].into());
+    assert!(hosts_in(&cache.take_updates()).any(|host| host.entering.is_none()));
+    assert_eq!(cache.followed().count(), 0);
+}
+
+#[test]
 fn awaited_task_that_a_reread_misses_is_read_unless_its_end_is_known() {
     for (state, is_missed) in [("running", true), ("success", false), ("error", false)] {
         for is_read in [false, true] {
