@@ -8,7 +8,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{self, Client};
 use hyper_util::rt::TokioExecutor;
 use kube::client::{ClientBuilder, ConfigExt as _};
-use kube::config::{Config, KubeConfigOptions, Kubeconfig};
+use kube::config::{Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use thiserror::Error;
 use tower::{BoxError, ServiceBuilder};
 
@@ -256,9 +256,19 @@ async fn from_kubeconfig(path: Option<&Path>, context: Option<String>) -> Result
         }
     };
     match tokio::time::timeout(CONFIG_DEADLINE, read).await {
-        Ok(read) => read.map_err(|error| answer::chain(&error)),
+        Ok(read) => read.map_err(|error| unusable(&error)),
         Err(_elapsed) => Err(format!("not read within {} s", CONFIG_DEADLINE.as_secs())),
     }
+}
+
+/// What is wrong with a kubeconfig. The parser's own text quotes the lines around, which may hold a token or a key.
+pub(crate) fn unusable(error: &KubeconfigError) -> String {
+    let KubeconfigError::Parse(yaml) = error else {
+        return answer::chain(error);
+    };
+    let at = yaml.location();
+    let at = at.map(|at| format!(" at line {}, column {}", at.line(), at.column()));
+    format!("it is not the YAML of a kubeconfig{}", at.unwrap_or_default())
 }
 
 #[cfg(test)]

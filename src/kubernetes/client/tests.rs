@@ -33,3 +33,21 @@ async fn head_that_never_ends_is_an_error_at_the_deadline() {
     assert_eq!(reply.unwrap_err().to_string(), "no answer within 90 s");
     assert_eq!(begin.elapsed(), READ_DEADLINE);
 }
+
+#[test]
+fn error_in_a_kubeconfig_names_the_place_and_no_secret() {
+    for (yaml, place) in [
+        (
+            "users:\n- name: lab\n  us\u{b}er:\n    token: s3cret\n",
+            " at line 3, column 3",
+        ),
+        (
+            "users:\n- name: lab\n  user:\n    username: [s3cret]\n    token: s3cret\n",
+            " at line 4, column ",
+        ),
+        ("users: s3cret\n", " at line 1, column "),
+    ] {
+        let shown = unusable(&Kubeconfig::from_yaml(yaml).unwrap_err());
+        assert!(shown.contains(place) && !shown.contains("s3cret"), "{shown}");
+    }
+}
