@@ -427,7 +427,8 @@ impl Config {
     /// The settings with a value, in one line.
     pub fn line(&self) -> String {
         let given = self.effective.iter().filter(|(_, value)| !value.is_empty());
-        let words = given.map(|(name, value)| match value.contains(char::is_whitespace) {
+        let is_quoted = |c: char| c.is_whitespace() || c.is_control();
+        let words = given.map(|(name, value)| match value.contains(is_quoted) {
             true => format!("{name}={value:?}"),
             false => format!("{name}={value}"),
         });
@@ -438,10 +439,10 @@ impl Config {
     pub(crate) fn keep_effective(&mut self, command: &clap::Command, matches: &clap::ArgMatches) {
         let values = command.get_arguments().filter_map(|arg| {
             let name = arg.get_env()?.to_str()?;
-            let value = matches
-                .get_raw(arg.get_id().as_str())
-                .and_then(|mut values| values.next());
-            let value = value.unwrap_or_default().to_string_lossy().trim().to_owned();
+            // A list has several values.
+            let values = matches.get_raw(arg.get_id().as_str()).into_iter().flatten();
+            let values: Vec<_> = values.map(|value| value.to_string_lossy()).collect();
+            let value = values.join(",").trim().to_owned();
             Some((name.to_owned(), redacted(name, value)))
         });
         self.effective = values.collect();

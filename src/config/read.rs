@@ -50,7 +50,8 @@ impl WrongSetting {
         Self {
             name: name.to_owned(),
             value: Some(value.to_owned()),
-            expected,
+            // It may quote another setting.
+            expected: expected.replace(char::is_control, " "),
         }
     }
 

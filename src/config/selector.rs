@@ -1,10 +1,13 @@
 //! Validates label selectors and DNS names, so that a mistake is reported at start and not by the first
 //! request.
 
+/// The spaces of Kubernetes' own parser. It refuses all others, such as a no-break space from a document.
+const SPACES: [char; 4] = [' ', '\t', '\r', '\n'];
+
 /// Whether `text` is a Kubernetes label selector: requirements joined by commas, each of the forms
 /// `key`, `!key`, `key=value`, `key==value`, `key!=value`, `key in (a,b)`, `key notin (a,b)`.
 pub(super) fn is_selector(text: &str) -> bool {
-    let mut rest = text.trim();
+    let mut rest = text.trim_matches(SPACES);
     if rest.is_empty() {
         return false;
     }
@@ -13,7 +16,7 @@ pub(super) fn is_selector(text: &str) -> bool {
             return false;
         };
         match after.strip_prefix(',') {
-            Some(more) => rest = more.trim_start(),
+            Some(more) => rest = more.trim_start_matches(SPACES),
             None => return after.is_empty(),
         }
     }
@@ -33,21 +36,24 @@ pub(super) fn is_dns_subdomain(text: &str) -> bool {
 /// The rest after the first requirement; `None` if there is none.
 fn after_requirement(text: &str) -> Option<&str> {
     if let Some(key) = text.strip_prefix('!') {
-        return after_key(key.trim_start());
+        return after_key(key.trim_start_matches(SPACES));
     }
     let rest = after_key(text)?;
-    if let Some(set) = ["in", "notin"]
-        .iter()
-        .find_map(|word| rest.strip_prefix(word)?.trim_start().strip_prefix('('))
-    {
+    if let Some(set) = ["in", "notin"].iter().find_map(|word| {
+        rest.strip_prefix(word)?
+            .trim_start_matches(SPACES)
+            .strip_prefix('(')
+    }) {
         let (values, rest) = set.split_once(')')?;
-        let is_set = values.split(',').all(|value| is_value(value.trim()));
-        return is_set.then(|| rest.trim_start());
+        let is_set = values
+            .split(',')
+            .all(|value| is_value(value.trim_matches(SPACES)));
+        return is_set.then(|| rest.trim_start_matches(SPACES));
     }
     match ["==", "!=", "="].iter().find_map(|sign| rest.strip_prefix(sign)) {
         Some(value) => {
             let (value, rest) = value.split_at(value.find(',').unwrap_or(value.len()));
-            is_value(value.trim()).then_some(rest)
+            is_value(value.trim_matches(SPACES)).then_some(rest)
         }
         None => Some(rest),
     }
@@ -62,7 +68,7 @@ fn after_key(text: &str) -> Option<&str> {
         None => (true, key),
     };
     let is_name = !name.is_empty() && !name.contains('/') && is_value(name);
-    (is_prefix_right && is_name).then(|| rest.trim_start())
+    (is_prefix_right && is_name).then(|| rest.trim_start_matches(SPACES))
 }
 
 /// Whether `text` is a label value, which may be empty.
@@ -122,6 +128,9 @@ mod tests {
             "UPPER.example/gpu=true",
             "gpu=true;rm",
             "gpu=\u{e9}",
+            "gpu=\u{a0}true",
+            "gpu,\u{b}!spare",
+            "gpu in (a,\u{2003}b)",
         ] {
             assert!(!is_selector(text), "{text}");
         }

@@ -403,6 +403,25 @@ fn all_wrong_settings_are_reported_at_once() {
 }
 
 #[test]
+fn control_characters_of_a_value_are_not_shown() {
+    let config = with(&["--vcenter-user-file=", "--gpu-resources=nvidia.com/*,a\u{1b}[2J"]).unwrap();
+    assert!(!config.line().contains(char::is_control), "{:?}", config.line());
+    let error = problems(&["--vcenter-password-file=/run/a\u{1b}[2J\nb"]).to_string();
+    assert_eq!(error.lines().count(), 2, "{error:?}");
+    assert!(!error.contains('\u{1b}'), "{error:?}");
+}
+
+#[test]
+fn a_list_is_shown_whole() {
+    let config = with(&["--adopt-releases=a/b,c"]).unwrap();
+    assert!(
+        config.line().contains(" ADOPT_RELEASES=a/b,c "),
+        "{}",
+        config.line()
+    );
+}
+
+#[test]
 fn wrong_command_line_is_reported_by_clap() {
     for args in [
         &["run", "--no-such-flag"][..],
