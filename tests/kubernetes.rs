@@ -7,6 +7,9 @@
     reason = "a test fails by panicking"
 )]
 
+#[path = "kubernetes/schema.rs"]
+mod schema;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 

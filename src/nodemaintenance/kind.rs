@@ -85,6 +85,7 @@ pub struct NodeMaintenanceSpec {
     pub guest_shutdown_timeout_seconds: Option<u32>,
     /// When the request may begin at the earliest. One that has begun is not affected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("pattern" = READABLE_TIME))]
     pub not_before: Option<Time>,
     /// The days and hours in which the request may begin. The end of the window does not stop a maintenance that has begun.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,8 +1,25 @@
 //! The status of a NodeMaintenance object, as it is read and written.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+/// The times that can be read of those that the kube-apiserver accepts for `format: date-time`: it also accepts text after the
+/// time, offsets such as `+99:99`, and more than nine digits of a second. The last years are left out, because an offset can move
+/// a time out of the range.
+pub const READABLE_TIME: &str = r"^([0-8][0-9]{3}|9[0-8][0-9]{2})-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?([Zz]|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$";
+
+/// Restricts the times in the schema of conditions.
+fn with_readable_times(conditions: &mut Schema) {
+    let mut at = conditions.get_mut("items");
+    for key in ["properties", "lastTransitionTime"] {
+        at = at.and_then(|schema| schema.get_mut(key));
+    }
+    if let Some(time) = at.and_then(serde_json::Value::as_object_mut) {
+        time.insert("pattern".to_owned(), json!(READABLE_TIME));
+    }
+}
 
 /// The status of a NodeMaintenance.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -30,12 +47,15 @@ pub struct NodeMaintenanceStatus {
     pub pods: Vec<PendingPod>,
     /// The number of pods on the node when its drain began.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 4294967295_u32))]
     pub total_pods: Option<u32>,
     /// The number of those that had to be evicted.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 4294967295_u32))]
     pub eviction_pods: Option<u32>,
     /// The share of those that are gone, in percent.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 4294967295_u32))]
     pub drain_progress: Option<u32>,
     /// The pods that ended with the VM because the drain timed out, as `namespace/name`; at most 50.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -75,7 +95,7 @@ pub struct NodeMaintenanceStatus {
     pub ended_at: Option<String>,
     /// `Succeeded`, `Reconciling` and `Stalled`, as `kubectl wait` and kstatus read them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]), transform = with_readable_times)]
     pub conditions: Vec<Condition>,
     /// The record as on the Node. If the Node object is deleted, the episode continues from this copy.
     #[serde(skip_serializing_if = "Option::is_none")]
