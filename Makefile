@@ -200,22 +200,28 @@ mutants: ## change the program in one place at a time, and list changes that no 
 	cargo mutants -p haulout --output $(MUTANTS)/program $(MUTANTS_FLAGS) -- --lib --test actors || status=$$?; \
 	exit $$status
 
-# See crates/vsphere/fuzz/README.md and crates/core/fuzz/README.md. FUZZ_SECONDS is the time for each target.
-FUZZ_SECONDS ?= 120
+# See the README.md beside each crate of targets. FUZZ_SECONDS is the time for each target.
+FUZZ_SECONDS ?= 60
+FUZZ := --target-dir $(CURDIR)/target/fuzz
+
+# $(1): the folder of the targets, $(2): the targets, $(3): more seeds, $(4): flags of cargo-fuzz, $(5): flags of libFuzzer.
+define fuzz_targets
+for target in $(2); do \
+	mkdir -p $(1)/corpus/$$target && \
+	cargo +nightly fuzz run --fuzz-dir $(1) $(FUZZ) $(4) $$target $(1)/corpus/$$target $$(ls -d $(1)/seeds/$$target 2>/dev/null) $(3) -- \
+		-max_total_time=$(FUZZ_SECONDS) -timeout=10 $(5) || exit 1; \
+done
+endef
+
 .PHONY: fuzz
-fuzz: ## fuzz the readers of vCenter's replies, records and windows (8 minutes; FUZZ_SECONDS=n for each of the four targets)
+fuzz: ## fuzz what is read from outside: replies, records, objects, names, settings (FUZZ_SECONDS=n for each of the 11 targets, 60 by default)
 	@cargo fuzz --version >/dev/null 2>&1 || $(INSTALL) --version $(CARGO_FUZZ) cargo-fuzz
 	@cargo +nightly --version >/dev/null 2>&1 || { echo "a nightly toolchain is missing: rustup toolchain install nightly --profile minimal" >&2; exit 1; }
-	cd crates/vsphere && for target in reply xml; do \
-		mkdir -p fuzz/corpus/$$target && \
-		cargo +nightly fuzz run --target-dir $(CURDIR)/target/fuzz $$target fuzz/corpus/$$target $(CURDIR)/proto-notes/captures -- \
-			-max_total_time=$(FUZZ_SECONDS) -dict=fuzz/xml.dict -timeout=10 || exit 1; \
-	done
-	cd crates/core && for target in record window; do \
-		mkdir -p fuzz/corpus/$$target && \
-		cargo +nightly fuzz run --target-dir $(CURDIR)/target/fuzz $$target fuzz/corpus/$$target fuzz/seeds/$$target -- \
-			-max_total_time=$(FUZZ_SECONDS) -timeout=10 || exit 1; \
-	done
+	$(call fuzz_targets,crates/vsphere/fuzz,reply xml,proto-notes/captures,,-dict=crates/vsphere/fuzz/xml.dict)
+	$(call fuzz_targets,crates/vsphere/fuzz,stream name,,,-dict=crates/vsphere/fuzz/xml.dict)
+	$(call fuzz_targets,crates/core/fuzz,record window)
+	# Without a sanitizer: the program has no unsafe code, and all its dependencies would be built with it.
+	$(call fuzz_targets,tests/fuzz,settings selector name maintenance kubeconfig,,--sanitizer none)
 
 # All benches of Cargo.toml. Their tables are collected into one directory of benches/results.
 BENCHES := $(shell sed -n '/^\[\[bench\]\]/{n;s/^name = "\(.*\)"/\1/p;}' Cargo.toml)

@@ -44,3 +44,6 @@ pub mod sentinel;
 pub mod app;
 
 pub mod cli;
+
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;

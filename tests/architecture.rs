@@ -44,6 +44,7 @@ const PROGRAM: &[&str] = &[
     "sentinel",
     "app",
     "cli",
+    "fuzz",
 ];
 
 /// Names of types that several modules use, because code names them with their module, as in `watch::Settings`.

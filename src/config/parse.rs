@@ -120,7 +120,7 @@ pub(super) fn guards(text: &str) -> Result<Guards, String> {
     text.parse()
 }
 
-pub(super) fn node_label(text: &str) -> Result<String, String> {
+pub(crate) fn node_label(text: &str) -> Result<String, String> {
     let label = text.trim();
     if selector::is_selector(label) {
         Ok(label.to_owned())
@@ -132,7 +132,7 @@ pub(super) fn node_label(text: &str) -> Result<String, String> {
     }
 }
 
-pub(super) fn label_key(text: &str) -> Result<String, String> {
+pub(crate) fn label_key(text: &str) -> Result<String, String> {
     let key = text.trim();
     // A key alone is a selector, too.
     let is_key = selector::is_selector(key) && !key.contains(['=', '!', ',', ' ', '(']);
@@ -140,7 +140,7 @@ pub(super) fn label_key(text: &str) -> Result<String, String> {
     is_key.then(|| key.to_owned()).ok_or_else(|| expected.to_owned())
 }
 
-pub(super) fn annotation_prefix(text: &str) -> Result<String, String> {
+pub(crate) fn annotation_prefix(text: &str) -> Result<String, String> {
     let prefix = text.trim().trim_end_matches('/');
     if selector::is_dns_subdomain(prefix) {
         Ok(prefix.to_owned())
@@ -150,7 +150,7 @@ pub(super) fn annotation_prefix(text: &str) -> Result<String, String> {
 }
 
 /// The name of a Kubernetes object, of at most `max` characters.
-pub(super) fn object_name(max: usize) -> impl Fn(&str) -> Result<String, String> + Clone {
+pub(crate) fn object_name(max: usize) -> impl Fn(&str) -> Result<String, String> + Clone {
     move |text| {
         let name = text.trim();
         if selector::is_dns_subdomain(name) && name.len() <= max {
@@ -164,7 +164,7 @@ pub(super) fn object_name(max: usize) -> impl Fn(&str) -> Result<String, String>
 }
 
 /// A release name as in records: built from namespace and name of the Lease.
-pub(super) fn release(text: &str) -> Result<String, String> {
+pub(crate) fn release(text: &str) -> Result<String, String> {
     let name = text.trim();
     if name.split('/').all(selector::is_dns_subdomain) && name.len() <= RELEASE_CHARS_MAX {
         Ok(name.to_owned())

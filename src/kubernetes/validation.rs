@@ -27,7 +27,8 @@ use crate::maintenance::hook::HookPoint;
 use crate::maintenance::observed::{NodeSnapshot, SnapshotBatch};
 
 pub use job::ValidationTemplate;
-use job::{JobState, job_name, state_of};
+pub(crate) use job::job_name;
+use job::{JobState, state_of};
 
 /// The deadline of one call.
 const DEADLINE: Duration = Duration::from_secs(10);

@@ -1,15 +1,23 @@
 //! Decoders without a server, for the targets in `crates/vsphere/fuzz/`, for tests with captures, and
 //! for benches.
 
+mod stream;
+#[cfg(test)]
+mod tests;
+
 use quick_xml::events::Event;
 use quick_xml::reader::NsReader;
 
+use super::moref::Moref;
 use super::property::{Change, ObjectProperties, UpdateSet, is_of_dead_session, read_page, read_update_set};
 use super::soap::{self, ReplyError, SoapAnswer, read_answer};
 use super::update::VsphereUpdate;
 use super::updates::property_cache::PropertyCache;
+use super::xml::write::XmlWriter;
 use super::xml::{self, Element, KnownNamespace, Shape};
-use super::{session, survey};
+use super::{session, survey, text};
+
+pub use stream::{RECORD_SEPARATOR, stream};
 
 /// Decodes `body` as any of the known replies, and processes it like the program.
 pub fn reply(body: &[u8]) {
@@ -53,6 +61,34 @@ pub fn xml(document: &[u8]) {
             "{elements} elements, {depth} deep"
         );
     }
+}
+
+/// Shows `name` to people, and sends it to vCenter as a reference.
+///
+/// # Panics
+/// If the text that is shown is long, controls a terminal, or changes when it is shown again; or if vCenter would read another
+/// reference.
+pub fn name(name: &str) {
+    for shown in [text::for_people(name), text::inventory_name(name)] {
+        assert!(shown.chars().count() <= text::LONGEST + 1, "{shown:?}");
+        assert!(!shown.chars().any(char::is_control), "{shown:?}");
+        assert_eq!(text::for_people(&shown), shown);
+    }
+    assert!(text::unescaped(name).len() <= name.len());
+    let (kind, value) = name.split_once('\n').unwrap_or(("VirtualMachine", name));
+    // XML has no control characters, and spaces at the ends are formatting.
+    let is_plain = |text: &str| text.trim() == text && !text.chars().any(char::is_control);
+    let Some(moref) = Moref::of_wire(kind, value).filter(|_| is_plain(kind) && is_plain(value)) else {
+        return;
+    };
+    let mut written = String::new();
+    XmlWriter::moref("obj", &moref).render(&mut written);
+    let element = xml::parse(written.as_bytes(), Shape::default());
+    let read = element.ok().and_then(|element| element.moref());
+    assert!(
+        read.as_ref() == Some(&moref) || written.len() > xml::MAX_TEXT,
+        "{read:?} of {written}"
+    );
 }
 
 fn list_names(element: &Element<'_>, names: &mut Vec<(KnownNamespace, String)>) {

@@ -107,7 +107,7 @@ impl ValidationTemplate {
 }
 
 /// The name of the Job of an episode on this boot: after another power cycle, the node is validated again.
-pub(super) fn job_name(episode: &EpisodeId, boot: Option<&BootId>) -> String {
+pub(crate) fn job_name(episode: &EpisodeId, boot: Option<&BootId>) -> String {
     let digits = |text: &str| -> String {
         let digits = text.chars().map(|c| c.to_ascii_lowercase());
         digits.filter(char::is_ascii_hexdigit).take(DIGITS).collect()
