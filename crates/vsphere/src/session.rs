@@ -173,7 +173,9 @@ impl Sessions {
 
     /// Logs out, after waiting for a login in progress. Errors of the logout are ignored.
     pub(super) async fn logout(&self) {
-        let mut logins = std::mem::take(&mut *lock(&self.logins)).tasks;
+        // A caller that comes meanwhile waits for the login in progress. A second one would replace its session, which would then
+        // be left behind.
+        let mut logins = std::mem::take(&mut lock(&self.logins).tasks);
         let ended = async { while logins.join_next().await.is_some() {} };
         if tokio::time::timeout(LOGOUT_DEADLINE, ended).await.is_err() {
             tracing::debug!("a login did not end in time; if vCenter accepts it, its session idles out");
