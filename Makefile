@@ -100,6 +100,11 @@ define run_go_tests
 cd $(GO_VCENTER) && go test ./... && LAB_COLLECTOR=own go test ./...
 endef
 
+# A workspace of its own: see its Cargo.toml.
+define run_permutations
+cargo test --quiet --locked --manifest-path tests/permutations/Cargo.toml --target-dir $(TARGET)/permutations
+endef
+
 # $(1): the arguments of cargo test that select tests.
 define run_tests
 cargo test --workspace --locked --no-fail-fast $(1); \
@@ -113,6 +118,7 @@ endef
 test: ## build the lab and run all tests; skipped tests are listed at the end, and fail if CI is set
 	$(prepare_tests)
 	$(run_go_tests)
+	$(run_permutations)
 	$(call run_tests)
 
 # CI runs these parts in parallel. A new test file belongs to test-core.
@@ -123,6 +129,7 @@ CORE_TESTS := $(filter-out scenarios $(CHART_TESTS),$(notdir $(basename $(TEST_F
 test-core: ## the tests of make test that are in no other part
 	$(prepare_tests)
 	$(run_go_tests)
+	$(run_permutations)
 	$(call run_tests,--lib --bins $(CORE_TESTS:%=--test %))
 
 test-scenarios: ## the scenarios of make test

@@ -112,8 +112,8 @@ impl WriteFence {
     fn new(state: FenceState, clock: fn() -> BoottimeInstant) -> Self {
         Self {
             shared: Arc::new(FenceShared {
-                state: watch::Sender::new(state),
-                permits: watch::Sender::new(0),
+                state: watch::channel(state).0,
+                permits: watch::channel(0).0,
                 clock,
             }),
         }
