@@ -207,6 +207,15 @@ mutants: ## change the program in one place at a time, and list changes that no 
 	cargo mutants -p haulout --output $(MUTANTS)/program $(MUTANTS_FLAGS) -- --lib --test actors || status=$$?; \
 	exit $$status
 
+.PHONY: soak
+soak: export SOAK_MINUTES ?= 120
+soak: export SOAK_NODES ?= 200
+soak: export RUST_BACKTRACE = 0
+soak: ## many nodes under random clicks, cancels, kills and restarts, and a check of the logs (two hours; SOAK_MINUTES=n, SOAK_NODES=n, SOAK_SEED=n)
+	$(need_toolchains)
+	$(build_lab)
+	cargo bench --locked --bench soak
+
 # See the README.md beside each crate of targets. FUZZ_SECONDS is the time for each target.
 FUZZ_SECONDS ?= 60
 FUZZ := --target-dir $(CURDIR)/target/fuzz
@@ -231,7 +240,7 @@ fuzz: ## fuzz what is read from outside: replies, records, objects, names, setti
 	$(call fuzz_targets,tests/fuzz,settings selector name maintenance kubeconfig,,--sanitizer none)
 
 # All benches of Cargo.toml. Their tables are collected into one directory of benches/results.
-BENCHES := $(shell sed -n '/^\[\[bench\]\]/{n;s/^name = "\(.*\)"/\1/p;}' Cargo.toml)
+BENCHES := $(filter-out soak,$(shell sed -n '/^\[\[bench\]\]/{n;s/^name = "\(.*\)"/\1/p;}' Cargo.toml))
 FIGURES := $(CURDIR)/target/figures
 RESULTS = benches/results/$(shell date -u +%F)-$(shell nproc)-cores$(if $(QUICK),-quick)
 MEASURED = commit $(shell git describe --always --dirty), $(shell nproc) cores, $(shell sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)

@@ -8,8 +8,9 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
+    clippy::disallowed_methods,
     missing_docs,
-    reason = "a test fails by panicking"
+    reason = "a test fails by panicking, and awaits each task that it spawns"
 )]
 
 use std::collections::BTreeSet;
