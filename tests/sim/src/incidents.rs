@@ -247,12 +247,12 @@ impl World {
             None => self.any_node(),
         };
         self.oracle.liar = Some(liar);
-        let other = (liar + self.rng.usize(1..self.plan.nodes)) % self.plan.nodes;
         let episode = Keys::under(DEFAULT_PREFIX).episode;
-        let record_of_other = self
-            .kube
-            .get(&node_key(other))
-            .map(|node| node["metadata"]["annotations"][&episode].clone());
+        let record_of_other = self.oracle.last_record.clone().map(|mut record| {
+            // Of another node: a drain that never ends would hold a slot.
+            record["phase"] = json!("draining");
+            record.to_string()
+        });
         let vms = self.vcenter.vms.len();
         let uuid = self.vcenter.vms[(liar + self.rng.usize(1..vms)) % vms]
             .uuid
@@ -265,8 +265,8 @@ impl World {
             .change(&node_key(liar), HOSTILE_KUBELET, |node| match lie {
                 0 => annotate(node, &episode, json!("{\"id\": [[[[\u{1}")),
                 1 => match record_of_other {
-                    Some(Value::String(record)) => annotate(node, &episode, json!(record)),
-                    _ => annotate(node, &episode, json!("{\"phase\": \"draining\"}")),
+                    Some(record) => annotate(node, &episode, json!(record)),
+                    None => annotate(node, &episode, json!("{\"phase\": \"draining\"}")),
                 },
                 2 => node["status"]["nodeInfo"]["systemUUID"] = json!(uuid),
                 3 => node["metadata"]["annotations"] = json!({}),

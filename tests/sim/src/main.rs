@@ -53,6 +53,7 @@ struct Total {
     simulated: Duration,
     slowest_rest: Duration,
     most_requests: u64,
+    most_writes: u64,
 }
 
 /// The most failed seeds that are listed.
@@ -77,11 +78,12 @@ fn main() -> anyhow::Result<ExitCode> {
     let runs = args.seeds;
     println!(
         "{runs} seeds, {} h simulated, {} seeds compared with a second run; after the end of faults, everything was at rest within {} s; \
-         at most {} requests a minute",
+         at most {} requests of a replica and {} writes to a Node in a minute",
         total.simulated.as_secs() / 3_600,
         total.compared,
         total.slowest_rest.as_secs(),
         total.most_requests,
+        total.most_writes,
     );
     for (kind, name, count) in total.account.all() {
         println!("{kind:<8} {count:>9}  {name}");
@@ -174,6 +176,7 @@ impl Total {
         self.compared += u64::from(is_compared(seed));
         self.simulated += outcome.simulated;
         self.most_requests = self.most_requests.max(outcome.most_requests);
+        self.most_writes = self.most_writes.max(outcome.most_writes);
         if outcome.violations.is_empty() {
             self.slowest_rest = self.slowest_rest.max(outcome.rested);
         } else {

@@ -24,6 +24,9 @@ const BEFORE_BEGIN: [(WaitKind, &str); 4] = [
     (WaitKind::AlreadyThere, "its VM is on"),
 ];
 
+/// Writes to one Node in a minute that are far above those of any episode.
+const WRITES_PER_MINUTE: u64 = 120;
+
 /// Requests of one replica in a minute that are far above those of any fault.
 const REQUESTS_PER_MINUTE: u64 = 3_000;
 
@@ -50,6 +53,10 @@ pub struct Oracle {
     pub liar: Option<usize>,
     /// When etcd was restored last.
     restored: Option<Duration>,
+    /// The newest record that a replica has written to the Node of an honest kubelet.
+    pub last_record: Option<Value>,
+    /// The most writes of replicas to a Node in a minute.
+    pub most_writes: u64,
     /// By replica: the current minute, and its requests.
     requests: Vec<(u64, u64)>,
     /// The most requests of a replica in a minute.
@@ -82,6 +89,8 @@ pub struct NodeMemory {
     pub guest_asked: Duration,
     /// When the phase changed last.
     pub phase_since: Duration,
+    /// The current minute, and the writes of replicas in it.
+    writes: (u64, u64),
 }
 
 /// The record on a Node.
@@ -166,6 +175,24 @@ impl World {
     fn was_restored(&self) -> bool {
         let restored = self.oracle.restored;
         restored.is_some_and(|at| clock::elapsed() < at + STALE * 3)
+    }
+
+    /// Counts a write to a Node.
+    fn count_write(&mut self, node: usize) {
+        let minute = clock::elapsed().as_secs() / 60;
+        let (of, count) = &mut self.oracle.nodes[node].writes;
+        if *of != minute {
+            (*of, *count) = (minute, 0);
+        }
+        *count += 1;
+        let count = *count;
+        self.oracle.most_writes = self.oracle.most_writes.max(count);
+        if count == WRITES_PER_MINUTE {
+            self.violated(
+                "writes to a Node are bounded",
+                format!("{} was written {count} times in a minute", node_name(node)),
+            );
+        }
     }
 
     /// Whether anybody wants the VM of this node off, or did a moment ago.
@@ -387,9 +414,11 @@ impl World {
                 format!("replica-{replica} wrote {name}"),
             );
         }
+        self.count_write(node);
         if self.oracle.liar == Some(node) {
             return;
         }
+        self.oracle.last_record = record(after).or_else(|| self.oracle.last_record.take());
         let (was, is) = (before.is_some_and(is_cordoned), is_cordoned(after));
         let (old, new) = (before.and_then(record), record(after));
         let (phase_before, _) = old.as_ref().map(phase).unwrap_or_default();
@@ -408,7 +437,7 @@ impl World {
                     .map(|record| record["id"].to_string())
                     .unwrap_or_default();
                 let memory = &mut self.oracle.nodes[node];
-                if memory.episode != episode || phase_before != "" {
+                if memory.episode != episode || !phase_before.is_empty() {
                     memory.drain_began = Some(clock::elapsed());
                 }
                 if memory.episode != episode {

@@ -50,6 +50,8 @@ pub struct Outcome {
     pub rested: Duration,
     /// The most requests of one replica in a minute.
     pub most_requests: u64,
+    /// The most writes to one Node in a minute.
+    pub most_writes: u64,
 }
 
 /// Runs `seed`, and keeps the story that `telling` selects.
@@ -80,6 +82,7 @@ pub fn run(seed: u64, telling: Telling) -> anyhow::Result<Outcome> {
             simulated: clock::elapsed(),
             rested,
             most_requests: world.oracle.most_requests,
+            most_writes: world.oracle.most_writes,
         })
     })
 }
