@@ -99,6 +99,8 @@ impl World {
         let Some(vm) = self.any_of(&off) else {
             return false;
         };
+        // A VM that a person powers on is powered off again where a maintenance or a request still asks for it.
+        self.oracle.nodes[vm].causes += 1;
         let work = work(vm, self.rng.usize(0..self.vcenter.hosts.len()));
         self.tell("operator", self.words(&work));
         self.begin_task(work, OPERATOR);
@@ -187,7 +189,6 @@ impl World {
             "awaitingHost",
             "poweringOn",
             "rejoining",
-            "parked",
         ];
         let is_restored = is_restored.contains(&phase.as_str());
         self.tell(node_name(node), "is uncordoned by the driver manager");
@@ -253,6 +254,8 @@ impl World {
         // The name is free.
         let _ = self.kube.create(&key, object, "kubectl-client-side-apply");
         self.oracle.nodes[node].cordoned_by_person = was_cordoned;
+        // A cordon without a record and with another field manager counts as a person's.
+        self.oracle.nodes[node].is_lost |= is_cordoned(&manifest) && record(&manifest).is_none();
         self.node_catches_up(node);
     }
 

@@ -437,10 +437,9 @@ impl World {
                     .map(|record| record["id"].to_string())
                     .unwrap_or_default();
                 let memory = &mut self.oracle.nodes[node];
-                if memory.episode != episode || !phase_before.is_empty() {
-                    memory.drain_began = Some(clock::elapsed());
-                }
+                // The times of several drains of an episode add up.
                 if memory.episode != episode {
+                    memory.drain_began = Some(clock::elapsed());
                     memory.cuts_before = memory.cuts;
                 }
                 memory.episode = episode;
