@@ -13,10 +13,11 @@
 #![allow(clippy::missing_errors_doc, reason = "the only error is a wrong plan")]
 
 pub mod account;
+pub mod adversary;
 pub mod clock;
 pub mod cluster;
+pub mod cluster_faults;
 pub mod collector;
-pub mod disturbances;
 pub mod faults;
 pub mod incidents;
 pub mod kube_api;
@@ -31,5 +32,6 @@ pub mod soap;
 pub mod store;
 pub mod story;
 pub mod vcenter;
+pub mod vcenter_faults;
 pub mod world;
 pub mod xml;

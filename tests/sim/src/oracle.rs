@@ -203,6 +203,11 @@ impl World {
         is_asked || ended.is_some_and(|at| clock::elapsed() < at + STALE)
     }
 
+    /// The record on the Node of a node.
+    pub fn record_on(&self, node: usize) -> Option<Value> {
+        record(self.kube.get(&node_key(node))?)
+    }
+
     /// Whether a NodeMaintenance has a copy of the record of a node.
     pub fn has_copy(&self, node: usize) -> bool {
         let name = node_name(node);
@@ -418,9 +423,11 @@ impl World {
         if self.oracle.liar == Some(node) {
             return;
         }
-        self.oracle.last_record = record(after).or_else(|| self.oracle.last_record.take());
         let (was, is) = (before.is_some_and(is_cordoned), is_cordoned(after));
         let (old, new) = (before.and_then(record), record(after));
+        if new.is_some() {
+            self.oracle.last_record.clone_from(&new);
+        }
         let (phase_before, _) = old.as_ref().map(phase).unwrap_or_default();
         let (phase_after, inside) = new.as_ref().map(phase).unwrap_or_default();
         if phase_before != phase_after {

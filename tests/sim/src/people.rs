@@ -1,5 +1,6 @@
 //! What people do: maintenance of hosts, cancels, cordons and requests.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use serde_json::json;
@@ -72,9 +73,8 @@ impl World {
         }
     }
 
-    fn later(&mut self, least: u64, most: u64, deed: Deed) {
-        let after = Duration::from_millis(self.rng.u64(least * 1_000..most * 1_000));
-        self.queue.after(after, WorldEvent::Deed(deed));
+    fn later(&mut self, seconds: Range<u64>, deed: Deed) {
+        self.within(seconds, WorldEvent::Deed(deed));
     }
 
     /// A person does something.
@@ -94,9 +94,9 @@ impl World {
                     .after(Duration::from_secs(5), WorldEvent::DrsEvacuates(host));
                 self.hosts_progress();
                 if self.rng.u32(0..10) < 3 {
-                    self.later(1, 240, Deed::Cancels(host));
+                    self.later(1..240, Deed::Cancels(host));
                 }
-                self.later(120, 900, Deed::Exits(host));
+                self.later(120..900, Deed::Exits(host));
             }
             Deed::Cancels(host) => self.cancel(host),
             Deed::Exits(host) if self.vcenter.hosts[host].in_maintenance => {
@@ -109,7 +109,7 @@ impl World {
             }
             // It is still entering: look again later.
             Deed::Exits(host) if self.vcenter.hosts[host].entering.is_some() => {
-                self.later(30, 300, Deed::Exits(host));
+                self.later(30..300, Deed::Exits(host));
             }
             Deed::Exits(_) => {}
             Deed::Cordons(node) if is_over => self.tell(node_name(node), "is left alone"),
@@ -166,7 +166,7 @@ impl World {
         self.kube
             .change(&key, KUBECTL, |node| node["spec"]["unschedulable"] = json!(true));
         if self.rng.bool() {
-            self.later(60, 900, Deed::Uncordons(node));
+            self.later(60..900, Deed::Uncordons(node));
         }
     }
 
@@ -228,7 +228,7 @@ impl World {
         let _ = self
             .kube
             .create(&cluster_key("nodemaintenances", &name), object, "kubectl");
-        self.later(60, 900, Deed::Withdraws(name));
+        self.later(60..900, Deed::Withdraws(name));
     }
 
     fn person_withdraws(&mut self, name: &str) {

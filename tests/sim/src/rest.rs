@@ -15,8 +15,7 @@ impl World {
     /// Tells the records and the waits of nodes in an episode.
     pub fn tell_records(&mut self) {
         for node in 0..self.plan.nodes {
-            let record = self.kube.get(&node_key(node)).and_then(|node| record(node));
-            if let Some(record) = record {
+            if let Some(record) = self.record_on(node) {
                 self.tell(node_name(node), record.to_string());
             }
         }
@@ -31,16 +30,18 @@ impl World {
         }
     }
 
+    /// The nodes whose kubelets do not lie.
+    fn honest_nodes(&self) -> impl Iterator<Item = usize> + use<> {
+        let liar = self.oracle.liar;
+        (0..self.plan.nodes).filter(move |node| liar != Some(*node))
+    }
+
     /// Each episode says what it waits for, also for a person.
     pub fn check_waits(&mut self) {
         let now = clock::elapsed();
         let mut silent = Vec::new();
-        for node in (0..self.plan.nodes).filter(|node| self.oracle.liar != Some(*node)) {
-            let is_recorded = self
-                .kube
-                .get(&node_key(node))
-                .is_some_and(|node| record(node).is_some());
-            if !is_recorded || now < self.oracle.nodes[node].phase_since + WORDLESS {
+        for node in self.honest_nodes() {
+            if self.record_on(node).is_none() || now < self.oracle.nodes[node].phase_since + WORDLESS {
                 continue;
             }
             let name = node_name(node);
@@ -64,8 +65,7 @@ impl World {
     /// Why the run is not at rest; empty if it is.
     pub fn unrest(&self) -> Vec<String> {
         let mut unrest = Vec::new();
-        let honest = (0..self.plan.nodes).filter(|node| self.oracle.liar != Some(*node));
-        for node in honest {
+        for node in self.honest_nodes() {
             let name = node_name(node);
             let Some(object) = self.kube.get(&node_key(node)) else {
                 if !self.vcenter.vms[node].off_by_person && !self.oracle.nodes[node].is_lost {

@@ -1,0 +1,247 @@
+//! Faults of the cluster that are no single replies: what happens to Nodes, their kubelets and cordons, and to etcd.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::clock;
+use crate::cluster::{LABEL, is_ready, node_key, node_name};
+use crate::faults::Fault;
+use crate::oracle::{phase, record};
+use crate::people::Deed;
+use crate::store::is_cordoned;
+use crate::world::{World, WorldEvent};
+
+/// The field manager of NVIDIA's driver manager.
+const DRIVER_MANAGER: &str = "driver-manager";
+
+/// The kinds that may be forbidden.
+const KINDS: [&str; 6] = [
+    "nodes",
+    "pods",
+    "poddisruptionbudgets",
+    "nodemaintenances",
+    "volumeattachments",
+    "leases",
+];
+
+/// The phases in which a cordon is restored that a program removes.
+const RESTORES_CORDON: [&str; 5] = [
+    "shuttingDown",
+    "relocating",
+    "awaitingHost",
+    "poweringOn",
+    "rejoining",
+];
+
+impl World {
+    /// Sets or removes the label by which the controller selects a Node.
+    pub fn set_label(&mut self, node: usize, has: bool) {
+        self.kube.change(&node_key(node), "kubectl", |node| {
+            if let Some(labels) = node["metadata"]["labels"].as_object_mut() {
+                if has {
+                    labels.insert(LABEL.to_owned(), json!("true"));
+                } else {
+                    labels.remove(LABEL);
+                }
+            }
+        });
+    }
+
+    /// A person or a program deletes a Node. Its pods are collected, and its kubelet registers it again later.
+    pub(crate) fn node_is_deleted(&mut self) -> bool {
+        let node = self.any_node();
+        let name = node_name(node);
+        let Some(manifest) = self.kube.delete(&node_key(node)) else {
+            return false;
+        };
+        self.tell(&name, "is deleted");
+        self.oracle.nodes[node].is_lost |= record(&manifest).is_some() && !self.has_copy(node);
+        let was_cordoned = std::mem::take(&mut self.oracle.nodes[node].cordoned_by_person);
+        self.oracle.nodes[node].uncordoned_by_person = Some(clock::elapsed());
+        if self
+            .faults
+            .fires(Fault::ManifestRestored, &mut self.rng, &mut self.account)
+        {
+            self.manifests.push((node, manifest, was_cordoned));
+            self.within(5..100, WorldEvent::ManifestIsApplied);
+        }
+        for pod in self.pods_on(&name) {
+            self.kube.delete(&pod);
+        }
+        self.schedule_soon();
+        self.within(10..300, WorldEvent::NodeRegisters(node));
+        true
+    }
+
+    /// The kubelet of a VM that is on registers its Node, if that is missing.
+    pub fn register_node(&mut self, node: usize) {
+        if self.vcenter.vms[node].on && self.kube.get(&node_key(node)).is_none() {
+            self.tell(node_name(node), "is registered again");
+            self.add_node(node);
+        }
+    }
+
+    /// A deleted Node is created again from its manifest, by a backup or by a person. It has the record and the cordon of then.
+    pub(crate) fn manifest_is_applied(&mut self) {
+        let (node, manifest, was_cordoned) = self.manifests.remove(0);
+        let key = node_key(node);
+        if self.faults.is_calm || self.kube.get(&key).is_some() {
+            return;
+        }
+        self.tell(node_name(node), "is created from its manifest");
+        let mut object = (*manifest).clone();
+        object["metadata"]["managedFields"] = Value::Null;
+        // The name is free.
+        let _ = self.kube.create(&key, object, "kubectl-client-side-apply");
+        self.oracle.nodes[node].cordoned_by_person = was_cordoned;
+        // A cordon without a record and with another field manager counts as a person's.
+        self.oracle.nodes[node].is_lost |= is_cordoned(&manifest) && record(&manifest).is_none();
+        self.node_catches_up(node);
+    }
+
+    /// A tool removes all annotations from a Node in an episode.
+    pub(crate) fn annotations_are_removed(&mut self) -> bool {
+        let Some(node) = self.any_node_where(|world, node| world.record_on(node).is_some()) else {
+            return false;
+        };
+        self.tell(node_name(node), "loses its annotations");
+        self.kube.change(&node_key(node), "gitops", |node| {
+            node["metadata"]["annotations"] = json!({});
+        });
+        self.oracle.nodes[node].is_lost |= !self.has_copy(node);
+        true
+    }
+
+    /// A kubelet loses its connection for a while.
+    pub(crate) fn ready_is_lost(&mut self) -> bool {
+        let is_up = |world: &Self, node: usize| {
+            let object = world.kube.get(&node_key(node));
+            world.vcenter.vms[node].on && object.is_some_and(|object| is_ready(object))
+        };
+        let Some(node) = self.any_node_where(is_up) else {
+            return false;
+        };
+        self.tell(node_name(node), "is not Ready for a while");
+        self.set_ready(node, "Unknown");
+        let boots = self.vcenter.vms[node].boots;
+        self.within(2..90, WorldEvent::ReadyIsBack { node, boots });
+        true
+    }
+
+    /// The kubelet has its connection again.
+    pub(crate) fn ready_is_back(&mut self, node: usize, boots: u32) {
+        let vm = &self.vcenter.vms[node];
+        if vm.on && vm.boots == boots && vm.kubelet == boots {
+            self.tell(node_name(node), "is Ready again");
+            self.set_ready(node, "True");
+            self.schedule_soon();
+        }
+    }
+
+    /// The driver manager uncordons the Node after its boot, also where a person has cordoned it.
+    pub(crate) fn driver_uncordons(&mut self, node: usize, boots: u32) {
+        let vm = &self.vcenter.vms[node];
+        let Some(object) = self.kube.get(&node_key(node)) else {
+            return;
+        };
+        if !vm.on || vm.boots != boots || !is_cordoned(object) {
+            return;
+        }
+        let phase = record(object).map(|record| phase(&record).0).unwrap_or_default();
+        let is_restored = RESTORES_CORDON.contains(&phase.as_str());
+        self.tell(node_name(node), "is uncordoned by the driver manager");
+        let memory = &mut self.oracle.nodes[node];
+        if !is_restored {
+            // It counts as uncordoned by a person.
+            memory.cordoned_by_person = false;
+        }
+        memory.uncordoned_by_person = Some(clock::elapsed());
+        self.kube.change(&node_key(node), DRIVER_MANAGER, |node| {
+            node["spec"]["unschedulable"] = Value::Null;
+        });
+        self.schedule_soon();
+    }
+
+    /// A person uncordons a node in an episode, and may cordon it again.
+    pub(crate) fn cordon_is_taken(&mut self) -> bool {
+        let is_cordoned_by_us = |world: &Self, node: usize| {
+            let is_cordoned = world
+                .kube
+                .get(&node_key(node))
+                .is_some_and(|node| is_cordoned(node));
+            is_cordoned && world.record_on(node).is_some() && !world.oracle.nodes[node].cordoned_by_person
+        };
+        let Some(node) = self.any_node_where(is_cordoned_by_us) else {
+            return false;
+        };
+        self.uncordoned_by_person(node);
+        if self.rng.bool() {
+            self.within(1..60, WorldEvent::Deed(Deed::Cordons(node)));
+        }
+        true
+    }
+
+    /// One kind of objects is forbidden for some time: its rights are being changed.
+    pub(crate) fn kind_is_forbidden(&mut self) {
+        let kind = KINDS[self.rng.usize(0..KINDS.len())];
+        let until = clock::elapsed() + self.seconds(5..120);
+        self.tell(
+            "kubernetes",
+            format!("forbids {kind} until {} s", until.as_secs()),
+        );
+        self.kube.forbidden = (kind.to_owned(), until);
+        // Watches go on until they end.
+        if self.rng.bool() {
+            self.kube.cut();
+        }
+    }
+
+    /// A snapshot of etcd is taken, to be restored later.
+    pub(crate) fn snapshot_is_taken(&mut self) {
+        self.snapshot = Some((self.kube.snapshot(), self.oracle.nodes.clone()));
+        self.within(10..200, WorldEvent::EtcdIsRestored);
+    }
+
+    /// etcd is restored from the snapshot: objects and their versions go back. Kubelets and controllers go on from there.
+    pub(crate) fn etcd_is_restored(&mut self) {
+        if self.faults.is_calm {
+            return;
+        }
+        let Some((snapshot, memory)) = self.snapshot.take() else {
+            return;
+        };
+        let now = clock::elapsed();
+        self.tell(
+            "kubernetes",
+            format!("etcd is restored to version {}", snapshot.version),
+        );
+        self.kube.restore(snapshot);
+        self.kube.down_until = now + self.seconds(1..20);
+        self.oracle.restored(&memory, now);
+        for node in 0..self.plan.nodes {
+            self.node_catches_up(node);
+        }
+        let pods: Vec<_> = self.kube.list("pods").map(|(key, _)| key.clone()).collect();
+        for pod in pods {
+            // It ends now if it was terminating.
+            self.queue.after(Duration::from_secs(5), WorldEvent::PodEnds(pod));
+        }
+        self.schedule_soon();
+    }
+
+    /// A kubelet writes the status of its Node again after a restore.
+    fn node_catches_up(&mut self, node: usize) {
+        let vm = self.vcenter.vms[node].clone();
+        let boots = vm.boots;
+        self.register_node(node);
+        if vm.on && vm.kubelet == boots {
+            self.queue
+                .after(Duration::from_secs(6), WorldEvent::KubeletStarts { node, boots });
+        }
+        self.queue
+            .after(Duration::from_secs(50), WorldEvent::NodeUnknown { node, boots });
+        let goes_off = !vm.on || vm.going_down || self.vcenter.busy(node).is_some();
+        self.oracle.nodes[node].is_lost |= goes_off && self.record_on(node).is_none() && !self.has_copy(node);
+    }
+}

@@ -1,0 +1,117 @@
+//! Faults of vCenter that are no single replies: hosts that are lost, tasks that fail or are forgotten, and people who change VMs.
+
+use crate::clock;
+use crate::people::Deed;
+use crate::vcenter::{OPERATOR, OUR_USER, TaskState, Work};
+use crate::world::{World, WorldEvent};
+
+impl World {
+    /// vCenter loses the connection to a host. Its VMs go on.
+    pub(crate) fn host_is_lost(&mut self) {
+        let host = self.rng.usize(0..self.vcenter.hosts.len());
+        self.vcenter.hosts[host].connected = false;
+        self.tell(self.vcenter.hosts[host].name.clone(), "does not respond");
+        self.vcenter.changed();
+        self.within(5..300, WorldEvent::HostResponds(host));
+    }
+
+    /// vCenter reaches a host again.
+    pub fn host_responds(&mut self, host: usize) {
+        if !self.vcenter.hosts[host].connected {
+            self.vcenter.hosts[host].connected = true;
+            self.tell(self.vcenter.hosts[host].name.clone(), "responds again");
+            self.vcenter.changed();
+            self.hosts_progress();
+        }
+    }
+
+    /// A VM goes off by itself. Nobody but its owner has to power it on, unless it is in an episode.
+    pub(crate) fn vm_dies(&mut self) -> bool {
+        let vm = self.any_node();
+        let dies = self.vcenter.vms[vm].on && self.vcenter.busy(vm).is_none();
+        if dies {
+            self.vm_goes_off(vm);
+            self.vcenter.vms[vm].off_by_person = true;
+        }
+        dies
+    }
+
+    /// A person powers on a VM that is off, wherever DRS finds a place.
+    pub(crate) fn vm_is_started(&mut self) -> bool {
+        self.person_acts_on_vm(|vm, _| Work::PowerOn { vm, by_drs: true })
+    }
+
+    /// A person moves a VM that is off.
+    pub(crate) fn vm_is_moved(&mut self) -> bool {
+        self.person_acts_on_vm(|vm, to| Work::Relocate { vm, to })
+    }
+
+    fn person_acts_on_vm(&mut self, work: impl FnOnce(usize, usize) -> Work) -> bool {
+        let is_free = |world: &Self, vm: usize| !world.vcenter.vms[vm].on && world.vcenter.busy(vm).is_none();
+        let Some(vm) = self.any_node_where(is_free) else {
+            return false;
+        };
+        // A VM that a person powers on is powered off again where a maintenance or a request still asks for it.
+        self.oracle.nodes[vm].causes += 1;
+        let work = work(vm, self.rng.usize(0..self.vcenter.hosts.len()));
+        self.tell("operator", self.words(&work));
+        self.begin_task(work, OPERATOR);
+        true
+    }
+
+    /// A maintenance task fails by itself. Sometimes the operator tries again.
+    pub(crate) fn maintenance_fails(&mut self) -> bool {
+        let hosts = 0..self.vcenter.hosts.len();
+        let entering: Vec<usize> = hosts
+            .filter(|host| self.vcenter.hosts[*host].entering.is_some())
+            .collect();
+        let Some(host) = self.any_of(&entering) else {
+            return false;
+        };
+        let Some(task) = self.vcenter.hosts[host].entering.take() else {
+            return false;
+        };
+        self.tell("vCenter", format!("{}: Timedout", self.words(&Work::Enter(host))));
+        self.vcenter.tasks[task].state = TaskState::Error("Timedout");
+        self.vcenter.tasks[task].ended = Some(clock::elapsed());
+        self.vcenter.changed();
+        self.cause_ends(host);
+        if self.rng.bool() {
+            self.within(5..120, WorldEvent::Deed(Deed::Enters(host)));
+        }
+        true
+    }
+
+    /// vCenter's service restarts and forgets some of its tasks. A host may carry them out nevertheless.
+    pub(crate) fn tasks_are_forgotten(&mut self) {
+        self.sessions.clear();
+        self.vcenter.down_until = clock::elapsed() + self.seconds(5..60);
+        for task in 0..self.vcenter.tasks.len() {
+            if self.vcenter.tasks[task].state != TaskState::Running || self.rng.bool() {
+                continue;
+            }
+            self.vcenter.tasks[task].forgotten = true;
+            match self.vcenter.tasks[task].work {
+                Work::Enter(host) => {
+                    self.vcenter.tasks[task].state = TaskState::Error("SystemError");
+                    self.vcenter.hosts[host].entering = None;
+                    self.cause_ends(host);
+                }
+                Work::Exit(_) | Work::PowerOff(_) | Work::PowerOn { .. } | Work::Relocate { .. } => {}
+            }
+            let words = self.words(&self.vcenter.tasks[task].work);
+            self.tell("vCenter", format!("forgets: {words}"));
+        }
+        self.vcenter.changed();
+    }
+
+    /// Tasks that hang end.
+    pub(crate) fn tasks_end(&mut self) {
+        for task in 0..self.vcenter.tasks.len() {
+            let it = &self.vcenter.tasks[task];
+            if it.state == TaskState::Running && it.user == OUR_USER {
+                self.task_ends(task);
+            }
+        }
+    }
+}
