@@ -15,11 +15,15 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use haulout_lab::fixture::{Fixture, Haulout, Member, annotation, gpus, is_cordoned, is_ready, label, phase};
+use fastrand::Rng;
+use haulout_lab::fixture::{
+    Fixture, Haulout, Member, WAIT_TIMEOUT, annotation, gpus, is_cordoned, is_ready, label, phase,
+};
 use haulout_lab::kube::{Kube, KubeOptions};
 use haulout_lab::vcenter::{
     ClusterSpec, Collector, DeviceSpec, Down, Entry, EntryKind, Gpu, HostSpec, Spec, State, VmSpec, VmState,
 };
+use haulout_lab::wait::until;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
@@ -41,22 +45,6 @@ const SETTLED_WITHIN: Duration = Duration::from_secs(900);
 const MORE_MIB_MAX: f64 = 48.0;
 const MORE_FILES_MAX: usize = 24;
 
-/// Makes the same numbers for one seed (xorshift).
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 % u64::try_from(limit.max(1)).unwrap_or(1)).unwrap_or_default()
-    }
-
-    fn pick<'a>(&mut self, all: &'a [String]) -> Option<&'a String> {
-        all.get(self.below(all.len()))
-    }
-}
-
 /// A replica, with what it used at its first row.
 struct SoakReplica {
     haulout: Haulout,
@@ -68,7 +56,7 @@ struct Soak<'a> {
     fixture: Fixture<'a>,
     replicas: Vec<SoakReplica>,
     started: usize,
-    random: Numbers,
+    rng: Rng,
     /// The Nodes that a person has cordoned.
     cordoned: BTreeSet<String>,
     /// Kills since vCenter's sessions ended: a killed replica leaves its session behind.
@@ -99,7 +87,7 @@ async fn soak() -> anyhow::Result<()> {
     let nodes = usize::try_from(setting("SOAK_NODES", 200)?)?;
     let seed = setting(
         "SOAK_SEED",
-        Timestamp::now().as_nanosecond().unsigned_abs() as u64 | 1,
+        Timestamp::now().as_nanosecond().unsigned_abs() as u64,
     )?;
     println!("SOAK_SEED={seed} SOAK_MINUTES={minutes} SOAK_NODES={nodes}");
     let kube = Kube::start(&KubeOptions {
@@ -111,7 +99,7 @@ async fn soak() -> anyhow::Result<()> {
         fixture: datacenter(&kube, nodes).await?,
         replicas: Vec::new(),
         started: 0,
-        random: Numbers(seed),
+        rng: Rng::with_seed(seed),
         cordoned: BTreeSet::new(),
         kills: 0,
         done: BTreeMap::new(),
@@ -133,8 +121,8 @@ async fn soak() -> anyhow::Result<()> {
         }
         let event = soak.event().await;
         event.with_context(|| format!("after {:?} of {:?}", begin.elapsed(), soak.done))?;
-        let pause = soak.random.below(1_500);
-        tokio::time::sleep(Duration::from_millis(200 + u64::try_from(pause)?)).await;
+        let pause = soak.rng.u64(0..1_500);
+        tokio::time::sleep(Duration::from_millis(200 + pause)).await;
     }
     soak.settle().await?;
     soak.row(minute).await?;
@@ -271,31 +259,31 @@ impl Soak<'_> {
         let entering = hosts(&|host| host.entering.is_some());
         let inside = hosts(&|host| host.in_maintenance);
         let outside = hosts(&|host| host.entering.is_none() && !host.in_maintenance);
-        match self.random.below(100) {
+        match self.rng.u32(0..100) {
             0..40 => {
                 // Most hosts stay in service.
                 let is_full = (entering.len() + inside.len()) * 3 > state.hosts.len();
-                if let Some(host) = self.random.pick(&outside).filter(|_| !is_full) {
+                if let Some(host) = self.rng.choice(&outside).filter(|_| !is_full) {
                     self.fixture.vcenter.enter_maintenance(host).await?;
                     self.count("clicks");
                 }
             }
             40..50 => {
-                if let Some(host) = self.random.pick(&entering) {
+                if let Some(host) = self.rng.choice(&entering) {
                     // It may have ended meanwhile.
                     drop(self.fixture.vcenter.cancel_maintenance(host).await);
                     self.count("cancels");
                 }
             }
             50..80 => {
-                if let Some(host) = self.random.pick(&inside) {
+                if let Some(host) = self.rng.choice(&inside) {
                     drop(self.fixture.vcenter.exit_maintenance(host).await);
                     self.count("exits");
                 }
             }
             80..84 => self.person_cordons(&outside).await,
             84..88 => self.person_uncordons(&entering).await,
-            88..92 => self.label_flaps(&[outside, entering].concat()).await,
+            88..92 => self.label_flaps(&[outside, entering].concat()).await?,
             92..94 => self.node_is_deleted(&inside).await,
             94..97 => self.kill().await?,
             97..98 => {
@@ -324,7 +312,7 @@ impl Soak<'_> {
 
     /// A person cordons a node in service, or uncordons one that is cordoned so.
     async fn person_cordons(&mut self, outside: &[String]) {
-        if let Some(host) = self.random.pick(outside) {
+        if let Some(host) = self.rng.choice(outside) {
             let node = self.fixture.node_name(&vm_of(host));
             let idle = self.fixture.node(&node).await;
             let is_idle =
@@ -343,7 +331,7 @@ impl Soak<'_> {
 
     /// A person uncordons a node during its maintenance; it is theirs no longer.
     async fn person_uncordons(&mut self, entering: &[String]) {
-        if let Some(host) = self.random.pick(entering) {
+        if let Some(host) = self.rng.choice(entering) {
             let node = self.fixture.node_name(&vm_of(host));
             if self.fixture.person_cordons(&node, false).await.is_ok() {
                 self.cordoned.remove(&node);
@@ -352,9 +340,9 @@ impl Soak<'_> {
         }
     }
 
-    async fn label_flaps(&mut self, hosts: &[String]) {
-        let Some(host) = self.random.pick(hosts) else {
-            return;
+    async fn label_flaps(&mut self, hosts: &[String]) -> anyhow::Result<()> {
+        let Some(host) = self.rng.choice(hosts) else {
+            return Ok(());
         };
         let nodes: Api<Node> = Api::all(self.fixture.client());
         let node = self.fixture.node_name(&vm_of(host));
@@ -365,16 +353,19 @@ impl Soak<'_> {
         };
         if set(None).await {
             tokio::time::sleep(Duration::from_millis(500)).await;
-            while !set(Some("true")).await {
-                tokio::time::sleep(Duration::from_millis(200)).await;
-            }
+            // The kube-apiserver may restart.
+            until("the label", WAIT_TIMEOUT, async || {
+                Ok(set(Some("true")).await.then_some(()))
+            })
+            .await?;
             self.count("label flaps");
         }
+        Ok(())
     }
 
     /// The Node of a VM that is off is deleted; its kubelet registers it again at the next boot, without a person's cordon.
     async fn node_is_deleted(&mut self, inside: &[String]) {
-        let Some(host) = self.random.pick(inside) else {
+        let Some(host) = self.rng.choice(inside) else {
             return;
         };
         let nodes: Api<Node> = Api::all(self.fixture.client());
@@ -404,7 +395,7 @@ impl Soak<'_> {
     }
 
     async fn kill(&mut self) -> anyhow::Result<()> {
-        let which = self.random.below(self.replicas.len());
+        let which = self.rng.usize(..self.replicas.len());
         self.replicas.swap_remove(which).haulout.kill().await?;
         self.kills += 1;
         self.count("kills");

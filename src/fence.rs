@@ -110,6 +110,7 @@ impl WriteFence {
     }
 
     fn new(state: FenceState, clock: fn() -> BoottimeInstant) -> Self {
+        // Shuttle's tokio, with which `tests/permutations` compiles this file, has no `Sender::new`.
         Self {
             shared: Arc::new(FenceShared {
                 state: watch::channel(state).0,

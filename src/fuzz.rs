@@ -61,29 +61,30 @@ fn shown_settings(config: &Config, lines: &str) {
     let mut args: Vec<OsString> = vec!["haulout".into(), "run".into()];
     let given = config.describe().iter().filter(|(_, value)| !value.is_empty());
     args.extend(given.map(|(name, value)| flag(&format!("{name}={value}")).into()));
-    match Cli::read(args) {
+    let again = match Cli::read(args) {
         Ok(Cli {
             command: Command::Run(again),
-        }) => {
-            let differing = config.describe().iter().zip(again.describe());
-            let differing: Vec<_> = differing.filter(|(one, two)| one != two).collect();
-            assert!(differing.is_empty(), "{differing:?}");
-        }
-        Ok(_) => unreachable_setting("another subcommand"),
-        Err(error) => unreachable_setting(&error.to_string()),
-    }
+        }) => Ok(again),
+        Ok(_) => Err("another subcommand".to_owned()),
+        Err(error) => Err(error.to_string()),
+    };
+    let differing = again.map(|again| {
+        let both = config.describe().iter().zip(again.describe());
+        let differing = both.filter(|(one, two)| one != two);
+        differing
+            .map(|(one, two)| format!("{one:?} and {two:?}"))
+            .collect::<Vec<_>>()
+    });
+    assert_eq!(
+        differing,
+        Ok(Vec::new()),
+        "settings that are shown are read again"
+    );
 }
 
 /// Whether `text` is a secret of the seeds that stands nowhere else: other words may be those of a message.
 fn is_secret(text: &str, all: &str) -> bool {
     text.starts_with("s3cret") && all.matches(text).count() == 1
-}
-
-fn unreachable_setting(why: &str) {
-    assert!(
-        why.is_empty(),
-        "settings that are shown are not read again: {why}"
-    );
 }
 
 /// Reads `text` as a selector, the key of a label, the name of an object, and matchers of Alertmanager.

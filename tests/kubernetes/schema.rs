@@ -1,6 +1,7 @@
 //! The schema of NodeMaintenance with its CEL rules, against what the program reads: no object that the kube-apiserver accepts may be
 //! unreadable, and what the program writes of it is accepted again.
 
+use fastrand::Rng;
 use haulout::cli::Cli;
 use haulout::nodemaintenance::kind::{
     MaintenanceAction, MaintenanceWindow, NodeMaintenance, NodeMaintenanceSpec,
@@ -14,18 +15,6 @@ use serde_json::{Map, Value, json};
 /// Objects with several random values, besides one for each value alone.
 const COMBINED: usize = 400;
 const PATH: &str = "/apis/haulout.dev/v1alpha1/nodemaintenances";
-
-/// Makes the same numbers in every run (xorshift).
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 % u64::try_from(limit).unwrap()).unwrap()
-    }
-}
 
 /// Points in time: valid ones, and what a lenient reader takes for one.
 fn times() -> Vec<Value> {
@@ -234,12 +223,12 @@ fn objects(base: &Map<String, Value>, fields: &[(&str, Vec<Value>)]) -> Vec<Valu
         .iter()
         .flat_map(|(name, values)| values.iter().map(move |value| with(&[(name, value)])));
     let mut objects: Vec<Value> = single.collect();
-    let mut random = Numbers(0x9e37_79b9_7f4a_7c15);
+    let mut rng = Rng::with_seed(0x9e37_79b9_7f4a_7c15);
     for _ in 0..COMBINED {
-        let changes: Vec<(&str, &Value)> = (0..=random.below(4))
+        let changes: Vec<(&str, &Value)> = (0..=rng.usize(..4))
             .map(|_| {
-                let (name, values) = &fields[random.below(fields.len())];
-                (*name, &values[random.below(values.len())])
+                let (name, values) = &fields[rng.usize(..fields.len())];
+                (*name, &values[rng.usize(..values.len())])
             })
             .collect();
         objects.push(with(&changes));
@@ -449,12 +438,12 @@ const REQUIREMENT_PARTS: [&[&str]; 6] = [
 async fn every_accepted_selector_is_one_for_kubernetes() {
     let kube = Kube::start(&KubeOptions::default()).await.unwrap();
     let nodes: Api<super::core::Node> = Api::all(kube.client());
-    let mut random = Numbers(0x2545_f491_4f6c_dd1d);
+    let mut rng = Rng::with_seed(0x2545_f491_4f6c_dd1d);
     let mut tried = std::collections::BTreeSet::new();
     for _ in 0..3_000 {
         let mut requirement = || {
             REQUIREMENT_PARTS
-                .map(|parts| parts[random.below(parts.len())])
+                .map(|parts| parts[rng.usize(..parts.len())])
                 .concat()
         };
         let (one, two) = (requirement(), requirement());

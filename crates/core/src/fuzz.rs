@@ -1,6 +1,8 @@
 //! Entries of the fuzz targets in `crates/core/fuzz/`. A kubelet may write any text into the annotations of its Node, and everybody who
 //! may create a NodeMaintenance any window.
 
+use std::io;
+use std::path::Path;
 use std::time::Duration;
 
 use crate::facts::window::Window;
@@ -12,6 +14,25 @@ use crate::maintenance::episode::Record;
 use crate::maintenance::observed::{BoundVm, HostState, Observed, ObservedPower};
 use crate::maintenance::policy::DrainTimeoutAction;
 use crate::maintenance::record::{Annotations, read, write};
+
+/// The files below `folder` that are not the seeds of this name and content. Writes them if `HAULOUT_WRITE_REFERENCE` is set.
+///
+/// # Errors
+/// If a file cannot be written.
+pub fn outdated_seeds<S: AsRef<[u8]>>(folder: &Path, seeds: &[(String, S)]) -> io::Result<Vec<String>> {
+    let mut outdated = Vec::new();
+    for (name, content) in seeds {
+        let file = folder.join(name);
+        if std::env::var_os("HAULOUT_WRITE_REFERENCE").is_some() {
+            std::fs::create_dir_all(file.parent().unwrap_or(folder))?;
+            std::fs::write(&file, content)?;
+        }
+        if !std::fs::read(&file).is_ok_and(|kept| kept == content.as_ref()) {
+            outdated.push(name.clone());
+        }
+    }
+    Ok(outdated)
+}
 
 /// The most bytes that a written record has more than the one that was read: each write adds to the history at most one phase.
 const GROWTH_MAX: usize = 4 * 1024;

@@ -23,7 +23,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::relay::Relay;
-use crate::fault_proxy::Side;
+use crate::fault_proxy::{Side, write_kubeconfig_of};
 use crate::vcenter::Tls;
 
 /// The kind under which faults of connections are counted.
@@ -290,17 +290,7 @@ impl ByteProxy {
     /// If the file cannot be written.
     pub fn write_kubeconfig(&self, path: &Path, authority: &Path) -> anyhow::Result<()> {
         let cluster = json!({"server": self.url(), "certificate-authority": authority});
-        let config = json!({
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "proxy", "cluster": cluster}],
-            "users": [{"name": "proxy", "user": {}}],
-            "contexts": [{"name": "proxy", "context": {"cluster": "proxy", "user": "proxy"}}],
-            "current-context": "proxy",
-        });
-        // JSON is YAML too.
-        std::fs::write(path, config.to_string())
-            .with_context(|| format!("writing the proxy's kubeconfig to {}", path.display()))
+        write_kubeconfig_of(&cluster, path)
     }
 
     /// From now on the first request of each wanted kind has this fault, beside what is planned already.

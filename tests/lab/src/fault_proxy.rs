@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context as _, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -120,18 +120,7 @@ impl FaultProxy {
 
     /// Writes a kubeconfig whose server is the proxy. It has no credentials: the proxy adds its own client's.
     pub fn write_kubeconfig(&self, path: &Path) -> anyhow::Result<()> {
-        let config = json!({
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "proxy", "cluster": {"server": format!("http://{}", self.kubernetes)}}],
-            "users": [{"name": "proxy", "user": {}}],
-            "contexts": [{"name": "proxy", "context": {"cluster": "proxy", "user": "proxy"}}],
-            "current-context": "proxy",
-        });
-        // JSON is YAML too, and needs no second serializer.
-        let text = serde_json::to_string_pretty(&config).context("composing the proxy's kubeconfig")?;
-        std::fs::write(path, text)
-            .with_context(|| format!("writing the proxy's kubeconfig to {}", path.display()))
+        write_kubeconfig_of(&json!({"server": format!("http://{}", self.kubernetes)}), path)
     }
 
     /// The requests so far that change something and were forwarded or stopped the proxy, in order. Requests that came
@@ -183,6 +172,22 @@ impl FaultProxy {
     pub fn open(&self) {
         self.shared.set(Stop::Open);
     }
+}
+
+/// Writes a kubeconfig without credentials for a proxy that is this cluster.
+pub(crate) fn write_kubeconfig_of(cluster: &Value, path: &Path) -> anyhow::Result<()> {
+    let config = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "proxy", "cluster": cluster}],
+        "users": [{"name": "proxy", "user": {}}],
+        "contexts": [{"name": "proxy", "context": {"cluster": "proxy", "user": "proxy"}}],
+        "current-context": "proxy",
+    });
+    // JSON is YAML too, and needs no second serializer.
+    let text = serde_json::to_string_pretty(&config).context("composing the proxy's kubeconfig")?;
+    std::fs::write(path, text)
+        .with_context(|| format!("writing the proxy's kubeconfig to {}", path.display()))
 }
 
 impl fmt::Debug for FaultProxy {

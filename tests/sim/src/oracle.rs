@@ -57,8 +57,8 @@ pub struct Oracle {
     pub last_record: Option<Value>,
     /// The most writes of replicas to a Node in a minute.
     pub most_writes: u64,
-    /// By replica: the current minute, and its requests.
-    requests: Vec<(u64, u64)>,
+    /// By replica.
+    requests: Vec<MinuteCount>,
     /// The most requests of a replica in a minute.
     pub most_requests: u64,
 }
@@ -89,8 +89,27 @@ pub struct NodeMemory {
     pub guest_asked: Duration,
     /// When the phase changed last.
     pub phase_since: Duration,
-    /// The current minute, and the writes of replicas in it.
-    writes: (u64, u64),
+    /// The writes of replicas.
+    writes: MinuteCount,
+}
+
+/// How often something happened in the current minute.
+#[derive(Clone, Debug, Default)]
+struct MinuteCount {
+    minute: u64,
+    count: u64,
+}
+
+impl MinuteCount {
+    /// Counts one, and returns the count.
+    fn add(&mut self) -> u64 {
+        let minute = clock::elapsed().as_secs() / 60;
+        if self.minute != minute {
+            *self = Self { minute, count: 0 };
+        }
+        self.count += 1;
+        self.count
+    }
 }
 
 /// The record on a Node.
@@ -153,15 +172,9 @@ impl World {
 
     /// Counts a request of a replica.
     pub fn count_request(&mut self, replica: usize) {
-        let minute = clock::elapsed().as_secs() / 60;
         let requests = &mut self.oracle.requests;
-        requests.resize(requests.len().max(replica + 1), (0, 0));
-        let (of, count) = &mut requests[replica];
-        if *of != minute {
-            (*of, *count) = (minute, 0);
-        }
-        *count += 1;
-        let count = *count;
+        requests.resize(requests.len().max(replica + 1), MinuteCount::default());
+        let count = requests[replica].add();
         self.oracle.most_requests = self.oracle.most_requests.max(count);
         if count == REQUESTS_PER_MINUTE {
             self.violated(
@@ -171,21 +184,9 @@ impl World {
         }
     }
 
-    /// Whether etcd was restored a moment ago, so that records and the status of Nodes are old.
-    fn was_restored(&self) -> bool {
-        let restored = self.oracle.restored;
-        restored.is_some_and(|at| clock::elapsed() < at + STALE * 3)
-    }
-
     /// Counts a write to a Node.
     fn count_write(&mut self, node: usize) {
-        let minute = clock::elapsed().as_secs() / 60;
-        let (of, count) = &mut self.oracle.nodes[node].writes;
-        if *of != minute {
-            (*of, *count) = (minute, 0);
-        }
-        *count += 1;
-        let count = *count;
+        let count = self.oracle.nodes[node].writes.add();
         self.oracle.most_writes = self.oracle.most_writes.max(count);
         if count == WRITES_PER_MINUTE {
             self.violated(
@@ -193,6 +194,12 @@ impl World {
                 format!("{} was written {count} times in a minute", node_name(node)),
             );
         }
+    }
+
+    /// Whether etcd was restored a moment ago, so that records and the status of Nodes are old.
+    fn was_restored(&self) -> bool {
+        let restored = self.oracle.restored;
+        restored.is_some_and(|at| clock::elapsed() < at + STALE * 3)
     }
 
     /// Whether anybody wants the VM of this node off, or did a moment ago.

@@ -25,6 +25,7 @@ use crate::maintenance::placement::HostSurvey;
 use crate::maintenance::record::{EndedEpisode, write};
 use crate::status::HostKind;
 
+mod copies;
 mod devices;
 mod forecast;
 mod outage;

@@ -1,0 +1,107 @@
+//! Copies of records on NodeMaintenances: when they take the place of a record, and when they count as over.
+
+use crate::facts::kubernetes::NodeFacts;
+use crate::facts::vsphere::{Vm, VsphereUpdate};
+use crate::fixtures::{RELEASE, at, found, moment, name, node_facts, trio, vm_facts};
+use crate::inventory::Fact;
+use crate::maintenance::episode::{Phase, Record};
+use crate::maintenance::record;
+use crate::status::NodeStatus;
+
+use super::records::{leading, node};
+use super::{copied, in_episode, with_episode};
+
+#[test]
+fn a_record_that_only_its_copy_holds_is_not_on_the_node() {
+    let of = in_episode(1, Phase::AwaitingHost, RELEASE);
+    let facts = |on_node: bool| {
+        let node_of = if on_node { of.clone() } else { node_facts(1) };
+        [trio(1), vec![copied(of.clone()), node(node_of)]].concat()
+    };
+    for on_node in [true, false] {
+        let inventory = leading(facts(on_node));
+        let snapshot = &inventory.snapshots[&name(1)];
+        assert!(snapshot.record.episode().is_some(), "{snapshot:?}");
+        assert_eq!(snapshot.observed.is_record_on_node, on_node);
+        assert!(snapshot.observed.has_copy);
+    }
+}
+
+#[test]
+fn a_copy_is_not_judged_before_the_vm_is_known() {
+    let copy = || copied(in_episode(1, Phase::Rejoining, RELEASE));
+    let [kubernetes, host, vm, looked_up] = trio(1).try_into().unwrap();
+    let unnamed = Vm {
+        uuid: None,
+        ..vm_facts(1)
+    };
+    let unnamed = Fact::Vsphere(VsphereUpdate::Vm(unnamed));
+    let cases = [
+        (vec![], false, "not looked up"),
+        (vec![looked_up.clone()], false, "without properties"),
+        (vec![unnamed, looked_up.clone()], false, "without its UUID"),
+        (vec![vm.clone(), found(1, &[1, 2])], false, "ambiguous"),
+        (vec![found(1, &[])], true, "missing"),
+        (vec![vm, looked_up], true, "known"),
+    ];
+    for (facts, is_known, case) in cases {
+        let all = [vec![kubernetes.clone(), host.clone(), copy()], facts].concat();
+        let inventory = leading(all);
+        let status = NodeStatus::of(&inventory.snapshots[&name(1)]);
+        assert_eq!(status.is_known, is_known, "{case}: {status:?}");
+    }
+}
+
+#[test]
+fn wiped_record_is_continued_where_it_was_and_not_where_its_copy_is() {
+    let with_revision = |revision| {
+        with_episode(1, Phase::AwaitingHost, |episode| {
+            episode.release = RELEASE.into();
+            episode.revision = revision;
+        })
+    };
+    for (on_node, in_copy, continued) in [(5, 3, 5), (3, 5, 5)] {
+        let facts = [copied(with_revision(in_copy)), node(with_revision(on_node))];
+        let mut inventory = leading(trio(1).into_iter().chain(facts));
+        let wiped = NodeFacts {
+            resource_version: 11,
+            ..node_facts(1)
+        };
+        inventory.advance([node(wiped)], moment(1));
+        let record = &inventory.snapshots[&name(1)].record;
+        let revision = record.episode().map(|episode| episode.revision);
+        assert_eq!(revision, Some(continued), "{on_node} {in_copy}");
+    }
+}
+
+#[test]
+fn episode_goes_on_when_only_its_json_is_removed_from_the_node() {
+    let of = in_episode(1, Phase::AwaitingHost, RELEASE);
+    let Record::Episode(episode) = crate::inventory::snapshot::record_of(&of) else {
+        panic!("an episode is expected");
+    };
+    let written = record::write(&Record::Episode(episode), at(7));
+    for (state, host, time, is_ours) in [
+        ("powered-off", "esx-1", written.transition_time.clone(), true),
+        // The Python controller went on from there, or writes its times with fractions.
+        ("draining", "esx-1", written.transition_time.clone(), false),
+        ("powered-off", "esx-2", written.transition_time.clone(), false),
+        (
+            "powered-off",
+            "esx-1",
+            Some("2026-11-18T11:06:47.123456".to_owned()),
+            false,
+        ),
+    ] {
+        let mut plain = NodeFacts {
+            resource_version: 11,
+            ..node_facts(1)
+        };
+        plain.annotations.state = Some(state.to_owned());
+        plain.annotations.host = Some(host.to_owned());
+        plain.annotations.transition_time = time.clone();
+        let inventory = leading([trio(1), vec![copied(of.clone()), node(plain)]].concat());
+        let record = &inventory.snapshots[&name(1)].record;
+        assert_eq!(record.episode().is_some(), is_ours, "{state} {host} {time:?}");
+    }
+}
