@@ -28,10 +28,27 @@ pub(super) fn of(
     now: Timestamp,
 ) -> NodeMaintenanceStatus {
     let mut status = shown(object, entry, episode, now);
-    status.record = record::write(&Record::Episode(Arc::clone(episode)), now).episode;
+    if may_be_copied(object, entry, episode) {
+        status.record = record::write(&Record::Episode(Arc::clone(episode)), now).episode;
+    }
     let parked = parked(episode);
     let progress = parked.as_deref().map_or(Progress::Running, Progress::Stalled);
     with_conditions(object, status, progress, now)
+}
+
+/// Whether the record may be copied. After a restart a copy shows to which node a VM belongs. A kubelet can write the UUID of another
+/// node's VM into the record on its own Node, so the first copy is written only while the node has that VM.
+fn may_be_copied(object: &NodeMaintenanceFacts, entry: &NodeEntry, episode: &Episode) -> bool {
+    let status = entry.status.as_ref();
+    let has_vm = || {
+        let vm = status.and_then(|status| status.vm.found());
+        vm.and_then(|vm| vm.uuid) == episode.vm_uuid
+    };
+    let is_copied = || {
+        let copy = object.status.record.as_deref().and_then(record::read_copy);
+        copy.is_some_and(|copy| copy.vm_uuid == episode.vm_uuid)
+    };
+    episode.vm_uuid.is_none() || has_vm() || is_copied()
 }
 
 /// The status of a request with an episode.

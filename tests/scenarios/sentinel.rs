@@ -63,10 +63,20 @@ impl Sentinel {
         Ok(())
     }
 
+    /// Returns once the new process has said that it starts: until then SIGTERM would end it with an error.
     async fn crash_and_restart(&mut self) -> anyhow::Result<()> {
         self.process.kill().await?;
+        let before = self.starts();
         self.process = self.spec.spawn()?;
-        Ok(())
+        until("the sentinel to start again", WAIT_TIMEOUT, async || {
+            Ok((self.starts() > before).then_some(()))
+        })
+        .await
+        .with_context(|| self.log())
+    }
+
+    fn starts(&self) -> usize {
+        self.log().matches("starting the sentinel").count()
     }
 
     fn log(&self) -> String {

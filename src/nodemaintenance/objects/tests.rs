@@ -1,16 +1,17 @@
 use std::sync::Arc;
 
 use futures::FutureExt as _;
-use haulout_core::fixtures::{at, drain_report, episode, moment, node, record, snapshot};
+use haulout_core::fixtures::{at, drain_report, episode, moment, node, record, snapshot, uuid, vm};
 
 use super::*;
 use crate::foreign_maintenance::{ForeignOrigin, ForeignStatus, Medik8sStatus};
-use crate::ids::{EpisodeId, RequestUid};
+use crate::ids::{EpisodeId, RequestUid, VmRef};
 use crate::kubernetes::update::RequestedMaintenance;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{DrainEnd, EpisodeResult, Phase, Record};
 use crate::maintenance::observed::{
-    BoundVm, DrainReport, HostState, NodeSnapshot, PendingEviction, PendingReason, SnapshotBatch,
+    BoundVm, DrainReport, HostState, NodeSnapshot, ObservedPower, ObservedVm, PendingEviction, PendingReason,
+    SnapshotBatch,
 };
 use crate::maintenance::request::{Request, RequestAction, RequestIdentity};
 use crate::maintenance::waiting::WaitingOn;
@@ -350,6 +351,50 @@ fn episode_has_an_object_with_its_record_without_redundant_writes() {
     assert_eq!(writes, 2, "one to create it, one for its status");
     cluster.settle(&draining);
     assert_eq!(cluster.writes, writes);
+}
+
+/// A draining node with the record of an episode with VM 1, while its own VM is `vm`.
+fn with_the_record_of_vm_1(vm: BoundVm) -> NodeSnapshot {
+    let mut episode = episode(Phase::Draining, 1);
+    episode.vm_uuid = Some(uuid(1));
+    let mut node = node_snapshot(record(episode), None, None);
+    node.observed.vm = vm;
+    node
+}
+
+fn bound_to(n: usize) -> BoundVm {
+    BoundVm::Found(ObservedVm {
+        uuid: Some(uuid(n)),
+        ..vm(ObservedPower::On, HostState::InService)
+    })
+}
+
+#[test]
+fn record_with_the_uuid_of_a_vm_of_another_node_is_not_copied() {
+    let not_its_own = [
+        bound_to(2),
+        BoundVm::Shared(vec![NodeName::new("gpu2")]),
+        BoundVm::Ambiguous([VmRef::new("vm-1"), VmRef::new("vm-2")].into()),
+        BoundVm::NoUuid,
+    ];
+    for vm in not_its_own {
+        let mut cluster = Cluster::new();
+        cluster.settle(&with_the_record_of_vm_1(vm.clone()));
+        let status = cluster.status("gpu1-00112233");
+        assert_eq!(status.state.as_deref(), Some("Draining"), "{vm:?}");
+        assert_eq!(status.record, None, "{vm:?}");
+
+        // Once its VM is known to be that one, its copy follows whatever happens to the VM.
+        cluster.settle(&with_the_record_of_vm_1(bound_to(1)));
+        let first = cluster.status("gpu1-00112233").record.clone();
+        assert!(first.is_some(), "{vm:?}");
+        let mut later = with_the_record_of_vm_1(vm);
+        let mut shutting_down = later.record.episode().unwrap().clone();
+        shutting_down.revision += 1;
+        later.record = record(shutting_down);
+        cluster.settle(&later);
+        assert_ne!(cluster.status("gpu1-00112233").record, first);
+    }
 }
 
 #[test]

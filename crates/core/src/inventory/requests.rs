@@ -13,7 +13,7 @@ use crate::facts::kubernetes::{
 use crate::ids::NodeName;
 use crate::maintenance::episode::{Episode, Record};
 use crate::maintenance::policy::DrainTimeoutAction;
-use crate::maintenance::record::{Annotations, read};
+use crate::maintenance::record::read_copy;
 use crate::maintenance::request::{Request, RequestAction, RequestIdentity};
 
 /// The NodeMaintenance objects.
@@ -39,7 +39,9 @@ impl RequestStore {
     fn insert(&mut self, facts: NodeMaintenanceFacts) {
         self.remove(&facts.name);
         let copy = match &facts.role {
-            NodeMaintenanceRole::Episode { record } if !facts.is_over => record.clone().and_then(read_copy),
+            NodeMaintenanceRole::Episode { record } if !facts.is_over => {
+                record.as_deref().and_then(read_copy)
+            }
             NodeMaintenanceRole::Episode { .. }
             | NodeMaintenanceRole::Request(_)
             | NodeMaintenanceRole::Foreign(_) => None,
@@ -81,18 +83,6 @@ impl RequestStore {
         let names = self.of_node.get(node).into_iter().flatten();
         let objects = names.filter_map(|name| self.by_name.get(name));
         objects.filter(|object| !object.facts.is_over)
-    }
-}
-
-fn read_copy(record: String) -> Option<Arc<Episode>> {
-    let annotations = Annotations {
-        episode: Some(record),
-        ..Annotations::default()
-    };
-    match read(&annotations) {
-        Record::Episode(episode) => Some(episode),
-        // An unreadable record is no copy.
-        Record::InService | Record::Python(_) | Record::Unreadable { .. } => None,
     }
 }
 

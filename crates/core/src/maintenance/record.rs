@@ -99,6 +99,11 @@ pub fn read(annotations: &Annotations) -> Record {
     read.unwrap_or_else(|why| Record::Unreadable { why })
 }
 
+/// Reads the copy of a record. A copy that cannot be read is none.
+pub fn read_copy(json: &str) -> Option<Arc<Episode>> {
+    read_json(json).ok().map(Arc::new)
+}
+
 fn kept(episode: &Episode) -> Episode {
     let mut kept = episode.clone();
     kept.left_behind.truncate(MAX_LEFT_BEHIND);
