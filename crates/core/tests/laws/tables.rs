@@ -441,7 +441,15 @@ fn cordon_of_a_node_put_back_from_a_copy_is_taken_away_at_the_end() {
         (CordonOwner::Theirs, true, by_other(), CordonOwner::Theirs),
         // Cordoned by another user when it was registered.
         (CordonOwner::Ours, false, by_other(), CordonOwner::Theirs),
-        (CordonOwner::Ours, false, CordonedBy::Haulout, CordonOwner::Theirs),
+        (CordonOwner::Ours, false, CordonedBy::Unknown, CordonOwner::Theirs),
+        // An earlier Node, from a restored etcd, without its record.
+        (CordonOwner::Ours, false, CordonedBy::Haulout, CordonOwner::Ours),
+        (
+            CordonOwner::Theirs,
+            false,
+            CordonedBy::Haulout,
+            CordonOwner::Theirs,
+        ),
     ] {
         let mut seen = registered_anew(ObservedPower::On);
         seen.is_record_on_node = is_put_back;

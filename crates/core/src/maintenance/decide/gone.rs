@@ -146,13 +146,16 @@ pub(super) fn onto_another_node(
 }
 
 /// The owner of the cordon of a new Node. A Node that was restored from a copy, by a backup or with `kubectl replace`, has our
-/// record and our cordon, written by another field manager.
+/// record and our cordon, written by another field manager. After a restore of etcd it is an earlier Node with our cordon, possibly
+/// without the record.
 fn cordon_on(episode: &Episode, node: &ObservedNode, seen: &Observed) -> CordonOwner {
-    let is_restored = seen.is_record_on_node && node.unschedulable && episode.cordon_is_ours();
-    match (&node.cordoned_by, is_restored) {
-        (_, false) => CordonOwner::NotYet,
-        (CordonedBy::Haulout, true) => CordonOwner::Ours,
-        (CordonedBy::Other(manager), true) => CordonOwner::Adopted(Some(manager.clone())),
-        (CordonedBy::Unknown, true) => CordonOwner::Adopted(None),
+    if !(node.unschedulable && episode.cordon_is_ours()) {
+        return CordonOwner::NotYet;
+    }
+    match &node.cordoned_by {
+        CordonedBy::Haulout => CordonOwner::Ours,
+        CordonedBy::Other(_) | CordonedBy::Unknown if !seen.is_record_on_node => CordonOwner::NotYet,
+        CordonedBy::Other(manager) => CordonOwner::Adopted(Some(manager.clone())),
+        CordonedBy::Unknown => CordonOwner::Adopted(None),
     }
 }
