@@ -24,7 +24,8 @@ async fn annotate(fixture: &Fixture<'_>, node: &str, annotations: &Value) -> any
     Ok(())
 }
 
-async fn skip(fixture: &Fixture<'_>, node: &str, value: Option<&str>) -> anyhow::Result<()> {
+/// Sets or removes the annotation `skip`.
+pub async fn skip(fixture: &Fixture<'_>, node: &str, value: Option<&str>) -> anyhow::Result<()> {
     annotate(fixture, node, &json!({"haulout.dev/skip": value})).await
 }
 

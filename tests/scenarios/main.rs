@@ -37,6 +37,7 @@ mod host_maintenance;
 mod in_flight;
 mod kubectl_plugin;
 mod kubevirt;
+mod lagging_apiserver;
 mod leader_election;
 mod leadership;
 mod logging;

@@ -1,8 +1,12 @@
 //! A Kubernetes control plane on loopback: etcd, kube-apiserver, kube-controller-manager and kube-scheduler, with RBAC
 //! and an audit log.
 
+mod lagging;
+
+pub use lagging::LaggingApiserver;
+
 use std::collections::HashSet;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -233,6 +237,7 @@ pub struct Kube {
     apiserver: Mutex<Process>,
     etcd: Mutex<Process>,
     apiserver_spec: ProcessSpec,
+    apiserver_files: ApiserverFiles,
     program: PathBuf,
     /// The data directory that etcd runs on.
     etcd_data: Mutex<PathBuf>,
@@ -279,7 +284,8 @@ impl Kube {
         } else {
             AUDIT_POLICY.to_owned()
         };
-        let apiserver_spec = apiserver(program, &dir, &authority, &port, &etcd_port, &policy)?;
+        let apiserver_files = ApiserverFiles::write(program, &dir, &authority, &policy)?;
+        let apiserver_spec = apiserver_files.spec(APISERVER, &port, local(&etcd_port), AUDIT_LOG);
         let etcd = etcd_spec.spawn()?;
         let apiserver = apiserver_spec.spawn()?;
         let admin = User::admin("admin");
@@ -319,6 +325,7 @@ impl Kube {
             apiserver: Mutex::new(apiserver),
             etcd: Mutex::new(etcd),
             apiserver_spec,
+            apiserver_files,
             program: program.to_owned(),
             etcd_data: Mutex::new(etcd_data),
             port,
@@ -447,6 +454,17 @@ impl Kube {
         self.ask_etcd("put", &put).await.map(|_| ())
     }
 
+    /// Removes the history of etcd, as kube-apiserver does every five minutes. A watch from before is refused.
+    pub async fn compact_etcd(&self) -> anyhow::Result<()> {
+        let answer = self
+            .ask_etcd("range", &json!({"key": ByteString(b"/".to_vec())}))
+            .await?;
+        let revision = answer.pointer("/header/revision").cloned();
+        let revision = revision.with_context(|| format!("etcd named no revision: {answer}"))?;
+        let compacted = self.ask_etcd("compaction", &json!({"revision": revision})).await;
+        compacted.map(|_| ())
+    }
+
     /// Takes a snapshot of etcd. The process is stopped during the copy, so the copy is what a crash would leave.
     pub async fn snapshot_etcd(&self) -> anyhow::Result<EtcdSnapshot> {
         let data = self.dir.join(format!("etcd-snapshot-{}", serial()));
@@ -541,6 +559,8 @@ impl Kube {
 }
 
 const ACCOUNT_KEY: &str = "service-accounts.key";
+/// The name of the process, and its first argument.
+const APISERVER: &str = "kube-apiserver";
 const AUDIT_LOG: &str = "audit.log";
 const AUDIT_POLICY: &str = r#"apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -597,24 +617,45 @@ fn etcd(program: &Path, dir: &RunDir, port: &Port, data: &Path) -> ProcessSpec {
         .env(REMOVE_AT_EOF, dir.path())
 }
 
-fn apiserver(
-    program: &Path,
-    dir: &RunDir,
-    authority: &Authority,
-    port: &Port,
-    etcd_port: &Port,
-    audit_policy: &str,
-) -> anyhow::Result<ProcessSpec> {
-    let (certificate, key) = authority.issue(dir, "kube-apiserver", Purpose::Server)?;
-    let policy = dir.write("audit-policy.yaml", audit_policy)?;
-    let account_key = KeyPair::generate().context("making the service accounts' key")?;
-    let account_public = dir.write("service-accounts.pub", account_key.public_key_pem())?;
-    let account_private = dir.write(ACCOUNT_KEY, account_key.serialize_pem())?;
-    let file = |flag: &str, path: &Path| format!("--{flag}={}", path.display());
-    Ok(
-        ProcessSpec::new("kube-apiserver", program, dir.join("kube-apiserver.log"))
-            .arg("kube-apiserver")
-            .arg(format!("--etcd-servers=http://127.0.0.1:{}", etcd_port.number()))
+/// What every kube-apiserver of a cluster needs.
+struct ApiserverFiles {
+    program: PathBuf,
+    dir: PathBuf,
+    authority: PathBuf,
+    certificate: PathBuf,
+    key: PathBuf,
+    policy: PathBuf,
+    account_public: PathBuf,
+    account_private: PathBuf,
+}
+
+impl ApiserverFiles {
+    fn write(
+        program: &Path,
+        dir: &RunDir,
+        authority: &Authority,
+        audit_policy: &str,
+    ) -> anyhow::Result<Self> {
+        let (certificate, key) = authority.issue(dir, APISERVER, Purpose::Server)?;
+        let account_key = KeyPair::generate().context("making the service accounts' key")?;
+        Ok(Self {
+            program: program.to_owned(),
+            dir: dir.path().to_owned(),
+            authority: authority.path.clone(),
+            certificate,
+            key,
+            policy: dir.write("audit-policy.yaml", audit_policy)?,
+            account_public: dir.write("service-accounts.pub", account_key.public_key_pem())?,
+            account_private: dir.write(ACCOUNT_KEY, account_key.serialize_pem())?,
+        })
+    }
+
+    /// A kube-apiserver of this name, with its audit log in the file `audit_log`.
+    fn spec(&self, name: &str, port: &Port, etcd: SocketAddr, audit_log: &str) -> ProcessSpec {
+        let file = |flag: &str, path: &Path| format!("--{flag}={}", path.display());
+        ProcessSpec::new(name, &self.program, self.dir.join(format!("{name}.log")))
+            .arg(APISERVER)
+            .arg(format!("--etcd-servers=http://{etcd}"))
             .arg(format!("--secure-port={}", port.number()))
             .args([
                 "--bind-address=127.0.0.1",
@@ -628,18 +669,23 @@ fn apiserver(
                 "--profiling=false",
             ])
             .arg("--service-account-issuer=https://kubernetes.default.svc")
-            .arg(file("service-account-key-file", &account_public))
-            .arg(file("service-account-signing-key-file", &account_private))
-            .arg(file("client-ca-file", &authority.path))
-            .arg(file("tls-cert-file", &certificate))
-            .arg(file("tls-private-key-file", &key))
-            .arg(file("cert-dir", dir.path()))
-            .arg(file("audit-policy-file", &policy))
-            .arg(file("audit-log-path", &dir.join(AUDIT_LOG)))
+            .arg(file("service-account-key-file", &self.account_public))
+            .arg(file("service-account-signing-key-file", &self.account_private))
+            .arg(file("client-ca-file", &self.authority))
+            .arg(file("tls-cert-file", &self.certificate))
+            .arg(file("tls-private-key-file", &self.key))
+            .arg(file("cert-dir", &self.dir))
+            .arg(file("audit-policy-file", &self.policy))
+            .arg(file("audit-log-path", &self.dir.join(audit_log)))
             .arg("--audit-log-mode=blocking")
             // In megabytes. The default of 100 would rotate the log and lose counts.
-            .arg("--audit-log-maxsize=10000"),
-    )
+            .arg("--audit-log-maxsize=10000")
+    }
+}
+
+/// The address of a local port.
+fn local(port: &Port) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, port.number()).into()
 }
 
 fn controller_manager(
@@ -823,7 +869,7 @@ fn write_kubeconfig(
     });
     // JSON is YAML too, and needs no second serializer.
     dir.write(
-        format!("{}.kubeconfig", user.name),
+        format!("{}-{}.kubeconfig", user.name, port.number()),
         serde_json::to_string_pretty(&config)?,
     )
 }
