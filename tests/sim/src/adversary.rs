@@ -69,7 +69,11 @@ impl World {
     pub(crate) fn tenant_asks(&mut self) {
         self.requests += 1;
         let name = format!("odd-{}", self.requests);
-        let node = self.any_node();
+        // What a tenant may ask for concerns its own node only, where other nodes are compared.
+        let node = match self.plan.in_turn.is_empty() {
+            true => self.any_node(),
+            false => 0,
+        };
         self.oracle.nodes[node].causes += 1;
         let node = node_name(node);
         let specs = [

@@ -99,13 +99,18 @@ impl World {
         let uuid = self.vcenter.vms[node].uuid.clone();
         let boots = self.vcenter.vms[node].boots;
         let (name, now) = (node_name(node), format!("{:.0}", clock::true_time()));
+        // A kubelet that lies about its UUID without a provider ID has exactly one VM, and another node has it too.
+        let spec = match self.plan.is_liar(node) {
+            true => json!({}),
+            false => json!({"providerID": format!("vsphere://{uuid}")}),
+        };
         let object = json!({
             "kind": "Node", "apiVersion": "v1",
             "metadata": {
                 "labels": {LABEL: "true", "kubernetes.io/hostname": name},
                 "annotations": {},
             },
-            "spec": {"providerID": format!("vsphere://{uuid}")},
+            "spec": spec,
             "status": {
                 "conditions": [{
                     "type": "Ready", "status": "True", "reason": "KubeletReady", "message": "",

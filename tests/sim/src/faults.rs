@@ -128,6 +128,66 @@ impl Fault {
     }
 }
 
+impl Fault {
+    /// Whether each node is treated in the same way with this fault as without it.
+    pub fn keeps_effects(self) -> bool {
+        match self {
+            Self::VcenterRefuses
+            | Self::VcenterReplyLost
+            | Self::VcenterUnavailable
+            | Self::VcenterSilent
+            | Self::VcenterLate
+            | Self::PollCut
+            | Self::UpdatesWithheld
+            | Self::TaskUpdateLost
+            | Self::SessionsExpire
+            | Self::VcenterRestarts
+            | Self::KubernetesRefuses
+            | Self::KubernetesReplyLost
+            | Self::KubernetesFails
+            | Self::KubernetesThrottles
+            | Self::KubernetesSilent
+            | Self::KubernetesLate
+            | Self::WatchCut
+            | Self::WatchLags
+            | Self::HistoryCompacted
+            | Self::Conflict
+            | Self::KubernetesOutage
+            | Self::ReplicaKilled
+            | Self::ReplicaStopped
+            | Self::ReplicaCutOff
+            | Self::ReadyLost => true,
+            Self::TaskFails
+            | Self::TaskHangs
+            | Self::MaintenanceFails
+            | Self::TasksForgotten
+            | Self::HostLost
+            | Self::VmDies
+            | Self::VmStarted
+            | Self::VmMoved
+            | Self::KindForbidden
+            | Self::LabelLost
+            | Self::NodeDeleted
+            | Self::EtcdRestored
+            | Self::AnnotationsRemoved
+            | Self::ManifestRestored
+            | Self::ClockSteps
+            | Self::GuestIgnores
+            | Self::ToolsStop
+            | Self::DriverUncordons
+            | Self::CordonTaken
+            | Self::PodEndsLate => false,
+            // To nodes of others.
+            Self::HostileKubelet | Self::HostileTenant => true,
+        }
+    }
+
+    /// Whether somebody does it on purpose.
+    pub fn is_hostile(self) -> bool {
+        matches!(self, Self::HostileKubelet | Self::HostileTenant)
+    }
+}
+
 /// What happens to one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
@@ -172,9 +232,27 @@ impl Faults {
         Self { chances, is_calm }
     }
 
+    /// The faults of a run that is compared with one without faults: half of those that keep the effects, or only hostile ones.
+    pub fn draw_that_keep_effects(rng: &mut Rng, only_hostile: bool) -> Self {
+        let mut drawn = Self::draw(rng, false);
+        drawn
+            .chances
+            .retain(|fault, _| fault.keeps_effects() && !only_hostile);
+        if only_hostile {
+            let hostile = Fault::ALL.iter().filter(|fault| fault.is_hostile());
+            drawn.chances = hostile.map(|fault| (*fault, 10_000)).collect();
+        }
+        drawn
+    }
+
     /// How many kinds may happen.
     pub fn kinds(&self) -> usize {
         self.chances.len()
+    }
+
+    /// Whether all of them are hostile.
+    pub fn are_hostile(&self) -> bool {
+        self.chances.keys().all(|fault| fault.is_hostile())
     }
 
     /// Whether a fault fires now.

@@ -31,6 +31,7 @@ pub mod run;
 pub mod soap;
 pub mod store;
 pub mod story;
+pub mod twin;
 pub mod vcenter;
 pub mod vcenter_faults;
 pub mod world;

@@ -11,7 +11,7 @@ use haulout_core::maintenance::kinds::{PhaseKind, WaitKind};
 use haulout_sim::account::Account;
 use haulout_sim::faults::Fault;
 use haulout_sim::oracle::Act;
-use haulout_sim::run::{IS_EXACT, Outcome, run};
+use haulout_sim::run::{COMPARED, IS_EXACT, Outcome, run};
 use haulout_sim::story::Telling;
 
 /// Runs the controller against simulated vCenters and clusters, each drawn from a seed.
@@ -212,6 +212,7 @@ fn missing(account: &Account) -> Vec<String> {
         .chain(phases.map(|phase| ("phase", phase.name())))
         .chain(Act::ALL.iter().map(|act| ("act", act.name())))
         .chain(waits.map(|wait| ("wait", wait.variant())));
+    let wanted = wanted.chain([("compared", COMPARED)]);
     let missing = wanted.filter(|(kind, name)| account.of(kind, name) == 0);
     missing.map(|(kind, name)| format!("{kind} {name:?}")).collect()
 }
@@ -227,6 +228,9 @@ fn tell(seed: u64, telling: Telling) -> anyhow::Result<ExitCode> {
     if outcome.violations.is_empty() {
         println!("no rule was broken");
         return Ok(ExitCode::SUCCESS);
+    }
+    for violation in &outcome.violations {
+        println!("broken: {violation}");
     }
     println!("run it again with: make simulate SEED={seed}");
     Ok(ExitCode::FAILURE)

@@ -11,6 +11,7 @@ use crate::clock;
 use crate::cluster::{blocks_drain, is_overdue, is_ready, node_key, node_name};
 use crate::faults::Fault;
 use crate::store::{Key, is_cordoned};
+use crate::twin::NodeEffects;
 use crate::world::World;
 
 /// How old the knowledge may be on which a request is sent: the delays of the request, and of the check before it.
@@ -89,8 +90,10 @@ pub struct NodeMemory {
     pub guest_asked: Duration,
     /// When the phase changed last.
     pub phase_since: Duration,
-    /// The writes of replicas.
+    /// The writes of replicas in the current minute.
     writes: MinuteCount,
+    /// All that was done to it.
+    pub effects: NodeEffects,
 }
 
 /// How often something happened in the current minute.
@@ -431,6 +434,10 @@ impl World {
             return;
         }
         let (was, is) = (before.is_some_and(is_cordoned), is_cordoned(after));
+        let effects = &mut self.oracle.nodes[node].effects;
+        effects.writes += 1;
+        effects.cordons += u32::from(!was && is);
+        effects.uncordons += u32::from(was && !is);
         let (old, new) = (before.and_then(record), record(after));
         if new.is_some() {
             self.oracle.last_record.clone_from(&new);

@@ -83,16 +83,7 @@ impl World {
         match deed {
             Deed::Enters(host) if is_over || !self.vcenter.hosts[host].takes_vms() => {}
             Deed::Enters(host) => {
-                self.tell(
-                    "operator",
-                    format!("puts {} into maintenance mode", self.vcenter.hosts[host].name),
-                );
-                self.cause_begins(host);
-                let task = self.begin_task(Work::Enter(host), OPERATOR);
-                self.vcenter.hosts[host].entering = Some(task);
-                self.queue
-                    .after(Duration::from_secs(5), WorldEvent::DrsEvacuates(host));
-                self.hosts_progress();
+                self.enters(host);
                 if self.rng.u32(0..10) < 3 {
                     self.later(1..240, Deed::Cancels(host));
                 }
@@ -119,6 +110,20 @@ impl World {
             Deed::Requests { node, action } => self.person_requests(node, action),
             Deed::Withdraws(name) => self.person_withdraws(&name),
         }
+    }
+
+    /// A person puts a host into maintenance mode.
+    pub fn enters(&mut self, host: usize) {
+        self.tell(
+            "operator",
+            format!("puts {} into maintenance mode", self.vcenter.hosts[host].name),
+        );
+        self.cause_begins(host);
+        let task = self.begin_task(Work::Enter(host), OPERATOR);
+        self.vcenter.hosts[host].entering = Some(task);
+        self.queue
+            .after(Duration::from_secs(5), WorldEvent::DrsEvacuates(host));
+        self.hosts_progress();
     }
 
     fn cancel(&mut self, host: usize) {

@@ -33,11 +33,54 @@ pub struct Plan {
     pub faults: Faults,
     /// How many things people do.
     pub deeds: usize,
+    /// In a run that is compared with one without faults: the nodes whose hosts are maintained, one after the other.
+    pub in_turn: Vec<usize>,
 }
 
+/// Every how manyth seed is compared with a run without faults. Every second of these has only hostile ones.
+const COMPARED: u64 = 20;
+
 impl Plan {
-    /// The plan of `seed`. A fifth of the seeds has no faults and lasts longer.
+    /// The plan of `seed`. A fifth of the seeds has no faults and lasts longer, or is compared with such a run.
     pub fn draw(seed: u64, rng: &mut Rng) -> Self {
+        let plan = Self::draw_any(seed, rng);
+        if seed % COMPARED == COMPARED / 2 {
+            plan.compared(seed, rng)
+        } else {
+            plan
+        }
+    }
+
+    fn compared(self, seed: u64, rng: &mut Rng) -> Self {
+        let nodes = self.nodes.clamp(2, 6);
+        Self {
+            nodes,
+            spares: self.spares.min(nodes),
+            // A kubelet may claim a VM that no other node has: docs/security.md says what limits that.
+            others: 0,
+            active: Duration::from_secs(60 * 60),
+            faults: Faults::draw_that_keep_effects(rng, seed % (2 * COMPARED) == COMPARED / 2),
+            deeds: 0,
+            // The first kubelet lies.
+            in_turn: (0..8).map(|_| rng.usize(1..nodes)).collect(),
+            ..self
+        }
+    }
+
+    /// Whether the kubelet of this node lies in a run that is compared with one without faults.
+    pub fn is_liar(&self, node: usize) -> bool {
+        !self.in_turn.is_empty() && node == 0
+    }
+
+    /// The same without faults.
+    pub fn without_faults(&self) -> Self {
+        Self {
+            faults: Faults::default(),
+            ..self.clone()
+        }
+    }
+
+    fn draw_any(seed: u64, rng: &mut Rng) -> Self {
         let is_calm = seed.is_multiple_of(5);
         let nodes = match rng.u32(0..10) {
             0..=4 => rng.usize(1..=2),
@@ -77,6 +120,7 @@ impl Plan {
             flags: flags.collect(),
             faults: Faults::draw(rng, is_calm),
             deeds: rng.usize(2..=5) + nodes / 2,
+            in_turn: Vec::new(),
         }
     }
 

@@ -18,6 +18,7 @@ use crate::kube_api;
 use crate::plan::Plan;
 use crate::soap::SimConnector;
 use crate::story::{Story, Telling};
+use crate::twin::{EndedMaintenance, differences};
 use crate::world::{Orders, Shared, World, lock};
 
 /// How long a container takes to be started again.
@@ -28,6 +29,9 @@ const LOOK: Duration = Duration::from_secs(5);
 
 /// How long after the end of faults records have to be complete.
 const SETTLED: Duration = Duration::from_secs(120);
+
+/// How the account names a maintenance that was compared with one without faults.
+pub const COMPARED: &str = "maintenance with one without faults";
 
 /// The result of a run.
 #[derive(Debug)]
@@ -48,6 +52,8 @@ pub struct Outcome {
     pub simulated: Duration,
     /// How long after the end of faults everything was at rest.
     pub rested: Duration,
+    /// The maintenances one after the other, in a run that is compared with one without faults.
+    pub in_turn: Vec<EndedMaintenance>,
     /// The most requests of one replica in a minute.
     pub most_requests: u64,
     /// The most writes to one Node in a minute.
@@ -59,11 +65,31 @@ pub struct Outcome {
 /// # Errors
 /// If the runtime cannot be built, or the settings of the plan are wrong.
 pub fn run(seed: u64, telling: Telling) -> anyhow::Result<Outcome> {
+    let mut rng = Rng::with_seed(seed);
+    let plan = Plan::draw(seed, &mut rng);
+    if plan.in_turn.is_empty() {
+        return play_plan(plan, rng, telling);
+    }
+    let is_hostile = plan.faults.are_hostile();
+    let twin = play_plan(plan.without_faults(), rng.clone(), Telling::Nothing)?;
+    let mut outcome = play_plan(plan, rng, telling)?;
+    let differences = differences(&outcome.in_turn, &twin.in_turn, is_hostile);
+    let count = outcome.in_turn.len().min(twin.in_turn.len());
+    for _ in 0..count {
+        outcome.account.count("compared", COMPARED);
+    }
+    let broken = differences
+        .into_iter()
+        .map(|it| format!("a node is treated as without faults: {it}"));
+    outcome.violations.extend(broken);
+    Ok(outcome)
+}
+
+fn play_plan(plan: Plan, rng: Rng, telling: Telling) -> anyhow::Result<Outcome> {
+    let seed = plan.seed;
     let runtime = runtime(seed).context("building the runtime")?;
     // The jitter of retries is drawn from the generator of the thread.
     fastrand::seed(seed);
-    let mut rng = Rng::with_seed(seed);
-    let plan = Plan::draw(seed, &mut rng);
     let config = config(&plan)?;
     let line = plan.line();
     runtime.block_on(async {
@@ -81,6 +107,7 @@ pub fn run(seed: u64, telling: Telling) -> anyhow::Result<Outcome> {
             lines: world.story.lines().to_vec(),
             simulated: clock::elapsed(),
             rested,
+            in_turn: world.ended_in_turn().to_vec(),
             most_requests: world.oracle.most_requests,
             most_writes: world.oracle.most_writes,
         })

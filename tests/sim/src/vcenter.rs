@@ -329,6 +329,7 @@ impl World {
         let (name, boots) = (off.name.clone(), off.boots);
         self.tell("vCenter", format!("{name} is off"));
         if self.vcenter.vms[vm].is_ours {
+            self.oracle.nodes[vm].effects.offs += 1;
             // kube-controller-manager waits for 50 s.
             let grace = Duration::from_secs(50);
             self.queue
@@ -348,6 +349,7 @@ impl World {
         let host = self.vcenter.hosts[host].name.clone();
         self.tell("vCenter", format!("{name} is on, on {host}"));
         if self.vcenter.vms[vm].is_ours {
+            self.oracle.nodes[vm].effects.ons += 1;
             let boot = Duration::from_millis(self.rng.u64(10_000..60_000));
             self.queue
                 .after(boot, WorldEvent::KubeletStarts { node: vm, boots });

@@ -19,6 +19,7 @@ use crate::plan::Plan;
 use crate::soap::Sessions;
 use crate::store::{Key, Snapshot, Store};
 use crate::story::Story;
+use crate::twin::MaintenancesInTurn;
 use crate::vcenter::{Host, Vcenter, Vm};
 
 /// The world, as the connections of the replicas share it.
@@ -114,6 +115,8 @@ pub enum WorldEvent {
     LabelIsBack(usize),
     /// A kubelet registers its Node, if that is missing.
     NodeRegisters(usize),
+    /// The next step of maintenances one after the other.
+    NextInTurn,
     /// Faults and deeds end.
     Calm,
 }
@@ -218,6 +221,8 @@ pub struct World {
     pub manifests: Vec<(usize, Arc<Value>, bool)>,
     /// The snapshot of etcd, with what the rules remembered then.
     pub snapshot: Option<(Snapshot, Vec<NodeMemory>)>,
+    /// The maintenances that are compared with those of a run without faults.
+    pub in_turn: MaintenancesInTurn,
     /// The orders to each replica.
     pub orders: Vec<watch::Sender<Orders>>,
 }
@@ -244,12 +249,14 @@ impl World {
             requests_from: BTreeMap::new(),
             manifests: Vec::new(),
             snapshot: None,
+            in_turn: MaintenancesInTurn::default(),
             orders: (0..plan.replicas).map(|_| watch::Sender::default()).collect(),
             plan,
         };
         world.populate();
         world.plan_deeds();
         world.plan_incidents();
+        world.plan_in_turn();
         world.queue.after(world.plan.active, WorldEvent::Calm);
         world
     }
@@ -304,7 +311,9 @@ impl World {
         }
         for index in 0..self.rng.usize(1..=nodes) {
             let replicas = self.rng.usize(1..=4);
-            let budget = (self.rng.u32(0..10) < 4 && replicas > 1).then(|| replicas - 1);
+            let has_budget = self.rng.u32(0..10) < 4 && replicas > 1;
+            // A node that is drained because a tenant asks for it could make pods of another one wait for their budget.
+            let budget = (has_budget && self.plan.in_turn.is_empty()).then(|| replicas - 1);
             self.add_workload(Workload::new(format!("app-{index}"), replicas, budget));
         }
     }
@@ -369,6 +378,7 @@ impl World {
             WorldEvent::EtcdIsRestored => self.etcd_is_restored(),
             WorldEvent::LabelIsBack(node) => self.set_label(node, true),
             WorldEvent::NodeRegisters(node) => self.register_node(node),
+            WorldEvent::NextInTurn => self.next_in_turn(),
             WorldEvent::Calm => {
                 self.tell("world", "faults and deeds end");
                 self.faults.is_calm = true;
