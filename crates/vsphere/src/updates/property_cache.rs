@@ -165,11 +165,15 @@ impl PropertyCache {
     /// Applies a complete re-read, except for objects that the stream reported since it
     /// [began](Self::begin_reread).
     ///
+    /// A re-read has few properties of a VM. A VM that the stream has not reported yet stays unknown: without its UUID and its devices,
+    /// an episode would begin with the wrong record.
+    ///
     /// A running maintenance task is over if neither its host nor the list view has it any more; its
     /// outcome stays unknown.
     pub(crate) fn merge_reread(&mut self, objects: &[ObjectProperties]) {
         for object in objects {
-            if !self.newer.has(&object.moref) {
+            let is_in_part = object.moref.vm().is_some_and(|vm| !self.vms.contains_key(&vm));
+            if !self.newer.has(&object.moref) && !is_in_part {
                 let before = self.location(&object.moref);
                 let new_task = object.moref.task().filter(|task| !self.tasks.contains_key(task));
                 self.upsert(object);

@@ -11,7 +11,7 @@ use crate::decode::ActiveDevices;
 use crate::decode::cluster::ClusterConfig;
 use crate::fault::Fault;
 use crate::update::{Drs, DrsBehavior, EndOutcome, MaintenanceEnd, PciDevice, PciIds, TaskState};
-use haulout_core::ids::DatastoreRef;
+use haulout_core::ids::{DatastoreRef, VmUuid};
 
 /// The task that puts a host into maintenance.
 pub(in crate::updates) const ENTERS: &str = "HostSystem.enterMaintenanceMode";
@@ -880,6 +880,29 @@ fn reread_does_not_replace_what_was_pushed_since_it_began() {
         cache.merge_reread(std::slice::from_ref(&read));
         assert_eq!(cache.vms[&VmRef::new("vm-1")].power, Some(expected));
     }
+}
+
+#[test]
+fn reread_of_a_vm_that_was_never_pushed_reports_no_part_of_it() {
+    let part = vm_on("vm-7", "host-1", "poweredOn");
+    let mut whole = part.clone();
+    let uuid = "42000000-0000-4000-8000-000000000007";
+    whole.properties.push(("config.uuid".to_owned(), text(uuid)));
+    let mut cache = cache();
+    cache.set_ours([VmRef::new("vm-7")].into());
+    cache.take_updates();
+    cache.begin_reread();
+    cache.merge_reread(&[part]);
+    assert_eq!(cache.take_updates(), []);
+    assert!(!cache.has_all_vms());
+
+    cache.apply(set([whole]));
+    let updates = cache.take_updates();
+    let [VsphereUpdate::Vm(vm)] = updates.as_slice() else {
+        panic!("{updates:?}")
+    };
+    assert_eq!(vm.uuid, VmUuid::parse(uuid));
+    assert!(cache.has_all_vms());
 }
 
 #[test]
