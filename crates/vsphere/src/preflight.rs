@@ -120,7 +120,7 @@ impl Vcenter {
                 object: moref.to_string(),
                 source,
             })?,
-            cause_ended: cause.ended(&objects),
+            cause_ended: cause.left(own).or_else(|| cause.ended(&objects)),
         })
     }
 }
@@ -153,6 +153,18 @@ impl MaintenanceCause {
             spec = spec.of(&task.into(), []);
         }
         spec
+    }
+
+    /// The VM is on another host than the one that is maintained.
+    fn left(&self, vm: &ObjectProperties) -> Option<Fault> {
+        let is_on = vm.moref("runtime.host").and_then(Moref::host)?;
+        let host = self.host.as_ref().filter(|host| **host != is_on)?;
+        Some(Fault {
+            kind: FaultKind::NotLeaving,
+            message: format!(
+                "the VM is on {is_on} now, and not on {host}, which is maintained; nothing was sent"
+            ),
+        })
     }
 
     /// Why the power must not be cut any more: the host is not in maintenance, and no task puts it

@@ -497,6 +497,32 @@ async fn refusal_names_the_host_and_why() {
 }
 
 #[tokio::test]
+async fn power_is_not_cut_if_the_vm_has_left_the_host() {
+    let host = [
+        property("name", "esx2"),
+        property("runtime.inMaintenanceMode", "true"),
+    ];
+    let beside = object("HostSystem", "host-2", &host.concat());
+    let (fake, vcenter, _server) =
+        Fake::start(move |call: &Request| looks(call).then(|| seen("poweredOn", &beside))).await;
+    let asked = MaintenanceCause {
+        host: Some(HostRef::new("host-2")),
+        task: None,
+    };
+    let shut_down = vcenter.shutdown_guest(&permit(), &vm(), &asked).await;
+    let cut = vcenter.power_off(&permit(), &vm(), &asked).await.unwrap_err();
+    let fault = cut.fault().unwrap();
+    assert_eq!(kind_of(shut_down), FaultKind::NotLeaving);
+    assert_eq!(fault.kind, FaultKind::NotLeaving);
+    assert_eq!(
+        fault.message,
+        "the VM is on host-1 now, and not on host-2, which is maintained; nothing was sent"
+    );
+    let sent = fake.calls("ShutdownGuest").len() + fake.calls("PowerOffVM_Task").len();
+    assert_eq!(sent, 0);
+}
+
+#[tokio::test]
 async fn task_of_the_host_is_no_task_of_the_vm() {
     let (_fake, vcenter, _server) = Fake::start(|call: &Request| {
         looks(call).then(|| seen("poweredOn", &host_seen("false", &[("task-9", "running")])))
