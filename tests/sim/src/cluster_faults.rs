@@ -34,6 +34,9 @@ const RESTORES_CORDON: [&str; 5] = [
     "rejoining",
 ];
 
+/// How long it may take until a leader has seen a cordon, if the last one ended when it was set.
+const CORDON_SEEN: Duration = Duration::from_secs(90);
+
 impl World {
     /// Sets or removes the label by which the controller selects a Node.
     pub fn set_label(&mut self, node: usize, has: bool) {
@@ -152,7 +155,9 @@ impl World {
         let is_restored = RESTORES_CORDON.contains(&phase.as_str());
         self.tell(node_name(node), "is uncordoned by the driver manager");
         let memory = &mut self.oracle.nodes[node];
-        if !is_restored {
+        let cordoned = memory.person_cordoned;
+        let may_be_unseen = cordoned.is_some_and(|at| clock::elapsed() < at + CORDON_SEEN);
+        if !is_restored || may_be_unseen {
             // It counts as uncordoned by a person.
             memory.cordoned_by_person = false;
         }

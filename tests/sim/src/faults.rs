@@ -58,6 +58,8 @@ named_enum! {
         PodEndsLate = "pod: ends late",
         HostileKubelet = "adversary: kubelet",
         HostileTenant = "adversary: tenant",
+        VcenterGarbled = "vcenter: garbled reply",
+        KubernetesGarbled = "kubernetes: garbled reply",
     }
 }
 
@@ -81,6 +83,7 @@ impl Fault {
             | Self::VcenterUnavailable
             | Self::VcenterSilent
             | Self::VcenterLate
+            | Self::VcenterGarbled
             | Self::PollCut
             | Self::KubernetesRefuses
             | Self::KubernetesReplyLost
@@ -88,6 +91,7 @@ impl Fault {
             | Self::KubernetesThrottles
             | Self::KubernetesSilent
             | Self::KubernetesLate
+            | Self::KubernetesGarbled
             | Self::Conflict => Occasion::Request,
             Self::TaskFails
             | Self::TaskHangs
@@ -137,6 +141,7 @@ impl Fault {
             | Self::VcenterUnavailable
             | Self::VcenterSilent
             | Self::VcenterLate
+            | Self::VcenterGarbled
             | Self::PollCut
             | Self::UpdatesWithheld
             | Self::TaskUpdateLost
@@ -148,6 +153,7 @@ impl Fault {
             | Self::KubernetesThrottles
             | Self::KubernetesSilent
             | Self::KubernetesLate
+            | Self::KubernetesGarbled
             | Self::WatchCut
             | Self::WatchLags
             | Self::HistoryCompacted
@@ -203,6 +209,8 @@ pub enum Fate {
     Silence,
     /// It arrives seconds later, also if its client does not wait for it any more.
     Late,
+    /// It is carried out, and something else arrives than its reply.
+    Garbled,
 }
 
 /// The faults of a run.
@@ -218,8 +226,12 @@ impl Faults {
     /// Draws about half of the kinds; none for a calm run.
     pub fn draw(rng: &mut Rng, is_calm: bool) -> Self {
         let mut chances = BTreeMap::new();
+        // These came later. They are drawn by themselves, so that earlier seeds draw what they drew.
+        let mut own = rng.clone();
         for fault in Fault::ALL {
-            if is_calm || rng.u32(0..100) < 50 {
+            let is_later = matches!(fault, Fault::VcenterGarbled | Fault::KubernetesGarbled);
+            let rng = if is_later { &mut own } else { &mut *rng };
+            if is_calm || rng.u32(0..100) < if is_later { 75 } else { 50 } {
                 continue;
             }
             let most = if fault.occasion() == Occasion::Request {
@@ -283,6 +295,8 @@ impl Faults {
             Fate::Silence
         } else if is_act && fires(Fault::VcenterLate, rng, account) {
             Fate::Late
+        } else if fires(Fault::VcenterGarbled, rng, account) {
+            Fate::Garbled
         } else {
             Fate::Answered
         }
@@ -303,6 +317,8 @@ impl Faults {
             Fate::Silence
         } else if is_write && fires(Fault::KubernetesLate, rng, account) {
             Fate::Late
+        } else if fires(Fault::KubernetesGarbled, rng, account) {
+            Fate::Garbled
         } else {
             Fate::Answered
         }

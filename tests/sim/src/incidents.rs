@@ -97,6 +97,8 @@ impl World {
             | Fault::VcenterUnavailable
             | Fault::VcenterSilent
             | Fault::VcenterLate
+            | Fault::VcenterGarbled
+            | Fault::KubernetesGarbled
             | Fault::PollCut
             | Fault::TaskUpdateLost
             | Fault::TaskFails

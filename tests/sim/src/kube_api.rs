@@ -170,7 +170,11 @@ fn has_fields(selector: &str, object: &Value) -> bool {
 }
 
 fn json_reply(code: u16, body: &Value) -> Response<ReplyBody> {
-    let mut response = Response::new(Full::new(Bytes::from(body.to_string())).boxed_unsync());
+    text_reply(code, body.to_string())
+}
+
+fn text_reply(code: u16, body: String) -> Response<ReplyBody> {
+    let mut response = Response::new(Full::new(Bytes::from(body)).boxed_unsync());
     *response.status_mut() = http::StatusCode::from_u16(code).unwrap_or_default();
     response
 }
@@ -238,7 +242,7 @@ async fn answer(
             sleep(READ_DEADLINE).await;
             return Err("the read timed out".into());
         }
-        Fate::Answered | Fate::ReplyLost | Fate::Late => {}
+        Fate::Answered | Fate::ReplyLost | Fate::Late | Fate::Garbled => {}
     }
     if lock(&world).is_cut_off(replica, Peer::Kubernetes) {
         sleep(READ_DEADLINE).await;
@@ -254,6 +258,7 @@ async fn answer(
         sleep(back).await;
         return Ok(watch(world, replica, ask));
     }
+    let ask_kind = ask.key.0.clone();
     let (code, body) = if fate == Fate::Late {
         let (reply, answer) = oneshot::channel();
         lock(&world).send_late(LateRequest::Kubernetes { replica, ask, reply });
@@ -268,6 +273,10 @@ async fn answer(
     }
     match fate {
         Fate::ReplyLost => Err("connection reset".into()),
+        Fate::Garbled => {
+            let body = lock(&world).garbled(Peer::Kubernetes, &ask_kind, body.to_string());
+            Ok(text_reply(code, body))
+        }
         Fate::Answered | Fate::Refused | Fate::Status(_) | Fate::Silence | Fate::Late => {
             Ok(json_reply(code, &body))
         }

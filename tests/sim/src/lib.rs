@@ -19,6 +19,7 @@ pub mod cluster;
 pub mod cluster_faults;
 pub mod collector;
 pub mod faults;
+pub mod garbled;
 pub mod incidents;
 pub mod kube_api;
 pub mod late;

@@ -17,6 +17,9 @@ use crate::world::World;
 /// How old the knowledge may be on which a request is sent: the delays of the request, and of the check before it.
 const STALE: Duration = Duration::from_secs(12);
 
+/// How old the view of the Node may be when a pod is evicted: the list of the pods has 30 s, and several attempts to connect.
+const STALE_AT_EVICTION: Duration = Duration::from_secs(45);
+
 /// Waits of a request that has not begun. Its status tells them apart by their message only.
 const BEFORE_BEGIN: [(WaitKind, &str); 4] = [
     (WaitKind::NotBefore, "before which NodeMaintenance"),
@@ -69,6 +72,8 @@ pub struct Oracle {
 pub struct NodeMemory {
     /// A person has cordoned it while it was schedulable, and nobody but persons may uncordon it.
     pub cordoned_by_person: bool,
+    /// When a person has cordoned it last.
+    pub person_cordoned: Option<Duration>,
     /// When a person has uncordoned it last.
     pub uncordoned_by_person: Option<Duration>,
     /// When a maintenance was last asked for: of its host, or by a request.
@@ -162,6 +167,10 @@ impl Oracle {
             node.cause_ended = Some(now);
             // The record of the last power-off may be gone.
             node.causes += 1;
+            if then.cuts < node.cuts {
+                // The record is one from before that power-off.
+                node.cuts_before = node.cuts;
+            }
         }
     }
 }
@@ -530,7 +539,7 @@ impl World {
             return;
         };
         let uncordoned = self.oracle.nodes[node].uncordoned_by_person;
-        let is_recent = uncordoned.is_some_and(|at| clock::elapsed() < at + STALE);
+        let is_recent = uncordoned.is_some_and(|at| clock::elapsed() < at + STALE_AT_EVICTION);
         let is_open = self
             .kube
             .get(&node_key(node))

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use crate::clock;
 use crate::cluster::{node_key, node_name};
+use crate::oracle::record;
 use crate::store::{cluster_key, is_cordoned};
 use crate::vcenter::{OPERATOR, TaskState, Work};
 use crate::world::{World, WorldEvent};
@@ -163,11 +164,14 @@ impl World {
 
     fn person_cordons(&mut self, node: usize) {
         let key = node_key(node);
-        if self.kube.get(&key).is_none_or(|node| is_cordoned(node)) {
+        let Some(object) = self.kube.get(&key).filter(|node| !is_cordoned(node)) else {
             return;
-        }
+        };
+        // On a Node that was restored from a manifest, nothing tells this cordon from that of the manifest.
+        let is_restored = record(object).is_some_and(|record| record["nodeUid"] != object["metadata"]["uid"]);
         self.tell("person", format!("cordons {}", node_name(node)));
-        self.oracle.nodes[node].cordoned_by_person = true;
+        self.oracle.nodes[node].cordoned_by_person = !is_restored;
+        self.oracle.nodes[node].person_cordoned = Some(clock::elapsed());
         self.kube
             .change(&key, KUBECTL, |node| node["spec"]["unschedulable"] = json!(true));
         if self.rng.bool() {

@@ -138,7 +138,7 @@ async fn exchange(
         Fate::Refused => return Err(broken("connection refused")),
         Fate::Status(status) => return Ok(reply(status, String::new())),
         Fate::Silence => std::future::pending().await,
-        Fate::Answered | Fate::ReplyLost | Fate::Late => {}
+        Fate::Answered | Fate::ReplyLost | Fate::Late | Fate::Garbled => {}
     }
     if lock(world).is_cut_off(replica, Peer::Vcenter) {
         std::future::pending().await
@@ -174,7 +174,12 @@ async fn exchange(
     if fate == Fate::ReplyLost {
         return Err(broken("connection reset"));
     }
-    Ok(envelope(&method, answer))
+    let mut reply = envelope(&method, answer);
+    if fate == Fate::Garbled {
+        let body = String::from_utf8(reply.body).unwrap_or_default();
+        reply.body = lock(world).garbled(Peer::Vcenter, &method, body).into_bytes();
+    }
+    Ok(reply)
 }
 
 /// Waits until a collector has something to tell.

@@ -105,11 +105,16 @@ impl World {
         self.vcenter.changed();
     }
 
-    /// Tasks that hang end.
+    /// Tasks that hang end. One that vCenter has forgotten is not carried out any more.
     pub(crate) fn tasks_end(&mut self) {
         for task in 0..self.vcenter.tasks.len() {
-            let it = &self.vcenter.tasks[task];
-            if it.state == TaskState::Running && it.user == OUR_USER {
+            let it = &mut self.vcenter.tasks[task];
+            if it.state != TaskState::Running || it.user != OUR_USER {
+                continue;
+            }
+            if it.forgotten {
+                it.state = TaskState::Error("SystemError");
+            } else {
                 self.task_ends(task);
             }
         }

@@ -12,6 +12,7 @@ use crate::account::Account;
 use crate::clock;
 use crate::cluster::Workload;
 use crate::faults::{Fate, Fault, Faults};
+use crate::garbled::GarbledReplies;
 use crate::late::LateRequests;
 use crate::oracle::{NodeMemory, Oracle};
 use crate::people::Deed;
@@ -154,7 +155,7 @@ impl Queue {
 }
 
 /// What a replica is connected to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Peer {
     /// The kube-apiserver.
     Kubernetes,
@@ -215,6 +216,8 @@ pub struct World {
     pub cut_off: Vec<CutOff>,
     /// Requests that arrive late.
     pub late: LateRequests,
+    /// Replies that were garbled.
+    pub garbled: GarbledReplies,
     /// When the requests of people may begin, by name.
     pub requests_from: BTreeMap<String, Duration>,
     /// The manifests of deleted Nodes, and whether a person had cordoned them.
@@ -246,6 +249,7 @@ impl World {
             account: Account::default(),
             cut_off: vec![CutOff::default(); plan.replicas],
             late: LateRequests::default(),
+            garbled: GarbledReplies::default(),
             requests_from: BTreeMap::new(),
             manifests: Vec::new(),
             snapshot: None,
