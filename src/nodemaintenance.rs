@@ -15,6 +15,7 @@ pub mod kind;
 pub(crate) mod look;
 pub(crate) mod objects;
 mod refused;
+pub(crate) mod standing;
 mod status;
 pub(crate) mod watch;
 pub(crate) mod writer;

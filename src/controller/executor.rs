@@ -41,6 +41,7 @@ use crate::maintenance::observed::{AttemptOutcome, EffectRefusal, Observed, Pend
 use crate::maintenance::record::{self, LastEpisode};
 use crate::maintenance::volumes::VolumeReport;
 use crate::nodemaintenance::api::{self as maintenances, WriteIf};
+use crate::nodemaintenance::standing;
 use crate::vsphere::client::{Error, GuestShutdown, MaintenanceCause, PowerOnBy, StartedTask, Vcenter};
 
 pub use dry_run::DryRun;
@@ -262,12 +263,18 @@ impl Executor {
             Effect::ListVolumes => self.list_volumes(name, now).await,
             Effect::Survey { hosts } => self.survey(name, hosts).await,
             Effect::ShutdownGuest { vm, asked_by, .. } => {
+                if let Err(why) = standing::check_cause(&self.traced(), asked_by).await {
+                    return not_done(why);
+                }
                 match vcenter.shutdown_guest(permit, vm, &cause(asked_by)).await {
                     Ok(GuestShutdown::Sent | GuestShutdown::AlreadyOff) => AttemptOutcome::Asked,
                     Err(error) => refused(&error),
                 }
             }
             Effect::PowerOff { vm, asked_by, .. } => {
+                if let Err(why) = standing::check_cause(&self.traced(), asked_by).await {
+                    return not_done(why);
+                }
                 started(vcenter.power_off(permit, vm, &cause(asked_by)).await)
             }
             Effect::Relocate { vm, to } => started(vcenter.relocate(permit, vm, to).await),
@@ -440,7 +447,7 @@ fn cause(asked_by: &effect::PowerOffCause) -> MaintenanceCause {
             host: Some(host.clone()),
             task: task.clone(),
         },
-        effect::PowerOffCause::Request => MaintenanceCause::default(),
+        effect::PowerOffCause::Request(_) => MaintenanceCause::default(),
     }
 }
 

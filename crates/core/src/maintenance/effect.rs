@@ -8,6 +8,7 @@ use jiff::Timestamp;
 
 use super::drain::{Drained, PendingReason};
 use super::machine_guard::MachineGuards;
+use super::request::RequestIdentity;
 use crate::facts::vsphere::DeviceChange;
 use crate::ids::{HostRef, TaskRef, VmRef, VmUuid};
 
@@ -109,8 +110,8 @@ pub enum PowerOffCause {
         /// The `EnterMaintenanceMode_Task`, where it is known.
         task: Option<TaskRef>,
     },
-    /// A request.
-    Request,
+    /// A request; `None` if it is not known any more.
+    Request(Option<RequestIdentity>),
 }
 
 /// Where a VM is powered on.

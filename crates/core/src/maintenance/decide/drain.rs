@@ -364,7 +364,7 @@ impl<'a> PhaseContext<'a> {
                 | HostState::InService
                 | HostState::Entering { .. }
                 | HostState::InMaintenance,
-            ) => PowerOffCause::Request,
+            ) => PowerOffCause::Request(self.seen.request.as_ref().map(|asked| asked.identity.clone())),
         }
     }
 
