@@ -8,6 +8,7 @@ use super::{Inventory, LastEpisodeOfHost};
 use crate::facts::kubernetes;
 use crate::ids::NodeName;
 use crate::maintenance::episode::{Episode, Phase, Record};
+use crate::maintenance::observed::BoundVm;
 use crate::maintenance::record;
 
 /// The shortest time between two changes of a Node's UUIDs. A VM that is replaced under the same Node name changes them once.
@@ -186,7 +187,27 @@ impl Inventory {
         }
     }
 
+    /// Whether the record of a Node that is about to be forgotten may be that of its VM. It claims this VM from then on, and a kubelet
+    /// can write any record.
+    fn may_be_of_its_vm(&self, name: &NodeName, episode: &Episode) -> bool {
+        let is_copied = || {
+            self.own_copy(name)
+                .is_some_and(|copy| copy.vm_uuid == episode.vm_uuid)
+        };
+        let is_its_vm = match self.vm_of(name) {
+            BoundVm::Found(vm) => vm.uuid == episode.vm_uuid,
+            BoundVm::Ambiguous(_) | BoundVm::Shared(_) => false,
+            BoundVm::NotLookedUp | BoundVm::Missing { .. } | BoundVm::OutOfScope | BoundVm::NoUuid => true,
+        };
+        is_its_vm || episode.vm_uuid.is_none() || is_copied()
+    }
+
     pub(super) fn forget_node(&mut self, name: &NodeName) {
+        let local = self.node_states.get(name);
+        let on_node = local
+            .and_then(|local| local.on_node.as_ref())
+            .and_then(Record::episode);
+        let is_of_its_vm = on_node.is_none_or(|episode| self.may_be_of_its_vm(name, episode));
         let Some(node) = self.nodes.remove(name) else {
             return;
         };
@@ -194,7 +215,7 @@ impl Inventory {
         let local = self.node_states.entry(name.clone()).or_default();
         let is_ours = |episode: &Episode| self.rules.releases.has(&episode.release);
         match local.on_node.take() {
-            Some(Record::Episode(episode)) if is_ours(&episode) => {
+            Some(Record::Episode(episode)) if is_ours(&episode) && is_of_its_vm => {
                 local.record_of_gone = Some(Record::Episode(episode));
             }
             Some(record @ Record::Python(_)) => local.record_of_gone = Some(record),

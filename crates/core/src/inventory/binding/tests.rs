@@ -1,13 +1,14 @@
 use super::*;
+use crate::facts::kubernetes::KubernetesUpdate;
 use crate::facts::vsphere::{self as vsphere, Compute, Drs, DrsBehavior};
 use crate::fixtures::of_model;
 use crate::ids::ComputeRef;
 use crate::ids::VmUuid;
-use crate::inventory::Rules;
 use crate::inventory::tests::{
     apply_all, at, copied, found, inventory_with, moment, node, rules, seen_of, snapshot_of, trio, uuid, vm,
     vsphere, with_episode,
 };
+use crate::inventory::{Fact, Rules};
 use crate::maintenance::episode::Phase;
 
 #[test]
@@ -95,6 +96,30 @@ fn of_two_nodes_at_the_start_the_one_with_a_copy_of_its_record_gets_the_vm() {
             assert_eq!(is_bound, n == owner, "a copy of VM {copy_of}, node {n}");
         }
     }
+}
+
+#[test]
+fn forged_record_of_a_deleted_node_claims_no_vm_of_another_one() {
+    // The kubelet of node 2 reports the UUID of VM 1 and has written the record of node 1 to its Node.
+    let liar = NodeFacts {
+        system_uuid: Some(uuid(1)),
+        ..with_episode(2, Phase::Draining, |episode| episode.vm_uuid = Some(uuid(1)))
+    };
+    let gone = KubernetesUpdate::NodeGone {
+        name: liar.name.clone(),
+        uid: liar.uid.clone(),
+    };
+    let vms = [1, 2].map(|n| vsphere(vsphere::VsphereUpdate::Vm(vm(n))));
+    let mut inventory =
+        inventory_with(
+            vms.into_iter()
+                .chain([found(1, &[1]), found(2, &[2]), seen_of(liar)]),
+        );
+    inventory.apply(Fact::Kubernetes(gone));
+    inventory.all_snapshots();
+    inventory.apply(seen_of(node(1)));
+    let bound = snapshot_of(&mut inventory, 1).observed.vm;
+    assert!(bound.found().is_some(), "{bound:?}");
 }
 
 #[test]
