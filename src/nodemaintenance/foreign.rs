@@ -48,6 +48,17 @@ pub(crate) async fn all(
     }
 }
 
+/// The API of the objects of an origin; `None` if its namespace is no valid name, which could change the path of a call.
+pub(super) fn api_of(client: &kube::Client, origin: &ForeignOrigin) -> Option<Api<DynamicObject>> {
+    let resource = kind(origin.api);
+    match &origin.namespace {
+        Some(namespace) => {
+            is_object_name(namespace).then(|| Api::namespaced_with(client.clone(), namespace, &resource))
+        }
+        None => Some(Api::all_with(client.clone(), &resource)),
+    }
+}
+
 /// Applies the status of an object. Without force: the kube-apiserver refuses it if another manager has written one of the fields
 /// meanwhile.
 pub(super) async fn write_status(
@@ -55,19 +66,14 @@ pub(super) async fn write_status(
     client: &kube::Client,
     write: &ForeignWrite,
 ) -> Result<NodeMaintenanceFacts, WriteError> {
-    let ForeignOrigin { api, namespace } = &write.origin;
-    let names = [Some(&write.name), namespace.as_ref()];
-    if !names.into_iter().flatten().all(|name| is_object_name(name)) {
+    let objects = api_of(client, &write.origin).filter(|_| is_object_name(&write.name));
+    let Some(objects) = objects else {
         return Err(WriteError::Refused {
             name: answer::plain(&write.key),
             message: "this is not a valid name of an object, so nothing was sent".to_owned(),
         });
-    }
-    let resource = kind(*api);
-    let objects: Api<DynamicObject> = match namespace {
-        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
-        None => Api::all_with(client.clone(), &resource),
     };
+    let resource = kind(write.origin.api);
     let body = json!({
         "apiVersion": resource.api_version,
         "kind": resource.kind,
@@ -78,7 +84,7 @@ pub(super) async fn write_status(
     let patch = Patch::Apply(&body);
     let call = objects.patch_status(&write.name, &params, &patch);
     match answer::within(WRITE_DEADLINE, call).await {
-        Ok(object) => Ok(read(*api, &object).into_facts()),
+        Ok(object) => Ok(read(write.origin.api, &object).into_facts()),
         Err(refusal) => Err(WriteError::new(&write.key, &refusal)),
     }
 }

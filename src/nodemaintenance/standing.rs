@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use kube::api::{Api, ApiResource, DynamicObject, ListParams};
+use kube::api::{Api, ApiResource, ListParams};
 use thiserror::Error;
 
 use super::foreign;
@@ -50,24 +50,21 @@ pub(crate) async fn check_cause(
 /// [`RequestCheckError`].
 async fn check(client: &kube::Client, request: &RequestIdentity) -> Result<(), RequestCheckError> {
     let name = request.name.clone();
-    let resource = match &request.foreign {
-        Some(origin) => foreign::kind(origin.api),
-        None => ApiResource::erase::<NodeMaintenance>(&()),
+    let unknown = |message: String| RequestCheckError::Unknown {
+        name: name.clone(),
+        message,
     };
-    let namespace = request
-        .foreign
-        .as_ref()
-        .and_then(|origin| origin.namespace.as_deref());
-    let objects: Api<DynamicObject> = match namespace {
-        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
-        None => Api::all_with(client.clone(), &resource),
+    let objects = match &request.foreign {
+        Some(origin) => foreign::api_of(client, origin),
+        None => Some(Api::all_with(
+            client.clone(),
+            &ApiResource::erase::<NodeMaintenance>(&()),
+        )),
     };
+    let objects = objects.ok_or_else(|| unknown("its namespace is not a valid name".to_owned()))?;
     let params = ListParams::default().fields(&format!("metadata.name={name}"));
     let listed = answer::within(READ_DEADLINE, objects.list(&params)).await;
-    let listed = listed.map_err(|refusal| RequestCheckError::Unknown {
-        name: name.clone(),
-        message: refusal.to_string(),
-    })?;
+    let listed = listed.map_err(|refusal| unknown(refusal.to_string()))?;
     let stands = listed.items.iter().any(|object| {
         let metadata = &object.metadata;
         metadata.uid.as_deref() == Some(request.uid.as_str()) && metadata.deletion_timestamp.is_none()

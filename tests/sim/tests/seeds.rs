@@ -27,6 +27,10 @@ const REGRESSIONS: &[(u64, &str)] = &[
         4436,
         "a VM was shut down for a request that was withdrawn while the watch was silent",
     ),
+    (
+        5054,
+        "the forged record of a deleted Node claimed the VM of another node",
+    ),
 ];
 
 /// Seeds of each test run: small and large, with and without faults.

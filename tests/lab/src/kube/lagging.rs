@@ -10,13 +10,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{Kube, User, WAIT_TIMEOUT, await_apiserver, client_config, local, write_kubeconfig};
+use super::{Kube, User, await_apiserver, client_config, local, write_kubeconfig};
 use crate::ports::Port;
 use crate::process::Process;
 
 /// The second kube-apiserver. Dropping it stops it.
 pub struct LaggingApiserver {
-    process: Process,
+    _process: Process,
     port: Port,
     etcd: FreezableRelay,
 }
@@ -34,7 +34,11 @@ impl Kube {
         let config = client_config(&self.dir, &self.authority, &port, &admin)?;
         let client = kube::Client::try_from(config).context("making the admin's client")?;
         await_apiserver(&client, std::slice::from_mut(&mut process)).await?;
-        Ok(LaggingApiserver { process, port, etcd })
+        Ok(LaggingApiserver {
+            _process: process,
+            port,
+            etcd,
+        })
     }
 
     /// The kubeconfig of this user for the second kube-apiserver.
@@ -53,12 +57,6 @@ impl LaggingApiserver {
     pub fn thaw(&self) {
         self.etcd.cut();
         self.etcd.is_frozen.send_replace(false);
-    }
-
-    /// Stops it in order.
-    pub async fn stop(mut self) -> anyhow::Result<()> {
-        self.thaw();
-        self.process.stop(WAIT_TIMEOUT).await.map(|_| ())
     }
 }
 
