@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use self::facts::{HostProperties, set_compute, set_datastore, set_vm, unread_vm, with_resources};
 use self::unreadable::UnreadableObjects;
+use super::subscription::KnownBefore;
 use crate::fault::FaultKind;
 use crate::moref::Moref;
 use crate::property::{Change, ObjectProperties, Unreadable, Value};
@@ -165,15 +166,16 @@ impl PropertyCache {
     /// Applies a complete re-read, except for objects that the stream reported since it
     /// [began](Self::begin_reread).
     ///
-    /// A re-read has few properties of a VM. A VM that the stream has not reported yet stays unknown: without its UUID and its devices,
-    /// an episode would begin with the wrong record.
+    /// A VM that was read in part stays unknown until the stream reports it, or the next re-read reads it whole: without its UUID and
+    /// its devices, an episode would begin with the wrong record.
     ///
     /// A running maintenance task is over if neither its host nor the list view has it any more; its
     /// outcome stays unknown.
     pub(crate) fn merge_reread(&mut self, objects: &[ObjectProperties]) {
         for object in objects {
-            let is_in_part = object.moref.vm().is_some_and(|vm| !self.vms.contains_key(&vm));
-            if !self.newer.has(&object.moref) && !is_in_part {
+            let is_unknown = object.moref.vm().is_some_and(|vm| !self.vms.contains_key(&vm));
+            let is_in_part = object.text("name").is_none();
+            if !self.newer.has(&object.moref) && !(is_unknown && is_in_part) {
                 let before = self.location(&object.moref);
                 let new_task = object.moref.task().filter(|task| !self.tasks.contains_key(task));
                 self.upsert(object);
@@ -232,8 +234,12 @@ impl PropertyCache {
             + self.tasks.len()
     }
 
-    pub(crate) fn knows_hosts(&self) -> bool {
-        !self.hosts.is_empty()
+    pub(in crate::updates) fn known_before_reread(&self) -> KnownBefore {
+        let is_unreported = |vm: &&VmRef| !self.vms.contains_key(*vm);
+        KnownBefore {
+            has_hosts: !self.hosts.is_empty(),
+            unreported: self.ours.iter().filter(is_unreported).cloned().collect(),
+        }
     }
 
     /// The clusters of our VMs.

@@ -16,7 +16,7 @@ use crate::soap::{self, ReplyError};
 use crate::task;
 use crate::xml::Element;
 use crate::xml::write::XmlWriter;
-use haulout_core::ids::TaskRef;
+use haulout_core::ids::{TaskRef, VmRef};
 
 #[cfg(test)]
 mod tests;
@@ -72,6 +72,15 @@ const HOST_REREAD: &[&str] = &[
     "recentTask",
 ];
 const VM_REREAD: &[&str] = &["runtime.powerState", "runtime.host", "recentTask"];
+
+/// What is known before a re-read.
+#[derive(Clone, Debug, Default)]
+pub(super) struct KnownBefore {
+    /// Whether any host is known.
+    pub(super) has_hosts: bool,
+    /// Our VMs that vCenter has not reported.
+    pub(super) unreported: BTreeSet<VmRef>,
+}
 
 /// The property filters of the stream in one session.
 pub(super) struct Subscription {
@@ -297,9 +306,10 @@ impl Subscription {
         Ok(unresolved.into_iter().collect())
     }
 
-    /// Reads hosts, our VMs and their tasks again. If hosts are known and none is returned, the view is
-    /// gone, and so is the session: a missing object is omitted without a fault.
-    pub(super) async fn reread(&self, knows_hosts: bool) -> Result<BoundedRead, Error> {
+    /// Reads hosts, our VMs and their tasks again, and the whole of VMs that vCenter should have pushed
+    /// and has not. If hosts are known and none is returned, the view is gone, and so is the session: a
+    /// missing object is omitted without a fault.
+    pub(super) async fn reread(&self, known: &KnownBefore) -> Result<BoundedRead, Error> {
         let host = TraversalStep::new("HostSystem", "recentTask", []);
         let vm = TraversalStep::new("VirtualMachine", "recentTask", []);
         let mut spec = PropertySpec::default()
@@ -313,11 +323,24 @@ impl Subscription {
         if let Some(list) = self.list.get() {
             spec = spec.through(list, [TraversalStep::new("ListView", "view", vec![vm])]);
         }
-        let read = self
+        let mut read = self
             .vcenter
             .retrieve_pages(&self.session, spec, REREAD_PAGE)
             .await?;
-        if knows_hosts && !read.objects.iter().any(|object| object.moref.host().is_some()) {
+        if !known.unreported.is_empty() {
+            let whole = PropertySpec::default().read("VirtualMachine", VM_PROPERTIES);
+            let whole = known
+                .unreported
+                .iter()
+                .fold(whole, |spec, vm| spec.of(&vm.into(), []));
+            let whole = self
+                .vcenter
+                .retrieve_pages(&self.session, whole, REREAD_PAGE)
+                .await?;
+            read.objects.extend(whole.objects);
+            read.unreadable.extend(whole.unreadable);
+        }
+        if known.has_hosts && !read.objects.iter().any(|object| object.moref.host().is_some()) {
             self.vcenter.sessions.drop_session(self.session.generation);
             let call = SoapCall::to("RetrievePropertiesEx", &self.hosts);
             return Err(call.dead_session("our view has no hosts any more"));

@@ -11,7 +11,7 @@ use super::history::{self, TaskHistory};
 use super::lookup;
 use super::pace::{LookupPace, next_in_turn};
 use super::property_cache::PropertyCache;
-use super::subscription::Subscription;
+use super::subscription::{KnownBefore, Subscription};
 use crate::error::Error;
 use crate::moref::Moref;
 use crate::property::UpdateSet;
@@ -59,8 +59,7 @@ pub(super) struct Refresh {
     gone: BTreeSet<TaskRef>,
     /// Tasks to read individually.
     tasks: BTreeSet<TaskRef>,
-    /// Whether any host is known.
-    knows_hosts: bool,
+    known: KnownBefore,
 }
 
 /// The result of a [`Refresh`].
@@ -113,7 +112,7 @@ impl Refresh {
         let unresolved = absent.iter().filter_map(Moref::task);
         let gone = not_found.chain(unresolved).collect();
         let reread = match self.scope {
-            Scope::All => Some(self.subscription.reread(self.knows_hosts).await?),
+            Scope::All => Some(self.subscription.reread(&self.known).await?),
             Scope::New | Scope::Lookups => None,
         };
         Ok(RefreshDone {
@@ -271,7 +270,7 @@ impl Tracker {
             followed: self.followed.clone(),
             gone: self.cache.gone_tasks(),
             tasks: self.cache.take_tasks_to_read(),
-            knows_hosts: self.cache.knows_hosts(),
+            known: self.cache.known_before_reread(),
         }
     }
 

@@ -16,7 +16,7 @@ use crate::property::{Change, ObjectProperties, UpdateSet};
 use crate::task::{self, TaskInfo};
 use crate::update::TaskState;
 use crate::updates::history::TaskHistory;
-use crate::updates::subscription::{SessionObjects, Subscription};
+use crate::updates::subscription::{KnownBefore, SessionObjects, Subscription};
 use haulout_core::ids::{HostRef, TaskRef};
 
 /// The longest pause between two readings of what really happened: short against the minutes of a watch.
@@ -211,7 +211,11 @@ impl PushWatch {
 
     /// Reads what really happened.
     async fn reread(&mut self) -> Result<(), Error> {
-        let read = self.subscription.reread(true).await?;
+        let known = KnownBefore {
+            has_hosts: true,
+            ..KnownBefore::default()
+        };
+        let read = self.subscription.reread(&known).await?;
         let now = self.began.elapsed();
         for object in &read.objects {
             if let (Some(host), Some(mode)) = (object.moref.host(), mode(object)) {

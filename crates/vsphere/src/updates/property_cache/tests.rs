@@ -183,14 +183,14 @@ fn every_cached_object_counts_towards_the_limit() {
         (0..count).map(move |n| object(&Moref::new(kind, format!("{kind}-{n}")), []))
     };
     let mut cache = PropertyCache::new(None);
-    assert_eq!((cache.size(), cache.knows_hosts()), (0, false));
+    assert_eq!((cache.size(), cache.known_before_reread().has_hosts), (0, false));
     let tasks = ["t-1", "t-2", "t-3", "t-4", "t-5"].map(|name| Reported::of_vm(name, "vm-1").object());
     cache.apply(set(named("ComputeResource", 3)
         .chain(named("VirtualMachine", 4))
         .chain(tasks)));
-    assert_eq!((cache.size(), cache.knows_hosts()), (12, false));
+    assert_eq!((cache.size(), cache.known_before_reread().has_hosts), (12, false));
     cache.apply(set(named("HostSystem", 2)));
-    assert_eq!((cache.size(), cache.knows_hosts()), (14, true));
+    assert_eq!((cache.size(), cache.known_before_reread().has_hosts), (14, true));
 }
 
 #[test]
@@ -887,22 +887,35 @@ fn reread_of_a_vm_that_was_never_pushed_reports_no_part_of_it() {
     let part = vm_on("vm-7", "host-1", "poweredOn");
     let mut whole = part.clone();
     let uuid = "42000000-0000-4000-8000-000000000007";
+    whole.properties.push(("name".to_owned(), text("gpu7")));
     whole.properties.push(("config.uuid".to_owned(), text(uuid)));
-    let mut cache = cache();
-    cache.set_ours([VmRef::new("vm-7")].into());
-    cache.take_updates();
-    cache.begin_reread();
-    cache.merge_reread(&[part]);
-    assert_eq!(cache.take_updates(), []);
-    assert!(!cache.has_all_vms());
+    // By the stream, or by the next re-read.
+    for is_pushed in [true, false] {
+        let mut cache = cache();
+        cache.set_ours([VmRef::new("vm-7")].into());
+        cache.take_updates();
+        cache.begin_reread();
+        cache.merge_reread(std::slice::from_ref(&part));
+        assert_eq!(cache.take_updates(), []);
+        assert!(!cache.has_all_vms());
+        assert_eq!(
+            cache.known_before_reread().unreported,
+            [VmRef::new("vm-7")].into()
+        );
 
-    cache.apply(set([whole]));
-    let updates = cache.take_updates();
-    let [VsphereUpdate::Vm(vm)] = updates.as_slice() else {
-        panic!("{updates:?}")
-    };
-    assert_eq!(vm.uuid, VmUuid::parse(uuid));
-    assert!(cache.has_all_vms());
+        if is_pushed {
+            cache.apply(set([whole.clone()]));
+        } else {
+            cache.begin_reread();
+            cache.merge_reread(&[part.clone(), whole.clone()]);
+        }
+        let updates = cache.take_updates();
+        let [VsphereUpdate::Vm(vm)] = updates.as_slice() else {
+            panic!("{updates:?}")
+        };
+        assert_eq!(vm.uuid, VmUuid::parse(uuid));
+        assert!(cache.has_all_vms());
+    }
 }
 
 #[test]

@@ -299,7 +299,7 @@ async fn push_during_a_reread_is_newer_than_the_reread() {
     // Every re-read begins anew.
     followed.reread(&watch_set, vec![host_in("host-1", "domain-c1", &[])]);
     let plan = followed.tracker.plan_refresh(watch_set, Scope::All);
-    assert!(plan.knows_hosts);
+    assert!(plan.known.has_hosts);
     let pushed = followed.push([vm_on("vm-1", "host-1", "poweredOff")]);
     assert_eq!(power(&pushed), Some(PowerState::Off));
     let mut done = done(plan, |_| Vec::new());
@@ -326,7 +326,7 @@ async fn reread_expects_hosts_only_if_some_are_known() {
     ] {
         followed.push(objects);
         let plan = followed.tracker.plan_refresh(WatchSet::default(), Scope::All);
-        assert_eq!(plan.knows_hosts, knows_hosts);
+        assert_eq!(plan.known.has_hosts, knows_hosts);
     }
 }
 
