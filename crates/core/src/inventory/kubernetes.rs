@@ -100,6 +100,7 @@ impl Inventory {
             self.kubernetes.seen.insert(node.name.clone());
         }
         let gpus = self.gpus(&node, None);
+        let is_continued = self.record_from_copy(&node).is_some();
         let local = self.node_states.entry(node.name.clone()).or_default();
         local.record_of_gone = None;
         local.gpus.note(&gpus, self.now.monotonic);
@@ -112,6 +113,8 @@ impl Inventory {
             Some(phase) if phase.is_draining() || *phase.at_work() == Phase::Drained => {}
             // Results of an earlier phase or episode no longer count.
             Some(_) => local.drain = None,
+            // The record was removed, and the episode goes on with its copy: what was asked of vCenter still counts.
+            None if is_continued => local.drain = None,
             None => {
                 local.drain = None;
                 local.attempts.clear();

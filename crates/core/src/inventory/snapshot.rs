@@ -49,8 +49,9 @@ impl Inventory {
     }
 
     /// The episode in a copy, where the Node has none: the Node was deleted and the same machine registered again, or its annotations
-    /// were removed. It continues from the newest state that is known. A copy that is only not closed yet does not count: its Node names that episode, or a younger one, as the last.
-    fn record_from_copy(&self, node: &NodeFacts) -> Option<Record> {
+    /// were removed. It continues from the newest state that is known of this Node object, or else of another one of this name. A copy
+    /// that is only not closed yet does not count: its Node names that episode, or a younger one, as the last.
+    pub(super) fn record_from_copy(&self, node: &NodeFacts) -> Option<Record> {
         let copy = self.open_copy(node)?;
         let BoundVm::Found(vm) = self.vm_of(&node.name) else {
             return None;
@@ -58,7 +59,11 @@ impl Inventory {
         let is_same_machine = vm.uuid.is_some() && vm.uuid == copy.vm_uuid;
         let local = self.node_states.get(&node.name);
         let on_node = local.and_then(|local| local.last_on_node.as_ref());
-        let is_newer = |episode: &&Arc<Episode>| episode.id == copy.id && is_younger(episode, copy);
+        // Only after a restore of etcd are there an earlier Node object and its copy, and a record from a later one.
+        let is_of_later = |episode: &Episode| copy.node_uid == node.uid && episode.node_uid != node.uid;
+        let is_newer = |episode: &&Arc<Episode>| {
+            episode.id == copy.id && is_younger(episode, copy) && !is_of_later(episode)
+        };
         let newest = on_node.filter(is_newer).unwrap_or(copy);
         is_same_machine.then(|| Record::Episode(Arc::clone(newest)))
     }

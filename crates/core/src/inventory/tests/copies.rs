@@ -3,13 +3,16 @@
 use crate::facts::kubernetes::NodeFacts;
 use crate::facts::vsphere::{Vm, VsphereUpdate};
 use crate::fixtures::{RELEASE, at, found, moment, name, node_facts, trio, vm_facts};
+use crate::ids::NodeUid;
 use crate::inventory::Fact;
-use crate::maintenance::episode::{Phase, Record};
+use crate::maintenance::effect::EffectKind;
+use crate::maintenance::episode::{CordonOwner, DrainEnd, Phase, Record};
+use crate::maintenance::observed::AttemptOutcome;
 use crate::maintenance::record;
 use crate::status::NodeStatus;
 
 use super::records::{leading, node};
-use super::{copied, in_episode, with_episode};
+use super::{copied, in_episode, tried, with_episode};
 
 #[test]
 fn a_record_that_only_its_copy_holds_is_not_on_the_node() {
@@ -71,6 +74,48 @@ fn wiped_record_is_continued_where_it_was_and_not_where_its_copy_is() {
         let record = &inventory.snapshots[&name(1)].record;
         let revision = record.episode().map(|episode| episode.revision);
         assert_eq!(revision, Some(continued), "{on_node} {in_copy}");
+    }
+}
+
+#[test]
+fn node_of_a_backup_continues_with_its_own_copy() {
+    // The episode went on, on a later Node with another cordon. After a restore of etcd, the earlier Node and its copy are there.
+    let of_node = |uid: &str, revision, cordon| {
+        with_episode(1, Phase::Rejoining, |episode| {
+            episode.node_uid = NodeUid::new(uid);
+            episode.revision = revision;
+            episode.cordon = cordon;
+        })
+    };
+    for (copied_uid, expected) in [("uid-1", CordonOwner::Theirs), ("uid-0", CordonOwner::Ours)] {
+        let later = NodeFacts {
+            uid: NodeUid::new("uid-2"),
+            ..of_node("uid-2", 5, CordonOwner::Ours)
+        };
+        let copy = copied(of_node(copied_uid, 3, CordonOwner::Theirs));
+        let mut inventory = leading(trio(1).into_iter().chain([copy, node(later)]));
+        inventory.advance([node(node_facts(1))], moment(1));
+        let record = &inventory.snapshots[&name(1)].record;
+        let cordon = record.episode().map(|episode| &episode.cordon);
+        assert_eq!(cordon, Some(&expected), "{copied_uid}");
+    }
+}
+
+#[test]
+fn request_to_the_guest_is_remembered_when_the_record_is_removed() {
+    let of = in_episode(1, Phase::ShuttingDown(DrainEnd::Complete), RELEASE);
+    for (copies, is_remembered) in [(vec![copied(of.clone())], true), (vec![], false)] {
+        let mut inventory = leading(trio(1).into_iter().chain([node(of.clone())]).chain(copies));
+        let asked = tried(1, EffectKind::ShutdownGuest, 1, AttemptOutcome::Done);
+        let removed = NodeFacts {
+            resource_version: 11,
+            ..node_facts(1)
+        };
+        inventory.advance([asked, node(removed)], moment(1));
+        let attempt = inventory.snapshots[&name(1)]
+            .observed
+            .attempt(EffectKind::ShutdownGuest);
+        assert_eq!(attempt.is_some(), is_remembered);
     }
 }
 
