@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::clock;
 use crate::cluster::{LABEL, is_ready, node_key, node_name};
 use crate::faults::Fault;
-use crate::oracle::{phase, record};
+use crate::oracle::{is_from_manifest, phase, record};
 use crate::people::Deed;
 use crate::store::is_cordoned;
 use crate::world::{World, WorldEvent};
@@ -109,6 +109,10 @@ impl World {
             return false;
         };
         self.tell(node_name(node), "loses its annotations");
+        let object = self.kube.get(&node_key(node));
+        // Only the record could tell that the cordon of the manifest is not a person's.
+        self.oracle.nodes[node].is_lost |=
+            object.is_some_and(|object| is_from_manifest(object) && is_cordoned(object));
         self.kube.change(&node_key(node), "gitops", |node| {
             node["metadata"]["annotations"] = json!({});
         });

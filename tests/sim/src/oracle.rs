@@ -127,6 +127,11 @@ pub fn record(node: &Value) -> Option<Value> {
     serde_json::from_str(text).ok()
 }
 
+/// Whether a Node was created from the manifest of an earlier one, and has its record.
+pub fn is_from_manifest(node: &Value) -> bool {
+    record(node).is_some_and(|record| record["nodeUid"] != node["metadata"]["uid"])
+}
+
 /// The phase of a record, and what it holds.
 pub fn phase(record: &Value) -> (String, Value) {
     match &record["phase"] {
@@ -489,11 +494,11 @@ impl World {
             self.oracle.nodes[node].cordoned_by_person = true;
         }
         if was && !is {
-            self.check_uncordon(node, before.unwrap_or(after));
+            self.check_uncordon(replica, node, before.unwrap_or(after));
         }
     }
 
-    fn check_uncordon(&mut self, node: usize, before: &Value) {
+    fn check_uncordon(&mut self, replica: usize, node: usize, before: &Value) {
         let name = node_name(node);
         if self.oracle.nodes[node].cordoned_by_person {
             self.violated("a person's cordon stays", name.clone());
@@ -503,8 +508,12 @@ impl World {
             // It returns as it was before the episode.
             return;
         }
+        // While vCenter says nothing, only the Node tells that it is gone.
+        let silent_until = self.cut_off[replica]
+            .vcenter_until
+            .max(self.vcenter.withheld_until);
         let vm = &self.vcenter.vms[node];
-        let is_off = !vm.on && clock::elapsed() > vm.off_since + STALE;
+        let is_off = !vm.on && clock::elapsed() > vm.off_since.max(silent_until) + STALE;
         if is_off || !is_ready(before) {
             self.violated(
                 "a node is uncordoned when it is back",

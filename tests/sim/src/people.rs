@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::clock;
 use crate::cluster::{node_key, node_name};
-use crate::oracle::record;
+use crate::oracle::is_from_manifest;
 use crate::store::{cluster_key, is_cordoned};
 use crate::vcenter::{OPERATOR, TaskState, Work};
 use crate::world::{World, WorldEvent};
@@ -168,7 +168,7 @@ impl World {
             return;
         };
         // On a Node that was restored from a manifest, nothing tells this cordon from that of the manifest.
-        let is_restored = record(object).is_some_and(|record| record["nodeUid"] != object["metadata"]["uid"]);
+        let is_restored = is_from_manifest(object);
         self.tell("person", format!("cordons {}", node_name(node)));
         self.oracle.nodes[node].cordoned_by_person = !is_restored;
         self.oracle.nodes[node].person_cordoned = Some(clock::elapsed());

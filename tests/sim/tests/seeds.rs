@@ -28,8 +28,16 @@ const REGRESSIONS: &[(u64, &str)] = &[
         "a VM was shut down for a request that was withdrawn while the watch was silent",
     ),
     (
+        4544,
+        "a guest was asked twice and lost its power, because the record was removed meanwhile",
+    ),
+    (
         5054,
         "the forged record of a deleted Node claimed the VM of another node",
+    ),
+    (
+        5473,
+        "a restored Node was taken over with the cordon that a later Node had",
     ),
 ];
 
