@@ -165,6 +165,21 @@ func TestOnlyDifferencesAreReported(t *testing.T) {
 	f.quiet()
 }
 
+// A new host may be reported before its datastores are mounted.
+func TestMountIsReported(t *testing.T) {
+	f := follow(t, twoHosts())
+	f.filter(f.list, "ListView", nil, types.PropertySpec{Type: "HostSystem", PathSet: []string{"datastore"}})
+	f.members([]types.ManagedObjectReference{f.host("esx2").Reference()}, nil)
+	f.untilReported("enter HostSystem", "datastore=1")
+	v := f.lab.v
+	v.mu.Lock()
+	h, err := v.findHost("esx2")
+	f.must(err)
+	f.must(v.mount(h, "ds2"))
+	v.mu.Unlock()
+	f.untilReported("modify HostSystem", "datastore=2")
+}
+
 func TestMembersOfAListAreReportedAsDifferences(t *testing.T) {
 	f := follow(t, twoHosts())
 	f.next()

@@ -202,6 +202,8 @@ func (v *VCenter) mount(h *host, name string) error {
 	if f := res.Fault(); f != nil {
 		return fmt.Errorf("datastore %q: %s", name, f.String)
 	}
+	// The simulator does not report a mount, and the host may have been reported without it.
+	v.set(h.HostSystem, "datastore", slices.Clone(h.Datastore))
 	return nil
 }
 
