@@ -87,7 +87,7 @@ pub struct NodeMemory {
     last_cut: u32,
     cuts_before: u32,
     /// Its record was removed, from the Node and with no copy on a NodeMaintenance. Nothing says any more that its VM was powered
-    /// off, or who has cordoned it.
+    /// off, that its guest was asked to shut down, or who has cordoned it.
     pub is_lost: bool,
     /// The id of the present episode.
     episode: String,
@@ -344,9 +344,9 @@ impl World {
 
     /// A guest that shuts down has its time.
     fn check_guest(&mut self, node: usize, act: Act) {
-        let has_time =
-            clock::elapsed() + STALE < self.oracle.nodes[node].guest_asked + self.plan.guest_timeout;
-        if act == Act::PowerOff && self.vcenter.vms[node].going_down && has_time {
+        let memory = &self.oracle.nodes[node];
+        let has_time = clock::elapsed() + STALE < memory.guest_asked + self.plan.guest_timeout;
+        if act == Act::PowerOff && self.vcenter.vms[node].going_down && has_time && !memory.is_lost {
             self.violated("a guest has its time to shut down", node_name(node));
         }
     }
