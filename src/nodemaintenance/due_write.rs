@@ -1,7 +1,7 @@
 //! A due write of a NodeMaintenance object.
 
 use jiff::Timestamp;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::kind::{NodeMaintenanceSpec, NodeMaintenanceStatus};
 use crate::foreign_maintenance::{ForeignOrigin, ForeignStatus};
@@ -74,7 +74,7 @@ pub(super) fn status_of(
     })
 }
 
-/// The merge patch from `is` to `wanted`; `None` if they are equal.
+/// The merge patch (RFC 7396) from `is` to `wanted`; `None` if they are equal.
 fn difference(is: &NodeMaintenanceStatus, wanted: &NodeMaintenanceStatus) -> Option<Value> {
     if is == wanted {
         return None;
@@ -82,15 +82,23 @@ fn difference(is: &NodeMaintenanceStatus, wanted: &NodeMaintenanceStatus) -> Opt
     let fields = |status| match serde_json::to_value(status) {
         Ok(Value::Object(fields)) => fields,
         // Plain structs of strings and numbers are objects.
-        Ok(_) | Err(_) => serde_json::Map::new(),
+        Ok(_) | Err(_) => Map::new(),
     };
-    let (is, mut changes) = (fields(is), fields(wanted));
-    for (name, value) in is {
-        if changes.get(&name) == Some(&value) {
-            changes.remove(&name);
-        } else {
-            changes.entry(name).or_insert(Value::Null);
-        }
-    }
+    let changes = changes(&fields(is), fields(wanted));
     (!changes.is_empty()).then_some(Value::Object(changes))
+}
+
+/// The fields to patch. A merge patch keeps each field that it does not name, also those of objects in it.
+fn changes(is: &Map<String, Value>, wanted: Map<String, Value>) -> Map<String, Value> {
+    let removed = is.keys().filter(|name| !wanted.contains_key(*name));
+    let removed: Vec<_> = removed.map(|name| (name.clone(), Value::Null)).collect();
+    let changed = wanted.into_iter().filter_map(|(name, value)| {
+        let change = match (is.get(&name), value) {
+            (Some(is), value) if *is == value => return None,
+            (Some(Value::Object(is)), Value::Object(wanted)) => Value::Object(changes(is, wanted)),
+            (_, value) => value,
+        };
+        Some((name, change))
+    });
+    changed.chain(removed).collect()
 }

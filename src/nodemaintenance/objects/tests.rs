@@ -121,13 +121,7 @@ impl Cluster {
                 let mut object = self.stored[&name].clone();
                 assert_eq!(object.uid, uid);
                 let mut status = serde_json::to_value(&object.status).unwrap();
-                for (field, value) in changes.as_object().unwrap() {
-                    status[field] = value.clone();
-                }
-                status
-                    .as_object_mut()
-                    .unwrap()
-                    .retain(|_, value| !value.is_null());
+                json_patch::merge(&mut status, &changes);
                 object.status = serde_json::from_value(status).unwrap();
                 object.is_over = object.status.ended_at.is_some();
                 if let NodeMaintenanceRole::Episode { record } = &mut object.role {
@@ -351,6 +345,32 @@ fn episode_has_an_object_with_its_record_without_redundant_writes() {
     assert_eq!(writes, 2, "one to create it, one for its status");
     cluster.settle(&draining);
     assert_eq!(cluster.writes, writes);
+}
+
+#[test]
+fn wait_without_a_next_step_or_deadline_does_not_keep_the_earlier_ones() {
+    let mut cluster = Cluster::new();
+    let draining = in_episode(Phase::Draining, 1);
+    for (on, has_deadline, has_next_step) in [
+        (WaitingOn::Takeover { until: at(200) }, true, false),
+        (WaitingOn::Skip, false, true),
+        (WaitingOn::DrainRound, false, false),
+    ] {
+        cluster.settle(&draining);
+        cluster.objects.observe(
+            &NodeName::new("gpu1"),
+            NodeEvent::Waits {
+                node: Some(&node()),
+                vm: &BoundVm::NotLookedUp,
+                record: &draining.record,
+                on: &on,
+            },
+        );
+        cluster.settle(&draining);
+        let wait = cluster.status("gpu1-00112233").waiting_on.as_ref().unwrap();
+        assert_eq!(wait.deadline.is_some(), has_deadline, "{wait:?}");
+        assert_eq!(wait.next_step.is_some(), has_next_step, "{wait:?}");
+    }
 }
 
 /// A draining node with the record of an episode with VM 1, while its own VM is `vm`.

@@ -511,6 +511,8 @@ impl World {
         let before = self.kube.get(key).cloned();
         match write(self) {
             Ok(after) => {
+                let is_idle = before.as_ref().is_some_and(|before| Arc::ptr_eq(before, &after));
+                self.check_idle_write(replica, key, is_idle);
                 if key.0 == "nodes" {
                     self.check_node_write(replica, &key.2, &ask.body, before.as_deref(), &after);
                     if before.as_deref().is_some_and(is_cordoned) != is_cordoned(&after) {

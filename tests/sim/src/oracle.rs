@@ -1,5 +1,6 @@
 //! The rules that hold at any moment (DESIGN §3).
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use haulout::keys::{DEFAULT_PREFIX, Keys};
@@ -34,6 +35,9 @@ const WRITES_PER_MINUTE: u64 = 120;
 /// Requests of one replica in a minute that are far above those of any fault.
 const REQUESTS_PER_MINUTE: u64 = 3_000;
 
+/// Writes in a row that leave an object as it is. Some replies are lost, and those writes are repeated.
+const IDLE_WRITES: u32 = 5;
+
 named_enum! {
     /// A change of a VM that a replica asks for.
     pub enum Act {
@@ -59,6 +63,8 @@ pub struct Oracle {
     restored: Option<Duration>,
     /// The newest record that a replica has written to the Node of an honest kubelet.
     pub last_record: Option<Value>,
+    /// By replica and object: the latest writes in a row that left it as it was.
+    idle_writes: HashMap<(usize, Key), u32>,
     /// The most writes of replicas to a Node in a minute.
     pub most_writes: u64,
     /// By replica.
@@ -209,6 +215,19 @@ impl World {
             self.violated(
                 "writes to a Node are bounded",
                 format!("{} was written {count} times in a minute", node_name(node)),
+            );
+        }
+    }
+
+    /// Counts the writes in a row of a replica that leave an object as it is.
+    pub fn check_idle_write(&mut self, replica: usize, key: &Key, is_idle: bool) {
+        let count = self.oracle.idle_writes.entry((replica, key.clone())).or_default();
+        *count = if is_idle { *count + 1 } else { 0 };
+        if *count == IDLE_WRITES {
+            let (kind, _, name) = key;
+            self.violated(
+                "a write that changes nothing is not repeated",
+                format!("replica-{replica} wrote {kind}/{name}"),
             );
         }
     }
