@@ -174,8 +174,8 @@ impl PropertyCache {
     pub(crate) fn merge_reread(&mut self, objects: &[ObjectProperties]) {
         for object in objects {
             let is_unknown = object.moref.vm().is_some_and(|vm| !self.vms.contains_key(&vm));
-            let is_in_part = object.text("name").is_none();
-            if !self.newer.has(&object.moref) && !(is_unknown && is_in_part) {
+            let is_whole = object.text("name").is_some();
+            if !self.newer.has(&object.moref) && (is_whole || !is_unknown) {
                 let before = self.location(&object.moref);
                 let new_task = object.moref.task().filter(|task| !self.tasks.contains_key(task));
                 self.upsert(object);
