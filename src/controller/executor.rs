@@ -231,8 +231,8 @@ impl Executor {
             maintenances::write_status(&permit, &client, &object, WriteIf::Version(version), &changes);
         match permit.run(write).await.map_err(not_recorded)? {
             Ok(object) => {
-                let seen = NodeMaintenanceUpdate::Seen(Box::new(object));
-                let _ = self.nodes.send(KubernetesUpdate::Maintenances(seen)).await;
+                let answered = NodeMaintenanceUpdate::Answered(Box::new(object));
+                let _ = self.nodes.send(KubernetesUpdate::Maintenances(answered)).await;
                 Ok(Recorded::Elsewhere)
             }
             Err(error) => Err(NotRecorded::Refused(error.to_string())),

@@ -129,9 +129,8 @@ impl StatusReconciler {
     }
 
     /// Processes the reply to a write.
-    pub(crate) fn wrote(&self, object: &NodeMaintenanceFacts) {
-        let seen = NodeMaintenanceUpdate::Seen(Box::new(object.clone()));
-        self.state().apply(object.role.foreign_api(), seen);
+    pub(crate) fn wrote(&self, api: Option<ForeignApi>, update: NodeMaintenanceUpdate) {
+        self.state().apply(api, update);
     }
 
     /// The newest `most` objects for which `is_wanted` is true.
@@ -283,6 +282,14 @@ impl ReconcilerState {
                     self.ended_without_object.remove(&object.node);
                 }
                 if !older {
+                    self.objects.insert(object.name.clone(), *object);
+                }
+            }
+            NodeMaintenanceUpdate::Answered(object) => {
+                let is_newer = self.objects.get(&object.name).is_some_and(|known| {
+                    known.uid == object.uid && known.resource_version <= object.resource_version
+                });
+                if is_newer {
                     self.objects.insert(object.name.clone(), *object);
                 }
             }

@@ -14,7 +14,7 @@ use super::foreign;
 use super::objects::StatusReconciler;
 use super::refused::RefusedWrites;
 use crate::fence::{Permit, WriteFence, WriteKind};
-use crate::kubernetes::update::{KubernetesUpdate, NodeMaintenanceUpdate};
+use crate::kubernetes::update::{KubernetesUpdate, NodeMaintenanceFacts, NodeMaintenanceUpdate};
 
 /// The pause after a pass, in which changes are collected. A drain changes with each pod.
 const GATHER: Duration = Duration::from_secs(1);
@@ -134,33 +134,45 @@ async fn perform(
     out: &mpsc::Sender<KubernetesUpdate>,
     write: ObjectWrite,
 ) -> Result<(), WriteError> {
-    let written = match write {
-        ObjectWrite::Create { name, spec } => api::create(permit, client, &name, *spec).await,
-        ObjectWrite::Status { name, uid, changes } => {
-            match api::write_status(permit, client, &name, WriteIf::Uid(&uid), &changes).await {
-                // The object was deleted meanwhile, which the watch will show.
-                Err(WriteError::Gone { .. }) => Ok(None),
-                written => written.map(Some),
-            }
+    let foreign_api = match &write {
+        ObjectWrite::Foreign(write) => Some(write.origin.api),
+        ObjectWrite::Create { .. } | ObjectWrite::Status { .. } | ObjectWrite::Delete { .. } => None,
+    };
+    let update = match write {
+        ObjectWrite::Create { name, spec } => {
+            let created = api::create(permit, client, &name, *spec).await?;
+            created.map(|object| NodeMaintenanceUpdate::Seen(Box::new(object)))
         }
-        ObjectWrite::Delete { name, uid } => api::delete(permit, client, &name, &uid).await.map(|()| None),
-        ObjectWrite::Foreign(write) => match foreign::write_status(permit, client, &write).await {
-            Err(WriteError::Gone { .. }) => Ok(None),
-            written => written.map(Some),
-        },
-    }?;
-    if let Some(written) = written {
-        objects.wrote(&written);
-        let foreign_api = written.role.foreign_api();
-        let seen = NodeMaintenanceUpdate::Seen(Box::new(written));
-        let seen = match foreign_api {
-            Some(api) => KubernetesUpdate::ForeignMaintenances(api, seen),
-            None => KubernetesUpdate::Maintenances(seen),
+        ObjectWrite::Status { name, uid, changes } => {
+            answered(api::write_status(permit, client, &name, WriteIf::Uid(&uid), &changes).await)?
+        }
+        ObjectWrite::Delete { name, uid } => {
+            api::delete(permit, client, &name, &uid).await?;
+            None
+        }
+        ObjectWrite::Foreign(write) => answered(foreign::write_status(permit, client, &write).await)?,
+    };
+    if let Some(update) = update {
+        objects.wrote(foreign_api, update.clone());
+        let update = match foreign_api {
+            Some(api) => KubernetesUpdate::ForeignMaintenances(api, update),
+            None => KubernetesUpdate::Maintenances(update),
         };
         // An error means that the process stops.
-        let _ = out.send(seen).await;
+        let _ = out.send(update).await;
     }
     Ok(())
+}
+
+fn answered(
+    reply: Result<NodeMaintenanceFacts, WriteError>,
+) -> Result<Option<NodeMaintenanceUpdate>, WriteError> {
+    match reply {
+        Ok(object) => Ok(Some(NodeMaintenanceUpdate::Answered(Box::new(object)))),
+        // The object was deleted meanwhile, which the watch will show.
+        Err(WriteError::Gone { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 #[cfg(test)]

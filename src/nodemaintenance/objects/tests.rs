@@ -438,6 +438,29 @@ fn deleted_object_is_created_again_unless_its_episode_has_ended() {
 }
 
 #[test]
+fn deleted_request_does_not_come_back_with_the_reply_to_a_write() {
+    let mut cluster = Cluster::new();
+    cluster.created("asked", "gpu1", 0, asked(RequestedAction::Drain));
+    cluster.settle(&node_snapshot(
+        record(episode(Phase::Draining, 1)),
+        request(RequestAction::Drain),
+        None,
+    ));
+    let object = cluster.stored.remove("asked").unwrap();
+    cluster.objects.queue(&NodeMaintenanceUpdate::Gone {
+        name: object.name.clone(),
+        uid: object.uid.clone(),
+    });
+    let drained = node_snapshot(record(episode(Phase::Drained, 9)), None, None);
+    cluster.show(drained.clone());
+    let answered = NodeMaintenanceUpdate::Answered(Box::new(object));
+    cluster.objects.wrote(None, answered.clone());
+    cluster.objects.queue(&answered);
+    cluster.settle(&drained);
+    assert!(cluster.objects.newest(9, |it| it.name == "asked").is_empty());
+}
+
+#[test]
 fn nothing_is_due_before_the_objects_are_synced() {
     let objects = StatusReconciler::new("gpu=true".to_owned(), None, 2, now);
     let snapshots = BTreeMap::from([(NodeName::new("gpu1"), in_episode(Phase::Draining, 1))]);

@@ -70,6 +70,7 @@ fn words(updates: &[NodeMaintenanceUpdate]) -> Vec<String> {
     let words = updates.iter().map(|update| match update {
         NodeMaintenanceUpdate::Reset => "reset".to_owned(),
         NodeMaintenanceUpdate::Seen(seen) => seen.name.clone(),
+        NodeMaintenanceUpdate::Answered(seen) => format!("answered {}", seen.name),
         NodeMaintenanceUpdate::Gone { name, .. } => format!("gone {name}"),
         NodeMaintenanceUpdate::Settled => "settled".to_owned(),
         NodeMaintenanceUpdate::Lost { why, .. } => why.clone(),
@@ -130,6 +131,7 @@ async fn foreign_updates(
             NodeMaintenanceUpdate::Reset => "reset".to_owned(),
             NodeMaintenanceUpdate::Seen(seen) if seen.role.asked().is_some() => seen.name.clone(),
             NodeMaintenanceUpdate::Seen(seen) => format!("{} refused", seen.name),
+            NodeMaintenanceUpdate::Answered(seen) => format!("answered {}", seen.name),
             NodeMaintenanceUpdate::Gone { name, .. } => format!("gone {name}"),
             NodeMaintenanceUpdate::Settled => "settled".to_owned(),
             NodeMaintenanceUpdate::Lost { why, .. } => format!("lost: {why}"),

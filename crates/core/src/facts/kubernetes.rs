@@ -121,8 +121,10 @@ pub enum BudgetState {
 pub enum NodeMaintenanceUpdate {
     /// All objects are void. A complete list follows, and then [`NodeMaintenanceUpdate::Settled`].
     Reset,
-    /// An object appeared or changed, or was in the reply to our own write.
+    /// An object appeared or changed.
     Seen(Box<NodeMaintenanceFacts>),
+    /// An object as it was in the reply to our own write, which may come after the update that it was deleted.
+    Answered(Box<NodeMaintenanceFacts>),
     /// An object was deleted.
     Gone {
         /// Its name.

@@ -124,7 +124,9 @@ impl Inventory {
                 // A limit may count the GPUs.
                 is_change.then(|| Dirty::with_active(node))
             }
-            KubernetesUpdate::Maintenances(NodeMaintenanceUpdate::Seen(seen)) => {
+            KubernetesUpdate::Maintenances(
+                NodeMaintenanceUpdate::Seen(seen) | NodeMaintenanceUpdate::Answered(seen),
+            ) => {
                 let state = self.node_states.get(&seen.node);
                 let has_record = state.is_some_and(|state| matches!(state.on_node, Some(Record::Episode(_))));
                 let is_copy = matches!(seen.role, NodeMaintenanceRole::Episode { .. });

@@ -104,6 +104,15 @@ impl Inventory {
                     self.maintenances.insert(*seen);
                 }
             }
+            // One that is not known was deleted in the meantime.
+            NodeMaintenanceUpdate::Answered(object) => {
+                let is_newer = self.maintenances.get(&object.name).is_some_and(|known| {
+                    known.uid == object.uid && known.resource_version <= object.resource_version
+                });
+                if is_newer {
+                    self.maintenances.insert(*object);
+                }
+            }
             NodeMaintenanceUpdate::Gone { name, uid } => {
                 if self.maintenances.get(&name).is_some_and(|known| known.uid == uid) {
                     self.maintenances.remove(&name);

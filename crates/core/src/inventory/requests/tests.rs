@@ -47,6 +47,41 @@ fn of_two_open_requests_for_a_node_the_older_counts() {
 }
 
 #[test]
+fn reply_to_a_write_does_not_bring_a_deleted_request_back() {
+    let facts = |version| {
+        let Fact::Kubernetes(KubernetesUpdate::Maintenances(NodeMaintenanceUpdate::Seen(mut object))) =
+            asks("asked", 10, RequestedAction::Drain)
+        else {
+            panic!("a NodeMaintenance is expected");
+        };
+        object.resource_version = version;
+        object
+    };
+    let fact = |update| Fact::Kubernetes(KubernetesUpdate::Maintenances(update));
+    let answered = |version| fact(NodeMaintenanceUpdate::Answered(facts(version)));
+    let gone = || {
+        let object = facts(1);
+        fact(NodeMaintenanceUpdate::Gone {
+            name: object.name,
+            uid: object.uid,
+        })
+    };
+    let mut inventory = inventory_with(
+        trio(1)
+            .into_iter()
+            .chain([fact(NodeMaintenanceUpdate::Seen(facts(2)))]),
+    );
+    for (version, expected) in [(3, 3), (1, 3)] {
+        inventory.apply(answered(version));
+        let known = inventory.maintenances.get("asked").map(|it| it.resource_version);
+        assert_eq!(known, Some(expected), "after the reply with version {version}");
+    }
+    inventory.apply(gone());
+    inventory.apply(answered(4));
+    assert_eq!(counts(&mut inventory), None);
+}
+
+#[test]
 fn a_fulfilled_request_holds_the_next_back_until_its_status_says_so() {
     let requests = [
         asks("first", 10, RequestedAction::Reboot),
