@@ -1297,6 +1297,28 @@ fn boot_reported_when_the_vm_goes_off_is_the_previous_one() {
 }
 
 #[test]
+fn boot_of_a_drained_node_that_restarted_unseen_is_not_the_previous_one() {
+    // It died and was started again while vCenter was silent, and is still thought to be off.
+    for phase in [Phase::Draining, Phase::Drained, SHUTTING_DOWN] {
+        for (reported, before) in [
+            (Some(old_boot()), Some(old_boot())),
+            (Some(new_boot()), None),
+            (None, Some(old_boot())),
+        ] {
+            let mut seen = seen(ObservedPower::Off, HostState::InService);
+            node_of(&mut seen).boot_id.clone_from(&reported);
+            let was = Episode {
+                drained_boot: Some(old_boot()),
+                ..down(phase.clone())
+            };
+            let off = written(decided(&was, &seen));
+            assert!(off.phase.vm_is_off(), "{phase:?}");
+            assert_eq!(off.boot_before, before, "{phase:?} {reported:?}");
+        }
+    }
+}
+
+#[test]
 fn boot_reported_while_the_vm_seems_off_is_neither_the_previous_nor_the_next_one() {
     for (reported, before) in [
         (Some(old_boot()), Some(old_boot())),

@@ -94,12 +94,17 @@ impl<'a> PhaseContext<'a> {
     }
 
     /// The boot from before the power cycle: the one of the Node when its VM goes off. A Node that reports another one while its VM
-    /// is off shows that the VM was on, or that vCenter is behind. Which of the two is not known, so no boot is recorded then, and
-    /// Ready counts only after the time in which a stopped kubelet would have lost it.
+    /// is off, or than the one that was drained, shows that the VM was on, or that vCenter is behind. Which of the two is not known,
+    /// so no boot is recorded then, and Ready counts only after the time in which a stopped kubelet would have lost it.
     fn boot_before(self) -> Option<&'a BootId> {
         let (reported, recorded) = (self.node.boot_id.as_ref(), self.episode.boot_before.as_ref());
         let was_off = self.episode.powered_off && self.episode.phase.at_work().vm_is_off();
-        if was_off && recorded != reported {
+        let expected = match &self.episode.drained_boot {
+            Some(drained) if !self.episode.powered_off => Some(drained),
+            Some(_) | None if was_off => recorded,
+            Some(_) | None => reported,
+        };
+        if expected != reported {
             return recorded.filter(|_| reported.is_none());
         }
         reported.or(recorded)
