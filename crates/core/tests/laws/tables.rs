@@ -1571,6 +1571,25 @@ fn node_that_must_leave_again_is_drained_as_on_its_new_host() {
 }
 
 #[test]
+fn node_is_not_back_while_a_power_off_of_its_vm_runs() {
+    // Ours may be missing in the record after a restore of etcd.
+    let cut = InFlight {
+        power_off: asked_for(1),
+        ..InFlight::default()
+    };
+    for in_flight in [InFlight::default(), cut] {
+        let mut seen = seen(ObservedPower::On, HostState::InService);
+        vm_of(&mut seen).is_being_cut = true;
+        let was = Episode {
+            in_flight,
+            ..down(Phase::Rejoining)
+        };
+        let on = waiting(decided(&was, &seen));
+        assert_eq!(on, WaitingOn::Task(EffectKind::PowerOff), "{in_flight:?}");
+    }
+}
+
+#[test]
 fn ready_of_an_unknown_boot_counts_after_the_monitor_grace() {
     let (known, reported) = (Some(old_boot()), Some(new_boot()));
     for (boot_before, boot, elapsed, is_back) in [

@@ -89,12 +89,18 @@ impl PhaseContext<'_> {
                 return Some(PhaseStep::wait_until(waiting_on, until.at));
             }
         }
-        if let Some(cut) = in_flight.power_off {
-            let waiting_on = || WaitingOn::Task(EffectKind::PowerOff);
-            if self.vm.is_being_cut {
-                let overdue = self.deadline(cut.elapsed, self.policy.power_off_timeout);
-                return Some(self.unless_overdue(overdue, PhaseStep::wait(waiting_on())));
-            }
+        let cut = in_flight.power_off;
+        let waiting_on = || WaitingOn::Task(EffectKind::PowerOff);
+        // It may be somebody else's, or one of ours from before a restore of etcd.
+        if self.vm.is_being_cut {
+            let timeout = self.policy.power_off_timeout;
+            let overdue = cut.map_or_else(
+                || self.phase_deadline(timeout),
+                |cut| self.deadline(cut.elapsed, timeout),
+            );
+            return Some(self.unless_overdue(overdue, PhaseStep::wait(waiting_on())));
+        }
+        if let Some(cut) = cut {
             let until = self.deadline(cut.elapsed, self.policy.unanswered_for);
             if !self.is_past(until) {
                 return Some(PhaseStep::wait_until(waiting_on(), until.at));
