@@ -25,14 +25,8 @@ const KINDS: [&str; 6] = [
     "leases",
 ];
 
-/// The phases in which a cordon is restored that a program removes.
-const RESTORES_CORDON: [&str; 5] = [
-    "shuttingDown",
-    "relocating",
-    "awaitingHost",
-    "poweringOn",
-    "rejoining",
-];
+/// The phases in which a cordon is restored that a program removes. Before the VM is off, it counts as removed by a person.
+const RESTORES_CORDON: [&str; 4] = ["relocating", "awaitingHost", "poweringOn", "rejoining"];
 
 /// How long it may take until a leader has seen a cordon, if the last one ended when it was set.
 const CORDON_SEEN: Duration = Duration::from_secs(90);

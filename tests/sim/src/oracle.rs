@@ -21,6 +21,9 @@ const STALE: Duration = Duration::from_secs(12);
 /// How old the view of the Node may be when a pod is evicted: the list of the pods has 30 s, and several attempts to connect.
 const STALE_AT_EVICTION: Duration = Duration::from_secs(45);
 
+/// How long a watch may be silent until it counts as broken: its end after 60 s with a margin of 5 s, and 90 s for the next one.
+const WATCH_SILENT: Duration = Duration::from_secs(155);
+
 /// Waits of a request that has not begun. Its status tells them apart by their message only.
 const BEFORE_BEGIN: [(WaitKind, &str); 4] = [
     (WaitKind::NotBefore, "before which NodeMaintenance"),
@@ -221,8 +224,8 @@ impl World {
 
     /// Counts the writes in a row of a replica that leave an object as it is.
     pub fn check_idle_write(&mut self, replica: usize, key: &Key, is_idle: bool) {
-        // After a restore of etcd, replies have lower versions than what is known, until the objects are listed again.
-        let counts = is_idle && !self.was_restored();
+        // After a restore of etcd, replies have lower versions than what is known and are not taken over.
+        let counts = is_idle && self.oracle.restored.is_none();
         let count = self.oracle.idle_writes.entry((replica, key.clone())).or_default();
         *count = if counts { *count + 1 } else { 0 };
         if *count == IDLE_WRITES {
@@ -253,12 +256,24 @@ impl World {
         record(self.kube.get(&node_key(node))?)
     }
 
-    /// Whether a NodeMaintenance has a copy of the record of a node.
+    /// Whether a NodeMaintenance has a copy of the record of a node. One that its Node names as ended is only not closed yet.
     pub fn has_copy(&self, node: usize) -> bool {
         let name = node_name(node);
+        let last = self.kube.get(&node_key(node)).map(|node| {
+            let key = Keys::under(DEFAULT_PREFIX).last_episode;
+            node["metadata"]["annotations"][key]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned()
+        });
         self.kube.list("nodemaintenances").any(|(_, object)| {
-            let is_open = object["status"]["endedAt"].is_null() && !object["status"]["record"].is_null();
-            object["spec"]["nodeName"] == name.as_str() && is_open
+            let status = &object["status"];
+            let is_over = !status["endedAt"].is_null()
+                || status["episode"]
+                    .as_str()
+                    .zip(last.as_deref())
+                    .is_some_and(|(id, last)| last.contains(id));
+            object["spec"]["nodeName"] == name.as_str() && !status["record"].is_null() && !is_over
         })
     }
 
@@ -569,7 +584,12 @@ impl World {
             return;
         };
         let uncordoned = self.oracle.nodes[node].uncordoned_by_person;
-        let is_recent = uncordoned.is_some_and(|at| clock::elapsed() < at + STALE_AT_EVICTION);
+        // A watch that was cut off is noticed after its silence only, also where other connections work again.
+        let cut_off = self.cut_off.iter().map(|replica| replica.kubernetes_until).max();
+        let is_recent = uncordoned.is_some_and(|at| {
+            let seen_from = at.max(cut_off.unwrap_or_default().min(at + WATCH_SILENT));
+            clock::elapsed() < seen_from + STALE_AT_EVICTION
+        });
         let is_open = self
             .kube
             .get(&node_key(node))
