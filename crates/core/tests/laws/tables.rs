@@ -1391,6 +1391,47 @@ fn drs_is_asked_again_where_the_own_host_is_back_and_has_refused_the_vm() {
 }
 
 #[test]
+fn new_leader_asks_again_where_an_earlier_one_was_refused() {
+    let offer = |seen| Observed {
+        offer: PlacementOffer::default(),
+        ..seen
+    };
+    let at_home = || offer(seen(ObservedPower::Off, HostState::InService));
+    // Its own host is back, and another VM has the device there.
+    let elsewhere = || on_spare(at_home(), HostState::InService, HostState::InService);
+    let host = || PowerOnTarget::Host(home());
+    for (mut seen, by_drs, place) in [
+        (at_home(), true, Some(PowerOnTarget::Drs)),
+        (at_home(), false, Some(host())),
+        (elsewhere(), true, Some(PowerOnTarget::Drs)),
+        // No other host is tried twice.
+        (elsewhere(), false, None),
+    ] {
+        vm_of(&mut seen).drs = by_drs;
+        let mut episode = away(Phase::AwaitingHost);
+        let on = vm_of(&mut seen).on.clone().unwrap();
+        episode.refused(&on, RefusedMove::PowerOn, "the device is in use");
+        let decision = decided(&episode, &seen);
+        let asked = match &decision {
+            Decision::Act {
+                effect: Effect::PowerOn { place, .. },
+                ..
+            } => Some(place.clone()),
+            Decision::Record(next) if next.record.phase() == Some(&Phase::PoweringOn { by_drs: true }) => {
+                Some(PowerOnTarget::Drs)
+            }
+            _ => None,
+        };
+        assert_eq!(
+            asked,
+            place,
+            "by DRS: {by_drs}, at home: {}: {decision:?}",
+            on == home()
+        );
+    }
+}
+
+#[test]
 fn vm_that_is_to_wait_for_its_host_stays_there_whatever_it_refuses() {
     for (strategy, refusals, leaves) in [
         (Strategy::Migrate, 3, false),

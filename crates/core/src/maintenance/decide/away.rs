@@ -288,7 +288,6 @@ impl<'a> PhaseContext<'a> {
     /// cost two writes per attempt. No other host is tried twice. DRS is also asked where the own host is back and refuses the VM:
     /// DRS may have given the device to another VM meanwhile.
     fn power_on_again(self) -> Option<PhaseStep> {
-        let attempt = self.seen.attempts.get(&EffectKind::PowerOn)?;
         let place = self.place(self.drs() && !self.may_stay());
         let may_ask = match &place {
             Some(PowerOnTarget::Drs) => true,
@@ -301,6 +300,11 @@ impl<'a> PhaseContext<'a> {
         let effect = Effect::PowerOn {
             vm: self.vm.moref.clone(),
             place: place?,
+        };
+        let Some(attempt) = self.seen.attempts.get(&EffectKind::PowerOn) else {
+            // An earlier leader was refused. Its own host is preferred, so the survey of the hosts comes first.
+            let waiting_on = WaitingOn::Task(EffectKind::PowerOn);
+            return self.has_surveyed().then(|| PhaseStep::act(effect, waiting_on));
         };
         match &attempt.outcome {
             AttemptOutcome::Refused(refusal) => {
