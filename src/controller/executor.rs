@@ -182,7 +182,7 @@ impl RunEffect for Executor {
                 Ok(Recorded::OnNode { resource_version })
             }
             Err(error) if error.kind == NodeErrorKind::Conflict => {
-                self.read_again(name, before).await;
+                self.read_again(name, before, seen.resource_version).await;
                 Err(NotRecorded::Outdated)
             }
             Err(error) => Err(NotRecorded::Refused(error.to_string())),
@@ -400,10 +400,16 @@ impl Executor {
         }
     }
 
-    async fn read_again(&self, name: &NodeName, record: &Record) {
+    async fn read_again(&self, name: &NodeName, record: &Record, conflicted: u64) {
         let (client, resources) = (&self.client, &self.gpu_resources);
         match node::get(client, &self.keys, resources, name, WRITE_DEADLINE).await {
-            Ok(node) => self.answered(node).await,
+            Ok(node) => {
+                let node = Box::new(node);
+                let _ = self
+                    .nodes
+                    .send(KubernetesUpdate::ReadAgain { node, conflicted })
+                    .await;
+            }
             // The watch shows the Node soon as well.
             Err(error) => log_node!(info, name, record, "could not read the Node again: {error}"),
         }

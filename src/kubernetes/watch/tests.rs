@@ -93,6 +93,7 @@ pub(super) fn word(update: KubernetesUpdate) -> String {
         KubernetesUpdate::Reset => "reset".to_owned(),
         KubernetesUpdate::Node(node) => node.name.to_string(),
         KubernetesUpdate::Answered(node) => format!("answered {}", node.name),
+        KubernetesUpdate::ReadAgain { node, .. } => format!("read {} again", node.name),
         KubernetesUpdate::NodeGone { uid, .. } => format!("gone {uid}"),
         KubernetesUpdate::Settled => "settled".to_owned(),
         KubernetesUpdate::Maintenances(update) => format!("{update:?}"),

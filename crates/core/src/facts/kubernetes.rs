@@ -20,8 +20,15 @@ pub enum KubernetesUpdate {
     Reset,
     /// A Node that the selector matches appeared or changed.
     Node(Box<NodeFacts>),
-    /// A Node from the reply to our PATCH or GET. The selector may not match it.
+    /// A Node from the reply to our PATCH. The selector may not match it.
     Answered(Box<NodeFacts>),
+    /// A Node that was read because a PATCH of it was a conflict.
+    ReadAgain {
+        /// As it is.
+        node: Box<NodeFacts>,
+        /// The version of the PATCH.
+        conflicted: u64,
+    },
     /// A Node was deleted, or the selector no longer matches it.
     NodeGone {
         /// Its name.

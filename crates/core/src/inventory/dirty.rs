@@ -101,6 +101,7 @@ impl Inventory {
             KubernetesUpdate::Node(node) if self.followed.contains(&node.name) => Some(Dirty::All),
             KubernetesUpdate::Node(node)
             | KubernetesUpdate::Answered(node)
+            | KubernetesUpdate::ReadAgain { node, .. }
             | KubernetesUpdate::Followed(node)
             | KubernetesUpdate::FollowedListed(node) => {
                 let Some(known) = self.nodes.get(&node.name) else {

@@ -36,6 +36,19 @@ impl Inventory {
                     self.apply_node(*node);
                 }
             }
+            KubernetesUpdate::ReadAgain { node, conflicted } => {
+                if let Some(known) = self
+                    .nodes
+                    .get_mut(&node.name)
+                    .filter(|known| known.uid == node.uid)
+                {
+                    if known.resource_version == conflicted {
+                        // A restore of etcd sets versions back, and a watch may go on from its old one.
+                        known.resource_version = 0;
+                    }
+                    self.apply_node(*node);
+                }
+            }
             KubernetesUpdate::NodeGone { name, uid } => {
                 let is_same = self.nodes.get(&name).is_some_and(|node| node.uid == uid);
                 if is_same && !self.followed.contains(&name) {

@@ -418,3 +418,35 @@ fn another_node_of_the_name_is_compared_with_all_that_claim_its_vm() {
         .expect("a change");
     assert!(!built.snapshots.are_all, "{built:?}");
 }
+
+#[test]
+fn node_with_a_lower_version_counts_after_a_conflict_with_the_known_one() {
+    let with_version = |resource_version| NodeFacts {
+        resource_version,
+        ..node_facts(1)
+    };
+    let known = |inventory: &Inventory| inventory.nodes[&name(1)].resource_version;
+    for (conflicted, read, expected) in [
+        // A restore of etcd set the versions back.
+        (20, 7, 7),
+        (20, 25, 25),
+        // The watch has shown a newer one since.
+        (19, 18, 20),
+        (19, 21, 21),
+    ] {
+        let mut inventory = leading(trio(1).into_iter().chain([node(with_version(20))]));
+        inventory.apply(Fact::Kubernetes(KubernetesUpdate::ReadAgain {
+            node: Box::new(with_version(read)),
+            conflicted,
+        }));
+        assert_eq!(
+            known(&inventory),
+            expected,
+            "conflict with {conflicted}, read {read}"
+        );
+        // Replies to writes are older than the watch only.
+        let answered = KubernetesUpdate::Answered(Box::new(with_version(1)));
+        inventory.apply(Fact::Kubernetes(answered));
+        assert_eq!(known(&inventory), expected);
+    }
+}
