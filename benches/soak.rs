@@ -43,7 +43,7 @@ const NODE_MONITOR_GRACE: Duration = Duration::from_secs(50);
 const SETTLED_WITHIN: Duration = Duration::from_secs(900);
 /// When the connections that are idle after the last event have been closed: kube's client keeps them for 90 s.
 const IDLE_WITHIN: Duration = Duration::from_secs(150);
-/// How much more a replica may use at rest than at the first row after its start.
+/// How much more a replica may use than at the first row after its start: memory in each row, and files at rest.
 const MORE_MIB_MAX: f64 = 48.0;
 const MORE_FILES_MAX: usize = 24;
 
@@ -52,6 +52,14 @@ struct SoakReplica {
     haulout: Haulout,
     name: String,
     first: Option<(f64, usize)>,
+}
+
+impl SoakReplica {
+    /// Its resident memory in MiB, and its open files.
+    fn used(&self) -> anyhow::Result<(f64, usize)> {
+        let pid = self.haulout.pid().context("a running process has an id")?;
+        Ok((used::used(pid)?.resident_mib, open_files(pid)))
+    }
 }
 
 struct Soak<'a> {
@@ -128,7 +136,7 @@ async fn soak() -> anyhow::Result<()> {
     }
     soak.settle().await?;
     soak.row(minute).await?;
-    soak.measure_at_rest().await?;
+    soak.files_at_rest().await?;
     soak.check().await?;
     for replica in soak.replicas.drain(..) {
         replica.haulout.stop().await?;
@@ -215,19 +223,24 @@ impl Soak<'_> {
         Ok(nodes.list(&ListParams::default()).await?.items)
     }
 
-    /// Prints a row, and notes what a replica uses at its first.
+    /// Prints a row, and notes the replicas with more memory than at their first row.
     async fn row(&mut self, minute: u64) -> anyhow::Result<()> {
         let state = self.fixture.vcenter.state().await?;
         let episodes = self.nodes().await;
         let episodes = episodes.map(|all| all.iter().filter(|node| phase(node).is_some()).count());
         let (mut resident, mut files) = (String::new(), String::new());
         for replica in &mut self.replicas {
-            let pid = replica.haulout.pid().context("a running process has an id")?;
-            let (mib, open) = (used::used(pid)?.resident_mib, open_files(pid));
+            let (mib, open) = replica.used()?;
             write!(resident, "{mib:.1} ")?;
             write!(files, "{open} ")?;
-            if minute > 0 {
-                replica.first.get_or_insert((mib, open));
+            match replica.first {
+                None if minute > 0 => replica.first = Some((mib, open)),
+                Some((first, _)) if mib > first + MORE_MIB_MAX => {
+                    let name = &replica.name;
+                    self.growth
+                        .push(format!("{name}: {first:.1} MiB grew to {mib:.1} MiB"));
+                }
+                None | Some(_) => {}
             }
         }
         let events: usize = self.done.values().sum();
@@ -452,35 +465,29 @@ impl Soak<'_> {
         Ok(wrong)
     }
 
-    /// Notes the replicas that use more than at their first row. Each node in an episode has connections of its own, which stay
-    /// open for a while.
-    async fn measure_at_rest(&mut self) -> anyhow::Result<()> {
+    /// Notes the replicas with more open files than at their first row, once they are at rest: each node in an episode has
+    /// connections of its own, which stay open for a while.
+    async fn files_at_rest(&mut self) -> anyhow::Result<()> {
         let begin = Instant::now();
-        loop {
-            self.growth.clear();
+        let more = loop {
+            let mut more = Vec::new();
             for replica in &self.replicas {
-                let (pid, name) = (
-                    replica.haulout.pid().context("a running process has an id")?,
-                    &replica.name,
-                );
-                let (mib, open) = (used::used(pid)?.resident_mib, open_files(pid));
-                let Some((first, least)) = replica.first else {
+                let (Some((_, least)), (_, open)) = (replica.first, replica.used()?) else {
                     continue;
                 };
-                println!(
-                    "{name}: {first:.1} MiB and {least} files at first, {mib:.1} MiB and {open} files at rest"
-                );
-                if mib > first + MORE_MIB_MAX || open > least + MORE_FILES_MAX {
-                    self.growth.push(format!(
-                        "{name}: {first:.1} MiB and {least} files grew to {mib:.1} MiB and {open} files"
-                    ));
+                let line = format!("{}: {least} files at first, {open} at rest", replica.name);
+                println!("{line}");
+                if open > least + MORE_FILES_MAX {
+                    more.push(line);
                 }
             }
-            if self.growth.is_empty() || begin.elapsed() > IDLE_WITHIN {
-                return Ok(());
+            if more.is_empty() || begin.elapsed() > IDLE_WITHIN {
+                break more;
             }
             tokio::time::sleep(Duration::from_secs(15)).await;
-        }
+        };
+        self.growth.extend(more);
+        Ok(())
     }
 
     /// Checks vCenter's journal, and what the replicas used.

@@ -27,7 +27,7 @@ use crate::kubernetes::events::Publisher;
 use crate::kubernetes::facts::GpuResources;
 use crate::kubernetes::machine_guard::MachineApi;
 use crate::kubernetes::node::{self, NodeErrorKind, NodePatch};
-use crate::kubernetes::update::{KubernetesUpdate, NodeAnnotations, NodeFacts, NodeMaintenanceUpdate};
+use crate::kubernetes::update::{KubernetesUpdate, NodeAnnotations, NodeMaintenanceUpdate};
 use crate::log_node::log_node;
 use crate::maintenance::clock::{Now, wall_after};
 use crate::maintenance::decide::Transition;
@@ -178,7 +178,7 @@ impl RunEffect for Executor {
         match permit.run(write).await.map_err(not_recorded)? {
             Ok(node) => {
                 let resource_version = node.resource_version;
-                self.answered(node).await;
+                self.update(KubernetesUpdate::Answered(Box::new(node))).await;
                 Ok(Recorded::OnNode { resource_version })
             }
             Err(error) if error.kind == NodeErrorKind::Conflict => {
@@ -232,7 +232,7 @@ impl Executor {
         match permit.run(write).await.map_err(not_recorded)? {
             Ok(object) => {
                 let answered = NodeMaintenanceUpdate::Answered(Box::new(object));
-                let _ = self.nodes.send(KubernetesUpdate::Maintenances(answered)).await;
+                self.update(KubernetesUpdate::Maintenances(answered)).await;
                 Ok(Recorded::Elsewhere)
             }
             Err(error) => Err(NotRecorded::Refused(error.to_string())),
@@ -405,9 +405,7 @@ impl Executor {
         match node::get(client, &self.keys, resources, name, WRITE_DEADLINE).await {
             Ok(node) => {
                 let node = Box::new(node);
-                let _ = self
-                    .nodes
-                    .send(KubernetesUpdate::ReadAgain { node, conflicted })
+                self.update(KubernetesUpdate::ReadAgain { node, conflicted })
                     .await;
             }
             // The watch shows the Node soon as well.
@@ -441,8 +439,9 @@ impl Executor {
         let _ = self.reports.send(EffectReport { node, found }).await;
     }
 
-    async fn answered(&self, node: NodeFacts) {
-        let _ = self.nodes.send(KubernetesUpdate::Answered(Box::new(node))).await;
+    /// Sends what a reply shows. An error means that the process stops.
+    async fn update(&self, update: KubernetesUpdate) {
+        let _ = self.nodes.send(update).await;
     }
 }
 

@@ -269,9 +269,8 @@ impl ReconcilerState {
                 self.complete.remove(&api);
             }
             NodeMaintenanceUpdate::Seen(object) => {
-                let older = self.objects.get(&object.name).is_some_and(|known| {
-                    known.uid == object.uid && known.resource_version > object.resource_version
-                });
+                let known = self.objects.get(&object.name);
+                let is_older = known.is_some_and(|known| object.is_before(known));
                 let ending = self
                     .board
                     .nodes
@@ -281,15 +280,13 @@ impl ReconcilerState {
                 if is_its {
                     self.ended_without_object.remove(&object.node);
                 }
-                if !older {
+                if !is_older {
                     self.objects.insert(object.name.clone(), *object);
                 }
             }
             NodeMaintenanceUpdate::Answered(object) => {
-                let is_newer = self.objects.get(&object.name).is_some_and(|known| {
-                    known.uid == object.uid && known.resource_version <= object.resource_version
-                });
-                if is_newer {
+                let known = self.objects.get(&object.name);
+                if known.is_some_and(|known| object.is_same_or_later(known)) {
                     self.objects.insert(object.name.clone(), *object);
                 }
             }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::clock;
@@ -203,7 +203,7 @@ impl Store {
             return Err(Refused::Conflict);
         }
         let mut object = (**before).clone();
-        merge(&mut object, patch);
+        json_patch::merge(&mut object, patch);
         self.update(key, object, manager)
     }
 
@@ -268,25 +268,6 @@ pub fn version_of(object: &Value) -> Option<&str> {
 /// Whether a Node is cordoned.
 pub fn is_cordoned(node: &Value) -> bool {
     node.pointer("/spec/unschedulable") == Some(&Value::Bool(true))
-}
-
-/// A JSON merge patch (RFC 7396).
-fn merge(into: &mut Value, patch: &Value) {
-    let Value::Object(patch) = patch else {
-        *into = patch.clone();
-        return;
-    };
-    if !into.is_object() {
-        *into = Value::Object(Map::new());
-    }
-    let Value::Object(object) = into else { return };
-    for (key, value) in patch {
-        if value.is_null() {
-            object.remove(key);
-        } else {
-            merge(object.entry(key.clone()).or_insert(Value::Null), value);
-        }
-    }
 }
 
 /// Notes in `managedFields` who has written the cordon, labels and annotations, as far as they have changed.

@@ -174,6 +174,18 @@ pub struct NodeMaintenanceFacts {
     pub status: Box<NodeMaintenanceStatus>,
 }
 
+impl NodeMaintenanceFacts {
+    /// Whether it is the object `known`, in an earlier version.
+    pub fn is_before(&self, known: &Self) -> bool {
+        self.uid == known.uid && self.resource_version < known.resource_version
+    }
+
+    /// Whether it is the object `known`, in the same version or a later one.
+    pub fn is_same_or_later(&self, known: &Self) -> bool {
+        self.uid == known.uid && self.resource_version >= known.resource_version
+    }
+}
+
 /// The role of a NodeMaintenance object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NodeMaintenanceRole {

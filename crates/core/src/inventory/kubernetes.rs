@@ -26,28 +26,16 @@ impl Inventory {
                 self.followed.remove(&node.name);
                 self.apply_node(*node);
             }
-            // A Node that is not known was deleted in the meantime.
-            KubernetesUpdate::Answered(node) => {
-                if self
-                    .nodes
-                    .get(&node.name)
-                    .is_some_and(|known| known.uid == node.uid)
-                {
-                    self.apply_node(*node);
-                }
-            }
+            KubernetesUpdate::Answered(node) => self.apply_answered(*node),
             KubernetesUpdate::ReadAgain { node, conflicted } => {
-                if let Some(known) = self
-                    .nodes
-                    .get_mut(&node.name)
-                    .filter(|known| known.uid == node.uid)
-                {
-                    if known.resource_version == conflicted {
-                        // A restore of etcd sets versions back, and a watch may go on from its old one.
-                        known.resource_version = 0;
-                    }
-                    self.apply_node(*node);
+                let is_known = |known: &&mut kubernetes::NodeFacts| {
+                    known.uid == node.uid && known.resource_version == conflicted
+                };
+                if let Some(known) = self.nodes.get_mut(&node.name).filter(is_known) {
+                    // A restore of etcd sets versions back, and a watch may go on from its old one.
+                    known.resource_version = 0;
                 }
+                self.apply_answered(*node);
             }
             KubernetesUpdate::NodeGone { name, uid } => {
                 let is_same = self.nodes.get(&name).is_some_and(|node| node.uid == uid);
@@ -95,6 +83,14 @@ impl Inventory {
         }
     }
 
+    /// Applies a Node from a reply. One that is not known was deleted in the meantime.
+    fn apply_answered(&mut self, node: kubernetes::NodeFacts) {
+        let known = self.nodes.get(&node.name);
+        if known.is_some_and(|known| known.uid == node.uid) {
+            self.apply_node(node);
+        }
+    }
+
     pub(super) fn apply_node(&mut self, mut node: kubernetes::NodeFacts) {
         let known = self.nodes.get(&node.name).filter(|known| known.uid == node.uid);
         // The watch may deliver an older version than the reply to our own PATCH. Versions are compared only within one list and
@@ -126,12 +122,13 @@ impl Inventory {
             Some(phase) if phase.is_draining() || *phase.at_work() == Phase::Drained => {}
             // Results of an earlier phase or episode no longer count.
             Some(_) => local.drain = None,
-            // The record was removed, and the episode goes on with its copy: what was asked of vCenter still counts.
-            None if is_continued => local.drain = None,
             None => {
                 local.drain = None;
-                local.attempts.clear();
-                local.offered = None;
+                // If the record was removed and the episode goes on with its copy, what was asked of vCenter still counts.
+                if !is_continued {
+                    local.attempts.clear();
+                    local.offered = None;
+                }
             }
         }
         if !node.unschedulable && !local.dry_run.is_cordoned() {

@@ -97,19 +97,16 @@ impl Inventory {
             NodeMaintenanceUpdate::Seen(seen) => {
                 // As with Nodes, versions are compared only within one list and its watch.
                 let is_of_this_list = source.note(&seen.name);
-                let older = self.maintenances.get(&seen.name).is_some_and(|known| {
-                    known.uid == seen.uid && known.resource_version > seen.resource_version
-                });
-                if !(is_of_this_list && older) {
+                let known = self.maintenances.get(&seen.name);
+                let is_older = known.is_some_and(|known| seen.is_before(known));
+                if !(is_of_this_list && is_older) {
                     self.maintenances.insert(*seen);
                 }
             }
             // One that is not known was deleted in the meantime.
             NodeMaintenanceUpdate::Answered(object) => {
-                let is_newer = self.maintenances.get(&object.name).is_some_and(|known| {
-                    known.uid == object.uid && known.resource_version <= object.resource_version
-                });
-                if is_newer {
+                let known = self.maintenances.get(&object.name);
+                if known.is_some_and(|known| object.is_same_or_later(known)) {
                     self.maintenances.insert(*object);
                 }
             }

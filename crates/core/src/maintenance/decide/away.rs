@@ -98,11 +98,11 @@ impl<'a> PhaseContext<'a> {
     /// so no boot is recorded then, and Ready counts only after the time in which a stopped kubelet would have lost it.
     fn boot_before(self) -> Option<&'a BootId> {
         let (reported, recorded) = (self.node.boot_id.as_ref(), self.episode.boot_before.as_ref());
-        let was_off = self.episode.powered_off && self.episode.phase.at_work().vm_is_off();
-        let expected = match &self.episode.drained_boot {
-            Some(drained) if !self.episode.powered_off => Some(drained),
-            Some(_) | None if was_off => recorded,
-            Some(_) | None => reported,
+        let was_off = self.episode.phase.at_work().vm_is_off();
+        let expected = match (self.episode.powered_off, was_off) {
+            (false, _) => self.episode.drained_boot.as_ref().or(reported),
+            (true, true) => recorded,
+            (true, false) => reported,
         };
         if expected != reported {
             return recorded.filter(|_| reported.is_none());
