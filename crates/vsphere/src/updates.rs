@@ -11,7 +11,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
+use backon::{BackoffBuilder as _, ExponentialBuilder};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until, timeout};
@@ -44,8 +44,8 @@ const HISTORY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Follows vCenter until `stop`, and sends updates to `out`.
 ///
-/// A failed stream sends [`VsphereUpdate::Lost`] at once. It is rebuilt after growing, jittered pauses
-/// between `retry_min` and `retry_max`, and then sends everything again between
+/// A failed stream sends [`VsphereUpdate::Lost`] at once. It is rebuilt after jittered pauses between
+/// `retry_min` and `retry_max` that grow with the outage, and then sends everything again between
 /// [`VsphereUpdate::Reset`] and [`VsphereUpdate::Settled`]. A changed watch set takes effect at once.
 /// On `stop`, or when `out` is closed, it cancels its poll, destroys its objects in the session, and
 /// logs out, each within a few seconds.
@@ -63,7 +63,7 @@ pub async fn run(
         session_objects: None,
         synced: false,
     };
-    let mut pauses = pauses(&stream.vcenter.settings);
+    let mut lost_at = Instant::now();
     let mut retried_at_once = false;
     loop {
         stream.synced = false;
@@ -74,14 +74,16 @@ pub async fn run(
             StreamEnd::Replaced => ("another call found the session dead".to_owned(), true, None),
         };
         if stream.synced {
-            pauses = self::pauses(&stream.vcenter.settings);
+            lost_at = Instant::now();
         }
-        // Rebuilds a synced stream at once if vCenter itself ended it, but never twice in a row.
-        retried_at_once = stream.synced && answered && !retried_at_once;
-        let pause = match pauses.next() {
-            _ if retried_at_once => Duration::ZERO,
-            Some(pause) => pause,
-            None => stream.vcenter.settings.retry_max,
+        // vCenter itself ended the stream, or its answer shows that it is there and the session is not. That is answered at once,
+        // but never twice in a row, and only once before the stream is synced again: vCenter may forget each session.
+        let is_sessionless = answered && held.is_none() && stream.vcenter.sessions.live().is_none();
+        let at_once = !retried_at_once && (is_sessionless || (stream.synced && answered));
+        retried_at_once = at_once || (retried_at_once && !stream.synced);
+        let pause = match at_once {
+            true => Duration::ZERO,
+            false => pause_after(lost_at.elapsed(), &stream.vcenter.settings),
         };
         // Logs in as soon as the credentials may be tried again.
         let pause = held.map_or(pause, |held| {
@@ -103,16 +105,17 @@ pub async fn run(
     stream.vcenter.logout().await;
 }
 
-/// Each pause is twice the last, plus jitter of up to the same length, so that clients do not reconnect
-/// together.
-fn pauses(settings: &Settings) -> ExponentialBackoff {
-    ExponentialBuilder::default()
-        .with_min_delay(settings.retry_min)
-        .with_max_delay(settings.retry_max)
-        .with_factor(2.0)
-        .with_jitter()
-        .without_max_times()
-        .build()
+/// The pause before the next attempt, in an outage that has lasted for `outage`: a sixteenth of it, plus jitter of up to the same
+/// length, so that clients do not reconnect together. Counted from the end of the outage, the next attempt comes within an eighth
+/// of its length, or twice `retry_min`; another eighth is left for the attempt itself.
+fn pause_after(outage: Duration, settings: &Settings) -> Duration {
+    let longest = (settings.retry_max / 2).max(settings.retry_min);
+    let shortest = (outage / 16).clamp(settings.retry_min, longest);
+    let jittered = ExponentialBuilder::default()
+        .with_min_delay(shortest)
+        .with_jitter();
+    let pause = jittered.build().next().unwrap_or(longest);
+    pause.min(settings.retry_max)
 }
 
 /// Why the stream ended.

@@ -46,29 +46,6 @@ async fn nothing_is_reported_between_the_parts_of_a_set() {
 }
 
 #[tokio::test]
-async fn pauses_between_attempts_grow() {
-    for reply in [Reply::new(503, ""), Reply::fault("SystemError", "")] {
-        let (_fake, vcenter, _server) = Fake::start_with(
-            move |call: &Request| (call.method() == "CreateContainerView").then(|| reply.clone()),
-            |settings| settings.retry_min = Duration::from_millis(50),
-        )
-        .await;
-        let mut stream = follow(&vcenter, WatchSet::default());
-        let mut pauses = Vec::new();
-        stream.lost().await;
-        for _ in 0..3 {
-            let began = Instant::now();
-            stream.lost().await;
-            pauses.push(began.elapsed());
-        }
-        for (pause, least) in pauses.iter().zip([50, 100, 200]) {
-            assert!(*pause >= Duration::from_millis(least), "{pauses:?}");
-        }
-        stream.stop().await;
-    }
-}
-
-#[tokio::test]
 async fn stream_that_vcenter_ends_is_rebuilt_at_once_but_not_twice_in_a_row() {
     const PAUSE: Duration = Duration::from_millis(400);
     let asked = AtomicUsize::new(0);
