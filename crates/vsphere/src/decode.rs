@@ -204,7 +204,8 @@ pub(crate) fn target_devices(target: &Element<'_>) -> BTreeMap<String, TargetDev
 
 fn allowed(device: &Element<'_>) -> Option<AllowedDevice> {
     let id = |name: &str| device.text_of(name).and_then(pci_id);
-    // No device has the subsystem id 0, so it stands for an id that is not specified.
+    // 0 is taken for an id that is not specified. NICs and bridges with the subsystem id 0 exist, so it would match more of them
+    // than was asked for; no GPU is known to have it (probe `sub-ids`).
     let sub_id = |name: &str| id(name).filter(|id| *id != 0);
     Some(AllowedDevice {
         vendor: id("vendorId")?,

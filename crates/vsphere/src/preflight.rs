@@ -10,7 +10,6 @@ use super::fault::{Fault, FaultKind};
 use super::moref::Moref;
 use super::property::{ObjectProperties, PropertySpec, TraversalStep};
 use super::session::Session;
-use super::soap::ReplyError;
 use super::task::{self, TaskInfo};
 use super::text;
 use super::update::PowerState;
@@ -115,11 +114,7 @@ impl Vcenter {
                 .moref("parent")
                 .filter(|parent| parent.kind == "Folder")
                 .cloned(),
-            unfinished: unfinished(own, &objects).map_err(|source| Error::Reply {
-                operation,
-                object: moref.to_string(),
-                source,
-            })?,
+            unfinished: unfinished(operation, own, &objects)?,
             cause_ended: cause.left(own).or_else(|| cause.ended(&objects)),
         })
     }
@@ -178,7 +173,11 @@ impl MaintenanceCause {
             return None;
         }
         let read = |object: &ObjectProperties| task::read(object, None).ok();
-        let task = self.task.as_ref().and_then(|task| of(task.into())).and_then(read);
+        let task = self.task.as_ref().and_then(|task| of(task.into()));
+        if let Some(fault) = task.and_then(withheld_task) {
+            return Some(fault);
+        }
+        let task = task.and_then(read);
         let is_under_way = match &task {
             Some(task) => !task.has_ended(),
             None => objects.iter().filter_map(read).any(|other| {
@@ -288,14 +287,37 @@ impl PreflightCheck {
 }
 
 /// The unfinished tasks of the VM; the other tasks are those of its host.
-fn unfinished(vm: &ObjectProperties, objects: &[ObjectProperties]) -> Result<Vec<TaskInfo>, ReplyError> {
+///
+/// # Errors
+/// If one cannot be read: it may be unfinished.
+fn unfinished(
+    operation: &'static str,
+    vm: &ObjectProperties,
+    objects: &[ObjectProperties],
+) -> Result<Vec<TaskInfo>, Error> {
     let own = vm.morefs("recentTask");
     let mut tasks = Vec::new();
     for object in objects.iter().filter(|object| own.contains(&object.moref)) {
-        let task = task::read(object, None)?;
+        if let Some(fault) = withheld_task(object) {
+            return Err(Error::refused(operation, &vm.moref, fault));
+        }
+        let task = task::read(object, None).map_err(|source| Error::Reply {
+            operation,
+            object: vm.moref.to_string(),
+            source,
+        })?;
         if !task.has_ended() {
             tasks.push(task);
         }
     }
     Ok(tasks)
+}
+
+/// The fault for a task that vCenter withholds.
+fn withheld_task(task: &ObjectProperties) -> Option<Fault> {
+    let Fault { kind, message } = task::withheld(task)?;
+    Some(Fault {
+        kind: kind.clone(),
+        message: format!("may not read its task {}: {message}", task.moref),
+    })
 }

@@ -151,6 +151,16 @@ pub(crate) fn read(object: &ObjectProperties, before: Option<&TaskInfo>) -> Resu
     })
 }
 
+/// Why vCenter withholds the state of a task, if it does. A dead session, and a task that is gone meanwhile, are no reasons.
+pub(crate) fn withheld(object: &ObjectProperties) -> Option<&Fault> {
+    let fault = object.denied("info.state")?;
+    let is_of_now = matches!(
+        fault.kind,
+        FaultKind::NotAuthenticated | FaultKind::ManagedObjectNotFound
+    );
+    (!is_of_now).then_some(fault)
+}
+
 fn state(text: &str) -> Option<TaskState> {
     match text {
         "queued" => Some(TaskState::Queued),

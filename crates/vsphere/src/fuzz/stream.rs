@@ -141,13 +141,14 @@ fn apply(cache: &mut PropertyCache, step: &StreamStep) {
             let tasks = objects.iter().filter(|object| object.moref.task().is_some());
             let tasks: Vec<ObjectProperties> = tasks.cloned().collect();
             cache.merge_reread(objects);
-            let wanted = cache.take_tasks_to_read();
+            let to_read = cache.take_tasks_to_read();
+            let wanted = &to_read.awaited | &to_read.claimed;
             let is_wanted =
                 |object: &ObjectProperties| object.moref.task().is_some_and(|task| wanted.contains(&task));
             let found: Vec<ObjectProperties> = tasks.into_iter().filter(is_wanted).collect();
             cache.apply_tasks_read(&found);
             let found: BTreeSet<_> = found.iter().filter_map(|object| object.moref.task()).collect();
-            cache.tasks_not_found(wanted.difference(&found).cloned().collect());
+            cache.tasks_not_found(to_read.awaited.difference(&found).cloned().collect());
         }
     }
 }

@@ -44,13 +44,17 @@ pub(crate) struct PropertyCache {
     entering: BTreeSet<TaskRef>,
     ours: BTreeSet<VmRef>,
     awaited: BTreeSet<TaskRef>,
-    /// Awaited tasks to read individually: they succeeded and their result matters, or they left all
-    /// lists and may not exist any more.
-    to_read: BTreeSet<TaskRef>,
+    /// Tasks to read individually.
+    to_read: TasksToRead,
+    /// Rows of the latest page of the task history whose task was to be read individually. Real vCenters keep unfinished rows of
+    /// tasks that do not exist any more; the same row is not read again.
+    checked_rows: BTreeSet<TaskRef>,
     /// Awaited tasks that were read individually.
     read_individually: BTreeSet<TaskRef>,
     /// Awaited tasks that vCenter does not know any more.
     gone: BTreeSet<TaskRef>,
+    /// Tasks that were reported as unfinished and whose end was missed, until that is reported.
+    vanished: BTreeSet<TaskRef>,
     /// Maintenance tasks that succeeded before their host reported maintenance. Task and host are
     /// reported independently, in either order; meanwhile the host must not look as if it had left
     /// maintenance, or its VMs would be powered on.
@@ -69,6 +73,15 @@ pub(crate) struct PropertyCache {
     superseded: HashMap<VmRef, VmLocation>,
     unreadable: UnreadableObjects,
     sent: SentObjects,
+}
+
+/// Tasks to read individually.
+#[derive(Default)]
+pub(crate) struct TasksToRead {
+    /// Awaited ones that succeeded and whose result matters, or that left all lists and may not exist any more.
+    pub(crate) awaited: BTreeSet<TaskRef>,
+    /// Unfinished ones that only the task history has shown. What it says counts once the task itself was read.
+    pub(crate) claimed: BTreeSet<TaskRef>,
 }
 
 /// Objects that the stream reported since the current re-read began, which may be older; `None` without
@@ -169,8 +182,8 @@ impl PropertyCache {
     /// A VM that was read in part stays unknown until the stream reports it, or the next re-read reads it whole: without its UUID and
     /// its devices, an episode would begin with the wrong record.
     ///
-    /// A running maintenance task is over if neither its host nor the list view has it any more; its
-    /// outcome stays unknown.
+    /// A running task of a VM, or one of maintenance, is over if neither its VM or host nor the list view has it any more;
+    /// its outcome stays unknown.
     pub(crate) fn merge_reread(&mut self, objects: &[ObjectProperties]) {
         for object in objects {
             let is_unknown = object.moref.vm().is_some_and(|vm| !self.vms.contains_key(&vm));
@@ -187,19 +200,20 @@ impl PropertyCache {
             }
         }
         let read: BTreeSet<_> = objects.iter().filter_map(|object| object.moref.task()).collect();
+        let mut of_vms = HashMap::new();
         for object in objects {
             // An unset list is omitted and empty; a list without permission is reported as missing.
-            let is_known = object.moref.host().is_some() && object.denied("recentTask").is_none();
-            if !is_known || self.newer.has(&object.moref) {
+            if object.denied("recentTask").is_some() || self.newer.has(&object.moref) {
                 continue;
             }
-            let listed = object
-                .morefs("recentTask")
-                .iter()
-                .filter_map(Moref::task)
-                .collect();
-            self.end_unlisted(&object.moref, &listed, &read);
+            let listed = || object.morefs("recentTask").iter().filter_map(Moref::task);
+            if object.moref.host().is_some() {
+                self.end_unlisted(&object.moref, &listed().collect(), &read);
+            } else if object.moref.vm().is_some() {
+                of_vms.insert(&object.moref, listed().collect());
+            }
         }
+        self.end_unlisted_of_vms(&of_vms, &read);
         self.forget_ended(objects);
         self.find_missed(&read);
         self.newer = NewerThanReread(None);

@@ -82,6 +82,13 @@ pub(super) struct KnownBefore {
     pub(super) unreported: BTreeSet<VmRef>,
 }
 
+/// What is read of tasks: results can be of any size.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum TaskDetail {
+    WithResult,
+    WithoutResult,
+}
+
 /// The property filters of the stream in one session.
 pub(super) struct Subscription {
     vcenter: Vcenter,
@@ -348,9 +355,17 @@ impl Subscription {
         Ok(read)
     }
 
-    /// Reads tasks individually, with their results.
-    pub(super) async fn read_tasks(&self, tasks: &BTreeSet<TaskRef>) -> Result<BoundedRead, Error> {
-        let mut spec = PropertySpec::default().read("Task", &[task::PATHS, &[task::RESULT]].concat());
+    /// Reads tasks individually.
+    pub(super) async fn read_tasks(
+        &self,
+        tasks: &BTreeSet<TaskRef>,
+        result: TaskDetail,
+    ) -> Result<BoundedRead, Error> {
+        let paths = match result {
+            TaskDetail::WithResult => &[task::PATHS, &[task::RESULT]].concat(),
+            TaskDetail::WithoutResult => task::PATHS,
+        };
+        let mut spec = PropertySpec::default().read("Task", paths);
         for task in tasks {
             spec = spec.of(&task.into(), []);
         }

@@ -7,18 +7,19 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
+use self::refresh::LookupResults;
+pub(super) use self::refresh::{Refresh, RefreshDone, Scope};
 use super::history::{self, TaskHistory};
-use super::lookup;
 use super::pace::{LookupPace, next_in_turn};
-use super::property_cache::PropertyCache;
-use super::subscription::{KnownBefore, Subscription};
+use super::property_cache::{PropertyCache, TasksToRead};
+use super::subscription::Subscription;
 use crate::error::Error;
 use crate::moref::Moref;
 use crate::property::UpdateSet;
-use crate::reading::BoundedRead;
 use crate::update::{LookupUrgency, Vm, VmKey, VsphereUpdate, WatchSet};
-use haulout_core::ids::{ComputeRef, HostRef, TaskRef, VmRef};
+use haulout_core::ids::{ComputeRef, HostRef, TaskRef};
 
+mod refresh;
 #[cfg(test)]
 mod tests;
 
@@ -28,105 +29,6 @@ const RECHECKS_PER_REREAD: usize = 30;
 
 /// A call in progress.
 pub(super) type StreamWork<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
-
-type LookupResults = BTreeMap<VmKey, BTreeSet<VmRef>>;
-
-/// How much a [`Refresh`] reads.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Scope {
-    /// Keys without a lookup result, or with a stale one.
-    New,
-    /// All keys.
-    Lookups,
-    /// The keys of `New`, some ambiguous or urgent ones, and hosts and VMs again.
-    All,
-}
-
-/// Work on another connection while the long polls wait.
-pub(super) struct Refresh {
-    subscription: Arc<Subscription>,
-    watch_set: WatchSet,
-    scope: Scope,
-    /// The keys to look up.
-    keys: BTreeSet<VmKey>,
-    lookups: LookupResults,
-    listed: BTreeSet<Moref>,
-    /// Hosts to add to the list because of their devices.
-    candidates: BTreeSet<HostRef>,
-    /// Maintenance tasks in the list.
-    followed: BTreeSet<TaskRef>,
-    /// Awaited tasks that vCenter does not know. They are not added to the list again.
-    gone: BTreeSet<TaskRef>,
-    /// Tasks to read individually.
-    tasks: BTreeSet<TaskRef>,
-    known: KnownBefore,
-}
-
-/// The result of a [`Refresh`].
-pub(super) struct RefreshDone {
-    looked_up: BTreeSet<VmKey>,
-    urgency: BTreeMap<VmKey, LookupUrgency>,
-    lookups: LookupResults,
-    /// The keys of `looked_up` that match a VM outside the scope.
-    outside: BTreeSet<VmKey>,
-    listed: BTreeSet<Moref>,
-    /// The tasks that were read individually.
-    tasks_read: BoundedRead,
-    /// Tasks that vCenter does not know.
-    gone: BTreeSet<TaskRef>,
-    pub(super) reread: Option<BoundedRead>,
-}
-
-impl Refresh {
-    pub(super) async fn run(self) -> Result<RefreshDone, Error> {
-        let mut lookups = self.lookups;
-        lookups.retain(|key, _| self.watch_set.vms.contains(key));
-        let found = lookup::find(&self.subscription, &self.keys).await?;
-        lookups.extend(found.vms);
-        let mut wanted: BTreeSet<_> = lookups.values().flatten().map(Moref::from).collect();
-        let awaited = self.watch_set.tasks.difference(&self.gone);
-        wanted.extend(awaited.chain(&self.followed).map(Moref::from));
-        let mut absent = BTreeSet::new();
-        if wanted != self.listed {
-            let (add, remove) = (wanted.difference(&self.listed), self.listed.difference(&wanted));
-            absent = self.subscription.modify_list(add, remove).await?;
-            wanted.retain(|moref| !absent.contains(moref));
-            for vms in lookups.values_mut() {
-                vms.retain(|vm| !absent.contains(&vm.into()));
-            }
-        }
-        if !self.candidates.is_empty() {
-            let add: Vec<Moref> = self.candidates.iter().map(Moref::from).collect();
-            self.subscription
-                .modify_list(add.iter(), std::iter::empty())
-                .await?;
-        }
-        let tasks_read = match self.tasks.is_empty() {
-            true => BoundedRead::default(),
-            false => self.subscription.read_tasks(&self.tasks).await?,
-        };
-        let not_found = self
-            .tasks
-            .into_iter()
-            .filter(|task| !tasks_read.contains(&task.into()));
-        let unresolved = absent.iter().filter_map(Moref::task);
-        let gone = not_found.chain(unresolved).collect();
-        let reread = match self.scope {
-            Scope::All => Some(self.subscription.reread(&self.known).await?),
-            Scope::New | Scope::Lookups => None,
-        };
-        Ok(RefreshDone {
-            looked_up: self.keys,
-            urgency: self.watch_set.urgent,
-            lookups,
-            outside: found.outside,
-            listed: wanted,
-            tasks_read,
-            gone,
-            reread,
-        })
-    }
-}
 
 /// The state of one subscription.
 pub(super) struct Tracker {
@@ -259,6 +161,7 @@ impl Tracker {
         self.candidates.extend(wanted);
         self.urgency.clone_from(&watch_set.urgent);
         self.followed = self.cache.followed().cloned().collect();
+        let TasksToRead { awaited, claimed } = self.cache.take_tasks_to_read();
         Refresh {
             subscription: self.subscription.clone(),
             watch_set,
@@ -269,7 +172,8 @@ impl Tracker {
             candidates,
             followed: self.followed.clone(),
             gone: self.cache.gone_tasks(),
-            tasks: self.cache.take_tasks_to_read(),
+            tasks: awaited,
+            claimed,
             known: self.cache.known_before_reread(),
         }
     }
@@ -426,7 +330,7 @@ impl Tracker {
         if let Some(set) = set {
             self.history_version = set.version;
             self.cache.note_unreadable(&set.unreadable);
-            self.hosts_push &= !self.adds_maintenance_task(|cache| cache.apply(set.changes));
+            self.cache.apply(set.changes);
         }
     }
 
@@ -447,7 +351,9 @@ impl Tracker {
         self.lookups = done.lookups;
         self.listed = done.listed;
         self.cache.note_unreadable(&done.tasks_read.unreadable);
-        self.cache.apply_tasks_read(&done.tasks_read.objects);
+        // A task that was read because of the history was not pushed by its host.
+        self.hosts_push &=
+            !self.adds_maintenance_task(|cache| cache.apply_tasks_read(&done.tasks_read.objects));
         self.cache.tasks_not_found(done.gone);
         if let Some(read) = done.reread {
             self.cache.note_unreadable(&read.unreadable);

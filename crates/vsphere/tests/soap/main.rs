@@ -14,6 +14,8 @@ mod bounds;
 mod events;
 mod history;
 mod orphans;
+mod outage;
+mod permissions;
 mod power;
 mod probe;
 mod server;

@@ -1,8 +1,8 @@
 //! Tasks in the property cache: which ones matter, and how they end.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
-use super::{PropertyCache, if_changed};
+use super::{PropertyCache, TasksToRead, if_changed};
 use crate::fault::FaultKind;
 use crate::moref::Moref;
 use crate::property::{ObjectProperties, Value};
@@ -12,25 +12,30 @@ use crate::text;
 use crate::update::{EndOutcome, MaintenanceEnd, Task, TaskState, VsphereUpdate};
 use haulout_core::ids::TaskRef;
 
-/// Limit of maintenance and standby tasks in the list view. Others are seen in the task lists of their hosts.
+/// Limit of maintenance and standby tasks in the list view, and of rows of the history that are checked. Others are seen in the
+/// task lists of their hosts.
 const MAX_FOLLOWED: usize = 1_000;
 
 impl PropertyCache {
     /// Sets the awaited tasks. Called before vCenter is asked for them, because its reply may come
     /// first.
     pub(crate) fn set_awaited(&mut self, awaited: BTreeSet<TaskRef>) {
-        for tasks in [&mut self.read_individually, &mut self.to_read, &mut self.gone] {
+        for tasks in [
+            &mut self.read_individually,
+            &mut self.to_read.awaited,
+            &mut self.gone,
+        ] {
             tasks.retain(|task| awaited.contains(task));
         }
         self.awaited = awaited;
     }
 
     pub(crate) fn has_tasks_to_read(&self) -> bool {
-        !self.to_read.is_empty()
+        !self.to_read.awaited.is_empty() || !self.to_read.claimed.is_empty()
     }
 
     /// Returns and clears the tasks to read individually.
-    pub(crate) fn take_tasks_to_read(&mut self) -> BTreeSet<TaskRef> {
+    pub(crate) fn take_tasks_to_read(&mut self) -> TasksToRead {
         std::mem::take(&mut self.to_read)
     }
 
@@ -60,24 +65,36 @@ impl PropertyCache {
             .filter(|task| !self.is_settled(task))
             .cloned()
             .collect();
-        self.to_read.extend(missed);
+        self.to_read.awaited.extend(missed);
     }
 
-    /// vCenter does not know these tasks. Awaited ones are reported as gone.
+    /// vCenter does not know these tasks. Awaited and reported ones are reported as gone.
     pub(crate) fn tasks_not_found(&mut self, tasks: BTreeSet<TaskRef>) {
-        for task in tasks.intersection(&self.awaited) {
-            if self.is_settled(task) {
+        for task in tasks {
+            if self.is_settled(&task) {
                 continue;
             }
-            // Its host may have been entering maintenance with it.
-            let entity = self.tasks.remove(task).and_then(|info| info.entity);
-            self.entering.remove(task);
-            self.arriving.remove(task);
-            self.sent.tasks.remove(task);
-            self.gone.insert(task.clone());
-            self.changed.insert(task.into());
-            self.changed.extend(entity);
+            self.drop_task(&task);
+            if self.awaited.contains(&task) {
+                self.gone.insert(task);
+            }
         }
+    }
+
+    /// Forgets an unfinished task whose outcome cannot be known any more.
+    fn drop_task(&mut self, task: &TaskRef) {
+        let Some(info) = self.tasks.remove(task) else {
+            self.changed.insert(task.into());
+            return;
+        };
+        // Its host may have been entering maintenance with it.
+        self.entering.remove(task);
+        self.arriving.remove(task);
+        if self.sent.tasks.remove(task).is_some() {
+            self.vanished.insert(task.clone());
+        }
+        self.changed.insert(task.into());
+        self.changed.extend(info.entity);
     }
 
     /// Number of maintenance tasks seen, from any source, each counted once.
@@ -92,6 +109,9 @@ impl PropertyCache {
 
     /// Applies the properties of a task.
     pub(super) fn apply_task(&mut self, task: &TaskRef, object: &ObjectProperties) {
+        if let Some(fault) = task::withheld(object) {
+            self.unreadable.note_withheld(&object.moref, fault);
+        }
         let known = self.tasks.get(task);
         // A change of a task that was ignored lacks the other properties.
         if known.is_some() || object.get("info.descriptionId").is_some() {
@@ -103,8 +123,12 @@ impl PropertyCache {
     }
 
     /// Applies a page of the task history.
+    ///
+    /// A row changes a known task. An unfinished task that is not known is read first, because rows of tasks that never end
+    /// exist: of tasks that were interrupted years ago, and of those that a restart of vCenter has lost.
     pub(super) fn apply_history_page(&mut self, object: &ObjectProperties) {
         let page = object.get("latestPage").and_then(Value::tasks);
+        let mut rows = BTreeSet::new();
         for listed in page.unwrap_or_default() {
             let listed = match listed {
                 Ok(listed) => listed,
@@ -117,31 +141,53 @@ impl PropertyCache {
             let Some(task) = self.readable(&listed.moref, task::read(listed, None)) else {
                 continue;
             };
-            // The page lists the tasks of all VMs, including old ones.
-            let foreign = task
-                .entity
-                .as_ref()
-                .and_then(Moref::vm)
-                .is_some_and(|vm| !self.ours.contains(&vm));
-            if self.tasks.contains_key(&task.moref) || !(foreign || task.has_ended()) {
+            rows.insert(task.moref.clone());
+            if self.tasks.contains_key(&task.moref) {
                 self.task(task);
+            } else if self.may_start_something(&task) {
+                if self.awaited.contains(&task.moref) {
+                    self.task(task);
+                } else if self.checked_rows.len() < MAX_FOLLOWED
+                    && self.checked_rows.insert(task.moref.clone())
+                {
+                    self.to_read.claimed.insert(task.moref);
+                }
             }
         }
+        self.checked_rows.retain(|task| rows.contains(task));
+    }
+
+    /// Whether anything follows from a task that was not known. The history lists the tasks of all VMs, including old ones.
+    fn may_start_something(&self, task: &TaskInfo) -> bool {
+        let vm = task.entity.as_ref().and_then(Moref::vm);
+        let matters = match vm {
+            Some(vm) => self.ours.contains(&vm),
+            None => {
+                let is_exit = task.exits_maintenance() && task.user.is_some();
+                task.empties_host() || is_exit || self.awaited.contains(&task.moref)
+            }
+        };
+        matters && !task.has_ended()
     }
 
     /// A task left all lists of a filter, which says nothing about its state: a host lists ended tasks
-    /// for ten minutes. The next re-read decides about running tasks and removes ended ones.
+    /// for ten minutes. The next re-read decides about running tasks of hosts and removes ended ones. The end of a running task
+    /// of a VM was missed.
     pub(super) fn task_unlisted(&mut self, task: TaskRef) {
         if self.awaited.contains(&task) {
             if !self.is_settled(&task) {
-                self.to_read.insert(task);
+                self.to_read.awaited.insert(task);
             }
             return;
         }
-        let is_of_host = self.tasks.get(&task).is_none_or(TaskInfo::empties_host);
-        if !is_of_host {
-            self.tasks.remove(&task);
-            self.sent.tasks.remove(&task);
+        match self.tasks.get(&task) {
+            Some(info) if info.empties_host() => {}
+            Some(info) if info.has_ended() => {
+                self.tasks.remove(&task);
+                self.sent.tasks.remove(&task);
+            }
+            Some(_) => self.drop_task(&task),
+            None => {}
         }
     }
 
@@ -164,6 +210,27 @@ impl PropertyCache {
             self.entering.remove(&task);
         }
         self.settle_arrivals(host);
+    }
+
+    /// Ends running tasks of VMs that are neither in the list of their VM (`listed`, of the VMs that were read) nor in the re-read
+    /// at all (`read`). Awaited ones are read individually first.
+    pub(super) fn end_unlisted_of_vms(
+        &mut self,
+        listed: &HashMap<&Moref, BTreeSet<TaskRef>>,
+        read: &BTreeSet<TaskRef>,
+    ) {
+        let is_over = |info: &&TaskInfo| {
+            let task = &info.moref;
+            let of_vm = info.entity.as_ref().and_then(|vm| listed.get(vm));
+            of_vm.is_some_and(|listed| !listed.contains(task))
+                && !(info.has_ended() || read.contains(task) || self.awaited.contains(task))
+                && !self.newer.has(&Moref::from(task))
+        };
+        let over = self.tasks.values().filter(is_over);
+        let over: Vec<TaskRef> = over.map(|info| info.moref.clone()).collect();
+        for task in over {
+            self.drop_task(&task);
+        }
     }
 
     /// The host reached maintenance: its tasks are not `arriving` any more.
@@ -224,7 +291,7 @@ impl PropertyCache {
         // counts as running.
         let is_done = task.state == TaskState::Success && self.awaited.contains(&task.moref);
         if is_done && task.needs_result() && !self.read_individually.contains(&task.moref) {
-            self.to_read.insert(task.moref);
+            self.to_read.awaited.insert(task.moref);
             return;
         }
         self.maintenance_tasks_seen += u64::from(known.is_none() && task.enters_maintenance());
@@ -246,6 +313,7 @@ impl PropertyCache {
         self.newer.note(&moref);
         self.changed.extend(task.entity.clone());
         self.changed.insert(moref);
+        self.to_read.claimed.remove(&task.moref);
         self.tasks.insert(task.moref.clone(), task);
     }
 
@@ -327,10 +395,13 @@ impl PropertyCache {
 
     /// Tasks of hosts are reported in [`Host::entering`](crate::update::Host).
     pub(super) fn task_update(&mut self, task: &TaskRef) -> Option<VsphereUpdate> {
+        let vanished = self.vanished.remove(task);
         if self.gone.contains(task) {
             return Some(VsphereUpdate::TaskGone(task.clone()));
         }
-        let info = self.tasks.get(task)?;
+        let Some(info) = self.tasks.get(task) else {
+            return vanished.then(|| VsphereUpdate::TaskGone(task.clone()));
+        };
         let vm = info.entity.as_ref().and_then(Moref::vm);
         if !vm.as_ref().is_some_and(|vm| self.ours.contains(vm)) && !self.awaited.contains(task) {
             return None;

@@ -259,7 +259,7 @@ fn success_of_an_awaited_task_of_a_datacenter_waits_for_its_result() {
             let case = format!("{state} {is_awaited} {of_datacenter} {was_read}");
             assert_eq!(cache.has_tasks_to_read(), waits, "{case}");
             assert_eq!(cache.tasks.len(), usize::from(matters && !waits), "{case}");
-            let to_read = cache.take_tasks_to_read();
+            let to_read = cache.take_tasks_to_read().awaited;
             assert_eq!(to_read.contains(&task_ref("task-1")), waits, "{case}");
             assert!(!cache.has_tasks_to_read());
         }
@@ -514,24 +514,41 @@ fn host_in_maintenance_has_no_earlier_end() {
     }
 }
 
-/// The page lists the tasks of all VMs, including old ones; it may be the only report of a host's task.
+/// What follows from a row of the task history alone, and from its task.
 #[test]
-fn history_page_adds_running_tasks_of_ours_and_completes_known_ones() {
+fn row_of_the_history_starts_nothing_until_its_task_is_read() {
     let of_ours = Reported::of_vm("task-1", "vm-1");
     let of_others = Reported::of_vm("task-1", "vm-2");
     let of_host = Reported::entering("task-1", "host-1", 1);
-    for (case, task, is_kept) in [
-        ("ours, running", of_ours.clone(), true),
-        ("ours, ended", of_ours.is("success"), false),
-        ("another VM's, running", of_others.clone(), false),
-        ("another VM's, ended", of_others.is("error"), false),
-        ("a host's, running", of_host.clone(), true),
-        ("a host's, queued", of_host.is("queued"), true),
-        ("a host's, ended", of_host.is("error"), false),
+    let host_task = |what| Reported {
+        what,
+        ..of_host.clone()
+    };
+    let standby = host_task("HostSystem.enterStandbyMode");
+    let exit = host_task("HostSystem.exitMaintenanceMode");
+    let other = host_task("HostSystem.reconnect");
+    for (case, task, is_read, updates) in [
+        ("ours, running", of_ours.clone(), true, 1),
+        ("ours, ended", of_ours.is("success"), false, 0),
+        ("another VM's, running", of_others.clone(), false, 0),
+        ("another VM's, ended", of_others.is("error"), false, 0),
+        ("a host's, running", of_host.clone(), true, 1),
+        ("a host's, queued", of_host.is("queued"), true, 1),
+        ("a host's, ended", of_host.is("error"), false, 0),
+        ("standby", standby, true, 1),
+        ("the exit of a user", exit, true, 1),
+        ("another of a host", other, false, 0),
     ] {
         let mut cache = cache();
         cache.apply(set([page([task.object()])]));
-        assert_eq!(cache.tasks.len(), usize::from(is_kept), "{case}");
+        assert_eq!(cache.take_updates(), [], "{case}: the row alone");
+        assert_eq!((cache.tasks.len(), cache.followed().count()), (0, 0), "{case}");
+        assert_eq!(cache.has_tasks_to_read(), is_read, "{case}");
+        assert_eq!(cache.take_tasks_to_read().claimed.len(), usize::from(is_read));
+        if is_read {
+            cache.apply_tasks_read(&[task.object()]);
+        }
+        assert_eq!(cache.take_updates().len(), updates, "{case}: the task was read");
     }
     for known in [of_ours, of_others, of_host] {
         let mut cache = cache();
@@ -540,19 +557,87 @@ fn history_page_adds_running_tasks_of_ours_and_completes_known_ones() {
     }
 }
 
+/// Real vCenters keep rows of tasks that are `queued` for years.
+#[test]
+fn row_whose_task_was_not_found_is_not_asked_for_again_while_it_is_on_the_page() {
+    let stale = Reported::entering("task-1", "host-1", 1).is("queued");
+    let other = Reported::entering("task-2", "host-2", 2);
+    let mut cache = cache();
+    let asked = |cache: &mut PropertyCache, rows: &[&Reported]| {
+        cache.apply(set([page(rows.iter().map(|row| row.object()))]));
+        let asked = cache.take_tasks_to_read().claimed;
+        asked
+            .iter()
+            .map(|task| task.as_str().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(asked(&mut cache, &[&stale]), ["task-1"]);
+    for _ in 0..3 {
+        assert_eq!(asked(&mut cache, &[&stale]), [""; 0]);
+    }
+    assert_eq!(asked(&mut cache, &[&stale, &other]), ["task-2"]);
+    assert_eq!(
+        asked(&mut cache, &[&other]),
+        [""; 0],
+        "it left the page and is forgotten"
+    );
+    assert_eq!(asked(&mut cache, &[&stale]), ["task-1"]);
+    assert_eq!(cache.take_updates(), []);
+    // What the host itself lists counts, whatever the history said before.
+    cache.apply(set([stale.object()]));
+    assert!(is_entering(&cache, "host-1"));
+}
+
+#[test]
+fn task_that_is_pushed_before_its_row_was_checked_is_not_read() {
+    let task = Reported::entering("task-1", "host-1", 1);
+    let mut cache = cache();
+    cache.apply(set([page([task.object()]), task.object()]));
+    assert!(!cache.has_tasks_to_read());
+    assert!(is_entering(&cache, "host-1"));
+}
+
+/// A page has a hundred rows; a vCenter that sends more does not fill the memory.
+#[test]
+fn at_most_a_thousand_rows_are_checked() {
+    let rows = (0..1_200).map(|n| {
+        let mut row = Reported::entering("task-1", "host-1", 1).object();
+        row.moref = Moref::from(&task_ref(&format!("task-{n}")));
+        row
+    });
+    let mut cache = cache();
+    cache.apply(set([page(rows)]));
+    assert_eq!(cache.take_tasks_to_read().claimed.len(), 1_000);
+}
+
 /// Hosts list ended tasks for ten minutes, and a list says nothing about the state.
 #[test]
 fn task_that_left_its_lists_is_read_if_awaited_and_forgotten_if_of_a_vm() {
     let of_vm = Reported::of_vm("task-1", "vm-1");
     let of_host = Reported::entering("task-1", "host-1", 1);
-    for (case, task, is_awaited, is_kept, is_read) in [
-        ("of a VM", Some(of_vm.clone()), false, false, false),
-        ("maintenance", Some(of_host.clone()), false, true, false),
-        ("awaited", Some(of_vm.clone()), true, true, true),
-        ("awaited maintenance", Some(of_host), true, true, true),
-        ("awaited, ended", Some(of_vm.is("success")), true, true, false),
-        ("awaited, never seen", None, true, false, true),
-        ("never seen", None, false, false, false),
+    for (case, task, is_awaited, is_kept, is_read, is_gone) in [
+        ("of a VM", Some(of_vm.clone()), false, false, false, true),
+        (
+            "of a VM, ended",
+            Some(of_vm.is("error")),
+            false,
+            false,
+            false,
+            false,
+        ),
+        ("maintenance", Some(of_host.clone()), false, true, false, false),
+        ("awaited", Some(of_vm.clone()), true, true, true, false),
+        ("awaited maintenance", Some(of_host), true, true, true, false),
+        (
+            "awaited, ended",
+            Some(of_vm.is("success")),
+            true,
+            true,
+            false,
+            false,
+        ),
+        ("awaited, never seen", None, true, false, true, false),
+        ("never seen", None, false, false, false, false),
     ] {
         let mut cache = cache();
         if is_awaited {
@@ -561,9 +646,44 @@ fn task_that_left_its_lists_is_read_if_awaited_and_forgotten_if_of_a_vm() {
         cache.apply(set(task.iter().map(Reported::object)));
         cache.take_updates();
         cache.apply(vec![Change::Gone(Moref::from(&task_ref("task-1")))]);
+        let gone = is_gone.then(|| VsphereUpdate::TaskGone(task_ref("task-1")));
+        assert_eq!(cache.take_updates(), Vec::from_iter(gone), "{case}");
         assert_eq!(cache.tasks.len(), usize::from(is_kept), "{case}");
         assert_eq!(cache.has_tasks_to_read(), is_read, "{case}");
         assert!(cache.sent.tasks.len() <= cache.tasks.len(), "{case}");
+    }
+}
+
+/// The end of such a task was missed. It must not count as running for ever.
+#[test]
+fn running_task_of_a_vm_that_a_reread_finds_nowhere_is_gone() {
+    for [is_listed, is_read, is_newer, is_awaited] in combinations() {
+        let mut cache = cache();
+        let awaited = is_awaited.then(|| task_ref("task-1"));
+        cache.set_awaited(awaited.into_iter().collect());
+        let task = Reported::of_vm("task-1", "vm-1");
+        if !is_newer {
+            cache.apply(set([task.object()]));
+        }
+        cache.begin_reread();
+        if is_newer {
+            cache.apply(set([task.object()]));
+        }
+        cache.take_updates();
+        let mut vm = vm_on("vm-1", "host-1", "poweredOn");
+        let listed = is_listed.then(|| Moref::from(&task_ref("task-1")));
+        let listed = Some(Value::Morefs(listed.into_iter().collect()));
+        vm.properties.push(("recentTask".to_owned(), listed));
+        let mut read = vec![vm];
+        if is_read {
+            read.push(task.object());
+        }
+        cache.merge_reread(&read);
+        let case = format!("{is_listed} {is_read} {is_newer} {is_awaited}");
+        let is_gone = !(is_listed || is_read || is_newer || is_awaited);
+        let gone = is_gone.then(|| VsphereUpdate::TaskGone(task_ref("task-1")));
+        assert_eq!(cache.take_updates(), Vec::from_iter(gone), "{case}");
+        assert_eq!(cache.tasks.is_empty(), is_gone, "{case}");
     }
 }
 
@@ -626,13 +746,16 @@ fn maintenance_task_is_over_if_a_reread_finds_it_nowhere() {
 
 #[test]
 fn host_is_not_entering_by_a_task_that_vcenter_does_not_know() {
-    let mut cache = cache();
-    cache.set_awaited([task_ref("task-1")].into());
-    cache.apply(set([Reported::entering("task-1", "host-1", 1).object()]));
-    assert!(hosts_in(&cache.take_updates()).any(|host| host.entering.is_some()));
-    cache.tasks_not_found([task_ref("task-1")].into());
-    assert!(hosts_in(&cache.take_updates()).any(|host| host.entering.is_none()));
-    assert_eq!(cache.followed().count(), 0);
+    for is_awaited in [true, false] {
+        let mut cache = cache();
+        let awaited = is_awaited.then(|| task_ref("task-1"));
+        cache.set_awaited(awaited.into_iter().collect());
+        cache.apply(set([Reported::entering("task-1", "host-1", 1).object()]));
+        assert!(hosts_in(&cache.take_updates()).any(|host| host.entering.is_some()));
+        cache.tasks_not_found([task_ref("task-1")].into());
+        assert!(hosts_in(&cache.take_updates()).any(|host| host.entering.is_none()));
+        assert_eq!(cache.followed().count(), 0);
+    }
 }
 
 #[test]
@@ -656,12 +779,13 @@ fn awaited_task_that_a_reread_misses_is_read_unless_its_end_is_known() {
 }
 
 #[test]
-fn task_that_vcenter_does_not_know_is_gone_if_awaited_and_not_ended() {
+fn task_that_vcenter_does_not_know_is_gone_if_it_was_not_ended() {
     for (state, is_awaited, is_gone) in [
         (Some("running"), true, true),
         (None, true, true),
         (Some("success"), true, false),
-        (Some("running"), false, false),
+        (Some("running"), false, true),
+        (None, false, false),
     ] {
         let mut cache = cache();
         if is_awaited {
@@ -679,7 +803,7 @@ fn task_that_vcenter_does_not_know_is_gone_if_awaited_and_not_ended() {
             Vec::from_iter(gone),
             "{state:?} {is_awaited}"
         );
-        assert_eq!(cache.gone_tasks().len(), usize::from(is_gone));
+        assert_eq!(cache.gone_tasks().len(), usize::from(is_gone && is_awaited));
         assert_eq!(cache.tasks.len(), usize::from(state.is_some() && !is_gone));
 
         // Nobody awaits it any more.
@@ -1018,6 +1142,40 @@ fn unreadable_values_tasks_and_objects_are_logged() {
     }
     let log = RecordedLog::of(|| cache().note_unreadable(&[broken(), broken()]));
     assert_eq!(log, [true]);
+}
+
+/// An account with permissions on the datacenter only sees the tasks of its hosts, and none of their properties.
+#[test]
+fn tasks_that_vcenter_withholds_are_logged_once() {
+    let withheld = |name: &str, kind: FaultKind| {
+        let missing = ["info.descriptionId", "info.entity", "info.state"].map(|path| {
+            let fault = Fault {
+                kind: kind.clone(),
+                message: "[privilege System.Read] [on group-d1]".to_owned(),
+            };
+            (path.to_owned(), fault)
+        });
+        ObjectProperties {
+            moref: Moref::from(&task_ref(name)),
+            missing: missing.into(),
+            properties: Vec::new(),
+        }
+    };
+    for (kind, is_logged) in [
+        (FaultKind::NoPermission, true),
+        (FaultKind::Other("SystemError".to_owned()), true),
+        (FaultKind::NotAuthenticated, false),
+        (FaultKind::ManagedObjectNotFound, false),
+    ] {
+        let tasks = [withheld("task-1", kind.clone()), withheld("task-2", kind)];
+        let mut cache = cache();
+        let log = RecordedLog::of(|| {
+            cache.apply(set(tasks.clone()));
+            cache.merge_reread(&tasks);
+        });
+        assert_eq!(log.len(), usize::from(is_logged));
+        assert!(cache.tasks.is_empty());
+    }
 }
 
 #[test]

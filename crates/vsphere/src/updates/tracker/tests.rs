@@ -5,8 +5,9 @@ use std::time::Duration;
 use super::super::property_cache::tests::{Reported, host, host_in, object, set, task_ref, text, vm, vm_on};
 use super::*;
 use crate::property::{Change, ObjectProperties, Unreadable};
+use crate::reading::BoundedRead;
 use crate::update::PowerState;
-use haulout_core::ids::VmUuid;
+use haulout_core::ids::{VmRef, VmUuid};
 
 const USER: &str = "VSPHERE.LOCAL\\Operator";
 
@@ -277,7 +278,20 @@ async fn hosts_push_until_another_source_is_first_with_a_maintenance_task() {
     followed.refresh(&watch_set, Scope::New, |_| Vec::new());
     assert!(followed.tracker.hosts_push, "the host was first");
 
+    // A row whose task does not exist is no sign that hosts do not push.
+    page(&mut followed, vec![task("task-0")]);
+    let plan = followed.tracker.plan_refresh(watch_set.clone(), Scope::New);
+    assert_eq!(plan.claimed, [task_ref("task-0")].into());
+    followed
+        .tracker
+        .apply_refresh(done(plan, |_| Vec::new()), &BTreeMap::new());
+    assert!(followed.tracker.hosts_push && !followed.tracker.cache.has_tasks_to_read());
+
     page(&mut followed, vec![task("task-3")]);
+    let plan = followed.tracker.plan_refresh(watch_set.clone(), Scope::New);
+    let mut finished = done(plan, |_| Vec::new());
+    finished.tasks_read.objects.push(task("task-3"));
+    followed.tracker.apply_refresh(finished, &BTreeMap::new());
     assert!(!followed.tracker.hosts_push, "the history was first");
     followed.push([task("task-4")]);
     assert!(followed.tracker.hosts_push);

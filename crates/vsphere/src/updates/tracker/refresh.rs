@@ -1,0 +1,126 @@
+//! Work on another connection while the long polls wait: lookups, the list, tasks that are read individually, and the re-read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::super::lookup;
+use super::super::subscription::{KnownBefore, Subscription, TaskDetail};
+use crate::error::Error;
+use crate::moref::Moref;
+use crate::reading::BoundedRead;
+use crate::update::{LookupUrgency, VmKey, WatchSet};
+use haulout_core::ids::{HostRef, TaskRef, VmRef};
+
+pub(super) type LookupResults = BTreeMap<VmKey, BTreeSet<VmRef>>;
+
+/// How much a [`Refresh`] reads.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::updates) enum Scope {
+    /// Keys without a lookup result, or with a stale one.
+    New,
+    /// All keys.
+    Lookups,
+    /// The keys of `New`, some ambiguous or urgent ones, and hosts and VMs again.
+    All,
+}
+
+/// Work on another connection while the long polls wait.
+pub(in crate::updates) struct Refresh {
+    pub(super) subscription: Arc<Subscription>,
+    pub(super) watch_set: WatchSet,
+    pub(super) scope: Scope,
+    /// The keys to look up.
+    pub(super) keys: BTreeSet<VmKey>,
+    pub(super) lookups: LookupResults,
+    pub(super) listed: BTreeSet<Moref>,
+    /// Hosts to add to the list because of their devices.
+    pub(super) candidates: BTreeSet<HostRef>,
+    /// Maintenance tasks in the list.
+    pub(super) followed: BTreeSet<TaskRef>,
+    /// Awaited tasks that vCenter does not know. They are not added to the list again.
+    pub(super) gone: BTreeSet<TaskRef>,
+    /// Awaited tasks to read individually.
+    pub(super) tasks: BTreeSet<TaskRef>,
+    /// Tasks of the history to read individually.
+    pub(super) claimed: BTreeSet<TaskRef>,
+    pub(super) known: KnownBefore,
+}
+
+/// The result of a [`Refresh`].
+pub(in crate::updates) struct RefreshDone {
+    pub(super) looked_up: BTreeSet<VmKey>,
+    pub(super) urgency: BTreeMap<VmKey, LookupUrgency>,
+    pub(super) lookups: LookupResults,
+    /// The keys of `looked_up` that match a VM outside the scope.
+    pub(super) outside: BTreeSet<VmKey>,
+    pub(super) listed: BTreeSet<Moref>,
+    /// The tasks that were read individually.
+    pub(super) tasks_read: BoundedRead,
+    /// Tasks that vCenter does not know.
+    pub(super) gone: BTreeSet<TaskRef>,
+    pub(in crate::updates) reread: Option<BoundedRead>,
+}
+
+impl Refresh {
+    pub(in crate::updates) async fn run(self) -> Result<RefreshDone, Error> {
+        let mut lookups = self.lookups;
+        lookups.retain(|key, _| self.watch_set.vms.contains(key));
+        let found = lookup::find(&self.subscription, &self.keys).await?;
+        lookups.extend(found.vms);
+        let mut wanted: BTreeSet<_> = lookups.values().flatten().map(Moref::from).collect();
+        let awaited = self.watch_set.tasks.difference(&self.gone);
+        wanted.extend(awaited.chain(&self.followed).map(Moref::from));
+        let mut absent = BTreeSet::new();
+        if wanted != self.listed {
+            let (add, remove) = (wanted.difference(&self.listed), self.listed.difference(&wanted));
+            absent = self.subscription.modify_list(add, remove).await?;
+            wanted.retain(|moref| !absent.contains(moref));
+            for vms in lookups.values_mut() {
+                vms.retain(|vm| !absent.contains(&vm.into()));
+            }
+        }
+        if !self.candidates.is_empty() {
+            let add: Vec<Moref> = self.candidates.iter().map(Moref::from).collect();
+            self.subscription
+                .modify_list(add.iter(), std::iter::empty())
+                .await?;
+        }
+        let unresolved: BTreeSet<TaskRef> = absent.iter().filter_map(Moref::task).collect();
+        let of_others = &self.claimed | &unresolved;
+        let mut tasks_read = BoundedRead::default();
+        for (tasks, result) in [
+            (&self.tasks, TaskDetail::WithResult),
+            (&of_others, TaskDetail::WithoutResult),
+        ] {
+            if !tasks.is_empty() {
+                let read = self.subscription.read_tasks(tasks, result).await?;
+                tasks_read.objects.extend(read.objects);
+                tasks_read.unreadable.extend(read.unreadable);
+            }
+        }
+        let is_found = |task: &&TaskRef| tasks_read.contains(&(*task).into());
+        let stale: Vec<&TaskRef> = self.claimed.iter().filter(|task| !is_found(task)).collect();
+        if !stale.is_empty() {
+            tracing::info!(
+                ?stale,
+                "vCenter's task history lists tasks as unfinished that do not exist any more; nothing follows from them"
+            );
+        }
+        let gone = &self.tasks | &unresolved;
+        let gone = gone.iter().filter(|task| !is_found(task)).cloned().collect();
+        let reread = match self.scope {
+            Scope::All => Some(self.subscription.reread(&self.known).await?),
+            Scope::New | Scope::Lookups => None,
+        };
+        Ok(RefreshDone {
+            looked_up: self.keys,
+            urgency: self.watch_set.urgent,
+            lookups,
+            outside: found.outside,
+            listed: wanted,
+            tasks_read,
+            gone,
+            reread,
+        })
+    }
+}
