@@ -239,6 +239,11 @@ fuzz: ## fuzz what is read from outside: replies, records, objects, names, setti
 	# Without a sanitizer: the program has no unsafe code, and all its dependencies would be built with it.
 	$(call fuzz_targets,tests/fuzz,settings selector name maintenance kubeconfig,,--sanitizer none)
 
+.PHONY: recordings
+recordings: ## decode recorded replies of a vCenter, one in each .xml file of a folder (DIR=folder), and say what cannot be read
+	@test -n "$(DIR)" || { echo "name the folder: make recordings DIR=folder" >&2; exit 2; }
+	@cargo run --quiet --locked -p haulout-vsphere --features fuzz --example recordings -- "$(DIR)"
+
 # All benches of Cargo.toml. Their tables are collected into one directory of benches/results.
 BENCHES := $(filter-out soak,$(shell sed -n '/^\[\[bench\]\]/{n;s/^name = "\(.*\)"/\1/p;}' Cargo.toml))
 FIGURES := $(CURDIR)/target/figures

@@ -299,9 +299,4 @@ pub const ALL: &[Probe] = &[
         "How long may the value of a custom attribute be?",
         "At least 200 characters.",
     ),
-    change(
-        "anonymous-sessions",
-        "Does each reading of the service content before a login open a session?",
-        "Possible, and harmless: there is one for each login.",
-    ),
 ];

@@ -1,6 +1,7 @@
 //! Decoders without a server, for the targets in `crates/vsphere/fuzz/`, for tests with captures, and
 //! for benches.
 
+mod recording;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ use super::xml::write::XmlWriter;
 use super::xml::{self, Element, KnownNamespace, Shape};
 use super::{session, survey, text};
 
+pub use recording::{RecordedReply, recording};
 pub use stream::{RECORD_SEPARATOR, stream};
 
 /// Decodes `body` as any of the known replies, and processes it like the program.

@@ -269,7 +269,11 @@ impl Sessions {
         let call = soap::method("Login", &content.session_manager)
             .with(XmlWriter::text("userName", credentials.user.clone()))
             .with(XmlWriter::text("password", credentials.password.expose_secret()));
-        let (answer, cookie) = self
+        let LoginReply {
+            answer,
+            cookie,
+            applied,
+        } = self
             .ask(&transport, &soap_action, "Login", &call, read_user)
             .await?;
         let (key, user) = match answer {
@@ -293,6 +297,7 @@ impl Sessions {
             user = %super::text::for_people(&credentials.user),
             generation,
             version = %soap_action,
+            applied,
             "logged in to vCenter"
         );
         Ok(Session {
@@ -321,10 +326,10 @@ impl Sessions {
     ) -> Result<ServiceContent, LoginError> {
         let instance = Moref::new("ServiceInstance", "ServiceInstance");
         let call = soap::method("RetrieveServiceContent", &instance);
-        let (answer, _) = self
+        let reply = self
             .ask(transport, action, "RetrieveServiceContent", &call, read_content)
             .await?;
-        match answer {
+        match reply.answer {
             SoapAnswer::Returned(content) => Ok(content),
             SoapAnswer::Fault { fault, .. } => Err(step("RetrieveServiceContent", fault)),
         }
@@ -338,7 +343,7 @@ impl Sessions {
         method: &'static str,
         call: &XmlWriter,
         read: impl FnOnce(&Element<'_>) -> Result<T, ReplyError>,
-    ) -> Result<(SoapAnswer<T>, Option<HeaderValue>), LoginError> {
+    ) -> Result<LoginReply<T>, LoginError> {
         let envelope = soap::envelope(call, "haulout-login");
         let began = tokio::time::Instant::now();
         let reply = transport
@@ -355,16 +360,31 @@ impl Sessions {
             .and_then(|reply| {
                 let answer = soap::read_answer(method, &reply.body, read);
                 let answer = answer.map_err(|error| (CallOutcome::Unreadable, step(method, error)))?;
-                Ok((answer, reply.cookie))
+                Ok(LoginReply {
+                    answer,
+                    cookie: reply.cookie,
+                    applied: reply.applied,
+                })
             });
         let outcome = match &read {
-            Ok((SoapAnswer::Returned(_), _)) => CallOutcome::Returned,
-            Ok((SoapAnswer::Fault { .. }, _)) => CallOutcome::Fault,
+            Ok(reply) => match reply.answer {
+                SoapAnswer::Returned(_) => CallOutcome::Returned,
+                SoapAnswer::Fault { .. } => CallOutcome::Fault,
+            },
             Err((outcome, _)) => *outcome,
         };
         self.settings.on_answer.call((method, outcome, began.elapsed()));
         read.map_err(|(_, error)| error)
     }
+}
+
+/// The reply to a call without a session.
+struct LoginReply<T> {
+    answer: SoapAnswer<T>,
+    /// The session cookie, which vCenter sets with a refused login as well.
+    cookie: Option<HeaderValue>,
+    /// The API version that vCenter says it applied.
+    applied: Option<String>,
 }
 
 impl Logins {
@@ -439,13 +459,13 @@ pub(crate) fn choose_version(document: &[u8]) -> Result<String, ReplyError> {
 }
 
 /// `key` and `userName` of a `UserSession`.
-fn read_user(response: &Element<'_>) -> Result<(Option<String>, Option<String>), ReplyError> {
+pub(crate) fn read_user(response: &Element<'_>) -> Result<(Option<String>, Option<String>), ReplyError> {
     let session = response.child("returnval");
     let text = |name: &str| Some(session?.text_of(name)?.to_owned());
     Ok((text("key"), text("userName")))
 }
 
-fn read_content(response: &Element<'_>) -> Result<ServiceContent, ReplyError> {
+pub(crate) fn read_content(response: &Element<'_>) -> Result<ServiceContent, ReplyError> {
     let content = response
         .child("returnval")
         .ok_or_else(|| ReplyError::value("returnval", "a ServiceContent"))?;

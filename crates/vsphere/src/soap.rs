@@ -126,7 +126,7 @@ const TASK_FIELDS: &[&str] = &[
 
 /// Omits fields of elements that replies have by the thousand. If a limit is exceeded, only the
 /// property, or the task of a page, is lost.
-const REPLY: Shape = Shape {
+pub(crate) const REPLY: Shape = Shape {
     sparse: &[
         ("TaskInfo", TASK_FIELDS),
         (

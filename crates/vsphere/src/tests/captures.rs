@@ -18,6 +18,7 @@ macro_rules! capture {
         include_bytes!(concat!("../../../../proto-notes/captures/", $name, ".xml")).as_slice()
     };
 }
+pub(super) use capture;
 
 fn page(bytes: &[u8]) -> Page {
     match read_answer("RetrievePropertiesEx", bytes, read_page).unwrap() {

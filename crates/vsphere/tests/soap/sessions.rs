@@ -214,6 +214,24 @@ async fn refusal_of_a_process_before_holds_its_user_until_it_is_over() {
     assert_eq!(script.logins.load(Ordering::SeqCst), 1);
 }
 
+/// vCenter 6.0 sets a cookie with a refused login, too.
+#[tokio::test]
+async fn cookie_of_a_refused_login_is_no_session() {
+    let (fake, vcenter, _server) = Fake::start(|call: &Request| {
+        let refused = || Reply::Answer {
+            status: 500,
+            headers: "Set-Cookie: vmware_soap_session=\"5\"; Path=/; HttpOnly; Secure;\r\n".to_owned(),
+            body: REFUSED.to_vec(),
+        };
+        (call.method() == "Login").then(refused)
+    })
+    .await;
+    let error = vcenter.survey(&[HostRef::new("host-1")]).await.unwrap_err();
+    assert!(held_for(&error).is_some(), "{}", error.chain());
+    let with_cookie = |call: &Request| call.head.to_ascii_lowercase().contains("\r\ncookie:");
+    assert!(!fake.all_calls().iter().any(with_cookie));
+}
+
 #[tokio::test]
 async fn login_reports_its_end() {
     let outcomes = Arc::new(std::sync::Mutex::new(Vec::new()));
