@@ -136,7 +136,7 @@ impl NodeFixture {
             &self.name,
             &DrainSettings::default(),
             DrainOrder {
-                tolerant: None,
+                known: None,
                 elapsed: Duration::ZERO,
                 in_turn: false,
                 deferred: &BTreeSet::new(),

@@ -246,14 +246,14 @@ impl Executor {
                 pods_revision,
                 in_turn,
                 deferred,
-                tolerant,
+                known,
                 began,
             } => {
                 let names: BTreeSet<String> = deferred.keys().cloned().collect();
                 let order = DrainOrder {
                     in_turn: *in_turn,
                     deferred: &names,
-                    tolerant: tolerant.as_deref(),
+                    known: known.as_deref(),
                     elapsed: began.elapsed,
                     on_evicted: &|_| {},
                 };

@@ -28,6 +28,7 @@ pub use volumes::{VolumeClaims, VolumesUnlisted, attached as attached_volumes};
 use super::answer::ApiRefusal;
 use crate::fence::Permit;
 use crate::ids::NodeName;
+use crate::known_pods::KnownPods;
 use groups::GroupKey;
 use sorting::Sorting;
 
@@ -102,8 +103,8 @@ pub struct DrainOrder<'o> {
     pub in_turn: bool,
     /// The pods, as `namespace/name`, whose eviction is not due yet.
     pub deferred: &'o BTreeSet<String>,
-    /// The UIDs of the pods that tolerate the cordon, of the first list of the phase; `None` in its first round.
-    pub tolerant: Option<&'o BTreeSet<String>>,
+    /// What the lists of this drain showed so far; `None` in its first round.
+    pub known: Option<&'o KnownPods>,
     /// How long the drain has taken.
     pub elapsed: Duration,
     /// Called for each accepted eviction, because a round may last for a minute.
@@ -162,7 +163,7 @@ async fn list_sorted(
     client: &kube::Client,
     node: &NodeName,
     settings: &DrainSettings,
-    tolerant: Option<&BTreeSet<String>>,
+    known: Option<&KnownPods>,
     elapsed: Duration,
 ) -> Result<(RoundReport, Vec<Evictable>), DrainError> {
     let pods = list(client, node, settings).await?;
@@ -171,7 +172,7 @@ async fn list_sorted(
         node,
         settings,
         policies: &policies,
-        tolerant,
+        known,
         elapsed,
     };
     Ok(sorting.sort(&pods))
@@ -188,11 +189,10 @@ pub async fn round(
     let begun = Instant::now();
     let mut asked = Vec::new();
     let mut ends = None;
-    let mut tolerant = order.tolerant.cloned();
+    let mut known = order.known.cloned();
     for _ in 0..PASSES_MAX {
-        let (mut report, pods) =
-            list_sorted(client, node, settings, tolerant.as_ref(), order.elapsed).await?;
-        tolerant = Some(report.tolerant.clone());
+        let (mut report, pods) = list_sorted(client, node, settings, known.as_ref(), order.elapsed).await?;
+        known = Some(report.known.clone());
         let ends = *ends.get_or_insert_with(|| Instant::now() + settings.round_deadline);
         report.asked = asked;
         let is_deferred = |pod: &Evictable| order.deferred.contains(&pod.full_name());

@@ -42,7 +42,7 @@ pub enum SkipReason {
     Mirror,
     /// Its DaemonSet would recreate it at once, in spite of the cordon.
     DaemonSet,
-    /// It tolerates the cordon and came after the drain had begun: its replacement would come as well.
+    /// It came after its predecessors had been evicted: its successor would come as well.
     Returned,
     /// Its annotation, or that of its namespace, asks to leave it.
     Policy,
@@ -66,6 +66,20 @@ pub fn tolerates_cordon(pod: &Pod) -> bool {
         let matches_key = key == CORDON_TAINT && (is_any || text(&toleration.value).is_empty());
         (matches_key || key.is_empty() && is_any) && matches!(&*effect, "" | "NoSchedule")
     })
+}
+
+/// What creates the pod again after its eviction: its controller, or else somebody who gives each pod the same name, or names with
+/// the same beginning.
+pub fn owner(pod: &Pod) -> String {
+    let metadata = &pod.metadata;
+    let mut owners = metadata.owner_references.iter().flatten();
+    if let Some(controller) = owners.find(|owner| owner.controller == Some(true)) {
+        return controller.uid.clone();
+    }
+    let text = |value: &Option<String>| value.clone().unwrap_or_default();
+    let named = metadata.generate_name.as_ref().filter(|name| !name.is_empty());
+    let named = named.cloned().unwrap_or_else(|| text(&metadata.name));
+    format!("{}/{named}", text(&metadata.namespace))
 }
 
 /// The rules in their order: the first that applies decides; otherwise the pod is evicted.

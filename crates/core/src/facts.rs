@@ -4,6 +4,7 @@ pub mod device_slice;
 pub mod fault;
 pub mod foreign_maintenance;
 pub mod hook;
+pub mod known_pods;
 pub mod kubernetes;
 pub mod node_guard;
 pub mod node_maintenance;

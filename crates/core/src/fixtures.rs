@@ -26,7 +26,7 @@ use crate::inventory::{Fact, Rules};
 
 use crate::maintenance::clock::{Deadline, Monotonic, Now};
 use crate::maintenance::decide::Transition;
-use crate::maintenance::drain::{EvictionBackoff, TolerantPods};
+use crate::maintenance::drain::EvictionBackoff;
 use crate::maintenance::episode::{CordonOwner, Detection, Episode, HostIdentity, Phase, Record, Trigger};
 use crate::maintenance::observed::{
     BoundVm, CordonedBy, DrainReport, HostState, NodeSnapshot, Observed, ObservedNode, ObservedPower,
@@ -372,7 +372,8 @@ pub fn drain_report(listed_at: Monotonic, left: Vec<PendingEviction>) -> DrainRe
         evicted: 0,
         left,
         backoff: EvictionBackoff::default(),
-        tolerant: TolerantPods::default(),
+        known: Arc::default(),
+        returned: Vec::new(),
         skipped: Vec::new(),
         terminating: BTreeMap::new(),
         longest_wait: Duration::ZERO,

@@ -10,7 +10,7 @@ use crate::kubernetes::drain::{self, PodPending, PodPendingReason};
 use crate::log_node::log_node;
 use crate::maintenance::clock::Now;
 use crate::maintenance::decide::Transition;
-use crate::maintenance::drain::{EvictionBackoff, TolerantPods};
+use crate::maintenance::drain::EvictionBackoff;
 use crate::maintenance::effect::Effect;
 use crate::maintenance::effect_report::EffectResult;
 use crate::maintenance::episode::Record;
@@ -43,7 +43,8 @@ impl DryRun {
                     ignored: round.skipped.values().sum(),
                     evicted: 0,
                     backoff: EvictionBackoff::default(),
-                    tolerant: TolerantPods::default(),
+                    known: Arc::default(),
+                    returned: Vec::new(),
                     skipped: round.left_alone,
                     terminating: BTreeMap::new(),
                     longest_wait: Duration::ZERO,

@@ -11,7 +11,7 @@ use crate::ids::NodeName;
 use crate::kubernetes::drain::{PodPending, PodPendingReason, RoundReport, UnreadablePod};
 use crate::kubernetes::events::{Event, Regarding, Severity};
 use crate::maintenance::clock::{Deadline, Now, wall_after};
-use crate::maintenance::drain::{EvictionBackoff, TerminatingPod, TolerantPods};
+use crate::maintenance::drain::{EvictionBackoff, TerminatingPod};
 use crate::maintenance::effect::DrainBegan;
 use crate::maintenance::effect_report::{Eviction, EvictionAnswer, EvictionRound};
 use crate::maintenance::observed::{DrainReport, PendingEviction, PendingReason};
@@ -64,10 +64,8 @@ pub(super) fn of_round(
             .filter(|left| left.why == PodPendingReason::Evicted)
             .count(),
         backoff: EvictionBackoff::of_round(retry_at, not_asked),
-        tolerant: TolerantPods {
-            first: Arc::new(round.tolerant.clone()),
-            returned: round.returned.clone(),
-        },
+        known: Arc::new(round.known.clone()),
+        returned: round.returned.clone(),
         skipped: round.left_alone.clone(),
         terminating: terminating(round, now),
         longest_wait: round.longest_wait,

@@ -74,7 +74,7 @@ async fn a_list_of_pods_is_no_younger_than_the_beginning_of_its_round() {
         pods_revision: 5,
         in_turn: false,
         deferred: BTreeMap::new(),
-        tolerant: None,
+        known: None,
         began: DrainBegan {
             elapsed: Duration::ZERO,
             at: Timestamp::UNIX_EPOCH,

@@ -1,12 +1,13 @@
 //! The report of a drain round: which pods are left on the Node, and why.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::Evictable;
+use crate::known_pods::{KnownPods, ReturnedPod};
 use crate::kubernetes::pods::SkipReason;
 use crate::kubernetes::policy::UnreadablePolicy;
 
@@ -19,10 +20,10 @@ pub struct RoundReport {
     pub left: Vec<PodPending>,
     /// How many pods do not block, by reason.
     pub skipped: BTreeMap<SkipReason, usize>,
-    /// The UIDs of the pods in the first list of the phase that tolerate the cordon.
-    pub tolerant: BTreeSet<String>,
-    /// The pods that tolerate the cordon and came later, as `namespace/name`. They do not block.
-    pub returned: Vec<String>,
+    /// What this list and those of the drain before it showed.
+    pub known: KnownPods,
+    /// The pods that came back after their eviction. They do not block.
+    pub returned: Vec<ReturnedPod>,
     /// The pods whose annotation, or that of their namespace, asks to leave them, as `namespace/name`. They do not block.
     pub left_alone: Vec<String>,
     /// The pods whose annotations cannot be read, each reported once.

@@ -1,6 +1,5 @@
 //! Which pods of a list are evicted in a round. Pure.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -9,7 +8,8 @@ use super::policies::{NamespacePolicies, PodPolicy};
 use super::report::UnreadablePod;
 use super::{DrainSettings, Evictable, PodPendingReason, RoundReport};
 use crate::ids::NodeName;
-use crate::kubernetes::pods::{PodVerdict, SkipReason, tolerates_cordon, verdict};
+use crate::known_pods::{KnownPods, ListedPod, ReturnedPod};
+use crate::kubernetes::pods::{PodVerdict, SkipReason, owner, tolerates_cordon, verdict};
 use crate::kubernetes::policy::DrainPolicy;
 
 /// The input of a sorting.
@@ -18,7 +18,7 @@ pub(super) struct Sorting<'s> {
     pub(super) settings: &'s DrainSettings,
     pub(super) policies: &'s NamespacePolicies,
     /// As in [`DrainOrder`](super::DrainOrder).
-    pub(super) tolerant: Option<&'s BTreeSet<String>>,
+    pub(super) known: Option<&'s KnownPods>,
     /// How long the drain has taken.
     pub(super) elapsed: Duration,
 }
@@ -26,9 +26,11 @@ pub(super) struct Sorting<'s> {
 impl Sorting<'_> {
     /// A report with the pods that are not evicted in this round, and those to evict.
     pub(super) fn sort(&self, pods: &[Pod]) -> (RoundReport, Vec<Evictable>) {
+        let blocking = pods.iter().filter(|pod| verdict(pod, self.node).blocks_drain());
+        let blocking: Vec<ListedPod> = blocking.map(listed_pod).collect();
         let mut report = RoundReport {
             listed: pods.len(),
-            tolerant: self.tolerant.cloned().unwrap_or_default(),
+            known: KnownPods::after(self.known, &blocking),
             ..RoundReport::default()
         };
         let own = self.settings.own_pod.as_ref();
@@ -36,11 +38,15 @@ impl Sorting<'_> {
         let mut turns = Vec::new();
         for pod in pods {
             let action = self.action(pod, &mut report);
+            let tolerates_cordon = tolerates_cordon(pod);
             let pod = Evictable::new(pod);
             if let Action::Skip(reason) = action {
                 *report.skipped.entry(reason).or_default() += 1;
                 match reason {
-                    SkipReason::Returned => report.returned.push(pod.full_name()),
+                    SkipReason::Returned => report.returned.push(ReturnedPod {
+                        name: pod.full_name(),
+                        tolerates_cordon,
+                    }),
                     SkipReason::Policy => report.left_alone.push(pod.full_name()),
                     SkipReason::OtherNode
                     | SkipReason::Finished
@@ -69,12 +75,8 @@ impl Sorting<'_> {
             PodVerdict::Evict => None,
         };
         let uid = || pod.metadata.uid.clone().unwrap_or_default();
-        if tolerates_cordon(pod) {
-            if self.tolerant.is_none() {
-                report.tolerant.insert(uid());
-            } else if !report.tolerant.contains(&uid()) {
-                return Action::Skip(SkipReason::Returned);
-            }
+        if !report.known.is_evicted(&uid()) {
+            return Action::Skip(SkipReason::Returned);
         }
         let policy = match self.policies.policy(pod) {
             PodPolicy::Read(DrainPolicy::Skip) => return Action::Skip(SkipReason::Policy),
@@ -104,6 +106,14 @@ impl Sorting<'_> {
             None if self.elapsed < wait => Action::Leave(PodPendingReason::Waiting { until: wait }),
             None => Action::Evict,
         }
+    }
+}
+
+fn listed_pod(pod: &Pod) -> ListedPod {
+    ListedPod {
+        uid: pod.metadata.uid.clone().unwrap_or_default(),
+        owner: owner(pod),
+        tolerates_cordon: tolerates_cordon(pod),
     }
 }
 

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::groups::Groups;
 use super::*;
 use crate::fence::{WriteFence, WriteKind};
+use crate::known_pods::ReturnedPod;
 use crate::kubernetes::pods::SkipReason;
 use crate::kubernetes::stand_in::{RequestLog, ScriptedReply, SeenRequest, pod, pod_list, refusal, server};
 
@@ -35,7 +36,7 @@ fn settings() -> DrainSettings {
 const ORDER: DrainOrder<'static> = DrainOrder {
     in_turn: false,
     deferred: &BTreeSet::new(),
-    tolerant: None,
+    known: None,
     elapsed: Duration::ZERO,
     on_evicted: &|_| {},
 };
@@ -695,35 +696,82 @@ fn tolerant(name: &str) -> Value {
 
 #[tokio::test]
 async fn pod_that_tolerates_the_cordon_is_evicted_once_and_its_successor_does_not_block() {
-    let round = async |pods: Vec<Value>, first: Option<&BTreeSet<String>>| {
-        let (client, log) = server(move |seen: &SeenRequest| match seen.line.as_str() {
-            LIST => pod_list(&pods, ""),
-            _ => accepted(),
-        });
-        let order = DrainOrder {
-            tolerant: first,
-            ..ORDER
-        };
-        let report = super::round(&permit(), &client, &node(), &settings(), order).await;
-        (report.unwrap(), log)
-    };
-    let (first, log) = round(vec![tolerant("web-1"), pod("web-2")], None).await;
+    let (first, log) = round_after(None, vec![tolerant("web-1"), pod("web-2")]).await;
     assert_eq!(log.lines().len(), 3, "both are evicted");
-    assert_eq!(first.tolerant.len(), 1);
     assert!(first.returned.is_empty());
 
     // A pod without the toleration was bound before the cordon.
     let later = vec![tolerant("web-1"), tolerant("web-3"), pod("web-4")];
-    let (second, log) = round(later, Some(&first.tolerant)).await;
+    let (second, log) = round_after(Some(&first.known), later).await;
     let asked: BTreeSet<String> = log.lines().into_iter().skip(1).collect();
     assert_eq!(asked, ["web-1", "web-4"].map(evicted).into());
-    assert_eq!(second.returned, ["shop/web-3"]);
-    assert_eq!((second.left.len(), &second.tolerant), (2, &first.tolerant));
+    let returned = ReturnedPod {
+        name: "shop/web-3".to_owned(),
+        tolerates_cordon: true,
+    };
+    assert_eq!(second.returned, [returned]);
+    assert_eq!(second.left.len(), 2);
 
-    let (last, log) = round(vec![tolerant("web-3")], Some(&first.tolerant)).await;
+    let (last, log) = round_after(Some(&second.known), vec![tolerant("web-3")]).await;
     assert!(last.left.is_empty(), "{:?}", last.left);
     assert_eq!(log.lines(), [LIST]);
     assert_eq!(last.skipped[&SkipReason::Returned], 1);
+}
+
+/// A round of a cluster with these pods.
+async fn round_after(known: Option<&KnownPods>, pods: Vec<Value>) -> (RoundReport, RequestLog) {
+    let (client, log) = server(move |seen: &SeenRequest| match seen.line.as_str() {
+        LIST => pod_list(&pods, ""),
+        _ => accepted(),
+    });
+    let order = DrainOrder { known, ..ORDER };
+    let report = round(&permit(), &client, &node(), &settings(), order).await;
+    (report.unwrap(), log)
+}
+
+/// How many evictions are requested in 20 rounds, each with another pod. The last one has to be complete.
+async fn evictions_of(pod: impl Fn(usize) -> Value) -> usize {
+    let mut known = None;
+    let mut evictions = 0;
+    let mut left = 0;
+    for n in 0..20 {
+        let (report, log) = round_after(known.as_ref(), vec![pod(n)]).await;
+        evictions += log.lines().len() - 1;
+        left = report.left.len();
+        known = Some(report.known);
+    }
+    assert_eq!(left, 0, "the drain does not end");
+    evictions
+}
+
+#[tokio::test]
+async fn pod_that_a_cordon_does_not_keep_away_is_evicted_a_few_times_and_then_named() {
+    // A controller sets spec.nodeName.
+    assert_eq!(evictions_of(|n| pod(&format!("web-{n}"))).await, 4);
+    // No controller owns it: somebody applies the same manifest again.
+    let bare = |name: &str, uid: usize| {
+        let mut pod = pod(name);
+        pod["metadata"]["uid"] = json!(format!("uid-{uid}"));
+        pod["metadata"]["ownerReferences"] = json!([]);
+        pod
+    };
+    assert_eq!(evictions_of(|n| bare("agent", n)).await, 4);
+    let generated = |n: usize| {
+        let mut pod = bare(&format!("agent-{n}"), n);
+        pod["metadata"]["generateName"] = json!("agent-");
+        pod
+    };
+    assert_eq!(evictions_of(generated).await, 4);
+    // A webhook adds a toleration.
+    assert_eq!(evictions_of(|n| tolerant(&format!("web-{n}"))).await, 1);
+    // It terminates by itself each time.
+    let terminating = |n: usize| {
+        let mut pod = pod(&format!("web-{n}"));
+        pod["metadata"]["deletionTimestamp"] = json!("2026-11-27T00:00:00Z");
+        pod["metadata"]["deletionGracePeriodSeconds"] = json!(30);
+        pod
+    };
+    assert_eq!(evictions_of(terminating).await, 0);
 }
 
 /// A Ready pod of `app`.

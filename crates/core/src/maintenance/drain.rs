@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::clock::{Deadline, Monotonic};
 use super::kinds::PodState;
+use crate::facts::known_pods::{KnownPods, ReturnedPod};
 use crate::keys::DRAIN;
 pub use backoff::{BUDGET_RETRY_MIN, EvictionBackoff};
 
@@ -30,8 +31,10 @@ pub struct DrainReport {
     pub evicted: usize,
     /// When refused evictions are requested again.
     pub backoff: EvictionBackoff,
-    /// The pods that tolerate the cordon.
-    pub tolerant: TolerantPods,
+    /// What this list and those before it showed.
+    pub known: Arc<KnownPods>,
+    /// The pods that came back after their eviction. They do not block the drain; they end with the VM.
+    pub returned: Vec<ReturnedPod>,
     /// The pods that stay because their annotation or that of their namespace says so, as `namespace/name`. They end with the VM.
     pub skipped: Vec<String>,
     /// The pods in `left` that terminate, by `namespace/name`.
@@ -49,15 +52,6 @@ pub struct TerminatingPod {
     pub since: Monotonic,
     /// Its grace period.
     pub grace: Duration,
-}
-
-/// The pods of a node that tolerate its cordon: a scheduler may bind their replacements to the node again, after each eviction.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TolerantPods {
-    /// Those in the first list of a phase, by UID. They are evicted like others.
-    pub first: Arc<BTreeSet<String>>,
-    /// Those that came later, as `namespace/name`. They do not block the drain, which would never end; they end with the VM.
-    pub returned: Vec<String>,
 }
 
 /// A pod that blocks a drain.
@@ -179,8 +173,14 @@ impl DrainReport {
             true => pod.name.clone(),
             false => format!("{} (its kubelet is gone)", pod.name),
         });
-        let returned = self.tolerant.returned.iter();
-        let returned = returned.map(|name| format!("{name} (came back: it tolerates the cordon)"));
+        let returned = self.returned.iter().map(|pod| {
+            let why = if pod.tolerates_cordon {
+                ": it tolerates the cordon"
+            } else {
+                " after its eviction"
+            };
+            format!("{} (came back{why})", pod.name)
+        });
         let skipped = self.skipped.iter().map(|name| format!("{name} ({DRAIN}=skip)"));
         left.chain(returned).chain(skipped).collect()
     }

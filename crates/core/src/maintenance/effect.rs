@@ -1,6 +1,6 @@
 //! The effects: everything that Haulout does besides writing its record, and why each may be repeated.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use super::drain::{Drained, PendingReason};
 use super::machine_guard::MachineGuards;
 use super::request::RequestIdentity;
+use crate::facts::known_pods::KnownPods;
 use crate::facts::vsphere::DeviceChange;
 use crate::ids::{HostRef, TaskRef, VmRef, VmUuid};
 
@@ -23,8 +24,8 @@ pub enum Effect {
         in_turn: bool,
         /// The pods whose eviction is not due yet, and why each is still there.
         deferred: BTreeMap<String, PendingReason>,
-        /// [`TolerantPods::first`](super::drain::TolerantPods::first) of this phase; `None` in its first round.
-        tolerant: Option<Arc<BTreeSet<String>>>,
+        /// What the lists of this drain showed so far; `None` in its first round.
+        known: Option<Arc<KnownPods>>,
         /// Limits how long pods may be waited for.
         began: DrainBegan,
     },

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use haulout_core::facts::known_pods::{KnownPods, ListedPod, ReturnedPod};
 use haulout_core::fixtures::drain_report;
 use haulout_core::maintenance::clock::{Deadline, Elapsed, Monotonic};
 use haulout_core::maintenance::decide::{Decision, decide};
-use haulout_core::maintenance::drain::{TerminatingPod, TolerantPods};
+use haulout_core::maintenance::drain::TerminatingPod;
 use haulout_core::maintenance::effect::{Effect, EffectKind};
 use haulout_core::maintenance::episode::{CordonOwner, DrainEnd, Episode, Phase, Record};
 use haulout_core::maintenance::observed::{
@@ -170,11 +171,19 @@ fn request_may_give_a_drain_more_time_and_never_less() {
 #[test]
 fn pods_that_came_back_do_not_hold_the_drain_and_are_named_at_its_end() {
     let mut seen = after_round(Vec::new(), false);
-    let tolerant = TolerantPods {
-        first: Arc::new(["uid-1".to_owned()].into()),
-        returned: vec!["ml/agent-2".to_owned()],
+    let first = [ListedPod {
+        uid: "uid-1".to_owned(),
+        owner: "agent".to_owned(),
+        tolerates_cordon: true,
+    }];
+    let listed = Arc::new(KnownPods::after(None, &first));
+    let returned = |name: &str, tolerates_cordon| ReturnedPod {
+        name: name.to_owned(),
+        tolerates_cordon,
     };
-    seen.drain.as_mut().expect("a report").tolerant = tolerant.clone();
+    let report = seen.drain.as_mut().expect("a report");
+    report.known = Arc::clone(&listed);
+    report.returned = vec![returned("ml/agent-2", true), returned("ml/pinned-9", false)];
     seen.record_seen.phase_at = moment(100).monotonic;
     let record = Record::Episode(Arc::new(episode(Phase::Draining, CordonOwner::Ours, false)));
     let decided =
@@ -182,9 +191,9 @@ fn pods_that_came_back_do_not_hold_the_drain_and_are_named_at_its_end() {
     // The list is too early to prove the drain. The next one knows which pods were there at first.
     match decided(&seen, 102) {
         Decision::Act {
-            effect: Effect::DrainRound { tolerant: known, .. },
+            effect: Effect::DrainRound { known, .. },
             ..
-        } => assert_eq!(known, Some(tolerant.first.clone())),
+        } => assert_eq!(known, Some(Arc::clone(&listed))),
         other => panic!("{other:#?}"),
     }
     seen.drain.as_mut().expect("a report").listed_at = moment(102).monotonic;
@@ -194,19 +203,39 @@ fn pods_that_came_back_do_not_hold_the_drain_and_are_named_at_its_end() {
             assert_eq!(episode.phase, Phase::ShuttingDown(DrainEnd::Complete));
             assert_eq!(
                 episode.left_behind,
-                ["ml/agent-2 (came back: it tolerates the cordon)"]
+                [
+                    "ml/agent-2 (came back: it tolerates the cordon)",
+                    "ml/pinned-9 (came back after its eviction)"
+                ]
             );
         }
         other => panic!("{other:#?}"),
     }
-    // A round of an earlier phase says nothing: pods may have been bound since.
+    // The rounds of an earlier drain say nothing: pods may have been bound since.
     seen.record_seen.phase_at = moment(103).monotonic;
     match decided(&seen, 104) {
         Decision::Act {
-            effect: Effect::DrainRound { tolerant: known, .. },
+            effect: Effect::DrainRound { known, .. },
             ..
         } => assert_eq!(known, None),
         other => panic!("{other:#?}"),
+    }
+    // A drain that a shutdown has resumed is the same one, and so is the list that the shutdown needs.
+    let resumed = Episode {
+        drained_for: Elapsed::of(Duration::from_secs(5)),
+        ..episode(Phase::Draining, CordonOwner::Ours, false)
+    };
+    let shutdown = episode(Phase::ShuttingDown(DrainEnd::Complete), CordonOwner::Ours, false);
+    seen.pods_revision += 1;
+    for episode in [resumed, shutdown] {
+        let record = Record::Episode(Arc::new(episode));
+        match decide(&record, &seen, &policy(DrainTimeoutAction::Hold), moment(104)) {
+            Decision::Act {
+                effect: Effect::DrainRound { known, .. },
+                ..
+            } => assert_eq!(known, Some(Arc::clone(&listed))),
+            other => panic!("{other:#?}"),
+        }
     }
 }
 

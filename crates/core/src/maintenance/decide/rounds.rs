@@ -1,16 +1,18 @@
 //! The rounds of a drain: when they begin, how long the drain may last, and the proof that it is complete.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::SignedDuration;
 
 use super::context::{PhaseContext, PhaseStep, at_latest};
 use super::transition_to;
+use crate::facts::known_pods::KnownPods;
 use crate::maintenance::clock::{Deadline, Elapsed, Monotonic, whole_second};
 use crate::maintenance::drain::BUDGET_RETRY_MIN;
 use crate::maintenance::effect::{DrainBegan, Effect, EffectKind};
-use crate::maintenance::episode::DrainEnd;
+use crate::maintenance::episode::{DrainEnd, Phase};
 use crate::maintenance::observed::{AttemptOutcome, DrainReport, Drained, EffectAttempt, PendingEviction};
 use crate::maintenance::waiting::WaitingOn;
 
@@ -85,8 +87,19 @@ impl PhaseContext<'_> {
             in_turn: report.is_some_and(DrainReport::is_held),
             deferred: report.map_or_else(BTreeMap::new, |report| report.deferred(self.now.monotonic, retry)),
             began: self.drain_began(),
-            tolerant: self.seen.round().map(|report| report.tolerant.first.clone()),
+            known: self.known_pods(),
         }
+    }
+
+    /// What the lists of this drain showed. A shutdown that finds pods goes on with the same drain; another drain evicts all pods again.
+    fn known_pods(self) -> Option<Arc<KnownPods>> {
+        let is_new = *self.episode.phase.at_work() == Phase::Draining && self.episode.drained_for.is_zero();
+        let of_drain = if is_new {
+            self.seen.round()
+        } else {
+            self.seen.drain.as_ref()
+        };
+        of_drain.map(|report| Arc::clone(&report.known))
     }
 
     /// The step after `report`. The next round starts when the pods have changed, when refused evictions are due again, and at
