@@ -23,6 +23,7 @@ use crate::kubernetes::pods::verdict;
 use crate::kubernetes::rights::Right;
 use crate::kubernetes::validation::ValidationTemplate;
 use crate::kubernetes::{reads, rights};
+use crate::maintenance::decide::dead_node;
 use crate::maintenance::episode::Record;
 use crate::maintenance::observed::ObservedPower;
 use crate::maintenance::waiting::WaitingOn;
@@ -355,6 +356,13 @@ fn of_node(forecast: &Forecast, section: &mut Section) {
         Ok(vm) => {
             let name = forecast.vm_name.clone().unwrap_or_else(|| vm.moref.to_string());
             section.good(format!("{node} is VM {name} on {}", vm.on_name));
+            let seen = forecast.seen.as_ref().filter(|_| vm.power == ObservedPower::On);
+            if let Some(reason) = seen.and_then(|seen| dead_node(seen, vm, None)) {
+                section.missing(
+                    format!("{node}: {reason}"),
+                    "delete the Node that is an earlier name of the machine, or correct the UUID that the other one reports",
+                );
+            }
             if vm.power == ObservedPower::On && forecast.tools_running == Some(false) {
                 section.warn(
                     format!("{node}: VMware Tools do not run in VM {name}"),

@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use haulout_lab::fixture::{Fixture, Member, episode};
+use haulout_lab::fixture::{Fixture, Member, episode, is_ready};
 use haulout_lab::vcenter::{EntryKind, Gpu};
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::DeleteParams;
 
 use crate::assertions::{entries_during, journal_end, wait_for_power_off};
 use crate::fixture::{a40, fixture, gpu_vm, hosts, kube, run, run_scenario};
@@ -186,6 +189,49 @@ fn node_whose_uuid_turns_to_another_vm_is_parked_and_neither_vm_stops() {
             .iter()
             .find(|it| it.kind == EntryKind::Call && it.object == "other");
         ensure!(on_other.is_none(), "{on_other:#?}");
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn guest_is_not_shut_down_under_the_ready_node_of_a_machine_that_was_renamed() {
+    run_scenario(async {
+        let mut spec = hosts(&[("esx1", &[a40(1)])]);
+        let vm = gpu_vm("renamed", "gpu1", "esx1");
+        let mut renamed = Member::new("renamed", "gpu1-fqdn", &vm.uuid);
+        // The first Node has the VM, whichever is registered first.
+        renamed.machine.provider_id = None;
+        let members = vec![Member::new("renamed", "gpu1", &vm.uuid), renamed];
+        spec.vms = vec![vm];
+        let fixture = Fixture::create(kube().await, "renamed", &spec, members, true).await?;
+        let (dead, alive) = (fixture.node_name("gpu1"), fixture.node_name("gpu1-fqdn"));
+        fixture.kubelet("gpu1")?.stop();
+        fixture
+            .wait_node(&dead, "is not Ready", |node| !is_ready(node))
+            .await?;
+        fixture.add_pod("held", &alive, &[]).await?;
+        fixture.set_budget("held", 0).await?;
+        let haulout = run(&fixture, &[]).await?;
+
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture
+            .wait_for_log(&format!("and {alive} has the same VM, which is not stopped"))
+            .await?;
+        fixture
+            .wait_for_log(&format!(
+                "if that is an earlier name of this machine, delete Node {dead}"
+            ))
+            .await?;
+        ensure!(fixture.calls("ShutdownGuest", "gpu1").await? == 0);
+
+        let nodes: Api<Node> = Api::all(fixture.client());
+        nodes.delete(&dead, &DeleteParams::default()).await?;
+        fixture
+            .wait_for_log("held by PodDisruptionBudget held-budget")
+            .await?;
+        ensure!(fixture.calls("ShutdownGuest", "gpu1").await? == 0);
+        fixture.set_budget("held", 1).await?;
+        fixture.wait_in_maintenance("esx1").await?;
         haulout.stop().await
     });
 }

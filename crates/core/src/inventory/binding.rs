@@ -7,10 +7,10 @@ use std::collections::btree_map::Entry;
 use super::Inventory;
 use crate::facts::kubernetes::NodeFacts;
 use crate::facts::vsphere::{Passthrough, PowerState, Task, TaskState, Vm, VmKey, VmotionDevice};
-use crate::ids::{NodeName, VmRef};
-use crate::maintenance::episode::Record;
+use crate::ids::{NodeName, VmRef, VmUuid};
+use crate::maintenance::episode::{Episode, Record};
 use crate::maintenance::observed::{
-    BoundVm, FailedMaintenance, HostState, ObservedPower, ObservedVm, Vmotion,
+    BoundVm, FailedMaintenance, HostState, ObservedPower, ObservedVm, OtherClaimant, Vmotion,
 };
 
 impl Inventory {
@@ -57,7 +57,7 @@ impl Inventory {
         };
         match self.owners.get(&moref) {
             Some(owner) if owner == name => {}
-            Some(owner) if self.holds_vm(owner, &moref) => return BoundVm::Shared(vec![owner.clone()]),
+            Some(owner) if self.holds_vm(owner, &moref) => return self.held_by(owner, &moref),
             Some(_) | None => {
                 let others = self.other_claimants(&moref, name);
                 if !others.is_empty() {
@@ -66,9 +66,68 @@ impl Inventory {
             }
         }
         match self.vms.get(&moref) {
-            Some(vm) => BoundVm::Found(self.facts(vm)),
+            Some(vm) => BoundVm::Found(ObservedVm {
+                other_claimants: self.observed_claimants(&moref, name),
+                ..self.facts(vm)
+            }),
             // The properties of the VM have not arrived yet, or it is being removed.
             None => BoundVm::NotLookedUp,
+        }
+    }
+
+    /// The VM of a node whose VM `owner` has.
+    fn held_by(&self, owner: &NodeName, moref: &VmRef) -> BoundVm {
+        let is_on = self
+            .vms
+            .get(moref)
+            .is_some_and(|vm| vm.power == Some(PowerState::On));
+        let owner_node = self.nodes.get(owner);
+        if is_on && owner_node.is_none_or(|node| !node.ready.is_true) {
+            return BoundVm::HeldByDeadNode {
+                node: owner.clone(),
+                is_deleted: owner_node.is_none(),
+            };
+        }
+        BoundVm::Shared(vec![owner.clone()])
+    }
+
+    fn observed_claimants(&self, moref: &VmRef, name: &NodeName) -> Vec<OtherClaimant> {
+        let others = self.other_claimants(moref, name).into_iter();
+        let observed = |node: NodeName| {
+            let ready = self.nodes.get(&node)?.ready;
+            Some(OtherClaimant {
+                ready: ready.is_true,
+                ready_since: ready.since,
+                registered_at: self.nodes.get(&node)?.created_at,
+                node,
+            })
+        };
+        others.filter_map(observed).collect()
+    }
+
+    /// Forgets the record of a deleted Node whose episode was ended by hand: its NodeMaintenance is gone as well, its VM is on, nothing
+    /// requested of vCenter can still stop it, and a Ready Node matches it. Otherwise that Node would never get the VM.
+    pub(super) fn forget_record_ended_by_hand(&mut self, name: &NodeName) {
+        let is_listed = self.rules.node_maintenances && self.request_sources.disconnected().is_none();
+        if !is_listed || self.nodes.contains_key(name) || self.copy(name).is_some() {
+            return;
+        }
+        let record = self
+            .node_states
+            .get(name)
+            .and_then(|local| local.record_of_gone.as_ref());
+        let is_pending = |episode: &Episode| !episode.in_flight.is_empty();
+        if record.and_then(Record::episode).is_none_or(is_pending) {
+            return;
+        }
+        let Ok(moref) = self.found_for(name) else { return };
+        let is_on = self
+            .vms
+            .get(&moref)
+            .is_some_and(|vm| vm.power == Some(PowerState::On));
+        let others = self.observed_claimants(&moref, name);
+        if is_on && others.iter().any(|other| other.ready) {
+            self.node_states.remove(name);
         }
     }
 
@@ -121,8 +180,9 @@ impl Inventory {
             .collect()
     }
 
-    /// Binds the VM that is found for `name` to the first node that claims it. If several claim it when this process starts, a node
-    /// with a copy of its record comes first, because no kubelet may write that; then one with a provider ID, then the older one.
+    /// Binds the VM that is found for `name` to the first node that claims it. Of several, the one that had it under an earlier moref
+    /// keeps it. When this process starts, a node with a copy of its record comes first, because no kubelet may write that; then one
+    /// with a provider ID, then the older one.
     pub(super) fn claim(&mut self, name: &NodeName) {
         let Ok(moref) = self.found_for(name) else { return };
         let owner = self.owners.get(&moref);
@@ -135,13 +195,19 @@ impl Inventory {
             let uuid = self.vms.get(&moref).and_then(|vm| vm.uuid);
             let has_copy = self
                 .copy(name)
-                .is_some_and(|copy| copy.vm_uuid.is_some() && copy.vm_uuid == uuid);
+                .is_some_and(|copy| is_same_machine(copy.vm_uuid, uuid));
             let node = self.nodes.get(name);
             let has_provider_id = node.is_some_and(|node| node.provider_uuid.is_some());
             let created_at = node.map(|node| node.created_at);
-            (!has_copy, !has_provider_id, created_at, name.clone())
+            let had_it = self
+                .owners
+                .iter()
+                .any(|(vm, owner)| owner == name && !self.vms.contains_key(vm));
+            (!had_it, !has_copy, !has_provider_id, created_at, name.clone())
         };
         if let Some(owner) = claimants.into_iter().min_by_key(rank) {
+            self.owners
+                .retain(|vm, it| *it != owner || self.vms.contains_key(vm));
             self.owners.insert(moref, owner);
         }
     }
@@ -252,6 +318,7 @@ impl Inventory {
             is_left_to_vcenter: self.rules.leave_unpinned
                 && vm.passthrough.as_ref().is_some_and(Vec::is_empty),
             evacuation_power_off: self.is_evacuated_by_power_off(vm),
+            other_claimants: Vec::new(),
         }
     }
 
@@ -290,6 +357,11 @@ impl Inventory {
             is_under_way && task.vm.as_ref() == Some(&vm.moref) && is_such(task)
         })
     }
+}
+
+/// Whether both are known and of the same machine.
+pub(super) fn is_same_machine(one: Option<VmUuid>, other: Option<VmUuid>) -> bool {
+    one.zip(other).is_some_and(|(one, other)| one.same_machine(other))
 }
 
 #[cfg(test)]

@@ -114,7 +114,9 @@ impl Inventory {
                 // A change of keys concerns all nodes that claim the same VM.
                 let is_same_machine = known.uid == node.uid && self.keys(known) == self.keys(node);
                 Some(if is_same_machine {
-                    Dirty::with_active(&node.name)
+                    let mut nodes = self.nodes_of_same_vm(node);
+                    nodes.insert(node.name.clone());
+                    Dirty::WithActive(nodes)
                 } else {
                     Dirty::All
                 })
@@ -158,6 +160,16 @@ impl Inventory {
     pub(super) fn nodes_on(&self, host: &HostRef) -> BTreeSet<NodeName> {
         let vms = self.vms.values().filter(|vm| vm.host.as_ref() == Some(host));
         vms.flat_map(|vm| self.nodes_of(&vm.moref)).cloned().collect()
+    }
+
+    /// The nodes that match a VM that `node` matches. Each depends on whether the others are Ready.
+    fn nodes_of_same_vm(&self, node: &NodeFacts) -> BTreeSet<NodeName> {
+        let keys = self.keys(node);
+        let vms = keys
+            .iter()
+            .filter_map(|key| self.lookup_answers.get(key))
+            .flatten();
+        vms.flat_map(|vm| self.nodes_of(vm)).cloned().collect()
     }
 
     /// The nodes whose snapshots are to be built.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::binding::is_same_machine;
 use super::snapshot::record_of;
 use super::{Inventory, LastEpisodeOfHost};
 use crate::facts::kubernetes;
@@ -205,11 +206,11 @@ impl Inventory {
     fn may_be_of_its_vm(&self, name: &NodeName, episode: &Episode) -> bool {
         let is_copied = || {
             self.own_copy(name)
-                .is_some_and(|copy| copy.vm_uuid == episode.vm_uuid)
+                .is_some_and(|copy| is_same_machine(copy.vm_uuid, episode.vm_uuid))
         };
         let is_its_vm = match self.vm_of(name) {
-            BoundVm::Found(vm) => vm.uuid == episode.vm_uuid,
-            BoundVm::Ambiguous(_) | BoundVm::Shared(_) => false,
+            BoundVm::Found(vm) => is_same_machine(vm.uuid, episode.vm_uuid),
+            BoundVm::Ambiguous(_) | BoundVm::Shared(_) | BoundVm::HeldByDeadNode { .. } => false,
             BoundVm::NotLookedUp | BoundVm::Missing { .. } | BoundVm::OutOfScope | BoundVm::NoUuid => true,
         };
         is_its_vm || episode.vm_uuid.is_none() || is_copied()

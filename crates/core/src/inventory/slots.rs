@@ -184,7 +184,8 @@ impl Inventory {
                     | BoundVm::OutOfScope
                     | BoundVm::NoUuid
                     | BoundVm::Ambiguous(_)
-                    | BoundVm::Shared(_) => false,
+                    | BoundVm::Shared(_)
+                    | BoundVm::HeldByDeadNode { .. } => false,
                 };
                 let is_its_own = episode.node_uid == node.uid;
                 let is_left_alone = node.annotations.skip.as_deref() == Some("true");

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Inventory;
+use super::binding::is_same_machine;
 use super::requests::is_younger;
 use crate::facts::device_slice;
 use crate::facts::kubernetes::NodeFacts;
@@ -56,7 +57,7 @@ impl Inventory {
         let BoundVm::Found(vm) = self.vm_of(&node.name) else {
             return None;
         };
-        let is_same_machine = vm.uuid.is_some() && vm.uuid == copy.vm_uuid;
+        let is_same_machine = is_same_machine(vm.uuid, copy.vm_uuid);
         let local = self.node_states.get(&node.name);
         let on_node = local.and_then(|local| local.last_on_node.as_ref());
         // Only after a restore of etcd are there an earlier Node object and its copy, and a record from a later one.
@@ -87,7 +88,10 @@ impl Inventory {
     /// Whether an open copy may belong to a Node without a record, as far as its VM is not known. Until then it must not be closed.
     fn copy_awaits_vm(&self, node: &NodeFacts, record: &Record) -> bool {
         let is_unknown = || match self.vm_of(&node.name) {
-            BoundVm::NotLookedUp | BoundVm::Ambiguous(_) | BoundVm::Shared(_) => true,
+            BoundVm::NotLookedUp
+            | BoundVm::Ambiguous(_)
+            | BoundVm::Shared(_)
+            | BoundVm::HeldByDeadNode { .. } => true,
             BoundVm::Found(vm) => vm.uuid.is_none(),
             BoundVm::Missing { .. } | BoundVm::OutOfScope | BoundVm::NoUuid => false,
         };

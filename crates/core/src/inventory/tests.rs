@@ -28,6 +28,8 @@ use crate::status::HostKind;
 mod copies;
 mod devices;
 mod forecast;
+mod identity;
+mod other_ids;
 mod outage;
 mod queue;
 mod records;

@@ -10,6 +10,7 @@ mod away;
 mod back;
 mod begin;
 mod checkpoint;
+mod claims;
 mod context;
 mod cordon;
 mod drain;
@@ -42,6 +43,7 @@ use super::request::{Request, RequestAction, RequestIdentity};
 use super::waiting::{ParkReason, WaitingOn};
 use crate::ids::EpisodeId;
 pub use begin::wants_place;
+pub use claims::dead_node;
 use context::{PhaseContext, PhaseStep};
 use cordon::{is_foreign_cordon, record_foreign_cordon};
 use guards::with_guards;
@@ -395,6 +397,10 @@ impl PhaseContext<'_> {
 
     /// Begins to drain once there is a slot.
     fn drain_when_admitted(self, episode: Episode) -> PhaseStep {
+        // It wants no slot then.
+        if let Some(step) = self.unless_dead() {
+            return step;
+        }
         match &self.seen.admission {
             Admission::Granted => PhaseStep::record(start_draining(&episode, self.node, self.now)),
             Admission::Queued {

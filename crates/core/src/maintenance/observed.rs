@@ -281,6 +281,13 @@ pub enum BoundVm {
     Ambiguous(BTreeSet<VmRef>),
     /// Other Nodes match the same VM; it is not touched, because that would affect their pods.
     Shared(Vec<NodeName>),
+    /// The VM is on and belongs to a Node that is not there: the machine may be registered under this name now. It is not touched.
+    HeldByDeadNode {
+        /// The Node that has the VM.
+        node: NodeName,
+        /// It was deleted during its episode; otherwise it is not Ready.
+        is_deleted: bool,
+    },
     /// Exactly one VM matches.
     Found(ObservedVm),
 }
@@ -301,6 +308,10 @@ impl BoundVm {
             Self::NoUuid => ParkReason::NoUuid,
             Self::Ambiguous(vms) => ParkReason::VmAmbiguous { count: vms.len() },
             Self::Shared(nodes) => ParkReason::VmShared { nodes: nodes.clone() },
+            Self::HeldByDeadNode { node, is_deleted } => ParkReason::VmHeldByDeadNode {
+                node: node.clone(),
+                is_deleted: *is_deleted,
+            },
         }))
     }
 }
@@ -336,6 +347,21 @@ pub struct ObservedVm {
     pub is_left_to_vcenter: bool,
     /// vCenter itself shuts it down when its host enters maintenance, without a drain.
     pub evacuation_power_off: bool,
+    /// The other Nodes that match it, by name.
+    pub other_claimants: Vec<OtherClaimant>,
+}
+
+/// Another Node that matches the VM of a node: its kubelet reports a wrong UUID, or one of the two is an earlier name of the machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OtherClaimant {
+    /// The Node.
+    pub node: NodeName,
+    /// The condition Ready is True.
+    pub ready: bool,
+    /// Since when the condition Ready has its status.
+    pub ready_since: Option<Timestamp>,
+    /// When it was created. No kubelet may write that.
+    pub registered_at: Timestamp,
 }
 
 /// A VM with passthrough devices that vCenter can move by vMotion.
@@ -387,6 +413,7 @@ impl ObservedVm {
             vmotion: None,
             is_left_to_vcenter: false,
             evacuation_power_off: false,
+            other_claimants: Vec::new(),
         }
     }
 }

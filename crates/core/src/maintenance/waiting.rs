@@ -24,7 +24,7 @@ use crate::keys::{APPROVED, SKIP};
 pub use guidance::{NextStep, WaitDeadline};
 pub(super) use sentences::rejected;
 pub use sentences::{BUDGET, few, few_by};
-use sentences::{hooks, list, pods_left, turn, volumes_left};
+use sentences::{held_by_dead_node, hooks, list, pods_left, turn, volumes_left};
 
 /// The end of the drain timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -245,6 +245,13 @@ pub enum ParkReason {
     VmAmbiguous { count: usize },
     #[error("its VM also matches {}; it is not changed", list(.nodes))]
     VmShared { nodes: Vec<NodeName> },
+    #[error("{}", held_by_dead_node(.node, *.is_deleted))]
+    VmHeldByDeadNode { node: NodeName, is_deleted: bool },
+    #[error(
+        "the Node is not Ready while its VM is on, and {} has the same VM, which is not stopped; if that is the machine's name now, \
+         delete this Node", list(.nodes)
+    )]
+    NodeNotReady { nodes: Vec<NodeName> },
     #[error(
         "the Node reports no UUID of its VM (spec.providerID, status.nodeInfo.systemUUID); BIND_BY_NAME=true finds VMs by name"
     )]

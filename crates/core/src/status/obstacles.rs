@@ -104,9 +104,11 @@ impl Obstacle {
             BoundVm::OutOfScope => found.push(Self::VmOutOfScope),
             // It is being looked up, or vCenter is not connected.
             BoundVm::NotLookedUp => {}
-            BoundVm::Missing { .. } | BoundVm::Ambiguous(_) | BoundVm::Shared(_) | BoundVm::NoUuid => {
-                found.push(Self::VmNotFound);
-            }
+            BoundVm::Missing { .. }
+            | BoundVm::Ambiguous(_)
+            | BoundVm::Shared(_)
+            | BoundVm::HeldByDeadNode { .. }
+            | BoundVm::NoUuid => found.push(Self::VmNotFound),
         }
         found.extend(
             overrides

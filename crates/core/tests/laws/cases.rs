@@ -11,8 +11,8 @@ use haulout_core::maintenance::episode::{
 };
 use haulout_core::maintenance::observed::{
     Admission, AttemptOutcome, BoundVm, CordonedBy, DrainReport, EffectAttempt, EffectRefusal,
-    FailedMaintenance, HostState, Observed, ObservedNode, ObservedPower, ObservedVm, PendingEviction,
-    PendingReason, RetryAdvice, SlotLimit,
+    FailedMaintenance, HostState, Observed, ObservedNode, ObservedPower, ObservedVm, OtherClaimant,
+    PendingEviction, PendingReason, RetryAdvice, SlotLimit,
 };
 use haulout_core::maintenance::placement::PlacementOffer;
 use haulout_core::maintenance::policy::{DrainTimeoutAction, Policy};
@@ -190,6 +190,15 @@ pub fn vms() -> Vec<VmCase> {
             }
         }
     }
+    vms.push(found(ObservedVm {
+        other_claimants: vec![OtherClaimant {
+            node: haulout_core::ids::NodeName::new("other"),
+            ready: true,
+            ready_since: None,
+            registered_at: at(-1_000),
+        }],
+        ..known(ObservedPower::On, entering())
+    }));
     for host in [entering(), HostState::InMaintenance, HostState::InService] {
         for power in [ObservedPower::On, ObservedPower::Off] {
             vms.push(found(ObservedVm {

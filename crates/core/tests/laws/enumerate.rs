@@ -132,6 +132,12 @@ fn effect_laws(
                 }
             ),
     );
+    let stops = matches!(effect, Effect::ShutdownGuest { .. } | Effect::PowerOff { .. });
+    let is_ready = seen.node.as_ref().is_some_and(|node| node.ready);
+    law(
+        "6: no VM is stopped for a Node that is not Ready while another one has it",
+        !stops || is_ready || vm.other_claimants.is_empty(),
+    );
     match effect {
         Effect::DrainRound { .. } => {
             law(

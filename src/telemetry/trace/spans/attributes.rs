@@ -55,6 +55,8 @@ pub(super) fn kind(reason: &ParkReason) -> &'static str {
         ParkReason::VmOutOfScope => "vm_out_of_scope",
         ParkReason::VmAmbiguous { .. } => "vm_ambiguous",
         ParkReason::VmShared { .. } => "vm_shared",
+        ParkReason::VmHeldByDeadNode { .. } => "vm_held_by_dead_node",
+        ParkReason::NodeNotReady { .. } => "node_not_ready",
         ParkReason::VmSuspended => "vm_suspended",
         ParkReason::NoUuid => "no_uuid",
         ParkReason::VmReplaced { .. } => "vm_replaced",

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 
+use super::claims::dead_node;
 use super::vmotion::vmotion_grace;
 use super::{
     Decision, back, cordoned, host_of, is_approved, needs_host_first, not_visible, start_draining,
@@ -57,6 +58,9 @@ pub(super) fn in_service(node: &ObservedNode, seen: &Observed, policy: &Policy, 
             return wait(WaitingOn::PoweredOn { request });
         }
     }
+    if let Some(reason) = dead_node(node, vm, None) {
+        return wait(WaitingOn::Parked(reason));
+    }
     if let Some(request) = request
         && !vm.host.is_leaving()
         && request.is_met_on(&vm.on_name)
@@ -91,6 +95,7 @@ pub fn wants_place(
     if vm.power != ObservedPower::On
         || !is_wanted
         || node.overrides.skip
+        || dead_node(node, vm, None).is_some()
         || !is_approved(
             node,
             record.episode().map(|episode| &episode.id),

@@ -37,7 +37,7 @@ impl<'a> PhaseContext<'a> {
             DesiredState::RetryExpected { until, message } => return Self::await_retry(until, message),
             DesiredState::Down | DesiredState::Drained(_) => {}
         }
-        if let Some(step) = self.given_up() {
+        if let Some(step) = self.given_up().or_else(|| self.unless_dead()) {
             return step;
         }
         if !self.node.unschedulable {
@@ -188,7 +188,7 @@ impl<'a> PhaseContext<'a> {
         if let Some(attempt) = self.unrecorded_request() {
             return self.record_request(attempt);
         }
-        if let Some(step) = self.drain_again() {
+        if let Some(step) = self.unless_dead().or_else(|| self.drain_again()) {
             return step;
         }
         if let Some(question) = &self.vm.question {
@@ -197,7 +197,8 @@ impl<'a> PhaseContext<'a> {
         match self.episode.in_flight.guest_shutdown {
             Some(asked) => self.await_guest(asked, end),
             None => self
-                .await_running_vmotion()
+                .until_ready_counts()
+                .or_else(|| self.await_running_vmotion())
                 .or_else(|| self.await_volumes())
                 .unwrap_or_else(|| self.ask_guest(end)),
         }

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 
+use super::sentences::list;
 use super::{ParkReason, WaitingOn};
 use crate::ids::NodeName;
 use crate::keys::{HOOK_SUFFIX, SKIP};
@@ -189,9 +190,21 @@ fn about_parked(reason: &ParkReason, node: &NodeName) -> NextStep {
         ParkReason::VmOutOfScope => {
             words("add the folder of the VM to VCENTER_SCOPE, if it is of this cluster")
         }
-        ParkReason::VmAmbiguous { .. } | ParkReason::VmShared { .. } => {
-            words("give each VM a BIOS UUID of its own in vCenter")
+        ParkReason::VmAmbiguous { .. } => words("give each VM a BIOS UUID of its own in vCenter"),
+        ParkReason::VmShared { .. } => {
+            words("delete the Node that is no machine any more, or correct the UUID that it reports")
         }
+        ParkReason::VmHeldByDeadNode { node, is_deleted } => NextStep::Words(if *is_deleted {
+            format!(
+                "if {node} was this machine: kubectl delete nodemaintenance NAME, with the open one of {node}"
+            )
+        } else {
+            format!("if {node} was this machine: kubectl delete node {node}")
+        }),
+        ParkReason::NodeNotReady { nodes } => NextStep::Words(format!(
+            "if {node} is {} now: kubectl delete node {node}; else make it Ready",
+            list(nodes)
+        )),
         ParkReason::PoweredOn { request } => {
             NextStep::Command(format!("kubectl haulout resume {node} --request {request}"))
         }

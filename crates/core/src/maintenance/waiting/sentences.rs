@@ -22,6 +22,19 @@ pub(super) fn list(nodes: &[NodeName]) -> String {
     nodes.iter().map(NodeName::as_str).collect::<Vec<_>>().join(", ")
 }
 
+pub(super) fn held_by_dead_node(node: &NodeName, is_deleted: bool) -> String {
+    if is_deleted {
+        return format!(
+            "its VM belongs to the maintenance of Node {node}, which was deleted; if that was an earlier name of this machine, delete \
+             the NodeMaintenance of {node}"
+        );
+    }
+    format!(
+        "its VM belongs to Node {node}, which is not Ready although the VM is on; if that is an earlier name of this machine, delete \
+         Node {node}"
+    )
+}
+
 pub(super) fn turn(ahead: &[NodeName], position: usize, limit: SlotLimit) -> String {
     let names: Vec<&str> = ahead.iter().map(NodeName::as_str).collect();
     let come = if names.len() == 1 { "comes" } else { "come" };
