@@ -43,7 +43,7 @@ impl DryRun {
                     ignored: round.skipped.values().sum(),
                     evicted: 0,
                     backoff: EvictionBackoff::default(),
-                    known: Arc::default(),
+                    known: Default::default(),
                     returned: Vec::new(),
                     skipped: round.left_alone,
                     terminating: BTreeMap::new(),

@@ -385,6 +385,22 @@ fn machine_that_comes_back_under_another_name_is_free_once_its_old_node_and_main
 }
 
 #[test]
+fn node_that_is_not_back_in_time_is_told_under_which_name_its_machine_may_be() {
+    for (seconds, reason) in [
+        (10, None),
+        (1_000, Some(ParkReason::NodeNotReady { nodes: vec![name(2)] })),
+    ] {
+        let old = with_episode(1, Phase::Rejoining, |episode| {
+            episode.release = RELEASE.into();
+            episode.elapsed = Elapsed::of(Duration::from_secs(seconds));
+        });
+        let facts = trio(1).into_iter().skip(1);
+        let mut inventory = inventory_with(facts.chain([seen_of(not_ready(old)), seen_of(twin())]));
+        assert_eq!(parked(&mut inventory, 1), reason, "after {seconds} s");
+    }
+}
+
+#[test]
 fn deleted_node_of_a_vm_that_is_off_keeps_it_although_its_maintenance_is_deleted_as_well() {
     let old = in_episode(1, Phase::AwaitingHost, RELEASE);
     let mut inventory = with_requests(switched_off(1).into_iter().chain([seen_of(old)]));

@@ -54,6 +54,10 @@ impl PhaseContext<'_> {
             },
             Some(waiting_on) => {
                 let deadline = self.phase_deadline(self.policy.power_on_timeout);
+                // The machine may have started under another name.
+                if let Some(step) = self.unless_dead().filter(|_| self.is_past(deadline)) {
+                    return step;
+                }
                 let grace = self.phase_deadline(self.policy.node_monitor_grace);
                 let step = PhaseStep::wait(waiting_on);
                 let step = if self.is_past(grace) {
