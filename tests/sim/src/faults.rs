@@ -60,6 +60,8 @@ named_enum! {
         HostileTenant = "adversary: tenant",
         VcenterGarbled = "vcenter: garbled reply",
         KubernetesGarbled = "kubernetes: garbled reply",
+        ForeignTask = "vcenter: task of another client on a VM",
+        FilesLocked = "vcenter: files of a VM locked",
     }
 }
 
@@ -100,6 +102,7 @@ impl Fault {
             | Self::ToolsStop
             | Self::ManifestRestored
             | Self::DriverUncordons
+            | Self::FilesLocked
             | Self::PodEndsLate => Occasion::Effect,
             Self::EtcdRestored => Occasion::Times(1),
             Self::SessionsExpire
@@ -126,6 +129,7 @@ impl Fault {
             | Self::VmMoved
             | Self::CordonTaken
             | Self::AnnotationsRemoved
+            | Self::ForeignTask
             | Self::HostileTenant => Occasion::Times(10),
             Self::HostileKubelet => Occasion::Times(30),
         }
@@ -194,9 +198,10 @@ impl Faults {
         // Drawn apart, so that the seeds that once broke a rule draw the same of the others.
         let mut own = rng.clone();
         for fault in Fault::ALL {
-            let is_apart = matches!(fault, Fault::VcenterGarbled | Fault::KubernetesGarbled);
+            let is_garbled = matches!(fault, Fault::VcenterGarbled | Fault::KubernetesGarbled);
+            let is_apart = is_garbled || matches!(fault, Fault::ForeignTask | Fault::FilesLocked);
             let rng = if is_apart { &mut own } else { &mut *rng };
-            if is_calm || rng.u32(0..100) < if is_apart { 75 } else { 50 } {
+            if is_calm || rng.u32(0..100) < if is_garbled { 75 } else { 50 } {
                 continue;
             }
             let most = if fault.occasion() == Occasion::Request {

@@ -63,6 +63,7 @@ impl World {
             Fault::MaintenanceFails => return self.maintenance_fails(),
             Fault::VmStarted => return self.vm_is_started(),
             Fault::VmMoved => return self.vm_is_moved(),
+            Fault::ForeignTask => return self.foreign_task_begins(),
             Fault::KubernetesOutage => {
                 self.kube.down_until = now + Duration::from_secs(self.rng.u64(2..40));
                 self.kube.cut();
@@ -114,6 +115,7 @@ impl World {
             | Fault::ToolsStop
             | Fault::ManifestRestored
             | Fault::DriverUncordons
+            | Fault::FilesLocked
             | Fault::PodEndsLate => return false,
         }
         true

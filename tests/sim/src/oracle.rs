@@ -102,6 +102,8 @@ pub struct NodeMemory {
     episode: String,
     /// When its guest began to shut down.
     pub guest_asked: Duration,
+    /// When a request to its guest was sent last in the present episode that was not refused, answered or not.
+    pub guest_sent: Option<Duration>,
     /// When the phase changed last.
     pub phase_since: Duration,
     /// The writes of replicas in the current minute.
@@ -385,6 +387,31 @@ impl World {
         if act == Act::PowerOff && self.vcenter.vms[node].going_down && has_time && !memory.is_lost {
             self.violated("a guest has its time to shut down", node_name(node));
         }
+        let memory = &self.oracle.nodes[node];
+        let sent = memory.guest_sent;
+        let had_time = sent.is_some_and(|at| clock::elapsed() + STALE >= at + self.plan.guest_timeout);
+        let is_known = !memory.is_lost && self.oracle.restored.is_none();
+        let can_be_asked = !self.vcenter.vms[node].tools_stopped;
+        if act == Act::PowerOff && can_be_asked && is_known && !had_time {
+            let sent = sent.map(|at| at.as_secs());
+            self.violated(
+                "a guest is asked before its power is cut, and has its time",
+                format!("{}, asked at {sent:?} s", node_name(node)),
+            );
+        }
+    }
+
+    /// Notes that a request to shut the guest of a VM down is sent. Returns the VM, and when the one before was.
+    pub(crate) fn guest_is_sent(&mut self, vm: &str) -> Option<(usize, Option<Duration>)> {
+        let vm = crate::properties::number(vm)?;
+        let memory = self.oracle.nodes.get_mut(vm)?;
+        let before = memory.guest_sent.replace(clock::elapsed());
+        Some((vm, before))
+    }
+
+    /// That request was refused.
+    pub(crate) fn guest_is_refused(&mut self, (vm, before): (usize, Option<Duration>)) {
+        self.oracle.nodes[vm].guest_sent = before;
     }
 
     /// A VM is powered off once for each reason.
@@ -512,6 +539,7 @@ impl World {
                 if memory.episode != episode {
                     memory.drain_began = Some(clock::elapsed());
                     memory.cuts_before = memory.cuts;
+                    memory.guest_sent = None;
                 }
                 memory.episode = episode;
             }

@@ -270,11 +270,15 @@ impl Vcenter {
                 Work::PowerOn { by_drs: true, .. } => "Datacenter.powerOnVm",
                 Work::PowerOn { .. } => "VirtualMachine.powerOn",
                 Work::Relocate { .. } => "VirtualMachine.relocate",
+                Work::Foreign(_) => "VirtualMachine.createSnapshot",
             }),
             "info.entity" => match task.work {
                 Work::Enter(host) | Work::Exit(host) => one(&host_ref(host)),
                 Work::PowerOn { by_drs: true, .. } => one(&fixed("Datacenter", "datacenter-1")),
-                Work::PowerOff(vm) | Work::PowerOn { vm, .. } | Work::Relocate { vm, .. } => one(&vm_ref(vm)),
+                Work::PowerOff(vm)
+                | Work::PowerOn { vm, .. }
+                | Work::Relocate { vm, .. }
+                | Work::Foreign(vm) => one(&vm_ref(vm)),
             },
             "info.state" => typed(
                 "TaskInfoState",

@@ -120,6 +120,7 @@ async fn exchange(
     let is_poll = pool == ConnectionPool::Polls;
     let call = Call::read(&request);
     let is_act = call.as_ref().is_some_and(Call::is_act);
+    let guest_sent;
     let (fate, there, back) = {
         let mut world = lock(world);
         let world = &mut *world;
@@ -131,6 +132,8 @@ async fn exchange(
             None => format!("{} {}", request.method(), request.uri().path()),
         };
         world.asked(replica, "vCenter", &line, fate);
+        let guest = call.as_ref().filter(|call| call.method == "ShutdownGuest");
+        guest_sent = guest.and_then(|call| world.guest_is_sent(&call.on.1));
         (fate, world.latency(), world.latency())
     };
     sleep(there).await;
@@ -173,6 +176,10 @@ async fn exchange(
     }
     if fate == Fate::ReplyLost {
         return Err(broken("connection reset"));
+    }
+    let is_refused = fate == Fate::Answered && matches!(answer, Answer::Fault(..));
+    if let Some(sent) = guest_sent.filter(|_| is_refused) {
+        lock(world).guest_is_refused(sent);
     }
     let mut reply = envelope(&method, answer);
     if fate == Fate::Garbled {

@@ -76,6 +76,8 @@ pub struct Vm {
     pub going_down: bool,
     /// Its guest shuts down and has ended VMware Tools.
     pub tools_stopped: bool,
+    /// Its files are locked until then.
+    pub locked_until: Duration,
     /// Its tasks.
     pub tasks: Vec<usize>,
 }
@@ -103,6 +105,8 @@ pub enum Work {
         /// The host.
         to: usize,
     },
+    /// Works on a VM for another client, such as a backup.
+    Foreign(usize),
 }
 
 /// The state of a task.
@@ -211,9 +215,17 @@ impl World {
         let task = self.vcenter.tasks.len();
         match work {
             Work::Enter(host) | Work::Exit(host) => self.vcenter.hosts[host].tasks.push(task),
-            Work::PowerOff(vm) | Work::PowerOn { vm, .. } | Work::Relocate { vm, .. } => {
+            Work::PowerOff(vm) | Work::PowerOn { vm, .. } | Work::Relocate { vm, .. } | Work::Foreign(vm) => {
                 self.vcenter.vms[vm].tasks.push(task);
             }
+        }
+        if let Work::PowerOn { vm, .. } = work
+            && user == OUR_USER
+            && self
+                .faults
+                .fires(Fault::FilesLocked, &mut self.rng, &mut self.account)
+        {
+            self.vcenter.vms[vm].locked_until = clock::elapsed() + self.seconds(10..300);
         }
         let hangs = user == OUR_USER
             && self
@@ -225,6 +237,7 @@ impl World {
             Work::Exit(_) | Work::PowerOff(_) => Some(self.rng.u64(500..3_000)),
             Work::PowerOn { .. } => Some(self.rng.u64(1_000..6_000)),
             Work::Relocate { .. } => Some(self.rng.u64(3_000..30_000)),
+            Work::Foreign(_) => Some(self.rng.u64(20_000..1_200_000)),
         };
         self.vcenter.tasks.push(Task {
             work,
@@ -286,6 +299,9 @@ impl World {
                 if self.vcenter.vms[vm].on {
                     return TaskState::Error("InvalidPowerState");
                 }
+                if clock::elapsed() < self.vcenter.vms[vm].locked_until {
+                    return TaskState::Error("FileLocked");
+                }
                 let here = self.vcenter.vms[vm].host;
                 let host = if by_drs { self.drs_host(vm) } else { Some(here) };
                 let Some(host) = host else {
@@ -307,6 +323,7 @@ impl World {
                 }
                 self.vcenter.vms[vm].host = to;
             }
+            Work::Foreign(_) => {}
         }
         TaskState::Success
     }
@@ -421,6 +438,7 @@ impl World {
             Work::PowerOn { vm: it, by_drs: true } => format!("power on {} by DRS", vm(it)),
             Work::PowerOn { vm: it, .. } => format!("power on {}", vm(it)),
             Work::Relocate { vm: it, to } => format!("relocate {} to {}", vm(it), host(to)),
+            Work::Foreign(it) => format!("create a snapshot of {}", vm(it)),
         }
     }
 }

@@ -59,6 +59,17 @@ impl World {
         true
     }
 
+    /// Another client begins a task on a VM, which refuses other operations until that ends.
+    pub(crate) fn foreign_task_begins(&mut self) -> bool {
+        let is_free = |world: &Self, vm: usize| world.vcenter.busy(vm).is_none();
+        let Some(vm) = self.any_node_where(is_free) else {
+            return false;
+        };
+        self.tell("backup", self.words(&Work::Foreign(vm)));
+        self.begin_task(Work::Foreign(vm), OPERATOR);
+        true
+    }
+
     /// A maintenance task fails by itself. Sometimes the operator tries again.
     pub(crate) fn maintenance_fails(&mut self) -> bool {
         let hosts = 0..self.vcenter.hosts.len();
@@ -97,7 +108,11 @@ impl World {
                     self.vcenter.hosts[host].entering = None;
                     self.cause_ends(host);
                 }
-                Work::Exit(_) | Work::PowerOff(_) | Work::PowerOn { .. } | Work::Relocate { .. } => {}
+                Work::Exit(_)
+                | Work::PowerOff(_)
+                | Work::PowerOn { .. }
+                | Work::Relocate { .. }
+                | Work::Foreign(_) => {}
             }
             let words = self.words(&self.vcenter.tasks[task].work);
             self.tell("vCenter", format!("forgets: {words}"));

@@ -301,6 +301,7 @@ impl World {
                 boots: 1,
                 off_since: Duration::ZERO,
                 off_by_person: false,
+                locked_until: std::time::Duration::ZERO,
                 kubelet: 1,
                 is_ours,
                 has_gpu: is_ours,
