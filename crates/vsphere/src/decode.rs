@@ -9,7 +9,7 @@ use super::moref::Moref;
 use super::text::for_people;
 use super::update::{AllowedDevice, DeviceRequirement, HostConnection, Passthrough, PciIds, PowerState};
 use super::xml::Element;
-use haulout_core::ids::{HostRef, VmRef};
+use haulout_core::ids::{DatastoreRef, HostRef, VmRef};
 
 pub(crate) mod cluster;
 pub(crate) mod vgpu;
@@ -88,8 +88,37 @@ pub(crate) struct FixedDevice {
     pub system_id: String,
 }
 
-/// The passthrough devices in `config.hardware.device`.
-pub(crate) fn passthrough(devices: &Element<'_>) -> Vec<DecodedDevice> {
+/// What is used of `config.hardware.device`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Hardware {
+    /// The passthrough devices.
+    pub passthrough: Vec<DecodedDevice>,
+    /// The datastores that only images in CD and floppy drives are on. A VM that is off can be moved to a host that does not see them.
+    pub of_images: BTreeSet<DatastoreRef>,
+}
+
+/// Decodes `config.hardware.device`.
+pub(crate) fn hardware(devices: &Element<'_>) -> Hardware {
+    let (mut of_images, mut of_others) = (BTreeSet::new(), BTreeSet::new());
+    for device in devices.children() {
+        let is_drive = matches!(device.xsi_type(), Some("VirtualCdrom" | "VirtualFloppy"));
+        let found = if is_drive { &mut of_images } else { &mut of_others };
+        // The disks that a disk is based on are nested.
+        let mut backing = device.child("backing");
+        while let Some(file) = backing {
+            let datastore = file.child("datastore").and_then(Element::moref);
+            found.extend(datastore.and_then(|moref| moref.datastore()));
+            backing = file.child("parent");
+        }
+    }
+    of_images.retain(|datastore| !of_others.contains(datastore));
+    Hardware {
+        passthrough: passthrough(devices),
+        of_images,
+    }
+}
+
+fn passthrough(devices: &Element<'_>) -> Vec<DecodedDevice> {
     let decode = |element: &Element<'_>| match element.xsi_type()? {
         "VirtualPCIPassthrough" => Some(device(element)),
         "VirtualSriovEthernetCard" => Some(sriov_card(element)),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::attributes::{self, NamedField};
 use super::decode::cluster::ClusterConfig;
-use super::decode::{self, ActiveDevices, DecodedDevice};
+use super::decode::{self, ActiveDevices, DecodedDevice, Hardware};
 use super::fault::{self, Fault, FaultKind};
 use super::moref::Moref;
 use super::relocate::check::{CheckFindings, findings};
@@ -16,6 +16,8 @@ use haulout_core::ids::{HostRef, VmRef};
 
 /// The error for a read in a dead session.
 pub(super) const WITHHELD: &str = "every property was withheld for want of a session";
+/// The devices of a VM.
+pub(super) const DEVICES: &str = "config.hardware.device";
 /// With this extraConfig key, vCenter powers the VM off itself when its host enters maintenance.
 pub(super) const EVACUATION: &str = "config.extraConfig[\"maintenance.vm.evacuation.poweroff\"]";
 
@@ -128,8 +130,8 @@ pub(crate) enum Value {
     Text(String),
     Moref(Moref),
     Morefs(Vec<Moref>),
-    /// The passthrough devices of a VM.
-    Devices(Vec<DecodedDevice>),
+    /// The devices of a VM.
+    Hardware(Hardware),
     /// The devices of a host with active passthrough or SR-IOV.
     ActiveDevices(ActiveDevices),
     PciDevices(Vec<(String, PciIds)>),
@@ -195,7 +197,7 @@ impl Value {
             "parent" | "parentVApp" | "owner" | "resourcePool" | "runtime.host" | "info.entity"
             | "environmentBrowser" => value.moref().map(Self::Moref),
             "datastore" | "network" | "recentTask" | "vm" => Some(Self::Morefs(decode::morefs(value))),
-            "config.hardware.device" => Some(Self::Devices(decode::passthrough(value))),
+            DEVICES => Some(Self::Hardware(decode::hardware(value))),
             "config.pciPassthruInfo" => Some(Self::ActiveDevices(decode::active_devices(value))),
             "hardware.pciDevice" => Some(Self::PciDevices(decode::pci_devices(value))),
             "config.assignableHardwareBinding" => Some(Self::Bindings(decode::bindings(value))),
@@ -219,6 +221,11 @@ impl Value {
         }
     }
 
+    /// The passthrough devices of a VM.
+    pub(crate) fn devices(&self) -> Option<&[DecodedDevice]> {
+        Some(&self.hardware()?.passthrough)
+    }
+
     pub(crate) fn morefs(&self) -> &[Moref] {
         let Self::Morefs(morefs) = self else { return &[] };
         morefs
@@ -240,7 +247,7 @@ macro_rules! held {
 held! {
     text: Text -> str;
     moref: Moref -> Moref;
-    devices: Devices -> [DecodedDevice];
+    hardware: Hardware -> Hardware;
     active_devices: ActiveDevices -> ActiveDevices;
     pci_devices: PciDevices -> [(String, PciIds)];
     bindings: Bindings -> BTreeMap<VmRef, Option<BTreeSet<String>>>;

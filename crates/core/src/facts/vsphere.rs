@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::ids::{ComputeRef, DatastoreRef, HostRef, NetworkRef, TaskRef, VmRef, VmUuid};
 
@@ -211,7 +211,7 @@ pub struct Vm {
     pub tools_running: Option<bool>,
     /// `runtime.question.text`: a pending question blocks every power operation until a person answers it.
     pub question: Option<String>,
-    /// `datastore`.
+    /// `datastore`, without those that only images in its CD and floppy drives are on.
     pub datastores: Arc<BTreeSet<DatastoreRef>>,
     /// Those of its datastores that are known better, with their state.
     pub datastore_states: Arc<BTreeMap<DatastoreRef, Arc<DatastoreState>>>,
@@ -267,7 +267,16 @@ pub struct Task {
     pub by_us: bool,
 }
 
+/// After this time an unfinished task counts as left over. vCenter may list a task as queued for years that nothing works on. The
+/// longest tasks of a VM, which consolidate large disks, take some hours.
+pub const LEFT_OVER_AFTER: SignedDuration = SignedDuration::from_hours(24);
+
 impl Task {
+    /// Whether it was queued so long before `now` that nothing works on it any more.
+    pub fn is_left_over(&self, now: Timestamp) -> bool {
+        now.duration_since(self.queued_at) > LEFT_OVER_AFTER
+    }
+
     /// The power state that it has set, if it succeeded. It is derived from `descriptionId`, because names differ by initiator.
     pub fn made(&self) -> Option<PowerState> {
         (self.state == TaskState::Success).then(|| self.makes()).flatten()

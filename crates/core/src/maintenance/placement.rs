@@ -36,7 +36,7 @@ pub struct VmRequirements {
     pub home_only: bool,
     /// Its cluster, which it never leaves.
     pub compute: Option<ComputeRef>,
-    /// Its datastores. Its files are not moved, so the host must see them all.
+    /// The datastores of its files. They are not moved, so the host must see them all.
     pub datastores: Arc<BTreeSet<DatastoreRef>>,
     /// The state of its datastores, as far as it is known.
     pub datastore_states: Arc<BTreeMap<DatastoreRef, Arc<DatastoreState>>>,
@@ -260,8 +260,8 @@ fn judge(wanted: &VmRequirements, host: &HostView, refused: &[(HostRef, String)]
     if let Some(why) = forbidden(wanted, host) {
         return HostVerdict::No(why);
     }
-    if wanted.datastores.is_empty() || !wanted.datastores.is_subset(&host.datastores) {
-        return HostVerdict::No(RejectionReason::Datastore);
+    if let Some(why) = unseen_datastores(wanted, host) {
+        return HostVerdict::No(why);
     }
     if let Some(why) = unusable_datastore(wanted, &host.moref) {
         return HostVerdict::No(why);
@@ -317,6 +317,20 @@ fn lacking_function(wanted: &VmRequirements, host: &HostView) -> Option<Rejectio
         None => host.sriov.is_empty(),
     })?;
     Some(RejectionReason::Sriov(card.clone()))
+}
+
+/// The datastores of the VM that the host does not see. While none is known of the VM, no host fits.
+fn unseen_datastores(wanted: &VmRequirements, host: &HostView) -> Option<RejectionReason> {
+    if wanted.datastores.is_empty() {
+        return Some(RejectionReason::UnknownDatastores);
+    }
+    let name = |datastore: &DatastoreRef| {
+        let state = wanted.datastore_states.get(datastore);
+        let name = state.and_then(|state| state.name.clone());
+        name.unwrap_or_else(|| datastore.shared())
+    };
+    let unseen: Vec<Arc<str>> = wanted.datastores.difference(&host.datastores).map(name).collect();
+    (!unseen.is_empty()).then_some(RejectionReason::Datastores(unseen))
 }
 
 /// Why the VM cannot use one of its datastores on the host.

@@ -9,7 +9,7 @@ use crate::update::{
 };
 use crate::updates::property_cache::PropertyCache;
 use haulout_core::facts::vsphere::VmotionDevice;
-use haulout_core::ids::{HostRef, VmRef};
+use haulout_core::ids::{DatastoreRef, HostRef, VmRef};
 
 fn objects(content: &str) -> Vec<ObjectProperties> {
     let reply = format!(
@@ -267,6 +267,57 @@ fn anti_affinity_rules_are_read_where_drs_is_on() {
 fn memory_of_a_vm_is_read() {
     for (text, memory) in [("65536", Some(65_536)), ("-1", None), ("much", None)] {
         assert_eq!(vm(&[("config.hardware.memoryMB", text)]).memory_mib, memory);
+    }
+}
+
+#[test]
+fn datastore_that_only_an_image_in_a_drive_is_on_is_not_needed() {
+    let backing = |kind: &str, datastore: &str, more: &str| {
+        format!(
+            r#"<backing i:type="{kind}"><fileName>[x] y</fileName><datastore type="Datastore">{datastore}</datastore>{more}</backing>"#
+        )
+    };
+    let device = |kind: &str, backing: &str| {
+        format!(r#"<VirtualDevice i:type="{kind}"><key>1</key>{backing}</VirtualDevice>"#)
+    };
+    let cd = |datastore: &str| {
+        device(
+            "VirtualCdrom",
+            &backing("VirtualCdromIsoBackingInfo", datastore, ""),
+        )
+    };
+    let floppy = |datastore: &str| {
+        device(
+            "VirtualFloppy",
+            &backing("VirtualFloppyImageBackingInfo", datastore, ""),
+        )
+    };
+    let disk = |datastore: &str, parent: &str| {
+        device(
+            "VirtualDisk",
+            &backing("VirtualDiskFlatVer2BackingInfo", datastore, parent),
+        )
+    };
+    let parent = r#"<parent><fileName>[x] z</fileName><datastore type="Datastore">ds-2</datastore></parent>"#;
+    let none = device(
+        "VirtualCdrom",
+        r#"<backing i:type="VirtualCdromRemoteAtapiBackingInfo"/>"#,
+    );
+    let datastores: String = ["ds-1", "ds-2", "ds-3"]
+        .map(|datastore| {
+            format!(r#"<ManagedObjectReference type="Datastore">{datastore}</ManagedObjectReference>"#)
+        })
+        .concat();
+    for (devices, needed) in [
+        (disk("ds-1", "") + &cd("ds-2") + &floppy("ds-3"), &["ds-1"][..]),
+        (disk("ds-1", "") + &none, &["ds-1", "ds-2", "ds-3"]),
+        // The disk, or the one that it is based on, is there as well.
+        (disk("ds-2", "") + &cd("ds-2"), &["ds-1", "ds-2", "ds-3"]),
+        (disk("ds-1", parent) + &cd("ds-2"), &["ds-1", "ds-2", "ds-3"]),
+    ] {
+        let vm = vm(&[("datastore", &datastores), ("config.hardware.device", &devices)]);
+        let found: Vec<&str> = vm.datastores.iter().map(DatastoreRef::as_str).collect();
+        assert_eq!(found, needed, "{devices}");
     }
 }
 

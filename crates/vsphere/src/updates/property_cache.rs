@@ -10,7 +10,7 @@ use self::unreadable::UnreadableObjects;
 use super::subscription::KnownBefore;
 use crate::fault::FaultKind;
 use crate::moref::Moref;
-use crate::property::{Change, ObjectProperties, Unreadable, Value};
+use crate::property::{Change, DEVICES, ObjectProperties, Unreadable, Value};
 use crate::task::TaskInfo;
 use crate::text;
 use crate::update::{
@@ -34,6 +34,8 @@ pub(crate) struct PropertyCache {
     hosts: HashMap<HostRef, HostProperties>,
     computes: HashMap<ComputeRef, Compute>,
     vms: HashMap<VmRef, Vm>,
+    /// The datastores of VMs that only images in their drives are on.
+    of_images: HashMap<VmRef, BTreeSet<DatastoreRef>>,
     /// The datastores of VMs.
     datastores: HashMap<DatastoreRef, Arc<DatastoreState>>,
     /// The names of the networks of VMs.
@@ -304,6 +306,11 @@ impl PropertyCache {
                 self.has_arrived(moref);
             }
         } else if let Some(vm) = moref.vm() {
+            if let Some((_, devices)) = values(object).find(|(path, _)| *path == DEVICES) {
+                let hardware = devices.and_then(Value::hardware);
+                let of_images = hardware.map(|hardware| hardware.of_images.clone());
+                self.of_images.insert(vm.clone(), of_images.unwrap_or_default());
+            }
             let vm = self.vms.entry(vm.clone()).or_insert_with(|| unread_vm(vm));
             values(object).for_each(|(path, value)| set_vm(vm, path, value));
         } else if let Some(compute) = moref.compute() {
@@ -356,6 +363,7 @@ impl PropertyCache {
             self.hosts.remove(&host);
         } else if let Some(vm) = moref.vm() {
             self.vms.remove(&vm);
+            self.of_images.remove(&vm);
         } else if let Some(compute) = moref.compute() {
             self.computes.remove(&compute);
         } else if let Some(datastore) = moref.datastore() {
@@ -398,7 +406,7 @@ impl PropertyCache {
             let known = self.sent.vms.remove(&vm).is_some();
             return known.then_some(VsphereUpdate::VmGone(vm));
         };
-        let named = with_resources(facts, &self.datastores, &self.networks);
+        let named = with_resources(facts, self.of_images.get(&vm), &self.datastores, &self.networks);
         if_changed(&mut self.sent.vms, vm, &named).map(VsphereUpdate::Vm)
     }
 

@@ -19,8 +19,10 @@ pub struct RejectedHost {
 pub enum RejectionReason {
     /// It does not take VMs: the state, in words.
     State(&'static str),
-    /// It does not see all of the VM's datastores.
-    Datastore,
+    /// It does not see these datastores, where files of the VM are.
+    Datastores(Vec<Arc<str>>),
+    /// vCenter has not reported the datastores of the VM.
+    UnknownDatastores,
     /// It has mounted this datastore of the VM, but cannot access it now.
     DatastoreInaccessible(Arc<str>),
     /// This datastore of the VM is in maintenance mode.
@@ -68,6 +70,8 @@ pub enum RejectionReason {
     NotThere,
     /// vCenter refused the VM there.
     RefusedByVcenter(String),
+    /// The VM is registered there, and could not be powered on.
+    PowerOnRefused(String),
 }
 
 impl RejectionReason {
@@ -95,11 +99,13 @@ impl RejectionReason {
             | Self::NoVgpuProfile(_)
             | Self::VgpuTaken(_)
             | Self::Unreadable(_)
-            | Self::RefusedByVcenter(_) => true,
+            | Self::RefusedByVcenter(_)
+            | Self::PowerOnRefused(_) => true,
             Self::State(_)
             | Self::FailoverHost
             | Self::VmHostRule(_)
-            | Self::Datastore
+            | Self::Datastores(_)
+            | Self::UnknownDatastores
             | Self::DatastoreInaccessible(_)
             | Self::DatastoreInMaintenance(_)
             | Self::DevicesUnreported
@@ -125,7 +131,15 @@ impl fmt::Display for RejectionReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::State(state) => write!(f, "is {state}"),
-            Self::Datastore => f.write_str("does not see the VM's datastores"),
+            Self::Datastores(names) => {
+                let plural = if names.len() == 1 { "" } else { "s" };
+                write!(
+                    f,
+                    "does not see datastore{plural} {} of the VM's files",
+                    names.join(", ")
+                )
+            }
+            Self::UnknownDatastores => f.write_str("cannot be judged while the VM's datastores are unknown"),
             Self::DatastoreInaccessible(name) => write!(f, "cannot access datastore {name}"),
             Self::DatastoreInMaintenance(name) => {
                 write!(f, "cannot use datastore {name}, which is in maintenance mode")
@@ -169,6 +183,9 @@ impl fmt::Display for RejectionReason {
             Self::UnknownDevice => f.write_str("cannot be judged while the VM's devices are unreadable"),
             Self::NotThere => f.write_str("is no other host of the VM's cluster"),
             Self::RefusedByVcenter(message) => write!(f, "was refused by vCenter: {message}"),
+            Self::PowerOnRefused(message) => {
+                write!(f, "could not power the VM on and is tried again: {message}")
+            }
         }
     }
 }

@@ -340,14 +340,30 @@ fn a_host_that_does_not_see_every_datastore_of_the_vm_is_refused() {
         ])),
         ..one_a40()
     };
-    assert_eq!(why_not(&far, host("esx-2", &[A40])), RejectionReason::Datastore);
+    let unseen = why_not(&far, host("esx-2", &[A40]));
+    assert_eq!(unseen, RejectionReason::Datastores(vec!["ds-9".into()]));
+    let named = VmRequirements {
+        datastore_states: Arc::new(BTreeMap::from([(
+            DatastoreRef::new("ds-9"),
+            Arc::new(DatastoreState {
+                name: Some("ds-local-0".into()),
+                ..DatastoreState::default()
+            }),
+        )])),
+        ..far
+    };
+    let unseen = why_not(&named, host("esx-2", &[A40]));
+    assert_eq!(
+        unseen.to_string(),
+        "does not see datastore ds-local-0 of the VM's files"
+    );
     let unknown = VmRequirements {
         datastores: Arc::default(),
         ..one_a40()
     };
     assert_eq!(
         why_not(&unknown, host("esx-2", &[A40])),
-        RejectionReason::Datastore
+        RejectionReason::UnknownDatastores
     );
 }
 

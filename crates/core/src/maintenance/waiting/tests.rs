@@ -42,12 +42,15 @@ fn wait_among_96_hosts_is_one_sentence() {
 #[test]
 fn each_reason_is_shown_once() {
     let mut refused = hosts(2..=2, &RejectionReason::DevicesTaken);
-    refused.extend(hosts(3..=3, &RejectionReason::Datastore));
+    refused.extend(hosts(
+        3..=3,
+        &RejectionReason::Datastores(vec!["ds-local-0".into()]),
+    ));
     refused.extend(hosts(4..=4, &RejectionReason::DevicesTaken));
     assert_eq!(
         exit(refused),
         "host esx-1, which is in maintenance mode, to be back in service; elsewhere: esx-2 has no matching device free \
-         (esx-4 likewise), esx-3 does not see the VM's datastores"
+         (esx-4 likewise), esx-3 does not see datastore ds-local-0 of the VM's files"
     );
     // Different messages of vCenter are different reasons.
     let refusal = |message: &str| RejectionReason::RefusedByVcenter(message.to_owned());

@@ -188,13 +188,17 @@ pub(super) fn set_datastore(datastore: &mut DatastoreState, path: &str, value: O
     }
 }
 
-/// The VM with the states of its datastores and the names of its networks, which are objects of their own.
+/// The VM with the states of its datastores and the names of its networks, which are objects of their own. It does not need those
+/// `of_images`.
 pub(super) fn with_resources(
     vm: &Vm,
+    of_images: Option<&BTreeSet<DatastoreRef>>,
     datastores: &HashMap<DatastoreRef, Arc<DatastoreState>>,
     names: &HashMap<NetworkRef, Arc<str>>,
 ) -> Vm {
-    let known = vm.datastores.iter().filter_map(|datastore| {
+    let is_needed = |datastore: &&DatastoreRef| !of_images.is_some_and(|images| images.contains(*datastore));
+    let needed = vm.datastores.iter().filter(is_needed);
+    let known = needed.clone().filter_map(|datastore| {
         let state = datastores.get(datastore)?;
         Some((datastore.clone(), Arc::clone(state)))
     });
@@ -203,6 +207,7 @@ pub(super) fn with_resources(
         .keys()
         .map(|network| (network.clone(), names.get(network).cloned()));
     Vm {
+        datastores: Arc::new(needed.cloned().collect()),
         datastore_states: Arc::new(known.collect()),
         networks: Arc::new(named.collect()),
         ..vm.clone()
