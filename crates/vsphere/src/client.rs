@@ -128,7 +128,9 @@ impl Vcenter {
         let outcome = match &answer {
             Ok(_) => CallOutcome::Returned,
             Err(Error::Refused { .. }) => CallOutcome::Fault,
-            Err(Error::Transport { .. } | Error::Login { .. }) => CallOutcome::Nothing,
+            Err(Error::Transport { .. } | Error::NotSent { .. } | Error::Login { .. }) => {
+                CallOutcome::Nothing
+            }
             Err(Error::Reply { .. }) => CallOutcome::Unreadable,
         };
         self.settings

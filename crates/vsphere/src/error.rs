@@ -23,6 +23,14 @@ pub enum Error {
         #[source]
         source: TransportError,
     },
+    /// The check before the call got no usable reply, so the call was not sent.
+    #[error("{operation} on {object}: nothing was sent, because the check before it failed")]
+    NotSent {
+        operation: &'static str,
+        object: String,
+        #[source]
+        source: Box<Error>,
+    },
     /// A reply that cannot be understood.
     #[error("{operation} on {object}: vCenter's answer cannot be understood")]
     Reply {
@@ -134,6 +142,18 @@ impl Error {
         }
     }
 
+    /// The error of the check before a call, which was not sent for it.
+    pub(super) fn before(self, operation: &'static str, object: &Moref) -> Self {
+        match self {
+            Self::Transport { .. } | Self::Reply { .. } => Self::NotSent {
+                operation,
+                object: object.to_string(),
+                source: Box::new(self),
+            },
+            Self::NotSent { .. } | Self::Refused { .. } | Self::Login { .. } => self,
+        }
+    }
+
     /// The fault, if vCenter returned one.
     pub fn fault(&self) -> Option<&Fault> {
         match self {
@@ -147,7 +167,7 @@ impl Error {
                 | LoginError::Connect(_)
                 | LoginError::Step { .. } => None,
             },
-            Self::Transport { .. } | Self::Reply { .. } => None,
+            Self::Transport { .. } | Self::Reply { .. } | Self::NotSent { .. } => None,
         }
     }
 
@@ -156,7 +176,7 @@ impl Error {
         match self {
             Self::Refused { source, .. } => Failure::Refused(source),
             Self::Transport { .. } | Self::Reply { .. } => Failure::Unanswered,
-            Self::Login { .. } => Failure::NotSent,
+            Self::Login { .. } | Self::NotSent { .. } => Failure::NotSent,
         }
     }
 

@@ -146,6 +146,8 @@ fn kind(wire: &str) -> FaultKind {
             FaultKind::InvalidArgument
         }
         "DisallowedOperationOnFailoverHost" => FaultKind::DisallowedOperationOnFailoverHost,
+        "FileLocked" | "CannotAccessFile" | "FileFault" => FaultKind::FileLocked,
+        "GenericVmConfigFault" => FaultKind::GenericVmConfigFault,
         name if families::CLUSTER.contains(&name) => FaultKind::ClusterWide,
         name if name.starts_with("Insufficient") || families::INSUFFICIENT_RESOURCES.contains(&name) => {
             FaultKind::InsufficientResources
@@ -164,11 +166,12 @@ mod tests {
     fn fault_is_of_its_family() {
         for (wire, kind) in [
             // Thrown if a passthrough device fails: "Module 'DevicePowerOn' power on failed".
-            ("GenericVmConfigFault", FaultKind::VmConfig),
+            ("GenericVmConfigFault", FaultKind::GenericVmConfigFault),
             ("QuarantineModeFault", FaultKind::VmConfig),
             ("VirtualEthernetCardNotSupported", FaultKind::VmConfig),
             ("VmHostAffinityRuleViolation", FaultKind::VmConfig),
-            ("CannotAccessFile", FaultKind::VmConfig),
+            ("CannotAccessFile", FaultKind::FileLocked),
+            ("FileLocked", FaultKind::FileLocked),
             (
                 "DisallowedOperationOnFailoverHost",
                 FaultKind::DisallowedOperationOnFailoverHost,

@@ -13,7 +13,9 @@ use super::session::Session;
 use super::task::{self, TaskInfo};
 use super::text;
 use super::update::PowerState;
+use haulout_core::facts::vsphere::LEFT_OVER_AFTER;
 use haulout_core::ids::{HostRef, TaskRef, VmRef};
+use jiff::Timestamp;
 
 /// Objects per page: a VM, a host, and their recent tasks, at most 200 small ones.
 const PAGE: u32 = 500;
@@ -93,8 +95,9 @@ impl Vcenter {
         vm: &VmRef,
         cause: &MaintenanceCause,
     ) -> Result<PreflightCheck, Error> {
-        let (session, objects) = self.retrieve_with_session(cause.spec(vm), PAGE).await?;
         let moref = Moref::from(vm);
+        let read = self.retrieve_with_session(cause.spec(vm), PAGE).await;
+        let (session, objects) = read.map_err(|error| error.before(operation, &moref))?;
         let Some(own) = objects.iter().find(|object| object.moref == moref) else {
             let kind = FaultKind::ManagedObjectNotFound;
             let message = "the VM does not exist, or is not visible to us".to_owned();
@@ -103,6 +106,8 @@ impl Vcenter {
         if let Some((_, fault)) = own.missing.first() {
             return Err(Error::refused(operation, &moref, fault.clone()));
         }
+        let unfinished = unfinished(operation, own, &objects, session.began_at);
+        let unfinished = unfinished.map_err(|error| error.before(operation, &moref))?;
         Ok(PreflightCheck {
             operation,
             vm: vm.clone(),
@@ -114,7 +119,7 @@ impl Vcenter {
                 .moref("parent")
                 .filter(|parent| parent.kind == "Folder")
                 .cloned(),
-            unfinished: unfinished(operation, own, &objects)?,
+            unfinished,
             cause_ended: cause.left(own).or_else(|| cause.ended(&objects)),
         })
     }
@@ -257,7 +262,12 @@ impl PreflightCheck {
             return Ok(());
         };
         let what = text::for_people(&task.description_id);
-        let message = format!("{} ({what}) is running on it", task.moref);
+        let user = task
+            .user
+            .as_ref()
+            .map_or_else(String::new, |user| format!(" of user {user}"));
+        let (moref, since) = (&task.moref, task.queued_at);
+        let message = format!("{what}{user} ({moref}) is running on it since {since:.0}");
         let kind = FaultKind::TaskInProgress;
         Err(self.refused(Fault { kind, message }))
     }
@@ -286,7 +296,8 @@ impl PreflightCheck {
     }
 }
 
-/// The unfinished tasks of the VM; the other tasks are those of its host.
+/// The unfinished tasks of the VM; the other tasks are those of its host. A task that is left over does not count: it would stop every
+/// operation for ever. vCenter itself refuses an operation that does not go together with one that runs.
 ///
 /// # Errors
 /// If one cannot be read: it may be unfinished.
@@ -294,6 +305,7 @@ fn unfinished(
     operation: &'static str,
     vm: &ObjectProperties,
     objects: &[ObjectProperties],
+    session_began_at: Option<Timestamp>,
 ) -> Result<Vec<TaskInfo>, Error> {
     let own = vm.morefs("recentTask");
     let mut tasks = Vec::new();
@@ -306,11 +318,22 @@ fn unfinished(
             object: vm.moref.to_string(),
             source,
         })?;
-        if !task.has_ended() {
+        // Both times are of vCenter's clock.
+        let is_left_over = session_began_at.is_some_and(|began_at| is_left_over(&task, began_at));
+        if !task.has_ended() && !is_left_over {
             tasks.push(task);
         }
     }
     Ok(tasks)
+}
+
+fn is_left_over(task: &TaskInfo, session_began_at: Timestamp) -> bool {
+    let is_left_over = session_began_at.duration_since(task.queued_at) > LEFT_OVER_AFTER;
+    if is_left_over && !task.has_ended() {
+        let what = text::for_people(&task.description_id);
+        tracing::info!(task = %task.moref, what, queued_at = %task.queued_at, "a task that was left unfinished does not count");
+    }
+    is_left_over
 }
 
 /// The fault for a task that vCenter withholds.

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::HeaderValue;
+use jiff::Timestamp;
 use secrecy::ExposeSecret as _;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -48,6 +49,8 @@ pub(super) struct Session {
     pub(super) key: Option<String>,
     /// `UserSession.userName`: our name in the user fields of tasks. It may differ from the login name.
     pub(super) user: Option<String>,
+    /// `UserSession.loginTime`, on vCenter's clock.
+    pub(super) began_at: Option<Timestamp>,
 }
 
 impl Session {
@@ -276,7 +279,7 @@ impl Sessions {
         } = self
             .ask(&transport, &soap_action, "Login", &call, read_user)
             .await?;
-        let (key, user) = match answer {
+        let (key, user, began_at) = match answer {
             SoapAnswer::Returned(user) => user,
             SoapAnswer::Fault { fault, .. } if refusal::is_refusal(&fault) => {
                 let hold = self.settings.bad_login_hold;
@@ -309,6 +312,7 @@ impl Sessions {
             content,
             key,
             user,
+            began_at,
         })
     }
 
@@ -458,11 +462,14 @@ pub(crate) fn choose_version(document: &[u8]) -> Result<String, ReplyError> {
         .ok_or_else(|| ReplyError::value("version", "an API version"))
 }
 
-/// `key` and `userName` of a `UserSession`.
-pub(crate) fn read_user(response: &Element<'_>) -> Result<(Option<String>, Option<String>), ReplyError> {
+/// `key`, `userName` and `loginTime` of a `UserSession`.
+pub(crate) type UserSession = (Option<String>, Option<String>, Option<Timestamp>);
+
+pub(crate) fn read_user(response: &Element<'_>) -> Result<UserSession, ReplyError> {
     let session = response.child("returnval");
     let text = |name: &str| Some(session?.text_of(name)?.to_owned());
-    Ok((text("key"), text("userName")))
+    let began_at = text("loginTime").as_deref().and_then(super::decode::timestamp);
+    Ok((text("key"), text("userName"), began_at))
 }
 
 pub(crate) fn read_content(response: &Element<'_>) -> Result<ServiceContent, ReplyError> {

@@ -36,9 +36,8 @@ pub(super) const INSUFFICIENT_RESOURCES: &[&str] = &[
     "VmSmpFaultToleranceTooManyVMsOnHost",
 ];
 
-/// `VmConfigFault`, and `CannotAccessFile`, which is a `FileFault` about the VM's own files.
+/// `VmConfigFault`, except `GenericVmConfigFault`.
 pub(super) const VM_CONFIG: &[&str] = &[
-    "CannotAccessFile",
     "CannotAccessNetwork",
     "CannotAccessVmComponent",
     "CannotAccessVmConfig",
@@ -71,7 +70,6 @@ pub(super) const VM_CONFIG: &[&str] = &[
     "FeatureRequirementsNotMet",
     "FileBackedPortNotSupported",
     "FtVmHostRuleViolation",
-    "GenericVmConfigFault",
     "IDEDiskNotSupported",
     "InvalidController",
     "InvalidDeviceBacking",

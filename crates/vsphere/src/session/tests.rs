@@ -44,12 +44,13 @@ impl Session {
             },
             key: None,
             user: user.map(str::to_owned),
+            began_at: None,
         })
     }
 }
 
 #[test]
-fn login_returns_the_session_key_and_our_name_in_tasks() {
+fn login_returns_the_session_key_our_name_in_tasks_and_its_time() {
     let login = include_str!("../../../../proto-notes/captures/login.xml");
     let user = "<userName>administrator@vsphere.local</userName>";
     let key = "<key>52f00000-0000-4000-8000-000000000000</key>";
@@ -62,6 +63,7 @@ fn login_returns_the_session_key_and_our_name_in_tasks() {
         let expected = (
             has_key.then(|| "52f00000-0000-4000-8000-000000000000".to_owned()),
             has_user.then(|| "administrator@vsphere.local".to_owned()),
+            "2026-11-21T09:57:00.403666512Z".parse().ok(),
         );
         assert_eq!(read, expected);
     }

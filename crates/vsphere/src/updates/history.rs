@@ -140,6 +140,8 @@ pub(super) fn affects_history_only(error: &Error) -> bool {
             source: TransportError::TooLarge(_),
             ..
         } => true,
-        Error::Transport { .. } | Error::Refused { .. } | Error::Login { .. } => false,
+        Error::Transport { .. } | Error::NotSent { .. } | Error::Refused { .. } | Error::Login { .. } => {
+            false
+        }
     }
 }

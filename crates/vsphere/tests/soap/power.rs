@@ -251,6 +251,90 @@ async fn nothing_is_sent_while_another_task_is_at_work_on_the_vm() {
     }
 }
 
+/// A VM with an unfinished task of these properties, beside those that every task has.
+fn busy_vm(power: &str, queued_at: &str, more: &str) -> Reply {
+    let own = r#"<ManagedObjectReference type="Task">task-3</ManagedObjectReference>"#;
+    let vm = [
+        property("runtime.powerState", power),
+        reference("runtime.host", "HostSystem", "host-1"),
+        property("recentTask", own),
+    ];
+    let vm = object("VirtualMachine", "vm-7", &vm.concat());
+    let task = [
+        property("info.descriptionId", "VirtualMachine.createSnapshot"),
+        reference("info.entity", "VirtualMachine", "vm-7"),
+        property("info.state", "queued"),
+        property("info.queueTime", queued_at),
+    ];
+    let task = object("Task", "task-3", &(task.concat() + more));
+    Reply::of(
+        "RetrievePropertiesEx",
+        &format!("<returnval>{vm}{task}</returnval>"),
+    )
+}
+
+#[tokio::test]
+async fn refusal_names_the_task_on_the_vm_its_user_and_its_age() {
+    let reason = "<propSet><name>info.reason</name><val i:type=\"TaskReasonUser\"><userName>LAB\\backup</userName></val></propSet>";
+    let seen =
+        move |call: &Request| looks(call).then(|| busy_vm("poweredOn", "2026-11-21T09:57:02Z", reason));
+    let (_fake, vcenter, _server) = Fake::start(seen).await;
+    let refused = act(&vcenter, "ShutdownGuest").await.unwrap_err();
+    let message = refused.fault().unwrap().message.clone();
+    for part in [
+        "VirtualMachine.createSnapshot",
+        "task-3",
+        "LAB\\backup",
+        "2026-11-21T09:57:02Z",
+    ] {
+        assert!(message.contains(part), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn task_that_was_left_unfinished_long_ago_stops_no_act() {
+    // The session began at 2026-11-21T09:57:00Z.
+    for (queued_at, counts) in [
+        ("2013-04-01T10:00:00Z", false),
+        ("2026-11-20T09:56:59Z", false),
+        ("2026-11-20T09:57:01Z", true),
+        ("2026-11-22T10:00:00Z", true),
+    ] {
+        let sent = |call: &Request| match call.method() {
+            "ShutdownGuest" => Some(Reply::of("ShutdownGuest", "")),
+            _ => looks(call).then(|| busy_vm("poweredOn", queued_at, "")),
+        };
+        let (fake, vcenter, _server) = Fake::start(sent).await;
+        let answer = act(&vcenter, "ShutdownGuest").await;
+        assert_eq!(answer.is_err(), counts, "{queued_at}: {answer:?}");
+        assert_eq!(fake.calls("ShutdownGuest").is_empty(), counts, "{queued_at}");
+    }
+}
+
+#[tokio::test]
+async fn act_whose_check_got_no_answer_was_not_sent() {
+    for (method, _) in ACTS {
+        for (reply, what) in [
+            (Reply::Close, "a cut connection"),
+            (Reply::new(503, b"no healthy upstream"), "503"),
+            (
+                Reply::of("RetrievePropertiesEx", "<returnval><objects/></returnval>"),
+                "nonsense",
+            ),
+        ] {
+            let (fake, vcenter, _server) =
+                Fake::start(move |call: &Request| looks(call).then(|| reply.clone())).await;
+            let error = act(&vcenter, method).await.unwrap_err();
+            assert!(
+                matches!(error.failure(), Failure::NotSent),
+                "{method}, {what}: {}",
+                error.chain()
+            );
+            assert!(fake.calls(method).is_empty(), "{method}, {what}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn task_of_the_same_kind_at_work_is_taken_for_ours() {
     for (method, power, what) in [

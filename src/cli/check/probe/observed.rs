@@ -53,6 +53,7 @@ fn without_names(error: &Error) -> String {
             TransportError::Status(status) => format!("HTTP status {status}"),
             TransportError::TooLarge(limit) => format!("an answer of more than {} MiB", limit >> 20),
         },
+        Error::NotSent { source, .. } => without_names(source),
         Error::Reply { .. } => "an answer that cannot be understood".to_owned(),
         Error::Refused { source, .. } => format!("refused with {}", fault_name(&source.kind)),
         Error::Login { .. } => "no session".to_owned(),

@@ -272,6 +272,8 @@ fn poll_end(answer: &Result<(), Error>) -> PollEnd {
             TransportError::Status(status) => PollEnd::Status(*status),
             TransportError::TooLarge(_) => PollEnd::Refused,
         },
-        Err(Error::Reply { .. } | Error::Refused { .. } | Error::Login { .. }) => PollEnd::Refused,
+        Err(Error::Reply { .. } | Error::NotSent { .. } | Error::Refused { .. } | Error::Login { .. }) => {
+            PollEnd::Refused
+        }
     }
 }
