@@ -197,6 +197,7 @@ async fn effect_is_not_repeated_while_it_runs_or_before_its_result() {
         host: None,
         task: None,
         refusals: 0,
+        refused_since: moment(2),
         tries: 1,
         outcome: AttemptOutcome::Running(TaskRef::new("task-2")),
     };

@@ -266,6 +266,7 @@ fn forced_poweroff_is_counted_once_with_its_reason() {
             host: None,
             task: None,
             refusals: 1,
+            refused_since: Now::at(at(2), 2),
             tries: 1,
             outcome: AttemptOutcome::Refused(refusal.clone()),
         },

@@ -43,6 +43,10 @@ pub enum FaultKind {
     ClusterWide,
     /// The host is reserved for failover (`ClusterFailoverHostAdmissionControlPolicy`).
     DisallowedOperationOnFailoverHost,
+    /// A file of the VM cannot be used, mostly because a backup or another host holds it. With `CannotAccessFile` and `FileFault`.
+    FileLocked,
+    /// What the host itself says at a power-on, such as a file that is locked or a device that another VM holds.
+    GenericVmConfigFault,
     /// The family of `VmConfigFault`, by the names known of it.
     VmConfig,
     /// The family of `MigrationFault`, by the names known of it.
@@ -67,7 +71,7 @@ pub enum FaultKind {
 /// Why a call to vCenter did not do what was asked.
 #[derive(Clone, Copy, Debug)]
 pub enum Failure<'a> {
-    /// There was no session, so nothing was sent.
+    /// There was no session, or the check before the call got no usable reply, so nothing was sent.
     NotSent,
     /// No usable reply: the call may have been carried out.
     Unanswered,

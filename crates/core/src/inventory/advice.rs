@@ -6,7 +6,7 @@ use crate::maintenance::observed::{EffectRefusal, RetryAdvice};
 impl From<Failure<'_>> for RetryAdvice {
     fn from(failure: Failure<'_>) -> Self {
         match failure {
-            // A failed login says nothing about the call, the VM or the host; the session reports it.
+            // A failed login or check says nothing about the call, the VM or the host.
             Failure::NotSent => Self::Retry,
             Failure::Unanswered => Self::Unanswered,
             Failure::Refused(fault) => Self::from(&fault.kind),
@@ -33,8 +33,10 @@ impl From<&FaultKind> for RetryAdvice {
             | FaultKind::Timedout
             | FaultKind::HostNotConnected
             | FaultKind::Unreadable => Self::Retry,
+            FaultKind::InsufficientResources | FaultKind::FileLocked | FaultKind::GenericVmConfigFault => {
+                Self::MayPass
+            }
             FaultKind::InvalidHostState
-            | FaultKind::InsufficientResources
             | FaultKind::DisallowedOperationOnFailoverHost
             | FaultKind::VmConfig
             | FaultKind::Migration

@@ -350,10 +350,11 @@ impl Inventory {
         self.is_under_way(vm, |task| task.makes() == Some(PowerState::Off))
     }
 
-    /// Whether such a task of the VM is queued or running.
+    /// Whether such a task of the VM is queued or running, and not only left over.
     fn is_under_way(&self, vm: &Vm, is_such: impl Fn(&Task) -> bool) -> bool {
         self.tasks.values().any(|task| {
-            let is_under_way = matches!(task.state, TaskState::Queued | TaskState::Running);
+            let is_unfinished = matches!(task.state, TaskState::Queued | TaskState::Running);
+            let is_under_way = is_unfinished && !task.is_left_over(self.now.wall);
             is_under_way && task.vm.as_ref() == Some(&vm.moref) && is_such(task)
         })
     }

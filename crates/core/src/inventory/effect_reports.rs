@@ -6,6 +6,7 @@ use super::{Inventory, NodeState};
 use crate::facts::kubernetes::Budget;
 use crate::facts::vsphere::{PowerState, Task, TaskState};
 use crate::ids::{NodeName, TaskRef};
+use crate::maintenance::clock::Now;
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::effect_report::{EffectReport, EffectResult};
 use crate::maintenance::observed::{AttemptOutcome, EffectAttempt, EffectRefusal};
@@ -51,7 +52,10 @@ impl Inventory {
                 outcome,
             } => {
                 let before = local.attempts.get(&kind);
-                let refused = before.map_or(0, |attempt| attempt.refusals);
+                // What one host refused says nothing about another one.
+                let same_host = before.filter(|attempt| attempt.host == host);
+                let refused = same_host.map_or(0, |attempt| attempt.refusals);
+                let refused_since = before.and_then(|attempt| attempt.refused_alike(&outcome));
                 let refusals = match &outcome {
                     AttemptOutcome::Refused(_) => refused.saturating_add(1),
                     AttemptOutcome::Done => 0,
@@ -67,6 +71,7 @@ impl Inventory {
                     host,
                     task: task.clone(),
                     refusals,
+                    refused_since: refused_since.unwrap_or(at),
                     tries,
                     outcome,
                 };
@@ -126,6 +131,22 @@ impl NodeState {
 }
 
 impl EffectAttempt {
+    /// Since when attempts are refused in this way, if this one was as well.
+    fn refused_alike(&self, outcome: &AttemptOutcome) -> Option<Now> {
+        match (&self.outcome, outcome) {
+            (AttemptOutcome::Refused(before), AttemptOutcome::Refused(now)) => {
+                (before.advice == now.advice).then_some(self.refused_since)
+            }
+            (
+                AttemptOutcome::Asked
+                | AttemptOutcome::Running(_)
+                | AttemptOutcome::Done
+                | AttemptOutcome::Refused(_),
+                _,
+            ) => None,
+        }
+    }
+
     fn refuse(&mut self, refusal: EffectRefusal) {
         self.outcome = AttemptOutcome::Refused(refusal);
         self.refusals = self.refusals.saturating_add(1);

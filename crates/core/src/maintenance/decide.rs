@@ -20,6 +20,7 @@ mod hook;
 mod machine_guard;
 mod parked;
 mod power_on;
+mod power_on_again;
 mod replaced;
 mod rounds;
 mod scheduled;

@@ -68,11 +68,16 @@ fn in_flights(phase: &Phase) -> Vec<InFlight> {
     let of = |guest_shutdown, power_off| InFlight {
         guest_shutdown,
         power_off,
+        is_assumed: false,
         earlier_guest_shutdown: None,
     };
     let mut all = vec![InFlight::default()];
     if matches!(phase, Phase::ShuttingDown(_) | Phase::Rejoining) {
         all.extend([of(timer(10), None), of(timer(1000), timer(0))]);
+        all.push(InFlight {
+            is_assumed: true,
+            ..of(timer(10), None)
+        });
     }
     if matches!(phase, Phase::Draining) {
         all.push(InFlight {
@@ -301,6 +306,7 @@ pub fn tried(kinds: &[EffectKind], outcome: &AttemptOutcome) -> BTreeMap<EffectK
         host: None,
         task: None,
         refusals: 1,
+        refused_since: moment(1),
         tries: 1,
         outcome: outcome.clone(),
     };

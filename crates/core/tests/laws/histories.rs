@@ -65,6 +65,8 @@ enum Happening {
     VmDies,
     TaskEnds,
     TaskFails,
+    TaskOfAnotherStarts,
+    FilesAreLocked,
     ReplyIsLost,
     NodeComesUp,
     NodeLosesGpus,
@@ -146,6 +148,8 @@ const ALL: &[Happening] = &[
     TaskEnds,
     TaskEnds,
     TaskFails,
+    TaskOfAnotherStarts,
+    FilesAreLocked,
     ReplyIsLost,
     NodeComesUp,
     NodeComesUp,
@@ -245,6 +249,8 @@ fn do_it(model: &mut Model, happening: Happening, index: usize) {
         VmDies => model.vm_dies(index),
         TaskEnds => model.task_ends(index, None),
         TaskFails => model.task_ends(index, Some(FaultKind::Other("SystemError".to_owned()))),
+        TaskOfAnotherStarts => model.foreign_task_starts(index),
+        FilesAreLocked => model.lock_files(index, Duration::from_secs(90)),
         ReplyIsLost => model.lose_replies = 1,
         NodeComesUp => model.kubelet_reports(index, true),
         NodeLosesGpus => model.kubelet_reports(index, false),
@@ -678,4 +684,73 @@ fn cordon_of_a_record_that_was_removed_is_still_ours_where_its_copy_is_older() {
     ]);
     assert_eq!(model.record(1), Record::InService, "{}", model.recent_log());
     assert!(!model.is_cordoned(1), "{}", model.recent_log());
+}
+
+/// Lets node 0 be drained and its guest stop, until its VM is off.
+fn go_off(model: &mut Model) {
+    for happening in [PodGoes, PodGoes, AMinute, GuestStops] {
+        happen(model, happening, 0);
+    }
+    assert_eq!(model.vms[0].power, PowerState::Off, "{}", model.recent_log());
+}
+
+/// Tasks end each second, for so many seconds.
+fn tasks_end_for(model: &mut Model, seconds: u32) {
+    for _ in 0..seconds {
+        do_it(model, TaskEnds, 0);
+        model.pass(Duration::from_secs(1));
+    }
+}
+
+fn relocations(model: &Model) -> usize {
+    model
+        .log
+        .iter()
+        .filter(|line| line.starts_with("node-0: Relocate in"))
+        .count()
+}
+
+#[test]
+fn files_that_are_locked_for_a_while_keep_no_vm_off_and_cost_no_second_relocation() {
+    // In seconds: a lock as short as a backup's last step, and one of minutes.
+    for (lock, spares, longest) in [(20, 1, 60), (20, 2, 60), (240, 1, 480)] {
+        let mut model = Model::new(policy(DrainTimeoutAction::PowerOff), false);
+        for spare in 0..spares {
+            happen(&mut model, SpareGetsFree, spare);
+        }
+        happen(&mut model, HomeEnters, 0);
+        go_off(&mut model);
+        happen(&mut model, HomeIsInMaintenance, 0);
+        model.lock_files(0, Duration::from_secs(lock));
+        tasks_end_for(&mut model, longest);
+        let vm = &model.vms[0];
+        let case = format!("{lock} s, {spares} spare: {vm:?}\n{}", model.recent_log());
+        assert!(vm.power == PowerState::On && vm.host >= NODES, "{case}");
+        assert_eq!(relocations(&model), 1, "{case}");
+    }
+}
+
+#[test]
+fn guest_is_asked_when_the_task_of_another_ends_and_then_has_its_time() {
+    for minutes in [3, 60] {
+        let mut model = Model::new(policy(DrainTimeoutAction::PowerOff), false);
+        happen(&mut model, TaskOfAnotherStarts, 0);
+        for happening in [HomeEnters, PodGoes, PodGoes] {
+            happen(&mut model, happening, 0);
+        }
+        for _ in 0..minutes {
+            happen(&mut model, AMinute, 0);
+        }
+        let is_asked = |model: &Model| model.vms[0].was_asked();
+        assert!(!is_asked(&model), "{}", model.recent_log());
+        happen(&mut model, TaskEnds, 0);
+        happen(&mut model, AMinute, 0);
+        assert!(is_asked(&model), "{minutes} min\n{}", model.recent_log());
+        assert_eq!(model.vms[0].power, PowerState::On);
+        // A guest that does not stop loses its power at the end of its time.
+        for happening in [AMinute, AMinute, TaskEnds] {
+            happen(&mut model, happening, 0);
+        }
+        assert_eq!(model.vms[0].power, PowerState::Off, "{}", model.recent_log());
+    }
 }

@@ -99,6 +99,8 @@ enum Work {
     PowerOn(usize),
     Relocate(usize),
     Reconfigure(usize),
+    /// A task of another client, such as a snapshot.
+    Foreign,
 }
 
 /// The true state of a VM.
@@ -112,6 +114,10 @@ pub struct VmTruth {
     going_down: bool,
     /// The episode of the last guest shutdown.
     asked_in: Option<EpisodeId>,
+    /// The episode that asked the guest last, and when.
+    asked_at: Option<(EpisodeId, Duration)>,
+    /// A backup holds its files until then.
+    locked_until: Duration,
     running: Option<(TaskRef, Work)>,
     /// The process looks up the VM by its UUID.
     is_asked_for: bool,
@@ -122,6 +128,13 @@ pub struct VmTruth {
     pub is_vgpu: bool,
     /// It has a device at a fixed address of this host. All hosts have one at the same address.
     pub device_of: Option<usize>,
+}
+
+impl VmTruth {
+    /// Whether its guest was asked to shut down since it was powered on.
+    pub fn was_asked(&self) -> bool {
+        self.asked_at.is_some()
+    }
 }
 
 /// A Node object and its machine.
@@ -269,6 +282,8 @@ impl Model {
                 boots: 1,
                 going_down: false,
                 asked_in: None,
+                asked_at: None,
+                locked_until: Duration::ZERO,
                 running: None,
                 is_asked_for: false,
                 tasks: Vec::new(),
@@ -690,6 +705,7 @@ impl Model {
         let vm = &mut self.vms[index];
         vm.power = PowerState::On;
         vm.boots += 1;
+        vm.asked_at = None;
         vm.off_by_person = false;
         self.push_vm(index);
     }
@@ -772,6 +788,20 @@ impl Model {
         }
     }
 
+    /// Another client starts a task on the VM, which refuses other operations until it ends.
+    pub fn foreign_task_starts(&mut self, index: usize) {
+        if self.vms[index].running.is_none() && self.vms[index].exists {
+            let task = self.push_task(index, "VirtualMachine.createSnapshot", TaskState::Running, false);
+            self.vms[index].running = Some((task, Work::Foreign));
+            self.push_vm(index);
+        }
+    }
+
+    /// A backup or another host holds the VM's files for this long.
+    pub fn lock_files(&mut self, index: usize, span: Duration) {
+        self.vms[index].locked_until = self.elapsed + span;
+    }
+
     fn push_task(&mut self, index: usize, what: &str, state: TaskState, by_us: bool) -> TaskRef {
         self.tasks += 1;
         let moref = TaskRef::new(format!("task-{}", self.tasks));
@@ -804,7 +834,7 @@ impl Model {
         known.unwrap().state = state;
         self.log.push(format!("{work:?} of vm {index} ends: {fault:?}"));
         match (&work, fault) {
-            (_, Some(_)) => self.push_vm(index),
+            (_, Some(_)) | (Work::Foreign, None) => self.push_vm(index),
             (Work::PowerOff, None) => self.powered_off(index),
             (Work::PowerOn(_), None) => self.powered_on(index),
             (Work::Relocate(host), None) => {
@@ -829,6 +859,7 @@ impl Model {
                 (self.vms[index].power == PowerState::Off).then_some(FaultKind::InvalidPowerState)
             }
             Work::PowerOn(host) if !self.hosts[*host].takes_vms() => Some(FaultKind::InvalidHostState),
+            Work::PowerOn(_) if self.elapsed < self.vms[index].locked_until => Some(FaultKind::FileLocked),
             Work::PowerOn(host) if self.hosts[*host].refuses_power_on.is_some() => {
                 self.hosts[*host].refuses_power_on.clone()
             }
@@ -844,7 +875,7 @@ impl Model {
             }
             // Its configuration was changed meanwhile.
             Work::Reconfigure(_) if self.vms[index].device_of.is_none() => Some(FaultKind::ConcurrentAccess),
-            Work::PowerOn(_) | Work::Relocate(_) | Work::Reconfigure(_) => None,
+            Work::PowerOn(_) | Work::Relocate(_) | Work::Reconfigure(_) | Work::Foreign => None,
         }
     }
 
@@ -1582,11 +1613,15 @@ impl Model {
             {
                 refused(RetryAdvice::Retry, "it is not leaving any more")
             }
+            Effect::ShutdownGuest { .. } if self.vms[index].running.is_some() => {
+                refused(RetryAdvice::Retry, "another task is at work on it")
+            }
             Effect::ShutdownGuest { .. } => {
                 self.may_go_down(index, snapshot);
                 let episode = snapshot.record.episode().map(|episode| episode.id.clone());
                 let vm = &mut self.vms[index];
                 let is_again = vm.going_down && vm.asked_in == episode;
+                vm.asked_at = episode.clone().map(|episode| (episode, self.elapsed));
                 // Nobody knows of a request whose process crashed before it was recorded: it is made again, because a guest that is
                 // not asked at all loses its power without a shutdown.
                 vm.asked_in = episode.filter(|_| self.crashes_after != Some(0));
@@ -1596,6 +1631,7 @@ impl Model {
             }
             Effect::PowerOff { .. } => {
                 self.may_go_down(index, snapshot);
+                self.guest_had_its_time(index, snapshot);
                 self.start(index, "VirtualMachine.powerOff", Work::PowerOff)
             }
             Effect::Relocate { to, .. } => {
@@ -1746,6 +1782,20 @@ impl Model {
             "power cut on {} pods\n{}",
             self.nodes[index].pods,
             log()
+        );
+    }
+
+    /// Power may be cut only if the guest had its whole time since it was really asked in this episode: it always can be here.
+    fn guest_had_its_time(&self, index: usize, snapshot: &NodeSnapshot) {
+        let episode = snapshot.record.episode().map(|episode| &episode.id);
+        let asked_at = self.vms[index].asked_at.as_ref();
+        let asked_at = asked_at.filter(|(asked_in, _)| Some(asked_in) == episode);
+        let had = asked_at.map(|(_, at)| self.elapsed - *at);
+        assert!(
+            self.vms[index].power == PowerState::Off
+                || had.is_some_and(|had| had >= self.policy.guest_shutdown_timeout),
+            "power cut {had:?} after the guest was asked\n{}",
+            self.recent_log()
         );
     }
 

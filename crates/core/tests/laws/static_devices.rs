@@ -76,6 +76,7 @@ fn attempt(at: Now, host: HostRef, outcome: AttemptOutcome) -> EffectAttempt {
         host: Some(host),
         task: None,
         refusals: 1,
+        refused_since: at,
         tries: 1,
         outcome,
     }

@@ -88,6 +88,7 @@ fn attempt(seconds: i64, refusals: u32, outcome: AttemptOutcome) -> EffectAttemp
         host: None,
         task: None,
         refusals,
+        refused_since: moment(seconds),
         tries: refusals.max(1),
         outcome,
     }
@@ -1101,17 +1102,52 @@ fn request_gives_a_guest_more_time_than_the_setting_and_never_less() {
         assert!(matches!(waits, Decision::Wait { .. }), "{asked:?} {waits:#?}");
         let cut = written(decided(&after(seconds - 2), &seen));
         assert!(cut.in_flight.power_off.is_some(), "{asked:?}");
-        // The same for a guest that refused the request.
-        let refusal = attempt(1, 1, refused(RetryAdvice::Retry));
-        seen.attempts.insert(EffectKind::ShutdownGuest, refusal);
-        let unasked = |elapsed| Episode {
-            elapsed: lasted(elapsed),
+    }
+}
+
+#[test]
+fn guest_that_cannot_be_asked_for_now_keeps_its_whole_time() {
+    for advice in [RetryAdvice::Retry, RetryAdvice::Person] {
+        let busy = |seconds| Episode {
+            elapsed: lasted(seconds),
             ..down(SHUTTING_DOWN)
         };
-        let waits = decided(&unasked(seconds - 3), &seen);
-        assert!(!matches!(waits, Decision::Record(_)), "{asked:?} {waits:#?}");
-        let cut = written(decided(&unasked(seconds - 2), &seen));
-        assert!(cut.in_flight.power_off.is_some(), "{asked:?}");
+        let mut seen = drained(entering());
+        let refusal = attempt(-40, 9, refused(advice));
+        seen.attempts.insert(EffectKind::ShutdownGuest, refusal);
+        seen.record_seen.phase_at = moment(-50).monotonic;
+        // The guest has 120 s, and the whole shutdown 540 s.
+        for seconds in [0, 119, 121, 530] {
+            let again = effect(decided(&busy(seconds), &seen));
+            assert_eq!(again.kind(), EffectKind::ShutdownGuest, "{advice:?}, {seconds} s");
+        }
+        let overdue = written(decided(&busy(540), &seen));
+        assert!(
+            matches!(overdue.phase, Phase::Parked { .. }),
+            "{advice:?}: {overdue:#?}"
+        );
+        let again = effect(decided(&overdue, &seen));
+        assert_eq!(again.kind(), EffectKind::ShutdownGuest, "{advice:?}, parked");
+        // The guest is asked in the end.
+        let asked = attempt(2, 9, AttemptOutcome::Asked);
+        seen.attempts.insert(EffectKind::ShutdownGuest, asked);
+        let asked = written(decided(&overdue, &seen));
+        assert_eq!(asked.phase, SHUTTING_DOWN, "{advice:?}");
+        let after = |seconds| Episode {
+            in_flight: InFlight {
+                guest_shutdown: asked_for(seconds),
+                ..InFlight::default()
+            },
+            ..asked.clone()
+        };
+        let waits = waiting(decided(&after(117), &seen));
+        assert!(
+            matches!(waits, WaitingOn::GuestShutdown { .. }),
+            "{advice:?}: {waits:?}"
+        );
+        let cut = written(decided(&after(118), &seen));
+        assert!(cut.in_flight.power_off.is_some(), "{advice:?}");
+        assert_eq!(cut.phase, SHUTTING_DOWN, "{advice:?}");
     }
 }
 
@@ -1434,9 +1470,9 @@ fn new_leader_asks_again_where_an_earlier_one_was_refused() {
 #[test]
 fn vm_that_is_to_wait_for_its_host_stays_there_whatever_it_refuses() {
     for (strategy, refusals, leaves) in [
-        (Strategy::Migrate, 3, false),
-        (Strategy::Migrate, 4, true),
-        (Strategy::Wait, 4, false),
+        (Strategy::Migrate, 5, false),
+        (Strategy::Migrate, 6, true),
+        (Strategy::Wait, 6, false),
         (Strategy::Wait, 100, false),
     ] {
         let mut seen = seen(ObservedPower::Off, HostState::InService);
@@ -2516,4 +2552,169 @@ fn relocation_that_the_host_refuses_is_not_tried_there_again() {
         waiting(refused_with(RetryAdvice::Retry)),
         WaitingOn::Retry { .. }
     ));
+}
+
+#[test]
+fn refusal_that_may_pass_is_retried_where_the_vm_is_before_the_host_counts_as_refused() {
+    use RetryAdvice::{MayPass, OtherHost, Unknown};
+    let relocating = away(Phase::Relocating { to: to_spare() });
+    let off = || seen(ObservedPower::Off, HostState::InMaintenance);
+    let powering_on = || on_spare(off(), HostState::InService, HostState::InMaintenance);
+    let to_take = || Observed {
+        target: HostState::InService,
+        ..off()
+    };
+    for (advice, refusals, elapsed, from_the_start, is_refused) in [
+        (MayPass, 1, 1, true, false),
+        (MayPass, 5, 31, true, false),
+        (MayPass, 6, 31, true, true),
+        (Unknown, 5, 31, true, false),
+        (Unknown, 6, 31, true, true),
+        // Only this host cannot take it.
+        (OtherHost, 1, 1, true, true),
+        // The process before had its tries.
+        (MayPass, 1, 57, false, false),
+        (MayPass, 1, 58, false, true),
+        (MayPass, 1, 60, true, false),
+    ] {
+        for (kind, phase, mut seen) in [
+            (EffectKind::PowerOn, away(POWERING_ON), powering_on()),
+            (EffectKind::Relocate, relocating.clone(), to_take()),
+        ] {
+            seen.record_seen.from_the_start = from_the_start;
+            seen.attempts.insert(kind, attempt(1, refusals, refused(advice)));
+            let episode = Episode {
+                elapsed: lasted(elapsed),
+                ..phase
+            };
+            let case = format!("{kind}, {advice:?}, {refusals}, {elapsed} s, {from_the_start}");
+            match decided(&episode, &seen) {
+                Decision::Record(next) => {
+                    assert!(is_refused, "{case}");
+                    let next = next.record.episode().unwrap().clone();
+                    assert_eq!(next.phase, Phase::AwaitingHost, "{case}");
+                    assert!(next.refusal_of(&spare()).is_some(), "{case}");
+                }
+                Decision::Act { effect, .. } => assert!(!is_refused && effect.kind() == kind, "{case}"),
+                Decision::Wait { waiting_on, .. } => {
+                    assert!(!is_refused, "{case}");
+                    assert!(waiting_on.to_string().contains(": no"), "{case}: {waiting_on}");
+                }
+                Decision::Idle => panic!("{case}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn host_that_has_refused_the_vm_for_good_is_tried_again_and_named() {
+    let off = seen(ObservedPower::Off, HostState::InService);
+    let mut seen = on_spare(off, HostState::InService, HostState::InMaintenance);
+    seen.record_seen.phase_at = moment(-10_000).monotonic;
+    // When the VM was refused last, how long it has waited until second 2, and whether it is due by then.
+    for (tried_at, waited, is_due) in [
+        (Some(-27), 40, false),
+        (Some(-28), 40, true),
+        (None, 10_002, true),
+        // A quarter of the time so far, ten minutes at most.
+        (Some(-97), 500, false),
+        (Some(-98), 500, true),
+        (Some(-597), 9000, false),
+        (Some(-598), 9000, true),
+    ] {
+        let mut episode = away(Phase::AwaitingHost);
+        episode.refused(&spare(), RefusedMove::PowerOn, "the file is locked");
+        episode.elapsed = lasted(waited - 2);
+        seen.attempts.clear();
+        let refusal = |at| attempt(at, 6, refused(RetryAdvice::MayPass));
+        seen.attempts
+            .extend(tried_at.map(|at| (EffectKind::PowerOn, refusal(at))));
+        let case = format!("{tried_at:?}, {waited} s");
+        let waiting_on = match decided(&episode, &seen) {
+            Decision::Act {
+                effect, waiting_on, ..
+            } => {
+                assert!(is_due, "{case}");
+                let place = PowerOnTarget::Host(spare());
+                let vm = VmRef::new("vm-1");
+                assert_eq!(effect, Effect::PowerOn { vm, place }, "{case}");
+                waiting_on
+            }
+            Decision::Wait { waiting_on, recheck } => {
+                assert!(!is_due && recheck.is_some(), "{case}");
+                waiting_on
+            }
+            other => panic!("{case}: {other:#?}"),
+        };
+        assert_eq!(waiting_on.kind(), WaitKind::HostExit, "{case}");
+        assert!(
+            waiting_on.to_string().contains("the file is locked"),
+            "{waiting_on}"
+        );
+    }
+    // Its devices may be those of another host, and a VM that is to wait for its own host stays off.
+    let mut episode = away(Phase::AwaitingHost);
+    episode.refused(&spare(), RefusedMove::PowerOn, "the file is locked");
+    let waits = |episode: &Episode, seen: &Observed| waiting(decided(episode, seen)).kind();
+    let fixed = Episode {
+        home_devices: vec![haulout_core::facts::vsphere::StaticDevice {
+            address: "0000:3b:00.0".to_owned(),
+            vendor: A40.0,
+            device: A40.1,
+        }],
+        ..episode.clone()
+    };
+    seen.attempts.clear();
+    assert_eq!(waits(&fixed, &seen), WaitKind::HostExit);
+    node_of(&mut seen).overrides.strategy = Strategy::Wait;
+    assert_eq!(waits(&episode, &seen), WaitKind::HostExit);
+}
+
+#[test]
+fn host_that_stays_entering_is_named_also_where_drs_has_no_host() {
+    let mut off = seen(ObservedPower::Off, entering());
+    vm_of(&mut off).drs = true;
+    let refusal = attempt(1, 4, refused(RetryAdvice::OtherHost));
+    off.attempts.insert(EffectKind::PowerOn, refusal);
+    let after = |seconds: u64| Episode {
+        elapsed: lasted(seconds),
+        ..away(Phase::AwaitingHost)
+    };
+    let policy = Policy {
+        power_on_timeout: Duration::from_secs(900),
+        ..policy(DrainTimeoutAction::PowerOff)
+    };
+    let waits = |seconds| match decided_by(&policy, &after(seconds), &off) {
+        Decision::Wait { waiting_on, .. } => waiting_on,
+        other => panic!("{other:#?}"),
+    };
+    assert!(matches!(waits(290), WaitingOn::Retry { .. }));
+    assert!(
+        matches!(waits(300), WaitingOn::HostEntry { .. }),
+        "{}",
+        waits(300)
+    );
+    let overdue = written(decided_by(&policy, &after(900), &off));
+    let Phase::Parked { reason, .. } = &overdue.phase else {
+        panic!("{overdue:#?}");
+    };
+    assert!(reason.to_string().contains("Move powered-off VMs"), "{reason}");
+}
+
+#[test]
+fn guest_that_only_may_have_been_asked_is_asked_in_the_next_shutdown() {
+    let before = |is_assumed| Episode {
+        in_flight: InFlight {
+            guest_shutdown: asked_for(10),
+            is_assumed,
+            ..InFlight::default()
+        },
+        ..down(Phase::Draining)
+    };
+    for is_assumed in [false, true] {
+        let next = written(decided(&before(is_assumed), &drained(entering())));
+        assert_eq!(next.phase, SHUTTING_DOWN);
+        assert_eq!(next.in_flight.guest_shutdown.is_some(), !is_assumed);
+        assert!(!next.in_flight.is_assumed);
+    }
 }

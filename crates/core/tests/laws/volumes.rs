@@ -148,6 +148,7 @@ fn volumes_that_stay_attached_are_given_up_and_recorded() {
         host: None,
         task: None,
         refusals: 1,
+        refused_since: moment(0),
         tries: 1,
         outcome: refused(RetryAdvice::Retry),
     };
@@ -163,31 +164,25 @@ fn volumes_that_stay_attached_are_given_up_and_recorded() {
 }
 
 #[test]
-fn timeout_of_the_guest_begins_after_the_wait_for_volumes() {
-    let refusal = EffectAttempt {
-        at: moment(-10),
-        host: None,
-        task: None,
-        refusals: 1,
-        tries: 1,
-        outcome: refused(RetryAdvice::Retry),
-    };
-    let decided = |waited: u64| {
+fn guest_that_cannot_be_asked_has_its_time_from_the_first_refusal() {
+    let decided = |since: i64| {
         let mut seen = drained(Some(&[]));
         seen.record_seen.phase_at = moment(-130).monotonic;
-        seen.attempts.insert(EffectKind::ShutdownGuest, refusal.clone());
-        let episode = Episode {
-            volumes: Some(VolumeWait {
-                waited: Elapsed::of(Duration::from_secs(waited)),
-                left: Vec::new(),
-            }),
-            ..shutting_down(130)
+        let refusal = EffectAttempt {
+            at: moment(-40),
+            host: None,
+            task: None,
+            refusals: 9,
+            refused_since: moment(since),
+            tries: 9,
+            outcome: refused(RetryAdvice::Unknown),
         };
-        decided(episode, &seen, 120)
+        seen.attempts.insert(EffectKind::ShutdownGuest, refusal);
+        decided(shutting_down(130), &seen, 120)
     };
-    // The guest gets 120 s, and the shutdown has taken 130 s.
-    assert_eq!(effect(&decided(100)), Some(EffectKind::ShutdownGuest));
-    match decided(0) {
+    // The guest gets 120 s, and the shutdown has taken 130 s. It is second 2.
+    assert_eq!(effect(&decided(-117)), Some(EffectKind::ShutdownGuest));
+    match decided(-118) {
         Decision::Record(transition) => {
             let in_flight = transition.record.episode().expect("an episode").in_flight;
             assert!(in_flight.power_off.is_some(), "its power is cut");

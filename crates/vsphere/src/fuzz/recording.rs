@@ -82,7 +82,7 @@ fn of_method(method: &str, response: &Element<'_>) -> Result<RecordedReply, Repl
             RecordedReply::of(method, format!("root folder {}", content.root_folder))
         }
         "Login" => {
-            let (key, user) = session::read_user(response)?;
+            let (key, user, _) = session::read_user(response)?;
             let has = |what: &str, it: Option<String>| it.map_or(format!("no {what}"), |_| what.to_owned());
             RecordedReply::of(method, format!("{}, {}", has("key", key), has("user", user)))
         }

@@ -6,7 +6,7 @@ use crate::inventory::tests::{awaiting, inventory_with, snapshot_of, tried, vsph
 use crate::inventory::{Fact, Inventory};
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::effect_report::{EffectReport, EffectResult};
-use crate::maintenance::observed::AttemptOutcome;
+use crate::maintenance::observed::{AttemptOutcome, EffectRefusal, RetryAdvice};
 
 /// A failed task of the VM of node 1.
 fn failed(task: &str, description_id: &str) -> Fact {
@@ -82,4 +82,40 @@ fn the_own_task_of_a_power_on_by_drs_counts_once() {
     let mut inventory = asked_drs();
     inventory.apply(failed("drs-task", "Drm.ExecuteVmPowerOnLRO"));
     assert_eq!(refusals(&mut inventory), 1);
+}
+
+#[test]
+fn refusals_are_counted_for_each_host_and_each_kind_of_them_has_its_beginning() {
+    let mut inventory = inventory_with(trio(1).into_iter().chain([awaiting(1)]));
+    let mut seen = Vec::new();
+    for (second, host, advice) in [
+        (3, Some("host-1"), RetryAdvice::MayPass),
+        (5, Some("host-1"), RetryAdvice::MayPass),
+        (8, Some("host-1"), RetryAdvice::Unknown),
+        (9, Some("host-2"), RetryAdvice::Unknown),
+    ] {
+        let refusal = EffectRefusal {
+            advice,
+            message: "no".to_owned(),
+        };
+        let found = EffectResult::Tried {
+            kind: EffectKind::PowerOn,
+            at: moment(second),
+            host: host.map(HostRef::new),
+            outcome: AttemptOutcome::Refused(refusal),
+        };
+        let node = name(1);
+        inventory.apply(Fact::Effect(EffectReport { node, found }));
+        let attempt = snapshot_of(&mut inventory, 1).observed.attempts[&EffectKind::PowerOn].clone();
+        seen.push((attempt.refusals, attempt.refused_since, attempt.tries));
+    }
+    assert_eq!(
+        seen,
+        [
+            (1, moment(3), 1),
+            (2, moment(3), 2),
+            (3, moment(8), 3),
+            (1, moment(8), 4)
+        ]
+    );
 }

@@ -318,6 +318,20 @@ fn a_running_power_off_is_seen_on_its_vm_alone() {
         let vm = inventory.snapshots[&name(1)].observed.vm.found().cloned();
         assert_eq!(vm.map(|vm| vm.is_being_cut), Some(is_being_cut), "{of} {state:?}");
     }
+    // A task that was left queued, as vCenter lists some for years.
+    let Fact::Vsphere(VsphereUpdate::Task(task)) = power_off(1, TaskState::Queued) else {
+        panic!("no task");
+    };
+    for (hours, is_being_cut) in [(23, true), (25, false), (24 * 365 * 12, false)] {
+        let task = Task {
+            queued_at: at(-3600 * hours),
+            ..task.clone()
+        };
+        let left = vec![Fact::Vsphere(VsphereUpdate::Task(task))];
+        let inventory = leading([trio(1), left].concat());
+        let vm = inventory.snapshots[&name(1)].observed.vm.found().cloned();
+        assert_eq!(vm.map(|vm| vm.is_being_cut), Some(is_being_cut), "{hours} h");
+    }
 }
 
 #[test]

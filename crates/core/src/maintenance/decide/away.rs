@@ -3,11 +3,14 @@
 use super::context::{PhaseContext, PhaseStep, at_latest, until_deleted};
 use super::{Transition, cordoned, transition_to};
 use crate::ids::{BootId, HostRef};
-use crate::maintenance::clock::{Monotonic, whole_second};
+use crate::maintenance::clock::Monotonic;
 use crate::maintenance::desired::DesiredState;
 use crate::maintenance::effect::{Effect, EffectKind, PowerOnTarget};
-use crate::maintenance::episode::{CordonOwner, Episode, HostIdentity, InFlight, Phase, RefusedMove};
+use crate::maintenance::episode::{
+    CordonOwner, Episode, HostIdentity, HostRefusal, InFlight, Phase, RefusedMove,
+};
 use crate::maintenance::observed::{AttemptOutcome, EffectAttempt, EffectRefusal, HostState, Strategy};
+use crate::maintenance::placement::{RejectedHost, RejectionReason};
 use crate::maintenance::request::{Request, RequestAction};
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
 
@@ -255,7 +258,7 @@ impl<'a> PhaseContext<'a> {
         Some(PhaseStep::wait_until(waiting_on, pause.at))
     }
 
-    fn awaited_host(self) -> WaitingOn {
+    pub(super) fn awaited_host(self) -> WaitingOn {
         if let Some(request) = self.relocation() {
             return self.no_host_for(request);
         }
@@ -266,65 +269,43 @@ impl<'a> PhaseContext<'a> {
         } else {
             self.episode.host.name.to_string()
         };
-        let refused = || self.seen.offer.refused.clone();
-        let is_entering = matches!(home, HostState::Entering { .. });
-        if is_entering && self.is_at_home() && self.now.monotonic >= self.entered_by() {
+        if self.is_entry_overdue() {
             WaitingOn::HostEntry {
                 host,
-                refused: refused(),
+                refused: self.refused_hosts(),
             }
         } else if home.is_leaving() || home.is_out() {
             WaitingOn::HostExit {
                 host,
                 state: home.words(),
-                refused: refused(),
+                refused: self.refused_hosts(),
             }
         } else {
             super::awaited(host, home)
         }
     }
 
-    /// Retries the power-on that the VM's own host or DRS refused. It is retried from this phase, because a change of phase would
-    /// cost two writes per attempt. No other host is tried twice. DRS is also asked where the own host is back and refuses the VM:
-    /// DRS may have given the device to another VM meanwhile.
-    fn power_on_again(self) -> Option<PhaseStep> {
-        let place = self.place(self.drs() && !self.may_stay());
-        let may_ask = match &place {
-            Some(PowerOnTarget::Drs) => true,
-            Some(PowerOnTarget::Host(_)) => self.is_at_home() && self.vm.host.takes_vms(),
-            None => false,
+    /// Whether the host where the VM is registered should be in maintenance mode by now, because the VM is off.
+    pub(super) fn is_entry_overdue(self) -> bool {
+        let is_entering = matches!(self.seen.home, HostState::Entering { .. });
+        is_entering && self.is_at_home() && self.now.monotonic >= self.entered_by()
+    }
+
+    /// The hosts that cannot take the VM, with the one that has refused to power it on where it is registered.
+    fn refused_hosts(self) -> Vec<RejectedHost> {
+        let is_of_here = |refusal: &&HostRefusal| {
+            Some(&refusal.host) == self.vm.on.as_ref() && refusal.what == RefusedMove::PowerOn
         };
-        if self.relocation().is_some() || !may_ask {
-            return None;
-        }
-        let effect = Effect::PowerOn {
-            vm: self.vm.moref.clone(),
-            place: place?,
-        };
-        let Some(attempt) = self.seen.attempts.get(&EffectKind::PowerOn) else {
-            // An earlier leader was refused. Its own host is preferred, so the survey of the hosts comes first.
-            let waiting_on = WaitingOn::Task(EffectKind::PowerOn);
-            return self.has_surveyed().then(|| PhaseStep::act(effect, waiting_on));
-        };
-        match &attempt.outcome {
-            AttemptOutcome::Refused(refusal) => {
-                let at = self.retry_at(attempt, refusal);
-                let waiting_on = WaitingOn::Retry {
-                    effect: EffectKind::PowerOn,
-                    message: refusal.message.clone(),
-                    at: whole_second(at.wall),
-                };
-                let step = if self.now.monotonic >= at.monotonic {
-                    PhaseStep::act(effect, waiting_on)
-                } else {
-                    PhaseStep::wait_until(waiting_on, at.monotonic)
-                };
-                let deadline = self.phase_deadline(self.policy.power_on_timeout);
-                Some(self.unless_overdue(deadline, step))
-            }
-            AttemptOutcome::Running(_) => Some(PhaseStep::wait(WaitingOn::Task(EffectKind::PowerOn))),
-            AttemptOutcome::Asked | AttemptOutcome::Done => None,
-        }
+        let refusal = self.episode.refusals.iter().find(is_of_here);
+        let here = refusal
+            .filter(|_| !self.is_at_home())
+            .map(|refusal| RejectedHost {
+                host: self.vm.on_name.clone(),
+                why: RejectionReason::PowerOnRefused(refusal.message.clone()),
+            });
+        here.into_iter()
+            .chain(self.seen.offer.refused.iter().cloned())
+            .collect()
     }
 
     pub(super) fn place(self, by_drs: bool) -> Option<PowerOnTarget> {
@@ -336,10 +317,13 @@ impl<'a> PhaseContext<'a> {
 
     /// Whether the VM can be powered on where it is registered, as far as known. vCenter itself moves a VM that is off, if "Move
     /// powered-off VMs" was selected, also one that is to wait for its own host.
-    fn may_stay(self) -> bool {
+    pub(super) fn may_stay(self) -> bool {
         let has_refused = |host| self.episode.has_refused(host, RefusedMove::PowerOn);
-        let may_be_here = self.node.overrides.strategy == Strategy::Migrate || self.is_at_home();
-        self.vm.host.takes_vms() && may_be_here && !self.vm.on.as_ref().is_some_and(has_refused)
+        self.vm.host.takes_vms() && self.may_be_here() && !self.vm.on.as_ref().is_some_and(has_refused)
+    }
+
+    pub(super) fn may_be_here(self) -> bool {
+        self.node.overrides.strategy == Strategy::Migrate || self.is_at_home()
     }
 
     /// The next phase of a VM that is off: it is powered on where it is registered if that host takes VMs, else placed by DRS or
@@ -377,7 +361,7 @@ impl<'a> PhaseContext<'a> {
     }
 
     /// Whether all other hosts have been surveyed in this phase.
-    fn has_surveyed(self) -> bool {
+    pub(super) fn has_surveyed(self) -> bool {
         let survey = self.seen.attempt(EffectKind::Survey);
         let done = survey.is_some_and(|attempt| attempt.outcome == AttemptOutcome::Done);
         done || self.seen.offer.survey.is_empty()
@@ -419,7 +403,7 @@ impl<'a> PhaseContext<'a> {
         let step = match (attempt.map(|attempt| &attempt.outcome), &to.moref) {
             (Some(AttemptOutcome::Running(_)), _) => PhaseStep::wait(WaitingOn::Task(EffectKind::Relocate)),
             (Some(AttemptOutcome::Refused(refusal)), Some(target))
-                if refusal.advice.speaks_against_host() =>
+                if attempt.is_some_and(|attempt| self.is_refused_for_good(attempt, refusal)) =>
             {
                 self.choose_again(Some((target, RefusedMove::Relocate, refusal)))
             }

@@ -15,6 +15,14 @@ use crate::maintenance::policy::Policy;
 use crate::maintenance::request::Request;
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
 
+/// How many times a host may refuse the VM before others are tried, where the refusal may pass: half a minute with the usual pauses.
+/// A backup or another host may lock a file for so long, and a host that has just left maintenance refuses until vSphere HA has
+/// configured it.
+pub(super) const TRIES: u32 = 6;
+
+/// After this time in a phase that an earlier process began, that process is taken to have had its tries.
+const TRIES_OF_ANOTHER: Duration = Duration::from_secs(60);
+
 /// The result of a phase function.
 pub(super) enum PhaseStep {
     Decided(Decision),
@@ -169,12 +177,22 @@ impl<'a> PhaseContext<'a> {
             RetryAdvice::Retry
             | RetryAdvice::Unanswered
             | RetryAdvice::Unknown
+            | RetryAdvice::MayPass
             | RetryAdvice::OtherHost
             | RetryAdvice::Cluster
             | RetryAdvice::NoTools => self.policy.backoff(attempt.refusals),
             RetryAdvice::Person => self.policy.retry_max,
         };
         attempt.at.after(wait)
+    }
+
+    /// Whether a host has refused the VM for good: the refusal speaks against the host, and either cannot pass or has not passed after
+    /// [`TRIES`]. Another process may have tried before this one, in a phase that it has found.
+    pub(super) fn is_refused_for_good(self, attempt: &EffectAttempt, refusal: &EffectRefusal) -> bool {
+        let is_found = !self.seen.record_seen.from_the_start;
+        let had_tries =
+            attempt.refusals >= TRIES || (is_found && self.episode.elapsed.span() >= TRIES_OF_ANOTHER);
+        refusal.advice.speaks_against_host() && (had_tries || !refusal.advice.may_pass())
     }
 
     /// When the effect of this kind may be retried after its latest refusal, in any phase.

@@ -136,16 +136,20 @@ impl<'a> PhaseContext<'a> {
         if let Some(step) = first.or_else(|| self.hold(HookPoint::PrePowerOff)) {
             return step;
         }
-        // A guest that was asked before, in a shutdown that was left for another drain, is asked again where its time is over.
+        // A guest that was asked before, in a shutdown that was left for another drain, is asked again where its time is over, and
+        // where nobody knows whether it was asked.
         let in_flight = self.episode.in_flight;
-        let has_time =
-            |asked: &Timer| !self.is_past(self.deadline(asked.elapsed, self.guest_shutdown_timeout()));
+        let has_time = |asked: &Timer| {
+            let until = self.deadline(asked.elapsed, self.guest_shutdown_timeout());
+            !in_flight.is_assumed && !self.is_past(until)
+        };
         PhaseStep::record(transition_to(Episode {
             left_behind,
             volumes: None,
             drained_for: self.drain_elapsed(),
             in_flight: InFlight {
                 guest_shutdown: in_flight.guest_shutdown.filter(has_time),
+                is_assumed: false,
                 ..in_flight
             },
             ..self.enter(Phase::ShuttingDown(end))
@@ -167,11 +171,15 @@ impl<'a> PhaseContext<'a> {
     }
 
     /// Drained, VM on: shuts the guest down, and cuts the power after a deadline. Whatever it waits for, it is overdue if the VM is
-    /// still on then: the guest may have been asked at the end of its timeout.
+    /// still on then. A guest that could be asked late only has its whole time first.
     pub(super) fn shutting_down(self, end: &DrainEnd) -> PhaseStep {
-        let guest = self.guest_shutdown_timeout() * 2 + self.policy.power_off_timeout;
-        let longest = guest + self.volumes_waited().max(self.policy.volume_detach_timeout);
-        self.unless_overdue(self.phase_deadline(longest), self.shutdown_step(end))
+        let guest = self.guest_shutdown_timeout();
+        let volumes = self.volumes_waited().max(self.policy.volume_detach_timeout);
+        let of_phase = self.phase_deadline(guest * 2 + self.policy.power_off_timeout + volumes);
+        let asked = self.episode.in_flight.guest_shutdown;
+        let of_guest = asked.map(|asked| self.deadline(asked.elapsed, guest + self.policy.power_off_timeout));
+        let deadline = of_guest.filter(|of_guest| of_guest.at > of_phase.at);
+        self.unless_overdue(deadline.unwrap_or(of_phase), self.shutdown_step(end))
     }
 
     fn shutdown_step(self, end: &DrainEnd) -> PhaseStep {
@@ -252,10 +260,13 @@ impl<'a> PhaseContext<'a> {
         PhaseStep::wait_until(WaitingOn::GuestShutdown { until: until.shown }, until.at)
     }
 
-    /// The record shows no request to shut the guest down.
+    /// The record shows no request to shut the guest down. One that is refused for now is made again, and no power is cut before it
+    /// was made, however long that takes.
     fn ask_guest(self, end: &DrainEnd) -> PhaseStep {
-        let until = self.phase_deadline(self.volumes_waited() + self.guest_shutdown_timeout());
+        let timeout = self.guest_shutdown_timeout();
         let attempt = self.seen.attempt(EffectKind::ShutdownGuest);
+        // When the guest counts as one that cannot be asked at all.
+        let mut gives_up_at = None;
         if let Some(attempt) = attempt {
             match &attempt.outcome {
                 AttemptOutcome::Asked | AttemptOutcome::Running(_) | AttemptOutcome::Done => {
@@ -267,21 +278,27 @@ impl<'a> PhaseContext<'a> {
                         return self.record_request(attempt);
                     }
                     RetryAdvice::Unanswered => return self.record_request(attempt),
-                    // VMware Tools are being restarted or upgraded.
-                    RetryAdvice::NoTools if self.vm.tools_running == Some(true) => {}
-                    RetryAdvice::NoTools => return self.power_off(end),
-                    RetryAdvice::Retry
+                    RetryAdvice::NoTools if self.vm.tools_running != Some(true) => {
+                        return self.power_off(end);
+                    }
+                    // A task runs on the VM, vCenter is busy, or a person must act.
+                    RetryAdvice::Retry | RetryAdvice::Person => {}
+                    // VMware Tools are being restarted or upgraded, or vCenter cannot pass the request on.
+                    RetryAdvice::NoTools
                     | RetryAdvice::Unknown
+                    | RetryAdvice::MayPass
                     | RetryAdvice::OtherHost
-                    | RetryAdvice::Cluster
-                    | RetryAdvice::Person => {}
+                    | RetryAdvice::Cluster => {
+                        gives_up_at = Some(attempt.refused_since.monotonic.after(timeout));
+                    }
                 },
             }
-            if self.is_past(until) {
-                return self.power_off(end);
-            }
         }
-        let waiting_on = WaitingOn::GuestShutdown { until: until.shown };
+        if gives_up_at.is_some_and(|at| self.now.monotonic >= at) {
+            return self.power_off(end);
+        }
+        let until = self.deadline(Elapsed::ZERO, timeout).shown;
+        let waiting_on = WaitingOn::GuestShutdown { until };
         let ask = self.start_or_retry(EffectKind::ShutdownGuest, waiting_on, || {
             Ok(Effect::ShutdownGuest {
                 vm: self.vm.moref.clone(),
@@ -289,11 +306,9 @@ impl<'a> PhaseContext<'a> {
                 asked_by: self.power_off_cause(),
             })
         });
-        // A refused request is retried until the shutdown timeout.
-        if attempt.is_some() {
-            at_latest(until.at, ask)
-        } else {
-            ask
+        match gives_up_at {
+            Some(at) => at_latest(at, ask),
+            None => ask,
         }
     }
 
@@ -313,6 +328,7 @@ impl<'a> PhaseContext<'a> {
         PhaseStep::record(transition_to(Episode {
             in_flight: InFlight {
                 guest_shutdown: Some(asked),
+                is_assumed: false,
                 ..self.episode.in_flight
             },
             ..self.episode.clone()
@@ -378,13 +394,15 @@ impl<'a> PhaseContext<'a> {
             return recorded;
         }
         let attempt = self.seen.attempt(EffectKind::ShutdownGuest);
-        let is_asked = attempt.is_some_and(may_be_sent) || !self.seen.record_seen.from_the_start;
+        let is_sent = attempt.is_some_and(may_be_sent);
+        let is_asked = is_sent || !self.seen.record_seen.from_the_start;
         let since_phase = Timer {
             since: self.episode.since,
             elapsed: self.episode.elapsed,
         };
         InFlight {
             guest_shutdown: is_asked.then_some(since_phase),
+            is_assumed: is_asked && !is_sent,
             ..recorded
         }
     }

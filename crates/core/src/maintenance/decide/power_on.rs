@@ -1,16 +1,12 @@
 //! Powers the VM on, and accepts one that is found on.
 
-use super::context::{PhaseContext, PhaseStep};
+use super::context::{PhaseContext, PhaseStep, TRIES};
 use super::{Transition, cordoned, host_of, transition_to};
 use crate::maintenance::effect::{Effect, EffectKind};
 use crate::maintenance::episode::{CordonOwner, Episode, HostIdentity, InFlight, Phase, RefusedMove};
 use crate::maintenance::observed::{AttemptOutcome, EffectAttempt, EffectRefusal, RetryAdvice, Strategy};
 use crate::maintenance::request::RequestAction;
 use crate::maintenance::waiting::WaitingOn;
-
-/// How many times the VM's own host may refuse to power it on before other hosts are tried. A host that has just left
-/// maintenance refuses until vSphere HA has configured it.
-const TRIES_AT_HOME: u32 = 4;
 
 impl PhaseContext<'_> {
     pub(super) fn powering_on(self, by_drs: bool) -> PhaseStep {
@@ -62,20 +58,19 @@ impl PhaseContext<'_> {
         let here = self.vm.on.as_ref();
         if by_drs {
             // `AwaitingHost` retries DRS after a backoff.
-            return (refusal.advice == RetryAdvice::OtherHost || !self.vm.host.takes_vms())
-                .then(|| self.choose_again(None));
+            let is_placed_again = matches!(refusal.advice, RetryAdvice::OtherHost | RetryAdvice::MayPass);
+            return (is_placed_again || !self.vm.host.takes_vms()).then(|| self.choose_again(None));
         }
         if self.is_at_home() {
             let is_hopeless = refusal.advice.speaks_against_host()
                 && refusal.advice != RetryAdvice::Person
-                && attempt.refusals >= TRIES_AT_HOME
+                && attempt.refusals >= TRIES
                 && self.node.overrides.strategy == Strategy::Migrate;
             return is_hopeless
                 .then(|| self.choose_again(here.map(|host| (host, RefusedMove::PowerOn, refusal))));
         }
-        // A refusal that concerns the whole cluster is retried, unless its own host is back.
-        let is_refused = refusal.advice.speaks_against_host();
-        (is_refused || self.is_home_back())
+        // A refusal that may pass is retried here, unless its own host is back.
+        (self.is_refused_for_good(attempt, refusal) || self.is_home_back())
             .then(|| self.choose_again(here.map(|host| (host, RefusedMove::PowerOn, refusal))))
     }
 

@@ -5,7 +5,7 @@ use super::transition_to;
 use crate::maintenance::clock::whole_second;
 use crate::maintenance::effect::{Effect, EffectKind};
 use crate::maintenance::episode::{Episode, RefusedMove};
-use crate::maintenance::observed::{AttemptOutcome, EffectRefusal, RetryAdvice};
+use crate::maintenance::observed::{AttemptOutcome, EffectAttempt, EffectRefusal, RetryAdvice};
 use crate::maintenance::placement::{DeviceOffer, RejectedHost, RejectionReason};
 use crate::maintenance::waiting::WaitingOn;
 
@@ -22,12 +22,14 @@ impl PhaseContext<'_> {
         }
         let attempt = self.seen.attempt(EffectKind::Reconfigure);
         let attempt = attempt.filter(|attempt| attempt.host.as_ref() == Some(here));
-        match attempt.map(|attempt| &attempt.outcome) {
-            Some(AttemptOutcome::Done) => return None,
-            Some(AttemptOutcome::Refused(refusal)) if self.is_refused_here(refusal) => {
-                return Some(self.choose_again(Some((here, RefusedMove::PowerOn, refusal))));
+        if let Some(attempt) = attempt {
+            match &attempt.outcome {
+                AttemptOutcome::Done => return None,
+                AttemptOutcome::Refused(refusal) if self.is_refused_here(attempt, refusal) => {
+                    return Some(self.choose_again(Some((here, RefusedMove::PowerOn, refusal))));
+                }
+                AttemptOutcome::Running(_) | AttemptOutcome::Asked | AttemptOutcome::Refused(_) => {}
             }
-            Some(AttemptOutcome::Running(_) | AttemptOutcome::Asked | AttemptOutcome::Refused(_)) | None => {}
         }
         if self.episode.home_devices.is_empty() && devices.offer != DeviceOffer::Unreported {
             // Recorded before the first change, so that the VM gets its own devices back at home.
@@ -55,8 +57,9 @@ impl PhaseContext<'_> {
     }
 
     /// Whether the VM has to leave this host, which is not its own. A missing privilege is missing on each host.
-    fn is_refused_here(self, refusal: &EffectRefusal) -> bool {
-        let is_about_host = refusal.advice.speaks_against_host() && refusal.advice != RetryAdvice::Person;
+    fn is_refused_here(self, attempt: &EffectAttempt, refusal: &EffectRefusal) -> bool {
+        let is_about_host =
+            self.is_refused_for_good(attempt, refusal) && refusal.advice != RetryAdvice::Person;
         !self.is_at_home() && (is_about_host || self.is_home_back())
     }
 

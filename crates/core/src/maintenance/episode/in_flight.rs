@@ -14,6 +14,10 @@ pub struct InFlight {
     /// A guest shutdown was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guest_shutdown: Option<Timer>,
+    /// `guest_shutdown` is only assumed: an earlier process may have requested it and recorded nothing. It may take effect, but the
+    /// guest counts as not asked.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_assumed: bool,
     /// A power-off is requested. It is recorded before the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub power_off: Option<Timer>,

@@ -12,8 +12,10 @@ pub struct EffectAttempt {
     pub host: Option<HostRef>,
     /// Its vCenter task, also after the end of the task. Only for display.
     pub task: Option<TaskRef>,
-    /// The number of refused attempts in a row, including this one.
+    /// The number of refused attempts in a row for the same host, including this one.
     pub refusals: u32,
+    /// When the first of the attempts in a row that were refused with the same advice began.
+    pub refused_since: Now,
     /// The number of attempts of this kind in this episode, including this one.
     pub tries: u32,
     /// The outcome so far.
@@ -51,6 +53,8 @@ pub enum RetryAdvice {
     Unanswered,
     /// An unknown fault, which may concern this host.
     Unknown,
+    /// The fault may concern this host, and often passes: a file of the VM is locked, or a resource is taken for a moment.
+    MayPass,
     /// The fault concerns this host; try another one.
     OtherHost,
     /// The fault concerns the whole cluster; retry later.
@@ -65,8 +69,21 @@ impl RetryAdvice {
     /// Whether another host has to be tried: the fault concerns this VM on this host, or is unknown.
     pub fn speaks_against_host(self) -> bool {
         match self {
-            Self::OtherHost | Self::Unknown | Self::Person => true,
+            Self::OtherHost | Self::MayPass | Self::Unknown | Self::Person => true,
             Self::Retry | Self::Unanswered | Self::Cluster | Self::NoTools => false,
+        }
+    }
+
+    /// Whether it speaks against the host for now only, as far as known: the host may take the VM a little later.
+    pub fn may_pass(self) -> bool {
+        match self {
+            Self::MayPass | Self::Unknown => true,
+            Self::OtherHost
+            | Self::Person
+            | Self::Retry
+            | Self::Unanswered
+            | Self::Cluster
+            | Self::NoTools => false,
         }
     }
 }

@@ -120,7 +120,10 @@ impl WaitingOn {
             Self::Skip => command(format!("kubectl annotate node {node} {SKIP}-")),
             Self::PoweredOn { .. } => words("power the VM on in vCenter, or delete the request"),
             Self::Question(_) => words("answer the question in vCenter, on the page of the VM"),
-            Self::HostEntry { .. } => words("look in vCenter which VMs are still on the host"),
+            Self::HostEntry { .. } => words(
+                "look in vCenter which VMs are still on the host; if only this one is, enter maintenance mode again without \
+                 \"Move powered-off VMs\", or free a device on another host",
+            ),
             Self::HostExit { .. } => {
                 words("when the work on the host is done, take it out of maintenance mode")
             }
