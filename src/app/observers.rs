@@ -18,7 +18,7 @@ use crate::kubernetes::lease::ElectionStatus;
 use crate::kubernetes::update as kubernetes;
 use crate::maintenance::waiting::few;
 use crate::nodemaintenance::objects::StatusReconciler;
-use crate::status::{EvacuationPolicies, NodeStatuses};
+use crate::status::{NodeStatus, NodeStatuses, ToldOnce};
 use crate::telemetry::events::Events;
 use crate::telemetry::metrics::{Degraded, Metrics};
 use crate::telemetry::silences::SilenceBoard;
@@ -48,7 +48,8 @@ pub(super) struct Observers {
     /// The Jobs that validate nodes.
     pub(super) validation: Option<ValidationJobs>,
     inventory_logged: Arc<Once>,
-    evacuation_policies: Arc<Mutex<EvacuationPolicies>>,
+    evacuation_policies: Arc<Mutex<ToldOnce>>,
+    nodes_without_vm: Arc<Mutex<ToldOnce>>,
     unhandled_modes: Arc<Mutex<UnhandledModes>>,
 }
 
@@ -67,6 +68,7 @@ impl Observers {
             validation: None,
             inventory_logged: Arc::new(Once::new()),
             evacuation_policies: Arc::default(),
+            nodes_without_vm: Arc::default(),
             unhandled_modes: Arc::default(),
         }
     }
@@ -94,14 +96,7 @@ impl Observers {
 
     /// Warns once of each node whose VM vCenter itself shuts down for maintenance.
     fn warn_of_evacuation_policies(&self, statuses: &NodeStatuses) {
-        let policies = self.evacuation_policies.lock();
-        // Ignores poisoning: no change leaves inconsistent state.
-        let mut policies = policies.unwrap_or_else(PoisonError::into_inner);
-        policies.show(statuses);
-        if !self.health.is_ready() {
-            return;
-        }
-        let untold = policies.take_untold();
+        let untold = self.untold(&self.evacuation_policies, statuses, NodeStatus::evacuation_policy);
         let names: Vec<&str> = untold.iter().map(NodeName::as_str).collect();
         if !names.is_empty() {
             warn!(
@@ -110,6 +105,35 @@ impl Observers {
                 "vCenter itself shuts down the VMs of these nodes when their hosts enter maintenance, because \
                  maintenance.vm.evacuation.poweroff is set on them or a compute policy says so; their pods may end before they are evicted"
             );
+        }
+    }
+
+    /// Tells once of each node that is left alone because it is no VM.
+    fn tell_of_nodes_without_vm(&self, statuses: &NodeStatuses) {
+        let untold = self.untold(&self.nodes_without_vm, statuses, NodeStatus::is_no_vm);
+        let names: Vec<&str> = untold.iter().map(NodeName::as_str).collect();
+        if !names.is_empty() {
+            info!(
+                count = names.len(),
+                nodes = few(&names),
+                "vCenter knows no VM of these nodes, and nothing says that they are VMs of vSphere: they are left alone"
+            );
+        }
+    }
+
+    /// The nodes to be told now; none until all are known.
+    fn untold(
+        &self,
+        told: &Mutex<ToldOnce>,
+        statuses: &NodeStatuses,
+        concerns: impl Fn(&NodeStatus) -> Option<bool>,
+    ) -> Vec<NodeName> {
+        // Ignores poisoning: no change leaves inconsistent state.
+        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.show(statuses, concerns);
+        match self.health.is_ready() {
+            true => told.take_untold(),
+            false => Vec::new(),
         }
     }
 
@@ -305,6 +329,7 @@ impl LoopObserver for Observers {
         }
         if !built.is_standby {
             self.warn_of_evacuation_policies(&statuses);
+            self.tell_of_nodes_without_vm(&statuses);
             self.metrics.show(&statuses);
             self.metrics.snapshots_outdated(built.outdated.len());
         }

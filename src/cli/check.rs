@@ -25,8 +25,8 @@ use crate::kubernetes::validation::ValidationTemplate;
 use crate::kubernetes::{reads, rights};
 use crate::maintenance::decide::dead_node;
 use crate::maintenance::episode::Record;
-use crate::maintenance::observed::ObservedPower;
-use crate::maintenance::waiting::WaitingOn;
+use crate::maintenance::observed::{BoundVm, ObservedPower};
+use crate::maintenance::waiting::{WaitingOn, few};
 use crate::nodemaintenance;
 
 /// The result of a check.
@@ -335,9 +335,12 @@ async fn nodes(view: &mut ClusterView) -> Vec<CheckResult> {
     let mut section = Section::new("Nodes");
     let names = view.inventory.nodes();
     let forecasts = view.inventory.forecast_each_host();
-    for forecast in &forecasts {
+    let is_no_vm = |forecast: &&Forecast| forecast.vm == BoundVm::NoVm;
+    let (without_vm, others): (Vec<&Forecast>, Vec<&Forecast>) = forecasts.iter().partition(is_no_vm);
+    for forecast in &others {
         of_node(forecast, &mut section);
     }
+    of_nodes_without_vm(&without_vm, others.is_empty(), &mut section);
     match view.budgets().await {
         Ok(budgets) => of_budgets(view, &names, &budgets, &mut section).await,
         Err(error) => section.warn(
@@ -346,6 +349,26 @@ async fn nodes(view: &mut ClusterView) -> Vec<CheckResult> {
         ),
     }
     section.checks
+}
+
+/// Nodes that are no VMs are left alone. Where there are no others, Haulout has nothing to do.
+fn of_nodes_without_vm(nodes: &[&Forecast], are_all: bool, section: &mut Section) {
+    if nodes.is_empty() {
+        return;
+    }
+    let names: Vec<&str> = nodes.iter().map(|forecast| forecast.node.as_str()).collect();
+    let what = format!(
+        "no VM that vCenter knows, and left alone ({}): {}",
+        names.len(),
+        few(&names)
+    );
+    let hint = "nothing is to be done for physical machines; for a VM, see spec.providerID and status.nodeInfo.systemUUID of the \
+                Node against the VM's BIOS UUID, whether the user may read the VM, or BIND_BY_NAME";
+    if are_all {
+        section.missing(what, hint);
+    } else {
+        section.warn(what, hint);
+    }
 }
 
 /// The checks of a node and its VM.

@@ -51,7 +51,7 @@ fn samples(text: &str) -> BTreeMap<String, f64> {
         .collect()
 }
 
-async fn scrape(metrics: &str) -> anyhow::Result<BTreeMap<String, f64>> {
+pub async fn scrape(metrics: &str) -> anyhow::Result<BTreeMap<String, f64>> {
     let (status, text) = ask(metrics, "text/plain").await?;
     ensure!(status == 200, "{status}: {text}");
     Ok(samples(&text))

@@ -93,6 +93,7 @@ fn vms() -> Vec<BoundVm> {
         .flat_map(|host| powers.map(|power| BoundVm::Found(fixtures::vm(power, host.clone()))))
         .collect();
     vms.push(BoundVm::Missing { was_known: true });
+    vms.push(BoundVm::NoVm);
     vms.push(BoundVm::NotLookedUp);
     vms
 }

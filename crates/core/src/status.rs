@@ -4,16 +4,16 @@
 //! Renderers format them and decide nothing.
 
 mod board;
-mod evacuation;
 pub mod observer;
 mod obstacles;
 mod sentences;
+mod told_once;
 mod took;
 
 pub use crate::maintenance::kinds::{EpisodeOutcome, HostKind, PhaseKind, PodState, TriggerKind, WaitKind};
 pub use board::{EpisodeEnd, EpisodeHistory, NodeEntry, StatusBoard, StatusSpan, Wait};
-pub use evacuation::EvacuationPolicies;
 pub use obstacles::Obstacle;
+pub use told_once::ToldOnce;
 pub use took::Took;
 
 use std::collections::BTreeMap;
@@ -158,9 +158,11 @@ impl NodeStatus {
     }
 }
 
-/// Whether a node in service has a known VM, no request, and no skipped maintenance.
+/// Whether a node in service has a known VM or is none, and has no request and no skipped maintenance.
 fn asks_nothing(seen: &Observed) -> bool {
-    let Some(vm) = seen.vm.found() else { return false };
+    let Some(vm) = seen.vm.found() else {
+        return seen.vm == BoundVm::NoVm && seen.request.is_none();
+    };
     let is_skipped = seen.node.as_ref().is_some_and(|node| node.overrides.skip);
     seen.request.is_none() && !(is_skipped && vm.host.is_leaving())
 }

@@ -140,7 +140,8 @@ impl StateGauges {
 
     fn nodes(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         gauge(encoder, &families::NODE_MAINTAINABLE, |gauge| {
-            for (name, status) in self.statuses() {
+            // No maintenance comes to a node that is no VM.
+            for (name, status) in self.statuses().filter(|(_, it)| it.is_no_vm() != Some(true)) {
                 let obstacles = status.obstacles();
                 if obstacles.is_empty() {
                     gauge.with([("node", name), ("reason", "none")], 1.0)?;
@@ -217,7 +218,7 @@ impl StateGauges {
         })?;
         let marked = self
             .statuses()
-            .filter(|(_, status)| status.has_evacuation_policy());
+            .filter(|(_, status)| status.evacuation_policy() == Some(true));
         let marked = number(marked.count());
         gauge(encoder, &families::EVACUATION_POLICY_NODES, |gauge| {
             gauge.bare(marked)

@@ -307,6 +307,29 @@ fn wait_is_shown_until_it_ends() {
 }
 
 #[test]
+fn node_that_is_no_vm_has_no_series_that_an_alert_reads() {
+    let fixture = Fixture::new();
+    let mut physical = snapshot(Record::InService, HostState::InService);
+    physical.observed.vm = BoundVm::NotLookedUp;
+    fixture.shows([physical.clone()]);
+    fixture.waits(&Record::InService, &WaitingOn::VmLookup);
+    physical.observed.vm = BoundVm::NoVm;
+    fixture.shows([physical.clone()]);
+    fixture.assert_no_sample("haulout_waiting_on");
+    fixture.assert_no_sample("haulout_node_maintainable");
+    fixture.assert_lines(&["haulout_node_phase{node=\"gpu1\",phase=\"InService\"} 1.0"]);
+
+    physical.observed.vm = BoundVm::Missing { was_known: false };
+    fixture.shows([physical]);
+    let missing = WaitingOn::Parked(ParkReason::VmMissing);
+    fixture.waits(&Record::InService, &missing);
+    fixture.assert_lines(&[
+        "haulout_waiting_on{node=\"gpu1\",kind=\"parked\"} 1.0",
+        "haulout_node_maintainable{node=\"gpu1\",reason=\"vm-not-found\"} 0.0",
+    ]);
+}
+
+#[test]
 fn draining_node_has_series_until_it_is_removed() {
     let fixture = Fixture::new();
     let mut draining = snapshot(of(episode(Phase::Draining, 7)), HostState::InMaintenance);

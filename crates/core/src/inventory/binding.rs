@@ -134,8 +134,15 @@ impl Inventory {
     /// The only VM that matches the keys of a node, even if other nodes match it too.
     fn found_for(&self, name: &NodeName) -> Result<VmRef, Box<BoundVm>> {
         let keys = self.keys_of(name);
+        let is_expected = self.is_expected_in_vcenter(name);
         if keys.is_empty() {
-            return Err(Box::new(BoundVm::NoUuid));
+            let has_uuid = self
+                .nodes
+                .get(name)
+                .is_some_and(|node| node.system_uuid.is_some());
+            // With a UUID, only `REQUIRE_PROVIDER_ID` leaves it without a key.
+            let is_none = has_uuid && !is_expected;
+            return Err(Box::new(if is_none { BoundVm::NoVm } else { BoundVm::NoUuid }));
         }
         let mut vms: BTreeSet<VmRef> = BTreeSet::new();
         let mut all_answered = true;
@@ -157,11 +164,28 @@ impl Inventory {
         let missing = || {
             Box::new(if is_outside {
                 BoundVm::OutOfScope
-            } else {
+            } else if is_expected || was_known {
                 BoundVm::Missing { was_known }
+            } else {
+                BoundVm::NoVm
             })
         };
         vms.into_iter().next().ok_or_else(missing)
+    }
+
+    /// Whether something says that the node is a VM of vSphere: its provider ID, or a maintenance that it has or had.
+    fn is_expected_in_vcenter(&self, name: &NodeName) -> bool {
+        let Some(node) = self.nodes.get(name) else {
+            return true;
+        };
+        let on_node = self
+            .node_states
+            .get(name)
+            .and_then(|local| local.on_node.as_ref());
+        node.provider_uuid.is_some()
+            || node.annotations.last_episode.is_some()
+            || on_node.is_some_and(|record| *record != Record::InService)
+            || self.copy(name).is_some()
     }
 
     /// Whether it is no template. A template can have the UUID of the VM that it was made from.

@@ -211,7 +211,11 @@ impl Inventory {
         let is_its_vm = match self.vm_of(name) {
             BoundVm::Found(vm) => is_same_machine(vm.uuid, episode.vm_uuid),
             BoundVm::Ambiguous(_) | BoundVm::Shared(_) | BoundVm::HeldByDeadNode { .. } => false,
-            BoundVm::NotLookedUp | BoundVm::Missing { .. } | BoundVm::OutOfScope | BoundVm::NoUuid => true,
+            BoundVm::NotLookedUp
+            | BoundVm::Missing { .. }
+            | BoundVm::NoVm
+            | BoundVm::OutOfScope
+            | BoundVm::NoUuid => true,
         };
         is_its_vm || episode.vm_uuid.is_none() || is_copied()
     }

@@ -181,6 +181,7 @@ impl Inventory {
                     BoundVm::Found(vm) => is_replaced(episode, &vm).is_none(),
                     BoundVm::NotLookedUp => true,
                     BoundVm::Missing { .. }
+                    | BoundVm::NoVm
                     | BoundVm::OutOfScope
                     | BoundVm::NoUuid
                     | BoundVm::Ambiguous(_)

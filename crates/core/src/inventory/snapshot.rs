@@ -93,7 +93,7 @@ impl Inventory {
             | BoundVm::Shared(_)
             | BoundVm::HeldByDeadNode { .. } => true,
             BoundVm::Found(vm) => vm.uuid.is_none(),
-            BoundVm::Missing { .. } | BoundVm::OutOfScope | BoundVm::NoUuid => false,
+            BoundVm::Missing { .. } | BoundVm::NoVm | BoundVm::OutOfScope | BoundVm::NoUuid => false,
         };
         *record == Record::InService && self.open_copy(node).is_some() && is_unknown()
     }

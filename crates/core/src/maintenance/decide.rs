@@ -316,7 +316,7 @@ fn step<'a>(
     let vm = match seen.vm.or_wait() {
         Ok(vm) => vm,
         // The node may belong to another vCenter, so the episode is not parked.
-        Err(waiting_on) if seen.vm == (BoundVm::Missing { was_known: false }) => {
+        Err(waiting_on) if matches!(seen.vm, BoundVm::Missing { was_known: false } | BoundVm::NoVm) => {
             return PhaseStep::wait(waiting_on);
         }
         Err(WaitingOn::Parked(reason)) => return PhaseStep::park(reason),

@@ -273,6 +273,8 @@ pub enum BoundVm {
         /// This process knew the VM before. Otherwise the node may belong to another vCenter.
         was_known: bool,
     },
+    /// vCenter knows none, and nothing says that the node is one: a physical machine, or a VM of another platform.
+    NoVm,
     /// The VM is outside `VCENTER_SCOPE`; it is not touched.
     OutOfScope,
     /// The Node has no UUID, and VMs are not looked up by name.
@@ -303,7 +305,7 @@ impl BoundVm {
         Err(WaitingOn::Parked(match self {
             Self::Found(vm) => return Ok(vm),
             Self::NotLookedUp => return Err(WaitingOn::VmLookup),
-            Self::Missing { .. } => ParkReason::VmMissing,
+            Self::Missing { .. } | Self::NoVm => ParkReason::VmMissing,
             Self::OutOfScope => ParkReason::VmOutOfScope,
             Self::NoUuid => ParkReason::NoUuid,
             Self::Ambiguous(vms) => ParkReason::VmAmbiguous { count: vms.len() },

@@ -7,6 +7,8 @@ named_enum! {
     pub enum Obstacle {
         /// vCenter has no VM for the node, several, or one of another node.
         VmNotFound = "vm-not-found",
+        /// vCenter knows no VM of the node, and nothing says that it is one.
+        NoVm = "no-vm",
         VmOutOfScope = "vm-out-of-scope",
         VmSuspended = "vm-suspended",
         /// vCenter waits for an answer about the VM.
@@ -51,7 +53,8 @@ impl Obstacle {
             | Self::DisruptionBudget
             | Self::SeveralBudgets
             | Self::VcenterPrivilege => true,
-            Self::NoVmwareTools
+            Self::NoVm
+            | Self::NoVmwareTools
             | Self::EvacuationPolicy
             | Self::NoOtherHost
             | Self::LongGracePeriod
@@ -67,6 +70,7 @@ impl Obstacle {
     pub fn words(self) -> &'static str {
         match self {
             Self::VmNotFound => "no VM, or more than one, belongs to the node",
+            Self::NoVm => "it is no VM that vCenter knows, and is left alone",
             Self::VmOutOfScope => "the VM is outside VCENTER_SCOPE",
             Self::VmSuspended => "the VM is suspended",
             Self::Question => "vCenter waits for an answer about the VM",
@@ -101,6 +105,7 @@ impl Obstacle {
                 found.extend(lacks_tools.then_some(Self::NoVmwareTools));
                 found.extend(vm.evacuation_power_off.then_some(Self::EvacuationPolicy));
             }
+            BoundVm::NoVm => found.push(Self::NoVm),
             BoundVm::OutOfScope => found.push(Self::VmOutOfScope),
             // It is being looked up, or vCenter is not connected.
             BoundVm::NotLookedUp => {}
@@ -164,5 +169,6 @@ mod tests {
             [Obstacle::VmNotFound, Obstacle::Skip]
         );
         assert_eq!(Obstacle::of(&BoundVm::OutOfScope, None), [Obstacle::VmOutOfScope]);
+        assert_eq!(Obstacle::of(&BoundVm::NoVm, None), [Obstacle::NoVm]);
     }
 }

@@ -172,7 +172,7 @@ fn an_episode_is_followed_from_phase_to_phase_to_its_end() {
 
 #[test]
 fn node_with_an_evacuation_policy_is_told_once_while_it_has_one() {
-    let mut policies = EvacuationPolicies::default();
+    let mut policies = ToldOnce::default();
     let mut show = |of: &[(&str, bool)], are_all: bool| {
         let nodes = of.iter().map(|(name, is_marked)| {
             let mut observed = seen(HostState::InService);
@@ -184,10 +184,11 @@ fn node_with_an_evacuation_policy_is_told_once_while_it_has_one() {
                 Arc::new(status(Record::InService, observed)),
             )
         });
-        policies.show(&NodeStatuses {
+        let statuses = NodeStatuses {
             nodes: nodes.collect(),
             are_all,
-        });
+        };
+        policies.show(&statuses, NodeStatus::evacuation_policy);
         policies.take_untold()
     };
     let names = |names: &[&str]| names.iter().copied().map(NodeName::new).collect::<Vec<_>>();
@@ -208,7 +209,7 @@ fn node_with_an_evacuation_policy_is_told_once_while_it_has_one() {
 
 #[test]
 fn node_whose_vm_is_not_known_for_a_moment_is_not_told_again() {
-    let mut policies = EvacuationPolicies::default();
+    let mut policies = ToldOnce::default();
     let mut marked = seen(HostState::InService);
     if let BoundVm::Found(vm) = &mut marked.vm {
         vm.evacuation_power_off = true;
@@ -218,10 +219,11 @@ fn node_whose_vm_is_not_known_for_a_moment_is_not_told_again() {
         ..marked.clone()
     };
     for (observed, untold) in [(&marked, 1), (&unknown, 0), (&marked, 0)] {
-        policies.show(&NodeStatuses {
+        let statuses = NodeStatuses {
             nodes: BTreeMap::from([(node(), Arc::new(status(Record::InService, observed.clone())))]),
             are_all: true,
-        });
+        };
+        policies.show(&statuses, NodeStatus::evacuation_policy);
         assert_eq!(policies.take_untold().len(), untold);
     }
 }

@@ -169,6 +169,7 @@ pub fn vms() -> Vec<VmCase> {
         of(BoundVm::NotLookedUp),
         of(BoundVm::Missing { was_known: true }),
         of(BoundVm::Missing { was_known: false }),
+        of(BoundVm::NoVm),
         of(BoundVm::OutOfScope),
         of(BoundVm::NoUuid),
         of(BoundVm::Ambiguous(

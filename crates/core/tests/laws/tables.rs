@@ -2222,6 +2222,36 @@ fn vm_that_this_vcenter_never_knew_is_waited_for_and_not_parked() {
 }
 
 #[test]
+fn node_that_is_no_vm_is_left_alone_unless_somebody_asks_for_it() {
+    let physical = Observed {
+        vm: BoundVm::NoVm,
+        ..seen(ObservedPower::On, HostState::Unknown)
+    };
+    let in_service = |seen: &Observed| {
+        let policy = policy(DrainTimeoutAction::PowerOff);
+        decide(&Record::InService, seen, &policy, moment(1))
+    };
+    assert_eq!(in_service(&physical), Decision::Idle);
+    let missing = WaitingOn::Parked(ParkReason::VmMissing);
+    let asked = Observed {
+        request: Some(request(RequestAction::Drain)),
+        ..physical.clone()
+    };
+    assert_eq!(waiting(in_service(&asked)), missing);
+    // What vCenter should have, and a VM that was there before, stay a problem.
+    for was_known in [false, true] {
+        let lost = Observed {
+            vm: BoundVm::Missing { was_known },
+            ..physical.clone()
+        };
+        assert_eq!(waiting(in_service(&lost)), missing);
+    }
+    for before in [down(Phase::Draining), away(Phase::AwaitingHost)] {
+        assert_eq!(waiting(decided(&before, &physical)), missing);
+    }
+}
+
+#[test]
 fn host_of_an_adopted_episode_is_known_by_its_name_alone() {
     for (name, has_moved) in [("esx1", false), ("esx-other", true)] {
         let powers_on = Episode {

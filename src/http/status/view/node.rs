@@ -216,6 +216,12 @@ fn of_node(node: Option<&NodeSummary>) -> Vec<LabelledFact> {
 fn of_vm(vm: &BoundVm) -> Vec<LabelledFact> {
     let vm = match vm.or_wait() {
         Ok(vm) => vm,
+        Err(_) if *vm == BoundVm::NoVm => {
+            return vec![LabelledFact::new(
+                "VM",
+                "none that vCenter knows; the node is left alone",
+            )];
+        }
         Err(wait) => return vec![LabelledFact::new("VM", wait.sentence())],
     };
     let power = match vm.power {

@@ -123,6 +123,65 @@ fn forged_record_of_a_deleted_node_claims_no_vm_of_another_one() {
 }
 
 #[test]
+fn node_whose_vm_is_unknown_is_no_vm_where_nothing_says_that_it_is_one() {
+    let physical = || NodeFacts {
+        provider_uuid: None,
+        system_uuid: Some(uuid(1)),
+        ..node(1)
+    };
+    let seen_with = |rules: Rules, node: NodeFacts| {
+        let mut inventory = Inventory::new(rules, at(0));
+        inventory.set_time(moment(0));
+        apply_all(
+            &mut inventory,
+            trio(1).into_iter().chain([seen_of(node), found(1, &[])]),
+        );
+        snapshot_of(&mut inventory, 1).observed.vm
+    };
+    let missing = BoundVm::Missing { was_known: false };
+    assert_eq!(seen_with(rules(), physical()), BoundVm::NoVm);
+    assert_eq!(
+        seen_with(rules(), node(1)),
+        missing,
+        "it has a provider ID of vSphere"
+    );
+    let mut had_one = physical();
+    had_one.annotations.last_episode = Some("anything".to_owned());
+    assert_eq!(seen_with(rules(), had_one), missing);
+    let mut has_one = with_episode(1, Phase::Draining, |_| {});
+    has_one.provider_uuid = None;
+    has_one.system_uuid = Some(uuid(1));
+    assert_eq!(seen_with(rules(), has_one), missing);
+
+    let by_provider_id = || Rules {
+        require_provider_id: true,
+        ..rules()
+    };
+    assert_eq!(seen_with(by_provider_id(), physical()), BoundVm::NoVm);
+    let mut nameless = physical();
+    nameless.system_uuid = None;
+    assert_eq!(seen_with(rules(), nameless), BoundVm::NoUuid);
+}
+
+#[test]
+fn vm_that_was_bound_and_is_gone_stays_missing() {
+    let mut inventory = inventory_with(trio(1));
+    let without_id = NodeFacts {
+        provider_uuid: None,
+        system_uuid: Some(uuid(1)),
+        resource_version: 11,
+        ..node(1)
+    };
+    inventory.apply(seen_of(without_id));
+    assert!(snapshot_of(&mut inventory, 1).observed.vm.found().is_some());
+    inventory.apply(found(1, &[]));
+    assert_eq!(
+        snapshot_of(&mut inventory, 1).observed.vm,
+        BoundVm::Missing { was_known: true }
+    );
+}
+
+#[test]
 fn reported_uuid_does_not_count_where_a_provider_id_is_required() {
     let required = Rules {
         require_provider_id: true,
@@ -141,7 +200,7 @@ fn reported_uuid_does_not_count_where_a_provider_id_is_required() {
         snapshot_of(&mut inventory, 1).observed.vm
     };
     assert!(matches!(of(Some(uuid(1))), BoundVm::Found(_)));
-    assert_eq!(of(None), BoundVm::NoUuid);
+    assert_eq!(of(None), BoundVm::NoVm);
 }
 
 #[test]

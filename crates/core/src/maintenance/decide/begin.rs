@@ -13,7 +13,7 @@ use crate::maintenance::clock::Now;
 use crate::maintenance::desired::DesiredState;
 use crate::maintenance::episode::{Episode, InFlight, Phase, Record, Trigger};
 use crate::maintenance::observed::{
-    Admission, HostState, LeadershipEpoch, Observed, ObservedNode, ObservedPower, ObservedVm,
+    Admission, BoundVm, HostState, LeadershipEpoch, Observed, ObservedNode, ObservedPower, ObservedVm,
 };
 use crate::maintenance::policy::Policy;
 use crate::maintenance::request::Request;
@@ -22,6 +22,8 @@ use crate::maintenance::waiting::WaitingOn;
 pub(super) fn in_service(node: &ObservedNode, seen: &Observed, policy: &Policy, now: Now) -> Decision {
     let vm = match seen.vm.or_wait() {
         Ok(vm) => vm,
+        // It has no host whose maintenance could concern it.
+        Err(_) if seen.vm == BoundVm::NoVm && seen.request.is_none() => return Decision::Idle,
         Err(waiting_on) => return wait(waiting_on),
     };
     let request = seen.request.as_ref();
