@@ -1,17 +1,25 @@
 //! Connects to the kube-apiserver: by `KUBECONFIG`, from inside the cluster, or by the user's own kubeconfig.
 
+mod proxy;
+mod token_file;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use hyper::rt::{Read, Write};
 use hyper_timeout::TimeoutConnector;
-use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
+use hyper_util::client::legacy::connect::{Connection, HttpConnector};
 use hyper_util::client::legacy::{self, Client};
+use hyper_util::client::proxy::matcher::Intercept;
 use hyper_util::rt::TokioExecutor;
 use kube::client::{ClientBuilder, ConfigExt as _};
 use kube::config::{Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use secrecy::ExposeSecret as _;
 use thiserror::Error;
-use tower::{BoxError, ServiceBuilder};
+use tower::{BoxError, Service, ServiceBuilder};
 
+use self::token_file::TokenFile;
 use super::answer;
 
 /// Long enough for a lost SYN and its retransmissions, short enough to reach another replica behind a load balancer soon.
@@ -26,6 +34,33 @@ pub const READ_DEADLINE: Duration = Duration::from_secs(90);
 
 /// Reading a kubeconfig may run a credential plugin (`exec:`), which may ask a cloud for a token.
 const CONFIG_DEADLINE: Duration = Duration::from_secs(60);
+
+/// A kube-apiserver, and the way to it.
+struct ApiServer {
+    config: Config,
+    proxy: Option<Intercept>,
+    /// Instead of that in `config`.
+    token_file: Option<TokenFile>,
+}
+
+impl ApiServer {
+    /// Without a proxy, whatever the environment says.
+    fn direct(config: Config) -> Self {
+        Self {
+            config,
+            proxy: None,
+            token_file: None,
+        }
+    }
+
+    /// The kube-apiserver of the surrounding cluster, which is reached without a proxy.
+    fn surrounding() -> Result<Self, KubeConnectError> {
+        let config = Config::incluster().map_err(|error| KubeConnectError::InCluster {
+            message: answer::chain(&error),
+        })?;
+        Ok(Self::direct(config))
+    }
+}
 
 /// Why there is no client.
 #[derive(Debug, Error)]
@@ -85,9 +120,9 @@ pub async fn connect() -> Result<kube::Client, KubeConnectError> {
 
 /// As [`connect`], with the address of the kube-apiserver.
 pub async fn connect_with_address() -> Result<(kube::Client, String), KubeConnectError> {
-    let config = configuration().await?;
-    let address = config.cluster_url.to_string().trim_end_matches('/').to_owned();
-    Ok((client(config)?, address))
+    let server = configuration().await?;
+    let address = address(&server.config);
+    Ok((client_of(server)?, address))
 }
 
 /// Makes a client for another cluster than that of the nodes, as `setting` names it: by the kubeconfig at `path`, or for the
@@ -97,13 +132,10 @@ pub async fn connect_with_address() -> Result<(kube::Client, String), KubeConnec
 /// When the kubeconfig or the service account cannot be used.
 pub async fn connect_other(setting: &'static str, path: &Path) -> Result<kube::Client, KubeConnectError> {
     if path == Path::new("in-cluster") {
-        let config = Config::incluster();
-        return client(config.map_err(|error| KubeConnectError::InCluster {
-            message: answer::chain(&error),
-        })?);
+        return client_of(ApiServer::surrounding()?);
     }
     let read = from_kubeconfig(Some(path), None).await;
-    client(read.map_err(|message| KubeConnectError::Other { setting, message })?)
+    client_of(read.map_err(|message| KubeConnectError::Other { setting, message })?)
 }
 
 /// The flags of the command line that select a cluster, named as those of kubectl.
@@ -126,41 +158,96 @@ pub struct Access {
 /// # Errors
 /// When what `access` names cannot be used, or there is no cluster to connect to.
 pub async fn connect_by(access: &Access) -> Result<kube::Client, KubeConnectError> {
-    let mut config = if access.kubeconfig.is_none() && access.context.is_none() {
+    let mut server = if access.kubeconfig.is_none() && access.context.is_none() {
         configuration().await?
     } else {
         let read = from_kubeconfig(access.kubeconfig.as_deref(), access.context.clone()).await;
         read.map_err(|message| KubeConnectError::Asked { message })?
     };
     if let Some(user) = &access.impersonate {
-        config.auth_info.impersonate = Some(user.clone());
+        server.config.auth_info.impersonate = Some(user.clone());
     }
-    client(config)
+    client_of(server)
 }
 
-/// Makes a client of a configuration read elsewhere, with our own deadlines.
+/// Makes a client of a configuration read elsewhere, with our own deadlines and without a proxy.
 pub fn client(config: Config) -> Result<kube::Client, KubeConnectError> {
-    let url = config.cluster_url.to_string();
-    stack(config).map_err(|error| KubeConnectError::Build {
+    client_of(ApiServer::direct(config))
+}
+
+fn client_of(server: ApiServer) -> Result<kube::Client, KubeConnectError> {
+    let url = server.config.cluster_url.to_string();
+    connector(server).map_err(|error| KubeConnectError::Build {
         url,
         message: answer::chain(&error),
     })
 }
 
-/// kube's layers over a connection with `TCP_NODELAY`, which kube does not set. With Nagle's algorithm the body of a PATCH waits
-/// for the acknowledgement of its head, which may be delayed by 40 ms.
-fn stack(mut config: Config) -> kube::Result<kube::Client> {
-    if config.proxy_url.is_some() {
-        // kube knows which proxies it supports.
-        config.default_retry = false;
-        return kube::Client::try_from(config);
-    }
-    let address = config.cluster_url.to_string().trim_end_matches('/').to_owned();
+/// The address for people.
+fn address(config: &Config) -> String {
+    config.cluster_url.to_string().trim_end_matches('/').to_owned()
+}
+
+/// The client over a connection with `TCP_NODELAY`, which kube does not set. With Nagle's algorithm the body of a PATCH waits for
+/// the acknowledgement of its head, which may be delayed by 40 ms.
+fn connector(server: ApiServer) -> kube::Result<kube::Client> {
+    let ApiServer {
+        config,
+        proxy,
+        token_file,
+    } = server;
     let mut tcp = HttpConnector::new();
     // TLS is a layer above, so https addresses reach this connector.
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
-    let mut timed = TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp)?);
+    let target = address(&config);
+    let Some(proxy) = proxy else {
+        return stack(config, token_file, tcp, target);
+    };
+    let to = proxy.uri().clone();
+    let target = format!(
+        "{target} through the proxy {}",
+        to.to_string().trim_end_matches('/')
+    );
+    match to.scheme_str() {
+        Some("socks5" | "socks5h") => {
+            let mut tunnel = SocksV5::new(to, tcp);
+            if let Some((user, password)) = proxy.raw_auth() {
+                tunnel = tunnel.with_auth(user.to_owned(), password.to_owned());
+            }
+            stack(config, token_file, tunnel, target)
+        }
+        // As with kubectl, the CA of the kubeconfig is also that of the proxy.
+        Some("https") => {
+            let tls = config.rustls_https_connector_with_connector(tcp)?;
+            stack(config, token_file, tunnel(&proxy, tls), target)
+        }
+        Some(_) | None => stack(config, token_file, tunnel(&proxy, tcp), target),
+    }
+}
+
+fn tunnel<C>(proxy: &Intercept, connector: C) -> Tunnel<C> {
+    let tunnel = Tunnel::new(proxy.uri().clone(), connector);
+    match proxy.basic_auth() {
+        Some(credentials) => tunnel.with_auth(credentials.clone()),
+        None => tunnel,
+    }
+}
+
+/// kube's layers over the connections of `connector`; `target` names their other end in errors.
+fn stack<C>(
+    config: Config,
+    token_file: Option<TokenFile>,
+    connector: C,
+    target: String,
+) -> kube::Result<kube::Client>
+where
+    C: Service<http::Uri> + Clone + Send + Sync + 'static,
+    C::Response: Connection + Read + Write + Send + Unpin + 'static,
+    C::Future: Send + 'static,
+    C::Error: Into<BoxError> + Send + Sync + std::error::Error + 'static,
+{
+    let mut timed = TimeoutConnector::new(config.rustls_https_connector_with_connector(connector)?);
     timed.set_connect_timeout(Some(CONNECT_DEADLINE));
     timed.set_write_timeout(Some(WRITE_DEADLINE));
     timed.set_read_timeout(Some(READ_DEADLINE));
@@ -171,8 +258,16 @@ fn stack(mut config: Config) -> kube::Result<kube::Client> {
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
+        .map_request(move |mut request: http::Request<kube::client::Body>| {
+            if let Some(file) = &token_file {
+                request
+                    .headers_mut()
+                    .insert(http::header::AUTHORIZATION, file.header());
+            }
+            request
+        })
         .map_future(|reply| head_within(READ_DEADLINE, reply))
-        .map_err(move |error| named(&address, error))
+        .map_err(move |error| named(&target, error))
         .service(Client::builder(TokioExecutor::new()).build(timed));
     Ok(ClientBuilder::new(service, config.default_namespace).build())
 }
@@ -226,7 +321,7 @@ pub fn traced(client: &kube::Client, traceparent: &str) -> kube::Client {
 
 /// Searches as `kubectl` does, but a KUBECONFIG that is set and unusable is an error: a fallback to the service account could
 /// change nodes of the wrong cluster.
-async fn configuration() -> Result<Config, KubeConnectError> {
+async fn configuration() -> Result<ApiServer, KubeConnectError> {
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     if is_set("KUBECONFIG") {
         return from_kubeconfig(None, None)
@@ -234,9 +329,7 @@ async fn configuration() -> Result<Config, KubeConnectError> {
             .map_err(|message| KubeConnectError::Kubeconfig { message });
     }
     if is_set("KUBERNETES_SERVICE_HOST") {
-        return Config::incluster().map_err(|error| KubeConnectError::InCluster {
-            message: answer::chain(&error),
-        });
+        return ApiServer::surrounding();
     }
     from_kubeconfig(None, None)
         .await
@@ -244,25 +337,55 @@ async fn configuration() -> Result<Config, KubeConnectError> {
 }
 
 /// Reads the kubeconfig at `path`, or the one that kubectl would read.
-async fn from_kubeconfig(path: Option<&Path>, context: Option<String>) -> Result<Config, String> {
-    let options = KubeConfigOptions {
-        context,
-        ..KubeConfigOptions::default()
-    };
+async fn from_kubeconfig(path: Option<&Path>, context: Option<String>) -> Result<ApiServer, String> {
     let read = async {
-        match path {
-            Some(path) => Config::from_custom_kubeconfig(Kubeconfig::read_from(path)?, &options).await,
-            None => Config::from_kubeconfig(&options).await,
-        }
+        let kubeconfig = match path {
+            Some(path) => Kubeconfig::read_from(path),
+            None => Kubeconfig::read(),
+        };
+        let kubeconfig = kubeconfig.map_err(|error| unusable(&error))?;
+        server_of(kubeconfig, context, |name| std::env::var(name).ok()).await
     };
     match tokio::time::timeout(CONFIG_DEADLINE, read).await {
-        Ok(read) => read.map_err(|error| unusable(&error)),
+        Ok(read) => read,
         Err(_elapsed) => Err(format!("not read within {} s", CONFIG_DEADLINE.as_secs())),
     }
 }
 
+/// The kube-apiserver that a kubeconfig names. `variable` reads a variable.
+async fn server_of(
+    mut kubeconfig: Kubeconfig,
+    context: Option<String>,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<ApiServer, String> {
+    let proxy = proxy::choose(&mut kubeconfig, context.as_deref(), variable)?;
+    let options = KubeConfigOptions {
+        context,
+        ..KubeConfigOptions::default()
+    };
+    let read = Config::from_custom_kubeconfig(kubeconfig, &options).await;
+    let mut config = read.map_err(|error| unusable(&error))?;
+    let user = &mut config.auth_info;
+    if let Some(token) = &mut user.token {
+        *token = token.expose_secret().trim().to_owned().into();
+    }
+    // kube uses it where nothing else is given.
+    let is_used = user.auth_provider.is_none() && user.username.is_none() && user.token.is_none();
+    let token_file = user.token_file.take_if(|_| is_used);
+    let token_file = token_file.map(|path| TokenFile::open(Path::new(&path)));
+    Ok(ApiServer {
+        config,
+        proxy,
+        token_file: token_file.transpose()?,
+    })
+}
+
 /// What is wrong with a kubeconfig. The parser's own text quotes the lines around, which may hold a token or a key.
 pub(crate) fn unusable(error: &KubeconfigError) -> String {
+    // kube reads it although `NO_PROXY` excludes the kube-apiserver.
+    if let KubeconfigError::ParseProxyUrl(_) = error {
+        return "HTTPS_PROXY is no address of a proxy".to_owned();
+    }
     let KubeconfigError::Parse(yaml) = error else {
         return answer::chain(error);
     };
