@@ -100,8 +100,8 @@ volumes:
   - name: vcenter
     secret:
       secretName: {{ include "haulout.secretName" . }}
-      # 0440 as a decimal number, because YAML 1.1 and 1.2 write octal numbers differently.
-      defaultMode: 288
+      # 0444, because no user is fixed. As a decimal number: YAML 1.1 and 1.2 write octal numbers differently.
+      defaultMode: 292
       items:
         - key: {{ .Values.vcenter.secretKeys.user }}
           path: user
@@ -121,8 +121,8 @@ volumes:
   - name: kubeconfig
     secret:
       secretName: {{ $kubeconfig.name }}
-      # 0440 as a decimal number, because YAML 1.1 and 1.2 write octal numbers differently.
-      defaultMode: 288
+      # 0444, because no user is fixed. As a decimal number: YAML 1.1 and 1.2 write octal numbers differently.
+      defaultMode: 292
       items:
         - key: {{ $kubeconfig.key }}
           path: {{ $kubeconfig.key }}
@@ -131,8 +131,8 @@ volumes:
   - name: status-token
     secret:
       secretName: {{ .Values.statusPage.tokenSecret.name }}
-      # 0440 as a decimal number, because YAML 1.1 and 1.2 write octal numbers differently.
-      defaultMode: 288
+      # 0444, because no user is fixed. As a decimal number: YAML 1.1 and 1.2 write octal numbers differently.
+      defaultMode: 292
       items:
         - key: {{ .Values.statusPage.tokenSecret.key }}
           path: token
@@ -141,8 +141,8 @@ volumes:
   - name: notify
     secret:
       secretName: {{ .Values.notify.urlSecret.name }}
-      # 0440 as a decimal number, because YAML 1.1 and 1.2 write octal numbers differently.
-      defaultMode: 288
+      # 0444, because no user is fixed. As a decimal number: YAML 1.1 and 1.2 write octal numbers differently.
+      defaultMode: 292
       items:
         - key: {{ .Values.notify.urlSecret.key }}
           path: url
@@ -151,8 +151,8 @@ volumes:
   - name: alertmanager
     secret:
       secretName: {{ .Values.alertmanager.urlSecret.name }}
-      # 0440 as a decimal number, because YAML 1.1 and 1.2 write octal numbers differently.
-      defaultMode: 288
+      # 0444, because no user is fixed. As a decimal number: YAML 1.1 and 1.2 write octal numbers differently.
+      defaultMode: 292
       items:
         - key: {{ .Values.alertmanager.urlSecret.key }}
           path: url

@@ -123,6 +123,48 @@ fn every_object_is_valid_and_every_pod_is_restricted() {
     });
 }
 
+/// All specs of pods in `rendered`, with the kind of their object.
+fn pod_specs(rendered: &Value) -> Vec<&Value> {
+    match rendered["kind"].as_str() {
+        Some("Pod") => vec![&rendered["spec"]],
+        Some("Deployment" | "DaemonSet" | "Job") => vec![&rendered["spec"]["template"]["spec"]],
+        Some(_) | None => Vec::new(),
+    }
+}
+
+/// OpenShift's `restricted-v2` refuses any number outside the range of the namespace, and assigns what is not named.
+#[test]
+fn no_pod_has_a_fixed_user_or_group_and_any_user_reads_its_files() {
+    let mut seen = BTreeSet::new();
+    for case in cases() {
+        // The sentinel is not for all of them.
+        let sentinel = chart().join("ci/default-values.yaml") == case;
+        let sentinel = format!("sentinel.enabled={sentinel}");
+        for object in rendered(&case, &["rbac.openshift=always", &sentinel]) {
+            for spec in pod_specs(&object) {
+                let kind = format!("{}: {}", case.display(), object["kind"]);
+                seen.insert(object["kind"].as_str().unwrap().to_owned());
+                let containers = ["containers", "initContainers"].map(|it| spec[it].as_array());
+                let containers = containers.into_iter().flatten().flatten();
+                for context in containers.chain([spec]).map(|it| &it["securityContext"]) {
+                    for field in ["runAsUser", "runAsGroup", "fsGroup", "supplementalGroups"] {
+                        assert_eq!(context[field], Value::Null, "{kind}: {field}");
+                    }
+                }
+                assert_eq!(spec["securityContext"]["runAsNonRoot"], true, "{kind}");
+                for volume in spec["volumes"].as_array().into_iter().flatten() {
+                    let source = ["secret", "configMap", "projected"].map(|it| &volume[it]["defaultMode"]);
+                    for mode in source.into_iter().filter_map(Value::as_u64) {
+                        assert_eq!(mode & 0o004, 0o004, "{kind}: {volume}");
+                    }
+                }
+            }
+        }
+    }
+    let pods = ["DaemonSet", "Deployment", "Pod"].map(str::to_owned);
+    assert_eq!(seen, BTreeSet::from(pods));
+}
+
 #[test]
 fn helm_detects_the_kinds_of_the_prometheus_operator() {
     let (with, without) = RUNTIME.block_on(async {
