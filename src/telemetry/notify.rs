@@ -21,6 +21,7 @@ use super::link::Links;
 use super::url_file;
 use crate::failure_log::FailureStreak;
 use crate::ids::NodeName;
+use crate::kubernetes::answer::chain;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{Episode, Record};
 use crate::maintenance::waiting::WaitingOn;
@@ -49,7 +50,7 @@ pub struct Notification {
     subject: String,
     time: String,
     datacontenttype: &'static str,
-    /// One sentence, under the name that chat systems read.
+    /// One sentence, under the name that chat systems read, and escaped for them: a name in it must not become a mention or a link.
     text: String,
     data: NotificationData,
 }
@@ -175,7 +176,7 @@ impl Notifications {
             subject: node.to_string(),
             time: format!("{at:.3}"),
             datacontenttype: "application/json",
-            text,
+            text: escaped(&text),
             data: NotificationData {
                 node: node.to_string(),
                 host: episode.host.name.to_string(),
@@ -203,6 +204,13 @@ impl Notifications {
         // Ignores poisoning: each change is a single one.
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The three characters that chat systems such as Slack take for markup.
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
 }
 
 impl Observer for Notifications {
@@ -301,7 +309,7 @@ async fn post(client: &reqwest::Client, file: &Path, notification: &Notification
         .timeout(DEADLINE)
         .body(body);
     let sent = request.send().await;
-    let answer = sent.map_err(|error| NotifyError::Connection(error.without_url().to_string()))?;
+    let answer = sent.map_err(|error| NotifyError::Connection(chain(&error.without_url())))?;
     let status = answer.status();
     if status.is_success() {
         Ok(())
@@ -355,6 +363,19 @@ mod tests {
         assert_eq!(reported(&skip), None);
         assert_eq!(reported(&pods), None);
         assert!(reported(&skip).is_some());
+    }
+
+    #[test]
+    fn foreign_text_becomes_no_mention_and_no_link() {
+        let (notifications, mut queue) = observed();
+        let asked = WaitingOn::Question("<!channel> see <https://x.example|this> & that".into());
+        notifications.waits(&NodeName::new("gpu1"), &episode(), &asked);
+        let text = queue.try_recv().unwrap().text;
+        assert!(
+            text.contains("&lt;!channel&gt; see &lt;https://x.example|this&gt; &amp; that")
+                && !text.contains(['<', '>']),
+            "{text}"
+        );
     }
 
     #[test]

@@ -36,6 +36,11 @@ mod tests {
         let path = std::env::temp_dir().join(format!("haulout-url-file-{}", std::process::id()));
         for (text, is_taken) in [
             ("https://hooks.example/secret\n", true),
+            ("http://192.0.2.1/secret\r\n", true),
+            ("http://192.0.2.1:9093", true),
+            ("http://[2001:db8::1]:9093/secret", true),
+            ("https://[2001:db8::1]/secret", true),
+            ("http://2001:db8::1/secret", false),
             ("file:///etc/passwd", false),
             ("hooks.example/secret", false),
         ] {

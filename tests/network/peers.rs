@@ -285,6 +285,13 @@ impl Drop for Files {
     }
 }
 
+/// A client as the program has it for a webhook, without a proxy.
+pub fn http_client() -> reqwest::Client {
+    // Another test may have installed it.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::builder().no_proxy().build().unwrap()
+}
+
 /// The program with these arguments, and no other variables than these.
 pub fn haulout(args: &[&str], environment: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_haulout"));

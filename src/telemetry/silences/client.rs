@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use reqwest::{Response, Url};
-use serde_json::Value;
+use serde::de::IgnoredAny;
 use thiserror::Error;
 
 use super::plan::{FoundSilence, PostedSilence, but_own_alerts};
 use crate::fence::{FenceClosed, WriteFence, WriteKind};
-use crate::kubernetes::answer::plain;
+use crate::kubernetes::answer::{chain, plain};
 use crate::telemetry::url_file;
 
 /// Deadline of one request, its answer included.
@@ -94,7 +94,7 @@ impl LeaderAlertmanager {
         request: reqwest::RequestBuilder,
     ) -> Result<Vec<u8>, AlertmanagerError> {
         drop(self.fence.permit(WriteKind::Record)?);
-        let failed = |error: reqwest::Error| AlertmanagerError::Connection(error.without_url().to_string());
+        let failed = |error: reqwest::Error| AlertmanagerError::Connection(chain(&error.without_url()));
         let mut answer = request.timeout(DEADLINE).send().await.map_err(failed)?;
         let status = answer.status();
         let body = body(&mut answer).await?;
@@ -111,7 +111,7 @@ impl LeaderAlertmanager {
 }
 
 async fn body(answer: &mut Response) -> Result<Vec<u8>, AlertmanagerError> {
-    let failed = |error: reqwest::Error| AlertmanagerError::Connection(error.without_url().to_string());
+    let failed = |error: reqwest::Error| AlertmanagerError::Connection(chain(&error.without_url()));
     let mut body = Vec::new();
     while let Some(chunk) = answer.chunk().await.map_err(failed)? {
         if body.len() + chunk.len() > ANSWER_BYTES_MAX {
@@ -123,19 +123,44 @@ async fn body(answer: &mut Response) -> Result<Vec<u8>, AlertmanagerError> {
     Ok(body)
 }
 
+/// The silences in a list. One that cannot be read is none of ours.
+///
+/// Each element is read by itself, so that an answer of any content takes little more memory than its bytes.
+fn readable(body: &[u8]) -> Result<Vec<FoundSilence>, String> {
+    let no_list = || "it is no list".to_owned();
+    let mut rest = body.trim_ascii().strip_prefix(b"[").ok_or_else(no_list)?;
+    let mut found = Vec::new();
+    loop {
+        rest = rest.trim_ascii_start();
+        if rest == b"]" {
+            return Ok(found);
+        }
+        let mut elements = serde_json::Deserializer::from_slice(rest).into_iter::<IgnoredAny>();
+        match elements.next() {
+            Some(Ok(_)) => {}
+            Some(Err(error)) => return Err(error.to_string()),
+            None => return Err("the list has no end".to_owned()),
+        }
+        let (element, after) = rest
+            .split_at_checked(elements.byte_offset())
+            .ok_or_else(no_list)?;
+        found.extend(serde_json::from_slice::<FoundSilence>(element).ok());
+        let after = after.trim_ascii_start();
+        rest = match after.strip_prefix(b",") {
+            Some(next) => next,
+            None if after == b"]" => after,
+            None => return Err("the list has no end".to_owned()),
+        };
+    }
+}
+
 impl AlertmanagerApi for LeaderAlertmanager {
     async fn silences(&self) -> Result<Vec<FoundSilence>, AlertmanagerError> {
         let mut url = self.url(&["silences"]).await?;
         url.query_pairs_mut()
             .append_pair("filter", &but_own_alerts().to_string());
         let body = self.send("GET silences", self.client.get(url)).await?;
-        let all: Vec<Value> = serde_json::from_slice(&body)
-            .map_err(|error| AlertmanagerError::Unreadable(error.to_string()))?;
-        // One that cannot be read is none of ours.
-        let silences = all
-            .into_iter()
-            .filter_map(|silence| serde_json::from_value(silence).ok());
-        Ok(silences.collect())
+        readable(&body).map_err(AlertmanagerError::Unreadable)
     }
 
     async fn post(&self, silence: &PostedSilence) -> Result<(), AlertmanagerError> {
@@ -154,6 +179,39 @@ impl AlertmanagerApi for LeaderAlertmanager {
             // It is gone already.
             Ok(_) | Err(AlertmanagerError::Refused { code: 404, .. }) => Ok(()),
             Err(error) => Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SILENCE: &str = r#"{"id": "a", "status": {"state": "active"}, "matchers": [], "updatedAt": [{}],
+        "startsAt": "2026-01-01T00:00:00Z", "endsAt": "2026-01-02T00:00:00Z", "createdBy": "b", "comment": "c"}"#;
+
+    #[test]
+    fn what_is_no_silence_is_left_out_of_the_list() {
+        for others in ["", "[], ", "{}, 1, null, \"], [\", [[], {\"id\": 3}], "] {
+            for end in ["", ", true", ", []"] {
+                let list = format!(" [{others}{SILENCE}{end} ]\n");
+                let found = readable(list.as_bytes()).unwrap();
+                assert_eq!(
+                    found.iter().map(|it| it.id.as_str()).collect::<Vec<_>>(),
+                    ["a"],
+                    "{list}"
+                );
+            }
+        }
+        assert_eq!(readable(b"[]"), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn what_is_no_list_is_refused() {
+        for text in [
+            "", "{}", "[", "[[]", "[1", "[1 2]", "[1,", "[1],", "[] []", "null", "<html>",
+        ] {
+            assert!(readable(text.as_bytes()).is_err(), "{text}");
         }
     }
 }
