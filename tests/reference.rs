@@ -420,7 +420,7 @@ is set:
 OTEL_EXPORTER_OTLP_ENDPOINT=http://collector:4318     # http/protobuf, or with OTEL_EXPORTER_OTLP_PROTOCOL=grpc: 4317
 ```
 
-The standard variables are understood: endpoint, protocol, headers, timeout and certificate of `OTEL_EXPORTER_OTLP_*` and
+The standard variables are understood: [those of the exporter](../install/network.md#collectors), `OTEL_EXPORTER_OTLP_*` and
 `OTEL_EXPORTER_OTLP_TRACES_*`, `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_TRACES_EXPORTER=none`,
 `OTEL_SDK_DISABLED`. Every episode is traced; samplers have no effect. A dry run sends nothing.
 

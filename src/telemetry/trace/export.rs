@@ -3,19 +3,17 @@
 //! A batch is sent once: retries to a failing collector would only delay later batches. A failed batch
 //! is dropped, counted, and logged.
 
-use std::path::PathBuf;
-use std::sync::Arc;
+mod settings;
+
 use std::time::{Duration, SystemTime};
 
 use opentelemetry::trace::{Event, Link, SpanContext, SpanId, Status, TraceFlags, TraceState};
 use opentelemetry::{InstrumentationScope, Key, KeyValue};
-use opentelemetry_otlp::tonic_types::transport::{Certificate, ClientTlsConfig};
-use opentelemetry_otlp::{SpanExporter, WithHttpConfig as _, WithTonicConfig as _};
+use opentelemetry_otlp::tonic_types::metadata::MetadataMap;
+use opentelemetry_otlp::{SpanExporter, WithExportConfig as _, WithHttpConfig as _, WithTonicConfig as _};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanExporter as Export, SpanLinks};
 use prometheus_client::metrics::counter::Counter;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject as _;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -24,6 +22,7 @@ use tracing::{info, warn};
 use super::catalogue::unknown;
 use super::spans::{Span, SpanEvent};
 use crate::config::Misconfigured;
+use settings::{OtlpProtocol, OtlpSettings};
 
 /// Spans per request: some ten kilobytes.
 const BATCH: usize = 128;
@@ -43,81 +42,42 @@ const LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// # Errors
 /// For an unsupported protocol, or an unusable endpoint, certificate or header.
 pub fn exporter(read: impl Fn(&str) -> Option<String>) -> Result<Option<SpanExporter>, Misconfigured> {
-    let read = |name: &str| read(name).filter(|value| !value.is_empty());
-    // Variables for traces take precedence over those for all signals.
-    let either = |specific: &'static str, general: &'static str| {
-        read(specific)
-            .map(|value| (specific, value))
-            .or_else(|| read(general).map(|value| (general, value)))
-    };
-    let Some((endpoint_name, endpoint)) = either(
-        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
-        "OTEL_EXPORTER_OTLP_ENDPOINT",
-    ) else {
+    let Some(settings) = OtlpSettings::read(read)? else {
         return Ok(None);
     };
-    if read("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
-        return Ok(None);
-    }
-    match read("OTEL_TRACES_EXPORTER").as_deref() {
-        None | Some("otlp") => {}
-        Some("none") => return Ok(None),
-        Some(other) => {
-            return Err(Misconfigured::new(
-                "OTEL_TRACES_EXPORTER",
-                other,
-                "otlp or none is expected",
-            ));
-        }
-    }
-    let authority = either(
-        "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
-        "OTEL_EXPORTER_OTLP_CERTIFICATE",
-    );
-    let authority = match authority {
-        Some((name, path)) => Some((
-            name,
-            std::fs::read(PathBuf::from(&path)).map_err(|error| Misconfigured::new(name, &path, &error))?,
-        )),
-        None => None,
-    };
-    let unusable = |error: &dyn std::fmt::Display| {
-        let why = without_password(&error.to_string());
-        Misconfigured::new(endpoint_name, &without_password(&endpoint), &why)
-    };
-    let protocol = either(
-        "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
-        "OTEL_EXPORTER_OTLP_PROTOCOL",
-    );
-    let by_default = || ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf".to_owned());
-    let (protocol_name, protocol) = protocol.unwrap_or_else(by_default);
-    let exporter = match protocol.as_str() {
-        "grpc" => {
-            let mut builder = SpanExporter::builder().with_tonic();
-            if endpoint.starts_with("https:") {
-                let mut tls = ClientTlsConfig::new().with_enabled_roots();
-                if let Some((_, pem)) = &authority {
-                    tls = tls.ca_certificate(Certificate::from_pem(pem));
-                }
+    let unusable = |error: &dyn std::fmt::Display| settings.endpoint.wrong(error);
+    let (exporter, how) = match settings.protocol {
+        OtlpProtocol::Grpc => {
+            let headers = http::HeaderMap::try_from(&settings.headers);
+            let headers = headers.map_err(|error| unusable(&error))?;
+            let mut builder = SpanExporter::builder()
+                .with_tonic()
+                .with_endpoint(settings.url.as_str())
+                .with_metadata(MetadataMap::from_headers(headers));
+            if let Some(tls) = settings.grpc_tls() {
                 builder = builder.with_tls_config(tls);
             }
-            builder.build().map_err(|error| unusable(&error))?
+            if let Some(timeout) = settings.timeout {
+                builder = builder.with_timeout(timeout);
+            }
+            let exporter = builder.build().map_err(|error| unusable(&error))?;
+            (exporter, "by gRPC, without a proxy")
         }
-        "http/protobuf" => {
-            let client = client(authority.as_ref().map(|(_, pem)| pem.as_slice()))
-                .map_err(|error| unusable(&format!("{error:#}")))?;
-            SpanExporter::builder()
+        OtlpProtocol::HttpProtobuf => {
+            let client = client(&settings).map_err(|error| unusable(&format!("{error:#}")))?;
+            let mut builder = SpanExporter::builder()
                 .with_http()
                 .with_http_client(client)
-                .build()
-                .map_err(|error| unusable(&error))?
-        }
-        other => {
-            let expected = "grpc or http/protobuf is expected";
-            return Err(Misconfigured::new(protocol_name, other, expected));
+                .with_endpoint(settings.url.as_str())
+                .with_headers(settings.headers.clone());
+            if let Some(timeout) = settings.timeout {
+                builder = builder.with_timeout(timeout);
+            }
+            let exporter = builder.build().map_err(|error| unusable(&error))?;
+            (exporter, "by HTTP")
         }
     };
-    info!("traces go to {}", without_password(&endpoint));
+    info!("traces go to {} {how}", without_password(settings.url.as_str()));
     Ok(Some(exporter))
 }
 
@@ -134,21 +94,10 @@ fn without_password(text: &str) -> String {
     text.split(' ').map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// A client with the system's roots and the configured one. reqwest's own setup fails on a system
-/// without roots, even for an endpoint without TLS.
-fn client(authority: Option<&[u8]>) -> anyhow::Result<reqwest::Client> {
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    for certificate in authority.into_iter().flat_map(CertificateDer::pem_slice_iter) {
-        roots.add(certificate?)?;
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let tls = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+/// A client that uses the proxy variables, as curl does.
+fn client(settings: &OtlpSettings) -> anyhow::Result<reqwest::Client> {
     Ok(reqwest::Client::builder()
-        .tls_backend_preconfigured(tls)
+        .tls_backend_preconfigured(settings.http_tls()?)
         .build()?)
 }
 

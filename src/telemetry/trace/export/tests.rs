@@ -1,7 +1,7 @@
 //! The environment's words, and a collector that is away, hangs or panics.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use jiff::Timestamp;
 use opentelemetry::trace::{SpanKind, TraceId};
