@@ -20,6 +20,7 @@ use syn::{Attribute, UseTree};
 /// The modules of the core. A module may use those before it, so there are no circles.
 const CORE: &[&str] = &[
     "named",
+    "tls_errors",
     "ids",
     "keys",
     "facts",

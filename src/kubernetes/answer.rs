@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use haulout_core::tls_errors::explained;
 use http::header::RETRY_AFTER;
 use kube::api::{ListParams, ObjectList};
 use kube::client::Body;
@@ -194,7 +195,7 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
         }
         cause = error.source();
     }
-    plain(&text)
+    plain(&explained(&text))
 }
 
 /// `text` on one line, of limited length, without control characters.

@@ -20,3 +20,4 @@ pub mod inventory;
 pub mod keys;
 pub mod maintenance;
 pub mod status;
+pub mod tls_errors;

@@ -178,7 +178,7 @@ pub(super) struct Credentials {
 }
 
 impl CredentialSource {
-    /// Reads both parts. One line end at the end of a file is ignored.
+    /// Reads both parts. Line ends at the end are ignored, because tools that write a Secret or a variable may add one.
     pub(super) fn read(&self) -> Result<Credentials, LoginError> {
         let user = self.user.read("user name")?.expose_secret().to_owned();
         let password = self.password.read("password")?;
@@ -188,10 +188,11 @@ impl CredentialSource {
 
 impl CredentialPart {
     fn read(&self, what: &'static str) -> Result<SecretString, LoginError> {
-        let secret = match self {
-            Self::Given(secret) => secret.clone(),
-            Self::File(path) => read_line(path)?.into(),
+        let text = match self {
+            Self::Given(secret) => secret.expose_secret().to_owned(),
+            Self::File(path) => read_file(path)?,
         };
+        let secret = without_line_ends(text);
         if secret.expose_secret().is_empty() {
             return Err(LoginError::Blank { what });
         }
@@ -199,18 +200,16 @@ impl CredentialPart {
     }
 }
 
-fn read_line(path: &Path) -> Result<String, LoginError> {
-    let mut text = std::fs::read_to_string(path).map_err(|source| LoginError::File {
+fn read_file(path: &Path) -> Result<String, LoginError> {
+    std::fs::read_to_string(path).map_err(|source| LoginError::File {
         path: path.to_owned(),
         source,
-    })?;
-    if text.ends_with('\n') {
-        text.pop();
-        if text.ends_with('\r') {
-            text.pop();
-        }
-    }
-    Ok(text)
+    })
+}
+
+fn without_line_ends(mut text: String) -> SecretString {
+    text.truncate(text.trim_end_matches(['\r', '\n']).len());
+    text.into()
 }
 
 /// Which certificates are trusted.
@@ -281,9 +280,37 @@ mod tests {
             ("http://127.0.0.1:1234/sdk", "http://127.0.0.1:1234/sdk"),
             ("http://[::1]:1234", "http://[::1]:1234/sdk"),
             ("10.0.0.1", "https://10.0.0.1/sdk"),
+            ("10.0.0.1:8443", "https://10.0.0.1:8443/sdk"),
+            ("[fd00::1]", "https://[fd00::1]/sdk"),
+            ("[fd00::1]:8443", "https://[fd00::1]:8443/sdk"),
+            ("https://[fd00::1]:8443/sdk", "https://[fd00::1]:8443/sdk"),
         ] {
             assert_eq!(Endpoint::parse(text).unwrap().to_string(), url, "{text}");
         }
+    }
+
+    #[test]
+    fn line_end_after_a_credential_does_not_count() {
+        let path = std::env::temp_dir().join(format!("haulout-credential-{}", std::process::id()));
+        for (text, meant) in [
+            ("secret", Some("secret")),
+            ("secret\n", Some("secret")),
+            ("secret\r\n", Some("secret")),
+            ("secret\r", Some("secret")),
+            (" se\ncret \n", Some(" se\ncret ")),
+            ("\n", None),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            for part in [
+                CredentialPart::Given(text.to_owned().into()),
+                CredentialPart::File(path.clone()),
+            ] {
+                let read = part.read("password").ok();
+                let read = read.as_ref().map(ExposeSecret::expose_secret);
+                assert_eq!(read, meant, "{part:?} {text:?}");
+            }
+        }
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]
@@ -329,6 +356,8 @@ mod tests {
             "https://vc/ui/hunter2",
             "https://",
             "a b",
+            // An IPv6 address needs brackets.
+            "fd00::1",
         ] {
             let error = Endpoint::parse(text).unwrap_err();
             assert!(!error.to_string().contains("hunter2"), "{error}");

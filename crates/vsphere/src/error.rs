@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use haulout_core::tls_errors::explained;
+
 use super::fault::{Failure, Fault};
 use super::moref::Moref;
 use super::soap::ReplyError;
@@ -205,8 +207,6 @@ impl Error {
 
 /// The error and its sources in one line.
 pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    std::iter::successors(Some(error), |error| error.source())
-        .map(ToString::to_string)
-        .collect::<Vec<_>>()
-        .join(": ")
+    let chain = std::iter::successors(Some(error), |error| error.source());
+    explained(&chain.map(ToString::to_string).collect::<Vec<_>>().join(": "))
 }
