@@ -180,9 +180,9 @@ fn guest_that_cannot_be_asked_has_its_time_from_the_first_refusal() {
         seen.attempts.insert(EffectKind::ShutdownGuest, refusal);
         decided(shutting_down(130), &seen, 120)
     };
-    // The guest gets 120 s, and the shutdown has taken 130 s. It is second 2.
-    assert_eq!(effect(&decided(-117)), Some(EffectKind::ShutdownGuest));
-    match decided(-118) {
+    // The guest gets 120 s, and the shutdown has taken 130 s. It is second 0.
+    assert_eq!(effect(&decided(-119)), Some(EffectKind::ShutdownGuest));
+    match decided(-120) {
         Decision::Record(transition) => {
             let in_flight = transition.record.episode().expect("an episode").in_flight;
             assert!(in_flight.power_off.is_some(), "its power is cut");
