@@ -40,7 +40,7 @@ type collectors struct {
 
 func newCollectors(v *VCenter) *collectors {
 	return &collectors{
-		v: v, values: newValues(v.visibility),
+		v: v, values: newValues(v.visibility, &v.stale),
 		open:      map[*simulator.PropertyCollector]*collector{},
 		histories: map[*TaskHistoryCollector]bool{},
 	}

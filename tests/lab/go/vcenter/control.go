@@ -673,6 +673,7 @@ func (c *Control) settings(_ *http.Request, body []byte) (any, error) {
 		DRSKeepsHost   *bool       `json:"drsKeepsHost"`
 		Delays         *Delays     `json:"delays"`
 		Withheld       *[]Withheld `json:"withheld"`
+		WithholdTasks  *bool       `json:"withholdTasks"`
 	}
 	if err := decode(body, &args); err != nil {
 		return nil, err
@@ -692,6 +693,9 @@ func (c *Control) settings(_ *http.Request, body []byte) (any, error) {
 		c.v.mu.Lock()
 		c.v.spec.Delays = *args.Delays
 		c.v.mu.Unlock()
+	}
+	if args.WithholdTasks != nil {
+		c.v.visibility.withholdTasks(*args.WithholdTasks)
 	}
 	if args.Withheld != nil {
 		c.v.mu.Lock()

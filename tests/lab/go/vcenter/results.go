@@ -57,6 +57,8 @@ func (r ResultSpec) value() any {
 type foreignTask struct {
 	Method     string `json:"method,omitempty"`
 	DurationMs int    `json:"durationMs,omitempty"`
+	// Stale makes it a row of the task histories, and nothing else.
+	Stale bool `json:"stale,omitempty"`
 	ResultSpec
 }
 
@@ -66,6 +68,10 @@ func (v *VCenter) runForeign(f foreignTask, entity mo.Entity, who caller) *simul
 		f.Method = "ScanHostPatchV2_Task"
 	}
 	t := v.newTask(who, f.Method, entity)
+	if f.Stale {
+		v.stale.add(t)
+		return t
+	}
 	v.publish(t)
 	if f.DurationMs == 0 {
 		v.finish(t, f.value(), nil)

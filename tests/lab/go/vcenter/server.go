@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -49,15 +50,20 @@ func newServer(v *VCenter, listen, user, password string, config *tls.Config) (*
 	return s, s.start()
 }
 
-// serviceVersions lists the versions of a vCenter 8.0.
+// newestVersion is the API version that clients know and that is applied.
+const newestVersion = "8.0.3.0"
+
+// serviceVersions lists the versions of a vCenter 8.0. The first one is that of a
+// development build, as in a public recording of a vCenter 8.0.3.
 func serviceVersions(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/xml")
 	_, _ = io.WriteString(w, `<?xml version="1.0" encoding="UTF-8" ?>
 <namespaces version="1.0">
  <namespace>
   <name>urn:vim25</name>
-  <version>8.0.3.0</version>
+  <version>uB17F0042</version>
   <priorVersions>
+   <version>`+newestVersion+`</version>
    <version>8.0.2.0</version>
    <version>8.0.1.0</version>
    <version>8.0.0.1</version>
@@ -127,6 +133,9 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		_, _ = io.WriteString(w, "no healthy upstream")
 		return
+	}
+	if strings.HasPrefix(strings.Trim(r.Header.Get("SOAPAction"), `"`), "urn:vim25/") {
+		w.Header().Set("x-applied-soapaction", "urn:vim25/"+newestVersion)
 	}
 	s.handler.ServeHTTP(w, r)
 }

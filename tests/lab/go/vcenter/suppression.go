@@ -93,8 +93,7 @@ func taskNumber(ref types.ManagedObjectReference) int {
 	return n
 }
 
-// WaitForUpdatesEx implements the SOAP method.
-func (v *VCenter) WaitForUpdatesEx(ctx *simulator.Context, req *types.WaitForUpdatesEx) soap.HasFault {
+func (v *VCenter) waitForUpdates(ctx *simulator.Context, req *types.WaitForUpdatesEx) soap.HasFault {
 	pc, ok := ctx.Session.Get(req.This).(*simulator.PropertyCollector)
 	if !ok {
 		return &methods.WaitForUpdatesExBody{Fault_: soapFault(&types.ManagedObjectNotFound{Obj: req.This})}

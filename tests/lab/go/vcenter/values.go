@@ -20,6 +20,7 @@ import (
 // does not depend on how many collectors there are. Its mutex is a leaf lock.
 type values struct {
 	visibility *visibility
+	stale      *staleRows
 	mu         sync.Mutex
 	objects    map[ref]*known
 }
@@ -47,8 +48,8 @@ const (
 	cellMissing
 )
 
-func newValues(visibility *visibility) *values {
-	return &values{visibility: visibility, objects: map[ref]*known{}}
+func newValues(visibility *visibility, stale *staleRows) *values {
+	return &values{visibility: visibility, stale: stale, objects: map[ref]*known{}}
 }
 
 // covers is true if a change of one path is a change of the other.
@@ -172,6 +173,9 @@ func (s *values) page(ctx *simulator.Context, history *TaskHistoryCollector) str
 		_, val, _ := strings.Cut(cells[0].xml, "<val")
 		_, inner, _ := strings.Cut(val, ">")
 		b.WriteString("<TaskInfo>" + strings.TrimSuffix(inner, "</val></changeSet>") + "</TaskInfo>")
+	}
+	for _, row := range s.stale.all() {
+		b.WriteString(element("TaskInfo", row))
 	}
 	b.WriteString("</val></changeSet>")
 	return b.String()

@@ -50,6 +50,7 @@ type VCenter struct {
 	sessions    *Sessions
 	traffic     *Traffic
 	suppression *suppression
+	stale       staleRows
 	visibility  *visibility
 	withheld    []Withheld
 	// collectors is nil if the simulator's own are used.

@@ -23,6 +23,9 @@ const (
 	// readDenied is a VM on which the user has no System.Read: every property
 	// comes back as missing with NoPermission.
 	readDenied Readable = "denied"
+	// readTaskDenied is a task for a user without System.Read at the root folder
+	// (report: vmware/govmomi#1604).
+	readTaskDenied Readable = "taskDenied"
 )
 
 func (r Readable) check() error {
@@ -36,9 +39,10 @@ func (r Readable) check() error {
 // visibility hides VMs, or parts of them, from clients that read properties. Its
 // mutex is a leaf lock.
 type visibility struct {
-	any atomic.Bool
-	mu  sync.Mutex
-	vms map[types.ManagedObjectReference]Readable
+	any   atomic.Bool
+	tasks atomic.Bool
+	mu    sync.Mutex
+	vms   map[types.ManagedObjectReference]Readable
 }
 
 func newVisibility() *visibility {
@@ -55,7 +59,24 @@ func (s *visibility) set(vm types.ManagedObjectReference, r Readable) {
 		vms[vm] = r
 	}
 	s.vms = vms
-	s.any.Store(len(vms) > 0)
+	s.any.Store(len(vms) > 0 || s.tasks.Load())
+}
+
+// withholdTasks withholds the properties of tasks from now on, or shows them.
+func (s *visibility) withholdTasks(withheld bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tasks.Store(withheld)
+	s.any.Store(len(s.vms) > 0 || withheld)
+}
+
+// of returns how much of an object is hidden; ok is false if nothing is.
+func (s *visibility) of(obj types.ManagedObjectReference) (r Readable, ok bool) {
+	if obj.Type == "Task" && s.tasks.Load() {
+		return readTaskDenied, true
+	}
+	r, ok = s.all()[obj]
+	return r, ok
 }
 
 func (s *visibility) all() map[types.ManagedObjectReference]Readable {
@@ -71,6 +92,9 @@ func (r Readable) over(obj types.ManagedObjectReference, path string) (unset boo
 		return path == "config" || strings.HasPrefix(path, "config."), nil
 	case readDenied:
 		return false, &types.NoPermission{Object: &obj, PrivilegeId: "System.Read"}
+	case readTaskDenied:
+		root := types.ManagedObjectReference{Type: "Folder", Value: "group-d1"}
+		return false, &types.NoPermission{Object: &root, PrivilegeId: "System.Read"}
 	}
 	return false, nil
 }
@@ -117,10 +141,9 @@ func (v *VCenter) ContinueRetrievePropertiesEx(ctx *simulator.Context, req *type
 }
 
 func (v *VCenter) hideContents(objects []types.ObjectContent) {
-	vms := v.visibility.all()
 	for i := range objects {
 		o := &objects[i]
-		r, ok := vms[o.Obj]
+		r, ok := v.visibility.of(o.Obj)
 		if !ok {
 			continue
 		}
@@ -140,11 +163,10 @@ func (v *VCenter) hideContents(objects []types.ObjectContent) {
 
 // hideUpdates filters the updates of the simulator's collector.
 func (v *VCenter) hideUpdates(set *types.UpdateSet) {
-	vms := v.visibility.all()
 	for i := range set.FilterSet {
 		for j := range set.FilterSet[i].ObjectSet {
 			o := &set.FilterSet[i].ObjectSet[j]
-			r, ok := vms[o.Obj]
+			r, ok := v.visibility.of(o.Obj)
 			if !ok {
 				continue
 			}
@@ -173,7 +195,7 @@ func (s *visibility) hiddenCell(obj types.ManagedObjectReference, path string) (
 	if !s.any.Load() {
 		return cell{}, false
 	}
-	r, ok := s.all()[obj]
+	r, ok := s.of(obj)
 	if !ok {
 		return cell{}, false
 	}
