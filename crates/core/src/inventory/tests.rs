@@ -539,7 +539,10 @@ fn a_node_keeps_its_vm_when_another_one_claims_it_later() {
     inventory.apply(seen_of(claims(1, 2, true)));
     assert_eq!(
         snapshot_of(&mut inventory, 1).observed.vm,
-        BoundVm::Shared(vec![name(2)])
+        BoundVm::HeldByDeadNode {
+            node: name(2),
+            is_deleted: true
+        }
     );
     assert!(matches!(
         snapshot_of(&mut inventory, 2).observed.vm,
