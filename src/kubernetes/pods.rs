@@ -1,8 +1,11 @@
 //! Which pods block a shutdown, and which of them have to be evicted. Pure.
 //!
-//! The rules are those of `kubectl drain --ignore-daemonsets --delete-emptydir-data --force`, with two differences. A finished pod
-//! does not block: it does not run, and its log and exit code are kept. A pod of a DaemonSet is skipped even if its DaemonSet was
-//! deleted, because the garbage collector removes such a pod.
+//! The rules are those of `kubectl drain --ignore-daemonsets --delete-emptydir-data --force`, with two differences. A pod that has
+//! ended by itself does not block: it does not run, and its log and exit code are kept. A pod of a DaemonSet is skipped even if its
+//! DaemonSet was deleted, because the garbage collector removes such a pod.
+//!
+//! A pod that was evicted blocks until its kubelet has deleted it. The kubelet writes its terminal phase before that, when the
+//! containers have ended; if it were stopped then, the Pod would stay Terminating, and its StatefulSet would make no other one.
 //!
 //! Pods with an `emptyDir` and pods without a controller are evicted: the shutdown would end them anyway, and the eviction gives
 //! them time to terminate. Pods that are bound but do not run yet are evicted too.
@@ -36,7 +39,7 @@ pub enum PodVerdict {
 pub enum SkipReason {
     /// It is bound to another Node, or to none.
     OtherNode,
-    /// It has succeeded or failed.
+    /// It has succeeded or failed, and its kubelet is done with it.
     Finished,
     /// The kubelet runs it from a file; its mirror pod cannot be evicted.
     Mirror,
@@ -121,9 +124,20 @@ fn other_node(pod: &Pod, node: &NodeName) -> Option<PodVerdict> {
     (bound_to != Some(node.as_str())).then_some(PodVerdict::Skip(SkipReason::OtherNode))
 }
 
-fn finished(pod: &Pod, _: &NodeName) -> Option<PodVerdict> {
+/// Whether the containers of the pod have ended, and do not start again.
+pub fn has_ended(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed")).then_some(PodVerdict::Skip(SkipReason::Finished))
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+/// A Pod with a terminal phase that is deleted gets a grace period of 0 from the kube-apiserver at once (`CheckGracefulDelete` in its
+/// `pkg/registry/core/pod/strategy.go`), and so does one that only a finalizer keeps once its kubelet is done with it. Any other one is
+/// still being cleaned up: its volumes are unmounted.
+fn finished(pod: &Pod, _: &NodeName) -> Option<PodVerdict> {
+    let metadata = &pod.metadata;
+    let is_with_kubelet =
+        metadata.deletion_timestamp.is_some() && metadata.deletion_grace_period_seconds != Some(0);
+    (has_ended(pod) && !is_with_kubelet).then_some(PodVerdict::Skip(SkipReason::Finished))
 }
 
 fn mirror(pod: &Pod, _: &NodeName) -> Option<PodVerdict> {

@@ -212,6 +212,8 @@ fn recorded(node: &NodeName, before: &Record, transition: &Transition, trace_url
         let (count, names) = (left.len(), left.join(", "));
         let words = if phase == Some(&Phase::ShuttingDown(DrainEnd::Complete)) {
             format!("{count} pods do not hold the drain and end with the VM: {names}")
+        } else if phase.is_some_and(Phase::vm_is_off) {
+            format!("the VM went off during the drain; {count} pods are left behind: {names}")
         } else {
             format!("the drain timeout passed; {count} pods are left behind: {names}")
         };

@@ -17,6 +17,7 @@ use thiserror::Error;
 use super::{DrainSettings, list};
 use crate::ids::NodeName;
 use crate::kubernetes::answer::{self, ApiRefusal};
+use crate::kubernetes::pods::has_ended;
 use crate::maintenance::volumes::{AttachedVolume, MAX_VOLUMES};
 
 /// The maximum number of pages of one list: half a million VolumeAttachments.
@@ -155,12 +156,12 @@ async fn attachments(
     }
 }
 
-/// The claims that pods on the Node may still use, as `namespace/name`.
+/// The claims that pods on the Node may still use, as `namespace/name`. The volumes of a pod whose containers have ended are
+/// unmounted, whether it was evicted or not.
 fn claims_in_use(pods: &[Pod]) -> BTreeSet<String> {
     let mut claims = BTreeSet::new();
     for pod in pods {
-        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-        if matches!(phase, Some("Succeeded" | "Failed")) {
+        if has_ended(pod) {
             continue;
         }
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();

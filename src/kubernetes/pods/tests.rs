@@ -105,6 +105,15 @@ fn each_kind_of_pod_gets_the_verdict_of_kubectl_or_the_documented_other() {
             PodVerdict::Skip(Finished),
         ),
         (
+            "a DaemonSet's pod that its kubelet rejected in a shutdown",
+            {
+                let mut pod = with(owners, owner("apps/v1", "DaemonSet", true));
+                pod["status"] = json!({"phase": "Failed", "reason": "NodeShutdown"});
+                pod
+            },
+            PodVerdict::Skip(Finished),
+        ),
+        (
             "a pod on another node",
             with("/spec/nodeName", json!("gpu-2")),
             PodVerdict::Skip(OtherNode),
@@ -129,10 +138,41 @@ fn terminating_pod_is_waited_for_since_its_deletion_began() {
     assert_eq!(judged(pod), PodVerdict::Skip(SkipReason::DaemonSet));
 }
 
+/// A kubelet writes the terminal phase when the containers are dead, and deletes the Pod with a grace period of 0 when the volumes are
+/// unmounted. Until then a controller makes no replacement.
+#[test]
+fn pod_that_was_evicted_is_finished_when_its_kubelet_is_done_with_it() {
+    let since = Some("2026-01-02T03:04:05Z".parse().unwrap());
+    let waits = PodVerdict::Wait { since };
+    let finished = PodVerdict::Skip(SkipReason::Finished);
+    for phase in ["Succeeded", "Failed"] {
+        let judged = |grace: Option<i64>| {
+            let mut pod = with("/status/phase", json!(phase));
+            if let Some(grace) = grace {
+                let ends = if grace == 0 {
+                    "2026-01-02T03:04:05Z"
+                } else {
+                    "2026-01-02T03:04:35Z"
+                };
+                pod["metadata"]["deletionTimestamp"] = json!(ends);
+                pod["metadata"]["deletionGracePeriodSeconds"] = json!(grace);
+            }
+            judged(pod)
+        };
+        assert_eq!(judged(None), finished, "{phase}: it ended by itself");
+        assert_eq!(
+            judged(Some(30)),
+            waits,
+            "{phase}: its kubelet still unmounts its volumes"
+        );
+        assert_eq!(judged(Some(0)), finished, "{phase}: a finalizer keeps it");
+    }
+}
+
 /// The expected result of the chain of rules, computed without the chain.
 #[test]
 fn only_a_living_evictable_pod_of_this_node_stands_in_the_way() {
-    for bits in 0_u8..32 {
+    for bits in 0_u8..64 {
         let has = |bit: u8| bits & (1 << bit) != 0;
         let mut pod = crate::kubernetes::stand_in::pod("web-1");
         if has(0) {
@@ -149,11 +189,13 @@ fn only_a_living_evictable_pod_of_this_node_stands_in_the_way() {
         }
         if has(4) {
             pod["metadata"]["deletionTimestamp"] = json!("2026-01-02T03:04:35Z");
+            pod["metadata"]["deletionGracePeriodSeconds"] = json!(if has(5) { 30 } else { 0 });
         }
         let verdict = judged(pod);
-        let is_skipped = has(0) || has(1) || has(2) || has(3);
-        assert_eq!(verdict.blocks_drain(), !is_skipped, "{bits:05b}");
-        assert_eq!(verdict == PodVerdict::Evict, !is_skipped && !has(4), "{bits:05b}");
+        let is_with_kubelet = has(4) && has(5);
+        let is_skipped = has(0) || has(1) && !is_with_kubelet || has(2) || has(3);
+        assert_eq!(verdict.blocks_drain(), !is_skipped, "{bits:06b}");
+        assert_eq!(verdict == PodVerdict::Evict, !is_skipped && !has(4), "{bits:06b}");
     }
 }
 

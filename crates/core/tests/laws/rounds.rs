@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use haulout_core::facts::known_pods::{KnownPods, ListedPod, ReturnedPod};
+use haulout_core::facts::node_guard::NodeGuard;
 use haulout_core::fixtures::drain_report;
 use haulout_core::maintenance::clock::{Deadline, Elapsed, Monotonic};
 use haulout_core::maintenance::decide::{Decision, decide};
@@ -11,7 +12,7 @@ use haulout_core::maintenance::drain::TerminatingPod;
 use haulout_core::maintenance::effect::{Effect, EffectKind};
 use haulout_core::maintenance::episode::{CordonOwner, DrainEnd, Episode, Phase, Record};
 use haulout_core::maintenance::observed::{
-    HostState, Observed, ObservedNode, ObservedPower, PendingEviction, PendingReason,
+    BoundVm, HostState, Observed, ObservedNode, ObservedPower, PendingEviction, PendingReason,
 };
 use haulout_core::maintenance::policy::DrainTimeoutAction;
 use haulout_core::maintenance::request::{Request, RequestAction};
@@ -351,6 +352,28 @@ fn pod_past_its_grace_period_is_not_waited_for_if_the_kubelet_is_gone() {
         why: crate::cases::held().why,
     });
     goes_on(&held);
+}
+
+/// Its StatefulSet makes no other pod while it is there, so the taint out-of-service has to follow.
+#[test]
+fn pod_that_terminates_when_its_vm_goes_off_is_left_behind() {
+    for phase in [Phase::Draining, Phase::ShuttingDown(DrainEnd::Complete)] {
+        let record = Record::Episode(Arc::new(episode(phase.clone(), CordonOwner::Ours, false)));
+        let mut policy = policy(DrainTimeoutAction::Hold);
+        policy.guards.out_of_service_taint = true;
+        let mut seen = terminating(false);
+        seen.vm = BoundVm::Found(vm(ObservedPower::Off, entering()));
+        match decide(&record, &seen, &policy, moment(125)) {
+            Decision::Record(transition) => {
+                let next = transition.record.episode().expect("an episode");
+                assert_eq!(next.phase, Phase::AwaitingHost, "{phase:?}");
+                assert_eq!(next.left_behind, ["ml/train"], "{phase:?}");
+                let is_tainted = next.guards.contains(&NodeGuard::OutOfServiceTaint);
+                assert!(is_tainted, "{phase:?}");
+            }
+            other => panic!("{other:#?}"),
+        }
+    }
 }
 
 #[test]

@@ -15,6 +15,7 @@ fn typed(pod: Value) -> Pod {
 fn leaving(name: &str) -> Value {
     let mut pod = pod(name);
     pod["metadata"]["deletionTimestamp"] = json!("2026-01-02T03:04:05Z");
+    pod["metadata"]["deletionGracePeriodSeconds"] = json!(30);
     pod
 }
 
@@ -114,8 +115,10 @@ fn urgency_of_a_change_follows_from_the_pods_that_block() {
     let mut blocking = BlockingPods::default();
     let mut daemon = pod("agent");
     daemon["metadata"]["ownerReferences"][0]["kind"] = json!("DaemonSet");
-    let mut finished = leaving("web-3");
-    finished["status"]["phase"] = json!("Succeeded");
+    let mut ended = leaving("web-3");
+    ended["status"]["phase"] = json!("Succeeded");
+    let mut kept = ended.clone();
+    kept["metadata"]["deletionGracePeriodSeconds"] = json!(0);
     for (urgency, expected) in [
         (blocking.apply(&parse(pod("web-1")), &node), PodUrgency::Soon),
         (blocking.apply(&parse(pod("web-2")), &node), PodUrgency::Soon),
@@ -137,8 +140,10 @@ fn urgency_of_a_change_follows_from_the_pods_that_block() {
             PodUrgency::Leaves,
         ),
         (blocking.remove(&parse(leaving("web-2"))), PodUrgency::None),
-        (blocking.apply(&parse(finished.clone()), &node), PodUrgency::Now),
-        (blocking.remove(&parse(finished)), PodUrgency::None),
+        // Its kubelet still unmounts its volumes, and then a finalizer keeps it.
+        (blocking.apply(&parse(ended), &node), PodUrgency::None),
+        (blocking.apply(&parse(kept.clone()), &node), PodUrgency::Now),
+        (blocking.remove(&parse(kept)), PodUrgency::None),
     ] {
         assert_eq!(urgency, expected);
     }

@@ -40,9 +40,22 @@ impl<'a> PhaseContext<'a> {
             in_flight: InFlight::default(),
             recordoned: 0,
             power_losses: losses,
+            left_behind: self.left_when_off(),
             ..self.enter_while_off(next_phase.unwrap_or(Phase::AwaitingHost))
         };
         PhaseStep::record(cordoned(episode, self.node))
+    }
+
+    /// The pods that ended with the VM: those of the last list, where it went off before they were gone.
+    fn left_when_off(self) -> Vec<String> {
+        let was_draining = matches!(
+            self.episode.phase.at_work(),
+            Phase::Draining | Phase::ShuttingDown(_)
+        );
+        match self.seen.round().filter(|_| was_draining) {
+            Some(report) => self.left_behind(report),
+            None => self.episode.left_behind.clone(),
+        }
     }
 
     /// Cordons a Node again that was uncordoned while its VM is off or boots, so that no pod is scheduled before its GPUs are back.
