@@ -5,15 +5,14 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::clock;
-use crate::faults::Fault;
 use crate::kube_api::{EvictionAsk, refusal};
 use crate::store::{Key, cluster_key, is_cordoned};
 use crate::world::{World, WorldEvent};
 
 const NAMESPACE: &str = "shop";
 const SCHEDULER: &str = "kube-scheduler";
-const KUBELET: &str = "kubelet";
-const GPU: &str = "nvidia.com/gpu";
+pub(crate) const KUBELET: &str = "kubelet";
+pub(crate) const GPU: &str = "nvidia.com/gpu";
 
 /// The label by which the controller selects Nodes.
 pub const LABEL: &str = "intel.feature.node.kubernetes.io/gpu";
@@ -59,7 +58,7 @@ pub fn is_ready(node: &Value) -> bool {
     node["status"]["conditions"][0]["status"] == "True"
 }
 
-fn is_terminating(pod: &Value) -> bool {
+pub(crate) fn is_terminating(pod: &Value) -> bool {
     !pod["metadata"]["deletionTimestamp"].is_null()
 }
 
@@ -71,14 +70,25 @@ pub fn is_overdue(pod: &Value) -> bool {
 }
 
 fn is_healthy(pod: &Value) -> bool {
-    pod["status"]["phase"] == "Running" && !is_terminating(pod)
+    let is_ready = pod["status"]["conditions"][0]["status"] == "True";
+    pod["status"]["phase"] == "Running" && is_ready && !is_terminating(pod)
 }
 
-/// Whether a pod has to leave its node before the power is cut.
+/// Whether the containers of a pod have ended, and it does not start again.
+pub(crate) fn has_ended(pod: &Value) -> bool {
+    matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
+}
+
+/// Whether a pod has to leave its node before the power is cut. The kubelet of one that was evicted still unmounts its volumes when its
+/// containers have ended.
 pub fn blocks_drain(pod: &Value) -> bool {
-    let is_daemon = pod["metadata"]["ownerReferences"][0]["kind"] == "DaemonSet";
-    let phase = pod["status"]["phase"].as_str().unwrap_or_default();
-    !is_daemon && !matches!(phase, "Succeeded" | "Failed")
+    let is_daemon = is_of_daemon_set(pod);
+    let is_with_kubelet = is_terminating(pod) && pod["metadata"]["deletionGracePeriodSeconds"] != 0;
+    !is_daemon && (!has_ended(pod) || is_with_kubelet)
+}
+
+pub(crate) fn is_of_daemon_set(pod: &Value) -> bool {
+    pod["metadata"]["ownerReferences"][0]["kind"] == "DaemonSet"
 }
 
 impl Workload {
@@ -126,13 +136,10 @@ impl World {
         });
         // The name is new.
         let _ = self.kube.create(&node_key(node), object, KUBELET);
-        let daemon = self.pod("DaemonSet", "agent", Some(node));
-        let _ = self
-            .kube
-            .create(&pod_key(&format!("agent-{node}")), daemon, KUBELET);
+        self.add_daemon(node);
     }
 
-    fn pod(&self, owner: &str, workload: &str, node: Option<usize>) -> Value {
+    pub(crate) fn pod(&self, owner: &str, workload: &str, node: Option<usize>) -> Value {
         let mut pod = json!({
             "kind": "Pod", "apiVersion": "v1",
             "metadata": {
@@ -188,7 +195,7 @@ impl World {
         pods.filter(move |pod| pod["metadata"]["labels"]["app"] == app)
     }
 
-    fn update_budgets(&mut self) {
+    pub(crate) fn update_budgets(&mut self) {
         for index in 0..self.workloads.len() {
             let Workload {
                 name,
@@ -221,7 +228,8 @@ impl World {
         self.is_scheduling = false;
         for index in 0..self.workloads.len() {
             let Workload { name, replicas, .. } = self.workloads[index].clone();
-            let there = self.pods_of(&name).filter(|pod| !is_terminating(pod)).count();
+            let is_there = |pod: &&Value| !is_terminating(pod) && !has_ended(pod);
+            let there = self.pods_of(&name).filter(is_there).count();
             for _ in there..replicas {
                 self.add_pod(index, None);
             }
@@ -258,7 +266,8 @@ impl World {
     /// A pod runs, if its node does.
     pub fn pod_runs(&mut self, pod: &Key) {
         let Some(node) = self.node_of(pod) else { return };
-        if !self.vcenter.vms[node].on {
+        let may_run = |pod: &Value| !has_ended(pod) && !is_terminating(pod);
+        if !self.kubelet_runs(node) || self.kube.get(pod).is_none_or(|pod| !may_run(pod)) {
             return;
         }
         self.kube.change(pod, KUBELET, |pod| {
@@ -267,20 +276,9 @@ impl World {
         self.update_budgets();
     }
 
-    fn node_of(&self, pod: &Key) -> Option<usize> {
+    pub(crate) fn node_of(&self, pod: &Key) -> Option<usize> {
         let node = self.kube.get(pod)?["spec"]["nodeName"].as_str()?;
         node.strip_prefix("gpu-")?.parse().ok()
-    }
-
-    /// A pod that terminates has ended, if its kubelet runs.
-    pub fn pod_ends(&mut self, pod: &Key) {
-        let on = self.node_of(pod).is_none_or(|node| self.vcenter.vms[node].on);
-        let is_leaving = self.kube.get(pod).is_some_and(|pod| is_terminating(pod));
-        if on && is_leaving {
-            self.kube.delete(pod);
-            self.update_budgets();
-            self.schedule_soon();
-        }
     }
 
     /// kube-controller-manager has not heard of a kubelet for some time.
@@ -292,17 +290,6 @@ impl World {
         }
     }
 
-    /// Sets the condition Ready.
-    pub fn set_ready(&mut self, node: usize, status: &str) {
-        let now = format!("{:.0}", clock::true_time());
-        self.kube.change(&node_key(node), KUBELET, |node| {
-            let ready = &mut node["status"]["conditions"][0];
-            ready["status"] = json!(status);
-            ready["lastTransitionTime"] = json!(now);
-            ready["lastHeartbeatTime"] = json!(now);
-        });
-    }
-
     /// The pods that are bound to a node.
     pub fn pods_on(&self, node: &str) -> Vec<Key> {
         let pods = self
@@ -310,48 +297,6 @@ impl World {
             .list("pods")
             .filter(|(_, pod)| pod["spec"]["nodeName"] == node);
         pods.map(|(key, _)| key.clone()).collect()
-    }
-
-    /// The kubelet of a VM that was powered on has started.
-    pub fn kubelet_starts(&mut self, node: usize, boots: u32) {
-        let vm = &self.vcenter.vms[node];
-        if !vm.on || vm.boots != boots {
-            return;
-        }
-        self.vcenter.vms[node].kubelet = boots;
-        // The Node may have been deleted.
-        self.register_node(node);
-        self.kube.change(&node_key(node), KUBELET, |object| {
-            object["status"]["nodeInfo"]["bootID"] = json!(format!("boot-{node}-{boots}"));
-            object["status"]["allocatable"][GPU] = json!("0");
-        });
-        self.set_ready(node, "True");
-        self.tell(node_name(node), format!("is Ready on boot {boots}"));
-        for pod in self.pods_on(&node_name(node)) {
-            self.pod_ends(&pod);
-            self.pod_runs(&pod);
-        }
-        let plugin = Duration::from_millis(self.rng.u64(1_000..10_000));
-        self.queue.after(plugin, WorldEvent::GpuIsBack { node, boots });
-        if self
-            .faults
-            .fires(Fault::DriverUncordons, &mut self.rng, &mut self.account)
-        {
-            let init = Duration::from_millis(self.rng.u64(500..8_000));
-            self.queue
-                .after(init, WorldEvent::DriverUncordons { node, boots });
-        }
-        self.schedule_soon();
-    }
-
-    /// The device plugin has registered the GPU.
-    pub fn gpu_is_back(&mut self, node: usize, boots: u32) {
-        let vm = &self.vcenter.vms[node];
-        if vm.on && vm.boots == boots {
-            self.kube.change(&node_key(node), KUBELET, |node| {
-                node["status"]["allocatable"][GPU] = json!("1");
-            });
-        }
     }
 
     /// The eviction of a pod.

@@ -71,12 +71,15 @@ impl World {
         true
     }
 
-    /// The kubelet of a VM that is on registers its Node, if that is missing.
-    pub fn register_node(&mut self, node: usize) {
-        if self.vcenter.vms[node].on && self.kube.get(&node_key(node)).is_none() {
+    /// A kubelet that runs registers its Node, if that is missing. Returns whether it was.
+    pub fn register_node(&mut self, node: usize) -> bool {
+        let is_new = self.kubelet_runs(node) && self.kube.get(&node_key(node)).is_none();
+        if is_new {
             self.tell(node_name(node), "is registered again");
             self.add_node(node);
+            self.node_is_new(node);
         }
+        is_new
     }
 
     /// A deleted Node is created again from its manifest, by a backup or by a person. It has the record and the cordon of then.
@@ -133,7 +136,7 @@ impl World {
     /// The kubelet has its connection again.
     pub(crate) fn ready_is_back(&mut self, node: usize, boots: u32) {
         let vm = &self.vcenter.vms[node];
-        if vm.on && vm.boots == boots && vm.kubelet == boots {
+        if vm.boots == boots && self.kubelet_runs(node) {
             self.tell(node_name(node), "is Ready again");
             self.set_ready(node, "True");
             self.schedule_soon();

@@ -53,6 +53,8 @@ named_enum! {
         GuestIgnores = "guest: ignores the shutdown",
         ToolsStop = "guest: VMware Tools stop early",
         ReadyLost = "kubelet: not Ready for a while",
+        CheckpointLost = "kubelet: loses its checkpoint of device plugins",
+        PluginEnds = "kubelet: device plugin ends",
         DriverUncordons = "driver manager: uncordons at boot",
         CordonTaken = "person: uncordons during an episode",
         PodEndsLate = "pod: ends late",
@@ -103,6 +105,7 @@ impl Fault {
             | Self::ManifestRestored
             | Self::DriverUncordons
             | Self::FilesLocked
+            | Self::CheckpointLost
             | Self::PodEndsLate => Occasion::Effect,
             Self::EtcdRestored => Occasion::Times(1),
             Self::SessionsExpire
@@ -122,6 +125,7 @@ impl Fault {
             | Self::ReplicaCutOff
             | Self::KindForbidden
             | Self::ReadyLost
+            | Self::PluginEnds
             | Self::ClockSteps => Occasion::Times(3),
             // Most of these find nothing to act on.
             Self::MaintenanceFails
@@ -199,7 +203,11 @@ impl Faults {
         let mut own = rng.clone();
         for fault in Fault::ALL {
             let is_garbled = matches!(fault, Fault::VcenterGarbled | Fault::KubernetesGarbled);
-            let is_apart = is_garbled || matches!(fault, Fault::ForeignTask | Fault::FilesLocked);
+            let is_newer = matches!(
+                fault,
+                Fault::ForeignTask | Fault::FilesLocked | Fault::CheckpointLost | Fault::PluginEnds
+            );
+            let is_apart = is_garbled || is_newer;
             let rng = if is_apart { &mut own } else { &mut *rng };
             if is_calm || rng.u32(0..100) < if is_garbled { 75 } else { 50 } {
                 continue;

@@ -84,6 +84,7 @@ impl World {
             Fault::NodeDeleted => return self.node_is_deleted(),
             Fault::EtcdRestored => self.snapshot_is_taken(),
             Fault::ReadyLost => return self.ready_is_lost(),
+            Fault::PluginEnds => return self.plugin_ends(),
             Fault::AnnotationsRemoved => return self.annotations_are_removed(),
             Fault::CordonTaken => return self.cordon_is_taken(),
             Fault::ClockSteps => self.clock_steps(),
@@ -116,6 +117,7 @@ impl World {
             | Fault::ManifestRestored
             | Fault::DriverUncordons
             | Fault::FilesLocked
+            | Fault::CheckpointLost
             | Fault::PodEndsLate => return false,
         }
         true

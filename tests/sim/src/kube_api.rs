@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::clock;
 use crate::faults::{Fate, Fault};
+use crate::kubelets::with_merged_conditions;
 use crate::late::LateRequest;
 use crate::store::{Key, Refused, is_cordoned};
 use crate::world::{Peer, Shared, World, lock};
@@ -442,7 +443,10 @@ impl World {
                 world.kube.update(&ask.key, ask.body.clone(), ask.manager())
             }),
             Method::PATCH => self.written(replica, &ask.key, ask, |world| {
-                world.kube.patch(&ask.key, &ask.body, ask.manager())
+                let object = world.kube.get(&ask.key);
+                let body = object.map(|object| with_merged_conditions(object, &ask.body));
+                let body = body.as_ref().unwrap_or(&ask.body);
+                world.kube.patch(&ask.key, body, ask.manager())
             }),
             Method::DELETE => {
                 self.check_delete(&ask.key);
@@ -513,7 +517,9 @@ impl World {
             Ok(after) => {
                 let is_idle = before.as_ref().is_some_and(|before| Arc::ptr_eq(before, &after));
                 self.check_idle_write(replica, key, is_idle);
-                if key.0 == "nodes" {
+                if key.0 == "nodes" && ask.part == "status" {
+                    self.node_status_was_written(&key.2);
+                } else if key.0 == "nodes" {
                     self.check_node_write(replica, &key.2, &ask.body, before.as_deref(), &after);
                     if before.as_deref().is_some_and(is_cordoned) != is_cordoned(&after) {
                         self.schedule_soon();
@@ -526,6 +532,13 @@ impl World {
                 (code, (*after).clone())
             }
             Err(why) => refused(why, key),
+        }
+    }
+
+    fn node_status_was_written(&mut self, name: &str) {
+        let node = name.strip_prefix("gpu-").and_then(|node| node.parse().ok());
+        if let Some(node) = node {
+            self.status_was_written(node);
         }
     }
 

@@ -22,6 +22,7 @@ pub mod faults;
 pub mod garbled;
 pub mod incidents;
 pub mod kube_api;
+pub mod kubelets;
 pub mod late;
 pub mod oracle;
 pub mod people;

@@ -594,6 +594,14 @@ impl World {
                 format!("{name} does not report {boot}"),
             );
         }
+        // Without the right to write the status of Nodes, the count of the last boot is believed.
+        let may_be_refused = self.plan.faults.has(Fault::KindForbidden);
+        if is_next && !may_be_refused && self.vcenter.vms[node].plugin != boots {
+            self.violated(
+                "a node is uncordoned when it is back",
+                format!("{name} shows the GPU count of its last boot"),
+            );
+        }
         if before["status"]["allocatable"]["nvidia.com/gpu"] != "1" {
             self.violated(
                 "a node is uncordoned when it is back",

@@ -78,6 +78,11 @@ impl World {
                 let (phase, inside) = phase(&record);
                 unrest.push(format!("{name} is in phase {phase} {inside}"));
             }
+            let conditions = object["status"]["conditions"].as_array();
+            let shows_episode = conditions.is_some_and(|all| all.iter().any(|it| it["type"] != "Ready"));
+            if shows_episode && record(object).is_none() {
+                unrest.push(format!("{name} shows conditions of an episode that has ended"));
+            }
             let vm = &self.vcenter.vms[node];
             if !vm.on && !vm.off_by_person && !memory.is_lost {
                 unrest.push(format!("{} is off", vm.name));

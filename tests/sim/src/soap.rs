@@ -551,6 +551,7 @@ impl World {
             let boots = guest.boots;
             self.oracle.nodes[vm].guest_asked = clock::elapsed();
             self.queue.after(takes, WorldEvent::GuestIsOff { vm, boots });
+            self.kubelet_shuts_down(vm);
         }
     }
 }

@@ -68,6 +68,8 @@ pub struct Vm {
     pub off_by_person: bool,
     /// The boot for which its kubelet has started.
     pub kubelet: u32,
+    /// The boot in which its device plugin has registered.
+    pub plugin: u32,
     /// Whether it is the VM of a node.
     pub is_ours: bool,
     /// Whether it has the GPU of its host, so that it cannot be moved while it runs.

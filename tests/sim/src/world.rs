@@ -84,8 +84,12 @@ pub enum WorldEvent {
     },
     /// A pod runs.
     PodRuns(Key),
-    /// A pod ends.
+    /// The containers of a pod end.
     PodEnds(Key),
+    /// A kubelet is done with a pod.
+    PodIsDone(Key),
+    /// Nothing keeps a deleted Pod any more.
+    FinalizerIsGone(Key),
     /// A person does something.
     Deed(Deed),
     /// A fault that does not concern one request.
@@ -303,6 +307,7 @@ impl World {
                 off_by_person: false,
                 locked_until: std::time::Duration::ZERO,
                 kubelet: 1,
+                plugin: 1,
                 is_ours,
                 has_gpu: is_ours,
                 going_down: false,
@@ -373,6 +378,8 @@ impl World {
             WorldEvent::PodBound { pod, node } => self.pod_bound(&pod, node),
             WorldEvent::PodRuns(pod) => self.pod_runs(&pod),
             WorldEvent::PodEnds(pod) => self.pod_ends(&pod),
+            WorldEvent::PodIsDone(pod) => self.pod_is_done(&pod),
+            WorldEvent::FinalizerIsGone(pod) => self.finalizer_is_gone(&pod),
             WorldEvent::Deed(deed) => self.deed(deed),
             WorldEvent::Fault(fault) => self.fault(fault),
             WorldEvent::HostResponds(host) => self.host_responds(host),
@@ -382,7 +389,9 @@ impl World {
             WorldEvent::ManifestIsApplied => self.manifest_is_applied(),
             WorldEvent::EtcdIsRestored => self.etcd_is_restored(),
             WorldEvent::LabelIsBack(node) => self.set_label(node, true),
-            WorldEvent::NodeRegisters(node) => self.register_node(node),
+            WorldEvent::NodeRegisters(node) => {
+                self.register_node(node);
+            }
             WorldEvent::NextInTurn => self.next_in_turn(),
             WorldEvent::Calm => {
                 self.tell("world", "faults and deeds end");
