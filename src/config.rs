@@ -337,9 +337,9 @@ pub struct Config {
     /// Show an episode in conditions of its Node as well
     ///
     /// well-known sets those of KEP-5683: MaintenancePlanned, DrainInProgress, Drained and MaintenanceInProgress. They cost a
-    /// second PATCH for most changes of phase, and the right to write nodes/status.
+    /// second PATCH for most changes of phase. off removes those that are still there.
     #[arg(long, env, value_name = "WHICH", help_heading = OPERATION, value_enum, ignore_case = true,
-          default_value_t = NodeConditions::Off)]
+          default_value_t = NodeConditions::WellKnown)]
     pub node_conditions: NodeConditions,
     /// Format of the log
     #[arg(long, env, value_name = "FORMAT", help_heading = OPERATION, value_enum, ignore_case = true,

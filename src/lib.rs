@@ -18,7 +18,9 @@
     reason = "only the binary, tests and benches of this package use the crate"
 )]
 
-pub use haulout_core::facts::{device_slice, foreign_maintenance, hook, known_pods, node_guard, window};
+pub use haulout_core::facts::{
+    device_slice, foreign_maintenance, hook, known_pods, node_condition, node_guard, window,
+};
 pub use haulout_core::{ids, inventory, keys, maintenance, status};
 pub use haulout_vsphere as vsphere;
 

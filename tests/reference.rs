@@ -402,9 +402,9 @@ Events of a Node, its order is arbitrary.
 
 ## Conditions
 
-With `NODE_CONDITIONS=well-known` an episode also shows in the Node conditions of
-[KEP-5683](https://github.com/kubernetes/enhancements/issues/5683): `MaintenancePlanned`, `DrainInProgress`, `Drained` and
-`MaintenanceInProgress`, which kube-state-metrics exports by itself. They are removed at its end.
+An episode also shows in the Node conditions of [KEP-5683](https://github.com/kubernetes/enhancements/issues/5683):
+`MaintenancePlanned`, `DrainInProgress`, `Drained` and `MaintenanceInProgress`, which kube-state-metrics exports by itself. They are
+removed at its end. A write that was lost is made up for within some seconds. `NODE_CONDITIONS=off` removes them.
 ";
 
 const ANNOTATIONS: &str = "

@@ -327,6 +327,9 @@ impl LoopObserver for Observers {
         if let Some(validation) = self.validation.as_ref().filter(|_| !built.is_standby) {
             validation.board.show(batch);
         }
+        if let Some(events) = self.events.as_ref().filter(|_| !built.is_standby) {
+            events.show(&statuses);
+        }
         if !built.is_standby {
             self.warn_of_evacuation_policies(&statuses);
             self.tell_of_nodes_without_vm(&statuses);
@@ -337,6 +340,9 @@ impl LoopObserver for Observers {
 
     fn liveness_tick(&self, inventory: &Inventory) {
         self.metrics.show_free_gpu_hosts(inventory.free_gpu_hosts());
+        if let Some(events) = &self.events {
+            events.repair_conditions();
+        }
         if let Some(hosts) = inventory.unhandled_hosts() {
             self.warn_of_unhandled(hosts);
         }

@@ -109,7 +109,7 @@ fn defaults_are_those_of_the_python_controller_with_tls_verified() {
         ("LEASE_DURATION_SECONDS", "15"),
         ("LEASE_RENEW_DEADLINE_SECONDS", "10"),
         ("LEASE_RETRY_PERIOD_SECONDS", "2"),
-        ("NODE_CONDITIONS", "off"),
+        ("NODE_CONDITIONS", "well-known"),
         ("LOG_FORMAT", "text"),
         ("LOG_LEVEL", "info"),
         ("LOG_LEVEL_FILE", ""),

@@ -3,6 +3,7 @@
 //! Nothing is decided here. Each effect is a call to vCenter or Kubernetes with its own deadline; its result is sent as an effect
 //! report.
 
+mod clear_gpus;
 mod dry_run;
 mod refusals;
 mod report;
@@ -13,8 +14,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::json;
-use tokio::sync::mpsc;
-use tokio::time::Instant;
+use tokio::{sync::mpsc, time::Instant};
 
 use crate::controller::run_effect::{NotRecorded, Recorded, RunEffect, TRACEPARENT};
 use crate::fence::{FenceClosed, Permit, WriteFence, WriteKind};
@@ -293,6 +293,7 @@ impl Executor {
                     Err(error) => not_done(error),
                 }
             }
+            Effect::ClearGpus { .. } => self.clear_gpus(permit, name, effect).await,
             Effect::PowerOn { vm, place } => {
                 let by = match place {
                     PowerOnTarget::Drs => PowerOnBy::Drs,

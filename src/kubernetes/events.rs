@@ -1,6 +1,7 @@
 //! Writes Events and node conditions from bounded queues. Each is written once, with a deadline.
 //!
-//! Nothing is decided from them, so nothing waits for a write, and an Event that cannot be written is dropped and counted.
+//! Nothing is decided from them, so nothing waits for a write, and an Event that cannot be written is dropped and counted. Conditions
+//! that differ from the record for some time are queued again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -306,7 +307,7 @@ impl EventWriter {
             Err(refusal) => {
                 if self.lost_in_a_row == 0 {
                     warn!(
-                        "an Event or condition was not written and is not tried again: {refusal}; allow the service account `create` on events of events.k8s.io and, with NODE_CONDITIONS, `patch` on nodes/status"
+                        "an Event or a condition was not written: {refusal}; the Event is not tried again, the condition later. Allow the service account `create` on events of events.k8s.io and `patch` on nodes/status"
                     );
                 }
                 self.lost_in_a_row = self.lost_in_a_row.saturating_add(1);

@@ -14,6 +14,7 @@ use super::update::{NodeAnnotations, NodeFacts, NodeTaint, ReadyCondition};
 use crate::hook;
 use crate::ids::{BootId, NodeName, NodeUid, VmUuid};
 use crate::keys::{ACCEPTED_GPUS, APPROVED, FIELD_MANAGER, GARDENER_MANAGED, Keys, SKIP, STRATEGY};
+use crate::node_condition::{FoundConditions, OF_EPISODE};
 use crate::node_guard::{FoundGuards, GuardField, GuardState, NodeGuard};
 
 /// What counts as a GPU: resources of Nodes, by name or by a prefix such as `nvidia.com/*`, and the devices of drivers of Dynamic
@@ -150,6 +151,7 @@ pub fn node_facts(node: &core::Node, keys: &Keys, gpu_resources: &GpuResources) 
         accepted_gpus: accepted_gpus(annotation(node, ACCEPTED_GPUS), gpu_resources).into(),
         annotations: annotations(node, keys),
         limit_group: limit_group(node, keys),
+        conditions: conditions(node),
         guards: node_guards(node),
         hooks: hook::hooks(
             metadata
@@ -259,6 +261,21 @@ fn ready(node: &core::Node) -> ReadyCondition {
         heartbeat: condition.and_then(|condition| condition.last_heartbeat_time.as_ref().map(|time| time.0)),
         since: condition.and_then(|condition| condition.last_transition_time.as_ref().map(|time| time.0)),
     }
+}
+
+/// The conditions of Haulout. Its message tells one from the same condition of another controller.
+fn conditions(node: &core::Node) -> FoundConditions {
+    let all = node
+        .status
+        .iter()
+        .flat_map(|status| status.conditions.iter().flatten());
+    let is_ours = |condition: &&core::NodeCondition| {
+        let message = condition.message.as_deref();
+        message.is_some_and(|message| message.contains(OF_EPISODE))
+    };
+    let ours = all.filter(is_ours);
+    ours.filter_map(|condition| Some((condition.type_.parse().ok()?, condition.status == "True")))
+        .collect()
 }
 
 fn gpus(node: &core::Node, gpu_resources: &GpuResources) -> BTreeMap<String, u64> {

@@ -1,5 +1,6 @@
 //! Writes a transition to a Node: our annotations and the cordon in one PATCH with `resourceVersion`.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,9 +49,17 @@ pub struct NodeError {
     /// The reason.
     pub kind: NodeErrorKind,
     node: NodeName,
-    is_write: bool,
+    call: NodeCall,
     /// The message of Kubernetes.
     message: String,
+}
+
+/// The call that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NodeCall {
+    Get,
+    Patch,
+    ClearGpus,
 }
 
 /// The reason of a [`NodeError`].
@@ -88,7 +97,7 @@ pub async fn patch(
         return Err(NodeError {
             kind: NodeErrorKind::Unversioned,
             node: name.clone(),
-            is_write: true,
+            call: NodeCall::Patch,
             message: String::new(),
         });
     }
@@ -97,7 +106,42 @@ pub async fn patch(
     let body = Patch::Merge(patch.body(keys));
     match answer::within(deadline, nodes.patch(name.as_str(), &params, &body)).await {
         Ok(node) => Ok(node_facts(&node, keys, gpu_resources)),
-        Err(refusal) => Err(NodeError::new(name, &refusal, true)),
+        Err(refusal) => Err(NodeError::new(name, &refusal, NodeCall::Patch)),
+    }
+}
+
+/// Sets `capacity` and `allocatable` of these resources to 0, on this version of the Node only, and returns the resulting Node.
+pub async fn clear_gpus(
+    _permit: &Permit,
+    client: &kube::Client,
+    (keys, gpu_resources): (&Keys, &GpuResources),
+    name: &NodeName,
+    (uid, resource_version): (&NodeUid, u64),
+    resources: &BTreeSet<String>,
+    deadline: Duration,
+) -> Result<NodeFacts, NodeError> {
+    let call = NodeCall::ClearGpus;
+    if resource_version == 0 {
+        return Err(NodeError {
+            kind: NodeErrorKind::Unversioned,
+            node: name.clone(),
+            call,
+            message: String::new(),
+        });
+    }
+    let counts: Map<String, Value> = resources
+        .iter()
+        .map(|resource| (resource.clone(), json!("0")))
+        .collect();
+    let body = Patch::Merge(json!({
+        "metadata": {"uid": uid.as_str(), "resourceVersion": resource_version.to_string()},
+        "status": {"capacity": counts, "allocatable": counts},
+    }));
+    let nodes: Api<core::Node> = Api::all(client.clone());
+    let params = PatchParams::apply(FIELD_MANAGER);
+    match answer::within(deadline, nodes.patch_status(name.as_str(), &params, &body)).await {
+        Ok(node) => Ok(node_facts(&node, keys, gpu_resources)),
+        Err(refusal) => Err(NodeError::new(name, &refusal, call)),
     }
 }
 
@@ -112,7 +156,7 @@ pub async fn get(
     let nodes: Api<core::Node> = Api::all(client.clone());
     match answer::within(deadline, nodes.get(name.as_str())).await {
         Ok(node) => Ok(node_facts(&node, keys, gpu_resources)),
-        Err(refusal) => Err(NodeError::new(name, &refusal, false)),
+        Err(refusal) => Err(NodeError::new(name, &refusal, NodeCall::Get)),
     }
 }
 
@@ -218,7 +262,7 @@ impl NodePatch {
 }
 
 impl NodeError {
-    fn new(node: &NodeName, refusal: &ApiRefusal, is_write: bool) -> Self {
+    fn new(node: &NodeName, refusal: &ApiRefusal, call: NodeCall) -> Self {
         let kind = match refusal {
             ApiRefusal::Unreachable(_) => NodeErrorKind::Unreachable,
             ApiRefusal::Status(status) => match status.code {
@@ -234,17 +278,17 @@ impl NodeError {
         Self {
             kind,
             node: node.clone(),
-            is_write,
+            call,
             message: refusal.to_string(),
         }
     }
 
     fn text(&self) -> String {
         let Self { node, message, .. } = self;
-        let (verb, done) = if self.is_write {
-            ("patch", "written")
-        } else {
-            ("get", "read")
+        let (verb, done) = match self.call {
+            NodeCall::Get => ("get", "read"),
+            NodeCall::Patch => ("patch", "written"),
+            NodeCall::ClearGpus => return self.text_of_clear(),
         };
         let why = match self.kind {
             NodeErrorKind::Conflict => format!(
@@ -267,6 +311,30 @@ impl NodeError {
             }
         };
         format!("node {node} was not {done}, because {why}")
+    }
+}
+
+impl NodeError {
+    fn text_of_clear(&self) -> String {
+        let Self { node, message, .. } = self;
+        let why = match self.kind {
+            NodeErrorKind::Conflict | NodeErrorKind::Gone => {
+                format!(
+                    "it has changed since it was read: {message}; it is decided again on the changed node"
+                )
+            }
+            NodeErrorKind::Unversioned => {
+                "the resourceVersion it was read with is no number above 0".to_owned()
+            }
+            NodeErrorKind::Forbidden => format!(
+                "Haulout may not: {message}; allow its service account `patch` on nodes/status. The maintenance goes on without, and the node may be uncordoned before its device plugin has registered"
+            ),
+            NodeErrorKind::Rejected => format!(
+                "admission refused it: {message}; allow it to set extended resources to 0. The maintenance goes on without, and the node may be uncordoned before its device plugin has registered"
+            ),
+            NodeErrorKind::Unreachable => format!("{message}; it is tried again a few times"),
+        };
+        format!("the GPU count in the status of node {node} was not set to 0, because {why}")
     }
 }
 

@@ -92,7 +92,7 @@ pub const NEEDED: &[Right] = &[
         "",
         "nodes/status",
         &["patch"],
-        "NODE_CONDITIONS=well-known",
+        "not taking the GPU count of the last boot for that of the next one, and showing an episode in conditions",
         false,
     ),
     right(

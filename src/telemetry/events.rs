@@ -7,6 +7,7 @@
 mod conditions;
 mod parts;
 mod reasons;
+mod repair;
 mod waits;
 mod words;
 
@@ -14,6 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
+use tokio::time::Instant;
 
 use crate::config::NodeConditions;
 use crate::ids::{NodeName, NodeUid};
@@ -21,9 +23,11 @@ use crate::inventory::{UnhandledHost, UnhandledMode};
 use crate::kubernetes::events::{Event, Publisher, Regarding};
 use crate::maintenance::episode::Episode;
 use crate::maintenance::waiting::WaitingOn;
+use crate::status::NodeStatuses;
 use crate::status::observer::{NodeEvent, Observer};
 use crate::telemetry::link::Links;
 pub use reasons::Reason;
+use repair::ConditionRepairs;
 
 /// An identical Event is suppressed for this time. Kubernetes keeps Events for an hour, and a wait
 /// whose details keep changing is one fact.
@@ -36,6 +40,7 @@ pub struct Events {
     conditions: NodeConditions,
     clock: fn() -> Timestamp,
     memory: Mutex<EventMemory>,
+    repairs: Mutex<ConditionRepairs>,
 }
 
 /// The content of an Event.
@@ -78,6 +83,24 @@ impl Events {
                 links,
                 ..EventMemory::default()
             }),
+            repairs: Mutex::default(),
+        }
+    }
+
+    /// Compares the conditions on the Nodes with their records.
+    pub fn show(&self, statuses: &NodeStatuses) {
+        // Ignores poisoning: no change leaves inconsistent state.
+        let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut repairs = self.repairs.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = ((self.clock)(), Instant::now());
+        repairs.show(statuses, self.conditions, &memory.links, now);
+    }
+
+    /// Writes conditions again that still differ.
+    pub fn repair_conditions(&self) {
+        let mut repairs = self.repairs.lock().unwrap_or_else(PoisonError::into_inner);
+        for conditions in repairs.take_due(Instant::now()) {
+            self.publisher.conditions(conditions);
         }
     }
 }

@@ -6,6 +6,7 @@ pub mod foreign_maintenance;
 pub mod hook;
 pub mod known_pods;
 pub mod kubernetes;
+pub mod node_condition;
 pub mod node_guard;
 pub mod node_maintenance;
 pub mod vsphere;

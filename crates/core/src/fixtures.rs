@@ -165,6 +165,7 @@ pub fn node_facts(n: usize) -> NodeFacts {
         accepted_gpus: Default::default(),
         annotations: NodeAnnotations::default(),
         limit_group: None,
+        conditions: Default::default(),
         guards: Default::default(),
         hooks: Default::default(),
         taints: Default::default(),
@@ -184,6 +185,7 @@ pub fn host(n: usize) -> Host {
         last_end: None,
         last_exit: None,
         entering: None,
+        maintenance_asked_at: None,
         entering_standby: None,
         partial_maintenance: None,
         datastores: Arc::new(BTreeSet::from([DatastoreRef::new("ds")])),
@@ -300,10 +302,12 @@ pub fn node() -> ObservedNode {
         ready_since: None,
         boot_id: None,
         gpus: Default::default(),
+        gpu_capacity: Default::default(),
         expected_gpus: Default::default(),
         accepted_gpus: Default::default(),
         newest_slice: None,
         asked_guest: None,
+        conditions: Default::default(),
         guards: Default::default(),
         hooks: Default::default(),
         taints: Default::default(),
@@ -339,8 +343,12 @@ pub fn settling() -> HostState {
     }
 }
 
-/// A node observed since second 0, by a process that has seen its phase begin.
-pub fn observed(node: ObservedNode, vm: ObservedVm) -> Observed {
+/// A node observed since second 0, by a process that has seen its phase begin. While its VM is off, its GPU counts are removed.
+pub fn observed(mut node: ObservedNode, vm: ObservedVm) -> Observed {
+    if vm.power == ObservedPower::Off {
+        node.gpus = Default::default();
+        node.gpu_capacity = Default::default();
+    }
     Observed {
         record_seen: RecordAge {
             at: moment(0),

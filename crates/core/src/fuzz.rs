@@ -145,7 +145,8 @@ fn vm_of(effect: &Effect) -> Option<&VmRef> {
         | Effect::ListVolumes
         | Effect::Survey { .. }
         | Effect::SetMachineGuards { .. }
-        | Effect::RemoveMachineGuards { .. } => None,
+        | Effect::RemoveMachineGuards { .. }
+        | Effect::ClearGpus { .. } => None,
     }
 }
 

@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use crate::facts::node_condition::FoundConditions;
 use crate::ids::{NodeName, NodeUid};
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::Record;
@@ -70,6 +71,8 @@ pub struct NodeSummary {
     pub is_ready: bool,
     /// The annotations that people set.
     pub overrides: NodeOverrides,
+    /// The conditions of an episode on it.
+    pub conditions: FoundConditions,
 }
 
 /// The pods of a drain.
@@ -127,6 +130,7 @@ impl NodeStatus {
                 is_cordoned: node.unschedulable,
                 is_ready: node.ready,
                 overrides: node.overrides.clone(),
+                conditions: node.conditions.clone(),
             }),
             vm: seen.vm.clone(),
             request: seen.request.clone(),

@@ -87,6 +87,7 @@ impl RunEffect for DryRun {
             | Effect::Reconfigure { .. }
             | Effect::SetMachineGuards { .. }
             | Effect::RemoveMachineGuards { .. }
+            | Effect::ClearGpus { .. }
             | Effect::PowerOn { .. } => {
                 let what = effect.kind().words();
                 log_node!(info, name, record, "dry run: would {what} at this point");

@@ -316,3 +316,45 @@ async fn last_taint_is_removed_by_an_empty_list() {
     let (_, seen) = patched(&with, node()).await;
     assert_eq!(seen[0].body["spec"], json!({"unschedulable": null, "taints": []}));
 }
+
+#[tokio::test]
+async fn gpu_counts_are_cleared_on_the_version_that_shows_them() {
+    let cleared = async |reply: ScriptedReply| {
+        let mut reply = Some(reply);
+        let (client, log) = server(move |_| reply.take().unwrap());
+        let keys = Keys::under(DEFAULT_PREFIX);
+        let permit = WriteFence::without_election().permit(WriteKind::Effect).unwrap();
+        let resources = BTreeSet::from(["nvidia.com/gpu".to_owned()]);
+        let of = (&NodeUid::new("uid-1"), 41);
+        let (read, name) = ((&keys, &gpus()), NodeName::new("gpu-1"));
+        let result = clear_gpus(&permit, &client, read, &name, of, &resources, DEADLINE).await;
+        (result, log.all())
+    };
+    let (result, seen) = cleared(node()).await;
+    assert_eq!(result.unwrap().resource_version, 42);
+    assert_eq!(seen[0].line, "PATCH /api/v1/nodes/gpu-1/status");
+    assert_eq!(
+        seen[0].body,
+        json!({
+            "metadata": {"uid": "uid-1", "resourceVersion": "41"},
+            "status": {"capacity": {"nvidia.com/gpu": "0"}, "allocatable": {"nvidia.com/gpu": "0"}},
+        })
+    );
+    for (code, message, kind, words) in [
+        (
+            403,
+            "nodes is forbidden",
+            NodeErrorKind::Forbidden,
+            "`patch` on nodes/status",
+        ),
+        (401, "no", NodeErrorKind::Forbidden, "goes on without"),
+        (422, "invalid", NodeErrorKind::Rejected, "goes on without"),
+        (409, "modified", NodeErrorKind::Conflict, "decided again"),
+        (503, "no", NodeErrorKind::Unreachable, "tried again"),
+    ] {
+        let (result, _) = cleared(refusal(code, "It", message, Value::Null)).await;
+        let error = result.unwrap_err();
+        assert_eq!(error.kind, kind, "{code}");
+        assert!(error.to_string().contains(words), "{error}");
+    }
+}

@@ -2,21 +2,16 @@
 
 use jiff::Timestamp;
 
+use crate::config::NodeConditions;
 use crate::ids::NodeName;
 use crate::kubernetes::events::{ConditionChange, ConditionState, Conditions};
 use crate::maintenance::episode::{DrainEnd, Episode, Phase, Record};
+use crate::node_condition::{EpisodeCondition, OF_EPISODE};
+use crate::status::NodeSummary;
 use crate::status::observer::NodeEvent;
 use crate::telemetry::link::Links;
 
-const KINDS: [&str; 4] = [
-    "MaintenancePlanned",
-    "DrainInProgress",
-    "Drained",
-    "MaintenanceInProgress",
-];
-
-/// The condition changes for `event`. Within an episode only differences are written; its end removes
-/// all four conditions, which also corrects a lost write.
+/// The condition changes for `event`. Within an episode only differences are written; its end removes all four conditions.
 pub(super) fn changed(
     node: &NodeName,
     event: NodeEvent<'_>,
@@ -33,18 +28,13 @@ pub(super) fn changed(
         return None;
     };
     let changes: Vec<ConditionChange> = match transition.record.episode() {
-        None => KINDS
+        None => EpisodeCondition::ALL.iter().copied().map(removed).collect(),
+        Some(episode) => EpisodeCondition::ALL
             .iter()
-            .map(|kind| ConditionChange { kind, to: None })
-            .collect(),
-        Some(episode) => KINDS
-            .iter()
+            .copied()
             .zip(states(before).into_iter().zip(states(&transition.record)))
             .filter(|(_, (was, is))| was != is)
-            .map(|(kind, (_, is))| ConditionChange {
-                kind,
-                to: is.map(|is_true| state(kind, is_true, episode, links)),
-            })
+            .map(|(kind, (_, is))| changed_to(kind, is, episode, links))
             .collect(),
     };
     let seen = seen?;
@@ -56,11 +46,60 @@ pub(super) fn changed(
     })
 }
 
-fn state(kind: &str, is_true: bool, episode: &Episode, links: &Links) -> ConditionState {
+/// The changes after which `node` shows what `record` says; `None` if it does.
+pub(super) fn differing(
+    name: &NodeName,
+    node: &NodeSummary,
+    record: &Record,
+    setting: NodeConditions,
+    links: &Links,
+    now: Timestamp,
+) -> Option<Conditions> {
+    if matches!(record, Record::Unreadable { .. }) {
+        return None;
+    }
+    let episode = record.episode().filter(|_| setting == NodeConditions::WellKnown);
+    let states = episode.map_or([None; 4], |_| states(record));
+    let kinds = EpisodeCondition::ALL.iter().copied().zip(states);
+    let differing = kinds.filter(|(kind, state)| node.conditions.get(kind).copied() != *state);
+    let changes: Vec<ConditionChange> = differing
+        .map(|(kind, state)| match episode {
+            Some(episode) => changed_to(kind, state, episode, links),
+            None => removed(kind),
+        })
+        .collect();
+    (!changes.is_empty()).then(|| Conditions {
+        node: name.clone(),
+        uid: node.uid.clone(),
+        at: now,
+        changes,
+    })
+}
+
+fn removed(kind: EpisodeCondition) -> ConditionChange {
+    ConditionChange {
+        kind: kind.name(),
+        to: None,
+    }
+}
+
+fn changed_to(
+    kind: EpisodeCondition,
+    is_true: Option<bool>,
+    episode: &Episode,
+    links: &Links,
+) -> ConditionChange {
+    ConditionChange {
+        kind: kind.name(),
+        to: is_true.map(|is_true| state(kind, is_true, episode, links)),
+    }
+}
+
+fn state(kind: EpisodeCondition, is_true: bool, episode: &Episode, links: &Links) -> ConditionState {
     let link = links
         .to(episode)
         .map_or_else(String::new, |link| format!(", trace {link}"));
-    let is_drained = kind == "Drained" && is_true;
+    let is_drained = kind == EpisodeCondition::Drained && is_true;
     ConditionState {
         is_true,
         reason: if is_drained {
@@ -68,11 +107,11 @@ fn state(kind: &str, is_true: bool, episode: &Episode, links: &Links) -> Conditi
         } else {
             "AdminRequested"
         },
-        message: format!("{}, episode {}{link}", episode.cause(), episode.id),
+        message: format!("{}{OF_EPISODE}{}{link}", episode.cause(), episode.id),
     }
 }
 
-/// The conditions in the order of [`KINDS`]; `None` is absent. A condition becomes False before it is
+/// The conditions in the order of [`EpisodeCondition::ALL`]; `None` is absent. A condition becomes False before it is
 /// removed at the end, so that watchers see the change.
 fn states(record: &Record) -> [Option<bool>; 4] {
     let Some(episode) = record.episode() else {

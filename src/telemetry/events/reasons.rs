@@ -88,6 +88,8 @@ reasons! {
     NodeNotReadyAfterPowerOn: "Rejoin", Warning,
         "`POWER_ON_TIMEOUT_SECONDS` passed, and the node or its GPUs are not back";
     VCenterRequestFailed: "AskVCenter", Warning, "vCenter refused a request; when it is retried";
+    GpuCountNotCleared: "PowerOn", Warning,
+        "the GPU count of the last boot could not be set to 0 on the Node; when that is retried";
     GuardFailed: "Guard", Warning,
         "the guards on the Machine of the node could not be set or removed; when that is retried";
     NodeWriteFailed: "Record", Warning, "the record could not be written to the Node";

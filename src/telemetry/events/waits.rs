@@ -38,6 +38,7 @@ pub(super) fn of(
                 EffectKind::DrainRound => Reason::EvictionRefused,
                 EffectKind::SetMachineGuards | EffectKind::RemoveMachineGuards => Reason::GuardFailed,
                 EffectKind::ListVolumes => Reason::VolumesAttached,
+                EffectKind::ClearGpus => Reason::GpuCountNotCleared,
                 EffectKind::ShutdownGuest
                 | EffectKind::PowerOff
                 | EffectKind::Survey

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use super::device_slice::DeviceSlice;
 use super::foreign_maintenance::{ForeignApi, ForeignMaintenance};
 use super::hook::Hooks;
+use super::node_condition::FoundConditions;
 use super::node_guard::FoundGuards;
 use super::node_maintenance::NodeMaintenanceStatus;
 use super::window::{Window, WindowError};
@@ -286,6 +287,8 @@ pub struct NodeFacts {
     pub annotations: NodeAnnotations,
     /// The value of the label `LIMIT_GROUP_LABEL`, where that is set.
     pub limit_group: Option<String>,
+    /// The conditions of an episode on it.
+    pub conditions: FoundConditions,
     /// The guards on it.
     pub guards: FoundGuards,
     /// Its hooks.

@@ -118,6 +118,9 @@ pub struct Host {
     pub in_quarantine: Option<bool>,
     /// The latest `HostSystem.enterMaintenanceMode` task of this host that is queued or running.
     pub entering: Option<EnteringMaintenance>,
+    /// When the maintenance that the host is in was requested (`info.queueTime` of its task). Unknown some ten minutes after it has
+    /// entered: then vCenter does not list the task any more.
+    pub maintenance_asked_at: Option<Timestamp>,
     /// The newest such task that ended without success while this stream watched it. `None` once a newer one has begun, once the
     /// host is in maintenance, and after the stream was rebuilt.
     pub last_end: Option<MaintenanceEnd>,

@@ -341,6 +341,10 @@ impl Inventory {
             vmotion: self.vmotion(vm),
             is_left_to_vcenter: self.rules.leave_unpinned
                 && vm.passthrough.as_ref().is_some_and(Vec::is_empty),
+            maintenance_asked_at: vm
+                .host
+                .as_ref()
+                .and_then(|host| self.hosts.get(host)?.maintenance_asked_at),
             evacuation_power_off: self.is_evacuated_by_power_off(vm),
             other_claimants: Vec::new(),
         }

@@ -3,6 +3,8 @@
 //! So an episode passes through every phase and is logged, although nothing is written or done. Facts that Haulout does not change,
 //! such as the states of hosts, are the real ones.
 
+use std::sync::Arc;
+
 use crate::ids::{BootId, HostRef, RequestUid, TaskRef};
 use crate::maintenance::effect::{Effect, PowerOnTarget};
 use crate::maintenance::episode::Record;
@@ -19,6 +21,7 @@ pub(super) struct DryRunOverlay {
     power: Option<ObservedPower>,
     on: Option<Option<HostRef>>,
     booted: bool,
+    gpus_cleared: bool,
     /// The maintenance task whose episode has ended: for the node, its host is out of maintenance.
     done: Option<TaskRef>,
     /// The request that would be fulfilled.
@@ -72,6 +75,7 @@ impl DryRunOverlay {
             | Effect::RemoveMachineGuards { .. } => {}
             Effect::ShutdownGuest { .. } | Effect::PowerOff { .. } => self.power = Some(ObservedPower::Off),
             Effect::Relocate { to, .. } => self.on = Some(Some(to.clone())),
+            Effect::ClearGpus { .. } => self.gpus_cleared = true,
             Effect::PowerOn { place, .. } => {
                 self.power = Some(ObservedPower::On);
                 self.booted = true;
@@ -91,6 +95,10 @@ impl DryRunOverlay {
         if let Some(unschedulable) = self.unschedulable {
             node.unschedulable = unschedulable;
             node.cordoned_by = CordonedBy::Haulout;
+        }
+        if self.gpus_cleared && !self.booted {
+            node.gpus = Arc::default();
+            node.gpu_capacity = Arc::default();
         }
         if self.booted {
             node.boot_id = Some(BootId::new(DRY_RUN_BOOT));

@@ -15,6 +15,7 @@ mod context;
 mod cordon;
 mod drain;
 mod gone;
+mod gpu_counts;
 mod guards;
 mod hook;
 mod machine_guard;
@@ -343,7 +344,7 @@ fn step<'a>(
             context.powered_off()
         };
     }
-    context.guarded(in_phase(context, on))
+    context.guarded(context.without_old_gpus(in_phase(context, on)))
 }
 
 /// The step of a phase after [`Phase::Queued`].

@@ -1,6 +1,6 @@
 //! The effects: everything that Haulout does besides writing its record, and why each may be repeated.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::machine_guard::MachineGuards;
 use super::request::RequestIdentity;
 use crate::facts::known_pods::KnownPods;
 use crate::facts::vsphere::DeviceChange;
-use crate::ids::{HostRef, TaskRef, VmRef, VmUuid};
+use crate::ids::{BootId, HostRef, NodeUid, TaskRef, VmRef, VmUuid};
 
 /// An effect only starts an operation and is short; its result is observed as a fact.
 #[derive(Clone, Debug, PartialEq)]
@@ -83,6 +83,17 @@ pub enum Effect {
         /// The guards.
         guards: MachineGuards,
     },
+    /// Sets the count of GPUs of an earlier boot to 0 in the status of the Node. Repeatable: it is done while the Node shows this boot.
+    ClearGpus {
+        /// The UID of the Node.
+        node: NodeUid,
+        /// The version of the Node that shows the counts.
+        resource_version: u64,
+        /// The boot that it shows. A kubelet that has started since has written another one.
+        boot: Option<BootId>,
+        /// The resources.
+        resources: BTreeSet<String>,
+    },
     /// Powers the VM on. Repeatable: a VM that is on or being powered on is left alone.
     PowerOn {
         /// The VM.
@@ -136,6 +147,7 @@ named_enum! {
         Reconfigure = "reconfigure",
         SetMachineGuards = "set_machine_guards",
         RemoveMachineGuards = "remove_machine_guards",
+        ClearGpus = "clear_gpus",
         PowerOn = "power_on",
     }
 }
@@ -151,6 +163,7 @@ impl Effect {
             | Self::Reconfigure { .. }
             | Self::SetMachineGuards { .. }
             | Self::RemoveMachineGuards { .. }
+            | Self::ClearGpus { .. }
             | Self::PowerOn { .. } => true,
             Self::Survey { .. } | Self::ListVolumes => false,
         }
@@ -172,6 +185,7 @@ impl Effect {
             | Self::Survey { .. }
             | Self::SetMachineGuards { .. }
             | Self::RemoveMachineGuards { .. }
+            | Self::ClearGpus { .. }
             | Self::PowerOn {
                 place: PowerOnTarget::Drs,
                 ..
@@ -191,6 +205,7 @@ impl Effect {
             Self::Reconfigure { .. } => EffectKind::Reconfigure,
             Self::SetMachineGuards { .. } => EffectKind::SetMachineGuards,
             Self::RemoveMachineGuards { .. } => EffectKind::RemoveMachineGuards,
+            Self::ClearGpus { .. } => EffectKind::ClearGpus,
             Self::PowerOn { .. } => EffectKind::PowerOn,
         }
     }
@@ -214,6 +229,7 @@ impl EffectKind {
             Self::Reconfigure => "reconfigure the passthrough devices",
             Self::SetMachineGuards => "set the guards on its Machine",
             Self::RemoveMachineGuards => "remove the guards from its Machine",
+            Self::ClearGpus => "set the GPU count of the last boot to 0",
             Self::PowerOn => "power on",
         }
     }

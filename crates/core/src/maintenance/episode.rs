@@ -172,6 +172,9 @@ pub struct Episode {
     /// The GPUs that were not back, and with which a person took the node back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accepted_gpus: Option<String>,
+    /// The Node has shown none of these resources since its VM went off, so that a count on it is of a later boot.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub gpus_cleared: bool,
     /// The VM has been seen powered off in this episode.
     #[serde(default)]
     pub powered_off: bool,
@@ -180,7 +183,8 @@ pub struct Episode {
     /// Why the requested relocation was given up.
     #[serde(default, rename = "gaveUp", skip_serializing_if = "Option::is_none")]
     pub relocation_failure: Option<String>,
-    /// The pods that were left when the drain timed out, as `namespace/name`, and those that did not block it, also with the reason.
+    /// The pods that were left when the drain timed out or the VM went off before its end, as `namespace/name`, and those that did not
+    /// block it, also with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_behind: Vec<String>,
     /// The end of the wait for the volumes of the pods that are gone; `None` before it, and where no volume was waited for.
@@ -232,6 +236,11 @@ pub struct Episode {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_none(count: &u8) -> bool {
     *count == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 /// A host in a record: the moref decides, the name is for display.
@@ -324,6 +333,7 @@ impl Episode {
             gpus_before: Arc::default(),
             slices_before: None,
             accepted_gpus: None,
+            gpus_cleared: false,
             powered_off: false,
             moved_to: None,
             relocation_failure: None,

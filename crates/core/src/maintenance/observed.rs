@@ -22,6 +22,7 @@ use super::request::Request;
 use super::volumes::VolumeReport;
 use super::waiting::{ParkReason, WaitingOn};
 use crate::facts::kubernetes::NodeTaint;
+use crate::facts::node_condition::FoundConditions;
 use crate::facts::vsphere::VmotionDevice;
 use crate::ids::{BootId, EpisodeId, HostRef, NodeName, NodeUid, VmRef, VmUuid};
 
@@ -207,6 +208,8 @@ pub struct ObservedNode {
     pub boot_id: Option<BootId>,
     /// Allocatable GPUs by resource name, and those in ResourceSlices of this boot by driver.
     pub gpus: Arc<BTreeMap<String, u64>>,
+    /// `status.capacity` of each GPU resource that is not 0. It stays for some minutes after a device plugin has stopped.
+    pub gpu_capacity: Arc<BTreeMap<String, u64>>,
     /// The GPUs of the healthy node: those that are allocatable, and those of a device plugin that is down for the moment.
     pub expected_gpus: Arc<BTreeMap<String, u64>>,
     /// The counts with which a person takes the node back.
@@ -215,6 +218,8 @@ pub struct ObservedNode {
     pub newest_slice: Option<Timestamp>,
     /// When the last episode requested a guest shutdown, while that may still take effect.
     pub asked_guest: Option<Timestamp>,
+    /// The conditions of an episode on it.
+    pub conditions: FoundConditions,
     /// The guards on it.
     pub guards: FoundGuards,
     /// Its hooks.
@@ -347,6 +352,8 @@ pub struct ObservedVm {
     pub vmotion: Option<Vmotion>,
     /// It has no passthrough device, and so the maintenance of its host begins no episode.
     pub is_left_to_vcenter: bool,
+    /// When the maintenance was requested that its host is in, as far as vCenter still lists its task.
+    pub maintenance_asked_at: Option<Timestamp>,
     /// vCenter itself shuts it down when its host enters maintenance, without a drain.
     pub evacuation_power_off: bool,
     /// The other Nodes that match it, by name.
@@ -414,6 +421,7 @@ impl ObservedVm {
             tools_running: None,
             vmotion: None,
             is_left_to_vcenter: false,
+            maintenance_asked_at: None,
             evacuation_power_off: false,
             other_claimants: Vec::new(),
         }

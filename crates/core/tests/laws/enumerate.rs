@@ -204,7 +204,31 @@ fn effect_laws(
         Effect::RemoveMachineGuards { guards, .. } => {
             law("guards that may be there are removed", !guards.is_empty())
         }
+        Effect::ClearGpus { node, resources, .. } => {
+            let seen_node = seen.node.as_ref();
+            law(
+                "7: counts are removed after the VM was off, and from its own Node",
+                (episode.powered_off || episode.phase.at_work().vm_is_off())
+                    && seen_node.is_some_and(|seen| seen.uid == *node),
+            );
+            let is_shown = |resource: &String| {
+                let shown = seen_node.and_then(|node| node.gpus.get(resource));
+                resource.contains('/') && shown.is_some_and(|count| *count > 0)
+            };
+            law(
+                "7: only counts of GPUs that are there are removed",
+                !resources.is_empty() && resources.iter().all(is_shown),
+            );
+        }
         Effect::PowerOn { place, .. } => {
+            let shows_gpus = seen.node.as_ref().is_some_and(|node| !node.gpus.is_empty());
+            law(
+                "7: no VM is powered on while its Node shows the GPUs of the last boot",
+                !shows_gpus
+                    || episode.gpus_before.is_empty()
+                    || !episode.phase.vm_is_off()
+                    || seen.attempts.contains_key(&EffectKind::ClearGpus),
+            );
             law(
                 "8: powered on only where VMs may run, or where DRS chooses",
                 match place {

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use haulout_core::ids::{BootId, TaskRef};
 use haulout_core::maintenance::decide::{Decision, decide};
 use haulout_core::maintenance::episode::{CordonOwner, Detection, EpisodeResult, Phase, Record};
-use haulout_core::maintenance::observed::{HostState, Observed, ObservedNode, ObservedPower, ObservedVm};
+use haulout_core::maintenance::observed::{
+    BoundVm, HostState, Observed, ObservedNode, ObservedPower, ObservedVm,
+};
 use haulout_core::maintenance::policy::DrainTimeoutAction;
 use haulout_core::maintenance::request::RequestAction;
 use jiff::{SignedDuration, Timestamp};
@@ -73,6 +75,31 @@ fn vm_that_vcenter_shut_down_at_the_click_gets_an_episode() {
             "the node counts as back on another boot only"
         );
         assert!(episode.in_flight.is_empty(), "vCenter was asked for nothing");
+    }
+}
+
+/// Where Haulout sees the VM off only when its host is in maintenance already, or begins to run then. A kubelet with a shutdown grace
+/// period reports Ready False at once, any other one is missed later.
+#[test]
+fn vm_that_vcenter_shut_down_before_its_host_was_in_maintenance_gets_an_episode() {
+    for (asked_at, since, is_evacuated) in [
+        (Some(100), 100, true),
+        (Some(100), 160, true),
+        (Some(100), 99, false),
+        // vCenter does not list the task any more.
+        (None, 160, false),
+    ] {
+        let mut seen = shut_down(HostState::InMaintenance, not_ready_since(since));
+        let BoundVm::Found(vm) = &mut seen.vm else {
+            panic!()
+        };
+        vm.maintenance_asked_at = asked_at.map(at);
+        let decision = decided(&seen);
+        assert_eq!(
+            matches!(decision, Decision::Record(_)),
+            is_evacuated,
+            "asked for at {asked_at:?}, not Ready since {since}: {decision:#?}"
+        );
     }
 }
 

@@ -29,6 +29,7 @@ pub fn episode(phase: Phase, cordon: CordonOwner, powered_off: bool) -> Episode 
         cordon,
         boot_before: Some(old_boot()),
         gpus_before: gpus(2).into(),
+        gpus_cleared: powered_off,
         powered_off,
         begun_at: at(0),
         ..haulout_core::fixtures::episode(phase, 0)

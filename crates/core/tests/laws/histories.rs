@@ -69,8 +69,12 @@ enum Happening {
     FilesAreLocked,
     ReplyIsLost,
     NodeComesUp,
+    NodeComesUpWithoutCheckpoint,
     NodeLosesGpus,
+    KubeletShutsDown,
     KubeletIsMissed,
+    StatusIsForbidden,
+    StatusIsAllowed,
     NodeIsDeleted,
     LabelIsRemoved,
     LabelIsBack,
@@ -153,8 +157,13 @@ const ALL: &[Happening] = &[
     ReplyIsLost,
     NodeComesUp,
     NodeComesUp,
+    NodeComesUpWithoutCheckpoint,
+    NodeComesUpWithoutCheckpoint,
     NodeLosesGpus,
+    KubeletShutsDown,
     KubeletIsMissed,
+    StatusIsForbidden,
+    StatusIsAllowed,
     NodeIsDeleted,
     LabelIsRemoved,
     LabelIsBack,
@@ -253,6 +262,10 @@ fn do_it(model: &mut Model, happening: Happening, index: usize) {
         FilesAreLocked => model.lock_files(index, Duration::from_secs(90)),
         ReplyIsLost => model.lose_replies = 1,
         NodeComesUp => model.kubelet_reports(index, true),
+        NodeComesUpWithoutCheckpoint => model.kubelet_reports_without_checkpoint(index),
+        StatusIsForbidden => model.forbid_status(true),
+        StatusIsAllowed => model.forbid_status(false),
+        KubeletShutsDown => model.kubelet_shuts_down(index),
         NodeLosesGpus => model.kubelet_reports(index, false),
         KubeletIsMissed => model.kubelet_is_missed(index),
         NodeIsDeleted => model.delete_node(index),
@@ -518,6 +531,32 @@ proptest! {
             }
         }
     }
+}
+
+/// Nobody has to be asked for a right: the counts of the last boot are removed while the VM is off.
+#[test]
+fn node_whose_kubelet_lost_its_checkpoint_waits_for_its_device_plugin() {
+    let mut model = Model::new(policy(DrainTimeoutAction::PowerOff), false);
+    for happening in [
+        HomeEnters,
+        PodGoes,
+        PodGoes,
+        AMinute,
+        GuestStops,
+        HomeIsInMaintenance,
+        AMinute,
+        HomeIsOut,
+        AMinute,
+        TaskEnds,
+        NodeComesUpWithoutCheckpoint,
+        AMinute,
+    ] {
+        happen(&mut model, happening, 1);
+    }
+    let phase = model.episode(1).map(|episode| episode.phase);
+    assert_eq!(phase, Some(Phase::Rejoining), "{}", model.recent_log());
+    happen(&mut model, NodeComesUp, 1);
+    assert_eq!(model.record(1), Record::InService, "{}", model.recent_log());
 }
 
 /// The end of a history that once broke a law.

@@ -15,6 +15,7 @@ mod cases;
 mod enumerate;
 mod evacuation;
 mod facts;
+mod gpu_counts;
 mod histories;
 mod hooks;
 mod model;

@@ -153,6 +153,8 @@ pub struct NodeTruth {
     pub is_machine_guarded: bool,
     /// The guards that a person has set.
     guards_of_person: BTreeSet<NodeGuard>,
+    /// The boot on which the device plugin has registered its GPUs.
+    plugin_boot: u32,
     /// The ResourceSlice of the GPU driver, and the boot on which the driver created it.
     slice: Option<(DeviceSlice, u32)>,
     registrations: u32,
@@ -193,6 +195,9 @@ pub struct Model {
     /// The replies to this many next calls are lost after they were executed.
     pub lose_replies: u32,
     pub vcenter_is_lost: bool,
+    /// The program may not write the status of Nodes, or could not at some time.
+    forbids_status: bool,
+    has_forbidden_status: bool,
     /// The times of effects, by node.
     effects: Vec<Vec<Duration>>,
     pub log: Vec<String>,
@@ -269,6 +274,8 @@ impl Model {
             slices_made: 0,
             lose_replies: 0,
             vcenter_is_lost: false,
+            forbids_status: false,
+            has_forbidden_status: false,
             effects: vec![Vec::new(); NODES],
             log: Vec::new(),
         };
@@ -300,6 +307,7 @@ impl Model {
                 is_hooked_late: false,
                 is_machine_guarded: false,
                 guards_of_person: BTreeSet::new(),
+                plugin_boot: 1,
                 slice: None,
                 registrations: 0,
             });
@@ -466,6 +474,7 @@ impl Model {
             in_maintenance: Some(truth.in_maintenance),
             in_quarantine: Some(false),
             build: None,
+            maintenance_asked_at: None,
             entering_standby: None,
             partial_maintenance: None,
             last_end: truth.last_end.clone(),
@@ -762,6 +771,12 @@ impl Model {
         }
     }
 
+    /// The right to write the status of Nodes is taken away, or given again.
+    pub fn forbid_status(&mut self, is_forbidden: bool) {
+        self.forbids_status = is_forbidden;
+        self.has_forbidden_status |= is_forbidden;
+    }
+
     /// The VM gets a vGPU. Its configuration is changed while it is off, or it was so from the start.
     pub fn has_vgpu(&mut self, index: usize) {
         self.vms[index].is_vgpu = true;
@@ -889,6 +904,11 @@ impl Model {
     fn register(&mut self, index: usize) {
         let truth = &mut self.nodes[index];
         truth.registrations += 1;
+        let has_counts = truth.registrations == 1 && !has_driver(index);
+        let counts: Arc<BTreeMap<String, u64>> = match has_counts {
+            true => BTreeMap::from([(GPU.to_owned(), 2)]).into(),
+            false => Arc::default(),
+        };
         self.versions += 1;
         let node = NodeFacts {
             name: node_name(index),
@@ -899,22 +919,20 @@ impl Model {
             system_uuid: Some(uuid(index)),
             unschedulable: false,
             cordoned_by: None,
+            // A kubelet that registers a Node anew is not Ready at first.
             ready: ReadyCondition {
-                is_true: true,
+                is_true: truth.registrations == 1,
                 is_unknown: false,
                 heartbeat: None,
                 since: None,
             },
             boot_id: None,
-            gpus: if has_driver(index) {
-                Arc::default()
-            } else {
-                BTreeMap::from([(GPU.to_owned(), 2)]).into()
-            },
-            gpu_capacity: Default::default(),
+            gpus: Arc::clone(&counts),
+            gpu_capacity: counts,
             accepted_gpus: Default::default(),
             annotations: NodeAnnotations::default(),
             limit_group: None,
+            conditions: Default::default(),
             guards: Default::default(),
             hooks: Default::default(),
             taints: Default::default(),
@@ -942,6 +960,22 @@ impl Model {
 
     /// The kubelet of a running VM reports its boot id, and its GPUs if they are available.
     pub fn kubelet_reports(&mut self, index: usize, with_gpus: bool) {
+        self.kubelet_starts(index, with_gpus, true);
+    }
+
+    /// The kubelet has lost its checkpoint of device plugins: it leaves the GPU counts on its Node as they are.
+    pub fn kubelet_reports_without_checkpoint(&mut self, index: usize) {
+        self.kubelet_starts(index, false, false);
+    }
+
+    /// The kubelet ends with the guest, and says so first.
+    pub fn kubelet_shuts_down(&mut self, index: usize) {
+        if self.vms[index].power == PowerState::On && self.vms[index].going_down {
+            self.change_node(index, |node| node.ready.is_true = false);
+        }
+    }
+
+    fn kubelet_starts(&mut self, index: usize, with_gpus: bool, knows_gpus: bool) {
         let vm = &self.vms[index];
         if vm.power != PowerState::On || !vm.exists || vm.going_down {
             return;
@@ -956,14 +990,18 @@ impl Model {
             self.register(index);
         }
         let gpus = if with_gpus && !has_driver(index) { 2 } else { 0 };
+        if with_gpus {
+            self.nodes[index].plugin_boot = self.vms[index].boots;
+        }
         self.change_node(index, |node| {
             node.boot_id = Some(boot_id);
             node.ready.is_true = true;
-            node.gpus = BTreeMap::from([(GPU.to_owned(), gpus)])
-                .into_iter()
-                .filter(|(_, count)| *count > 0)
-                .collect::<BTreeMap<_, _>>()
-                .into();
+            if knows_gpus {
+                let counts = BTreeMap::from([(GPU.to_owned(), gpus)]).into_iter();
+                let counts = counts.filter(|(_, count)| *count > 0);
+                node.gpus = counts.collect::<BTreeMap<_, _>>().into();
+                node.gpu_capacity = Arc::clone(&node.gpus);
+            }
         });
         // A kubelet deletes the slices when it starts and when the driver is gone. Ready may be seen before.
         let is_stale = self.nodes[index]
@@ -1497,6 +1535,13 @@ impl Model {
                 "back without its GPUs\n{}",
                 log()
             );
+            let plugin = BootId::new(format!("boot-{index}-{}", self.nodes[index].plugin_boot));
+            assert!(
+                gpus == 0 || self.has_forbidden_status || node.boot_id == Some(plugin.clone()),
+                "back with the GPU count of {plugin:?} on {:?}\n{}",
+                node.boot_id,
+                log()
+            );
             let driver_boot = self.nodes[index].slice.as_ref().map(|(_, boot)| *boot);
             assert!(
                 !before.gpus_before.contains_key(DRIVER) || driver_boot == Some(self.vms[index].boots),
@@ -1619,9 +1664,13 @@ impl Model {
             Effect::ShutdownGuest { .. } => {
                 self.may_go_down(index, snapshot);
                 let episode = snapshot.record.episode().map(|episode| episode.id.clone());
+                let (now, timeout) = (self.elapsed, self.policy.guest_shutdown_timeout);
                 let vm = &mut self.vms[index];
-                let is_again = vm.going_down && vm.asked_in == episode;
-                vm.asked_at = episode.clone().map(|episode| (episode, self.elapsed));
+                // In another shutdown of the episode, one whose time is over is asked again.
+                let had_time = |(_, at): &(EpisodeId, Duration)| now >= *at + timeout;
+                let had_time = vm.asked_at.as_ref().is_some_and(had_time);
+                let is_again = vm.going_down && vm.asked_in == episode && !had_time;
+                vm.asked_at = episode.clone().map(|episode| (episode, now));
                 // Nobody knows of a request whose process crashed before it was recorded: it is made again, because a guest that is
                 // not asked at all loses its power without a shutdown.
                 vm.asked_in = episode.filter(|_| self.crashes_after != Some(0));
@@ -1681,6 +1730,32 @@ impl Model {
                 assert!(!guards.is_empty(), "no guards are removed\n{}", log(self));
                 self.nodes[index].is_machine_guarded = false;
                 AttemptOutcome::Done
+            }
+            Effect::ClearGpus {
+                node,
+                boot,
+                resources,
+                ..
+            } => {
+                let episode = snapshot.record.episode().expect("an effect without an episode");
+                assert!(
+                    episode.powered_off,
+                    "GPU counts are cleared before the VM was off\n{}",
+                    log(self)
+                );
+                assert_eq!(*resources, BTreeSet::from([GPU.to_owned()]), "{}", log(self));
+                let is_it = |seen: &NodeFacts| seen.uid == *node && seen.boot_id == *boot;
+                if self.forbids_status {
+                    refused(RetryAdvice::Person, "nodes/status is forbidden")
+                } else if self.node(index).is_none_or(|seen| !is_it(seen)) {
+                    refused(RetryAdvice::Retry, "the Node has changed")
+                } else {
+                    self.change_node(index, |node| {
+                        node.gpus = Arc::default();
+                        node.gpu_capacity = Arc::default();
+                    });
+                    AttemptOutcome::Done
+                }
             }
             Effect::PowerOn { place, .. } => {
                 let keeps_off = self.requests.iter().any(|it| {

@@ -1819,6 +1819,7 @@ fn python_episode_is_adopted_with_the_facts_of_vm_and_node() {
         ] {
             let mut seen = seen(power, HostState::InMaintenance);
             node_of(&mut seen).cordoned_by = cordoned_by;
+            node_of(&mut seen).gpus = gpus(2).into();
             let python = Record::Python(PythonEpisode {
                 state,
                 host: "esx1".to_owned(),

@@ -456,7 +456,8 @@ impl State {
             Effect::Relocate { .. }
             | Effect::Reconfigure { .. }
             | Effect::SetMachineGuards { .. }
-            | Effect::RemoveMachineGuards { .. } => Err(format!("{effect:?} is not part of this model")),
+            | Effect::RemoveMachineGuards { .. }
+            | Effect::ClearGpus { .. } => Err(format!("{effect:?} is not part of this model")),
         }
     }
 

@@ -397,7 +397,11 @@ impl PropertyCache {
             },
         });
         let standby = self.standby_task(&Moref::from(&host));
-        let object = Arc::new(facts.object(&host, entering, standby));
+        let entered = match facts.in_maintenance {
+            Some(true) => self.maintenance_asked_at(&Moref::from(&host)),
+            Some(false) | None => None,
+        };
+        let object = Arc::new(facts.object(&host, entering, entered, standby));
         if_changed(&mut self.sent.hosts, host, &object).map(VsphereUpdate::Host)
     }
 

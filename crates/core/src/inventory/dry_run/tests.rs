@@ -56,6 +56,7 @@ fn step(inventory: &mut Inventory, second: i64) -> Option<String> {
                 | Effect::Reconfigure { .. }
                 | Effect::SetMachineGuards { .. }
                 | Effect::RemoveMachineGuards { .. }
+                | Effect::ClearGpus { .. }
                 | Effect::PowerOn { .. } => report(EffectResult::DryRunEffect(effect.clone())),
             });
             inventory.apply(report(EffectResult::Tried {

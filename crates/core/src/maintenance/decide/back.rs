@@ -38,6 +38,9 @@ impl PhaseContext<'_> {
         if let Some(step) = self.pending_power_off() {
             return step;
         }
+        if let Some(step) = self.clear_gpus_first() {
+            return self.unless_overdue(self.phase_deadline(self.policy.power_on_timeout), step);
+        }
         match self.missing() {
             None => match asked {
                 Some(request) if request.action == RequestAction::Drain => {

@@ -170,15 +170,18 @@ fn trigger(vm: &ObservedVm, request: Option<&Request>, now: Now) -> Trigger {
 
 /// Whether vCenter itself shut the VM down for the maintenance of its host. Its Node was Ready until then; a VM that was off before
 /// stays off.
+///
+/// A kubelet that is stopped with its guest is missed after some tens of seconds, and one with a shutdown grace period says at once that
+/// its node shuts down: Ready may have become False or Unknown since the maintenance was requested.
 fn is_evacuated(node: &ObservedNode, vm: &ObservedVm) -> bool {
-    let was_in_service = match &vm.host {
+    let was_ready_at = |asked_at: Timestamp| {
         // Kubernetes writes whole seconds.
-        HostState::Entering { clicked_at, .. } => {
-            let is_later = |since: Timestamp| since.as_second() >= clicked_at.as_second();
-            node.ready || node.ready_since.is_some_and(is_later)
-        }
-        // The kubelet of a VM that went off is missed after some tens of seconds.
-        HostState::InMaintenance => node.ready,
+        let is_later = |since: Timestamp| since.as_second() >= asked_at.as_second();
+        node.ready || node.ready_since.is_some_and(is_later)
+    };
+    let was_in_service = match &vm.host {
+        HostState::Entering { clicked_at, .. } => was_ready_at(*clicked_at),
+        HostState::InMaintenance => vm.maintenance_asked_at.map_or(node.ready, was_ready_at),
         HostState::Unknown
         | HostState::Unreachable
         | HostState::Settling { .. }

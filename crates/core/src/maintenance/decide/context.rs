@@ -85,7 +85,10 @@ impl<'a> PhaseContext<'a> {
     }
 
     pub(super) fn enter(self, phase: Phase) -> Episode {
-        self.episode.enter(phase, self.now)
+        Episode {
+            gpus_cleared: self.gpus_are_cleared(),
+            ..self.episode.enter(phase, self.now)
+        }
     }
 
     /// The deadline of something that has lasted for `elapsed` and may last for `timeout`.

@@ -434,6 +434,7 @@ impl<'a> PhaseContext<'a> {
         }
         let moved_to = was_restarted.then(|| host_of(self.vm));
         let episode = Episode {
+            gpus_cleared: self.gpus_are_cleared() && !was_restarted,
             in_flight,
             powered_off,
             moved_to: moved_to.or_else(|| self.episode.moved_to.clone()),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::{
     Decision, cordoned, in_episode, is_replaced, is_to_be_taken_over, take_over, transition_to, wait,
 };
+use crate::facts::node_condition::FoundConditions;
 use crate::maintenance::clock::{Elapsed, Now};
 use crate::maintenance::effect::{Effect, EffectKind, PowerOnTarget};
 use crate::maintenance::episode::{CordonOwner, Episode, Phase};
@@ -53,10 +54,12 @@ pub(super) fn without_node(
         ready_since: None,
         boot_id: None,
         gpus: Arc::default(),
+        gpu_capacity: Arc::default(),
         expected_gpus: Arc::default(),
         accepted_gpus: Arc::default(),
         newest_slice: None,
         asked_guest: None,
+        conditions: FoundConditions::new(),
         guards: FoundGuards::new(),
         hooks: Hooks::new(),
         taints: Arc::default(),

@@ -118,6 +118,7 @@ impl HostProperties {
         &self,
         moref: &HostRef,
         entering: Option<EnteringMaintenance>,
+        maintenance_asked_at: Option<Timestamp>,
         entering_standby: Option<TaskRef>,
     ) -> Host {
         Host {
@@ -129,6 +130,7 @@ impl HostProperties {
             in_quarantine: self.in_quarantine,
             build: self.build,
             entering,
+            maintenance_asked_at,
             entering_standby,
             partial_maintenance: self.partial_maintenance.clone(),
             last_end: self.last_end.as_ref().map(|(_, end)| end.clone()),

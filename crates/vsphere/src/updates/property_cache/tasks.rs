@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use jiff::Timestamp;
+
 use super::{PropertyCache, TasksToRead, if_changed};
 use crate::fault::FaultKind;
 use crate::moref::Moref;
@@ -378,6 +380,15 @@ impl PropertyCache {
     /// The maintenance tasks of `host` that are under way.
     pub(super) fn entering_tasks(&self, host: &Moref) -> impl Iterator<Item = &TaskInfo> {
         self.emptying_tasks(host).filter(|task| task.enters_maintenance())
+    }
+
+    /// When the newest maintenance task of `host` that succeeded was queued.
+    pub(super) fn maintenance_asked_at(&self, host: &Moref) -> Option<Timestamp> {
+        let of_host = self.tasks.values().filter(|task| {
+            let is_such = task.enters_maintenance() && task.state == TaskState::Success;
+            is_such && task.entity.as_ref() == Some(host)
+        });
+        of_host.map(|task| task.queued_at).max()
     }
 
     /// A standby task of `host` that is under way.

@@ -381,6 +381,36 @@ fn host_is_entering_after_the_success_of_a_task_that_was_seen_running() {
 }
 
 #[test]
+fn host_in_maintenance_says_when_that_was_asked_for_while_its_task_is_listed() {
+    let asked_at = |cache: &mut PropertyCache| {
+        let updates = cache.take_updates();
+        let last = hosts_in(&updates).last();
+        last.and_then(|host| host.maintenance_asked_at)
+    };
+    let task = Reported::entering("task-1", "host-1", 7);
+    let in_maintenance = |value| object(&host("host-1"), [("runtime.inMaintenanceMode", text(value))]);
+    let mut cache = cache();
+    // A stream that begins after the end of the task sees no more than this.
+    cache.apply(set([in_maintenance("true"), task.is("success").object()]));
+    let first = asked_at(&mut cache);
+    assert!(first.is_some());
+    let later = Reported::entering("task-2", "host-1", 9);
+    cache.apply(set([later.is("error").object()]));
+    assert_eq!(asked_at(&mut cache), None, "nothing has changed");
+    cache.apply(set([in_maintenance("false")]));
+    assert_eq!(asked_at(&mut cache), None);
+    cache.apply(set([in_maintenance("true")]));
+    assert_eq!(asked_at(&mut cache), first);
+    cache.begin_reread();
+    cache.merge_reread(&[in_maintenance("true"), host_in("host-2", "domain-c1", &[])]);
+    assert_eq!(
+        asked_at(&mut cache),
+        None,
+        "vCenter does not list the task any more"
+    );
+}
+
+#[test]
 fn arrival_of_one_host_does_not_end_that_of_another() {
     let mut cache = cache();
     for (task, of) in [("task-1", "host-1"), ("task-2", "host-2")] {
