@@ -96,7 +96,6 @@ fn release_handles_two_maintenances_with_exactly_its_rights() {
         .await?;
         let release = Release::prepare(&fixture).await?;
         release.upgrade(&[
-            "config.nodeConditions=well-known",
             "config.nodeMaintenanceHistory=1",
             "config.volumeDetachTimeoutSeconds=1",
         ]);
@@ -164,7 +163,6 @@ fn release_may_change_only_the_cordon_and_annotations_of_a_node() {
         let fixture = fixture("forbidden", "aa000000-0000-4000-8000-000000000002", &["esx1"]).await?;
         let release = Release::prepare(&fixture).await?;
         release.upgrade(&[
-            "config.nodeConditions=well-known",
             "config.outOfServiceTaint=true",
             "validationJob.enabled=true",
             "validationJob.image=registry.invalid/cuda",
@@ -265,6 +263,18 @@ fn release_may_change_only_the_cordon_and_annotations_of_a_node() {
                 json!({"status": {"allocatable": {"nvidia.com/gpu": "99"}}}),
             ),
             (
+                "a resource of Kubernetes itself",
+                json!({"status": {"capacity": {"cpu": "0"}}}),
+            ),
+            (
+                "a GPU away",
+                json!({"status": {"capacity": {"nvidia.com/gpu": null}}}),
+            ),
+            (
+                "another resource",
+                json!({"status": {"capacity": {"example.com/x": "0"}}}),
+            ),
+            (
                 "its addresses",
                 json!({"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]}}),
             ),
@@ -320,6 +330,12 @@ fn release_may_change_only_the_cordon_and_annotations_of_a_node() {
             .patch_status(&node, &dry, &Patch::Strategic(&condition))
             .await
             .context("its own condition")?;
+        let counts = json!({"nvidia.com/gpu": "0"});
+        let none = json!({"status": {"capacity": counts, "allocatable": counts}});
+        nodes
+            .patch_status(&node, &dry, &Patch::Merge(&none))
+            .await
+            .context("the GPU count of the last boot")?;
         Ok(())
     });
 }
