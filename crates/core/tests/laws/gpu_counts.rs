@@ -76,7 +76,7 @@ fn tried(seen: &mut Observed, refusals: u32, tries: u32, outcome: AttemptOutcome
         host: None,
         task: None,
         refusals,
-        refused_since: None,
+        refused_since: moment(1),
         tries,
         outcome,
     };
