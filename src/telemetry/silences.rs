@@ -23,7 +23,7 @@ use crate::ids::{EpisodeId, NodeName};
 use crate::maintenance::episode::Record;
 use crate::status::NodeStatuses;
 
-pub use client::{AlertmanagerApi, AlertmanagerError, LeaderAlertmanager};
+pub use client::{AlertmanagerApi, AlertmanagerError, LeaderAlertmanager, silences_in};
 pub use plan::{FoundSilence, PostedSilence, SilenceCall, SilenceRules};
 
 /// The shortest time between two looks, so that the changes of many nodes are one.

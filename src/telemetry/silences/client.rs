@@ -126,7 +126,7 @@ async fn body(answer: &mut Response) -> Result<Vec<u8>, AlertmanagerError> {
 /// The silences in a list. One that cannot be read is none of ours.
 ///
 /// Each element is read by itself, so that an answer of any content takes little more memory than its bytes.
-fn readable(body: &[u8]) -> Result<Vec<FoundSilence>, String> {
+pub fn silences_in(body: &[u8]) -> Result<Vec<FoundSilence>, String> {
     let no_list = || "it is no list".to_owned();
     let mut rest = body.trim_ascii().strip_prefix(b"[").ok_or_else(no_list)?;
     let mut found = Vec::new();
@@ -160,7 +160,7 @@ impl AlertmanagerApi for LeaderAlertmanager {
         url.query_pairs_mut()
             .append_pair("filter", &but_own_alerts().to_string());
         let body = self.send("GET silences", self.client.get(url)).await?;
-        readable(&body).map_err(AlertmanagerError::Unreadable)
+        silences_in(&body).map_err(AlertmanagerError::Unreadable)
     }
 
     async fn post(&self, silence: &PostedSilence) -> Result<(), AlertmanagerError> {
@@ -195,7 +195,7 @@ mod tests {
         for others in ["", "[], ", "{}, 1, null, \"], [\", [[], {\"id\": 3}], "] {
             for end in ["", ", true", ", []"] {
                 let list = format!(" [{others}{SILENCE}{end} ]\n");
-                let found = readable(list.as_bytes()).unwrap();
+                let found = silences_in(list.as_bytes()).unwrap();
                 assert_eq!(
                     found.iter().map(|it| it.id.as_str()).collect::<Vec<_>>(),
                     ["a"],
@@ -203,7 +203,7 @@ mod tests {
                 );
             }
         }
-        assert_eq!(readable(b"[]"), Ok(Vec::new()));
+        assert_eq!(silences_in(b"[]"), Ok(Vec::new()));
     }
 
     #[test]
@@ -211,7 +211,7 @@ mod tests {
         for text in [
             "", "{}", "[", "[[]", "[1", "[1 2]", "[1,", "[1],", "[] []", "null", "<html>",
         ] {
-            assert!(readable(text.as_bytes()).is_err(), "{text}");
+            assert!(silences_in(text.as_bytes()).is_err(), "{text}");
         }
     }
 }
