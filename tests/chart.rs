@@ -33,6 +33,8 @@ mod requesters;
 mod schemas;
 #[path = "chart/sentinel.rs"]
 mod sentinel;
+#[path = "chart/settings.rs"]
+mod settings;
 #[path = "chart/several_releases.rs"]
 mod several_releases;
 #[path = "chart/valid.rs"]

@@ -193,19 +193,20 @@ NO_PROXY: {{ .exclude | quote }}
 {{- end }}
 {{- end }}
 
-{{/* Whether the rights on OpenShift's MachineHealthChecks are given. */}}
+{{/* Whether the rights on OpenShift's MachineHealthChecks are given. They do not depend on `guards.clusterApi`: an episode that began with
+guards has to remove them. */}}
 {{- define "haulout.hasOpenshift" -}}
 {{- $isServed := .Capabilities.APIVersions.Has "machine.openshift.io/v1beta1" -}}
-{{- if and .Values.guards.clusterApi (or (eq .Values.rbac.openshift "always") (and (eq .Values.rbac.openshift "auto") $isServed)) -}}
+{{- if or (eq .Values.rbac.openshift "always") (and (eq .Values.rbac.openshift "auto") $isServed) -}}
 true
 {{- end -}}
 {{- end }}
 
-{{/* Whether these rights are given in the cluster of the nodes. */}}
+{{/* Whether these rights are given in the cluster of the nodes, also without `guards.clusterApi`. */}}
 {{- define "haulout.hasClusterApi" -}}
 {{- $apis := .Capabilities.APIVersions -}}
 {{- $isServed := or ($apis.Has "cluster.x-k8s.io/v1beta2") ($apis.Has "cluster.x-k8s.io/v1beta1") -}}
-{{- if and .Values.guards.clusterApi (or (eq .Values.rbac.clusterApi "always") (and (eq .Values.rbac.clusterApi "auto") $isServed)) -}}
+{{- if or (eq .Values.rbac.clusterApi "always") (and (eq .Values.rbac.clusterApi "auto") $isServed) -}}
 true
 {{- end -}}
 {{- end }}
