@@ -64,6 +64,7 @@ named_enum! {
         KubernetesGarbled = "kubernetes: garbled reply",
         ForeignTask = "vcenter: task of another client on a VM",
         FilesLocked = "vcenter: files of a VM locked",
+        SettingsChange = "replica: restarted with other settings",
     }
 }
 
@@ -124,6 +125,7 @@ impl Fault {
             | Self::ReplicaStopped
             | Self::ReplicaCutOff
             | Self::KindForbidden
+            | Self::SettingsChange
             | Self::ReadyLost
             | Self::PluginEnds
             | Self::ClockSteps => Occasion::Times(3),
@@ -205,7 +207,11 @@ impl Faults {
             let is_garbled = matches!(fault, Fault::VcenterGarbled | Fault::KubernetesGarbled);
             let is_newer = matches!(
                 fault,
-                Fault::ForeignTask | Fault::FilesLocked | Fault::CheckpointLost | Fault::PluginEnds
+                Fault::ForeignTask
+                    | Fault::FilesLocked
+                    | Fault::CheckpointLost
+                    | Fault::PluginEnds
+                    | Fault::SettingsChange
             );
             let is_apart = is_garbled || is_newer;
             let rng = if is_apart { &mut own } else { &mut *rng };

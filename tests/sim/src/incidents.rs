@@ -90,6 +90,7 @@ impl World {
             Fault::ClockSteps => self.clock_steps(),
             Fault::ReplicaKilled => self.any_replica().send_modify(|orders| orders.kills += 1),
             Fault::ReplicaStopped => self.any_replica().send_modify(|orders| orders.stops += 1),
+            Fault::SettingsChange => self.settings_change(),
             Fault::ReplicaCutOff => self.replica_is_cut_off(),
             Fault::HostileKubelet => return self.kubelet_lies(),
             Fault::HostileTenant => self.tenant_asks(),
@@ -132,6 +133,16 @@ impl World {
             format!("its wall clock steps by {} s", by.as_secs()),
         );
         clock::step(replica, by);
+    }
+
+    /// A replica is restarted with other settings, as in a rollout. The others keep theirs.
+    fn settings_change(&mut self) {
+        let replica = self.rng.usize(0..self.plan.replicas);
+        self.has_other_settings[replica] ^= true;
+        let which = self.settings_of(self.has_other_settings[replica]);
+        let flags = which.flags.join(" ");
+        self.tell(format!("replica-{replica}"), format!("gets {flags}"));
+        self.orders[replica].send_modify(|orders| orders.stops += 1);
     }
 
     /// A replica does not reach vCenter, the kube-apiserver, or both.

@@ -89,6 +89,10 @@ pub struct NodeMemory {
     pub cause_ended: Option<Duration>,
     /// When the drain of the present episode began.
     pub drain_began: Option<Duration>,
+    /// Whether the process that wrote its record last in this drain has the other settings.
+    drained_by_other: bool,
+    /// Until when the drain has time by settings that allow less than those with which it was before.
+    has_time_until: Duration,
     /// How many times somebody gave a reason to power the VM off.
     pub causes: u32,
     /// How many times a replica powered it off, the last boot that it ended, and how many times it was before the present episode.
@@ -383,7 +387,7 @@ impl World {
     /// A guest that shuts down has its time.
     fn check_guest(&mut self, node: usize, act: Act) {
         let memory = &self.oracle.nodes[node];
-        let has_time = clock::elapsed() + STALE < memory.guest_asked + self.plan.guest_timeout;
+        let has_time = clock::elapsed() + STALE < memory.guest_asked + self.plan.least_guest_timeout();
         if act == Act::PowerOff && self.vcenter.vms[node].going_down && has_time && !memory.is_lost {
             self.violated("a guest has its time to shut down", node_name(node));
         }
@@ -464,11 +468,17 @@ impl World {
         }
         if is_timed_out {
             let began = self.oracle.nodes[node].drain_began.unwrap_or(now);
-            if now.saturating_sub(began) + STALE < self.plan.drain_timeout {
+            if now.saturating_sub(began) + STALE < self.plan.least_drain_timeout() {
                 let lasted = now.saturating_sub(began).as_secs();
                 self.violated(
                     "a drain has its time",
                     format!("{act:?} of {name} after {lasted} s"),
+                );
+            }
+            if now + STALE < self.oracle.nodes[node].has_time_until {
+                self.violated(
+                    "settings that change cut no drain short",
+                    format!("{act:?} of {name}"),
                 );
             }
         }
@@ -521,6 +531,7 @@ impl World {
         }
         let (phase_before, _) = old.as_ref().map(phase).unwrap_or_default();
         let (phase_after, inside) = new.as_ref().map(phase).unwrap_or_default();
+        self.note_settings(replica, node, &phase_before, &phase_after);
         if phase_before != phase_after {
             let shown = phase_kind(&phase_after).map_or("another phase", PhaseKind::name);
             self.account.count("phase", shown);
@@ -560,6 +571,23 @@ impl World {
         if was && !is {
             self.check_uncordon(replica, node, before.unwrap_or(after));
         }
+    }
+
+    /// Notes that a process with other settings goes on with a drain. Less time counts from its first write.
+    fn note_settings(&mut self, replica: usize, node: usize, before: &str, after: &str) {
+        let is_other = self.runs_other_settings[replica];
+        let (was, is) = (
+            self.settings_of(self.oracle.nodes[node].drained_by_other)
+                .drain_timeout,
+            self.settings_of(is_other).drain_timeout,
+        );
+        let memory = &mut self.oracle.nodes[node];
+        if before == "draining" && memory.drained_by_other != is_other && is < was {
+            memory.has_time_until = clock::elapsed() + is;
+        } else if before != "draining" && after == "draining" {
+            memory.has_time_until = Duration::ZERO;
+        }
+        memory.drained_by_other = is_other;
     }
 
     fn check_uncordon(&mut self, replica: usize, node: usize, before: &Value) {

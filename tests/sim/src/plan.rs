@@ -4,7 +4,72 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
-use crate::faults::Faults;
+use crate::faults::{Fault, Faults};
+
+/// The settings of a process.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// `DRAIN_TIMEOUT_SECONDS`; the longest time there is where the drain is held.
+    pub drain_timeout: Duration,
+    /// `GUEST_SHUTDOWN_TIMEOUT_SECONDS`.
+    pub guest_timeout: Duration,
+    /// All of them, as flags.
+    pub flags: Vec<String>,
+}
+
+impl Settings {
+    fn of(flags: &[(&str, String)]) -> Self {
+        let value = |name: &str| {
+            flags
+                .iter()
+                .find(|flag| flag.0 == name)
+                .map(|flag| flag.1.as_str())
+        };
+        let seconds = |name: &str| value(name).and_then(|seconds| seconds.parse().ok());
+        let drain_timeout = seconds("drain-timeout-seconds").map_or(Duration::MAX, Duration::from_secs);
+        let is_held = value("drain-timeout-action") == Some("hold");
+        Self {
+            drain_timeout: if is_held { Duration::MAX } else { drain_timeout },
+            guest_timeout: Duration::from_secs(seconds("guest-shutdown-timeout-seconds").unwrap_or_default()),
+            flags: flags
+                .iter()
+                .map(|(name, value)| format!("--{name}={value}"))
+                .collect(),
+        }
+    }
+
+    /// Other values for some of `flags`, and values of settings that they do not name.
+    fn other(mut flags: Vec<(&'static str, String)>, rng: &mut Rng) -> Self {
+        let others = [
+            ("drain-timeout-seconds", rng.u64(60..400).to_string()),
+            ("guest-shutdown-timeout-seconds", rng.u64(20..120).to_string()),
+            ("poll-interval-seconds", rng.u64(20..60).to_string()),
+            ("max-concurrent-drains", rng.u64(1..=3).to_string()),
+            ("host-settle-seconds", rng.u64(0..60).to_string()),
+            ("drain-timeout-action", "hold".to_owned()),
+            ("volume-detach-timeout-seconds", rng.u64(0..60).to_string()),
+            ("power-on-timeout-seconds", rng.u64(10..300).to_string()),
+            ("node-monitor-grace-seconds", rng.u64(60..90).to_string()),
+            ("maintenance-retry-grace-seconds", rng.u64(1..60).to_string()),
+            (
+                "maintenance-taint",
+                ["off", "until-back"][rng.usize(0..2)].to_owned(),
+            ),
+            ("out-of-service-taint", "true".to_owned()),
+            ("guards", ["none", "queued-taint"][rng.usize(0..2)].to_owned()),
+            ("max-unavailable", rng.u64(1..=2).to_string()),
+            ("static-devices", "repoint".to_owned()),
+            ("leave-unpinned-vms", "true".to_owned()),
+        ];
+        for (name, value) in others {
+            if rng.bool() {
+                flags.retain(|flag| flag.0 != name);
+                flags.push((name, value));
+            }
+        }
+        Self::of(&flags)
+    }
+}
 
 /// The plan of a run.
 #[derive(Clone, Debug)]
@@ -23,12 +88,10 @@ pub struct Plan {
     pub active: Duration,
     /// How long it may take until everything is at rest afterwards.
     pub rest: Duration,
-    /// `DRAIN_TIMEOUT_SECONDS`.
-    pub drain_timeout: Duration,
-    /// `GUEST_SHUTDOWN_TIMEOUT_SECONDS`.
-    pub guest_timeout: Duration,
-    /// The settings of the controller, as flags.
-    pub flags: Vec<String>,
+    /// The settings of the controller.
+    pub settings: Settings,
+    /// Those that a replica has after it was restarted with other ones.
+    pub other_settings: Settings,
     /// The faults.
     pub faults: Faults,
     /// How many things people do.
@@ -106,7 +169,8 @@ impl Plan {
             ("lease-renew-deadline-seconds", deadline.to_string()),
             ("lease-retry-period-seconds", retry.to_string()),
         ];
-        let flags = flags.into_iter().map(|(name, value)| format!("--{name}={value}"));
+        // Drawn apart, so that the seeds that once broke a rule draw the same of the rest.
+        let other_settings = Settings::other(flags.to_vec(), &mut rng.clone());
         Self {
             seed,
             nodes,
@@ -115,17 +179,36 @@ impl Plan {
             replicas,
             active: Duration::from_secs(minutes * 60),
             rest: Duration::from_secs(45 * 60),
-            drain_timeout: Duration::from_secs(drain_timeout),
-            guest_timeout: Duration::from_secs(guest_timeout),
-            flags: flags.collect(),
+            settings: Settings::of(&flags),
+            other_settings,
             faults: Faults::draw(rng, is_calm),
             deeds: rng.usize(2..=5) + nodes / 2,
             in_turn: Vec::new(),
         }
     }
 
-    /// The command line of the controller.
-    pub fn command_line(&self) -> Vec<String> {
+    /// The shortest drain timeout of the settings that a process may have.
+    pub fn least_drain_timeout(&self) -> Duration {
+        let other = self.other_settings.drain_timeout;
+        self.least(self.settings.drain_timeout, other)
+    }
+
+    /// The same of the time of a guest.
+    pub fn least_guest_timeout(&self) -> Duration {
+        let other = self.other_settings.guest_timeout;
+        self.least(self.settings.guest_timeout, other)
+    }
+
+    fn least(&self, usual: Duration, other: Duration) -> Duration {
+        if self.faults.has(Fault::SettingsChange) {
+            usual.min(other)
+        } else {
+            usual
+        }
+    }
+
+    /// The command line of a controller with these settings.
+    pub fn command_line(settings: &Settings) -> Vec<String> {
         let fixed = [
             "haulout",
             "run",
@@ -140,7 +223,7 @@ impl Plan {
             "--log-level=off",
         ];
         let fixed = fixed.into_iter().map(str::to_owned);
-        fixed.chain(self.flags.iter().cloned()).collect()
+        fixed.chain(settings.flags.iter().cloned()).collect()
     }
 
     /// The plan in one line.
@@ -160,7 +243,7 @@ impl Plan {
         format!(
             "{nodes} nodes, {spares} other hosts, {others} other VMs, {replicas} replicas, {deeds} deeds in {} min, {faults}; {}",
             self.active.as_secs() / 60,
-            self.flags.join(" ")
+            self.settings.flags.join(" ")
         )
     }
 }

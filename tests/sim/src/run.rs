@@ -15,7 +15,7 @@ use tokio::time::{sleep, sleep_until};
 use crate::account::Account;
 use crate::clock;
 use crate::kube_api;
-use crate::plan::Plan;
+use crate::plan::{Plan, Settings};
 use crate::soap::SimConnector;
 use crate::story::{Story, Telling};
 use crate::twin::{EndedMaintenance, differences};
@@ -90,13 +90,13 @@ fn play_plan(plan: Plan, rng: Rng, telling: Telling) -> anyhow::Result<Outcome> 
     let runtime = runtime(seed).context("building the runtime")?;
     // The jitter of retries is drawn from the generator of the thread.
     fastrand::seed(seed);
-    let config = config(&plan)?;
+    let configs = [config(&plan.settings)?, config(&plan.other_settings)?];
     let line = plan.line();
     runtime.block_on(async {
         clock::begin();
         let world = World::new(plan, rng, Story::new(telling));
         let world: Shared = Arc::new(Mutex::new(world));
-        let rested = play(&world, &config).await;
+        let rested = play(&world, &configs).await;
         let world = lock(&world);
         Ok(Outcome {
             seed,
@@ -129,8 +129,8 @@ fn runtime(seed: u64) -> std::io::Result<tokio::runtime::Runtime> {
 /// Whether the same seed gives the same run in every detail.
 pub const IS_EXACT: bool = cfg!(tokio_unstable);
 
-fn config(plan: &Plan) -> anyhow::Result<Config> {
-    let cli = Cli::read(plan.command_line().into_iter().map(Into::into));
+fn config(settings: &Settings) -> anyhow::Result<Config> {
+    let cli = Cli::read(Plan::command_line(settings).into_iter().map(Into::into));
     match cli.map(|cli| cli.command) {
         Ok(Command::Run(config)) => Ok(*config),
         Ok(_) => anyhow::bail!("the command line of the plan does not run the controller"),
@@ -139,11 +139,11 @@ fn config(plan: &Plan) -> anyhow::Result<Config> {
 }
 
 /// Plays until everything is at rest, or a rule is broken. Returns how long it took after the end of faults.
-async fn play(world: &Shared, config: &Config) -> Duration {
+async fn play(world: &Shared, configs: &[Config; 2]) -> Duration {
     let mut replicas = JoinSet::new();
     let orders: Vec<_> = lock(world).orders.iter().map(watch::Sender::subscribe).collect();
     for (replica, orders) in orders.into_iter().enumerate() {
-        replicas.spawn(live(Arc::clone(world), config.clone(), replica, orders));
+        replicas.spawn(live(Arc::clone(world), configs.clone(), replica, orders));
     }
     let wake = Arc::clone(&lock(world).queue.wake);
     let (calm, last) = {
@@ -188,7 +188,7 @@ async fn play(world: &Shared, config: &Config) -> Duration {
 }
 
 /// The life of a replica: it is started again whenever it ends.
-async fn live(world: Shared, config: Config, replica: usize, mut orders: watch::Receiver<Orders>) {
+async fn live(world: Shared, configs: [Config; 2], replica: usize, mut orders: watch::Receiver<Orders>) {
     for incarnation in 1_u32.. {
         let connections = Connections {
             vcenter: Arc::new(SimConnector {
@@ -204,8 +204,12 @@ async fn live(world: Shared, config: Config, replica: usize, mut orders: watch::
             clocks: clock::clocks(replica),
         };
         let before = *orders.borrow_and_update();
+        let is_other = lock(&world).has_other_settings[replica];
+        lock(&world).runs_other_settings[replica] = is_other;
+        let [usual, other] = &configs;
+        let config = if is_other { other } else { usual };
         let who = format!("replica-{replica}");
-        let started = Controller::start(&config, connections).await;
+        let started = Controller::start(config, connections).await;
         let why = match started {
             Err(error) => format!("cannot start: {error:#}"),
             Ok(mut controller) => {

@@ -16,7 +16,7 @@ use crate::garbled::GarbledReplies;
 use crate::late::LateRequests;
 use crate::oracle::{NodeMemory, Oracle};
 use crate::people::Deed;
-use crate::plan::Plan;
+use crate::plan::{Plan, Settings};
 use crate::soap::Sessions;
 use crate::store::{Key, Snapshot, Store};
 use crate::story::Story;
@@ -232,6 +232,10 @@ pub struct World {
     pub in_turn: MaintenancesInTurn,
     /// The orders to each replica.
     pub orders: Vec<watch::Sender<Orders>>,
+    /// Whether the next process of each replica has the other settings.
+    pub has_other_settings: Vec<bool>,
+    /// Whether its present process has them.
+    pub runs_other_settings: Vec<bool>,
 }
 
 impl World {
@@ -259,6 +263,8 @@ impl World {
             snapshot: None,
             in_turn: MaintenancesInTurn::default(),
             orders: (0..plan.replicas).map(|_| watch::Sender::default()).collect(),
+            has_other_settings: vec![false; plan.replicas],
+            runs_other_settings: vec![false; plan.replicas],
             plan,
         };
         world.populate();
@@ -345,6 +351,15 @@ impl World {
             Peer::Vcenter => self.cut_off[replica].vcenter_until,
         };
         clock::elapsed() < until
+    }
+
+    /// The settings of the plan, or the other ones.
+    pub fn settings_of(&self, is_other: bool) -> &Settings {
+        if is_other {
+            &self.plan.other_settings
+        } else {
+            &self.plan.settings
+        }
     }
 
     /// Whether faults and deeds have ended.
