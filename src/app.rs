@@ -226,7 +226,13 @@ impl Controller {
         if config.dry_run {
             warn!("dry run: decisions are made and logged, and nothing is changed");
         }
-        let policy = policy(config, &clients.connections.nodes, &clients.machines).await;
+        let policy = policy(
+            config,
+            &clients.connections.nodes,
+            &clients.machines,
+            &clients.gpu_resources,
+        )
+        .await;
         Self::open(config, clients, policy).await
     }
 

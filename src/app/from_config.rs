@@ -53,10 +53,16 @@ fn thumbprint(config: &Config) -> Result<Option<Thumbprint>, Misconfigured> {
     thumbprint.map(Some)
 }
 
-pub(super) async fn policy(config: &Config, client: &kube::Client, machines: &MachineApi) -> Policy {
+pub(super) async fn policy(
+    config: &Config,
+    client: &kube::Client,
+    machines: &MachineApi,
+    gpu_resources: &GpuResources,
+) -> Policy {
     let has_machines = config.guards.machines && !config.dry_run && machines.is_served().await;
     Policy {
         drain_timeout: config.drain_timeout,
+        drain_wait_max: config.drain_wait_max,
         drain_timeout_action: config.drain_timeout_action,
         eviction_retry: config.eviction_retry,
         volume_detach_timeout: config.volume_detach_timeout,
@@ -78,6 +84,7 @@ pub(super) async fn policy(config: &Config, client: &kube::Client, machines: &Ma
             machines: has_machines,
         },
         releases: releases(config, client),
+        gpu_resources: gpu_resources.clone(),
         require_approval: config.pace.require_approval,
         retry_min: RETRY_MIN.min(config.retry_max),
         retry_max: config.retry_max,

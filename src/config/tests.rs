@@ -531,3 +531,123 @@ fn a_boolean_flag_needs_no_value() {
         matches!(version, Command::Subcommand(subcommand) if matches!(*subcommand, Subcommand::Version(_)))
     );
 }
+
+/// What a setting that changes in mid-episode does to an episode that is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum InMidEpisode {
+    /// Decisions read it; `crates/core/tests/laws/settings.rs` says how that is tested.
+    Core,
+    /// It decides which VM or which record is the node's. docs/how-to/change-settings.md says what to do.
+    Identity,
+    /// An effect or a watch reads it, and nothing in a record depends on it.
+    Program,
+    /// How vCenter or Kubernetes is reached.
+    Connection,
+    /// What is shown.
+    Shown,
+    /// Not a setting.
+    Other,
+}
+
+/// Each field of a struct, with its class. A field that is missing here does not compile.
+macro_rules! classified {
+    ($of:ident { $($field:ident => $class:ident),+ $(,)? }) => {{
+        // Only the names matter.
+        let _ = |it: $of| { let $of { $($field: _),+ } = it; };
+        vec![$((stringify!($field), InMidEpisode::$class)),+]
+    }};
+}
+
+#[test]
+fn each_setting_says_what_a_change_in_mid_episode_does() {
+    let of_controller = classified!(Config {
+        vcenter_host => Connection,
+        vcenter_user => Connection,
+        vcenter_user_file => Connection,
+        vcenter_password => Connection,
+        vcenter_password_file => Connection,
+        vcenter_ca_bundle => Connection,
+        vcenter_tls_verify => Connection,
+        vcenter_thumbprint => Connection,
+        vcenter_call_timeout => Core,
+        vcenter_long_poll => Connection,
+        vcenter_events => Shown,
+        vcenter_policies => Shown,
+        vcenter_custom_attribute => Shown,
+        gpu_node_label => Identity,
+        gpu_resources => Core,
+        annotation_prefix => Identity,
+        binding => Other,
+        node_maintenances => Core,
+        node_maintenance_history => Shown,
+        foreign_node_maintenances => Core,
+        validation_job_file => Program,
+        maintenance_taint => Core,
+        out_of_service_taint => Core,
+        guards => Core,
+        management_kubeconfig => Connection,
+        pace => Other,
+        poll_interval => Core,
+        drain_timeout => Core,
+        drain_timeout_action => Core,
+        drain_wait_max => Core,
+        eviction_retry => Core,
+        volume_detach_timeout => Core,
+        guest_shutdown_timeout => Core,
+        power_off_timeout => Core,
+        relocate_timeout => Core,
+        power_on_timeout => Core,
+        maintenance_retry_grace => Core,
+        vgpu_vmotion_grace => Core,
+        dvx_vmotion_grace => Core,
+        hook_timeout => Core,
+        hook_timeout_action => Core,
+        static_devices => Core,
+        host_settle => Core,
+        node_monitor_grace => Core,
+        drain_slot => Core,
+        retry_max => Core,
+        leadership => Other,
+        node_conditions => Shown,
+        log_format => Shown,
+        log_level => Shown,
+        log_level_file => Shown,
+        metrics_address => Shown,
+        health_address => Shown,
+        status_page => Shown,
+        notify_url_file => Shown,
+        trace_ui_url_template => Shown,
+        dry_run => Program,
+        alertmanager => Shown,
+        effective => Other,
+    });
+    let of_binding = classified!(BindingSettings {
+        bind_by_name => Identity,
+        require_provider_id => Identity,
+        leave_unpinned_vms => Core,
+        vcenter_scope => Identity,
+    });
+    let of_pace = classified!(PaceSettings {
+        require_approval => Core,
+        max_concurrent_drains => Core,
+        max_unavailable => Core,
+        max_unavailable_gpus => Core,
+        max_power_offs_per_hour => Core,
+        limit_group_label => Core,
+    });
+    let classes = [of_controller, of_binding, of_pace].concat();
+    let page = include_str!("../../docs/how-to/change-settings.md");
+    // What an administrator has to know is on the page: each setting that decisions or the identity of a node depend on.
+    let command = crate::cli::Cli::command();
+    let run = command.find_subcommand("run").unwrap();
+    for (field, class) in classes {
+        let is_told = matches!(class, InMidEpisode::Core | InMidEpisode::Identity);
+        let argument = run.get_arguments().find(|argument| argument.get_id() == field);
+        let name = argument
+            .and_then(|it| it.get_env())
+            .and_then(|name| name.to_str());
+        if let (true, Some(name)) = (is_told, name) {
+            assert!(page.contains(&format!("`{name}`")), "{name} is not on the page");
+        }
+    }
+}

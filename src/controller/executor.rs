@@ -290,7 +290,7 @@ impl Executor {
                 let removed = self.machines.remove(permit, &client, name, vm, &guards.objects);
                 match removed.await {
                     Ok(()) => AttemptOutcome::Done,
-                    Err(error) => not_done(error),
+                    Err(error) => report::not_removed(&error),
                 }
             }
             Effect::ClearGpus { .. } => self.clear_gpus(permit, name, effect).await,

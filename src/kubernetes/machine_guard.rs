@@ -81,7 +81,7 @@ impl fmt::Display for MachineGuardError {
 
 impl MachineGuardError {
     /// Whether Haulout lacks the right.
-    fn is_forbidden(&self) -> bool {
+    pub fn is_forbidden(&self) -> bool {
         matches!(self.why.code(), Some(401 | 403))
     }
 }

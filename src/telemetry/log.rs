@@ -155,6 +155,20 @@ fn recorded(node: &NodeName, before: &Record, transition: &Transition, trace_url
                 "{count} volumes are still attached and are not waited for any more: {names}"
             );
         }
+        if let Some(left) = episode.machine_guards.left_behind()
+            && was.machine_guards.left.is_none()
+        {
+            log_node!(warn, node, before, "{left}");
+        }
+        if episode.unmatched_gpus != was.unmatched_gpus {
+            let names = episode.unmatched_gpus.join(", ");
+            log_node!(
+                warn,
+                node,
+                before,
+                "GPU_RESOURCES does not match {names} any more, so the node is back without a look at them"
+            );
+        }
         if (was.epoch, &was.release) == (episode.epoch, &episode.release) {
             log_node!(
                 debug,

@@ -204,6 +204,12 @@ impl Metrics {
             self.episode_began(episode, at);
         }
         if let Some(was) = was {
+            if let Some(is) = is.filter(|is| is.machine_guards.left.is_some())
+                && was.machine_guards.left.is_none()
+            {
+                let count = u64::try_from(is.machine_guards.objects.len()).unwrap_or(u64::MAX);
+                self.families.machine_guards_left.inc_by(count);
+            }
             let goes_on = is.is_some_and(|is| is.id == was.id && is.since == was.since);
             if !goes_on {
                 let both = labels([

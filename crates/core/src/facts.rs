@@ -3,6 +3,7 @@
 pub mod device_slice;
 pub mod fault;
 pub mod foreign_maintenance;
+pub mod gpu_resources;
 pub mod hook;
 pub mod known_pods;
 pub mod kubernetes;

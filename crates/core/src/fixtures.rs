@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::facts::gpu_resources::GpuResources;
 use crate::facts::kubernetes::{KubernetesUpdate, NodeAnnotations, NodeFacts, ReadyCondition};
 use crate::facts::node_guard::NodeGuard;
 use crate::facts::vsphere::{
@@ -65,9 +66,15 @@ pub fn releases() -> Releases {
     }
 }
 
+/// Those of NVIDIA, as resources and as a driver.
+pub fn gpu_resources() -> GpuResources {
+    GpuResources::parse("nvidia.com/*,gpu.nvidia.com").unwrap()
+}
+
 pub fn policy(drain_timeout_action: DrainTimeoutAction) -> Policy {
     Policy {
         drain_timeout: Duration::from_secs(600),
+        drain_wait_max: Duration::ZERO,
         drain_timeout_action,
         eviction_retry: Duration::from_secs(5),
         volume_detach_timeout: Duration::ZERO,
@@ -89,6 +96,7 @@ pub fn policy(drain_timeout_action: DrainTimeoutAction) -> Policy {
             machines: false,
         },
         releases: releases(),
+        gpu_resources: gpu_resources(),
         require_approval: false,
         retry_min: Duration::from_secs(1),
         retry_max: Duration::from_secs(30),

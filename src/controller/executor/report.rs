@@ -10,14 +10,30 @@ use tokio::time::Instant;
 use crate::ids::NodeName;
 use crate::kubernetes::drain::{PodPending, PodPendingReason, RoundReport, UnreadablePod};
 use crate::kubernetes::events::{Event, Regarding, Severity};
+use crate::kubernetes::machine_guard::MachineGuardError;
 use crate::maintenance::clock::{Deadline, Now, wall_after};
 use crate::maintenance::drain::{EvictionBackoff, TerminatingPod};
 use crate::maintenance::effect::DrainBegan;
 use crate::maintenance::effect_report::{Eviction, EvictionAnswer, EvictionRound};
-use crate::maintenance::observed::{DrainReport, PendingEviction, PendingReason};
+use crate::maintenance::observed::{
+    AttemptOutcome, DrainReport, EffectRefusal, PendingEviction, PendingReason, RetryAdvice,
+};
 
 /// The grace period of a pod that names none, as the kube-apiserver's default.
 const GRACE: Duration = Duration::from_secs(30);
+
+/// Why guards on Machines were not removed. Rights that are gone come back only if a person gives them.
+pub(super) fn not_removed(error: &MachineGuardError) -> AttemptOutcome {
+    let advice = if error.is_forbidden() {
+        RetryAdvice::Person
+    } else {
+        RetryAdvice::Retry
+    };
+    AttemptOutcome::Refused(EffectRefusal {
+        advice,
+        message: error.to_string(),
+    })
+}
 
 /// The facts of a round that began at this moment on both clocks and requested no eviction of the pods in `deferred`.
 pub(super) fn of_round(

@@ -91,7 +91,8 @@ reasons! {
     GpuCountNotCleared: "PowerOn", Warning,
         "the GPU count of the last boot could not be set to 0 on the Node; when that is retried";
     GuardFailed: "Guard", Warning,
-        "the guards on the Machine of the node could not be set or removed; when that is retried";
+        "the guards on the Machine of the node could not be set or removed; when that is retried, or on which objects they are \
+         left, and the commands that remove them";
     NodeWriteFailed: "Record", Warning, "the record could not be written to the Node";
     MaintenanceInterrupted: "Drain", Warning,
         "Enter Maintenance Mode of the host failed; the node stays cordoned for a while in case it is retried";

@@ -149,6 +149,11 @@ fn recorded(
             Some((Reason::HostMaintenanceDetected, detected(episode, links)))
         }
         Record::Episode(was) if transition.is_bookkeeping(before) => {
+            if let Some(left) = episode.machine_guards.left_behind()
+                && was.machine_guards.left.is_none()
+            {
+                return Some((Reason::GuardFailed, format!("The node is not held up: {left}")));
+            }
             let left = episode.gave_up_volumes(was)?;
             let note = format!(
                 "The guest is being shut down with volumes still attached: {}",
@@ -307,7 +312,15 @@ fn ended(was: &Episode, transition: &Transition, links: &Links, at: Timestamp) -
             let fewer = accepted.map_or_else(String::new, |fewer| {
                 format!("; a person accepted it with fewer GPUs: {fewer}")
             });
-            let note = format!("Back in service after {whole}{parts}{fewer}{cordon}; trace {trace}");
+            let unmatched = &was.unmatched_gpus;
+            let unmatched = if unmatched.is_empty() {
+                String::new()
+            } else {
+                let names = few(unmatched);
+                format!("; not awaited, because GPU_RESOURCES does not match them any more: {names}")
+            };
+            let note =
+                format!("Back in service after {whole}{parts}{fewer}{unmatched}{cordon}; trace {trace}");
             (Reason::MaintenanceSucceeded, note)
         }
     }

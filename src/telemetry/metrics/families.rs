@@ -208,6 +208,9 @@ metrics! {
         "1 while the controller works without a part: node-maintenances if NodeMaintenance objects cannot be watched, \
          foreign-node-maintenances if those of another project cannot, \
          other-prefix if a Node has an episode under another annotation prefix", alpha;
+    MACHINE_GUARDS_LEFT: Counter, "machine_guards_left", [],
+        "Objects of Cluster API or OpenShift on which a guard was left at the end of an episode, because it could not be removed. \
+         The log and the Event GuardFailed name them, and the commands that remove the guards";
     NODE_MAINTENANCE_WRITES_REFUSED: Counter, "node_maintenance_writes_refused", [],
         "Failed writes of NodeMaintenance objects; each is retried after 1 s at first and after five minutes at most";
     EVENTS_DROPPED: Counter, "events_dropped", [],
@@ -269,6 +272,7 @@ families! {
     reconcile: Counters = RECONCILE, Family::default();
     reconcile_duration: Histograms = RECONCILE_DURATION, histograms(|| Histogram::new(RECONCILE_BUCKETS.into_iter()));
     degraded: Family<Labels, Gauge> = DEGRADED, Family::default();
+    machine_guards_left: Counter = MACHINE_GUARDS_LEFT, Counter::default();
     node_maintenance_writes_refused: Counter = NODE_MAINTENANCE_WRITES_REFUSED, Counter::default();
     events_dropped: Counter = EVENTS_DROPPED, Counter::default();
     vcenter_events_lost: Counter = VCENTER_EVENTS_LOST, Counter::default();

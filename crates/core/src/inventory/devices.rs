@@ -5,7 +5,9 @@ use super::placement::device_needs_of;
 use crate::facts::vsphere::{DeviceRequirement, Passthrough, PciDevice, StaticDevice, VgpuProfile, Vm};
 use crate::ids::HostRef;
 use crate::maintenance::episode::{Episode, Phase, Record};
-use crate::maintenance::placement::{DeviceOffer, DeviceRequirements, MAX_STATIC_DEVICES, StaticPlacement};
+use crate::maintenance::placement::{
+    DeviceOffer, DeviceRequirements, MAX_STATIC_DEVICES, RejectionReason, StaticPlacement,
+};
 use crate::maintenance::policy::StaticDevices;
 
 /// The devices at fixed addresses of a VM, as far as they are known.
@@ -77,7 +79,7 @@ impl Inventory {
             else {
                 continue;
             };
-            if self.rules.static_devices == StaticDevices::Wait || found.len() >= MAX_STATIC_DEVICES {
+            if found.len() >= MAX_STATIC_DEVICES || !self.may_change_devices(episode) {
                 return KnownDevices::Unchangeable;
             }
             // Not every configuration has a readable device id. The VM's own host knows the device that it had there.
@@ -102,6 +104,13 @@ impl Inventory {
         KnownDevices::All(found)
     }
 
+    /// Whether the devices of a VM may be changed. The setting decides whether an episode begins to; one that has relocated the VM, or
+    /// changed its devices, gives it those of the host where it is powered on.
+    fn may_change_devices(&self, episode: Option<&Episode>) -> bool {
+        let has_begun = |episode: &Episode| !episode.home_devices.is_empty() || episode.moved_to.is_some();
+        self.rules.static_devices == StaticDevices::Repoint || episode.is_some_and(has_begun)
+    }
+
     fn devices_of(&self, host: &HostRef) -> Option<&[PciDevice]> {
         self.hosts.get(host)?.passthrough.as_deref()
     }
@@ -113,8 +122,16 @@ impl Inventory {
             return None;
         };
         let host = vm.host.as_ref()?;
+        let is_home = episode.host.moref.as_ref() == Some(host);
         let devices = match self.static_devices(vm, Some(episode)) {
             KnownDevices::All(devices) if !devices.is_empty() => devices,
+            // Somebody else moved it. The same address is another device there, and may be another VM's.
+            KnownDevices::Unchangeable if !is_home && episode.host.moref.is_some() => {
+                return Some(StaticPlacement {
+                    devices: Vec::new(),
+                    offer: DeviceOffer::Rejected(RejectionReason::StaticDevice),
+                });
+            }
             KnownDevices::All(_) | KnownDevices::Unchangeable => return None,
             KnownDevices::Unreported => {
                 return Some(StaticPlacement {
@@ -123,7 +140,6 @@ impl Inventory {
                 });
             }
         };
-        let is_home = episode.host.moref.as_ref() == Some(host);
         let former = if is_home {
             &*episode.home_devices
         } else {

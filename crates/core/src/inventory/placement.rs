@@ -184,7 +184,9 @@ impl Inventory {
                 node: name.clone(),
                 wanted: VmRequirements {
                     home_only: episode.refusals.len() >= MAX_REFUSALS
-                        || node.is_some_and(|node| node.annotations.strategy.as_deref() == Some("wait")),
+                        || node.map_or(episode.waits_for_home, |node| {
+                            node.annotations.strategy.as_deref() == Some("wait")
+                        }),
                     ..wanted
                 },
                 refused: refused_hosts(episode),

@@ -34,7 +34,9 @@ use std::sync::Arc;
 use super::clock::{Elapsed, Monotonic, Now};
 use super::desired::DesiredState;
 use super::effect::Effect;
-use super::episode::{CordonOwner, Episode, EpisodeResult, HeldStep, HostIdentity, Phase, Record};
+use super::episode::{
+    CordonOwner, DrainLimit, Episode, EpisodeResult, HeldStep, HostIdentity, Phase, Record,
+};
 use super::hook::HookPoint;
 use super::observed::{
     Admission, BoundVm, HostState, LeadershipEpoch, Observed, ObservedNode, ObservedPower, ObservedVm,
@@ -185,10 +187,10 @@ fn of_episode(episode: &Episode, seen: &Observed, policy: &Policy, now: Now) -> 
     if is_to_be_taken_over(&aged, seen.leadership, policy) {
         return take_over(&aged, seen.leadership, policy);
     }
-    if let Some(episode) = cordon::of_older_copy(&aged, node, seen) {
-        return in_episode(&episode, aged_by, node, seen, policy, now);
-    }
-    in_episode(&aged, aged_by, node, seen, policy, now)
+    let older = cordon::of_older_copy(&aged, node, seen);
+    let episode = older.as_ref().unwrap_or(&aged);
+    let decision = in_episode(episode, aged_by, node, seen, policy, now);
+    guards::unless_unwanted(decision, episode, policy)
 }
 
 /// Whether another leader or another release wrote the record last. Any different epoch counts, not only a lower one: the
@@ -265,7 +267,7 @@ fn host_of(vm: &ObservedVm) -> HostIdentity {
 }
 
 /// Cordons and begins to drain in one write, with the full drain timeout. Hooks hold the first eviction.
-fn start_draining(episode: &Episode, node: &ObservedNode, now: Now) -> Transition {
+fn start_draining(episode: &Episode, node: &ObservedNode, limit: DrainLimit, now: Now) -> Transition {
     let point = HookPoint::PreDrain;
     let is_held = node.hooks.contains_key(&point);
     cordoned(
@@ -273,6 +275,8 @@ fn start_draining(episode: &Episode, node: &ObservedNode, now: Now) -> Transitio
             held: is_held.then(|| HeldStep::begin(point, now)),
             recordoned: 0,
             drained_for: Elapsed::ZERO,
+            limited_from: Elapsed::ZERO,
+            drain_limit: Some(limit),
             drained_boot: node.boot_id.clone(),
             ..episode.enter(Phase::Draining, now)
         },
@@ -404,7 +408,10 @@ impl PhaseContext<'_> {
             return step;
         }
         match &self.seen.admission {
-            Admission::Granted => PhaseStep::record(start_draining(&episode, self.node, self.now)),
+            Admission::Granted => {
+                let limit = self.drain_limit(self.desired());
+                PhaseStep::record(start_draining(&episode, self.node, limit, self.now))
+            }
             Admission::Queued {
                 ahead,
                 position,

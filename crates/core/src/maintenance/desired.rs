@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::clock::{Deadline, Now, whole_second};
-use super::host::HostState;
+use super::episode::Episode;
 use super::observed::ObservedVm;
 use super::request::Request;
 
@@ -28,20 +28,26 @@ pub enum DesiredState<'a> {
 }
 
 impl<'a> DesiredState<'a> {
-    /// The desired state of a node in service, whose VM is on a host in this state.
-    pub fn of(host: &HostState, request: Option<&'a Request>) -> Self {
+    /// The desired state of a node with this VM.
+    pub fn of(vm: &ObservedVm, episode: Option<&Episode>, request: Option<&'a Request>) -> Self {
         match request {
-            _ if host.is_leaving() => Self::Down,
+            _ if vm.has_to_leave(episode) => Self::Down,
             Some(request) if !request.action.needs_power_off() => Self::Drained(request),
-            _ if !host.is_out() => Self::Unknown,
+            _ if !vm.host.is_out() && !vm.is_moved_by_vcenter(episode) => Self::Unknown,
             Some(_) => Self::Down,
             None => Self::InService,
         }
     }
 
     /// The desired state of a node in an episode, which outlasts a failed maintenance by at most `grace`.
-    pub fn in_episode(vm: &'a ObservedVm, request: Option<&'a Request>, grace: Duration, now: Now) -> Self {
-        let desired = Self::of(&vm.host, request);
+    pub fn in_episode(
+        vm: &'a ObservedVm,
+        episode: &Episode,
+        request: Option<&'a Request>,
+        grace: Duration,
+        now: Now,
+    ) -> Self {
+        let desired = Self::of(vm, Some(episode), request);
         let Some(failed) = vm.interrupted.as_ref().filter(|_| desired == Self::InService) else {
             return desired;
         };
@@ -64,5 +70,19 @@ impl<'a> DesiredState<'a> {
             Self::Down | Self::Drained(_) => true,
             Self::RetryExpected { .. } | Self::InService | Self::Unknown => false,
         }
+    }
+}
+
+impl ObservedVm {
+    /// Whether the maintenance of its host takes it down. A VM that is left to vCenter is not, also where a request asks for its node.
+    pub fn has_to_leave(&self, episode: Option<&Episode>) -> bool {
+        self.host.is_leaving() && !self.is_moved_by_vcenter(episode)
+    }
+
+    /// Whether vCenter moves it from its host, which enters maintenance. An episode that began for the maintenance of a host goes on,
+    /// whatever the settings are by now.
+    pub fn is_moved_by_vcenter(&self, episode: Option<&Episode>) -> bool {
+        let is_of_host = episode.is_some_and(|episode| episode.trigger.task.is_some());
+        self.is_left_to_vcenter && self.host.is_leaving() && !is_of_host
     }
 }

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::clock::{Deadline, Monotonic};
+use super::clock::{Deadline, Elapsed, Monotonic};
 use super::kinds::PodState;
+use super::policy::DrainTimeoutAction;
 use crate::facts::known_pods::{KnownPods, ReturnedPod};
 use crate::keys::DRAIN;
 pub use backoff::{BUDGET_RETRY_MIN, EvictionBackoff};
@@ -128,6 +129,26 @@ pub enum DrainEnd {
     /// The drain timeout passed and `DRAIN_TIMEOUT_ACTION` is `power-off`. The remaining pods are in
     /// [`Episode::left_behind`](super::episode::Episode::left_behind).
     TimedOut,
+}
+
+/// How long a drain may last before its VM is shut down with the pods that are left. The longer limit is the greater one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum DrainLimit {
+    /// This long, with the longest time in which pods may be waited for.
+    After(Elapsed),
+    /// The pods are waited for.
+    Hold,
+}
+
+impl DrainLimit {
+    /// What happens at its end.
+    pub fn action(self) -> DrainTimeoutAction {
+        match self {
+            Self::After(_) => DrainTimeoutAction::PowerOff,
+            Self::Hold => DrainTimeoutAction::Hold,
+        }
+    }
 }
 
 /// Proof that a node is drained now, or that its drain timed out and the settings allow to continue. Without it, no

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::clock::{Elapsed, Now};
-pub use super::drain::DrainEnd;
+pub use super::drain::{DrainEnd, DrainLimit};
 use super::hook;
 pub use super::hook::HeldStep;
 pub use super::host::Detection;
@@ -169,6 +169,9 @@ pub struct Episode {
     /// When the newest ResourceSlice before the power cycle was created. Only newer ones count as back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slices_before: Option<Timestamp>,
+    /// The resources of `gpus_before` that `GPU_RESOURCES` does not match any more, so that they were not awaited.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unmatched_gpus: Vec<String>,
     /// The GPUs that were not back, and with which a person took the node back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accepted_gpus: Option<String>,
@@ -196,6 +199,15 @@ pub struct Episode {
     /// How long the drain had taken when it was interrupted.
     #[serde(default, skip_serializing_if = "Elapsed::is_zero")]
     pub drained_for: Elapsed,
+    /// How long the drain may last, as the settings and the request were when that was last decided. Old records have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain_limit: Option<DrainLimit>,
+    /// How long the drain had taken when that became shorter: the drain timeout counts from then.
+    #[serde(default, skip_serializing_if = "Elapsed::is_zero")]
+    pub limited_from: Elapsed,
+    /// How long the guest that was asked to shut down has for it.
+    #[serde(default, skip_serializing_if = "Elapsed::is_zero")]
+    pub guest_timeout: Elapsed,
     /// The hosts that refused the VM in this episode, oldest first. They are not tried again, except for the VM's own host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refusals: Vec<HostRefusal>,
@@ -205,6 +217,9 @@ pub struct Episode {
     /// How many times the VM went off again before its node was back.
     #[serde(default, skip_serializing_if = "is_none")]
     pub power_losses: u8,
+    /// The VM is to wait for its own host, as its Node said when the record was last written. A deleted Node says nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub waits_for_home: bool,
     /// The request that keeps the VM off, for processes that cannot read requests.
     #[serde(default, rename = "keptOffBy", skip_serializing_if = "Option::is_none")]
     pub power_off_request: Option<RequestIdentity>,
@@ -332,6 +347,7 @@ impl Episode {
             drained_boot: None,
             gpus_before: Arc::default(),
             slices_before: None,
+            unmatched_gpus: Vec::new(),
             accepted_gpus: None,
             gpus_cleared: false,
             powered_off: false,
@@ -341,9 +357,13 @@ impl Episode {
             volumes: None,
             in_flight: InFlight::default(),
             drained_for: Elapsed::ZERO,
+            drain_limit: None,
+            limited_from: Elapsed::ZERO,
+            guest_timeout: Elapsed::ZERO,
             refusals: Vec::new(),
             home_devices: Vec::new(),
             power_losses: 0,
+            waits_for_home: false,
             power_off_request: None,
             release: "".into(),
             epoch: 0,

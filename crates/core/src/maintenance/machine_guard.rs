@@ -7,6 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::clock::Monotonic;
 use crate::ids::is_object_name;
+use crate::keys::{CLUSTER_API, CLUSTER_API_INFRASTRUCTURE, OPENSHIFT_MACHINES, PAUSED, SKIP_REMEDIATION};
 
 /// The maximum number of guarded objects of a node; it has two.
 pub const MAX_GUARDED: usize = 8;
@@ -36,6 +37,22 @@ pub struct GuardedObject {
     pub name: String,
 }
 
+impl GuardedObject {
+    /// The command that removes the guard; `None` for an object that has none.
+    fn removal(&self) -> Option<String> {
+        let (resource, key) = match self.kind {
+            GuardedKind::Machine => (format!("machines.{CLUSTER_API}"), SKIP_REMEDIATION),
+            GuardedKind::VsphereVm => (format!("vspherevms.{CLUSTER_API_INFRASTRUCTURE}"), PAUSED),
+            GuardedKind::HealthCheck => (format!("machinehealthchecks.{OPENSHIFT_MACHINES}"), PAUSED),
+            GuardedKind::OpenshiftMachine => return None,
+        };
+        let Self { namespace, name, .. } = self;
+        Some(format!(
+            "kubectl annotate -n {namespace} {resource} {name} {key}-"
+        ))
+    }
+}
+
 /// The guards of an episode on objects of Cluster API.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -46,6 +63,9 @@ pub struct MachineGuards {
     /// Those that were set.
     #[serde(default, deserialize_with = "read", skip_serializing_if = "Vec::is_empty")]
     pub objects: Vec<GuardedObject>,
+    /// Why those of `objects` are left at the end: they could not be removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left: Option<String>,
 }
 
 /// Reads the objects of a record. Those of a kind of a newer version are dropped, because nothing is known about their guards.
@@ -77,6 +97,19 @@ pub struct MachineGuardReport {
 }
 
 impl MachineGuards {
+    /// What is left on which objects, why, and how a person removes it; `None` while nothing is left.
+    pub fn left_behind(&self) -> Option<String> {
+        let why = self.left.as_ref()?;
+        let name = |object: &GuardedObject| format!("{} {}/{}", object.kind, object.namespace, object.name);
+        let names: Vec<String> = self.objects.iter().map(name).collect();
+        let commands: Vec<String> = self.objects.iter().filter_map(GuardedObject::removal).collect();
+        Some(format!(
+            "the guards on {} are left, because they could not be removed: {why}; to remove them: {}",
+            names.join(", "),
+            commands.join("; ")
+        ))
+    }
+
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -99,6 +132,7 @@ impl MachineGuards {
         Self {
             is_due: false,
             objects,
+            left: None,
         }
     }
 }

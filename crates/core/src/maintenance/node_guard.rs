@@ -21,11 +21,11 @@ pub struct GuardChanges {
     pub remove: BTreeSet<NodeGuard>,
 }
 
-/// Whether `episode` needs `guard`.
+/// Whether `episode` needs `guard` by these settings.
 ///
 /// The maintenance taint goes when the VM is on again: the DaemonSet controller creates no pod on a Node with a taint that the pod
 /// does not tolerate, and a device plugin that has to be created again would never report the GPUs.
-fn is_wanted(guard: NodeGuard, episode: &Episode, policy: &GuardPolicy) -> bool {
+pub(super) fn is_wanted(guard: NodeGuard, episode: &Episode, policy: &GuardPolicy) -> bool {
     let phase = episode.phase.at_work();
     let is_queued = *phase == Phase::Queued;
     match guard {

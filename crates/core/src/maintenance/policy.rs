@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::node_guard::NodeGuard;
+use crate::facts::gpu_resources::GpuResources;
 use crate::facts::vsphere::VmotionDevice;
 
 /// The settings that decisions depend on.
@@ -16,6 +17,8 @@ use crate::facts::vsphere::VmotionDevice;
 pub struct Policy {
     /// `DRAIN_TIMEOUT_SECONDS`, from the cordon.
     pub drain_timeout: Duration,
+    /// `DRAIN_WAIT_MAX_SECONDS`: how long pods may be waited for. Effects go by it; here only a change of it counts.
+    pub drain_wait_max: Duration,
     /// `DRAIN_TIMEOUT_ACTION`.
     pub drain_timeout_action: DrainTimeoutAction,
     /// `EVICTION_RETRY_SECONDS`: the wait after a round with refused evictions, and the longest wait after one that a budget
@@ -49,6 +52,8 @@ pub struct Policy {
     pub guards: GuardPolicy,
     /// The releases whose episodes are handled.
     pub releases: Releases,
+    /// `GPU_RESOURCES`: what has to be back before a node is.
+    pub gpu_resources: GpuResources,
     /// `REQUIRE_APPROVAL`: no drain begins without an approval.
     pub require_approval: bool,
     /// The first wait after a refusal, which doubles with each refusal in a row.
@@ -307,6 +312,7 @@ mod tests {
         let some = Duration::from_secs(600);
         Policy {
             drain_timeout: some,
+            drain_wait_max: some,
             drain_timeout_action: DrainTimeoutAction::Hold,
             eviction_retry: some,
             volume_detach_timeout: some,
@@ -334,6 +340,7 @@ mod tests {
                 own: "ops/haulout".into(),
                 adopted: Arc::new(["ops/former".to_owned()].into()),
             },
+            gpu_resources: GpuResources::parse("nvidia.com/*").unwrap(),
             require_approval: false,
             retry_min: Duration::from_secs(retry_min),
             retry_max: Duration::from_secs(retry_max),

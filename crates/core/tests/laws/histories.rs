@@ -11,11 +11,14 @@ use haulout_core::facts::vsphere::PowerState;
 use haulout_core::maintenance::episode::{Phase, Record};
 use haulout_core::maintenance::policy::{DrainTimeoutAction, Policy};
 use jiff::SignedDuration;
-use proptest::prelude::{ProptestConfig, prop, prop_assert, prop_assert_eq, proptest};
+use proptest::prelude::{
+    ProptestConfig, Strategy as _, prop, prop_assert, prop_assert_eq, prop_oneof, proptest,
+};
 use proptest::test_runner::RngSeed;
 
 use crate::facts;
 use crate::model::{Model, NODES, host_ref};
+use crate::settings::Setting;
 
 /// The usual settings, with guards on Machines.
 fn policy(action: DrainTimeoutAction) -> Policy {
@@ -107,6 +110,11 @@ enum Happening {
     AnotherProcess,
     AnotherProcessAhead,
     AnotherProcessBehind,
+    /// The other replica takes over, with another value of this setting than it had.
+    AnotherProcessWith(Setting),
+    OtherReplicaLeads,
+    MachineRightsGo,
+    MachineRightsAreBack,
     CrashAfterAStep,
     CrashAfterTwoSteps,
     ClockStepsForward,
@@ -197,6 +205,9 @@ const ALL: &[Happening] = &[
     AnotherProcess,
     AnotherProcessAhead,
     AnotherProcessBehind,
+    OtherReplicaLeads,
+    MachineRightsGo,
+    MachineRightsAreBack,
     CrashAfterAStep,
     CrashAfterAStep,
     CrashAfterTwoSteps,
@@ -213,8 +224,9 @@ const ALL: &[Happening] = &[
 ];
 
 fn happenings() -> impl proptest::strategy::Strategy<Value = Vec<(Happening, usize)>> {
-    let any = (prop::sample::select(ALL), 0..NODES);
-    prop::collection::vec(any, 1..50)
+    let with = prop::sample::select(Setting::ALL).prop_map(AnotherProcessWith);
+    let any = prop_oneof![12 => prop::sample::select(ALL), 1 => with];
+    prop::collection::vec((any, 0..NODES), 1..50)
 }
 
 fn happen(model: &mut Model, happening: Happening, index: usize) {
@@ -268,6 +280,8 @@ fn do_it(model: &mut Model, happening: Happening, index: usize) {
         KubeletShutsDown => model.kubelet_shuts_down(index),
         NodeLosesGpus => model.kubelet_reports(index, false),
         KubeletIsMissed => model.kubelet_is_missed(index),
+        // Without NodeMaintenances, the record is lost with its Node.
+        NodeIsDeleted | AnnotationsAreWiped if !model.settings.rules.node_maintenances => {}
         NodeIsDeleted => model.delete_node(index),
         LabelIsRemoved => model.select(index, false),
         LabelIsBack => model.select(index, true),
@@ -304,6 +318,11 @@ fn do_it(model: &mut Model, happening: Happening, index: usize) {
         AnotherProcess => model.restart(SignedDuration::ZERO),
         AnotherProcessAhead => model.restart(SignedDuration::from_mins(30)),
         AnotherProcessBehind => model.restart(SignedDuration::from_mins(-30)),
+        AnotherProcessWith(Setting::NodeMaintenances) if !model.is_recorded_on_nodes() => {}
+        AnotherProcessWith(setting) => model.other_leads(|settings| setting.change(settings)),
+        OtherReplicaLeads => model.other_leads(|_| {}),
+        MachineRightsGo => model.has_machine_rights = false,
+        MachineRightsAreBack => model.has_machine_rights = true,
         // Another process takes over between a record, its effect, the report of the effect, and the copy of the record.
         CrashAfterAStep => model.crashes_after = Some(0),
         CrashAfterTwoSteps => model.crashes_after = Some(1),
@@ -464,6 +483,8 @@ proptest! {
         for (happening, index) in history {
             happen(&mut model, happening, index);
         }
+        // Others may hold it, or leave it to a person.
+        model.usual_settings();
         calm_down(&mut model, true);
         care(&mut model, true);
         for index in 0..NODES {
@@ -493,6 +514,7 @@ proptest! {
         for (happening, index) in history {
             happen(&mut model, happening, index);
         }
+        model.usual_settings();
         // All requests have ended, and the node and its VM are in service.
         calm_down(&mut model, false);
         care(&mut model, false);
@@ -792,4 +814,107 @@ fn guest_is_asked_when_the_task_of_another_ends_and_then_has_its_time() {
         }
         assert_eq!(model.vms[0].power, PowerState::Off, "{}", model.recent_log());
     }
+}
+
+#[test]
+fn vm_with_the_devices_of_another_host_gets_its_own_back_after_repoint_is_switched_off() {
+    let model = replay([
+        (VmHasStaticDevice, 1),
+        (SpareGetsFree, 1),
+        (SpareRefusesPowerOn, 1),
+        (HomeEnters, 1),
+        (AMinute, 0),
+        (PodGoes, 1),
+        (PodGoes, 1),
+        (AMinute, 0),
+        (GuestStops, 1),
+        (TaskEnds, 1),
+        (TaskEnds, 1),
+        (TaskEnds, 1),
+        (AnotherProcessWith(Setting::StaticDevices), 0),
+    ]);
+    let vm = &model.vms[1];
+    let is_as_expected = (vm.power, vm.host, vm.device_of) == (PowerState::On, 1, Some(1));
+    assert!(is_as_expected, "{vm:?}\n{}", model.recent_log());
+}
+
+#[test]
+fn vm_that_was_relocated_gets_the_devices_of_its_host_after_repoint_is_switched_off() {
+    let mut model = replay([(VmHasStaticDevice, 0), (SpareGetsFree, 0)]);
+    for happening in [
+        HomeEnters,
+        AMinute,
+        PodGoes,
+        PodGoes,
+        AMinute,
+        GuestStops,
+        TaskEnds,
+        AnotherProcessWith(Setting::StaticDevices),
+    ] {
+        happen(&mut model, happening, 0);
+    }
+    calm_down(&mut model, true);
+    let vm = &model.vms[0];
+    let is_as_expected = (vm.power, vm.host, vm.device_of) == (PowerState::On, 2, Some(2));
+    assert!(is_as_expected, "{vm:?}\n{}", model.recent_log());
+}
+
+#[test]
+fn node_is_in_service_again_after_the_rights_on_its_machine_are_gone() {
+    for setting in [Setting::MachineGuards, Setting::RetryMax] {
+        let model = replay([
+            (HomeEnters, 1),
+            (PodGoes, 1),
+            (PodGoes, 1),
+            (AMinute, 0),
+            (GuestStops, 1),
+            (AnotherProcessWith(setting), 0),
+            (MachineRightsGo, 0),
+        ]);
+        assert_eq!(model.record(1), Record::InService, "{}", model.recent_log());
+        assert!(!model.is_cordoned(1), "{}", model.recent_log());
+    }
+}
+
+#[test]
+fn drain_that_was_held_has_its_time_under_settings_that_do_not_hold_it() {
+    replay([
+        (AnotherProcessWith(Setting::DrainTimeoutAction), 0),
+        (HomeEnters, 0),
+        (AnHour, 0),
+        (OtherReplicaLeads, 0),
+        (ASecond, 0),
+    ]);
+}
+
+#[test]
+fn drain_under_way_has_its_time_under_a_shorter_timeout() {
+    replay([
+        (HomeEnters, 0),
+        (AMinute, 0),
+        (AnotherProcessWith(Setting::DrainTimeout), 0),
+        (ASecond, 0),
+    ]);
+}
+
+#[test]
+fn drain_for_a_request_has_its_time_when_the_host_enters_maintenance() {
+    replay([
+        (PersonAsksForDrain, 0),
+        (AnHour, 0),
+        (HomeEnters, 0),
+        (ASecond, 0),
+    ]);
+}
+
+#[test]
+fn guest_that_was_asked_has_its_time_under_a_shorter_timeout() {
+    replay([
+        (HomeEnters, 0),
+        (PodGoes, 0),
+        (PodGoes, 0),
+        (AMinute, 0),
+        (AnotherProcessWith(Setting::GuestShutdownTimeout), 0),
+        (ASecond, 0),
+    ]);
 }

@@ -21,6 +21,7 @@ mod hooks;
 mod model;
 mod rounds;
 mod scheduled;
+mod settings;
 mod static_devices;
 mod tables;
 mod vmotion;

@@ -41,6 +41,7 @@ use haulout_core::maintenance::volumes::{AttachedVolume, VolumeReport};
 use jiff::Timestamp;
 
 use crate::facts::{GPU, at, uuid, vm_ref};
+use crate::settings::Settings;
 pub use haulout_core::fixtures::{self, host_ref};
 use haulout_core::fixtures::{drain_report, of_model, pci};
 
@@ -65,6 +66,9 @@ pub const NODES: usize = 2;
 
 /// The address of the device of each host.
 const DEVICE: &str = "0000:01:00.0";
+
+/// Records have whole seconds.
+const SLACK: Duration = Duration::from_secs(2);
 
 /// The limit of effects except drain rounds for a node within ten minutes. A whole episode with a few refusals has
 /// ten; more is a busy loop.
@@ -118,6 +122,8 @@ pub struct VmTruth {
     asked_at: Option<(EpisodeId, Duration)>,
     /// A backup holds its files until then.
     locked_until: Duration,
+    /// Until when the guest of that shutdown has time by the settings with which it was asked.
+    has_time_until: Duration,
     running: Option<(TaskRef, Work)>,
     /// The process looks up the VM by its UUID.
     is_asked_for: bool,
@@ -151,6 +157,10 @@ pub struct NodeTruth {
     pub is_hooked_late: bool,
     /// Its Machine has our guards. It is in another cluster, and outlives the Node.
     pub is_machine_guarded: bool,
+    /// Its drain began with guards on Machines.
+    is_drained_with_guards: bool,
+    /// A process took over whose settings allow less time for drains: until when this one has time by them.
+    has_notice_until: Duration,
     /// The guards that a person has set.
     guards_of_person: BTreeSet<NodeGuard>,
     /// The boot on which the device plugin has registered its GPUs.
@@ -185,7 +195,14 @@ pub struct Model {
     copies_due: BTreeMap<String, NodeMaintenanceFacts>,
     /// After how many more steps of the program another process takes over.
     pub crashes_after: Option<u32>,
-    pub policy: Policy,
+    /// The settings of the process.
+    pub settings: Settings,
+    /// Those of the other replica, which has other ones during a rollout.
+    other: Settings,
+    /// Those with which the history began.
+    usual: Settings,
+    /// The program has rights on Machines.
+    pub has_machine_rights: bool,
     process: Process,
     elapsed: Duration,
     tasks: u32,
@@ -208,9 +225,9 @@ pub fn node_name(index: usize) -> NodeName {
 }
 
 impl Process {
-    fn new(began: Now, offset: jiff::SignedDuration) -> Self {
+    fn new(rules: Rules, began: Now, offset: jiff::SignedDuration) -> Self {
         let mut process = Self {
-            inventory: Inventory::new(rules(), began.wall),
+            inventory: Inventory::new(rules, began.wall),
             snapshots: BTreeMap::new(),
             followed: BTreeSet::new(),
             watch_set: WatchSet::default(),
@@ -257,6 +274,10 @@ fn rules() -> Rules {
 impl Model {
     pub fn new(policy: Policy, cordoned: bool) -> Self {
         let began = Now::at(at(0), 0);
+        let settings = Settings {
+            policy,
+            rules: rules(),
+        };
         let mut model = Self {
             hosts: vec![HostTruth::default(); HOSTS.len()],
             unpushed: BTreeSet::new(),
@@ -266,8 +287,11 @@ impl Model {
             copies: BTreeMap::new(),
             copies_due: BTreeMap::new(),
             crashes_after: None,
-            policy,
-            process: Process::new(began, jiff::SignedDuration::ZERO),
+            process: Process::new(settings.rules.clone(), began, jiff::SignedDuration::ZERO),
+            other: settings.clone(),
+            usual: settings.clone(),
+            settings,
+            has_machine_rights: true,
             elapsed: Duration::ZERO,
             tasks: 0,
             versions: 1,
@@ -291,6 +315,7 @@ impl Model {
                 asked_in: None,
                 asked_at: None,
                 locked_until: Duration::ZERO,
+                has_time_until: Duration::ZERO,
                 running: None,
                 is_asked_for: false,
                 tasks: Vec::new(),
@@ -306,6 +331,8 @@ impl Model {
                 cordoned_by_person: false,
                 is_hooked_late: false,
                 is_machine_guarded: false,
+                is_drained_with_guards: false,
+                has_notice_until: Duration::ZERO,
                 guards_of_person: BTreeSet::new(),
                 plugin_boot: 1,
                 slice: None,
@@ -405,21 +432,22 @@ impl Model {
     /// Pushes all facts, as at a start.
     pub fn push_all(&mut self) {
         let now = self.now();
+        let of_maintenances = |update| {
+            let is_watched = self.settings.rules.node_maintenances;
+            let fact = Fact::Kubernetes(kubernetes::KubernetesUpdate::Maintenances(update));
+            is_watched.then_some(fact)
+        };
         let mut facts = vec![
             Fact::Vsphere(vsphere::VsphereUpdate::Reset),
             Fact::Kubernetes(kubernetes::KubernetesUpdate::Reset),
-            Fact::Kubernetes(kubernetes::KubernetesUpdate::Maintenances(
-                NodeMaintenanceUpdate::Reset,
-            )),
         ];
+        facts.extend(of_maintenances(NodeMaintenanceUpdate::Reset));
         facts.extend(self.facts());
         facts.extend([
             Fact::Kubernetes(kubernetes::KubernetesUpdate::Settled),
             Fact::Kubernetes(kubernetes::KubernetesUpdate::DevicesListed),
-            Fact::Kubernetes(kubernetes::KubernetesUpdate::Maintenances(
-                NodeMaintenanceUpdate::Settled,
-            )),
         ]);
+        facts.extend(of_maintenances(NodeMaintenanceUpdate::Settled));
         facts.push(if self.vcenter_is_lost {
             Fact::Vsphere(vsphere::VsphereUpdate::Lost {
                 why: "cut".to_owned(),
@@ -444,6 +472,7 @@ impl Model {
             facts.push(self.devices_fact(index));
         }
         let objects = self.requests.iter().chain(self.copies.values());
+        let objects = objects.filter(|_| self.settings.rules.node_maintenances);
         facts.extend(objects.map(|object| {
             let seen = NodeMaintenanceUpdate::Seen(Box::new(object.clone()));
             Fact::Kubernetes(kubernetes::KubernetesUpdate::Maintenances(seen))
@@ -452,7 +481,9 @@ impl Model {
     }
 
     fn devices_fact(&self, index: usize) -> Fact {
+        let gpus = &self.settings.policy.gpu_resources;
         let slices = self.nodes[index].slice.iter();
+        let slices = slices.filter(|(slice, _)| gpus.matches(&slice.driver));
         Fact::Kubernetes(kubernetes::KubernetesUpdate::Devices {
             node: node_name(index),
             slices: slices.map(|(slice, _)| slice.clone()).collect(),
@@ -549,7 +580,11 @@ impl Model {
 
     fn node_fact(&self, index: usize) -> Option<Fact> {
         let truth = &self.nodes[index];
-        let node = Box::new(truth.object.clone()?);
+        let mut node = Box::new(truth.object.clone()?);
+        let resources = &self.settings.policy.gpu_resources;
+        if !node.gpus.keys().all(|resource| resources.matches(resource)) {
+            Arc::make_mut(&mut node.gpus).retain(|resource, _| resources.matches(resource));
+        }
         if truth.is_selected {
             Some(Fact::Kubernetes(kubernetes::KubernetesUpdate::Node(node)))
         } else if truth.is_followed {
@@ -627,6 +662,9 @@ impl Model {
     }
 
     fn push_object(&mut self, object: NodeMaintenanceFacts) {
+        if !self.settings.rules.node_maintenances {
+            return;
+        }
         let seen = NodeMaintenanceUpdate::Seen(Box::new(object));
         self.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::Maintenances(seen)));
     }
@@ -638,10 +676,30 @@ impl Model {
         if truth.entering.is_none() && !truth.in_maintenance {
             self.tasks += 1;
             let task = (TaskRef::new(format!("enter-{}", self.tasks)), self.true_time());
+            let held: Vec<usize> = (0..NODES)
+                .filter(|index| self.vms[*index].host == host && self.is_held_for_a_request(*index))
+                .collect();
+            for index in held {
+                let has_time = self.elapsed + self.settings.policy.drain_timeout;
+                self.nodes[index].has_notice_until = has_time;
+            }
             self.hosts[host].entering = Some(task);
             self.hosts[host].last_end = None;
             self.push_host(host);
         }
+    }
+
+    /// Whether a request to drain the node is all that is asked for, and it is being drained.
+    fn is_held_for_a_request(&self, index: usize) -> bool {
+        let is_asked = self.requests.iter().any(|it| {
+            let is_drain = matches!(
+                &it.role,
+                NodeMaintenanceRole::Request(asked) if asked.action == kubernetes::RequestedAction::Drain
+            );
+            it.node == node_name(index) && is_drain
+        });
+        let at_work = self.open_episode(index).map(|it| it.phase.at_work().clone());
+        is_asked && at_work == Some(Phase::Draining)
     }
 
     /// The host is in maintenance when no VM on it is running.
@@ -1217,7 +1275,8 @@ impl Model {
             .drain(..)
             .partition(|it: &NodeMaintenanceFacts| it.node == node_name(index));
         self.requests = stay;
-        for object in gone {
+        let is_watched = self.settings.rules.node_maintenances;
+        for object in gone.into_iter().filter(|_| is_watched) {
             let gone = NodeMaintenanceUpdate::Gone {
                 name: object.name,
                 uid: object.uid,
@@ -1246,12 +1305,40 @@ impl Model {
         self.push_all();
     }
 
+    /// The other replica takes over, after `change` of its settings. The one before it keeps its own.
+    pub fn other_leads(&mut self, change: impl FnOnce(&mut Settings)) {
+        change(&mut self.other);
+        if self.settings.shortens_drains(&self.other) {
+            for index in 0..NODES {
+                let at_work = self.open_episode(index).map(|it| it.phase.at_work().clone());
+                if at_work == Some(Phase::Draining) {
+                    self.nodes[index].has_notice_until = self.elapsed + self.other.policy.drain_timeout;
+                }
+            }
+        }
+        std::mem::swap(&mut self.settings, &mut self.other);
+        self.restart(self.process.offset);
+    }
+
+    /// A process takes over with the settings with which the history began.
+    pub fn usual_settings(&mut self) {
+        let usual = self.usual.clone();
+        self.other_leads(|settings| *settings = usual);
+    }
+
+    /// Whether each open episode is on a Node, which is there.
+    pub fn is_recorded_on_nodes(&self) -> bool {
+        (0..NODES).all(|index| {
+            self.node(index).is_some() && self.open_episode(index).is_some() == self.episode(index).is_some()
+        })
+    }
+
     /// Another process takes over, with a wall clock that differs by `offset` from the true time.
     pub fn restart(&mut self, offset: jiff::SignedDuration) {
         self.log.push(format!("another process, {offset:#}"));
         self.process.offset = offset;
         let now = self.now();
-        self.process = Process::new(now, offset);
+        self.process = Process::new(self.settings.rules.clone(), now, offset);
         self.nodes.iter_mut().for_each(|node| node.is_followed = false);
         self.vms.iter_mut().for_each(|vm| vm.is_asked_for = false);
         self.hosts.iter_mut().for_each(|host| host.last_end = None);
@@ -1305,7 +1392,7 @@ impl Model {
                 let Some(index) = (0..NODES).find(|index| node_name(*index) == name) else {
                     continue;
                 };
-                match decide(&snapshot.record, &snapshot.observed, &self.policy, now) {
+                match decide(&snapshot.record, &snapshot.observed, &self.settings.policy, now) {
                     Decision::Record(transition) => {
                         self.write(index, &snapshot, &transition);
                         has_done = true;
@@ -1361,6 +1448,11 @@ impl Model {
         self.log
             .push(format!("{name}: {} -> {phase}", snapshot.record.phase_name()));
         self.end_is_right(index, snapshot, transition);
+        if let Some(Phase::Draining) = transition.record.phase()
+            && snapshot.record.phase() != Some(&Phase::Draining)
+        {
+            self.nodes[index].is_drained_with_guards = self.settings.policy.guards.machines;
+        }
         let json = write(&transition.record, self.now().wall).episode;
         let last = LastEpisode::of(
             &snapshot.record,
@@ -1429,7 +1521,8 @@ impl Model {
         json: Option<String>,
     ) {
         let is_crash = self.crashes_after == Some(0);
-        let Some(episode) = transition.record.episode().or(before).filter(|_| !is_crash) else {
+        let is_kept = self.settings.rules.node_maintenances && !is_crash;
+        let Some(episode) = transition.record.episode().or(before).filter(|_| is_kept) else {
             return;
         };
         self.versions += 1;
@@ -1509,7 +1602,7 @@ impl Model {
             return;
         };
         assert!(
-            !self.nodes[index].is_machine_guarded,
+            !self.nodes[index].is_machine_guarded || !self.has_machine_rights,
             "a guard is left on the Machine\n{}",
             log()
         );
@@ -1529,7 +1622,9 @@ impl Model {
                 "back on the boot before\n{}",
                 log()
             );
-            let gpus = before.gpus_before.get(GPU).copied().unwrap_or(0);
+            let resources = &self.settings.policy.gpu_resources;
+            let gpus = before.gpus_before.get(GPU).filter(|_| resources.matches(GPU));
+            let gpus = gpus.copied().unwrap_or(0);
             assert!(
                 node.gpus.get(GPU).copied().unwrap_or(0) >= gpus,
                 "back without its GPUs\n{}",
@@ -1544,7 +1639,9 @@ impl Model {
             );
             let driver_boot = self.nodes[index].slice.as_ref().map(|(_, boot)| *boot);
             assert!(
-                !before.gpus_before.contains_key(DRIVER) || driver_boot == Some(self.vms[index].boots),
+                !before.gpus_before.contains_key(DRIVER)
+                    || !resources.matches(DRIVER)
+                    || driver_boot == Some(self.vms[index].boots),
                 "back before its driver: slice of boot {driver_boot:?}\n{}",
                 log()
             );
@@ -1664,7 +1761,7 @@ impl Model {
             Effect::ShutdownGuest { .. } => {
                 self.may_go_down(index, snapshot);
                 let episode = snapshot.record.episode().map(|episode| episode.id.clone());
-                let (now, timeout) = (self.elapsed, self.policy.guest_shutdown_timeout);
+                let (now, timeout) = (self.elapsed, self.settings.policy.guest_shutdown_timeout);
                 let vm = &mut self.vms[index];
                 // In another shutdown of the episode, one whose time is over is asked again.
                 let had_time = |(_, at): &(EpisodeId, Duration)| now >= *at + timeout;
@@ -1675,12 +1772,23 @@ impl Model {
                 // not asked at all loses its power without a shutdown.
                 vm.asked_in = episode.filter(|_| self.crashes_after != Some(0));
                 vm.going_down |= vm.power == PowerState::On;
+                if vm.asked_in.is_some() {
+                    vm.has_time_until = self.elapsed + self.settings.policy.guest_shutdown_timeout;
+                }
                 assert!(!is_again, "a guest on its way down is asked again\n{}", log(self));
                 AttemptOutcome::Asked
             }
             Effect::PowerOff { .. } => {
                 self.may_go_down(index, snapshot);
                 self.guest_had_its_time(index, snapshot);
+                let vm = &self.vms[index];
+                // A record that was removed knows nothing of the request.
+                let is_asked = snapshot.record.episode().map(|it| &it.id) == vm.asked_in.as_ref();
+                assert!(
+                    !vm.going_down || !is_asked || self.elapsed + SLACK >= vm.has_time_until,
+                    "power cut before the guest had its time\n{}",
+                    log(self)
+                );
                 self.start(index, "VirtualMachine.powerOff", Work::PowerOff)
             }
             Effect::Relocate { to, .. } => {
@@ -1709,7 +1817,7 @@ impl Model {
                 }
             }
             Effect::SetMachineGuards { .. } => {
-                self.nodes[index].is_machine_guarded = true;
+                self.nodes[index].is_machine_guarded |= self.has_machine_rights;
                 if self.lose_replies == 0 {
                     let object = GuardedObject {
                         kind: GuardedKind::Machine,
@@ -1718,7 +1826,7 @@ impl Model {
                     };
                     let report = MachineGuardReport {
                         at: self.now().monotonic,
-                        objects: vec![object],
+                        objects: self.has_machine_rights.then_some(object).into_iter().collect(),
                     };
                     let found = EffectResult::MachineGuarded(report);
                     let node = node_name(index);
@@ -1728,7 +1836,10 @@ impl Model {
             }
             Effect::RemoveMachineGuards { guards, .. } => {
                 assert!(!guards.is_empty(), "no guards are removed\n{}", log(self));
-                self.nodes[index].is_machine_guarded = false;
+                if !self.has_machine_rights && !guards.objects.is_empty() {
+                    return refused(RetryAdvice::Person, "HTTP 403");
+                }
+                self.nodes[index].is_machine_guarded &= !self.has_machine_rights;
                 AttemptOutcome::Done
             }
             Effect::ClearGpus {
@@ -1758,12 +1869,13 @@ impl Model {
                 }
             }
             Effect::PowerOn { place, .. } => {
+                let are_seen = self.settings.rules.node_maintenances;
                 let keeps_off = self.requests.iter().any(|it| {
                     let asks_off = matches!(
                         &it.role,
                         NodeMaintenanceRole::Request(asked) if asked.action == kubernetes::RequestedAction::PowerOff
                     );
-                    it.node == node_name(index) && asks_off
+                    it.node == node_name(index) && asks_off && are_seen
                 });
                 assert!(
                     !keeps_off,
@@ -1778,6 +1890,14 @@ impl Model {
                     (PowerOnTarget::Host(host), PowerState::Off) => {
                         let here = self.vms[index].host;
                         assert_eq!(*host, host_ref(here), "powered on where it does not stand");
+                        // Without a record nothing can be done but this.
+                        let is_recorded = snapshot.observed.has_copy || snapshot.observed.node.is_some();
+                        let device_of = self.vms[index].device_of.filter(|_| is_recorded);
+                        assert!(
+                            device_of.is_none_or(|of| of == here),
+                            "powered on with the device address of another host\n{}",
+                            log(self)
+                        );
                         self.start(index, "VirtualMachine.powerOn", Work::PowerOn(here))
                     }
                 }
@@ -1837,7 +1957,10 @@ impl Model {
             log()
         );
         assert!(
-            self.nodes[index].is_machine_guarded || !self.policy.guards.machines,
+            self.nodes[index].is_machine_guarded
+                || !self.settings.policy.guards.machines
+                || !self.nodes[index].is_drained_with_guards
+                || !self.has_machine_rights,
             "power cut without guards on the Machine\n{}",
             log()
         );
@@ -1852,6 +1975,12 @@ impl Model {
             .record
             .phase()
             .is_some_and(|phase| *phase.at_work() == Phase::ShuttingDown(DrainEnd::TimedOut));
+        let has_notice = self.elapsed + SLACK >= self.nodes[index].has_notice_until;
+        assert!(
+            self.nodes[index].pods == 0 || has_notice,
+            "power cut on pods as soon as other settings allowed it\n{}",
+            log()
+        );
         assert!(
             self.nodes[index].pods == 0 || timed_out,
             "power cut on {} pods\n{}",
@@ -1868,7 +1997,7 @@ impl Model {
         let had = asked_at.map(|(_, at)| self.elapsed - *at);
         assert!(
             self.vms[index].power == PowerState::Off
-                || had.is_some_and(|had| had >= self.policy.guest_shutdown_timeout),
+                || had.is_some_and(|had| had >= self.settings.policy.guest_shutdown_timeout),
             "power cut {had:?} after the guest was asked\n{}",
             self.recent_log()
         );

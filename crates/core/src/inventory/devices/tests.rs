@@ -7,7 +7,8 @@ use crate::inventory::Fact;
 use crate::inventory::tests::{
     awaiting, inventory_with, seen_of, snapshot_of, surveyed, switched_off, vsphere, with_episode,
 };
-use crate::maintenance::placement::{HostSurvey, RejectionReason};
+use crate::maintenance::episode::HostIdentity;
+use crate::maintenance::placement::HostSurvey;
 
 const HERE: &str = "0000:01:00.0";
 const OTHER: &str = "0000:02:00.0";
@@ -159,7 +160,32 @@ fn devices_are_offered_only_before_a_power_on_and_where_they_may_be_changed() {
     assert_eq!(offer(&mut inventory), None);
     inventory.apply(powering_on(HERE));
     assert_eq!(offer(&mut inventory), Some(DeviceOffer::Unsurveyed));
-    inventory.rules.static_devices = StaticDevices::Wait;
-    inventory.apply(host_with(1, &[HERE, OTHER]));
-    assert_eq!(offer(&mut inventory), None);
+}
+
+/// As [`powering_on`], before any device was changed.
+fn powering_on_unchanged(home: usize, moved_to: Option<usize>) -> Fact {
+    seen_of(with_episode(1, Phase::PoweringOn { by_drs: false }, |episode| {
+        let host = |n: usize| HostIdentity {
+            moref: Some(host_ref(n)),
+            name: format!("esx-{n}").into(),
+        };
+        episode.host = host(home);
+        episode.moved_to = moved_to.map(host);
+    }))
+}
+
+#[test]
+fn devices_that_an_episode_began_to_change_are_offered_also_after_repoint_is_switched_off() {
+    let offered = |record: Fact| {
+        let mut inventory = repointing([host_with(1, &[HERE, OTHER]), record]);
+        inventory.rules.static_devices = StaticDevices::Wait;
+        inventory.apply(surveyed(1, empty()));
+        offer(&mut inventory)
+    };
+    assert_eq!(offered(powering_on(OTHER)), change(OTHER));
+    // The VM is on host 1.
+    assert_eq!(offered(powering_on_unchanged(2, Some(1))), change(HERE));
+    assert_eq!(offered(powering_on_unchanged(1, None)), None);
+    let somebody_else = Some(DeviceOffer::Rejected(RejectionReason::StaticDevice));
+    assert_eq!(offered(powering_on_unchanged(2, None)), somebody_else);
 }

@@ -61,7 +61,9 @@ fn a_failed_maintenance_keeps_the_node_as_it_is_for_a_while() {
 
     let seen = snapshot_of(&mut inventory, 1).observed;
     let vm = seen.vm.found().unwrap();
-    let desired = |seconds| DesiredState::in_episode(vm, None, Duration::from_secs(10), moment(seconds));
+    let episode = crate::fixtures::episode(crate::maintenance::episode::Phase::Draining, 0);
+    let desired =
+        |seconds| DesiredState::in_episode(vm, &episode, None, Duration::from_secs(10), moment(seconds));
     assert!(
         matches!(
             desired(109),

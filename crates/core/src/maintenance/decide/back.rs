@@ -14,7 +14,7 @@ use crate::maintenance::waiting::{ParkReason, WaitingOn};
 /// Whether a rejoining node has to be drained again: its host enters maintenance, or a request asks for more than was done.
 pub(super) fn has_to_leave_again(episode: &Episode, vm: &ObservedVm, request: Option<&Request>) -> bool {
     let unmet = request.is_some_and(|request| episode.needs_more_for(request));
-    vm.host.is_leaving() || (unmet && vm.host.is_out())
+    vm.has_to_leave(Some(episode)) || (unmet && vm.host.is_out())
 }
 
 impl PhaseContext<'_> {
@@ -23,7 +23,7 @@ impl PhaseContext<'_> {
         if has_to_leave_again(self.episode, self.vm, self.seen.request.as_ref()) {
             return self.leave_again();
         }
-        if !self.vm.host.is_out() {
+        if !self.vm.host.is_out() && !self.vm.is_moved_by_vcenter(Some(self.episode)) {
             return self.host_not_visible();
         }
         let asked = self.seen.request.as_ref();
@@ -47,7 +47,9 @@ impl PhaseContext<'_> {
                     PhaseStep::record(cordoned(self.enter(Phase::Drained), self.node))
                 }
                 asked => {
-                    let recorded = self.record_accepted_gpus();
+                    let recorded = self
+                        .record_accepted_gpus()
+                        .or_else(|| self.record_unmatched_gpus());
                     if let Some(step) = recorded.or_else(|| self.hold(HookPoint::PreUncordon)) {
                         return step;
                     }
@@ -89,7 +91,10 @@ impl PhaseContext<'_> {
         if let Some(asked) = in_flight.guest_shutdown {
             let until = self.deadline(
                 asked.elapsed,
-                self.policy.guest_shutdown_timeout + self.policy.node_monitor_grace,
+                self.policy
+                    .guest_shutdown_timeout
+                    .max(self.episode.guest_timeout.span())
+                    + self.policy.node_monitor_grace,
             );
             if !self.is_past(until) {
                 let waiting_on = WaitingOn::GuestShutdownAfterCancel { until: until.shown };
@@ -151,6 +156,7 @@ impl PhaseContext<'_> {
     fn lacking_gpus(self) -> impl Iterator<Item = LackingGpus> {
         let node = self.node;
         let before = self.episode.gpus_before.iter();
+        let before = before.filter(move |(resource, _)| self.policy.gpu_resources.matches(resource));
         before.filter_map(move |(resource, want)| {
             let have = node.gpus.get(resource).copied().unwrap_or(0);
             let accepted = node.accepted_gpus.get(resource);
@@ -160,6 +166,21 @@ impl PhaseContext<'_> {
                 want: *want,
                 is_accepted: accepted.is_some_and(|accepted| have >= *accepted),
             })
+        })
+    }
+
+    /// Records which GPUs were not awaited, because `GPU_RESOURCES` does not match them any more.
+    fn record_unmatched_gpus(self) -> Option<PhaseStep> {
+        let before = self.episode.gpus_before.keys();
+        let unmatched: Vec<String> = before
+            .filter(|resource| !self.policy.gpu_resources.matches(resource))
+            .cloned()
+            .collect();
+        (unmatched != self.episode.unmatched_gpus).then(|| {
+            PhaseStep::record(transition_to(Episode {
+                unmatched_gpus: unmatched,
+                ..self.episode.clone()
+            }))
         })
     }
 

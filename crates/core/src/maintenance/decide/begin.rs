@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 
 use super::claims::dead_node;
+use super::rounds::limit_of;
 use super::vmotion::vmotion_grace;
 use super::{
     Decision, back, cordoned, host_of, is_approved, needs_host_first, not_visible, start_draining,
@@ -37,7 +38,8 @@ pub(super) fn in_service(node: &ObservedNode, seen: &Observed, policy: &Policy, 
     if vm.is_left_to_vcenter && request.is_none() {
         return Decision::Idle;
     }
-    match DesiredState::of(&vm.host, request) {
+    let desired = DesiredState::of(vm, None, request);
+    match desired {
         DesiredState::InService | DesiredState::RetryExpected { .. } => return Decision::Idle,
         DesiredState::Unknown if request.is_none() => return Decision::Idle,
         DesiredState::Unknown => return wait(not_visible(vm)),
@@ -64,7 +66,7 @@ pub(super) fn in_service(node: &ObservedNode, seen: &Observed, policy: &Policy, 
         return wait(WaitingOn::Parked(reason));
     }
     if let Some(request) = request
-        && !vm.host.is_leaving()
+        && !vm.has_to_leave(None)
         && request.is_met_on(&vm.on_name)
     {
         return wait(WaitingOn::AlreadyThere {
@@ -78,7 +80,7 @@ pub(super) fn in_service(node: &ObservedNode, seen: &Observed, policy: &Policy, 
         && seen.admission == Admission::Granted
         && !policy.require_approval;
     Decision::Record(Box::new(if may_drain {
-        start_draining(&queued, node, now)
+        start_draining(&queued, node, limit_of(desired, request, policy), now)
     } else {
         transition_to(queued)
     }))
@@ -93,7 +95,8 @@ pub fn wants_place(
     request: Option<&Request>,
     require_approval: bool,
 ) -> Option<Timestamp> {
-    let is_wanted = DesiredState::of(&vm.host, request).is_out_of_service();
+    let desired = DesiredState::of(vm, record.episode(), request);
+    let is_wanted = desired.is_out_of_service();
     if vm.power != ObservedPower::On
         || !is_wanted
         || node.overrides.skip
@@ -111,13 +114,13 @@ pub fn wants_place(
         Record::InService => {
             let met = request.is_some_and(|request| request.is_met_on(&vm.on_name));
             let is_left = vm.is_left_to_vcenter && request.is_none();
-            (!is_left && (vm.host.is_leaving() || !met)).then(asked)
+            (!is_left && (vm.has_to_leave(None) || !met)).then(asked)
         }
         // The time comes from vCenter and the kube-apiserver, not from the record, which a kubelet may write.
         Record::Episode(episode) => {
             let phase = episode.phase.at_work();
             let wants = *phase == Phase::Queued
-                || *phase == Phase::Drained && DesiredState::of(&vm.host, request) == DesiredState::Down
+                || *phase == Phase::Drained && desired == DesiredState::Down
                 || *phase == Phase::Rejoining && back::has_to_leave_again(episode, vm, request);
             wants.then(asked)
         }
@@ -149,7 +152,7 @@ fn trigger(vm: &ObservedVm, request: Option<&Request>, now: Now) -> Trigger {
                 detection,
             },
             _,
-        ) => Trigger {
+        ) if vm.has_to_leave(None) => Trigger {
             task: Some(task.clone()),
             clicked_at: *clicked_at,
             user: user.clone(),

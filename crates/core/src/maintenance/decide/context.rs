@@ -81,7 +81,7 @@ pub(super) struct PhaseContext<'a> {
 impl<'a> PhaseContext<'a> {
     pub(super) fn desired(self) -> DesiredState<'a> {
         let (request, grace) = (self.seen.request.as_ref(), self.policy.maintenance_retry_grace);
-        DesiredState::in_episode(self.vm, request, grace, self.now)
+        DesiredState::in_episode(self.vm, self.episode, request, grace, self.now)
     }
 
     pub(super) fn enter(self, phase: Phase) -> Episode {

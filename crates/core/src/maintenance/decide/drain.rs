@@ -10,10 +10,9 @@ use super::{cordoned, host_of, start_draining, transition_to};
 use crate::maintenance::clock::{Elapsed, Timer};
 use crate::maintenance::desired::DesiredState;
 use crate::maintenance::effect::{Effect, EffectKind, PowerOffCause};
-use crate::maintenance::episode::{CordonOwner, DrainEnd, Episode, InFlight, Phase};
+use crate::maintenance::episode::{CordonOwner, DrainEnd, DrainLimit, Episode, InFlight, Phase};
 use crate::maintenance::hook::HookPoint;
 use crate::maintenance::observed::{AttemptOutcome, DrainReport, EffectAttempt, HostState, RetryAdvice};
-use crate::maintenance::policy::DrainTimeoutAction;
 use crate::maintenance::waiting::{DrainTimeout, ParkReason, WaitingOn};
 
 /// How many times a Node that is uncordoned during the drain is cordoned again before the episode is parked.
@@ -46,6 +45,10 @@ impl<'a> PhaseContext<'a> {
         if let Some(step) = self.hold_first_eviction() {
             return step;
         }
+        let limit = self.drain_limit(desired);
+        if let Some(step) = self.follow_drain_limit(limit) {
+            return step;
+        }
         if self.seen.is_drained(BINDING_SETTLE, self.now.monotonic) {
             return match desired {
                 DesiredState::Drained(_) => PhaseStep::record(transition_to(self.enter(Phase::Drained))),
@@ -66,31 +69,15 @@ impl<'a> PhaseContext<'a> {
             Some(report) if !self.is_past(deadline) => {
                 let timeout = Some(DrainTimeout {
                     at: deadline.shown,
-                    action: self.drain_timeout_action(desired),
+                    action: limit.action(),
                 });
                 let pods = |left| WaitingOn::Pods { left, timeout };
                 self.next_round(report, &pods, Some(deadline.at))
             }
-            Some(report) => match self.drain_timeout_action(desired) {
-                DrainTimeoutAction::PowerOff => self.shut_down(DrainEnd::TimedOut, self.left_behind(report)),
-                DrainTimeoutAction::Hold => self.next_round(report, &WaitingOn::DrainHeld, None),
+            Some(report) => match limit {
+                DrainLimit::After(_) => self.shut_down(DrainEnd::TimedOut, self.left_behind(report)),
+                DrainLimit::Hold => self.next_round(report, &WaitingOn::DrainHeld, None),
             },
-        }
-    }
-
-    fn drain_timeout_action(self, desired: DesiredState<'_>) -> DrainTimeoutAction {
-        match desired {
-            DesiredState::Drained(_) => DrainTimeoutAction::Hold,
-            DesiredState::Down
-            | DesiredState::InService
-            | DesiredState::Unknown
-            | DesiredState::RetryExpected { .. } => {
-                let request = self.seen.request.as_ref();
-                match request.and_then(|request| request.drain_timeout_action) {
-                    Some(DrainTimeoutAction::Hold) => DrainTimeoutAction::Hold,
-                    Some(DrainTimeoutAction::PowerOff) | None => self.policy.drain_timeout_action,
-                }
-            }
         }
     }
 
@@ -140,7 +127,7 @@ impl<'a> PhaseContext<'a> {
         // where nobody knows whether it was asked.
         let in_flight = self.episode.in_flight;
         let has_time = |asked: &Timer| {
-            let until = self.deadline(asked.elapsed, self.guest_shutdown_timeout());
+            let until = self.deadline(asked.elapsed, self.time_of_guest());
             !in_flight.is_assumed && !self.is_past(until)
         };
         PhaseStep::record(transition_to(Episode {
@@ -165,6 +152,7 @@ impl<'a> PhaseContext<'a> {
         let again = Episode {
             recordoned: self.episode.recordoned.saturating_add(1),
             drained_for: Elapsed::ZERO,
+            limited_from: Elapsed::ZERO,
             ..self.leave_shutdown()
         };
         PhaseStep::record(cordoned(again, self.node))
@@ -173,7 +161,7 @@ impl<'a> PhaseContext<'a> {
     /// Drained, VM on: shuts the guest down, and cuts the power after a deadline. Whatever it waits for, it is overdue if the VM is
     /// still on then. A guest that could be asked late only has its whole time first.
     pub(super) fn shutting_down(self, end: &DrainEnd) -> PhaseStep {
-        let guest = self.guest_shutdown_timeout();
+        let guest = self.time_of_guest();
         let volumes = self.volumes_waited().max(self.policy.volume_detach_timeout);
         let of_phase = self.phase_deadline(guest * 2 + self.policy.power_off_timeout + volumes);
         let asked = self.episode.in_flight.guest_shutdown;
@@ -224,11 +212,9 @@ impl<'a> PhaseContext<'a> {
             (None, _) | (_, None) => false,
         };
         if rebooted {
-            return Some(PhaseStep::record(start_draining(
-                self.episode,
-                self.node,
-                self.now,
-            )));
+            let limit = self.drain_limit(self.desired());
+            let again = start_draining(self.episode, self.node, limit, self.now);
+            return Some(PhaseStep::record(again));
         }
         if !self.node.unschedulable {
             return Some(self.after_uncordon());
@@ -240,7 +226,8 @@ impl<'a> PhaseContext<'a> {
                 in_flight: self.in_flight(),
                 ..self.episode.clone()
             };
-            PhaseStep::record(start_draining(&again, self.node, self.now))
+            let limit = self.drain_limit(self.desired());
+            PhaseStep::record(start_draining(&again, self.node, limit, self.now))
         })
     }
 
@@ -251,9 +238,15 @@ impl<'a> PhaseContext<'a> {
         self.policy.guest_shutdown_timeout.max(asked.unwrap_or_default())
     }
 
+    /// How long a guest that was asked has: not less than when it was asked, whatever the settings and the request say now.
+    pub(super) fn time_of_guest(self) -> Duration {
+        self.guest_shutdown_timeout()
+            .max(self.episode.guest_timeout.span())
+    }
+
     /// The shutdown of the guest was requested: its power is cut when the deadline passes.
     fn await_guest(self, asked: Timer, end: &DrainEnd) -> PhaseStep {
-        let until = self.deadline(asked.elapsed, self.guest_shutdown_timeout());
+        let until = self.deadline(asked.elapsed, self.time_of_guest());
         if self.is_past(until) {
             return self.power_off(end);
         }
@@ -331,6 +324,7 @@ impl<'a> PhaseContext<'a> {
                 is_assumed: false,
                 ..self.episode.in_flight
             },
+            guest_timeout: Elapsed::of(self.guest_shutdown_timeout()),
             ..self.episode.clone()
         }))
     }

@@ -13,7 +13,7 @@ use crate::maintenance::episode::{CordonOwner, Episode, Phase};
 use crate::maintenance::hook::Hooks;
 use crate::maintenance::node_guard::FoundGuards;
 use crate::maintenance::observed::{
-    CordonedBy, EffectAttempt, NodeOverrides, Observed, ObservedNode, ObservedPower, ObservedVm,
+    CordonedBy, EffectAttempt, NodeOverrides, Observed, ObservedNode, ObservedPower, ObservedVm, Strategy,
 };
 use crate::maintenance::policy::Policy;
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
@@ -47,7 +47,14 @@ pub(super) fn without_node(
         unschedulable: true,
         cordoned_by: CordonedBy::Unknown,
         keep_cordoned: false,
-        overrides: NodeOverrides::default(),
+        overrides: NodeOverrides {
+            strategy: if episode.waits_for_home {
+                Strategy::Wait
+            } else {
+                Strategy::Migrate
+            },
+            ..NodeOverrides::default()
+        },
         ready: false,
         is_unreachable: false,
         heartbeat: None,
@@ -81,7 +88,8 @@ fn without_record(
     let (Some(host), None) = (&vm.on, is_replaced(episode, vm)) else {
         return wait(WaitingOn::NodeObject);
     };
-    if !vm.host.takes_vms() || is_kept_off {
+    let is_away = episode.waits_for_home && episode.host.moref != vm.on;
+    if !vm.host.takes_vms() || is_kept_off || is_away {
         return wait(WaitingOn::NodeObject);
     }
     let waiting_on = WaitingOn::Task(kind);
@@ -138,6 +146,7 @@ pub(super) fn onto_another_node(
         node_uid: node.uid.clone(),
         cordon: cordon_on(episode, node, seen),
         drained_for: Elapsed::ZERO,
+        limited_from: Elapsed::ZERO,
         release: policy.releases.own.clone(),
         ..episode.enter(phase, now)
     };

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::Decision;
+use super::{Decision, write};
 use crate::maintenance::episode::{Episode, Phase, Record};
-use crate::maintenance::node_guard::guards_after;
-use crate::maintenance::observed::Observed;
+use crate::maintenance::node_guard::{NodeGuard, guards_after, is_wanted};
+use crate::maintenance::observed::{Observed, Strategy};
 use crate::maintenance::policy::Policy;
 
 /// Whether this write takes the node out of service or begins another drain. Guards that were removed because the node was about to
@@ -23,6 +23,17 @@ fn needs_machine_guards(before: &Record, next: &Episode) -> bool {
         | Phase::Rejoining
         | Phase::Parked { .. } => matches!(was, None | Some(Phase::Queued)),
     }
+}
+
+/// The decision, or first a write that removes the guards which the settings do not want any more: in some phases, nothing else is
+/// written for hours.
+pub(super) fn unless_unwanted(decision: Decision, episode: &Episode, policy: &Policy) -> Decision {
+    let is_record = matches!(decision, Decision::Record(_));
+    let is_wanted = |guard: &NodeGuard| is_wanted(*guard, episode, &policy.guards);
+    if is_record || episode.guards.iter().all(is_wanted) {
+        return decision;
+    }
+    write(episode.clone())
 }
 
 /// Records the guards that the episode owns after this write.
@@ -45,6 +56,11 @@ pub(super) fn with_guards(
         let guards = guards_after(before, next, node, &policy.guards);
         if next.guards != guards {
             Arc::make_mut(next).guards = guards;
+        }
+        // The Node may be deleted while the VM is off.
+        let waits_for_home = node.overrides.strategy == Strategy::Wait;
+        if next.waits_for_home != waits_for_home && next.phase.at_work().vm_is_off() {
+            Arc::make_mut(next).waits_for_home = waits_for_home;
         }
         // A copy of the record may be from before the guards were removed.
         let is_from_copy = !seen.is_record_on_node && *next.phase.at_work() != Phase::Queued;

@@ -44,6 +44,7 @@ impl PhaseContext<'_> {
         Some(self.hold(HookPoint::PreDrain).unwrap_or_else(|| {
             PhaseStep::record(transition_to(Episode {
                 drained_for: Elapsed::ZERO,
+                limited_from: Elapsed::ZERO,
                 ..self.enter(Phase::Draining)
             }))
         }))

@@ -6,10 +6,16 @@ use crate::maintenance::clock::Monotonic;
 use crate::maintenance::effect::{Effect, EffectKind};
 use crate::maintenance::episode::Episode;
 use crate::maintenance::machine_guard::MachineGuards;
-use crate::maintenance::observed::AttemptOutcome;
+use crate::maintenance::observed::{AttemptOutcome, RetryAdvice};
 use crate::maintenance::waiting::WaitingOn;
 
-impl PhaseContext<'_> {
+/// After how many refusals in a row guards are left that Haulout may not remove.
+const FORBIDDEN_MAX: u32 = 3;
+
+/// After how many refusals of any kind they are left where the settings use no guards on Machines any more.
+const UNUSED_MAX: u32 = 8;
+
+impl<'a> PhaseContext<'a> {
     /// `step`, or the effect that sets the guards where that is due. The phase goes on while a refused one waits for its retry. A
     /// parked phase stays parked.
     pub(super) fn guarded(self, step: PhaseStep) -> PhaseStep {
@@ -61,7 +67,8 @@ impl PhaseContext<'_> {
     pub(super) fn remove_machine_guards(self) -> Option<PhaseStep> {
         let guards = &self.episode.machine_guards;
         let may_be_set = guards.is_due && self.policy.guards.machines;
-        if guards.objects.is_empty() && !may_be_set {
+        let are_none = guards.objects.is_empty() && !may_be_set;
+        if are_none || guards.left.is_some() {
             return None;
         }
         if !guards.is_due {
@@ -75,6 +82,15 @@ impl PhaseContext<'_> {
         }
         if self.are_removed() {
             return None;
+        }
+        if let Some(why) = self.removal_is_given_up() {
+            return Some(PhaseStep::record(transition_to(Episode {
+                machine_guards: MachineGuards {
+                    left: Some(why.to_owned()),
+                    ..guards.clone()
+                },
+                ..self.episode.clone()
+            })));
         }
         let effect = || {
             Ok(Effect::RemoveMachineGuards {
@@ -97,6 +113,19 @@ impl PhaseContext<'_> {
         })
     }
 
+    /// Why the guards are left: the rights are gone, or the settings use no such guards any more and the removal keeps failing. No node
+    /// stays cordoned for that.
+    fn removal_is_given_up(self) -> Option<&'a str> {
+        let attempt = self.seen.attempts.get(&EffectKind::RemoveMachineGuards)?;
+        let AttemptOutcome::Refused(refusal) = &attempt.outcome else {
+            return None;
+        };
+        let is_forbidden = refusal.advice == RetryAdvice::Person;
+        let is_given_up = is_forbidden && attempt.refusals >= FORBIDDEN_MAX
+            || !self.policy.guards.machines && attempt.refusals >= UNUSED_MAX;
+        is_given_up.then_some(&refusal.message)
+    }
+
     fn attempted_at(self, kind: EffectKind) -> Option<Monotonic> {
         self.seen.attempts.get(&kind).map(|attempt| attempt.at.monotonic)
     }
@@ -105,7 +134,10 @@ impl PhaseContext<'_> {
 /// Whether the decision ends the episode or removes its guards.
 fn is_about_the_end(decision: &Decision) -> bool {
     let waiting_on = match decision {
-        Decision::Record(transition) => return transition.ended.is_some(),
+        Decision::Record(transition) => {
+            let next = transition.record.episode();
+            return next.is_none_or(|next| next.machine_guards.left.is_some());
+        }
         Decision::Act { waiting_on, .. } | Decision::Wait { waiting_on, .. } => waiting_on,
         Decision::Idle => return false,
     };

@@ -66,6 +66,7 @@ pub(super) fn in_episode(
         // The deadlines start again: a drain that was parked for an hour did not evict for an hour.
         PhaseStep::Decided(Decision::Act { .. } | Decision::Wait { .. } | Decision::Idle) => write(Episode {
             drained_for: Elapsed::ZERO,
+            limited_from: Elapsed::ZERO,
             held: resumed.held,
             ..resumed.enter((**resume).clone(), now)
         }),

@@ -10,10 +10,13 @@ use super::context::{PhaseContext, PhaseStep, at_latest};
 use super::transition_to;
 use crate::facts::known_pods::KnownPods;
 use crate::maintenance::clock::{Deadline, Elapsed, Monotonic, whole_second};
+use crate::maintenance::desired::DesiredState;
 use crate::maintenance::drain::BUDGET_RETRY_MIN;
 use crate::maintenance::effect::{DrainBegan, Effect, EffectKind};
-use crate::maintenance::episode::{DrainEnd, Phase};
+use crate::maintenance::episode::{DrainEnd, DrainLimit, Episode, Phase};
 use crate::maintenance::observed::{AttemptOutcome, DrainReport, Drained, EffectAttempt, PendingEviction};
+use crate::maintenance::policy::{DrainTimeoutAction, Policy};
+use crate::maintenance::request::Request;
 use crate::maintenance::waiting::WaitingOn;
 
 /// The shortest time between two drain rounds. Without it, pods that terminate one after another would cost a list each.
@@ -29,6 +32,30 @@ pub(super) const BINDING_SETTLE: Duration = Duration::from_secs(1);
 
 /// The maximum age of the list that proves the drain when the guest is shut down or power is cut.
 const PROOF_AGE: Duration = Duration::from_secs(10);
+
+/// How long a drain may last. A request may only extend it.
+pub(super) fn limit_of(desired: DesiredState<'_>, request: Option<&Request>, policy: &Policy) -> DrainLimit {
+    let action = match desired {
+        DesiredState::Drained(_) => DrainTimeoutAction::Hold,
+        DesiredState::Down
+        | DesiredState::InService
+        | DesiredState::Unknown
+        | DesiredState::RetryExpected { .. } => {
+            match request.and_then(|request| request.drain_timeout_action) {
+                Some(DrainTimeoutAction::Hold) => DrainTimeoutAction::Hold,
+                Some(DrainTimeoutAction::PowerOff) | None => policy.drain_timeout_action,
+            }
+        }
+    };
+    let asked = request.and_then(|request| request.drain_timeout);
+    match action {
+        DrainTimeoutAction::Hold => DrainLimit::Hold,
+        DrainTimeoutAction::PowerOff => {
+            let timeout = policy.drain_timeout.max(asked.unwrap_or_default());
+            DrainLimit::After(Elapsed::of(timeout.saturating_add(policy.drain_wait_max)))
+        }
+    }
+}
 
 impl PhaseContext<'_> {
     /// How long the drain has taken, including the time before an interruption.
@@ -48,6 +75,27 @@ impl PhaseContext<'_> {
         }
     }
 
+    /// How long the drain may last by the settings and the request.
+    pub(super) fn drain_limit(self, desired: DesiredState<'_>) -> DrainLimit {
+        limit_of(desired, self.seen.request.as_ref(), self.policy)
+    }
+
+    /// Records a limit that has changed since the drain began. A shorter one counts from now, also where pods were waited for without
+    /// one, so that no power is cut as soon as the settings change or a request is gone.
+    pub(super) fn follow_drain_limit(self, limit: DrainLimit) -> Option<PhaseStep> {
+        let recorded = self.episode.drain_limit.filter(|recorded| *recorded != limit)?;
+        let limited_from = if limit < recorded {
+            self.drain_elapsed()
+        } else {
+            self.episode.limited_from
+        };
+        Some(PhaseStep::record(transition_to(Episode {
+            drain_limit: Some(limit),
+            limited_from,
+            ..self.episode.clone()
+        })))
+    }
+
     /// The drain timeout, which begins when no pod may be waited for any more that is still there. A request may only extend it: the
     /// right to request a drain must not override disruption budgets.
     pub(super) fn drain_deadline(self) -> Deadline {
@@ -55,7 +103,8 @@ impl PhaseContext<'_> {
         let asked = request.and_then(|request| request.drain_timeout);
         let timeout = self.policy.drain_timeout.max(asked.unwrap_or_default());
         let wait = self.seen.round().map(|report| report.longest_wait);
-        self.deadline(self.drain_elapsed(), timeout + wait.unwrap_or_default())
+        let from = self.episode.limited_from.span().max(wait.unwrap_or_default());
+        self.deadline(self.drain_elapsed(), timeout.saturating_add(from))
     }
 
     /// The pods of `report` that block the drain.

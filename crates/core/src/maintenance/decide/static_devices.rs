@@ -31,7 +31,8 @@ impl PhaseContext<'_> {
                 AttemptOutcome::Running(_) | AttemptOutcome::Asked | AttemptOutcome::Refused(_) => {}
             }
         }
-        if self.episode.home_devices.is_empty() && devices.offer != DeviceOffer::Unreported {
+        let is_known = devices.offer != DeviceOffer::Unreported && !devices.devices.is_empty();
+        if self.episode.home_devices.is_empty() && is_known {
             // Recorded before the first change, so that the VM gets its own devices back at home.
             return Some(PhaseStep::record(transition_to(Episode {
                 home_devices: devices.devices.clone(),

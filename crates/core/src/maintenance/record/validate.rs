@@ -9,8 +9,8 @@ use super::last::EndedEpisode;
 use crate::ids::{NAME_BYTES_MAX, is_name, is_object_name, is_traceparent_of};
 use crate::maintenance::clock::{Elapsed, Timer};
 use crate::maintenance::episode::{
-    Episode, FinishedPhase, HostIdentity, InFlight, Incident, MAX_FINISHED, MAX_INCIDENTS, MAX_REFUSALS,
-    PhaseHistory,
+    DrainLimit, Episode, FinishedPhase, HostIdentity, InFlight, Incident, MAX_FINISHED, MAX_INCIDENTS,
+    MAX_REFUSALS, PhaseHistory,
 };
 use crate::maintenance::placement::MAX_STATIC_DEVICES;
 use crate::maintenance::volumes::MAX_VOLUMES;
@@ -89,6 +89,9 @@ pub(super) fn check(episode: &Episode) -> Result<(), String> {
     let names_resource = |name: &String| name.len() <= 2 * NAME_BYTES_MAX;
     if episode.gpus_before.len() > MAX_RESOURCES || !episode.gpus_before.keys().all(names_resource) {
         return Err("there are more GPU resources than any Node has, or longer names".to_owned());
+    }
+    if episode.unmatched_gpus.len() > MAX_RESOURCES || !episode.unmatched_gpus.iter().all(names_resource) {
+        return Err("it names more GPU resources than any Node has, or longer names".to_owned());
     }
     if episode.refusals.len() > MAX_REFUSALS {
         return Err(format!("more than {MAX_REFUSALS} hosts have refused the VM"));
@@ -192,7 +195,17 @@ fn requested(in_flight: &InFlight) -> impl Iterator<Item = (&'static str, Timest
 }
 
 fn spans(episode: &Episode) -> Vec<(&'static str, Elapsed)> {
-    let own = [("the phase", episode.elapsed), ("the drain", episode.drained_for)];
+    let limit = match episode.drain_limit {
+        Some(DrainLimit::After(limit)) => limit,
+        Some(DrainLimit::Hold) | None => Elapsed::ZERO,
+    };
+    let own = [
+        ("the phase", episode.elapsed),
+        ("the drain", episode.drained_for),
+        ("the limit of the drain", limit),
+        ("the drain until its limit", episode.limited_from),
+        ("the time of the guest", episode.guest_timeout),
+    ];
     let requested = timers(&episode.in_flight).map(|timer| ("a request to vCenter", timer.elapsed));
     let held = episode.held.map(|held| ("a hook", held.timer.elapsed));
     let volumes = episode.volumes.as_ref();
