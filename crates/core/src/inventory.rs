@@ -432,7 +432,6 @@ impl Inventory {
     fn observe_records(&mut self, names: &BTreeSet<NodeName>) {
         let acting = self.is_acting.then_some(self.leadership.epoch);
         for name in names {
-            self.forget_record_ended_by_hand(name);
             let record = match self.nodes.get(name) {
                 Some(node) => Some(self.record(node)),
                 None => self.record_of_gone(name),

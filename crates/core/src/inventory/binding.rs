@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::collections::btree_map::Entry;
 
-use super::Inventory;
+use super::{Dirty, Inventory};
 use crate::facts::kubernetes::NodeFacts;
 use crate::facts::vsphere::{Passthrough, PowerState, Task, TaskState, Vm, VmKey, VmotionDevice};
 use crate::ids::{NodeName, VmRef, VmUuid};
@@ -105,12 +105,20 @@ impl Inventory {
         others.filter_map(observed).collect()
     }
 
-    /// Forgets the record of a deleted Node whose episode was ended by hand: its NodeMaintenance is gone as well, its VM is on, nothing
+    /// Forgets the records of deleted Nodes whose episode was ended by hand: the NodeMaintenance is gone as well, the VM is on, nothing
     /// requested of vCenter can still stop it, and a Ready Node matches it. Otherwise that Node would never get the VM.
-    pub(super) fn forget_record_ended_by_hand(&mut self, name: &NodeName) {
+    pub(super) fn forget_records_ended_by_hand(&mut self) {
+        let names = self.node_states.keys().filter(|name| self.is_ended_by_hand(name));
+        for name in names.cloned().collect::<Vec<_>>() {
+            self.dirty = Some(Dirty::All);
+            self.node_states.remove(&name);
+        }
+    }
+
+    fn is_ended_by_hand(&self, name: &NodeName) -> bool {
         let is_listed = self.rules.node_maintenances && self.request_sources.disconnected().is_none();
         if !is_listed || self.nodes.contains_key(name) || self.copy(name).is_some() {
-            return;
+            return false;
         }
         let record = self
             .node_states
@@ -118,17 +126,17 @@ impl Inventory {
             .and_then(|local| local.record_of_gone.as_ref());
         let is_pending = |episode: &Episode| !episode.in_flight.is_empty();
         if record.and_then(Record::episode).is_none_or(is_pending) {
-            return;
+            return false;
         }
-        let Ok(moref) = self.found_for(name) else { return };
+        let Ok(moref) = self.found_for(name) else {
+            return false;
+        };
         let is_on = self
             .vms
             .get(&moref)
             .is_some_and(|vm| vm.power == Some(PowerState::On));
         let others = self.observed_claimants(&moref, name);
-        if is_on && others.iter().any(|other| other.ready) {
-            self.node_states.remove(name);
-        }
+        is_on && others.iter().any(|other| other.ready)
     }
 
     /// The only VM that matches the keys of a node, even if other nodes match it too.

@@ -12,6 +12,7 @@ impl Inventory {
     /// followed any more are forgotten.
     pub(crate) fn nodes_to_follow(&mut self) -> BTreeSet<NodeName> {
         self.forget_followed();
+        self.forget_records_ended_by_hand();
         let gone = self
             .node_states
             .iter()
