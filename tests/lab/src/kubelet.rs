@@ -413,7 +413,7 @@ impl Worker {
                 }
             }
             Life::Up { gpus_at } => {
-                // A kubelet writes new GPUs at once.
+                // At once, to save time; a real kubelet writes new GPUs with its next status, every 10 s.
                 if gpus_at <= now && self.wrote_status.is_some_and(|wrote| wrote < gpus_at) {
                     self.wrote_status = None;
                     self.beat_at = now;

@@ -228,6 +228,8 @@ fn node_whose_gpu_counts_were_not_removed_in_time_waits_for_those_of_its_boot() 
     forbidden.record_seen.phase_at = moment(2).monotonic;
     let waits = decided(&rejoining, &forbidden, 3);
     assert!(matches!(waits, Decision::Wait { .. }), "{waits:#?}");
+    // The record has just been written.
+    forbidden.record_seen.at = moment(39);
     let again = effect(decided(&rejoining, &forbidden, 40));
     assert_eq!(again.kind(), EffectKind::ClearGpus);
 }
