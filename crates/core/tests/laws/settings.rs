@@ -2,11 +2,10 @@
 //! classified here, and a new one does not compile before it is.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use haulout_core::facts::gpu_resources::GpuResources;
-use haulout_core::fixtures::{RELEASE, gpu_resources};
+use haulout_core::fixtures::gpu_resources;
 use haulout_core::ids::BootId;
 use haulout_core::inventory::Rules;
 use haulout_core::maintenance::clock::Elapsed;
@@ -18,7 +17,7 @@ use haulout_core::maintenance::observed::{
     CordonedBy, HostState, NodeOverrides, ObservedNode, ObservedPower, ObservedVm, Strategy,
 };
 use haulout_core::maintenance::policy::{
-    DrainTimeoutAction, GuardPolicy, HookTimeoutAction, MaintenanceTaint, MaxUnavailable, Policy, Releases,
+    DrainTimeoutAction, GuardPolicy, HookTimeoutAction, MaintenanceTaint, MaxUnavailable, Policy,
     StaticDevices, VmotionGrace,
 };
 use haulout_core::maintenance::request::RequestAction;
@@ -67,7 +66,6 @@ pub enum Setting {
     OutOfServiceTaint,
     NodeGuards,
     MachineGuards,
-    Release,
     GpuResources,
     RequireApproval,
     RetryMax,
@@ -113,7 +111,6 @@ impl Setting {
         Self::OutOfServiceTaint,
         Self::NodeGuards,
         Self::MachineGuards,
-        Self::Release,
         Self::GpuResources,
         Self::RequireApproval,
         Self::RetryMax,
@@ -169,19 +166,6 @@ impl Setting {
                 toggle(&mut policy.guards.enabled, (all, BTreeSet::new()));
             }
             Self::MachineGuards => policy.guards.machines ^= true,
-            Self::Release => {
-                let is_first = &*policy.releases.own == RELEASE;
-                let (own, former) = if is_first {
-                    ("ops/renamed", RELEASE)
-                } else {
-                    (RELEASE, "ops/renamed")
-                };
-                policy.releases = Releases {
-                    own: own.into(),
-                    adopted: Arc::new([former.to_owned()].into()),
-                };
-                rules.releases = policy.releases.clone();
-            }
             Self::GpuResources => {
                 let other = GpuResources::parse("example.com/gpu").unwrap();
                 toggle(&mut policy.gpu_resources, (gpu_resources(), other));
@@ -251,7 +235,7 @@ fn of_policy() -> Vec<(&'static str, Tested)> {
         hook_timeout => Drawn(Setting::HookTimeout),
         hook_timeout_action => Drawn(Setting::HookTimeoutAction),
         guards => Not("its fields are classified below"),
-        releases => Drawn(Setting::Release),
+        releases => Not("who writes the record: without ADOPT_RELEASES an episode of another release waits, and says so"),
         gpu_resources => Drawn(Setting::GpuResources),
         require_approval => Drawn(Setting::RequireApproval),
         retry_min => Not("no setting changes it"),
@@ -280,7 +264,7 @@ fn of_vmotion_grace() -> Vec<(&'static str, Tested)> {
 fn of_rules() -> Vec<(&'static str, Tested)> {
     use Tested::{Drawn, Not};
     classified!(Rules {
-        releases => Drawn(Setting::Release),
+        releases => Not("who writes the record: without ADOPT_RELEASES an episode of another release waits, and says so"),
         concurrent_drains => Drawn(Setting::ConcurrentDrains),
         unavailable => Drawn(Setting::Unavailable),
         unavailable_gpus => Not("another limit of the same queue as MAX_UNAVAILABLE"),
