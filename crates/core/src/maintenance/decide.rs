@@ -50,7 +50,7 @@ pub use begin::wants_place;
 pub use claims::dead_node;
 use context::{PhaseContext, PhaseStep};
 use cordon::{is_foreign_cordon, record_foreign_cordon};
-use guards::with_guards;
+use guards::{guards_first, with_guards};
 use parked::in_episode;
 pub use replaced::is_replaced;
 use scheduled::before_its_time;
@@ -190,7 +190,8 @@ fn of_episode(episode: &Episode, seen: &Observed, policy: &Policy, now: Now) -> 
     let older = cordon::of_older_copy(&aged, node, seen);
     let episode = older.as_ref().unwrap_or(&aged);
     let decision = in_episode(episode, aged_by, node, seen, policy, now);
-    guards::unless_unwanted(decision, episode, policy)
+    let decision = guards::unless_unwanted(decision, episode, policy);
+    guards_first(decision, episode, node, seen, now)
 }
 
 /// Whether another leader or another release wrote the record last. Any different epoch counts, not only a lower one: the

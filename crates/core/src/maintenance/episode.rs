@@ -155,6 +155,9 @@ pub struct Episode {
         skip_serializing_if = "Option::is_none"
     )]
     pub held: Option<HeldStep>,
+    /// The power-on is asked for again while the VM awaits its host, so the out-of-service taint is off the Node.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub power_on_due: bool,
     /// How many times the Node was cordoned again after another client uncordoned it, since the drain or the power-off.
     #[serde(default)]
     pub recordoned: u8,
@@ -342,6 +345,7 @@ impl Episode {
             guards: BTreeSet::new(),
             machine_guards: MachineGuards::default(),
             held: None,
+            power_on_due: false,
             recordoned: 0,
             boot_before: None,
             drained_boot: None,
@@ -396,13 +400,15 @@ impl Episode {
             .map_or(self.since, |(_, resume_since)| resume_since)
     }
 
-    /// The same episode in another phase, from `now`. No hook holds it yet.
+    /// The same episode in another phase, from `now`. No hook holds it yet, unless it is the same phase again, or parked.
     pub fn enter(&self, phase: Phase, now: Now) -> Self {
+        let is_same = phase.at_work() == self.phase.at_work();
         Self {
             phase,
             since: now.wall,
             elapsed: Elapsed::ZERO,
-            held: None,
+            held: self.held.filter(|_| is_same),
+            power_on_due: false,
             ..self.clone()
         }
     }

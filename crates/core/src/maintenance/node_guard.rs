@@ -49,7 +49,8 @@ fn is_out_of_service(episode: &Episode) -> bool {
         .volumes
         .as_ref()
         .is_some_and(|volumes| !volumes.left.is_empty());
-    episode.phase.kind().is_waiting_for_host() && (has_left_volumes || !episode.left_behind.is_empty())
+    let is_off = episode.phase.kind().is_waiting_for_host() && !episode.power_on_due;
+    is_off && (has_left_volumes || !episode.left_behind.is_empty())
 }
 
 impl GuardChanges {
@@ -67,7 +68,7 @@ impl GuardChanges {
         if after.episode().is_none() && before.episode().is_none() {
             return Self::default();
         }
-        let owned = owned(before, node);
+        let owned = owned(before.episode(), node);
         Self {
             set: all()
                 .filter(|guard| is_kept(guard) && !node.guards.contains_key(guard))
@@ -77,9 +78,14 @@ impl GuardChanges {
     }
 }
 
-/// The guards on `node` that the episode of `record` has set. One that somebody changed or that somebody else had set is not removed.
-fn owned(record: &Record, node: &ObservedNode) -> BTreeSet<NodeGuard> {
-    let of_record = record.episode().filter(|episode| episode.node_uid == node.uid);
+/// Whether `node` has an out-of-service taint that `episode` has set.
+pub(super) fn has_out_of_service_taint(episode: &Episode, node: &ObservedNode) -> bool {
+    owned(Some(episode), node).contains(&NodeGuard::OutOfServiceTaint)
+}
+
+/// The guards on `node` that `episode` has set. One that somebody changed or that somebody else had set is not removed.
+fn owned(episode: Option<&Episode>, node: &ObservedNode) -> BTreeSet<NodeGuard> {
+    let of_record = episode.filter(|episode| episode.node_uid == node.uid);
     let is_recorded = |guard: &NodeGuard| of_record.is_some_and(|episode| episode.guards.contains(guard));
     let is_set = |(guard, state): (&NodeGuard, &GuardState)| {
         let is_ours = match state {
@@ -100,7 +106,7 @@ pub(super) fn guards_after(
     node: &ObservedNode,
     policy: &GuardPolicy,
 ) -> BTreeSet<NodeGuard> {
-    let owned = owned(before, node);
+    let owned = owned(before.episode(), node);
     NodeGuard::ALL
         .iter()
         .copied()

@@ -9,7 +9,7 @@ use haulout_core::facts::kubernetes::RequestedAction;
 use haulout_core::facts::node_guard::NodeGuard;
 use haulout_core::facts::vsphere::PowerState;
 use haulout_core::maintenance::episode::{Phase, Record};
-use haulout_core::maintenance::policy::{DrainTimeoutAction, Policy};
+use haulout_core::maintenance::policy::{DrainTimeoutAction, HookTimeoutAction, Policy};
 use jiff::SignedDuration;
 use proptest::prelude::{
     ProptestConfig, Strategy as _, prop, prop_assert, prop_assert_eq, prop_oneof, proptest,
@@ -102,6 +102,7 @@ enum Happening {
     PersonHooksPowerOff,
     PersonHooksUncordon,
     PersonRemovesHooks,
+    PersonApproves,
     VmLost,
     VmBack,
     VmHasVgpu,
@@ -196,6 +197,7 @@ const ALL: &[Happening] = &[
     PersonHooksPowerOff,
     PersonHooksUncordon,
     PersonRemovesHooks,
+    PersonApproves,
     VmLost,
     VmBack,
     VmHasVgpu,
@@ -295,6 +297,7 @@ fn do_it(model: &mut Model, happening: Happening, index: usize) {
                 model.hook(index, *point, false);
             }
         }
+        PersonApproves => model.person_approves(index),
         AnnotationsAreWiped => model.wipe_annotations(index),
         DriverUncordons => driver_uncordons(model, index),
         PersonCordons => model.cordon(index, true),
@@ -456,9 +459,14 @@ proptest! {
 
     #[test]
     fn node_whose_host_is_back_is_in_service_after_any_history(
-        history in happenings(), cordoned: bool, hold: bool,
+        history in happenings(), cordoned: bool, hold: bool, proceeds: bool, approval in 0..4,
     ) {
-        let mut model = Model::new(with_volumes(policy(action(hold))), cordoned);
+        let mut policy = with_volumes(policy(action(hold)));
+        policy.require_approval = approval == 0;
+        if proceeds {
+            policy.hook_timeout_action = HookTimeoutAction::Proceed;
+        }
+        let mut model = Model::new(policy, cordoned);
         for (happening, index) in history {
             happen(&mut model, happening, index);
         }

@@ -16,6 +16,7 @@ mod enumerate;
 mod evacuation;
 mod facts;
 mod gpu_counts;
+mod guards;
 mod histories;
 mod hooks;
 mod model;

@@ -35,9 +35,10 @@ use haulout_core::maintenance::observed::{
     PendingReason, RetryAdvice,
 };
 use haulout_core::maintenance::placement::HostSurvey;
-use haulout_core::maintenance::policy::{Policy, StaticDevices};
+use haulout_core::maintenance::policy::{HookTimeoutAction, Policy, StaticDevices};
 use haulout_core::maintenance::record::{self, LastEpisode, read_last, write, write_last};
 use haulout_core::maintenance::volumes::{AttachedVolume, VolumeReport};
+use haulout_core::maintenance::waiting::ParkReason;
 use jiff::Timestamp;
 
 use crate::facts::{GPU, at, uuid, vm_ref};
@@ -155,6 +156,10 @@ pub struct NodeTruth {
     pub cordoned_by_person: bool,
     /// A person added a hook for the power-off when the guest was being shut down.
     pub is_hooked_late: bool,
+    /// Since when a hook for the drain that was there at the cordon holds the first eviction.
+    drain_held_since: Option<Duration>,
+    /// Since when a change of its pods is not followed by a drain round, although its drain is under way.
+    unserved_since: Option<Duration>,
     /// Its Machine has our guards. It is in another cluster, and outlives the Node.
     pub is_machine_guarded: bool,
     /// Its drain began with guards on Machines.
@@ -262,8 +267,9 @@ impl Process {
     }
 }
 
-fn rules() -> Rules {
+fn rules(policy: &Policy) -> Rules {
     Rules {
+        require_approval: policy.require_approval,
         device_slices: true,
         node_maintenances: true,
         static_devices: StaticDevices::Repoint,
@@ -330,6 +336,8 @@ impl Model {
                 pods: 2,
                 cordoned_by_person: false,
                 is_hooked_late: false,
+                drain_held_since: None,
+                unserved_since: None,
                 is_machine_guarded: false,
                 is_drained_with_guards: false,
                 has_notice_until: Duration::ZERO,
@@ -998,6 +1006,7 @@ impl Model {
         truth.object = Some(node);
         truth.is_selected = true;
         truth.cordoned_by_person = false;
+        truth.drain_held_since = None;
         truth.guards_of_person.clear();
         let boot_id = self.boot_id(index);
         self.publish_devices(index);
@@ -1170,6 +1179,9 @@ impl Model {
             .map(|episode| episode.phase.at_work().clone());
         let is_late = matches!(at_work, Some(Phase::ShuttingDown(_)));
         let truth = &mut self.nodes[index];
+        if point == HookPoint::PreDrain && !is_added {
+            truth.drain_held_since = None;
+        }
         if point == HookPoint::PrePowerOff {
             truth.is_hooked_late = is_added && (is_late || truth.is_hooked_late);
         }
@@ -1179,6 +1191,12 @@ impl Model {
                 false => node.hooks.remove(&point).is_some(),
             };
         });
+    }
+
+    /// A person approves the episode of a node.
+    pub fn person_approves(&mut self, index: usize) {
+        let id = self.open_episode(index).map(|episode| episode.id.to_string());
+        self.mark(index, |marks| marks.approved = id);
     }
 
     /// A person sets a guard, unless the Node has it.
@@ -1227,6 +1245,7 @@ impl Model {
 
     /// Only the pods of nodes that are being drained are watched.
     fn pods_changed(&mut self, index: usize) {
+        self.nodes[index].unserved_since.get_or_insert(self.elapsed);
         if self.process.draining.contains(&node_name(index)) {
             self.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::PodsChanged(
                 node_name(index),
@@ -1371,9 +1390,11 @@ impl Model {
             }
             self.elapsed = next;
             self.write_copies();
+            self.drains_go_on();
         }
         self.elapsed = self.elapsed.max(end);
         self.settle();
+        self.drains_go_on();
     }
 
     /// Lets the program decide until nothing is left to do now. Returns when it is due next.
@@ -1453,6 +1474,7 @@ impl Model {
         {
             self.nodes[index].is_drained_with_guards = self.settings.policy.guards.machines;
         }
+        self.drain_begins(index, snapshot, transition);
         let json = write(&transition.record, self.now().wall).episode;
         let last = LastEpisode::of(
             &snapshot.record,
@@ -1493,6 +1515,92 @@ impl Model {
             assert!(snapshot.observed.has_copy, "a record is written nowhere");
         }
         self.copy(index, snapshot.record.episode(), transition, json);
+    }
+
+    /// Notes at a write whether hooks hold the drain that it begins, and checks that it is approved.
+    fn drain_begins(&mut self, index: usize, snapshot: &NodeSnapshot, transition: &Transition) {
+        let at_work = |record: &Record| record.phase().map(|phase| phase.at_work().clone());
+        let (before, after) = (at_work(&snapshot.record), at_work(&transition.record));
+        if after != Some(Phase::Draining) {
+            self.nodes[index].drain_held_since = None;
+            return;
+        }
+        let begins = match &before {
+            None | Some(Phase::Queued | Phase::Rejoining) => true,
+            Some(Phase::Drained) => transition.unschedulable.is_none(),
+            Some(_) => false,
+        };
+        if !begins {
+            let held = transition.record.episode().and_then(|episode| episode.held);
+            let is_held = held.is_some_and(|held| held.point == HookPoint::PreDrain);
+            if let Some(since) = self.nodes[index].drain_held_since.filter(|_| !is_held) {
+                let policy = &self.settings.policy;
+                let proceeds = policy.hook_timeout_action == HookTimeoutAction::Proceed
+                    && self.elapsed >= since + policy.hook_timeout;
+                assert!(proceeds, "a hold is forgotten\n{}", self.recent_log());
+                self.nodes[index].drain_held_since = None;
+            }
+            return;
+        }
+        let hooks = self.node(index).map(|node| &node.hooks);
+        let is_held = hooks.is_some_and(|hooks| hooks.contains_key(&HookPoint::PreDrain));
+        self.nodes[index].drain_held_since = is_held.then_some(self.elapsed);
+        let approved = self
+            .node(index)
+            .and_then(|node| node.annotations.approved.clone());
+        let is_approved = transition
+            .record
+            .episode()
+            .is_some_and(|episode| approved.as_deref() == Some(episode.id.as_str()));
+        assert!(
+            is_approved || !self.settings.policy.require_approval,
+            "a drain begins without an approval\n{}",
+            self.recent_log()
+        );
+    }
+
+    /// A drain goes on, whatever holds the step after it: the pods that have changed are looked at.
+    fn drains_go_on(&mut self) {
+        let retry = self.settings.policy.retry_max + Duration::from_secs(5);
+        for index in 0..NODES {
+            if !self.is_drain_under_way(index) {
+                self.nodes[index].unserved_since = None;
+            }
+            let since = self.nodes[index].unserved_since;
+            assert!(
+                since.is_none_or(|since| self.elapsed < since + retry),
+                "no drain round since the pods changed at {since:?}\n{}",
+                self.recent_log()
+            );
+        }
+    }
+
+    /// Whether nothing but a hold of the shutdown keeps the program from draining the node.
+    fn is_drain_under_way(&self, index: usize) -> bool {
+        let (truth, vm) = (&self.nodes[index], &self.vms[index]);
+        let Some(episode) = self.episode(index) else {
+            return false;
+        };
+        let is_parked_for_another = match &episode.phase {
+            Phase::Parked { reason, .. } => !matches!(reason, ParkReason::Overdue { .. }),
+            _ => false,
+        };
+        let Some(node) = self.node(index).filter(|node| node.unschedulable) else {
+            return false;
+        };
+        let host = &self.hosts[vm.host];
+        *episode.phase.at_work() == Phase::Draining
+            && !is_parked_for_another
+            && truth.drain_held_since.is_none()
+            && self.process.draining.contains(&node_name(index))
+            && node.annotations.skip.is_none()
+            && node.uid == episode.node_uid
+            && vm.exists
+            && vm.power == PowerState::On
+            && (host.entering.is_some() || host.in_maintenance)
+            && !host.is_unreachable
+            && !self.vcenter_is_lost
+            && self.unpushed.is_empty()
     }
 
     /// The guards that the write changes. None that a person has set is removed, and none of ours is left at the end.
@@ -1700,6 +1808,12 @@ impl Model {
         };
         match effect {
             Effect::DrainRound { pods_revision, .. } => {
+                assert!(
+                    self.nodes[index].drain_held_since.is_none(),
+                    "pods are evicted although a hook holds the drain\n{}",
+                    log(self)
+                );
+                self.nodes[index].unserved_since = None;
                 let left = (0..self.nodes[index].pods).map(|pod| PendingEviction {
                     name: format!("ml/{pod}"),
                     why: PendingReason::Leaving,
@@ -1880,6 +1994,14 @@ impl Model {
                 assert!(
                     !keeps_off,
                     "powered on although a request keeps it off\n{}",
+                    log(self)
+                );
+                let taint = self
+                    .node(index)
+                    .and_then(|node| node.guards.get(&NodeGuard::OutOfServiceTaint));
+                assert!(
+                    taint != Some(&GuardState::Ours),
+                    "powered on under the out-of-service taint\n{}",
                     log(self)
                 );
                 match (place, self.vms[index].power) {

@@ -50,7 +50,12 @@ impl PhaseContext<'_> {
                     let recorded = self
                         .record_accepted_gpus()
                         .or_else(|| self.record_unmatched_gpus());
-                    if let Some(step) = recorded.or_else(|| self.hold(HookPoint::PreUncordon)) {
+                    // A node that was not shut down is as it was.
+                    let hold = || {
+                        self.hold(HookPoint::PreUncordon)
+                            .filter(|_| self.episode.powered_off)
+                    };
+                    if let Some(step) = recorded.or_else(hold) {
                         return step;
                     }
                     let deadline = self.phase_deadline(self.policy.power_on_timeout);

@@ -244,6 +244,43 @@ pub(super) fn until_deleted(request: &Request) -> WaitingOn {
     }
 }
 
+/// The step `hold`, during which `work` goes on: what is waited for is the hold, and the effect is that of the work.
+pub(super) fn meanwhile(hold: PhaseStep, work: PhaseStep) -> PhaseStep {
+    let PhaseStep::Decided(work) = work else {
+        return hold;
+    };
+    let (at, effect) = match work {
+        Decision::Act { effect, recheck, .. } => (recheck, Some(effect)),
+        Decision::Wait { recheck, .. } => (recheck, None),
+        Decision::Record(_) | Decision::Idle => return hold,
+    };
+    let sooner = |recheck: Option<Monotonic>| recheck.into_iter().chain(at).min();
+    match hold {
+        PhaseStep::Decided(Decision::Wait { waiting_on, recheck }) => {
+            let recheck = sooner(recheck);
+            PhaseStep::Decided(match effect {
+                Some(effect) => Decision::Act {
+                    effect,
+                    waiting_on,
+                    recheck,
+                },
+                None => Decision::Wait { waiting_on, recheck },
+            })
+        }
+        PhaseStep::Park {
+            reason,
+            effect: None,
+            recheck,
+        } => PhaseStep::Park {
+            reason,
+            effect,
+            recheck: sooner(recheck),
+        },
+        hold @ (PhaseStep::Park { effect: Some(_), .. }
+        | PhaseStep::Decided(Decision::Act { .. } | Decision::Record(_) | Decision::Idle)) => hold,
+    }
+}
+
 /// The same step, decided again at `at` at the latest.
 pub(super) fn at_latest(at: Monotonic, mut step: PhaseStep) -> PhaseStep {
     if let PhaseStep::Decided(Decision::Act { recheck, .. } | Decision::Wait { recheck, .. }) = &mut step {

@@ -4,7 +4,7 @@ mod volumes;
 
 use std::time::Duration;
 
-use super::context::{PhaseContext, PhaseStep, at_latest, until_deleted};
+use super::context::{PhaseContext, PhaseStep, at_latest, meanwhile, until_deleted};
 use super::rounds::BINDING_SETTLE;
 use super::{cordoned, host_of, start_draining, transition_to};
 use crate::maintenance::clock::{Elapsed, Timer};
@@ -57,8 +57,9 @@ impl<'a> PhaseContext<'a> {
                 | DesiredState::Unknown
                 | DesiredState::RetryExpected { .. } => {
                     let report = self.seen.drain.as_ref();
-                    let left = report.map(|report| self.left_behind(report));
-                    self.shut_down(DrainEnd::Complete, left.unwrap_or_default())
+                    let left = || report.map(|report| self.left_behind(report)).unwrap_or_default();
+                    self.before_shutdown()
+                        .unwrap_or_else(|| self.shut_down(DrainEnd::Complete, left()))
                 }
             };
         }
@@ -75,7 +76,10 @@ impl<'a> PhaseContext<'a> {
                 self.next_round(report, &pods, Some(deadline.at))
             }
             Some(report) => match limit {
-                DrainLimit::After(_) => self.shut_down(DrainEnd::TimedOut, self.left_behind(report)),
+                DrainLimit::After(_) => match self.before_shutdown() {
+                    Some(hold) => meanwhile(hold, self.next_round(report, &WaitingOn::DrainHeld, None)),
+                    None => self.shut_down(DrainEnd::TimedOut, self.left_behind(report)),
+                },
                 DrainLimit::Hold => self.next_round(report, &WaitingOn::DrainHeld, None),
             },
         }
@@ -116,13 +120,14 @@ impl<'a> PhaseContext<'a> {
         }
     }
 
-    /// Leaves the drain for the shutdown. The host that fitted at the beginning of the drain may be taken now, so it is checked
-    /// again.
-    fn shut_down(self, end: DrainEnd, left_behind: Vec<String>) -> PhaseStep {
+    /// What holds the shutdown. The host that fitted at the beginning of the drain may be taken now, so it is checked again.
+    fn before_shutdown(self) -> Option<PhaseStep> {
         let first = self.find_host_first().or_else(|| self.set_machine_guards());
-        if let Some(step) = first.or_else(|| self.hold(HookPoint::PrePowerOff)) {
-            return step;
-        }
+        first.or_else(|| self.hold(HookPoint::PrePowerOff))
+    }
+
+    /// Leaves the drain for the shutdown.
+    fn shut_down(self, end: DrainEnd, left_behind: Vec<String>) -> PhaseStep {
         // A guest that was asked before, in a shutdown that was left for another drain, is asked again where its time is over, and
         // where nobody knows whether it was asked.
         let in_flight = self.episode.in_flight;

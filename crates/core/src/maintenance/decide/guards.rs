@@ -1,12 +1,75 @@
 //! The guards of an episode.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Decision, write};
+use crate::maintenance::clock::Now;
+use crate::maintenance::effect::{Effect, EffectKind};
 use crate::maintenance::episode::{Episode, Phase, Record};
-use crate::maintenance::node_guard::{NodeGuard, guards_after, is_wanted};
-use crate::maintenance::observed::{Observed, Strategy};
+use crate::maintenance::node_guard::{NodeGuard, guards_after, has_out_of_service_taint, is_wanted};
+use crate::maintenance::observed::{AttemptOutcome, Observed, ObservedNode, RetryAdvice, Strategy};
 use crate::maintenance::policy::Policy;
+
+/// How often the guards of a node whose VM is off are looked at: somebody may have removed one.
+pub(super) const GUARDS_LOOKED_AT_EVERY: Duration = Duration::from_secs(180);
+
+/// `decision`, or the write of the guards that comes first while the VM is off.
+///
+/// No power-on is asked for under the out-of-service taint, which would evict pods and detach volumes of the node that boots. It is
+/// set again where the power-on was refused. A guard that somebody removed is set again after a while.
+pub(super) fn guards_first(
+    decision: Decision,
+    episode: &Episode,
+    node: &ObservedNode,
+    seen: &Observed,
+    now: Now,
+) -> Decision {
+    let asks = matches!(
+        decision,
+        Decision::Act {
+            effect: Effect::PowerOn { .. },
+            ..
+        }
+    );
+    if asks && has_out_of_service_taint(episode, node) {
+        return write(Episode {
+            power_on_due: true,
+            ..episode.clone()
+        });
+    }
+    let Decision::Wait { waiting_on, recheck } = decision else {
+        return decision;
+    };
+    if episode.power_on_due && !may_power_on(seen) {
+        return write(Episode {
+            power_on_due: false,
+            ..episode.clone()
+        });
+    }
+    let is_missing = |guard| !node.guards.contains_key(guard);
+    let is_away = episode.phase.vm_is_off() || *episode.phase.at_work() == Phase::Rejoining;
+    if !is_away || !episode.guards.iter().any(is_missing) {
+        return Decision::Wait { waiting_on, recheck };
+    }
+    let at = seen.record_seen.at.monotonic.after(GUARDS_LOOKED_AT_EVERY);
+    if now.monotonic >= at {
+        return write(episode.clone());
+    }
+    Decision::Wait {
+        waiting_on,
+        recheck: recheck.into_iter().chain([at]).min(),
+    }
+}
+
+/// Whether a power-on that was asked for may still take effect, also one of an earlier process.
+fn may_power_on(seen: &Observed) -> bool {
+    let attempt = seen.attempts.get(&EffectKind::PowerOn);
+    attempt.is_none_or(|attempt| match &attempt.outcome {
+        AttemptOutcome::Asked | AttemptOutcome::Running(_) | AttemptOutcome::Done => true,
+        AttemptOutcome::Refused(refusal) => refusal.advice == RetryAdvice::Unanswered,
+    })
+}
 
 /// Whether this write takes the node out of service or begins another drain. Guards that were removed because the node was about to
 /// be back have to be set again.

@@ -45,6 +45,7 @@ impl PhaseContext<'_> {
             PhaseStep::record(transition_to(Episode {
                 drained_for: Elapsed::ZERO,
                 limited_from: Elapsed::ZERO,
+                held: None,
                 ..self.enter(Phase::Draining)
             }))
         }))

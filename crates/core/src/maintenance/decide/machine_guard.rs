@@ -1,10 +1,11 @@
 //! Sets the guards on the Machine of a node before its power is cut, and removes them at the end.
 
-use super::context::{PhaseContext, PhaseStep, at_latest};
+use super::context::{PhaseContext, PhaseStep, at_latest, meanwhile};
+use super::guards::GUARDS_LOOKED_AT_EVERY;
 use super::{Decision, transition_to};
 use crate::maintenance::clock::Monotonic;
 use crate::maintenance::effect::{Effect, EffectKind};
-use crate::maintenance::episode::Episode;
+use crate::maintenance::episode::{Episode, Phase};
 use crate::maintenance::machine_guard::MachineGuards;
 use crate::maintenance::observed::{AttemptOutcome, RetryAdvice};
 use crate::maintenance::waiting::WaitingOn;
@@ -17,10 +18,13 @@ const UNUSED_MAX: u32 = 8;
 
 impl<'a> PhaseContext<'a> {
     /// `step`, or the effect that sets the guards where that is due. The phase goes on while a refused one waits for its retry. A
-    /// parked phase stays parked.
+    /// parked phase stays parked, and its guards are looked at again.
     pub(super) fn guarded(self, step: PhaseStep) -> PhaseStep {
         let PhaseStep::Decided(decision) = &step else {
-            return step;
+            return match self.look_at_machine_guards() {
+                Some(look) => meanwhile(step, look),
+                None => step,
+            };
         };
         if is_about_the_end(decision) {
             return step;
@@ -39,8 +43,11 @@ impl<'a> PhaseContext<'a> {
         let guards = &self.episode.machine_guards;
         // A copy of the record may be from before the guards were removed.
         let is_due = guards.is_due || !self.seen.is_record_on_node;
-        if !is_due || !self.policy.guards.machines || self.seen.node.is_none() {
+        if !self.policy.guards.machines || self.seen.node.is_none() {
             return None;
+        }
+        if !is_due {
+            return self.look_at_machine_guards();
         }
         let removal = self.attempted_at(EffectKind::RemoveMachineGuards);
         if let Some(report) = &self.seen.machine_guards
@@ -59,6 +66,29 @@ impl<'a> PhaseContext<'a> {
         };
         let waiting_on = WaitingOn::MachineGuards { is_removal: false };
         Some(self.start_or_retry(EffectKind::SetMachineGuards, waiting_on, effect))
+    }
+
+    /// The look at guards that were set, while a controller could take the node for broken: somebody may have removed them, and then
+    /// the effect sets them again.
+    fn look_at_machine_guards(self) -> Option<PhaseStep> {
+        let guards = &self.episode.machine_guards;
+        let is_away = self.episode.phase.vm_is_off() || self.episode.phase == Phase::Rejoining;
+        let is_set = !guards.is_due && !guards.objects.is_empty();
+        if !is_away || !is_set || !self.policy.guards.machines || self.seen.node.is_none() {
+            return None;
+        }
+        let waiting_on = WaitingOn::MachineGuards { is_removal: false };
+        let last = self.attempted_at(EffectKind::SetMachineGuards);
+        let next = last.map(|at| at.after(GUARDS_LOOKED_AT_EVERY));
+        Some(match next {
+            Some(at) if self.now.monotonic < at => PhaseStep::wait_until(waiting_on, at),
+            Some(_) | None => PhaseStep::act(
+                Effect::SetMachineGuards {
+                    vm: self.episode.vm_uuid.or(self.vm.uuid),
+                },
+                waiting_on,
+            ),
+        })
     }
 
     /// The step that comes before the end of the episode: its guards have to be removed.

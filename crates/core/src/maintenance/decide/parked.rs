@@ -67,7 +67,6 @@ pub(super) fn in_episode(
         PhaseStep::Decided(Decision::Act { .. } | Decision::Wait { .. } | Decision::Idle) => write(Episode {
             drained_for: Elapsed::ZERO,
             limited_from: Elapsed::ZERO,
-            held: resumed.held,
             ..resumed.enter((**resume).clone(), now)
         }),
     }
@@ -87,7 +86,6 @@ fn park(episode: &Episode, reason: ParkReason, now: Now) -> Episode {
     };
     Episode {
         elapsed: episode.elapsed,
-        held: episode.held,
         ..episode.enter(parked, now)
     }
 }
