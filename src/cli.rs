@@ -43,6 +43,7 @@ use args::RequestDryRun;
 pub use args::{
     CheckArgs, ControllerArgs, DrainArgs, ExportArgs, Format, ListArgs, NodeArgs, NodeFlags,
     NodeSettingsArgs, NodesArgs, OutputArgs, PauseArgs, PlanArgs, ReportArgs, ResumeArgs, StatusArgs,
+    UnpauseArgs,
 };
 pub use check::probe::ProbeArgs;
 pub use out::StdoutClosed;
@@ -130,10 +131,11 @@ pub enum Subcommand {
     Accept(NodesArgs),
     /// Leave nodes alone: no maintenance begins for them until `unpause`
     ///
-    /// It annotates each Node with haulout.dev/skip. A maintenance that runs is finished first.
+    /// It annotates each Node with haulout.dev/skip. A maintenance that is under way stops where it is, and a VM that is off
+    /// stays off. So the command asks first for such a node.
     Pause(PauseArgs),
     /// Take the pause from nodes
-    Unpause(PauseArgs),
+    Unpause(UnpauseArgs),
     /// List the ended maintenances of nodes, newest first
     History(NodesArgs),
     /// Print the id and the address of the trace of a node's latest episode

@@ -217,9 +217,21 @@ pub struct NodesArgs {
     pub(super) flags: NodeFlags,
 }
 
-/// `pause` and `unpause`.
+/// `pause`.
 #[derive(Debug, clap::Args)]
 pub struct PauseArgs {
+    #[command(flatten)]
+    pub(super) nodes: NodeSelectionOrAll,
+    /// Do not ask; needed without a terminal for a node whose maintenance is under way
+    #[arg(long, short)]
+    pub(super) yes: bool,
+    #[command(flatten)]
+    pub(super) flags: NodeFlags,
+}
+
+/// `unpause`.
+#[derive(Debug, clap::Args)]
+pub struct UnpauseArgs {
     #[command(flatten)]
     pub(super) nodes: NodeSelectionOrAll,
     #[command(flatten)]

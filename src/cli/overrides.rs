@@ -1,14 +1,20 @@
 //! `approve`, `accept` and `pause`: annotations of a person on Nodes.
 
-use anyhow::{Context as _, ensure};
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, bail, ensure};
 
 use super::controller_settings::NodeSettings;
 use super::nodes::{WantedNodes, read_nodes};
 use super::out::Output;
+use super::question::{self, Consent};
 use super::selection::{NodeAnswer, for_each};
-use super::{NodesArgs, PauseArgs};
+use super::subcommands::PROBLEM_FOUND;
+use super::{NodesArgs, PauseArgs, UnpauseArgs};
 use crate::inventory::record_of;
+use crate::keys::Keys;
 use crate::kubernetes::client::connect_by;
+use crate::kubernetes::facts::{GpuResources, node_facts};
 use crate::kubernetes::reads;
 use crate::maintenance::episode::Phase;
 
@@ -53,21 +59,84 @@ async fn approve_one(
     })
 }
 
-/// Annotates Nodes so that they are left alone, or takes that back.
-pub(super) async fn pause(args: PauseArgs, out: Output, skip: bool) -> anyhow::Result<u8> {
+/// Annotates Nodes so that they are left alone. Where a maintenance is under way this stops it, so a person is asked first.
+pub(super) async fn pause(args: PauseArgs, out: Output) -> anyhow::Result<u8> {
     let client = connect_by(&args.flags.access).await?;
     let settings = args.flags.settings.complete(&client, out).await;
     let names = args.nodes.names(&client, &settings).await?;
-    let words = if skip {
-        " paused: no maintenance begins for it until `unpause`"
-    } else {
-        " unpaused"
-    };
+    let under_way = under_way(&client, &settings, &names).await?;
+    if !under_way.is_empty() {
+        let nodes: Vec<String> = under_way
+            .iter()
+            .map(|(name, phase)| stopped(name, phase))
+            .collect();
+        let nodes = nodes.join("; ");
+        match question::ask(args.yes, out, &format!("{nodes}. Pause?"))? {
+            Consent::Given => {}
+            Consent::Refused => {
+                out.progress("nothing was paused");
+                return Ok(PROBLEM_FOUND);
+            }
+            Consent::NobodyToAsk => bail!("{nodes}. Without a terminal, confirm it with --yes"),
+        }
+    }
     for_each(&names, (args.flags.output, out), async |name| {
-        reads::set_skip(&client, name, skip).await?;
+        reads::set_skip(&client, name, true).await?;
+        let words = match under_way.contains_key(name) {
+            true => " paused: its maintenance stops until `unpause`",
+            false => " paused: no maintenance begins for it until `unpause`",
+        };
         Ok(NodeAnswer {
-            value: serde_json::json!({"node": name, "paused": skip}),
+            value: serde_json::json!({"node": name, "paused": true}),
             words: words.to_owned(),
+        })
+    })
+    .await
+}
+
+/// The phases of those of these nodes whose maintenance is under way. A node that cannot be read cannot be annotated either, which is
+/// said then.
+async fn under_way(
+    client: &kube::Client,
+    settings: &NodeSettings,
+    names: &[String],
+) -> anyhow::Result<BTreeMap<String, Phase>> {
+    let keys = Keys::under(&settings.annotation_prefix);
+    let gpus = GpuResources::parse(&settings.gpu_resources)?;
+    let mut phases = BTreeMap::new();
+    for name in names {
+        let Ok(node) = reads::node(client, name).await else {
+            continue;
+        };
+        let record = record_of(&node_facts(&node, &keys, &gpus));
+        if let Some(phase) = record.phase().filter(|phase| **phase != Phase::Queued) {
+            phases.insert(name.clone(), phase.clone());
+        }
+    }
+    Ok(phases)
+}
+
+/// What a pause does to a node whose maintenance is under way.
+fn stopped(name: &str, phase: &Phase) -> String {
+    let stays = if phase.vm_is_off() {
+        "its VM stays off"
+    } else {
+        "it stays cordoned"
+    };
+    let phase = phase.name();
+    format!("the maintenance of node/{name} is under way ({phase}) and stops until `unpause`: {stays}")
+}
+
+/// Takes the annotation of [`pause`] from Nodes.
+pub(super) async fn unpause(args: UnpauseArgs, out: Output) -> anyhow::Result<u8> {
+    let client = connect_by(&args.flags.access).await?;
+    let settings = args.flags.settings.complete(&client, out).await;
+    let names = args.nodes.names(&client, &settings).await?;
+    for_each(&names, (args.flags.output, out), async |name| {
+        reads::set_skip(&client, name, false).await?;
+        Ok(NodeAnswer {
+            value: serde_json::json!({"node": name, "paused": false}),
+            words: " unpaused".to_owned(),
         })
     })
     .await

@@ -164,6 +164,17 @@ fn paused_node_is_left_alone_and_its_history_is_kept() {
         let unpaused = types(&fixture, &["unpause", &node]).await?;
         ensure!(unpaused.code == 0, "{unpaused}");
         fixture.wait_phase(&node, "awaitingHost").await?;
+        // In an episode it stops everything, so nobody does that without being told.
+        let asked = types(&fixture, &["pause", &node]).await?;
+        let told = "(awaitingHost) and stops until `unpause`: its VM stays off. Without a terminal, confirm it with --yes";
+        ensure!(asked.code == 1 && asked.stderr.contains(told), "{asked}");
+        let stopped = types(&fixture, &["pause", &node, "--yes"]).await?;
+        ensure!(
+            stopped.code == 0 && stopped.stdout.contains("its maintenance stops"),
+            "{stopped}"
+        );
+        let unpaused = types(&fixture, &["unpause", &node]).await?;
+        ensure!(unpaused.code == 0, "{unpaused}");
         fixture.vcenter.exit_maintenance("esx1").await?;
         fixture.wait_in_service(&node).await?;
         let past = haulout_lab::wait::until("the episode to be kept", WAIT_TIMEOUT, async || {
