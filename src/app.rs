@@ -142,7 +142,7 @@ pub struct Controller {
 impl Clients {
     fn prepare(config: &Config, connections: Connections) -> anyhow::Result<Self> {
         let writes = Writes::by(config);
-        let Connections { nodes, clocks, .. } = &connections;
+        let Connections { clocks, .. } = &connections;
         let lease = writes.lease.then(|| config.leadership.lease_name.clone());
         let mut observers = Observers::of(lease);
         if writes.objects {
@@ -159,7 +159,6 @@ impl Clients {
         let settings = vcenter_settings(config)?;
         let vcenter_name = settings.endpoint.name();
         observers.status = outputs::status_page(config, &observers, &connections, vcenter_name);
-        observers.validation = from_config::validation_jobs(config, nodes)?;
         let election = writes.lease.then(|| from_config::election(config, &connections));
         let (login_sender, login) = watch::channel(LoginNote::default());
         let settings = vsphere::client::Settings {
@@ -267,7 +266,6 @@ impl Controller {
             keys: keys.clone(),
             gpu_resources: gpu_resources.clone(),
             drain: drain_settings(config),
-            validates: observers.validation.is_some(),
             events: publisher.clone(),
             on_evictions: observers.on_evictions(),
             refusals: RefusalLog::default(),

@@ -175,11 +175,6 @@ pub struct Config {
     /// Their kinds need not be installed yet. Their own operators must not serve the same nodes. Needs NODE_MAINTENANCES.
     #[arg(long, env, value_name = "LIST", help_heading = NODES, value_parser = foreign_maintenances, default_value = "none")]
     pub foreign_node_maintenances: ForeignMaintenances,
-    /// File with a Job, as JSON, that has to succeed on a node before it is uncordoned
-    ///
-    /// It runs on each node whose VM was off, bound to the node and with the tolerations that it needs there.
-    #[arg(long, env, value_name = "FILE", help_heading = NODES, value_parser = path)]
-    pub validation_job_file: Option<PathBuf>,
     /// How long a Node has the taint haulout.dev/maintenance:NoSchedule, from its cordon
     ///
     /// It keeps pods away also where another controller uncordons the Node. until-back needs a toleration on every DaemonSet

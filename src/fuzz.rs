@@ -10,8 +10,8 @@ use serde_json::Value;
 use crate::cli::{ArgsError, Cli, Command};
 use crate::config::{Config, LabelMatchers, parse};
 use crate::foreign_maintenance::ForeignApi;
-use crate::ids::{BootId, EpisodeId, NodeName, VmUuid, is_object_name, is_traceparent_of};
-use crate::kubernetes::{answer, client, validation};
+use crate::ids::{EpisodeId, NodeName, VmUuid, is_object_name, is_traceparent_of};
+use crate::kubernetes::{answer, client};
 use crate::nodemaintenance::kind::{MaintenanceWindow, NodeMaintenance};
 use crate::nodemaintenance::{api, foreign};
 
@@ -137,7 +137,7 @@ pub fn name(text: &str) {
     assert_eq!(answer::plain(&shown), shown);
     let mut lines = text.split('\n');
     let mut next = || lines.next().unwrap_or_default();
-    let (node, episode, boot) = (next(), next(), next());
+    let (node, episode) = (next(), next());
     let read_id = EpisodeId::parse(episode);
     let id = read_id
         .clone()
@@ -146,9 +146,6 @@ pub fn name(text: &str) {
         let name = api::name_of(&NodeName::new(node), &id);
         assert!(is_object_name(&name), "{name}");
     }
-    let job = validation::job_name(&id, Some(&BootId::new(boot)));
-    // A Job gives its name to a label of its pods.
-    assert!(is_object_name(&job) && job.len() <= 63, "{job}");
     // It is sent in a header.
     assert!(!is_traceparent_of(node, &id) || (node.len() == 55 && http::HeaderValue::from_str(node).is_ok()));
     assert_eq!(

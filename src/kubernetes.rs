@@ -27,6 +27,5 @@ pub mod reads;
 pub mod rights;
 #[cfg(test)]
 pub(crate) mod stand_in;
-pub mod validation;
 pub use haulout_core::facts::kubernetes as update;
 pub mod watch;

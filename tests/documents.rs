@@ -86,7 +86,7 @@ fn a_check_asks_for_the_rights_and_privileges_that_the_book_lists() {
         .chain(&foreign)
         .chain(rights::MACHINES)
         .chain(rights::OPENSHIFT)
-        .chain([&rights::VALIDATION, &rights::LEASES]);
+        .chain([&rights::LEASES]);
     let asked: Vec<(String, String, Vec<String>)> = asked
         .map(|right| {
             let verbs = right.verbs.iter().map(|verb| (*verb).to_owned()).collect();

@@ -212,7 +212,6 @@ fn cordon(seen: &NodeFacts) -> NodePatch {
         is_end: false,
         unschedulable: Some(true),
         guards: GuardChanges::default(),
-        validation_hook: None,
         taints: seen.taints.clone(),
     }
 }

@@ -39,9 +39,6 @@
 {{- if and .Values.config.foreignNodeMaintenances (not .Values.config.nodeMaintenances) -}}
 {{- fail "config.foreignNodeMaintenances is set and config.nodeMaintenances is false: requests of other projects need it; set it to true" -}}
 {{- end -}}
-{{- if and .Values.validationJob.enabled (not .Values.validationJob.image) -}}
-{{- fail "validationJob.enabled is true and validationJob.image is not set: no node could be validated; set the image" -}}
-{{- end -}}
 {{- end }}
 
 {{/* Whether an object of the Prometheus Operator is rendered. Takes the root and the values of the object. */}}

@@ -82,11 +82,6 @@ volumeMounts:
     mountPath: /etc/haulout/alertmanager
     readOnly: true
   {{- end }}
-  {{- if .Values.validationJob.enabled }}
-  - name: validation
-    mountPath: /etc/haulout/validation
-    readOnly: true
-  {{- end }}
   {{- with .Values.extraVolumeMounts }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
@@ -156,11 +151,6 @@ volumes:
       items:
         - key: {{ .Values.alertmanager.urlSecret.key }}
           path: url
-  {{- end }}
-  {{- if .Values.validationJob.enabled }}
-  - name: validation
-    configMap:
-      name: {{ printf "%s-validation" (include "haulout.fullname" .) }}
   {{- end }}
   {{- with .Values.extraVolumes }}
   {{- toYaml . | nindent 2 }}

@@ -102,9 +102,6 @@ SILENCE_SECONDS: {{ int64 .silenceSeconds | quote }}
 {{- end }}
 {{- end }}
 LEADER_ELECTION: {{ .Values.leaderElection.enabled | quote }}
-{{- if .Values.validationJob.enabled }}
-VALIDATION_JOB_FILE: /etc/haulout/validation/job.json
-{{- end }}
 {{- if .Values.leaderElection.enabled }}
 LEASE_NAME: {{ include "haulout.leaseName" . | quote }}
 LEASE_NAMESPACE: {{ include "haulout.leaseNamespace" . | quote }}

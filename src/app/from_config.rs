@@ -9,7 +9,6 @@ use crate::inventory::Rules;
 use crate::kubernetes::facts::GpuResources;
 use crate::kubernetes::lease::election::{Timing, YIELD_AFTER};
 use crate::kubernetes::machine_guard::MachineApi;
-use crate::kubernetes::validation::{ValidationBoard, ValidationTemplate};
 use crate::kubernetes::{guards, lease};
 use crate::maintenance::policy::{GuardPolicy, Policy, Releases, VmotionGrace};
 use crate::vsphere;
@@ -126,29 +125,6 @@ pub(crate) fn rules(config: &Config, client: &kube::Client) -> Rules {
         host_settle: config.host_settle,
         vmotion_grace: vmotion_grace(config),
     }
-}
-
-/// The Jobs that validate nodes on their way back.
-#[derive(Clone, Debug)]
-pub(super) struct ValidationJobs {
-    pub(super) template: ValidationTemplate,
-    pub(super) board: Arc<ValidationBoard>,
-}
-
-/// The template of `VALIDATION_JOB_FILE`, where that is set; none in a dry run.
-pub(super) fn validation_jobs(
-    config: &Config,
-    client: &kube::Client,
-) -> Result<Option<ValidationJobs>, Misconfigured> {
-    let Some(path) = config.validation_job_file.as_ref().filter(|_| !config.dry_run) else {
-        return Ok(None);
-    };
-    let template = ValidationTemplate::read(path, client.default_namespace());
-    let wrong = |why| Misconfigured::new("VALIDATION_JOB_FILE", &path.display().to_string(), why);
-    Ok(Some(ValidationJobs {
-        template: template.map_err(wrong)?,
-        board: Arc::default(),
-    }))
 }
 
 /// What is written besides effects and records; nothing in a dry run.

@@ -6,7 +6,6 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tracing::{info, warn};
 
-use super::from_config::ValidationJobs;
 use crate::controller::event_loop::LoopObserver;
 use crate::controller::executor::OnEvictions;
 use crate::http::health::Health;
@@ -45,8 +44,6 @@ pub(super) struct Observers {
     pub(super) attribute: Option<AttributeBoard>,
     /// The silences in an Alertmanager.
     pub(super) silences: Option<SilenceBoard>,
-    /// The Jobs that validate nodes.
-    pub(super) validation: Option<ValidationJobs>,
     inventory_logged: Arc<Once>,
     evacuation_policies: Arc<Mutex<ToldOnce>>,
     nodes_without_vm: Arc<Mutex<ToldOnce>>,
@@ -65,7 +62,6 @@ impl Observers {
             events: None,
             attribute: None,
             silences: None,
-            validation: None,
             inventory_logged: Arc::new(Once::new()),
             evacuation_policies: Arc::default(),
             nodes_without_vm: Arc::default(),
@@ -323,9 +319,6 @@ impl LoopObserver for Observers {
         }
         if let Some(silences) = self.silences.as_ref().filter(|_| !built.is_standby) {
             silences.show(&statuses, self.health.is_ready());
-        }
-        if let Some(validation) = self.validation.as_ref().filter(|_| !built.is_standby) {
-            validation.board.show(batch);
         }
         if let Some(events) = self.events.as_ref().filter(|_| !built.is_standby) {
             events.show(&statuses);

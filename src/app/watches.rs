@@ -11,7 +11,6 @@ use crate::config::Config;
 use crate::ids::NodeName;
 use crate::kubernetes::lease::ElectionStatus;
 use crate::kubernetes::update::{Budget, KubernetesUpdate};
-use crate::kubernetes::validation;
 use crate::kubernetes::watch::{
     Selection, Settings, WatchContext, budgets, devices, followed, nodes, pods, scan,
 };
@@ -60,17 +59,6 @@ impl Controller {
         for api in &config.foreign_node_maintenances.0 {
             let watch = nodemaintenance::watch::run_foreign(*api, own());
             self.spawn("watch of NodeMaintenances of another project", watch);
-        }
-        if let Some(validation) = observers.validation.clone() {
-            let (client, fence) = (context.client.clone(), self.fence.clone());
-            let jobs = validation::run(
-                client,
-                fence,
-                validation.template,
-                validation.board,
-                context.stop.clone(),
-            );
-            self.spawn("validation Jobs", jobs);
         }
         if let Some(objects) = &observers.objects {
             let metrics = Arc::clone(&observers.metrics);

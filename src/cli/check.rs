@@ -21,7 +21,6 @@ use crate::kubernetes::budgets::{full_name, is_never_satisfied, selects};
 use crate::kubernetes::client::{KubeConnectError, connect_by, connect_other};
 use crate::kubernetes::pods::verdict;
 use crate::kubernetes::rights::Right;
-use crate::kubernetes::validation::ValidationTemplate;
 use crate::kubernetes::{reads, rights};
 use crate::maintenance::decide::dead_node;
 use crate::maintenance::episode::Record;
@@ -170,23 +169,6 @@ async fn kubernetes(config: &Config, client: &kube::Client) -> (Vec<CheckResult>
         right(client, needed, None, &mut section).await;
     }
     lease(config, client, &mut section).await;
-    if let Some(path) = &config.validation_job_file {
-        match ValidationTemplate::read(path, client.default_namespace()) {
-            Ok(template) => {
-                right(
-                    client,
-                    &rights::VALIDATION,
-                    Some(template.namespace()),
-                    &mut section,
-                )
-                .await
-            }
-            Err(why) => section.missing(
-                format!("VALIDATION_JOB_FILE={}: {why}", path.display()),
-                "the controller does not start with it; check the file where the controller runs",
-            ),
-        }
-    }
     if config.node_maintenances {
         crd_yaml(client, &mut section).await;
     }

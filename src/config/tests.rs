@@ -69,7 +69,6 @@ fn defaults_are_those_of_the_python_controller_with_tls_verified() {
         ("NODE_MAINTENANCES", "true"),
         ("NODE_MAINTENANCE_HISTORY", "20"),
         ("FOREIGN_NODE_MAINTENANCES", "none"),
-        ("VALIDATION_JOB_FILE", ""),
         ("MAINTENANCE_TAINT", "until-power-on"),
         ("OUT_OF_SERVICE_TAINT", "false"),
         ("GUARDS", "all"),

@@ -34,7 +34,6 @@ use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::{self, DrainBegan, Effect, PowerOnTarget};
 use crate::maintenance::effect_report::{EffectReport, EffectResult};
 use crate::maintenance::episode::Record;
-use crate::maintenance::hook::validation_hook;
 use crate::maintenance::machine_guard::MachineGuardReport;
 use crate::maintenance::node_guard::GuardChanges;
 use crate::maintenance::observed::{AttemptOutcome, EffectRefusal, Observed, PendingReason, RetryAdvice};
@@ -70,8 +69,6 @@ pub struct Executor {
     pub gpu_resources: GpuResources,
     /// The limits of one drain round.
     pub drain: DrainSettings,
-    /// A Job validates nodes on their way back.
-    pub validates: bool,
     /// Takes Events of evicted pods.
     pub events: Publisher,
     /// Counts evictions.
@@ -158,10 +155,6 @@ impl RunEffect for Executor {
             is_end: transition.ended.is_some(),
             unschedulable: transition.unschedulable,
             guards: GuardChanges::of(before, &transition.record, seen),
-            validation_hook: self
-                .validates
-                .then(|| validation_hook(before, &transition.record, &seen.hooks))
-                .flatten(),
             taints: Arc::clone(&seen.taints),
         };
         let permit = self.fence.permit(WriteKind::Record).map_err(not_recorded)?;

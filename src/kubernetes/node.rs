@@ -17,7 +17,7 @@ use super::facts::{GpuResources, node_facts};
 use super::update::{NodeAnnotations, NodeFacts, NodeTaint};
 use crate::fence::Permit;
 use crate::ids::{NodeName, NodeUid};
-use crate::keys::{ACCEPTED_GPUS, APPROVED, FIELD_MANAGER, Keys, VALIDATION_HOOK};
+use crate::keys::{ACCEPTED_GPUS, APPROVED, FIELD_MANAGER, Keys};
 use crate::maintenance::node_guard::{GuardChanges, GuardField};
 
 /// One transition of one Node.
@@ -36,8 +36,6 @@ pub struct NodePatch {
     pub unschedulable: Option<bool>,
     /// The guards that are set and removed.
     pub guards: GuardChanges,
-    /// The hook of the validation Job is set (`true`) or removed.
-    pub validation_hook: Option<bool>,
     /// The taints of the Node in that version. A merge patch replaces the list as a whole.
     pub taints: Arc<[NodeTaint]>,
 }
@@ -193,10 +191,6 @@ impl NodePatch {
         if self.is_end {
             annotations.insert(APPROVED.to_owned(), Value::Null);
             annotations.insert(ACCEPTED_GPUS.to_owned(), Value::Null);
-        }
-        if let Some(is_set) = self.validation_hook {
-            let value = if is_set { json!(FIELD_MANAGER) } else { Value::Null };
-            annotations.insert(VALIDATION_HOOK.to_owned(), value);
         }
         let mut labels = Map::new();
         for (guard, is_set) in self.guards.all() {

@@ -176,15 +176,6 @@ pub const fn foreign_maintenances(api: ForeignApi) -> [Right; 2] {
     ]
 }
 
-/// The right of the Role in the namespace of the validation Jobs.
-pub const VALIDATION: Right = right(
-    "batch",
-    "jobs",
-    &["get", "create"],
-    "validating nodes on their way back, without which they stay cordoned",
-    true,
-);
-
 /// The right of the Role in the namespace of the Lease, for leader election.
 pub const LEASES: Right = right(
     "coordination.k8s.io",

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
-use haulout::keys::VALIDATION_HOOK;
 use haulout::nodemaintenance::kind::{MaintenanceOrigin, NodeMaintenance};
 use haulout_lab::fixture::{Fixture, WAIT_TIMEOUT, annotation};
 use haulout_lab::scenario::run_scenario;
@@ -164,8 +163,6 @@ fn release_may_change_only_the_cordon_and_annotations_of_a_node() {
         let release = Release::prepare(&fixture).await?;
         release.upgrade(&[
             "config.outOfServiceTaint=true",
-            "validationJob.enabled=true",
-            "validationJob.image=registry.invalid/cuda",
         ]);
         let node = fixture.node_name("gpu1");
         let admin: Api<Node> = Api::all(fixture.client());
@@ -248,7 +245,6 @@ fn release_may_change_only_the_cordon_and_annotations_of_a_node() {
                 "labels": {"remediation.medik8s.io/exclude-from-remediation": "true"},
                 "annotations": {
                     "cluster-autoscaler.kubernetes.io/scale-down-disabled": "true",
-                    VALIDATION_HOOK: "haulout",
                 },
             },
             "spec": {"taints": [

@@ -173,8 +173,6 @@ fn every_object_of_the_schema_refuses_unknown_keys() {
         "serviceAccount.annotations",
         "serviceMonitor.additionalLabels",
         "tracing.resourceAttributes",
-        "validationJob.podSpec",
-        "validationJob.resources",
     ];
     open.sort();
     assert_eq!(open, meant);
@@ -266,10 +264,10 @@ fn chart_has_the_defaults_of_the_program_except_the_log() {
 fn chart_has_the_rights_of_the_lab() {
     let objects = rendered(&chart().join("ci/full-values.yaml"), &[]);
     let ours = &object(&objects, "ClusterRole")["rules"];
-    // The rights to the Lease and to the validation Jobs are in Roles, because they are in one namespace.
+    // The rights to the Lease are in a Role, because it is in one namespace.
     let is_in_a_role = |rule: &PolicyRule| {
         let mut groups = rule.api_groups.iter().flatten();
-        groups.any(|group| ["coordination.k8s.io", "batch"].contains(&group.as_str()))
+        groups.any(|group| group == "coordination.k8s.io")
     };
     let mut theirs = KubeOptions::default().haulout_rules;
     theirs.retain(|rule| !is_in_a_role(rule));

@@ -68,7 +68,6 @@ mod traces;
 mod unhandled_modes;
 mod untrusted_input;
 mod user_cordon;
-mod validation;
 mod vcenter_attribute;
 mod vcenter_events;
 mod vcenter_session;

@@ -63,12 +63,6 @@ pub const GARDENER_MANAGED: &str = "node.machine.sapcloud.io/last-applied-anno-l
 /// The end of the first part of the annotations that are hooks, behind the step.
 pub const HOOK_SUFFIX: &str = ".hook.haulout.dev";
 
-/// The hook that Haulout sets itself, for its validation Job.
-pub const VALIDATION_HOOK: &str = "pre-uncordon.hook.haulout.dev/haulout-validation";
-
-/// The annotation of a validation Job with the name of its Node.
-pub const VALIDATED_NODE: &str = "haulout.dev/node";
-
 /// The hooks of the first step, with any name, for documents.
 const HOOKS: &str = "pre-drain.hook.haulout.dev/…";
 
@@ -211,11 +205,6 @@ impl Keys {
                 HOOKS,
                 "yours: hold the drain until they are removed; `pre-poweroff.…` and `pre-uncordon.…` hold the power-off and the \
                  uncordon",
-            ),
-            (
-                VALIDATION_HOOK,
-                "the hook of the [validation Job](../how-to/hooks.md#a-validation-job-on-the-way-back); it is removed when the Job has \
-                 succeeded, and at the end",
             ),
             (
                 STRATEGY,

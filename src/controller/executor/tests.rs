@@ -56,7 +56,6 @@ fn executor_on(client: kube::Client) -> (Executor, mpsc::Receiver<EffectReport>)
         keys: Keys::under(DEFAULT_PREFIX),
         gpu_resources: GpuResources::parse("nvidia.com/*").unwrap(),
         drain: DrainSettings::default(),
-        validates: false,
         events: crate::kubernetes::events::queue(|| {}).0,
         on_evictions: Box::new(|_, _| {}),
         refusals: RefusalLog::default(),

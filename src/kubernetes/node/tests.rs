@@ -27,7 +27,6 @@ fn cordon() -> NodePatch {
         is_end: false,
         unschedulable: Some(true),
         guards: GuardChanges::default(),
-        validation_hook: None,
         taints: Arc::default(),
     }
 }
@@ -110,23 +109,6 @@ async fn end_removes_our_annotations_and_the_cordon_as_kubectl_does() {
     let annotations = seen[0].body["metadata"]["annotations"].as_object().unwrap();
     assert_eq!(annotations.len(), 6);
     assert!(annotations.values().all(Value::is_null));
-}
-
-#[tokio::test]
-async fn validation_hook_is_written_with_the_record() {
-    for (validation_hook, expected) in [
-        (None, None),
-        (Some(true), Some(json!("haulout"))),
-        (Some(false), Some(Value::Null)),
-    ] {
-        let with = NodePatch {
-            validation_hook,
-            ..cordon()
-        };
-        let (_, seen) = patched(&with, node()).await;
-        let annotations = &seen[0].body["metadata"]["annotations"];
-        assert_eq!(annotations.get(VALIDATION_HOOK), expected.as_ref());
-    }
 }
 
 #[tokio::test]

@@ -114,7 +114,6 @@ impl Default for KubeOptions {
                     "machinehealthchecks",
                     &["get", "list", "patch"],
                 ),
-                rule("batch", "jobs", &["get", "create"]),
                 rule("coordination.k8s.io", "leases", &["get", "create", "update"]),
             ],
             with_kind: true,
