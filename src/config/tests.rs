@@ -580,7 +580,6 @@ fn each_setting_says_what_a_change_in_mid_episode_does() {
         node_maintenances => Core,
         node_maintenance_history => Shown,
         foreign_node_maintenances => Core,
-        validation_job_file => Program,
         maintenance_taint => Core,
         out_of_service_taint => Core,
         guards => Core,

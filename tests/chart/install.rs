@@ -161,9 +161,7 @@ fn release_may_change_only_the_cordon_and_annotations_of_a_node() {
     run_scenario(async {
         let fixture = fixture("forbidden", "aa000000-0000-4000-8000-000000000002", &["esx1"]).await?;
         let release = Release::prepare(&fixture).await?;
-        release.upgrade(&[
-            "config.outOfServiceTaint=true",
-        ]);
+        release.upgrade(&["config.outOfServiceTaint=true"]);
         let node = fixture.node_name("gpu1");
         let admin: Api<Node> = Api::all(fixture.client());
         let theirs = json!({"metadata": {"annotations": {"example.com/theirs": "1"}}});

@@ -281,8 +281,8 @@ impl Model {
     pub fn new(policy: Policy, cordoned: bool) -> Self {
         let began = Now::at(at(0), 0);
         let settings = Settings {
+            rules: rules(&policy),
             policy,
-            rules: rules(),
         };
         let mut model = Self {
             hosts: vec![HostTruth::default(); HOSTS.len()],
