@@ -459,6 +459,7 @@ fn gpus_that_the_setting_does_not_match_any_more_are_not_awaited_and_named() {
     };
     let episode = Episode {
         gpus_before: BTreeMap::from([("example.com/gpu".to_owned(), 8)]).into(),
+        gpus_cleared: true,
         ..facts::episode(Phase::Rejoining, CordonOwner::Ours, true)
     };
     let policy = facts::policy(DrainTimeoutAction::PowerOff);
