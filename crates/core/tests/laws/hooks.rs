@@ -261,7 +261,7 @@ fn node_that_is_put_back_with_its_hooks_is_still_held() {
     }
 }
 
-/// A drain whose timeout has passed, with a pod that a budget keeps, while a hook holds the shutdown.
+/// A drain whose timeout has passed, with a pod that is still there, while a hook holds the shutdown.
 fn timed_out(held: u64, revision: u64) -> (Record, Observed) {
     let point = HookPoint::PrePowerOff;
     let record = Record::Episode(Arc::new(Episode {
@@ -272,10 +272,7 @@ fn timed_out(held: u64, revision: u64) -> (Record, Observed) {
     let mut seen = seen(with_hook(point, cordoned()), entering());
     let train = PendingEviction {
         name: "ml/train".to_owned(),
-        why: PendingReason::Budget {
-            names: vec!["train".to_owned()],
-            message: String::new(),
-        },
+        why: PendingReason::Leaving,
     };
     seen.drain = Some(drain_report(moment(-1).monotonic, vec![train]));
     seen.pods_revision = revision;
