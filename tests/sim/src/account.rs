@@ -1,17 +1,29 @@
 //! The account of a run: how often each fault fired, and which phases, waits and reasons to park were reached.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::clock;
 
 /// Counts of one run, or of many.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Account {
     counts: BTreeMap<(&'static str, String), u64>,
+    disturbed: Duration,
 }
 
 impl Account {
     /// Counts one.
     pub fn count(&mut self, kind: &'static str, name: impl Into<String>) {
+        if kind == "fault" {
+            self.disturbed = clock::elapsed();
+        }
         *self.counts.entry((kind, name.into())).or_default() += 1;
+    }
+
+    /// When the last fault fired.
+    pub fn disturbed(&self) -> Duration {
+        self.disturbed
     }
 
     /// Adds another account.

@@ -1,6 +1,6 @@
 //! The property collector of the simulated vCenter: filter specifications, and what they select.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 
 use crate::properties::{Moref, Value, is_a};
@@ -54,7 +54,12 @@ pub struct Collector {
     acknowledged: (u64, Vec<Selected>),
     /// The last version that was sent.
     sent: (u64, Vec<Selected>),
+    /// The rest of a first set, in parts, and the version with which the next one is asked for.
+    rest: Option<(String, VecDeque<String>)>,
 }
+
+/// Objects in each part of a first set. A vCenter 5.5 sent parts of 100 objects although the request named no limit.
+const PART: usize = 5;
 
 impl Spec {
     /// Reads `spec` or `specSet`.
@@ -190,7 +195,12 @@ fn named<'a>(steps: &'a [Step], name: &str) -> Option<&'a Step> {
 /// The answer of a collector to a long poll.
 pub enum PollAnswer {
     /// A set of updates.
-    Set(String),
+    Set {
+        /// Its content.
+        xml: String,
+        /// Whether it completes the first set of a collector.
+        is_first: bool,
+    },
     /// Nothing has changed.
     Nothing,
     /// The version is not one of this collector.
@@ -206,6 +216,12 @@ impl Collector {
         views: &Views,
         is_lost: &mut dyn FnMut() -> bool,
     ) -> PollAnswer {
+        match self.rest.take() {
+            // The version of a part is valid once.
+            Some((expected, parts)) if expected == version => return self.next_part(&expected, parts),
+            Some(_) if !version.is_empty() => return PollAnswer::UnknownVersion,
+            Some(_) | None => {}
+        }
         let version: u64 = match version {
             "" => 0,
             text => text.parse().unwrap_or(u64::MAX),
@@ -223,16 +239,14 @@ impl Collector {
             .iter()
             .map(|filter| filter.select(vcenter, views))
             .collect();
-        let mut sets = String::new();
+        let (mut sets, mut objects) = (String::new(), Vec::new());
         for (index, selected) in now.iter().enumerate() {
             let none = Selected::new();
             let before = self.acknowledged.1.get(index).unwrap_or(&none);
             let changes = changes(before, selected, is_lost);
             if !changes.is_empty() || self.acknowledged.1.get(index).is_none() {
-                let _ = write!(
-                    sets,
-                    "<filterSet><filter type=\"PropertyFilter\">filter-{index}</filter>{changes}</filterSet>"
-                );
+                sets.push_str(&filter_set(index, &changes));
+                objects.extend(changes.into_iter().map(|change| (index, change)));
             }
         }
         if sets.is_empty() && version != 0 {
@@ -240,14 +254,43 @@ impl Collector {
         }
         let next = self.sent.0.max(version) + 1;
         self.sent = (next, now);
-        PollAnswer::Set(format!("<version>{next}</version>{sets}"))
+        if version == 0 && objects.len() > PART {
+            let parts = objects.chunks(PART).map(|part| {
+                let objects = part
+                    .iter()
+                    .map(|(index, object)| filter_set(*index, std::slice::from_ref(object)));
+                objects.collect::<String>()
+            });
+            return self.next_part("0_0", parts.collect());
+        }
+        PollAnswer::Set {
+            xml: format!("<version>{next}</version>{sets}"),
+            is_first: version == 0,
+        }
+    }
+
+    /// The next part of a first set, after the one with this version.
+    fn next_part(&mut self, after: &str, mut parts: VecDeque<String>) -> PollAnswer {
+        let part = parts.pop_front().unwrap_or_default();
+        if parts.is_empty() {
+            let version = self.sent.0;
+            return PollAnswer::Set {
+                xml: format!("<version>{version}</version>{part}"),
+                is_first: true,
+            };
+        }
+        let number: usize = after.trim_start_matches("0_").parse().unwrap_or_default();
+        let version = format!("0_{}", number + 1);
+        let xml = format!("<version>{version}</version>{part}<truncated>true</truncated>");
+        self.rest = Some((version, parts));
+        PollAnswer::Set { xml, is_first: false }
     }
 }
 
 /// The changes as XML. Where `is_lost` says so, the change of a task is left out: the documentation of `recentTask` and of
 /// `TaskManager` promises no updates for tasks in these lists.
-fn changes(before: &Selected, now: &Selected, is_lost: &mut dyn FnMut() -> bool) -> String {
-    let mut xml = String::new();
+fn changes(before: &Selected, now: &Selected, is_lost: &mut dyn FnMut() -> bool) -> Vec<String> {
+    let mut objects = Vec::new();
     for (moref, properties) in now {
         let old = before.get(moref);
         let changed: Vec<_> = match old {
@@ -261,6 +304,7 @@ fn changes(before: &Selected, now: &Selected, is_lost: &mut dyn FnMut() -> bool)
             continue;
         }
         let kind = if old.is_some() { "modify" } else { "enter" };
+        let mut xml = String::new();
         let _ = write!(xml, "<objectSet><kind>{kind}</kind>{}", object(moref));
         for (path, value) in changed {
             let value = value.as_ref().map(render).unwrap_or_default();
@@ -271,11 +315,20 @@ fn changes(before: &Selected, now: &Selected, is_lost: &mut dyn FnMut() -> bool)
             );
         }
         xml.push_str("</objectSet>");
+        objects.push(xml);
     }
     for moref in before.keys().filter(|moref| !now.contains_key(*moref)) {
-        let _ = write!(xml, "<objectSet><kind>leave</kind>{}</objectSet>", object(moref));
+        objects.push(format!(
+            "<objectSet><kind>leave</kind>{}</objectSet>",
+            object(moref)
+        ));
     }
-    xml
+    objects
+}
+
+fn filter_set(filter: usize, objects: &[String]) -> String {
+    let objects = objects.concat();
+    format!("<filterSet><filter type=\"PropertyFilter\">filter-{filter}</filter>{objects}</filterSet>")
 }
 
 fn object((kind, id): &Moref) -> String {

@@ -50,9 +50,8 @@ impl World {
                 self.vcenter.changed();
             }
             Fault::VcenterRestarts => {
-                self.sessions.clear();
-                self.vcenter.down_until = now + Duration::from_secs(self.rng.u64(5..90));
-                self.vcenter.changed();
+                let lasts = Duration::from_secs(self.rng.u64(5..90));
+                self.vcenter_restarts(lasts);
             }
             Fault::TasksForgotten => self.tasks_are_forgotten(),
             Fault::UpdatesWithheld => {

@@ -25,6 +25,7 @@ pub mod kube_api;
 pub mod kubelets;
 pub mod late;
 pub mod oracle;
+pub mod outage;
 pub mod people;
 pub mod plan;
 pub mod properties;

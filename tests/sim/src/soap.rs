@@ -30,7 +30,8 @@ const CONTENT: &str = "<returnval><rootFolder type=\"Folder\">group-d1</rootFold
     <propertyCollector type=\"PropertyCollector\">propertyCollector</propertyCollector>\
     <viewManager type=\"ViewManager\">ViewManager</viewManager>\
     <sessionManager type=\"SessionManager\">SessionManager</sessionManager>\
-    <searchIndex type=\"SearchIndex\">SearchIndex</searchIndex></returnval>";
+    <searchIndex type=\"SearchIndex\">SearchIndex</searchIndex>\
+    <taskManager type=\"TaskManager\">TaskManager</taskManager></returnval>";
 
 /// The methods that change a VM.
 const ACTS: [&str; 5] = [
@@ -430,6 +431,8 @@ impl World {
                 session.collectors.insert(id.clone(), Collector::default());
                 created("PropertyCollector", &id)
             }
+            "CreateCollectorForTasks" => created("TaskHistoryCollector", &id("history")),
+            "SetCollectorPageSize" | "DestroyCollector" => Answer::Returned(String::new()),
             "DestroyPropertyCollector" => {
                 session.collectors.remove(&call.on.1);
                 vcenter.changed();
@@ -465,7 +468,12 @@ impl World {
                 let (faults, rng, account) = (&self.faults, &mut self.rng, &mut self.account);
                 let mut is_lost = || faults.fires(Fault::TaskUpdateLost, rng, account);
                 match collector.poll(version, vcenter, &session.views, &mut is_lost) {
-                    PollAnswer::Set(xml) => Answer::Returned(format!("<returnval>{xml}</returnval>")),
+                    PollAnswer::Set { xml, is_first } => {
+                        if is_first {
+                            self.vcenter.followed_at = clock::elapsed();
+                        }
+                        Answer::Returned(format!("<returnval>{xml}</returnval>"))
+                    }
                     PollAnswer::Nothing => Answer::Wait,
                     PollAnswer::UnknownVersion => Answer::Fault("InvalidCollectorVersion", String::new()),
                 }

@@ -32,6 +32,8 @@ pub struct Vcenter {
     pub withheld_until: Duration,
     /// Wakes long polls.
     pub changes: watch::Sender<u64>,
+    /// When a stream had its first set last.
+    pub followed_at: Duration,
 }
 
 /// A host with one GPU.
@@ -160,6 +162,7 @@ impl Vcenter {
             down_until: Duration::ZERO,
             withheld_until: Duration::ZERO,
             changes: watch::Sender::new(0),
+            followed_at: Duration::ZERO,
         }
     }
 

@@ -95,8 +95,8 @@ impl World {
 
     /// vCenter's service restarts and forgets some of its tasks. A host may carry them out nevertheless.
     pub(crate) fn tasks_are_forgotten(&mut self) {
-        self.sessions.clear();
-        self.vcenter.down_until = clock::elapsed() + self.seconds(5..60);
+        let lasts = self.seconds(5..60);
+        self.vcenter_restarts(lasts);
         for task in 0..self.vcenter.tasks.len() {
             if self.vcenter.tasks[task].state != TaskState::Running || self.rng.bool() {
                 continue;

@@ -15,6 +15,7 @@ use crate::faults::{Fate, Fault, Faults};
 use crate::garbled::GarbledReplies;
 use crate::late::LateRequests;
 use crate::oracle::{NodeMemory, Oracle};
+use crate::outage::QuietOutage;
 use crate::people::Deed;
 use crate::plan::{Plan, Settings};
 use crate::soap::Sessions;
@@ -120,6 +121,8 @@ pub enum WorldEvent {
     LabelIsBack(usize),
     /// A kubelet registers its Node, if that is missing.
     NodeRegisters(usize),
+    /// vCenter has to be used again after an outage.
+    OutageIsOver(QuietOutage),
     /// The next step of maintenances one after the other.
     NextInTurn,
     /// Faults and deeds end.
@@ -407,6 +410,7 @@ impl World {
             WorldEvent::NodeRegisters(node) => {
                 self.register_node(node);
             }
+            WorldEvent::OutageIsOver(outage) => self.check_outage(outage),
             WorldEvent::NextInTurn => self.next_in_turn(),
             WorldEvent::Calm => {
                 self.tell("world", "faults and deeds end");
