@@ -213,6 +213,7 @@ fn guards_on_the_machine_are_looked_at_again_while_the_vm_is_off() {
         machine_guards: MachineGuards {
             is_due: false,
             objects: vec![machine.clone()],
+            ..MachineGuards::default()
         },
         ..episode_off()
     };
