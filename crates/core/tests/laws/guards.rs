@@ -110,14 +110,21 @@ fn untainted_first(before: &Episode, mut seen: Observed, second: i64) -> (Episod
     (after, seen)
 }
 
-/// Phases of a VM that is off and stays off, with the number of its power losses.
-fn at_rest() -> [(Phase, u8); 2] {
+/// Episodes whose VM is off and stays off.
+fn at_rest() -> [Episode; 2] {
     let parked = Phase::Parked {
         reason: ParkReason::PowerLost { losses: 6 },
         resume: Box::new(Phase::Rejoining),
         resume_since: at(0),
     };
-    [(Phase::AwaitingHost, 0), (parked, 5)]
+    let guards = [NodeGuard::Medik8s].into();
+    let parked = Episode {
+        phase: parked,
+        power_losses: 5,
+        guards,
+        ..episode_off()
+    };
+    [episode_off(), parked]
 }
 
 const ALL: [NodeGuard; 3] = [TAINT, NodeGuard::MaintenanceTaint, NodeGuard::Medik8s];
@@ -183,12 +190,8 @@ fn guard_that_somebody_removes_from_the_node_while_the_vm_is_off_is_set_again() 
     if let BoundVm::Found(vm) = &mut seen.vm {
         vm.drs = false;
     }
-    for (phase, power_losses) in at_rest() {
-        let record = record_of(&Episode {
-            phase,
-            power_losses,
-            ..episode_off()
-        });
+    for episode in at_rest() {
+        let record = record_of(&episode);
         let early = decide(&record, &seen, &settings(), moment(60));
         assert!(
             matches!(early, Decision::Wait { recheck: Some(_), .. }),
@@ -209,14 +212,6 @@ fn guards_on_the_machine_are_looked_at_again_while_the_vm_is_off() {
         namespace: "capi".to_owned(),
         name: "gpu-1".to_owned(),
     };
-    let guarded = Episode {
-        machine_guards: MachineGuards {
-            is_due: false,
-            objects: vec![machine.clone()],
-            ..MachineGuards::default()
-        },
-        ..episode_off()
-    };
     let mut seen = seen_off(HostState::InMaintenance, &ALL);
     if let BoundVm::Found(vm) = &mut seen.vm {
         vm.drs = false;
@@ -234,11 +229,13 @@ fn guards_on_the_machine_are_looked_at_again_while_the_vm_is_off() {
             }
         )
     };
-    for (phase, power_losses) in at_rest() {
+    for episode in at_rest() {
         let record = record_of(&Episode {
-            phase,
-            power_losses,
-            ..guarded.clone()
+            machine_guards: MachineGuards {
+                objects: vec![machine.clone()],
+                ..MachineGuards::default()
+            },
+            ..episode
         });
         seen.attempts.insert(EffectKind::SetMachineGuards, done_at(0));
         let rest = decide(&record, &seen, &settings(), moment(60));
