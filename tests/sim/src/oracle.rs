@@ -393,7 +393,8 @@ impl World {
         }
         let memory = &self.oracle.nodes[node];
         let sent = memory.guest_sent;
-        let had_time = sent.is_some_and(|at| clock::elapsed() + STALE >= at + self.plan.guest_timeout);
+        let had_time =
+            sent.is_some_and(|at| clock::elapsed() + STALE >= at + self.plan.least_guest_timeout());
         let is_known = !memory.is_lost && self.oracle.restored.is_none();
         let can_be_asked = !self.vcenter.vms[node].tools_stopped;
         if act == Act::PowerOff && can_be_asked && is_known && !had_time {
