@@ -210,6 +210,7 @@ fn cordon(seen: &NodeFacts) -> NodePatch {
             ..NodeAnnotations::default()
         },
         is_end: false,
+        ends_approval: false,
         unschedulable: Some(true),
         guards: GuardChanges::default(),
         taints: seen.taints.clone(),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, bail, ensure};
+use kube::ResourceExt as _;
 
 use super::controller_settings::NodeSettings;
 use super::nodes::{WantedNodes, read_nodes};
@@ -11,6 +12,7 @@ use super::question::{self, Consent};
 use super::selection::{NodeAnswer, for_each};
 use super::subcommands::PROBLEM_FOUND;
 use super::{NodesArgs, PauseArgs, UnpauseArgs};
+use crate::ids::RequestUid;
 use crate::inventory::record_of;
 use crate::keys::Keys;
 use crate::kubernetes::client::connect_by;
@@ -43,19 +45,39 @@ async fn approve_one(
     let reading = read_nodes(client, settings, WantedNodes::Named(&names)).await?;
     let facts = reading.nodes.first();
     let record = record_of(facts.with_context(|| format!("node/{name} does not exist"))?);
-    let episode = record
-        .episode()
-        .with_context(|| format!("node/{name} is not in maintenance, so no drain waits for an approval"))?;
-    let phase = episode.phase.at_work();
-    ensure!(
-        matches!(phase, Phase::Queued | Phase::Drained | Phase::Rejoining),
-        "node/{name} is {}, so no drain waits for an approval",
-        phase.name()
-    );
-    reads::approve(client, name, &episode.id).await?;
+    let (approval, words) = match record.episode() {
+        None => {
+            let request = reading.first_request(name).with_context(|| {
+                format!("node/{name} is not in maintenance, so no drain waits for an approval")
+            })?;
+            let uid = RequestUid::new(request.uid().unwrap_or_default());
+            let words = format!(
+                " approved: NodeMaintenance {}, when it begins",
+                request.name_any()
+            );
+            (uid.to_string(), words)
+        }
+        Some(episode) => {
+            let phase = episode.phase.at_work();
+            ensure!(
+                matches!(phase, Phase::Queued | Phase::Drained | Phase::Rejoining),
+                "node/{name} is {}, so no drain waits for an approval",
+                phase.name()
+            );
+            // An approval of the request also counts if its episode gives way to the maintenance of the host.
+            let begun_by = episode
+                .trigger
+                .request
+                .as_ref()
+                .filter(|_| *phase == Phase::Queued);
+            let approval = begun_by.map_or_else(|| episode.id.to_string(), |request| request.uid.to_string());
+            (approval, " approved".to_owned())
+        }
+    };
+    reads::approve(client, name, &approval).await?;
     Ok(NodeAnswer {
-        value: serde_json::json!({"node": name, "approved": episode.id}),
-        words: " approved".to_owned(),
+        value: serde_json::json!({"node": name, "approved": approval}),
+        words,
     })
 }
 

@@ -140,6 +140,12 @@ impl NodeReading {
             .filter(|object| object.spec.origin == MaintenanceOrigin::Request && is_open(object))
     }
 
+    /// The request that is served first.
+    pub(super) fn first_request(&self, name: &str) -> Option<&NodeMaintenance> {
+        let requests = self.open_requests(name);
+        requests.min_by_key(|object| (object.creation_timestamp(), object.name_any()))
+    }
+
     fn state(&self, name: &str) -> ListedNode {
         let node = self.nodes.iter().find(|node| node.name.as_str() == name);
         let record = node.map_or_else(|| self.copy(name), record_of);

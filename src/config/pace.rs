@@ -10,7 +10,7 @@ const PACE: &str = "How many nodes at once";
 /// How many nodes are in maintenance at once, and which come first.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
 pub struct PaceSettings {
-    /// Drain a node only after it is annotated with haulout.dev/approved=EPISODE (true, false)
+    /// Drain a node only after it is annotated with haulout.dev/approved, as `kubectl haulout approve` does (true, false)
     #[arg(long, env, value_name = "BOOL", help_heading = PACE, value_parser = boolean, default_value = "false",
           num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub require_approval: bool,

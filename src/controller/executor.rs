@@ -131,8 +131,8 @@ impl RunEffect for Executor {
         transition: &Transition,
         now: Now,
     ) -> Result<Recorded, NotRecorded> {
+        let (ends_approval, version) = (transition.ends_approval(before, seen), seen.copy_version);
         let Some(seen) = &seen.node else {
-            let version = seen.copy_version;
             return self.record_on_copy(name, version, before, transition, now).await;
         };
         let annotations = record::write(&transition.record, now.wall);
@@ -153,6 +153,7 @@ impl RunEffect for Executor {
                 ..NodeAnnotations::default()
             },
             is_end: transition.ended.is_some(),
+            ends_approval,
             unschedulable: transition.unschedulable,
             guards: GuardChanges::of(before, &transition.record, seen),
             taints: Arc::clone(&seen.taints),

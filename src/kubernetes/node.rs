@@ -30,8 +30,10 @@ pub struct NodePatch {
     /// The new values of our annotations. `None` removes one, except for `fulfilled`, which then stays. The annotations that people
     /// set are not written.
     pub annotations: NodeAnnotations,
-    /// The episode ends, so that its approval is removed.
+    /// The episode ends, so that what a person accepted for it is removed.
     pub is_end: bool,
+    /// The approval of a person is used up or void, and removed.
+    pub ends_approval: bool,
     /// The new `spec.unschedulable`; `None` leaves it as it is.
     pub unschedulable: Option<bool>,
     /// The guards that are set and removed.
@@ -188,8 +190,10 @@ impl NodePatch {
         if let Some(fulfilled) = fulfilled {
             annotations.insert(keys.fulfilled.clone(), json!(fulfilled));
         }
-        if self.is_end {
+        if self.ends_approval {
             annotations.insert(APPROVED.to_owned(), Value::Null);
+        }
+        if self.is_end {
             annotations.insert(ACCEPTED_GPUS.to_owned(), Value::Null);
         }
         let mut labels = Map::new();

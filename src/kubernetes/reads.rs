@@ -18,7 +18,7 @@ use super::answer::{self, ApiRefusal};
 use super::devices::SliceIndex;
 use super::facts::GpuResources;
 use crate::device_slice::DeviceSlice;
-use crate::ids::{EpisodeId, NodeName};
+use crate::ids::NodeName;
 use crate::keys::{ACCEPTED_GPUS, APPROVED, CLI_MANAGER, SKIP};
 
 /// The deadline for one page or object.
@@ -204,12 +204,12 @@ pub async fn user(client: &kube::Client) -> Result<String, ReadError> {
         })
 }
 
-/// Approves the drain of this episode of a node.
+/// Approves a drain of a node: of the episode with this id, or for the NodeMaintenance with this UID.
 ///
 /// # Errors
 /// When the Node does not exist, or the kube-apiserver refuses the write.
-pub async fn approve(client: &kube::Client, node: &str, episode: &EpisodeId) -> Result<(), ReadError> {
-    annotate(client, node, APPROVED, episode.as_str()).await
+pub async fn approve(client: &kube::Client, node: &str, approval: &str) -> Result<(), ReadError> {
+    annotate(client, node, APPROVED, approval).await
 }
 
 /// Takes a node back with these GPUs, as in `nvidia.com/gpu=7`.

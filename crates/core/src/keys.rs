@@ -19,8 +19,8 @@ pub const DEFAULT_NODE_SELECTOR: &str = "intel.feature.node.kubernetes.io/gpu=tr
 /// An annotation that people set on a Node: with `true`, Haulout leaves it alone.
 pub const SKIP: &str = "haulout.dev/skip";
 
-/// An annotation that people set on a Node: with `true`, its next drain may begin where `REQUIRE_APPROVAL` is set. Haulout removes
-/// it at the end of the episode.
+/// An annotation that people set on a Node: the id of the episode, or the UID of the NodeMaintenance, whose drain may begin where
+/// `REQUIRE_APPROVAL` is set. Haulout removes it when that drain begins.
 pub const APPROVED: &str = "haulout.dev/approved";
 
 /// An annotation that people set on a Node: the GPUs with which it counts as back, as in `nvidia.com/gpu=7`. Haulout removes it at the
@@ -188,8 +188,8 @@ impl Keys {
             ),
             (
                 APPROVED,
-                "yours: the id of the episode whose drain may begin where `REQUIRE_APPROVAL` is set; `kubectl haulout approve NODE` \
-                 sets it, and it is removed at the end",
+                "yours: the id of the episode, or the UID of the NodeMaintenance, whose drain may begin where `REQUIRE_APPROVAL` is \
+                 set; `kubectl haulout approve NODE` sets it, and it is removed when that drain begins",
             ),
             (
                 ACCEPTED_GPUS,

@@ -25,6 +25,7 @@ fn cordon() -> NodePatch {
             ..NodeAnnotations::default()
         },
         is_end: false,
+        ends_approval: false,
         unschedulable: Some(true),
         guards: GuardChanges::default(),
         taints: Arc::default(),

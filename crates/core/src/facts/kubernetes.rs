@@ -344,7 +344,8 @@ pub struct NodeAnnotations {
     pub fulfilled: Option<String>,
     /// `haulout.dev/skip`. Never written by Haulout.
     pub skip: Option<String>,
-    /// `haulout.dev/approved`: the id of an episode. Set by people, removed by Haulout at the end.
+    /// `haulout.dev/approved`: the id of an episode, or the UID of a NodeMaintenance. Set by people, removed by Haulout when the drain
+    /// begins.
     pub approved: Option<String>,
     /// `haulout.dev/strategy`. Never written by Haulout.
     pub strategy: Option<String>,

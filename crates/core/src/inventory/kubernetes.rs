@@ -175,6 +175,8 @@ impl Inventory {
         let ended_at = last.as_ref().map(|last| last.at);
         let local = self.node_states.entry(node.name.clone()).or_default();
         local.asked_guest = asked_guest;
+        // A time in the future, of another clock or forged, must not hide the times before it.
+        local.last_ended = local.last_ended.max(ended_at.map(|at| at.min(self.now.wall)));
         local.open_late_power_off(ended_at, self.now);
         self.next_lapse = self
             .next_lapse

@@ -34,6 +34,8 @@ pub(super) struct NodeState {
     pub(super) record_of_gone: Option<Record>,
     /// When the last episode requested a guest shutdown that had not taken effect at its end.
     pub(super) asked_guest: Option<Timestamp>,
+    /// When the last episode ended that its Node has named so far. It is kept when the annotation is removed or goes back.
+    pub(super) last_ended: Option<Timestamp>,
     /// Until when the VM may be off because of the last episode: [`LATE_POWER_OFF_WINDOW`] after this process has read of its end, in
     /// elapsed time, so that a stepped clock neither opens nor closes the window.
     pub(super) late_power_off_until: Option<Monotonic>,

@@ -1,13 +1,12 @@
 //! How many VMs episodes have switched off in the last hour.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::Inventory;
-use crate::ids::{EpisodeId, NodeName};
+use crate::ids::EpisodeId;
 use crate::maintenance::admission::AdmissionQueue;
 use crate::maintenance::clock::Monotonic;
-use crate::maintenance::episode::{Episode, Phase, Record};
+use crate::maintenance::episode::{Episode, Phase};
 
 /// How long a power-off counts.
 const COUNTED: Duration = Duration::from_secs(3600);
@@ -21,21 +20,37 @@ const MAX_PER_NODE: usize = 32;
 #[derive(Clone, Debug, Default)]
 pub(super) struct PowerOffs {
     times: Vec<Monotonic>,
-    /// The episode of the latest. It counts once, however long the VM stays off.
-    latest: Option<EpisodeId>,
+    /// The episode of the latest, and whether its node has come back since. It counts once, however long the VM stays off.
+    latest: Option<(EpisodeId, bool)>,
 }
 
 impl PowerOffs {
-    fn note(&mut self, episode: &Episode, now: Monotonic) {
+    /// Notes a record that is believed; `is_known` says that this process granted its drain, or found it when it began to act. An
+    /// episode may switch its VM off again after the node came back.
+    pub(super) fn note(&mut self, episode: &Episode, is_known: bool, now: Monotonic) {
         self.times.retain(|at| now < at.after(COUNTED));
-        let is_off = episode.powered_off || matches!(episode.phase.at_work(), Phase::ShuttingDown(_));
-        if !is_off || self.latest.as_ref() == Some(&episode.id) {
-            return;
-        }
-        self.latest = Some(episode.id.clone());
-        if self.times.len() < MAX_PER_NODE {
+        let phase = episode.phase.at_work();
+        let is_shut_down = matches!(phase, Phase::ShuttingDown(_));
+        let is_back = *phase == Phase::Rejoining && episode.powered_off;
+        let is_new = match &self.latest {
+            // A person, or the guest itself, may switch it off as well.
+            Some((id, came_back)) if *id == episode.id => *came_back && is_shut_down,
+            Some(_) | None => is_shut_down || phase.vm_is_off() || is_back,
+        };
+        let is_new = is_new && is_known;
+        if is_new && self.times.len() < MAX_PER_NODE {
             self.times.push(now);
         }
+        if is_new || self.is_counted(episode) {
+            self.latest = Some((episode.id.clone(), is_back));
+        }
+    }
+
+    /// Whether the latest power-off of this episode is counted, and its node has not come back since.
+    pub(super) fn is_counted(&self, episode: &Episode) -> bool {
+        self.latest
+            .as_ref()
+            .is_some_and(|(id, came_back)| *id == episode.id && !came_back)
     }
 
     /// When each of them no longer counts.
@@ -46,18 +61,6 @@ impl PowerOffs {
 }
 
 impl Inventory {
-    /// Notes the power-offs of episodes.
-    pub(super) fn note_power_offs(&mut self, names: &BTreeSet<NodeName>) {
-        for name in names {
-            let Some(local) = self.node_states.get_mut(name) else {
-                continue;
-            };
-            if let Some(Record::Episode(episode)) = &local.on_node {
-                local.power_offs.note(episode, self.now.monotonic);
-            }
-        }
-    }
-
     /// Counts those of a group, and returns when the first no longer counts.
     pub(super) fn count_power_offs(
         &self,

@@ -4,6 +4,8 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use super::Inventory;
 use crate::facts::foreign_maintenance::ForeignApi;
 use crate::facts::kubernetes::{
@@ -29,6 +31,8 @@ struct StoredRequest {
     facts: NodeMaintenanceFacts,
     /// The episode in its copy of a record, parsed once per update.
     copy: Option<Arc<Episode>>,
+    /// When its episode ended.
+    ended_at: Option<Timestamp>,
 }
 
 impl RequestStore {
@@ -46,10 +50,19 @@ impl RequestStore {
             | NodeMaintenanceRole::Request(_)
             | NodeMaintenanceRole::Foreign(_) => None,
         };
+        let ended_at = match &facts.role {
+            NodeMaintenanceRole::Episode { .. } => facts.status.ended_at.as_ref(),
+            NodeMaintenanceRole::Request(_) | NodeMaintenanceRole::Foreign(_) => None,
+        };
+        let ended_at = ended_at.and_then(|at| at.parse().ok());
         let names = self.of_node.entry(facts.node.clone()).or_default();
         names.insert(facts.name.clone());
-        self.by_name
-            .insert(facts.name.clone(), StoredRequest { facts, copy });
+        let object = StoredRequest {
+            copy,
+            ended_at,
+            facts,
+        };
+        self.by_name.insert(object.facts.name.clone(), object);
     }
 
     fn remove(&mut self, name: &str) {
@@ -76,6 +89,12 @@ impl RequestStore {
             .cloned()
             .collect();
         gone.iter().for_each(|name| self.remove(name));
+    }
+
+    /// When the last episode of a node ended.
+    pub(super) fn last_end(&self, node: &NodeName) -> Option<Timestamp> {
+        let names = self.of_node.get(node).into_iter().flatten();
+        names.filter_map(|name| self.by_name.get(name)?.ended_at).max()
     }
 
     /// The objects of a node that have not ended.

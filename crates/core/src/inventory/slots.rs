@@ -12,7 +12,8 @@ use crate::ids::NodeName;
 use crate::maintenance::admission::{AdmissionLimits, AdmissionQueue, QueuedNode};
 use crate::maintenance::clock::Monotonic;
 use crate::maintenance::decide::{is_replaced, vmotion_grace, wants_place};
-use crate::maintenance::episode::{Phase, PythonState, Record};
+use crate::maintenance::desired::DesiredState;
+use crate::maintenance::episode::{Episode, Phase, PythonState, Record};
 use crate::maintenance::observed::BoundVm;
 use crate::maintenance::policy::MaxUnavailable;
 use crate::maintenance::request::Request;
@@ -94,6 +95,7 @@ impl Inventory {
             let is_granted = queue.granted.contains_key(name);
             let local = self.node_states.get(name);
             let slot = local.map(|local| local.slot).unwrap_or_default();
+            let had_slot = slot.since.is_some();
             let slot = Slot {
                 since: match slot.since {
                     _ if !drains => None,
@@ -122,17 +124,29 @@ impl Inventory {
             if unavailable || holds(slot.unreadable_since.filter(|_| node.unschedulable), &mut lapses) {
                 queue.unavailable.insert(name.clone());
             }
+            let is_queued = queued_since.is_some();
             if let Some(clicked_at) = queued_since {
                 queue.queued.insert(QueuedNode {
                     clicked_at,
                     node: name.clone(),
                 });
             }
+            let is_only_drained = (drains || is_queued) && self.is_only_drained(node, &record);
+            // This process granted the slot, or found it when it began to act.
+            let is_known = slot.since.is_some() || had_slot || !self.knows_slots;
+            let believed = record.episode().filter(|episode| self.is_believed(node, episode));
+            let mut is_counted = false;
             if let Some(local) = self.node_states.get_mut(name) {
                 local.slot = slot;
+                if let Some(episode) = believed {
+                    local.power_offs.note(episode, is_known, self.now.monotonic);
+                    is_counted = drains && local.power_offs.is_counted(episode);
+                }
+            }
+            if is_only_drained || is_counted {
+                queue.drain_only.insert(name.clone());
             }
         }
-        self.note_power_offs(names);
         for (group, queue) in &mut queues {
             self.count_gpus(queue);
             lapses.extend(self.count_power_offs(group.as_deref(), queue));
@@ -177,23 +191,42 @@ impl Inventory {
             Record::InService | Record::Unreadable { .. } => (false, false),
             Record::Python(python) => (python.state == PythonState::Draining, true),
             Record::Episode(episode) => {
-                let is_its_vm = match self.vm_of(&node.name) {
-                    BoundVm::Found(vm) => is_replaced(episode, &vm).is_none(),
-                    BoundVm::NotLookedUp => true,
-                    BoundVm::Missing { .. }
-                    | BoundVm::NoVm
-                    | BoundVm::OutOfScope
-                    | BoundVm::NoUuid
-                    | BoundVm::Ambiguous(_)
-                    | BoundVm::Shared(_)
-                    | BoundVm::HeldByDeadNode { .. } => false,
-                };
+                let drains = self.is_believed(node, episode) && episode.phase.is_draining();
                 let is_its_own = episode.node_uid == node.uid;
-                let is_left_alone = node.annotations.skip.as_deref() == Some("true");
-                let drains = is_its_own && is_its_vm && !is_left_alone && episode.phase.is_draining();
                 (drains, is_its_own && episode.phase.is_unavailable())
             }
         }
+    }
+
+    /// Whether an episode drains the node or switches its VM off: it is of this Node, of its VM and of this release, and no person
+    /// has said that the node is left alone.
+    fn is_believed(&self, node: &NodeFacts, episode: &Episode) -> bool {
+        let is_its_vm = match self.vm_of(&node.name) {
+            BoundVm::Found(vm) => is_replaced(episode, &vm).is_none(),
+            BoundVm::NotLookedUp => true,
+            BoundVm::Missing { .. }
+            | BoundVm::NoVm
+            | BoundVm::OutOfScope
+            | BoundVm::NoUuid
+            | BoundVm::Ambiguous(_)
+            | BoundVm::Shared(_)
+            | BoundVm::HeldByDeadNode { .. } => false,
+        };
+        let is_left_alone = node.annotations.skip.as_deref() == Some("true");
+        let is_ours = self.rules.releases.has(&episode.release);
+        episode.node_uid == node.uid && is_its_vm && is_ours && !is_left_alone
+    }
+
+    /// Whether the node is only drained: a request asks for that, and the host of its VM does not leave.
+    fn is_only_drained(&self, node: &NodeFacts, record: &Record) -> bool {
+        let BoundVm::Found(vm) = self.vm_in_dry_run(node) else {
+            return false;
+        };
+        let request = self.due_request(&node.name, Some(node), record);
+        matches!(
+            DesiredState::of(&vm, record.episode(), request.as_ref()),
+            DesiredState::Drained(_)
+        )
     }
 
     /// How long `node` has been queued. A node that is drained already waits for no vMotion.
@@ -244,13 +277,25 @@ impl Inventory {
             return None;
         }
         let approval = self.rules.require_approval;
-        wants_place(
+        let asked_at = wants_place(
             record,
             &super::snapshot::observed_node(node),
             &vm,
             request.as_ref(),
             approval,
-        )
+        )?;
+        // Somebody who may create requests for one node alone must not keep the first place for it.
+        let is_by_request = request.is_some() && !vm.host.is_leaving();
+        let ended_at = self.last_end(&node.name).filter(|_| is_by_request);
+        Some(ended_at.map_or(asked_at, |ended_at| asked_at.max(ended_at)))
+    }
+
+    /// When the last episode of a node ended, as far as its Node, its NodeMaintenances or this process know.
+    fn last_end(&self, name: &NodeName) -> Option<Timestamp> {
+        let local = self.node_states.get(name).and_then(|local| local.last_ended);
+        let recorded = self.maintenances.last_end(name);
+        // The clock of the process that wrote it may be ahead.
+        local.max(recorded).map(|at| at.min(self.now.wall))
     }
 }
 

@@ -7,7 +7,7 @@ use super::binding::is_same_machine;
 use super::requests::is_younger;
 use crate::facts::device_slice;
 use crate::facts::kubernetes::NodeFacts;
-use crate::facts::vsphere::{PowerState, Vm};
+use crate::facts::vsphere::{PowerState, Task, Vm};
 use crate::ids::{EpisodeId, HostRef, NodeName, VmRef};
 use crate::keys::FIELD_MANAGER;
 use crate::maintenance::episode::{Episode, EpisodeOrigin, Phase, Record};
@@ -17,6 +17,7 @@ use crate::maintenance::observed::{
 };
 use crate::maintenance::placement::{PlacementForecast, PlacementOffer};
 use crate::maintenance::record::{self, Annotations, is_written_for, read};
+use crate::maintenance::request::Approval;
 
 /// The record on `node`.
 pub fn record_of(node: &NodeFacts) -> Record {
@@ -135,6 +136,15 @@ impl Inventory {
         let late_power_off_of = match (&record, vm.found(), node) {
             (Record::InService, Some(facts), Some(node)) if facts.power == ObservedPower::Off => {
                 self.late_power_off_of(node, &facts.moref)
+            }
+            // The episode before it is not on the Node any more.
+            (Record::Episode(episode), Some(facts), Some(_))
+                if *episode.phase.at_work() == Phase::Queued && facts.power == ObservedPower::Off =>
+            {
+                let is_ours = self
+                    .last_switched(&facts.moref)
+                    .is_some_and(|task| task.by_us && task.made() == Some(PowerState::Off));
+                is_ours.then(|| episode.id.clone())
             }
             (_, _, _) => None,
         };
@@ -282,6 +292,13 @@ impl Inventory {
         is_ours.then_some(last.episode.id)
     }
 
+    /// The latest task that switched a VM on or off.
+    fn last_switched(&self, vm: &VmRef) -> Option<&Task> {
+        let of_vm = self.tasks.values().filter(|task| task.vm.as_ref() == Some(vm));
+        let switched = of_vm.filter(|task| task.made().is_some());
+        switched.max_by_key(|task| task.queued_at)
+    }
+
     /// Whether an episode of `node` ended recently whose requests may still stop the VM.
     pub(super) fn may_power_off_late(&self, node: &NodeFacts) -> bool {
         let last = node
@@ -341,7 +358,7 @@ pub(super) fn observed_node(node: &NodeFacts) -> ObservedNode {
         keep_cordoned: node.annotations.keep_cordoned.as_deref() == Some("true"),
         overrides: NodeOverrides {
             skip: node.annotations.skip.as_deref() == Some("true"),
-            approved: node.annotations.approved.as_deref().and_then(EpisodeId::parse),
+            approved: node.annotations.approved.as_deref().and_then(Approval::parse),
             strategy: match node.annotations.strategy.as_deref() {
                 Some("wait") => Strategy::Wait,
                 // An unknown value counts as absent.

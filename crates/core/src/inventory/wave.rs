@@ -65,6 +65,10 @@ impl Inventory {
             let mut queue = self.admission_queues.get(&group).cloned().unwrap_or_default();
             for (index, forecast) in members {
                 queue.queued.extend(self.queued_in_wave(forecast, index));
+                // A request may ask for no more than a drain; the maintenance of its host asks for more.
+                if !queue.draining.contains(&forecast.node) {
+                    queue.drain_only.remove(&forecast.node);
+                }
             }
             self.count_gpus(&mut queue);
             let (mut rounds, mut left) = queue.rounds(self.limits(group.as_deref()), &movers);
@@ -80,16 +84,15 @@ impl Inventory {
     }
 
     /// The place in the queue of a node whose host is the `index`th to enter maintenance, if the node then needs a slot and has no
-    /// place yet. An approval is taken for given.
+    /// place yet: also one that is away already and has to leave again. An approval is taken for given.
     fn queued_in_wave(&self, forecast: &Forecast, index: usize) -> Option<QueuedNode> {
         let name = &forecast.node;
         let (queue, _) = self.queue_of(name);
         let is_queued = queue.queued.iter().any(|it| it.node == *name);
-        let is_away = queue.draining.contains(name) || queue.unavailable.contains(name);
         let BoundVm::Found(vm) = &forecast.vm else {
             return None;
         };
-        if is_queued || is_away {
+        if is_queued {
             return None;
         }
         let index = i64::try_from(index).unwrap_or(i64::MAX);

@@ -26,7 +26,8 @@ pub enum Admission {
     Granted,
     /// It waits for a slot.
     Queued {
-        /// The nodes that hold the slots or are earlier in the queue.
+        /// The other nodes that hold the slots or are earlier in the queue, each once. Empty where only the power-offs of the node
+        /// itself reach the limit.
         ahead: Vec<NodeName>,
         /// Its position among the nodes that wait, from 1.
         position: usize,
@@ -86,7 +87,8 @@ pub struct AdmissionLimits {
 /// A node that needs a slot.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct QueuedNode {
-    /// When the maintenance of its host was requested, on vCenter's clock, which is the same for all nodes.
+    /// When its maintenance was requested, on the clock of vCenter or the kube-apiserver, which is the same for all nodes; for a
+    /// request not before the end of the last episode of its node.
     pub clicked_at: Timestamp,
     /// Its name, which breaks ties.
     pub node: NodeName,
@@ -109,6 +111,8 @@ pub struct AdmissionQueue {
     pub gpus: BTreeMap<NodeName, u32>,
     /// How often the VM of a node was switched off in the last hour.
     pub power_offs: BTreeMap<NodeName, usize>,
+    /// The nodes in `draining` and `queued` whose drain no power-off follows that has still to be counted.
+    pub drain_only: BTreeSet<NodeName>,
 }
 
 impl AdmissionQueue {
@@ -122,22 +126,29 @@ impl AdmissionQueue {
             queued: BTreeSet::new(),
             gpus: BTreeMap::new(),
             power_offs: BTreeMap::new(),
+            drain_only: BTreeSet::new(),
         }
     }
 
     /// Grants free slots in order. A granted slot stays granted until the node's record shows it, the node no longer needs it, or
     /// it was not used in time. So no slot is granted twice, and a node that cannot begin blocks no other.
+    ///
+    /// While a node waits, those behind it wait as well, except nodes that are unavailable already: the one that waits may wait for
+    /// them, and they take no further slot of `MAX_UNAVAILABLE`.
     pub fn grant(&mut self, limits: AdmissionLimits, now: Monotonic) {
         self.lapse(now);
         let queued: BTreeSet<&NodeName> = self.queued.iter().map(|it| &it.node).collect();
         self.granted.retain(|node, _| queued.contains(node));
         self.deferred.retain(|node, _| queued.contains(node));
         let in_turn: Vec<NodeName> = self.in_turn().cloned().collect();
+        let mut does_one_wait = false;
         for node in in_turn {
-            if self.full(&node, limits).is_some() {
-                break;
+            let may_begin = !does_one_wait || self.unavailable.contains(&node);
+            if may_begin && self.full(&node, limits).is_none() {
+                self.granted.entry(node).or_insert(now);
+            } else {
+                does_one_wait = true;
             }
-            self.granted.entry(node).or_insert(now);
         }
     }
 
@@ -164,33 +175,34 @@ impl AdmissionQueue {
         if self.granted.contains_key(node) || self.draining.contains(node) && !is_queued() {
             return Admission::Granted;
         }
-        let limit = self
-            .full(node, limits)
-            .unwrap_or(SlotLimit::ConcurrentDrains(limits.concurrent_drains));
-        let switched_off = || self.power_offs.keys().chain(&self.draining).cloned().collect();
+        let before: Vec<&NodeName> = self.in_turn().take_while(|name| *name != node).collect();
+        let before = before
+            .into_iter()
+            .filter(|name| !self.granted.contains_key(*name));
+        let before: Vec<&NodeName> = before.collect();
+        // A node that no limit keeps from a slot waits for the same as the first before it.
+        let limit = self.full(node, limits);
+        let limit = limit.or_else(|| before.iter().find_map(|name| self.full(name, limits)));
+        let limit = limit.unwrap_or(SlotLimit::ConcurrentDrains(limits.concurrent_drains));
+        let switched_off = || {
+            let is_due = |name: &&NodeName| !self.drain_only.contains(*name);
+            let due = self.draining.iter().filter(is_due);
+            self.power_offs.keys().chain(due).cloned().collect()
+        };
         let holders = match limit {
             SlotLimit::PowerOffs(_) => &switched_off(),
             SlotLimit::ConcurrentDrains(_) => &self.draining,
             SlotLimit::Unavailable(_) | SlotLimit::UnavailableGpus(_) => &self.unavailable,
         };
-        let granted = self.granted.keys().filter(|name| !holders.contains(*name));
-        let mut ahead: Vec<NodeName> = holders
-            .iter()
-            .chain(granted)
-            .filter(|name| *name != node)
-            .cloned()
-            .collect();
-        ahead.sort();
-        let before = self.in_turn().take_while(|name| *name != node);
-        let before: Vec<NodeName> = before
-            .filter(|name| !self.granted.contains_key(*name))
-            .cloned()
-            .collect();
-        let position = before.len() + 1;
-        ahead.extend(before);
+        let holders: BTreeSet<&NodeName> = holders.iter().chain(self.granted.keys()).collect();
+        let is_behind = |name: &&&NodeName| !holders.contains(**name);
+        let ahead = holders.iter().chain(before.iter().filter(is_behind));
         Admission::Queued {
-            ahead,
-            position,
+            ahead: ahead
+                .filter(|name| **name != node)
+                .map(|name| (*name).clone())
+                .collect(),
+            position: before.len() + 1,
             limit,
         }
     }
@@ -202,21 +214,23 @@ impl AdmissionQueue {
         first.chain(queued().filter(|node| self.deferred.contains_key(*node)))
     }
 
-    /// The limit that keeps `node` from a slot.
+    /// The limit that keeps `node` from a slot. A node that holds a slot of a limit already needs no other one of it.
     pub fn full(&self, node: &NodeName, limits: AdmissionLimits) -> Option<SlotLimit> {
-        let count = |holders: &BTreeSet<NodeName>| {
-            let granted = self.granted.keys().filter(|name| !holders.contains(*name));
-            u32::try_from(holders.len() + granted.count()).unwrap_or(u32::MAX)
+        let is_full = |holders: &BTreeSet<NodeName>, limit: u32| {
+            let others = self.and_granted(holders).filter(|name| *name != node);
+            !holders.contains(node) && u32::try_from(others.count()).unwrap_or(u32::MAX) >= limit
         };
-        if count(&self.draining) >= limits.concurrent_drains {
+        if is_full(&self.draining, limits.concurrent_drains) {
             return Some(SlotLimit::ConcurrentDrains(limits.concurrent_drains));
         }
         let nodes = limits
             .unavailable
-            .filter(|limit| count(&self.unavailable) >= *limit)
+            .filter(|limit| is_full(&self.unavailable, *limit))
             .map(SlotLimit::Unavailable);
         let gpus = || {
-            let limit = limits.unavailable_gpus?;
+            let limit = limits
+                .unavailable_gpus
+                .filter(|_| !self.unavailable.contains(node))?;
             let others = self.gpus_away(node);
             // A node with more GPUs than the limit has its turn when no other is away.
             let is_over = others > 0 && others.saturating_add(self.gpus_of(node)) > limit;
@@ -225,7 +239,7 @@ impl AdmissionQueue {
         let power_offs = || {
             limits
                 .power_offs
-                .filter(|limit| self.power_offs_of(node) >= *limit)
+                .filter(|limit| !self.drain_only.contains(node) && self.power_offs_of(node) >= *limit)
         };
         nodes
             .or_else(gpus)
@@ -234,26 +248,24 @@ impl AdmissionQueue {
 
     /// The GPUs of the nodes other than `node` that are unavailable or about to be.
     fn gpus_away(&self, node: &NodeName) -> u32 {
-        let granted = self
-            .granted
-            .keys()
-            .filter(|name| !self.unavailable.contains(*name));
-        let away = self
-            .unavailable
-            .iter()
-            .chain(granted)
-            .filter(|name| *name != node);
-        away.fold(0, |sum, name| sum.saturating_add(self.gpus_of(name)))
+        let away = self.and_granted(&self.unavailable);
+        let others = away.filter(|name| *name != node);
+        others.fold(0, |sum, name| sum.saturating_add(self.gpus_of(name)))
     }
 
     /// The power-offs of the last hour, and those that follow on the drains of nodes other than `node`.
     fn power_offs_of(&self, node: &NodeName) -> u32 {
-        let granted = self.granted.keys().filter(|name| !self.draining.contains(*name));
         // The drain slot is held until the VM is off.
-        let due = self.draining.iter().chain(granted).filter(|name| *name != node);
-        let due = due.filter(|name| !self.power_offs.contains_key(*name)).count();
+        let due = self.and_granted(&self.draining).filter(|name| *name != node);
+        let due = due.filter(|name| !self.drain_only.contains(*name)).count();
         let made: usize = self.power_offs.values().sum();
         u32::try_from(made + due).unwrap_or(u32::MAX)
+    }
+
+    /// `holders`, and the nodes with a granted slot that are not among them.
+    fn and_granted<'a>(&'a self, holders: &'a BTreeSet<NodeName>) -> impl Iterator<Item = &'a NodeName> {
+        let granted = self.granted.keys().filter(|name| !holders.contains(*name));
+        holders.iter().chain(granted)
     }
 
     /// A node whose GPUs are not known counts as one.

@@ -6,6 +6,7 @@
 //! [`Decision`] and handles parking for all phases.
 
 mod adopt;
+mod approval;
 mod away;
 mod back;
 mod begin;
@@ -45,7 +46,6 @@ use super::observed::{
 use super::policy::Policy;
 use super::request::{Request, RequestAction, RequestIdentity};
 use super::waiting::{ParkReason, WaitingOn};
-use crate::ids::EpisodeId;
 pub use begin::wants_place;
 pub use claims::dead_node;
 use context::{PhaseContext, PhaseStep};
@@ -241,11 +241,6 @@ fn needs_host_first(host: &HostState, request: Option<&Request>) -> bool {
     is_asked && !host.is_leaving()
 }
 
-/// Whether the drain of this episode may begin. An approval of another one does not count.
-fn is_approved(node: &ObservedNode, episode: Option<&EpisodeId>, require_approval: bool) -> bool {
-    !require_approval || episode.is_some() && node.overrides.approved.as_ref() == episode
-}
-
 fn not_visible(vm: &ObservedVm) -> WaitingOn {
     awaited(vm.on_name.clone(), &vm.host)
 }
@@ -346,7 +341,7 @@ fn step<'a>(
         return if on {
             context.queued()
         } else {
-            context.powered_off()
+            context.queued_and_off()
         };
     }
     context.guarded(context.without_old_gpus(in_phase(context, on)))
@@ -383,16 +378,20 @@ impl PhaseContext<'_> {
             DesiredState::RetryExpected { until, message } => return Self::await_retry(until, message),
             DesiredState::Down | DesiredState::Drained(_) => {}
         }
+        // An approval of the queued request is not one of the maintenance of its host, which needs an episode of its own.
+        let is_for_request = self.episode.trigger.request.is_some();
+        let is_entering = matches!(self.vm.host, HostState::Entering { .. });
+        if self.policy.require_approval && is_for_request && is_entering {
+            return self.end(None);
+        }
         if let Some(step) = self.given_up() {
             return step;
         }
         if let Some(step) = self.await_vmotion() {
             return step;
         }
-        let episode = &self.episode.id;
-        if !is_approved(self.node, Some(episode), self.policy.require_approval) {
-            let episode = episode.clone();
-            return PhaseStep::wait(WaitingOn::Approval { episode });
+        if let Some(step) = self.await_approval() {
+            return step;
         }
         if self.seen.admission == Admission::Granted
             && let Some(step) = self.find_host_first()
@@ -402,8 +401,21 @@ impl PhaseContext<'_> {
         self.drain_when_admitted(self.episode.clone())
     }
 
-    /// Begins to drain once there is a slot.
+    /// Queued, and the VM went off. If vCenter did that for the maintenance of its host, or a power-off of an earlier episode took
+    /// effect, it is brought back. Otherwise a person did it, and it stays off, as without an episode.
+    fn queued_and_off(self) -> PhaseStep {
+        let is_by_us = self.seen.late_power_off_of.is_some() || !self.in_flight().is_empty();
+        if is_by_us || begin::is_evacuated(self.node, self.vm) {
+            return self.powered_off();
+        }
+        self.end(None)
+    }
+
+    /// Begins to drain once it is approved and there is a slot.
     fn drain_when_admitted(self, episode: Episode) -> PhaseStep {
+        if let Some(step) = self.await_approval() {
+            return step;
+        }
         // It wants no slot then.
         if let Some(step) = self.unless_dead() {
             return step;

@@ -18,7 +18,7 @@ pub use super::host::HostState;
 use super::machine_guard::MachineGuardReport;
 use super::node_guard::FoundGuards;
 use super::placement::{PlacementForecast, PlacementOffer, StaticPlacement};
-use super::request::Request;
+use super::request::{Approval, Request};
 use super::volumes::VolumeReport;
 use super::waiting::{ParkReason, WaitingOn};
 use crate::facts::kubernetes::NodeTaint;
@@ -106,7 +106,7 @@ pub struct Observed {
     /// Its VM.
     pub vm: BoundVm,
     /// The ended episode whose power-off took effect late and stopped the VM, where there is no episode now. It was sent by a
-    /// deposed leader.
+    /// deposed leader. Where an episode is queued, that episode.
     pub late_power_off_of: Option<EpisodeId>,
     /// Whether it may begin to drain.
     pub admission: Admission,
@@ -233,8 +233,8 @@ pub struct ObservedNode {
 pub struct NodeOverrides {
     /// `haulout.dev/skip`: the node is left alone.
     pub skip: bool,
-    /// `haulout.dev/approved`: the episode whose drain may begin.
-    pub approved: Option<EpisodeId>,
+    /// `haulout.dev/approved`: the drain that may begin.
+    pub approved: Option<Approval>,
     /// `haulout.dev/strategy`.
     pub strategy: Strategy,
 }

@@ -8,9 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use super::episode::{Episode, Phase};
 use super::policy::DrainTimeoutAction;
+use super::waiting::WaitingOn;
 use crate::facts::foreign_maintenance::{ForeignApi, ForeignOrigin};
 use crate::facts::window::{Window, WindowError};
-use crate::ids::RequestUid;
+use crate::ids::{EpisodeId, RequestUid};
 
 /// A request: a NodeMaintenance that is not fulfilled yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +45,33 @@ pub enum NotDue<'a> {
     Window(Timestamp),
     /// Its window is invalid.
     InvalidWindow(&'a WindowError),
+}
+
+/// What a person has approved, in `haulout.dev/approved`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Approval {
+    /// The next drain of this episode.
+    Episode(EpisodeId),
+    /// The drain for this request, also before it begins. The maintenance of a host is no part of it.
+    Request(RequestUid),
+}
+
+impl Approval {
+    /// Parses an untrusted value: the id of an episode, or the UID of a NodeMaintenance.
+    pub fn parse(text: &str) -> Option<Self> {
+        let is_uid = || text.len() == 36 && text.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+        let episode = EpisodeId::parse(text).map(Self::Episode);
+        episode.or_else(|| is_uid().then(|| Self::Request(RequestUid::new(text))))
+    }
+}
+
+impl fmt::Display for Approval {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Episode(id) => write!(f, "the drain of episode {id}"),
+            Self::Request(uid) => write!(f, "the drain for the NodeMaintenance with UID {uid}"),
+        }
+    }
 }
 
 /// A request in a record.
@@ -89,6 +117,25 @@ impl Request {
                 .filter(|_| !episode.is_some_and(|episode| self.is_served_by(episode)))
                 .map(NotDue::NotBefore),
         }
+    }
+
+    /// What it waits for while it may not begin.
+    pub fn awaits(&self, episode: Option<&Episode>, now: Timestamp) -> Option<WaitingOn> {
+        let request = self.identity.clone();
+        Some(match self.not_due(episode, now)? {
+            NotDue::NotBefore(at) => WaitingOn::NotBefore { request, at },
+            NotDue::Window(at) => WaitingOn::Window { request, at },
+            NotDue::InvalidWindow(why) => WaitingOn::InvalidWindow {
+                request,
+                why: why.clone(),
+            },
+        })
+    }
+
+    /// Whether `episode` was begun by it, and nothing was done to the node yet.
+    pub fn is_queued_in(&self, episode: &Episode) -> bool {
+        let begun_by = episode.trigger.request.as_ref();
+        *episode.phase.at_work() == Phase::Queued && begun_by.is_some_and(|it| it.uid == self.identity.uid)
     }
 
     /// When the result of [`Self::not_due`] changes with time.

@@ -9,7 +9,7 @@ use haulout_core::facts::kubernetes::RequestedAction;
 use haulout_core::facts::node_guard::NodeGuard;
 use haulout_core::facts::vsphere::PowerState;
 use haulout_core::maintenance::episode::{Phase, Record};
-use haulout_core::maintenance::policy::{DrainTimeoutAction, HookTimeoutAction, Policy};
+use haulout_core::maintenance::policy::{DrainTimeoutAction, HookTimeoutAction, MaxUnavailable, Policy};
 use jiff::SignedDuration;
 use proptest::prelude::{
     ProptestConfig, Strategy as _, prop, prop_assert, prop_assert_eq, prop_oneof, proptest,
@@ -17,7 +17,7 @@ use proptest::prelude::{
 use proptest::test_runner::RngSeed;
 
 use crate::facts;
-use crate::model::{Model, NODES, host_ref};
+use crate::model::{Limits, Model, NODES, host_ref};
 use crate::settings::Setting;
 
 /// The usual settings, with guards on Machines.
@@ -231,6 +231,30 @@ fn happenings() -> impl proptest::strategy::Strategy<Value = Vec<(Happening, usi
     prop::collection::vec((any, 0..NODES), 1..50)
 }
 
+/// The limits of a history. Of each kind, none is the usual case.
+fn limits() -> impl proptest::strategy::Strategy<Value = Limits> {
+    use MaxUnavailable::{Number, Percent, Unlimited};
+
+    const NODES: &[MaxUnavailable] = &[Unlimited, Unlimited, Number(1), Number(2), Percent(50)];
+    const GPUS: &[MaxUnavailable] = &[Unlimited, Unlimited, Unlimited, Number(2), Number(4)];
+    const POWER_OFFS: &[MaxUnavailable] = &[Unlimited, Unlimited, Unlimited, Number(1), Number(2)];
+    let selected = (
+        1..3_u32,
+        prop::sample::select(NODES),
+        prop::sample::select(GPUS),
+        prop::sample::select(POWER_OFFS),
+        prop::bool::weighted(0.2),
+    );
+    let limits = |(concurrent_drains, unavailable, unavailable_gpus, power_offs, is_grouped)| Limits {
+        concurrent_drains,
+        unavailable,
+        unavailable_gpus,
+        power_offs,
+        is_grouped,
+    };
+    proptest::strategy::Strategy::prop_map(selected, limits)
+}
+
 fn happen(model: &mut Model, happening: Happening, index: usize) {
     model.log.push(format!("{happening:?} {index}"));
     do_it(model, happening, index);
@@ -390,8 +414,10 @@ fn calm_down(model: &mut Model, home_enters: bool) {
     }
     model.lose_replies = 0;
     model.vcenter_is_back();
+    // Longer than any timeout, and than power-offs count.
+    let patience = if model.counts_power_offs() { 100 } else { 40 };
     let mut still = 0;
-    for _ in 0..200 {
+    for _ in 0..5 * patience {
         let before = state(model);
         for index in 0..NODES {
             for happening in [PodGoes, GuestStops, TaskEnds, KubeletIsMissed, NodeComesUp] {
@@ -403,8 +429,7 @@ fn calm_down(model: &mut Model, home_enters: bool) {
         }
         model.pass(Duration::from_secs(45));
         still = if state(model) == before { still + 1 } else { 0 };
-        // Longer than any timeout.
-        if still > 40 {
+        if still > patience {
             return;
         }
     }
@@ -459,14 +484,14 @@ proptest! {
 
     #[test]
     fn node_whose_host_is_back_is_in_service_after_any_history(
-        history in happenings(), cordoned: bool, hold: bool, proceeds: bool, approval in 0..4,
+        history in happenings(), cordoned: bool, hold: bool, proceeds: bool, approval in 0..4, limits in limits(),
     ) {
         let mut policy = with_volumes(policy(action(hold)));
         policy.require_approval = approval == 0;
         if proceeds {
             policy.hook_timeout_action = HookTimeoutAction::Proceed;
         }
-        let mut model = Model::new(policy, cordoned);
+        let mut model = Model::with_limits(policy, cordoned, limits);
         for (happening, index) in history {
             happen(&mut model, happening, index);
         }
@@ -486,8 +511,10 @@ proptest! {
     }
 
     #[test]
-    fn host_that_keeps_leaving_loses_its_vm_after_any_history(history in happenings(), cordoned: bool) {
-        let mut model = Model::new(with_volumes(policy(DrainTimeoutAction::PowerOff)), cordoned);
+    fn host_that_keeps_leaving_loses_its_vm_after_any_history(
+        history in happenings(), cordoned: bool, limits in limits(),
+    ) {
+        let mut model = Model::with_limits(with_volumes(policy(DrainTimeoutAction::PowerOff)), cordoned, limits);
         for (happening, index) in history {
             happen(&mut model, happening, index);
         }
@@ -500,7 +527,7 @@ proptest! {
             // Without a Node its pods are unknown.
             let is_gone = model.node(index).is_none() && vm.power == PowerState::On;
             prop_assert!(
-                is_gone || vm.power == PowerState::Off || vm.host >= NODES,
+                is_gone || vm.power == PowerState::Off || vm.host >= NODES || model.waits_for_other(index),
                 "the VM still runs on its host\n{}", model.recent_log()
             );
             prop_assert!(
@@ -511,14 +538,14 @@ proptest! {
     }
 
     #[test]
-    fn request_is_fulfilled_after_any_history(history in happenings(), kind in 0..4) {
+    fn request_is_fulfilled_after_any_history(history in happenings(), kind in 0..4, limits in limits()) {
         let action = match kind {
             0 => RequestedAction::Drain,
             1 => RequestedAction::PowerOff,
             2 => RequestedAction::Reboot,
             _ => RequestedAction::Relocate,
         };
-        let mut model = Model::new(with_volumes(policy(DrainTimeoutAction::PowerOff)), false);
+        let mut model = Model::with_limits(with_volumes(policy(DrainTimeoutAction::PowerOff)), false, limits);
         for (happening, index) in history {
             happen(&mut model, happening, index);
         }
@@ -538,6 +565,7 @@ proptest! {
             return Ok(());
         }
         model.ask(0, action);
+        // Power-offs from before count no longer: nothing has happened for more than an hour.
         for _ in 0..60 {
             for happening in [PodGoes, GuestStops, TaskEnds, KubeletIsMissed, NodeComesUp, AMinute] {
                 do_it(&mut model, happening, 0);

@@ -31,14 +31,14 @@ use haulout_core::maintenance::episode::{DrainEnd, Episode, Phase, Record};
 use haulout_core::maintenance::machine_guard::{GuardedKind, GuardedObject, MachineGuardReport};
 use haulout_core::maintenance::node_guard::GuardChanges;
 use haulout_core::maintenance::observed::{
-    AttemptOutcome, DrainReport, EffectRefusal, LeadershipEpoch, NodeSnapshot, PendingEviction,
-    PendingReason, RetryAdvice,
+    Admission, AttemptOutcome, DrainReport, EffectRefusal, LeadershipEpoch, NodeSnapshot, PendingEviction,
+    PendingReason, RetryAdvice, SlotLimit,
 };
 use haulout_core::maintenance::placement::HostSurvey;
-use haulout_core::maintenance::policy::{HookTimeoutAction, Policy, StaticDevices};
+use haulout_core::maintenance::policy::{HookTimeoutAction, MaxUnavailable, Policy, StaticDevices};
 use haulout_core::maintenance::record::{self, LastEpisode, read_last, write, write_last};
 use haulout_core::maintenance::volumes::{AttachedVolume, VolumeReport};
-use haulout_core::maintenance::waiting::ParkReason;
+use haulout_core::maintenance::waiting::{ParkReason, WaitingOn};
 use jiff::Timestamp;
 
 use crate::facts::{GPU, at, uuid, vm_ref};
@@ -175,6 +175,29 @@ pub struct NodeTruth {
     registrations: u32,
 }
 
+/// Limits on how many nodes are in maintenance at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    pub concurrent_drains: u32,
+    pub unavailable: MaxUnavailable,
+    pub unavailable_gpus: MaxUnavailable,
+    pub power_offs: MaxUnavailable,
+    /// Each node is in a group of its own, so that none waits for another.
+    pub is_grouped: bool,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            concurrent_drains: 1,
+            unavailable: MaxUnavailable::Unlimited,
+            unavailable_gpus: MaxUnavailable::Unlimited,
+            power_offs: MaxUnavailable::Unlimited,
+            is_grouped: false,
+        }
+    }
+}
+
 /// One process of the program.
 struct Process {
     inventory: Inventory,
@@ -208,6 +231,8 @@ pub struct Model {
     usual: Settings,
     /// The program has rights on Machines.
     pub has_machine_rights: bool,
+    /// Each node is in a limit group of its own.
+    is_grouped: bool,
     process: Process,
     elapsed: Duration,
     tasks: u32,
@@ -279,11 +304,20 @@ fn rules(policy: &Policy) -> Rules {
 
 impl Model {
     pub fn new(policy: Policy, cordoned: bool) -> Self {
+        Self::with_limits(policy, cordoned, Limits::default())
+    }
+
+    /// With limits on how many nodes are in maintenance at once.
+    pub fn with_limits(policy: Policy, cordoned: bool, limits: Limits) -> Self {
         let began = Now::at(at(0), 0);
-        let settings = Settings {
-            rules: rules(&policy),
-            policy,
+        let rules = Rules {
+            concurrent_drains: limits.concurrent_drains,
+            unavailable: limits.unavailable,
+            unavailable_gpus: limits.unavailable_gpus,
+            power_offs: limits.power_offs,
+            ..rules(&policy)
         };
+        let settings = Settings { rules, policy };
         let mut model = Self {
             hosts: vec![HostTruth::default(); HOSTS.len()],
             unpushed: BTreeSet::new(),
@@ -298,6 +332,7 @@ impl Model {
             usual: settings.clone(),
             settings,
             has_machine_rights: true,
+            is_grouped: limits.is_grouped,
             elapsed: Duration::ZERO,
             tasks: 0,
             versions: 1,
@@ -815,15 +850,22 @@ impl Model {
 
     /// The VM goes off without a request.
     pub fn vm_dies(&mut self, index: usize) {
-        if self.vms[index].power == PowerState::On && self.is_in_episode(index) {
+        if self.vms[index].power == PowerState::On && self.has_begun(index) {
             self.log.push(format!("VM {index} dies"));
             self.powered_off(index);
         }
     }
 
+    /// Whether an episode of the node is open that is more than queued.
+    fn has_begun(&self, index: usize) -> bool {
+        let phase = self.open_episode(index).map(|episode| episode.phase);
+        let is_queued = phase.is_some_and(|phase| *phase.at_work() == Phase::Queued);
+        self.is_in_episode(index) && !is_queued
+    }
+
     pub fn person_powers_off(&mut self, index: usize) {
         if self.vms[index].power == PowerState::On && self.vms[index].running.is_none() {
-            self.vms[index].off_by_person = !self.is_in_episode(index);
+            self.vms[index].off_by_person = !self.has_begun(index);
             self.push_task(index, "VirtualMachine.powerOff", TaskState::Success, false);
             self.powered_off(index);
         }
@@ -968,6 +1010,7 @@ impl Model {
 
     /// A starting kubelet registers its Node if there is none.
     fn register(&mut self, index: usize) {
+        let group = self.is_grouped.then(|| format!("group-{index}"));
         let truth = &mut self.nodes[index];
         truth.registrations += 1;
         let has_counts = truth.registrations == 1 && !has_driver(index);
@@ -997,7 +1040,7 @@ impl Model {
             gpu_capacity: counts,
             accepted_gpus: Default::default(),
             annotations: NodeAnnotations::default(),
-            limit_group: None,
+            limit_group: group,
             conditions: Default::default(),
             guards: Default::default(),
             hooks: Default::default(),
@@ -1413,6 +1456,7 @@ impl Model {
                 let Some(index) = (0..NODES).find(|index| node_name(*index) == name) else {
                     continue;
                 };
+                self.queue_is_right(&name, &snapshot);
                 match decide(&snapshot.record, &snapshot.observed, &self.settings.policy, now) {
                     Decision::Record(transition) => {
                         self.write(index, &snapshot, &transition);
@@ -1422,7 +1466,11 @@ impl Model {
                         self.perform(index, &snapshot, &effect);
                         has_done = true;
                     }
-                    Decision::Wait { recheck: at, .. } => {
+                    Decision::Wait {
+                        recheck: at,
+                        waiting_on,
+                    } => {
+                        self.slot_is_missing(&name, &waiting_on);
                         recheck = [recheck, at].into_iter().flatten().min();
                     }
                     Decision::Idle => {}
@@ -1444,6 +1492,56 @@ impl Model {
         }
         let phases: Vec<Record> = (0..NODES).map(|index| self.record(index)).collect();
         panic!("no rest: {phases:#?}\n{}", self.recent_log());
+    }
+
+    /// A node is not ahead of itself, and nobody is ahead of it twice.
+    fn queue_is_right(&self, name: &NodeName, snapshot: &NodeSnapshot) {
+        if let Admission::Queued { ahead, .. } = &snapshot.observed.admission {
+            let each: BTreeSet<&NodeName> = ahead.iter().collect();
+            assert!(
+                !each.contains(name) && each.len() == ahead.len(),
+                "{name} waits for {ahead:?}\n{}",
+                self.recent_log()
+            );
+        }
+    }
+
+    /// A node that waits for a slot waits for another one, or until the power-offs of its own VM no longer count.
+    fn slot_is_missing(&self, name: &NodeName, waiting_on: &WaitingOn) {
+        if let WaitingOn::Slot { ahead, limit, .. } = waiting_on {
+            assert!(
+                !ahead.is_empty() || matches!(limit, SlotLimit::PowerOffs(_)),
+                "{name} waits for nobody: {waiting_on}\n{}",
+                self.recent_log()
+            );
+        }
+    }
+
+    /// Whether the node waits for a slot that another node holds.
+    pub fn waits_for_other(&self, index: usize) -> bool {
+        let snapshot = self.process.snapshots.get(&node_name(index));
+        let decision = snapshot.map(|it| decide(&it.record, &it.observed, &self.settings.policy, self.now()));
+        let is_slot = matches!(
+            decision,
+            Some(Decision::Wait {
+                waiting_on: WaitingOn::Slot { .. },
+                ..
+            })
+        );
+        let is_away = |other: &usize| {
+            let phase = self.open_episode(*other).map(|episode| episode.phase);
+            phase.is_some_and(|phase| phase.is_unavailable())
+        };
+        is_slot
+            && !self.is_grouped
+            && (0..NODES)
+                .filter(|other| *other != index)
+                .any(|other| is_away(&other))
+    }
+
+    /// Whether power-offs of the last hour may hold up a node.
+    pub fn counts_power_offs(&self) -> bool {
+        self.settings.rules.power_offs != MaxUnavailable::Unlimited
     }
 
     /// vCenter looks up the VMs that are new in the watch set, and the urgent ones.
@@ -1715,9 +1813,9 @@ impl Model {
             log()
         );
         let vm = &self.vms[index];
-        assert_eq!(
-            vm.power,
-            PowerState::On,
+        let is_left_off = *before.phase.at_work() == Phase::Queued && vm.off_by_person;
+        assert!(
+            vm.power == PowerState::On || is_left_off,
             "an episode ended with the VM off\n{}",
             log()
         );

@@ -134,12 +134,22 @@ fn request_begins_in_the_first_window_after_its_time() {
 }
 
 #[test]
-fn queued_episode_ends_when_the_window_of_its_request_closes() {
+fn queued_episode_waits_for_the_next_window_of_its_request() {
+    const WEEK: u64 = 7 * 24 * 3600;
     let seen = seen_with_window(HostState::InService, RequestAction::Reboot);
     let queued = Record::Episode(Arc::new(begun_by(&seen, Phase::Queued, CordonOwner::NotYet)));
-    for (second, expected) in [(799, Some(false)), (800, Some(true))] {
-        assert_eq!(ends(&decided(&queued, &seen, second)), expected, "{second}");
-    }
+    assert_eq!(ends(&decided(&queued, &seen, 799)), Some(false));
+    assert_eq!(opens_in(&decided(&queued, &seen, 800), 800), Some(WEEK - 600));
+    // One of another request, and one whose VM is off, end.
+    let mut other = begun_by(&seen, Phase::Queued, CordonOwner::NotYet);
+    other.trigger.request = None;
+    assert_eq!(
+        ends(&decided(&Record::Episode(Arc::new(other)), &seen, 800)),
+        Some(true)
+    );
+    let mut off = seen;
+    off.vm = observed(node(), vm(ObservedPower::Off, HostState::InService)).vm;
+    assert_eq!(ends(&decided(&queued, &off, 800)), Some(true));
     // A click in vCenter does not wait for the window.
     let entering = seen_with_window(entering(), RequestAction::Reboot);
     let Decision::Record(next) = decided(&queued, &entering, 800) else {

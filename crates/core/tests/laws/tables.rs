@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use haulout_core::ids::{BootId, EpisodeId, HostRef, NodeName, NodeUid, TaskRef, VmRef, VmUuid};
+use haulout_core::ids::{BootId, EpisodeId, HostRef, NodeName, NodeUid, RequestUid, TaskRef, VmRef, VmUuid};
 use haulout_core::maintenance::clock::{Elapsed, Timer};
 use haulout_core::maintenance::decide::{Decision, Transition, decide, wants_place};
 use haulout_core::maintenance::effect::{Effect, EffectKind, PowerOnTarget};
@@ -20,7 +20,7 @@ use haulout_core::maintenance::observed::{
 };
 use haulout_core::maintenance::placement::PlacementOffer;
 use haulout_core::maintenance::policy::{DrainTimeoutAction, Policy};
-use haulout_core::maintenance::request::{Request, RequestAction};
+use haulout_core::maintenance::request::{Approval, Request, RequestAction};
 use haulout_core::maintenance::waiting::{ParkReason, WaitingOn};
 
 use crate::cases::{self, held, parked, refused, report, watched};
@@ -467,7 +467,7 @@ fn cordon_of_a_node_put_back_from_a_copy_is_taken_away_at_the_end() {
 #[test]
 fn node_that_may_not_drain_takes_no_slot() {
     let queued = down(Phase::Queued);
-    let place = |skip: bool, approved: Option<EpisodeId>, require_approval: bool| {
+    let place = |skip: bool, approved: Option<Approval>, require_approval: bool| {
         let mut node = node();
         node.overrides.skip = skip;
         node.overrides.approved = approved;
@@ -475,8 +475,10 @@ fn node_that_may_not_drain_takes_no_slot() {
         [Record::InService, record(&queued)]
             .map(|record| wants_place(&record, &node, &vm, None, require_approval))
     };
-    let approval = || Some(queued.id.clone());
-    let earlier = Some(EpisodeId::new("ffeeddccbbaa99887766554433221100"));
+    let approval = || Some(Approval::Episode(queued.id.clone()));
+    let earlier = Some(Approval::Episode(EpisodeId::new(
+        "ffeeddccbbaa99887766554433221100",
+    )));
     assert_eq!(place(false, None, false), [Some(at(0)), Some(at(0))]);
     assert_eq!(place(true, None, false), [None, None], "skip");
     assert_eq!(place(false, None, true), [None, None], "not approved");
@@ -518,7 +520,7 @@ fn phases_that_are_about_to_drain_take_a_slot() {
 fn drain_that_needs_approval_does_not_begin_without_it() {
     let queued_episode = episode(Phase::Queued, CordonOwner::NotYet, false);
     let earlier = EpisodeId::new("ffeeddccbbaa99887766554433221100");
-    for (require_approval, approved, drains) in [
+    for (require_approval, episode, drains) in [
         (false, None, true),
         (true, None, false),
         (true, Some(earlier.clone()), false),
@@ -529,8 +531,8 @@ fn drain_that_needs_approval_does_not_begin_without_it() {
             ..policy(DrainTimeoutAction::PowerOff)
         };
         let mut node = node();
-        let case = format!("required: {require_approval}, approved: {approved:?}");
-        node.overrides.approved = approved;
+        let case = format!("required: {require_approval}, approved: {episode:?}");
+        node.overrides.approved = episode.map(Approval::Episode);
         let seen = observed(node, vm(ObservedPower::On, entering()));
         assert_eq!(seen.admission, Admission::Granted);
         let begun = transition(decide(&Record::InService, &seen, &policy, moment(2)));
@@ -2318,6 +2320,121 @@ fn effect_of_an_earlier_phase_is_only_a_reason_for_a_pause() {
     // In the phase itself, a running task is waited for.
     off.attempts.insert(EffectKind::PowerOn, attempt(1, 0, task));
     assert!(matches!(decided(&away(POWERING_ON), &off), Decision::Wait { .. }));
+}
+
+#[test]
+fn approval_of_a_request_counts_for_that_request_alone() {
+    let policy = Policy {
+        require_approval: true,
+        ..policy(DrainTimeoutAction::PowerOff)
+    };
+    let asked = request(RequestAction::Reboot);
+    let mut queued = episode(Phase::Queued, CordonOwner::NotYet, false);
+    queued.trigger.task = None;
+    queued.trigger.request = Some(asked.identity.clone());
+    let other = RequestUid::new("a0000000-0000-4000-8000-000000000000");
+    for (host, approved, drains) in [
+        (HostState::InService, asked.identity.uid.clone(), true),
+        (HostState::InService, other, false),
+        (entering(), asked.identity.uid.clone(), false),
+    ] {
+        let mut node = node();
+        node.overrides.approved = Some(Approval::Request(approved));
+        let seen = Observed {
+            request: Some(asked.clone()),
+            ..observed(node, vm(ObservedPower::On, host.clone()))
+        };
+        let next = match decided_by(&policy, &queued, &seen) {
+            Decision::Record(next) => Some((next.ends_approval(&record(&queued), &seen), next)),
+            Decision::Wait { waiting_on, .. } => {
+                assert!(
+                    matches!(waiting_on, WaitingOn::Approval { .. }),
+                    "{host:?}: {waiting_on}"
+                );
+                None
+            }
+            decision => panic!("{host:?}: {decision:?}"),
+        };
+        let phase = next.as_ref().map(|(_, next)| next.record.phase().cloned());
+        if drains {
+            assert_eq!(phase, Some(Some(Phase::Draining)), "{host:?}");
+            assert!(next.unwrap().0, "it counts once");
+        } else if host.is_leaving() {
+            // The maintenance of the host gets an episode of its own, and the request keeps its approval.
+            assert_eq!(phase, Some(None));
+            assert!(!next.unwrap().0);
+        } else {
+            assert_eq!(phase, None, "{host:?}");
+        }
+    }
+}
+
+#[test]
+fn approval_of_an_episode_counts_for_one_drain() {
+    let mut node = node();
+    let leaving = episode(Phase::Rejoining, CordonOwner::Ours, true);
+    node.overrides.approved = Some(Approval::Episode(leaving.id.clone()));
+    let seen = observed(node, vm(ObservedPower::On, entering()));
+    let Decision::Record(next) = decided(&leaving, &seen) else {
+        panic!("a drain is expected");
+    };
+    assert_eq!(next.record.phase(), Some(&Phase::Draining));
+    assert!(next.ends_approval(&record(&leaving), &seen));
+}
+
+#[test]
+fn vm_that_a_person_powers_off_while_queued_stays_off() {
+    let queued = episode(Phase::Queued, CordonOwner::NotYet, false);
+    let off = |change: fn(&mut Observed)| {
+        let mut seen = observed(node(), vm(ObservedPower::Off, entering()));
+        change(&mut seen);
+        decided(&queued, &seen)
+    };
+    let Decision::Record(next) = off(|_| {}) else {
+        panic!("an end is expected");
+    };
+    assert_eq!((&next.record, next.unschedulable), (&Record::InService, None));
+    assert_eq!(next.ended, Some(EpisodeResult::Cancelled));
+    // vCenter powers it off for the maintenance, or a power-off of an earlier episode took effect.
+    let ours: [fn(&mut Observed); 2] = [
+        |seen| {
+            if let BoundVm::Found(vm) = &mut seen.vm {
+                vm.evacuation_power_off = true;
+            }
+        },
+        |seen| seen.late_power_off_of = Some(EpisodeId::new("ffeeddccbbaa99887766554433221100")),
+    ];
+    for change in ours {
+        assert_eq!(written(off(change)).phase, Phase::AwaitingHost);
+    }
+}
+
+#[test]
+fn drain_that_begins_anew_names_the_approval_that_is_missing() {
+    let behind = Admission::Queued {
+        ahead: Vec::new(),
+        position: 1,
+        limit: SlotLimit::ConcurrentDrains(9),
+    };
+    let policy = Policy {
+        require_approval: true,
+        ..policy(DrainTimeoutAction::PowerOff)
+    };
+    for phase in [Phase::Queued, Phase::Drained, Phase::Rejoining] {
+        let mut node = node();
+        node.unschedulable = true;
+        let episode = episode(phase.clone(), CordonOwner::Ours, false);
+        let seen = Observed {
+            admission: behind.clone(),
+            ..observed(node, vm(ObservedPower::On, entering()))
+        };
+        let waiting_on = match decide(&record(&episode), &seen, &policy, moment(2)) {
+            Decision::Wait { waiting_on, .. } => waiting_on,
+            decision => panic!("{phase:?}: {decision:?}"),
+        };
+        let approval = WaitingOn::Approval { episode: episode.id };
+        assert_eq!(waiting_on, approval, "{phase:?}");
+    }
 }
 
 #[test]

@@ -201,11 +201,8 @@ fn of_node(node: Option<&NodeSummary>) -> Vec<LabelledFact> {
     if node.overrides.skip {
         facts.push(LabelledFact::new("Left alone", "it is annotated to be skipped"));
     }
-    if let Some(episode) = &node.overrides.approved {
-        facts.push(LabelledFact::new(
-            "Approved",
-            format!("the drain of episode {episode}"),
-        ));
+    if let Some(approved) = &node.overrides.approved {
+        facts.push(LabelledFact::new("Approved", approved.to_string()));
     }
     if node.overrides.strategy == Strategy::Wait {
         facts.push(LabelledFact::new("Strategy", "its VM waits for its own host"));

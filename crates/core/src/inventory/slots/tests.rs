@@ -2,19 +2,22 @@ use std::time::Duration;
 
 use super::*;
 use crate::facts::kubernetes::{
-    KubernetesUpdate, NodeMaintenanceRole, RequestedAction, RequestedMaintenance,
+    KubernetesUpdate, NodeMaintenanceRole, NodeMaintenanceUpdate, RequestedAction, RequestedMaintenance,
 };
 use crate::facts::vsphere;
-use crate::fixtures::gpus;
+use crate::fixtures::{gpus, vm_ref};
+use crate::ids::NodeUid;
 use crate::inventory::tests::{
     apply_all, asked, at, copied, entering, host, in_episode, in_phase, inventory_with, maintenance, moment,
     name, node, rules, seen_of, snapshot_of, trio, vsphere, with_episode,
 };
 use crate::inventory::{Fact, Rules, record_of};
+use crate::maintenance::admission::RoundStart;
 use crate::maintenance::clock::Now;
 use crate::maintenance::episode::{CordonOwner, DrainEnd, Phase};
 use crate::maintenance::observed::{Admission, LeadershipEpoch, SlotLimit};
 use crate::maintenance::record::{EndedEpisode, LastEpisode, write_last};
+use crate::maintenance::waiting::WaitingOn;
 
 /// The hosts of nodes 1 and 2 enter maintenance, that of node 1 first.
 fn both_leave() -> impl Iterator<Item = Fact> {
@@ -97,6 +100,55 @@ fn a_node_on_its_way_back_whose_host_leaves_again_waits_its_turn() {
         snapshot_of(&mut inventory, 1).observed.admission,
         Admission::Granted
     );
+}
+
+/// The names ahead of nodes 1 and 2, where they wait for a slot.
+fn ahead(inventory: &mut Inventory) -> [Option<Vec<NodeName>>; 2] {
+    [1, 2].map(|n| match snapshot_of(inventory, n).observed.admission {
+        Admission::Granted => None,
+        Admission::Queued { ahead, .. } => Some(ahead),
+    })
+}
+
+#[test]
+fn node_that_is_away_and_has_to_leave_again_does_not_wait_for_its_own_slot() {
+    let limited = |limit: u32| {
+        let none = || Rules {
+            concurrent_drains: 9,
+            ..rules()
+        };
+        let nodes = Rules {
+            unavailable: MaxUnavailable::Number(limit),
+            ..none()
+        };
+        let gpus = Rules {
+            unavailable_gpus: MaxUnavailable::Number(limit),
+            ..none()
+        };
+        [nodes, gpus]
+    };
+    for phase in [Phase::Drained, Phase::Rejoining] {
+        // Node 2, whose host was clicked later, waits for node 1.
+        for rules in limited(1) {
+            let facts = both_leave().chain([in_phase(1, phase.clone())]);
+            let mut inventory = inventory_of(rules, facts);
+            let expected = [None, Some(vec![name(1)])];
+            assert_eq!(ahead(&mut inventory), expected, "{phase:?}");
+        }
+        // Node 1, whose host was clicked earlier, waits for node 2, which does not wait behind it.
+        for rules in limited(1) {
+            let facts = both_leave().chain([in_phase(2, phase.clone())]);
+            let mut inventory = inventory_of(rules, facts);
+            let expected = [Some(vec![name(2)]), None];
+            assert_eq!(ahead(&mut inventory), expected, "{phase:?}");
+        }
+        // More are away than the limit allows.
+        for rules in [limited(1), limited(2)].concat() {
+            let both = [1, 2].map(|n| in_phase(n, phase.clone()));
+            let mut inventory = inventory_of(rules, both_leave().chain(both));
+            assert_eq!(ahead(&mut inventory), [None, None], "{phase:?}");
+        }
+    }
 }
 
 #[test]
@@ -406,4 +458,216 @@ fn limits_apply_to_each_group_of_nodes() {
     };
     let facts = both_leave().chain([in_group(1, "a"), in_group(2, "a")]);
     assert_eq!(granted(&mut inventory_of(half, facts)), [true, false]);
+}
+
+/// A host maintenance of node 1, and a request for node 2 that was created earlier.
+fn click_and_request(second: i64) -> Vec<Fact> {
+    let leaves = vsphere(vsphere::VsphereUpdate::Host(entering(1, 100).into()));
+    [
+        trio(1),
+        trio(2),
+        vec![leaves, request_for(2, second, RequestedAction::Reboot)],
+    ]
+    .concat()
+}
+
+fn request_for(n: usize, second: i64, action: RequestedAction) -> Fact {
+    let role = NodeMaintenanceRole::Request(asked(action));
+    maintenance(format!("request-{n}"), name(n), second, role)
+}
+
+/// The annotation that names an episode which ended at this second.
+fn ended_episode(second: i64) -> Option<String> {
+    let of = in_episode(2, Phase::Rejoining, crate::fixtures::RELEASE);
+    let record = record_of(&of);
+    Some(write_last(&LastEpisode {
+        ended: None,
+        at: at(second),
+        episode: EndedEpisode::of(record.episode()?),
+    }))
+}
+
+#[test]
+fn further_request_for_a_node_queues_from_the_end_of_its_last_episode() {
+    assert_eq!(
+        granted(&mut inventory_with(click_and_request(50))),
+        [false, true],
+        "the request was there first"
+    );
+    let ended_at = |second| {
+        let mut node = node(2);
+        node.resource_version = 11;
+        node.annotations.last_episode = ended_episode(second);
+        seen_of(node)
+    };
+    for (ended, expected) in [(40, [false, true]), (150, [true, false]), (10_000, [true, false])] {
+        let mut inventory = Inventory::new(rules(), at(0));
+        inventory.set_time(moment(200));
+        apply_all(
+            &mut inventory,
+            click_and_request(50).into_iter().chain([ended_at(ended)]),
+        );
+        assert_eq!(granted(&mut inventory), expected, "ended at {ended}");
+        // A kubelet may remove the annotation, or write an earlier end.
+        let forged = changed(2, |node| {
+            node.resource_version = 12;
+            node.annotations.last_episode = ended_episode(20);
+        });
+        inventory.apply(forged);
+        assert_eq!(granted(&mut inventory), expected, "ended at {ended}, and forged");
+    }
+    // After a restart, also the NodeMaintenance of the episode says when it ended.
+    let of = in_episode(2, Phase::Rejoining, crate::fixtures::RELEASE);
+    let Fact::Kubernetes(KubernetesUpdate::Maintenances(NodeMaintenanceUpdate::Seen(mut copy))) = copied(of)
+    else {
+        panic!("an object is expected");
+    };
+    copy.is_over = true;
+    copy.status.ended_at = Some(at(150).to_string());
+    let copy = Fact::Kubernetes(KubernetesUpdate::Maintenances(NodeMaintenanceUpdate::Seen(copy)));
+    let mut inventory = Inventory::new(rules(), at(0));
+    inventory.set_time(moment(200));
+    apply_all(&mut inventory, click_and_request(50).into_iter().chain([copy]));
+    assert_eq!(granted(&mut inventory), [true, false]);
+}
+
+fn few_power_offs() -> Rules {
+    Rules {
+        power_offs: MaxUnavailable::Number(1),
+        concurrent_drains: 9,
+        ..rules()
+    }
+}
+
+#[test]
+fn power_off_in_a_record_that_is_not_believed_does_not_count() {
+    let forged = |change: fn(&mut Episode)| {
+        let node = with_episode(2, Phase::AwaitingHost, |episode| {
+            episode.release = rules().releases.own;
+            change(episode);
+        });
+        seen_of(NodeFacts {
+            resource_version: 11,
+            ..node
+        })
+    };
+    let leaves = || vsphere(vsphere::VsphereUpdate::Host(entering(1, 10).into()));
+    let nodes = || trio(1).into_iter().chain(trio(2)).chain([leaves()]);
+    let with = |record: Fact| ahead(&mut inventory_of(few_power_offs(), nodes().chain([record])))[0].clone();
+    assert_eq!(with(forged(|_| {})), Some(vec![name(2)]), "found at the start");
+    let changes: [(&str, fn(&mut Episode)); 3] = [
+        ("another Node", |episode| episode.node_uid = NodeUid::new("uid-7")),
+        ("another VM", |episode| {
+            episode.vm = Some(vm_ref(77));
+            episode.vm_uuid = Some(crate::fixtures::uuid(77));
+        }),
+        ("another release", |episode| {
+            episode.release = "other/other".into()
+        }),
+    ];
+    for (of, change) in changes {
+        assert_eq!(with(forged(change)), None, "a record of {of}");
+    }
+    // This process granted no slot for it.
+    let mut inventory = inventory_of(few_power_offs(), nodes());
+    assert_eq!(ahead(&mut inventory)[0], None);
+    inventory.apply(forged(|_| {}));
+    assert_eq!(ahead(&mut inventory)[0], None);
+}
+
+#[test]
+fn request_for_a_drain_does_not_wait_for_power_offs() {
+    let away = in_phase(1, Phase::AwaitingHost);
+    for (action, expected) in [
+        (RequestedAction::Drain, None),
+        (RequestedAction::Reboot, Some(vec![name(1)])),
+    ] {
+        let request = request_for(2, 20, action);
+        let facts = trio(1).into_iter().chain(trio(2)).chain([away.clone(), request]);
+        let mut inventory = inventory_of(few_power_offs(), facts);
+        assert_eq!(ahead(&mut inventory)[1], expected, "{action:?}");
+    }
+}
+
+#[test]
+fn second_power_off_of_an_episode_counts() {
+    let rules = Rules {
+        power_offs: MaxUnavailable::Number(2),
+        ..few_power_offs()
+    };
+    let leaves = |n| vsphere(vsphere::VsphereUpdate::Host(entering(n, 10).into()));
+    let facts = trio(1).into_iter().chain(trio(2)).chain([leaves(1)]);
+    let mut inventory = inventory_of(rules, facts.chain([in_phase(1, Phase::AwaitingHost)]));
+    for phase in [
+        Phase::Rejoining,
+        Phase::Draining,
+        Phase::ShuttingDown(DrainEnd::Complete),
+        Phase::AwaitingHost,
+    ] {
+        ahead(&mut inventory);
+        inventory.apply(in_phase(1, phase));
+    }
+    ahead(&mut inventory);
+    inventory.apply(leaves(2));
+    assert_eq!(ahead(&mut inventory)[1], Some(vec![name(1)]));
+}
+
+#[test]
+fn node_whose_own_power_offs_reach_the_limit_is_told_so() {
+    let mut inventory = inventory_of(
+        few_power_offs(),
+        both_leave().chain([in_phase(1, Phase::Rejoining)]),
+    );
+    let Admission::Queued {
+        ahead,
+        limit,
+        position,
+    } = snapshot_of(&mut inventory, 1).observed.admission
+    else {
+        panic!("it has been powered off in this hour");
+    };
+    assert!(ahead.is_empty(), "{ahead:?}");
+    let waiting_on = WaitingOn::Slot {
+        ahead,
+        position,
+        limit,
+    };
+    assert_eq!(
+        waiting_on.to_string(),
+        "a slot: at most 1 powered off in an hour, which its own power-offs of the last hour reach"
+    );
+}
+
+#[test]
+fn plan_takes_a_node_that_is_away_already_as_the_queue_does() {
+    let rules = || Rules {
+        unavailable: MaxUnavailable::Number(1),
+        concurrent_drains: 9,
+        ..rules()
+    };
+    let click = |n: usize| {
+        vsphere(vsphere::VsphereUpdate::Host(
+            entering(n, i64::try_from(n).unwrap()).into(),
+        ))
+    };
+    for phase in [Phase::Drained, Phase::Rejoining] {
+        let nodes = || {
+            trio(1)
+                .into_iter()
+                .chain(trio(2))
+                .chain([in_phase(1, phase.clone())])
+        };
+        let mut inventory = inventory_of(rules(), nodes());
+        let forecasts = inventory.forecast(&[name(1), name(2)], &BTreeSet::new());
+        let groups = inventory.wave(&forecasts);
+        let rounds: Vec<_> = groups.iter().flat_map(|group| &group.rounds).collect();
+        let planned: Vec<_> = rounds
+            .iter()
+            .map(|round| (round.start, round.nodes.clone()))
+            .collect();
+        assert_eq!(planned[0], (RoundStart::Now, vec![name(1)]), "{phase:?}");
+        assert_eq!(planned[1].1, [name(2)], "{phase:?}");
+        let mut inventory = inventory_of(rules(), nodes().chain([click(1), click(2)]));
+        assert_eq!(granted(&mut inventory), [true, false], "{phase:?}");
+    }
 }

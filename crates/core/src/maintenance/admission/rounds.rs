@@ -115,8 +115,11 @@ impl AdmissionQueue {
         self.grant(limits, now);
         let mut start = RoundStart::Now;
         while self.granted.is_empty() {
-            let first = self.in_turn().next()?.clone();
-            let relief = self.relieve(self.full(&first, limits)?, movers)?;
+            // The first may wait for a node behind it, which is away already and has to leave again.
+            let waiting: Vec<NodeName> = self.in_turn().cloned().collect();
+            let relief = waiting
+                .iter()
+                .find_map(|name| self.relieve(self.full(name, limits)?, movers))?;
             start = start.max(relief);
             self.grant(limits, now);
         }
@@ -125,7 +128,9 @@ impl AdmissionQueue {
 
     /// Frees what is counted against `limit`; `None` if nothing is.
     fn relieve(&mut self, limit: SlotLimit, movers: &BTreeSet<NodeName>) -> Option<RoundStart> {
-        let is_mover = |name: &NodeName| movers.contains(name);
+        let queued: BTreeSet<NodeName> = self.queued.iter().map(|it| it.node.clone()).collect();
+        // A node that has to leave again is back only after that.
+        let is_mover = |name: &NodeName| movers.contains(name) && !queued.contains(name);
         match limit {
             SlotLimit::ConcurrentDrains(_) => {
                 let before = std::mem::take(&mut self.draining);
@@ -136,12 +141,14 @@ impl AdmissionQueue {
                     self.unavailable.retain(|name| !is_mover(name));
                     return Some(RoundStart::NodesBack);
                 }
-                let before = std::mem::take(&mut self.unavailable);
-                (!before.is_empty()).then_some(RoundStart::HostsBack)
+                let before = self.unavailable.len();
+                self.unavailable.retain(|name| queued.contains(name));
+                (self.unavailable.len() < before).then_some(RoundStart::HostsBack)
             }
             SlotLimit::PowerOffs(_) => {
                 let made = std::mem::take(&mut self.power_offs);
                 let due = std::mem::take(&mut self.draining);
+                self.drain_only.retain(|name| queued.contains(name));
                 self.unavailable.retain(|name| !is_mover(name));
                 (!made.is_empty() || !due.is_empty()).then_some(RoundStart::NextHour)
             }
@@ -155,7 +162,9 @@ impl AdmissionQueue {
         self.draining.extend(nodes.iter().cloned());
         self.unavailable.extend(nodes.iter().cloned());
         for name in nodes {
-            *self.power_offs.entry(name.clone()).or_default() += 1;
+            if self.drain_only.insert(name.clone()) {
+                *self.power_offs.entry(name.clone()).or_default() += 1;
+            }
         }
     }
 }
@@ -164,7 +173,7 @@ impl AdmissionQueue {
 mod tests {
     use jiff::{SignedDuration, Timestamp};
 
-    use super::super::QueuedNode;
+    use super::super::{Admission, QueuedNode};
     use super::*;
 
     const ONE: AdmissionLimits = AdmissionLimits {
@@ -309,6 +318,87 @@ mod tests {
             shown(&rounds),
             ["under-way: a b (a b)", "vms-off: c (a b c)", "vms-off: d (b c d)"]
         );
+    }
+
+    /// One event of those that a full limit waits for, in the order in which the rounds expect them; `false` if there is none.
+    fn world_goes_on(queue: &mut AdmissionQueue, movers: &BTreeSet<NodeName>) -> bool {
+        let queued: BTreeSet<NodeName> = queue.queued.iter().map(|it| it.node.clone()).collect();
+        let are_off = !std::mem::take(&mut queue.draining).is_empty();
+        queue.drain_only.retain(|name| queued.contains(name));
+        let before = queue.unavailable.len();
+        queue
+            .unavailable
+            .retain(|name| queued.contains(name) || are_off || !movers.contains(name));
+        if are_off || queue.unavailable.len() < before {
+            return true;
+        }
+        queue.unavailable.retain(|name| queued.contains(name));
+        queue.unavailable.len() < before || !std::mem::take(&mut queue.power_offs).is_empty()
+    }
+
+    #[test]
+    fn rounds_admit_first_whom_the_queue_grants_and_nobody_waits_for_ever() {
+        let limits = |drains, unavailable, gpus, power_offs| AdmissionLimits {
+            concurrent_drains: drains,
+            unavailable,
+            unavailable_gpus: gpus,
+            power_offs,
+        };
+        let all = [
+            limits(1, None, None, None),
+            limits(2, Some(1), None, None),
+            limits(1, Some(2), None, None),
+            limits(9, None, Some(2), None),
+            limits(9, Some(1), Some(4), Some(1)),
+            limits(2, None, None, Some(1)),
+        ];
+        // Each of four nodes waits, is away, is away and waits, or drains.
+        for states in 0..4_usize.pow(4) {
+            let state = |node: usize| states / 4_usize.pow(u32::try_from(node).unwrap()) % 4;
+            let of = |wanted: &[usize]| {
+                let nodes = (0..4).filter(|node| wanted.contains(&state(*node)));
+                nodes
+                    .map(|node| ["d", "c", "b", "a"][node])
+                    .collect::<Vec<_>>()
+                    .join(" ")
+            };
+            let start = AdmissionQueue {
+                unavailable: names(&of(&[1, 2, 3])),
+                draining: names(&of(&[3])),
+                ..queue(&of(&[0, 2]))
+            };
+            for (limits, movers) in all.iter().flat_map(|limits| [(limits, ""), (limits, "a b c d")]) {
+                let movers = names(movers);
+                let case = format!("{start:?} with {limits:?}, movers {movers:?}");
+                let (rounds, left) = start.clone().rounds(*limits, &movers);
+                assert!(left.is_empty(), "{case}");
+                let mut world = start.clone();
+                world.grant(*limits, Monotonic::default());
+                let granted: BTreeSet<NodeName> = world.granted.keys().cloned().collect();
+                let now = rounds.iter().find(|round| round.start == RoundStart::Now);
+                let planned: Option<BTreeSet<NodeName>> =
+                    now.map(|round| round.nodes.iter().cloned().collect());
+                assert_eq!(planned.unwrap_or_default(), granted, "{case}");
+                while !world.queued.is_empty() {
+                    world.grant(*limits, Monotonic::default());
+                    for node in world.queued.iter().map(|it| &it.node) {
+                        if let Admission::Queued { ahead, .. } = world.admission(node, *limits) {
+                            let each: BTreeSet<&NodeName> = ahead.iter().collect();
+                            assert!(
+                                !each.contains(node) && each.len() == ahead.len(),
+                                "{node}: {ahead:?} in {case}"
+                            );
+                        }
+                    }
+                    let granted: Vec<NodeName> = world.granted.keys().cloned().collect();
+                    world.admit(&granted);
+                    assert!(
+                        !granted.is_empty() || world_goes_on(&mut world, &movers),
+                        "{case}"
+                    );
+                }
+            }
+        }
     }
 
     #[test]

@@ -59,6 +59,8 @@ fn nobody_is_ahead_of_a_node_that_drains_unless_it_wants_to_begin_anew() {
     assert_eq!(granted(&queue, &["a", "b", "c"], ONE), [true, true, false]);
     queue.queued.insert(queued_node("a", 5));
     assert_eq!(granted(&queue, &["a", "b"], ONE), [false, true]);
+    queue.grant(ONE, NOW);
+    assert_eq!(granted(&queue, &["a"], ONE), [true], "it has its slot already");
 }
 
 #[test]
@@ -184,6 +186,7 @@ fn power_offs_of_the_last_hour_count_with_those_to_come() {
         // x is drained and not off yet, y is being shut down.
         draining: nodes(&["x", "y"]),
         power_offs: [(node("y"), 1)].into(),
+        drain_only: nodes(&["y"]),
         queued: BTreeSet::from([queued_node("a", 1), queued_node("b", 2)]),
         ..AdmissionQueue::default()
     };

@@ -2,12 +2,12 @@
 
 use jiff::Timestamp;
 
+use super::approval::is_approved;
 use super::claims::dead_node;
 use super::rounds::limit_of;
 use super::vmotion::vmotion_grace;
 use super::{
-    Decision, back, cordoned, host_of, is_approved, needs_host_first, not_visible, start_draining,
-    transition_to, wait,
+    Decision, back, cordoned, host_of, needs_host_first, not_visible, start_draining, transition_to, wait,
 };
 use crate::ids::EpisodeId;
 use crate::maintenance::clock::Now;
@@ -101,11 +101,7 @@ pub fn wants_place(
         || !is_wanted
         || node.overrides.skip
         || dead_node(node, vm, None).is_some()
-        || !is_approved(
-            node,
-            record.episode().map(|episode| &episode.id),
-            require_approval,
-        )
+        || !is_approved(node, vm, request, record.episode(), require_approval)
     {
         return None;
     }
@@ -176,7 +172,7 @@ fn trigger(vm: &ObservedVm, request: Option<&Request>, now: Now) -> Trigger {
 ///
 /// A kubelet that is stopped with its guest is missed after some tens of seconds, and one with a shutdown grace period says at once that
 /// its node shuts down: Ready may have become False or Unknown since the maintenance was requested.
-fn is_evacuated(node: &ObservedNode, vm: &ObservedVm) -> bool {
+pub(super) fn is_evacuated(node: &ObservedNode, vm: &ObservedVm) -> bool {
     let was_ready_at = |asked_at: Timestamp| {
         // Kubernetes writes whole seconds.
         let is_later = |since: Timestamp| since.as_second() >= asked_at.as_second();

@@ -37,12 +37,19 @@ pub(super) fn held_by_dead_node(node: &NodeName, is_deleted: bool) -> String {
 
 pub(super) fn turn(ahead: &[NodeName], position: usize, limit: SlotLimit) -> String {
     let names: Vec<&str> = ahead.iter().map(NodeName::as_str).collect();
-    let come = if names.len() == 1 { "comes" } else { "come" };
     let queue = match position {
         1 => String::new(),
         position => format!(", as number {position} in the queue"),
     };
-    format!("a slot{queue}: {limit}, and {} {come} first", few(&names))
+    let first = match (names.as_slice(), limit) {
+        ([_], _) => format!(", and {} comes first", few(&names)),
+        ([_, ..], _) => format!(", and {} come first", few(&names)),
+        ([], SlotLimit::PowerOffs(_)) => ", which its own power-offs of the last hour reach".to_owned(),
+        ([], SlotLimit::ConcurrentDrains(_) | SlotLimit::Unavailable(_) | SlotLimit::UnavailableGpus(_)) => {
+            String::new()
+        }
+    };
+    format!("a slot{queue}: {limit}{first}")
 }
 
 /// The hooks that hold a step, by the annotations to remove.
