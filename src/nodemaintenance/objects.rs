@@ -379,12 +379,20 @@ impl ReconcilerState {
                 now,
             ));
         }
+        let not_due = status.request.as_ref().and_then(|request| {
+            let episode = entry.episode().map(|episode| &**episode);
+            request.awaits(episode, now)
+        });
         Some(match (&status.request, entry.episode()) {
-            (Some(_), Some(episode)) => status::of_request(object, action, entry, episode, now),
-            (Some(_), None) => {
-                let wait = entry.waiting_on();
-                let why = wait.map_or_else(String::new, |wait| wait.on.to_string());
-                let is_invalid = wait.is_some_and(|wait| wait.on.kind() == WaitKind::InvalidWindow);
+            // What is done to the node meanwhile is not done for this request.
+            (Some(request), Some(episode)) if not_due.is_none() || request.is_queued_in(episode) => {
+                status::of_request(object, action, entry, episode, now)
+            }
+            (Some(_), _) => {
+                let wait = entry.waiting_on().map(|wait| &wait.on);
+                let wait = not_due.as_ref().or(wait);
+                let why = wait.map_or_else(String::new, ToString::to_string);
+                let is_invalid = wait.is_some_and(|wait| wait.kind() == WaitKind::InvalidWindow);
                 if is_invalid {
                     let progress = Progress::Stalled(&why);
                     return Some(status::waiting(object, "InvalidWindow", &why, progress, now));

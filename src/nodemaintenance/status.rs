@@ -146,7 +146,8 @@ pub(super) fn fulfilled(
     )
 }
 
-/// The status of a request without an episode, which waits for `why`.
+/// The status of a request without an episode, which waits for `why`. It shows nothing of an episode that the node had or has: that
+/// was not begun for it, or has ended without it.
 pub(super) fn waiting(
     object: &NodeMaintenanceFacts,
     reason: &str,
@@ -154,8 +155,14 @@ pub(super) fn waiting(
     progress: Progress<'_>,
     now: Timestamp,
 ) -> NodeMaintenanceStatus {
-    let mut status = (*object.status).clone();
-    status.waiting_on = Some(waiting_since(&status, reason, why, now));
+    let before = &*object.status;
+    let status = NodeMaintenanceStatus {
+        waiting_on: Some(waiting_since(before, reason, why, now)),
+        requested_by: before.requested_by.clone(),
+        conditions: before.conditions.clone(),
+        phase: before.phase.clone(),
+        ..NodeMaintenanceStatus::default()
+    };
     with_conditions(object, status, progress, now)
 }
 

@@ -728,6 +728,62 @@ fn younger_of_two_requests_names_the_one_it_waits_for() {
     assert_eq!(is(cluster.status("later"), "Succeeded"), "Unknown");
 }
 
+/// A request whose window opens at second 200.
+fn windowed() -> Option<Request> {
+    let asked = request(RequestAction::Reboot)?;
+    Some(Request {
+        window: Some("Wed 11:10-11:20".parse()),
+        ..asked
+    })
+}
+
+#[test]
+fn request_that_is_not_due_shows_nothing_of_another_episode() {
+    let phases = [
+        Phase::Queued,
+        Phase::Draining,
+        Phase::Drained,
+        Phase::ShuttingDown(DrainEnd::Complete),
+        Phase::AwaitingHost,
+        Phase::PoweringOn { by_drs: false },
+        Phase::Rejoining,
+    ];
+    let mut cluster = Cluster::new();
+    cluster.created("asked", "gpu1", 0, asked(RequestedAction::Reboot));
+    let shows_nothing = |cluster: &Cluster, case: &str| {
+        let status = cluster.status("asked");
+        let shown = (
+            &status.state,
+            &status.episode,
+            &status.started_at,
+            &status.host,
+            status.phases.len(),
+        );
+        assert_eq!(shown, (&None, &None, &None, &None, 0), "{case}");
+        let waiting_on = status.waiting_on.as_ref().unwrap();
+        assert_eq!(waiting_on.reason, "NotBegun", "{case}");
+        assert!(
+            waiting_on.message.contains("when the window of NodeMaintenance"),
+            "{case}: {}",
+            waiting_on.message
+        );
+    };
+    for phase in phases {
+        let of_host = record(episode(phase.clone(), 50));
+        cluster.settle(&node_snapshot(of_host, windowed(), None));
+        shows_nothing(&cluster, &format!("{phase:?} of the host's maintenance"));
+    }
+    cluster.settle(&node_snapshot(Record::InService, windowed(), None));
+    // Its own episode waits for the next window.
+    let mut queued = episode(Phase::Queued, 50);
+    queued.trigger.request = windowed().map(|request| request.identity);
+    cluster.settle(&node_snapshot(record(queued), windowed(), None));
+    assert_eq!(cluster.status("asked").state.as_deref(), Some("Queued"));
+    // It was cancelled.
+    cluster.settle(&node_snapshot(Record::InService, windowed(), None));
+    shows_nothing(&cluster, "after its own episode");
+}
+
 #[test]
 fn request_with_an_invalid_window_is_stalled() {
     let mut cluster = Cluster::new();
