@@ -110,6 +110,8 @@ pub struct NodeMemory {
     pub guest_sent: Option<Duration>,
     /// When the phase changed last.
     pub phase_since: Duration,
+    /// Since when it has waited for a slot while no other node was in an episode that has begun.
+    pub waits_alone_since: Option<Duration>,
     /// The writes of replicas in the current minute.
     writes: MinuteCount,
     /// All that was done to it.

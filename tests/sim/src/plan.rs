@@ -92,6 +92,8 @@ pub struct Plan {
     pub settings: Settings,
     /// Those that a replica has after it was restarted with other ones.
     pub other_settings: Settings,
+    /// The limits on how many nodes are away at once, as flags. All replicas have them.
+    pub limits: Vec<String>,
     /// The faults.
     pub faults: Faults,
     /// How many things people do.
@@ -126,8 +128,33 @@ impl Plan {
             deeds: 0,
             // The first kubelet lies.
             in_turn: (0..8).map(|_| rng.usize(1..nodes)).collect(),
+            // A limit makes a maintenance wait for what the other run does at another time.
+            limits: Vec::new(),
             ..self
         }
+    }
+
+    /// The limits on how many nodes are away at once, as flags. Of each kind, none is the usual case.
+    fn draw_limits(rng: &mut Rng) -> Vec<String> {
+        const LIMITS: [(&str, [&str; 6]); 3] = [
+            (
+                "max-unavailable",
+                ["unlimited", "unlimited", "1", "1", "2", "50%"],
+            ),
+            (
+                "max-unavailable-gpus",
+                ["unlimited", "unlimited", "unlimited", "1", "2", "50%"],
+            ),
+            (
+                "max-power-offs-per-hour",
+                ["unlimited", "unlimited", "unlimited", "unlimited", "3", "6"],
+            ),
+        ];
+        let flags = LIMITS.map(|(name, values)| format!("--{name}={}", values[rng.usize(0..values.len())]));
+        flags
+            .into_iter()
+            .filter(|flag| !flag.ends_with("=unlimited"))
+            .collect()
     }
 
     /// Whether the kubelet of this node lies in a run that is compared with one without faults.
@@ -181,6 +208,8 @@ impl Plan {
             rest: Duration::from_secs(45 * 60),
             settings: Settings::of(&flags),
             other_settings,
+            // Drawn apart as well.
+            limits: Self::draw_limits(&mut Rng::with_seed(!seed)),
             faults: Faults::draw(rng, is_calm),
             deeds: rng.usize(2..=5) + nodes / 2,
             in_turn: Vec::new(),
@@ -223,7 +252,12 @@ impl Plan {
             "--log-level=off",
         ];
         let fixed = fixed.into_iter().map(str::to_owned);
-        fixed.chain(settings.flags.iter().cloned()).collect()
+        let name = |flag: &String| flag.split('=').next().map(str::to_owned);
+        let is_set = |limit: &&String| settings.flags.iter().any(|flag| name(flag) == name(limit));
+        let limits = self.limits.iter().filter(|limit| !is_set(limit));
+        fixed
+            .chain(settings.flags.iter().chain(limits).cloned())
+            .collect()
     }
 
     /// The plan in one line.
@@ -243,7 +277,7 @@ impl Plan {
         format!(
             "{nodes} nodes, {spares} other hosts, {others} other VMs, {replicas} replicas, {deeds} deeds in {} min, {faults}; {}",
             self.active.as_secs() / 60,
-            self.settings.flags.join(" ")
+            [&self.settings.flags[..], &self.limits[..]].concat().join(" ")
         )
     }
 }

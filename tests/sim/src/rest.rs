@@ -62,6 +62,41 @@ impl World {
         }
     }
 
+    /// A node waits for a slot only while another one has a place before it. With faults, what is shown may be old.
+    pub fn check_slots(&mut self) {
+        let now = clock::elapsed();
+        if self.plan.faults.kinds() > 0 {
+            return;
+        }
+        let begun = |world: &Self, node: usize| {
+            let phase = world.record_on(node).map(|record| phase(&record).0);
+            phase.is_some_and(|phase| phase != "queued")
+        };
+        for node in self.honest_nodes() {
+            let name = node_name(node);
+            let waits = self.kube.list("nodemaintenances").any(|(_, object)| {
+                let waiting_on = &object["status"]["waitingOn"];
+                let is_open = object["spec"]["origin"] == "Episode" && object["status"]["endedAt"].is_null();
+                let is_of_hour = waiting_on["message"]
+                    .as_str()
+                    .is_some_and(|text| text.contains("in an hour"));
+                object["spec"]["nodeName"] == name.as_str()
+                    && is_open
+                    && waiting_on["reason"] == "Slot"
+                    && !is_of_hour
+            });
+            let others = (0..self.plan.nodes).filter(|other| *other != node);
+            let is_alone = waits && !others.into_iter().any(|other| begun(self, other));
+            let since = &mut self.oracle.nodes[node].waits_alone_since;
+            let since = *since.get_or_insert(now);
+            if !is_alone {
+                self.oracle.nodes[node].waits_alone_since = None;
+            } else if now > since + WORDLESS {
+                self.violated("nobody waits for a slot that no other node holds", name);
+            }
+        }
+    }
+
     /// Why the run is not at rest; empty if it is.
     pub fn unrest(&self) -> Vec<String> {
         let mut unrest = Vec::new();

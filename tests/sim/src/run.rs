@@ -170,6 +170,7 @@ async fn play(world: &Shared, configs: &[Config; 2]) -> Duration {
             continue;
         }
         look = now + LOOK;
+        world.check_slots();
         if now > calm + SETTLED {
             world.check_waits();
         }
