@@ -177,7 +177,8 @@ fn powering_on_unchanged(home: usize, moved_to: Option<usize>) -> Fact {
 #[test]
 fn devices_that_an_episode_began_to_change_are_offered_also_after_repoint_is_switched_off() {
     let offered = |record: Fact| {
-        let mut inventory = repointing([host_with(1, &[HERE, OTHER]), record]);
+        let hosts = [host_with(1, &[HERE, OTHER]), host_with(2, &[HERE])];
+        let mut inventory = repointing(hosts.into_iter().chain([record]));
         inventory.rules.static_devices = StaticDevices::Wait;
         inventory.apply(surveyed(1, empty()));
         offer(&mut inventory)
