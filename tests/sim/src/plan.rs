@@ -237,7 +237,7 @@ impl Plan {
     }
 
     /// The command line of a controller with these settings.
-    pub fn command_line(settings: &Settings) -> Vec<String> {
+    pub fn command_line(&self, settings: &Settings) -> Vec<String> {
         let fixed = [
             "haulout",
             "run",

@@ -90,7 +90,10 @@ fn play_plan(plan: Plan, rng: Rng, telling: Telling) -> anyhow::Result<Outcome> 
     let runtime = runtime(seed).context("building the runtime")?;
     // The jitter of retries is drawn from the generator of the thread.
     fastrand::seed(seed);
-    let configs = [config(&plan.settings)?, config(&plan.other_settings)?];
+    let configs = [
+        config(&plan, &plan.settings)?,
+        config(&plan, &plan.other_settings)?,
+    ];
     let line = plan.line();
     runtime.block_on(async {
         clock::begin();
@@ -129,8 +132,8 @@ fn runtime(seed: u64) -> std::io::Result<tokio::runtime::Runtime> {
 /// Whether the same seed gives the same run in every detail.
 pub const IS_EXACT: bool = cfg!(tokio_unstable);
 
-fn config(settings: &Settings) -> anyhow::Result<Config> {
-    let cli = Cli::read(Plan::command_line(settings).into_iter().map(Into::into));
+fn config(plan: &Plan, settings: &Settings) -> anyhow::Result<Config> {
+    let cli = Cli::read(plan.command_line(settings).into_iter().map(Into::into));
     match cli.map(|cli| cli.command) {
         Ok(Command::Run(config)) => Ok(*config),
         Ok(_) => anyhow::bail!("the command line of the plan does not run the controller"),
