@@ -2030,6 +2030,8 @@ impl Model {
             }
             Effect::SetMachineGuards { .. } => {
                 self.nodes[index].is_machine_guarded |= self.has_machine_rights;
+                // Without the right, the maintenance goes on without guards.
+                self.nodes[index].is_drained_with_guards &= self.has_machine_rights;
                 if self.lose_replies == 0 {
                     let object = GuardedObject {
                         kind: GuardedKind::Machine,
