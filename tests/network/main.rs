@@ -10,7 +10,6 @@
 )]
 
 mod addresses;
-mod alertmanager;
 mod certificates;
 mod endpoints;
 mod peers;

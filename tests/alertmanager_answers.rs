@@ -12,7 +12,7 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 /// Below the limit of an answer.
 const ANSWER_BYTES: usize = 8 * 1024 * 1024 - 64;
 
-/// All tests of this program count.
+/// This program has no other test, because all allocations count.
 const ALLOCATED_MAX: usize = 100 * 1024 * 1024;
 
 #[test]
