@@ -18,7 +18,7 @@ use crate::failure_log::FailureStreak;
 use crate::ids::NodeName;
 use crate::log_node::log_node;
 use crate::maintenance::decide::Transition;
-use crate::maintenance::episode::{DrainEnd, EpisodeResult, Phase, Record};
+use crate::maintenance::episode::{DrainEnd, Episode, EpisodeResult, Phase, Record};
 use crate::maintenance::waiting::WaitingOn;
 use crate::status::WaitKind;
 use crate::status::observer::{NodeEvent, Observer};
@@ -145,46 +145,7 @@ fn recorded(node: &NodeName, before: &Record, transition: &Transition, trace_url
     if let (Some(was), Some(episode)) = (before.episode(), transition.record.episode())
         && transition.is_bookkeeping(before)
     {
-        let phase = episode.phase.name();
-        if let Some(left) = episode.gave_up_volumes(was) {
-            let (count, names) = (left.len(), left.join(", "));
-            log_node!(
-                warn,
-                node,
-                before,
-                "{count} volumes are still attached and are not waited for any more: {names}"
-            );
-        }
-        if let Some(left) = episode.machine_guards.left_behind()
-            && was.machine_guards.left.is_none()
-        {
-            log_node!(warn, node, before, "{left}");
-        }
-        if episode.unmatched_gpus != was.unmatched_gpus {
-            let names = episode.unmatched_gpus.join(", ");
-            log_node!(
-                warn,
-                node,
-                before,
-                "GPU_RESOURCES does not match {names} any more, so the node is back without a look at them"
-            );
-        }
-        if (was.epoch, &was.release) == (episode.epoch, &episode.release) {
-            log_node!(
-                debug,
-                node,
-                before,
-                "{phase} continues; the record on the Node is up to date"
-            );
-        } else {
-            log_node!(
-                info,
-                node,
-                before,
-                epoch = episode.epoch,
-                "{phase} continues under another leader"
-            );
-        }
+        bookkept(node, before, was, episode);
         return;
     }
     let ended = match transition.ended {
@@ -232,6 +193,50 @@ fn recorded(node: &NodeName, before: &Record, transition: &Transition, trace_url
             format!("the drain timeout passed; {count} pods are left behind: {names}")
         };
         log_node!(warn, node, transition.record, "{words}");
+    }
+}
+
+/// A write in the same phase.
+fn bookkept(node: &NodeName, before: &Record, was: &Episode, episode: &Episode) {
+    let phase = episode.phase.name();
+    if let Some(left) = episode.gave_up_volumes(was) {
+        let (count, names) = (left.len(), left.join(", "));
+        log_node!(
+            warn,
+            node,
+            before,
+            "{count} volumes are still attached and are not waited for any more: {names}"
+        );
+    }
+    if let Some(left) = episode.machine_guards.left_behind()
+        && was.machine_guards.left.is_none()
+    {
+        log_node!(warn, node, before, "{left}");
+    }
+    if episode.unmatched_gpus != was.unmatched_gpus {
+        let names = episode.unmatched_gpus.join(", ");
+        log_node!(
+            warn,
+            node,
+            before,
+            "GPU_RESOURCES does not match {names} any more, so the node is back without a look at them"
+        );
+    }
+    if (was.epoch, &was.release) == (episode.epoch, &episode.release) {
+        log_node!(
+            debug,
+            node,
+            before,
+            "{phase} continues; the record on the Node is up to date"
+        );
+    } else {
+        log_node!(
+            info,
+            node,
+            before,
+            epoch = episode.epoch,
+            "{phase} continues under another leader"
+        );
     }
 }
 

@@ -73,7 +73,6 @@ impl Inventory {
     pub(super) fn update_admission(&mut self, names: &BTreeSet<NodeName>) {
         let mut before = std::mem::take(&mut self.admission_queues);
         let mut queues: BTreeMap<Option<String>, AdmissionQueue> = BTreeMap::new();
-        let is_connected = self.disconnected().is_none();
         let mut lapses: Vec<Monotonic> = Vec::new();
         for name in names {
             let Some(node) = self.nodes.get(name) else {
@@ -106,17 +105,11 @@ impl Inventory {
                 unreadable_since: matches!(record, Record::Unreadable { .. })
                     .then(|| slot.unreadable_since.unwrap_or(self.now.monotonic)),
             };
-            let slot_state = |since: &Monotonic| {
-                let lapse = since.after(self.rules.drain_slot);
-                let is_held = self.now.monotonic < lapse;
-                (is_held, lapse)
-            };
             let holds = |since: Option<Monotonic>, lapses: &mut Vec<Monotonic>| {
-                let Some((is_held, lapse)) = since.as_ref().map(slot_state) else {
-                    return false;
-                };
-                lapses.extend(is_held.then_some(lapse));
-                is_held
+                let lapse = since.map(|since| since.after(self.rules.drain_slot));
+                let held = lapse.filter(|lapse| self.now.monotonic < *lapse);
+                lapses.extend(held);
+                held.is_some()
             };
             if holds(slot.since, &mut lapses) {
                 queue.draining.insert(name.clone());
@@ -147,23 +140,33 @@ impl Inventory {
                 queue.drain_only.insert(name.clone());
             }
         }
-        for (group, queue) in &mut queues {
+        self.grant_slots(&mut queues, &mut lapses);
+        lapses.extend(self.late_power_off_ends());
+        let next = queues.values().filter_map(AdmissionQueue::next_lapse);
+        self.next_lapse = lapses.into_iter().chain(next).min();
+        self.admission_queues = queues;
+    }
+
+    /// Grants the free slots of each queue, in its order.
+    fn grant_slots(
+        &mut self,
+        queues: &mut BTreeMap<Option<String>, AdmissionQueue>,
+        lapses: &mut Vec<Monotonic>,
+    ) {
+        let is_connected = self.disconnected().is_none();
+        for (group, queue) in queues.iter_mut() {
             self.count_gpus(queue);
             lapses.extend(self.count_power_offs(group.as_deref(), queue));
         }
         // An incomplete set may hide a node that holds a slot, so slots are granted on complete sets only.
         self.knows_slots |= is_connected;
-        for (group, queue) in &mut queues {
+        for (group, queue) in queues.iter_mut() {
             if is_connected {
                 queue.grant(self.limits(group.as_deref()), self.now.monotonic);
             } else {
                 queue.lapse(self.now.monotonic);
             }
         }
-        lapses.extend(self.late_power_off_ends());
-        let next = queues.values().filter_map(AdmissionQueue::next_lapse);
-        self.next_lapse = lapses.into_iter().chain(next).min();
-        self.admission_queues = queues;
     }
 
     /// When the windows for late power-offs end.

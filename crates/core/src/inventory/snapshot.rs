@@ -121,19 +121,14 @@ impl Inventory {
         }
     }
 
-    pub(super) fn snapshot(&self, name: &NodeName, offer: PlacementOffer) -> Option<NodeSnapshot> {
-        let local = self.node_states.get(name);
-        let node = self.nodes.get(name);
-        let record = match node {
-            Some(node) => self.record(node),
-            None => self.record_of_gone(name)?,
-        };
-        let phase = record.phase().map(Phase::at_work);
-        let vm = self.vm_for(name, phase);
-        let home = record.episode().and_then(|episode| episode.host.moref.as_ref());
-        let target = self.target(phase, vm.found(), home);
-        let home = self.host_state(home);
-        let late_power_off_of = match (&record, vm.found(), node) {
+    /// The episode whose power-off took effect late and stopped the VM.
+    fn late_power_off(
+        &self,
+        record: &Record,
+        vm: Option<&ObservedVm>,
+        node: Option<&NodeFacts>,
+    ) -> Option<EpisodeId> {
+        match (record, vm, node) {
             (Record::InService, Some(facts), Some(node)) if facts.power == ObservedPower::Off => {
                 self.late_power_off_of(node, &facts.moref)
             }
@@ -147,7 +142,22 @@ impl Inventory {
                 is_ours.then(|| episode.id.clone())
             }
             (_, _, _) => None,
+        }
+    }
+
+    pub(super) fn snapshot(&self, name: &NodeName, offer: PlacementOffer) -> Option<NodeSnapshot> {
+        let local = self.node_states.get(name);
+        let node = self.nodes.get(name);
+        let record = match node {
+            Some(node) => self.record(node),
+            None => self.record_of_gone(name)?,
         };
+        let phase = record.phase().map(Phase::at_work);
+        let vm = self.vm_for(name, phase);
+        let home = record.episode().and_then(|episode| episode.host.moref.as_ref());
+        let target = self.target(phase, vm.found(), home);
+        let home = self.host_state(home);
+        let late_power_off_of = self.late_power_off(&record, vm.found(), node);
         // On a node that is not selected, an episode begins only to bring back a VM that an ended episode powered off.
         if record == Record::InService && late_power_off_of.is_none() && self.followed.contains(name) {
             return None;

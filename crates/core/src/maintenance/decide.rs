@@ -405,7 +405,9 @@ impl PhaseContext<'_> {
     /// effect, it is brought back. Otherwise a person did it, and it stays off, as without an episode.
     fn queued_and_off(self) -> PhaseStep {
         let is_by_us = self.seen.late_power_off_of.is_some() || !self.in_flight().is_empty();
-        if is_by_us || begin::is_evacuated(self.node, self.vm) {
+        // Without its Node nothing shows that a person wants it off.
+        let is_deleted = self.seen.node.is_none();
+        if is_deleted || is_by_us || begin::is_evacuated(self.node, self.vm) {
             return self.powered_off();
         }
         self.end(None)

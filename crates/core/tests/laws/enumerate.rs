@@ -392,6 +392,20 @@ fn end_laws(
     law: &dyn Fn(&str, bool),
 ) {
     let vm = found(seen);
+    if let Some(before) = before
+        && *before.phase.at_work() == Phase::Queued
+        && vm.is_some_and(|vm| vm.power == ObservedPower::Off)
+    {
+        law(
+            "a VM that a person powered off while its node was queued stays off, and its request stands",
+            !before.powered_off
+                && before.in_flight.is_empty()
+                && seen.node.is_some()
+                && transition.fulfilled.is_none()
+                && transition.unschedulable.is_none(),
+        );
+        return;
+    }
     law(
         "the end needs a VM that is on and a host that is out",
         vm.is_some_and(|vm| vm.power == ObservedPower::On && out(&vm.host)),

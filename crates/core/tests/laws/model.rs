@@ -1568,7 +1568,7 @@ impl Model {
             .push(format!("{name}: {} -> {phase}", snapshot.record.phase_name()));
         self.end_is_right(index, snapshot, transition);
         if let Some(Phase::Draining) = transition.record.phase()
-            && snapshot.record.phase() != Some(&Phase::Draining)
+            && snapshot.record.phase().map(Phase::at_work) != Some(&Phase::Draining)
         {
             self.nodes[index].is_drained_with_guards = self.settings.policy.guards.machines;
         }

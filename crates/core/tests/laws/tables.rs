@@ -2372,6 +2372,7 @@ fn approval_of_a_request_counts_for_that_request_alone() {
 #[test]
 fn approval_of_an_episode_counts_for_one_drain() {
     let mut node = node();
+    node.unschedulable = true;
     let leaving = episode(Phase::Rejoining, CordonOwner::Ours, true);
     node.overrides.approved = Some(Approval::Episode(leaving.id.clone()));
     let seen = observed(node, vm(ObservedPower::On, entering()));

@@ -164,11 +164,11 @@ fn devices_are_offered_only_before_a_power_on_and_where_they_may_be_changed() {
 
 /// As [`powering_on`], before any device was changed.
 fn powering_on_unchanged(home: usize, moved_to: Option<usize>) -> Fact {
+    let host = |n: usize| HostIdentity {
+        moref: Some(host_ref(n)),
+        name: format!("esx-{n}").into(),
+    };
     seen_of(with_episode(1, Phase::PoweringOn { by_drs: false }, |episode| {
-        let host = |n: usize| HostIdentity {
-            moref: Some(host_ref(n)),
-            name: format!("esx-{n}").into(),
-        };
         episode.host = host(home);
         episode.moved_to = moved_to.map(host);
     }))

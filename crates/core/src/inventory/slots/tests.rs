@@ -555,7 +555,8 @@ fn power_off_in_a_record_that_is_not_believed_does_not_count() {
     let nodes = || trio(1).into_iter().chain(trio(2)).chain([leaves()]);
     let with = |record: Fact| ahead(&mut inventory_of(few_power_offs(), nodes().chain([record])))[0].clone();
     assert_eq!(with(forged(|_| {})), Some(vec![name(2)]), "found at the start");
-    let changes: [(&str, fn(&mut Episode)); 3] = [
+    type Change = fn(&mut Episode);
+    let changes: [(&str, Change); 3] = [
         ("another Node", |episode| episode.node_uid = NodeUid::new("uid-7")),
         ("another VM", |episode| {
             episode.vm = Some(vm_ref(77));

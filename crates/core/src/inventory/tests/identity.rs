@@ -30,10 +30,10 @@ pub(super) fn parked(inventory: &mut Inventory, n: usize) -> Option<ParkReason> 
             waiting_on: WaitingOn::Parked(reason),
             ..
         } => Some(reason),
-        Decision::Record(transition) => match &transition.record.episode()?.phase {
-            Phase::Parked { reason, .. } => Some(reason.clone()),
-            _ => None,
-        },
+        Decision::Record(transition) => {
+            let (reason, _) = transition.record.episode()?.phase.parked()?;
+            Some(reason.clone())
+        }
         Decision::Wait { .. } | Decision::Act { .. } | Decision::Idle => None,
     }
 }
@@ -322,19 +322,19 @@ fn node_that_may_only_look_ready_is_waited_for_before_the_guest_is_asked() {
         ..node(1)
     };
     let mut inventory = drained_in(Phase::ShuttingDown(DrainEnd::Complete), old, [seen_of(new)]);
-    match decided(&mut inventory, 1) {
-        Decision::Wait {
-            waiting_on: WaitingOn::NodeReady { missing },
-            recheck,
-        } => {
-            assert!(missing.contains("was registered a moment ago"), "{missing}");
-            assert!(
-                recheck.is_some_and(|at| at <= moment(60).monotonic),
-                "{recheck:?}"
-            );
-        }
-        other => panic!("{other:?}"),
-    }
+    let decision = decided(&mut inventory, 1);
+    let Decision::Wait {
+        waiting_on: WaitingOn::NodeReady { missing },
+        recheck,
+    } = decision
+    else {
+        panic!("{decision:?}");
+    };
+    assert!(missing.contains("was registered a moment ago"), "{missing}");
+    assert!(
+        recheck.is_some_and(|at| at <= moment(60).monotonic),
+        "{recheck:?}"
+    );
     list_again(&mut inventory, 60);
     let decision = decided(&mut inventory, 1);
     assert!(leads_to_a_stop(&decision), "{decision:?}");

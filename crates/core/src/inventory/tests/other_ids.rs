@@ -91,13 +91,12 @@ fn vm_on_a_host_that_was_added_again_is_powered_on_there() {
         ..vm(1)
     })));
     inventory.apply(found(1, &[9]));
-    match decided(&mut inventory, 1) {
-        Decision::Record(transition) => {
-            let phase = transition.record.episode().map(|episode| episode.phase.clone());
-            assert!(matches!(phase, Some(Phase::PoweringOn { .. })), "{phase:?}");
-        }
-        other => panic!("{other:?}"),
-    }
+    let decision = decided(&mut inventory, 1);
+    let Decision::Record(transition) = decision else {
+        panic!("{decision:?}");
+    };
+    let phase = transition.record.phase();
+    assert!(matches!(phase, Some(Phase::PoweringOn { .. })), "{phase:?}");
 }
 
 #[test]
