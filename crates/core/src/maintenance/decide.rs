@@ -404,8 +404,10 @@ impl PhaseContext<'_> {
     /// Queued, and the VM went off. If vCenter did that for the maintenance of its host, or a power-off of an earlier episode took
     /// effect, it is brought back. Otherwise a person did it, and it stays off, as without an episode.
     fn queued_and_off(self) -> PhaseStep {
-        let is_by_us =
-            self.episode.powered_off || self.seen.late_power_off_of.is_some() || !self.in_flight().is_empty();
+        let is_by_us = self.episode.powered_off
+            || self.episode.cordon_is_ours()
+            || self.seen.late_power_off_of.is_some()
+            || !self.in_flight().is_empty();
         // Without its Node nothing shows that a person wants it off.
         let is_deleted = self.seen.node.is_none();
         if is_deleted || is_by_us || begin::is_evacuated(self.node, self.vm) {
