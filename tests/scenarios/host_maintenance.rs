@@ -223,7 +223,8 @@ fn node_whose_new_host_has_no_room_goes_to_another() {
         let fixture = fixture("no-room", &spec).await?;
         let node = fixture.node_name("gpu1");
         let full = haulout_lab::vcenter::FaultRule::task("PowerOnVM_Task", "InsufficientResourcesFault");
-        fixture.vcenter.fault(&full.times(1)).await?;
+        // It may pass, so the host is tried for some time first.
+        fixture.vcenter.fault(&full.times(6)).await?;
         let haulout = run(&fixture, &[]).await?;
 
         fixture.vcenter.enter_maintenance("esx1").await?;

@@ -166,7 +166,7 @@ fn paused_node_is_left_alone_and_its_history_is_kept() {
         fixture.wait_phase(&node, "awaitingHost").await?;
         // In an episode it stops everything, so nobody does that without being told.
         let asked = types(&fixture, &["pause", &node]).await?;
-        let told = "(awaitingHost) and stops until `unpause`: its VM stays off. Without a terminal, confirm it with --yes";
+        let told = "(AwaitingHost) and stops until `unpause`: its VM stays off. Without a terminal, confirm it with --yes";
         ensure!(asked.code == 1 && asked.stderr.contains(told), "{asked}");
         let stopped = types(&fixture, &["pause", &node, "--yes"]).await?;
         ensure!(
