@@ -84,7 +84,6 @@ const NOT_FLIPPED: &[(&str, &[&str])] = &[
             "statusPage.enabled",
             "statusPage.withoutToken",
             "tests.check",
-            "validationJob.enabled",
         ],
     ),
     (
