@@ -26,7 +26,7 @@ fn physical_nodes_are_left_alone_and_told_once() {
             fixture.wait_node(kubelet.name(), "there", |_| true).await?;
         }
         let haulout = run(&fixture, &[("METRICS_ADDRESS", "127.0.0.1:0")]).await?;
-        let metrics = address(&fixture, "metrics").await?;
+        let metrics = format!("{}/metrics", address(&fixture, "metrics").await?);
         let told = "nothing says that they are VMs of vSphere: they are left alone";
         fixture.wait_for_log(told).await?;
 
