@@ -585,7 +585,8 @@ fn static_vm_registered_on_another_host_by_a_person_comes_home() {
         fixture.vcenter.exit_maintenance("esx1").await?;
         runs_on(&fixture, "esx1").await?;
         let tries = fixture.calls("PowerOnVM_Task", "gpu1").await?;
-        ensure!(tries == 2, "{tries} power-ons: one there, one at home");
+        // There its device address is that of another host, so only the own host is asked.
+        ensure!(tries == 1, "{tries} power-ons");
         haulout.stop().await
     });
 }
