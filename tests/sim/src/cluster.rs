@@ -28,6 +28,8 @@ pub struct Workload {
     pub budget: Option<usize>,
     /// How many pods were created so far.
     created: usize,
+    /// The node that its controller names in `spec.nodeName`: no cordon keeps its pods away.
+    pub pinned: Option<usize>,
 }
 
 /// The name of a node.
@@ -99,6 +101,7 @@ impl Workload {
             replicas,
             budget,
             created: 0,
+            pinned: None,
         }
     }
 }
@@ -144,7 +147,7 @@ impl World {
             "kind": "Pod", "apiVersion": "v1",
             "metadata": {
                 "labels": {"app": workload},
-                "ownerReferences": [{"apiVersion": "apps/v1", "kind": owner, "name": workload, "uid": "u", "controller": true}],
+                "ownerReferences": [{"apiVersion": "apps/v1", "kind": owner, "name": workload, "uid": format!("uid-{workload}"), "controller": true}],
             },
             "spec": {"containers": [], "terminationGracePeriodSeconds": 30},
             "status": {"phase": "Pending"},
@@ -171,7 +174,8 @@ impl World {
         let (replicas, index) = (workload.replicas, self.workloads.len());
         self.workloads.push(workload);
         for _ in 0..replicas {
-            let node = self.rng.usize(0..self.plan.nodes);
+            let pinned = self.workloads[index].pinned;
+            let node = pinned.unwrap_or_else(|| self.rng.usize(0..self.plan.nodes));
             self.add_pod(index, Some(node));
         }
         self.update_budgets();
@@ -227,11 +231,19 @@ impl World {
     pub fn schedule(&mut self) {
         self.is_scheduling = false;
         for index in 0..self.workloads.len() {
-            let Workload { name, replicas, .. } = self.workloads[index].clone();
+            let Workload {
+                name,
+                replicas,
+                pinned,
+                ..
+            } = self.workloads[index].clone();
+            if pinned.is_some_and(|node| !self.vcenter.vms[node].on) {
+                continue;
+            }
             let is_there = |pod: &&Value| !is_terminating(pod) && !has_ended(pod);
             let there = self.pods_of(&name).filter(is_there).count();
             for _ in there..replicas {
-                self.add_pod(index, None);
+                self.add_pod(index, pinned);
             }
         }
         let takes = |node: &usize| {
@@ -334,6 +346,7 @@ impl World {
             }
         }
         if !is_terminating(&pod) {
+            self.check_pinned_eviction(&app);
             let ends = self.faults.pod_ends(&mut self.rng, &mut self.account);
             self.tell(
                 "eviction",

@@ -38,6 +38,12 @@ const WRITES_PER_MINUTE: u64 = 120;
 /// Requests of one replica in a minute that are far above those of any fault.
 const REQUESTS_PER_MINUTE: u64 = 3_000;
 
+/// How many times the pods of one owner are evicted in one drain by one process.
+const EVICTIONS_OF_OWNER: u32 = 4;
+
+/// How many more there may be: a round that fails after its evictions does not report what it listed.
+const UNCOUNTED_EVICTIONS: u32 = 8;
+
 /// Writes in a row that leave an object as it is. Some replies are lost, and those writes are repeated.
 const IDLE_WRITES: u32 = 5;
 
@@ -112,6 +118,11 @@ pub struct NodeMemory {
     pub phase_since: Duration,
     /// Since when it has waited for a slot while no other node was in an episode that has begun.
     pub waits_alone_since: Option<Duration>,
+    /// How many evictions of the pod that its controller pins to the node were accepted, and how many may be.
+    pinned_evictions: u32,
+    pinned_evictions_max: u32,
+    /// The same when the present episode began.
+    pinned_evictions_before: u32,
     /// The writes of replicas in the current minute.
     writes: MinuteCount,
     /// All that was done to it.
@@ -187,6 +198,7 @@ impl Oracle {
             node.cordoned_by_person = then.cordoned_by_person;
             node.uncordoned_by_person = Some(now);
             node.cause_ended = Some(now);
+            node.pinned_evictions_max += EVICTIONS_OF_OWNER;
             // The record of the last power-off may be gone.
             node.causes += 1;
             if then.cuts < node.cuts {
@@ -458,6 +470,12 @@ impl World {
         }
         let pods = self.kube.list("pods").filter(|(_, pod)| {
             let is_here = pod["spec"]["nodeName"] == name.as_str() && blocks_drain(pod);
+            // It comes back after each eviction, and ends with the VM.
+            let memory = &self.oracle.nodes[node];
+            let evicted = memory.pinned_evictions - memory.pinned_evictions_before;
+            if pod["metadata"]["labels"]["app"] == "pinned" && evicted >= EVICTIONS_OF_OWNER {
+                return false;
+            }
             // Nobody ends a pod whose time to end is over and whose kubelet is gone.
             let is_left = !is_ready(object) && is_overdue(pod);
             is_here && !is_left && self.age(pod) > STALE
@@ -549,11 +567,13 @@ impl World {
                     .map(|record| record["id"].to_string())
                     .unwrap_or_default();
                 let memory = &mut self.oracle.nodes[node];
+                memory.pinned_evictions_max += EVICTIONS_OF_OWNER;
                 // The times of several drains of an episode add up.
                 if memory.episode != episode {
                     memory.drain_began = Some(clock::elapsed());
                     memory.cuts_before = memory.cuts;
                     memory.guest_sent = None;
+                    memory.pinned_evictions_before = memory.pinned_evictions;
                 }
                 memory.episode = episode;
             }
@@ -566,6 +586,12 @@ impl World {
                 format!("replica-{replica}"),
                 format!("writes {name}{}", cordon_words(was, is)),
             );
+        }
+        // Another leader, or another cordon: the pods that are there are evicted again.
+        let is_taken_over =
+            old.is_some() && new.as_ref().map(|it| &it["epoch"]) != old.as_ref().map(|it| &it["epoch"]);
+        if is_taken_over || !was && is {
+            self.oracle.nodes[node].pinned_evictions_max += EVICTIONS_OF_OWNER;
         }
         if !was && is && new.as_ref().is_some_and(|record| record["cordon"] == "theirs") {
             // A cordon of somebody else is restored while the VM is off, and stays.
@@ -665,6 +691,40 @@ impl World {
             self.violated(
                 "pods are evicted from cordoned nodes only",
                 format!("{} of {name}", pod["metadata"]["name"]),
+            );
+        }
+    }
+
+    /// A replica has started: it does not know what was evicted before.
+    pub fn replica_starts(&mut self) {
+        for memory in &mut self.oracle.nodes {
+            memory.pinned_evictions_max += EVICTIONS_OF_OWNER;
+        }
+    }
+
+    /// The eviction of a pod is accepted. One that comes back is evicted a few times in a drain.
+    pub fn check_pinned_eviction(&mut self, app: &str) {
+        let workload = self.workloads.iter().find(|workload| workload.name == app);
+        let Some(node) = workload.and_then(|workload| workload.pinned) else {
+            return;
+        };
+        self.account.count("fault", "pod: comes back by spec.nodeName");
+        if self.oracle.liar == Some(node) {
+            return;
+        }
+        let memory = &mut self.oracle.nodes[node];
+        memory.pinned_evictions += 1;
+        let (count, most) = (
+            memory.pinned_evictions,
+            memory.pinned_evictions_max + UNCOUNTED_EVICTIONS,
+        );
+        if count > most {
+            self.violated(
+                "evictions of a pod that comes back are bounded",
+                format!(
+                    "{count} of {app} on {}, where {most} are for its drains",
+                    node_name(node)
+                ),
             );
         }
     }

@@ -98,6 +98,8 @@ pub struct Plan {
     pub faults: Faults,
     /// How many things people do.
     pub deeds: usize,
+    /// A controller creates its pod with `spec.nodeName`, so that it comes back whatever its node is.
+    pub has_pinned_pod: bool,
     /// In a run that is compared with one without faults: the nodes whose hosts are maintained, one after the other.
     pub in_turn: Vec<usize>,
 }
@@ -126,6 +128,7 @@ impl Plan {
             active: Duration::from_secs(60 * 60),
             faults: Faults::draw_that_keep_effects(rng, seed % (2 * COMPARED) == COMPARED / 2),
             deeds: 0,
+            has_pinned_pod: false,
             // The first kubelet lies.
             in_turn: (0..8).map(|_| rng.usize(1..nodes)).collect(),
             // A limit makes a maintenance wait for what the other run does at another time.
@@ -212,6 +215,7 @@ impl Plan {
             limits: Self::draw_limits(&mut Rng::with_seed(!seed)),
             faults: Faults::draw(rng, is_calm),
             deeds: rng.usize(2..=5) + nodes / 2,
+            has_pinned_pod: seed % 3 == 1,
             in_turn: Vec::new(),
         }
     }

@@ -217,7 +217,11 @@ async fn live(world: Shared, configs: [Config; 2], replica: usize, mut orders: w
         let why = match started {
             Err(error) => format!("cannot start: {error:#}"),
             Ok(mut controller) => {
-                lock(&world).tell(&who, "starts");
+                {
+                    let mut world = lock(&world);
+                    world.tell(&who, "starts");
+                    world.replica_starts();
+                }
                 tokio::select! {
                     biased;
                     _ = orders.changed() => {

@@ -335,6 +335,11 @@ impl World {
             let budget = (has_budget && self.plan.in_turn.is_empty()).then(|| replicas - 1);
             self.add_workload(Workload::new(format!("app-{index}"), replicas, budget));
         }
+        if self.plan.has_pinned_pod {
+            let mut workload = Workload::new("pinned".to_owned(), 1, None);
+            workload.pinned = Some(self.rng.usize(0..nodes));
+            self.add_workload(workload);
+        }
     }
 
     /// The time of a request or a reply on the network.
