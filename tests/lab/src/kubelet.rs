@@ -22,6 +22,10 @@ use tokio::time::Instant;
 pub const STUCK: &str = "lab.haulout/stuck";
 /// The milliseconds in which a pod's containers end. By default, the whole grace period.
 pub const EXITS_AFTER_MS: &str = "lab.haulout/exits-after-ms";
+/// The milliseconds from then until the kubelet has unmounted a pod's volumes and deletes it. By default, [`UNMOUNTS_AFTER`].
+pub const UNMOUNTS_AFTER_MS: &str = "lab.haulout/unmounts-after-ms";
+/// How long a kubelet needs for a pod whose containers have ended. A real one needs 10 ms to 1.4 s.
+const UNMOUNTS_AFTER: Duration = Duration::from_millis(50);
 /// Says that kube-controller-manager attaches the Node's volumes. Every kubelet sets it when it registers.
 const ATTACHED_BY_CONTROLLER: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 /// The extended resource of the GPUs.
@@ -80,8 +84,10 @@ pub struct Machine {
     pub heartbeat: Duration,
     /// The time from power-on to the start of the kubelet.
     pub boot: Duration,
-    /// The time from then until the device plugin offers the GPUs.
+    /// The time from then until the device plugin offers the GPUs. Only the next status shows them.
     pub gpus_after: Duration,
+    /// How often the kubelet writes a status that has changed; 10 s by a real one. A device plugin that registers does not cause it.
+    pub status_every: Duration,
     /// How long heartbeats continue after a power-off, which gives a stale Ready.
     pub lies: Duration,
 }
@@ -98,6 +104,7 @@ impl Machine {
             heartbeat: Duration::from_secs(1),
             boot: Duration::from_millis(500),
             gpus_after: Duration::from_millis(250),
+            status_every: Duration::from_millis(300),
             lies: Duration::ZERO,
         }
     }
@@ -130,6 +137,8 @@ struct Manners {
     gpus_after: Duration,
     /// How many GPUs the device plugin offers.
     gpus: u32,
+    /// Whether boots find no checkpoint of device plugins.
+    loses_checkpoint: bool,
     /// The machine's UUID as the kubelet reports it.
     system_uuid: String,
 }
@@ -145,6 +154,7 @@ impl Kubelet {
             is_stopped: false,
             gpus_after: machine.gpus_after,
             gpus: machine.gpus,
+            loses_checkpoint: false,
             system_uuid: machine.system_uuid.clone(),
         });
         let task = tokio::spawn(Worker::new(client, machine, vm, manners_seen).run());
@@ -171,7 +181,14 @@ impl Kubelet {
         self.manners.send_modify(|it| it.gpus_after = after);
     }
 
-    /// Sets how many GPUs the device plugin offers, from the next heartbeat on.
+    /// From the next boot on, the kubelet has lost its checkpoint of device plugins: until the plugin has registered, it leaves the GPU
+    /// counts on its Node as they are. Otherwise it reports 0.
+    pub fn lose_checkpoint(&self) {
+        self.manners.send_modify(|it| it.loses_checkpoint = true);
+    }
+
+    /// Sets how many GPUs the device plugin offers, from the next heartbeat on. Fewer are fewer allocatable ones; the capacity stays
+    /// until the next boot, as for five minutes with a real kubelet.
     pub fn set_gpus(&self, gpus: u32) {
         self.manners.send_modify(|it| it.gpus = gpus);
     }
@@ -243,8 +260,12 @@ struct Worker {
     listing: BTreeMap<String, Arc<Pod>>,
     /// When the containers of terminating pods will have ended, by pod UID.
     ends: BTreeMap<String, Instant>,
+    /// When the kubelet is done with pods whose containers have ended, by UID.
+    done: BTreeMap<String, Instant>,
     /// Pods reported as ended, by UID. One report is enough if a finalizer keeps the pod.
     ended: BTreeSet<String>,
+    /// The most GPUs that were offered in this boot.
+    most_gpus: u32,
 }
 
 impl Worker {
@@ -272,7 +293,9 @@ impl Worker {
             pods: BTreeMap::new(),
             listing: BTreeMap::new(),
             ends: BTreeMap::new(),
+            done: BTreeMap::new(),
             ended: BTreeSet::new(),
+            most_gpus: 0,
         }
     }
 
@@ -325,6 +348,7 @@ impl Worker {
             Event::InitDone => self.pods = std::mem::take(&mut self.listing),
         }
         self.ends.retain(|uid, _| self.pods.contains_key(uid));
+        self.done.retain(|uid, _| self.pods.contains_key(uid));
         self.ended.retain(|uid| self.pods.contains_key(uid));
     }
 
@@ -345,11 +369,9 @@ impl Worker {
             Life::Up { .. } => self.beat_at,
         };
         let running = matches!(self.life, Life::Up { .. });
-        let pods = self
-            .ends
-            .iter()
-            .filter(|(uid, _)| running && !self.ended.contains(*uid))
-            .map(|(_, end)| *end);
+        let waits = |uid: &String| running && !self.ended.contains(uid);
+        let pods = self.ends.iter().filter(|(uid, _)| waits(uid));
+        let pods = pods.map(|(uid, end)| self.done.get(uid).copied().unwrap_or(*end));
         pods.chain([life, self.beat_at]).min().unwrap_or(life)
     }
 
@@ -402,18 +424,22 @@ impl Worker {
                 self.registered = false;
                 self.wrote_status = None;
                 self.beat_at = now;
+                self.most_gpus = 0;
                 // The power cycle ended all containers.
                 for (uid, pod) in &self.pods {
                     if pod.metadata.deletion_timestamp.is_some() {
                         self.ends.insert(uid.clone(), now);
                     }
                 }
+                let after = self.manners.borrow().gpus_after;
+                let tick = self.machine.status_every.max(Duration::from_millis(1));
+                let ticks = after.as_nanos() / tick.as_nanos() + 1;
                 Life::Up {
-                    gpus_at: now + self.manners.borrow().gpus_after,
+                    gpus_at: now + tick * u32::try_from(ticks).unwrap_or(u32::MAX),
                 }
             }
             Life::Up { gpus_at } => {
-                // At once, to save time; a real kubelet writes new GPUs with its next status, every 10 s.
+                // The status that shows the GPUs.
                 if gpus_at <= now && self.wrote_status.is_some_and(|wrote| wrote < gpus_at) {
                     self.wrote_status = None;
                     self.beat_at = now;
@@ -490,15 +516,23 @@ impl Worker {
         .context("composing the node")
     }
 
-    fn status(&self, node: &Node, now: Instant) -> Value {
-        let gpus = match self.life {
-            Life::Up { gpus_at } if now < gpus_at => 0,
-            Life::Up { .. } | Life::Lying { .. } | Life::Booting { .. } | Life::Off => {
-                self.manners.borrow().gpus
-            }
+    fn status(&mut self, node: &Node, now: Instant) -> Value {
+        let manners = self.manners.borrow().clone();
+        let is_registered = match self.life {
+            Life::Up { gpus_at } => now >= gpus_at,
+            Life::Lying { .. } | Life::Booting { .. } | Life::Off => true,
         };
-        let system_uuid = self.manners.borrow().system_uuid.clone();
-        let resources = json!({"cpu": "16", "memory": "64Gi", "pods": "110", GPU: gpus.to_string()});
+        let gpus = if is_registered { manners.gpus } else { 0 };
+        self.most_gpus = self.most_gpus.max(gpus);
+        let resources = |gpus: u32| {
+            let mut resources = json!({"cpu": "16", "memory": "64Gi", "pods": "110"});
+            if is_registered || !manners.loses_checkpoint {
+                resources[GPU] = json!(gpus.to_string());
+            }
+            resources
+        };
+        let (capacity, allocatable) = (resources(self.most_gpus), resources(gpus));
+        let system_uuid = manners.system_uuid.clone();
         let time = now_in_seconds();
         let conditions: Vec<Value> = [
             ("MemoryPressure", "False", "KubeletHasSufficientMemory"),
@@ -520,8 +554,8 @@ impl Worker {
         })
         .collect();
         json!({
-            "capacity": resources,
-            "allocatable": resources,
+            "capacity": capacity,
+            "allocatable": allocatable,
             "conditions": conditions,
             "addresses": [
                 {"type": "InternalIP", "address": "127.0.0.1"},
@@ -542,8 +576,24 @@ impl Worker {
         let mut ending = Vec::new();
         for (uid, pod) in self.pods.clone() {
             if pod.metadata.deletion_timestamp.is_some() {
-                if self.has_ended(&uid, &pod, now) {
-                    ending.push((uid, pod));
+                if !self.has_ended(&uid, &pod, now) {
+                    continue;
+                }
+                match self.done.get(&uid).copied() {
+                    Some(done) if now >= done => ending.push((uid, pod)),
+                    Some(_) => {}
+                    None => match self.write_end(&pod).await {
+                        Ok(()) => {
+                            let unmounts =
+                                annotation(&pod, UNMOUNTS_AFTER_MS).and_then(|text| text.parse().ok());
+                            let unmounts = unmounts.map_or(UNMOUNTS_AFTER, Duration::from_millis);
+                            self.done.insert(uid, Instant::now() + unmounts);
+                        }
+                        Err(error) => {
+                            self.ends.insert(uid, Instant::now() + RETRY);
+                            self.failed(&pod, &error);
+                        }
+                    },
                 }
             } else if let Err(error) = self.run_pod(uid, &pod).await {
                 self.failed(&pod, &error);
@@ -564,10 +614,31 @@ impl Worker {
                     self.ended.insert(uid);
                 }
                 Err(error) => {
-                    self.ends.insert(uid, Instant::now() + RETRY);
+                    self.done.insert(uid, Instant::now() + RETRY);
                     self.failed(&pod, &error);
                 }
             }
+        }
+    }
+
+    /// Writes the terminal phase of a pod whose containers have ended. It is deleted when its volumes are unmounted.
+    async fn write_end(&self, pod: &Pod) -> anyhow::Result<()> {
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        if matches!(phase, Some("Succeeded" | "Failed")) {
+            return Ok(());
+        }
+        let (pods, name) = self.pod_api(pod);
+        let patch = Patch::Strategic(json!({"metadata": {"uid": pod.metadata.uid}, "status": {
+            "phase": "Succeeded",
+            "conditions": [{"type": "Ready", "status": "False", "reason": "PodCompleted", "lastTransitionTime": now_in_seconds()}],
+        }}));
+        let params = PatchParams::default();
+        let written = limited("writing a pod's end", pods.patch_status(&name, &params, &patch)).await;
+        match written {
+            Ok(_) => Ok(()),
+            // It is gone, or another pod has its name.
+            Err(error) if matches!(code(&error), Some(404 | 409 | 422)) => Ok(()),
+            Err(error) => Err(error),
         }
     }
 
