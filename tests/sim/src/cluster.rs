@@ -199,6 +199,15 @@ impl World {
         pods.filter(move |pod| pod["metadata"]["labels"]["app"] == app)
     }
 
+    /// Whether the eviction of a pod would be accepted.
+    pub(crate) fn may_be_evicted(&self, pod: &Value) -> bool {
+        let app = pod["metadata"]["labels"]["app"].as_str().unwrap_or_default();
+        let workload = self.workloads.iter().find(|workload| workload.name == app);
+        let least = workload.and_then(|workload| workload.budget);
+        let healthy = || self.pods_of(app).filter(|pod| is_healthy(pod)).count();
+        is_healthy(pod) && least.is_none_or(|least| healthy() > least)
+    }
+
     pub(crate) fn update_budgets(&mut self) {
         for index in 0..self.workloads.len() {
             let Workload {

@@ -76,6 +76,7 @@ impl World {
         let is_new = self.kubelet_runs(node) && self.kube.get(&node_key(node)).is_none();
         if is_new {
             self.tell(node_name(node), "is registered again");
+            self.oracle.nodes[node].drain_held = None;
             self.add_node(node);
             self.node_is_new(node);
         }
@@ -110,6 +111,7 @@ impl World {
         // Only the record could tell that the cordon of the manifest is not a person's.
         self.oracle.nodes[node].is_lost |=
             object.is_some_and(|object| is_from_manifest(object) && is_cordoned(object));
+        self.oracle.nodes[node].drain_held = None;
         self.kube.change(&node_key(node), "gitops", |node| {
             node["metadata"]["annotations"] = json!({});
         });

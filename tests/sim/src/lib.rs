@@ -20,6 +20,7 @@ pub mod cluster_faults;
 pub mod collector;
 pub mod faults;
 pub mod garbled;
+pub mod holds;
 pub mod incidents;
 pub mod kube_api;
 pub mod kubelets;

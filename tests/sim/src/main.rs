@@ -187,9 +187,6 @@ impl Total {
 
 /// Waits that no run reaches, because what they wait for is not simulated yet.
 const NOT_SIMULATED: &[WaitKind] = &[
-    // Requests with an approval, and hooks.
-    WaitKind::Approval,
-    WaitKind::Hook,
     // A second release, and a Node that is written too often.
     WaitKind::OtherRelease,
     WaitKind::WritePace,

@@ -16,10 +16,10 @@ use crate::twin::NodeEffects;
 use crate::world::World;
 
 /// How old the knowledge may be on which a request is sent: the delays of the request, and of the check before it.
-const STALE: Duration = Duration::from_secs(12);
+pub(crate) const STALE: Duration = Duration::from_secs(12);
 
 /// How old the view of the Node may be when a pod is evicted: the list of the pods has 30 s, and several attempts to connect.
-const STALE_AT_EVICTION: Duration = Duration::from_secs(45);
+pub(crate) const STALE_AT_EVICTION: Duration = Duration::from_secs(45);
 
 /// How long a watch may be silent until it counts as broken: its end after 60 s with a margin of 5 s, and 90 s for the next one.
 const WATCH_SILENT: Duration = Duration::from_secs(155);
@@ -99,6 +99,10 @@ pub struct NodeMemory {
     drained_by_other: bool,
     /// Until when the drain has time by settings that allow less than those with which it was before.
     has_time_until: Duration,
+    /// Since when a hook holds that drain.
+    pub drain_held: Option<Duration>,
+    /// Since when a pod could be evicted in a drain, and is not.
+    pub undone_since: Option<Duration>,
     /// How many times somebody gave a reason to power the VM off.
     pub causes: u32,
     /// How many times a replica powered it off, the last boot that it ended, and how many times it was before the present episode.
@@ -182,7 +186,7 @@ fn phase_kind(name: &str) -> Option<PhaseKind> {
 }
 
 /// The phase at work: that of a parked node is the one that resumes.
-fn phase_at_work(record: &Value) -> (String, Value) {
+pub(crate) fn phase_at_work(record: &Value) -> (String, Value) {
     let (name, inside) = phase(record);
     match name.as_str() {
         "parked" => phase(&serde_json::json!({"phase": inside["resume"]})),
@@ -199,6 +203,7 @@ impl Oracle {
             node.uncordoned_by_person = Some(now);
             node.cause_ended = Some(now);
             node.pinned_evictions_max += EVICTIONS_OF_OWNER;
+            node.drain_held = None;
             // The record of the last power-off may be gone.
             node.causes += 1;
             if then.cuts < node.cuts {
@@ -258,7 +263,7 @@ impl World {
     }
 
     /// Whether etcd was restored a moment ago, so that records and the status of Nodes are old.
-    fn was_restored(&self) -> bool {
+    pub(crate) fn was_restored(&self) -> bool {
         let restored = self.oracle.restored;
         restored.is_some_and(|at| clock::elapsed() < at + STALE * 3)
     }
@@ -362,7 +367,10 @@ impl World {
                     self.check_guest(node, act);
                 }
             }
-            Act::PowerOn => self.check_power_on(node),
+            Act::PowerOn => {
+                self.check_power_on(node);
+                self.check_taint(node);
+            }
             Act::Relocate => {}
         }
     }
@@ -569,13 +577,19 @@ impl World {
                 let memory = &mut self.oracle.nodes[node];
                 memory.pinned_evictions_max += EVICTIONS_OF_OWNER;
                 // The times of several drains of an episode add up.
-                if memory.episode != episode {
+                let is_first = memory.episode != episode;
+                if is_first {
                     memory.drain_began = Some(clock::elapsed());
                     memory.cuts_before = memory.cuts;
                     memory.guest_sent = None;
                     memory.pinned_evictions_before = memory.pinned_evictions;
                 }
                 memory.episode = episode;
+                if is_first {
+                    self.drain_begins(node, after);
+                }
+            } else if phase_after != "parked" {
+                self.oracle.nodes[node].drain_held = None;
             }
             if phase_after == "parked" {
                 let reason = inside["reason"]["kind"].as_str().unwrap_or_default();
@@ -676,6 +690,7 @@ impl World {
         let Some(node) = node.filter(|node| self.oracle.liar != Some(*node)) else {
             return;
         };
+        self.check_hold(node, pod);
         let uncordoned = self.oracle.nodes[node].uncordoned_by_person;
         // A watch that was cut off is noticed after its silence only, also where other connections work again.
         let cut_off = self.cut_off.iter().map(|replica| replica.kubernetes_until).max();

@@ -37,6 +37,22 @@ pub enum Deed {
     },
     /// Deletes a request.
     Withdraws(String),
+    /// Sets a hook.
+    Hooks {
+        /// The node.
+        node: usize,
+        /// The step.
+        point: &'static str,
+    },
+    /// Removes a hook.
+    Unhooks {
+        /// The node.
+        node: usize,
+        /// The step.
+        point: &'static str,
+    },
+    /// Approves drains.
+    Approves,
 }
 
 impl World {
@@ -110,6 +126,10 @@ impl World {
             Deed::Requests { .. } if is_over => {}
             Deed::Requests { node, action } => self.person_requests(node, action),
             Deed::Withdraws(name) => self.person_withdraws(&name),
+            Deed::Hooks { .. } if is_over => {}
+            Deed::Hooks { node, point } => self.person_hooks(node, point),
+            Deed::Unhooks { node, point } => self.person_unhooks(node, point),
+            Deed::Approves => self.person_approves(),
         }
     }
 
@@ -268,5 +288,6 @@ impl World {
         for request in requests {
             self.person_withdraws(&request);
         }
+        self.hooks_end();
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use fastrand::Rng;
 
 use crate::faults::{Fault, Faults};
+use crate::holds::Holds;
 
 /// The settings of a process.
 #[derive(Clone, Debug)]
@@ -100,6 +101,8 @@ pub struct Plan {
     pub deeds: usize,
     /// A controller creates its pod with `spec.nodeName`, so that it comes back whatever its node is.
     pub has_pinned_pod: bool,
+    /// What people hold.
+    pub holds: Holds,
     /// In a run that is compared with one without faults: the nodes whose hosts are maintained, one after the other.
     pub in_turn: Vec<usize>,
 }
@@ -129,6 +132,7 @@ impl Plan {
             faults: Faults::draw_that_keep_effects(rng, seed % (2 * COMPARED) == COMPARED / 2),
             deeds: 0,
             has_pinned_pod: false,
+            holds: Holds::default(),
             // The first kubelet lies.
             in_turn: (0..8).map(|_| rng.usize(1..nodes)).collect(),
             // A limit makes a maintenance wait for what the other run does at another time.
@@ -194,6 +198,7 @@ impl Plan {
             ("drain-slot-seconds", rng.u64(60..600).to_string()),
             ("host-settle-seconds", rng.u64(0..60).to_string()),
             ("retry-max-seconds", rng.u64(5..30).to_string()),
+            ("out-of-service-taint", rng.bool().to_string()),
             ("leader-election", (replicas > 1 || rng.bool()).to_string()),
             ("lease-duration-seconds", lease.to_string()),
             ("lease-renew-deadline-seconds", deadline.to_string()),
@@ -216,6 +221,7 @@ impl Plan {
             faults: Faults::draw(rng, is_calm),
             deeds: rng.usize(2..=5) + nodes / 2,
             has_pinned_pod: seed % 3 == 1,
+            holds: Holds::draw(nodes, &mut Rng::with_seed(seed.rotate_left(32))),
             in_turn: Vec::new(),
         }
     }
@@ -260,6 +266,7 @@ impl Plan {
         let is_set = |limit: &&String| settings.flags.iter().any(|flag| name(flag) == name(limit));
         let limits = self.limits.iter().filter(|limit| !is_set(limit));
         fixed
+            .chain(self.holds.flags())
             .chain(settings.flags.iter().chain(limits).cloned())
             .collect()
     }
@@ -272,6 +279,7 @@ impl Plan {
             others,
             replicas,
             deeds,
+            holds,
             ..
         } = self;
         let faults = match self.faults.kinds() {
@@ -279,9 +287,10 @@ impl Plan {
             count => format!("{count} kinds of faults"),
         };
         format!(
-            "{nodes} nodes, {spares} other hosts, {others} other VMs, {replicas} replicas, {deeds} deeds in {} min, {faults}; {}",
+            "{nodes} nodes, {spares} other hosts, {others} other VMs, {replicas} replicas, {deeds} deeds and {} hooks in {} min, {faults}; {}",
+            holds.hooks,
             self.active.as_secs() / 60,
-            [&self.settings.flags[..], &self.limits[..]].concat().join(" ")
+            [&self.settings.flags[..], &self.limits[..], &holds.flags()].concat().join(" ")
         )
     }
 }

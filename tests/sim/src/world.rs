@@ -125,6 +125,8 @@ pub enum WorldEvent {
     OutageIsOver(QuietOutage),
     /// The next step of maintenances one after the other.
     NextInTurn,
+    /// The drains of a run without faults are looked at.
+    LookAtDrains,
     /// Faults and deeds end.
     Calm,
 }
@@ -272,6 +274,7 @@ impl World {
         };
         world.populate();
         world.plan_deeds();
+        world.plan_holds();
         world.plan_incidents();
         world.plan_in_turn();
         world.queue.after(world.plan.active, WorldEvent::Calm);
@@ -417,6 +420,7 @@ impl World {
             }
             WorldEvent::OutageIsOver(outage) => self.check_outage(outage),
             WorldEvent::NextInTurn => self.next_in_turn(),
+            WorldEvent::LookAtDrains => self.look_at_drains(),
             WorldEvent::Calm => {
                 self.tell("world", "faults and deeds end");
                 self.faults.is_calm = true;
