@@ -756,6 +756,10 @@ impl World {
 
     /// Counts what a NodeMaintenance says that is waited for.
     pub fn note_status(&mut self, object: &Value) {
+        if object["spec"]["origin"] == "Request" {
+            let name = object["metadata"]["name"].as_str().unwrap_or_default();
+            self.check_not_due(name, object);
+        }
         let wait = &object["status"]["waitingOn"];
         let (reason, message) = (wait["reason"].as_str(), wait["message"].as_str());
         if let Some(reason) = reason {

@@ -53,6 +53,8 @@ pub enum Deed {
     },
     /// Approves drains.
     Approves,
+    /// The sentinel of a node looks whether a reboot is required.
+    SentinelLooks(usize),
 }
 
 impl World {
@@ -130,6 +132,8 @@ impl World {
             Deed::Hooks { node, point } => self.person_hooks(node, point),
             Deed::Unhooks { node, point } => self.person_unhooks(node, point),
             Deed::Approves => self.person_approves(),
+            Deed::SentinelLooks(_) if is_over => {}
+            Deed::SentinelLooks(node) => self.sentinel_looks(node),
         }
     }
 
@@ -260,7 +264,7 @@ impl World {
         self.later(60..900, Deed::Withdraws(name));
     }
 
-    fn person_withdraws(&mut self, name: &str) {
+    pub(crate) fn person_withdraws(&mut self, name: &str) {
         let Some(object) = self.kube.delete(&cluster_key("nodemaintenances", name)) else {
             return;
         };

@@ -101,6 +101,8 @@ pub struct Plan {
     pub deeds: usize,
     /// A controller creates its pod with `spec.nodeName`, so that it comes back whatever its node is.
     pub has_pinned_pod: bool,
+    /// The node that has a reboot sentinel.
+    pub sentinel: Option<usize>,
     /// What people hold.
     pub holds: Holds,
     /// In a run that is compared with one without faults: the nodes whose hosts are maintained, one after the other.
@@ -133,6 +135,7 @@ impl Plan {
             deeds: 0,
             has_pinned_pod: false,
             holds: Holds::default(),
+            sentinel: None,
             // The first kubelet lies.
             in_turn: (0..8).map(|_| rng.usize(1..nodes)).collect(),
             // A limit makes a maintenance wait for what the other run does at another time.
@@ -221,6 +224,7 @@ impl Plan {
             faults: Faults::draw(rng, is_calm),
             deeds: rng.usize(2..=5) + nodes / 2,
             has_pinned_pod: seed % 3 == 1,
+            sentinel: (seed % 4 == 2).then_some(nodes - 1),
             holds: Holds::draw(nodes, &mut Rng::with_seed(seed.rotate_left(32))),
             in_turn: Vec::new(),
         }
@@ -290,7 +294,9 @@ impl Plan {
             "{nodes} nodes, {spares} other hosts, {others} other VMs, {replicas} replicas, {deeds} deeds and {} hooks in {} min, {faults}; {}",
             holds.hooks,
             self.active.as_secs() / 60,
-            [&self.settings.flags[..], &self.limits[..], &holds.flags()].concat().join(" ")
+            [&self.settings.flags[..], &self.limits[..], &holds.flags()]
+                .concat()
+                .join(" ")
         )
     }
 }

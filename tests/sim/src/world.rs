@@ -18,6 +18,7 @@ use crate::oracle::{NodeMemory, Oracle};
 use crate::outage::QuietOutage;
 use crate::people::Deed;
 use crate::plan::{Plan, Settings};
+use crate::sentinels::RequiredReboot;
 use crate::soap::Sessions;
 use crate::store::{Key, Snapshot, Store};
 use crate::story::Story;
@@ -229,6 +230,8 @@ pub struct World {
     pub garbled: GarbledReplies,
     /// When the requests of people may begin, by name.
     pub requests_from: BTreeMap<String, Duration>,
+    /// The reboot that the sentinel asked for.
+    pub sentinel: Option<RequiredReboot>,
     /// The manifests of deleted Nodes, and whether a person had cordoned them.
     pub manifests: Vec<(usize, Arc<Value>, bool)>,
     /// The snapshot of etcd, with what the rules remembered then.
@@ -264,6 +267,7 @@ impl World {
             late: LateRequests::default(),
             garbled: GarbledReplies::default(),
             requests_from: BTreeMap::new(),
+            sentinel: None,
             manifests: Vec::new(),
             snapshot: None,
             in_turn: MaintenancesInTurn::default(),
@@ -275,6 +279,7 @@ impl World {
         world.populate();
         world.plan_deeds();
         world.plan_holds();
+        world.plan_sentinel();
         world.plan_incidents();
         world.plan_in_turn();
         world.queue.after(world.plan.active, WorldEvent::Calm);
