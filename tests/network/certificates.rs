@@ -72,15 +72,12 @@ const fn kind(
     }
 }
 
-const fn refused(
-    name: &'static str,
-    leaf: &'static [&'static str],
-    ca: &'static [&'static str],
-    signature: &'static [&'static str],
-) -> Kind {
-    Kind {
-        is_supported: false,
-        ..kind(name, leaf, ca, signature)
+impl Kind {
+    const fn refused(self) -> Self {
+        Self {
+            is_supported: false,
+            ..self
+        }
     }
 }
 
@@ -113,16 +110,17 @@ const KINDS: &[Kind] = &[
     kind("P-384 by P-256, SHA-384", P384, P256, &["-sha384"]),
     kind("P-384 by RSA 2048, SHA-256", P384, RSA_2048, &["-sha256"]),
     kind("Ed25519 by Ed25519", ED25519, ED25519, &[]),
-    refused("P-521 by RSA 2048", P521, RSA_2048, &["-sha256"]),
-    refused("RSA 2048 by P-521", RSA_2048, P521, &["-sha512"]),
-    refused("RSA 2048 by RSA 2048, SHA-1", RSA_2048, RSA_2048, &["-sha1"]),
-    refused(
+    kind("P-521 by RSA 2048", P521, RSA_2048, &["-sha256"]).refused(),
+    kind("RSA 2048 by P-521", RSA_2048, P521, &["-sha512"]).refused(),
+    kind("RSA 2048 by RSA 2048, SHA-1", RSA_2048, RSA_2048, &["-sha1"]).refused(),
+    kind(
         "key of RSASSA-PSS by RSA 2048",
         &["-algorithm", "RSA-PSS", "-pkeyopt", "rsa_keygen_bits:2048"],
         RSA_2048,
         &["-sha256"],
-    ),
-    refused("RSA 2048 by RSA 1024", RSA_2048, RSA_1024, &["-sha256"]),
+    )
+    .refused(),
+    kind("RSA 2048 by RSA 1024", RSA_2048, RSA_1024, &["-sha256"]).refused(),
 ];
 
 /// Certificate and key of a server, and the certificate of its CA, as files.

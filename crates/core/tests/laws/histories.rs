@@ -743,8 +743,8 @@ fn vm_with_a_fixed_device_address_gets_the_device_of_the_host_it_moves_to() {
     assert!(is_as_expected, "{vm:?}\n{}", model.recent_log());
 }
 
-#[test]
-fn vm_with_a_fixed_device_address_gets_its_own_device_back_at_home() {
+/// A VM with the devices of another host comes home. `process` is the one that powers it on.
+fn powered_on_at_home_by(process: Happening) {
     let model = replay([
         (VmHasStaticDevice, 1),
         (SpareGetsFree, 1),
@@ -758,7 +758,7 @@ fn vm_with_a_fixed_device_address_gets_its_own_device_back_at_home() {
         (TaskEnds, 1),
         (TaskEnds, 1),
         (TaskEnds, 1),
-        (AnotherProcess, 0),
+        (process, 0),
     ]);
     let vm = &model.vms[1];
     let is_as_expected = (vm.power, vm.host, vm.device_of) == (PowerState::On, 1, Some(1));
@@ -768,6 +768,16 @@ fn vm_with_a_fixed_device_address_gets_its_own_device_back_at_home() {
         "{vm:?}\n{}",
         model.recent_log()
     );
+}
+
+#[test]
+fn vm_with_a_fixed_device_address_gets_its_own_device_back_at_home() {
+    powered_on_at_home_by(AnotherProcess);
+}
+
+#[test]
+fn vm_with_the_devices_of_another_host_gets_its_own_back_after_repoint_is_switched_off() {
+    powered_on_at_home_by(AnotherProcessWith(Setting::StaticDevices));
 }
 
 #[test]
@@ -850,28 +860,6 @@ fn guest_is_asked_when_the_task_of_another_ends_and_then_has_its_time() {
         }
         assert_eq!(model.vms[0].power, PowerState::Off, "{}", model.recent_log());
     }
-}
-
-#[test]
-fn vm_with_the_devices_of_another_host_gets_its_own_back_after_repoint_is_switched_off() {
-    let model = replay([
-        (VmHasStaticDevice, 1),
-        (SpareGetsFree, 1),
-        (SpareRefusesPowerOn, 1),
-        (HomeEnters, 1),
-        (AMinute, 0),
-        (PodGoes, 1),
-        (PodGoes, 1),
-        (AMinute, 0),
-        (GuestStops, 1),
-        (TaskEnds, 1),
-        (TaskEnds, 1),
-        (TaskEnds, 1),
-        (AnotherProcessWith(Setting::StaticDevices), 0),
-    ]);
-    let vm = &model.vms[1];
-    let is_as_expected = (vm.power, vm.host, vm.device_of) == (PowerState::On, 1, Some(1));
-    assert!(is_as_expected, "{vm:?}\n{}", model.recent_log());
 }
 
 #[test]

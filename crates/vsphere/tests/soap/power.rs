@@ -217,15 +217,20 @@ fn task(name: &str, what: &str, entity: (&str, &str), state: &str) -> String {
     object("Task", name, &properties.concat())
 }
 
-/// A VM with a task, and the task.
-fn seen_at_work(power: &str, what: &str, state: &str) -> Reply {
+/// VM vm-7 with the task task-3.
+fn vm_with_task(power: &str) -> String {
     let own = r#"<ManagedObjectReference type="Task">task-3</ManagedObjectReference>"#;
     let vm = [
         property("runtime.powerState", power),
         reference("runtime.host", "HostSystem", "host-1"),
         property("recentTask", own),
     ];
-    let vm = object("VirtualMachine", "vm-7", &vm.concat());
+    object("VirtualMachine", "vm-7", &vm.concat())
+}
+
+/// A VM with a task, and the task.
+fn seen_at_work(power: &str, what: &str, state: &str) -> Reply {
+    let vm = vm_with_task(power);
     let task = task("task-3", what, ("VirtualMachine", "vm-7"), state);
     Reply::of(
         "RetrievePropertiesEx",
@@ -253,13 +258,7 @@ async fn nothing_is_sent_while_another_task_is_at_work_on_the_vm() {
 
 /// A VM with an unfinished task of these properties, beside those that every task has.
 fn busy_vm(power: &str, queued_at: &str, more: &str) -> Reply {
-    let own = r#"<ManagedObjectReference type="Task">task-3</ManagedObjectReference>"#;
-    let vm = [
-        property("runtime.powerState", power),
-        reference("runtime.host", "HostSystem", "host-1"),
-        property("recentTask", own),
-    ];
-    let vm = object("VirtualMachine", "vm-7", &vm.concat());
+    let vm = vm_with_task(power);
     let task = [
         property("info.descriptionId", "VirtualMachine.createSnapshot"),
         reference("info.entity", "VirtualMachine", "vm-7"),
