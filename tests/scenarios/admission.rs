@@ -1,11 +1,13 @@
 //! The limit on concurrent drains.
 
 use anyhow::ensure;
+use haulout::nodemaintenance::kind::MaintenanceAction;
 use haulout_lab::fixture::is_cordoned;
-use haulout_lab::vcenter::Connection;
+use haulout_lab::vcenter::{Connection, State};
 
 use crate::assertions::{clock, cordons, node_writes};
 use crate::fixture::{a40, fixture, gpu_vm, hosts, run, run_scenario};
+use crate::requests::{ask, withdraw};
 
 #[test]
 fn two_hosts_are_drained_one_after_the_other_in_order() {
@@ -93,6 +95,68 @@ fn drain_on_a_lost_host_does_not_hold_up_the_next_host() {
         let writes = node_writes(&fixture, &first, began).await?;
         ensure!(cordons(&writes) == [true], "{:?}", cordons(&writes));
         ensure!(fixture.power_cycles("gpu1").await? == (0, 0));
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn drained_node_whose_host_is_clicked_does_not_wait_for_its_own_slot() {
+    run_scenario(async {
+        let mut spec = hosts(&[("esx1", &[a40(1)]), ("esx2", &[a40(1)])]);
+        spec.vms = vec![
+            gpu_vm("own-slot", "gpu1", "esx1"),
+            gpu_vm("own-slot", "gpu2", "esx2"),
+        ];
+        let fixture = fixture("own-slot", &spec).await?;
+        let (first, second) = (fixture.node_name("gpu1"), fixture.node_name("gpu2"));
+        let haulout = run(&fixture, &[("MAX_UNAVAILABLE", "1")]).await?;
+        ask(&fixture, "power-supply", &first, MaintenanceAction::Drain).await?;
+        fixture.wait_phase(&first, "drained").await?;
+        fixture.vcenter.enter_maintenance("esx2").await?;
+        fixture
+            .wait_for_log(&format!("at most 1 unavailable at once, and {first} comes first"))
+            .await?;
+
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
+        ensure!(
+            !is_cordoned(&fixture.node(&second).await?),
+            "the other one waits for its turn"
+        );
+        withdraw(&fixture, "power-supply").await?;
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        fixture.wait_in_service(&first).await?;
+        fixture.wait_in_maintenance("esx2").await?;
+        fixture.vcenter.exit_maintenance("esx2").await?;
+        fixture.wait_in_service(&second).await?;
+        for vm in ["gpu1", "gpu2"] {
+            ensure!(fixture.power_cycles(vm).await? == (1, 1), "{vm}");
+        }
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn node_on_its_way_back_whose_new_host_is_clicked_does_not_wait_for_its_own_slot() {
+    run_scenario(async {
+        let gpus = [a40(1)];
+        let mut spec = hosts(&[("esx1", &gpus), ("esx2", &gpus)]);
+        spec.vms = vec![gpu_vm("own-slot-back", "gpu1", "esx1")];
+        let fixture = fixture("own-slot-back", &spec).await?;
+        let node = fixture.node_name("gpu1");
+        let haulout = run(&fixture, &[("MAX_UNAVAILABLE", "1")]).await?;
+        // A rolling upgrade goes on as soon as the first host is in maintenance.
+        fixture.kubelet("gpu1")?.hold_boot();
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_phase(&node, "rejoining").await?;
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        let is_back = |state: &State| state.host("esx1").is_some_and(|host| !host.in_maintenance);
+        fixture.wait_vcenter("esx1 is back", is_back).await?;
+        fixture.vcenter.enter_maintenance("esx2").await?;
+        fixture.wait_in_maintenance("esx2").await?;
+        fixture.kubelet("gpu1")?.release_boot();
+        fixture.wait_in_service(&node).await?;
+        ensure!(fixture.power_cycles("gpu1").await? == (2, 2));
         haulout.stop().await
     });
 }

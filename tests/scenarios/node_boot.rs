@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use haulout_lab::fixture::{Fixture, annotation, gpus, is_cordoned, is_ready};
+use haulout_lab::fixture::{Fixture, annotation, boot_id, gpus, is_cordoned, is_ready};
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
@@ -11,6 +11,7 @@ use serde_json::json;
 
 use kube::ResourceExt as _;
 
+use crate::assertions::{clock, cordons, node_writes};
 use crate::fixture::{one_node, run, run_scenario};
 use crate::kubectl_plugin::types;
 
@@ -133,6 +134,45 @@ fn gpus_of_a_device_plugin_that_is_down_at_the_click_are_awaited() {
             .await?;
         kubelet.set_gpus(2);
         fixture.wait_in_service(&node).await?;
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn gpus_of_the_last_boot_do_not_count_for_a_kubelet_that_lost_its_checkpoint() {
+    run_scenario(async {
+        let fixture = one_node("boot-checkpoint").await?;
+        let node = fixture.node_name("gpu1");
+        let kubelet = fixture.kubelet("gpu1")?;
+        kubelet.lose_checkpoint();
+        kubelet.set_gpus_after(Duration::from_secs(8));
+        let boot_before = boot_id(&fixture.node(&node).await?);
+        let began = clock();
+        let haulout = run(&fixture, &[]).await?;
+
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
+        fixture
+            .wait_node(&node, "has no GPUs of the last boot", |node| gpus(node) == 0)
+            .await?;
+        fixture.vcenter.exit_maintenance("esx1").await?;
+        let booted = fixture
+            .wait_node(&node, "is Ready on another boot", |node| {
+                is_ready(node) && boot_id(node) != boot_before
+            })
+            .await?;
+        ensure!(
+            gpus(&booted) == 0 && is_cordoned(&booted),
+            "the plugin offers its GPUs later; Haulout's log:\n{}",
+            fixture.log_text()
+        );
+        fixture
+            .wait_for_log("nvidia.com/gpu to be allocatable again: 0 of 2")
+            .await?;
+        fixture.wait_in_service(&node).await?;
+        let writes = node_writes(&fixture, &node, began).await?;
+        ensure!(cordons(&writes) == [true, false], "{:?}", cordons(&writes));
+        ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
         haulout.stop().await
     });
 }

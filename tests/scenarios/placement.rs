@@ -17,7 +17,7 @@ use crate::assertions::{entries_during, wait_for_call, wait_for_entry, wait_for_
 use crate::fixture::{A40, a40, fixture, gpu_vm, hosts, kube, kubectl, run, run_scenario};
 
 /// Hosts with one GPU each, the VM on `home`.
-fn cluster(fixture: &str, names: &[&str], home: &str) -> Spec {
+pub fn cluster(fixture: &str, names: &[&str], home: &str) -> Spec {
     let gpus = [a40(1)];
     let all: Vec<(&str, &[_])> = names.iter().map(|name| (*name, gpus.as_slice())).collect();
     let mut spec = hosts(&all);
@@ -34,7 +34,7 @@ fn with_drs(mut spec: Spec) -> Spec {
 }
 
 /// Waits until the VM runs on `host` and its node is in service.
-async fn runs_on(fixture: &Fixture<'_>, host: &str) -> anyhow::Result<()> {
+pub async fn runs_on(fixture: &Fixture<'_>, host: &str) -> anyhow::Result<()> {
     let there = |it: &State| {
         it.vm("gpu1")
             .is_some_and(|vm| vm.is_on() && vm.boots > 1 && vm.host == host)

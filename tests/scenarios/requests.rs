@@ -53,7 +53,7 @@ pub async fn withdraw(fixture: &Fixture<'_>, name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn episode_id(node: &Node) -> anyhow::Result<String> {
+pub fn episode_id(node: &Node) -> anyhow::Result<String> {
     let episode = episode(node).context("the Node has no episode")?;
     Ok(episode["id"]
         .as_str()
@@ -62,7 +62,7 @@ fn episode_id(node: &Node) -> anyhow::Result<String> {
 }
 
 /// Approves the drain of the episode on the Node, and returns its id.
-async fn approve(fixture: &Fixture<'_>, node: &str, queued: &Node) -> anyhow::Result<String> {
+pub async fn approve(fixture: &Fixture<'_>, node: &str, queued: &Node) -> anyhow::Result<String> {
     let id = episode_id(queued)?;
     annotate(fixture, node, ("haulout.dev/approved", &id)).await?;
     Ok(id)

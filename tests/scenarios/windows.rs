@@ -26,12 +26,12 @@ pub fn closed_at(now: Timestamp) -> String {
     format!("{day} 12:00-13:00 UTC")
 }
 
-fn window(text: &str) -> anyhow::Result<MaintenanceWindow> {
+pub fn window(text: &str) -> anyhow::Result<MaintenanceWindow> {
     let window: haulout::window::Window = text.parse()?;
     Ok(MaintenanceWindow::from(&window))
 }
 
-async fn change(fixture: &Fixture<'_>, name: &str, window: &MaintenanceWindow) -> anyhow::Result<()> {
+pub async fn change(fixture: &Fixture<'_>, name: &str, window: &MaintenanceWindow) -> anyhow::Result<()> {
     let objects: Api<NodeMaintenance> = Api::all(fixture.client());
     let mut window = serde_json::to_value(window)?;
     // A merge patch keeps what it does not name.
@@ -42,7 +42,7 @@ async fn change(fixture: &Fixture<'_>, name: &str, window: &MaintenanceWindow) -
 }
 
 /// Waits until the status of the request contains `text`.
-async fn says(fixture: &Fixture<'_>, name: &str, text: &str) -> anyhow::Result<()> {
+pub async fn says(fixture: &Fixture<'_>, name: &str, text: &str) -> anyhow::Result<()> {
     let objects: Api<NodeMaintenance> = Api::all(fixture.client());
     let seen = std::cell::RefCell::new(String::new());
     let what = format!("{name} to say {text}");

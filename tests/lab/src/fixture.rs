@@ -601,6 +601,7 @@ fn facts(state: &State, uuid: &str) -> VmFacts {
     VmFacts {
         on: vm.is_some_and(vcenter::VmState::is_on),
         boots: vm.map_or(0, |vm| u64::from(vm.boots)),
+        is_stopping: vm.is_some_and(|vm| vm.shutting_down),
     }
 }
 

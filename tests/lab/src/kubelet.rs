@@ -26,6 +26,10 @@ pub const EXITS_AFTER_MS: &str = "lab.haulout/exits-after-ms";
 pub const UNMOUNTS_AFTER_MS: &str = "lab.haulout/unmounts-after-ms";
 /// How long a kubelet needs for a pod whose containers have ended. A real one needs 10 ms to 1.4 s.
 const UNMOUNTS_AFTER: Duration = Duration::from_millis(50);
+/// How long a Node that is registered anew is not Ready: "CSINode is not yet initialized". On a real one 0.25 to 0.4 s.
+const INITIALIZES_AFTER: Duration = Duration::from_millis(300);
+/// How long a pod that was left on the Node is not Ready after a boot. On a real one 0.3 to 1.7 s.
+const RESTARTS_AFTER: Duration = Duration::from_millis(700);
 /// Says that kube-controller-manager attaches the Node's volumes. Every kubelet sets it when it registers.
 const ATTACHED_BY_CONTROLLER: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 /// The extended resource of the GPUs.
@@ -47,15 +51,25 @@ pub struct VmFacts {
     pub on: bool,
     /// The number of power-ons. A watch channel only shows the latest value; the count shows a fast reboot.
     pub boots: u64,
+    /// Whether its guest shuts down.
+    pub is_stopping: bool,
 }
 
 impl VmFacts {
     /// A VM that is running from the start.
-    pub const ON: Self = Self { on: true, boots: 0 };
+    pub const ON: Self = Self {
+        on: true,
+        boots: 0,
+        is_stopping: false,
+    };
 
     /// The same VM powered off.
     pub fn off(self) -> Self {
-        Self { on: false, ..self }
+        Self {
+            on: false,
+            is_stopping: false,
+            ..self
+        }
     }
 
     /// The same VM powered on once more.
@@ -63,6 +77,15 @@ impl VmFacts {
         Self {
             on: true,
             boots: self.boots + 1,
+            is_stopping: false,
+        }
+    }
+
+    /// The same VM while its guest shuts down.
+    pub fn stopping(self) -> Self {
+        Self {
+            is_stopping: true,
+            ..self
         }
     }
 }
@@ -139,13 +162,15 @@ struct Manners {
     gpus: u32,
     /// Whether boots find no checkpoint of device plugins.
     loses_checkpoint: bool,
+    /// Whether it has a shutdown grace period.
+    is_graceful: bool,
     /// The machine's UUID as the kubelet reports it.
     system_uuid: String,
 }
 
 impl Kubelet {
-    /// Starts it on the current runtime. If the VM is on, its Node is registered at once, Ready and with all GPUs. The
-    /// client's user needs a kubelet's rights.
+    /// Starts it on the current runtime. If the VM is on, its Node is registered at once with all GPUs, and is Ready a moment later.
+    /// The client's user needs a kubelet's rights.
     pub fn start(client: kube::Client, machine: Machine, vm: watch::Receiver<VmFacts>) -> Self {
         let name = machine.name.clone();
         let (manners, manners_seen) = watch::channel(Manners {
@@ -155,6 +180,7 @@ impl Kubelet {
             gpus_after: machine.gpus_after,
             gpus: machine.gpus,
             loses_checkpoint: false,
+            is_graceful: false,
             system_uuid: machine.system_uuid.clone(),
         });
         let task = tokio::spawn(Worker::new(client, machine, vm, manners_seen).run());
@@ -185,6 +211,12 @@ impl Kubelet {
     /// counts on its Node as they are. Otherwise it reports 0.
     pub fn lose_checkpoint(&self) {
         self.manners.send_modify(|it| it.loses_checkpoint = true);
+    }
+
+    /// From now on it has a shutdown grace period (`shutdownGracePeriod`): while its guest shuts down it says so at once, ends the pods on
+    /// its Node as Failed, and rejects new ones.
+    pub fn shut_down_gracefully(&self) {
+        self.manners.send_modify(|it| it.is_graceful = true);
     }
 
     /// Sets how many GPUs the device plugin offers, from the next heartbeat on. Fewer are fewer allocatable ones; the capacity stays
@@ -253,6 +285,10 @@ struct Worker {
     /// Whether this boot's kubelet has registered its Node. It does so only at its start: a deleted Node stays away
     /// until the next boot.
     registered: bool,
+    /// When the Node that this boot's kubelet has created is Ready.
+    initialized_at: Option<Instant>,
+    /// When the kubelet learned that its machine shuts down.
+    shutdown_at: Option<Instant>,
     beat_at: Instant,
     wrote_status: Option<Instant>,
     /// By UID, and shared, to avoid copies of all pods in each step.
@@ -264,6 +300,8 @@ struct Worker {
     done: BTreeMap<String, Instant>,
     /// Pods reported as ended, by UID. One report is enough if a finalizer keeps the pod.
     ended: BTreeSet<String>,
+    /// The pods that ran when the machine went off, by UID: when they are Ready again, once their containers were started again.
+    left: BTreeMap<String, Option<Instant>>,
     /// The most GPUs that were offered in this boot.
     most_gpus: u32,
 }
@@ -275,7 +313,7 @@ impl Worker {
         vm: watch::Receiver<VmFacts>,
         manners: watch::Receiver<Manners>,
     ) -> Self {
-        let VmFacts { on, boots } = *vm.borrow();
+        let VmFacts { on, boots, .. } = *vm.borrow();
         let now = Instant::now();
         Self {
             nodes: Api::all(client.clone()),
@@ -288,6 +326,8 @@ impl Worker {
             boot_id: fresh_boot_id(&machine.name),
             machine,
             registered: false,
+            initialized_at: None,
+            shutdown_at: None,
             beat_at: now,
             wrote_status: None,
             pods: BTreeMap::new(),
@@ -295,6 +335,7 @@ impl Worker {
             ends: BTreeMap::new(),
             done: BTreeMap::new(),
             ended: BTreeSet::new(),
+            left: BTreeMap::new(),
             most_gpus: 0,
         }
     }
@@ -350,6 +391,7 @@ impl Worker {
         self.ends.retain(|uid, _| self.pods.contains_key(uid));
         self.done.retain(|uid, _| self.pods.contains_key(uid));
         self.ended.retain(|uid| self.pods.contains_key(uid));
+        self.left.retain(|uid, _| self.pods.contains_key(uid));
     }
 
     /// When something is due by the clock.
@@ -372,7 +414,13 @@ impl Worker {
         let waits = |uid: &String| running && !self.ended.contains(uid);
         let pods = self.ends.iter().filter(|(uid, _)| waits(uid));
         let pods = pods.map(|(uid, end)| self.done.get(uid).copied().unwrap_or(*end));
-        pods.chain([life, self.beat_at]).min().unwrap_or(life)
+        let left = self
+            .left
+            .values()
+            .copied()
+            .flatten()
+            .filter(|_| running && self.shutdown_at.is_none());
+        pods.chain(left).chain([life, self.beat_at]).min().unwrap_or(life)
     }
 
     async fn step(&mut self) {
@@ -382,9 +430,13 @@ impl Worker {
             return;
         }
         if now >= self.beat_at && matches!(self.life, Life::Up { .. } | Life::Lying { .. }) {
-            let is_first = !self.registered;
+            let is_first = !self.registered || self.initialized_at.is_some();
+            self.initialized_at = self.initialized_at.filter(|at| now < *at);
             self.beat_at = match self.beat(now).await {
-                Ok(()) if is_first => now + self.machine.heartbeat.mul_f64(share_of(&self.machine.name)),
+                Ok(()) if is_first => {
+                    let share = self.machine.heartbeat.mul_f64(share_of(&self.machine.name));
+                    self.initialized_at.unwrap_or(now + share)
+                }
                 Ok(()) => now + self.machine.heartbeat,
                 Err(error) => {
                     tracing::debug!(node = %self.machine.name, error = format!("{error:#}"), "a heartbeat failed");
@@ -399,7 +451,11 @@ impl Worker {
 
     /// Follows the VM's power and the clock.
     fn live(&mut self, now: Instant) {
-        let VmFacts { on, boots } = *self.vm.borrow_and_update();
+        let VmFacts {
+            on,
+            boots,
+            is_stopping,
+        } = *self.vm.borrow_and_update();
         let power_cycled = boots != self.boots;
         self.boots = boots;
         self.life = match self.life {
@@ -420,17 +476,7 @@ impl Worker {
             Life::Booting { .. } if !on => Life::Off,
             Life::Lying { until } if now >= until => Life::Off,
             Life::Booting { until } if now >= until && !self.manners.borrow().is_boot_held => {
-                self.boot_id = fresh_boot_id(&self.machine.name);
-                self.registered = false;
-                self.wrote_status = None;
-                self.beat_at = now;
-                self.most_gpus = 0;
-                // The power cycle ended all containers.
-                for (uid, pod) in &self.pods {
-                    if pod.metadata.deletion_timestamp.is_some() {
-                        self.ends.insert(uid.clone(), now);
-                    }
-                }
+                self.begin_boot(now);
                 let after = self.manners.borrow().gpus_after;
                 let tick = self.machine.status_every.max(Duration::from_millis(1));
                 let ticks = after.as_nanos() / tick.as_nanos() + 1;
@@ -448,6 +494,31 @@ impl Worker {
             }
             Life::Off | Life::Lying { .. } | Life::Booting { .. } => self.life,
         };
+        let is_stopping = is_stopping && self.manners.borrow().is_graceful;
+        if is_stopping && self.shutdown_at.is_none() && matches!(self.life, Life::Up { .. }) {
+            self.shutdown_at = Some(now);
+            self.wrote_status = None;
+            self.beat_at = now;
+        }
+    }
+
+    /// The kubelet of a new boot.
+    fn begin_boot(&mut self, now: Instant) {
+        self.boot_id = fresh_boot_id(&self.machine.name);
+        self.registered = false;
+        self.initialized_at = None;
+        self.shutdown_at = None;
+        self.wrote_status = None;
+        self.beat_at = now;
+        self.most_gpus = 0;
+        // The power cycle ended all containers.
+        for (uid, pod) in &self.pods {
+            if pod.metadata.deletion_timestamp.is_some() {
+                self.ends.insert(uid.clone(), now);
+            } else if phase_of(pod) == "Running" {
+                self.left.insert(uid.clone(), None);
+            }
+        }
     }
 
     /// Renews the Lease, and writes the Node's status if it has changed.
@@ -475,11 +546,10 @@ impl Worker {
             None if self.registered => return Ok(()),
             None => {
                 let node = self.registration()?;
-                limited(
-                    "registering the node",
-                    self.nodes.create(&PostParams::default(), &node),
-                )
-                .await?
+                let create = self.nodes.create(&PostParams::default(), &node);
+                let node = limited("registering the node", create).await?;
+                self.initialized_at = Some(now + INITIALIZES_AFTER);
+                node
             }
         };
         self.registered = true;
@@ -534,17 +604,22 @@ impl Worker {
         let (capacity, allocatable) = (resources(self.most_gpus), resources(gpus));
         let system_uuid = manners.system_uuid.clone();
         let time = now_in_seconds();
+        let (ready, reason, message) = match (self.shutdown_at, self.initialized_at) {
+            (Some(_), _) => ("False", "KubeletNotReady", "node is shutting down"),
+            (None, Some(_)) => ("False", "KubeletNotReady", "CSINode is not yet initialized"),
+            (None, None) => ("True", "KubeletReady", "the lab's kubelet stand-in is ready"),
+        };
         let conditions: Vec<Value> = [
             ("MemoryPressure", "False", "KubeletHasSufficientMemory"),
             ("DiskPressure", "False", "KubeletHasNoDiskPressure"),
             ("PIDPressure", "False", "KubeletHasSufficientPID"),
-            ("Ready", "True", "KubeletReady"),
+            ("Ready", ready, reason),
         ]
         .into_iter()
         .map(|(kind, status, reason)| {
+            let message = if kind == "Ready" { message } else { "" };
             let mut condition = json!({
-                "type": kind, "status": status, "reason": reason, "lastHeartbeatTime": time,
-                "message": "written by the lab's kubelet stand-in",
+                "type": kind, "status": status, "reason": reason, "lastHeartbeatTime": time, "message": message,
             });
             // A fast reboot leaves Ready and its transition time unchanged, as on a real node.
             if condition_of(node, kind) != Some(status) {
@@ -576,6 +651,7 @@ impl Worker {
         let mut ending = Vec::new();
         for (uid, pod) in self.pods.clone() {
             if pod.metadata.deletion_timestamp.is_some() {
+                self.left.remove(&uid);
                 if !self.has_ended(&uid, &pod, now) {
                     continue;
                 }
@@ -595,8 +671,14 @@ impl Worker {
                         }
                     },
                 }
-            } else if let Err(error) = self.run_pod(uid, &pod).await {
-                self.failed(&pod, &error);
+            } else {
+                let tended = match self.shutdown_at {
+                    Some(since) => self.stop_pod(&pod, since).await,
+                    None => self.run_pod(&uid, &pod).await,
+                };
+                if let Err(error) = tended {
+                    self.failed(&pod, &error);
+                }
             }
         }
         let this = &*self;
@@ -622,24 +704,70 @@ impl Worker {
     }
 
     /// Writes the terminal phase of a pod whose containers have ended. It is deleted when its volumes are unmounted.
-    async fn write_end(&self, pod: &Pod) -> anyhow::Result<()> {
-        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-        if matches!(phase, Some("Succeeded" | "Failed")) {
+    async fn write_end(&mut self, pod: &Pod) -> anyhow::Result<()> {
+        if matches!(phase_of(pod), "Succeeded" | "Failed") {
             return Ok(());
         }
+        self.write_terminal(pod, json!({"phase": "Succeeded"}), "PodCompleted")
+            .await
+    }
+
+    /// Writes `status`, which has a terminal phase, to a pod.
+    async fn write_terminal(&mut self, pod: &Pod, mut status: Value, not_ready: &str) -> anyhow::Result<()> {
         let (pods, name) = self.pod_api(pod);
-        let patch = Patch::Strategic(json!({"metadata": {"uid": pod.metadata.uid}, "status": {
-            "phase": "Succeeded",
-            "conditions": [{"type": "Ready", "status": "False", "reason": "PodCompleted", "lastTransitionTime": now_in_seconds()}],
-        }}));
+        status["conditions"] = json!([
+            {"type": "Ready", "status": "False", "reason": not_ready, "lastTransitionTime": now_in_seconds()},
+        ]);
+        let patch = Patch::Strategic(json!({"metadata": {"uid": pod.metadata.uid}, "status": status}));
         let params = PatchParams::default();
-        let written = limited("writing a pod's end", pods.patch_status(&name, &params, &patch)).await;
-        match written {
-            Ok(_) => Ok(()),
+        match limited("writing a pod's end", pods.patch_status(&name, &params, &patch)).await {
+            Ok(written) => self.know(written),
             // It is gone, or another pod has its name.
-            Err(error) if matches!(code(&error), Some(404 | 409 | 422)) => Ok(()),
-            Err(error) => Err(error),
+            Err(error) if matches!(code(&error), Some(404 | 409 | 422)) => {}
+            Err(error) => return Err(error),
         }
+        Ok(())
+    }
+
+    /// What a kubelet whose node shuts down since then does with a pod: it ends those that run, without their deletion, and starts none.
+    async fn stop_pod(&mut self, pod: &Pod, since: Instant) -> anyhow::Result<()> {
+        let reason = match phase_of(pod) {
+            "Running" if Instant::now() >= since + exits_after(pod) => "Terminated",
+            "Pending" => "NodeShutdown",
+            _ => return Ok(()),
+        };
+        self.write_terminal(pod, json!({"phase": "Failed", "reason": reason}), "PodFailed")
+            .await
+    }
+
+    /// Starts the containers of a pod again that ran when the machine went off, or fails it if it has GPUs: the device plugin does not
+    /// offer them yet. Returns whether the pod is done for now.
+    async fn restart_pod(&mut self, uid: &str, pod: &Pod) -> anyhow::Result<bool> {
+        match self.left.get(uid).copied() {
+            None => return Ok(false),
+            Some(Some(ready_at)) if Instant::now() < ready_at => return Ok(true),
+            Some(Some(_)) => {
+                self.left.remove(uid);
+                return Ok(false);
+            }
+            Some(None) => {}
+        }
+        if has_gpus(pod) {
+            let reason = if self.manners.borrow().loses_checkpoint {
+                "OutOfnvidia.com/gpu"
+            } else {
+                "UnexpectedAdmissionError"
+            };
+            let status = json!({"phase": "Failed", "reason": reason});
+            self.write_terminal(pod, status, "PodFailed").await?;
+            self.left.remove(uid);
+            return Ok(true);
+        }
+        let is_ready = false;
+        self.write_running(pod, is_ready).await?;
+        let ready_at = Instant::now() + RESTARTS_AFTER;
+        self.left.insert(uid.to_owned(), Some(ready_at));
+        Ok(true)
     }
 
     fn failed(&self, pod: &Pod, error: &anyhow::Error) {
@@ -654,15 +782,8 @@ impl Worker {
         if hangs || self.ended.contains(uid) {
             return false;
         }
-        let end = *self.ends.entry(uid.to_owned()).or_insert_with(|| {
-            let grace = pod.metadata.deletion_grace_period_seconds.unwrap_or(0);
-            let grace = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
-            let exits = annotation(pod, EXITS_AFTER_MS)
-                .and_then(|text| text.parse().ok())
-                .map(Duration::from_millis);
-            now + exits.map_or(grace, |exits| exits.min(grace))
-        });
-        now >= end
+        let end = self.ends.entry(uid.to_owned());
+        now >= *end.or_insert_with(|| now + exits_after(pod))
     }
 
     /// Reports a terminating pod as ended.
@@ -684,29 +805,52 @@ impl Worker {
     }
 
     /// Makes a pod Running and Ready, so that disruption budgets count it.
-    async fn run_pod(&mut self, uid: String, pod: &Pod) -> anyhow::Result<()> {
+    async fn run_pod(&mut self, uid: &str, pod: &Pod) -> anyhow::Result<()> {
+        if self.restart_pod(uid, pod).await? {
+            return Ok(());
+        }
         let status = pod.status.as_ref();
-        let phase = status.and_then(|it| it.phase.as_deref()).unwrap_or("Pending");
         let ready = status
             .iter()
             .flat_map(|it| it.conditions.iter().flatten())
             .any(|it| it.type_ == "Ready" && it.status == "True");
+        let phase = phase_of(pod);
         if !matches!(phase, "Pending" | "Running") || ready && phase == "Running" {
             return Ok(());
         }
+        let is_ready = true;
+        self.write_running(pod, is_ready).await
+    }
+
+    /// Writes that the containers of a pod run. Those of a pod that is not Ready have just been started again.
+    async fn write_running(&mut self, pod: &Pod, is_ready: bool) -> anyhow::Result<()> {
         let time = now_in_seconds();
         let conditions: Vec<Value> = ["PodScheduled", "Initialized", "ContainersReady", "Ready"]
             .into_iter()
-            .map(|kind| json!({"type": kind, "status": "True", "lastTransitionTime": time, "reason": null, "message": null}))
+            .map(|kind| {
+                let status = if is_ready || kind == "PodScheduled" { "True" } else { "False" };
+                json!({"type": kind, "status": status, "lastTransitionTime": time, "reason": null, "message": null})
+            })
             .collect();
+        let restarts = |name: &str| {
+            let statuses = pod.status.as_ref().and_then(|it| it.container_statuses.as_ref());
+            let mut statuses = statuses.into_iter().flatten();
+            let before = statuses
+                .find(|it| it.name == name)
+                .map_or(0, |it| it.restart_count);
+            before + i32::from(!is_ready)
+        };
         let containers: Vec<Value> = pod
             .spec
             .iter()
             .flat_map(|spec| &spec.containers)
             .map(|container| {
+                let restarts = restarts(&container.name);
+                let last = json!({"terminated": {"exitCode": 255, "reason": "Unknown", "finishedAt": time}});
                 json!({
-                    "name": container.name, "image": container.image, "imageID": "", "ready": true, "started": true,
-                    "restartCount": 0, "state": {"running": {"startedAt": time}},
+                    "name": container.name, "image": container.image, "imageID": "", "ready": is_ready, "started": is_ready,
+                    "restartCount": restarts, "state": {"running": {"startedAt": time}},
+                    "lastState": if restarts == 0 { json!({}) } else { last },
                 })
             })
             .collect();
@@ -720,11 +864,14 @@ impl Worker {
             pods.patch_status(&name, &PatchParams::default(), &patch),
         )
         .await?;
-        // Recorded at once, so that it is not written twice before the watch shows it.
-        if written.metadata.uid.as_deref() == Some(uid.as_str()) {
-            self.pods.insert(uid, Arc::new(written));
-        }
+        self.know(written);
         Ok(())
+    }
+
+    /// Records a pod as it was written, so that it is not written twice before the watch shows it.
+    fn know(&mut self, written: Pod) {
+        let uid = written.metadata.uid.clone().unwrap_or_default();
+        self.pods.entry(uid).and_modify(|pod| *pod = Arc::new(written));
     }
 
     fn pod_api(&self, pod: &Pod) -> (Api<Pod>, String) {
@@ -751,6 +898,36 @@ fn code(error: &anyhow::Error) -> Option<u16> {
     } else {
         None
     }
+}
+
+fn phase_of(pod: &Pod) -> &str {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    phase.unwrap_or("Pending")
+}
+
+/// How long its containers take to end.
+fn exits_after(pod: &Pod) -> Duration {
+    let of_spec = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.termination_grace_period_seconds);
+    let grace = pod
+        .metadata
+        .deletion_grace_period_seconds
+        .or(of_spec)
+        .unwrap_or(0);
+    let grace = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
+    let exits = annotation(pod, EXITS_AFTER_MS).and_then(|text| text.parse().ok());
+    exits.map_or(grace, |exits| Duration::from_millis(exits).min(grace))
+}
+
+/// Whether it has a limit of GPUs.
+fn has_gpus(pod: &Pod) -> bool {
+    let mut containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    containers.any(|container| {
+        let limits = container.resources.as_ref().and_then(|it| it.limits.as_ref());
+        limits.is_some_and(|limits| limits.contains_key(GPU))
+    })
 }
 
 fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {

@@ -341,6 +341,19 @@ pub struct VmSpec {
     /// Its hardware version: 13 is `vmx-13`, which it has if 0.
     #[serde(skip_serializing_if = "is_zero")]
     pub hardware_version: u32,
+    /// An image in its CD drive.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image: Option<ImageSpec>,
+}
+
+/// An ISO image in the CD drive of a VM.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ImageSpec {
+    /// The datastore that it is on, which the host of the VM mounts.
+    pub datastore: String,
+    /// Whether the drive counts as connected when vCenter checks a relocation.
+    pub connected: bool,
 }
 
 impl Default for VmSpec {
@@ -369,6 +382,7 @@ impl Default for VmSpec {
             memory_mb: 0,
             reserved_mb: 0,
             hardware_version: 0,
+            image: None,
         }
     }
 }
@@ -630,6 +644,9 @@ pub struct VmState {
     pub ignore_shutdown: bool,
     /// How long the guest takes to shut down.
     pub shutdown_ms: u32,
+    /// Its guest shuts down.
+    #[serde(default)]
+    pub shutting_down: bool,
     /// The address of the device that it holds.
     #[serde(default)]
     pub device: Option<String>,
@@ -1247,6 +1264,35 @@ impl VcenterSimulator {
             .post::<TaskAnswer>(&["hosts", host, "task"], &body)
             .await?
             .task)
+    }
+
+    /// Runs a task of another user on a VM, such as `CreateSnapshot_Task`, for this long, and returns its moref. Until then vCenter
+    /// refuses other operations on the VM.
+    pub async fn occupy_vm(&self, vm: &str, method: &str, duration: Duration) -> anyhow::Result<String> {
+        let body = serde_json::json!({ "method": method, "durationMs": millis(duration) });
+        Ok(self.post::<TaskAnswer>(&["vms", vm, "task"], &body).await?.task)
+    }
+
+    /// Adds a row to the task histories that says that this task of the host is queued, for two years now, and returns its moref. There
+    /// is no such task.
+    pub async fn add_stale_row_of_host(&self, host: &str, method: &str) -> anyhow::Result<String> {
+        let body = serde_json::json!({ "method": method, "stale": true });
+        Ok(self
+            .post::<TaskAnswer>(&["hosts", host, "task"], &body)
+            .await?
+            .task)
+    }
+
+    /// As [`Self::add_stale_row_of_host`], of a VM.
+    pub async fn add_stale_row_of_vm(&self, vm: &str, method: &str) -> anyhow::Result<String> {
+        let body = serde_json::json!({ "method": method, "stale": true });
+        Ok(self.post::<TaskAnswer>(&["vms", vm, "task"], &body).await?.task)
+    }
+
+    /// Withholds the properties of all tasks that are read from now on, as from an account without rights at the root, or shows them
+    /// again.
+    pub async fn withhold_tasks(&self, withheld: bool) -> anyhow::Result<()> {
+        self.set(&serde_json::json!({ "withholdTasks": withheld })).await
     }
 
     /// Defines a custom attribute, as an administrator, for all types of objects.
