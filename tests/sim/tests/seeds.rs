@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test fails by panicking")]
 
+use std::path::Path;
+use std::process::Command;
+
 use haulout_sim::run::{Outcome, run};
 use haulout_sim::story::Telling;
 
@@ -63,4 +66,29 @@ fn seeds_break_no_rule() {
             "seed {seed}: {violations:?}; make simulate SEED={seed} tells its story"
         );
     }
+}
+
+/// A patch that does not apply any more would be noticed only by the hour-long `make simulate-defects`.
+#[test]
+fn planted_defects_apply_and_are_documented() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let table = std::fs::read_to_string(root.join("docs/development/mutants.md")).unwrap();
+    let patches = std::fs::read_dir(root.join("tests/sim/defects")).unwrap();
+    let patches = patches.map(|entry| entry.unwrap().path());
+    let patches = patches.filter(|path| path.extension().is_some_and(|it| it == "patch"));
+    let mut count = 0;
+    for patch in patches {
+        count += 1;
+        let name = patch.file_stem().unwrap().to_str().unwrap();
+        assert!(
+            table.contains(&format!("| `{name}` |")),
+            "{name} is not in mutants.md"
+        );
+        let mut check = Command::new("git");
+        check.args(["apply", "--check"]).arg(&patch).current_dir(&root);
+        let output = check.output().unwrap();
+        let why = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{name} does not apply: {why}");
+    }
+    assert!(count > 0);
 }
