@@ -274,7 +274,8 @@ impl Controller {
         };
         let supervisor = app.supervisor(config, executor, publisher, &mut observers, (policy, clocks))?;
         let stop = app.streams_stop.clone();
-        let events = kubernetes::events::run(client.clone(), connections.instance, to_publish, stop);
+        let fence = app.fence.clone();
+        let events = kubernetes::events::run(client.clone(), fence, connections.instance, to_publish, stop);
         app.spawn("Events writer", events);
         let reads = VcenterReads {
             vcenter,

@@ -1,7 +1,7 @@
 //! Writes Events and node conditions from bounded queues. Each is written once, with a deadline.
 //!
 //! Nothing is decided from them, so nothing waits for a write, and an Event that cannot be written is dropped and counted. Conditions
-//! that differ from the record for some time are queued again.
+//! are state on which others act, so only the leader writes them. Those that differ from the record for some time are queued again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::answer;
+use crate::fence::{WriteFence, WriteKind};
 use crate::ids::{NodeName, NodeUid};
 use crate::keys::{FIELD_MANAGER, REPORTING_CONTROLLER};
 
@@ -218,9 +219,16 @@ impl Publisher {
 }
 
 /// Writes queued Events until `stop`, and then the remaining ones for up to [`SHUTDOWN_GRACE`].
-pub async fn run(client: kube::Client, instance: String, mut queue: EventQueue, stop: CancellationToken) {
+pub async fn run(
+    client: kube::Client,
+    fence: WriteFence,
+    instance: String,
+    mut queue: EventQueue,
+    stop: CancellationToken,
+) {
     let mut writer = EventWriter {
         client,
+        fence,
         instance,
         lost_in_a_row: 0,
         lost: queue.lost,
@@ -268,6 +276,7 @@ async fn closing(stop: &CancellationToken) {
 
 struct EventWriter {
     client: kube::Client,
+    fence: WriteFence,
     /// The `reportingInstance`.
     instance: String,
     /// How many Events in a row could not be written.
@@ -291,7 +300,15 @@ impl EventWriter {
                 let params = PatchParams::apply(FIELD_MANAGER);
                 let body = Patch::Strategic(conditions.body());
                 let call = nodes.patch_status(conditions.node.as_str(), &params, &body);
-                answer::within(WRITE_DEADLINE, call).await.map(|_| ())
+                let write = answer::within(WRITE_DEADLINE, call);
+                // The next leader writes them.
+                let Ok(permit) = self.fence.permit(WriteKind::Record) else {
+                    return;
+                };
+                match permit.run(write).await {
+                    Ok(written) => written.map(|_| ()),
+                    Err(_) => return,
+                }
             }
         };
         match written {

@@ -62,14 +62,14 @@ fn drain_ends_if_the_scheduler_puts_a_tolerant_pod_back() {
     });
 }
 
-/// A controller that keeps one pod on `node`, by `spec.nodeName`.
+/// A controller that keeps one pod on `node`, by `spec.nodeName`. As a ReplicaSet, it replaces a pod that is terminating.
 async fn keep_pinned(pods: Api<Pod>, node: &str) -> anyhow::Result<()> {
     loop {
         let there = pods.list(&ListParams::default().labels("app=pinned")).await?;
-        if there.items.is_empty() {
+        if there.iter().all(|pod| pod.metadata.deletion_timestamp.is_some()) {
             let pod: Pod = serde_json::from_value(json!({
                 "metadata": {
-                    "generateName": "pinned-", "labels": {"app": "pinned"}, "annotations": {EXITS_AFTER_MS: "100"},
+                    "generateName": "pinned-", "labels": {"app": "pinned"}, "annotations": {EXITS_AFTER_MS: "2000"},
                 },
                 "spec": {"nodeName": node, "containers": [{"name": "main", "image": "lab.invalid/none"}]},
             }))?;

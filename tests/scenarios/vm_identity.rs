@@ -197,13 +197,13 @@ fn node_whose_uuid_turns_to_another_vm_is_parked_and_neither_vm_stops() {
 fn guest_is_not_shut_down_under_the_ready_node_of_a_machine_that_was_renamed() {
     run_scenario(async {
         let mut spec = hosts(&[("esx1", &[a40(1)])]);
-        let vm = gpu_vm("renamed", "gpu1", "esx1");
-        let mut renamed = Member::new("renamed", "gpu1-fqdn", &vm.uuid);
+        let vm = gpu_vm("renamed-node", "gpu1", "esx1");
+        let mut renamed = Member::new("renamed-node", "gpu1-fqdn", &vm.uuid);
         // The first Node has the VM, whichever is registered first.
         renamed.machine.provider_id = None;
-        let members = vec![Member::new("renamed", "gpu1", &vm.uuid), renamed];
+        let members = vec![Member::new("renamed-node", "gpu1", &vm.uuid), renamed];
         spec.vms = vec![vm];
-        let fixture = Fixture::create(kube().await, "renamed", &spec, members, true).await?;
+        let fixture = Fixture::create(kube().await, "renamed-node", &spec, members, true).await?;
         let (dead, alive) = (fixture.node_name("gpu1"), fixture.node_name("gpu1-fqdn"));
         fixture.kubelet("gpu1")?.stop();
         fixture

@@ -336,6 +336,20 @@ impl<'a> Fixture<'a> {
 
     /// Creates a pod on the Node that ends when it is deleted.
     pub async fn add_pod(&self, name: &str, node: &str, annotations: &[(&str, &str)]) -> anyhow::Result<Pod> {
+        self.add_pod_with_grace(name, node, annotations, 5).await
+    }
+
+    /// The same with a grace period in seconds.
+    ///
+    /// # Errors
+    /// As [`Self::add_pod`].
+    pub async fn add_pod_with_grace(
+        &self,
+        name: &str,
+        node: &str,
+        annotations: &[(&str, &str)],
+        grace: u32,
+    ) -> anyhow::Result<Pod> {
         let annotations: BTreeMap<&str, &str> = [(crate::kubelet::EXITS_AFTER_MS, "100")]
             .into_iter()
             .chain(annotations.iter().copied())
@@ -343,7 +357,7 @@ impl<'a> Fixture<'a> {
         let pod: Pod = serde_json::from_value(json!({
             "metadata": {"name": name, "labels": {"app": name}, "annotations": annotations},
             "spec": {
-                "nodeName": node, "terminationGracePeriodSeconds": 5,
+                "nodeName": node, "terminationGracePeriodSeconds": grace,
                 "containers": [{"name": "main", "image": "lab.invalid/none"}],
             },
         }))
