@@ -149,6 +149,7 @@ fn node_on_its_way_back_whose_new_host_is_clicked_does_not_wait_for_its_own_slot
         fixture.kubelet("gpu1")?.hold_boot();
         fixture.vcenter.enter_maintenance("esx1").await?;
         fixture.wait_phase(&node, "rejoining").await?;
+        fixture.wait_in_maintenance("esx1").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
         let is_back = |state: &State| state.host("esx1").is_some_and(|host| !host.in_maintenance);
         fixture.wait_vcenter("esx1 is back", is_back).await?;

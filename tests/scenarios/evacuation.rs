@@ -3,24 +3,34 @@
 use std::collections::BTreeMap;
 
 use anyhow::ensure;
-use haulout_lab::fixture::{Fixture, WAIT_TIMEOUT, boot_id, is_cordoned};
-use haulout_lab::vcenter::{Delays, GuestPatch, PolicySpec, Power, Spec, State};
+use haulout::nodemaintenance::kind::MaintenanceAction;
+use haulout_lab::fixture::{Fixture, WAIT_TIMEOUT, boot_id, episode, is_cordoned};
+use haulout_lab::vcenter::{Delays, GuestPatch, PolicySpec, Power, Spec, State, VmSpec};
 use haulout_lab::wait::until;
+use k8s_openapi::api::core::v1::Node;
 
+use crate::assertions::clock;
 use crate::events::events_of_node;
 use crate::fixture::{a40, fixture, gpu_vm, hosts, kubectl, run, run_scenario};
+use crate::graceful_shutdown::says_that_it_shuts_down;
 use crate::kubectl_plugin::types;
 use crate::metrics::{SERVED, address, ask};
+use crate::requests;
 
 /// Two hosts with a GPU each, and one VM with the mark. vCenter shuts it down at the click and starts it elsewhere after
 /// `remediation_ms`.
 async fn marked_node(name: &str, remediation_ms: u32) -> anyhow::Result<Fixture<'static>> {
     let mut spec = two_hosts(remediation_ms);
-    let mut vm = gpu_vm(name, "gpu1", "esx1");
-    let mark = ("maintenance.vm.evacuation.poweroff", "TRUE");
-    vm.extra_config = BTreeMap::from([(mark.0.to_owned(), mark.1.to_owned())]);
-    spec.vms = vec![vm];
+    spec.vms = vec![marked_vm(name)];
     fixture(name, &spec).await
+}
+
+fn marked_vm(name: &str) -> VmSpec {
+    let mark = ("maintenance.vm.evacuation.poweroff", "TRUE");
+    VmSpec {
+        extra_config: BTreeMap::from([(mark.0.to_owned(), mark.1.to_owned())]),
+        ..gpu_vm(name, "gpu1", "esx1")
+    }
 }
 
 fn two_hosts(remediation_ms: u32) -> Spec {
@@ -115,6 +125,69 @@ fn node_whose_vm_was_shut_down_before_haulout_saw_the_click_comes_back() {
         let warning = wait_for_warning(&fixture).await?;
         ensure!(warning.contains("has shut down the VM"), "{warning}");
         came_back(&fixture, &node).await?;
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn node_that_shut_down_gracefully_for_vcenter_comes_back() {
+    run_scenario(async {
+        let fixture = marked_node("evacuated-graceful", 60_000).await?;
+        let node = fixture.node_name("gpu1");
+        fixture.kubelet("gpu1")?.shut_down_gracefully();
+        let slow = GuestPatch {
+            shutdown_ms: Some(2_500),
+            ..GuestPatch::default()
+        };
+        fixture.vcenter.patch_vm("gpu1", slow).await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        // Its Node is not Ready from the first moment on.
+        fixture
+            .wait_node(&node, "says that it shuts down", says_that_it_shuts_down)
+            .await?;
+        fixture.wait_in_maintenance("esx1").await?;
+        let haulout = run(&fixture, &[]).await?;
+
+        fixture.wait_node(&node, "it is cordoned", is_cordoned).await?;
+        came_back(&fixture, &node).await?;
+        haulout.stop().await
+    });
+}
+
+#[test]
+fn node_that_a_person_shut_down_before_the_maintenance_stays_off() {
+    run_scenario(async {
+        let name = "evacuated-before";
+        let mut spec = two_hosts(60_000);
+        spec.vms = vec![marked_vm(name), gpu_vm(name, "gpu2", "esx2")];
+        let fixture = fixture(name, &spec).await?;
+        let node = fixture.node_name("gpu1");
+        fixture.kubelet("gpu1")?.shut_down_gracefully();
+        fixture.vcenter.shutdown_guest("gpu1").await?;
+        let missed_since = |node: &Node| {
+            let mut conditions = node.status.iter().flat_map(|it| it.conditions.iter().flatten());
+            let ready = conditions.find(|it| it.type_ == "Ready" && it.status == "Unknown")?;
+            Some(ready.last_transition_time.as_ref()?.0.as_second())
+        };
+        let missed = fixture
+            .wait_node(&node, "is missed", |node| missed_since(node).is_some())
+            .await?;
+        // Kubernetes writes whole seconds.
+        until("the next second", WAIT_TIMEOUT, async || {
+            Ok((Some(clock().as_second()) > missed_since(&missed)).then_some(()))
+        })
+        .await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_in_maintenance("esx1").await?;
+        let haulout = run(&fixture, &[]).await?;
+
+        // By then all that was there at the start is decided.
+        let other = fixture.node_name("gpu2");
+        requests::ask(&fixture, "other", &other, MaintenanceAction::Drain).await?;
+        fixture.wait_phase(&other, "drained").await?;
+        let left = fixture.node(&node).await?;
+        ensure!(episode(&left).is_none() && !is_cordoned(&left));
+        ensure!(fixture.power_cycles("gpu1").await? == (1, 0));
         haulout.stop().await
     });
 }

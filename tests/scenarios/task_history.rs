@@ -18,8 +18,10 @@ const WITHHELD: &str = "may not read tasks: ";
 /// How many lines of the log say that this row is stale.
 fn told(fixture: &Fixture<'_>, task: &str) -> usize {
     let log = fixture.log_text();
-    // Another task may have a longer number.
-    let names_it = |line: &&str| line.contains(STALE) && line.contains(&format!("{task}\""));
+    let names_it = |line: &&str| {
+        let mut words = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
+        line.contains(STALE) && words.any(|word| word == task)
+    };
     log.lines().filter(names_it).count()
 }
 

@@ -546,8 +546,8 @@ impl Worker {
             None if self.registered => return Ok(()),
             None => {
                 let node = self.registration()?;
-                let create = self.nodes.create(&PostParams::default(), &node);
-                let node = limited("registering the node", create).await?;
+                let params = PostParams::default();
+                let node = limited("registering the node", self.nodes.create(&params, &node)).await?;
                 self.initialized_at = Some(now + INITIALIZES_AFTER);
                 node
             }

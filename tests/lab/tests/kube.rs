@@ -283,6 +283,67 @@ async fn pods_are_evicted_as_budgets_and_rights_allow() {
     assert!(!dir.exists(), "{} is left", dir.display());
 }
 
+/// The reason in a pod's status.
+fn reason(pod: Option<&Pod>) -> Option<&str> {
+    pod?.status.as_ref()?.reason.as_deref()
+}
+
+/// How often the containers of a pod that is Ready were started again.
+fn restarts(pod: Option<&Pod>) -> Option<i32> {
+    let status = pod?.status.as_ref()?;
+    let mut conditions = status.conditions.iter().flatten();
+    let is_ready = conditions.any(|it| it.type_ == "Ready" && it.status == "True");
+    let containers = status.container_statuses.as_ref().filter(|_| is_ready)?;
+    Some(containers.iter().map(|it| it.restart_count).sum())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pods_follow_a_boot_and_a_graceful_shutdown() {
+    let kube = Kube::start(&KubeOptions::default()).await.unwrap();
+    kube.create_namespace("work").await.unwrap();
+    let nodes: Api<Node> = Api::all(kube.client());
+    let (vm, facts) = watch::channel(VmFacts::ON);
+    let kubelet = Kubelet::start(kube.client(), Machine::new("gpu-1", UUID, 2), facts);
+    let pods: Api<Pod> = Api::namespaced(kube.client(), "work");
+    let params = PostParams::default();
+    let mut train = pod("train", "gpu-1", &[]);
+    let resources = json!({"limits": {GPU: "1"}});
+    train.spec.as_mut().unwrap().containers[0].resources = Some(serde_json::from_value(resources).unwrap());
+    for pod in [pod("agent", "gpu-1", &[(EXITS_AFTER_MS, "50")]), train] {
+        pods.create(&params, &pod).await.unwrap();
+    }
+    for name in ["agent", "train"] {
+        wait_running(&pods, name).await;
+    }
+
+    // What was left on the Node starts again with the next boot, and a pod with GPUs does not.
+    vm.send_modify(|vm| *vm = vm.booted());
+    wait_pod(&pods, "agent", "to be started again", |pod| {
+        restarts(pod) == Some(1)
+    })
+    .await;
+    wait_pod(&pods, "train", "to be refused", |pod| {
+        reason(pod) == Some("UnexpectedAdmissionError")
+    })
+    .await;
+
+    // With a shutdown grace period the Node is not Ready at once. Its pods end, and new ones are rejected.
+    kubelet.shut_down_gracefully();
+    vm.send_modify(|vm| *vm = vm.stopping());
+    wait_node(&nodes, "gpu-1", "to shut down", |it| it.ready == "False").await;
+    wait_pod(&pods, "agent", "to be ended", |pod| {
+        reason(pod) == Some("Terminated")
+    })
+    .await;
+    pods.create(&params, &pod("late", "gpu-1", &[])).await.unwrap();
+    wait_pod(&pods, "late", "to be rejected", |pod| {
+        reason(pod) == Some("NodeShutdown")
+    })
+    .await;
+    vm.send_modify(|vm| *vm = vm.booted());
+    wait_node(&nodes, "gpu-1", "to be Ready again", |it| it.ready == "True").await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_part_outlives_its_starter() {
     let (mut lab, dir) = lab_up().await;

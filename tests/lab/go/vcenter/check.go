@@ -41,5 +41,11 @@ func (v *VCenter) checkRelocate(g *guest, spec types.VirtualMachineRelocateSpec)
 	if _, fault := v.relocateTarget(g, spec); !isNil(fault) {
 		result.Error = append(result.Error, types.LocalizedMethodFault{Fault: plain(fault), LocalizedMessage: message(fault)})
 	}
+	if target == nil {
+		return result
+	}
+	if fault := v.lacksImage(g, target); fault != nil && !fault.Connected {
+		result.Warning = append(result.Warning, types.LocalizedMethodFault{Fault: plain(fault), LocalizedMessage: message(fault)})
+	}
 	return result
 }

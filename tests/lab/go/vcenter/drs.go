@@ -52,7 +52,7 @@ func (v *VCenter) unsuited(g *guest, h *host) types.BaseMethodFault {
 	case v.leaving(h):
 		return &types.InvalidState{}
 	}
-	for _, ds := range g.Datastore {
+	for _, ds := range v.filesOf(g) {
 		if !v.accesses(h, ds) {
 			return &types.CannotAccessVmConfig{Reason: types.LocalizedMethodFault{
 				Fault:            &types.InvalidDatastorePath{DatastorePath: g.Config.Files.VmPathName},

@@ -256,6 +256,19 @@ func (v *VCenter) addVM(spec VMSpec, who caller) (*guest, error) {
 	if spec.SriovCard != "" {
 		devices = append(devices, sriovCard(spec.SriovCard))
 	}
+	stores := []types.ManagedObjectReference{ds.Self}
+	if spec.Image != nil {
+		on := v.datastore(h, spec.Image.Datastore)
+		if on == nil {
+			return fail(fmt.Errorf("host %q has no datastore %q", h.Name, spec.Image.Datastore))
+		}
+		devices = append(devices, cdDrive(*spec.Image, on))
+		if on != ds {
+			g.image = &on.Self
+			stores = append(stores, on.Self)
+			v.link(vm.Self, on, on.Vm)
+		}
+	}
 	if spec.MemoryMB == 0 {
 		spec.MemoryMB = vm.Config.Hardware.MemoryMB
 	}
@@ -274,7 +287,7 @@ func (v *VCenter) addVM(spec VMSpec, who caller) (*guest, error) {
 		"network", v.networks(spec.Networks),
 		"runtime.host", &h.Self, "summary.runtime.host", &h.Self,
 		"resourcePool", pool,
-		"datastore", []types.ManagedObjectReference{ds.Self},
+		"datastore", stores,
 		"guest.toolsRunningStatus", tools,
 		// Strict clients refuse the whole `runtime` of a VM if these two
 		// enumerations are empty, as the simulator leaves them.

@@ -959,6 +959,8 @@ func (b *bench) askGuest() string {
 		return ""
 	case fault.Is(err, &types.ToolsUnavailable{}):
 		return "ToolsUnavailable"
+	case fault.Is(err, &types.TaskInProgress{}):
+		return "TaskInProgress"
 	}
 	return err.Error()
 }

@@ -56,6 +56,8 @@ func message(f types.BaseMethodFault) string {
 		}
 	case *types.CannotAccessVmConfig:
 		return "Unable to access the virtual machine configuration: " + x.Reason.LocalizedMessage
+	case *types.CannotAccessVmDevice:
+		return fmt.Sprintf("Device '%s' uses backing '%s', which is not accessible.", x.Device, x.Backing)
 	case *types.DisallowedMigrationDeviceAttached:
 		return x.Fault.LocalizedMessage
 	case *types.DeviceNotSupported:

@@ -215,6 +215,9 @@ func (v *VCenter) shutdownGuest(g *guest, who caller) types.BaseMethodFault {
 	if h := v.hostOf(g); h == nil || !v.connected(h) {
 		return &types.HostNotConnected{}
 	}
+	if b := v.busy[g.Self]; b != nil {
+		return &types.TaskInProgress{Task: b.task}
+	}
 	if g.Guest.ToolsRunningStatus != string(types.VirtualMachineToolsRunningStatusGuestToolsRunning) {
 		return &types.ToolsUnavailable{}
 	}
@@ -235,5 +238,6 @@ func (v *VCenter) shutdownGuest(g *guest, who caller) types.BaseMethodFault {
 			v.stop(g, who, "ShutdownGuest")
 		}
 	})
+	v.bump()
 	return nil
 }

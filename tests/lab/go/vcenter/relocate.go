@@ -73,7 +73,7 @@ func (v *VCenter) relocateTarget(g *guest, spec types.VirtualMachineRelocateSpec
 	if target != source && (v.leaving(target) || !v.connected(target)) {
 		return nil, &types.InvalidState{}
 	}
-	stores := g.Datastore
+	stores := v.filesOf(g)
 	if spec.Datastore != nil {
 		stores = []types.ManagedObjectReference{*spec.Datastore}
 	}
@@ -91,6 +91,9 @@ func (v *VCenter) relocateTarget(g *guest, spec types.VirtualMachineRelocateSpec
 	}
 	if target != source {
 		if fault := v.lacksNetwork(g, target); fault != nil {
+			return nil, fault
+		}
+		if fault := v.lacksImage(g, target); fault != nil && fault.Connected {
 			return nil, fault
 		}
 		if fault := v.violates(g, target); fault != nil {

@@ -53,7 +53,8 @@ func (r ResultSpec) value() any {
 	return nil
 }
 
-// foreignTask is a task of another user that does nothing.
+// foreignTask is a task of another user that does nothing. While one of a VM
+// runs, other operations on the VM are refused.
 type foreignTask struct {
 	Method     string `json:"method,omitempty"`
 	DurationMs int    `json:"durationMs,omitempty"`
@@ -75,8 +76,17 @@ func (v *VCenter) runForeign(f foreignTask, entity mo.Entity, who caller) *simul
 	v.publish(t)
 	if f.DurationMs == 0 {
 		v.finish(t, f.value(), nil)
-	} else {
-		v.later(f.DurationMs, func() { v.finish(t, f.value(), nil) })
+		return t
 	}
+	of := entity.Reference()
+	if _, isVM := v.guests[of]; isVM && v.busy[of] == nil {
+		v.busy[of] = &busy{task: t.Self}
+	}
+	v.later(f.DurationMs, func() {
+		if b := v.busy[of]; b != nil && b.task == t.Self {
+			delete(v.busy, of)
+		}
+		v.finish(t, f.value(), nil)
+	})
 	return t
 }

@@ -201,6 +201,8 @@ type VMSpec struct {
 	ReservedMB int32 `json:"reservedMb,omitempty"`
 	// HardwareVersion is 13 for vmx-13, which it has if 0.
 	HardwareVersion int `json:"hardwareVersion,omitempty"`
+	// Image is in its CD drive; it has no drive if nil.
+	Image *ImageSpec `json:"image,omitempty"`
 }
 
 // GPUSpec is a VM's passthrough device.

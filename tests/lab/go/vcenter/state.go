@@ -48,6 +48,7 @@ type VMState struct {
 	Tools          bool   `json:"tools"`
 	IgnoreShutdown bool   `json:"ignoreShutdown"`
 	ShutdownMs     int    `json:"shutdownMs"`
+	ShuttingDown   bool   `json:"shuttingDown"`
 	Device         string `json:"device,omitempty"`
 	BootHint       string `json:"bootHint,omitempty"`
 }
@@ -78,7 +79,8 @@ func (v *VCenter) state() State {
 			Name: g.Name, Ref: g.Self.Value, UUID: g.Config.Uuid,
 			Power: string(g.Runtime.PowerState), Boots: g.boots,
 			Tools: g.spec.Tools == nil || *g.spec.Tools, IgnoreShutdown: g.spec.IgnoreShutdown, ShutdownMs: g.spec.ShutdownMs,
-			Device: g.device, BootHint: g.spec.BootHint,
+			ShuttingDown: g.shutdown != nil,
+			Device:       g.device, BootHint: g.spec.BootHint,
 		}
 		if h := v.hostOf(g); h != nil {
 			vs.Host = h.Name

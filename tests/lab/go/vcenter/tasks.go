@@ -29,6 +29,7 @@ var descriptionIDs = map[string]string{
 	"PowerOnMultiVM_Task":         "Datacenter.powerOnVm",
 	"vMotion":                     "Drm.ExecuteVMotionLRO",
 	"ScanHostPatchV2_Task":        "HostPatchManager.scanV2",
+	"CreateSnapshot_Task":         "VirtualMachine.createSnapshot",
 }
 
 // newTask registers a running task. The simulator's own tasks are not used:

@@ -76,6 +76,8 @@ type guest struct {
 	spec VMSpec
 	// device is the address of the running VM's device, empty while it is off.
 	device string
+	// image is the datastore of the image in its drive.
+	image *types.ManagedObjectReference
 	// boots counts starts, so that an off and on between two reads is noticed.
 	boots int
 	// shutdown is the timer of a guest shutdown.
