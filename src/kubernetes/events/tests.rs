@@ -27,6 +27,10 @@ fn counted_queue() -> (Publisher, EventQueue, Arc<AtomicUsize>) {
     (publisher, queue, lost)
 }
 
+fn alone() -> WriteFence {
+    WriteFence::without_election()
+}
+
 /// Publishes `events` to a kube-apiserver that replies with `answer`, then stops. Returns the requests.
 async fn published(events: Vec<Event>, answer: fn(&SeenRequest) -> ScriptedReply) -> Vec<SeenRequest> {
     let (client, log) = server(answer);
@@ -36,7 +40,7 @@ async fn published(events: Vec<Event>, answer: fn(&SeenRequest) -> ScriptedReply
     }
     let stop = CancellationToken::new();
     stop.cancel();
-    run(client, "haulout-0".to_owned(), queue, stop).await;
+    run(client, alone(), "haulout-0".to_owned(), queue, stop).await;
     log.all()
 }
 
@@ -90,7 +94,7 @@ async fn a_refused_event_is_counted_and_not_tried_again_and_the_next_one_is() {
     assert!(publisher.event(event("one")) && publisher.event(event("two")));
     let stop = CancellationToken::new();
     stop.cancel();
-    run(client, "haulout-0".to_owned(), queue, stop).await;
+    run(client, alone(), "haulout-0".to_owned(), queue, stop).await;
     let seen = log.all();
     let notes: Vec<&str> = seen
         .iter()
@@ -112,9 +116,8 @@ async fn hanging_apiserver_delays_neither_senders_nor_shutdown() {
     assert_eq!((taken, lost.load(Ordering::Relaxed)), (QUEUE, QUEUE));
 }
 
-#[test]
-fn conditions_are_merged_by_their_type_and_removed_by_it() {
-    let conditions = Conditions {
+fn conditions() -> Conditions {
+    Conditions {
         node: NodeName::new("gpu-1"),
         uid: NodeUid::new("uid-1"),
         at: "2026-03-01T03:14:00.123456Z".parse().unwrap(),
@@ -132,9 +135,13 @@ fn conditions_are_merged_by_their_type_and_removed_by_it() {
                 to: None,
             },
         ],
-    };
+    }
+}
+
+#[test]
+fn conditions_are_merged_by_their_type_and_removed_by_it() {
     assert_eq!(
-        conditions.body(),
+        conditions().body(),
         json!({"metadata": {"uid": "uid-1"}, "status": {"conditions": [
             {
                 "type": "DrainInProgress", "status": "True", "reason": "AdminRequested", "message": "host esx-1",
@@ -178,7 +185,7 @@ async fn takes(count: usize, each: Duration) -> Duration {
     }
     let stop = CancellationToken::new();
     let began = Instant::now();
-    let writing = run(client, "haulout-0".to_owned(), queue, stop.clone());
+    let writing = run(client, alone(), "haulout-0".to_owned(), queue, stop.clone());
     let reading = async {
         while log.count() < count {
             tokio::time::sleep(POD_EVENT_PAUSE / 4).await;
@@ -222,6 +229,25 @@ async fn what_is_about_a_node_does_not_wait_for_events_about_pods() {
         }
         stop.cancel();
     };
-    futures::join!(run(client, "haulout-0".to_owned(), queue, stop.clone()), queued);
+    futures::join!(
+        run(client, alone(), "haulout-0".to_owned(), queue, stop.clone()),
+        queued
+    );
     assert_eq!(log.count(), 7);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_leader_writes_conditions() {
+    let closed = alone();
+    closed.close();
+    for (fence, written) in [(alone(), 1), (closed, 0)] {
+        let (client, log) = server(|_| ScriptedReply::Json(200, json!({"metadata": {}})));
+        let (publisher, queue, lost) = counted_queue();
+        assert!(publisher.conditions(conditions()));
+        let stop = CancellationToken::new();
+        stop.cancel();
+        run(client, fence, "haulout-0".to_owned(), queue, stop).await;
+        assert_eq!(log.count(), written);
+        assert_eq!(lost.load(Ordering::Relaxed), 0, "the next leader writes them");
+    }
 }
