@@ -44,7 +44,7 @@ fn guest_is_asked_when_the_snapshot_of_its_vm_is_done() {
             .await?;
         fixture.set_budget("held", 1).await?;
         fixture
-            .wait_for_log("the last was refused: VirtualMachine.createSnapshot")
+            .wait_for_log("TaskInProgress: VirtualMachine.createSnapshot of user operator")
             .await?;
         let off = wait_for_power_off(&fixture, "gpu1").await?;
         ensure!(

@@ -44,7 +44,7 @@ async fn add_daemons(fixture: &Fixture<'_>) -> anyhow::Result<()> {
             "template": {
                 "metadata": {"labels": {"app": "agent"}, "annotations": {EXITS_AFTER_MS: "100"}},
                 "spec": {
-                    "nodeSelector": {label(fixture.name()): "true"},
+                    "nodeSelector": {label(fixture.name()): "true"}, "tolerations": [{"operator": "Exists"}],
                     "containers": [{"name": "main", "image": "lab.invalid/none"}],
                 },
             },
