@@ -200,9 +200,14 @@ fn gpus_in_resource_slices_are_awaited_from_the_driver_of_this_boot() {
     run_scenario(async {
         let fixture = one_node("boot-dra").await?;
         let node = fixture.node_name("gpu1");
+        // Without a device plugin, a boot shows none, not even in the capacity.
+        let boot_before = boot_id(&fixture.node(&node).await?);
         fixture.kubelet("gpu1")?.set_gpus(0);
+        fixture.vcenter.reset_vm("gpu1").await?;
         fixture
-            .wait_node(&node, "has no GPUs in its status", |node| gpus(node) == 0)
+            .wait_node(&node, "has no GPUs in its status", |node| {
+                boot_id(node) != boot_before && is_ready(node) && gpus(node) == 0
+            })
             .await?;
         publish_devices(&fixture, "before", 2).await?;
         let haulout = run(&fixture, &[]).await?;
