@@ -150,10 +150,11 @@ impl World {
     }
 
     /// A replica begins a drain: a hook that is there holds it, and it is approved.
-    pub(crate) fn drain_begins(&mut self, node: usize, after: &Value) {
+    pub(crate) fn drain_begins(&mut self, node: usize, before: &Value) {
         let memory = &mut self.oracle.nodes[node];
-        memory.drain_held = has_hook(after, PRE_DRAIN).then(clock::elapsed);
-        let is_approved = !after["metadata"]["annotations"][APPROVED].is_null();
+        memory.drain_held = has_hook(before, PRE_DRAIN).then(clock::elapsed);
+        // The write that begins the drain uses the approval up.
+        let is_approved = !before["metadata"]["annotations"][APPROVED].is_null();
         if self.plan.holds.needs_approval && !is_approved && !self.was_restored() {
             self.violated("a drain begins when it is approved", node_name(node));
         }

@@ -15,7 +15,29 @@ use crate::world::{World, WorldEvent};
 /// How often a kubelet writes a status that has changed. Only this shows that a device plugin has registered.
 const STATUS: Duration = Duration::from_secs(10);
 
+/// How often it writes one that has not changed. After a restore of etcd, a watch that goes on from its old version misses what was
+/// restored, until such a write.
+const UNCHANGED_STATUS: Duration = Duration::from_secs(300);
+
 impl World {
+    /// Schedules the status of each kubelet.
+    pub fn plan_statuses(&mut self) {
+        for node in 0..self.plan.nodes {
+            self.queue.after(UNCHANGED_STATUS, WorldEvent::StatusIsDue(node));
+        }
+    }
+
+    /// The time of an unchanged status.
+    pub fn status_is_due(&mut self, node: usize) {
+        self.queue.after(UNCHANGED_STATUS, WorldEvent::StatusIsDue(node));
+        let now = format!("{:.0}", clock::true_time());
+        if self.kubelet_runs(node) {
+            self.kube.change(&node_key(node), KUBELET, |node| {
+                node["status"]["conditions"][0]["lastHeartbeatTime"] = json!(now);
+            });
+        }
+    }
+
     /// Whether the kubelet of a node runs: it starts after the VM, and ends before the guest has shut down.
     pub fn kubelet_runs(&self, node: usize) -> bool {
         let vm = &self.vcenter.vms[node];

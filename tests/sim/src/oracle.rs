@@ -586,7 +586,7 @@ impl World {
                 }
                 memory.episode = episode;
                 if is_first {
-                    self.drain_begins(node, after);
+                    self.drain_begins(node, before.unwrap_or(after));
                 }
             } else if phase_after != "parked" {
                 self.oracle.nodes[node].drain_held = None;

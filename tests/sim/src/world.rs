@@ -86,6 +86,8 @@ pub enum WorldEvent {
     },
     /// A pod runs.
     PodRuns(Key),
+    /// A kubelet writes its status, changed or not.
+    StatusIsDue(usize),
     /// The containers of a pod end.
     PodEnds(Key),
     /// A kubelet is done with a pod.
@@ -278,6 +280,7 @@ impl World {
         };
         world.populate();
         world.plan_deeds();
+        world.plan_statuses();
         world.plan_holds();
         world.plan_sentinel();
         world.plan_incidents();
@@ -405,6 +408,7 @@ impl World {
             WorldEvent::NodeUnknown { node, boots } => self.node_unknown(node, boots),
             WorldEvent::KubeletStarts { node, boots } => self.kubelet_starts(node, boots),
             WorldEvent::GpuIsBack { node, boots } => self.gpu_is_back(node, boots),
+            WorldEvent::StatusIsDue(node) => self.status_is_due(node),
             WorldEvent::Schedule => self.schedule(),
             WorldEvent::PodBound { pod, node } => self.pod_bound(&pod, node),
             WorldEvent::PodRuns(pod) => self.pod_runs(&pod),
