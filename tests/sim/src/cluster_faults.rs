@@ -115,7 +115,9 @@ impl World {
         self.kube.change(&node_key(node), "gitops", |node| {
             node["metadata"]["annotations"] = json!({});
         });
-        self.oracle.nodes[node].is_lost |= !self.has_copy(node);
+        // After a restore of etcd, the copy is from before what replicas remember, and their memory counts.
+        let is_outdated = self.oracle.restored.is_some();
+        self.oracle.nodes[node].is_lost |= is_outdated || !self.has_copy(node);
         true
     }
 

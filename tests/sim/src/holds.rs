@@ -185,10 +185,13 @@ impl World {
             return;
         };
         let taints = object["spec"]["taints"].as_array();
-        let is_tainted = taints
-            .into_iter()
-            .flatten()
-            .any(|taint| taint["key"] == OUT_OF_SERVICE_TAINT);
+        let has_taint = |taint: &Value| taint["key"] == OUT_OF_SERVICE_TAINT;
+        // One from the manifest of an earlier Node counts as that of a person, as its cordon does.
+        let is_recorded = record(object).is_some_and(|record| {
+            let guards = record["guards"].as_array();
+            guards.is_some_and(|guards| guards.iter().any(|guard| guard == "out-of-service-taint"))
+        });
+        let is_tainted = is_recorded && taints.into_iter().flatten().any(has_taint);
         // The request before the present phase may arrive late.
         let is_late = clock::elapsed() < self.oracle.nodes[node].phase_since + STALE * 3;
         if is_tainted && !is_late {
@@ -238,7 +241,10 @@ impl World {
         }
         let here = node_name(node);
         let is_evictable = |pod: &Value| {
-            pod["spec"]["nodeName"] == here.as_str() && blocks_drain(pod) && self.may_be_evicted(pod)
+            // It comes back after each eviction, and is left at last.
+            let is_pinned = pod["metadata"]["labels"]["app"] == "pinned";
+            let is_here = pod["spec"]["nodeName"] == here.as_str() && !is_pinned;
+            is_here && blocks_drain(pod) && self.may_be_evicted(pod)
         };
         let mut pods = self.kube.list("pods");
         pods.find(|(_, pod)| is_evictable(pod))

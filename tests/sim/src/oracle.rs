@@ -69,7 +69,7 @@ pub struct Oracle {
     /// The node whose kubelet lies. It may harm itself, and nobody else.
     pub liar: Option<usize>,
     /// When etcd was restored last.
-    restored: Option<Duration>,
+    pub restored: Option<Duration>,
     /// The newest record that a replica has written to the Node of an honest kubelet.
     pub last_record: Option<Value>,
     /// By replica and object: the latest writes in a row that left it as it was.
@@ -582,7 +582,10 @@ impl World {
                     memory.drain_began = Some(clock::elapsed());
                     memory.cuts_before = memory.cuts;
                     memory.guest_sent = None;
-                    memory.pinned_evictions_before = memory.pinned_evictions;
+                    // Where only the record was removed, it is the same drain.
+                    if !was {
+                        memory.pinned_evictions_before = memory.pinned_evictions;
+                    }
                 }
                 memory.episode = episode;
                 if is_first {
