@@ -94,6 +94,10 @@ release: ## build all that a release has, and push image and chart to your regis
 	@test "$(SIGN)" = no || command -v cosign >/dev/null || { echo "building cosign (some minutes the first time)"; $(call install_tool,cosign,github.com/sigstore/cosign/v2/cmd/cosign); }
 	REGISTRY=$(REGISTRY) SIGN=$(or $(SIGN),key) .ci/release all
 
+.PHONY: platforms
+platforms: ## check that the kubectl plugin compiles for macOS and Windows
+	.ci/check-platforms
+
 .PHONY: notices
 notices: ## generate THIRD-PARTY-NOTICES from Cargo.lock
 	.ci/crates notices > THIRD-PARTY-NOTICES.new && mv THIRD-PARTY-NOTICES.new THIRD-PARTY-NOTICES

@@ -15,6 +15,11 @@
 {{- if and (not .Values.tenantObjectsOnly) (not .Values.vcenter.existingSecret) (not (and .Values.vcenter.host .Values.vcenter.user .Values.vcenter.password)) -}}
 {{- fail "the vCenter and its credentials are missing: set vcenter.existingSecret, or vcenter.host, vcenter.user and vcenter.password" -}}
 {{- end -}}
+{{- range $key, $value := .Values.tracing.resourceAttributes -}}
+{{- if contains "," (toString $value) -}}
+{{- fail (printf "tracing.resourceAttributes: the value of %s has a comma, which separates attributes in OTEL_RESOURCE_ATTRIBUTES" $key) -}}
+{{- end -}}
+{{- end -}}
 {{- if contains "gpu-node-vsphere-maintenance-controller" .Values.image.repository -}}
 {{- fail (printf "image.repository is %s, the image of the Python controller: remove image.* from your values, or name your own image of Haulout" .Values.image.repository) -}}
 {{- end -}}

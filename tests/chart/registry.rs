@@ -1,10 +1,10 @@
 //! A release that is pushed to a registry on loopback, and installed from there.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use haulout_lab::build;
 use haulout_lab::ports::Port;
 use haulout_lab::process::{Process, ProcessSpec};
@@ -69,7 +69,8 @@ impl Registry {
                 "PATH",
                 format!("{}:{}:{path}", self.bin.display(), tools().display()),
             )
-            .env("HOME", self.run.path())
+            // Logins of this machine's user.
+            .env("DOCKER_CONFIG", self.run.path())
             .env_remove("KUBECONFIG");
         for name in ["HELM_CONFIG_HOME", "HELM_CACHE_HOME", "HELM_DATA_HOME"] {
             command.env(name, self.run.join("helm"));
@@ -101,8 +102,6 @@ impl Registry {
             .env("REGISTRY", self.name())
             .env("OUT", &out)
             .env("PROGRAMS", &programs)
-            .env("CARGO_HOME", cargo_home()?)
-            .env("RUSTUP_HOME", rustup_home()?)
             .env("SIGN", "no")
             .env("PLAIN_HTTP", "1")
             .output()?;
@@ -120,21 +119,6 @@ fn arch() -> &'static str {
     match std::env::consts::ARCH {
         "aarch64" => "arm64",
         _ => "amd64",
-    }
-}
-
-fn cargo_home() -> anyhow::Result<PathBuf> {
-    home("CARGO_HOME", ".cargo")
-}
-
-fn rustup_home() -> anyhow::Result<PathBuf> {
-    home("RUSTUP_HOME", ".rustup")
-}
-
-fn home(variable: &str, folder: &str) -> anyhow::Result<PathBuf> {
-    match std::env::var_os(variable) {
-        Some(set) => Ok(set.into()),
-        None => Ok(Path::new(&std::env::var_os("HOME").context("HOME is set")?).join(folder)),
     }
 }
 
