@@ -11,6 +11,7 @@ use haulout_lab::process::{Process, ProcessSpec};
 use haulout_lab::run_dir::RunDir;
 use haulout_lab::scenario::run_scenario;
 use haulout_lab::wait::until;
+use tokio::net::TcpStream;
 
 use crate::helm::{root, tools};
 use crate::release::{Release, fixture};
@@ -37,13 +38,9 @@ impl Registry {
             .args(["registry", "serve", "--address"])
             .arg(format!("127.0.0.1:{}", port.number()))
             .spawn()?;
-        let url = format!("http://127.0.0.1:{}/v2/", port.number());
-        let client = reqwest::Client::builder().no_proxy().build()?;
-        until("the registry to answer", START, async || {
-            let answer = client.get(&url).send().await;
-            Ok(answer
-                .is_ok_and(|answer| answer.status().is_success())
-                .then_some(()))
+        until("the registry to listen", START, async || {
+            let connected = TcpStream::connect(("127.0.0.1", port.number())).await;
+            Ok(connected.ok().map(drop))
         })
         .await?;
         Ok(Self {
