@@ -91,7 +91,9 @@ impl Registry {
         let programs = self.run.join("programs");
         let platform = programs.join(format!("linux_{}", arch()));
         std::fs::create_dir_all(&platform)?;
-        std::fs::copy(env!("CARGO_BIN_EXE_haulout"), platform.join("haulout"))?;
+        // Without what a debugger needs, which takes minutes to pack.
+        let (program, packed) = (env!("CARGO_BIN_EXE_haulout"), platform.join("haulout"));
+        self.output_of("strip", &["-o", packed.to_str().unwrap(), program])?;
         let out = self.run.join("out");
         let output = self
             .command(root().join(".ci/release"))
