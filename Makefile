@@ -69,15 +69,38 @@ book: ## build docs/ as a book in target/book
 	@mdbook --version >/dev/null 2>&1 || $(INSTALL) --version $(MDBOOK) mdbook
 	@mdbook build docs 2>&1
 
-STATIC := $(shell uname -m)-unknown-linux-musl
-IMAGE_PROGRAM := $(TARGET)/$(STATIC)/release/haulout
+# The steps of image and release are in .ci/release.
+RELEASE_FILES := $(CURDIR)/target/release-files
+LINUX := linux_$(if $(filter aarch64 arm64,$(shell uname -m)),arm64,amd64)
 
 .PHONY: image
-image: ## build the static release program like the Dockerfile (10 minutes), and test the image
+image: export OUT = $(RELEASE_FILES)
+image: ## build the static release program like the Dockerfile (10 minutes), test the image, and leave an archive of it to load or push
 	$(need_toolchains)
-	rustup target add $(STATIC)
-	CC_$(subst -,_,$(STATIC))=gcc cargo build --release --locked --target $(STATIC) --bin haulout
-	HAULOUT_IMAGE_PROGRAM=$(IMAGE_PROGRAM) cargo test --locked --test image -- --nocapture
+	.ci/release program $(LINUX)
+	HAULOUT_IMAGE_PROGRAM=$(RELEASE_FILES)/programs/$(LINUX)/haulout cargo test --locked --test image -- --nocapture
+	@.ci/release archives
+
+# $(1): the module in tests/lab/go, $(2): the program in it.
+install_tool = cd tests/lab/go/$(1) && CGO_ENABLED=0 GOWORK=off go build -trimpath -o $(TOOLS)/bin/ $(2)
+
+.PHONY: release
+release: export OUT = $(RELEASE_FILES)
+release: ## build all that a release has, and push image and chart to your registry (REGISTRY=registry.example.com/me; SIGN=no without signatures)
+	$(need_toolchains)
+	@test -n "$(REGISTRY)" || { echo "name a registry: make release REGISTRY=registry.example.com/me" >&2; exit 2; }
+	@command -v helm >/dev/null || { $(call install_tool,helm,helm.sh/helm/v3/cmd/helm); }
+	@command -v crane >/dev/null || { $(call install_tool,registry,github.com/google/go-containerregistry/cmd/crane); }
+	@test "$(SIGN)" = no || command -v cosign >/dev/null || { echo "building cosign (some minutes the first time)"; $(call install_tool,cosign,github.com/sigstore/cosign/v2/cmd/cosign); }
+	REGISTRY=$(REGISTRY) SIGN=$(or $(SIGN),key) .ci/release all
+
+.PHONY: platforms
+platforms: ## check that the kubectl plugin compiles for macOS and Windows
+	.ci/check-platforms
+
+.PHONY: notices
+notices: ## generate THIRD-PARTY-NOTICES from Cargo.lock
+	.ci/crates notices > THIRD-PARTY-NOTICES.new && mv THIRD-PARTY-NOTICES.new THIRD-PARTY-NOTICES
 
 TESTS := test test-core test-scenarios test-chart
 # Scenarios mostly wait, so more of them run in parallel than there are cores. With many more the clusters are so slow that waits time out.
@@ -123,7 +146,7 @@ test: ## build the lab and run all tests; skipped tests are listed at the end, a
 
 # CI runs these parts in parallel. A new test file belongs to test-core.
 TEST_FILES := $(wildcard tests/*.rs tests/*/main.rs tests/lab/tests/*.rs tests/sim/tests/*.rs crates/*/tests/*.rs crates/*/tests/*/main.rs)
-CHART_TESTS := chart image
+CHART_TESTS := chart image release
 CORE_TESTS := $(filter-out scenarios $(CHART_TESTS),$(notdir $(basename $(TEST_FILES:/main.rs=.rs))))
 
 test-core: ## the tests of make test that are in no other part

@@ -22,6 +22,7 @@ mod kubeconfig;
 mod observers;
 mod outputs;
 mod sentinel;
+mod terminate;
 mod vcenter;
 mod watches;
 
@@ -30,7 +31,6 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use jiff::Timestamp;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -63,6 +63,7 @@ use crate::vsphere;
 use crate::vsphere::client::Vcenter;
 use from_config::{RETRY_MIN, Writes, policy};
 use observers::Observers;
+use terminate::Terminate;
 use vcenter::VcenterReads;
 use watches::Watches;
 
@@ -86,7 +87,7 @@ const STOP_GRACE: Duration = Duration::from_secs(3);
 /// [`Misconfigured`] for a value that cannot be validated earlier; otherwise an error at the start, or a task that ended.
 pub async fn run(config: Config, level: Level) -> anyhow::Result<()> {
     // Before anything else, so that a stop during the start is orderly too.
-    let terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
+    let terminate = Terminate::listen().context("listening for SIGTERM")?;
     info!(
         version = env!("CARGO_PKG_VERSION"),
         settings = %config.line(),
@@ -421,14 +422,14 @@ impl Controller {
     }
 
     /// Waits for a signal; a task that ends earlier is an error.
-    async fn until_asked_to_stop(&mut self, mut terminate: Signal) -> anyhow::Result<()> {
+    async fn until_asked_to_stop(&mut self, mut terminate: Terminate) -> anyhow::Result<()> {
         tokio::select! {
             biased;
             interrupted = tokio::signal::ctrl_c() => {
                 interrupted.context("listening for Ctrl-C")?;
                 info!("Ctrl-C: stopping");
             }
-            _ = terminate.recv() => info!("SIGTERM: stopping"),
+            () = terminate.asked() => info!("SIGTERM: stopping"),
             () = kubeconfig::rotated() => {}
             what = self.ended() => {
                 error!("{what}; exiting to be restarted");

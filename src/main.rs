@@ -8,7 +8,6 @@ use haulout::cli::{self, ArgsError, Cli, Command, StdoutClosed, Subcommand};
 use haulout::config::{self, Config};
 use haulout::sentinel::SentinelArgs;
 use haulout::telemetry;
-use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 
 fn main() -> ExitCode {
     // First, because the arguments may contain the password.
@@ -21,6 +20,10 @@ fn main() -> ExitCode {
     }
     match Cli::read(std::env::args_os()).map(|cli| cli.command) {
         Ok(Command::Subcommand(subcommand)) => perform(*subcommand),
+        // The clock of a leader, and the protection of the password in memory, are Linux's.
+        Ok(Command::Run(_) | Command::Sentinel(_)) if !cfg!(target_os = "linux") => {
+            complain("this subcommand runs on Linux only", 1)
+        }
         Ok(Command::Run(config)) => run(*config, sealed),
         Ok(Command::Sentinel(args)) => watch_for_reboots(*args),
         Err(ArgsError::CommandLine(error)) => error.exit(),
@@ -106,13 +109,22 @@ fn code(error: &anyhow::Error) -> u8 {
 ///
 /// The limit of 0 prevents core files. It does not apply if `core_pattern` names a program (core(5)),
 /// as on Ubuntu and with systemd; a process that is not dumpable gives that program nothing.
+#[cfg(target_os = "linux")]
 fn seal_memory() -> io::Result<()> {
+    use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
+
     let nothing = Rlimit {
         current: Some(0),
         maximum: Some(0),
     };
     setrlimit(Resource::Core, nothing)?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    Ok(())
+}
+
+/// Elsewhere only the command line runs.
+#[cfg(not(target_os = "linux"))]
+fn seal_memory() -> io::Result<()> {
     Ok(())
 }
 

@@ -17,6 +17,8 @@ mod helm;
 mod adversary;
 #[path = "chart/alerts.rs"]
 mod alerts;
+#[path = "chart/examples.rs"]
+mod examples;
 #[path = "chart/hosted.rs"]
 mod hosted;
 #[path = "chart/install.rs"]
@@ -25,6 +27,8 @@ mod install;
 mod kubelets;
 #[path = "chart/prometheus.rs"]
 mod prometheus;
+#[path = "chart/registry.rs"]
+mod registry;
 #[path = "chart/release.rs"]
 mod release;
 #[path = "chart/requesters.rs"]

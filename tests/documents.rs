@@ -26,6 +26,11 @@ fn documents() -> Vec<String> {
         "CONTRIBUTING.md",
         "CHANGELOG.md",
         "SECURITY.md",
+        "SUPPORT.md",
+        "GOVERNANCE.md",
+        "CODE_OF_CONDUCT.md",
+        "ROADMAP.md",
+        "ADOPTERS.md",
     ];
     let mut documents: Vec<String> = top.map(str::to_owned).into();
     let mut folders = vec![root().join("docs")];
@@ -207,10 +212,10 @@ fn every_test_and_target_that_a_document_names_is_there() {
     let makefile = read("Makefile");
     let mut missing = Vec::new();
     let mut tests = 0;
-    // In docs/, metrics have such names too.
+    // In the other pages of docs/, metrics have such names too.
     for document in documents()
         .iter()
-        .filter(|document| !document.starts_with("docs/"))
+        .filter(|document| !document.starts_with("docs/") || *document == "docs/threats.md")
     {
         let text = read(document);
         // Only tests have names of that many words.
@@ -236,7 +241,7 @@ fn every_test_and_target_that_a_document_names_is_there() {
 
 #[test]
 fn each_measure_against_a_threat_names_the_test_that_shows_it() {
-    let document = read("SECURITY.md");
+    let document = read("docs/threats.md");
     let measures: Vec<Vec<&str>> = document
         .lines()
         .filter(|line| line.starts_with("| ") && line.matches(" | ").count() == 2)

@@ -1,5 +1,4 @@
-//! The image and its release: built from a program on disk, run without anything else, and published by workflows with
-//! pinned actions.
+//! The image: built from a program on disk, run without anything else, and published by workflows with pinned actions.
 
 #![allow(
     clippy::unwrap_used,
@@ -54,7 +53,17 @@ fn image_holds_the_program_and_the_cas_and_runs_unprivileged() {
     // No RUN and no ADD: there is no shell, and no download.
     assert_eq!(
         words,
-        ["FROM", "COPY", "COPY", "LABEL", "USER", "ENTRYPOINT", "CMD"]
+        [
+            "FROM",
+            "COPY",
+            "COPY",
+            "COPY",
+            "COPY",
+            "LABEL",
+            "USER",
+            "ENTRYPOINT",
+            "CMD"
+        ]
     );
     assert_eq!(lines[0], "FROM scratch");
     assert_eq!(
@@ -65,6 +74,8 @@ fn image_holds_the_program_and_the_cas_and_runs_unprivileged() {
                 "/etc/ssl/certs/ca-certificates.crt"
             ),
             ("/out/haulout", "/haulout"),
+            ("/source/LICENSE", "/licenses/LICENSE"),
+            ("/source/THIRD-PARTY-NOTICES", "/licenses/THIRD-PARTY-NOTICES"),
         ]
     );
     for line in [
@@ -108,6 +119,9 @@ async fn image_needs_no_other_file_and_protects_its_memory() {
         Path::new("/etc/ssl/certs/ca-certificates.crt"),
         &source.join("etc/ssl/certs/ca-certificates.crt"),
     );
+    for file in ["LICENSE", "THIRD-PARTY-NOTICES"] {
+        put(&crate::root().join(file), &source.join("source").join(file));
+    }
     let root = run.join("root");
     if can_build() {
         build_and_unpack(&run, &source, &root);
@@ -119,7 +133,13 @@ async fn image_needs_no_other_file_and_protects_its_memory() {
     }
 
     let found = files(&root);
-    let expected = ["etc/ssl/certs/ca-certificates.crt", "haulout"].map(PathBuf::from);
+    let expected = [
+        "etc/ssl/certs/ca-certificates.crt",
+        "haulout",
+        "licenses/LICENSE",
+        "licenses/THIRD-PARTY-NOTICES",
+    ]
+    .map(PathBuf::from);
     assert_eq!(found.keys().cloned().collect::<Vec<_>>(), expected);
     let bytes: u64 = found.values().sum();
     let libraries = libraries(&program);
@@ -295,86 +315,6 @@ async fn actionlint_finds_nothing_to_say_about_the_workflows() {
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", words(&output));
-}
-
-#[test]
-fn a_release_has_one_version_and_its_notes_are_the_changelogs() {
-    let run = RunDir::create().unwrap();
-    let version = env!("CARGO_PKG_VERSION");
-    let notes = |changelog: &str, asked: &str| {
-        run.write("CHANGELOG.md", changelog).unwrap();
-        Command::new(root().join(".ci/release-notes"))
-            .arg(asked)
-            .current_dir(run.path())
-            .output()
-            .unwrap()
-    };
-    put(&root().join("Cargo.toml"), &run.join("Cargo.toml"));
-    put(&root().join("chart/Chart.yaml"), &run.join("chart/Chart.yaml"));
-    let entries =
-        format!("# Changelog\n\n## [{version}] - 2026-03-01\n\nWords.\n\n## [0.0.1]\n\nOlder words.\n");
-
-    let printed = notes(&entries, version);
-    assert!(printed.status.success(), "{}", words(&printed));
-    assert_eq!(String::from_utf8_lossy(&printed.stdout).trim(), "Words.");
-
-    for (changelog, asked, because) in [
-        (entries.as_str(), "99.0.0", "Cargo.toml says"),
-        (
-            "## [Unreleased]\n",
-            version,
-            "the newest entry of CHANGELOG.md is Unreleased",
-        ),
-    ] {
-        let refused = notes(changelog, asked);
-        assert!(!refused.status.success());
-        assert!(words(&refused).contains(because), "{}", words(&refused));
-    }
-
-    // The chart and the program have the same version.
-    let chart = std::fs::read_to_string(run.join("chart/Chart.yaml")).unwrap();
-    run.write(
-        "chart/Chart.yaml",
-        chart.replace(&format!("appVersion: {version}"), "appVersion: 0.0.1"),
-    )
-    .unwrap();
-    let refused = notes(&entries, version);
-    assert!(
-        words(&refused).contains("appVersion in chart/Chart.yaml is 0.0.1"),
-        "{}",
-        words(&refused)
-    );
-}
-
-#[test]
-fn the_plugins_manifest_carries_the_digests_of_its_archives() {
-    let run = RunDir::create().unwrap();
-    for arch in ["amd64", "arm64"] {
-        run.write(
-            format!("kubectl-haulout_linux_{arch}.tar.gz"),
-            format!("for {arch}"),
-        )
-        .unwrap();
-    }
-    let output = Command::new(root().join(".ci/krew-manifest"))
-        .args(["1.2.3", "https://example.com/haulout"])
-        .arg(run.path())
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", words(&output));
-    let manifest = String::from_utf8(output.stdout).unwrap();
-    // The SHA-256 of "for amd64" and of "for arm64".
-    for line in [
-        "  version: v1.2.3",
-        "      uri: https://example.com/haulout/releases/download/v1.2.3/kubectl-haulout_linux_arm64.tar.gz",
-        "      sha256: 50aa6c57e66656ab878ccc2b86ca76cca10bd4f900ee03019dbd2e58f1fa783c",
-        "      sha256: 255ad8a7e3f2a1a81242fd5ae2940811b46ca77e22629cf497df64b9b7f736a6",
-    ] {
-        assert!(
-            manifest.lines().any(|have| have == line),
-            "no line {line:?} in\n{manifest}"
-        );
-    }
 }
 
 /// The program of the image.

@@ -15,6 +15,14 @@
 {{- if and (not .Values.tenantObjectsOnly) (not .Values.vcenter.existingSecret) (not (and .Values.vcenter.host .Values.vcenter.user .Values.vcenter.password)) -}}
 {{- fail "the vCenter and its credentials are missing: set vcenter.existingSecret, or vcenter.host, vcenter.user and vcenter.password" -}}
 {{- end -}}
+{{- range $key, $value := .Values.tracing.resourceAttributes -}}
+{{- if contains "," (toString $value) -}}
+{{- fail (printf "tracing.resourceAttributes: the value of %s has a comma, which separates attributes in OTEL_RESOURCE_ATTRIBUTES" $key) -}}
+{{- end -}}
+{{- end -}}
+{{- if contains "gpu-node-vsphere-maintenance-controller" .Values.image.repository -}}
+{{- fail (printf "image.repository is %s, the image of the Python controller: remove image.* from your values, or name your own image of Haulout" .Values.image.repository) -}}
+{{- end -}}
 {{- if and .Values.workloadCluster.name (not .Values.workloadCluster.kubeconfigSecret.name) -}}
 {{- fail "workloadCluster.name is set and workloadCluster.kubeconfigSecret.name is not: Haulout would act on the cluster it runs in" -}}
 {{- end -}}
@@ -26,9 +34,6 @@
 {{- end -}}
 {{- if and .Values.sentinel.enabled (not .Values.config.nodeMaintenances) -}}
 {{- fail "sentinel.enabled is true and config.nodeMaintenances is false: the requests of sentinels would not be read" -}}
-{{- end -}}
-{{- if and .Values.sentinel.enabled (semverCompare "<1.32.0-0" .Capabilities.KubeVersion.Version) -}}
-{{- fail "sentinel.enabled is true: the sentinel needs Kubernetes 1.32, whose tokens name the node of a pod" -}}
 {{- end -}}
 {{- if ne (empty .Values.sentinel.window.start) (empty .Values.sentinel.window.end) -}}
 {{- fail "sentinel.window needs both start and end" -}}

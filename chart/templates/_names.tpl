@@ -62,7 +62,12 @@ true
 
 {{- define "haulout.image" -}}
 {{- $repository := .Values.image.repository -}}
-{{- with default .Values.image.registry .Values.global.imageRegistry -}}{{- $repository = printf "%s/%s" . $repository -}}{{- end -}}
+{{- /* As in a reference of an image: the first part is a registry if it has a dot or a port, or is localhost. */ -}}
+{{- $first := splitList "/" $repository | first -}}
+{{- $hasRegistry := and (contains "/" $repository) (or (contains "." $first) (contains ":" $first) (eq $first "localhost")) -}}
+{{- with .Values.global.imageRegistry | default (ternary "" .Values.image.registry $hasRegistry) -}}
+{{- $repository = printf "%s/%s" . (ternary (trimPrefix (printf "%s/" $first) $repository) $repository $hasRegistry) -}}
+{{- end -}}
 {{- if .Values.image.digest -}}
 {{- printf "%s@%s" $repository .Values.image.digest -}}
 {{- else -}}
@@ -92,6 +97,8 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{- define "haulout.labels" -}}
 {{ include "haulout.selectorLabels" . }}
+{{- /* No value changes it, so `kubectl haulout` and policies find every release by it. */}}
+app.kubernetes.io/part-of: haulout
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}

@@ -20,12 +20,6 @@ env:
     valueFrom:
       fieldRef:
         fieldPath: metadata.namespace
-  {{- if .Values.tracing.endpoint }}
-  - name: NODE_NAME
-    valueFrom:
-      fieldRef:
-        fieldPath: spec.nodeName
-  {{- end }}
   {{- if not .Values.vcenter.host }}
   - name: VCENTER_HOST
     valueFrom:

@@ -1,10 +1,10 @@
 //! Runs a sentinel until it is asked to stop.
 
 use anyhow::Context as _;
-use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
 
 use super::clock;
+use super::terminate::Terminate;
 use crate::kubernetes::client::connect_by;
 use crate::sentinel::{self, SentinelArgs};
 
@@ -13,7 +13,7 @@ use crate::sentinel::{self, SentinelArgs};
 /// # Errors
 /// If there is no cluster to connect to.
 pub async fn run_sentinel(args: SentinelArgs) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
+    let mut terminate = Terminate::listen().context("listening for SIGTERM")?;
     info!(
         version = env!("CARGO_PKG_VERSION"),
         "starting the sentinel of {}",
@@ -26,7 +26,7 @@ pub async fn run_sentinel(args: SentinelArgs) -> anyhow::Result<()> {
     };
     tokio::select! {
         biased;
-        _ = terminate.recv() => info!("SIGTERM: stopping"),
+        () = terminate.asked() => info!("SIGTERM: stopping"),
         _ = tokio::signal::ctrl_c() => info!("Ctrl-C: stopping"),
         ended = rounds => return ended,
     }

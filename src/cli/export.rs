@@ -6,7 +6,6 @@
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::Write as _;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use anyhow::Context as _;
@@ -38,8 +37,7 @@ pub(super) async fn perform(args: ExportArgs, out: Output) -> anyhow::Result<u8>
     let config = args.settings;
     let client = connect_by(&args.access).await?;
     // Readable by the owner only: it contains names of hosts, nodes and pods.
-    DirBuilder::new()
-        .mode(0o700)
+    private_dir()
         .create(&args.to)
         .with_context(|| format!("making the directory {}", args.to.display()))?;
     let mut missing: Map<String, Value> = Map::new();
@@ -115,11 +113,39 @@ pub(super) async fn perform(args: ExportArgs, out: Output) -> anyhow::Result<u8>
 fn file(directory: &Path, name: &str, value: &impl Serialize) -> anyhow::Result<()> {
     let path = directory.join(format!("{name}.json"));
     let text = indented(value)?;
-    let mut file = OpenOptions::new()
+    let mut file = private_file()
         .write(true)
         .create_new(true)
-        .mode(0o600)
         .open(&path)
         .with_context(|| format!("making {}", path.display()))?;
     writeln!(file, "{text}").with_context(|| format!("writing {}", path.display()))
+}
+
+#[cfg(unix)]
+fn private_dir() -> DirBuilder {
+    use std::os::unix::fs::DirBuilderExt as _;
+
+    let mut builder = DirBuilder::new();
+    builder.mode(0o700);
+    builder
+}
+
+#[cfg(unix)]
+fn private_file() -> OpenOptions {
+    use std::os::unix::fs::OpenOptionsExt as _;
+
+    let mut options = OpenOptions::new();
+    options.mode(0o600);
+    options
+}
+
+/// On Windows a new directory has the rights of the one around it, which in a user's profile is private.
+#[cfg(not(unix))]
+fn private_dir() -> DirBuilder {
+    DirBuilder::new()
+}
+
+#[cfg(not(unix))]
+fn private_file() -> OpenOptions {
+    OpenOptions::new()
 }

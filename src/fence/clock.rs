@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
-
 /// One moment on two clocks that cannot be set.
 ///
 /// They differ by the time that the machine was suspended. Each side of a lease uses the clock that is worse for itself: a leader
@@ -16,7 +14,10 @@ pub struct BoottimeInstant {
     pub since_boot: Duration,
 }
 
+#[cfg(target_os = "linux")]
 pub(super) fn now() -> BoottimeInstant {
+    use rustix::time::{ClockId, clock_gettime};
+
     let read = |clock| {
         let time = clock_gettime(clock);
         // Neither clock is ever negative, and nanoseconds are below a second's.
@@ -26,5 +27,19 @@ pub(super) fn now() -> BoottimeInstant {
     BoottimeInstant {
         monotonic: read(ClockId::Monotonic),
         since_boot: read(ClockId::Boottime),
+    }
+}
+
+/// Elsewhere only the command line runs, which never leads. The clock of std has no time of suspensions.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn now() -> BoottimeInstant {
+    use std::sync::LazyLock;
+    use std::time::Instant;
+
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    let elapsed = START.elapsed();
+    BoottimeInstant {
+        monotonic: elapsed,
+        since_boot: elapsed,
     }
 }

@@ -109,14 +109,14 @@ pub async fn nodes(client: &kube::Client, selector: &str) -> Result<Vec<Node>, R
     .await
 }
 
-/// The ConfigMaps of the controllers that the chart installs.
+/// The ConfigMaps of the controllers that the chart installs, by the label that none of its values changes.
 ///
 /// # Errors
 /// When they cannot be listed.
 pub async fn controllers(client: &kube::Client) -> Result<Vec<ConfigMap>, ReadError> {
     list(
         Api::all(client.clone()),
-        ListParams::default().labels("app.kubernetes.io/name=haulout"),
+        ListParams::default().labels("app.kubernetes.io/part-of=haulout"),
         "the ConfigMaps of controllers",
     )
     .await

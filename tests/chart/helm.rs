@@ -16,6 +16,11 @@ static TOOLS: LazyLock<PathBuf> = LazyLock::new(|| {
         .expect("building helm and its companions")
 });
 
+/// The folder of the tools.
+pub fn tools() -> &'static Path {
+    &TOOLS
+}
+
 /// The chart's folder.
 pub fn chart() -> PathBuf {
     root().join("chart")

@@ -198,6 +198,18 @@ impl<'s> Release<'s> {
         self.helm(&args);
     }
 
+    /// The flags by which helm installs this release: its values, namespace and cluster.
+    pub fn helm_flags(&self) -> [&str; 6] {
+        [
+            "-f",
+            folder(&self.values),
+            "--namespace",
+            &self.namespace,
+            "--kubeconfig",
+            folder(&self.kubeconfig),
+        ]
+    }
+
     /// The one Deployment of the release.
     pub async fn deployment(&self) -> anyhow::Result<Deployment> {
         let deployments: Api<Deployment> = Api::namespaced(self.kube.client(), &self.namespace);

@@ -17,7 +17,7 @@ const VALIDATOR: &str = "kubernetes-validate==1.37.0";
 
 /// The oldest release of Kubernetes that the chart supports, and the newest one in the validator. The chart has no upper
 /// limit.
-const RELEASES: [&str; 2] = ["1.30", "1.37"];
+const RELEASES: [&str; 2] = ["1.32", "1.37"];
 
 /// Kinds that are not part of Kubernetes: `valid.rs` checks them with the definitions of the Prometheus Operator.
 const NOT_OF_KUBERNETES: [&str; 3] = ["PodMonitor", "PrometheusRule", "ServiceMonitor"];

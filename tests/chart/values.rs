@@ -14,10 +14,9 @@ use crate::helm::{cases, chart, object, read, refusal, rendered, succeed};
 use crate::release::kube;
 
 /// Environment variables that the chart sets and that are not values of their own.
-const OTHERS: [&str; 22] = [
+const OTHERS: [&str; 21] = [
     "POD_NAME",
     "POD_NAMESPACE",
-    "NODE_NAME",
     "KUBECONFIG",
     "LEADER_ELECTION",
     "LEASE_NAME",

@@ -128,7 +128,7 @@ fn plugin_reads_the_settings_from_the_controllers_config_map() {
         ensure!(lost.code == 0 && lost.stderr.contains(words), "{lost}");
 
         let map: ConfigMap = serde_json::from_value(json!({
-            "metadata": {"name": "haulout", "labels": {"app.kubernetes.io/name": "haulout"}},
+            "metadata": {"name": "haulout", "labels": {"app.kubernetes.io/part-of": "haulout"}},
             "data": {"GPU_NODE_LABEL": format!("{}=true", label("found-settings")), "REQUIRE_APPROVAL": "false"},
         }))?;
         let maps: Api<ConfigMap> = Api::namespaced(fixture.client(), "found-settings");

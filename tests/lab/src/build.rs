@@ -13,7 +13,7 @@ use tokio::process::Command;
 const PARTS: [&str; 4] = ["kube", "vcenter", "jaeger", "helm"];
 
 /// The parts that only some tests need. They compile for minutes, which would slow every scenario that runs meanwhile.
-const TEST_PARTS: [&str; 2] = ["cluster-api", "csi"];
+const TEST_PARTS: [&str; 3] = ["cluster-api", "csi", "registry"];
 
 /// Overrides where built parts are kept.
 pub const CACHE: &str = "HAULOUT_LAB_CACHE";
