@@ -3,63 +3,38 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use haulout_lab::figures::Samples;
-use haulout_lab::fixture::{Fixture, is_cordoned};
-use haulout_lab::kube::Kube;
-use haulout_lab::vcenter::EntryKind;
 use jiff::Timestamp;
 
-use super::printer::seconds_between;
+use crate::node::is_cordoned;
+use crate::peers::{Click, Member, Peers};
+use crate::printer::seconds_between;
+use crate::show::Show;
 
-/// Starts Enter Maintenance Mode on `host` while a budget blocks the drain of `vm`, and cancels it after the cordon,
-/// `clicks` times. Returns the milliseconds from the request in vCenter's journal to the response to Haulout's first
-/// PATCH of the Node in the audit log. Both clocks are this machine's.
-pub(crate) async fn latencies(
-    fixture: &Fixture<'_>,
-    kube: &Kube,
-    host: &str,
-    vm: &str,
-    clicks: usize,
-) -> anyhow::Result<Samples> {
-    let node = fixture.node_name(vm);
-    let begun = Timestamp::now();
-    for _ in 0..clicks {
-        fixture.vcenter.enter_maintenance(host).await?;
-        fixture.wait_node(&node, "is cordoned", is_cordoned).await?;
-        fixture.vcenter.cancel_maintenance(host).await?;
-        fixture.wait_in_service(&node).await?;
+impl<P: Peers> Show<'_, P> {
+    /// Starts Enter Maintenance Mode on the host of `member` while a budget blocks the drain, and cancels it after the cordon,
+    /// `clicks` times. Returns the sorted milliseconds from the request in vCenter's journal to the response to Haulout's first PATCH
+    /// of the Node. Both clocks are this machine's.
+    pub(crate) async fn latencies(&self, member: &Member, clicks: usize) -> anyhow::Result<Vec<f64>> {
+        let (node, host) = (&member.node, &member.home);
+        let begun = Timestamp::now();
+        for _ in 0..clicks {
+            self.peers.click(Click::Enter, host).await?;
+            self.expect_node(node, "cordoned", is_cordoned).await?;
+            self.peers.click(Click::Cancel, host).await?;
+            self.expect_in_service(node).await?;
+        }
+        let mut latencies = Vec::new();
+        for entry in self.peers.journal_after(0).await? {
+            if entry.at >= begun && entry.entered.as_ref() == Some(host) {
+                let answered = self.peers.patched(node, entry.at).await?;
+                let answered = answered
+                    .with_context(|| format!("no PATCH of {node} after the click at {}", entry.at))?;
+                latencies.push(seconds_between(entry.at, answered) * 1000.0);
+            }
+        }
+        latencies.sort_by(f64::total_cmp);
+        Ok(latencies)
     }
-    let journal = fixture.vcenter.journal().await?;
-    let clicked = journal.iter().filter(|entry| {
-        entry.kind == EntryKind::Call
-            && entry.method == "EnterMaintenanceMode_Task"
-            && entry.object == host
-            && entry.time >= begun
-    });
-    let user = fixture.user();
-    let audit = kube.audit().await?;
-    let accepted = |from: Timestamp| {
-        let patches = audit.iter().filter(|event| {
-            event.user == user.name()
-                && event.verb == "patch"
-                && event.resource == "nodes"
-                && event.name.as_deref() == Some(node.as_str())
-                && event.code == 200
-                && event.received >= from
-        });
-        patches.map(|event| event.answered).min()
-    };
-    clicked
-        .map(|entry| {
-            let answered = accepted(entry.time).with_context(|| {
-                format!(
-                    "the audit log has no PATCH of {node} after the click at {}",
-                    entry.time
-                )
-            })?;
-            Ok(seconds_between(entry.time, answered) * 1000.0)
-        })
-        .collect()
 }
 
 /// Resident memory of a process, in MiB.
