@@ -9,11 +9,11 @@ use anyhow::{Context as _, bail};
 use sha2::{Digest as _, Sha256};
 use tokio::process::Command;
 
-/// The Go modules of the lab in `tests/lab/go/`.
-const PARTS: [&str; 4] = ["kube", "vcenter", "jaeger", "helm"];
+/// The Go modules in `tests/lab/go/` of which `lab up` and the benches need the programs.
+const PARTS: [&str; 3] = ["kube", "vcenter", "jaeger"];
 
 /// The parts that only some tests need. They compile for minutes, which would slow every scenario that runs meanwhile.
-const TEST_PARTS: [&str; 3] = ["cluster-api", "csi", "registry"];
+const TEST_PARTS: [&str; 4] = ["helm", "cluster-api", "csi", "registry"];
 
 /// Overrides where built parts are kept.
 pub const CACHE: &str = "HAULOUT_LAB_CACHE";
@@ -42,7 +42,7 @@ pub fn cache_dir() -> anyhow::Result<PathBuf> {
         })
 }
 
-/// The names of the parts that the lab needs, and with `for_tests` also of those that only some tests need.
+/// The names of the parts of `lab up` and the benches, and with `for_tests` also of those that only some tests need.
 pub fn parts(for_tests: bool) -> impl Iterator<Item = &'static str> {
     let more: &[&str] = if for_tests { &TEST_PARTS } else { &[] };
     PARTS
@@ -222,13 +222,17 @@ fn remove(built: &Path) {
     };
 }
 
+/// What a part is for, and how long its build takes.
 fn expected(name: &str) -> &'static str {
     match name {
-        "kube" => " (about 3 minutes on 2 cores the first time)",
-        "jaeger" => " (about 5 minutes on 2 cores the first time)",
-        "helm" => " (1 to 4 minutes on 2 cores the first time, as busy as they are)",
-        "vcenter" => " (about 1 minute on 2 cores the first time)",
-        "cluster-api" | "csi" => " (about 3 minutes on 2 cores the first time)",
+        "kube" => ", the Kubernetes control plane of the lab (about 3 minutes on 2 cores the first time)",
+        "jaeger" => ", which stores traces (about 5 minutes on 2 cores the first time)",
+        "helm" => {
+            ", for the tests of the chart (1 to 4 minutes on 2 cores the first time, as busy as they are)"
+        }
+        "vcenter" => ", the vCenter of the lab (about 1 minute on 2 cores the first time)",
+        "cluster-api" => ", for scenarios with Machines (about 3 minutes on 2 cores the first time)",
+        "csi" => ", for scenarios with volumes (about 3 minutes on 2 cores the first time)",
         _ => "",
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use futures::{Stream, StreamExt as _};
+pub use haulout_show::node::GPU;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
@@ -32,9 +33,6 @@ const INITIALIZES_AFTER: Duration = Duration::from_millis(300);
 const RESTARTS_AFTER: Duration = Duration::from_millis(700);
 /// Says that kube-controller-manager attaches the Node's volumes. Every kubelet sets it when it registers.
 const ATTACHED_BY_CONTROLLER: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
-/// The extended resource of the GPUs.
-pub const GPU: &str = "nvidia.com/gpu";
-
 /// The interval of unchanged status writes. The Lease is the heartbeat.
 const STATUS_EVERY: Duration = Duration::from_secs(10);
 /// The retry interval.

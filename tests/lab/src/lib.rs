@@ -27,6 +27,9 @@
 //! | [`fixture`] | a vCenter, its nodes in the cluster, and Haulout's real binary between them |
 //! | [`scenario`] | runs the scenarios of a test program in one cluster |
 
+// The demo needs them as well, and runs without the lab.
+pub use haulout_show::{process, run_dir, wait};
+
 pub mod build;
 pub mod byte_proxy;
 pub mod clock;
@@ -40,14 +43,11 @@ pub mod kube;
 pub mod kubelet;
 pub mod otlp_proxy;
 pub mod ports;
-pub mod process;
 pub mod python;
-pub mod run_dir;
 pub mod scenario;
 pub mod stand_ins;
 pub mod text_table;
 pub mod tools;
 pub mod vcenter;
 pub mod volumes;
-pub mod wait;
 pub mod zipkin;

@@ -12,6 +12,7 @@ use anyhow::{Context as _, bail};
 use clap::{Parser, Subcommand};
 use haulout_lab::tools::Tool;
 use haulout_lab::{build, figures, zipkin};
+use haulout_show::printer::say;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Starts the parts that Haulout is tested against.
@@ -24,7 +25,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum LabCommand {
-    /// Build all parts that are not in the cache.
+    /// Build the parts of `lab up` and of the benches that are not in the cache.
     Build(Build),
     /// Start a cluster, a vCenter with two GPU nodes and a tracing UI, print how to use them, and keep them running
     /// until Ctrl-C.
@@ -37,9 +38,12 @@ enum LabCommand {
 
 #[derive(Debug, clap::Args)]
 struct Build {
-    /// Also build what only some tests need: Cluster API and the parts of CSI.
+    /// Also build what only some tests need: helm, Cluster API and the parts of CSI.
     #[arg(long)]
     for_tests: bool,
+    /// Build only these parts.
+    #[arg(conflicts_with = "for_tests")]
+    parts: Vec<String>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -84,7 +88,7 @@ async fn run(command: LabCommand) -> anyhow::Result<()> {
         }
     };
     match command {
-        LabCommand::Build(arguments) => build_all(arguments.for_tests).await,
+        LabCommand::Build(arguments) => build_parts(&arguments).await,
         LabCommand::Figures(arguments) => publish(&arguments),
         LabCommand::Up(arguments) => tokio::select! {
             ended = asked_to_end => ended,
@@ -104,10 +108,18 @@ async fn run(command: LabCommand) -> anyhow::Result<()> {
     }
 }
 
-async fn build_all(for_tests: bool) -> anyhow::Result<()> {
-    for part in build::parts(for_tests) {
+async fn build_parts(arguments: &Build) -> anyhow::Result<()> {
+    let named = arguments.parts.iter().map(String::as_str);
+    let parts: Vec<&str> = match arguments.parts.is_empty() {
+        true => build::parts(arguments.for_tests).collect(),
+        false => named.collect(),
+    };
+    for part in parts {
         let program = build::part(part).await?;
         say(&format!("{part}: {}", program.display()));
+    }
+    if !arguments.parts.is_empty() {
+        return Ok(());
     }
     match zipkin::jar().await? {
         Tool::At(jar) => say(&format!("zipkin: {}", jar.display())),
@@ -121,11 +133,6 @@ fn publish(arguments: &Figures) -> anyhow::Result<()> {
     figures::publish(&tables, &arguments.about, &arguments.into)?;
     say(&format!("{}", arguments.into.join("summary.md").display()));
     Ok(())
-}
-
-/// Prints a line. A closed pipe, as with `lab up | head`, is no error.
-fn say(line: &str) {
-    let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 fn complain(line: &str) {

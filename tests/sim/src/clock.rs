@@ -26,6 +26,7 @@ thread_local! {
     static TIME: RefCell<ThreadTime> = const {
         RefCell::new(ThreadTime {
             began: None,
+            epoch: Timestamp::UNIX_EPOCH,
             offsets: [SignedDuration::ZERO; REPLICAS_MAX],
             read_at: Duration::ZERO,
             reads: 0,
@@ -35,6 +36,8 @@ thread_local! {
 
 struct ThreadTime {
     began: Option<Instant>,
+    /// The true time when it began.
+    epoch: Timestamp,
     /// How far the wall clock of each replica is ahead.
     offsets: [SignedDuration; REPLICAS_MAX],
     /// When the boot clock was read last, and how often at that moment.
@@ -44,8 +47,14 @@ struct ThreadTime {
 
 /// Begins a run on this thread, in a runtime whose time is paused.
 pub fn begin() {
+    begin_at(Timestamp::from_second(EPOCH).unwrap_or_default());
+}
+
+/// Begins a run on this thread at this true time.
+pub fn begin_at(epoch: Timestamp) {
     TIME.with_borrow_mut(|time| {
         time.began = Some(Instant::now());
+        time.epoch = epoch;
         time.offsets = [SignedDuration::ZERO; REPLICAS_MAX];
         (time.read_at, time.reads) = (Duration::ZERO, 0);
     });
@@ -68,7 +77,7 @@ pub fn true_time() -> Timestamp {
 
 /// The true time at a moment of the run.
 pub fn wall_at(at: Duration) -> Timestamp {
-    let began = Timestamp::from_second(EPOCH).unwrap_or_default();
+    let began = TIME.with_borrow(|time| time.epoch);
     let passed = SignedDuration::try_from(at).unwrap_or_default();
     began.saturating_add(passed).unwrap_or(began)
 }

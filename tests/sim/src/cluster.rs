@@ -55,6 +55,14 @@ fn budget_key(workload: &str) -> Key {
     )
 }
 
+fn budget(app: &str, least: usize, pods: usize) -> Value {
+    json!({
+        "kind": "PodDisruptionBudget", "apiVersion": "policy/v1", "metadata": {},
+        "spec": {"minAvailable": least, "selector": {"matchLabels": {"app": app}}},
+        "status": {"disruptionsAllowed": 0, "currentHealthy": 0, "desiredHealthy": least, "expectedPods": pods},
+    })
+}
+
 /// Whether a Node is Ready.
 pub fn is_ready(node: &Value) -> bool {
     node["status"]["conditions"][0]["status"] == "True"
@@ -142,6 +150,35 @@ impl World {
         self.add_daemon(node);
     }
 
+    /// A person creates a pod that nothing replaces.
+    pub fn add_single_pod(&mut self, name: &str, app: &str, node: usize) {
+        if !self.workloads.iter().any(|workload| workload.name == app) {
+            self.workloads.push(Workload::new(app.to_owned(), 0, None));
+        }
+        let pod = self.pod("ReplicaSet", app, Some(node));
+        // The name is new.
+        let _ = self.kube.create(&pod_key(name), pod, "kubectl");
+        self.update_budgets();
+    }
+
+    /// A person says how many pods of a workload have to be healthy.
+    pub fn set_budget(&mut self, app: &str, least: usize) {
+        let Some(workload) = self.workloads.iter_mut().find(|workload| workload.name == app) else {
+            return;
+        };
+        workload.budget = Some(least);
+        let key = budget_key(app);
+        if self.kube.get(&key).is_none() {
+            let budget = budget(app, least, 1);
+            let _ = self.kube.create(&key, budget, "kubectl");
+        }
+        self.kube.change(&key, "kubectl", |budget| {
+            budget["spec"]["minAvailable"] = json!(least);
+            budget["status"]["desiredHealthy"] = json!(least);
+        });
+        self.update_budgets();
+    }
+
     pub(crate) fn pod(&self, owner: &str, workload: &str, node: Option<usize>) -> Value {
         let mut pod = json!({
             "kind": "Pod", "apiVersion": "v1",
@@ -162,11 +199,7 @@ impl World {
     /// Creates a workload whose pods run already.
     pub fn add_workload(&mut self, workload: Workload) {
         if let Some(least) = workload.budget {
-            let budget = json!({
-                "kind": "PodDisruptionBudget", "apiVersion": "policy/v1", "metadata": {},
-                "spec": {"minAvailable": least, "selector": {"matchLabels": {"app": workload.name}}},
-                "status": {"disruptionsAllowed": 0, "currentHealthy": 0, "desiredHealthy": least, "expectedPods": workload.replicas},
-            });
+            let budget = budget(&workload.name, least, workload.replicas);
             let _ = self
                 .kube
                 .create(&budget_key(&workload.name), budget, "kube-controller-manager");

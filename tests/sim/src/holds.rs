@@ -38,7 +38,7 @@ pub struct Holds {
 }
 
 impl Holds {
-    /// What a run draws.
+    /// What is held in a run with this many nodes.
     pub fn draw(nodes: usize, rng: &mut Rng) -> Self {
         Self {
             hooks: rng.usize(0..=2 + nodes / 2),

@@ -22,15 +22,22 @@ use crate::late::LateRequest;
 use crate::store::{Key, Refused, is_cordoned};
 use crate::world::{Peer, Shared, World, lock};
 
-type ReplyBody = UnsyncBoxBody<Bytes, Infallible>;
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+/// The body of a reply.
+pub type ReplyBody = UnsyncBoxBody<Bytes, Infallible>;
+
+/// A connection that ends without a reply.
+pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// The client of a replica.
 pub fn client(world: &Shared, replica: usize) -> kube::Client {
     let world = Arc::clone(world);
     let service = tower::service_fn(move |request: Request<Body>| {
         let world = Arc::clone(&world);
-        async move { answer(world, replica, request).await }
+        async move {
+            let (head, body) = request.into_parts();
+            let body = body.collect_bytes().await?;
+            answer(world, replica, Request::from_parts(head, body)).await
+        }
     });
     kube::Client::new(service, "haulout")
 }
@@ -202,14 +209,14 @@ fn refused(why: Refused, key: &Key) -> (u16, Value) {
     }
 }
 
-async fn answer(
+/// Answers a request of a replica.
+pub async fn answer(
     world: Shared,
     replica: usize,
-    request: Request<Body>,
+    request: Request<Bytes>,
 ) -> Result<Response<ReplyBody>, Failure> {
     let (head, body) = request.into_parts();
-    let body = body.collect_bytes().await?;
-    let ask = Ask::read(head.method.clone(), &head.uri, &body);
+    let ask = Ask::read(head.method, &head.uri, &body);
     let (fate, there, back) = {
         let mut world = lock(&world);
         let world = &mut *world;

@@ -151,7 +151,8 @@ impl World {
         self.hosts_progress();
     }
 
-    fn cancel(&mut self, host: usize) {
+    /// A person cancels that.
+    pub fn cancel(&mut self, host: usize) {
         let Some(task) = self.vcenter.hosts[host].entering.take() else {
             return;
         };

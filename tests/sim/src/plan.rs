@@ -99,6 +99,10 @@ pub struct Plan {
     pub faults: Faults,
     /// How many things people do.
     pub deeds: usize,
+    /// How many times faster than real ones hosts, guests and kubelets are.
+    pub speed: u32,
+    /// There are pods from the beginning.
+    pub has_workloads: bool,
     /// A controller creates its pod with `spec.nodeName`, so that it comes back whatever its node is.
     pub has_pinned_pod: bool,
     /// The node that has a reboot sentinel.
@@ -180,6 +184,28 @@ impl Plan {
         }
     }
 
+    /// The plan of the demo: nodes and another host, no faults, and nobody who does anything.
+    pub fn of_demo(nodes: usize) -> Self {
+        let mut rng = Rng::with_seed(0);
+        Self {
+            nodes,
+            spares: 1,
+            others: 0,
+            replicas: 1,
+            // As long as the demo lasts.
+            active: Duration::from_secs(u64::from(u32::MAX)),
+            limits: Vec::new(),
+            faults: Faults::default(),
+            deeds: 0,
+            speed: 10,
+            has_workloads: false,
+            has_pinned_pod: false,
+            sentinel: None,
+            holds: Holds::default(),
+            ..Self::draw_any(0, &mut rng)
+        }
+    }
+
     fn draw_any(seed: u64, rng: &mut Rng) -> Self {
         let is_calm = seed.is_multiple_of(5);
         let nodes = match rng.u32(0..10) {
@@ -223,6 +249,8 @@ impl Plan {
             limits: Self::draw_limits(&mut Rng::with_seed(!seed)),
             faults: Faults::draw(rng, is_calm),
             deeds: rng.usize(2..=5) + nodes / 2,
+            speed: 1,
+            has_workloads: true,
             has_pinned_pod: seed % 3 == 1,
             sentinel: (seed % 4 == 2).then_some(nodes - 1),
             holds: Holds::draw(nodes, &mut Rng::with_seed(seed.rotate_left(32))),

@@ -167,8 +167,11 @@ impl Vcenter {
                 "resourcePool" => one(&fixed("ResourcePool", POOL)),
                 "configurationEx" => typed_xml(
                     "ClusterConfigInfoEx",
-                    "<dasConfig></dasConfig><drsConfig><enabled>true</enabled><enableVmBehaviorOverrides>true</enableVmBehaviorOverrides>\
-                     <defaultVmBehavior>fullyAutomated</defaultVmBehavior><vmotionRate>3</vmotionRate></drsConfig>",
+                    &format!(
+                        "<dasConfig></dasConfig><drsConfig><enabled>{}</enabled><enableVmBehaviorOverrides>true</enableVmBehaviorOverrides>\
+                         <defaultVmBehavior>fullyAutomated</defaultVmBehavior><vmotionRate>3</vmotionRate></drsConfig>",
+                        self.has_drs
+                    ),
                 ),
                 _ => None,
             },

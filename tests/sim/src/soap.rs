@@ -112,7 +112,8 @@ fn broken(what: &'static str) -> TransportError {
     TransportError::Connection(what.into())
 }
 
-async fn exchange(
+/// Answers a call of a replica.
+pub async fn exchange(
     world: &Shared,
     replica: usize,
     pool: ConnectionPool,

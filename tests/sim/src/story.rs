@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
+use tokio::sync::mpsc::UnboundedSender;
 
 /// The lines that are kept. A run has some thousand.
 const LINES_MAX: usize = 100_000;
@@ -14,6 +15,19 @@ pub struct Story {
     digest: Sha256,
     lines: Vec<String>,
     telling: Telling,
+    /// Hears every line for people while it happens.
+    pub listener: Option<UnboundedSender<Told>>,
+}
+
+/// A line for people.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// The time of the run.
+    pub at: Duration,
+    /// Who does something.
+    pub who: String,
+    /// What they do.
+    pub what: String,
 }
 
 /// What lines of a story are kept.
@@ -58,6 +72,14 @@ impl Story {
     pub fn tell(&mut self, at: Duration, who: &str, what: &str) {
         self.note(at, who);
         self.note(at, what);
+        if let Some(listener) = &self.listener {
+            // Whoever does not listen any more misses nothing.
+            let _ = listener.send(Told {
+                at,
+                who: who.to_owned(),
+                what: what.to_owned(),
+            });
+        }
         if self.telling != Telling::Nothing && self.lines.len() < LINES_MAX {
             let (seconds, millis) = (at.as_secs(), at.subsec_millis());
             let (minutes, seconds) = (seconds / 60, seconds % 60);

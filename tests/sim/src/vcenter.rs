@@ -34,6 +34,8 @@ pub struct Vcenter {
     pub changes: watch::Sender<u64>,
     /// When a stream had its first set last.
     pub followed_at: Duration,
+    /// Whether DRS places VMs.
+    pub has_drs: bool,
 }
 
 /// A host with one GPU.
@@ -163,6 +165,7 @@ impl Vcenter {
             withheld_until: Duration::ZERO,
             changes: watch::Sender::new(0),
             followed_at: Duration::ZERO,
+            has_drs: true,
         }
     }
 

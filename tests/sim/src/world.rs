@@ -135,19 +135,31 @@ pub enum WorldEvent {
 }
 
 /// What happens later.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Queue {
     events: BTreeMap<(Duration, u64), WorldEvent>,
     added: u64,
+    /// How many times faster than real ones peers work.
+    speed: u32,
     /// Wakes the driver when there is an earlier event.
     pub wake: Arc<Notify>,
 }
 
 impl Queue {
+    fn new(speed: u32) -> Self {
+        Self {
+            events: BTreeMap::new(),
+            added: 0,
+            speed,
+            wake: Arc::default(),
+        }
+    }
+
     /// Adds an event.
     pub fn after(&mut self, after: Duration, event: WorldEvent) {
         self.added += 1;
-        self.events.insert((clock::elapsed() + after, self.added), event);
+        let at = clock::elapsed() + after / self.speed;
+        self.events.insert((at, self.added), event);
         self.wake.notify_one();
     }
 
@@ -254,7 +266,7 @@ impl World {
         let mut world = Self {
             faults: plan.faults.clone(),
             rng,
-            queue: Queue::default(),
+            queue: Queue::new(plan.speed),
             vcenter: Vcenter::new(),
             sessions: Sessions::new(),
             logins: 0,
@@ -279,6 +291,7 @@ impl World {
             plan,
         };
         world.populate();
+        world.plan_workloads();
         world.plan_deeds();
         world.plan_statuses();
         world.plan_holds();
@@ -338,6 +351,13 @@ impl World {
         self.oracle.nodes = vec![NodeMemory::default(); nodes];
         for node in 0..nodes {
             self.add_node(node);
+        }
+    }
+
+    fn plan_workloads(&mut self) {
+        let nodes = self.plan.nodes;
+        if !self.plan.has_workloads {
+            return;
         }
         for index in 0..self.rng.usize(1..=nodes) {
             let replicas = self.rng.usize(1..=4);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use haulout_lab::fixture::Member;
 use haulout_lab::vcenter::{
-    ClusterSpec, Delays, DeviceSpec, DrsAutomation, DrsSpec, Gpu, HostSpec, Spec, State, VmSpec,
+    ClusterSpec, Delays, DeviceSpec, DrsAutomation, DrsSpec, Gpu, HostSpec, Spec, VmSpec,
 };
 
 /// The fixture's name, the namespace of its pods, and the prefix of its nodes' names.
@@ -72,48 +72,6 @@ pub(crate) fn members(spec: &Spec) -> Vec<Member> {
         member
     };
     nodes.map(member).collect()
-}
-
-/// One row for each host: cluster, host, device, who holds it, and the node on it.
-pub(crate) fn rows(state: &State) -> Vec<[String; 5]> {
-    let row = |host: &haulout_lab::vcenter::SimulatedHost| {
-        let device = host.devices.first();
-        let holder = device.and_then(|device| device.used_by.clone());
-        let node = holder
-            .as_deref()
-            .filter(|holder| NODES.contains(holder))
-            .map_or_else(String::new, |vm| format!("{FIXTURE}-{vm}"));
-        [
-            host.cluster.clone(),
-            host.name.clone(),
-            device.map_or_else(String::new, |device| model(&device.spec)),
-            holder.map_or_else(|| "(free)".to_owned(), |holder| format!("VM {holder}")),
-            node,
-        ]
-    };
-    let mut rows: Vec<_> = state.hosts.iter().map(row).collect();
-    rows.sort_by(|a, b| a[1].cmp(&b[1]));
-    rows
-}
-
-/// A line on each other host of the cluster of `home`, for a VM that needs an A40.
-pub(crate) fn candidates(state: &State, home: &str, vm: &str) -> Vec<String> {
-    let cluster = state.host(home).map(|host| host.cluster.as_str());
-    let others = state
-        .hosts
-        .iter()
-        .filter(|host| Some(host.cluster.as_str()) == cluster && host.name != home);
-    let judge = |host: &haulout_lab::vcenter::SimulatedHost| {
-        let device = host.devices.first()?;
-        let (name, model) = (&host.name, model(&device.spec));
-        let matches = device.spec.vendor == 0x10de && device.spec.device == A40;
-        Some(match &device.used_by {
-            _ if !matches => format!("{name} has another GPU, an {model}"),
-            Some(holder) if holder != vm => format!("{name}'s {model} is used by VM {holder}"),
-            Some(_) | None => format!("{name}'s {model} is free"),
-        })
-    };
-    others.filter_map(judge).collect()
 }
 
 fn cluster(name: &str, hosts: Vec<(&str, Vec<DeviceSpec>)>) -> ClusterSpec {

@@ -1,29 +1,26 @@
 //! The checks of the demo.
 
-use anyhow::{Context as _, bail, ensure};
-use haulout_lab::fixture::{annotation, gpus, is_cordoned, is_ready};
-use haulout_lab::wait::until;
+use anyhow::{bail, ensure};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use kube::Api;
-use kube::api::{Patch, PatchParams};
-use serde_json::json;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
 
-use super::DEADLINE;
-use super::printer::seconds_between;
-use super::show::Show;
-use crate::say;
+use crate::node::{annotation, gpus, is_cordoned, is_ready};
+use crate::peers::{Inventory, Peers};
+use crate::printer::{say, seconds_between};
+use crate::show::{DEADLINE, Show};
+use crate::wait::until;
 
-impl Show<'_> {
+impl<P: Peers> Show<'_, P> {
     /// Prints the duration of each phase from the Node's annotation.
     pub(super) async fn steps(&self, node: &str, clicked: Timestamp, awaiting: &str) -> anyhow::Result<()> {
         let seen = self.phases.of(node, clicked);
-        let journal = self.fixture.vcenter.journal().await?;
+        let journal = self.peers.journal_after(0).await?;
         let click = journal
             .iter()
-            .find(|entry| entry.method == "EnterMaintenanceMode_Task" && entry.time >= clicked)
-            .map_or(clicked, |entry| entry.time);
+            .find(|entry| entry.entered.is_some() && entry.at >= clicked)
+            .map_or(clicked, |entry| entry.at);
         let end = match seen.last() {
             Some(last) if last.phase.is_none() => last.since,
             Some(_) | None => bail!("the annotations of {node} do not show how its episode ended"),
@@ -55,7 +52,7 @@ impl Show<'_> {
     }
 
     pub(super) async fn once_off_once_on(&self, vm: &str) -> anyhow::Result<()> {
-        let (off, on) = self.fixture.power_cycles(vm).await?;
+        let (off, on) = self.peers.power_cycles(vm).await?;
         ensure!(
             (off, on) == (1, 1),
             "{vm} was to be powered off once and on once; vCenter's journal has {off} and {on}"
@@ -70,7 +67,7 @@ impl Show<'_> {
         wanted: impl Fn(&Node) -> bool,
     ) -> anyhow::Result<Node> {
         until(&format!("{name} to be {what}"), DEADLINE, async || {
-            let node = self.fixture.node(name).await?;
+            let node = self.node(name).await?;
             Ok(wanted(&node).then_some(node))
         })
         .await
@@ -86,37 +83,40 @@ impl Show<'_> {
     pub(super) async fn expect_vcenter(
         &self,
         what: &str,
-        wanted: impl Fn(&haulout_lab::vcenter::State) -> bool,
-    ) -> anyhow::Result<haulout_lab::vcenter::State> {
+        wanted: impl Fn(&Inventory) -> bool,
+    ) -> anyhow::Result<Inventory> {
         until(&format!("vCenter to show that {what}"), DEADLINE, async || {
-            let state = self.fixture.vcenter.state().await?;
-            Ok(wanted(&state).then_some(state))
+            let inventory = self.peers.inventory().await?;
+            Ok(wanted(&inventory).then_some(inventory))
         })
         .await
     }
 
-    /// Creates a budget for the pod of this name and waits until it has effect.
-    pub(super) async fn set_budget(&self, name: &str, app: &str, min_available: i32) -> anyhow::Result<()> {
-        let budgets: Api<PodDisruptionBudget> = Api::namespaced(self.fixture.client(), self.fixture.name());
-        let budget = json!({
-            "apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
-            "metadata": {"name": name},
-            "spec": {"minAvailable": min_available, "selector": {"matchLabels": {"app": app}}},
-        });
-        let params = PatchParams::apply("person").force();
-        budgets
-            .patch(name, &params, &Patch::Apply(&budget))
-            .await
-            .with_context(|| format!("writing the PodDisruptionBudget {name}"))?;
-        let what = format!("the PodDisruptionBudget {name} to be counted");
-        until(&what, DEADLINE, async || {
-            let seen = budgets.get(name).await?;
-            let counted = seen.status.as_ref().is_some_and(|status| {
-                status.observed_generation == seen.metadata.generation
-                    && (status.disruptions_allowed > Some(0)) == (min_available == 0)
-            });
-            Ok(counted.then_some(()))
-        })
+    pub(super) async fn node(&self, name: &str) -> anyhow::Result<Node> {
+        Ok(Api::all(self.peers.client()).get(name).await?)
+    }
+
+    /// The pods of the demo on a node.
+    pub(super) async fn pods_on(&self, node: &str) -> anyhow::Result<Vec<String>> {
+        let pods: Api<Pod> = Api::namespaced(self.peers.client(), &self.peers.cast().namespace);
+        let listed = pods
+            .list(&ListParams::default().fields(&format!("spec.nodeName={node}")))
+            .await?;
+        let is_of_daemon = |pod: &Pod| {
+            pod.owner_references()
+                .iter()
+                .any(|owner| owner.kind == "DaemonSet")
+        };
+        let pods = listed.items.iter().filter(|pod| !is_of_daemon(pod));
+        Ok(pods.map(ResourceExt::name_any).collect())
+    }
+
+    pub(super) async fn wait_for_log(&self, words: &str) -> anyhow::Result<()> {
+        until(
+            &format!("the log of Haulout to contain {words:?}"),
+            DEADLINE,
+            async || Ok(self.program.log_text().contains(words).then_some(())),
+        )
         .await
     }
 }

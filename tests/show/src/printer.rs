@@ -1,14 +1,12 @@
 //! Prints lines of several sources in the order of time, in columns, with times relative to the maintenance request.
 
 use std::collections::BTreeSet;
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
-
-use crate::say;
 
 /// The delay of a line, so that an earlier line of a slower source comes first.
 const HOLD: Duration = Duration::from_millis(300);
@@ -189,14 +187,24 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
     rows
 }
 
+/// Prints a line. A closed pipe, as with `make demo | head`, is no error.
+pub fn say(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+/// Says that something is ready, and how long it took.
+pub fn ready(what: &str, since: std::time::Instant) {
+    say(&format!("{:>7.1} s  {what}", since.elapsed().as_secs_f64()));
+}
+
 /// A heading.
-pub(crate) fn heading(text: &str) {
+pub fn heading(text: &str) {
     say("");
     say(&paint("1", text));
 }
 
 /// A paragraph with the indentation of the lines.
-pub(crate) fn paragraph(text: &str) {
+pub fn paragraph(text: &str) {
     for row in wrap(text, WIDTH - 2) {
         say(&format!("  {row}"));
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use haulout_lab::jaeger::JaegerSpan;
+use crate::traces::Span;
 
 /// The width of a row.
 const WIDTH: usize = 100;
@@ -14,7 +14,7 @@ const TOOK: usize = 11;
 const BAR: usize = WIDTH - NAME - TOOK - 6;
 
 /// The rows of the spans of one trace. A span without a known parent has no indentation.
-pub(crate) fn draw(spans: &[JaegerSpan]) -> Vec<String> {
+pub(crate) fn draw(spans: &[Span]) -> Vec<String> {
     let (Some(begin), Some(end)) = (
         spans.iter().map(|span| span.start).min(),
         spans.iter().map(|span| span.end).max(),
@@ -24,7 +24,7 @@ pub(crate) fn draw(spans: &[JaegerSpan]) -> Vec<String> {
     let scale = Scale { begin, end };
     let mut rows = vec![row("span", &axis(&scale), "took")];
     let mut seen = BTreeSet::new();
-    let is_top = |span: &&JaegerSpan| {
+    let is_top = |span: &&Span| {
         let parent = span.parent.as_ref();
         parent.is_none_or(|parent| !spans.iter().any(|it| it.id == *parent))
     };
@@ -36,9 +36,9 @@ pub(crate) fn draw(spans: &[JaegerSpan]) -> Vec<String> {
 
 /// The row of `span` and those of its children. A cycle is cut.
 fn branch<'s>(
-    span: &'s JaegerSpan,
+    span: &'s Span,
     depth: usize,
-    spans: &'s [JaegerSpan],
+    spans: &'s [Span],
     scale: &Scale,
     seen: &mut BTreeSet<&'s str>,
     rows: &mut Vec<String>,
@@ -54,8 +54,8 @@ fn branch<'s>(
     }
 }
 
-fn in_time<'s>(spans: impl Iterator<Item = &'s JaegerSpan>) -> Vec<&'s JaegerSpan> {
-    let mut spans: Vec<&JaegerSpan> = spans.collect();
+fn in_time<'s>(spans: impl Iterator<Item = &'s Span>) -> Vec<&'s Span> {
+    let mut spans: Vec<&Span> = spans.collect();
     spans.sort_by_key(|span| (span.start, span.end));
     spans
 }
@@ -75,7 +75,7 @@ impl Scale {
     }
 
     /// A moment is a stroke; a duration has at least one block.
-    fn bar(&self, span: &JaegerSpan) -> String {
+    fn bar(&self, span: &Span) -> String {
         let from = self.column(span.start).min(BAR - 1);
         let to = self.column(span.end).max(from + 1);
         let bar = if span.start == span.end {
@@ -113,22 +113,17 @@ fn cut(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
-    use haulout_lab::jaeger::JaegerSpan;
+    use crate::traces::Span;
 
     use super::{BAR, NAME, WIDTH, draw};
 
-    fn span(id: &str, parent: Option<&str>, name: &str, from_ms: u64, to_ms: u64) -> JaegerSpan {
-        JaegerSpan {
+    fn span(id: &str, parent: Option<&str>, name: &str, from_ms: u64, to_ms: u64) -> Span {
+        Span {
             id: id.to_owned(),
             parent: parent.map(str::to_owned),
-            links: Vec::new(),
             name: name.to_owned(),
             start: 1_000_000 + from_ms * 1_000,
             end: 1_000_000 + to_ms * 1_000,
-            tags: BTreeMap::new(),
-            events: Vec::new(),
         }
     }
 

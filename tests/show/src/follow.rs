@@ -6,18 +6,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use haulout_lab::fixture::{annotation, boot_id, gpus, is_cordoned, is_ready, phase};
-use haulout_lab::vcenter::{Entry, EntryKind, VcenterSimulator};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, ResourceExt as _};
 
-use super::printer::{Line, Place, Printer};
+use crate::node::{GPU, annotation, boot_id, gpus, is_cordoned, is_ready, phase};
+use crate::peers::Peers;
+use crate::printer::{Line, Place, Printer};
 
-/// The duration of a long poll of the journal.
-const POLL: Duration = Duration::from_secs(5);
 /// The poll interval of the log file.
 const LOG_POLL: Duration = Duration::from_millis(30);
 /// The shortest wait that is printed. Less than the printer's delay, so that the order is right.
@@ -53,88 +51,17 @@ impl Phases {
 }
 
 /// Follows vCenter's journal until vCenter ends.
-pub(crate) async fn journal(
-    vcenter: &VcenterSimulator,
-    haulout_user: &str,
-    printer: &Printer,
-) -> anyhow::Result<()> {
+pub(crate) async fn journal(peers: &impl Peers, printer: &Printer) -> anyhow::Result<()> {
     let mut seq = 0;
     loop {
-        for entry in vcenter.journal_after(seq, POLL).await? {
+        for entry in peers.journal_after(seq).await? {
             seq = entry.seq;
-            if let Some(what) = words(&entry, haulout_user) {
-                let mut line = Line::new(entry.time, Place::Vcenter, what);
-                line.click = entry.kind == EntryKind::Call && entry.method == "EnterMaintenanceMode_Task";
+            if let Some(what) = entry.line {
+                let mut line = Line::new(entry.at, Place::Vcenter, what);
+                line.click = entry.entered.is_some();
                 printer.print(line);
             }
         }
-    }
-}
-
-fn words(entry: &Entry, haulout_user: &str) -> Option<String> {
-    let (object, detail) = (&entry.object, &entry.detail);
-    match entry.kind {
-        EntryKind::Call => {
-            let who = if entry.session.is_empty() {
-                "the operator"
-            } else if entry.user == haulout_user {
-                "Haulout"
-            } else {
-                entry.user.as_str()
-            };
-            let verb = match entry.method.as_str() {
-                // A person may do this with govc in Haulout's account; Haulout itself does not.
-                "EnterMaintenanceMode_Task" => {
-                    return Some(format!("the operator clicks Enter Maintenance Mode on {object}"));
-                }
-                "ExitMaintenanceMode_Task" => {
-                    return Some(format!("the operator clicks Exit Maintenance Mode on {object}"));
-                }
-                "CancelTask" => {
-                    return Some(format!("{who} cancels the task on {object}"));
-                }
-                "ShutdownGuest" => return Some(format!("{who} asks the guest of VM {object} to shut down")),
-                "PowerOnVM_Task" | "PowerOnMultiVM_Task" => "power on",
-                "PowerOffVM_Task" => "power off",
-                "RelocateVM_Task" => "relocate",
-                // The event or the value itself follows.
-                "LogUserEvent" | "SetField" => return None,
-                other => return Some(format!("{who} calls {other} on {object}")),
-            };
-            Some(format!("{who} starts a task: {verb} VM {object}"))
-        }
-        EntryKind::Power => {
-            let cause = match entry.cause.as_str() {
-                "" => String::new(),
-                "ShutdownGuest" => " (its guest shut down)".to_owned(),
-                other => format!(" ({other})"),
-            };
-            let power = match detail.as_str() {
-                "poweredOn" => "on",
-                "poweredOff" => "off",
-                other => other,
-            };
-            Some(format!("VM {object}: powered {power} on {}{cause}", entry.host))
-        }
-        EntryKind::Maintenance => Some(match detail.as_str() {
-            "entering" => format!(
-                "{object}: task \"Enter maintenance mode\" ({}) waits until no VM is powered on there",
-                entry.task
-            ),
-            "entered" => format!("{object}: the task has succeeded; the host is in maintenance mode"),
-            "exited" => format!("{object}: the host has left maintenance mode"),
-            other => format!("{object}: {other}"),
-        }),
-        EntryKind::Move => Some(format!("VM {object}: moved, {detail}")),
-        EntryKind::Reconfigure => Some(format!("VM {object}: reconfigured {detail}")),
-        EntryKind::Host => Some(format!("host {object}: {detail}")),
-        // Haulout logs each on the host as well.
-        EntryKind::Attribute if detail.is_empty() => {
-            Some(format!("{object}: attribute {} cleared", entry.cause))
-        }
-        EntryKind::Attribute => Some(format!("{object}: attribute {} \"{detail}\"", entry.cause)),
-        EntryKind::Event => (!entry.host.is_empty()).then(|| format!("VM {object}: event \"{detail}\"")),
-        EntryKind::Session | EntryKind::Fault => None,
     }
 }
 
@@ -178,7 +105,7 @@ impl NodeSeen {
             parts.push(self.status.clone());
         }
         if self.gpus != before.gpus {
-            parts.push(format!("{} {} allocatable", self.gpus, haulout_lab::kubelet::GPU));
+            parts.push(format!("{} {} allocatable", self.gpus, GPU));
         }
         let pairs = self.annotations.iter().zip(&before.annotations);
         let changed = pairs.filter(|(after, before)| after != before);
