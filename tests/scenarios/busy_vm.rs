@@ -43,9 +43,7 @@ fn guest_is_asked_when_the_snapshot_of_its_vm_is_done() {
             .occupy_vm("gpu1", "CreateSnapshot_Task", backup)
             .await?;
         fixture.set_budget("held", 1).await?;
-        fixture
-            .wait_for_log("TaskInProgress: VirtualMachine.createSnapshot of user operator")
-            .await?;
+        fixture.wait_for_log("vCenter refused: TaskInProgress: ").await?;
         let off = wait_for_power_off(&fixture, "gpu1").await?;
         ensure!(
             off.cause == "ShutdownGuest" && fixture.calls("PowerOffVM_Task", "gpu1").await? == 0,

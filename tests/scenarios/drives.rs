@@ -45,8 +45,8 @@ fn vm_with_an_image_that_is_not_connected_moves_to_a_host_without_it() {
         let haulout = run(&fixture, &[]).await?;
 
         fixture.vcenter.enter_maintenance("esx1").await?;
-        fixture.wait_for_log("vCenter warns of the relocation: ").await?;
         runs_on(&fixture, "esx2").await?;
+        fixture.wait_for_log("vCenter warns of the relocation: ").await?;
         ensure!(fixture.calls("RelocateVM_Task", "gpu1").await? == 1);
         ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
         haulout.stop().await
