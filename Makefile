@@ -30,13 +30,15 @@ help: ## list the targets
 
 build_lab = cargo run --quiet --locked -p haulout-lab --bin lab -- build
 
-# Both programs in one build, so that their dependencies are compiled once.
+# Both programs in one build, so that their dependencies are compiled once. The laws need an optimised core, which takes minutes to build.
+demo_build = cargo build --locked --config profile.dev.package.haulout-core.opt-level=0 $(if $(RELEASE),--release)
+
 .PHONY: demo
 demo: ## show two GPU nodes in host maintenance, simulated (a minute; KEEP=1 keeps it running, RELEASE=1 uses the release build, REAL=1 has a real kube-apiserver)
 ifeq ($(filter-out 0 false,$(REAL)),)
 	$(need_rust)
 	@echo "cargo builds haulout and the demo; the first time, this takes about 4 minutes on 2 cores"
-	@cargo build --locked $(if $(RELEASE),--release) -p haulout -p haulout-demo --bin haulout --bin demo
+	@$(demo_build) -p haulout -p haulout-demo --bin haulout --bin demo
 	@$(TARGET)/$(if $(RELEASE),release,debug)/demo
 else
 	$(need_toolchains)

@@ -13,7 +13,7 @@ use haulout_lab::kube::{Kube, KubeOptions};
 use haulout_show::printer::{heading, ready};
 use haulout_show::{Program, SETTINGS, Show};
 
-use self::real::{Collector, Real};
+use self::real::{Real, TraceCollector};
 
 /// The options of the demo.
 #[derive(Debug, clap::Args)]
@@ -43,7 +43,7 @@ pub(crate) async fn run(arguments: &DemoArguments, has_finished: &Cell<bool>) ->
 
     let started = Instant::now();
     let step = started;
-    let (kube, collector) = tokio::try_join!(start_kube(), Collector::start(arguments.keep))?;
+    let (kube, collector) = tokio::try_join!(start_kube(), TraceCollector::start(arguments.keep))?;
     ready(
         &format!(
             "Kubernetes is up at {} (etcd, kube-apiserver, kube-controller-manager); so is {}",

@@ -130,7 +130,7 @@ pub trait Peers {
     /// Creates a pod that takes about `ends` to end, and waits until it is Ready.
     fn add_pod(&self, name: &str, node: &str, ends: Duration) -> impl Future<Output = anyhow::Result<()>>;
 
-    /// Creates or changes the budget of a pod, and waits until it has effect.
+    /// Creates or changes the budget of a pod. One that holds the pod is waited for until it has effect.
     fn set_budget(&self, name: &str, pod: &str, least: i32) -> impl Future<Output = anyhow::Result<()>>;
 
     /// When the kube-apiserver refused Haulout the eviction of a pod because of a budget.

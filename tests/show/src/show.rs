@@ -250,8 +250,8 @@ impl<'a, P: Peers> Show<'a, P> {
             Ok((self.pods_on(node).await? == ["serving-0"]).then_some(()))
         })
         .await?;
-        self.peers.set_budget("serving", "serving-0", 0).await?;
         self.kubernetes("an administrator changes PodDisruptionBudget serving: minAvailable 1 -> 0");
+        self.peers.set_budget("serving", "serving-0", 0).await?;
         self.expect_in_maintenance(home).await?;
         self.wait_for_log(&format!("waiting for host {home}")).await?;
         self.expect_node(node, "seen to be off", |node| !is_ready(node))
