@@ -136,6 +136,7 @@ fn queries() -> anyhow::Result<Vec<(String, String)>> {
             let mut expr = target["expr"].as_str().context("an expression")?.to_owned();
             for (variable, value) in [
                 ("$cluster", ".*"),
+                ("$workload_cluster", ".*"),
                 ("$node", ".*"),
                 ("$__rate_interval", "1m"),
                 ("$__range", "5m"),

@@ -81,7 +81,7 @@ impl World {
         if !runs || !is_leaving {
             return;
         }
-        if self.rng.u32(0..20) > 0 {
+        if self.rng.u32(0..20) > 0 || !self.plan.has_finalizers {
             self.finalizer_is_gone(pod);
             return;
         }

@@ -105,6 +105,8 @@ pub struct Plan {
     pub has_workloads: bool,
     /// A controller creates its pod with `spec.nodeName`, so that it comes back whatever its node is.
     pub has_pinned_pod: bool,
+    /// Finalizers keep some Pods with which their kubelets are done.
+    pub has_finalizers: bool,
     /// The node that has a reboot sentinel.
     pub sentinel: Option<usize>,
     /// What people hold.
@@ -200,6 +202,7 @@ impl Plan {
             speed: 10,
             has_workloads: false,
             has_pinned_pod: false,
+            has_finalizers: false,
             sentinel: None,
             holds: Holds::default(),
             ..Self::draw_any(0, &mut rng)
@@ -252,6 +255,7 @@ impl Plan {
             speed: 1,
             has_workloads: true,
             has_pinned_pod: seed % 3 == 1,
+            has_finalizers: true,
             sentinel: (seed % 4 == 2).then_some(nodes - 1),
             holds: Holds::draw(nodes, &mut Rng::with_seed(seed.rotate_left(32))),
             in_turn: Vec::new(),
