@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::clock;
 use crate::cluster::{LABEL, is_ready, node_key, node_name};
 use crate::faults::Fault;
-use crate::oracle::{is_from_manifest, phase, record};
+use crate::oracle::{is_from_manifest, phase, phase_at_work, record};
 use crate::people::Deed;
 use crate::store::is_cordoned;
 use crate::world::{World, WorldEvent};
@@ -252,6 +252,11 @@ impl World {
         self.queue
             .after(Duration::from_secs(50), WorldEvent::NodeUnknown { node, boots });
         let goes_off = !vm.on || vm.going_down || self.vcenter.busy(node).is_some();
-        self.oracle.nodes[node].is_lost |= goes_off && self.record_on(node).is_none() && !self.has_copy(node);
+        let is_unknown = match self.record_on(node) {
+            None => !self.has_copy(node),
+            // A VM that is off while its node is queued was powered off by a person.
+            Some(record) => phase_at_work(&record).0 == "queued",
+        };
+        self.oracle.nodes[node].is_lost |= goes_off && is_unknown;
     }
 }
