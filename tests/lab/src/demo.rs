@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use haulout_lab::build;
-use haulout_lab::fixture::{ANNOTATIONS, Fixture, Haulout};
+use haulout_lab::fixture::{Fixture, Haulout};
 use haulout_lab::jaeger::Jaeger;
 use haulout_lab::kube::{Kube, KubeOptions};
 use haulout_lab::wait::until;
@@ -29,8 +29,7 @@ use crate::tracing_ui::TracingUi;
 /// The timeout of one step. A step takes a few seconds on an idle machine.
 const DEADLINE: Duration = Duration::from_secs(45);
 /// Settings that the demo relies on, whatever the shell has set.
-const SETTINGS: [(&str, &str); 10] = [
-    ("ANNOTATION_PREFIX", ANNOTATIONS),
+const SETTINGS: [(&str, &str); 9] = [
     ("DRAIN_TIMEOUT_ACTION", "power-off"),
     ("DRY_RUN", "false"),
     ("LOG_FORMAT", "text"),

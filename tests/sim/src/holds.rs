@@ -38,6 +38,7 @@ pub struct Holds {
 }
 
 impl Holds {
+    /// Draws them.
     pub fn draw(nodes: usize, rng: &mut Rng) -> Self {
         Self {
             hooks: rng.usize(0..=2 + nodes / 2),

@@ -663,8 +663,6 @@ impl Model {
             (is_late || node.annotations.episode.is_some()).then(|| StrandedNode {
                 name: node.name.clone(),
                 uid: node.uid.clone(),
-                prefix: "ours".to_owned(),
-                is_ours: true,
                 is_selected: self.nodes[index].is_selected,
             })
         });
