@@ -29,6 +29,8 @@ mod prometheus;
 mod release;
 #[path = "chart/requesters.rs"]
 mod requesters;
+#[path = "chart/schema.rs"]
+mod schema;
 #[path = "chart/schemas.rs"]
 mod schemas;
 #[path = "chart/sentinel.rs"]
