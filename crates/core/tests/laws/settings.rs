@@ -73,7 +73,6 @@ pub enum Setting {
     Unavailable,
     PowerOffs,
     DrainSlot,
-    NodeMaintenances,
     StaticDevices,
     HostSettle,
 }
@@ -117,7 +116,6 @@ impl Setting {
         Self::Unavailable,
         Self::PowerOffs,
         Self::DrainSlot,
-        Self::NodeMaintenances,
         Self::StaticDevices,
         Self::HostSettle,
     ];
@@ -188,7 +186,6 @@ impl Setting {
                 (MaxUnavailable::Unlimited, MaxUnavailable::Number(1)),
             ),
             Self::DrainSlot => seconds(&mut rules.drain_slot, 1800, 60),
-            Self::NodeMaintenances => rules.node_maintenances ^= true,
             Self::StaticDevices => toggle(
                 &mut rules.static_devices,
                 (StaticDevices::Repoint, StaticDevices::Wait),
@@ -265,7 +262,7 @@ fn of_rules() -> Vec<(&'static str, Tested)> {
         binding => Not("the identity of a VM: an episode whose VM is not found under it waits, and says so"),
         require_approval => Drawn(Setting::RequireApproval),
         device_slices => Drawn(Setting::GpuResources),
-        node_maintenances => Drawn(Setting::NodeMaintenances),
+        node_maintenances => Not("no setting changes it: each process watches them"),
         foreign_maintenances => Not("no request of histories is of another project"),
         drain_slot => Drawn(Setting::DrainSlot),
         vmotion_grace => Drawn(Setting::VmotionGrace),
