@@ -40,7 +40,7 @@ pub fn replica_settings<'a>(fixture: &'a Fixture<'_>, name: &'a str) -> [(&'a st
     ]
 }
 
-/// The defaults, with more attempts to renew the Lease. With a shorter one, a kube-apiserver that stalls for some seconds on a busy
+/// The defaults. With a shorter Lease, a kube-apiserver that stalls for some seconds on a busy
 /// machine deposes the leader, and the scenario is another one.
 pub const UNDEPOSED: [(&str, &str); 2] = [
     ("LEASE_DURATION_SECONDS", "15"),
