@@ -52,9 +52,10 @@ lab: ## build the lab into a cache (about 10 minutes the first time)
 	@echo "start it with: cargo run -p haulout-lab --bin lab -- up"
 
 .PHONY: chart
-chart: ## generate chart/README.md from the chart's values
+chart: ## generate chart/README.md and the descriptions in chart/values.schema.json from the chart's values
 	$(need_toolchains)
 	@$(build_lab) helm | sed -n 's/^helm: //p' | { read tools; "$$tools/helm-docs" --chart-search-root chart; }
+	HAULOUT_WRITE_REFERENCE=1 cargo test --quiet --locked --test chart schema_has_the_descriptions
 
 GO_VCENTER := tests/lab/go/vcenter
 

@@ -82,12 +82,11 @@ const IN_A_ROW: usize = 5;
 /// The time in which a pod ends.
 const ENDS_MS: &str = "500";
 
-/// No limit, and the default values of three intervals that fixtures shorten.
-const CHANGES: [(&str, &str); 4] = [
+/// No limit, and the usual values of times that fixtures shorten.
+const CHANGES: [(&str, &str); 3] = [
     ("MAX_CONCURRENT_DRAINS", "1000"),
     ("DRAIN_TIMEOUT_SECONDS", "3600"),
-    ("EVICTION_RETRY_SECONDS", "5"),
-    ("RETRY_MAX_SECONDS", "30"),
+    ("TEST_TIMINGS", "eviction_retry=5,retry_max=30"),
 ];
 
 /// The size of a run.

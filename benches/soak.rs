@@ -204,7 +204,7 @@ impl Soak<'_> {
             ("POD_NAME", &*name),
             ("POLL_INTERVAL_SECONDS", "10"),
             ("MAX_CONCURRENT_DRAINS", "20"),
-            ("NODE_MONITOR_GRACE_SECONDS", "60"),
+            ("TEST_TIMINGS", "node_monitor_grace=60"),
             ("POWER_ON_TIMEOUT_SECONDS", "300"),
         ];
         let haulout = self

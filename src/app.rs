@@ -45,7 +45,6 @@ use crate::fence::watchdog::{self, Watchdog};
 use crate::fence::{self, WriteFence};
 use crate::http::HttpServer;
 use crate::inventory::Inventory;
-use crate::keys::Keys;
 use crate::kubernetes;
 use crate::kubernetes::drain::{DrainSettings, OwnPod};
 use crate::kubernetes::events::Publisher;
@@ -61,7 +60,7 @@ use crate::telemetry::ObserverList;
 use crate::telemetry::log::Level;
 use crate::vsphere;
 use crate::vsphere::client::Vcenter;
-use from_config::{RETRY_MIN, Writes, policy};
+use from_config::{Writes, policy};
 use observers::Observers;
 use terminate::Terminate;
 use vcenter::VcenterReads;
@@ -119,7 +118,6 @@ struct Clients {
     election: Option<lease::Settings>,
     /// The result of logins, for the Lease.
     login: watch::Receiver<LoginNote>,
-    keys: Keys,
     gpu_resources: GpuResources,
     observers: Observers,
 }
@@ -171,17 +169,12 @@ impl Clients {
         observers.metrics.set_vcenter_name(&settings.endpoint.name());
         let vcenter = Vcenter::over(settings, Arc::clone(&connections.vcenter))
             .context("preparing the connection to vCenter")?;
-        let keys = Keys {
-            limit_group: config.pace.limit_group_label.clone(),
-            ..Keys::under(&config.annotation_prefix)
-        };
         Ok(Self {
             vcenter,
             machines: Arc::new(MachineApi::new(connections.machines.clone())),
             connections,
             election,
             login,
-            keys,
             gpu_resources,
             observers,
         })
@@ -201,17 +194,17 @@ fn drain_settings(config: &Config) -> DrainSettings {
     }
 }
 
-fn selection(config: &Config, keys: Keys, gpu_resources: GpuResources) -> Selection {
+fn selection(config: &Config, gpu_resources: GpuResources) -> Selection {
     Selection {
         selector: config.gpu_node_label.clone(),
-        keys,
+        limit_group: config.pace.limit_group_label.clone(),
         gpu_resources,
     }
 }
 
 fn watch_settings(config: &Config) -> kubernetes::watch::Settings {
     kubernetes::watch::Settings {
-        backoff_max: config.retry_max.max(RETRY_MIN),
+        backoff_max: config.timings().retry_max,
         ..kubernetes::watch::Settings::default()
     }
 }
@@ -251,7 +244,6 @@ impl Controller {
             machines,
             election,
             login,
-            keys,
             gpu_resources,
             mut observers,
         } = clients;
@@ -264,7 +256,7 @@ impl Controller {
             vcenter: vcenter.clone(),
             client: client.clone(),
             machines,
-            keys: keys.clone(),
+            limit_group: config.pace.limit_group_label.clone(),
             gpu_resources: gpu_resources.clone(),
             drain: drain_settings(config),
             events: publisher.clone(),
@@ -285,10 +277,10 @@ impl Controller {
             watch_set: wanted.watch_set,
             out: vsphere_sender,
         };
-        app.read_vcenter(config, reads, &observers);
+        app.read_vcenter(reads, &observers);
         let watches = Watches {
             client: client.clone(),
-            selection: selection(config, keys, gpu_resources),
+            selection: selection(config, gpu_resources),
             settings: watch_settings(config),
             facts: kubernetes_sender,
             election_status: election_status.clone(),

@@ -18,6 +18,8 @@ mod read;
 mod redacted;
 mod selector;
 mod status;
+mod timings;
+mod vcenter_report;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -26,7 +28,8 @@ use clap::ArgAction;
 use secrecy::SecretString;
 
 pub use crate::maintenance::policy::{
-    DrainTimeoutAction, HookTimeoutAction, MaintenanceTaint, MaxUnavailable, StaticDevices,
+    DrainTimeoutAction, HookTimeoutAction, MaintenanceTaint, MaxUnavailable, NodeBinding, StaticDevices,
+    VmotionGrace,
 };
 pub use alertmanager::AlertmanagerSettings;
 pub use binding::BindingSettings;
@@ -41,14 +44,16 @@ pub use parse::log_level;
 pub use read::{ConfigError, Misconfigured, WrongSetting, read};
 pub use redacted::without_password;
 pub use status::{HostNames, StatusSettings};
+pub use timings::Timings;
+pub use vcenter_report::VcenterReport;
 
 use crate::keys;
 use credential::credential;
 use listen::listen;
 use parse::{
-    annotation_prefix, boolean, count, drain_timeout_action, foreign_maintenances, guards,
-    hook_timeout_action, maintenance_taint, node_label, path, seconds, seconds_or_none, secret,
-    static_devices, text, trace_ui,
+    boolean, count, drain_timeout_action, foreign_maintenances, guards, hook_timeout_action,
+    maintenance_taint, node_label, path, seconds, seconds_or_none, secret, static_devices, text, trace_ui,
+    vmotion_grace,
 };
 use redacted::redacted;
 
@@ -69,7 +74,7 @@ const OPERATION: &str = "Operation";
 
 // The first paragraph of a doc comment is the help text; it ends with the permitted values in
 // parentheses. `make docs` writes docs/reference/configuration.md from it. Upper bounds catch mistakes
-// such as milliseconds for seconds.
+// such as milliseconds for seconds. What few sites need is hidden in the short help, and advanced in the reference.
 /// The settings of the controller. [`Config::describe`] and [`Config::line`] contain no secret.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Config {
@@ -109,37 +114,15 @@ pub struct Config {
     ///
     /// Checked in addition to issuer, name and validity; with VCENTER_TLS_VERIFY=false it alone is checked. It changes
     /// when the certificate is renewed.
-    #[arg(long, env, value_name = "SHA256", help_heading = VCENTER, value_parser = text)]
+    #[arg(long, env, value_name = "SHA256", help_heading = VCENTER, value_parser = text, hide_short_help = true)]
     pub vcenter_thumbprint: Option<String>,
-    /// Deadline of one call (1 to 600)
-    #[arg(long = "vcenter-call-timeout-seconds", env = "VCENTER_CALL_TIMEOUT_SECONDS", value_name = "SECONDS",
-          help_heading = VCENTER, value_parser = seconds(600), default_value = "30")]
-    pub vcenter_call_timeout: Duration,
-    // vCenter ends a session after 30 idle minutes, and proxies close an idle request after some
-    // minutes. At two minutes the two polls of an idle controller are one call a minute.
-    /// Maximum duration of a long poll for updates (1 to 1200)
-    #[arg(long = "vcenter-long-poll-seconds", env = "VCENTER_LONG_POLL_SECONDS", value_name = "SECONDS",
-          help_heading = VCENTER, value_parser = seconds(1_200), default_value = "120")]
-    pub vcenter_long_poll: Duration,
-    /// Show each episode in vCenter, in the events of its host and its VM (true, false)
+    /// Where vCenter shows episodes (a list of events and attribute, or none)
     ///
-    /// Needs the privilege Global.LogEvent. Without it, a warning is logged and maintenance continues.
-    #[arg(long, env, value_name = "BOOL", help_heading = VCENTER, value_parser = boolean, default_value = "true",
-          num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
-    pub vcenter_events: bool,
-    /// Read the compute policies of vCenter, to warn of those that shut VMs down (true, false)
-    ///
-    /// They are read through the REST API, with a login of its own at the start and once an hour.
-    #[arg(long, env, value_name = "BOOL", help_heading = VCENTER, value_parser = boolean, default_value = "true",
-          num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
-    pub vcenter_policies: bool,
-    /// Show the present state of each episode in vCenter, in the custom attribute `haulout` of its host and its VM (true, false)
-    ///
-    /// Needs the privilege Global.SetCustomField, and Global.ManageCustomFields unless an administrator has defined the attribute.
-    /// Without them, a warning is logged and maintenance continues.
-    #[arg(long, env, value_name = "BOOL", help_heading = VCENTER, value_parser = boolean, default_value = "false",
-          num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
-    pub vcenter_custom_attribute: bool,
+    /// events are those of its host and its VM, and need the privilege Global.LogEvent. attribute is the custom attribute `haulout` of
+    /// both, with the present state; it needs Global.SetCustomField, and Global.ManageCustomFields unless an administrator has defined
+    /// it. Without a privilege, a warning is logged and maintenance continues.
+    #[arg(long, env, value_name = "LIST", help_heading = VCENTER, default_value = "events", hide_short_help = true)]
+    pub vcenter_report: VcenterReport,
 
     /// The nodes to manage (a label selector)
     #[arg(long, env, value_name = "SELECTOR", help_heading = NODES, value_parser = node_label,
@@ -152,53 +135,42 @@ pub struct Config {
     #[arg(long, env, value_name = "LIST", help_heading = NODES, value_parser = text,
           default_value = DEFAULT_GPU_RESOURCES)]
     pub gpu_resources: String,
-    /// Prefix of the annotations that Haulout keeps on a node (a DNS name)
-    #[arg(long, env, value_name = "DNS NAME", help_heading = NODES, value_parser = annotation_prefix,
-          default_value = keys::DEFAULT_PREFIX)]
-    pub annotation_prefix: String,
     #[command(flatten)]
     pub binding: BindingSettings,
-    /// Watch NodeMaintenance objects, and keep one of each episode (true, false)
-    ///
-    /// They carry requests, and the second copy of each record. Has no effect if the kind is not
-    /// installed.
-    #[arg(long, env, value_name = "BOOL", help_heading = NODES, value_parser = boolean, default_value = "true",
-          num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
-    pub node_maintenances: bool,
     // A NodeMaintenance is some kilobytes; a thousand of each of a hundred nodes would be half of what etcd is made for.
     /// How many ended episodes of a node are kept as NodeMaintenance objects (0 to 1000)
     #[arg(long, env, value_name = "OBJECTS", help_heading = NODES, value_parser = count("objects", 0, 1_000),
-          default_value = "20")]
+          default_value = "20", hide_short_help = true)]
     pub node_maintenance_history: u32,
     /// The other projects whose NodeMaintenance objects are drain requests as well (a list of medik8s, kubevirt and nvidia, or none)
     ///
-    /// Their kinds need not be installed yet. Their own operators must not serve the same nodes. Needs NODE_MAINTENANCES.
-    #[arg(long, env, value_name = "LIST", help_heading = NODES, value_parser = foreign_maintenances, default_value = "none")]
+    /// Their kinds need not be installed yet. Their own operators must not serve the same nodes.
+    #[arg(long, env, value_name = "LIST", help_heading = NODES, value_parser = foreign_maintenances, default_value = "none", hide_short_help = true)]
     pub foreign_node_maintenances: ForeignMaintenances,
     /// How long a Node has the taint haulout.dev/maintenance:NoSchedule, from its cordon
     ///
     /// It keeps pods away also where another controller uncordons the Node. until-back needs a toleration on every DaemonSet
     /// that the node needs to be back, such as GPU drivers and device plugins.
     #[arg(long, env, value_name = "WHEN", help_heading = NODES, value_parser = maintenance_taint(),
-          ignore_case = true, default_value = MaintenanceTaint::UntilPowerOn.name())]
+          ignore_case = true, default_value = MaintenanceTaint::UntilPowerOn.name(), hide_short_help = true)]
     pub maintenance_taint: MaintenanceTaint,
     /// Declare a node out of service while its VM is off with pods or volumes left behind (true, false)
     ///
     /// With the taint node.kubernetes.io/out-of-service=nodeshutdown:NoExecute, Kubernetes deletes these pods by force and detaches
     /// their volumes, so that they start elsewhere. It is removed before the VM is powered on.
     #[arg(long, env, value_name = "BOOL", help_heading = NODES, value_parser = boolean, default_value = "false",
-          num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+          num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set, hide_short_help = true)]
     pub out_of_service_taint: bool,
     /// Which controllers are kept from acting on a node during its maintenance (a list of queued-taint, cluster-autoscaler, medik8s, gardener and cluster-api, all, or none)
     ///
     /// queued-taint keeps evicted pods away from the nodes that are drained next, by the taint
     /// haulout.dev/queued:PreferNoSchedule. The others are annotations and labels for the controller of that name.
-    #[arg(long, env, value_name = "LIST", help_heading = NODES, value_parser = guards, default_value = "all")]
+    #[arg(long, env, value_name = "LIST", help_heading = NODES, value_parser = guards, default_value = "all", hide_short_help = true)]
     pub guards: Guards,
     /// Kubeconfig of the management cluster of Cluster API, if the Machines are in another cluster than the nodes (a file, or in-cluster)
     ///
     /// in-cluster is the cluster in which Haulout runs, with the service account of its pod.
-    #[arg(long, env, value_name = "FILE", help_heading = NODES, value_parser = path)]
+    #[arg(long, env, value_name = "FILE", help_heading = NODES, value_parser = path, hide_short_help = true)]
     pub management_kubeconfig: Option<PathBuf>,
 
     #[command(flatten)]
@@ -206,7 +178,7 @@ pub struct Config {
 
     /// Interval of full re-reads, in case an update was lost (1 to 3600)
     #[arg(long = "poll-interval-seconds", env = "POLL_INTERVAL_SECONDS", value_name = "SECONDS",
-          help_heading = PERIODS, value_parser = seconds(3_600), default_value = "30")]
+          help_heading = PERIODS, value_parser = seconds(3_600), default_value = "30", hide_short_help = true)]
     pub poll_interval: Duration,
     /// The longest drain (1 to 604800)
     ///
@@ -225,20 +197,13 @@ pub struct Config {
     /// With the annotation haulout.dev/drain=wait, a pod is evicted only if it has not ended by itself by then, counted
     /// from the cordon. The drain timeout begins afterwards. With 0, all pods are evicted at once.
     #[arg(long = "drain-wait-max-seconds", env = "DRAIN_WAIT_MAX_SECONDS", value_name = "SECONDS",
-          help_heading = PERIODS, value_parser = seconds_or_none(604_800), default_value = "3600")]
+          help_heading = PERIODS, value_parser = seconds_or_none(604_800), default_value = "3600", hide_short_help = true)]
     pub drain_wait_max: Duration,
-    /// Retry interval of a refused eviction (1 to 600)
-    ///
-    /// For an eviction blocked by a PodDisruptionBudget it is the longest wait: it is retried as soon
-    /// as the budget allows it.
-    #[arg(long = "eviction-retry-seconds", env = "EVICTION_RETRY_SECONDS", value_name = "SECONDS",
-          help_heading = PERIODS, value_parser = seconds(600), default_value = "5")]
-    pub eviction_retry: Duration,
     /// The longest wait for volumes to be detached after the drain (0 to 86400)
     ///
     /// Those of pods that stay are not waited for. With 0, no volume is.
     #[arg(long = "volume-detach-timeout-seconds", env = "VOLUME_DETACH_TIMEOUT_SECONDS", value_name = "SECONDS",
-          help_heading = PERIODS, value_parser = seconds_or_none(86_400), default_value = "120")]
+          help_heading = PERIODS, value_parser = seconds_or_none(86_400), default_value = "120", hide_short_help = true)]
     pub volume_detach_timeout: Duration,
     /// The longest guest shutdown before the power is cut (1 to 86400)
     ///
@@ -246,16 +211,6 @@ pub struct Config {
     #[arg(long = "guest-shutdown-timeout-seconds", env = "GUEST_SHUTDOWN_TIMEOUT_SECONDS", value_name = "SECONDS",
           help_heading = PERIODS, value_parser = seconds(86_400), default_value = "120")]
     pub guest_shutdown_timeout: Duration,
-    /// The longest hard power-off before the node is parked as overdue (1 to 86400)
-    ///
-    /// The power-off is retried after that, too.
-    #[arg(long = "power-off-timeout-seconds", env = "POWER_OFF_TIMEOUT_SECONDS", value_name = "SECONDS",
-          help_heading = PERIODS, value_parser = seconds(86_400), default_value = "300")]
-    pub power_off_timeout: Duration,
-    /// The longest move to another host before the node is parked as overdue (1 to 604800)
-    #[arg(long = "relocate-timeout-seconds", env = "RELOCATE_TIMEOUT_SECONDS", value_name = "SECONDS",
-          help_heading = PERIODS, value_parser = seconds(604_800), default_value = "600")]
-    pub relocate_timeout: Duration,
     /// The longest power-on, and again the longest wait for node and GPUs, before the node is parked as overdue (1 to 86400)
     #[arg(long = "power-on-timeout-seconds", env = "POWER_ON_TIMEOUT_SECONDS", value_name = "SECONDS",
           help_heading = PERIODS, value_parser = seconds(86_400), default_value = "300")]
@@ -265,33 +220,27 @@ pub struct Config {
     /// A failed maintenance is not cancelled: it may be retried. Set this to the retry delay of a
     /// remediation.
     #[arg(long = "maintenance-retry-grace-seconds", env = "MAINTENANCE_RETRY_GRACE_SECONDS", value_name = "SECONDS",
-          help_heading = PERIODS, value_parser = seconds(86_400), default_value = "10")]
+          help_heading = PERIODS, value_parser = seconds(86_400), default_value = "10", hide_short_help = true)]
     pub maintenance_retry_grace: Duration,
-    /// How long vCenter gets to move a VM with a vGPU by vMotion before its node is drained (0 to 86400)
+    /// How long vCenter gets to move a VM by vMotion before its node is drained (0 to 86400, unlimited)
     ///
-    /// vCenter evacuates such VMs by itself where vGPU vMotion is enabled. With 0 the node is drained at once, as with
-    /// other passthrough devices.
-    #[arg(long = "vgpu-vmotion-grace-seconds", env = "VGPU_VMOTION_GRACE_SECONDS", value_name = "SECONDS",
-          help_heading = PERIODS, value_parser = seconds_or_none(86_400), default_value = "300")]
-    pub vgpu_vmotion_grace: Duration,
-    /// How long vCenter gets to move a VM with an Enhanced DirectPath I/O device by vMotion (0 to 86400)
-    ///
-    /// As VGPU_VMOTION_GRACE_SECONDS. A VM that also has a DirectPath I/O device cannot be moved so, and its node is
-    /// drained at once.
-    #[arg(long = "dvx-vmotion-grace-seconds", env = "DVX_VMOTION_GRACE_SECONDS", value_name = "SECONDS",
-          help_heading = PERIODS, value_parser = seconds_or_none(86_400), default_value = "300")]
-    pub dvx_vmotion_grace: Duration,
+    /// vCenter can move a VM with vGPUs or Enhanced DirectPath I/O devices and no other passthrough device. Other nodes are drained at
+    /// once, and with 0 all are. With unlimited, the maintenance of a host leaves such VMs, and those without a passthrough device, to
+    /// vCenter; requests still drain their nodes.
+    #[arg(long = "vmotion-grace-seconds", env = "VMOTION_GRACE_SECONDS", value_name = "SECONDS",
+          help_heading = PERIODS, value_parser = vmotion_grace, default_value = "300", hide_short_help = true)]
+    pub vmotion_grace: VmotionGrace,
     /// How long hooks may hold one step of a maintenance (1 to 604800)
     ///
     /// Hooks are annotations of the Node, such as pre-drain.hook.haulout.dev/NAME.
     #[arg(long = "hook-timeout-seconds", env = "HOOK_TIMEOUT_SECONDS", value_name = "SECONDS",
-          help_heading = PERIODS, value_parser = seconds(604_800), default_value = "3600")]
+          help_heading = PERIODS, value_parser = seconds(604_800), default_value = "3600", hide_short_help = true)]
     pub hook_timeout: Duration,
     /// Action after hooks have held a step for the longest time
     ///
     /// hold parks the node as overdue until a person removes the hooks. proceed makes the step.
     #[arg(long, env, value_name = "ACTION", help_heading = PERIODS, value_parser = hook_timeout_action(),
-          ignore_case = true, default_value = HookTimeoutAction::Hold.name())]
+          ignore_case = true, default_value = HookTimeoutAction::Hold.name(), hide_short_help = true)]
     pub hook_timeout_action: HookTimeoutAction,
     /// What happens to a VM with a passthrough device at a fixed address of its host
     ///
@@ -305,37 +254,12 @@ pub struct Config {
     /// Counts from when vCenter has the host again after it did not respond or was disconnected. It may be under repair
     /// still. Where a user exits maintenance mode, the host is used at once.
     #[arg(long = "host-settle-seconds", env = "HOST_SETTLE_SECONDS", value_name = "SECONDS",
-          help_heading = PERIODS, value_parser = seconds_or_none(86_400), default_value = "60")]
+          help_heading = PERIODS, value_parser = seconds_or_none(86_400), default_value = "60", hide_short_help = true)]
     pub host_settle: Duration,
-    // kube-controller-manager marks a Node as not Ready 50 s after the kubelet stopped.
-    /// How long a Node may remain Ready after its kubelet has stopped (1 to 3600)
-    ///
-    /// After a cancel, the wait for a guest that is shutting down is this much longer than its timeout.
-    /// Set this to at least the kube-controller-manager's --node-monitor-grace-period.
-    #[arg(long = "node-monitor-grace-seconds", env = "NODE_MONITOR_GRACE_SECONDS", value_name = "SECONDS",
-          help_heading = PERIODS, value_parser = seconds(3_600), default_value = "60")]
-    pub node_monitor_grace: Duration,
-    /// After how long a blocked drain frees its slot for the next one (1 to 604800)
-    ///
-    /// Its node stays cordoned, and the drain continues.
-    #[arg(long = "drain-slot-seconds", env = "DRAIN_SLOT_SECONDS", value_name = "SECONDS",
-          help_heading = PERIODS, value_parser = seconds(604_800), default_value = "1800")]
-    pub drain_slot: Duration,
-    /// The longest wait between two attempts of anything that failed (1 to 3600)
-    #[arg(long = "retry-max-seconds", env = "RETRY_MAX_SECONDS", value_name = "SECONDS",
-          help_heading = PERIODS, value_parser = seconds(3_600), default_value = "30")]
-    pub retry_max: Duration,
 
     #[command(flatten)]
     pub leadership: LeadershipSettings,
 
-    /// Show an episode in conditions of its Node as well
-    ///
-    /// well-known sets those of KEP-5683: MaintenancePlanned, DrainInProgress, Drained and MaintenanceInProgress. They cost a
-    /// second PATCH for most changes of phase. off removes those that are still there.
-    #[arg(long, env, value_name = "WHICH", help_heading = OPERATION, value_enum, ignore_case = true,
-          default_value_t = NodeConditions::WellKnown)]
-    pub node_conditions: NodeConditions,
     /// Format of the log
     #[arg(long, env, value_name = "FORMAT", help_heading = OPERATION, value_enum, ignore_case = true,
           default_value_t = LogFormat::Text)]
@@ -346,16 +270,16 @@ pub struct Config {
     /// File with a level that takes precedence over LOG_LEVEL while it is there
     ///
     /// It is read every two seconds: with a mounted ConfigMap the level changes without a restart.
-    #[arg(long, env, value_name = "FILE", help_heading = OPERATION, value_parser = path)]
+    #[arg(long, env, value_name = "FILE", help_heading = OPERATION, value_parser = path, hide_short_help = true)]
     pub log_level_file: Option<PathBuf>,
     // The usual ports of controllers, so that common ServiceMonitors and probes fit.
     /// Address of /metrics (IP:PORT, or off)
     #[arg(long, env, value_name = "ADDRESS", help_heading = OPERATION, value_parser = listen(8080),
-          default_value = "0.0.0.0:8080")]
+          default_value = "0.0.0.0:8080", hide_short_help = true)]
     pub metrics_address: Listen,
     /// Address of /livez and /readyz (IP:PORT, or off)
     #[arg(long, env, value_name = "ADDRESS", help_heading = OPERATION, value_parser = listen(8081),
-          default_value = "0.0.0.0:8081")]
+          default_value = "0.0.0.0:8081", hide_short_help = true)]
     pub health_address: Listen,
     #[command(flatten)]
     pub status_page: StatusSettings,
@@ -377,17 +301,12 @@ pub struct Config {
     #[command(flatten)]
     pub alertmanager: AlertmanagerSettings,
 
+    /// Other times than those of [`Timings`], for tests
+    #[arg(long, env, hide = true, value_name = "LIST", help_heading = OPERATION)]
+    test_timings: Option<Timings>,
+
     #[arg(skip)]
     effective: Vec<(String, String)>,
-}
-
-/// Whether conditions of the Node show an episode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum NodeConditions {
-    /// The conditions of KEP-5683, during an episode.
-    WellKnown,
-    /// None.
-    Off,
 }
 
 /// Format of the log.
@@ -407,6 +326,15 @@ impl Config {
 
     pub fn vcenter_password(&self) -> Credential {
         credential(self.vcenter_password.clone(), self.vcenter_password_file.as_ref())
+    }
+
+    pub fn timings(&self) -> Timings {
+        self.test_timings.unwrap_or_default()
+    }
+
+    /// How long a node may hold a drain slot. After three times the longest drain, a hold, a hook or a person keeps it.
+    pub fn drain_slot(&self) -> Duration {
+        self.drain_timeout * 3
     }
 
     /// Whether the certificate of vCenter is verified. A CA bundle takes precedence.
@@ -468,12 +396,6 @@ impl Config {
                     format!("it or {name}_FILE is expected"),
                 )),
             }
-        }
-        problems.extend(self.binding.check());
-        if !self.node_maintenances && !self.foreign_node_maintenances.0.is_empty() {
-            let expected = "none is expected with NODE_MAINTENANCES=false".to_owned();
-            let value = self.foreign_node_maintenances.to_string();
-            problems.push(WrongSetting::new("FOREIGN_NODE_MAINTENANCES", &value, expected));
         }
         problems.extend(self.leadership.check());
         problems

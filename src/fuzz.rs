@@ -99,7 +99,6 @@ pub fn selector(text: &str) {
     };
     again(&parse::node_label);
     again(&parse::label_key);
-    again(&parse::annotation_prefix);
     again(&parse::release);
     again(&parse::object_name(253));
     again(&parse::log_level);

@@ -33,6 +33,8 @@ mod registry;
 mod release;
 #[path = "chart/requesters.rs"]
 mod requesters;
+#[path = "chart/schema.rs"]
+mod schema;
 #[path = "chart/schemas.rs"]
 mod schemas;
 #[path = "chart/sentinel.rs"]

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use haulout::fence::{Permit, WriteFence, WriteKind};
 use haulout::ids::{NodeName, NodeUid};
-use haulout::keys::{DEFAULT_PREFIX, Keys};
+use haulout::keys;
 use haulout::kubernetes::client;
 use haulout::kubernetes::drain::{self, DrainOrder, DrainSettings, PodPendingReason, RoundReport};
 use haulout::kubernetes::facts::GpuResources;
@@ -56,7 +56,6 @@ struct NodeFixture {
     _kubelet: Kubelet,
     _vm: tokio::sync::watch::Sender<VmFacts>,
     haulout: kube::Client,
-    keys: Keys,
     gpus: GpuResources,
     name: NodeName,
 }
@@ -80,7 +79,6 @@ impl NodeFixture {
             _kubelet: kubelet,
             _vm: vm,
             haulout,
-            keys: Keys::under(DEFAULT_PREFIX),
             gpus: GpuResources::parse("nvidia.com/*").unwrap(),
             name: NodeName::new("gpu-1"),
         };
@@ -103,15 +101,14 @@ impl NodeFixture {
     }
 
     async fn get(&self) -> Result<NodeFacts, NodeError> {
-        node::get(&self.haulout, &self.keys, &self.gpus, &self.name, DEADLINE).await
+        node::get(&self.haulout, (None, &self.gpus), &self.name, DEADLINE).await
     }
 
     async fn patch(&self, patch: &NodePatch) -> Result<NodeFacts, NodeError> {
         node::patch(
             &permit(),
             &self.haulout,
-            &self.keys,
-            &self.gpus,
+            (None, &self.gpus),
             &self.name,
             patch,
             DEADLINE,
@@ -209,6 +206,7 @@ fn cordon(seen: &NodeFacts) -> NodePatch {
             episode: Some("{\"v\":1}".to_owned()),
             ..NodeAnnotations::default()
         },
+        is_adoption: false,
         is_end: false,
         ends_approval: false,
         unschedulable: Some(true),
@@ -231,7 +229,7 @@ async fn a_transition_is_accepted_once_and_on_the_newest_view_only() {
     assert_eq!(stale.kind, NodeErrorKind::Conflict, "{stale}");
 
     // A person's annotation is not changed.
-    let key = fixture.keys.keep_cordoned.clone();
+    let key = keys::KEEP_CORDONED;
     let wish = Patch::Merge(json!({"metadata": {"annotations": {key: "true"}}}));
     nodes
         .patch("gpu-1", &PatchParams::default(), &wish)
@@ -287,8 +285,7 @@ async fn a_transition_is_accepted_once_and_on_the_newest_view_only() {
     let gone = node::patch(
         &permit(),
         &fixture.haulout,
-        &fixture.keys,
-        &fixture.gpus,
+        (None, &fixture.gpus),
         &nowhere,
         &cordon(&first),
         DEADLINE,
@@ -296,7 +293,7 @@ async fn a_transition_is_accepted_once_and_on_the_newest_view_only() {
     .await
     .unwrap_err();
     assert_eq!(gone.kind, NodeErrorKind::Gone, "{gone}");
-    let gone = node::get(&fixture.haulout, &fixture.keys, &fixture.gpus, &nowhere, DEADLINE)
+    let gone = node::get(&fixture.haulout, (None, &fixture.gpus), &nowhere, DEADLINE)
         .await
         .unwrap_err();
     assert_eq!(gone.kind, NodeErrorKind::Gone, "{gone}");
@@ -424,13 +421,13 @@ async fn a_node_that_lost_its_label_is_followed_by_name_and_found_by_the_scan() 
             .await
             .unwrap()
     };
-    change(json!({"labels": {"gpu": null}, "annotations": {format!("{DEFAULT_PREFIX}/episode"): "{\"version\":1}"}})).await;
+    change(json!({"labels": {"gpu": null}, "annotations": {keys::EPISODE: "{\"version\":1}"}})).await;
 
     let (out, mut updates) = mpsc::channel(16);
     let stop = CancellationToken::new();
     let selection = Selection {
         selector: "gpu=true".to_owned(),
-        keys: fixture.keys.clone(),
+        limit_group: None,
         gpu_resources: fixture.gpus.clone(),
     };
     let (_followed, names) =
@@ -455,11 +452,8 @@ async fn a_node_that_lost_its_label_is_followed_by_name_and_found_by_the_scan() 
             let [node] = &stranded[..] else {
                 panic!("{stranded:?}");
             };
-            assert_eq!(
-                (&node.name, node.prefix.as_str()),
-                (&fixture.name, DEFAULT_PREFIX)
-            );
-            assert!(node.is_ours && !node.is_selected);
+            assert_eq!(node.name, fixture.name);
+            assert!(!node.is_selected);
             is_seen[2] = true;
         } else {
             panic!("{update:?}");
@@ -487,7 +481,7 @@ async fn nodes_are_followed_over_a_restart_of_the_kube_apiserver() {
     let stop = CancellationToken::new();
     let selection = Selection {
         selector: "gpu in (true),!spare".to_owned(),
-        keys: fixture.keys.clone(),
+        limit_group: None,
         gpu_resources: fixture.gpus.clone(),
     };
     let settings = Settings {

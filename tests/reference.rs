@@ -13,7 +13,7 @@ use std::path::Path;
 
 use clap::{Arg, Args as _, Command, CommandFactory as _};
 use haulout::cli::{Cli, OutputArgs, probes};
-use haulout::keys::{self, DEFAULT_PREFIX, Keys};
+use haulout::keys;
 use haulout::kubernetes::client::Access;
 use haulout::telemetry::events::Reason;
 use haulout::telemetry::metrics::ALL;
@@ -21,6 +21,10 @@ use haulout::telemetry::trace::catalogue;
 
 /// If set, the files are written in place of being compared.
 const WRITE: &str = "HAULOUT_WRITE_REFERENCE";
+
+/// How many settings there may be, and how many that a usual site may need. Another one needs a reason to be none of them.
+const SETTINGS_MAX: usize = 59;
+const COMMON_MAX: usize = 25;
 
 /// How wide the help of a subcommand is written.
 const WIDTH: usize = 100;
@@ -90,17 +94,30 @@ fn configuration() -> String {
     let mut text = page("Configuration", CONFIGURATION);
     let command = Cli::command();
     let run = command.find_subcommand("run").unwrap();
-    let mut headings: Vec<&str> = run.get_arguments().filter_map(Arg::get_help_heading).collect();
+    let shown = || run.get_arguments().filter(|arg| !arg.is_hide_set());
+    let mut headings: Vec<&str> = shown().filter_map(Arg::get_help_heading).collect();
     headings.dedup();
-    for heading in headings {
-        let _ = writeln!(text, "## {heading}\n");
-        let settings = run
-            .get_arguments()
-            .filter(|arg| arg.get_help_heading() == Some(heading));
-        text += &table(
-            &["variable", "flag", "default", "values", "meaning"],
-            settings.map(setting),
-        );
+    for (part, is_advanced) in [("What you set", false), ("Advanced", true)] {
+        let _ = writeln!(text, "## {part}\n");
+        let of_part = || shown().filter(|arg| arg.is_hide_short_help_set() == is_advanced);
+        for heading in &headings {
+            let settings = of_part().filter(|arg| arg.get_help_heading() == Some(heading));
+            let rows: Vec<Vec<String>> = settings.map(setting).collect();
+            if !rows.is_empty() {
+                let _ = writeln!(text, "### {heading}\n");
+                text += &table(
+                    &["variable", "flag", "default", "values", "meaning"],
+                    rows.into_iter(),
+                );
+            }
+        }
+        let most = if is_advanced { SETTINGS_MAX } else { COMMON_MAX };
+        let count = if is_advanced {
+            shown().count()
+        } else {
+            of_part().count()
+        };
+        assert!(count <= most, "{count} settings are more than {most}");
     }
     text
 }
@@ -224,9 +241,8 @@ fn events() -> String {
 }
 
 fn annotations() -> String {
-    let keys = Keys::under(DEFAULT_PREFIX);
     page("Annotations", ANNOTATIONS)
-        + &meanings(&["annotation", "value"], &keys.described())
+        + &meanings(&["annotation", "value"], keys::ON_NODES)
         + "\n## On pods and namespaces\n\n"
         + &meanings(&["annotation", "value"], keys::ON_PODS)
 }
@@ -303,6 +319,9 @@ const CONFIGURATION: &str = "
 Every setting is an environment variable and a flag. The flag takes precedence. An empty variable counts as
 not set. A wrong value stops the program with exit code 2; the message names every wrong setting and what is expected.
 
+It has two parts: *What you set* is what a usual site may need, and *Advanced* the rest; `haulout run -h` shows the first, and
+`haulout run --help` both. All have defaults but the vCenter and its credentials.
+
 `KUBECONFIG`, `POD_NAMESPACE` and `POD_NAME` are read from the environment only. `POD_NAME`, or else the name of the machine,
 reports the Events and is the first half of the holder's name in the Lease. For `OTEL_*` see [Traces](tracing.md).
 ";
@@ -343,7 +362,7 @@ The values of `kind` of `haulout_waiting_on`. Each is one sentence in the log, i
 | `takeover` | the time in which an effect of the previous leader may still arrive |
 | `write-pace` | its next write: its state changes too often, and another controller may be writing to the Node |
 | `other-release` | the other release of Haulout to which the episode belongs |
-| `vmotion` | vCenter to move its VM by vMotion (`VGPU_VMOTION_GRACE_SECONDS`, `DVX_VMOTION_GRACE_SECONDS`) |
+| `vmotion` | vCenter to move its VM by vMotion (`VMOTION_GRACE_SECONDS`) |
 | `slot`, `approval`, `skip` | a slot; `haulout.dev/approved`; the removal of `haulout.dev/skip` |
 | `node-object` | the Node, which was deleted |
 | `vm-lookup`, `power-state`, `question` | the lookup of its VM; the power state of the VM; an answer to vCenter's question about the VM |
@@ -404,12 +423,13 @@ Events of a Node, its order is arbitrary.
 
 An episode also shows in the Node conditions of [KEP-5683](https://github.com/kubernetes/enhancements/issues/5683):
 `MaintenancePlanned`, `DrainInProgress`, `Drained` and `MaintenanceInProgress`, which kube-state-metrics exports by itself. They are
-removed at its end. A write that was lost is made up for within some seconds. `NODE_CONDITIONS=off` removes them.
+removed at its end. A write that was lost is made up for within some seconds.
 ";
 
 const ANNOTATIONS: &str = "
 The annotations of a Node with an episode. Haulout's own annotations are removed when the node is back in service, except
-`fulfilled-request` and `last-episode`. Their prefix is `ANNOTATION_PREFIX`; those of `haulout.dev` have a fixed one.
+`fulfilled-request` and `last-episode`. Those of an episode of the [Python controller](../install/python-controller.md) are read as
+well, and removed with the first write.
 ";
 
 const TRACING: &str = "

@@ -6,11 +6,10 @@ every replica, because the metric of the election is absent then. */}}
 {{- with .Values.workloadCluster.name -}}{{- $of = printf "%s,workload_cluster=%q" $of . -}}{{- end -}}
 {{- $leads := printf "unless on (namespace, pod) (leader_election_master_status{ %s} == 0)" $of -}}
 {{- $poll := int64 .Values.config.pollIntervalSeconds -}}
-{{- $long := int64 .Values.vcenter.longPollSeconds -}}
+{{- $long := 120 -}}
 {{- $stale := mul 3 (max $poll $long) -}}
 {{/* Half of the timeout, so that a person can still act, and at most 30 minutes. */}}
 {{- $drain := max 1 (min 30 (div (int64 .Values.config.drainTimeoutSeconds) 120)) -}}
-{{- $relocate := max 1 (min 30 (div (int64 .Values.config.relocateTimeoutSeconds) 120)) -}}
 {{- $shutdown := div (add (int64 .Values.config.volumeDetachTimeoutSeconds) (int64 .Values.config.guestShutdownTimeoutSeconds) 300 59) 60 }}
 - alert: HauloutDrainStuck
   expr: |
@@ -39,11 +38,11 @@ every replica, because the metric of the election is absent then. */}}
     description: The node is drained, and its VM should have been off for {{ $shutdown }} minutes. Its host stays in Entering maintenance mode.
 - alert: HauloutRelocationStuck
   expr: max by (namespace, node) (haulout_node_phase{ {{- $of }},phase="Relocating"}) == 1
-  for: {{ $relocate }}m
+  for: 5m
   labels:
     severity: warning
   annotations:
-    summary: The VM of node {{`{{ $labels.node }}`}} has been moving to another host for {{ $relocate }} minutes
+    summary: The VM of node {{`{{ $labels.node }}`}} has been moving to another host for 5 minutes
     description: The VM is off meanwhile. Relocating a powered-off VM between hosts that share a datastore takes seconds.
 - alert: HauloutNodeNotPoweredOn
   expr: |

@@ -1,5 +1,12 @@
 {{/* Combinations of values that the schema cannot exclude. */}}
 {{- define "haulout.checks" -}}
+{{- range $path, $instead := .Files.Get "files/removed-values.yaml" | fromYaml -}}
+{{- $at := $.Values -}}
+{{- range splitList "." $path -}}{{- $at = get (ternary $at dict (kindIs "map" $at)) . -}}{{- end -}}
+{{- if not (or (kindIs "invalid" $at) (eq (toString $at) "")) -}}
+{{- fail (printf "the value %s is gone: %s" $path $instead) -}}
+{{- end -}}
+{{- end -}}
 {{- if and .Values.serviceMonitor.enabled .Values.podMonitor.enabled -}}
 {{- fail "serviceMonitor.enabled and podMonitor.enabled are both true: every metric would be scraped twice; set one of them" -}}
 {{- end -}}
@@ -32,29 +39,10 @@
 {{- if and .Values.sentinel.enabled .Values.workloadCluster.kubeconfigSecret.name -}}
 {{- fail "sentinel.enabled and workloadCluster.kubeconfigSecret.name are both set: a sentinel runs on the nodes of the cluster into which the chart is installed" -}}
 {{- end -}}
-{{- if and .Values.sentinel.enabled (not .Values.config.nodeMaintenances) -}}
-{{- fail "sentinel.enabled is true and config.nodeMaintenances is false: the requests of sentinels would not be read" -}}
-{{- end -}}
 {{- if ne (empty .Values.sentinel.window.start) (empty .Values.sentinel.window.end) -}}
 {{- fail "sentinel.window needs both start and end" -}}
 {{- end -}}
 {{- if and .Values.sentinel.window.days (not .Values.sentinel.window.start) -}}
 {{- fail "sentinel.window.days is set and sentinel.window.start is not: set start and end, such as 00:00 and 00:00 for whole days" -}}
-{{- end -}}
-{{- if and .Values.config.foreignNodeMaintenances (not .Values.config.nodeMaintenances) -}}
-{{- fail "config.foreignNodeMaintenances is set and config.nodeMaintenances is false: requests of other projects need it; set it to true" -}}
-{{- end -}}
-{{- end }}
-
-{{/* Whether an object of the Prometheus Operator is rendered. Takes the root and the values of the object. */}}
-{{- define "haulout.isMonitored" -}}
-{{- $root := index . 0 -}}
-{{- $values := index . 1 -}}
-{{- $isThere := $root.Capabilities.APIVersions.Has "monitoring.coreos.com/v1" -}}
-{{- if $values.enabled -}}
-{{- if and (eq $values.renderMode "failIfMissing") (not $isThere) -}}
-{{- fail "the Prometheus Operator's kinds (monitoring.coreos.com/v1) are not installed in this cluster: install them, or set renderMode=skipIfMissing" -}}
-{{- end -}}
-{{- if or $isThere (ne $values.renderMode "skipIfMissing") -}}true{{- end -}}
 {{- end -}}
 {{- end }}

@@ -47,17 +47,7 @@ name of the hosted cluster, so that releases for several clusters can share a na
 {{- end }}
 
 {{- define "haulout.leaseNamespace" -}}
-{{- $isInHosted := or .Values.tenantObjectsOnly (ne .Values.workloadCluster.kubeconfigSecret.name "") -}}
-{{- $hosted := ternary "kube-system" (include "haulout.namespace" .) (and $isInHosted .Values.leaderElection.inWorkloadCluster) -}}
-{{- default $hosted .Values.leaderElection.leaseNamespace -}}
-{{- end }}
-
-{{/* Whether the Lease is in the cluster into which the objects are installed. */}}
-{{- define "haulout.leaseIsHere" -}}
-{{- $isHosted := ne .Values.workloadCluster.kubeconfigSecret.name "" -}}
-{{- if or (and $isHosted (not .Values.leaderElection.inWorkloadCluster)) (and .Values.tenantObjectsOnly .Values.leaderElection.inWorkloadCluster) (not (or $isHosted .Values.tenantObjectsOnly)) -}}
-true
-{{- end -}}
+{{- default (include "haulout.namespace" .) .Values.leaderElection.leaseNamespace -}}
 {{- end }}
 
 {{- define "haulout.image" -}}
@@ -130,5 +120,5 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{/* Whether other pods reach the status page. */}}
 {{- define "haulout.statusIsExposed" -}}
-{{- with .Values.statusPage }}{{- if and .enabled (or .tokenSecret.name .withoutToken) }}true{{- end }}{{- end }}
+{{- with .Values.statusPage }}{{- if and .enabled .tokenSecret.name }}true{{- end }}{{- end }}
 {{- end }}

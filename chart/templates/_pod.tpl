@@ -175,7 +175,7 @@ initContainers:
 {{- if .Values.affinity }}
 affinity:
   {{- toYaml .Values.affinity | nindent 2 }}
-{{- else if and .Values.avoidGpuNodes (not $kubeconfig.name) }}
+{{- else if not $kubeconfig.name }}
 affinity:
   {{- include "haulout.avoidNodes" . | nindent 2 }}
 {{- end }}
@@ -212,5 +212,5 @@ hostAliases:
 
 {{/* Whether the program talks to the cluster in which it runs, with the token of its pod. */}}
 {{- define "haulout.usesOwnCluster" -}}
-{{- or (not .Values.workloadCluster.kubeconfigSecret.name) (ne .Values.workloadCluster.machinesNamespace "") (and .Values.leaderElection.enabled (not .Values.leaderElection.inWorkloadCluster)) -}}
+{{- or (not .Values.workloadCluster.kubeconfigSecret.name) (ne .Values.workloadCluster.machinesNamespace "") .Values.leaderElection.enabled -}}
 {{- end }}

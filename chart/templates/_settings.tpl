@@ -14,19 +14,12 @@ VCENTER_THUMBPRINT: {{ . | quote }}
 VCENTER_CA_BUNDLE: {{ printf "%s/%s" .mountPath .key | quote }}
 {{- end }}
 {{- end }}
-VCENTER_CALL_TIMEOUT_SECONDS: {{ int64 $vcenter.callTimeoutSeconds | quote }}
-VCENTER_LONG_POLL_SECONDS: {{ int64 $vcenter.longPollSeconds | quote }}
-VCENTER_EVENTS: {{ $vcenter.events | quote }}
-VCENTER_POLICIES: {{ $vcenter.policies | quote }}
-VCENTER_CUSTOM_ATTRIBUTE: {{ $vcenter.customAttribute | quote }}
+VCENTER_REPORT: {{ join "," $vcenter.report | default "none" | quote }}
 VCENTER_USER_FILE: /etc/haulout/vcenter/user
 VCENTER_PASSWORD_FILE: /etc/haulout/vcenter/password
 GPU_NODE_LABEL: {{ $config.gpuNodeLabel | quote }}
 GPU_RESOURCES: {{ $config.gpuResources | quote }}
-ANNOTATION_PREFIX: {{ $config.annotationPrefix | quote }}
-BIND_BY_NAME: {{ $config.bindByName | quote }}
-REQUIRE_PROVIDER_ID: {{ $config.requireProviderId | quote }}
-LEAVE_UNPINNED_VMS: {{ $config.leaveUnpinnedVms | quote }}
+NODE_BINDING: {{ $config.nodeBinding | quote }}
 {{- with .Values.vcenter.scope }}
 VCENTER_SCOPE: {{ join "," . | quote }}
 {{- end }}
@@ -44,28 +37,18 @@ POLL_INTERVAL_SECONDS: {{ int64 $config.pollIntervalSeconds | quote }}
 DRAIN_TIMEOUT_SECONDS: {{ int64 $config.drainTimeoutSeconds | quote }}
 DRAIN_TIMEOUT_ACTION: {{ $config.drainTimeoutAction | quote }}
 DRAIN_WAIT_MAX_SECONDS: {{ int64 $config.drainWaitMaxSeconds | quote }}
-EVICTION_RETRY_SECONDS: {{ int64 $config.evictionRetrySeconds | quote }}
 VOLUME_DETACH_TIMEOUT_SECONDS: {{ int64 $config.volumeDetachTimeoutSeconds | quote }}
 GUEST_SHUTDOWN_TIMEOUT_SECONDS: {{ int64 $config.guestShutdownTimeoutSeconds | quote }}
-RELOCATE_TIMEOUT_SECONDS: {{ int64 $config.relocateTimeoutSeconds | quote }}
 POWER_ON_TIMEOUT_SECONDS: {{ int64 $config.powerOnTimeoutSeconds | quote }}
-POWER_OFF_TIMEOUT_SECONDS: {{ int64 $config.powerOffTimeoutSeconds | quote }}
 MAINTENANCE_RETRY_GRACE_SECONDS: {{ int64 $config.maintenanceRetryGraceSeconds | quote }}
-VGPU_VMOTION_GRACE_SECONDS: {{ int64 $config.vgpuVmotionGraceSeconds | quote }}
-DVX_VMOTION_GRACE_SECONDS: {{ int64 $config.dvxVmotionGraceSeconds | quote }}
+VMOTION_GRACE_SECONDS: {{ $config.vmotionGraceSeconds | toString | quote }}
 HOOK_TIMEOUT_SECONDS: {{ int64 $config.hookTimeoutSeconds | quote }}
 HOOK_TIMEOUT_ACTION: {{ $config.hookTimeoutAction | quote }}
 STATIC_DEVICES: {{ $config.staticDevices | quote }}
 HOST_SETTLE_SECONDS: {{ int64 $config.hostSettleSeconds | quote }}
-NODE_MONITOR_GRACE_SECONDS: {{ int64 $config.nodeMonitorGraceSeconds | quote }}
-DRAIN_SLOT_SECONDS: {{ int64 $config.drainSlotSeconds | quote }}
-RELEASE: {{ printf "%s/%s" (include "haulout.leaseNamespace" .) (include "haulout.leaseName" .) | quote }}
 {{- with $config.adoptReleases }}
 ADOPT_RELEASES: {{ . | quote }}
 {{- end }}
-RETRY_MAX_SECONDS: {{ int64 $config.retryMaxSeconds | quote }}
-NODE_CONDITIONS: {{ $config.nodeConditions | quote }}
-NODE_MAINTENANCES: {{ $config.nodeMaintenances | quote }}
 NODE_MAINTENANCE_HISTORY: {{ int64 $config.nodeMaintenanceHistory | quote }}
 FOREIGN_NODE_MAINTENANCES: {{ join "," $config.foreignNodeMaintenances | default "none" | quote }}
 REQUIRE_APPROVAL: {{ $config.requireApproval | quote }}
@@ -75,10 +58,10 @@ LOG_LEVEL: {{ $config.logLevel | quote }}
 LOG_LEVEL_FILE: {{ . | quote }}
 {{- end }}
 DRY_RUN: {{ $config.dryRun | quote }}
-METRICS_ADDRESS: {{ printf "0.0.0.0:%d" (int64 .Values.ports.metrics) | quote }}
-HEALTH_ADDRESS: {{ printf "0.0.0.0:%d" (int64 .Values.ports.health) | quote }}
+METRICS_ADDRESS: 0.0.0.0:8080
+HEALTH_ADDRESS: 0.0.0.0:8081
 {{- with .Values.statusPage }}
-STATUS_ADDRESS: {{ .enabled | ternary (printf "%s:%d" (include "haulout.statusIsExposed" $ | empty | ternary "127.0.0.1" "0.0.0.0") (int64 $.Values.ports.status)) "off" | quote }}
+STATUS_ADDRESS: {{ .enabled | ternary (printf "%s:8082" (include "haulout.statusIsExposed" $ | empty | ternary "127.0.0.1" "0.0.0.0")) "off" | quote }}
 {{- if .enabled }}
 {{- with .hosts }}
 STATUS_HOSTS: {{ join "," . | quote }}
@@ -98,19 +81,18 @@ SILENCE_NODE_LABEL: {{ .nodeLabel | quote }}
 {{- with .matchers }}
 SILENCE_MATCHERS: {{ . | quote }}
 {{- end }}
-SILENCE_SECONDS: {{ int64 .silenceSeconds | quote }}
 {{- end }}
 {{- end }}
 LEADER_ELECTION: {{ .Values.leaderElection.enabled | quote }}
-{{- if .Values.leaderElection.enabled }}
+{{- /* Also without a leader election: they are the name of the release in records. */}}
 LEASE_NAME: {{ include "haulout.leaseName" . | quote }}
 LEASE_NAMESPACE: {{ include "haulout.leaseNamespace" . | quote }}
-{{- if and .Values.workloadCluster.kubeconfigSecret.name (not .Values.leaderElection.inWorkloadCluster) }}
+{{- if .Values.leaderElection.enabled }}
+{{- if .Values.workloadCluster.kubeconfigSecret.name }}
 LEASE_KUBECONFIG: in-cluster
 {{- end }}
 LEASE_DURATION_SECONDS: {{ .Values.leaderElection.durationSeconds | toString | quote }}
 LEASE_RENEW_DEADLINE_SECONDS: {{ .Values.leaderElection.renewDeadlineSeconds | toString | quote }}
-LEASE_RETRY_PERIOD_SECONDS: {{ .Values.leaderElection.retryPeriodSeconds | toString | quote }}
 {{- end }}
 {{- if .Values.workloadCluster.machinesNamespace }}
 MANAGEMENT_KUBECONFIG: in-cluster
@@ -190,20 +172,12 @@ NO_PROXY: {{ .exclude | quote }}
 {{- end }}
 {{- end }}
 
-{{/* Whether the rights on OpenShift's MachineHealthChecks are given. They do not depend on `guards.clusterApi`: an episode that began with
-guards has to remove them. */}}
-{{- define "haulout.hasOpenshift" -}}
-{{- $isServed := .Capabilities.APIVersions.Has "machine.openshift.io/v1beta1" -}}
-{{- if or (eq .Values.rbac.openshift "always") (and (eq .Values.rbac.openshift "auto") $isServed) -}}
-true
+{{/* Whether the rights on the objects of an API group are given, in the cluster of the nodes. They do not depend on `guards.clusterApi`: an
+episode that began with guards has to remove them. Takes the root and the versions of the group. */}}
+{{- define "haulout.isIntegrated" -}}
+{{- $root := first . -}}
+{{- range rest . -}}
+{{- if $root.Capabilities.APIVersions.Has . }}{{- if eq $root.Values.rbac.integrations "auto" }}true{{ end }}{{- end -}}
 {{- end -}}
-{{- end }}
-
-{{/* Whether these rights are given in the cluster of the nodes, also without `guards.clusterApi`. */}}
-{{- define "haulout.hasClusterApi" -}}
-{{- $apis := .Capabilities.APIVersions -}}
-{{- $isServed := or ($apis.Has "cluster.x-k8s.io/v1beta2") ($apis.Has "cluster.x-k8s.io/v1beta1") -}}
-{{- if or (eq .Values.rbac.clusterApi "always") (and (eq .Values.rbac.clusterApi "auto") $isServed) -}}
-true
-{{- end -}}
+{{- if eq $root.Values.rbac.integrations "always" }}true{{ end -}}
 {{- end }}

@@ -10,15 +10,16 @@ use crate::kubernetes::facts::GpuResources;
 use crate::kubernetes::lease::election::{Timing, YIELD_AFTER};
 use crate::kubernetes::machine_guard::MachineApi;
 use crate::kubernetes::{guards, lease};
-use crate::maintenance::policy::{GuardPolicy, Policy, Releases, VmotionGrace};
+use crate::maintenance::policy::{GuardPolicy, Policy, Releases};
 use crate::vsphere;
 use crate::vsphere::client::{CredentialSource, Endpoint, Thumbprint, Trust};
 
 /// The first wait after a refusal.
-pub(super) const RETRY_MIN: Duration = Duration::from_secs(1);
+const RETRY_MIN: Duration = Duration::from_secs(1);
 
 pub(crate) fn vcenter_settings(config: &Config) -> Result<vsphere::client::Settings, Misconfigured> {
     let endpoint = endpoint(config)?;
+    let timings = config.timings();
     let trust = match (&config.vcenter_ca_bundle, config.verifies_tls()) {
         // A CA bundle takes precedence over disabled verification, as in the Python controller.
         (Some(bundle), _) => Trust::CaBundle(bundle.clone()),
@@ -27,11 +28,11 @@ pub(crate) fn vcenter_settings(config: &Config) -> Result<vsphere::client::Setti
     };
     Ok(vsphere::client::Settings {
         scope: config.binding.vcenter_scope.clone().unwrap_or_default(),
-        call_deadline: config.vcenter_call_timeout,
-        long_poll: config.vcenter_long_poll,
+        call_deadline: timings.vcenter_call,
+        long_poll: timings.vcenter_long_poll,
         reread_every: config.poll_interval,
-        retry_min: RETRY_MIN.min(config.retry_max),
-        retry_max: config.retry_max,
+        retry_min: RETRY_MIN,
+        retry_max: timings.retry_max,
         thumbprint: thumbprint(config)?,
         ..vsphere::client::Settings::new(endpoint, credentials(config), trust)
     })
@@ -59,21 +60,22 @@ pub(super) async fn policy(
     gpu_resources: &GpuResources,
 ) -> Policy {
     let has_machines = config.guards.machines && !config.dry_run && machines.is_served().await;
+    let timings = config.timings();
     Policy {
         drain_timeout: config.drain_timeout,
         drain_wait_max: config.drain_wait_max,
         drain_timeout_action: config.drain_timeout_action,
-        eviction_retry: config.eviction_retry,
+        eviction_retry: timings.eviction_retry,
         volume_detach_timeout: config.volume_detach_timeout,
         guest_shutdown_timeout: config.guest_shutdown_timeout,
-        relocate_timeout: config.relocate_timeout,
+        relocate_timeout: timings.relocate,
         power_on_timeout: config.power_on_timeout,
-        power_off_timeout: config.power_off_timeout,
+        power_off_timeout: timings.power_off,
         survey_every: config.poll_interval,
-        node_monitor_grace: config.node_monitor_grace,
+        node_monitor_grace: timings.node_monitor_grace,
         maintenance_retry_grace: config.maintenance_retry_grace,
-        vmotion_grace: vmotion_grace(config),
-        unanswered_for: config.vcenter_call_timeout + config.poll_interval * 2,
+        vmotion_grace: config.vmotion_grace,
+        unanswered_for: timings.vcenter_call + config.poll_interval * 2,
         hook_timeout: config.hook_timeout,
         hook_timeout_action: config.hook_timeout_action,
         guards: GuardPolicy {
@@ -85,23 +87,15 @@ pub(super) async fn policy(
         releases: releases(config, client),
         gpu_resources: gpu_resources.clone(),
         require_approval: config.pace.require_approval,
-        retry_min: RETRY_MIN.min(config.retry_max),
-        retry_max: config.retry_max,
-    }
-}
-
-fn vmotion_grace(config: &Config) -> VmotionGrace {
-    VmotionGrace {
-        vgpu: config.vgpu_vmotion_grace,
-        dvx: config.dvx_vmotion_grace,
+        retry_min: RETRY_MIN,
+        retry_max: timings.retry_max,
     }
 }
 
 fn releases(config: &Config, client: &kube::Client) -> Releases {
     let leadership = &config.leadership;
-    let of_lease = || format!("{}/{}", lease_namespace(config, client), leadership.lease_name);
     Releases {
-        own: leadership.release.clone().unwrap_or_else(of_lease).into(),
+        own: format!("{}/{}", lease_namespace(config, client), leadership.lease_name).into(),
         adopted: Arc::new(leadership.adopted()),
     }
 }
@@ -113,17 +107,15 @@ pub(crate) fn rules(config: &Config, client: &kube::Client) -> Rules {
         unavailable: config.pace.max_unavailable,
         unavailable_gpus: config.pace.max_unavailable_gpus,
         power_offs: config.pace.max_power_offs_per_hour,
-        bind_by_name: config.binding.bind_by_name,
-        require_provider_id: config.binding.require_provider_id,
+        binding: config.binding.node_binding,
         require_approval: config.pace.require_approval,
         device_slices: GpuResources::parse(&config.gpu_resources).is_ok_and(|gpus| gpus.has_drivers()),
-        node_maintenances: config.node_maintenances,
+        node_maintenances: true,
         foreign_maintenances: config.foreign_node_maintenances.0.clone(),
-        drain_slot: config.drain_slot,
+        drain_slot: config.drain_slot(),
         static_devices: config.static_devices,
-        leave_unpinned: config.binding.leave_unpinned_vms,
         host_settle: config.host_settle,
-        vmotion_grace: vmotion_grace(config),
+        vmotion_grace: config.vmotion_grace,
     }
 }
 
@@ -142,11 +134,11 @@ impl Writes {
         let is_live = !config.dry_run;
         Self {
             lease: is_live && has_election(config),
-            objects: is_live && config.node_maintenances,
+            objects: is_live,
             events: is_live,
             traces: is_live,
-            vcenter_events: is_live && config.vcenter_events,
-            vcenter_attribute: is_live && config.vcenter_custom_attribute,
+            vcenter_events: is_live && config.vcenter_report.events,
+            vcenter_attribute: is_live && config.vcenter_report.attribute,
         }
     }
 }
@@ -171,7 +163,7 @@ pub(super) fn election(config: &Config, connections: &Connections) -> lease::Set
         timing: Timing {
             lease: leadership.lease_duration,
             renew_deadline: leadership.renew_deadline,
-            retry: leadership.retry_period,
+            retry: leadership.retry_period(),
             yield_after: YIELD_AFTER,
         },
         clock: connections.clocks.wall,

@@ -265,21 +265,9 @@ impl LoopObserver for Observers {
         let without_foreign = inventory.without_foreign_requests().map(|(api, why)| {
             format!("the NodeMaintenance objects of {api} cannot be watched, so there are no requests of this kind: {why}")
         });
-        let mut elsewhere = inventory.under_other_prefixes();
-        let elsewhere = elsewhere.next().map(|first| {
-            let more = match elsewhere.count() {
-                0 => String::new(),
-                count => format!(", and {count} more"),
-            };
-            format!(
-                "node {} has an episode under the annotation prefix {}{more}, which this release ignores",
-                first.name, first.prefix
-            )
-        });
         for (part, reason) in [
             (Degraded::NodeMaintenances, without),
             (Degraded::ForeignNodeMaintenances, without_foreign),
-            (Degraded::OtherPrefix, elsewhere),
         ] {
             self.metrics.degraded(part, reason.is_some());
             if self.health.degraded(part, reason.clone()) {

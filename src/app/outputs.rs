@@ -94,12 +94,7 @@ pub(super) fn observers_of_nodes(
         list.push(Box::new(Arc::clone(status)));
     }
     if Writes::by(config).events {
-        let events = Arc::new(Events::new(
-            publisher,
-            config.node_conditions,
-            Links::new(config),
-            clock,
-        ));
+        let events = Arc::new(Events::new(publisher, Links::new(config), clock));
         observers.events = Some(Arc::clone(&events));
         list.push(Box::new(events));
     }
@@ -198,7 +193,7 @@ pub(super) fn silences(
         created_by: format!("Haulout {release}"),
         node_label: settings.silence_node_label.clone(),
         matchers: settings.silence_matchers.clone().unwrap_or_default().0,
-        lasts: settings.silence_duration,
+        lasts: config.timings().silence,
     };
     let board = SilenceBoard::default();
     let failed = observers.metrics.silence_requests_failed();

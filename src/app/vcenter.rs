@@ -10,7 +10,6 @@ use tracing::{debug, info, warn};
 
 use super::Controller;
 use super::observers::Observers;
-use crate::config::Config;
 use crate::http::health::Health;
 use crate::kubernetes::lease::{ElectionStatus, LoginNote, RefusedLogin};
 use crate::telemetry::metrics::Metrics;
@@ -35,14 +34,12 @@ pub(super) struct VcenterReads {
 }
 
 impl Controller {
-    /// Starts the stream, and the reads of compute policies if they are configured.
-    pub(super) fn read_vcenter(&mut self, config: &Config, reads: VcenterReads, observers: &Observers) {
+    /// Starts the stream and the reads of compute policies.
+    pub(super) fn read_vcenter(&mut self, reads: VcenterReads, observers: &Observers) {
         let stop = || self.streams_stop.clone();
         let VcenterReads { vcenter, out, .. } = reads;
-        let policies = config.vcenter_policies.then(|| {
-            let synced = observers.health.vcenter_synced();
-            policies(vcenter.clone(), synced, out.clone(), stop())
-        });
+        let synced = observers.health.vcenter_synced();
+        let policies = policies(vcenter.clone(), synced, out.clone(), stop());
         let stream = follow(
             vcenter,
             reads.election_status,
@@ -51,9 +48,7 @@ impl Controller {
             out,
             stop(),
         );
-        if let Some(policies) = policies {
-            self.spawn("compute policies", policies);
-        }
+        self.spawn("compute policies", policies);
         self.spawn("vCenter stream", stream);
     }
 

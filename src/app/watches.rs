@@ -52,10 +52,8 @@ impl Controller {
         if gpu_resources.has_drivers() {
             self.spawn("watch of ResourceSlices", devices::run(gpu_resources, own()));
         }
-        if config.node_maintenances {
-            let watch = nodemaintenance::watch::run(config.gpu_node_label.clone(), own());
-            self.spawn("watch of NodeMaintenances", watch);
-        }
+        let watch = nodemaintenance::watch::run(config.gpu_node_label.clone(), own());
+        self.spawn("watch of NodeMaintenances", watch);
         for api in &config.foreign_node_maintenances.0 {
             let watch = nodemaintenance::watch::run_foreign(*api, own());
             self.spawn("watch of NodeMaintenances of another project", watch);

@@ -52,9 +52,6 @@ pub struct NodeSettingsArgs {
     /// Label selector of the nodes
     #[arg(long, env = "GPU_NODE_LABEL", value_name = "SELECTOR")]
     pub(super) gpu_node_label: Option<String>,
-    /// Prefix of the annotations
-    #[arg(long, env = "ANNOTATION_PREFIX", value_name = "DNS NAME")]
-    pub(super) annotation_prefix: Option<String>,
     /// The GPU resources, comma-separated
     #[arg(long, env = "GPU_RESOURCES", value_name = "LIST")]
     pub(super) gpu_resources: Option<String>,

@@ -169,9 +169,7 @@ async fn kubernetes(config: &Config, client: &kube::Client) -> (Vec<CheckResult>
         right(client, needed, None, &mut section).await;
     }
     lease(config, client, &mut section).await;
-    if config.node_maintenances {
-        crd_yaml(client, &mut section).await;
-    }
+    crd_yaml(client, &mut section).await;
     for api in &config.foreign_node_maintenances.0 {
         foreign_maintenances(client, *api, &mut section).await;
     }
@@ -345,7 +343,7 @@ fn of_nodes_without_vm(nodes: &[&Forecast], are_all: bool, section: &mut Section
         few(&names)
     );
     let hint = "nothing is to be done for physical machines; for a VM, see spec.providerID and status.nodeInfo.systemUUID of the \
-                Node against the VM's BIOS UUID, whether the user may read the VM, or BIND_BY_NAME";
+                Node against the VM's BIOS UUID, whether the user may read the VM, or NODE_BINDING";
     if are_all {
         section.missing(what, hint);
     } else {
@@ -356,7 +354,7 @@ fn of_nodes_without_vm(nodes: &[&Forecast], are_all: bool, section: &mut Section
 /// The checks of a node and its VM.
 fn of_node(forecast: &Forecast, section: &mut Section) {
     let node = &forecast.node;
-    let bind = "see spec.providerID and status.nodeInfo.systemUUID of the Node against the VM's BIOS UUID, or BIND_BY_NAME";
+    let bind = "see spec.providerID and status.nodeInfo.systemUUID of the Node against the VM's BIOS UUID, or NODE_BINDING";
     match forecast.vm.or_wait() {
         Ok(vm) => {
             let name = forecast.vm_name.clone().unwrap_or_else(|| vm.moref.to_string());

@@ -20,7 +20,6 @@ use crate::app;
 use crate::config::Config;
 use crate::ids::{HostRef, NodeName};
 use crate::inventory::{Fact, Forecast, Inventory, readings};
-use crate::keys::Keys;
 use crate::kubernetes::drain::{self, DrainSettings, NamespacePolicies};
 use crate::kubernetes::facts::{GpuResources, node_facts};
 use crate::kubernetes::kubelet_config;
@@ -78,10 +77,10 @@ impl ClusterView {
         let nodes = reads::nodes(&client, &config.gpu_node_label).await?;
         let machines = NodesWithMachine::of(&nodes);
         let gpus = GpuResources::parse(&config.gpu_resources).context("GPU_RESOURCES")?;
-        let keys = Keys::under(&config.annotation_prefix);
+        let limit_group = config.pace.limit_group_label.as_deref();
         let nodes = nodes
             .iter()
-            .map(|node| KubernetesUpdate::Node(Box::new(node_facts(node, &keys, &gpus))));
+            .map(|node| KubernetesUpdate::Node(Box::new(node_facts(node, limit_group, &gpus))));
         let mut updates = vec![KubernetesUpdate::Reset];
         updates.extend(nodes);
         updates.push(KubernetesUpdate::Settled);
@@ -94,19 +93,16 @@ impl ClusterView {
             Err(error) => debug!("GPUs in ResourceSlices are not counted: {error}"),
         }
         updates.push(KubernetesUpdate::DevicesListed);
-        let mut durations = EpisodeDurations::default();
-        if config.node_maintenances {
-            let objects = nodemaintenance::look::all(&client).await?;
-            let concerning = objects
-                .iter()
-                .filter(|object| api::concerns(object, &config.gpu_node_label));
-            durations = EpisodeDurations::of(concerning.clone());
-            let seen = concerning.map(|object| NodeMaintenanceUpdate::Seen(Box::new(api::facts(object))));
-            let all = std::iter::once(NodeMaintenanceUpdate::Reset)
-                .chain(seen)
-                .chain([NodeMaintenanceUpdate::Settled]);
-            updates.extend(all.map(KubernetesUpdate::Maintenances));
-        }
+        let objects = nodemaintenance::look::all(&client).await?;
+        let concerning = objects
+            .iter()
+            .filter(|object| api::concerns(object, &config.gpu_node_label));
+        let durations = EpisodeDurations::of(concerning.clone());
+        let seen = concerning.map(|object| NodeMaintenanceUpdate::Seen(Box::new(api::facts(object))));
+        let all = std::iter::once(NodeMaintenanceUpdate::Reset)
+            .chain(seen)
+            .chain([NodeMaintenanceUpdate::Settled]);
+        updates.extend(all.map(KubernetesUpdate::Maintenances));
         for api in &config.foreign_node_maintenances.0 {
             // `haulout check` shows a missing right.
             let objects = foreign::all(&client, *api).await.unwrap_or_else(|error| {
@@ -143,9 +139,7 @@ impl ClusterView {
             durations,
         };
         view.read_vcenter(watch_set).await?;
-        if config.vcenter_policies {
-            view.read_policies().await;
-        }
+        view.read_policies().await;
         Ok(view)
     }
 

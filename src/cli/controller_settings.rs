@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use super::NodeSettingsArgs;
 use super::out::Output;
 use crate::config::{Config, DEFAULT_GPU_RESOURCES};
-use crate::keys::{DEFAULT_NODE_SELECTOR, DEFAULT_PREFIX};
+use crate::keys::DEFAULT_NODE_SELECTOR;
 use crate::kubernetes::answer::plain;
 use crate::kubernetes::reads;
 use crate::nodemaintenance;
@@ -17,7 +17,6 @@ use crate::nodemaintenance::kind::NodeMaintenance;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NodeSettings {
     pub(super) gpu_node_label: String,
-    pub(super) annotation_prefix: String,
     pub(super) gpu_resources: String,
     pub(super) trace_ui_url_template: Option<String>,
     /// Nothing names the selector, so the default is used.
@@ -31,7 +30,6 @@ impl NodeSettings {
     pub(super) fn of(config: &Config) -> Self {
         Self {
             gpu_node_label: config.gpu_node_label.clone(),
-            annotation_prefix: config.annotation_prefix.clone(),
             gpu_resources: config.gpu_resources.clone(),
             trace_ui_url_template: config.trace_ui_url_template.clone(),
             is_default_selector: false,
@@ -44,7 +42,6 @@ impl NodeSettings {
         let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         let named = NodeSettingsArgs {
             gpu_node_label: variable("GPU_NODE_LABEL"),
-            annotation_prefix: variable("ANNOTATION_PREFIX"),
             gpu_resources: variable("GPU_RESOURCES"),
             trace_ui_url_template: variable("TRACE_UI_URL_TEMPLATE"),
         };
@@ -108,7 +105,6 @@ impl NodeSettingsArgs {
         NodeSettings {
             is_default_selector: named.is_none(),
             gpu_node_label: named.unwrap_or_else(|| DEFAULT_NODE_SELECTOR.to_owned()),
-            annotation_prefix: or(&self.annotation_prefix, "ANNOTATION_PREFIX", DEFAULT_PREFIX),
             gpu_resources: or(&self.gpu_resources, "GPU_RESOURCES", DEFAULT_GPU_RESOURCES),
             trace_ui_url_template: self
                 .trace_ui_url_template

@@ -14,7 +14,6 @@ use super::subcommands::PROBLEM_FOUND;
 use super::{NodesArgs, PauseArgs, UnpauseArgs};
 use crate::ids::RequestUid;
 use crate::inventory::record_of;
-use crate::keys::Keys;
 use crate::kubernetes::client::connect_by;
 use crate::kubernetes::facts::{GpuResources, node_facts};
 use crate::kubernetes::reads;
@@ -123,14 +122,13 @@ async fn under_way(
     settings: &NodeSettings,
     names: &[String],
 ) -> anyhow::Result<BTreeMap<String, Phase>> {
-    let keys = Keys::under(&settings.annotation_prefix);
     let gpus = GpuResources::parse(&settings.gpu_resources)?;
     let mut phases = BTreeMap::new();
     for name in names {
         let Ok(node) = reads::node(client, name).await else {
             continue;
         };
-        let record = record_of(&node_facts(&node, &keys, &gpus));
+        let record = record_of(&node_facts(&node, None, &gpus));
         if let Some(phase) = record.phase().filter(|phase| **phase != Phase::Queued) {
             phases.insert(name.clone(), phase.clone());
         }

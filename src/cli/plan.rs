@@ -180,8 +180,7 @@ pub(super) fn of_node(
     }
     if vm.is_some_and(|vm| vm.is_left_to_vcenter) {
         plan.notes.push(
-            "it has no passthrough device: maintenance of its host leaves it to vCenter (LEAVE_UNPINNED_VMS)"
-                .to_owned(),
+            "maintenance of its host leaves it to vCenter (VMOTION_GRACE_SECONDS=unlimited)".to_owned(),
         );
     }
     if let Some(vmotion) = vm.and_then(|vm| vm.vmotion) {

@@ -139,7 +139,7 @@ pub const ALL: &[Probe] = &[
     Probe {
         id: "long-poll",
         question: "Does a long poll last as long as it was asked for?",
-        assumption: "120 s are below the limits of vCenter and of proxies.",
+        assumption: "120 s are below the limits of vCenter and of most proxies. Where two polls in a row are cut after the same time, they get shorter.",
         means: Means::Polls,
     },
     reading(

@@ -12,7 +12,6 @@ use crate::config::TRACE_ID;
 use crate::device_slice::{self, DeviceSlice};
 use crate::ids::NodeName;
 use crate::inventory::record_of;
-use crate::keys::Keys;
 use crate::kubernetes::facts::{GpuResources, node_facts};
 use crate::kubernetes::reads::{self, ReadError};
 use crate::kubernetes::update::NodeFacts;
@@ -52,7 +51,6 @@ pub(super) async fn read_nodes(
 ) -> anyhow::Result<NodeReading> {
     let objects = nodemaintenance::look::all(client).await?;
     let gpus = GpuResources::parse(&settings.gpu_resources)?;
-    let keys = Keys::under(&settings.annotation_prefix);
     let nodes = match wanted {
         WantedNodes::All => reads::nodes(client, &settings.gpu_node_label).await?,
         WantedNodes::Matching(selector) => reads::nodes(client, &settings.with_selector(selector)).await?,
@@ -72,7 +70,7 @@ pub(super) async fn read_nodes(
     let slices = reads::device_slices(client, &gpus, only).await;
     Ok(NodeReading {
         slices,
-        nodes: nodes.iter().map(|node| node_facts(node, &keys, &gpus)).collect(),
+        nodes: nodes.iter().map(|node| node_facts(node, None, &gpus)).collect(),
         objects: objects.into_iter().filter(is_wanted).collect(),
         trace_url: settings.trace_ui_url_template.clone(),
     })

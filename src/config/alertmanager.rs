@@ -1,10 +1,9 @@
 //! Settings of the silences in an Alertmanager.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use super::matchers::{LabelMatchers, label_name};
-use super::parse::{path, seconds_from};
+use super::parse::path;
 
 const ALERTMANAGER: &str = "Silences in an Alertmanager";
 
@@ -18,18 +17,11 @@ pub struct AlertmanagerSettings {
     #[arg(long, env, value_name = "FILE", help_heading = ALERTMANAGER, value_parser = path)]
     pub alertmanager_url_file: Option<PathBuf>,
     /// The label of alerts that has the name of the node as its value (a label name)
-    #[arg(long, env, value_name = "LABEL", help_heading = ALERTMANAGER, value_parser = label_name, default_value = "node")]
+    #[arg(long, env, value_name = "LABEL", help_heading = ALERTMANAGER, value_parser = label_name, default_value = "node", hide_short_help = true)]
     pub silence_node_label: String,
     /// Further matchers that an alert has to meet to be silenced (a list such as cluster="east",severity!="critical")
     ///
     /// Clusters that share an Alertmanager and have nodes of the same name need a matcher that tells them apart.
-    #[arg(long, env, value_name = "MATCHERS", help_heading = ALERTMANAGER)]
+    #[arg(long, env, value_name = "MATCHERS", help_heading = ALERTMANAGER, hide_short_help = true)]
     pub silence_matchers: Option<LabelMatchers>,
-    // A quarter of an hour is enough to restart Alertmanager or Haulout, and is left when a silence is renewed.
-    /// How long a silence lasts unless it is renewed (10 to 86400)
-    ///
-    /// A Haulout that ends for ever leaves the alerts of a node silent for at most so long.
-    #[arg(long = "silence-seconds", env = "SILENCE_SECONDS", value_name = "SECONDS", help_heading = ALERTMANAGER,
-          value_parser = seconds_from(10, 86_400), default_value = "1800")]
-    pub silence_duration: Duration,
 }

@@ -1,9 +1,7 @@
 //! Settings of how nodes are bound to VMs.
 
-use clap::ArgAction;
-
-use super::WrongSetting;
-use super::parse::{boolean, scope};
+use super::parse::{node_binding, scope};
+use crate::maintenance::policy::NodeBinding;
 use crate::vsphere::scope::VmScope;
 
 const NODES: &str = "Nodes";
@@ -11,23 +9,14 @@ const NODES: &str = "Nodes";
 /// Which VM a node is bound to.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
 pub struct BindingSettings {
-    /// Bind each node to the VM of the same name, whatever UUID it reports (true, false)
-    #[arg(long, env, value_name = "BOOL", help_heading = NODES, value_parser = boolean, default_value = "false",
-          num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
-    pub bind_by_name: bool,
-    /// Bind nodes by spec.providerID alone, and not by the UUID that the kubelet reports (true, false)
+    /// By what a node is bound to its VM
     ///
-    /// A kubelet may write the UUID of another VM, and a cloud provider writes the providerID. A node without one is left alone.
-    #[arg(long, env, value_name = "BOOL", help_heading = NODES, value_parser = boolean, default_value = "false",
-          num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
-    pub require_provider_id: bool,
-    /// Leave VMs without a passthrough device to vCenter, which can move them by vMotion (true, false)
-    ///
-    /// Passthrough devices are PCI devices, vGPUs and network cards by SR-IOV. The maintenance of a host does not drain the nodes of
-    /// such VMs; requests do.
-    #[arg(long, env, value_name = "BOOL", help_heading = NODES, value_parser = boolean, default_value = "false",
-          num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
-    pub leave_unpinned_vms: bool,
+    /// uuid is the UUID that the kubelet reports, or that in spec.providerID. provider-id is the latter alone: a kubelet may report the
+    /// UUID of another VM, and a cloud provider writes the providerID; a node without one is left alone. name is the VM of the same
+    /// name, whatever UUID the node reports.
+    #[arg(long, env, value_name = "BY", help_heading = NODES, value_parser = node_binding(), ignore_case = true,
+          default_value = NodeBinding::Uuid.name(), hide_short_help = true)]
+    pub node_binding: NodeBinding,
     /// Which VMs exist for Haulout: those below folders, clusters, resource pools or datacenters (inventory paths or managed object
     /// ids), and those with a custom attribute (name=value); separated by commas
     ///
@@ -35,15 +24,4 @@ pub struct BindingSettings {
     /// unset, all VMs that the account sees.
     #[arg(long, env, value_name = "LIST", help_heading = NODES, value_parser = scope)]
     pub vcenter_scope: Option<VmScope>,
-}
-
-impl BindingSettings {
-    /// The problems of combinations of settings.
-    pub(super) fn check(&self) -> Option<WrongSetting> {
-        let contradicts = self.bind_by_name && self.require_provider_id;
-        contradicts.then(|| {
-            let expected = "BIND_BY_NAME=true is set as well; one of the two is expected".to_owned();
-            WrongSetting::new("REQUIRE_PROVIDER_ID", "true", expected)
-        })
-    }
 }

@@ -26,17 +26,17 @@ pub struct PaceSettings {
     ///
     /// Counts what is in GPU_RESOURCES. A node with more GPUs than this goes when no other is away.
     #[arg(long, env, value_name = "GPUS", help_heading = PACE, value_parser = max_unavailable,
-          default_value = "unlimited")]
+          default_value = "unlimited", hide_short_help = true)]
     pub max_unavailable_gpus: MaxUnavailable,
     /// How many VMs may be powered off in an hour (1 to 10000, 1% to 100%, unlimited)
     ///
     /// A node waits in the queue, before its drain, until fewer were. A percentage is of the nodes.
     #[arg(long, env, value_name = "NODES", help_heading = PACE, value_parser = max_unavailable,
-          default_value = "unlimited")]
+          default_value = "unlimited", hide_short_help = true)]
     pub max_power_offs_per_hour: MaxUnavailable,
     /// Label by whose value nodes are grouped: the limits on how many may be away at once then apply to each group (a label key)
     ///
     /// Nodes without the label are a group of their own.
-    #[arg(long, env, value_name = "LABEL", help_heading = PACE, value_parser = label_key)]
+    #[arg(long, env, value_name = "LABEL", help_heading = PACE, value_parser = label_key, hide_short_help = true)]
     pub limit_group_label: Option<String>,
 }

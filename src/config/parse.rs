@@ -10,7 +10,7 @@ use secrecy::SecretString;
 
 use super::{
     DrainTimeoutAction, ForeignMaintenances, Guards, HookTimeoutAction, MaintenanceTaint, MaxUnavailable,
-    StaticDevices, TRACE_ID, selector,
+    NodeBinding, StaticDevices, TRACE_ID, VmotionGrace, selector,
 };
 use crate::vsphere::scope::{ScopeError, VmScope};
 
@@ -37,7 +37,7 @@ fn within<T: FromStr + PartialOrd>(text: &str, min: T, max: T) -> Option<T> {
 }
 
 /// A duration in whole seconds.
-pub(super) fn seconds_from(min: u64, max: u64) -> impl Fn(&str) -> Result<Duration, String> + Clone {
+fn seconds_from(min: u64, max: u64) -> impl Fn(&str) -> Result<Duration, String> + Clone {
     move |text| {
         let expected = || format!("a whole number of seconds from {min} to {max} is expected");
         within(text, min, max)
@@ -107,6 +107,21 @@ pub(super) fn static_devices() -> impl TypedValueParser<Value = StaticDevices> {
     PossibleValuesParser::new(names).try_map(|name| name.parse::<StaticDevices>())
 }
 
+pub(super) fn node_binding() -> impl TypedValueParser<Value = NodeBinding> {
+    let names = NodeBinding::ALL.map(NodeBinding::name);
+    PossibleValuesParser::new(names).try_map(|name| name.parse::<NodeBinding>())
+}
+
+pub(super) fn vmotion_grace(text: &str) -> Result<VmotionGrace, String> {
+    if text.trim().eq_ignore_ascii_case("unlimited") {
+        return Ok(VmotionGrace::Unlimited);
+    }
+    let limit = seconds_or_none(VmotionGrace::LONGEST.as_secs())(text);
+    limit
+        .map(VmotionGrace::Limited)
+        .map_err(|expected| format!("{expected}, or unlimited"))
+}
+
 pub(super) fn maintenance_taint() -> impl TypedValueParser<Value = MaintenanceTaint> {
     let names = MaintenanceTaint::ALL.map(MaintenanceTaint::name);
     PossibleValuesParser::new(names).try_map(|name| name.parse::<MaintenanceTaint>())
@@ -138,15 +153,6 @@ pub(crate) fn label_key(text: &str) -> Result<String, String> {
     let is_key = selector::is_selector(key) && !key.contains(['=', '!', ',', ' ', '(']);
     let expected = "the key of a label is expected, such as topology.kubernetes.io/rack";
     is_key.then(|| key.to_owned()).ok_or_else(|| expected.to_owned())
-}
-
-pub(crate) fn annotation_prefix(text: &str) -> Result<String, String> {
-    let prefix = text.trim().trim_end_matches('/');
-    if selector::is_dns_subdomain(prefix) {
-        Ok(prefix.to_owned())
-    } else {
-        Err("a DNS name of 1 to 253 lower-case letters, digits, hyphens and dots is expected".to_owned())
-    }
 }
 
 /// The name of a Kubernetes object, of at most `max` characters.

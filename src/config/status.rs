@@ -17,13 +17,13 @@ pub struct StatusSettings {
     ///
     /// IP addresses, localhost, names without a dot and names of Services are permitted without it. A request for another name is
     /// refused, because a page of another site could have sent it (DNS rebinding).
-    #[arg(long, env, value_name = "NAMES", help_heading = OPERATION, value_parser = names)]
+    #[arg(long, env, value_name = "NAMES", help_heading = OPERATION, value_parser = names, hide_short_help = true)]
     pub status_hosts: Option<HostNames>,
     /// File with a token that a client of the status page has to send, as Bearer token or as password of any user (16 to 4096
     /// characters)
     ///
     /// It is read again at each request. If unset, everybody who reaches the page may read it.
-    #[arg(long, env, value_name = "FILE", help_heading = OPERATION, value_parser = path)]
+    #[arg(long, env, value_name = "FILE", help_heading = OPERATION, value_parser = path, hide_short_help = true)]
     pub status_token_file: Option<PathBuf>,
 }
 

@@ -51,22 +51,14 @@ fn defaults_are_those_of_the_python_controller_with_tls_verified() {
         ("VCENTER_CA_BUNDLE", ""),
         ("VCENTER_TLS_VERIFY", "true"),
         ("VCENTER_THUMBPRINT", ""),
-        ("VCENTER_CALL_TIMEOUT_SECONDS", "30"),
-        ("VCENTER_LONG_POLL_SECONDS", "120"),
-        ("VCENTER_EVENTS", "true"),
-        ("VCENTER_POLICIES", "true"),
-        ("VCENTER_CUSTOM_ATTRIBUTE", "false"),
+        ("VCENTER_REPORT", "events"),
         ("GPU_NODE_LABEL", "intel.feature.node.kubernetes.io/gpu=true"),
         (
             "GPU_RESOURCES",
             "nvidia.com/*,amd.com/*,gpu.intel.com/*,gpu.nvidia.com,gpu.amd.com,gpu.intel.com",
         ),
-        ("ANNOTATION_PREFIX", "vsphere-maintenance.boeye.net"),
-        ("BIND_BY_NAME", "false"),
-        ("REQUIRE_PROVIDER_ID", "false"),
-        ("LEAVE_UNPINNED_VMS", "false"),
+        ("NODE_BINDING", "uuid"),
         ("VCENTER_SCOPE", ""),
-        ("NODE_MAINTENANCES", "true"),
         ("NODE_MAINTENANCE_HISTORY", "20"),
         ("FOREIGN_NODE_MAINTENANCES", "none"),
         ("MAINTENANCE_TAINT", "until-power-on"),
@@ -83,32 +75,22 @@ fn defaults_are_those_of_the_python_controller_with_tls_verified() {
         ("DRAIN_TIMEOUT_SECONDS", "600"),
         ("DRAIN_TIMEOUT_ACTION", "power-off"),
         ("DRAIN_WAIT_MAX_SECONDS", "3600"),
-        ("EVICTION_RETRY_SECONDS", "5"),
         ("VOLUME_DETACH_TIMEOUT_SECONDS", "120"),
         ("GUEST_SHUTDOWN_TIMEOUT_SECONDS", "120"),
-        ("POWER_OFF_TIMEOUT_SECONDS", "300"),
-        ("RELOCATE_TIMEOUT_SECONDS", "600"),
         ("POWER_ON_TIMEOUT_SECONDS", "300"),
         ("MAINTENANCE_RETRY_GRACE_SECONDS", "10"),
-        ("VGPU_VMOTION_GRACE_SECONDS", "300"),
-        ("DVX_VMOTION_GRACE_SECONDS", "300"),
+        ("VMOTION_GRACE_SECONDS", "300"),
         ("HOOK_TIMEOUT_SECONDS", "3600"),
         ("HOOK_TIMEOUT_ACTION", "hold"),
         ("STATIC_DEVICES", "wait"),
         ("HOST_SETTLE_SECONDS", "60"),
-        ("NODE_MONITOR_GRACE_SECONDS", "60"),
-        ("DRAIN_SLOT_SECONDS", "1800"),
-        ("RETRY_MAX_SECONDS", "30"),
         ("LEADER_ELECTION", "auto"),
         ("LEASE_NAME", "haulout"),
         ("LEASE_NAMESPACE", ""),
         ("LEASE_KUBECONFIG", ""),
-        ("RELEASE", ""),
         ("ADOPT_RELEASES", ""),
         ("LEASE_DURATION_SECONDS", "15"),
         ("LEASE_RENEW_DEADLINE_SECONDS", "10"),
-        ("LEASE_RETRY_PERIOD_SECONDS", "2"),
-        ("NODE_CONDITIONS", "well-known"),
         ("LOG_FORMAT", "text"),
         ("LOG_LEVEL", "info"),
         ("LOG_LEVEL_FILE", ""),
@@ -123,7 +105,7 @@ fn defaults_are_those_of_the_python_controller_with_tls_verified() {
         ("ALERTMANAGER_URL_FILE", ""),
         ("SILENCE_NODE_LABEL", "node"),
         ("SILENCE_MATCHERS", ""),
-        ("SILENCE_SECONDS", "1800"),
+        ("TEST_TIMINGS", ""),
     ];
     assert_eq!(described, expected);
 }
@@ -143,7 +125,6 @@ fn each_wrong_value_is_named_with_its_flag_and_what_is_expected() {
             "from 1 to 604800",
         ),
         ("DRAIN_WAIT_MAX_SECONDS", &["-1", "604801"], "from 0 to 604800"),
-        ("EVICTION_RETRY_SECONDS", &["0", "601"], "from 1 to 600"),
         (
             "VOLUME_DETACH_TIMEOUT_SECONDS",
             &["-1", "86401"],
@@ -154,19 +135,18 @@ fn each_wrong_value_is_named_with_its_flag_and_what_is_expected() {
             &["0", "86401"],
             "from 1 to 86400",
         ),
-        ("RELOCATE_TIMEOUT_SECONDS", &["0", "604801"], "from 1 to 604800"),
         ("POWER_ON_TIMEOUT_SECONDS", &["0", "86401"], "from 1 to 86400"),
-        ("POWER_OFF_TIMEOUT_SECONDS", &["0", "86401"], "from 1 to 86400"),
         (
             "MAINTENANCE_RETRY_GRACE_SECONDS",
             &["0", "86401"],
             "from 1 to 86400",
         ),
-        ("VGPU_VMOTION_GRACE_SECONDS", &["-1", "86401"], "from 0 to 86400"),
-        ("DVX_VMOTION_GRACE_SECONDS", &["-1", "86401"], "from 0 to 86400"),
+        (
+            "VMOTION_GRACE_SECONDS",
+            &["-1", "86401", "never"],
+            "from 0 to 86400 is expected, or unlimited",
+        ),
         ("HOST_SETTLE_SECONDS", &["-1", "86401"], "from 0 to 86400"),
-        ("NODE_MONITOR_GRACE_SECONDS", &["0", "3601"], "from 1 to 3600"),
-        ("DRAIN_SLOT_SECONDS", &["0", "604801"], "from 1 to 604800"),
         ("HOOK_TIMEOUT_SECONDS", &["0", "604801"], "from 1 to 604800"),
         (
             "LIMIT_GROUP_LABEL",
@@ -184,15 +164,7 @@ fn each_wrong_value_is_named_with_its_flag_and_what_is_expected() {
             &["true", "always"],
             "off or until-power-on or until-back",
         ),
-        ("RELEASE", &["Team A", "a//b"], "lower-case letters"),
         ("ADOPT_RELEASES", &["Team A", "a//b"], "lower-case letters"),
-        ("RETRY_MAX_SECONDS", &["0", "3601"], "from 1 to 3600"),
-        ("VCENTER_CALL_TIMEOUT_SECONDS", &["0", "601"], "from 1 to 600"),
-        (
-            "VCENTER_LONG_POLL_SECONDS",
-            &["0", "1201", "99999999999999999999999"],
-            "from 1 to 1200",
-        ),
         (
             "MAX_CONCURRENT_DRAINS",
             &["0", "1001", "-1", "all"],
@@ -216,18 +188,22 @@ fn each_wrong_value_is_named_with_its_flag_and_what_is_expected() {
         ("DRAIN_TIMEOUT_ACTION", &["off", "force"], "power-off or hold"),
         ("STATIC_DEVICES", &["move", "yes"], "wait or repoint"),
         ("VCENTER_TLS_VERIFY", &["on", "nope"], "true or false"),
-        ("VCENTER_EVENTS", &["on"], "true or false"),
-        ("VCENTER_POLICIES", &["on"], "true or false"),
-        ("VCENTER_CUSTOM_ATTRIBUTE", &["haulout"], "true or false"),
-        ("BIND_BY_NAME", &["2"], "true or false"),
-        ("REQUIRE_PROVIDER_ID", &["2"], "true or false"),
-        ("LEAVE_UNPINNED_VMS", &["2"], "true or false"),
+        (
+            "VCENTER_REPORT",
+            &["on", "true", "events,", "all"],
+            "none or a list of events, attribute",
+        ),
+        (
+            "TEST_TIMINGS",
+            &["retry_max", "retry_max=0", "silent=1"],
+            "name of a time",
+        ),
+        ("NODE_BINDING", &["true", "vm"], "uuid or provider-id or name"),
         (
             "VCENTER_SCOPE",
             &["tenant a", "/dc1//vm", "cluster="],
             "inventory path (/dc1/vm/tenant-a)",
         ),
-        ("NODE_MAINTENANCES", &["2"], "true or false"),
         ("NODE_MAINTENANCE_HISTORY", &["-1", "1001"], "0 to 1000"),
         (
             "FOREIGN_NODE_MAINTENANCES",
@@ -246,15 +222,9 @@ fn each_wrong_value_is_named_with_its_flag_and_what_is_expected() {
         ),
         (
             "LEASE_RENEW_DEADLINE_SECONDS",
-            &["0.2", "401"],
-            "0.3 to 400 seconds",
+            &["0.4", "401"],
+            "0.5 to 400 seconds",
         ),
-        (
-            "LEASE_RETRY_PERIOD_SECONDS",
-            &["0", "0.05", "61"],
-            "0.1 to 60 seconds",
-        ),
-        ("NODE_CONDITIONS", &["on", "true"], "well-known or off"),
         (
             "METRICS_ADDRESS",
             &[
@@ -289,11 +259,6 @@ fn each_wrong_value_is_named_with_its_flag_and_what_is_expected() {
             "GPU_NODE_LABEL",
             &["=x", "gpu in (", "gpu=a=b"],
             "a label selector",
-        ),
-        (
-            "ANNOTATION_PREFIX",
-            &["Upper.example", "a b", "-x", "a/b", "a..b"],
-            "DNS name",
         ),
     ];
     for (name, values, expected) in cases {
@@ -338,8 +303,11 @@ fn every_valid_form_is_understood() {
     }
     let config = with(&[
         "--poll-interval-seconds= 1\n",
-        "--lease-retry-period-seconds=0.5",
-        "--annotation-prefix=x.example/",
+        "--lease-renew-deadline-seconds=2.5",
+        "--vcenter-report=events, attribute",
+        "--vmotion-grace-seconds=Unlimited",
+        "--node-binding=Provider-Id",
+        "--test-timings=retry_max=3,silence=9,retry_max=1",
         "--log-level=INFO,kube=debug",
         "--drain-timeout-action=Hold",
         "--leader-election=False",
@@ -348,8 +316,16 @@ fn every_valid_form_is_understood() {
     ])
     .unwrap();
     assert_eq!(config.poll_interval, Duration::from_secs(1));
-    assert_eq!(config.leadership.retry_period, Duration::from_millis(500));
-    assert_eq!(config.annotation_prefix, "x.example");
+    assert_eq!(config.leadership.retry_period(), Duration::from_millis(500));
+    assert!(config.vcenter_report.events && config.vcenter_report.attribute);
+    assert_eq!(config.vmotion_grace, VmotionGrace::Unlimited);
+    assert_eq!(config.binding.node_binding, NodeBinding::ProviderId);
+    let timings = Timings {
+        retry_max: Duration::from_secs(1),
+        silence: Duration::from_secs(9),
+        ..Timings::default()
+    };
+    assert_eq!(config.timings(), timings);
     assert_eq!(config.log_level, "info,kube=debug");
     assert_eq!(config.drain_timeout_action, DrainTimeoutAction::Hold);
     assert_eq!(config.leadership.election, LeaderElection::Off);
@@ -515,7 +491,7 @@ fn the_range_in_the_help_is_the_one_that_is_checked() {
         assert!(is_in_range(min) && is_in_range(max), "{help}");
         assert!(!is_in_range(min - 0.01) && !is_in_range(max + 1.0), "{help}");
     }
-    assert_eq!(ranges, 25);
+    assert_eq!(ranges, 13);
 }
 
 #[test]
@@ -568,16 +544,10 @@ fn each_setting_says_what_a_change_in_mid_episode_does() {
         vcenter_ca_bundle => Connection,
         vcenter_tls_verify => Connection,
         vcenter_thumbprint => Connection,
-        vcenter_call_timeout => Core,
-        vcenter_long_poll => Connection,
-        vcenter_events => Shown,
-        vcenter_policies => Shown,
-        vcenter_custom_attribute => Shown,
+        vcenter_report => Shown,
         gpu_node_label => Identity,
         gpu_resources => Core,
-        annotation_prefix => Identity,
         binding => Other,
-        node_maintenances => Core,
         node_maintenance_history => Shown,
         foreign_node_maintenances => Core,
         maintenance_taint => Core,
@@ -589,24 +559,16 @@ fn each_setting_says_what_a_change_in_mid_episode_does() {
         drain_timeout => Core,
         drain_timeout_action => Core,
         drain_wait_max => Core,
-        eviction_retry => Core,
         volume_detach_timeout => Core,
         guest_shutdown_timeout => Core,
-        power_off_timeout => Core,
-        relocate_timeout => Core,
         power_on_timeout => Core,
         maintenance_retry_grace => Core,
-        vgpu_vmotion_grace => Core,
-        dvx_vmotion_grace => Core,
+        vmotion_grace => Core,
         hook_timeout => Core,
         hook_timeout_action => Core,
         static_devices => Core,
         host_settle => Core,
-        node_monitor_grace => Core,
-        drain_slot => Core,
-        retry_max => Core,
         leadership => Other,
-        node_conditions => Shown,
         log_format => Shown,
         log_level => Shown,
         log_level_file => Shown,
@@ -617,12 +579,11 @@ fn each_setting_says_what_a_change_in_mid_episode_does() {
         trace_ui_url_template => Shown,
         dry_run => Program,
         alertmanager => Shown,
+        test_timings => Other,
         effective => Other,
     });
     let of_binding = classified!(BindingSettings {
-        bind_by_name => Identity,
-        require_provider_id => Identity,
-        leave_unpinned_vms => Core,
+        node_binding => Identity,
         vcenter_scope => Identity,
     });
     let of_pace = classified!(PaceSettings {

@@ -20,7 +20,6 @@ use crate::controller::run_effect::{NotRecorded, Recorded, RunEffect, TRACEPAREN
 use crate::fence::{FenceClosed, Permit, WriteFence, WriteKind};
 use crate::ids::{HostRef, NodeName, VmUuid};
 use crate::inventory::readings;
-use crate::keys::Keys;
 use crate::kubernetes::client;
 use crate::kubernetes::drain::{self, DrainOrder, DrainSettings};
 use crate::kubernetes::events::Publisher;
@@ -63,8 +62,8 @@ pub struct Executor {
     pub client: kube::Client,
     /// The Machines of the nodes.
     pub machines: Arc<MachineApi>,
-    /// Our annotations.
-    pub keys: Keys,
+    /// The label by whose value nodes are grouped for limits.
+    pub limit_group: Option<String>,
     /// Which resources are GPUs.
     pub gpu_resources: GpuResources,
     /// The limits of one drain round.
@@ -152,6 +151,7 @@ impl RunEffect for Executor {
                     .map(|request| request.uid.to_string()),
                 ..NodeAnnotations::default()
             },
+            is_adoption: matches!(before, Record::Python(_)),
             is_end: transition.ended.is_some(),
             ends_approval,
             unschedulable: transition.unschedulable,
@@ -163,8 +163,7 @@ impl RunEffect for Executor {
         let write = node::patch(
             &permit,
             &client,
-            &self.keys,
-            &self.gpu_resources,
+            (self.limit_group.as_deref(), &self.gpu_resources),
             name,
             &patch,
             WRITE_DEADLINE,
@@ -396,8 +395,8 @@ impl Executor {
     }
 
     async fn read_again(&self, name: &NodeName, record: &Record, conflicted: u64) {
-        let (client, resources) = (&self.client, &self.gpu_resources);
-        match node::get(client, &self.keys, resources, name, WRITE_DEADLINE).await {
+        let read = (self.limit_group.as_deref(), &self.gpu_resources);
+        match node::get(&self.client, read, name, WRITE_DEADLINE).await {
             Ok(node) => {
                 let node = Box::new(node);
                 self.update(KubernetesUpdate::ReadAgain { node, conflicted })

@@ -50,14 +50,14 @@ const TOKENS: &[&str] = &[
 
 fn settings_seeds() -> [String; 3] {
     let needed = "VCENTER_HOST=https://user:hidden@vcenter.example.com/sdk\nVCENTER_USER=haulout\nVCENTER_PASSWORD=s3cret-pass-phrase\n";
-    let nodes = "GPU_NODE_LABEL=gpu in (a,b),!spare\nGPU_RESOURCES=nvidia.com/*,gpu.amd.com\nANNOTATION_PREFIX=x.example\nGUARDS=medik8s,gardener\n";
-    let limits = "MAX_UNAVAILABLE=25%\nMAX_POWER_OFFS_PER_HOUR=3\nADOPT_RELEASES=a/b,c\nLEASE_DURATION_SECONDS=1.5\nLEASE_RENEW_DEADLINE_SECONDS=1\nLEASE_RETRY_PERIOD_SECONDS=0.2\n";
+    let nodes = "GPU_NODE_LABEL=gpu in (a,b),!spare\nGPU_RESOURCES=nvidia.com/*,gpu.amd.com\nNODE_BINDING=provider-id\nGUARDS=medik8s,gardener\n";
+    let limits = "MAX_UNAVAILABLE=25%\nMAX_POWER_OFFS_PER_HOUR=3\nADOPT_RELEASES=a/b,c\nLEASE_DURATION_SECONDS=1.5\nLEASE_RENEW_DEADLINE_SECONDS=1\n";
     let wrong = "POLL_INTERVAL_SECONDS=0\nLEASE_NAME=A B\nVCENTER_PASSWORD_FILE=/run/password\nLOG_LEVEL=loud\nMETRICS_ADDRESS=8080\n";
     let others = "LOG_LEVEL=info,kube=debug\nSTATUS_ADDRESS=[::]:8082\nSTATUS_HOSTS=haulout.example.com\nSILENCE_MATCHERS=a=\"b\",c=~\"d|e\"\nVCENTER_SCOPE=/dc1/vm/tenant-a,cluster=b\n";
     [
         format!("{needed}{nodes}{limits}"),
         format!("{needed}{wrong}"),
-        format!("{needed}{others}DRY_RUN=yes\nVCENTER_EVENTS=0\n"),
+        format!("{needed}{others}DRY_RUN=yes\nVCENTER_REPORT=attribute\n"),
     ]
 }
 

@@ -13,7 +13,7 @@ pub use haulout_core::facts::gpu_resources::{GpuResources, GpuResourcesError};
 use super::update::{NodeAnnotations, NodeFacts, NodeTaint, ReadyCondition};
 use crate::hook;
 use crate::ids::{BootId, NodeName, NodeUid, VmUuid};
-use crate::keys::{ACCEPTED_GPUS, APPROVED, FIELD_MANAGER, GARDENER_MANAGED, Keys, SKIP, STRATEGY};
+use crate::keys::{self, ACCEPTED_GPUS, APPROVED, FIELD_MANAGER, GARDENER_MANAGED, SKIP, STRATEGY};
 use crate::node_condition::{FoundConditions, OF_EPISODE};
 use crate::node_guard::{FoundGuards, GuardField, GuardState, NodeGuard};
 
@@ -24,7 +24,7 @@ const MAX_ACCEPTED: usize = 64;
 ///
 /// A missing field gets the safe value: not Ready, schedulable, no GPU, no UUID. A `resourceVersion` that is not a number above 0 is
 /// read as 0, which [`super::node::patch`] refuses.
-pub fn node_facts(node: &core::Node, keys: &Keys, gpu_resources: &GpuResources) -> NodeFacts {
+pub fn node_facts(node: &core::Node, limit_group: Option<&str>, gpu_resources: &GpuResources) -> NodeFacts {
     let metadata = &node.metadata;
     let spec = node.spec.as_ref();
     let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
@@ -58,8 +58,8 @@ pub fn node_facts(node: &core::Node, keys: &Keys, gpu_resources: &GpuResources) 
         )
         .into(),
         accepted_gpus: accepted_gpus(annotation(node, ACCEPTED_GPUS), gpu_resources).into(),
-        annotations: annotations(node, keys),
-        limit_group: limit_group(node, keys),
+        annotations: annotations(node),
+        limit_group: limit_group.and_then(|key| metadata.labels.as_ref()?.get(key).cloned()),
         conditions: conditions(node),
         guards: node_guards(node),
         hooks: hook::hooks(
@@ -70,11 +70,6 @@ pub fn node_facts(node: &core::Node, keys: &Keys, gpu_resources: &GpuResources) 
         ),
         taints: taints(node),
     }
-}
-
-fn limit_group(node: &core::Node, keys: &Keys) -> Option<String> {
-    let labels = node.metadata.labels.as_ref()?;
-    labels.get(keys.limit_group.as_ref()?).cloned()
 }
 
 /// The guards on a Node. Without the annotation of Gardener's machine-controller-manager, that controller does not manage it.
@@ -232,17 +227,22 @@ fn annotation<'a>(node: &'a core::Node, key: &str) -> Option<&'a String> {
     node.metadata.annotations.as_ref()?.get(key)
 }
 
-fn annotations(node: &core::Node, keys: &Keys) -> NodeAnnotations {
+/// The annotations of an episode. Those of the Python controller count until there is one of Haulout.
+fn annotations(node: &core::Node) -> NodeAnnotations {
     let annotation = |key: &str| annotation(node, key).cloned();
+    let is_ours = [keys::EPISODE, keys::PLAIN.state]
+        .iter()
+        .any(|key| annotation(key).is_some());
+    let plain = if is_ours { keys::PLAIN } else { keys::PYTHON };
     NodeAnnotations {
-        state: annotation(&keys.state),
-        host: annotation(&keys.host),
-        migrated_to_host: annotation(&keys.migrated_to_host),
-        transition_time: annotation(&keys.transition_time),
-        episode: annotation(&keys.episode),
-        last_episode: annotation(&keys.last_episode),
-        keep_cordoned: annotation(&keys.keep_cordoned),
-        fulfilled: annotation(&keys.fulfilled),
+        state: annotation(plain.state),
+        host: annotation(plain.host),
+        migrated_to_host: annotation(plain.migrated_to_host),
+        transition_time: annotation(plain.transition_time),
+        episode: annotation(keys::EPISODE),
+        last_episode: annotation(keys::LAST_EPISODE),
+        keep_cordoned: annotation(keys::KEEP_CORDONED),
+        fulfilled: annotation(keys::FULFILLED),
         skip: annotation(SKIP),
         approved: annotation(APPROVED),
         strategy: annotation(STRATEGY),

@@ -17,7 +17,7 @@ use super::facts::{GpuResources, node_facts};
 use super::update::{NodeAnnotations, NodeFacts, NodeTaint};
 use crate::fence::Permit;
 use crate::ids::{NodeName, NodeUid};
-use crate::keys::{ACCEPTED_GPUS, APPROVED, FIELD_MANAGER, Keys};
+use crate::keys::{self, ACCEPTED_GPUS, APPROVED, FIELD_MANAGER};
 use crate::maintenance::node_guard::{GuardChanges, GuardField};
 
 /// One transition of one Node.
@@ -30,6 +30,8 @@ pub struct NodePatch {
     /// The new values of our annotations. `None` removes one, except for `fulfilled`, which then stays. The annotations that people
     /// set are not written.
     pub annotations: NodeAnnotations,
+    /// The episode was shown by plain annotations alone, which may be those of the Python controller. They are removed.
+    pub is_adoption: bool,
     /// The episode ends, so that what a person accepted for it is removed.
     pub is_end: bool,
     /// The approval of a person is used up or void, and removed.
@@ -87,8 +89,7 @@ pub enum NodeErrorKind {
 pub async fn patch(
     _permit: &Permit,
     client: &kube::Client,
-    keys: &Keys,
-    gpu_resources: &GpuResources,
+    (limit_group, gpu_resources): (Option<&str>, &GpuResources),
     name: &NodeName,
     patch: &NodePatch,
     deadline: Duration,
@@ -103,9 +104,9 @@ pub async fn patch(
     }
     let nodes: Api<core::Node> = Api::all(client.clone());
     let params = PatchParams::apply(FIELD_MANAGER);
-    let body = Patch::Merge(patch.body(keys));
+    let body = Patch::Merge(patch.body());
     match answer::within(deadline, nodes.patch(name.as_str(), &params, &body)).await {
-        Ok(node) => Ok(node_facts(&node, keys, gpu_resources)),
+        Ok(node) => Ok(node_facts(&node, limit_group, gpu_resources)),
         Err(refusal) => Err(NodeError::new(name, &refusal, NodeCall::Patch)),
     }
 }
@@ -114,7 +115,7 @@ pub async fn patch(
 pub async fn clear_gpus(
     _permit: &Permit,
     client: &kube::Client,
-    (keys, gpu_resources): (&Keys, &GpuResources),
+    (limit_group, gpu_resources): (Option<&str>, &GpuResources),
     name: &NodeName,
     (uid, resource_version): (&NodeUid, u64),
     resources: &BTreeSet<String>,
@@ -140,7 +141,7 @@ pub async fn clear_gpus(
     let nodes: Api<core::Node> = Api::all(client.clone());
     let params = PatchParams::apply(FIELD_MANAGER);
     match answer::within(deadline, nodes.patch_status(name.as_str(), &params, &body)).await {
-        Ok(node) => Ok(node_facts(&node, keys, gpu_resources)),
+        Ok(node) => Ok(node_facts(&node, limit_group, gpu_resources)),
         Err(refusal) => Err(NodeError::new(name, &refusal, call)),
     }
 }
@@ -148,21 +149,20 @@ pub async fn clear_gpus(
 /// Reads the Node with a consistent read, without caches.
 pub async fn get(
     client: &kube::Client,
-    keys: &Keys,
-    gpu_resources: &GpuResources,
+    (limit_group, gpu_resources): (Option<&str>, &GpuResources),
     name: &NodeName,
     deadline: Duration,
 ) -> Result<NodeFacts, NodeError> {
     let nodes: Api<core::Node> = Api::all(client.clone());
     match answer::within(deadline, nodes.get(name.as_str())).await {
-        Ok(node) => Ok(node_facts(&node, keys, gpu_resources)),
+        Ok(node) => Ok(node_facts(&node, limit_group, gpu_resources)),
         Err(refusal) => Err(NodeError::new(name, &refusal, NodeCall::Get)),
     }
 }
 
 impl NodePatch {
     /// The JSON merge patch. An absent cordon is written as null, as `kubectl uncordon` does: the field disappears.
-    fn body(&self, keys: &Keys) -> Value {
+    fn body(&self) -> Value {
         let NodeAnnotations {
             state,
             host,
@@ -177,18 +177,24 @@ impl NodePatch {
             strategy: _,
         } = &self.annotations;
         let mut annotations: Map<String, Value> = [
-            (&keys.state, state),
-            (&keys.host, host),
-            (&keys.migrated_to_host, migrated_to_host),
-            (&keys.transition_time, transition_time),
-            (&keys.episode, episode),
-            (&keys.last_episode, last_episode),
+            (keys::PLAIN.state, state),
+            (keys::PLAIN.host, host),
+            (keys::PLAIN.migrated_to_host, migrated_to_host),
+            (keys::PLAIN.transition_time, transition_time),
+            (keys::EPISODE, episode),
+            (keys::LAST_EPISODE, last_episode),
         ]
         .into_iter()
-        .map(|(key, value)| (key.clone(), json!(value)))
+        .map(|(key, value)| (key.to_owned(), json!(value)))
         .collect();
         if let Some(fulfilled) = fulfilled {
-            annotations.insert(keys.fulfilled.clone(), json!(fulfilled));
+            annotations.insert(keys::FULFILLED.to_owned(), json!(fulfilled));
+        }
+        if self.is_adoption {
+            let of = keys::PYTHON;
+            for key in [of.state, of.host, of.migrated_to_host, of.transition_time] {
+                annotations.insert(key.to_owned(), Value::Null);
+            }
         }
         if self.ends_approval {
             annotations.insert(APPROVED.to_owned(), Value::Null);

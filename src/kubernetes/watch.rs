@@ -27,7 +27,6 @@ use super::answer::ApiRefusal;
 use super::client;
 use super::facts::{GpuResources, node_facts};
 use super::update::{KubernetesUpdate, NodeFacts};
-use crate::keys::Keys;
 
 /// How much earlier than the client's read deadline the kube-apiserver has to end a silent watch. It may be a few seconds late.
 const READ_MARGIN: Duration = Duration::from_secs(15);
@@ -41,7 +40,7 @@ pub struct Selection {
     /// A label selector in Kubernetes' own notation.
     pub selector: String,
     /// Our annotations.
-    pub keys: Keys,
+    pub limit_group: Option<String>,
     /// Which resources are GPUs.
     pub gpu_resources: GpuResources,
 }
@@ -210,7 +209,7 @@ impl WatchContext {
 
 impl Selection {
     fn facts(&self, node: &Node) -> Box<NodeFacts> {
-        Box::new(node_facts(node, &self.keys, &self.gpu_resources))
+        Box::new(node_facts(node, self.limit_group.as_deref(), &self.gpu_resources))
     }
 }
 

@@ -17,7 +17,6 @@ use std::sync::{Mutex, PoisonError};
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
-use crate::config::NodeConditions;
 use crate::ids::{NodeName, NodeUid};
 use crate::inventory::{UnhandledHost, UnhandledMode};
 use crate::kubernetes::events::{Event, Publisher, Regarding};
@@ -37,7 +36,6 @@ const REPEAT_AFTER: SignedDuration = SignedDuration::from_secs(10 * 60);
 #[derive(Debug)]
 pub struct Events {
     publisher: Publisher,
-    conditions: NodeConditions,
     clock: fn() -> Timestamp,
     memory: Mutex<EventMemory>,
     repairs: Mutex<ConditionRepairs>,
@@ -69,15 +67,9 @@ struct EventsOfNode {
 }
 
 impl Events {
-    pub fn new(
-        publisher: Publisher,
-        conditions: NodeConditions,
-        links: Links,
-        clock: fn() -> Timestamp,
-    ) -> Self {
+    pub fn new(publisher: Publisher, links: Links, clock: fn() -> Timestamp) -> Self {
         Self {
             publisher,
-            conditions,
             clock,
             memory: Mutex::new(EventMemory {
                 links,
@@ -93,7 +85,7 @@ impl Events {
         let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         let mut repairs = self.repairs.lock().unwrap_or_else(PoisonError::into_inner);
         let now = ((self.clock)(), Instant::now());
-        repairs.show(statuses, self.conditions, &memory.links, now);
+        repairs.show(statuses, &memory.links, now);
     }
 
     /// Writes conditions again that still differ.
@@ -152,9 +144,7 @@ impl Observer for Events {
                 memory.forget(node, &key);
             }
         }
-        if self.conditions == NodeConditions::WellKnown
-            && let Some(conditions) = conditions::changed(node, event, &memory.links, now)
-        {
+        if let Some(conditions) = conditions::changed(node, event, &memory.links, now) {
             self.publisher.conditions(conditions);
         }
     }

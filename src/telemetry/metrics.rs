@@ -48,8 +48,6 @@ named_enum! {
         NodeMaintenances = "node-maintenances",
         /// NodeMaintenance objects of another project cannot be watched: no requests of that kind.
         ForeignNodeMaintenances = "foreign-node-maintenances",
-        /// A Node has an episode under another annotation prefix, which this controller ignores.
-        OtherPrefix = "other-prefix",
     }
 }
 

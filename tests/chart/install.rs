@@ -402,7 +402,9 @@ fn python_release_is_upgraded_in_place_during_an_episode() {
             ("host", "esx1"),
             ("transition-time", "2026-03-01T03:14:00.000000+00:00"),
         ];
-        fixture.annotate(&node, &left).await?;
+        fixture
+            .annotate_under(haulout_lab::fixture::PYTHON_ANNOTATIONS, &node, &left)
+            .await?;
         fixture.vcenter.power_off("gpu1").await?;
         fixture.vcenter.enter_maintenance("esx1").await?;
 

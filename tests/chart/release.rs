@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
-use haulout_lab::fixture::{Fixture, Member, WAIT_TIMEOUT, label};
+use haulout_lab::fixture::{Fixture, Member, TEST_TIMINGS, WAIT_TIMEOUT, label};
 use haulout_lab::kube::{AuditEvent, Kube, KubeOptions, User};
 use haulout_lab::ports::Port;
 use haulout_lab::process::{Process, ProcessSpec};
@@ -146,14 +146,13 @@ impl<'s> Release<'s> {
             },
             "config": {
                 "gpuNodeLabel": format!("{}=true", label(fixture.name())),
-                "pollIntervalSeconds": 1, "drainTimeoutSeconds": 120, "evictionRetrySeconds": 1,
-                "guestShutdownTimeoutSeconds": 30, "relocateTimeoutSeconds": 60, "powerOnTimeoutSeconds": 60,
-                "retryMaxSeconds": 1, "logFormat": "text",
+                "pollIntervalSeconds": 1, "drainTimeoutSeconds": 120,
+                "guestShutdownTimeoutSeconds": 30, "powerOnTimeoutSeconds": 60, "logFormat": "text",
             },
+            "extraEnv": [{"name": TEST_TIMINGS, "value": "eviction_retry=1,retry_max=1"}],
         });
         if knows("LEADER_ELECTION") {
-            values["leaderElection"] =
-                json!({"durationSeconds": 3, "renewDeadlineSeconds": 2, "retryPeriodSeconds": 0.5});
+            values["leaderElection"] = json!({"durationSeconds": 3, "renewDeadlineSeconds": 2});
         } else {
             values["leaderElection"] = json!({"enabled": false});
             values["replicaCount"] = json!(1);

@@ -14,16 +14,12 @@ use crate::release::{Release, fixture};
 
 /// The values that are flipped together while a VM is off. The episode begins with the defaults, or with the opposite.
 const FLIPPED: &[&str] = &[
-    "config.leaveUnpinnedVms",
     "config.outOfServiceTaint",
     "guards.clusterApi",
     "guards.clusterAutoscaler",
     "guards.gardener",
     "guards.medik8s",
     "guards.queuedTaint",
-    "vcenter.customAttribute",
-    "vcenter.events",
-    "vcenter.policies",
 ];
 
 /// Those that are flipped by themselves: they would hide what the others do.
@@ -31,17 +27,12 @@ const FLIPPED_ALONE: &[&str] = &[
     "admissionPolicy.enabled",
     "admissionPolicy.kubelets",
     "admissionPolicy.requesters",
-    "config.nodeMaintenances",
     "config.requireApproval",
     "leaderElection.enabled",
 ];
 
 /// Those that are not flipped, and why.
 const NOT_FLIPPED: &[(&str, &[&str])] = &[
-    (
-        "which VM a node is: the record waits for its VM, and says so",
-        &["config.bindByName", "config.requireProviderId"],
-    ),
     ("nothing is done while it is set", &["config.dryRun"]),
     (
         "the objects without which the release cannot run or be reached",
@@ -53,17 +44,12 @@ const NOT_FLIPPED: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "the name of the release, which ADOPT_RELEASES is for",
-        &["leaderElection.inWorkloadCluster"],
-    ),
-    (
         "another certificate of vCenter is trusted or not, before anything begins",
         &["vcenter.tlsVerify"],
     ),
     (
         "no part of what an episode does or has the right to do",
         &[
-            "avoidGpuNodes",
             "crds.keep",
             "grafanaDashboard.enabled",
             "hostNetwork",
@@ -82,13 +68,7 @@ const NOT_FLIPPED: &[(&str, &[&str])] = &[
             "serviceMonitor.enabled",
             "startupProbe.enabled",
             "statusPage.enabled",
-            "statusPage.withoutToken",
-            "tests.check",
         ],
-    ),
-    (
-        "accepted for compatibility, without effect",
-        &["fence.dryRun", "fence.enabled"],
     ),
 ];
 
@@ -136,10 +116,10 @@ fn set(names: &[&str], is_flipped: bool) -> Vec<String> {
     let mut set: Vec<String> = set
         .map(|(name, default)| format!("{name}={}", default ^ is_flipped))
         .collect();
-    // Not a boolean for helm, but one for what is written to a Node.
-    if names.len() > 1 {
-        let conditions = if is_flipped { "well-known" } else { "off" };
-        set.push(format!("config.nodeConditions={conditions}"));
+    // No booleans for helm, but for an episode.
+    if names.len() > 1 && is_flipped {
+        set.push("config.vmotionGraceSeconds=unlimited".to_owned());
+        set.push("vcenter.report={attribute}".to_owned());
     }
     set.extend(ALWAYS.iter().map(|value| (*value).to_owned()));
     set

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use anyhow::{Context as _, ensure};
 use haulout_lab::build;
 use haulout_lab::fixture::WAIT_TIMEOUT;
-use haulout_lab::kube::{Kube, KubeOptions, User};
-use haulout_lab::scenario::{RUNTIME, run_scenario};
+use haulout_lab::kube::{Kube, KubeOptions};
+use haulout_lab::scenario::run_scenario;
 use haulout_lab::wait::until;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams, ValidationDirective};
@@ -14,8 +14,8 @@ use kube::core::GroupVersionKind;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
-use crate::helm::{cases, chart, object, rendered, run};
-use crate::release::{kube, restricted_namespace};
+use crate::helm::{cases, chart, object, rendered};
+use crate::release::restricted_namespace;
 
 /// A separate cluster: the chart renders other objects if these kinds exist, and the other scenarios run without them.
 static OPERATED: OnceCell<Kube> = OnceCell::const_new();
@@ -140,7 +140,7 @@ fn no_pod_has_a_fixed_user_or_group_and_any_user_reads_its_files() {
         // The sentinel is not for all of them.
         let sentinel = chart().join("ci/default-values.yaml") == case;
         let sentinel = format!("sentinel.enabled={sentinel}");
-        for object in rendered(&case, &["rbac.openshift=always", &sentinel]) {
+        for object in rendered(&case, &["rbac.integrations=always", &sentinel]) {
             for spec in pod_specs(&object) {
                 let kind = format!("{}: {}", case.display(), object["kind"]);
                 seen.insert(object["kind"].as_str().unwrap().to_owned());
@@ -163,44 +163,4 @@ fn no_pod_has_a_fixed_user_or_group_and_any_user_reads_its_files() {
     }
     let pods = ["DaemonSet", "Deployment", "Pod"].map(str::to_owned);
     assert_eq!(seen, BTreeSet::from(pods));
-}
-
-#[test]
-fn helm_detects_the_kinds_of_the_prometheus_operator() {
-    let (with, without) = RUNTIME.block_on(async {
-        let kubeconfig = |kube: &Kube| kube.kubeconfig(&User::admin("helm")).unwrap();
-        (kubeconfig(operated().await), kubeconfig(kube().await))
-    });
-    let (chart, case) = (chart(), chart().join("ci/full-values.yaml"));
-    let install = |kubeconfig: &std::path::Path, mode: &str| {
-        let mode = |what: &str| format!("{what}.renderMode={mode}");
-        let (monitor, rule) = (mode("serviceMonitor"), mode("prometheusRule"));
-        let mut args = vec!["install", "asks", chart.to_str().unwrap(), "-n", "asks"];
-        args.extend(["--dry-run=server", "--set", "crds.enabled=false"]);
-        args.extend(["-f", case.to_str().unwrap(), "--set", &monitor, "--set", &rule]);
-        args.extend(["--kubeconfig", kubeconfig.to_str().unwrap()]);
-        let output = run("helm", &args);
-        let text = [output.stdout, output.stderr].concat();
-        (
-            output.status.success(),
-            String::from_utf8_lossy(&text).into_owned(),
-        )
-    };
-    for mode in ["failIfMissing", "skipIfMissing"] {
-        let (taken, output) = install(&with, mode);
-        assert!(taken, "{mode}: {output}");
-        for kind in ["ServiceMonitor", "PrometheusRule"] {
-            assert!(output.contains(&format!("\nkind: {kind}\n")), "{mode}: {output}");
-        }
-    }
-    let (taken, output) = install(&without, "skipIfMissing");
-    assert!(
-        taken && !output.contains("monitoring.coreos.com/v1\n"),
-        "{output}"
-    );
-    let (taken, output) = install(&without, "failIfMissing");
-    assert!(
-        !taken && output.contains("are not installed in this cluster"),
-        "{output}"
-    );
 }

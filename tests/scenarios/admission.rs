@@ -47,7 +47,7 @@ fn two_hosts_are_drained_one_after_the_other_in_order() {
                 let state = event
                     .object?
                     .pointer("/metadata/annotations")?
-                    .get("vsphere-maintenance.boeye.net/state")?
+                    .get("haulout.dev/state")?
                     .as_str()
                     .map(str::to_owned);
                 Some((event.name?, state.unwrap_or_default()))
@@ -72,7 +72,12 @@ fn drain_on_a_lost_host_does_not_hold_up_the_next_host() {
         fixture.add_pod("held", &first, &[]).await?;
         fixture.set_budget("held", 0).await?;
         let began = clock();
-        let limits = [("MAX_CONCURRENT_DRAINS", "1"), ("DRAIN_SLOT_SECONDS", "1")];
+        // A drain holds its slot for three times its timeout.
+        let limits = [
+            ("MAX_CONCURRENT_DRAINS", "1"),
+            ("DRAIN_TIMEOUT_SECONDS", "4"),
+            ("DRAIN_TIMEOUT_ACTION", "hold"),
+        ];
         let haulout = run(&fixture, &limits).await?;
 
         fixture.vcenter.enter_maintenance("esx1").await?;

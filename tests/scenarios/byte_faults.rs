@@ -96,8 +96,7 @@ impl ByteProxies {
         let mut all = vec![
             ("VCENTER_HOST", host.as_str()),
             ("KUBECONFIG", self.kubeconfig.as_str()),
-            ("VCENTER_CALL_TIMEOUT_SECONDS", "2"),
-            ("VCENTER_LONG_POLL_SECONDS", "2"),
+            ("TEST_TIMINGS", "vcenter_call=2,vcenter_long_poll=2"),
         ];
         all.extend(changes);
         start(fixture, &all)

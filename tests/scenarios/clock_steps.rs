@@ -17,10 +17,9 @@ use crate::fixture::{one_node, run, run_scenario};
 const HOUR: i64 = 3600;
 
 /// Settings with few periodic actions, so that a busy loop shows.
-const SELDOM: [(&str, &str); 3] = [
+const SELDOM: [(&str, &str); 2] = [
     ("POLL_INTERVAL_SECONDS", "30"),
-    ("RETRY_MAX_SECONDS", "30"),
-    ("EVICTION_RETRY_SECONDS", "5"),
+    ("TEST_TIMINGS", "retry_max=30,eviction_retry=5"),
 ];
 
 /// Starts Haulout on this wall clock.

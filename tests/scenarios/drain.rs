@@ -65,7 +65,7 @@ fn blocked_eviction_is_retried_at_once_when_the_budget_allows() {
         fixture.add_pod("held", &node, &[]).await?;
         fixture.set_budget("held", 0).await?;
         // Longer than the test waits: the drain continues because of the watch on the budget.
-        let haulout = run(&fixture, &[("EVICTION_RETRY_SECONDS", "600")]).await?;
+        let haulout = run(&fixture, &[("TEST_TIMINGS", "eviction_retry=600")]).await?;
         let asked = async || -> anyhow::Result<usize> {
             let audit = fixture.audit().await?;
             let is_eviction = |event: &&AuditEvent| event.subresource.as_deref() == Some("eviction");

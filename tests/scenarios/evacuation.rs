@@ -287,22 +287,3 @@ fn node_whose_vm_a_compute_policy_shuts_down_is_told_and_comes_back() {
         haulout.stop().await
     });
 }
-
-#[test]
-fn policies_are_not_read_where_a_setting_says_so() {
-    run_scenario(async {
-        let mut spec = two_hosts(20_000);
-        spec.policies = vec![PolicySpec {
-            name: "restart elsewhere".to_owned(),
-            capability: "com.vmware.vcenter.compute.policies.capabilities.vm.evacuation.best_effort_restart"
-                .to_owned(),
-            vms: vec!["gpu1".to_owned()],
-        }];
-        spec.vms = vec![gpu_vm("no-policies", "gpu1", "esx1")];
-        let fixture = fixture("no-policies", &spec).await?;
-        let off = [("VCENTER_POLICIES", "false")];
-        let checked = crate::kubectl_plugin::types_with(&fixture, &["check"], &off).await?;
-        ensure!(!checked.stdout.contains("vCenter itself powers VM"), "{checked}");
-        Ok(())
-    });
-}

@@ -275,7 +275,7 @@ fn host_that_stays_entering_although_the_vm_is_off_is_reported() {
     run_scenario(async {
         let fixture = one_node("stays-entering").await?;
         let node = fixture.node_name("gpu1");
-        let haulout = run(&fixture, &[("POWER_OFF_TIMEOUT_SECONDS", "5")]).await?;
+        let haulout = run(&fixture, &[("TEST_TIMINGS", "power_off=5")]).await?;
         fixture.vcenter.enter_maintenance_moving_stopped("esx1").await?;
         fixture.wait_state(&node, Some("powered-off")).await?;
         fixture

@@ -265,7 +265,10 @@ fn vm_that_dies_after_each_power_on_is_tried_slowly_and_parked() {
             ..GuestPatch::default()
         };
         guest(&fixture, manners).await?;
-        let changes = [("RETRY_MAX_SECONDS", "30"), ("POWER_ON_TIMEOUT_SECONDS", "15")];
+        let changes = [
+            ("TEST_TIMINGS", "retry_max=30"),
+            ("POWER_ON_TIMEOUT_SECONDS", "15"),
+        ];
         let haulout = run(&fixture, &changes).await?;
 
         fixture.vcenter.enter_maintenance("esx1").await?;

@@ -1079,7 +1079,7 @@ fn check_names_each_missing_privilege_and_its_object() {
         ] {
             let good = format!("√ {privilege} on {good}\n");
             fixture.vcenter.withhold(&[]).await?;
-            let switched_on = [("VCENTER_CUSTOM_ATTRIBUTE", "true")];
+            let switched_on = [("VCENTER_REPORT", "events,attribute")];
             let granted = types_with(&fixture, &["check"], &switched_on).await?;
             ensure!(
                 granted.code == 0 && granted.stdout.contains(&good),
@@ -1091,9 +1091,14 @@ fn check_names_each_missing_privilege_and_its_object() {
             let role = "give the user the roles in docs/install/vcenter-role.md";
             let role = |what: &str| format!("{role}, {what}");
             let (mark, code, end, hint) = match privilege {
-                "Global.LogEvent" => ('‼', 0, " ‼   0 ×\n", role("or set VCENTER_EVENTS=false")),
+                "Global.LogEvent" => (
+                    '‼',
+                    0,
+                    " ‼   0 ×\n",
+                    role("or leave events out of VCENTER_REPORT"),
+                ),
                 "Global.SetCustomField" => {
-                    let hint = role("or set VCENTER_CUSTOM_ATTRIBUTE=false");
+                    let hint = role("or leave attribute out of VCENTER_REPORT");
                     ('‼', 0, " ‼   0 ×\n", hint)
                 }
                 "Global.ManageCustomFields" => {

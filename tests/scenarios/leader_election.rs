@@ -40,12 +40,11 @@ pub fn replica_settings<'a>(fixture: &'a Fixture<'_>, name: &'a str) -> [(&'a st
     ]
 }
 
-/// The defaults, with more attempts to renew the Lease. With a shorter one, a kube-apiserver that stalls for some seconds on a busy
+/// The defaults. With a shorter Lease, a kube-apiserver that stalls for some seconds on a busy
 /// machine deposes the leader, and the scenario is another one.
-pub const UNDEPOSED: [(&str, &str); 3] = [
+pub const UNDEPOSED: [(&str, &str); 2] = [
     ("LEASE_DURATION_SECONDS", "15"),
     ("LEASE_RENEW_DEADLINE_SECONDS", "10"),
-    ("LEASE_RETRY_PERIOD_SECONDS", "0.5"),
 ];
 
 const HARMS: [Harm; 3] = [Harm::Killed, Harm::Frozen, Harm::CutOff];
@@ -390,7 +389,7 @@ fn leader_without_vcenter_hands_over_to_a_connected_replica() {
         let fixture = Scenario::Wait.create("deaf-leader").await?;
         let node = fixture.node_name("gpu1");
         // A lost connection is noticed within seconds.
-        let more = [&UNDEPOSED[..], &[("VCENTER_CALL_TIMEOUT_SECONDS", "2")]].concat();
+        let more = [&UNDEPOSED[..], &[("TEST_TIMINGS", "vcenter_call=2")]].concat();
         let a = replica(&fixture, through_proxy(&fixture, "-a").await?, "a", &more)?;
         wait_leader(&fixture, "a").await?;
         let b = replica(&fixture, through_proxy(&fixture, "-b").await?, "b", &more)?;
@@ -483,7 +482,7 @@ fn standby_that_cannot_reach_vcenter_is_not_ready() {
         wait_leader(&fixture, "a").await?;
         let (proxy, kubeconfig) = through_proxy(&fixture, "-b").await?;
         proxy.cut(Side::Vcenter);
-        let more = [&SERVED[..], &[("VCENTER_CALL_TIMEOUT_SECONDS", "2")]].concat();
+        let more = [&SERVED[..], &[("TEST_TIMINGS", "vcenter_call=2")]].concat();
         let b = replica(&fixture, (proxy, kubeconfig), "b", &more)?;
         let verbose = format!("{}/readyz?verbose", address(&fixture, "health").await?);
         until("it to say so", WAIT_TIMEOUT, async || {

@@ -40,7 +40,7 @@ fn leader_without_vcenter_yields_to_the_other_replica() {
             changes.extend(replica_settings(&fixture, name));
             changes.extend(UNDEPOSED);
             // A vCenter that is cut off is silent: each call takes its whole deadline.
-            changes.push(("VCENTER_CALL_TIMEOUT_SECONDS", "5"));
+            changes.push(("TEST_TIMINGS", "vcenter_call=5"));
             start(&fixture, &changes)
         };
         let (proxy_a, kubeconfig_a) = through_proxy(&fixture, "-a").await?;
@@ -142,7 +142,6 @@ fn release<'a>(fixture: &'a Fixture<'_>, name: &'a str) -> Vec<(&'a str, &'a str
         ("LEASE_NAME", name),
         ("LEASE_NAMESPACE", fixture.name()),
         ("POD_NAME", name),
-        ("RELEASE", ""),
     ];
     changes.extend(UNDEPOSED);
     changes

@@ -208,7 +208,6 @@ fn no_secret_is_in_any_output_or_in_a_crash() {
         let all = [
             ("LOG_LEVEL", "trace"),
             ("RUST_BACKTRACE", "full"),
-            ("NODE_CONDITIONS", "well-known"),
             ("METRICS_ADDRESS", "127.0.0.1:0"),
             ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.as_str()),
             ("OTEL_EXPORTER_OTLP_HEADERS", header.as_str()),
@@ -419,18 +418,15 @@ fn all_telemetry_costs_an_idle_program_at_most_2_mib() {
     run_scenario(async {
         let fixture = one_node("memory").await?;
         let collector = jaeger().await.otlp_http();
-        let quiet = [("NODE_MAINTENANCES", "false")];
         let telemetry = [
-            ("NODE_MAINTENANCES", "false"),
             ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.as_str()),
-            ("NODE_CONDITIONS", "well-known"),
             ("METRICS_ADDRESS", "127.0.0.1:0"),
             ("HEALTH_ADDRESS", "127.0.0.1:0"),
         ];
         // How much the allocator keeps depends on what else the machine does: the least of a few rounds counts.
         let (mut without, mut with) = (u64::MAX, u64::MAX);
         for _ in 0..3 {
-            without = without.min(idle_memory(&fixture, &quiet).await?);
+            without = without.min(idle_memory(&fixture, &[]).await?);
             with = with.min(idle_memory(&fixture, &telemetry).await?);
             if with <= without + TELEMETRY_KIB {
                 break;

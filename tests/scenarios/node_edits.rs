@@ -1,23 +1,15 @@
 //! The Node is restored from a manifest, or its annotations change, while the VM is off.
 
-use std::time::Duration;
-
 use anyhow::ensure;
-use haulout_lab::fixture::{
-    ANNOTATIONS, Fixture, Haulout, Member, WAIT_TIMEOUT, annotation, is_cordoned, is_ready, phase,
-};
-use haulout_lab::kube::{Kube, KubeOptions};
+use haulout_lab::fixture::{ANNOTATIONS, Fixture, annotation, is_cordoned, is_ready, phase};
 use haulout_lab::vcenter::{GuestPatch, State, VmState};
-use haulout_lab::wait::until;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
-use crate::assertions::{
-    clock, cordons, ensure_brought_back, ensure_not_called, journal_end, node_writes, wait_for_call,
-};
-use crate::fixture::{a40, gpu_vm, hosts, one_node, run, run_scenario, start};
+use crate::assertions::{ensure_brought_back, wait_for_call};
+use crate::fixture::{one_node, run, run_scenario};
 use crate::requests::copy_says;
 
 /// The annotations of an episode, by their names behind the prefix.
@@ -112,94 +104,6 @@ fn vm_comes_back_when_its_episode_annotation_is_removed_while_off() {
 #[test]
 fn vm_comes_back_when_all_its_annotations_are_removed_while_off() {
     run_scenario(survives_removal("unannotated", &RECORD));
-}
-
-/// A fixture with one node in a cluster of its own, because every Haulout of a cluster reports episodes under other prefixes.
-async fn one_node_in<'a>(kube: &'a Kube, name: &str) -> anyhow::Result<Fixture<'a>> {
-    let mut spec = hosts(&[("esx1", &[a40(1)])]);
-    let vm = gpu_vm(name, "gpu1", "esx1");
-    let members = vec![Member::new(name, "gpu1", &vm.uuid)];
-    spec.vms = vec![vm];
-    Fixture::create(kube, name, &spec, members, true).await
-}
-
-/// The prefix under which an episode begins before the setting is changed.
-const FORMER_PREFIX: &str = "former.example.com";
-
-/// Begins under another prefix than the usual one, kills Haulout while the VM is off, and starts it with the usual one.
-async fn restarted_with_another_prefix(
-    fixture: &Fixture<'_>,
-    settings: &[(&str, &str)],
-) -> anyhow::Result<Haulout> {
-    let mut before = settings.to_vec();
-    before.push(("ANNOTATION_PREFIX", FORMER_PREFIX));
-    let haulout = run(fixture, &before).await?;
-    fixture.vcenter.enter_maintenance("esx1").await?;
-    fixture.wait_in_maintenance("esx1").await?;
-    fixture.wait_for_log("ShuttingDown -> AwaitingHost").await?;
-    if settings.is_empty() {
-        copy_says(fixture, &fixture.node_name("gpu1"), &["awaitingHost"]).await?;
-    }
-    haulout.kill().await?;
-    let haulout = start(fixture, settings)?;
-    let node = fixture.node_name("gpu1");
-    let reported =
-        format!("node {node} has an episode under the annotation prefix {FORMER_PREFIX}, which this");
-    fixture.wait_for_log(&reported).await?;
-    until(
-        "both processes to have synced vCenter",
-        WAIT_TIMEOUT,
-        async || Ok((fixture.log_text().matches("vCenter synced").count() == 2).then_some(())),
-    )
-    .await?;
-    Ok(haulout)
-}
-
-#[test]
-fn vm_comes_back_by_its_copy_under_another_annotation_prefix() {
-    run_scenario(async {
-        let kube = Kube::start(&KubeOptions::default()).await?;
-        let fixture = one_node_in(&kube, "prefix").await?;
-        let node = fixture.node_name("gpu1");
-        let began = clock();
-        let haulout = restarted_with_another_prefix(&fixture, &[]).await?;
-        is_powered_on(&fixture).await?;
-        fixture.wait_in_service(&node).await?;
-        let writes = node_writes(&fixture, &node, began).await?;
-        ensure!(cordons(&writes) == [true, false], "{:?}", cordons(&writes));
-        ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
-        haulout.stop().await
-    });
-}
-
-#[test]
-fn vm_without_a_copy_stays_off_until_its_annotation_prefix_is_back() {
-    run_scenario(async {
-        let kube = Kube::start(&KubeOptions::default()).await?;
-        let fixture = one_node_in(&kube, "prefix-bare").await?;
-        let node = fixture.node_name("gpu1");
-        let began = clock();
-        let bare = [("NODE_MAINTENANCES", "false")];
-        let haulout = restarted_with_another_prefix(&fixture, &bare).await?;
-        let exited = journal_end(&fixture).await?;
-        fixture.vcenter.exit_maintenance("esx1").await?;
-        let window = Duration::from_secs(5);
-        ensure_not_called(&fixture, &["PowerOnVM_Task"], "gpu1", exited, window).await?;
-        ensure!(is_cordoned(&fixture.node(&node).await?));
-        haulout.stop().await?;
-
-        let haulout = start(&fixture, &[bare[0], ("ANNOTATION_PREFIX", FORMER_PREFIX)])?;
-        let back = fixture.wait_in_service(&node).await?;
-        ensure!(
-            !back
-                .annotations()
-                .contains_key(&format!("{FORMER_PREFIX}/episode"))
-        );
-        let writes = node_writes(&fixture, &node, began).await?;
-        ensure!(cordons(&writes) == [true, false], "{:?}", cordons(&writes));
-        ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
-        haulout.stop().await
-    });
 }
 
 #[test]

@@ -209,7 +209,7 @@ async fn measure(name: &str, endpoints: &[(&str, &str)]) -> anyhow::Result<Vec<f
             ("GPU_NODE_LABEL", label.as_str()),
             // No periodic read may add a random second.
             ("POLL_INTERVAL_SECONDS", "3600"),
-            ("EVICTION_RETRY_SECONDS", "600"),
+            ("TEST_TIMINGS", "eviction_retry=600"),
             ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint),
             ("OTEL_EXPORTER_OTLP_TIMEOUT", "30000"),
         ];

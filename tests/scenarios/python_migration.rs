@@ -1,7 +1,8 @@
 //! Takeover of the Python controller's episodes.
 
 use anyhow::ensure;
-use haulout_lab::fixture::Fixture;
+use haulout_lab::fixture::{Fixture, PYTHON_ANNOTATIONS};
+use kube::ResourceExt as _;
 
 use crate::fixture::{a40, fixture, gpu_vm, hosts, one_node, run_scenario, start};
 
@@ -19,7 +20,18 @@ async fn leave(fixture: &Fixture<'_>, node: &str, annotations: &[(&str, &str)]) 
     let time = a_moment_ago();
     let mut all = annotations.to_vec();
     all.push(("transition-time", &time));
-    fixture.annotate(node, &all).await
+    fixture.annotate_under(PYTHON_ANNOTATIONS, node, &all).await
+}
+
+/// Waits until the node is in service, without annotations of either controller.
+async fn ends(fixture: &Fixture<'_>, node: &str) -> anyhow::Result<()> {
+    let node = fixture.wait_in_service(node).await?;
+    let left = node
+        .annotations()
+        .keys()
+        .find(|key| key.starts_with(PYTHON_ANNOTATIONS));
+    ensure!(left.is_none(), "{left:?}");
+    Ok(())
 }
 
 #[test]
@@ -35,7 +47,7 @@ fn adopted_drain_continues_on_a_node_not_yet_cordoned() {
         fixture.wait_in_maintenance("esx1").await?;
         ensure!(fixture.pods_on(&node).await?.is_empty());
         fixture.vcenter.exit_maintenance("esx1").await?;
-        fixture.wait_in_service(&node).await?;
+        ends(&fixture, &node).await?;
         ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
         haulout.stop().await
     });
@@ -47,7 +59,6 @@ fn adopted_vm_that_is_off_is_powered_on_when_its_host_is_back() {
         let fixture = one_node("py-off").await?;
         let node = fixture.node_name("gpu1");
         fixture.person_cordons(&node, true).await?;
-        fixture.annotate(&node, &[]).await?;
         leave(&fixture, &node, &[("state", "powered-off"), ("host", "esx1")]).await?;
         fixture.vcenter.power_off("gpu1").await?;
         fixture.vcenter.enter_maintenance("esx1").await?;
@@ -55,7 +66,7 @@ fn adopted_vm_that_is_off_is_powered_on_when_its_host_is_back() {
         let haulout = start(&fixture, &[])?;
         fixture.wait_phase(&node, "awaitingHost").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
-        fixture.wait_in_service(&node).await?;
+        ends(&fixture, &node).await?;
         ensure!(fixture.power_cycles("gpu1").await? == (1, 1));
         haulout.stop().await
     });
@@ -77,7 +88,7 @@ fn adopted_migration_with_a_running_vm_is_not_powered_off_again() {
         leave(&fixture, &node, &moved).await?;
         fixture.vcenter.enter_maintenance("esx1").await?;
         let haulout = start(&fixture, &[])?;
-        fixture.wait_in_service(&node).await?;
+        ends(&fixture, &node).await?;
         ensure!(fixture.power_cycles("gpu1").await? == (0, 0));
         haulout.stop().await
     });

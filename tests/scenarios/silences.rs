@@ -22,8 +22,8 @@ use tokio::task::JoinSet;
 
 use crate::fixture::{one_node, run, run_scenario};
 
-/// How long a silence lasts unless it is renewed, which happens every third of it.
-const SILENCE_SECONDS: &str = "30";
+/// A silence lasts for 30 s unless it is renewed, which happens every third of it.
+const SILENCE_SECONDS: &str = "silence=30";
 
 /// An Alertmanager: a real one, or a stand-in.
 struct Alertmanager {
@@ -192,7 +192,7 @@ async fn silence_lasts_for_the_maintenance(
     std::fs::write(&file, &alertmanager.url)?;
     let settings = [
         ("ALERTMANAGER_URL_FILE", file.to_str().context("a path")?),
-        ("SILENCE_SECONDS", SILENCE_SECONDS),
+        ("TEST_TIMINGS", SILENCE_SECONDS),
         ("SILENCE_MATCHERS", "cluster=\"east\""),
         ("LOG_LEVEL", "info,haulout::telemetry::silences=debug"),
     ];

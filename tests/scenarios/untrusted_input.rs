@@ -243,10 +243,9 @@ async fn is_quiet(fixture: &Fixture<'_>, node: &str) -> anyhow::Result<()> {
 }
 
 /// Settings without periodic actions within a scenario.
-const SELDOM: [(&str, &str); 3] = [
+const SELDOM: [(&str, &str); 2] = [
     ("POLL_INTERVAL_SECONDS", "60"),
-    ("RETRY_MAX_SECONDS", "30"),
-    ("EVICTION_RETRY_SECONDS", "5"),
+    ("TEST_TIMINGS", "retry_max=30,eviction_retry=5"),
 ];
 
 /// Brings the Node to `phase` by a real maintenance, stops Haulout, and starts it again with a record dated a year

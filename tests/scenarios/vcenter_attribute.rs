@@ -11,7 +11,7 @@ use crate::assertions::wait_for_fault;
 use crate::fixture::{one_node, run, run_scenario};
 use crate::vcenter_events::{begin_held, end_held};
 
-const ON: (&str, &str) = ("VCENTER_CUSTOM_ATTRIBUTE", "true");
+const ON: (&str, &str) = ("VCENTER_REPORT", "events,attribute");
 
 /// The pause between two values of one object, without some milliseconds for the way to vCenter.
 const PAUSE: Duration = Duration::from_millis(2_900);

@@ -139,7 +139,7 @@ fn no_event_is_logged_in_a_dry_run_or_when_switched_off() {
     run_scenario(async {
         for (name, change) in [
             ("dry-events", ("DRY_RUN", "true")),
-            ("no-events", ("VCENTER_EVENTS", "false")),
+            ("no-events", ("VCENTER_REPORT", "none")),
         ] {
             let fixture = one_node(name).await?;
             let haulout = run(&fixture, &[change]).await?;

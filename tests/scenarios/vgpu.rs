@@ -7,7 +7,7 @@ use haulout_lab::vcenter::{Gpu, HostSpec, State, VmSpec};
 use crate::fixture::{gpu_vm, hosts, kube, kubectl, run, run_scenario};
 
 /// No VM is moved by vMotion here.
-const AT_ONCE: (&str, &str) = ("VGPU_VMOTION_GRACE_SECONDS", "0");
+const AT_ONCE: (&str, &str) = ("VMOTION_GRACE_SECONDS", "0");
 
 fn vgpu(gib: u32) -> Gpu {
     Gpu::Vgpu {

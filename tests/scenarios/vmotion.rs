@@ -42,7 +42,7 @@ fn node_is_left_alone_while_vcenter_moves_its_vgpu_vm() {
     run_scenario(async {
         let fixture = vgpu_node("vgpu-moves", 1_000).await?;
         let node = fixture.node_name("gpu1");
-        let haulout = run(&fixture, &[("VGPU_VMOTION_GRACE_SECONDS", "3")]).await?;
+        let haulout = run(&fixture, &[("VMOTION_GRACE_SECONDS", "3")]).await?;
         let began = clock();
         fixture.vcenter.enter_maintenance("esx1").await?;
         fixture.wait_phase(&node, "queued").await?;
@@ -65,7 +65,7 @@ fn vgpu_node_is_drained_if_vcenter_does_not_move_its_vm() {
     run_scenario(async {
         let fixture = vgpu_node("vgpu-stays", 0).await?;
         let node = fixture.node_name("gpu1");
-        let haulout = run(&fixture, &[("VGPU_VMOTION_GRACE_SECONDS", "3")]).await?;
+        let haulout = run(&fixture, &[("VMOTION_GRACE_SECONDS", "3")]).await?;
         let plan = types(&fixture, &["plan", "esx1"]).await?;
         let note = "it has a vGPU: vCenter may move it by vMotion";
         ensure!(plan.stdout.contains(note), "{plan}");
@@ -98,10 +98,10 @@ fn node_without_a_passthrough_device_is_left_to_vcenter_if_so_set() {
         spec.vms = vec![gpu_vm("unpinned", "gpu1", "esx1"), plain];
         let fixture = fixture("unpinned", &spec).await?;
         let node = fixture.node_name("cpu1");
-        let setting = [("LEAVE_UNPINNED_VMS", "true")];
+        let setting = [("VMOTION_GRACE_SECONDS", "unlimited")];
         let haulout = run(&fixture, &setting).await?;
         let plan = types_with(&fixture, &["plan", "esx1"], &setting).await?;
-        let note = "it has no passthrough device: maintenance of its host leaves it to vCenter";
+        let note = "maintenance of its host leaves it to vCenter";
         ensure!(plan.stdout.matches(note).count() == 1, "{plan}");
 
         let began = clock();

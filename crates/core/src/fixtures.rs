@@ -34,8 +34,8 @@ use crate::maintenance::observed::{
     ObservedVm, PendingEviction, RecordAge,
 };
 use crate::maintenance::policy::{
-    DrainTimeoutAction, GuardPolicy, HookTimeoutAction, MaintenanceTaint, MaxUnavailable, Policy, Releases,
-    StaticDevices, VmotionGrace,
+    DrainTimeoutAction, GuardPolicy, HookTimeoutAction, MaintenanceTaint, MaxUnavailable, NodeBinding,
+    Policy, Releases, StaticDevices, VmotionGrace,
 };
 use crate::maintenance::request::{Request, RequestAction, RequestIdentity};
 
@@ -103,12 +103,8 @@ pub fn policy(drain_timeout_action: DrainTimeoutAction) -> Policy {
     }
 }
 
-/// Five minutes with a vGPU, two with an Enhanced DirectPath I/O device.
 pub fn vmotion_grace() -> VmotionGrace {
-    VmotionGrace {
-        vgpu: Duration::from_secs(300),
-        dvx: Duration::from_secs(120),
-    }
+    VmotionGrace::Limited(Duration::from_secs(300))
 }
 
 pub fn rules() -> Rules {
@@ -118,15 +114,13 @@ pub fn rules() -> Rules {
         unavailable: MaxUnavailable::Unlimited,
         unavailable_gpus: MaxUnavailable::Unlimited,
         power_offs: MaxUnavailable::Unlimited,
-        bind_by_name: false,
         require_approval: false,
         device_slices: false,
-        require_provider_id: false,
+        binding: NodeBinding::Uuid,
         node_maintenances: false,
         foreign_maintenances: BTreeSet::new(),
         drain_slot: Duration::from_secs(1800),
         static_devices: StaticDevices::Wait,
-        leave_unpinned: false,
         host_settle: Duration::from_secs(60),
         vmotion_grace: vmotion_grace(),
     }

@@ -51,7 +51,7 @@ use crate::maintenance::observed::{
     AttemptOutcome, FailedMaintenance, LeadershipEpoch, NodeSnapshot, SnapshotBatch, SourceState,
 };
 use crate::maintenance::placement::{HostSurvey, PlacementOffer};
-use crate::maintenance::policy::{MaxUnavailable, Releases, StaticDevices, VmotionGrace};
+use crate::maintenance::policy::{MaxUnavailable, NodeBinding, Releases, StaticDevices, VmotionGrace};
 use crate::maintenance::request::RequestIdentity;
 use device_slices::DeviceSlices;
 use dirty::Dirty;
@@ -93,26 +93,22 @@ pub struct Rules {
     pub unavailable_gpus: MaxUnavailable,
     /// `MAX_POWER_OFFS_PER_HOUR`.
     pub power_offs: MaxUnavailable,
-    /// `BIND_BY_NAME`: VMs are looked up by name even if a UUID is known.
-    pub bind_by_name: bool,
-    /// `REQUIRE_PROVIDER_ID`: only `spec.providerID` binds a Node to its VM.
-    pub require_provider_id: bool,
+    /// `NODE_BINDING`.
+    pub binding: NodeBinding,
     /// `REQUIRE_APPROVAL`.
     pub require_approval: bool,
     /// `GPU_RESOURCES` names drivers: ResourceSlices are watched.
     pub device_slices: bool,
-    /// `NODE_MAINTENANCES`: NodeMaintenance objects are watched.
+    /// NodeMaintenance objects are watched.
     pub node_maintenances: bool,
     /// `FOREIGN_NODE_MAINTENANCES`: the other projects whose NodeMaintenance objects are watched.
     pub foreign_maintenances: BTreeSet<ForeignApi>,
-    /// `DRAIN_SLOT_SECONDS`: how long a node may hold a drain slot.
+    /// How long a node may hold a drain slot.
     pub drain_slot: Duration,
     /// How long a node waits for vCenter to move its VM by vMotion, and needs no slot meanwhile.
     pub vmotion_grace: VmotionGrace,
     /// `STATIC_DEVICES`.
     pub static_devices: StaticDevices,
-    /// `LEAVE_UNPINNED_VMS`: a VM without a passthrough device is not shut down for the maintenance of its host.
-    pub leave_unpinned: bool,
     /// `HOST_SETTLE_SECONDS`: how long a host that returned by itself has to stay before it is used; zero uses it at once.
     pub host_settle: Duration,
 }

@@ -1,8 +1,46 @@
 //! Every annotation key and field manager that Haulout uses; the only file with a domain name in it.
 
-/// The prefix of our annotations unless another is configured: the Python controller's, so that scripts that read its
-/// annotations go on working and its episodes in flight are adopted.
-pub const DEFAULT_PREFIX: &str = "vsphere-maintenance.boeye.net";
+/// The annotations that show an episode to scripts, beside the record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlainKeys {
+    /// `draining`, `powered-off` or `migrated`.
+    pub state: &'static str,
+    /// The host that triggered maintenance.
+    pub host: &'static str,
+    /// The host the VM was moved to.
+    pub migrated_to_host: &'static str,
+    /// When the last transition happened.
+    pub transition_time: &'static str,
+}
+
+/// Haulout's.
+pub const PLAIN: PlainKeys = PlainKeys {
+    state: "haulout.dev/state",
+    host: "haulout.dev/host",
+    migrated_to_host: "haulout.dev/migrated-to-host",
+    transition_time: "haulout.dev/transition-time",
+};
+
+/// Those of the Python controller, which is all that it keeps of an episode. Haulout adopts it, and removes them with its first write.
+pub const PYTHON: PlainKeys = PlainKeys {
+    state: "vsphere-maintenance.boeye.net/state",
+    host: "vsphere-maintenance.boeye.net/host",
+    migrated_to_host: "vsphere-maintenance.boeye.net/migrated-to-host",
+    transition_time: "vsphere-maintenance.boeye.net/transition-time",
+};
+
+/// The annotation with the record: the versioned JSON of the episode.
+pub const EPISODE: &str = "haulout.dev/episode";
+
+/// The annotation with the versioned JSON of the episode that ended last.
+pub const LAST_EPISODE: &str = "haulout.dev/last-episode";
+
+/// The annotation with the UID of the latest fulfilled request. It is written with the end of the episode, so that a crash before the
+/// update of the request's status does not start it again.
+pub const FULFILLED: &str = "haulout.dev/fulfilled-request";
+
+/// An annotation that people set on a Node: with `true`, it stays cordoned at the end of the episode.
+pub const KEEP_CORDONED: &str = "haulout.dev/keep-cordoned";
 
 /// The field manager of our PATCHes, by which `metadata.managedFields` distinguishes our cordon from others.
 pub const FIELD_MANAGER: &str = "haulout";
@@ -117,116 +155,62 @@ pub const YIELDS: &str = "haulout.dev/yields";
 /// The annotation on the Lease that notes a login that vCenter refused: time and user.
 pub const LOGIN_REFUSED: &str = "haulout.dev/login-refused";
 
-/// The full keys of our annotations under one prefix.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Keys {
-    /// `draining`, `powered-off` or `migrated`.
-    pub state: String,
-    /// The host that triggered maintenance.
-    pub host: String,
-    /// The host the VM was moved to.
-    pub migrated_to_host: String,
-    /// When the last transition happened.
-    pub transition_time: String,
-    /// The versioned JSON with the rest.
-    pub episode: String,
-    /// The versioned JSON of the episode that ended last.
-    pub last_episode: String,
-    /// Set by people: the Node stays cordoned at the end.
-    pub keep_cordoned: String,
-    /// The label by whose value nodes are grouped for limits. Not Haulout's, and without its prefix.
-    pub limit_group: Option<String>,
-    /// The UID of the latest fulfilled request. It is written with the end of the episode, so that a crash before the update of
-    /// the request's status does not start it again.
-    pub fulfilled: String,
-}
-
-impl Keys {
-    /// Each annotation on a Node with its meaning, those of Haulout first.
-    pub fn described(&self) -> Vec<(&str, &'static str)> {
-        // Destructured, so that a new key is not forgotten here.
-        let Self {
-            state,
-            host,
-            migrated_to_host,
-            transition_time,
-            episode,
-            last_episode,
-            keep_cordoned,
-            fulfilled,
-            limit_group: _,
-        } = self;
-        vec![
-            (
-                state,
-                "`draining`, `powered-off` or `migrated`; absent while queued",
-            ),
-            (host, "the ESXi host whose maintenance it is about"),
-            (migrated_to_host, "the host the VM was moved to, with `migrated`"),
-            (transition_time, "when that began, ISO 8601"),
-            (
-                episode,
-                "the record that a restart goes on from, as versioned JSON: the exact phase and since when, who clicked, whose \
-                 the cordon is, UUID and moref of the VM, boot id and GPU count before, what was requested of vCenter, which \
-                 hosts refused the VM, pods left behind",
-            ),
-            (
-                fulfilled,
-                "the UID of the last NodeMaintenance that was fulfilled on this node; it stays",
-            ),
-            (
-                last_episode,
-                "the episode that ended last, until the next one begins; by it a VM that goes off too late is brought back",
-            ),
-            (
-                keep_cordoned,
-                "yours: `true` keeps the node cordoned at the end of the episode",
-            ),
-            (
-                SKIP,
-                "yours: while it is `true`, Haulout leaves the node alone, and says so",
-            ),
-            (
-                APPROVED,
-                "yours: the id of the episode, or the UID of the NodeMaintenance, whose drain may begin where `REQUIRE_APPROVAL` is \
-                 set; `kubectl haulout approve NODE` sets it, and it is removed when that drain begins",
-            ),
-            (
-                ACCEPTED_GPUS,
-                "yours: the GPUs with which the node counts as back in this episode, as in `nvidia.com/gpu=7`; `kubectl haulout \
-                 accept NODE` sets it, and it is removed at the end",
-            ),
-            (
-                REBOOT_REQUIRED,
-                "yours: the [sentinel](../how-to/reboot-sentinel.md) of the node asks for a reboot; a boot id as its value counts on \
-                 that boot only",
-            ),
-            (
-                HOOKS,
-                "yours: hold the drain until they are removed; `pre-poweroff.…` and `pre-uncordon.…` hold the power-off and the \
-                 uncordon",
-            ),
-            (
-                STRATEGY,
-                "yours: `migrate` (the default) moves the VM where another host can take it, `wait` keeps it for its own host",
-            ),
-        ]
-    }
-
-    /// The keys under `prefix`, with or without a trailing slash.
-    pub fn under(prefix: &str) -> Self {
-        let prefix = prefix.trim_end_matches('/');
-        let key = |name: &str| format!("{prefix}/{name}");
-        Self {
-            state: key("state"),
-            host: key("host"),
-            migrated_to_host: key("migrated-to-host"),
-            transition_time: key("transition-time"),
-            episode: key("episode"),
-            last_episode: key("last-episode"),
-            keep_cordoned: key("keep-cordoned"),
-            fulfilled: key("fulfilled-request"),
-            limit_group: None,
-        }
-    }
-}
+/// The annotations on a Node, each with its meaning.
+pub const ON_NODES: &[(&str, &str)] = &[
+    (
+        PLAIN.state,
+        "`draining`, `powered-off` or `migrated`; absent while queued",
+    ),
+    (PLAIN.host, "the ESXi host whose maintenance it is about"),
+    (
+        PLAIN.migrated_to_host,
+        "the host the VM was moved to, with `migrated`",
+    ),
+    (PLAIN.transition_time, "when that began, ISO 8601"),
+    (
+        EPISODE,
+        "the record that a restart goes on from, as versioned JSON: the exact phase and since when, who clicked, whose \
+         the cordon is, UUID and moref of the VM, boot id and GPU count before, what was requested of vCenter, which \
+         hosts refused the VM, pods left behind",
+    ),
+    (
+        FULFILLED,
+        "the UID of the last NodeMaintenance that was fulfilled on this node; it stays",
+    ),
+    (
+        LAST_EPISODE,
+        "the episode that ended last, until the next one begins; by it a VM that goes off too late is brought back",
+    ),
+    (
+        KEEP_CORDONED,
+        "yours: `true` keeps the node cordoned at the end of the episode",
+    ),
+    (
+        SKIP,
+        "yours: while it is `true`, Haulout leaves the node alone, and says so",
+    ),
+    (
+        APPROVED,
+        "yours: the id of the episode, or the UID of the NodeMaintenance, whose drain may begin where `REQUIRE_APPROVAL` is \
+         set; `kubectl haulout approve NODE` sets it, and it is removed when that drain begins",
+    ),
+    (
+        ACCEPTED_GPUS,
+        "yours: the GPUs with which the node counts as back in this episode, as in `nvidia.com/gpu=7`; `kubectl haulout \
+         accept NODE` sets it, and it is removed at the end",
+    ),
+    (
+        REBOOT_REQUIRED,
+        "yours: the [sentinel](../how-to/reboot-sentinel.md) of the node asks for a reboot; a boot id as its value counts on \
+         that boot only",
+    ),
+    (
+        HOOKS,
+        "yours: hold the drain until they are removed; `pre-poweroff.…` and `pre-uncordon.…` hold the power-off and the \
+         uncordon",
+    ),
+    (
+        STRATEGY,
+        "yours: `migrate` (the default) moves the VM where another host can take it, `wait` keeps it for its own host",
+    ),
+];

@@ -19,6 +19,7 @@ use super::soap::{self, ReplyError, SoapAnswer};
 pub use super::transport::{
     BodyLimits, ConnectionPool, Connector, HttpReplyFuture, HttpResponse, HttpTransport, TcpConnector,
 };
+use super::updates::poll_wait::PollWait;
 use super::xml::Element;
 
 /// A vCenter, with one session that all clones share.
@@ -26,6 +27,8 @@ use super::xml::Element;
 pub struct Vcenter {
     pub(super) settings: Arc<Settings>,
     pub(super) sessions: Arc<Sessions>,
+    /// How long polls for updates wait.
+    pub(super) poll_wait: Arc<PollWait>,
     calls: Arc<AtomicU64>,
     /// That relocations cannot be checked was told.
     is_told: Arc<AtomicBool>,
@@ -49,6 +52,7 @@ impl Vcenter {
     pub fn over(settings: Settings, connector: Arc<dyn Connector>) -> Result<Self, ConnectError> {
         Ok(Self {
             sessions: Arc::new(Sessions::new(settings.clone(), connector)?),
+            poll_wait: Arc::new(PollWait::new(settings.long_poll)),
             settings: Arc::new(settings),
             calls: Arc::default(),
             is_told: Arc::default(),

@@ -19,9 +19,8 @@ pub struct Settings {
     pub thumbprint: Option<Thumbprint>,
     /// Deadline of one call other than the long poll, 30 s.
     pub call_deadline: Duration,
-    /// `maxWaitSeconds` of the long poll in whole seconds, at least 1, default 120 s. It is below the
-    /// idle timeout of proxies, and keeps the session alive with one call a minute from the two polls
-    /// of an idle stream.
+    /// `maxWaitSeconds` of the long poll in whole seconds, at least 1, default 120 s. It keeps the session alive with one call a
+    /// minute from the two polls of an idle stream. It becomes shorter where polls are cut.
     pub long_poll: Duration,
     /// Period of the re-read of hosts and lookups, without any push: `POLL_INTERVAL_SECONDS`.
     pub reread_every: Duration,

@@ -29,6 +29,7 @@ use super::update::{VsphereUpdate, WatchSet};
 mod history;
 mod lookup;
 mod pace;
+pub(crate) mod poll_wait;
 pub mod probe;
 pub(crate) mod property_cache;
 mod subscription;

@@ -33,14 +33,14 @@ pub(super) async fn check(view: &ClusterView, config: &Config, section: &mut Sec
             return;
         }
     };
-    let is_attribute_used = config.vcenter_custom_attribute && !config.dry_run;
+    let is_attribute_used = config.vcenter_report.attribute && !config.dry_run;
     let is_undefined = is_attribute_used && is_undefined(view).await;
     for needed in NEEDED {
         let is_used = match needed.need {
             Need::Always | Need::Disputed => true,
             Need::Encrypted => !objects.encrypted.is_empty(),
             Need::StaticDevices => config.static_devices == StaticDevices::Repoint,
-            Need::Events => config.vcenter_events && !config.dry_run,
+            Need::Events => config.vcenter_report.events && !config.dry_run,
             Need::Attribute => is_attribute_used,
             Need::AttributeDefinition => is_undefined,
         };
@@ -220,11 +220,11 @@ impl Objects {
             ),
             Need::Events => section.warn(
                 format!("{id} is missing on {names} (needed for {why})"),
-                "give the user the roles in docs/install/vcenter-role.md, or set VCENTER_EVENTS=false",
+                "give the user the roles in docs/install/vcenter-role.md, or leave events out of VCENTER_REPORT",
             ),
             Need::Attribute => section.warn(
                 format!("{id} is missing on {names} (needed for {why})"),
-                "give the user the roles in docs/install/vcenter-role.md, or set VCENTER_CUSTOM_ATTRIBUTE=false",
+                "give the user the roles in docs/install/vcenter-role.md, or leave attribute out of VCENTER_REPORT",
             ),
             Need::AttributeDefinition => section.warn(
                 format!("{id} is missing on {names} (needed for {why})"),

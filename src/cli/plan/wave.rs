@@ -166,7 +166,7 @@ fn not_begun(members: &WaveMembers, plans: &[Plan]) -> Vec<NodeNotBegun> {
             .is_some_and(|vm| vm.power != ObservedPower::On);
         stop(&forecast.node).unwrap_or_else(|| {
             let words = if is_left_to_vcenter(forecast) {
-                "vCenter moves its VM (LEAVE_UNPINNED_VMS)"
+                "vCenter moves its VM (VMOTION_GRACE_SECONDS=unlimited)"
             } else if is_off {
                 "its VM is not on"
             } else {

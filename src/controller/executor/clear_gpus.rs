@@ -28,7 +28,7 @@ impl Executor {
             return AttemptOutcome::Done;
         };
         let client = self.traced();
-        let read = (&self.keys, &self.gpu_resources);
+        let read = (self.limit_group.as_deref(), &self.gpu_resources);
         let (mut version, mut conflicts) = (*resource_version, 0);
         loop {
             let of = (uid, version);
@@ -42,7 +42,7 @@ impl Executor {
             };
             if error.kind == NodeErrorKind::Conflict && conflicts < CONFLICTS_MAX {
                 conflicts += 1;
-                let again = node::get(&client, &self.keys, &self.gpu_resources, name, WRITE_DEADLINE).await;
+                let again = node::get(&client, read, name, WRITE_DEADLINE).await;
                 if let Ok(node) = again
                     && node.uid == *uid
                     && node.boot_id == *boot

@@ -8,7 +8,6 @@ use secrecy::SecretString;
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::keys::DEFAULT_PREFIX;
 use crate::kubernetes::stand_in::{refusal, server};
 use crate::maintenance::decide::{Decision, decide};
 use crate::maintenance::episode::Phase;
@@ -53,7 +52,7 @@ fn executor_on(client: kube::Client) -> (Executor, mpsc::Receiver<EffectReport>)
         vcenter: Vcenter::new(Settings::new(endpoint, credentials, Trust::Nothing)).unwrap(),
         machines: Arc::new(MachineApi::new(client.clone())),
         client,
-        keys: Keys::under(DEFAULT_PREFIX),
+        limit_group: None,
         gpu_resources: GpuResources::parse("nvidia.com/*").unwrap(),
         drain: DrainSettings::default(),
         events: crate::kubernetes::events::queue(|| {}).0,

@@ -1,15 +1,10 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::keys::DEFAULT_PREFIX;
 
 fn facts(node: Value) -> NodeFacts {
     let gpus = GpuResources::parse("nvidia.com/*, amd.com/gpu").unwrap();
-    node_facts(
-        &serde_json::from_value(node).unwrap(),
-        &Keys::under(DEFAULT_PREFIX),
-        &gpus,
-    )
+    node_facts(&serde_json::from_value(node).unwrap(), None, &gpus)
 }
 
 fn cordoned_with(managed_fields: Value) -> Option<String> {
@@ -27,9 +22,9 @@ fn the_facts_of_a_node_are_read() {
             "name": "gpu-1", "uid": "uid-1", "resourceVersion": "12345",
             "creationTimestamp": "2026-01-01T00:00:00Z",
             "annotations": {
-                "vsphere-maintenance.boeye.net/state": "migrated",
-                "vsphere-maintenance.boeye.net/migrated-to-host": "esx-2",
-                "vsphere-maintenance.boeye.net/keep-cordoned": "true",
+                "haulout.dev/state": "migrated",
+                "haulout.dev/migrated-to-host": "esx-2",
+                "haulout.dev/keep-cordoned": "true",
                 "other/state": "x",
             },
         },

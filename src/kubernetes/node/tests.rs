@@ -1,6 +1,5 @@
 use super::*;
 use crate::fence::{WriteFence, WriteKind};
-use crate::keys::DEFAULT_PREFIX;
 use crate::kubernetes::stand_in::{ScriptedReply, refusal, server};
 use crate::node_guard::NodeGuard;
 
@@ -24,6 +23,7 @@ fn cordon() -> NodePatch {
             keep_cordoned: Some("true".to_owned()),
             ..NodeAnnotations::default()
         },
+        is_adoption: false,
         is_end: false,
         ends_approval: false,
         unschedulable: Some(true),
@@ -41,13 +41,11 @@ async fn patched(
 ) {
     let mut reply = Some(reply);
     let (client, log) = server(move |_| reply.take().unwrap());
-    let keys = Keys::under(DEFAULT_PREFIX);
     let permit = WriteFence::without_election().permit(WriteKind::Record).unwrap();
     let result = patch(
         &permit,
         &client,
-        &keys,
-        &gpus(),
+        (None, &gpus()),
         &NodeName::new("gpu-1"),
         with,
         DEADLINE,
@@ -62,7 +60,7 @@ fn node() -> ScriptedReply {
         json!({
             "apiVersion": "v1", "kind": "Node",
             "metadata": {"name": "gpu-1", "uid": "uid-1", "resourceVersion": "42",
-                "annotations": {"vsphere-maintenance.boeye.net/state": "draining"}},
+                "annotations": {"haulout.dev/state": "draining"}},
             "spec": {"unschedulable": true},
         }),
     )
@@ -85,12 +83,12 @@ async fn a_transition_is_one_patch_that_only_the_view_it_was_decided_on_accepts(
                 "uid": "uid-1",
                 "resourceVersion": "41",
                 "annotations": {
-                    "vsphere-maintenance.boeye.net/state": "draining",
-                    "vsphere-maintenance.boeye.net/host": "esx-1",
-                    "vsphere-maintenance.boeye.net/migrated-to-host": null,
-                    "vsphere-maintenance.boeye.net/transition-time": "2026-01-02T03:04:05Z",
-                    "vsphere-maintenance.boeye.net/episode": "{}",
-                    "vsphere-maintenance.boeye.net/last-episode": null,
+                    "haulout.dev/state": "draining",
+                    "haulout.dev/host": "esx-1",
+                    "haulout.dev/migrated-to-host": null,
+                    "haulout.dev/transition-time": "2026-01-02T03:04:05Z",
+                    "haulout.dev/episode": "{}",
+                    "haulout.dev/last-episode": null,
                 },
             },
             "spec": {"unschedulable": true},
@@ -110,6 +108,22 @@ async fn end_removes_our_annotations_and_the_cordon_as_kubectl_does() {
     let annotations = seen[0].body["metadata"]["annotations"].as_object().unwrap();
     assert_eq!(annotations.len(), 6);
     assert!(annotations.values().all(Value::is_null));
+}
+
+#[tokio::test]
+async fn adoption_removes_the_annotations_of_the_python_controller() {
+    let adoption = NodePatch {
+        is_adoption: true,
+        ..cordon()
+    };
+    let (_, seen) = patched(&adoption, node()).await;
+    let annotations = seen[0].body["metadata"]["annotations"].as_object().unwrap();
+    assert_eq!(annotations["haulout.dev/state"], "draining");
+    let python = annotations
+        .iter()
+        .filter(|(key, _)| key.starts_with("vsphere-maintenance."));
+    let python: Vec<&Value> = python.map(|(_, value)| value).collect();
+    assert_eq!(python, [&Value::Null; 4]);
 }
 
 #[tokio::test]
@@ -218,7 +232,6 @@ async fn each_refusal_of_a_patch_says_what_happens_next() {
 
 #[tokio::test]
 async fn absent_node_is_distinguished_from_an_unreadable_one() {
-    let keys = Keys::under(DEFAULT_PREFIX);
     let name = NodeName::new("gpu-1");
     for (code, kind) in [
         (404, NodeErrorKind::Gone),
@@ -226,7 +239,7 @@ async fn absent_node_is_distinguished_from_an_unreadable_one() {
         (503, NodeErrorKind::Unreachable),
     ] {
         let (client, _) = server(move |_| refusal(code, "", "no", Value::Null));
-        let error = get(&client, &keys, &gpus(), &name, DEADLINE).await.unwrap_err();
+        let error = get(&client, (None, &gpus()), &name, DEADLINE).await.unwrap_err();
         assert_eq!(error.kind, kind, "{error}");
     }
 }
@@ -305,11 +318,10 @@ async fn gpu_counts_are_cleared_on_the_version_that_shows_them() {
     let cleared = async |reply: ScriptedReply| {
         let mut reply = Some(reply);
         let (client, log) = server(move |_| reply.take().unwrap());
-        let keys = Keys::under(DEFAULT_PREFIX);
         let permit = WriteFence::without_election().permit(WriteKind::Effect).unwrap();
         let resources = BTreeSet::from(["nvidia.com/gpu".to_owned()]);
         let of = (&NodeUid::new("uid-1"), 41);
-        let (read, name) = ((&keys, &gpus()), NodeName::new("gpu-1"));
+        let (read, name) = ((None, &gpus()), NodeName::new("gpu-1"));
         let result = clear_gpus(&permit, &client, read, &name, of, &resources, DEADLINE).await;
         (result, log.all())
     };

@@ -1,5 +1,5 @@
-//! Searches all Nodes of the cluster periodically for episodes: on Nodes that lost the label, also if the episode has ended and
-//! its requests may still stop the VM, and under other annotation prefixes.
+//! Searches all Nodes of the cluster periodically for episodes on Nodes that lost the label, also if the episode has ended and
+//! its requests may still stop the VM.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,13 +13,13 @@ use tracing::{info, warn};
 
 use super::{Backoff, Selection, WatchContext};
 use crate::ids::{NodeName, NodeUid};
-use crate::keys::Keys;
+use crate::keys::{EPISODE, LAST_EPISODE};
 use crate::kubernetes::answer::{self, ApiRefusal};
 use crate::kubernetes::lease::ElectionStatus;
 use crate::kubernetes::update::{KubernetesUpdate, StrandedNode};
 use crate::maintenance::record::read_last;
 
-/// The interval. Such an episode was left by a change of a label or a setting, hours or days ago.
+/// The interval. Such an episode was left by a change of a label or of the selector, hours or days ago.
 const EVERY: Duration = Duration::from_secs(600);
 
 const PAGE_DEADLINE: Duration = Duration::from_secs(15);
@@ -32,12 +32,6 @@ const PAGES_MAX: usize = 200;
 
 /// The maximum number of reported episodes.
 const STRANDED_MAX: usize = 1_000;
-
-/// The maximum number of reported episodes of one Node. Its kubelet may write any number of them, and must not hide those of others.
-const OF_ONE_NODE_MAX: usize = 8;
-
-/// The last part of the key of an annotation that holds an episode, whatever its prefix.
-const EPISODE: &str = "episode";
 
 /// The longest value that is read, as for our own records.
 const VALUE_BYTES_MAX: usize = 64 * 1024;
@@ -102,25 +96,20 @@ async fn scan(client: &kube::Client, selection: &Selection) -> Result<Vec<Strand
     let mut stranded = Vec::new();
     let mut is_too_many = false;
     each_node(client, ListParams::default(), |metadata| {
-        let name = NodeName::new(metadata.name.unwrap_or_default());
-        let uid = NodeUid::new(metadata.uid.unwrap_or_default());
-        for prefix in prefixes(&metadata.annotations.unwrap_or_default(), &selection.keys) {
-            if stranded.len() == STRANDED_MAX {
-                is_too_many = true;
-                return;
+        if has_episode(&metadata.annotations.unwrap_or_default()) {
+            is_too_many = stranded.len() == STRANDED_MAX;
+            if !is_too_many {
+                stranded.push(StrandedNode {
+                    name: NodeName::new(metadata.name.unwrap_or_default()),
+                    uid: NodeUid::new(metadata.uid.unwrap_or_default()),
+                    is_selected: false,
+                });
             }
-            stranded.push(StrandedNode {
-                name: name.clone(),
-                uid: uid.clone(),
-                is_ours: selection.keys.episode == format!("{prefix}/{EPISODE}"),
-                prefix,
-                is_selected: false,
-            });
         }
     })
     .await?;
     if is_too_many {
-        warn!("there are more than {STRANDED_MAX} episodes on the nodes of the cluster; the rest is ignored");
+        warn!("there are more than {STRANDED_MAX} nodes with an episode in the cluster; the rest is ignored");
     }
     if stranded.is_empty() {
         return Ok(stranded);
@@ -149,32 +138,17 @@ async fn each_node(
     answer::pages(params.limit(PAGE), PAGES_MAX, PAGE_DEADLINE, list, show).await
 }
 
-/// The prefixes of the episodes in `annotations`, and our own if the last episode has requests to vCenter that may still stop the
-/// VM. The inventory knows until when. Our own prefix comes first, and at most [`OF_ONE_NODE_MAX`] are returned.
-fn prefixes(annotations: &BTreeMap<String, String>, keys: &Keys) -> Vec<String> {
-    let last = annotations
-        .get(&keys.last_episode)
-        .filter(|value| value.len() <= VALUE_BYTES_MAX)
-        .and_then(|value| read_last(value))
-        .filter(|last| !last.episode.in_flight.is_empty());
-    let late = last.and_then(|_| Some(keys.last_episode.split_once('/')?.0.to_owned()));
-    let mut prefixes: Vec<String> = annotations
-        .iter()
-        .filter_map(|(key, value)| {
-            let (prefix, name) = key.split_once('/')?;
-            let is_episode = name == EPISODE && value.len() <= VALUE_BYTES_MAX;
-            let is_ours = is_episode && serde_json::from_str::<Versioned>(value).is_ok();
-            is_ours.then(|| prefix.to_owned())
-        })
-        .collect();
-    if let Some(late) = late
-        && !prefixes.contains(&late)
-    {
-        prefixes.push(late);
-    }
-    prefixes.sort_by_key(|prefix| keys.episode != format!("{prefix}/{EPISODE}"));
-    prefixes.truncate(OF_ONE_NODE_MAX);
-    prefixes
+/// Whether `annotations` hold an episode, or the last one has requests to vCenter that may still stop the VM. The inventory knows
+/// until when.
+fn has_episode(annotations: &BTreeMap<String, String>) -> bool {
+    let value = |key| {
+        annotations
+            .get(key)
+            .filter(|value| value.len() <= VALUE_BYTES_MAX)
+    };
+    let is_open = value(EPISODE).is_some_and(|value| serde_json::from_str::<Versioned>(value).is_ok());
+    let last = value(LAST_EPISODE).and_then(|value| read_last(value));
+    is_open || last.is_some_and(|last| !last.episode.in_flight.is_empty())
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@ use std::collections::VecDeque;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::keys::DEFAULT_PREFIX;
 use crate::kubernetes::stand_in::{RequestLog, ScriptedReply, SeenRequest, refusal, server};
 
 pub(super) fn node(name: &str) -> Value {
@@ -48,7 +47,7 @@ pub(super) fn context(client: kube::Client) -> (WatchContext, mpsc::Receiver<Kub
 pub(super) fn selection(selector: &str) -> Selection {
     Selection {
         selector: selector.to_owned(),
-        keys: Keys::under(DEFAULT_PREFIX),
+        limit_group: None,
         gpu_resources: GpuResources::parse("nvidia.com/*").unwrap(),
     }
 }

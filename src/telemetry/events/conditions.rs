@@ -2,7 +2,6 @@
 
 use jiff::Timestamp;
 
-use crate::config::NodeConditions;
 use crate::ids::NodeName;
 use crate::kubernetes::events::{ConditionChange, ConditionState, Conditions};
 use crate::maintenance::episode::{DrainEnd, Episode, Phase, Record};
@@ -51,14 +50,13 @@ pub(super) fn differing(
     name: &NodeName,
     node: &NodeSummary,
     record: &Record,
-    setting: NodeConditions,
     links: &Links,
     now: Timestamp,
 ) -> Option<Conditions> {
     if matches!(record, Record::Unreadable { .. }) {
         return None;
     }
-    let episode = record.episode().filter(|_| setting == NodeConditions::WellKnown);
+    let episode = record.episode();
     let states = episode.map_or([None; 4], |_| states(record));
     let kinds = EpisodeCondition::ALL.iter().copied().zip(states);
     let differing = kinds.filter(|(kind, state)| node.conditions.get(kind).copied() != *state);

@@ -10,7 +10,6 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::conditions;
-use crate::config::NodeConditions;
 use crate::ids::NodeName;
 use crate::kubernetes::events::Conditions;
 use crate::status::NodeStatuses;
@@ -38,17 +37,11 @@ struct Repair {
 
 impl ConditionRepairs {
     /// Compares nodes with their records.
-    pub(super) fn show(
-        &mut self,
-        statuses: &NodeStatuses,
-        setting: NodeConditions,
-        links: &Links,
-        (wall, now): (Timestamp, Instant),
-    ) {
+    pub(super) fn show(&mut self, statuses: &NodeStatuses, links: &Links, (wall, now): (Timestamp, Instant)) {
         for (name, status) in &statuses.nodes {
             let node = status.node.as_ref();
             let differing =
-                node.and_then(|node| conditions::differing(name, node, &status.record, setting, links, wall));
+                node.and_then(|node| conditions::differing(name, node, &status.record, links, wall));
             match differing {
                 None => {
                     self.0.remove(name);
@@ -117,34 +110,32 @@ mod tests {
 
     #[test]
     fn condition_that_an_episode_has_left_is_removed_ever_more_rarely() {
-        for setting in [NodeConditions::WellKnown, NodeConditions::Off] {
-            let mut repairs = ConditionRepairs::default();
-            let begun = Instant::now();
-            let after = |seconds| begun + Duration::from_secs(seconds);
-            let mut writes = Vec::new();
-            for second in 0..2_000 {
-                let seen = statuses(Record::InService, HostState::InService, left());
-                repairs.show(&seen, setting, &Links::default(), (at(0), after(second)));
-                let due = repairs.take_due(after(second));
-                if !due.is_empty() {
-                    assert!(removes(&due), "{due:?}");
-                    writes.push(second);
-                }
+        let mut repairs = ConditionRepairs::default();
+        let begun = Instant::now();
+        let after = |seconds| begun + Duration::from_secs(seconds);
+        let mut writes = Vec::new();
+        for second in 0..2_000 {
+            let seen = statuses(Record::InService, HostState::InService, left());
+            repairs.show(&seen, &Links::default(), (at(0), after(second)));
+            let due = repairs.take_due(after(second));
+            if !due.is_empty() {
+                assert!(removes(&due), "{due:?}");
+                writes.push(second);
             }
-            assert_eq!(writes, [10, 30, 70, 150, 310, 630, 1_230, 1_830], "{setting:?}");
-            let clean = statuses(Record::InService, HostState::InService, FoundConditions::new());
-            repairs.show(&clean, setting, &Links::default(), (at(0), after(2_000)));
-            assert!(repairs.take_due(after(9_000)).is_empty());
         }
+        assert_eq!(writes, [10, 30, 70, 150, 310, 630, 1_230, 1_830]);
+        let clean = statuses(Record::InService, HostState::InService, FoundConditions::new());
+        repairs.show(&clean, &Links::default(), (at(0), after(2_000)));
+        assert!(repairs.take_due(after(9_000)).is_empty());
     }
 
     #[test]
-    fn conditions_of_an_episode_are_written_again_and_removed_where_they_are_switched_off() {
+    fn conditions_of_an_episode_are_written_again() {
         let drained = || fixtures::record(fixtures::episode(Phase::Drained, 0));
-        let written = |record, conditions, setting| {
+        let written = |record, conditions| {
             let mut repairs = ConditionRepairs::default();
             let (begun, seen) = (Instant::now(), statuses(record, entering(), conditions));
-            repairs.show(&seen, setting, &Links::default(), (at(0), begun));
+            repairs.show(&seen, &Links::default(), (at(0), begun));
             let due = repairs.take_due(begun + REPAIR_AFTER);
             let changes = due.into_iter().flat_map(|conditions| conditions.changes);
             let state = |change: crate::kubernetes::events::ConditionChange| {
@@ -158,13 +149,11 @@ mod tests {
             (EpisodeCondition::Drained, true),
             (EpisodeCondition::MaintenanceInProgress, true),
         ];
-        let differing = written(drained(), shown.into(), NodeConditions::WellKnown);
+        let differing = written(drained(), shown.into());
         assert_eq!(differing, [("DrainInProgress", Some(false))]);
-        let off = written(drained(), shown.into(), NodeConditions::Off);
-        assert_eq!(off.iter().filter(|(_, to)| to.is_none()).count(), 4, "{off:?}");
         let unreadable = Record::Unreadable {
             why: "nonsense".to_owned(),
         };
-        assert!(written(unreadable, left(), NodeConditions::WellKnown).is_empty());
+        assert!(written(unreadable, left()).is_empty());
     }
 }

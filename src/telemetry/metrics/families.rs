@@ -206,8 +206,7 @@ metrics! {
         "Duration of reconciles, including the PATCH of a record or the calls of an effect", in_seconds, alpha;
     DEGRADED: Gauge, "degraded", ["reason"],
         "1 while the controller works without a part: node-maintenances if NodeMaintenance objects cannot be watched, \
-         foreign-node-maintenances if those of another project cannot, \
-         other-prefix if a Node has an episode under another annotation prefix", alpha;
+         foreign-node-maintenances if those of another project cannot", alpha;
     MACHINE_GUARDS_LEFT: Counter, "machine_guards_left", [],
         "Objects of Cluster API or OpenShift on which a guard was left at the end of an episode, because it could not be removed. \
          The log and the Event GuardFailed name them, and the commands that remove the guards";

@@ -199,8 +199,8 @@ fn note(
             if !std::mem::replace(was_refused, true) {
                 warn!(
                     "the custom attribute {ATTRIBUTE} is not set in vCenter on {}: {why}; maintenance continues without it. Grant \
-                     Global.SetCustomField, and define the attribute for all types of objects or grant Global.ManageCustomFields, or set \
-                     VCENTER_CUSTOM_ATTRIBUTE=false",
+                     Global.SetCustomField, and define the attribute for all types of objects or grant Global.ManageCustomFields, or \
+                     leave attribute out of VCENTER_REPORT",
                     entity.kind_words()
                 );
             }

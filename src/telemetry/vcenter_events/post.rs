@@ -185,7 +185,7 @@ impl EventRefusals {
                 self.was_logged = true;
                 warn!(
                     "events are not logged in vCenter on {kind}: {why}; maintenance continues without them. Grant Global.LogEvent, or \
-                     set VCENTER_EVENTS=false"
+                     leave events out of VCENTER_REPORT"
                 );
             }
         }

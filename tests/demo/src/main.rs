@@ -22,24 +22,23 @@ use tokio::signal::unix::{SignalKind, signal};
 use self::simulated::Simulated;
 
 /// The hosts and guests of the demo take seconds, so Haulout's intervals are short.
-const QUICK: [(&str, &str); 15] = [
+const QUICK: [(&str, &str); 11] = [
     ("POLL_INTERVAL_SECONDS", "1"),
     ("DRAIN_TIMEOUT_SECONDS", "120"),
-    ("EVICTION_RETRY_SECONDS", "1"),
     ("GUEST_SHUTDOWN_TIMEOUT_SECONDS", "30"),
-    ("RELOCATE_TIMEOUT_SECONDS", "60"),
     ("POWER_ON_TIMEOUT_SECONDS", "60"),
-    ("RETRY_MAX_SECONDS", "1"),
     ("HOST_SETTLE_SECONDS", "1"),
     // A simulated cluster notices after 5 s that a kubelet is gone.
-    ("NODE_MONITOR_GRACE_SECONDS", "6"),
+    (
+        "TEST_TIMINGS",
+        "eviction_retry=1,relocate=60,retry_max=1,node_monitor_grace=6",
+    ),
     ("LEADER_ELECTION", "false"),
     ("LOG_LEVEL", "info"),
     ("METRICS_ADDRESS", "off"),
     ("HEALTH_ADDRESS", "off"),
-    // The simulated vCenter has neither an EventManager nor a REST API.
-    ("VCENTER_EVENTS", "false"),
-    ("VCENTER_POLICIES", "false"),
+    // The simulated vCenter has no EventManager.
+    ("VCENTER_REPORT", "none"),
 ];
 
 /// Variables of the shell that would lead Haulout somewhere else.

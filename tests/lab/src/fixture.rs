@@ -28,6 +28,12 @@ use crate::process::{Process, ProcessSpec};
 use crate::vcenter::{self, Collector, Spec, State, Tls, VcenterSimulator};
 use crate::wait::until;
 
+/// The variable with times that no user sets, as `retry_max=1`. Those of a fixture stay unless they are changed.
+pub const TEST_TIMINGS: &str = "TEST_TIMINGS";
+
+/// The prefix of the Python controller's annotations.
+pub const PYTHON_ANNOTATIONS: &str = "vsphere-maintenance.boeye.net";
+
 /// The timeout of a wait. A step takes a few seconds, and many times as long on a machine with other work.
 pub const WAIT_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -201,18 +207,16 @@ impl<'a> Fixture<'a> {
             ("VCENTER_USER", self.vcenter.user()),
             ("VCENTER_PASSWORD", self.vcenter.password()),
             ("GPU_NODE_LABEL", &label(&self.name)),
-            // All fixtures share one kube-apiserver. Without it, one Haulout would adopt another one's episodes.
-            ("RELEASE", &self.name),
+            // All fixtures share one kube-apiserver. The name of the Lease is that of the release: without it, one Haulout would adopt
+            // another one's episodes.
+            ("LEASE_NAME", &self.name),
             ("POLL_INTERVAL_SECONDS", "1"),
             ("DRAIN_TIMEOUT_SECONDS", "120"),
-            ("EVICTION_RETRY_SECONDS", "1"),
             ("GUEST_SHUTDOWN_TIMEOUT_SECONDS", "30"),
-            ("RELOCATE_TIMEOUT_SECONDS", "60"),
             ("POWER_ON_TIMEOUT_SECONDS", "60"),
-            ("RETRY_MAX_SECONDS", "1"),
             ("HOST_SETTLE_SECONDS", "1"),
-            // Shorter than the lab's node monitor grace, so that a stale Ready occurs.
-            ("NODE_MONITOR_GRACE_SECONDS", "2"),
+            // The node monitor grace is shorter than the lab's, so that a stale Ready occurs.
+            (TEST_TIMINGS, "eviction_retry=1,retry_max=1,node_monitor_grace=2"),
             ("LOG_LEVEL", "info"),
             // One replica unless a scenario starts more, even if the tests run in a cluster.
             ("LEADER_ELECTION", "false"),
@@ -241,7 +245,14 @@ impl<'a> Fixture<'a> {
     pub fn start(&self, binary: &Path, changes: &[(&str, &str)]) -> anyhow::Result<Haulout> {
         let mut environment = self.environment()?;
         for (name, value) in changes {
-            environment.insert((*name).to_owned(), OsString::from(value));
+            let mut value = OsString::from(value);
+            // The later entries of the list go before the earlier ones.
+            if *name == TEST_TIMINGS
+                && let Some(before) = environment.get(*name)
+            {
+                value = [before.as_os_str(), value.as_os_str()].join(",".as_ref());
+            }
+            environment.insert((*name).to_owned(), value);
         }
         let mut spec = ProcessSpec::new("haulout", binary, self.log()).arg("run");
         for (name, value) in environment {
@@ -476,11 +487,21 @@ impl<'a> Fixture<'a> {
         Ok(())
     }
 
-    /// Sets annotations of the Node under Haulout's prefix, like the Python controller.
+    /// Sets annotations of the Node under Haulout's prefix.
     pub async fn annotate(&self, node: &str, annotations: &[(&str, &str)]) -> anyhow::Result<()> {
+        self.annotate_under(ANNOTATIONS, node, annotations).await
+    }
+
+    /// Sets annotations of the Node under this prefix, in the way of the Python controller.
+    pub async fn annotate_under(
+        &self,
+        prefix: &str,
+        node: &str,
+        annotations: &[(&str, &str)],
+    ) -> anyhow::Result<()> {
         let annotations: BTreeMap<String, &str> = annotations
             .iter()
-            .map(|(name, value)| (format!("{ANNOTATIONS}/{name}"), *value))
+            .map(|(name, value)| (format!("{prefix}/{name}"), *value))
             .collect();
         let nodes: Api<Node> = Api::all(self.client());
         let params = PatchParams {

@@ -2,8 +2,8 @@
 
 use k8s_openapi::api::core::v1::Node;
 
-/// The default prefix of Haulout's annotations.
-pub const ANNOTATIONS: &str = "vsphere-maintenance.boeye.net";
+/// The prefix of Haulout's annotations.
+pub const ANNOTATIONS: &str = "haulout.dev";
 
 /// The resource of the GPUs.
 pub const GPU: &str = "nvidia.com/gpu";

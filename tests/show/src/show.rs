@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use crate::figures;
 use crate::follow::{self, Phases};
-use crate::node::{ANNOTATIONS, annotation, boot_id, episode, is_cordoned, is_ready, phase};
+use crate::node::{annotation, boot_id, episode, is_cordoned, is_ready, phase};
 use crate::peers::{Click, Host, Inventory, Peers};
 use crate::printer::{Line, Place, Printer, heading, paragraph, say};
 use crate::wait::until;
@@ -26,8 +26,7 @@ const REFUSALS: usize = 3;
 const LOG_TAIL_LINES: usize = 12;
 
 /// Settings that the demo relies on, whatever the shell has set.
-pub const SETTINGS: [(&str, &str); 10] = [
-    ("ANNOTATION_PREFIX", ANNOTATIONS),
+pub const SETTINGS: [(&str, &str); 9] = [
     ("DRAIN_TIMEOUT_ACTION", "power-off"),
     ("DRY_RUN", "false"),
     ("LOG_FORMAT", "text"),

@@ -1,7 +1,7 @@
 //! Adversaries: a kubelet that writes what NodeRestriction allows, and a tenant who creates what no schema allows. They may harm
 //! themselves, and nobody else.
 
-use haulout::keys::{DEFAULT_PREFIX, Keys, SKIP};
+use haulout::keys::{EPISODE, SKIP};
 use serde_json::{Value, json};
 
 use crate::cluster::{node_key, node_name};
@@ -22,7 +22,7 @@ impl World {
             None => self.any_node(),
         };
         self.oracle.liar = Some(liar);
-        let episode = Keys::under(DEFAULT_PREFIX).episode;
+        let episode = EPISODE.to_owned();
         let record_of_other = self.oracle.last_record.clone().map(|mut record| {
             // Of another node: a drain that never ends would hold a slot.
             record["phase"] = json!("draining");

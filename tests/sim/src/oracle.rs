@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use haulout::keys::{DEFAULT_PREFIX, Keys};
+use haulout::keys::{EPISODE, LAST_EPISODE};
 use haulout_core::maintenance::kinds::{PhaseKind, WaitKind};
 use haulout_core::named_enum;
 use serde_json::Value;
@@ -154,8 +154,7 @@ impl MinuteCount {
 
 /// The record on a Node.
 pub fn record(node: &Value) -> Option<Value> {
-    let key = Keys::under(DEFAULT_PREFIX).episode;
-    let text = node["metadata"]["annotations"][key].as_str()?;
+    let text = node["metadata"]["annotations"][EPISODE].as_str()?;
     serde_json::from_str(text).ok()
 }
 
@@ -285,8 +284,7 @@ impl World {
     pub fn has_copy(&self, node: usize) -> bool {
         let name = node_name(node);
         let last = self.kube.get(&node_key(node)).map(|node| {
-            let key = Keys::under(DEFAULT_PREFIX).last_episode;
-            node["metadata"]["annotations"][key]
+            node["metadata"]["annotations"][LAST_EPISODE]
                 .as_str()
                 .unwrap_or_default()
                 .to_owned()

@@ -50,7 +50,6 @@ impl Settings {
             ("drain-timeout-action", "hold".to_owned()),
             ("volume-detach-timeout-seconds", rng.u64(0..60).to_string()),
             ("power-on-timeout-seconds", rng.u64(10..300).to_string()),
-            ("node-monitor-grace-seconds", rng.u64(60..90).to_string()),
             ("maintenance-retry-grace-seconds", rng.u64(1..60).to_string()),
             (
                 "maintenance-taint",
@@ -60,7 +59,7 @@ impl Settings {
             ("guards", ["none", "queued-taint"][rng.usize(0..2)].to_owned()),
             ("max-unavailable", rng.u64(1..=2).to_string()),
             ("static-devices", "repoint".to_owned()),
-            ("leave-unpinned-vms", "true".to_owned()),
+            ("vmotion-grace-seconds", "unlimited".to_owned()),
         ];
         for (name, value) in others {
             if rng.bool() {
@@ -221,20 +220,19 @@ impl Plan {
         let minutes = if is_calm { rng.u64(20..40) } else { rng.u64(7..16) };
         let drain_timeout = rng.u64(60..400);
         let guest_timeout = rng.u64(20..120);
-        let (lease, deadline, retry) = if rng.bool() { (30, 20, 5) } else { (15, 10, 2) };
+        let (lease, deadline) = if rng.bool() { (30, 20) } else { (15, 10) };
         let flags = [
             ("drain-timeout-seconds", drain_timeout.to_string()),
             ("guest-shutdown-timeout-seconds", guest_timeout.to_string()),
             ("poll-interval-seconds", rng.u64(20..60).to_string()),
             ("max-concurrent-drains", rng.u64(1..=3).to_string()),
-            ("drain-slot-seconds", rng.u64(60..600).to_string()),
+            ("vmotion-grace-seconds", rng.u64(60..600).to_string()),
             ("host-settle-seconds", rng.u64(0..60).to_string()),
-            ("retry-max-seconds", rng.u64(5..30).to_string()),
+            ("test-timings", format!("retry_max={}", rng.u64(5..30))),
             ("out-of-service-taint", rng.bool().to_string()),
             ("leader-election", (replicas > 1 || rng.bool()).to_string()),
             ("lease-duration-seconds", lease.to_string()),
             ("lease-renew-deadline-seconds", deadline.to_string()),
-            ("lease-retry-period-seconds", retry.to_string()),
         ];
         // Drawn apart, so that the seeds that once broke a rule draw the same of the rest.
         let other_settings = Settings::other(flags.to_vec(), &mut rng.clone());
@@ -290,8 +288,7 @@ impl Plan {
             "--vcenter-host=vcenter.example.com",
             "--vcenter-user=haulout",
             "--vcenter-password=simulated",
-            "--vcenter-events=false",
-            "--vcenter-policies=false",
+            "--vcenter-report=none",
             "--metrics-address=off",
             "--health-address=off",
             "--lease-namespace=haulout",

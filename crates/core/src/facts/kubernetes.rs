@@ -68,9 +68,9 @@ pub enum KubernetesUpdate {
         /// The name.
         name: NodeName,
     },
-    /// All Nodes of the cluster were searched for episodes, of any prefix and whether selected or not.
+    /// All Nodes of the cluster were searched for episodes, whether selected or not.
     Scanned {
-        /// The episodes, at most 1,000.
+        /// Those with one, at most 1,000.
         stranded: Vec<StrandedNode>,
     },
     /// All ResourceSlices of this Node, after a change of them.
@@ -89,17 +89,13 @@ pub enum KubernetesUpdate {
     },
 }
 
-/// An episode on a Node, found by a search of all Nodes.
+/// A Node with an episode, found by a search of all Nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StrandedNode {
     /// The Node.
     pub name: NodeName,
     /// The UID of the Node.
     pub uid: NodeUid,
-    /// The prefix of the annotation, without the slash.
-    pub prefix: String,
-    /// It is the configured prefix.
-    pub is_ours: bool,
     /// The label selector matches the Node.
     pub is_selected: bool,
 }

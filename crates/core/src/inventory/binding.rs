@@ -12,6 +12,7 @@ use crate::maintenance::episode::{Episode, Record};
 use crate::maintenance::observed::{
     BoundVm, FailedMaintenance, HostState, ObservedPower, ObservedVm, OtherClaimant, Vmotion,
 };
+use crate::maintenance::policy::{NodeBinding, VmotionGrace};
 
 impl Inventory {
     /// The lookup keys of a node, also if its Node was deleted during an episode.
@@ -22,7 +23,7 @@ impl Inventory {
         let gone = self.record_of_gone(name);
         let uuid = gone.as_ref().and_then(Record::episode).and_then(|it| it.vm_uuid);
         let key = match (gone, uuid) {
-            (Some(_), _) if self.rules.bind_by_name => Some(VmKey::Name(name.to_string())),
+            (Some(_), _) if self.rules.binding == NodeBinding::Name => Some(VmKey::Name(name.to_string())),
             (Some(_), Some(uuid)) => Some(VmKey::Uuid(uuid)),
             (Some(_) | None, _) => None,
         };
@@ -31,8 +32,12 @@ impl Inventory {
 
     /// The lookup keys of `node`.
     pub(super) fn keys(&self, node: &NodeFacts) -> BTreeSet<VmKey> {
+        let system_uuid = match self.rules.binding {
+            NodeBinding::Name => return BTreeSet::from([VmKey::Name(node.name.to_string())]),
+            NodeBinding::ProviderId => None,
+            NodeBinding::Uuid => node.system_uuid,
+        };
         let mut keys: BTreeSet<VmKey> = BTreeSet::new();
-        let system_uuid = node.system_uuid.filter(|_| !self.rules.require_provider_id);
         for uuid in [node.provider_uuid, system_uuid].into_iter().flatten() {
             // Usually both are the same UUID in two byte orders, which needs only one lookup.
             let known = keys.iter().any(|key| match key {
@@ -42,9 +47,6 @@ impl Inventory {
             if !known {
                 keys.insert(VmKey::Uuid(uuid));
             }
-        }
-        if self.rules.bind_by_name {
-            keys = BTreeSet::from([VmKey::Name(node.name.to_string())]);
         }
         keys
     }
@@ -148,7 +150,7 @@ impl Inventory {
                 .nodes
                 .get(name)
                 .is_some_and(|node| node.system_uuid.is_some());
-            // With a UUID, only `REQUIRE_PROVIDER_ID` leaves it without a key.
+            // With a UUID, only `NODE_BINDING=provider-id` leaves it without a key.
             let is_none = has_uuid && !is_expected;
             return Err(Box::new(if is_none { BoundVm::NoVm } else { BoundVm::NoUuid }));
         }
@@ -329,6 +331,7 @@ impl Inventory {
                 .iter()
                 .any(|device| matches!(device, Passthrough::Static { .. }))
         });
+        let vmotion = self.vmotion(vm);
         ObservedVm {
             moref: vm.moref.clone(),
             uuid: vm.uuid,
@@ -346,9 +349,9 @@ impl Inventory {
             interrupted: self.interrupted(vm),
             is_being_cut: self.is_being_cut(vm),
             tools_running: vm.tools_running,
-            vmotion: self.vmotion(vm),
-            is_left_to_vcenter: self.rules.leave_unpinned
-                && vm.passthrough.as_ref().is_some_and(Vec::is_empty),
+            is_left_to_vcenter: self.rules.vmotion_grace == VmotionGrace::Unlimited
+                && (vmotion.is_some() || vm.passthrough.as_ref().is_some_and(Vec::is_empty)),
+            vmotion,
             maintenance_asked_at: vm
                 .host
                 .as_ref()

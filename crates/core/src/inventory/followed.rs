@@ -18,10 +18,7 @@ impl Inventory {
             .iter()
             .filter(|(_, local)| local.record_of_gone.is_some())
             .map(|(name, _)| name.clone());
-        let stranded = self
-            .unselected_episodes
-            .iter()
-            .filter(|node| node.is_ours && !node.is_selected);
+        let stranded = self.unselected_episodes.iter().filter(|node| !node.is_selected);
         let stranded = stranded
             .map(|node| node.name.clone())
             .filter(|name| !self.nodes.contains_key(name));
@@ -85,11 +82,6 @@ impl Inventory {
             self.node_states.remove(&name);
         }
     }
-
-    /// Episodes under another annotation prefix than the configured one. They are not continued.
-    pub fn under_other_prefixes(&self) -> impl Iterator<Item = &StrandedNode> {
-        self.unselected_episodes.iter().filter(|node| !node.is_ours)
-    }
 }
 
 #[cfg(test)]
@@ -106,8 +98,6 @@ mod tests {
         StrandedNode {
             name: name(n),
             uid: NodeUid::new(format!("uid-{n}")),
-            prefix: "haulout.dev".to_owned(),
-            is_ours: true,
             is_selected,
         }
     }
@@ -182,18 +172,6 @@ mod tests {
             uid: NodeUid::new("uid-9"),
         }));
         assert_eq!(inventory.nodes_to_follow(), [name(1)].into());
-    }
-
-    #[test]
-    fn episode_under_another_prefix_is_reported_and_not_followed() {
-        let theirs = StrandedNode {
-            is_ours: false,
-            ..found(1, false)
-        };
-        let mut inventory = inventory_with([scanned(vec![theirs, found(2, false)])]);
-        assert_eq!(inventory.nodes_to_follow(), [name(2)].into());
-        let others: Vec<&NodeName> = inventory.under_other_prefixes().map(|node| &node.name).collect();
-        assert_eq!(others, [&name(1)]);
     }
 
     #[test]

@@ -273,7 +273,7 @@ impl Inventory {
         }));
         let is_due = |it: &Request| it.not_due(record.episode(), self.now.wall).is_none();
         let request = request.filter(is_due);
-        let grace = vmotion_grace(&vm, request.as_ref(), &self.rules.vmotion_grace);
+        let grace = vmotion_grace(&vm, request.as_ref(), self.rules.vmotion_grace);
         let left = grace.saturating_sub(self.queued_for(node, record));
         if !left.is_zero() {
             lapses.push(self.now.monotonic.after(left));

@@ -684,7 +684,7 @@ fn the_name_counts_only_where_it_is_configured() {
     assert_eq!(snapshot_of(&mut nameless, 1).observed.vm, BoundVm::NoUuid);
     let mut configured = Inventory::new(
         Rules {
-            bind_by_name: true,
+            binding: NodeBinding::Name,
             require_approval: false,
             node_maintenances: false,
             ..rules()

@@ -350,7 +350,7 @@ pub struct ObservedVm {
     pub tools_running: Option<bool>,
     /// All its passthrough devices let vCenter move it by vMotion.
     pub vmotion: Option<Vmotion>,
-    /// It has no passthrough device, and so the maintenance of its host begins no episode.
+    /// vCenter moves it by vMotion, however long that takes, and so the maintenance of its host begins no episode.
     pub is_left_to_vcenter: bool,
     /// When the maintenance was requested that its host is in, as far as vCenter still lists its task.
     pub maintenance_asked_at: Option<Timestamp>,

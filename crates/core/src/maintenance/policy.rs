@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 
 use super::node_guard::NodeGuard;
 use crate::facts::gpu_resources::GpuResources;
-use crate::facts::vsphere::VmotionDevice;
 
 /// The settings that decisions depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,22 +20,22 @@ pub struct Policy {
     pub drain_wait_max: Duration,
     /// `DRAIN_TIMEOUT_ACTION`.
     pub drain_timeout_action: DrainTimeoutAction,
-    /// `EVICTION_RETRY_SECONDS`: the wait after a round with refused evictions, and the longest wait after one that a budget
+    /// The wait after a round with refused evictions, and the longest wait after one that a budget
     /// blocked.
     pub eviction_retry: Duration,
     /// `VOLUME_DETACH_TIMEOUT_SECONDS`, from the end of the drain. Zero waits for no volume.
     pub volume_detach_timeout: Duration,
     /// `GUEST_SHUTDOWN_TIMEOUT_SECONDS`, from the first request to shut down.
     pub guest_shutdown_timeout: Duration,
-    /// `POWER_OFF_TIMEOUT_SECONDS`, from the record of the power-off.
+    /// The longest hard power-off, from the record of the power-off.
     pub power_off_timeout: Duration,
-    /// `RELOCATE_TIMEOUT_SECONDS`, from the record of the relocation.
+    /// The longest relocation, from the record of it.
     pub relocate_timeout: Duration,
     /// `POWER_ON_TIMEOUT_SECONDS`, for the power-on, and again for the node to be back.
     pub power_on_timeout: Duration,
     /// `POLL_INTERVAL_SECONDS`: the interval of surveys.
     pub survey_every: Duration,
-    /// `NODE_MONITOR_GRACE_SECONDS`: how long a Node may still be Ready after its kubelet has stopped.
+    /// How long a Node may still be Ready after its kubelet has stopped.
     pub node_monitor_grace: Duration,
     /// `MAINTENANCE_RETRY_GRACE_SECONDS`: how long a node stays as it is after the maintenance of its host failed.
     pub maintenance_retry_grace: Duration,
@@ -58,7 +57,7 @@ pub struct Policy {
     pub require_approval: bool,
     /// The first wait after a refusal, which doubles with each refusal in a row.
     pub retry_min: Duration,
-    /// `RETRY_MAX_SECONDS`: the longest wait after a refusal, and the interval of retries that wait for a person.
+    /// The longest wait after a refusal, and the interval of retries that wait for a person.
     pub retry_max: Duration,
 }
 
@@ -86,29 +85,43 @@ pub enum MaintenanceTaint {
     UntilBack,
 }
 
-/// How long vCenter gets to move a VM by vMotion before its node is drained, by kind of device. Zero drains at once.
+/// `VMOTION_GRACE_SECONDS`: how long vCenter gets to move a VM by vMotion before its node is drained for the maintenance of its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VmotionGrace {
-    /// `VGPU_VMOTION_GRACE_SECONDS`.
-    pub vgpu: Duration,
-    /// `DVX_VMOTION_GRACE_SECONDS`.
-    pub dvx: Duration,
+pub enum VmotionGrace {
+    /// So long where all passthrough devices of the VM allow it. Other nodes are drained at once, and with zero all are.
+    Limited(Duration),
+    /// Such VMs and those without a passthrough device are left to vCenter.
+    Unlimited,
 }
 
 impl VmotionGrace {
-    /// That of VMs with this kind of device.
-    pub fn of(&self, device: VmotionDevice) -> Duration {
-        match device {
-            VmotionDevice::Vgpu => self.vgpu,
-            VmotionDevice::Dvx => self.dvx,
+    /// The longest limit that can be set.
+    pub const LONGEST: Duration = Duration::from_secs(86_400);
+
+    /// How long the node of an open episode waits. One that was queued under a limit does not wait for ever under none.
+    pub fn limit(self) -> Duration {
+        match self {
+            Self::Limited(limit) => limit,
+            Self::Unlimited => Self::LONGEST,
         }
     }
+}
+
+/// `NODE_BINDING`: by what a Node is bound to its VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeBinding {
+    /// The UUIDs in `spec.providerID` and `status.nodeInfo.systemUUID`.
+    Uuid,
+    /// The UUID in `spec.providerID`, which a kubelet cannot change.
+    ProviderId,
+    /// The name.
+    Name,
 }
 
 /// The release of this process and those that it replaces. Several releases may serve one cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Releases {
-    /// `RELEASE`. Episodes of other releases are left alone.
+    /// Namespace and name of its Lease. Episodes of other releases are left alone.
     pub own: Arc<str>,
     /// `ADOPT_RELEASES`: other releases whose episodes are taken over.
     pub adopted: Arc<BTreeSet<String>>,
@@ -194,6 +207,29 @@ impl StaticDevices {
 }
 
 impl FromStr for StaticDevices {
+    type Err = NotPermitted;
+
+    fn from_str(text: &str) -> Result<Self, NotPermitted> {
+        let named = |value: &Self| value.name().eq_ignore_ascii_case(text);
+        Self::ALL.into_iter().find(named).ok_or(NotPermitted)
+    }
+}
+
+impl NodeBinding {
+    /// All values.
+    pub const ALL: [Self; 3] = [Self::Uuid, Self::ProviderId, Self::Name];
+
+    /// Its name in the settings.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Uuid => "uuid",
+            Self::ProviderId => "provider-id",
+            Self::Name => "name",
+        }
+    }
+}
+
+impl FromStr for NodeBinding {
     type Err = NotPermitted;
 
     fn from_str(text: &str) -> Result<Self, NotPermitted> {
@@ -323,10 +359,7 @@ mod tests {
             survey_every: some,
             node_monitor_grace: some,
             maintenance_retry_grace: some,
-            vmotion_grace: VmotionGrace {
-                vgpu: some,
-                dvx: some,
-            },
+            vmotion_grace: VmotionGrace::Limited(some),
             unanswered_for: some,
             hook_timeout: some,
             hook_timeout_action: HookTimeoutAction::Hold,

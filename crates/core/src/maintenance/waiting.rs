@@ -253,7 +253,7 @@ pub enum ParkReason {
     )]
     NodeNotReady { nodes: Vec<NodeName> },
     #[error(
-        "the Node reports no UUID of its VM (spec.providerID, status.nodeInfo.systemUUID); BIND_BY_NAME=true finds VMs by name"
+        "the Node reports no UUID of its VM (spec.providerID, status.nodeInfo.systemUUID); NODE_BINDING=name finds VMs by name"
     )]
     NoUuid,
     #[error("{is} matches this node, but its maintenance began with {was}; neither is changed")]

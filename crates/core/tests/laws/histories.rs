@@ -306,8 +306,6 @@ fn do_it(model: &mut Model, happening: Happening, index: usize) {
         KubeletShutsDown => model.kubelet_shuts_down(index),
         NodeLosesGpus => model.kubelet_reports(index, false),
         KubeletIsMissed => model.kubelet_is_missed(index),
-        // Without NodeMaintenances, the record is lost with its Node.
-        NodeIsDeleted | AnnotationsAreWiped if !model.settings.rules.node_maintenances => {}
         NodeIsDeleted => model.delete_node(index),
         LabelIsRemoved => model.select(index, false),
         LabelIsBack => model.select(index, true),
@@ -345,7 +343,6 @@ fn do_it(model: &mut Model, happening: Happening, index: usize) {
         AnotherProcess => model.restart(SignedDuration::ZERO),
         AnotherProcessAhead => model.restart(SignedDuration::from_mins(30)),
         AnotherProcessBehind => model.restart(SignedDuration::from_mins(-30)),
-        AnotherProcessWith(Setting::NodeMaintenances) if !model.is_recorded_on_nodes() => {}
         AnotherProcessWith(setting) => model.other_leads(|settings| setting.change(settings)),
         OtherReplicaLeads => model.other_leads(|_| {}),
         MachineRightsGo => model.has_machine_rights = false,

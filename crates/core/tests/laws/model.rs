@@ -475,22 +475,18 @@ impl Model {
     /// Pushes all facts, as at a start.
     pub fn push_all(&mut self) {
         let now = self.now();
-        let of_maintenances = |update| {
-            let is_watched = self.settings.rules.node_maintenances;
-            let fact = Fact::Kubernetes(kubernetes::KubernetesUpdate::Maintenances(update));
-            is_watched.then_some(fact)
-        };
+        let of_maintenances = |update| Fact::Kubernetes(kubernetes::KubernetesUpdate::Maintenances(update));
         let mut facts = vec![
             Fact::Vsphere(vsphere::VsphereUpdate::Reset),
             Fact::Kubernetes(kubernetes::KubernetesUpdate::Reset),
         ];
-        facts.extend(of_maintenances(NodeMaintenanceUpdate::Reset));
+        facts.push(of_maintenances(NodeMaintenanceUpdate::Reset));
         facts.extend(self.facts());
         facts.extend([
             Fact::Kubernetes(kubernetes::KubernetesUpdate::Settled),
             Fact::Kubernetes(kubernetes::KubernetesUpdate::DevicesListed),
         ]);
-        facts.extend(of_maintenances(NodeMaintenanceUpdate::Settled));
+        facts.push(of_maintenances(NodeMaintenanceUpdate::Settled));
         facts.push(if self.vcenter_is_lost {
             Fact::Vsphere(vsphere::VsphereUpdate::Lost {
                 why: "cut".to_owned(),
@@ -515,7 +511,6 @@ impl Model {
             facts.push(self.devices_fact(index));
         }
         let objects = self.requests.iter().chain(self.copies.values());
-        let objects = objects.filter(|_| self.settings.rules.node_maintenances);
         facts.extend(objects.map(|object| {
             let seen = NodeMaintenanceUpdate::Seen(Box::new(object.clone()));
             Fact::Kubernetes(kubernetes::KubernetesUpdate::Maintenances(seen))
@@ -663,8 +658,6 @@ impl Model {
             (is_late || node.annotations.episode.is_some()).then(|| StrandedNode {
                 name: node.name.clone(),
                 uid: node.uid.clone(),
-                prefix: "ours".to_owned(),
-                is_ours: true,
                 is_selected: self.nodes[index].is_selected,
             })
         });
@@ -705,9 +698,6 @@ impl Model {
     }
 
     fn push_object(&mut self, object: NodeMaintenanceFacts) {
-        if !self.settings.rules.node_maintenances {
-            return;
-        }
         let seen = NodeMaintenanceUpdate::Seen(Box::new(object));
         self.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::Maintenances(seen)));
     }
@@ -1337,8 +1327,7 @@ impl Model {
             .drain(..)
             .partition(|it: &NodeMaintenanceFacts| it.node == node_name(index));
         self.requests = stay;
-        let is_watched = self.settings.rules.node_maintenances;
-        for object in gone.into_iter().filter(|_| is_watched) {
+        for object in gone {
             let gone = NodeMaintenanceUpdate::Gone {
                 name: object.name,
                 uid: object.uid,
@@ -1386,13 +1375,6 @@ impl Model {
     pub fn usual_settings(&mut self) {
         let usual = self.usual.clone();
         self.other_leads(|settings| *settings = usual);
-    }
-
-    /// Whether each open episode is on a Node, which is there.
-    pub fn is_recorded_on_nodes(&self) -> bool {
-        (0..NODES).all(|index| {
-            self.node(index).is_some() && self.open_episode(index).is_some() == self.episode(index).is_some()
-        })
     }
 
     /// Another process takes over, with a wall clock that differs by `offset` from the true time.
@@ -1727,8 +1709,7 @@ impl Model {
         json: Option<String>,
     ) {
         let is_crash = self.crashes_after == Some(0);
-        let is_kept = self.settings.rules.node_maintenances && !is_crash;
-        let Some(episode) = transition.record.episode().or(before).filter(|_| is_kept) else {
+        let Some(episode) = transition.record.episode().or(before).filter(|_| !is_crash) else {
             return;
         };
         self.versions += 1;
@@ -2083,13 +2064,12 @@ impl Model {
                 }
             }
             Effect::PowerOn { place, .. } => {
-                let are_seen = self.settings.rules.node_maintenances;
                 let keeps_off = self.requests.iter().any(|it| {
                     let asks_off = matches!(
                         &it.role,
                         NodeMaintenanceRole::Request(asked) if asked.action == kubernetes::RequestedAction::PowerOff
                     );
-                    it.node == node_name(index) && asks_off && are_seen
+                    it.node == node_name(index) && asks_off
                 });
                 assert!(
                     !keeps_off,

@@ -73,9 +73,7 @@ pub enum Setting {
     Unavailable,
     PowerOffs,
     DrainSlot,
-    NodeMaintenances,
     StaticDevices,
-    LeaveUnpinned,
     HostSettle,
 }
 
@@ -118,9 +116,7 @@ impl Setting {
         Self::Unavailable,
         Self::PowerOffs,
         Self::DrainSlot,
-        Self::NodeMaintenances,
         Self::StaticDevices,
-        Self::LeaveUnpinned,
         Self::HostSettle,
     ];
 
@@ -144,7 +140,11 @@ impl Setting {
             Self::NodeMonitorGrace => seconds(&mut policy.node_monitor_grace, 60, 5),
             Self::MaintenanceRetryGrace => seconds(&mut policy.maintenance_retry_grace, 10, 600),
             Self::VmotionGrace => {
-                seconds(&mut policy.vmotion_grace.vgpu, 300, 0);
+                policy.vmotion_grace = match policy.vmotion_grace {
+                    VmotionGrace::Limited(limit) if limit.is_zero() => VmotionGrace::Unlimited,
+                    VmotionGrace::Limited(_) => VmotionGrace::Limited(Duration::ZERO),
+                    VmotionGrace::Unlimited => base().policy.vmotion_grace,
+                };
                 rules.vmotion_grace = policy.vmotion_grace;
             }
             Self::UnansweredFor => seconds(&mut policy.unanswered_for, 90, 30),
@@ -186,12 +186,10 @@ impl Setting {
                 (MaxUnavailable::Unlimited, MaxUnavailable::Number(1)),
             ),
             Self::DrainSlot => seconds(&mut rules.drain_slot, 1800, 60),
-            Self::NodeMaintenances => rules.node_maintenances ^= true,
             Self::StaticDevices => toggle(
                 &mut rules.static_devices,
                 (StaticDevices::Repoint, StaticDevices::Wait),
             ),
-            Self::LeaveUnpinned => rules.leave_unpinned ^= true,
             Self::HostSettle => seconds(&mut rules.host_settle, 60, 0),
         }
     }
@@ -253,14 +251,6 @@ fn of_guards() -> Vec<(&'static str, Tested)> {
     })
 }
 
-fn of_vmotion_grace() -> Vec<(&'static str, Tested)> {
-    use Tested::{Drawn, Not};
-    classified!(VmotionGrace {
-        vgpu => Drawn(Setting::VmotionGrace),
-        dvx => Not("the same as that of a vGPU, which the VMs of histories have"),
-    })
-}
-
 fn of_rules() -> Vec<(&'static str, Tested)> {
     use Tested::{Drawn, Not};
     classified!(Rules {
@@ -269,23 +259,21 @@ fn of_rules() -> Vec<(&'static str, Tested)> {
         unavailable => Drawn(Setting::Unavailable),
         unavailable_gpus => Not("another limit of the same queue as MAX_UNAVAILABLE"),
         power_offs => Drawn(Setting::PowerOffs),
-        bind_by_name => Not("the identity of a VM: an episode whose VM is not found under it waits, and says so"),
-        require_provider_id => Not("as BIND_BY_NAME"),
+        binding => Not("the identity of a VM: an episode whose VM is not found under it waits, and says so"),
         require_approval => Drawn(Setting::RequireApproval),
         device_slices => Drawn(Setting::GpuResources),
-        node_maintenances => Drawn(Setting::NodeMaintenances),
+        node_maintenances => Not("no setting changes it: each process watches them"),
         foreign_maintenances => Not("no request of histories is of another project"),
         drain_slot => Drawn(Setting::DrainSlot),
         vmotion_grace => Drawn(Setting::VmotionGrace),
         static_devices => Drawn(Setting::StaticDevices),
-        leave_unpinned => Drawn(Setting::LeaveUnpinned),
         host_settle => Drawn(Setting::HostSettle),
     })
 }
 
 #[test]
 fn each_setting_is_changed_by_its_happening_or_has_a_reason_not_to_be() {
-    let all = [of_policy(), of_guards(), of_vmotion_grace(), of_rules()];
+    let all = [of_policy(), of_guards(), of_rules()];
     let mut drawn = BTreeSet::new();
     for (name, class) in all.into_iter().flatten() {
         match class {

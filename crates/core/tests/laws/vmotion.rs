@@ -79,8 +79,8 @@ fn node_is_drained_if_vcenter_has_not_moved_its_vm_in_time() {
     for (device, is_under_way, seconds, is_drained) in [
         (Vgpu, false, 299, false),
         (Vgpu, false, 300, true),
-        (Dvx, false, 119, false),
-        (Dvx, false, 120, true),
+        (Dvx, false, 299, false),
+        (Dvx, false, 300, true),
         // A vMotion that is under way is awaited for another half hour.
         (Vgpu, true, 300 + 1799, false),
         (Vgpu, true, 300 + 1800, true),

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::OnceCell;
+use tokio::time::Instant;
 
 use crate::call::SoapCall;
 use crate::client::{Error, Vcenter};
@@ -240,16 +241,20 @@ impl Subscription {
 
     /// The next set of hosts, VMs and tasks; `None` if nothing changed during the long poll.
     pub(super) async fn wait(&self, version: &str) -> Result<Option<UpdateSet>, Error> {
-        self.poll(&self.collector, version).await
+        let began = Instant::now();
+        let set = self.poll(&self.collector, version).await;
+        let is_cut = matches!(&set, Err(Error::Transport { .. }));
+        self.vcenter.poll_wait.ended(began.elapsed(), is_cut);
+        set
     }
 
     /// Waits for changes of one of the collectors after `version`.
     pub(super) async fn poll(&self, collector: &Moref, version: &str) -> Result<Option<UpdateSet>, Error> {
-        let settings = &self.vcenter.settings;
+        let wait = self.vcenter.poll_wait.get();
         let options = XmlWriter::new("options")
             .with(XmlWriter::text(
                 "maxWaitSeconds",
-                settings.long_poll.as_secs().max(1).to_string(),
+                wait.as_secs().max(1).to_string(),
             ))
             .with(XmlWriter::text("maxObjectUpdates", OBJECTS_PER_SET.to_string()));
         let call = SoapCall::to("WaitForUpdatesEx", collector)
@@ -257,7 +262,7 @@ impl Subscription {
             .with(options)
             .long_poll();
         // The server may take as long to calculate the reply as for any other call.
-        let deadline = settings.long_poll + settings.call_deadline;
+        let deadline = wait + self.vcenter.settings.call_deadline;
         let read = property::read_update_set;
         let set = self
             .vcenter

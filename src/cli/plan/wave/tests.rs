@@ -205,7 +205,7 @@ fn node_in_no_round_has_a_reason() {
         (
             left_to_vcenter,
             calm(),
-            "vCenter moves its VM (LEAVE_UNPINNED_VMS)",
+            "vCenter moves its VM (VMOTION_GRACE_SECONDS=unlimited)",
         ),
         (off, calm(), "its VM is not on"),
         (of(on()), calm(), "its present state does not allow it"),

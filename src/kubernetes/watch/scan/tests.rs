@@ -10,10 +10,7 @@ fn node(name: &str, annotations: Value) -> Value {
 }
 
 fn selection() -> Selection {
-    Selection {
-        keys: crate::keys::Keys::under("one.example"),
-        ..tests::selection("gpu=true")
-    }
+    tests::selection("gpu=true")
 }
 
 fn page(nodes: &[Value], continue_token: &str) -> ScriptedReply {
@@ -38,68 +35,33 @@ fn cluster(mut pages: Vec<ScriptedReply>, selected: Vec<Value>) -> (kube::Client
     })
 }
 
-fn fields(stranded: &[StrandedNode]) -> Vec<(&str, &str, &str, bool, bool)> {
+fn fields(stranded: &[StrandedNode]) -> Vec<(&str, &str, bool)> {
     let all = stranded.iter();
-    all.map(|it| {
-        (
-            it.name.as_str(),
-            it.uid.as_str(),
-            it.prefix.as_str(),
-            it.is_ours,
-            it.is_selected,
-        )
-    })
-    .collect()
+    all.map(|it| (it.name.as_str(), it.uid.as_str(), it.is_selected))
+        .collect()
 }
 
 #[tokio::test]
-async fn episodes_on_one_node_do_not_hide_those_of_others() {
-    let open = "{\"version\":1}";
-    let mut many: serde_json::Map<String, Value> = (0..2_000)
-        .map(|n| (format!("p{n}/episode"), json!(open)))
-        .collect();
-    many.insert("one.example/episode".to_owned(), json!(open));
-    let nodes = [
-        node("a", many.into()),
-        node("b", json!({"one.example/episode": open})),
-    ];
-    let (client, _) = cluster(vec![page(&nodes, "")], Vec::new());
-    let stranded = scan(&client, &selection()).await.unwrap();
-    let ours = stranded.iter().filter(|it| it.is_ours).map(|it| it.name.as_str());
-    assert_eq!(ours.collect::<Vec<_>>(), ["a", "b"]);
-    assert_eq!(stranded.len(), OF_ONE_NODE_MAX + 1);
-}
-
-#[tokio::test]
-async fn episodes_are_found_on_every_page_and_under_every_prefix() {
+async fn episodes_are_found_on_every_page() {
     let open = "{\"version\":1,\"id\":\"x\"}";
     let (client, log) = cluster(
         vec![
             page(
                 &[
-                    node("a", json!({"one.example/episode": open})),
-                    node("b", json!(null)),
+                    node("a", json!({EPISODE: open})),
+                    node("b", json!({"other.example/episode": open})),
                 ],
                 "more",
             ),
             page(
-                &[node(
-                    "c",
-                    json!({"two.example/episode": open, "two.example/state": "draining"}),
-                )],
+                &[node("c", json!({EPISODE: open, "haulout.dev/state": "draining"}))],
                 "",
             ),
         ],
         vec![node("c", json!(null))],
     );
     let stranded = scan(&client, &selection()).await.unwrap();
-    assert_eq!(
-        fields(&stranded),
-        [
-            ("a", "uid-a", "one.example", true, false),
-            ("c", "uid-c", "two.example", false, true),
-        ]
-    );
+    assert_eq!(fields(&stranded), [("a", "uid-a", false), ("c", "uid-c", true)]);
     let asked = log.all();
     assert_eq!(asked.len(), 3);
     assert!(asked[1].query.contains("continue=more") && asked[1].query.contains("limit=100"));
@@ -118,25 +80,20 @@ async fn scan_without_an_episode_needs_no_second_list() {
 
 #[test]
 fn only_a_versioned_episode_of_bounded_size_counts() {
-    let prefixes_of = |key: &str, value: &str| {
-        prefixes(
-            &BTreeMap::from([(key.to_owned(), value.to_owned())]),
-            &selection().keys,
-        )
-    };
-    assert_eq!(prefixes_of("p.example/episode", "{\"version\":2}"), ["p.example"]);
+    let counts = |key: &str, value: &str| has_episode(&BTreeMap::from([(key.to_owned(), value.to_owned())]));
+    assert!(counts(EPISODE, "{\"version\":2}"));
     for (key, value) in [
-        ("p.example/episode", "{}"),
-        ("p.example/episode", "{\"version\":\"1\"}"),
-        ("p.example/episode", "[]"),
-        ("p.example/episode", "draining"),
-        ("p.example/last-episode", "{\"version\":1}"),
+        (EPISODE, "{}"),
+        (EPISODE, "{\"version\":\"1\"}"),
+        (EPISODE, "[]"),
+        (EPISODE, "draining"),
+        (LAST_EPISODE, "{\"version\":1}"),
         ("episode", "{\"version\":1}"),
     ] {
-        assert!(prefixes_of(key, value).is_empty(), "{key}: {value}");
+        assert!(!counts(key, value), "{key}: {value}");
     }
     let long = format!("{{\"version\":1,\"x\":\"{}\"}}", "x".repeat(VALUE_BYTES_MAX));
-    assert!(prefixes_of("p.example/episode", &long).is_empty());
+    assert!(!counts(EPISODE, &long));
 }
 
 #[tokio::test(start_paused = true)]
@@ -148,7 +105,7 @@ async fn list_that_never_ends_is_aborted() {
 
 #[tokio::test]
 async fn number_of_reported_episodes_is_limited() {
-    let open = json!({"p.example/episode": "{\"version\":1}"});
+    let open = json!({EPISODE: "{\"version\":1}"});
     let many: Vec<Value> = (0..STRANDED_MAX + 5)
         .map(|number| node(&format!("n{number}"), open.clone()))
         .collect();
@@ -214,13 +171,12 @@ fn ended_episode_counts_while_its_requests_may_still_stop_the_vm() {
         guest_shutdown: Some(Timer::start(moment(1))),
         ..InFlight::default()
     };
-    let keys = selection().keys;
     for (value, counts) in [
         (ended(asked), true),
         (ended(InFlight::default()), false),
         ("{}".to_owned(), false),
     ] {
-        let annotations = BTreeMap::from([(keys.last_episode.clone(), value)]);
-        assert_eq!(prefixes(&annotations, &keys).len(), usize::from(counts));
+        let annotations = BTreeMap::from([(LAST_EPISODE.to_owned(), value)]);
+        assert_eq!(has_episode(&annotations), counts);
     }
 }

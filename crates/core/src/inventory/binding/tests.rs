@@ -154,7 +154,7 @@ fn node_whose_vm_is_unknown_is_no_vm_where_nothing_says_that_it_is_one() {
     assert_eq!(seen_with(rules(), has_one), missing);
 
     let by_provider_id = || Rules {
-        require_provider_id: true,
+        binding: NodeBinding::ProviderId,
         ..rules()
     };
     assert_eq!(seen_with(by_provider_id(), physical()), BoundVm::NoVm);
@@ -184,7 +184,7 @@ fn vm_that_was_bound_and_is_gone_stays_missing() {
 #[test]
 fn reported_uuid_does_not_count_where_a_provider_id_is_required() {
     let required = Rules {
-        require_provider_id: true,
+        binding: NodeBinding::ProviderId,
         ..rules()
     };
     let of = |provider_uuid: Option<VmUuid>| {
@@ -204,12 +204,12 @@ fn reported_uuid_does_not_count_where_a_provider_id_is_required() {
 }
 
 #[test]
-fn vm_without_a_passthrough_device_is_left_to_vcenter_where_configured() {
-    let of = |leave_unpinned: bool, passthrough: Option<Vec<Passthrough>>| {
-        let rules = Rules {
-            leave_unpinned,
-            ..rules()
-        };
+fn vm_that_vcenter_can_move_is_left_to_it_where_it_gets_unlimited_time() {
+    let of = |is_unlimited: bool, passthrough: Option<Vec<Passthrough>>| {
+        let mut rules = rules();
+        if is_unlimited {
+            rules.vmotion_grace = VmotionGrace::Unlimited;
+        }
         let mut inventory = Inventory::new(rules, at(0));
         inventory.set_time(moment(0));
         let mut vm = vm(1);
@@ -224,7 +224,8 @@ fn vm_without_a_passthrough_device_is_left_to_vcenter_where_configured() {
     assert!(of(true, Some(Vec::new())));
     assert!(!of(false, Some(Vec::new())), "the default");
     assert!(!of(true, None), "its configuration cannot be read");
-    assert!(!of(true, Some(vec![Passthrough::Dvx])));
+    assert!(of(true, Some(vec![Passthrough::Dvx])));
+    assert!(!of(false, Some(vec![Passthrough::Dvx])));
 }
 
 #[test]

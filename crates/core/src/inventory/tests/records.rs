@@ -215,8 +215,6 @@ fn scanned(names: &[usize]) -> Fact {
     let stranded = names.iter().map(|n| StrandedNode {
         name: name(*n),
         uid: NodeUid::new(format!("uid-{n}")),
-        prefix: "haulout.dev".to_owned(),
-        is_ours: true,
         is_selected: false,
     });
     Fact::Kubernetes(KubernetesUpdate::Scanned {

@@ -75,7 +75,7 @@ pub(super) fn in_service(node: &ObservedNode, seen: &Observed, policy: &Policy, 
         });
     }
     let queued = new_episode(node, vm, trigger(vm, request, now), seen.leadership, policy, now);
-    let may_drain = vmotion_grace(vm, request, &policy.vmotion_grace).is_zero()
+    let may_drain = vmotion_grace(vm, request, policy.vmotion_grace).is_zero()
         && !needs_host_first(&vm.host, request)
         && seen.admission == Admission::Granted
         && !policy.require_approval;

@@ -26,9 +26,9 @@ pub(super) fn checkpoint(
 ) -> PhaseStep {
     let awaits_vmotion = match &step {
         PhaseStep::Decided(Decision::Wait {
-            waiting_on: WaitingOn::Vmotion { device, .. },
+            waiting_on: WaitingOn::Vmotion { .. },
             ..
-        }) => Some(policy.vmotion_grace.of(*device)),
+        }) => Some(policy.vmotion_grace.limit()),
         PhaseStep::Decided(_) | PhaseStep::Park { .. } => None,
     };
     let running = running_deadline(episode, policy);

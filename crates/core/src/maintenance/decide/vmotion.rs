@@ -14,7 +14,7 @@ const UNDER_WAY: Duration = Duration::from_secs(1800);
 
 /// How long the node waits before it is drained, so that vCenter can move its VM by vMotion. Zero where none is expected: a request
 /// asks for more, or the host does not enter maintenance mode.
-pub fn vmotion_grace(vm: &ObservedVm, request: Option<&Request>, grace: &VmotionGrace) -> Duration {
+pub fn vmotion_grace(vm: &ObservedVm, request: Option<&Request>, grace: VmotionGrace) -> Duration {
     match (&vm.vmotion, &vm.host, request) {
         (Some(vmotion), HostState::Entering { .. }, None) => {
             let more = if vmotion.is_under_way {
@@ -22,7 +22,7 @@ pub fn vmotion_grace(vm: &ObservedVm, request: Option<&Request>, grace: &Vmotion
             } else {
                 Duration::ZERO
             };
-            grace.of(vmotion.device) + more
+            grace.limit() + more
         }
         (_, _, _) => Duration::ZERO,
     }
@@ -31,14 +31,14 @@ pub fn vmotion_grace(vm: &ObservedVm, request: Option<&Request>, grace: &Vmotion
 impl PhaseContext<'_> {
     /// Waits for a vMotion by vCenter, if one is expected.
     pub(super) fn await_vmotion(self) -> Option<PhaseStep> {
-        let grace = vmotion_grace(self.vm, self.seen.request.as_ref(), &self.policy.vmotion_grace);
+        let grace = vmotion_grace(self.vm, self.seen.request.as_ref(), self.policy.vmotion_grace);
         self.await_vmotion_for(grace)
     }
 
     /// Waits for a vMotion that is under way. It began although the node was drained meanwhile.
     pub(super) fn await_running_vmotion(self) -> Option<PhaseStep> {
-        let vmotion = self.vm.vmotion.filter(|vmotion| vmotion.is_under_way)?;
-        self.await_vmotion_for(UNDER_WAY + self.policy.vmotion_grace.of(vmotion.device))
+        self.vm.vmotion.filter(|vmotion| vmotion.is_under_way)?;
+        self.await_vmotion_for(UNDER_WAY + self.policy.vmotion_grace.limit())
     }
 
     fn await_vmotion_for(self, grace: Duration) -> Option<PhaseStep> {
