@@ -298,13 +298,11 @@ fn maintenance_that_times_out_counts_as_cancelled() {
         fixture.add_pod("held", &node, &[]).await?;
         fixture.set_budget("held", 0).await?;
         let haulout = run(&fixture, &[]).await?;
-        fixture
-            .vcenter
-            .enter_maintenance_within("esx1", Duration::from_secs(2))
-            .await?;
+        fixture.vcenter.enter_maintenance("esx1").await?;
         fixture
             .wait_for_log("held by PodDisruptionBudget held-budget")
             .await?;
+        fixture.vcenter.fail_maintenance("esx1", "Timedout").await?;
         fixture.wait_in_service(&node).await?;
         ensure!(fixture.power_cycles("gpu1").await? == (0, 0));
         haulout.stop().await
