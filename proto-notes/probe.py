@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """Asks a vCenter what Haulout assumes about vCenters, where neither documentation nor a public recording says it.
 
-It reads, and creates and destroys objects of its own session. It changes nothing else. The report has versions, counts and
-words, and no name, address, UUID, user or reference of anything. README.md says how to run it.
+It reads, and creates objects in its own session, which end with its logout. The report names nothing. README.md says more.
 """
 import argparse
 import getpass
@@ -98,8 +97,8 @@ def of_tasks(rows, unfinished):
     no_enter, no_exit = (f"no {words} is listed" for words in CLICKS.values())
     return each(
         False,
-        ("stale-rows", lambda row: row.kind == ENTER, stale, f"rows older than a day are {CLICKS[ENTER]}", f"none of {len(unfinished)} unfinished rows is"),
-        ("maintenance-task-shape", lambda row: row.has_parent or row.origin != "User", enters, f"tasks; begun by {origins}; {parents} have a parent", no_enter),
+        ("stale-rows", lambda row: row.kind == ENTER, stale, f"rows older than a day are {CLICKS[ENTER]}", "no row is that old"),
+        ("maintenance-task-shape", lambda row: row.has_parent or row.origin != "User", enters, f"tasks; by {origins}; {parents} with a parent", no_enter),
         ("maintenance-timeout", lambda row: row.fault == "Timedout", enters, f"tasks; faults: {faults or None}", no_enter),
         ("exit-reason", lambda row: row.origin != "User", exits, "tasks were not begun by a user", no_exit),
     ) | each(True, ("vmotion-task", lambda row: row.kind == DRS_VMOTION, moves, f"migrations are {DRS_VMOTION}", "none is listed"))
@@ -108,17 +107,17 @@ def of_tasks(rows, unfinished):
 def of_inventory(hosts, left_out, bindings, vms):
     address = re.compile(r"(?<![0-9a-z])[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f](?![0-9a-z])", re.I)
     forms = sorted({re.sub("[0-9a-fA-F]", "0", re.sub(r"[g-zG-Z]|[^\x00-\x7f]", "x", text))[:64] for text in bindings})  # no content
-    ids, lost = [text for vm in vms for text in vm.fixed_ids], [vm for vm in vms if vm.is_lost]
+    ids, lost = [text for vm in vms for text in vm.fixed_ids if text], [vm for vm in vms if vm.is_lost]
     static, dynamic = [vm for vm in vms if vm.runs and vm.fixed_ids], [vm for vm in vms if vm.runs and vm.has_dynamic]
     in_binding, no_vm, of_hosts = "VMs are in a binding", "no such VM runs on a host with bindings", f"{hosts} hosts; {left_out} were left out"
     return each(
         True,
-        ("binding-format", lambda text: len(address.findall(text)) == 1, bindings, f"have one address; {', '.join(forms[:8])}", "no binding"),
+        ("binding-format", lambda text: len(address.findall(text)) == 1, bindings, f"ids have one address, of forms {', '.join(forms[:8])}", "no binding"),
         ("binding-static", lambda vm: vm.is_bound, static, in_binding, no_vm),
         ("binding-dynamic", lambda vm: vm.is_bound, dynamic, in_binding, no_vm),
-        ("fixed-device-id", lambda text: text.lower().startswith("0x"), ids, f"ids; {sum(map(str.isdecimal, ids))} are digits only", "no such device"),
+        ("fixed-device-id", lambda text: text.lower().startswith("0x"), ids, f"ids; digits only: {sum(map(str.isdecimal, ids))}", "no such device"),
         ("unreadable-vms", lambda vm: vm.is_readable, vms, f"VMs can be read on {of_hosts}", f"no VM on {of_hosts}"),
-        ("inaccessible-config", lambda vm: not vm.has_config, lost, "inaccessible VMs have none", f"none of {len(vms)} VMs is inaccessible"),
+        ("inaccessible-config", lambda vm: not vm.has_config, lost, "inaccessible VMs have none", "no VM is inaccessible"),
     )
 
 
@@ -165,9 +164,8 @@ class Vcenter:
 
     def read(self, start, wanted, *steps):
         """The objects, each with the properties that can be read."""
-        collector, found = self.content.propertyCollector, []
-        options = vmodl.query.PropertyCollector.RetrieveOptions(maxObjects=100)
-        page = collector.RetrievePropertiesEx([spec(start, wanted, *steps)], options)
+        collector, found, of = self.content.propertyCollector, [], vmodl.query.PropertyCollector
+        page = collector.RetrievePropertiesEx([spec(start, wanted, *steps)], of.RetrieveOptions(maxObjects=100))
         while page:
             found += [(each.obj, {prop.name: prop.val for prop in each.propSet}) for each in page.objects]
             page = collector.ContinueRetrievePropertiesEx(page.token) if page.token else None
@@ -183,9 +181,13 @@ class Vcenter:
         return collector.WaitForUpdatesEx(version, vmodl.query.PropertyCollector.WaitOptions(maxWaitSeconds=seconds))
 
     def history(self, size, **only):
-        of = vim.TaskFilterSpec
+        of, tasks = vim.TaskFilterSpec, self.content.taskManager
         rows = of(entity=of.ByEntity(entity=self.content.rootFolder, recursion="all"), **only)
-        history = self.content.taskManager.CreateCollectorForTasks(rows)
+        try:  # without results, which may be large or of a type that pyVmomi does not know; since API 8.0.3.0
+            removed = vim.TaskInfoFilterSpec.FilterTaskResults(removeAll=True)
+            history = tasks.CreateCollectorWithInfoFilterForTasks(rows, vim.TaskInfoFilterSpec(filterTaskResults=removed))
+        except Exception:
+            history = tasks.CreateCollectorForTasks(rows)
         history.SetCollectorPageSize(size)
         return spec([history], {vim.TaskHistoryCollector: ["latestPage"]})
 
@@ -203,11 +205,10 @@ def read_tasks(vcenter, args):
 
 def read_results(vcenter, args):
     """Each result is read by itself, so that a large one costs only itself."""
-    state, result = {vim.Task: [STATE]}, {vim.Task: ["info.result"]}
-    listed = vcenter.read([vcenter.content.taskManager], state, (vim.TaskManager, "recentTask"))
-    listed += vcenter.read([vcenter.hosts], state, HOSTS_IN, TASKS_OF)
+    listed = vcenter.read([vcenter.content.taskManager], {vim.Task: [STATE]}, (vim.TaskManager, "recentTask"))
+    listed += vcenter.read([vcenter.hosts], {vim.Task: [STATE]}, HOSTS_IN, TASKS_OF)
     ended = list({task._moId: task for task, values in listed if values.get(STATE) == "success"}.values())
-    results = [values.get("info.result") for task in ended[:RESULTS] for _, values in vcenter.read([task], result)]
+    results = [values.get("info.result") for task in ended[:RESULTS] for _, values in vcenter.read([task], {vim.Task: ["info.result"]})]
     sizes = [len(SoapAdapter.Serialize(value)) for value in results if value]
     words = f"tasks; {len(sizes)} have a result, the largest of {max(sizes, default=0)} bytes; {len(ended[RESULTS:])} tasks were left out"
     return {"task-results": share(sum(size > 1 << 20 for size in sizes), len(results), words, "no recent task ended with success", of_all=False)}
@@ -248,9 +249,8 @@ class Watch:
         key, known = task._moId, self.tasks.get(task._moId, {}) | values  # a push has only what changed
         if key in self.known or known.get(KIND) not in CLICKS or len(self.tasks) == FOLLOWED:
             return
-        if known.get(STATE) not in ENDS:
-            self.open.add(key)
-        for what in ["begin", "end"] if known.get(STATE) in ENDS and key in self.open else ["begin"]:
+        self.open |= set() if known.get(STATE) in ENDS else {key}
+        for what in ["begin", "end"] if known.get(STATE) in ENDS else ["begin"]:
             if (what, key) not in self.happened:
                 self.happened[what, key] = monotonic()
                 tell(f"{CLICKS[known[KIND]]}: {what}")
@@ -286,8 +286,7 @@ class Watch:
             while monotonic() < end and (kinds != {ENTER, EXIT} or monotonic() < max(self.happened.values()) + SETTLE):
                 updates = self.vcenter.poll(collector, version, REREAD)
                 for update in [update for part in updates.filterSet for update in part.objectSet] if updates else []:
-                    values = {change.name: change.val for change in update.changeSet if change.val is not None}
-                    self.take(update.obj, values, not is_first, is_first)
+                    self.take(update.obj, {it.name: it.val for it in update.changeSet if it.val is not None}, not is_first, is_first)
                 version = updates.version if updates else version
                 if updates and updates.truncated:
                     continue
@@ -295,9 +294,9 @@ class Watch:
                     tell(f"watching for at most {args.watch} s: click Enter and then Exit Maintenance Mode on an EMPTY host")
                 is_first = False
                 if monotonic() >= next_read:
-                    next_read = monotonic() + REREAD
                     for obj, values in self.vcenter.read(hosts, of_hosts | of_tasks, HOSTS_IN, TASKS_OF):
                         self.take(obj, values, False)
+                    next_read = monotonic() + REREAD
                 kinds = {known[KIND] for known in self.tasks.values() if known.get(STATE) in ENDS}
         except KeyboardInterrupt:
             args.long_polls = None
@@ -307,8 +306,9 @@ class Watch:
                 "maintenance-mode-push": self.count("host", "mode", "changes")}
 
     def count(self, by, kind, words):
-        """What was read just now may still be pushed, so it does not count as missed."""
-        seen = [((by, what) in self.pushed, at) for what, at in self.happened.items() if what[0] == kind]
+        """What was read just now may still be pushed, so it is not missed. Nothing follows from an end that was seen at the beginning."""
+        counts = {what: at for what, at in self.happened.items() if what[0] == kind and (kind != "end" or what[1] in self.open)}
+        seen = [((by, what) in self.pushed, at) for what, at in counts.items()]
         pushed, missed = sum(is_pushed for is_pushed, _ in seen), sum(not is_pushed and monotonic() >= at + SETTLE for is_pushed, at in seen)
         return share(pushed, pushed + missed, f"{words} were pushed", "nothing of it happened in the watch")
 

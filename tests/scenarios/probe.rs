@@ -26,7 +26,7 @@ const NAMES: [&str; 5] = [
     "datacenter-mauve",
 ];
 
-/// Two hosts, one of them empty, whose Enter Maintenance Mode takes long enough to be seen as running.
+/// Two hosts, one of them empty, whose tasks take longer than the pause between two readings, so that they are seen as running.
 async fn named(name: &str) -> anyhow::Result<Fixture<'static>> {
     let [host, empty, vm, cluster, datacenter] = NAMES;
     let mut spec = hosts(&[(host, &[a40(1)]), (empty, &[])]);
@@ -34,8 +34,8 @@ async fn named(name: &str) -> anyhow::Result<Fixture<'static>> {
     cluster.clone_into(&mut spec.clusters[0].name);
     spec.vms = vec![gpu_vm(name, vm, host)];
     spec.delays = Delays {
-        enter_ms: 1_500,
-        exit_ms: 1_500,
+        enter_ms: 5_000,
+        exit_ms: 5_000,
         ..Delays::default()
     };
     fixture(name, &spec).await
