@@ -19,7 +19,6 @@ mod nodes;
 mod out;
 mod overrides;
 mod plan;
-pub mod probes;
 mod question;
 mod reading;
 mod report;
@@ -41,11 +40,9 @@ use crate::sentinel::SentinelArgs;
 
 use args::RequestDryRun;
 pub use args::{
-    CheckArgs, ControllerArgs, DrainArgs, ExportArgs, Format, ListArgs, NodeArgs, NodeFlags,
-    NodeSettingsArgs, NodesArgs, OutputArgs, PauseArgs, PlanArgs, ReportArgs, ResumeArgs, StatusArgs,
-    UnpauseArgs,
+    ControllerArgs, DrainArgs, ExportArgs, Format, ListArgs, NodeArgs, NodeFlags, NodeSettingsArgs,
+    NodesArgs, OutputArgs, PauseArgs, PlanArgs, ReportArgs, ResumeArgs, StatusArgs, UnpauseArgs,
 };
-pub use check::probe::ProbeArgs;
 pub use out::StdoutClosed;
 pub use subcommands::perform;
 
@@ -143,7 +140,7 @@ pub enum Subcommand {
     /// Check the requirements of Haulout: vCenter, Kubernetes, rights, nodes and their VMs
     ///
     /// It needs the controller's settings. Exit code 0: nothing is missing; 4: something is.
-    Check(Box<CheckArgs>),
+    Check(Box<ControllerArgs>),
     /// Write data for support into a directory, without secrets
     Export(Box<ExportArgs>),
     /// Print the CustomResourceDefinition of NodeMaintenance, for `kubectl apply -f -`
@@ -204,7 +201,7 @@ impl Cli {
             Command::Sentinel(_) => None,
             Command::Subcommand(subcommand) => match &mut **subcommand {
                 Subcommand::Plan(args) => Some(&mut args.flags.settings),
-                Subcommand::Check(args) => Some(&mut args.flags.settings),
+                Subcommand::Check(args) => Some(&mut args.settings),
                 Subcommand::Export(args) => Some(&mut args.settings),
                 Subcommand::Report(args) => Some(&mut args.settings),
                 Subcommand::List(_)

@@ -9,6 +9,7 @@
     reason = "a test fails by panicking"
 )]
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use haulout::foreign_maintenance::ForeignApi;
@@ -257,6 +258,53 @@ fn each_measure_against_a_threat_names_the_test_that_shows_it() {
         let by_construction = shown.starts_with("by construction, ") && code(shown).next().is_some();
         assert!(by_test || by_construction, "{cells:?}");
     }
+}
+
+/// The probe ids that a note names, as in: probe `long-poll`, or: probes `a`, `b`.
+fn named_probes(note: &str) -> Vec<String> {
+    let note = note.split_whitespace().collect::<Vec<_>>().join(" ");
+    let note = note.replace("probes `", "probe `");
+    let mentions = note.split("probe `").skip(1);
+    let ids = mentions.flat_map(|rest| {
+        let mention = rest.split([')', '.', ';', ':']).next().unwrap_or_default();
+        mention
+            .split('`')
+            .step_by(2)
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    });
+    ids.collect()
+}
+
+#[test]
+fn notes_name_each_probe_and_no_other() {
+    let mut named = BTreeSet::new();
+    for entry in std::fs::read_dir(root().join("proto-notes")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "md") {
+            named.extend(named_probes(&std::fs::read_to_string(path).unwrap()));
+        }
+    }
+    let script = read("proto-notes/probe.py");
+    let table = script
+        .split("QUESTIONS = ")
+        .nth(1)
+        .unwrap()
+        .split("\"\"\"")
+        .nth(1)
+        .unwrap();
+    let rows: Vec<Vec<&str>> = table
+        .trim()
+        .lines()
+        .map(|row| row.split(" | ").collect())
+        .collect();
+    assert!(
+        rows.len() > 30 && rows.iter().all(|row| row.len() == 4),
+        "{rows:?}"
+    );
+    let listed: BTreeSet<String> = rows.iter().map(|row| row[0].to_owned()).collect();
+    assert_eq!(listed.len(), rows.len(), "an id is there twice");
+    assert_eq!(named, listed);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use clap::{Arg, Args as _, Command, CommandFactory as _};
-use haulout::cli::{Cli, OutputArgs, probes};
+use haulout::cli::{Cli, OutputArgs};
 use haulout::keys;
 use haulout::kubernetes::client::Access;
 use haulout::telemetry::events::Reason;
@@ -39,7 +39,6 @@ fn docs_reference_is_what_the_program_says() {
         ("events.md", events()),
         ("annotations.md", annotations()),
         ("tracing.md", tracing()),
-        ("probes.md", probes()),
     ];
     let mut differing = Vec::new();
     for (name, page) in pages {
@@ -258,62 +257,6 @@ fn tracing() -> String {
     text += "## Events of spans\n\n";
     text + &meanings(&["event", "meaning"], catalogue::EVENTS)
 }
-
-fn probes() -> String {
-    let rows = probes::ALL.iter().map(|probe| {
-        vec![
-            code(probe.id),
-            probe.question.to_owned(),
-            probe.assumption.to_owned(),
-            probe.means.words().to_owned(),
-        ]
-    });
-    page("Probes", PROBES)
-        + &table(
-            &["probe", "question", "what Haulout assumes or does", "answered by"],
-            rows,
-        )
-}
-
-/// The probe ids that a note names, as in: probe `long-poll`, or: probes `a`, `b`.
-fn named_probes(note: &str) -> Vec<String> {
-    let note = note.split_whitespace().collect::<Vec<_>>().join(" ");
-    let note = note.replace("probes `", "probe `");
-    let mentions = note.split("probe `").skip(1);
-    let ids = mentions.flat_map(|rest| {
-        let mention = rest.split([')', '.', ';', ':']).next().unwrap_or_default();
-        mention
-            .split('`')
-            .step_by(2)
-            .map(str::to_owned)
-            .collect::<Vec<_>>()
-    });
-    ids.collect()
-}
-
-#[test]
-fn notes_name_each_probe_and_no_other() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("proto-notes");
-    let mut named = std::collections::BTreeSet::new();
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.extension().is_some_and(|extension| extension == "md") {
-            named.extend(named_probes(&std::fs::read_to_string(path).unwrap()));
-        }
-    }
-    let listed: std::collections::BTreeSet<String> =
-        probes::ALL.iter().map(|probe| probe.id.to_owned()).collect();
-    assert_eq!(named, listed);
-}
-
-const PROBES: &str = "
-What Haulout assumes about vCenters, and how `haulout check --probe` compares it with a real one. [How to run
-it](../how-to/probe.md). An answer is *yes*, *no* or *not seen*, with what it rests on. An answer that differs from the
-assumption is worth an issue.
-
-*Reading* takes seconds. *Watch* needs somebody who clicks on an empty host, *long polls* need some minutes. *Needs a change*
-means that the probe does not ask: it changes nothing.
-";
 
 const CONFIGURATION: &str = "
 Every setting is an environment variable and a flag. The flag takes precedence. An empty variable counts as

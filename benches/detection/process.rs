@@ -66,9 +66,6 @@ pub struct Programs {
     pub python: Result<PathBuf, String>,
 }
 
-/// The release of the Python client.
-const PYVMOMI: &str = "pyvmomi==8.0.3.0.1";
-
 impl Programs {
     /// Builds govmomi's waiter and installs pyVmomi, in the lab's cache.
     pub async fn find() -> anyhow::Result<Self> {
@@ -80,7 +77,7 @@ impl Programs {
 }
 
 async fn python() -> Result<PathBuf, String> {
-    match haulout_lab::python::with(PYVMOMI, "pyVmomi").await {
+    match haulout_lab::python::with(haulout_lab::python::PYVMOMI, "pyVmomi").await {
         Ok(Tool::At(program)) => Ok(program),
         Ok(Tool::Missing(why)) => Err(why),
         Err(error) => Err(format!("{error:#}")),

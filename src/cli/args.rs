@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use super::check::probe::ProbeArgs;
 use super::completion;
 use super::selection::{NodeSelection, NodeSelectionOrAll};
 use super::{plan, report};
@@ -80,15 +79,6 @@ pub struct ControllerArgs {
     pub(super) access: Access,
     #[command(flatten)]
     pub(super) settings: Config,
-}
-
-/// `check`.
-#[derive(Clone, Debug, clap::Args)]
-pub struct CheckArgs {
-    #[command(flatten)]
-    pub(super) probe: ProbeArgs,
-    #[command(flatten)]
-    pub(super) flags: ControllerArgs,
 }
 
 /// `list`.

@@ -5,13 +5,11 @@ use serde::Serialize;
 
 pub(super) mod machines;
 pub(super) mod privileges;
-pub(super) mod probe;
 
-use self::probe::ProbeReport;
 use super::cluster_view::ClusterView;
 use super::out::{Items, Output, Paint, Tone};
 use super::subcommands::PROBLEM_FOUND;
-use super::{CheckArgs, Format};
+use super::{ControllerArgs, Format};
 use crate::config::{Config, LeaderElection, without_password};
 use crate::foreign_maintenance::ForeignApi;
 use crate::ids::NodeName;
@@ -85,17 +83,9 @@ impl Section {
     }
 }
 
-/// The checks and the answers of a probe, for programs.
-#[derive(Serialize)]
-struct CheckedAndProbed<'a> {
-    #[serde(flatten)]
-    checks: Items<'a, CheckResult>,
-    probe: &'a ProbeReport,
-}
-
-pub(super) async fn perform(args: CheckArgs, out: Output) -> anyhow::Result<u8> {
-    let config = args.flags.settings;
-    let (checks, view) = match connect_by(&args.flags.access).await {
+pub(super) async fn perform(args: ControllerArgs, out: Output) -> anyhow::Result<u8> {
+    let config = args.settings;
+    let (checks, view) = match connect_by(&args.access).await {
         Ok(client) => all(&config, client).await,
         Err(error) => {
             let mut section = Section::new("Kubernetes");
@@ -103,25 +93,10 @@ pub(super) async fn perform(args: CheckArgs, out: Output) -> anyhow::Result<u8> 
             (section.checks, None)
         }
     };
-    let format = args.flags.output.output;
-    let items = Items { items: &checks };
-    let rendered = || render(&checks, format == Format::Wide, out.paint());
-    let wanted = view.as_ref().filter(|_| args.probe.is_wanted());
-    let shown = match wanted {
-        None => out.show(format, &items, rendered),
-        Some(view) if format.is_machine_readable() => {
-            let probed = probe::perform(&args.probe, view, out).await;
-            probed.and_then(|probe| {
-                let probe = &probe;
-                out.show(format, &CheckedAndProbed { checks: items, probe }, String::new)
-            })
-        }
-        Some(view) => {
-            out.result(&(rendered() + "\n"))?;
-            let probed = probe::perform(&args.probe, view, out).await;
-            probed.and_then(|report| out.result(&probe::render(&report, out.paint())))
-        }
-    };
+    let format = args.output.output;
+    let shown = out.show(format, &Items { items: &checks }, || {
+        render(&checks, format == Format::Wide, out.paint())
+    });
     if let Some(view) = view {
         view.close().await;
     }

@@ -126,7 +126,7 @@ async fn host_names() -> anyhow::Result<Vec<String>> {
     let Subcommand::Check(args) = *subcommand else {
         return Ok(Vec::new());
     };
-    let view = ClusterView::read(&args.flags.settings, connect().await?).await?;
+    let view = ClusterView::read(&args.settings, connect().await?).await?;
     let hosts = view.inventory.host_names();
     view.close().await;
     Ok(hosts)

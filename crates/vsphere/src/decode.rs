@@ -356,7 +356,7 @@ pub(crate) fn bindings(value: &Element<'_>) -> BTreeMap<VmRef, Option<BTreeSet<S
 }
 
 /// The only PCI address in a text, with or without a prefix: `0000:3b:00.0`.
-pub(crate) fn address_within(text: &str) -> Option<String> {
+fn address_within(text: &str) -> Option<String> {
     const FORM: &[u8] = b"hhhh:hh:hh.h";
     let text = text.to_ascii_lowercase();
     let bytes = text.as_bytes();

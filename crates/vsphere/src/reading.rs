@@ -14,7 +14,6 @@ use super::property::{
 };
 use super::session::{ServiceContent, Session};
 use super::soap::ReplyError;
-use super::xml::Element;
 use super::xml::write::XmlWriter;
 
 /// Objects per page. A page of hosts with all their PCI devices is well under the parser's limits.
@@ -108,24 +107,13 @@ impl Vcenter {
         spec: PropertySpec,
         page: u32,
     ) -> Result<BoundedRead, Error> {
-        self.retrieve_pages_by(session, spec, page, &read_page).await
-    }
-
-    /// Like [`Self::retrieve_pages`]; `read` decodes each page.
-    pub(super) async fn retrieve_pages_by(
-        &self,
-        session: &Session,
-        spec: PropertySpec,
-        page: u32,
-        read: &(dyn Fn(&Element<'_>) -> Result<Page, ReplyError> + Sync),
-    ) -> Result<BoundedRead, Error> {
         let collector = &session.content.property_collector;
         let options = XmlWriter::new("options").with(XmlWriter::text("maxObjects", page.to_string()));
         let first = SoapCall::to("RetrievePropertiesEx", collector)
             .with(spec.render("specSet"))
             .with(options);
         let read_next = |call: SoapCall| -> PageFuture<'_> {
-            Box::pin(async move { self.call_in(session, &call, read).await })
+            Box::pin(async move { self.call_in(session, &call, read_page).await })
         };
         let all = within(self.settings.call_deadline, first.clone(), read_next).await?;
         if is_of_dead_session(&all.objects) {

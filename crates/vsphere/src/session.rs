@@ -80,8 +80,6 @@ pub(super) struct ServiceContent {
     pub(super) event_manager: Option<Moref>,
     pub(super) custom_fields_manager: Option<Moref>,
     pub(super) provisioning_checker: Option<Moref>,
-    /// The settings of vCenter.
-    pub(super) setting: Option<Moref>,
 }
 
 /// Creates and shares the session.
@@ -493,6 +491,5 @@ pub(crate) fn read_content(response: &Element<'_>) -> Result<ServiceContent, Rep
         event_manager: moref("eventManager").ok(),
         custom_fields_manager: moref("customFieldsManager").ok(),
         provisioning_checker: moref("vmProvisioningChecker").ok(),
-        setting: moref("setting").ok(),
     })
 }

@@ -110,25 +110,11 @@ pub(crate) const TASK_INFO: &[&str] = &[
     "queueTime",
 ];
 
-/// The fields kept of a `TaskInfo`: those above, and the small ones that only a probe reads.
-const TASK_FIELDS: &[&str] = &[
-    "task",
-    "descriptionId",
-    "entity",
-    "state",
-    "cancelled",
-    "cancelable",
-    "error",
-    "reason",
-    "queueTime",
-    "parentTaskKey",
-];
-
 /// Omits fields of elements that replies have by the thousand. If a limit is exceeded, only the
 /// property, or the task of a page, is lost.
 pub(crate) const REPLY: Shape = Shape {
     sparse: &[
-        ("TaskInfo", TASK_FIELDS),
+        ("TaskInfo", TASK_INFO),
         (
             "HostPciDevice",
             &["id", "vendorId", "deviceId", "subVendorId", "subDeviceId"],

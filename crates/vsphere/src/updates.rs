@@ -30,7 +30,6 @@ mod history;
 mod lookup;
 mod pace;
 pub(crate) mod poll_wait;
-pub mod probe;
 pub(crate) mod property_cache;
 mod subscription;
 mod tracker;

@@ -13,6 +13,9 @@ use crate::tools::Tool;
 /// The timeout of pip for a package of 20 MB.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(240);
 
+/// The release of VMware's Python client that benches and `proto-notes/probe.py` are run with.
+pub const PYVMOMI: &str = "pyvmomi==8.0.3.0.1";
+
 /// A Python with `requirement` (`name==version`), which is imported as `module`. It is installed if the cache does not
 /// have it; concurrent processes install it once.
 pub async fn with(requirement: &str, module: &str) -> anyhow::Result<Tool> {

@@ -40,7 +40,6 @@ impl Session {
                 event_manager: None,
                 custom_fields_manager: None,
                 provisioning_checker: None,
-                setting: None,
             },
             key: None,
             user: user.map(str::to_owned),

@@ -80,7 +80,7 @@ impl TaskHistory {
     async fn create(&self) -> Result<Option<HistoryCollector>, Error> {
         let subscription = &self.subscription;
         let objects = subscription.session_objects();
-        let Some(history) = create_history(objects, PAGE_SIZE).await? else {
+        let Some(history) = create_history(objects).await? else {
             return Ok(None);
         };
         let spec = PropertySpec::default()
@@ -94,9 +94,9 @@ impl TaskHistory {
     }
 }
 
-/// A history of all tasks of the inventory with pages of `page_size` tasks, without their results if possible: results can
-/// be of any size. `None` if vCenter provides no history.
-pub(super) async fn create_history(objects: &SessionObjects, page_size: u32) -> Result<Option<Moref>, Error> {
+/// A history of all tasks of the inventory, without their results if possible: results can be of any size. `None` if vCenter
+/// provides no history.
+async fn create_history(objects: &SessionObjects) -> Result<Option<Moref>, Error> {
     let (vcenter, session) = (&objects.vcenter, &objects.session);
     let Some(tasks) = &session.content.task_manager else {
         return Ok(None);
@@ -127,7 +127,7 @@ pub(super) async fn create_history(objects: &SessionObjects, page_size: u32) -> 
         }
     };
     let size = SoapCall::to("SetCollectorPageSize", &history)
-        .with(XmlWriter::text("maxCount", page_size.to_string()));
+        .with(XmlWriter::text("maxCount", PAGE_SIZE.to_string()));
     vcenter.call_in(session, &size, soap::nothing).await?;
     Ok(Some(history))
 }

@@ -17,7 +17,6 @@ mod orphans;
 mod outage;
 mod permissions;
 mod power;
-mod probe;
 mod server;
 mod sessions;
 mod stream;
