@@ -1,9 +1,10 @@
 //! The observers of the event loop: the metrics, the health checks, the status page, NodeMaintenance objects and traces.
 
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use tracing::{info, warn};
 
 use crate::controller::event_loop::LoopObserver;
@@ -71,9 +72,7 @@ impl Observers {
 
     /// Warns once of each host that is asked for something that Haulout does not react to.
     fn warn_of_unhandled(&self, hosts: Vec<UnhandledHost>) {
-        let modes = self.unhandled_modes.lock();
-        // Ignores poisoning: no change leaves inconsistent state.
-        let mut modes = modes.unwrap_or_else(PoisonError::into_inner);
+        let mut modes = self.unhandled_modes.lock();
         for untold in modes.take_untold(hosts) {
             if untold.is_new {
                 let nodes: Vec<&str> = untold.of.nodes.keys().map(NodeName::as_str).collect();
@@ -124,8 +123,7 @@ impl Observers {
         statuses: &NodeStatuses,
         concerns: impl Fn(&NodeStatus) -> Option<bool>,
     ) -> Vec<NodeName> {
-        // Ignores poisoning: no change leaves inconsistent state.
-        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = told.lock();
         told.show(statuses, concerns);
         match self.health.is_ready() {
             true => told.take_untold(),

@@ -1,9 +1,9 @@
 //! Liveness and readiness, each as a list of checks.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -86,13 +86,13 @@ impl Health {
 
     /// Marks the event loop as alive.
     pub(crate) fn event_loop_progressed(&self) {
-        self.state().last_progress = Instant::now();
+        self.state.lock().last_progress = Instant::now();
     }
 
     /// Sets the sync state of vCenter, or why it is not synced.
     pub(crate) fn vcenter(&self, synced: Result<(), String>) {
         let is_synced = synced.is_ok();
-        self.state().vcenter = synced;
+        self.state.lock().vcenter = synced;
         set(&self.vcenter_synced, is_synced);
         self.update_reachable();
     }
@@ -100,13 +100,13 @@ impl Health {
     /// Sets the result of a probe. Returns whether success or failure changed.
     pub(crate) fn vcenter_probed(&self, answered: Result<(), String>) -> bool {
         let is_answered = answered.is_ok();
-        let before = self.state().probe.replace(answered);
+        let before = self.state.lock().probe.replace(answered);
         self.update_reachable();
         before.is_none_or(|before| before.is_ok() != is_answered)
     }
 
     fn update_reachable(&self) {
-        let state = self.state();
+        let state = self.state.lock();
         let is_reachable = state.vcenter.is_ok() || state.probe == Some(Ok(()));
         drop(state);
         set(&self.vcenter_reachable, is_reachable);
@@ -114,12 +114,12 @@ impl Health {
 
     /// Sets the sync state of Kubernetes, or why it is not synced.
     pub(crate) fn kubernetes(&self, synced: Result<(), String>) {
-        self.state().kubernetes = synced;
+        self.state.lock().kubernetes = synced;
     }
 
     /// With leader election: sets who leads, as text, and whether this replica is a standby.
     pub(crate) fn leadership(&self, who: String, is_standby: bool) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.leadership = Some(who);
         state.is_standby = is_standby;
     }
@@ -127,7 +127,7 @@ impl Health {
     /// Sets the reason why `part` is degraded, or clears it. `/readyz?verbose` shows it; the controller
     /// stays ready. Returns whether degradation began or ended.
     pub(crate) fn degraded(&self, part: Degraded, reason: Option<String>) -> bool {
-        let degraded = &mut self.state().degraded;
+        let degraded = &mut self.state.lock().degraded;
         let is_degraded = reason.is_some();
         let was = match reason {
             Some(reason) => degraded.insert(part, reason),
@@ -138,7 +138,7 @@ impl Health {
 
     /// Liveness: a failure means that a restart would help. vCenter is not part of it.
     pub(crate) fn live(&self) -> Vec<HealthCheck> {
-        let stalled = self.state().last_progress.elapsed();
+        let stalled = self.state.lock().last_progress.elapsed();
         let failure = (stalled > STALL_LIMIT)
             .then(|| format!("the event loop has made no progress for {} s", stalled.as_secs()));
         vec![HealthCheck::new("event-loop", failure, None)]
@@ -149,7 +149,7 @@ impl Health {
     /// until it leads.
     pub(crate) fn ready(&self) -> Vec<HealthCheck> {
         let mut checks = self.live();
-        let state = self.state();
+        let state = self.state.lock();
         let not_probed = Err("vCenter has not been probed yet".to_owned());
         let vcenter = if state.is_standby {
             state.probe.as_ref().unwrap_or(&not_probed)
@@ -172,11 +172,6 @@ impl Health {
 
     pub(crate) fn is_ready(&self) -> bool {
         self.ready().iter().all(|check| check.failure.is_none())
-    }
-
-    fn state(&self) -> MutexGuard<'_, HealthState> {
-        // Ignores poisoning: each change is a single assignment.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -11,11 +11,12 @@ pub(crate) mod view;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::access::PageAccess;
@@ -74,7 +75,7 @@ struct PageCache(Mutex<Option<((u64, i64), Bytes)>>);
 impl PageCache {
     /// The page of `key`; renders it if it is another one.
     fn get<E>(&self, key: (u64, i64), render: impl FnOnce() -> Result<String, E>) -> Result<Bytes, E> {
-        let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cached = self.0.lock();
         if let Some((_, page)) = cached.as_ref().filter(|(of, _)| *of == key) {
             return Ok(page.clone());
         }
@@ -128,7 +129,7 @@ impl StatusPage {
 
     /// Notes that vCenter answered, which changes no page by itself.
     pub(crate) fn vcenter_answered(&self) {
-        self.state().vcenter_answered = Some((self.clock)());
+        self.state.lock().vcenter_answered = Some((self.clock)());
     }
 
     pub(crate) fn overview(&self, filter: &ListFilter) -> Overview {
@@ -189,7 +190,7 @@ impl StatusPage {
         let objects = self.objects.as_ref();
         let history = objects.map_or_else(Vec::new, |objects| objects.newest(HISTORY, is_episode));
         page(View {
-            state: &self.state(),
+            state: &self.state.lock(),
             history: &history,
             settings: &self.settings,
             now: (self.clock)(),
@@ -198,16 +199,11 @@ impl StatusPage {
 
     /// Changes the state; `change` returns whether the page changes.
     fn update(&self, change: impl FnOnce(&mut PageState, Timestamp) -> bool) {
-        let is_changed = change(&mut self.state(), (self.clock)());
+        let is_changed = change(&mut self.state.lock(), (self.clock)());
         if is_changed {
             self.changes
                 .send_modify(|revision| *revision = revision.wrapping_add(1));
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, PageState> {
-        // Ignores poisoning: each change is a single assignment.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -4,9 +4,9 @@
 //! [`due`](StatusReconciler::due). A lost write or a deleted object is repaired by the next pass.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::Notify;
 
@@ -90,14 +90,10 @@ impl StatusReconciler {
         self.wake.notified().await;
     }
 
-    fn state(&self) -> MutexGuard<'_, ReconcilerState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Processes new statuses of nodes.
     pub(crate) fn show(&self, statuses: &NodeStatuses) {
         let now = (self.clock)();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let pending = std::mem::take(&mut state.pending);
         let mut is_changed = !pending.is_empty();
         for (api, update) in pending {
@@ -113,24 +109,24 @@ impl StatusReconciler {
 
     /// Queues an update of objects for the next [`Self::show`].
     pub(crate) fn queue(&self, update: &NodeMaintenanceUpdate) {
-        self.state().pending.push((None, update.clone()));
+        self.state.lock().pending.push((None, update.clone()));
     }
 
     /// The same for an update of the objects of another project.
     pub(crate) fn queue_foreign(&self, api: ForeignApi, update: &NodeMaintenanceUpdate) {
-        self.state().pending.push((Some(api), update.clone()));
+        self.state.lock().pending.push((Some(api), update.clone()));
     }
 
     /// Sets whether the Nodes are synced, for the next [`Self::show`].
     pub(crate) fn set_nodes_synced(&self, all: bool) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.nodes_synced = all;
         state.are_nodes_synced &= all;
     }
 
     /// Processes the reply to a write.
     pub(crate) fn wrote(&self, api: Option<ForeignApi>, update: NodeMaintenanceUpdate) {
-        self.state().apply(api, update);
+        self.state.lock().apply(api, update);
     }
 
     /// The newest `most` objects for which `is_wanted` is true.
@@ -139,7 +135,7 @@ impl StatusReconciler {
         most: usize,
         is_wanted: impl Fn(&NodeMaintenanceFacts) -> bool,
     ) -> Vec<NodeMaintenanceFacts> {
-        let state = self.state();
+        let state = self.state.lock();
         let mut wanted: Vec<&NodeMaintenanceFacts> =
             state.objects.values().filter(|it| is_wanted(it)).collect();
         wanted.sort_by_key(|object| std::cmp::Reverse((object.created_at, &object.name)));
@@ -155,7 +151,7 @@ impl StatusReconciler {
     /// At most [`PROGRESS_WRITES`] objects are written for progress only; if there are more, another pass follows.
     pub(crate) fn due(&self, is_held: impl Fn(&str) -> bool) -> Vec<ObjectWrite> {
         let now = (self.clock)();
-        let state = self.state();
+        let state = self.state.lock();
         let mut due = Vec::new();
         if state.complete.contains(&None) {
             due.extend(state.missing(&self.selector));
@@ -223,7 +219,7 @@ impl StatusReconciler {
 impl Observer for StatusReconciler {
     fn observe(&self, node: &NodeName, event: NodeEvent<'_>) {
         let now = (self.clock)();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         match event {
             NodeEvent::Recorded {
                 before,

@@ -12,9 +12,9 @@ mod waits;
 mod words;
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::ids::{NodeName, NodeUid};
@@ -81,16 +81,15 @@ impl Events {
 
     /// Compares the conditions on the Nodes with their records.
     pub fn show(&self, statuses: &NodeStatuses) {
-        // Ignores poisoning: no change leaves inconsistent state.
-        let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut repairs = self.repairs.lock().unwrap_or_else(PoisonError::into_inner);
+        let memory = self.memory.lock();
+        let mut repairs = self.repairs.lock();
         let now = ((self.clock)(), Instant::now());
         repairs.show(statuses, &memory.links, now);
     }
 
     /// Writes conditions again that still differ.
     pub fn repair_conditions(&self) {
-        let mut repairs = self.repairs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut repairs = self.repairs.lock();
         for conditions in repairs.take_due(Instant::now()) {
             self.publisher.conditions(conditions);
         }
@@ -104,8 +103,7 @@ impl Events {
             UnhandledMode::Standby { .. } => Reason::HostStandbyRequested,
             UnhandledMode::PartialMaintenance { .. } => Reason::HostPartialMaintenance,
         };
-        // Ignores poisoning: no change leaves inconsistent state.
-        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut memory = self.memory.lock();
         for (node, uid) in &host.nodes {
             let said = EventText {
                 uid: uid.clone(),
@@ -135,8 +133,7 @@ pub(super) fn key_of_wait(episode: &Episode, on: &WaitingOn, now: Timestamp) -> 
 
 impl Observer for Events {
     fn observe(&self, node: &NodeName, event: NodeEvent<'_>) {
-        // Ignores poisoning: no change leaves inconsistent state.
-        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut memory = self.memory.lock();
         let now = (self.clock)();
         let begun = memory.event(node, event, now);
         for (created, key) in begun.into_iter().chain(memory.evacuation(node, event, now)) {

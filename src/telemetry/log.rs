@@ -4,8 +4,8 @@ mod level;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use tracing_subscriber::filter::ParseError;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -44,13 +44,8 @@ impl Log {
         }
     }
 
-    fn failures(&self) -> MutexGuard<'_, BTreeMap<NodeName, FailureStreak>> {
-        // Ignores poisoning: each change is a single one.
-        self.not_recorded.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn not_recorded(&self, node: &NodeName, before: &Record, transition: &Transition, message: &str) {
-        let Some(count) = self.failures().entry(node.clone()).or_default().failed() else {
+        let Some(count) = self.not_recorded.lock().entry(node.clone()).or_default().failed() else {
             return;
         };
         let phase = transition.record.phase_name();
@@ -116,7 +111,7 @@ impl Observer for Log {
             NodeEvent::Recorded {
                 before, transition, ..
             } => {
-                self.failures().remove(node);
+                self.not_recorded.lock().remove(node);
                 let trace_url = self.trace_url(before, &transition.record);
                 recorded(node, before, transition, trace_url);
             }
@@ -137,7 +132,7 @@ impl Observer for Log {
     }
 
     fn gone(&self, node: &NodeName) {
-        self.failures().remove(node);
+        self.not_recorded.lock().remove(node);
     }
 }
 

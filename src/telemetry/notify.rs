@@ -4,12 +4,12 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable as _};
 use haulout_core::named_enum;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 use serde::Serialize;
 use thiserror::Error;
@@ -146,7 +146,7 @@ impl Notifications {
             self.forget(node);
             return;
         }
-        let before = self.last().insert(node.clone(), kind);
+        let before = self.last.lock().insert(node.clone(), kind);
         if before == Some(kind) {
             return;
         }
@@ -197,12 +197,7 @@ impl Notifications {
     }
 
     fn forget(&self, node: &NodeName) {
-        self.last().remove(node);
-    }
-
-    fn last(&self) -> std::sync::MutexGuard<'_, BTreeMap<NodeName, WaitKind>> {
-        // Ignores poisoning: each change is a single one.
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+        self.last.lock().remove(node);
     }
 }
 

@@ -21,9 +21,9 @@ mod pods;
 pub mod spans;
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::mpsc;
 
@@ -80,19 +80,15 @@ impl Traces {
     pub fn effect_reported(&self, report: &EffectReport) {
         if let EffectResult::Evictions(round) = &report.found {
             let drain = |open: &mut OpenEpisode| Some(open.drain.as_mut()?.apply(&report.node, round));
-            let spans = self.open().get_mut(&report.node).and_then(drain);
+            let spans = self.open.lock().get_mut(&report.node).and_then(drain);
             self.send(spans.unwrap_or_default());
         }
-    }
-
-    fn open(&self) -> MutexGuard<'_, BTreeMap<NodeName, OpenEpisode>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends the finished phases that were not sent; all of them if the episode is new to this process.
     fn catch_up(&self, node: &NodeName, episode: &Episode, builder: &EpisodeSpans<'_>) {
         let mut spans = Vec::new();
-        let mut all = self.open();
+        let mut all = self.open.lock();
         let open = all.entry(node.clone()).or_default();
         if open.episode.as_ref() != Some(&episode.id) {
             spans.extend(builder.begin_spans());
@@ -130,7 +126,7 @@ impl Traces {
                     uncordoned: transition.unschedulable == Some(false),
                     wrote,
                 }));
-                self.open().remove(node);
+                self.open.lock().remove(node);
             }
         }
         if let Some(next) = next
@@ -145,7 +141,7 @@ impl Traces {
 
     /// Sends the pods of a drain that ended at `end`, unless `next` is still in it.
     fn end_drain(&self, node: &NodeName, next: Option<&Episode>, end: Timestamp) {
-        let over = self.open().get_mut(node).and_then(|open| {
+        let over = self.open.lock().get_mut(node).and_then(|open| {
             open.drain
                 .take_if(|drain| !next.is_some_and(|next| drain.belongs_to(next)))
         });
@@ -157,7 +153,7 @@ impl Traces {
         let Some(episode) = record.episode().filter(|it| it.phase == Phase::Draining) else {
             return;
         };
-        if let Some(open) = self.open().get_mut(node)
+        if let Some(open) = self.open.lock().get_mut(node)
             && !open.drain.as_ref().is_some_and(|drain| drain.belongs_to(episode))
         {
             open.drain = Some(TracedDrain::of(episode));
@@ -212,7 +208,7 @@ impl Observer for Traces {
     }
 
     fn gone(&self, node: &NodeName) {
-        self.open().remove(node);
+        self.open.lock().remove(node);
     }
 }
 

@@ -8,9 +8,10 @@ mod post;
 mod values;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -71,8 +72,7 @@ impl VcenterAttribute {
 
 impl Observer for VcenterAttribute {
     fn observe(&self, node: &NodeName, event: NodeEvent<'_>) {
-        // Ignores poisoning: no change leaves inconsistent state.
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock();
         match event {
             NodeEvent::Recorded {
                 before, transition, ..
@@ -110,7 +110,7 @@ impl Observer for VcenterAttribute {
 
     /// The value stays: an actor also ends at a stop, while its episode goes on.
     fn gone(&self, node: &NodeName) {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock();
         last.remove(node);
     }
 }
@@ -122,13 +122,12 @@ impl AttributeBoard {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut AttributeValues) -> T) -> T {
-        act(&mut self.0.values.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut self.0.values.lock())
     }
 
     /// Has values cleared that an earlier process left. Each node is looked at once, as soon as its VM is known.
     pub(crate) fn look_for_leftovers(&self, statuses: &NodeStatuses, hosts: impl FnOnce() -> Vec<HostRef>) {
-        // Ignores poisoning: no change leaves inconsistent state.
-        let mut leftovers = self.0.leftovers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut leftovers = self.0.leftovers.lock();
         if leftovers.take(statuses, hosts) {
             drop(leftovers);
             self.0.changed.notify_one();
@@ -137,7 +136,7 @@ impl AttributeBoard {
 
     /// The objects to be read, and how their values are known to be ours.
     fn take_leftovers(&self) -> Option<Leftovers> {
-        let mut leftovers = self.0.leftovers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut leftovers = self.0.leftovers.lock();
         let entities = std::mem::take(&mut leftovers.entities);
         let nodes = leftovers.nodes.clone();
         (!entities.is_empty()).then_some(Leftovers { nodes, entities })

@@ -8,9 +8,10 @@ mod queue;
 pub(super) mod text;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -56,8 +57,7 @@ impl VcenterEvents {
 
 impl Observer for VcenterEvents {
     fn observe(&self, node: &NodeName, event: NodeEvent<'_>) {
-        // Ignores poisoning: no change leaves inconsistent state.
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock();
         let post = text::of(node, event, &mut last, &self.links, (self.clock)());
         if let Some(post) = post {
             self.outbox.push(node, post);
@@ -65,7 +65,7 @@ impl Observer for VcenterEvents {
     }
 
     fn gone(&self, node: &NodeName) {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock();
         last.remove(node);
     }
 }
@@ -77,6 +77,6 @@ impl Outbox {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut PostQueue) -> T) -> T {
-        act(&mut self.0.queue.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut self.0.queue.lock())
     }
 }

@@ -1,11 +1,12 @@
 //! The vCenter session: one login for all callers, a generation number, and logout.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::HeaderValue;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use secrecy::ExposeSecret as _;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -133,7 +134,7 @@ impl Sessions {
     pub(super) async fn get(self: &Arc<Self>) -> Result<Arc<Session>, Error> {
         let mut login = {
             // Checked under the lock: a login stores its session before it ends.
-            let mut logins = lock(&self.logins);
+            let mut logins = self.logins.lock();
             if let Some(session) = self.live() {
                 return Ok(session);
             }
@@ -162,7 +163,7 @@ impl Sessions {
                 .as_ref()
                 .is_some_and(|session| session.generation == generation);
             if matches {
-                lock(&self.dropped).clone_from(live);
+                self.dropped.lock().clone_from(live);
                 *live = None;
             }
             matches
@@ -176,7 +177,7 @@ impl Sessions {
     pub(super) async fn logout(&self) {
         // A caller that comes meanwhile waits for the login in progress. A second one would replace its session, which would then
         // be left behind.
-        let mut logins = std::mem::take(&mut lock(&self.logins).tasks);
+        let mut logins = std::mem::take(&mut self.logins.lock().tasks);
         let ended = async { while logins.join_next().await.is_some() {} };
         if tokio::time::timeout(LOGOUT_DEADLINE, ended).await.is_err() {
             tracing::debug!("a login did not end in time; if vCenter accepts it, its session idles out");
@@ -241,7 +242,7 @@ impl Sessions {
     /// The transport. It is rebuilt when the CA file changed, so a new CA needs no restart.
     pub(super) fn transport(&self) -> Result<Transport, LoginError> {
         let ca = tls::read_ca(&self.settings.trust)?;
-        let mut connection = lock(&self.connection);
+        let mut connection = self.connection.lock();
         if ca != connection.ca {
             connection.transport = Transport::new(&self.settings, ca.as_deref(), &*self.connector)?;
             connection.ca = ca;
@@ -252,7 +253,7 @@ impl Sessions {
     async fn login(&self) -> Result<Session, LoginError> {
         let credentials = self.settings.credentials.read()?;
         self.refusals.check(&credentials)?;
-        let dropped = lock(&self.dropped).take();
+        let dropped = self.dropped.lock().take();
         if let Some(session) = dropped {
             self.send_logout(&session).await;
         }
@@ -426,11 +427,6 @@ fn step(step: &'static str, source: impl std::error::Error + Send + Sync + 'stat
         step,
         source: Box::new(source),
     }
-}
-
-/// Ignores poisoning: every change of these values is a single assignment.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Selects the newest API version that both sides support from `vimServiceVersions.xml`; the server's

@@ -15,7 +15,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use haulout_core::ids::HostRef;
 use haulout_vsphere::client::{
@@ -24,6 +24,7 @@ use haulout_vsphere::client::{
 };
 use http::header::{COOKIE, SET_COOKIE};
 use http::{HeaderMap, Request, StatusCode};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -63,7 +64,7 @@ enum HeldRequest {
 
 impl HeldVcenter {
     fn state(&self) -> MutexGuard<'_, HeldState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Answers one of the waiting requests. vCenter decides now what it answers.

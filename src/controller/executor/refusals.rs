@@ -1,7 +1,8 @@
 //! Logs refused effects, those that go on for long ever more rarely.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use crate::failure_log::FailureStreak;
 use crate::ids::NodeName;
@@ -20,8 +21,7 @@ pub struct RefusalLog(Mutex<BTreeMap<(NodeName, EffectKind), (String, FailureStr
 impl RefusalLog {
     /// Logs the outcome of an attempt, if it is a refusal, or the first success after several.
     pub(super) fn note(&self, name: &NodeName, record: &Record, kind: EffectKind, outcome: &AttemptOutcome) {
-        // Ignores poisoning: no change leaves inconsistent state.
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         let key = (name.clone(), kind);
         let AttemptOutcome::Refused(refusal) = outcome else {
             let before = all.remove(&key).and_then(|(_, mut streak)| streak.ended());

@@ -327,7 +327,7 @@ async fn what_needs_a_person_comes_first_with_its_next_step() {
     ] {
         assert!(html.contains(words), "{words}: {html}");
     }
-    waits(&WaitingOn::DrainHeld(vec![held]));
+    waits(&WaitingOn::DrainHeld { left: vec![held] });
     let (_, _, html) = ask(&status, Method::GET, "/").await;
     for words in [
         "<title>(1) Overview",

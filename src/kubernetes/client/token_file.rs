@@ -1,10 +1,11 @@
 //! The token in a file that a kubeconfig names. kube keeps a line end after it, which no header may have; kubectl does not.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderValue;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// As often as kube.
@@ -28,8 +29,7 @@ impl TokenFile {
 
     /// The header `Authorization`. As long as the file cannot be read, the last token counts.
     pub(super) fn header(&self) -> HeaderValue {
-        // Ignores poisoning: each change is a single one.
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock();
         if last.1.elapsed() >= READ_INTERVAL {
             let header = read(&self.path).unwrap_or_else(|_| last.0.clone());
             *last = (header, Instant::now());

@@ -1,14 +1,15 @@
 //! The policies of the pods of a Node: their own annotations, and those of their namespaces.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::Api;
 use kube::core::PartialObjectMeta;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::ids::NodeName;
@@ -76,7 +77,7 @@ impl Namespaces {
         let mut policies = NamespacePolicies::default();
         let now = Instant::now();
         {
-            let mut read = self.0.read.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut read = self.0.read.lock();
             read.retain(|_, (at, _)| now.duration_since(*at) < KEPT);
             let known = missing
                 .iter()
@@ -96,7 +97,7 @@ impl Namespaces {
         while let Some((name, read)) = reads.next().await {
             match read {
                 Ok(annotations) => {
-                    let mut known = self.0.read.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut known = self.0.read.lock();
                     known.insert(name.clone(), (Instant::now(), annotations.clone()));
                     policies.read.insert(name, annotations);
                 }
@@ -117,13 +118,13 @@ impl Namespaces {
     pub(super) fn plain(names: &[&str]) -> Self {
         let plain = |name: &&str| ((*name).to_owned(), (Instant::now(), DrainAnnotations::default()));
         let namespaces = Self::default();
-        *namespaces.0.read.lock().unwrap() = names.iter().map(plain).collect();
+        *namespaces.0.read.lock() = names.iter().map(plain).collect();
         namespaces
     }
 
     /// Whether this is the first report of a pod with an unreadable annotation.
     pub(super) fn is_first(&self, uid: &str) -> bool {
-        let mut told = self.0.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.0.told.lock();
         if told.len() >= TOLD_MAX {
             told.clear();
         }
@@ -131,12 +132,12 @@ impl Namespaces {
     }
 
     fn is_refused(&self, now: Instant) -> bool {
-        let refused = self.0.refused_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = self.0.refused_at.lock();
         refused.is_some_and(|at| now.duration_since(at) < REFUSED_FOR)
     }
 
     fn refused(&self, refusal: &ApiRefusal) {
-        *self.0.refused_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        *self.0.refused_at.lock() = Some(Instant::now());
         if !self.0.is_refusal_told.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 why = %refusal,

@@ -4,14 +4,15 @@
 //! those of DaemonSets, are never detached, so their claims are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::Api;
 use kube::api::ListParams;
+use parking_lot::Mutex;
 use thiserror::Error;
 
 use super::{DrainSettings, list};
@@ -187,7 +188,7 @@ impl VolumeClaims {
         settings: &DrainSettings,
     ) -> Result<BTreeMap<String, Option<String>>, ApiRefusal> {
         let mut known: BTreeMap<String, Option<String>> = {
-            let claims = self.0.claims.lock().unwrap_or_else(PoisonError::into_inner);
+            let claims = self.0.claims.lock();
             let known = names
                 .iter()
                 .filter_map(|name| Some((name.clone(), claims.get(name)?.clone())));
@@ -209,7 +210,7 @@ impl VolumeClaims {
                 Err(refusal) if refusal.code() == Some(404) => None,
                 Err(refusal) => return Err(refusal),
             };
-            let mut claims = self.0.claims.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut claims = self.0.claims.lock();
             if claims.len() >= CLAIMS_MAX {
                 claims.clear();
             }

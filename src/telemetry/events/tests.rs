@@ -357,13 +357,17 @@ fn relevant_wait_creates_one_event() {
         ),
         (
             Phase::Draining,
-            WaitingOn::DrainHeld(vec![budget("trainer-0", "trainer")]),
+            WaitingOn::DrainHeld {
+                left: vec![budget("trainer-0", "trainer")],
+            },
             "! DrainTimedOut: Waiting for a person, because the drain timeout passed and DRAIN_TIMEOUT_ACTION is hold: 1 pod to go; ml/trainer-0: held by PodDisruptionBudget trainer, which needs 1 healthy pods and has 1 currently",
         ),
         (shutting(), WaitingOn::GuestShutdown { until: at(200) }, "-"),
         (
             shutting(),
-            WaitingOn::Task(EffectKind::PowerOff),
+            WaitingOn::Task {
+                effect: EffectKind::PowerOff,
+            },
             "! GuestShutdownTimedOut: The guest did not shut down within 1m30s; its power is being cut",
         ),
         (
@@ -437,7 +441,14 @@ fn guest_without_tools_is_not_reported_as_late() {
     let record = record(Phase::ShuttingDown(DrainEnd::Complete), 10);
     waits(memory, &record, &WaitingOn::GuestShutdown { until: at(130) }, 11);
     assert_eq!(
-        waits(memory, &record, &WaitingOn::Task(EffectKind::PowerOff), 12),
+        waits(
+            memory,
+            &record,
+            &WaitingOn::Task {
+                effect: EffectKind::PowerOff
+            },
+            12
+        ),
         "! GuestShutdownUnavailable: The guest cannot be shut down, because VMware Tools do not run; its power is being cut"
     );
 }

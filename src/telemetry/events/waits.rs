@@ -29,8 +29,10 @@ pub(super) fn of(
         WaitingOn::Pods { left, .. } => return blocked(left).or_else(|| refused(left)),
         WaitingOn::Volumes { volumes, .. } if volumes.is_empty() => return None,
         WaitingOn::Volumes { .. } => (Reason::VolumesAttached, String::new()),
-        WaitingOn::DrainHeld(_) => (Reason::DrainTimedOut, String::new()),
-        WaitingOn::Task(EffectKind::PowerOff) => return Some(power_cut(episode, known, now)),
+        WaitingOn::DrainHeld { .. } => (Reason::DrainTimedOut, String::new()),
+        WaitingOn::Task {
+            effect: EffectKind::PowerOff,
+        } => return Some(power_cut(episode, known, now)),
         WaitingOn::Retry { effect, message, at } => {
             let what = effect.words();
             let note = format!("Could not {what}: {message}; the next attempt is at {at:.0}");
@@ -71,7 +73,7 @@ pub(super) fn of(
             let (reason, note) = parked(reason);
             return Some((reason, note.clone(), note));
         }
-        WaitingOn::Task(_)
+        WaitingOn::Task { .. }
         | WaitingOn::Vcenter { .. }
         | WaitingOn::Kubernetes { .. }
         | WaitingOn::Takeover { .. }

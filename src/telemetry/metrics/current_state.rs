@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use jiff::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder};
 use prometheus_client::metrics::MetricType;
@@ -38,8 +39,7 @@ pub(super) struct StateGauges {
 
 impl CurrentState {
     pub(super) fn lock(&self) -> MutexGuard<'_, StateGauges> {
-        // Ignores poisoning: each change is a single assignment.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -611,7 +611,7 @@ fn checkpoint_keeps_the_wait() {
     let fixture = Fixture::new();
     let before = of(episode(Phase::Draining, 1));
     fixture.shows([snapshot(before.clone(), HostState::InMaintenance)]);
-    fixture.waits(&before, &WaitingOn::DrainHeld(Vec::new()));
+    fixture.waits(&before, &WaitingOn::DrainHeld { left: Vec::new() });
     let aged = episode(Phase::Draining, 1).aged(Duration::from_secs(20));
     fixture.recorded(&before, of(aged), None, 21);
     fixture.assert_lines(&["haulout_waiting_on{node=\"gpu1\",kind=\"drain-held\"} 1.0"]);

@@ -106,7 +106,7 @@ fn each_phase_is_sent_once_when_it_ends_and_the_root_at_the_end() {
     changes(Some(&traces), &record, &Record::InService, 90);
     assert_eq!(names(&taken(&mut queue)), ["wait host exit", "maintenance"]);
     assert!(
-        traces.open().is_empty(),
+        traces.open.lock().is_empty(),
         "nothing is kept of an episode that ended"
     );
 }
@@ -161,7 +161,7 @@ fn removed_node_keeps_no_state() {
     let (traces, _queue) = listener(QUEUE);
     let draining = in_phase("uid-1", Phase::Draining, 0);
     changes(Some(&traces), &Record::InService, &draining, 0);
-    assert_eq!(traces.open().len(), 1);
+    assert_eq!(traces.open.lock().len(), 1);
     traces.gone(&NodeName::new("gpu1"));
-    assert!(traces.open().is_empty());
+    assert!(traces.open.lock().is_empty());
 }

@@ -61,7 +61,11 @@ struct Journal {
 impl Simulated {
     pub(crate) async fn start(dir: &RunDir, binary: &Path) -> anyhow::Result<Self> {
         clock::begin_at(Timestamp::now());
-        let mut world = World::new(Plan::of_demo(NODES), Rng::new(), Story::new(Telling::Nothing));
+        let mut world = World::new(
+            Plan::of_demo(NODES),
+            Rng::new(),
+            Story::new(Telling::Nothing, None),
+        );
         for host in &mut world.vcenter.hosts {
             host.name = host.name.split('.').next().unwrap_or_default().to_owned();
         }

@@ -224,6 +224,13 @@ pub async fn answer(
             .faults
             .of_kubernetes(ask.is_write(), &mut world.rng, &mut world.account);
         world.asked(replica, "Kubernetes", &ask.line(), fate);
+        world.story.content(&body);
+        if ask.is_write() {
+            let (resource, part) = (&ask.key.0, &ask.part);
+            world
+                .story
+                .write(&format!("{} {resource} {part}", ask.method), &ask.body);
+        }
         (fate, world.latency(), world.latency())
     };
     sleep(there).await;

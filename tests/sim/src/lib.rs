@@ -32,6 +32,7 @@ pub mod plan;
 pub mod properties;
 pub mod rest;
 pub mod run;
+pub mod said;
 pub mod sentinels;
 pub mod soap;
 pub mod store;

@@ -1,17 +1,20 @@
 //! Runs many seeds, or tells the story of one.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use anyhow::Context as _;
 use clap::Parser;
 use haulout_core::maintenance::kinds::{PhaseKind, WaitKind};
 use haulout_sim::account::Account;
 use haulout_sim::faults::Fault;
 use haulout_sim::oracle::Act;
-use haulout_sim::run::{COMPARED, IS_EXACT, Outcome, run};
+use haulout_sim::run::{COMPARED, IS_EXACT, Outcome, run, run_and_keep};
+use haulout_sim::said::Said;
 use haulout_sim::story::Telling;
 
 /// Runs the controller against simulated vCenters and clusters, each drawn from a seed.
@@ -35,6 +38,9 @@ struct Args {
     /// Fail if a fault, a phase, an act or a wait was never reached
     #[arg(long)]
     complete: bool,
+    /// Write to this folder what the runs asked and said: `digests` has a digest of the requests of each seed, `said` each text once
+    #[arg(long)]
+    keep: Option<PathBuf>,
     /// How many threads to use
     #[arg(long)]
     threads: Option<usize>,
@@ -50,6 +56,7 @@ struct Total {
     /// The seeds that were run twice.
     compared: u64,
     failed: BTreeMap<u64, Vec<String>>,
+    digests: BTreeMap<u64, String>,
     simulated: Duration,
     slowest_rest: Duration,
     most_requests: u64,
@@ -74,7 +81,11 @@ fn main() -> anyhow::Result<ExitCode> {
         };
         return tell(seed, telling);
     }
-    let total = run_all(&args);
+    let said = args.keep.is_some().then(Said::default);
+    let total = run_all(&args, said.as_ref());
+    if let (Some(folder), Some(said)) = (&args.keep, &said) {
+        keep(folder, &total, said).with_context(|| format!("writing to {}", folder.display()))?;
+    }
     let runs = args.seeds;
     println!(
         "{runs} seeds, {} h simulated, {} seeds compared with a second run; after the end of faults, everything was at rest within {} s; \
@@ -110,6 +121,16 @@ fn main() -> anyhow::Result<ExitCode> {
     tell(*first, Telling::Deeds)
 }
 
+fn keep(folder: &Path, total: &Total, said: &Said) -> std::io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let digests = total
+        .digests
+        .iter()
+        .map(|(seed, digest)| format!("{seed} {digest}\n"));
+    std::fs::write(folder.join("digests"), digests.collect::<String>())?;
+    std::fs::write(folder.join("said"), said.lines().join("\n") + "\n")
+}
+
 fn log(filter: &str) {
     let filter = tracing_subscriber::EnvFilter::new(filter);
     let log = tracing_subscriber::fmt()
@@ -119,8 +140,8 @@ fn log(filter: &str) {
 }
 
 /// Runs a seed. Some are run twice, if every detail of a run comes from its seed.
-fn run_checked(seed: u64) -> anyhow::Result<Outcome> {
-    let mut outcome = run(seed, Telling::Nothing)?;
+fn run_checked(seed: u64, said: Option<&Said>) -> anyhow::Result<Outcome> {
+    let mut outcome = run_and_keep(seed, Telling::Nothing, said)?;
     if is_compared(seed) {
         let again = run(seed, Telling::Nothing)?;
         if again.digest != outcome.digest {
@@ -138,7 +159,7 @@ fn is_compared(seed: u64) -> bool {
 }
 
 /// Runs all seeds on all cores.
-fn run_all(args: &Args) -> Total {
+fn run_all(args: &Args, said: Option<&Said>) -> Total {
     let next = AtomicU64::new(args.first);
     let end = args.first + args.seeds;
     let total = Mutex::new(Total::default());
@@ -151,7 +172,7 @@ fn run_all(args: &Args) -> Total {
                     if seed >= end {
                         return;
                     }
-                    let outcome = run_checked(seed);
+                    let outcome = run_checked(seed, said);
                     total
                         .lock()
                         .unwrap_or_else(PoisonError::into_inner)
@@ -172,6 +193,7 @@ impl Total {
                 return;
             }
         };
+        self.digests.insert(seed, outcome.digest.clone());
         self.account.add(&outcome.account);
         self.compared += u64::from(is_compared(seed));
         self.simulated += outcome.simulated;

@@ -16,6 +16,7 @@ use crate::account::Account;
 use crate::clock;
 use crate::kube_api;
 use crate::plan::{Plan, Settings};
+use crate::said::Said;
 use crate::soap::SimConnector;
 use crate::story::{Story, Telling};
 use crate::twin::{EndedMaintenance, differences};
@@ -65,14 +66,22 @@ pub struct Outcome {
 /// # Errors
 /// If the runtime cannot be built, or the settings of the plan are wrong.
 pub fn run(seed: u64, telling: Telling) -> anyhow::Result<Outcome> {
+    run_and_keep(seed, telling, None)
+}
+
+/// As [`run`], and adds what the program says to `said`.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_and_keep(seed: u64, telling: Telling, said: Option<&Said>) -> anyhow::Result<Outcome> {
     let mut rng = Rng::with_seed(seed);
     let plan = Plan::draw(seed, &mut rng);
     if plan.in_turn.is_empty() {
-        return play_plan(plan, rng, telling);
+        return play_plan(plan, rng, telling, said);
     }
     let is_hostile = plan.faults.are_hostile();
-    let twin = play_plan(plan.without_faults(), rng.clone(), Telling::Nothing)?;
-    let mut outcome = play_plan(plan, rng, telling)?;
+    let twin = play_plan(plan.without_faults(), rng.clone(), Telling::Nothing, said)?;
+    let mut outcome = play_plan(plan, rng, telling, said)?;
     let differences = differences(&outcome.in_turn, &twin.in_turn, is_hostile);
     let count = outcome.in_turn.len().min(twin.in_turn.len());
     for _ in 0..count {
@@ -85,7 +94,12 @@ pub fn run(seed: u64, telling: Telling) -> anyhow::Result<Outcome> {
     Ok(outcome)
 }
 
-fn play_plan(plan: Plan, rng: Rng, telling: Telling) -> anyhow::Result<Outcome> {
+fn play_plan(plan: Plan, rng: Rng, telling: Telling, said: Option<&Said>) -> anyhow::Result<Outcome> {
+    let _log = said.map(|said| {
+        let log = tracing_subscriber::fmt().without_time().with_ansi(false);
+        let log = log.with_max_level(tracing::Level::INFO).with_writer(said.clone());
+        tracing::subscriber::set_default(log.finish())
+    });
     let seed = plan.seed;
     let runtime = runtime(seed).context("building the runtime")?;
     // The jitter of retries is drawn from the generator of the thread.
@@ -97,7 +111,7 @@ fn play_plan(plan: Plan, rng: Rng, telling: Telling) -> anyhow::Result<Outcome> 
     let line = plan.line();
     runtime.block_on(async {
         clock::begin();
-        let world = World::new(plan, rng, Story::new(telling));
+        let world = World::new(plan, rng, Story::new(telling, said.cloned()));
         let world: Shared = Arc::new(Mutex::new(world));
         let rested = play(&world, &configs).await;
         let world = lock(&world);

@@ -134,6 +134,7 @@ pub async fn exchange(
             None => format!("{} {}", request.method(), request.uri().path()),
         };
         world.asked(replica, "vCenter", &line, fate);
+        world.story.content(request.body());
         let guest = call.as_ref().filter(|call| call.method == "ShutdownGuest");
         guest_sent = guest.and_then(|call| world.guest_is_sent(&call.on.1));
         (fate, world.latency(), world.latency())

@@ -3,8 +3,11 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc::UnboundedSender;
+
+use crate::said::Said;
 
 /// The lines that are kept. A run has some thousand.
 const LINES_MAX: usize = 100_000;
@@ -17,6 +20,7 @@ pub struct Story {
     telling: Telling,
     /// Hears every line for people while it happens.
     pub listener: Option<UnboundedSender<Told>>,
+    said: Option<Said>,
 }
 
 /// A line for people.
@@ -43,10 +47,11 @@ pub enum Telling {
 }
 
 impl Story {
-    /// A story of which `telling` is kept.
-    pub fn new(telling: Telling) -> Self {
+    /// A story of which `telling` is kept, and the texts of writes in `said`.
+    pub fn new(telling: Telling, said: Option<Said>) -> Self {
         Self {
             telling,
+            said,
             ..Self::default()
         }
     }
@@ -59,6 +64,18 @@ impl Story {
                 self.note(at, who);
                 self.note(at, what);
             }
+        }
+    }
+
+    /// Adds the content of a request to the digest.
+    pub fn content(&mut self, content: &[u8]) {
+        self.digest.update(content);
+    }
+
+    /// Keeps the texts of a write to Kubernetes.
+    pub fn write(&self, line: &str, body: &Value) {
+        if let Some(said) = &self.said {
+            said.write(line, body);
         }
     }
 

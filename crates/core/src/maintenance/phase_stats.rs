@@ -74,7 +74,7 @@ impl StatsCollector {
             self.stats
                 .queue
                 .get_or_insert_with(|| queue_position(*position, *limit));
-        } else if let WaitingOn::Pods { left, .. } | WaitingOn::DrainHeld(left) = waiting_on {
+        } else if let WaitingOn::Pods { left, .. } | WaitingOn::DrainHeld { left } = waiting_on {
             self.keep_budgets(left);
         } else if let WaitingOn::HostExit { refused, .. } | WaitingOn::HostEntry { refused, .. } = waiting_on
         {

@@ -1184,7 +1184,11 @@ fn request_keeps_power_from_being_cut_on_pods_and_never_cuts_it() {
                 assert_eq!(next.phase, Phase::ShuttingDown(DrainEnd::TimedOut), "{case}");
                 assert_eq!(next.left_behind, ["ml/train"], "{case}");
             } else {
-                assert_eq!(waiting(decision), WaitingOn::DrainHeld(vec![held()]), "{case}");
+                assert_eq!(
+                    waiting(decision),
+                    WaitingOn::DrainHeld { left: vec![held()] },
+                    "{case}"
+                );
             }
         }
     }
@@ -1664,7 +1668,13 @@ fn node_is_not_back_while_a_power_off_of_its_vm_runs() {
             ..down(Phase::Rejoining)
         };
         let on = waiting(decided(&was, &seen));
-        assert_eq!(on, WaitingOn::Task(EffectKind::PowerOff), "{in_flight:?}");
+        assert_eq!(
+            on,
+            WaitingOn::Task {
+                effect: EffectKind::PowerOff
+            },
+            "{in_flight:?}"
+        );
     }
 }
 

@@ -1,8 +1,8 @@
 //! Refused logins: which credentials are held back, and until when.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use secrecy::ExposeSecret as _;
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
@@ -46,7 +46,7 @@ struct RefusedCredentials {
 impl Refusals {
     /// Fails while these credentials are held back.
     pub(super) fn check(&self, credentials: &Credentials) -> Result<(), LoginError> {
-        let history = self.lock();
+        let history = self.0.lock();
         let refused = history.refused.as_ref();
         let Some(refused) = refused.filter(|it| it.digest == digest(credentials)) else {
             return Ok(());
@@ -63,7 +63,7 @@ impl Refusals {
 
     /// Holds back these credentials for `hold`, or for less if vCenter has accepted them before.
     pub(super) fn refused(&self, credentials: &Credentials, source: Fault, hold: Duration) -> LoginError {
-        let hold = self.lock().hold(digest(credentials), &source, hold);
+        let hold = self.0.lock().hold(digest(credentials), &source, hold);
         self.set(credentials, hold, Some(source.clone()));
         LoginError::Credentials {
             again_in: hold,
@@ -80,7 +80,7 @@ impl Refusals {
 
     /// Records that vCenter accepted these credentials.
     pub(super) fn accepted(&self, credentials: &Credentials) {
-        *self.lock() = LoginHistory {
+        *self.0.lock() = LoginHistory {
             accepted: Some(digest(credentials)),
             ..LoginHistory::default()
         };
@@ -88,19 +88,15 @@ impl Refusals {
 
     /// Clears a recorded refusal.
     pub(super) fn clear(&self) {
-        self.lock().refused = None;
+        self.0.lock().refused = None;
     }
 
     fn set(&self, credentials: &Credentials, hold: Duration, fault: Option<Fault>) {
-        self.lock().refused = Some(RefusedCredentials {
+        self.0.lock().refused = Some(RefusedCredentials {
             digest: digest(credentials),
             until: Instant::now() + hold,
             fault,
         });
-    }
-
-    fn lock(&self) -> MutexGuard<'_, LoginHistory> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,8 +1,9 @@
 //! How long a poll for updates asks vCenter to wait. A proxy or firewall may close a request that is idle for longer than some time,
 //! which differs by site. A poll that is cut costs a new subscription, so the wait becomes shorter than that time by itself.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 /// The shortest wait: six calls a minute.
 const SHORTEST: Duration = Duration::from_secs(10);
@@ -30,13 +31,13 @@ impl PollWait {
     }
 
     pub(crate) fn get(&self) -> Duration {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).wait
+        self.0.lock().wait
     }
 
     /// Learns from a poll that ended after `took`, without an answer if `is_cut`. A restart of vCenter cuts one poll, but not two in a
     /// row after the same time.
     pub(super) fn ended(&self, took: Duration, is_cut: bool) {
-        let mut learned = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut learned = self.0.lock();
         let before = learned.cut_after;
         if !is_cut {
             learned.cut_after = before.filter(|cut| took <= *cut + SAME);

@@ -1,9 +1,10 @@
 //! The objects of the stream in a session: a collector, two views with filters, a task history.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
@@ -130,7 +131,7 @@ impl SessionObjects {
                 .live()
                 .is_some_and(|live| live.generation == generation)
         };
-        let created = std::mem::take(&mut *self.created.lock().unwrap_or_else(PoisonError::into_inner));
+        let created = std::mem::take(&mut *self.created.lock());
         let work = async {
             for (method, moref) in created.iter().rev() {
                 if !lives(&self.vcenter) {
@@ -154,7 +155,7 @@ impl SessionObjects {
     /// Destroys one object early.
     pub(super) async fn destroy(&self, moref: &Moref) {
         let method = {
-            let mut created = self.created.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut created = self.created.lock();
             let at = created.iter().position(|(_, it)| it == moref);
             at.map(|at| created.remove(at).0)
         };
@@ -177,7 +178,7 @@ impl SessionObjects {
             .vcenter
             .call_in(&self.session, &call, soap::returned_moref)
             .await?;
-        let mut created = self.created.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut created = self.created.lock();
         created.push((destroy, moref.clone()));
         Ok(moref)
     }

@@ -121,7 +121,7 @@ async fn leftovers_of_ours_are_cleared_and_others_stay() {
         (Entity::Vm(vm_ref(3)), "do not touch".to_owned()),
     ];
     let board = AttributeBoard::default();
-    *board.0.leftovers.lock().unwrap() = Leftovers {
+    *board.0.leftovers.lock() = Leftovers {
         nodes: (1..=3).map(name).collect(),
         entities: (1..=3).map(|n| Entity::Vm(vm_ref(n))).collect(),
     };

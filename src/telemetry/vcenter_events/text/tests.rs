@@ -115,7 +115,13 @@ fn change_without_an_event_names_the_phases_and_the_target() {
     );
     assert_eq!(
         texts
-            .waits(&moves, &WaitingOn::Task(EffectKind::Relocate), 101)
+            .waits(
+                &moves,
+                &WaitingOn::Task {
+                    effect: EffectKind::Relocate
+                },
+                101
+            )
             .as_deref(),
         Some(
             "Haulout, node gpu-1, Relocating to esx-2: waits since 2026-11-18T11:08:21Z for vCenter's task to relocate"

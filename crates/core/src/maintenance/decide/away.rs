@@ -414,7 +414,9 @@ impl<'a> PhaseContext<'a> {
         }
         let attempt = self.seen.attempt(EffectKind::Relocate);
         let step = match (attempt.map(|attempt| &attempt.outcome), &to.moref) {
-            (Some(AttemptOutcome::Running(_)), _) => PhaseStep::wait(WaitingOn::Task(EffectKind::Relocate)),
+            (Some(AttemptOutcome::Running(_)), _) => PhaseStep::wait(WaitingOn::Task {
+                effect: EffectKind::Relocate,
+            }),
             (Some(AttemptOutcome::Refused(refusal)), Some(target))
                 if attempt.is_some_and(|attempt| self.is_refused_for_good(attempt, refusal)) =>
             {
@@ -432,7 +434,9 @@ impl<'a> PhaseContext<'a> {
                 };
                 self.start_or_retry(
                     EffectKind::Relocate,
-                    WaitingOn::Task(EffectKind::Relocate),
+                    WaitingOn::Task {
+                        effect: EffectKind::Relocate,
+                    },
                     effect,
                 )
             }

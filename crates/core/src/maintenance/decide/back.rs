@@ -107,7 +107,9 @@ impl PhaseContext<'_> {
             }
         }
         let cut = in_flight.power_off;
-        let waiting_on = || WaitingOn::Task(EffectKind::PowerOff);
+        let waiting_on = || WaitingOn::Task {
+            effect: EffectKind::PowerOff,
+        };
         // It may be somebody else's, or one of ours from before a restore of etcd.
         if self.vm.is_being_cut {
             let timeout = self.policy.power_off_timeout;

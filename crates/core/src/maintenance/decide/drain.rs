@@ -64,6 +64,7 @@ impl<'a> PhaseContext<'a> {
             };
         }
         let deadline = self.drain_deadline();
+        let held = |left| WaitingOn::DrainHeld { left };
         match self.seen.round() {
             // A round comes before the power is cut, because the pods that are left behind have to be named.
             None => self.start_round(WaitingOn::DrainRound),
@@ -77,10 +78,10 @@ impl<'a> PhaseContext<'a> {
             }
             Some(report) => match limit {
                 DrainLimit::After(_) => match self.before_shutdown() {
-                    Some(hold) => meanwhile(hold, self.next_round(report, &WaitingOn::DrainHeld, None)),
+                    Some(hold) => meanwhile(hold, self.next_round(report, &held, None)),
                     None => self.shut_down(DrainEnd::TimedOut, self.left_behind(report)),
                 },
-                DrainLimit::Hold => self.next_round(report, &WaitingOn::DrainHeld, None),
+                DrainLimit::Hold => self.next_round(report, &held, None),
             },
         }
     }
@@ -348,7 +349,9 @@ impl<'a> PhaseContext<'a> {
                 Err(step) => *step,
             };
         };
-        let waiting_on = WaitingOn::Task(EffectKind::PowerOff);
+        let waiting_on = WaitingOn::Task {
+            effect: EffectKind::PowerOff,
+        };
         let cut = self.start_or_retry(EffectKind::PowerOff, waiting_on, || {
             Ok(Effect::PowerOff {
                 vm: self.vm.moref.clone(),

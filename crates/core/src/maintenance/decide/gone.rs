@@ -92,7 +92,7 @@ fn without_record(
     if !vm.host.takes_vms() || is_kept_off || is_away {
         return wait(WaitingOn::NodeObject);
     }
-    let waiting_on = WaitingOn::Task(kind);
+    let waiting_on = WaitingOn::Task { effect: kind };
     let retry_at = |attempt: &EffectAttempt| attempt.at.after(policy.backoff(attempt.tries)).monotonic;
     match seen.attempts.get(&kind).map(retry_at) {
         Some(at) if now.monotonic < at => Decision::Wait {

@@ -38,7 +38,9 @@ impl PhaseContext<'_> {
         let Some(place) = self.place(by_drs) else {
             return self.choose_again(None);
         };
-        let waiting_on = WaitingOn::Task(EffectKind::PowerOn);
+        let waiting_on = WaitingOn::Task {
+            effect: EffectKind::PowerOn,
+        };
         let step = self.start_or_retry(EffectKind::PowerOn, waiting_on, || {
             Ok(Effect::PowerOn {
                 vm: self.vm.moref.clone(),

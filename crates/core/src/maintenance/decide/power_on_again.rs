@@ -40,7 +40,9 @@ impl PhaseContext<'_> {
         }
         let Some(attempt) = self.seen.attempts.get(&EffectKind::PowerOn) else {
             // An earlier leader was refused. Its own host is preferred, so the survey of the hosts comes first.
-            let waiting_on = WaitingOn::Task(EffectKind::PowerOn);
+            let waiting_on = WaitingOn::Task {
+                effect: EffectKind::PowerOn,
+            };
             return self.has_surveyed().then(|| PhaseStep::act(effect, waiting_on));
         };
         match &attempt.outcome {
@@ -63,7 +65,9 @@ impl PhaseContext<'_> {
                 let deadline = self.phase_deadline(self.policy.power_on_timeout);
                 Some(self.unless_overdue(deadline, step))
             }
-            AttemptOutcome::Running(_) => Some(PhaseStep::wait(WaitingOn::Task(EffectKind::PowerOn))),
+            AttemptOutcome::Running(_) => Some(PhaseStep::wait(WaitingOn::Task {
+                effect: EffectKind::PowerOn,
+            })),
             AttemptOutcome::Asked | AttemptOutcome::Done => None,
         }
     }
@@ -73,7 +77,9 @@ impl PhaseContext<'_> {
     fn power_on_here_again(self, effect: Effect) -> PhaseStep {
         let attempt = self.seen.attempts.get(&EffectKind::PowerOn);
         if attempt.is_some_and(|attempt| matches!(attempt.outcome, AttemptOutcome::Running(_))) {
-            return PhaseStep::wait(WaitingOn::Task(EffectKind::PowerOn));
+            return PhaseStep::wait(WaitingOn::Task {
+                effect: EffectKind::PowerOn,
+            });
         }
         let last = attempt.map_or(self.seen.record_seen.phase_at, |attempt| attempt.at.monotonic);
         let waited = self.episode.elapsed.span();

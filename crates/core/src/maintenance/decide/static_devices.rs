@@ -44,7 +44,9 @@ impl PhaseContext<'_> {
             DeviceOffer::Unsurveyed => self.survey_here(WaitingOn::Survey),
             DeviceOffer::Rejected(why) => self.without_devices(why),
             DeviceOffer::Devices(changes) => {
-                let waiting_on = WaitingOn::Task(EffectKind::Reconfigure);
+                let waiting_on = WaitingOn::Task {
+                    effect: EffectKind::Reconfigure,
+                };
                 self.start_or_retry(EffectKind::Reconfigure, waiting_on, || {
                     Ok(Effect::Reconfigure {
                         vm: self.vm.moref.clone(),
