@@ -199,12 +199,12 @@ impl WaitingOn {
 
     /// Its kind.
     pub fn kind(&self) -> WaitKind {
-        match self {
-            Self::Pods { left, .. } if left.iter().any(|pod| pod.why.state() == PodState::HeldByBudget) => {
-                WaitKind::DisruptionBudget
-            }
-            other => other.kind_of_entry(),
+        if let Self::Pods { left, .. } = self
+            && left.iter().any(|pod| pod.why.state() == PodState::HeldByBudget)
+        {
+            return WaitKind::DisruptionBudget;
         }
+        self.kind_of_entry()
     }
 }
 
