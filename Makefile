@@ -156,7 +156,7 @@ endef
 
 # A workspace of its own: see its Cargo.toml.
 define run_permutations
-cargo test --quiet --locked --manifest-path tests/permutations/Cargo.toml --target-dir $(TARGET)/permutations
+cargo test --quiet --locked --manifest-path tests/permutations/Cargo.toml --target-dir $(TARGET)
 endef
 
 # $(1): the arguments of cargo test that select tests, $(2): those of the test programs.
