@@ -28,7 +28,7 @@ endef
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
-build_lab = cargo run --quiet --locked -p haulout-lab --bin lab -- build
+build_lab = cargo run --locked -p haulout-lab --bin lab -- build
 
 # Both programs in one build, so that their dependencies are compiled once. The laws need an optimised core, which takes minutes to build.
 demo_build = cargo build --locked --config profile.dev.package.haulout-core.opt-level=0 $(if $(RELEASE),--release)
@@ -46,9 +46,9 @@ else
 endif
 
 .PHONY: lab
-lab: ## build the lab into a cache (about 10 minutes the first time)
+lab: ## build the parts of `lab up` into a cache (about 10 minutes the first time; ALL=1: also those of the tests)
 	$(need_toolchains)
-	@cargo run -p haulout-lab --bin lab -- build
+	@$(build_lab) $(if $(ALL),$(LAB_OF_NEIGHBOURS))
 	@echo "start it with: cargo run -p haulout-lab --bin lab -- up"
 
 .PHONY: chart
@@ -104,9 +104,9 @@ release: export OUT = $(RELEASE_FILES)
 release: ## build all that a release has, and push image and chart to your registry (REGISTRY=registry.example.com/me; SIGN=no without signatures)
 	$(need_toolchains)
 	@test -n "$(REGISTRY)" || { echo "name a registry: make release REGISTRY=registry.example.com/me" >&2; exit 2; }
-	@command -v helm >/dev/null || { $(call install_tool,helm,helm.sh/helm/v3/cmd/helm); }
-	@command -v crane >/dev/null || { $(call install_tool,registry,github.com/google/go-containerregistry/cmd/crane); }
-	@test "$(SIGN)" = no || command -v cosign >/dev/null || { echo "building cosign (some minutes the first time)"; $(call install_tool,cosign,github.com/sigstore/cosign/v2/cmd/cosign); }
+	@command -v helm >/dev/null || { echo "building helm, which pushes the chart (1 to 4 minutes on 2 cores the first time)"; $(call install_tool,helm,helm.sh/helm/v3/cmd/helm); }
+	@command -v crane >/dev/null || { echo "building crane, which pushes the images (a minute on 2 cores the first time)"; $(call install_tool,registry,github.com/google/go-containerregistry/cmd/crane); }
+	@test "$(SIGN)" = no || command -v cosign >/dev/null || { echo "building cosign, which signs (some minutes the first time)"; $(call install_tool,cosign,github.com/sigstore/cosign/v2/cmd/cosign); }
 	REGISTRY=$(REGISTRY) SIGN=$(or $(SIGN),key) .ci/release all
 
 .PHONY: platforms
@@ -117,7 +117,7 @@ platforms: ## check that the kubectl plugin compiles for macOS and Windows
 notices: ## generate THIRD-PARTY-NOTICES from Cargo.lock
 	.ci/crates notices > THIRD-PARTY-NOTICES.new && mv THIRD-PARTY-NOTICES.new THIRD-PARTY-NOTICES
 
-TESTS := test test-core test-scenarios test-chart
+TESTS := test test-core test-scenarios test-neighbours
 # Scenarios mostly wait, so more of them run in parallel than there are cores. With many more the clusters are so slow that waits time out.
 $(TESTS): export RUST_TEST_THREADS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN) + 1)))
 $(TESTS): export RUST_BACKTRACE = 0
@@ -126,12 +126,28 @@ $(TESTS): export HAULOUT_SKIPPED = $(CURDIR)/target/skipped-tests
 # Lines of seconds and name.
 $(TESTS): export HAULOUT_TEST_TIMES = $(CURDIR)/target/test-times
 
-# One build for all tests: `cargo run -p haulout-lab` selects other features of the dependencies, and would compile them twice.
+# What the tests need of the lab, and what those of test-neighbours need.
+LAB_OF_TESTS := kube vcenter
+LAB_OF_NEIGHBOURS := $(LAB_OF_TESTS) jaeger zipkin helm registry cluster-api csi
+
+# A new test file belongs to test-core.
+TEST_FILES := $(wildcard tests/*.rs tests/*/main.rs tests/demo/tests/*.rs tests/lab/tests/*.rs tests/sim/tests/*.rs crates/*/tests/*.rs crates/*/tests/*/main.rs)
+NEIGHBOUR_FILES := chart image release jaeger
+CORE_FILES := $(filter-out scenarios $(NEIGHBOUR_FILES),$(notdir $(basename $(TEST_FILES:/main.rs=.rs))))
+# The other two programs have no unit tests (tests/architecture.rs), and a test program of each would link all of Haulout once more.
+CORE := --lib --bin demo --bin lab $(CORE_FILES:%=--test %)
+SCENARIOS := --test scenarios
+NEIGHBOURS := $(NEIGHBOUR_FILES:%=--test %)
+# Cargo builds a program only with a test of its package.
+WITH_LAB := --test fault_proxy
+
+# $(1): the arguments of cargo test that select tests, $(2): the parts of the lab. All in one build: `cargo run -p haulout-lab`
+# selects other features of the dependencies, and would compile them twice.
 define prepare_tests
 $(need_toolchains)
-cargo test --workspace --locked --no-run
-$(TARGET)/debug/lab build --for-tests
-@mkdir -p target && : > $(HAULOUT_SKIPPED) && : > $(HAULOUT_TEST_TIMES)
+@echo "cargo builds the tests and what they start; the first time, this takes 5 to 10 minutes on 2 cores"
+cargo test --workspace --locked --no-run $(1)
+$(TARGET)/debug/lab build $(2)
 endef
 
 define run_go_tests
@@ -140,43 +156,42 @@ endef
 
 # A workspace of its own: see its Cargo.toml.
 define run_permutations
-cargo test --quiet --locked --manifest-path tests/permutations/Cargo.toml --target-dir $(TARGET)/permutations
+cargo test --quiet --locked --manifest-path tests/permutations/Cargo.toml --target-dir $(TARGET)
 endef
 
-# $(1): the arguments of cargo test that select tests.
+# $(1): the arguments of cargo test that select tests, $(2): those of the test programs.
+cargo_test = cargo test --workspace --locked --no-fail-fast $(1) $(if $(2),-- $(2)) || status=$$?;
+
+# $(1): calls of cargo_test.
 define run_tests
-cargo test --workspace --locked --no-fail-fast $(1); \
-status=$$?; \
+@mkdir -p target && : > $(HAULOUT_SKIPPED) && : > $(HAULOUT_TEST_TIMES)
+status=0; $(1) \
 if [ -s $(HAULOUT_TEST_TIMES) ]; then echo; echo "The slowest scenarios, in seconds:"; sort -rn $(HAULOUT_TEST_TIMES) | head -n 10 | sed 's/^/  /'; fi; \
 if [ -s $(HAULOUT_SKIPPED) ]; then echo; echo "Skipped:"; sort -u $(HAULOUT_SKIPPED) | sed 's/^/  /'; fi; \
 exit $$status
 endef
 
 .PHONY: $(TESTS)
-test: ## build the lab and run all tests; skipped tests are listed at the end, and fail if CI is set
-	$(prepare_tests)
+test: ## run all tests but those of test-neighbours; skipped tests are listed at the end, and fail if CI is set
+	$(call prepare_tests,$(CORE) $(SCENARIOS),$(LAB_OF_TESTS))
 	$(run_go_tests)
 	$(run_permutations)
-	$(call run_tests)
+	$(call run_tests,$(call cargo_test,$(CORE) $(SCENARIOS),--skip neighbours::) $(call cargo_test,--doc))
 
-# CI runs these parts in parallel. A new test file belongs to test-core.
-TEST_FILES := $(wildcard tests/*.rs tests/*/main.rs tests/demo/tests/*.rs tests/lab/tests/*.rs tests/sim/tests/*.rs crates/*/tests/*.rs crates/*/tests/*/main.rs)
-CHART_TESTS := chart image release
-CORE_TESTS := $(filter-out scenarios $(CHART_TESTS),$(notdir $(basename $(TEST_FILES:/main.rs=.rs))))
-
-test-core: ## the tests of make test that are in no other part
-	$(prepare_tests)
+# CI runs the two parts of make test in parallel.
+test-core: ## the tests of make test without the scenarios
+	$(call prepare_tests,$(CORE),$(LAB_OF_TESTS))
 	$(run_go_tests)
 	$(run_permutations)
-	$(call run_tests,--lib --bins $(CORE_TESTS:%=--test %))
+	$(call run_tests,$(call cargo_test,$(CORE)) $(call cargo_test,--doc))
 
 test-scenarios: ## the scenarios of make test
-	$(prepare_tests)
-	$(call run_tests,--test scenarios)
+	$(call prepare_tests,$(SCENARIOS) $(WITH_LAB),$(LAB_OF_TESTS))
+	$(call run_tests,$(call cargo_test,$(SCENARIOS),--skip neighbours::))
 
-test-chart: ## the tests of make test for chart, image and workflows
-	$(prepare_tests)
-	$(call run_tests,$(CHART_TESTS:%=--test %))
+test-neighbours: ## run the tests that need more: tracing, browsers, Prometheus, helm, Cluster API, CSI, a registry, the image
+	$(call prepare_tests,$(SCENARIOS) $(NEIGHBOURS),$(LAB_OF_NEIGHBOURS))
+	$(call run_tests,$(call cargo_test,$(SCENARIOS),neighbours::) $(call cargo_test,$(NEIGHBOURS)))
 
 # The documents have some pictures of the status page; all states are in target/pictures.
 STATES := held-desktop-light held-phone-dark many-desktop-light
@@ -186,9 +201,9 @@ pictures: export HAULOUT_PICTURES = $(CURDIR)/docs/pictures
 # With CI set, a missing browser is an error.
 pictures: export CI = true
 pictures: ## take the screenshots of the documents in the lab (needs chromium, Java and Maven)
-	$(need_toolchains)
-	cargo test --locked --test scenarios -- screenshots::
-	HAULOUT_PICTURES=$(CURDIR)/target/pictures cargo test --locked --test scenarios -- page_states::
+	$(call prepare_tests,$(SCENARIOS) $(WITH_LAB),$(LAB_OF_TESTS) jaeger zipkin)
+	cargo test --workspace --locked $(SCENARIOS) -- neighbours::screenshots::
+	HAULOUT_PICTURES=$(CURDIR)/target/pictures cargo test --workspace --locked $(SCENARIOS) -- neighbours::page_states::
 	for picture in $(STATES); do cp target/pictures/states/$$picture.png docs/pictures/; done
 
 # A build of its own: optimised, with assertions, and with tokio's unstable API that seeds its random numbers.
@@ -209,8 +224,8 @@ byte-faults: export HAULOUT_ALL_BYTE_FAULTS = 1
 byte-faults: export HAULOUT_CUTS ?= 1000
 byte-faults: export RUST_BACKTRACE = 0
 byte-faults: ## break connections and replies at each kind of request, and cut all connections 1,000 times (half an hour; HAULOUT_CUTS=n)
-	$(need_toolchains)
-	cargo test --locked --test scenarios -- byte_faults:: reconnects:: --nocapture
+	$(call prepare_tests,$(SCENARIOS) $(WITH_LAB),$(LAB_OF_TESTS))
+	cargo test --workspace --locked $(SCENARIOS) -- byte_faults:: reconnects:: --nocapture
 
 .PHONY: histories
 histories: export HAULOUT_HISTORIES ?= 20000
@@ -251,7 +266,7 @@ soak: export SOAK_NODES ?= 200
 soak: export RUST_BACKTRACE = 0
 soak: ## many nodes under random clicks, cancels, kills and restarts, and a check of the logs (two hours; SOAK_MINUTES=n, SOAK_NODES=n, SOAK_SEED=n)
 	$(need_toolchains)
-	$(build_lab)
+	$(build_lab) kube vcenter
 	cargo bench --locked --bench soak
 
 # See the README.md beside each crate of targets. FUZZ_SECONDS is the time for each target.
@@ -297,7 +312,7 @@ bench: export RUST_BACKTRACE = 0
 bench: export HAULOUT_FIGURES = $(FIGURES)
 bench: ## run all benches and write the tables to benches/results (more than an hour; QUICK=1 is the smallest run)
 	$(need_toolchains)
-	$(build_lab)
+	$(build_lab) kube vcenter jaeger govmomi
 	rm -rf $(FIGURES)
 	$(foreach bench,$(BENCHES),$(call bench_of,$(bench)) &&) true
 	cargo run --quiet --locked -p haulout-lab --bin lab -- figures $(FIGURES) --into $(RESULTS) --about "$(MEASURED)"

@@ -1,5 +1,5 @@
 //! What Cargo cannot enforce: the order of the modules inside a crate, the order of every `select!`, the one file with our
-//! domain name, unique names of types, and the length of files.
+//! domain name, unique names of types, the length of files, and what tests need of the lab.
 
 #![allow(
     clippy::unwrap_used,
@@ -50,6 +50,27 @@ const PROGRAM: &[&str] = &[
 
 /// Names of types that several modules use, because code names them with their module, as in `watch::Settings`.
 const SHARED_NAMES: &[&str] = &["Settings"];
+
+/// The lab's modules for what `make test` does without: parts other than cluster and vCenter, and programs of the machine.
+const NEIGHBOURS: &[&str] = &[
+    "build",
+    "cluster_api",
+    "jaeger",
+    "python",
+    "tools",
+    "volumes",
+    "zipkin",
+];
+
+/// Where `make test-neighbours` has its tests, and the lab.
+const OF_NEIGHBOURS: &[&str] = &[
+    "tests/scenarios/neighbours",
+    "tests/chart",
+    "tests/chart.rs",
+    "tests/image.rs",
+    "tests/release.rs",
+    "tests/lab",
+];
 
 /// The longest file, its tests left out.
 const LINES: usize = 500;
@@ -131,6 +152,29 @@ fn files_have_at_most_500_lines() {
 }
 
 #[test]
+fn tests_outside_of_neighbours_need_only_cluster_and_vcenter() {
+    let others = rust_files("tests").into_iter();
+    let others = others.filter(|file| !OF_NEIGHBOURS.iter().any(|it| file.starts_with(it)));
+    let needed: Vec<(PathBuf, BTreeSet<String>)> = others
+        .map(|file| (file.clone(), neighbours(&read(&file))))
+        .filter(|(_, needed)| !needed.is_empty())
+        .collect();
+    assert_eq!(needed, [], "`make test` builds none of these parts");
+}
+
+#[test]
+fn programs_whose_unit_tests_make_test_leaves_out_have_none() {
+    for program in ["src/main.rs", "tests/sim/src/main.rs"] {
+        let text = read(Path::new(program));
+        let has_tests = text.contains("#[test]") || text.contains("\nmod ");
+        assert!(
+            !has_tests,
+            "{program} has tests or modules: see CORE in the Makefile"
+        );
+    }
+}
+
+#[test]
 fn each_rule_finds_what_it_forbids() {
     let uses = |text: &str, depth| used_modules(text, depth).into_iter().collect::<Vec<_>>();
     for text in [
@@ -155,6 +199,21 @@ fn each_rule_finds_what_it_forbids() {
         assert_eq!(uses(text, 1), [] as [String; 0], "{text}");
     }
     assert_eq!(uses("use super::cli;", 2), [] as [String; 0], "a sibling");
+    for text in [
+        "use haulout_lab::jaeger::Jaeger;",
+        "use haulout_lab::{fixture, tools::{self, Tool}};",
+        "fn f() { haulout_lab::build::part(name); }",
+        "fn f() { println!(\"{}\", haulout_lab::zipkin::NAME); }",
+    ] {
+        assert_eq!(neighbours(text).len(), 1, "{text}");
+    }
+    for text in [
+        "use haulout_lab::fixture;",
+        "use crate::volumes;",
+        "mod inner { use super::volumes; }",
+    ] {
+        assert_eq!(neighbours(text), BTreeSet::new(), "{text}");
+    }
     assert!(has_unbiased_select("fn f() { tokio::select! { () = a => {} } }"));
     assert!(!has_unbiased_select(
         "fn f() { select! { biased; () = a => {} } }"
@@ -176,7 +235,20 @@ fn each_rule_finds_what_it_forbids() {
 
 /// The top-level modules that a file uses. `depth` is that of the file: 1 for `src/module.rs`.
 fn used_modules(text: &str, depth: usize) -> BTreeSet<String> {
+    modules_of(text, &["crate", "haulout", "haulout_core"], Some(depth))
+}
+
+/// The modules of [`NEIGHBOURS`] that a test uses.
+fn neighbours(text: &str) -> BTreeSet<String> {
+    let mut used = modules_of(text, &["haulout_lab"], None);
+    used.retain(|module| NEIGHBOURS.contains(&&**module));
+    used
+}
+
+/// The top-level modules that a file uses of these crates, and of its own crate by `super` if its depth there is given.
+fn modules_of(text: &str, crates: &'static [&'static str], depth: Option<usize>) -> BTreeSet<String> {
     let mut uses = Uses {
+        crates,
         depth,
         found: BTreeSet::new(),
     };
@@ -185,7 +257,8 @@ fn used_modules(text: &str, depth: usize) -> BTreeSet<String> {
 }
 
 struct Uses {
-    depth: usize,
+    crates: &'static [&'static str],
+    depth: Option<usize>,
     found: BTreeSet<String>,
 }
 
@@ -193,8 +266,8 @@ impl Uses {
     fn take(&mut self, path: &[String]) {
         let supers = path.iter().take_while(|part| *part == "super").count();
         let root = match path.first().map(String::as_str) {
-            Some("crate" | "haulout" | "haulout_core") => 1,
-            Some("super") if supers == self.depth => supers,
+            Some(root) if self.crates.contains(&root) => 1,
+            Some("super") if Some(supers) == self.depth => supers,
             Some(_) | None => return,
         };
         self.found.extend(path.get(root).cloned());
@@ -231,9 +304,10 @@ impl Visit<'_> for Uses {
     }
 
     fn visit_item_mod(&mut self, module: &syn::ItemMod) {
-        self.depth += 1;
+        let outside = self.depth;
+        self.depth = outside.map(|depth| depth + 1);
         syn::visit::visit_item_mod(self, module);
-        self.depth -= 1;
+        self.depth = outside;
     }
 
     /// The inside of a macro is tokens: `crate::module` is looked for among them.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use haulout_lab::fixture::{Fixture, Haulout, Member, WAIT_TIMEOUT};
+use haulout_lab::fixture::{Fixture, Haulout, Member, WAIT_TIMEOUT, episode};
 use haulout_lab::kube::User;
 pub use haulout_lab::scenario::{kube, run_scenario, run_scenario_alone};
 use haulout_lab::vcenter::{ClusterSpec, DeviceSpec, DrsAutomation, DrsSpec, Gpu, HostSpec, Spec, VmSpec};
@@ -134,6 +134,29 @@ pub async fn wait_for_failed_attempts(fixture: &Fixture<'_>, why: &str, count: u
     })
     .await
     .with_context(|| fixture.log_text())
+}
+
+/// The trace id of the episode on the Node.
+pub async fn trace_id(fixture: &Fixture<'_>, node: &str) -> anyhow::Result<String> {
+    let node = fixture
+        .wait_node(node, "is in an episode", |node| episode(node).is_some())
+        .await?;
+    let traceparent = episode(&node).and_then(|it| it["traceparent"].as_str().map(str::to_owned));
+    let id = traceparent.and_then(|it| it.split('-').nth(1).map(str::to_owned));
+    id.context("the episode has no traceparent")
+}
+
+/// Runs a maintenance in which the only node waits for its host. Returns the trace id.
+pub async fn wait_scenario(fixture: &Fixture<'_>) -> anyhow::Result<String> {
+    let node = fixture.node_name("gpu1");
+    fixture.wait_for_log("vCenter synced").await?;
+    fixture.vcenter.enter_maintenance("esx1").await?;
+    let id = trace_id(fixture, &node).await?;
+    fixture.wait_phase(&node, "awaitingHost").await?;
+    fixture.wait_in_maintenance("esx1").await?;
+    fixture.vcenter.exit_maintenance("esx1").await?;
+    fixture.wait_in_service(&node).await?;
+    Ok(id)
 }
 
 /// The output of kubectl.

@@ -12,9 +12,10 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-use crate::fixture::{a40, gpu_vm, hosts, kube, one_node, run, run_scenario, run_scenario_alone, start};
+use crate::fixture::{
+    a40, gpu_vm, hosts, kube, one_node, run, run_scenario, run_scenario_alone, start, wait_scenario,
+};
 use crate::metrics::{address, ask};
-use crate::traces::wait_scenario;
 
 /// A collector that accepts connections and sends no response, or one byte per second.
 async fn bad_collector(tasks: &mut JoinSet<()>, answers_slowly: bool) -> anyhow::Result<String> {

@@ -1,6 +1,5 @@
 //! Silences in an Alertmanager during the maintenance of a node.
 
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,10 +9,6 @@ use axum::extract::{Path as PathOf, RawQuery, State};
 use axum::http::StatusCode;
 use axum::routing::{delete, get};
 use haulout_lab::fixture::WAIT_TIMEOUT;
-use haulout_lab::ports::Port;
-use haulout_lab::process::{Process, ProcessSpec};
-use haulout_lab::run_dir::RunDir;
-use haulout_lab::tools;
 use haulout_lab::wait::until;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -26,15 +21,14 @@ use crate::fixture::{one_node, run, run_scenario};
 const SILENCE_SECONDS: &str = "silence=30";
 
 /// An Alertmanager: a real one, or a stand-in.
-struct Alertmanager {
-    url: String,
-    client: reqwest::Client,
-    _process: Option<(Process, RunDir)>,
+pub struct Alertmanager {
+    pub url: String,
+    pub client: reqwest::Client,
     _server: JoinSet<()>,
 }
 
 impl Alertmanager {
-    fn at(url: String, process: Option<(Process, RunDir)>, server: JoinSet<()>) -> anyhow::Result<Self> {
+    pub fn at(url: String, server: JoinSet<()>) -> anyhow::Result<Self> {
         // As in the other parts of the lab: without it, no client can be built.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = reqwest::Client::builder()
@@ -43,30 +37,8 @@ impl Alertmanager {
         Ok(Self {
             url,
             client: client.build()?,
-            _process: process,
             _server: server,
         })
-    }
-
-    async fn real(program: &Path) -> anyhow::Result<Self> {
-        let dir = RunDir::create()?;
-        let config = json!({"route": {"receiver": "nobody"}, "receivers": [{"name": "nobody"}]});
-        let config = dir.write("alertmanager.yaml", config.to_string())?;
-        let port = Port::reserve()?;
-        let process = ProcessSpec::leashed("alertmanager", program, dir.join("alertmanager.log"))
-            .arg(format!("--config.file={}", config.display()))
-            .arg(format!("--storage.path={}", dir.join("data").display()))
-            .arg(format!("--web.listen-address=127.0.0.1:{}", port.number()))
-            // No peers.
-            .arg("--cluster.listen-address=")
-            .spawn()?;
-        let url = format!("http://127.0.0.1:{}", port.number());
-        let alertmanager = Self::at(url, Some((process, dir)), JoinSet::new())?;
-        until("Alertmanager to answer", WAIT_TIMEOUT, async || {
-            Ok(alertmanager.silences().await.ok().map(|_| ()))
-        })
-        .await?;
-        Ok(alertmanager)
     }
 
     async fn stand_in() -> anyhow::Result<Self> {
@@ -81,17 +53,17 @@ impl Alertmanager {
         server.spawn(async move {
             let _ = axum::serve(listener, router).await;
         });
-        Self::at(url, None, server)
+        Self::at(url, server)
     }
 
-    async fn api(&self, path: &str) -> anyhow::Result<Value> {
+    pub async fn api(&self, path: &str) -> anyhow::Result<Value> {
         let url = format!("{}/api/v2/{path}", self.url.trim_end_matches('/'));
         let answer = self.client.get(url).send().await?.error_for_status()?;
         Ok(serde_json::from_str(&answer.text().await?)?)
     }
 
     /// All silences, ended ones included.
-    async fn silences(&self) -> anyhow::Result<Vec<Value>> {
+    pub async fn silences(&self) -> anyhow::Result<Vec<Value>> {
         let silences = self.api("silences").await?;
         Ok(silences.as_array().context("a list")?.clone())
     }
@@ -113,7 +85,7 @@ impl Alertmanager {
     }
 }
 
-fn ends_at(silence: &Value) -> anyhow::Result<Timestamp> {
+pub fn ends_at(silence: &Value) -> anyhow::Result<Timestamp> {
     Ok(silence["endsAt"].as_str().context("it has an end")?.parse()?)
 }
 
@@ -180,7 +152,7 @@ fn now() -> Timestamp {
 }
 
 /// A maintenance, with a crash in the middle.
-async fn silence_lasts_for_the_maintenance(
+pub async fn silence_lasts_for_the_maintenance(
     name: &str,
     alertmanager: &Alertmanager,
     in_maintenance: impl AsyncFnOnce(&str) -> anyhow::Result<()>,
@@ -244,62 +216,6 @@ fn alerts_of_a_node_are_silenced_during_its_maintenance() {
     run_scenario(async {
         let alertmanager = Alertmanager::stand_in().await?;
         silence_lasts_for_the_maintenance("silence", &alertmanager, async |_| Ok(())).await
-    });
-}
-
-#[test]
-fn real_alertmanager_silences_the_node_and_not_haulout() {
-    run_scenario(async {
-        let Some(program) = tools::on_path(&["alertmanager", "prometheus-alertmanager"]) else {
-            return tools::skip("silences in a real Alertmanager", "there is no alertmanager");
-        };
-        let alertmanager = Alertmanager::real(&program).await?;
-        let suppressed = async |node: &str| {
-            let alerts: Vec<Value> = [
-                ("KubeNodeNotReady", node),
-                ("HauloutNodeParked", node),
-                ("KubeNodeNotReady", "other"),
-            ]
-            .iter()
-            .map(|(alert, node)| json!({"labels": {"alertname": alert, "node": node, "cluster": "east"}}))
-            .collect();
-            let url = format!("{}/api/v2/alerts", alertmanager.url);
-            let request = alertmanager
-                .client
-                .post(url)
-                .header("content-type", "application/json");
-            let body = serde_json::to_string(&alerts)?;
-            request.body(body).send().await?.error_for_status()?;
-            until("Alertmanager to judge three alerts", WAIT_TIMEOUT, async || {
-                let alerts = alertmanager.api("alerts").await?;
-                let alerts = alerts.as_array().context("a list")?;
-                let states: Vec<(String, String, String)> = alerts
-                    .iter()
-                    .map(|it| {
-                        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-                        (
-                            text(&it["labels"]["alertname"]),
-                            text(&it["labels"]["node"]),
-                            text(&it["status"]["state"]),
-                        )
-                    })
-                    .collect();
-                if states.len() != 3 {
-                    return Ok(None);
-                }
-                for (alert, of, state) in states {
-                    let is_silent = alert == "KubeNodeNotReady" && of == node;
-                    ensure!((state == "suppressed") == is_silent, "{alert} of {of} is {state}");
-                }
-                Ok(Some(()))
-            })
-            .await
-        };
-        silence_lasts_for_the_maintenance("silence-real", &alertmanager, suppressed).await?;
-        let ended = alertmanager.silences().await?.swap_remove(0);
-        // By this, an end that a person sets is known from one that Haulout has set beforehand.
-        ensure!(ends_at(&ended)?.subsec_nanosecond() != 0, "{ended}");
-        Ok(())
     });
 }
 

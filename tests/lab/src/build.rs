@@ -9,11 +9,41 @@ use anyhow::{Context as _, bail};
 use sha2::{Digest as _, Sha256};
 use tokio::process::Command;
 
-/// The Go modules in `tests/lab/go/` of which `lab up` and the benches need the programs.
-const PARTS: [&str; 3] = ["kube", "vcenter", "jaeger"];
-
-/// The parts that only some tests need. They compile for minutes, which would slow every scenario that runs meanwhile.
-const TEST_PARTS: [&str; 4] = ["helm", "cluster-api", "csi", "registry"];
+/// The parts: Go modules in `tests/lab/go/`, what each is for, and how long it is built where Go has not compiled any of it.
+const PARTS: [(&str, &str); 8] = [
+    (
+        "kube",
+        "the Kubernetes control plane of the lab (about 3 minutes on 2 cores the first time)",
+    ),
+    (
+        "vcenter",
+        "the vCenter of the lab (about 1 minute on 2 cores the first time)",
+    ),
+    (
+        "jaeger",
+        "which stores traces (about 5 minutes on 2 cores the first time)",
+    ),
+    (
+        "helm",
+        "for the tests of the chart (1 to 4 minutes on 2 cores the first time, as busy as they are)",
+    ),
+    (
+        "registry",
+        "for the test that installs a release from a registry (about 1 minute on 2 cores the first time)",
+    ),
+    (
+        "cluster-api",
+        "for scenarios with Machines (about 3 minutes on 2 cores the first time)",
+    ),
+    (
+        "csi",
+        "for a scenario with volumes (about 3 minutes on 2 cores the first time)",
+    ),
+    (
+        "govmomi",
+        "a client that a bench compares Haulout with (about 1 minute on 2 cores the first time)",
+    ),
+];
 
 /// Overrides where built parts are kept.
 pub const CACHE: &str = "HAULOUT_LAB_CACHE";
@@ -42,15 +72,6 @@ pub fn cache_dir() -> anyhow::Result<PathBuf> {
         })
 }
 
-/// The names of the parts of `lab up` and the benches, and with `for_tests` also of those that only some tests need.
-pub fn parts(for_tests: bool) -> impl Iterator<Item = &'static str> {
-    let more: &[&str] = if for_tests { &TEST_PARTS } else { &[] };
-    PARTS
-        .into_iter()
-        .chain(more.iter().copied())
-        .filter(|name| sources(name).join("go.mod").is_file())
-}
-
 fn sources(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("go").join(name)
 }
@@ -58,14 +79,11 @@ fn sources(name: &str) -> PathBuf {
 /// The path of a part's program, which is built if the cache has none for these sources and this Go version.
 /// Concurrent processes build it once. A part with several tools in its `go.mod` is a directory of them.
 pub async fn part(name: &str) -> anyhow::Result<PathBuf> {
-    let sources = sources(name);
-    if !sources.join("go.mod").is_file() {
-        bail!(
-            "there is no lab part {name:?}: {} is missing",
-            sources.join("go.mod").display()
-        );
-    }
-    build_into(&cache_dir()?, name, &sources).await
+    let Some((_, why)) = PARTS.iter().find(|(part, _)| *part == name) else {
+        let parts = PARTS.map(|(part, _)| part).join(", ");
+        bail!("there is no lab part {name:?}; the parts are {parts}");
+    };
+    build_into(&cache_dir()?, name, why, &sources(name)).await
 }
 
 /// The folder of the module that `go.mod` in `tests/lab/go/<name>` requires, in Go's module cache and checked against
@@ -101,7 +119,7 @@ pub async fn module(name: &str) -> anyhow::Result<PathBuf> {
     }
 }
 
-async fn build_into(cache: &Path, name: &str, sources: &Path) -> anyhow::Result<PathBuf> {
+async fn build_into(cache: &Path, name: &str, why: &str, sources: &Path) -> anyhow::Result<PathBuf> {
     let ldflags = ldflags(sources)?;
     let key = digest(sources, &go_version().await?, &ldflags)?;
     std::fs::create_dir_all(cache)
@@ -112,7 +130,7 @@ async fn build_into(cache: &Path, name: &str, sources: &Path) -> anyhow::Result<
     }
     let _lock = lock(cache, name).await?;
     if !program.exists() {
-        compile(name, sources, &ldflags, &program).await?;
+        compile(name, why, sources, &ldflags, &program).await?;
         prune(cache, name);
     }
     Ok(program)
@@ -144,7 +162,7 @@ pub(crate) async fn lock(cache: &Path, name: &str) -> anyhow::Result<File> {
     }
 }
 
-async fn compile(name: &str, sources: &Path, ldflags: &str, program: &Path) -> anyhow::Result<()> {
+async fn compile(name: &str, why: &str, sources: &Path, ldflags: &str, program: &Path) -> anyhow::Result<()> {
     // Written to a temporary name and renamed, so that no incomplete program is run.
     let partial = program.with_extension(format!("partial-{}", std::process::id()));
     let packages = packages(sources)?;
@@ -153,7 +171,7 @@ async fn compile(name: &str, sources: &Path, ldflags: &str, program: &Path) -> a
         std::fs::create_dir_all(&partial)
             .with_context(|| format!("making the directory {}", partial.display()))?;
     }
-    let what = format!("building {name}{}", expected(name));
+    let what = format!("building {name}, {why}");
     say(&what);
     let started = Instant::now();
     let child = Command::new("go")
@@ -220,21 +238,6 @@ fn remove(built: &Path) {
         true => std::fs::remove_dir_all(built),
         false => std::fs::remove_file(built),
     };
-}
-
-/// What a part is for, and how long its build takes.
-fn expected(name: &str) -> &'static str {
-    match name {
-        "kube" => ", the Kubernetes control plane of the lab (about 3 minutes on 2 cores the first time)",
-        "jaeger" => ", which stores traces (about 5 minutes on 2 cores the first time)",
-        "helm" => {
-            ", for the tests of the chart (1 to 4 minutes on 2 cores the first time, as busy as they are)"
-        }
-        "vcenter" => ", the vCenter of the lab (about 1 minute on 2 cores the first time)",
-        "cluster-api" => ", for scenarios with Machines (about 3 minutes on 2 cores the first time)",
-        "csi" => ", for scenarios with volumes (about 3 minutes on 2 cores the first time)",
-        _ => "",
-    }
 }
 
 /// The output of `go version`, or an error with a hint if there is no Go.
@@ -420,19 +423,24 @@ mod tests {
         dir.write("sources/main.go", "package main\n\nfunc main() {}\n")
             .unwrap();
         let (one, two) = tokio::join!(
-            build_into(&cache, "small", &sources),
-            build_into(&cache, "small", &sources)
+            build_into(&cache, "small", "for a test", &sources),
+            build_into(&cache, "small", "for a test", &sources)
         );
         let (one, two) = (one.unwrap(), two.unwrap());
         assert_eq!(one, two);
         assert!(std::process::Command::new(&one).status().unwrap().success());
         let built = one.metadata().unwrap().modified().unwrap();
-        let again = build_into(&cache, "small", &sources).await.unwrap();
+        let again = build_into(&cache, "small", "for a test", &sources).await.unwrap();
         assert_eq!(again.metadata().unwrap().modified().unwrap(), built);
 
         dir.write("sources/main.go", "package main\n\nfunc main() { undefined() }\n")
             .unwrap();
-        let error = format!("{:#}", build_into(&cache, "small", &sources).await.unwrap_err());
+        let error = format!(
+            "{:#}",
+            build_into(&cache, "small", "for a test", &sources)
+                .await
+                .unwrap_err()
+        );
         assert!(
             error.contains("main.go:3") && error.contains("undefined"),
             "{error}"
@@ -478,7 +486,9 @@ mod tests {
             .unwrap();
         }
         dir.write("sources/go.mod", module).unwrap();
-        let built = build_into(&dir.join("cache"), "two", &sources).await.unwrap();
+        let built = build_into(&dir.join("cache"), "two", "for a test", &sources)
+            .await
+            .unwrap();
         for tool in ["one", "other"] {
             assert!(
                 std::process::Command::new(built.join(tool))

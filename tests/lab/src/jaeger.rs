@@ -258,15 +258,3 @@ fn span(returned: &Value) -> anyhow::Result<JaegerSpan> {
             .collect(),
     })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::Jaeger;
-
-    #[tokio::test]
-    async fn it_answers_and_knows_nothing_yet() {
-        let jaeger = Jaeger::start().await.unwrap();
-        let spans = jaeger.trace("0123456789abcdef0123456789abcdef").await.unwrap();
-        assert!(spans.is_empty(), "{spans:?}");
-    }
-}

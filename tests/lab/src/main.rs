@@ -15,6 +15,9 @@ use haulout_lab::{build, figures, zipkin};
 use haulout_show::printer::say;
 use tokio::signal::unix::{SignalKind, signal};
 
+/// The part that is not built, but fetched.
+const ZIPKIN: &str = "zipkin";
+
 /// Starts the parts that Haulout is tested against.
 #[derive(Debug, Parser)]
 #[command(name = "lab", version)]
@@ -25,7 +28,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum LabCommand {
-    /// Build the parts of `lab up` and of the benches that are not in the cache.
+    /// Build the parts that are not in the cache.
     Build(Build),
     /// Start a cluster, a vCenter with two GPU nodes and a tracing UI, print how to use them, and keep them running
     /// until Ctrl-C.
@@ -38,11 +41,8 @@ enum LabCommand {
 
 #[derive(Debug, clap::Args)]
 struct Build {
-    /// Also build what only some tests need: helm, Cluster API and the parts of CSI.
-    #[arg(long)]
-    for_tests: bool,
-    /// Build only these parts.
-    #[arg(conflicts_with = "for_tests")]
+    /// The parts: Go modules in `tests/lab/go`, and zipkin. Without any, those of `lab up`.
+    #[arg(default_values = ["kube", "vcenter", "jaeger", ZIPKIN])]
     parts: Vec<String>,
 }
 
@@ -109,21 +109,15 @@ async fn run(command: LabCommand) -> anyhow::Result<()> {
 }
 
 async fn build_parts(arguments: &Build) -> anyhow::Result<()> {
-    let named = arguments.parts.iter().map(String::as_str);
-    let parts: Vec<&str> = match arguments.parts.is_empty() {
-        true => build::parts(arguments.for_tests).collect(),
-        false => named.collect(),
-    };
-    for part in parts {
-        let program = build::part(part).await?;
-        say(&format!("{part}: {}", program.display()));
-    }
-    if !arguments.parts.is_empty() {
-        return Ok(());
-    }
-    match zipkin::jar().await? {
-        Tool::At(jar) => say(&format!("zipkin: {}", jar.display())),
-        Tool::Missing(why) => say(&format!("zipkin: no tracing UI, because {why}")),
+    for part in &arguments.parts {
+        if part == ZIPKIN {
+            match zipkin::jar().await? {
+                Tool::At(jar) => say(&format!("{part}: {}", jar.display())),
+                Tool::Missing(why) => say(&format!("{part}: no tracing UI, because {why}")),
+            }
+        } else {
+            say(&format!("{part}: {}", build::part(part).await?.display()));
+        }
     }
     Ok(())
 }

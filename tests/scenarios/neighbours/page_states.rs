@@ -16,7 +16,7 @@ use kube::api::PostParams;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::browser::{Browser, Colours, Until};
+use super::browser::{Browser, Colours, Until};
 use crate::fixture::{a40, fixture, gpu_vm, hosts, kube, one_node, run, run_scenario};
 use crate::metrics::ask;
 use crate::status_page::{SERVED, json as json_of, page};

@@ -13,7 +13,9 @@ use haulout_lab::wait::until;
 use kube::ResourceExt as _;
 use tokio::sync::OnceCell;
 
-use crate::fixture::{a40, fixture, gpu_vm, hosts, kube, one_node, run_scenario, start};
+use crate::fixture::{
+    a40, fixture, gpu_vm, hosts, kube, one_node, run_scenario, start, trace_id, wait_scenario,
+};
 use crate::leader_election::{UNDEPOSED, replica_settings, wait_leader, wait_reachable, wait_synced};
 use crate::requests;
 
@@ -30,16 +32,6 @@ pub async fn jaeger() -> &'static Jaeger {
 async fn start_traced(fixture: &Fixture<'_>) -> anyhow::Result<Haulout> {
     let endpoint = jaeger().await.otlp_http();
     start(fixture, &[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint)])
-}
-
-/// The trace id of the episode on the Node.
-async fn trace_id(fixture: &Fixture<'_>, node: &str) -> anyhow::Result<String> {
-    let node = fixture
-        .wait_node(node, "is in an episode", |node| episode(node).is_some())
-        .await?;
-    let traceparent = episode(&node).and_then(|it| it["traceparent"].as_str().map(str::to_owned));
-    let id = traceparent.and_then(|it| it.split('-').nth(1).map(str::to_owned));
-    id.context("the episode has no traceparent")
 }
 
 /// The checked spans of a trace whose root has arrived.
@@ -139,19 +131,6 @@ fn names(spans: &[JaegerSpan]) -> Vec<&str> {
 fn named<'a>(spans: &'a [JaegerSpan], name: &str) -> anyhow::Result<&'a JaegerSpan> {
     let found = spans.iter().find(|span| span.name == name);
     found.with_context(|| format!("there is no {name} in {spans:#?}"))
-}
-
-/// Runs a maintenance in which the only node waits for its host. Returns the trace id.
-pub async fn wait_scenario(fixture: &Fixture<'_>) -> anyhow::Result<String> {
-    let node = fixture.node_name("gpu1");
-    fixture.wait_for_log("vCenter synced").await?;
-    fixture.vcenter.enter_maintenance("esx1").await?;
-    let id = trace_id(fixture, &node).await?;
-    fixture.wait_phase(&node, "awaitingHost").await?;
-    fixture.wait_in_maintenance("esx1").await?;
-    fixture.vcenter.exit_maintenance("esx1").await?;
-    fixture.wait_in_service(&node).await?;
-    Ok(id)
 }
 
 #[test]

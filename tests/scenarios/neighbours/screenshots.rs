@@ -12,7 +12,7 @@ use haulout_lab::vcenter::{Delays, Spec, VmSpec};
 use haulout_lab::wait::until;
 use haulout_lab::zipkin::{self, Zipkin};
 
-use crate::browser::{Browser, Colours, Until};
+use super::browser::{Browser, Colours, Until};
 use crate::fixture::{a40, fixture, gpu_vm, hosts, kube, run, run_scenario};
 use crate::status_page::{SERVED, json, page};
 
