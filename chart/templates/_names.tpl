@@ -4,18 +4,29 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
 {{- end }}
 
+{{/* A name of at most so many characters: (list name most). A longer one ends with a digest, so that two long names do not become one. */}}
+{{- define "haulout.cut" -}}
+{{- $name := index . 0 -}}
+{{- $most := index . 1 | int -}}
+{{- if le (len $name) $most -}}
+{{- $name -}}
+{{- else -}}
+{{- printf "%s-%s" ($name | trunc (int (sub $most 9)) | trimSuffix "-") ($name | sha256sum | trunc 8) -}}
+{{- end -}}
+{{- end }}
+
 {{/* The name that `helm create` generates, so that an upgrade of the Python controller's chart finds its objects, and the
 name of the hosted cluster, so that releases for several clusters can share a namespace. */}}
 {{- define "haulout.fullname" -}}
 {{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
+{{- include "haulout.cut" (list .Values.fullnameOverride 63) -}}
 {{- else -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
 {{- $full := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) -}}
 {{- with .Values.workloadCluster.name -}}
 {{- if not (contains . $full) -}}{{- $full = printf "%s-%s" $full . -}}{{- end -}}
 {{- end -}}
-{{- $full | trunc 63 | trimSuffix "-" -}}
+{{- include "haulout.cut" (list $full 63) -}}
 {{- end -}}
 {{- end }}
 
@@ -27,7 +38,7 @@ name of the hosted cluster, so that releases for several clusters can share a na
 {{- define "haulout.clusterName" -}}
 {{- $full := include "haulout.fullname" . -}}
 {{- $namespace := include "haulout.namespace" . -}}
-{{- ternary $full (printf "%s-%s" $namespace $full) (eq $full $namespace) | trunc 63 | trimSuffix "-" -}}
+{{- include "haulout.cut" (list (ternary $full (printf "%s-%s" $namespace $full) (eq $full $namespace)) 63) -}}
 {{- end }}
 
 {{- define "haulout.serviceAccountName" -}}
