@@ -75,7 +75,7 @@ described! {
         "haulout.placement.strategy": "how a host was found: `relocate` or `drs`; otherwise `wait`";
         "haulout.parked.phase": "the phase that resumes";
         "k8s.resource.name": "the GPU resources that are waited for";
-        "rpc.system": "`soap`, on calls to vCenter";
+        "rpc.system.name": "`soap`, on calls to vCenter";
         "rpc.method": "the vCenter method";
         "server.address": "the vCenter";
         "error.type": "the kind of failure, as one word";

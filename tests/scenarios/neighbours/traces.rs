@@ -223,7 +223,7 @@ fn episode_that_moves_is_one_trace_that_names_the_new_host() {
         ensure!(relocate.tags.get("haulout.target.host").map(String::as_str) == Some("esx2"));
         ensure!(relocate.tags.get("peer.service").map(String::as_str) == Some("vcenter"));
         ensure!(relocate.tags.get("rpc.method").map(String::as_str) == Some("RelocateVM_Task"));
-        ensure!(relocate.tags.get("rpc.system").map(String::as_str) == Some("soap"));
+        ensure!(relocate.tags.get("rpc.system.name").map(String::as_str) == Some("soap"));
         let resource = resource(&id).await?;
         let namespaces: kube::Api<k8s_openapi::api::core::v1::Namespace> = kube::Api::all(fixture.client());
         let cluster = namespaces.get("kube-system").await?.metadata.uid;

@@ -68,7 +68,7 @@ pub(super) fn kind(reason: &ParkReason) -> &'static str {
 }
 
 pub(super) fn vcenter(mut span: Span, method: &'static str) -> Span {
-    span.attributes.push(KeyValue::new("rpc.system", "soap"));
+    span.attributes.push(KeyValue::new("rpc.system.name", "soap"));
     span.attributes.push(KeyValue::new("rpc.method", method));
     calling(VCENTER, span)
 }
