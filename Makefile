@@ -200,11 +200,13 @@ STATES := held-desktop-light held-phone-dark many-desktop-light
 pictures: export HAULOUT_PICTURES = $(CURDIR)/docs/pictures
 # With CI set, a missing browser is an error.
 pictures: export CI = true
-pictures: ## take the screenshots of the documents in the lab (needs chromium, Java and Maven)
+pictures: ## make the pictures of the documents: screenshots in the lab, and the output of the demo (needs chromium, Java and Maven)
 	$(call prepare_tests,$(SCENARIOS) $(WITH_LAB),$(LAB_OF_TESTS) jaeger zipkin)
 	cargo test --workspace --locked $(SCENARIOS) -- neighbours::screenshots::
 	HAULOUT_PICTURES=$(CURDIR)/target/pictures cargo test --workspace --locked $(SCENARIOS) -- neighbours::page_states::
 	for picture in $(STATES); do cp target/pictures/states/$$picture.png docs/pictures/; done
+	$(MAKE) --no-print-directory demo > target/demo.txt
+	sed -n '/^1\. /,/^2\. /p' target/demo.txt | sed '$$d' | sed '$$d' | .ci/terminal-picture > docs/pictures/demo.svg
 
 # A build of its own: optimised, with assertions, and with tokio's unstable API that seeds its random numbers.
 SEEDS ?= 1000

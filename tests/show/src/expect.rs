@@ -26,8 +26,8 @@ impl<P: Peers> Show<'_, P> {
             Some(_) | None => bail!("the annotations of {node} do not show how its episode ended"),
         };
         say("");
-        say(&format!("  {:<48}{:>10}", "step", "took"));
-        let row = |what: &str, seconds: f64| say(&format!("  {what:<48}{seconds:>8.3} s"));
+        say(&format!("  {:<50}{:>10}", "step", "took"));
+        let row = |what: &str, seconds: f64| say(&format!("  {what:<50}{seconds:>8.3} s"));
         let mut since = click;
         let mut what = "notice the task, cordon the node".to_owned();
         for step in &seen {
