@@ -206,7 +206,9 @@ pictures: ## make the pictures of the documents: screenshots in the lab, and the
 	HAULOUT_PICTURES=$(CURDIR)/target/pictures cargo test --workspace --locked $(SCENARIOS) -- neighbours::page_states::
 	for picture in $(STATES); do cp target/pictures/states/$$picture.png docs/pictures/; done
 	$(MAKE) --no-print-directory demo > target/demo.txt
-	sed -n '/^1\. /,/^2\. /p' target/demo.txt | sed '$$d' | sed '$$d' | .ci/terminal-picture > docs/pictures/demo.svg
+	sed -n '/^1\. /,/^2\. /p' target/demo.txt | sed '$$d' | sed '$$d' > target/demo-picture.txt
+	test -s target/demo-picture.txt
+	.ci/terminal-picture target/demo-picture.txt > docs/pictures/demo.svg
 
 # A build of its own: optimised, with assertions, and with tokio's unstable API that seeds its random numbers.
 SEEDS ?= 1000
