@@ -1,5 +1,6 @@
 //! Telemetry. It formats the events of actors and the status of nodes, and decides nothing.
 
+pub mod client;
 pub mod events;
 pub mod link;
 pub mod log;

@@ -21,6 +21,7 @@ use crate::http::{self, HttpServer};
 use crate::kubernetes::events::Publisher;
 use crate::kubernetes::reads::cluster_uid;
 use crate::status::observer::Observer;
+use crate::telemetry::client::client;
 use crate::telemetry::events::Events;
 use crate::telemetry::link::Links;
 use crate::telemetry::log::Log;
@@ -151,7 +152,7 @@ pub(super) fn notifications(
     let Some(file) = config.notify_url_file.clone().filter(|_| !config.dry_run) else {
         return Ok(None);
     };
-    let client = http_client().context("preparing the connection for notifications")?;
+    let client = client().context("preparing the connection for notifications")?;
     let (sender, queue) = mpsc::channel(notify::QUEUE);
     let lost = observers.metrics.notifications_lost();
     tasks.spawn(notify::run(client, file, queue, lost.clone(), stop.clone()));
@@ -162,13 +163,6 @@ pub(super) fn notifications(
         Links::new(config),
         clock,
     )))
-}
-
-/// A client with the roots of the system, for receivers outside. A redirect could send a secret elsewhere.
-fn http_client() -> reqwest::Result<reqwest::Client> {
-    reqwest::Client::builder()
-        .redirect(reqwest::redirect::Policy::none())
-        .build()
 }
 
 /// Starts setting silences in an Alertmanager, if one is configured.
@@ -185,7 +179,7 @@ pub(super) fn silences(
         return Ok(());
     };
     let api = LeaderAlertmanager {
-        client: http_client().context("preparing the connection to Alertmanager")?,
+        client: client().context("preparing the connection to Alertmanager")?,
         url_file,
         fence: executor.fence.clone(),
     };

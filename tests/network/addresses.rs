@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use crate::peers::{Authority, Files, PATIENCE, Peer, haulout, http_client, output};
 
 /// The address of a server on loopback, and the host by which it is asked.
-const HOSTS: [(&str, &str); 3] = [
+pub const HOSTS: [(&str, &str); 3] = [
     ("127.0.0.1:0", "127.0.0.1"),
     ("127.0.0.1:0", "localhost"),
     ("[::1]:0", "[::1]"),

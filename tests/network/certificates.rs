@@ -10,12 +10,17 @@ use opentelemetry_sdk::trace::SpanExporter as _;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
-use crate::peers::{Files, PATIENCE, haulout, output};
+use crate::peers::{Authority, Files, PATIENCE, Peer, haulout, output};
+use crate::receivers;
 
 /// A server that accepts keys of any type and says which requests came.
 const SERVER: &str = r#"
 import http.server, ssl, sys
 class Handler(http.server.BaseHTTPRequestHandler):
+    def send_error(self, *words):
+        # The first line of HTTP/2, which gRPC uses.
+        print(self.requestline, flush=True)
+        self.close_connection = True
     def answer(self):
         print(self.requestline, flush=True)
         self.send_response(404)
@@ -26,6 +31,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
 context.set_ciphers("ALL:@SECLEVEL=0")
 context.load_cert_chain(sys.argv[1], sys.argv[2])
+context.set_alpn_protocols(["http/1.1", "h2"])
 server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 server.handle_error = lambda *_: None
 server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
@@ -248,11 +254,14 @@ impl Server {
         }
     }
 
-    /// Whether a request has come. Each one was answered before.
-    async fn was_asked(&mut self) -> bool {
-        // Another request after it, so that this need not wait for one that does not come.
-        let next = tokio::time::timeout(PATIENCE, self.requests.next_line()).await;
-        next.unwrap().unwrap().is_some()
+    /// Waits for the first line of a connection of HTTP/2.
+    async fn was_asked_by_grpc(&mut self) {
+        loop {
+            let next = tokio::time::timeout(PATIENCE, self.requests.next_line()).await;
+            if next.unwrap().unwrap().expect("it runs") == "PRI * HTTP/2.0" {
+                return;
+            }
+        }
     }
 }
 
@@ -315,15 +324,45 @@ async fn every_type_of_key_and_signature_is_accepted_or_refused_with_the_support
                     }
                 }
             }
-            let sent = send_spans(server.port, &issued.ca, "http/protobuf").await;
-            assert!(sent.is_err(), "{name}: the collector answers with 404");
+            let by_http = send_spans(server.port, &issued.ca, "http/protobuf").await;
+            let by_grpc = send_spans(server.port, &issued.ca, "grpc").await;
+            let address = format!("127.0.0.1:{}", server.port);
+            let said = receivers::ask(&address, &issued.ca, kind.is_supported).await;
+            println!("{name}\n{by_http:?}\n{by_grpc:?}\n{said}");
             if kind.is_supported {
-                for _ in 0..3 {
-                    assert!(server.was_asked().await, "{name}");
+                server.was_asked_by_grpc().await;
+                assert!(by_http.unwrap_err().contains("404"), "{name}: the collector");
+                assert!(by_grpc.is_err(), "{name}: the collector knows no gRPC");
+                assert!(
+                    said.contains("the Alertmanager of ALERTMANAGER_URL_FILE answered"),
+                    "{name}: {said}"
+                );
+                assert!(
+                    said.contains("the receiver of NOTIFY_URL_FILE answered 404"),
+                    "{name}: {said}"
+                );
+            } else {
+                for error in [by_http.unwrap_err(), by_grpc.unwrap_err(), said] {
+                    assert!(error.contains(SUPPORTED), "{name}: {error}");
                 }
-                assert!(sent.unwrap_err().contains("404"), "{name}: the collector");
             }
         }
+    }
+}
+
+#[tokio::test]
+async fn certificate_of_an_unknown_ca_is_refused_and_the_error_says_so() {
+    let (files, others) = (Files::create("unknown-ca"), Files::create("other-ca"));
+    let server = Server::start(&issue(&files, &KINDS[0], false)).await;
+    let other = issue(&others, &KINDS[0], false).ca;
+    for error in [
+        ask_vcenter(server.port, Trust::CaBundle(other.clone().into())).await,
+        ask_kubernetes(&files, server.port, &other).await,
+        send_spans(server.port, &other, "http/protobuf").await.err(),
+        send_spans(server.port, &other, "grpc").await.err(),
+    ] {
+        let error = error.expect("it is refused");
+        assert!(error.contains("UnknownIssuer"), "{error}");
     }
 }
 
@@ -336,4 +375,23 @@ async fn certificate_of_vcenter_itself_may_be_in_the_bundle() {
         let pinned = Trust::CaBundle(issued.chain.clone().into());
         assert_eq!(ask_vcenter(server.port, pinned).await, None, "{}", kind.name);
     }
+}
+
+#[tokio::test]
+async fn kube_apiserver_that_asks_for_a_certificate_gets_that_of_the_kubeconfig() {
+    let (authority, files) = (Authority::create(), Files::create("kubeconfig-mtls"));
+    let peer = Peer::server("127.0.0.1:0", Some(authority.acceptor_of_clients(&["127.0.0.1"]))).await;
+    let path = files.kubeconfig(&format!("https://{}", peer.address), &authority.pem, &[]);
+    output(haulout(&["list"], &[("KUBECONFIG", &path)])).await;
+    assert!(peer.seen().is_empty(), "without one, the handshake is refused");
+    let (certificate, key) = authority.client();
+    let user = serde_json::json!({
+        "client-certificate": files.write("client.crt", certificate),
+        "client-key": files.write("client.key", key),
+    });
+    let mut config: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    config["users"][0]["user"] = user;
+    files.write("kubeconfig", config.to_string());
+    output(haulout(&["list"], &[("KUBECONFIG", &path)])).await;
+    assert!(!peer.seen().is_empty());
 }

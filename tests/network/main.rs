@@ -5,6 +5,7 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
+    clippy::print_stdout,
     unreachable_pub,
     reason = "a test fails by panicking, and is used by no other crate"
 )]
@@ -14,3 +15,4 @@ mod certificates;
 mod endpoints;
 mod peers;
 mod proxies;
+mod receivers;

@@ -329,7 +329,8 @@ impl Inventory {
     pub(crate) fn watch_set(&mut self) -> vsphere::WatchSet {
         if matches!(self.dirty, Some(Dirty::All)) {
             let names = self.names();
-            let keys: BTreeSet<vsphere::VmKey> = names.iter().flat_map(|name| self.keys_of(name)).collect();
+            let keys: BTreeSet<vsphere::VmKey> =
+                names.iter().flat_map(|name| self.all_keys_of(name)).collect();
             if *self.keys != keys {
                 self.keys = Arc::new(keys);
                 self.forget_unused_keys(&names);
@@ -347,6 +348,7 @@ impl Inventory {
         vsphere::WatchSet {
             vms: Arc::clone(&self.keys),
             urgent,
+            kept_off: self.kept_off(),
             tasks: tasks.collect(),
         }
     }

@@ -88,6 +88,8 @@ pub struct WatchSet {
     /// Those of `vms` for which an outdated lookup could do harm. Each is looked up when it is added here or its
     /// [urgency](LookupUrgency) rises, and [`VsphereUpdate::Found`] is sent even if nothing changed.
     pub urgent: BTreeMap<VmKey, LookupUrgency>,
+    /// VMs that are found outside `VCENTER_SCOPE` as well: an episode has switched them off, and has to switch them on.
+    pub kept_off: BTreeSet<VmRef>,
     /// Tasks whose end is awaited.
     pub tasks: BTreeSet<TaskRef>,
 }

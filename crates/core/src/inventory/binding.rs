@@ -8,7 +8,7 @@ use super::{Dirty, Inventory};
 use crate::facts::kubernetes::NodeFacts;
 use crate::facts::vsphere::{Passthrough, PowerState, Task, TaskState, Vm, VmKey, VmotionDevice};
 use crate::ids::{NodeName, VmRef, VmUuid};
-use crate::maintenance::episode::{Episode, Record};
+use crate::maintenance::episode::{Episode, Phase, Record};
 use crate::maintenance::observed::{
     BoundVm, FailedMaintenance, HostState, ObservedPower, ObservedVm, OtherClaimant, Vmotion,
 };
@@ -28,6 +28,50 @@ impl Inventory {
             (Some(_) | None, _) => None,
         };
         key.into_iter().collect()
+    }
+
+    /// The lookup keys of a node, with that of the VM in its record.
+    pub(super) fn all_keys_of(&self, name: &NodeName) -> BTreeSet<VmKey> {
+        let recorded = self.recorded_key(name);
+        self.keys_of(name).into_iter().chain(recorded).collect()
+    }
+
+    /// The key of the VM with which the episode of a node began, where `NODE_BINDING` leads to other keys by now. Only a copy counts: a
+    /// kubelet can write any record to its own Node. It is of this machine if it is of this Node object, or the Node reports its UUID.
+    fn recorded_key(&self, name: &NodeName) -> Option<VmKey> {
+        let uuid = match self.nodes.get(name) {
+            None => self.record_of_gone(name)?.episode()?.vm_uuid?,
+            Some(node) => {
+                let copy = self.open_copy(node)?;
+                let uuid = copy.vm_uuid?;
+                let mut reported = [node.provider_uuid, node.system_uuid].into_iter().flatten();
+                let is_of_node = copy.node_uid == node.uid || reported.any(|it| uuid.same_machine(it));
+                let is_own = self.rules.releases.names(&copy.release);
+                (is_of_node && is_own).then_some(uuid)?
+            }
+        };
+        let is_known = self.keys_of(name).iter().any(|key| match key {
+            VmKey::Uuid(known) => uuid.same_machine(*known),
+            VmKey::Name(_) => false,
+        });
+        (!is_known).then_some(VmKey::Uuid(uuid))
+    }
+
+    /// The VMs that episodes have switched off and not yet brought back into service. A new `VCENTER_SCOPE` must not leave them off.
+    /// Only a copy names the VM: a kubelet can write any record to its own Node.
+    pub(super) fn kept_off(&self) -> BTreeSet<VmRef> {
+        let of_node = |name: &NodeName| {
+            let copy = self.own_copy(name)?;
+            let record = match self.nodes.get(name) {
+                Some(node) => self.record(node),
+                None => self.record_of_gone(name)?,
+            };
+            let episode = record.episode().filter(|episode| episode.id == copy.id)?;
+            let phase = episode.phase.at_work();
+            let is_off = phase.vm_is_off() || (*phase == Phase::Rejoining && episode.powered_off);
+            copy.vm.clone().filter(|_| is_off)
+        };
+        self.maintenances.copied().filter_map(of_node).collect()
     }
 
     /// The lookup keys of `node`.
@@ -141,9 +185,28 @@ impl Inventory {
         is_on && others.iter().any(|other| other.ready)
     }
 
-    /// The only VM that matches the keys of a node, even if other nodes match it too.
+    /// The only VM of a node, even if other nodes match it too: by its keys, or else the one with which its episode began.
     fn found_for(&self, name: &NodeName) -> Result<VmRef, Box<BoundVm>> {
-        let keys = self.keys_of(name);
+        let seen = match self.found_by(name, self.keys_of(name)) {
+            Ok(moref) => return Ok(moref),
+            Err(seen) => seen,
+        };
+        let is_unbound = match *seen {
+            BoundVm::Missing { .. } | BoundVm::NoVm | BoundVm::OutOfScope | BoundVm::NoUuid => true,
+            BoundVm::NotLookedUp
+            | BoundVm::Ambiguous(_)
+            | BoundVm::Shared(_)
+            | BoundVm::HeldByDeadNode { .. }
+            | BoundVm::Found(_) => false,
+        };
+        match self.recorded_key(name).filter(|_| is_unbound) {
+            Some(key) => self.found_by(name, BTreeSet::from([key])),
+            None => Err(seen),
+        }
+    }
+
+    /// The only VM that matches `keys`.
+    fn found_by(&self, name: &NodeName, keys: BTreeSet<VmKey>) -> Result<VmRef, Box<BoundVm>> {
         let is_expected = self.is_expected_in_vcenter(name);
         if keys.is_empty() {
             let has_uuid = self
@@ -266,8 +329,21 @@ impl Inventory {
 
     /// The nodes with a key that this VM matches, alone or with others.
     pub(super) fn nodes_of(&self, vm: &VmRef) -> impl Iterator<Item = &NodeName> {
-        let keys = self.keys_by_vm.get(vm).into_iter().flatten();
-        keys.filter_map(|key| self.nodes_by_key.get(key)).flatten()
+        let keys = self.keys_by_vm.get(vm);
+        let of_key = move |key| self.nodes_by_key.get(key);
+        let is_recorded = move |name: &&NodeName| {
+            let recorded = self.recorded_key(name);
+            recorded.is_some_and(|key| keys.is_some_and(|keys| keys.contains(&key)))
+        };
+        let recorded = self
+            .maintenances
+            .copied()
+            .filter(|name| self.nodes.contains_key(*name));
+        keys.into_iter()
+            .flatten()
+            .filter_map(of_key)
+            .flatten()
+            .chain(recorded.filter(is_recorded))
     }
 
     /// Records the VMs that match `key`.

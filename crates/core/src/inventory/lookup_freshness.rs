@@ -33,7 +33,7 @@ impl Inventory {
             let Some(urgency) = self.urgency_of(node) else {
                 continue;
             };
-            for key in self.keys(node) {
+            for key in self.all_keys_of(&node.name) {
                 let most = urgent.entry(key).or_insert(urgency);
                 *most = urgency.max(*most);
             }
@@ -59,7 +59,7 @@ impl Inventory {
             vm.is_some_and(|vm| self.host_state(vm.host.as_ref()).is_leaving())
         };
         let is_leaving = || {
-            let keys = self.keys(node);
+            let keys = self.all_keys_of(&node.name);
             let mut vms = keys
                 .iter()
                 .filter_map(|key| self.lookup_answers.get(key))
@@ -71,7 +71,7 @@ impl Inventory {
 
     /// Whether all keys of the node were looked up again since its drain ended, as is required before its power is cut.
     pub(super) fn is_identity_fresh(&self, node: &NodeFacts) -> bool {
-        let keys = self.keys(node);
+        let keys = self.all_keys_of(&node.name);
         keys.iter().all(|key| {
             self.urgent_lookups
                 .get(key)

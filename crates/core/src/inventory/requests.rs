@@ -23,6 +23,8 @@ use crate::maintenance::request::{Request, RequestAction, RequestIdentity};
 pub(super) struct RequestStore {
     by_name: BTreeMap<String, StoredRequest>,
     of_node: BTreeMap<NodeName, BTreeSet<String>>,
+    /// The objects with a copy of a record, by node and name.
+    copies: BTreeSet<(NodeName, String)>,
 }
 
 /// A stored NodeMaintenance object.
@@ -57,6 +59,9 @@ impl RequestStore {
         let ended_at = ended_at.and_then(|at| at.parse().ok());
         let names = self.of_node.entry(facts.node.clone()).or_default();
         names.insert(facts.name.clone());
+        if copy.is_some() {
+            self.copies.insert((facts.node.clone(), facts.name.clone()));
+        }
         let object = StoredRequest {
             copy,
             ended_at,
@@ -69,6 +74,7 @@ impl RequestStore {
         let Some(object) = self.by_name.remove(name) else {
             return;
         };
+        self.copies.remove(&(object.facts.node.clone(), name.to_owned()));
         if let Entry::Occupied(mut names) = self.of_node.entry(object.facts.node) {
             names.get_mut().remove(name);
             if names.get().is_empty() {
@@ -89,6 +95,13 @@ impl RequestStore {
             .cloned()
             .collect();
         gone.iter().for_each(|name| self.remove(name));
+    }
+
+    /// The nodes with a copy of a record that is not over.
+    pub(super) fn copied(&self) -> impl Iterator<Item = &NodeName> {
+        let mut last = None;
+        let nodes = self.copies.iter().map(|(node, _)| node);
+        nodes.filter(move |node| last.replace(*node) != Some(*node))
     }
 
     /// When the last episode of a node ended.

@@ -71,7 +71,7 @@ impl Inventory {
     }
 
     /// The copy of a record that its Node does not name as ended.
-    fn open_copy(&self, node: &NodeFacts) -> Option<&Arc<Episode>> {
+    pub(super) fn open_copy(&self, node: &NodeFacts) -> Option<&Arc<Episode>> {
         let copy = self.copy(&node.name)?;
         let last = node
             .annotations

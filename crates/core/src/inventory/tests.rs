@@ -28,7 +28,7 @@ use crate::status::HostKind;
 mod copies;
 mod devices;
 mod forecast;
-mod identity;
+pub(super) mod identity;
 mod other_ids;
 mod outage;
 mod queue;

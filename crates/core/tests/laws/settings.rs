@@ -259,7 +259,7 @@ fn of_rules() -> Vec<(&'static str, Tested)> {
         unavailable => Drawn(Setting::Unavailable),
         unavailable_gpus => Not("another limit of the same queue as MAX_UNAVAILABLE"),
         power_offs => Drawn(Setting::PowerOffs),
-        binding => Not("the identity of a VM: an episode whose VM is not found under it waits, and says so"),
+        binding => Not("the identity of a VM: the tests of the inventory show that an episode keeps the one of its copy"),
         require_approval => Drawn(Setting::RequireApproval),
         device_slices => Drawn(Setting::GpuResources),
         node_maintenances => Not("no setting changes it: each process watches them"),

@@ -30,8 +30,12 @@ pub(super) struct Found {
     pub(super) outside: BTreeSet<VmKey>,
 }
 
-/// The VMs that match each of `keys`.
-pub(super) async fn find(subscription: &Subscription, keys: &BTreeSet<VmKey>) -> Result<Found, Error> {
+/// The VMs that match each of `keys`, those of `kept_off` also outside the scope.
+pub(super) async fn find(
+    subscription: &Subscription,
+    keys: &BTreeSet<VmKey>,
+    kept_off: &BTreeSet<VmRef>,
+) -> Result<Found, Error> {
     let mut uuids = Vec::new();
     let mut names = BTreeSet::new();
     for key in keys {
@@ -50,13 +54,14 @@ pub(super) async fn find(subscription: &Subscription, keys: &BTreeSet<VmKey>) ->
     if !names.is_empty() {
         vms_by_key.extend(by_name(subscription, names).await?);
     }
-    in_scope(subscription, vms_by_key).await
+    in_scope(subscription, vms_by_key, kept_off).await
 }
 
 /// Removes the VMs that are not in scope.
 async fn in_scope(
     subscription: &Subscription,
     mut vms: BTreeMap<VmKey, BTreeSet<VmRef>>,
+    kept_off: &BTreeSet<VmRef>,
 ) -> Result<Found, Error> {
     let all: BTreeSet<VmRef> = vms.values().flatten().cloned().collect();
     let vcenter = subscription.vcenter();
@@ -69,7 +74,7 @@ async fn in_scope(
         let inside = scope.contains(&all, &read);
         for (key, vms) in &mut vms {
             let before = vms.len();
-            vms.retain(|vm| inside.contains(vm));
+            vms.retain(|vm| inside.contains(vm) || kept_off.contains(vm));
             if vms.len() < before {
                 outside.insert(key.clone());
             }

@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::moref::Moref;
 use crate::property::UpdateSet;
 use crate::update::{LookupUrgency, Vm, VmKey, VsphereUpdate, WatchSet};
-use haulout_core::ids::{ComputeRef, HostRef, TaskRef};
+use haulout_core::ids::{ComputeRef, HostRef, TaskRef, VmRef};
 
 mod refresh;
 #[cfg(test)]
@@ -64,6 +64,8 @@ pub(super) struct Tracker {
     stale_keys: BTreeSet<VmKey>,
     /// The urgency of each key at the last refresh.
     urgency: BTreeMap<VmKey, LookupUrgency>,
+    /// [`WatchSet::kept_off`] at the last refresh.
+    kept_off: BTreeSet<VmRef>,
     /// The last key that a re-read looked up again.
     last_rechecked_key: Option<VmKey>,
     /// The last key that was looked up for the first time.
@@ -98,6 +100,7 @@ impl Tracker {
             settled_due: false,
             stale_keys: BTreeSet::new(),
             urgency: BTreeMap::new(),
+            kept_off: BTreeSet::new(),
             last_rechecked_key: None,
             last_new_key: None,
             pace: LookupPace::new(Instant::now()),
@@ -160,6 +163,7 @@ impl Tracker {
         let candidates = wanted.difference(&self.candidates).cloned().collect();
         self.candidates.extend(wanted);
         self.urgency.clone_from(&watch_set.urgent);
+        self.kept_off.clone_from(&watch_set.kept_off);
         self.followed = self.cache.followed().cloned().collect();
         let TasksToRead { awaited, claimed } = self.cache.take_tasks_to_read();
         Refresh {
@@ -178,8 +182,8 @@ impl Tracker {
         }
     }
 
-    /// Stale keys, keys that became more urgent, and new keys as far as the pace allows. New keys take
-    /// turns, so that a node which reports new keys all the time does not block the keys of others.
+    /// Stale keys, keys that became more urgent or whose VM counts in or out of scope by now, and new keys as far as the pace allows.
+    /// New keys take turns, so that a node which reports new keys all the time does not block the keys of others.
     fn keys_to_look_up(&mut self, watch_set: &WatchSet) -> BTreeSet<VmKey> {
         let (known, new): (Vec<&VmKey>, Vec<&VmKey>) = watch_set
             .vms
@@ -188,8 +192,16 @@ impl Tracker {
         let allowed = self.pace.take(new.len(), Instant::now());
         self.keys_deferred = allowed < new.len();
         let mut keys = next_in_turn(&new, allowed, &mut self.last_new_key);
+        let has_more = !watch_set.kept_off.is_subset(&self.kept_off);
+        let is_released = |vm: &VmRef| self.kept_off.contains(vm) && !watch_set.kept_off.contains(vm);
         let needs_lookup = |key: &&&VmKey| {
-            self.stale_keys.contains(**key) || watch_set.urgent.get(**key) > self.urgency.get(**key)
+            self.stale_keys.contains(**key)
+                || watch_set.urgent.get(**key) > self.urgency.get(**key)
+                || (has_more && self.outside.contains(**key))
+                || self
+                    .lookups
+                    .get(**key)
+                    .is_some_and(|vms| vms.iter().any(is_released))
         };
         keys.extend(known.iter().filter(needs_lookup).map(|key| (*key).clone()));
         keys

@@ -329,6 +329,44 @@ async fn uuid_is_asked_for_in_both_byte_orders() {
     stream.stop().await;
 }
 
+/// The place of the VM is not read, so it is in no folder of the scope.
+#[tokio::test]
+async fn vm_that_an_episode_keeps_off_is_found_outside_the_scope() {
+    for kept_off in [false, true] {
+        let script = |call: &Request| {
+            let is_place = call.method() == "RetrievePropertiesEx" && call.body.contains("parentVApp");
+            match is_place {
+                true => Some(Reply::of("RetrievePropertiesEx", "")),
+                false => finds_the_vm(call),
+            }
+        };
+        let (fake, vcenter, _server) =
+            Fake::start_with(script, |settings| settings.scope = "group-v9".parse().unwrap()).await;
+        fake.push(
+            1,
+            &[
+                first_set(),
+                r#"<objectSet><kind>enter</kind><obj type="VirtualMachine">vm-7</obj></objectSet>"#
+                    .to_owned(),
+            ]
+            .concat(),
+        );
+        let watch_set = WatchSet {
+            kept_off: kept_off.then(|| VmRef::new("vm-7")).into_iter().collect(),
+            ..one_node()
+        };
+        let mut stream = follow(&vcenter, watch_set);
+        let found = stream.until(|update| {
+            let VsphereUpdate::Found { vms, .. } = update else {
+                return None;
+            };
+            Some(vms.len())
+        });
+        assert_eq!(found.await, usize::from(kept_off));
+        stream.stop().await;
+    }
+}
+
 /// Inventory names are not in the search index, and `/` is escaped in them.
 #[tokio::test]
 async fn vms_are_looked_up_by_name_in_a_list_of_all_names() {

@@ -1,15 +1,19 @@
 use super::*;
-use crate::facts::kubernetes::KubernetesUpdate;
+use crate::facts::kubernetes::{KubernetesUpdate, NodeMaintenanceUpdate};
 use crate::facts::vsphere::{self as vsphere, Compute, Drs, DrsBehavior};
 use crate::fixtures::of_model;
 use crate::ids::ComputeRef;
-use crate::ids::VmUuid;
+use crate::ids::{EpisodeId, NodeUid, VmUuid};
+use crate::inventory::tests::identity::decided;
 use crate::inventory::tests::{
-    apply_all, at, copied, found, inventory_with, moment, node, rules, seen_of, snapshot_of, trio, uuid, vm,
-    vsphere, with_episode,
+    apply_all, at, copied, found, inventory_with, moment, name, node, rules, seen_of, snapshot_of,
+    switched_off, trio, uuid, vm, vsphere, with_episode,
 };
 use crate::inventory::{Fact, Rules};
-use crate::maintenance::episode::Phase;
+use crate::maintenance::decide::Decision;
+use crate::maintenance::effect::{Effect, PowerOnTarget};
+use crate::maintenance::episode::{DrainEnd, Phase};
+use crate::maintenance::observed::LeadershipEpoch;
 
 #[test]
 fn a_node_is_bound_only_when_each_of_its_uuids_was_looked_up() {
@@ -251,4 +255,185 @@ fn vm_outside_the_scope_is_not_bound_and_the_reason_is_known() {
         snapshot_of(&mut inventory, 1).observed.vm,
         BoundVm::Missing { .. }
     ));
+}
+
+/// Node 1 in `phase` of an episode with vm-1, which reports these UUIDs.
+fn of_vm_1(phase: Phase, provider_uuid: Option<VmUuid>, system_uuid: Option<VmUuid>) -> NodeFacts {
+    let episode = with_episode(1, phase, |episode| {
+        episode.vm = Some(VmRef::new("vm-1"));
+        episode.powered_off = episode.phase.vm_is_off();
+    });
+    NodeFacts {
+        provider_uuid,
+        system_uuid,
+        ..episode
+    }
+}
+
+/// With `binding`, where no VM has the name of a node. vm-1 is off, and its host is back.
+fn bound_by(binding: NodeBinding, facts: impl IntoIterator<Item = Fact>) -> Inventory {
+    let rules = Rules {
+        binding,
+        node_maintenances: true,
+        ..rules()
+    };
+    let mut inventory = Inventory::new(rules, at(0));
+    inventory.set_time(moment(0));
+    let no_name = vsphere(vsphere::VsphereUpdate::Found {
+        key: VmKey::Name(name(1).to_string()),
+        vms: BTreeSet::new(),
+    });
+    let host = trio(1).into_iter().nth(1);
+    inventory.apply(Fact::Leadership(Some(LeadershipEpoch::ALONE)));
+    let facts = switched_off(1)
+        .into_iter()
+        .chain(host)
+        .chain([no_name])
+        .chain(facts);
+    apply_all(&mut inventory, facts);
+    let listed = KubernetesUpdate::Maintenances(NodeMaintenanceUpdate::Settled);
+    inventory.apply(Fact::Kubernetes(listed));
+    inventory
+}
+
+/// What a Node reports of its VM, and by what the next process binds it.
+const OTHER_BINDINGS: [(bool, NodeBinding); 4] = [
+    (true, NodeBinding::ProviderId),
+    (true, NodeBinding::Name),
+    (false, NodeBinding::ProviderId),
+    (false, NodeBinding::Uuid),
+];
+
+#[test]
+fn vm_that_is_off_is_powered_on_although_the_next_process_binds_nodes_by_something_else() {
+    for (reports, binding) in OTHER_BINDINGS {
+        let case = format!("reports its UUID: {reports}, bound by {binding:?}");
+        let node = of_vm_1(Phase::AwaitingHost, None, reports.then(|| uuid(1)));
+        let mut inventory = bound_by(binding, [copied(node.clone()), seen_of(node)]);
+        assert!(
+            inventory.watch_set().vms.contains(&VmKey::Uuid(uuid(1))),
+            "{case}"
+        );
+        let decision = decided(&mut inventory, 1);
+        let Decision::Record(transition) = decision else {
+            panic!("{case}: {decision:#?}");
+        };
+        let phase = transition.record.phase().cloned();
+        assert_eq!(phase, Some(Phase::PoweringOn { by_drs: false }), "{case}");
+    }
+}
+
+#[test]
+fn vm_of_a_deleted_node_is_powered_on_although_the_next_process_binds_nodes_by_name() {
+    let copy = copied(of_vm_1(Phase::PoweringOn { by_drs: false }, None, None));
+    let mut inventory = bound_by(NodeBinding::Name, [copy]);
+    assert!(inventory.watch_set().vms.contains(&VmKey::Uuid(uuid(1))));
+    let Decision::Act { effect, .. } = decided(&mut inventory, 1) else {
+        panic!("{:#?}", decided(&mut inventory, 1));
+    };
+    let place = PowerOnTarget::Host(crate::ids::HostRef::new("host-1"));
+    let vm = VmRef::new("vm-1");
+    assert_eq!(effect, Effect::PowerOn { vm, place });
+}
+
+#[test]
+fn recorded_vm_is_looked_up_again_before_its_power_is_cut() {
+    let node = of_vm_1(Phase::ShuttingDown(DrainEnd::Complete), None, Some(uuid(1)));
+    let on = vsphere(vsphere::VsphereUpdate::Vm(vm(1)));
+    let mut inventory = bound_by(NodeBinding::ProviderId, [copied(node.clone()), seen_of(node), on]);
+    inventory.watch_set();
+    assert_eq!(snapshot_of(&mut inventory, 1).observed.vm, BoundVm::NotLookedUp);
+    inventory.apply(found(1, &[1]));
+    let bound = snapshot_of(&mut inventory, 1).observed.vm;
+    assert!(matches!(bound, BoundVm::Found(_)), "{bound:?}");
+}
+
+#[test]
+fn record_that_a_kubelet_can_write_binds_no_vm() {
+    let forged = || of_vm_1(Phase::AwaitingHost, None, Some(uuid(1)));
+    let of_another_node = || {
+        copied(with_episode(1, Phase::AwaitingHost, |episode| {
+            episode.node_uid = NodeUid::new("uid-7");
+        }))
+    };
+    let of_another_release = || {
+        copied(with_episode(1, Phase::AwaitingHost, |episode| {
+            episode.release = "other/other".into();
+        }))
+    };
+    let unreported = || NodeFacts {
+        system_uuid: None,
+        ..forged()
+    };
+    for (case, facts) in [
+        ("a record alone", vec![seen_of(forged())]),
+        (
+            "a copy of another Node",
+            vec![of_another_node(), seen_of(unreported())],
+        ),
+        (
+            "a copy of another release",
+            vec![of_another_release(), seen_of(forged())],
+        ),
+    ] {
+        let mut inventory = bound_by(NodeBinding::ProviderId, facts);
+        let bound = snapshot_of(&mut inventory, 1).observed.vm;
+        assert!(bound.found().is_none(), "{case}: {bound:?}");
+        assert!(inventory.watch_set().vms.is_empty(), "{case}");
+    }
+}
+
+#[test]
+fn recorded_vm_stays_with_its_node_where_another_one_matches_it_by_now() {
+    let node_1 = of_vm_1(Phase::AwaitingHost, None, None);
+    // The VM has the name of node 0, which is looked at first.
+    let named = vsphere(vsphere::VsphereUpdate::Found {
+        key: VmKey::Name(name(0).to_string()),
+        vms: BTreeSet::from([VmRef::new("vm-1")]),
+    });
+    let facts = [copied(node_1.clone()), seen_of(node_1), seen_of(node(0)), named];
+    let mut inventory = bound_by(NodeBinding::Name, facts);
+    assert!(snapshot_of(&mut inventory, 1).observed.vm.found().is_some());
+    assert_eq!(
+        snapshot_of(&mut inventory, 0).observed.vm,
+        BoundVm::Shared(vec![name(1)])
+    );
+}
+
+#[test]
+fn only_a_vm_that_an_episode_has_switched_off_is_found_outside_the_scope() {
+    let kept_off = |node: NodeFacts, copy: Option<NodeFacts>| {
+        let facts = copy.map(copied).into_iter().chain([seen_of(node)]);
+        bound_by(NodeBinding::Uuid, facts).watch_set().kept_off
+    };
+    let of = |phase| of_vm_1(phase, None, Some(uuid(1)));
+    let vm = BTreeSet::from([VmRef::new("vm-1")]);
+    for phase in [Phase::AwaitingHost, Phase::PoweringOn { by_drs: false }] {
+        let node = of(phase);
+        assert_eq!(kept_off(node.clone(), Some(node.clone())), vm, "{:?}", node.name);
+        assert!(kept_off(node, None).is_empty(), "a kubelet can write a record");
+    }
+    let back = with_episode(1, Phase::Rejoining, |episode| {
+        episode.vm = Some(VmRef::new("vm-1"));
+    });
+    assert_eq!(
+        kept_off(back.clone(), Some(back)),
+        vm,
+        "until it is back in service"
+    );
+    for phase in [
+        Phase::Draining,
+        Phase::ShuttingDown(DrainEnd::Complete),
+        // Its VM was never off.
+        Phase::Rejoining,
+    ] {
+        let node = of(phase);
+        assert!(kept_off(node.clone(), Some(node)).is_empty());
+    }
+    // The record has not reached the Node yet, or is another one's.
+    let other = with_episode(1, Phase::AwaitingHost, |episode| {
+        episode.id = EpisodeId::new("1".repeat(32));
+        episode.vm = Some(VmRef::new("vm-9"));
+    });
+    assert!(kept_off(of(Phase::AwaitingHost), Some(other)).is_empty());
 }

@@ -13,7 +13,7 @@ use crate::maintenance::policy::DrainTimeoutAction;
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
 
 /// What is decided for node `n`.
-pub(super) fn decided(inventory: &mut Inventory, n: usize) -> Decision {
+pub(in crate::inventory) fn decided(inventory: &mut Inventory, n: usize) -> Decision {
     let snapshot = snapshot_of(inventory, n);
     decide(
         &snapshot.record,

@@ -65,7 +65,7 @@ impl Refresh {
     pub(in crate::updates) async fn run(self) -> Result<RefreshDone, Error> {
         let mut lookups = self.lookups;
         lookups.retain(|key, _| self.watch_set.vms.contains(key));
-        let found = lookup::find(&self.subscription, &self.keys).await?;
+        let found = lookup::find(&self.subscription, &self.keys, &self.watch_set.kept_off).await?;
         lookups.extend(found.vms);
         let mut wanted: BTreeSet<_> = lookups.values().flatten().map(Moref::from).collect();
         let awaited = self.watch_set.tasks.difference(&self.gone);

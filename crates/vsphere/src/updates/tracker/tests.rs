@@ -621,3 +621,34 @@ async fn task_of_the_user_of_the_session_is_by_us() {
     });
     assert_eq!(by_us, Some(true), "{updates:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn vm_is_looked_up_again_when_it_counts_outside_the_scope_or_no_longer_does() {
+    let mut followed = Followed::new();
+    let mut watch_set = watched(keys([1, 2]));
+    let in_scope = |key: &VmKey| {
+        if *key == self::key(1) {
+            Vec::new()
+        } else {
+            vec!["vm-2"]
+        }
+    };
+    let mut done = done(
+        followed.tracker.plan_refresh(watch_set.clone(), Scope::Lookups),
+        in_scope,
+    );
+    done.outside = keys([1]);
+    followed.tracker.apply_refresh(done, &watch_set.urgent);
+    followed.push([]);
+    watch_set.kept_off = BTreeSet::from([VmRef::new("vm-1")]);
+    let looked_up = followed.refresh(&watch_set, Scope::New, |_| vec!["vm-1"]);
+    assert_eq!(looked_up, keys([1]));
+    assert!(
+        followed
+            .refresh(&watch_set, Scope::New, |_| Vec::new())
+            .is_empty()
+    );
+    watch_set.kept_off.clear();
+    let looked_up = followed.refresh(&watch_set, Scope::New, |_| Vec::new());
+    assert_eq!(looked_up, keys([1]));
+}
