@@ -7,7 +7,6 @@
     clippy::disallowed_methods,
     clippy::print_stdout,
     clippy::unwrap_used,
-    missing_docs,
     unreachable_pub,
     reason = "a bench is a program for a person at a prompt, and reads the clock"
 )]

@@ -4,7 +4,6 @@
 #![allow(
     clippy::disallowed_methods,
     clippy::print_stdout,
-    missing_docs,
     unreachable_pub,
     reason = "a bench is a program for a person at a prompt, and reads the clock"
 )]

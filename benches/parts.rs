@@ -4,7 +4,6 @@
 #![allow(
     clippy::print_stdout,
     clippy::unwrap_used,
-    missing_docs,
     unreachable_pub,
     reason = "a bench is a program for a person at a prompt"
 )]

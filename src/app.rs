@@ -114,7 +114,6 @@ struct Clients {
     vcenter: Vcenter,
     connections: Connections,
     machines: Arc<MachineApi>,
-    /// The settings of the election.
     election: Option<lease::Settings>,
     /// The result of logins, for the Lease.
     login: watch::Receiver<LoginNote>,

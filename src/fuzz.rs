@@ -43,7 +43,6 @@ pub fn settings(lines: &str) {
     }
 }
 
-/// The flag of `NAME=value`.
 fn flag(line: &str) -> String {
     let (name, value) = line.split_once('=').unwrap_or((line, ""));
     format!("--{}={value}", name.to_lowercase().replace('_', "-"))

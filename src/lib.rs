@@ -13,10 +13,6 @@
 
 // A test may list many cases.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
-#![allow(
-    missing_docs,
-    reason = "only the binary, tests and benches of this package use the crate"
-)]
 
 pub use haulout_core::facts::{
     device_slice, foreign_maintenance, hook, known_pods, node_condition, node_guard, window,

@@ -6,7 +6,6 @@
     clippy::expect_used,
     clippy::panic,
     clippy::wildcard_enum_match_arm,
-    missing_docs,
     reason = "a test fails by panicking; Rust's syntax is not our enum"
 )]
 

@@ -5,7 +5,6 @@
     clippy::expect_used,
     clippy::panic,
     clippy::print_stdout,
-    missing_docs,
     unreachable_pub,
     reason = "a test fails by panicking, and is used by no other crate"
 )]

@@ -31,7 +31,6 @@ pub struct Connections {
     pub instance: String,
     /// The holder identity in the Lease. No other process may have it.
     pub identity: String,
-    /// The clocks.
     pub clocks: Clocks,
 }
 

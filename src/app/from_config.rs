@@ -153,7 +153,6 @@ fn has_election(config: &Config) -> bool {
     }
 }
 
-/// The settings of the election.
 pub(super) fn election(config: &Config, connections: &Connections) -> lease::Settings {
     let leadership = &config.leadership;
     lease::Settings {

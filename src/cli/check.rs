@@ -26,7 +26,6 @@ use crate::maintenance::observed::{BoundVm, ObservedPower};
 use crate::maintenance::waiting::{WaitingOn, few};
 use crate::nodemaintenance;
 
-/// The result of a check.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct CheckResult {

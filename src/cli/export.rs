@@ -32,7 +32,6 @@ struct ExportedObject<'a> {
     status: Option<&'a NodeMaintenanceStatus>,
 }
 
-/// `export`.
 pub(super) async fn perform(args: ExportArgs, out: Output) -> anyhow::Result<u8> {
     let config = args.settings;
     let client = connect_by(&args.access).await?;

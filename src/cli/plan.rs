@@ -49,7 +49,6 @@ pub(super) struct Plan {
     pub(super) gpus_missing: BTreeMap<String, u64>,
 }
 
-/// The plan of a node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct NodePlan {

@@ -26,7 +26,6 @@ pub(super) const NM: &str = "nodemaintenance.haulout.dev";
 /// How many requests are followed at the same time. Each is read twice a second.
 const FOLLOWED_MAX: usize = 50;
 
-/// A created request.
 #[derive(Debug, Serialize)]
 struct CreatedRequest {
     name: String,

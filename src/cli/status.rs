@@ -22,7 +22,6 @@ fn leaf(text: impl Into<String>) -> Branch {
     }
 }
 
-/// The tree of `state` at `now`.
 pub(super) fn tree(state: &ListedNode, paint: Paint, now: Timestamp) -> String {
     let mut branches = facts(state, now);
     let phases = state.phases.iter().map(|it| phase(it, paint, now));

@@ -64,7 +64,6 @@ pub struct Executor {
     pub machines: Arc<MachineApi>,
     /// The label by whose value nodes are grouped for limits.
     pub limit_group: Option<String>,
-    /// Which resources are GPUs.
     pub gpu_resources: GpuResources,
     /// The limits of one drain round.
     pub drain: DrainSettings,

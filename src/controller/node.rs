@@ -53,7 +53,6 @@ pub struct ActorContext<P> {
     pub clock: fn() -> Now,
 }
 
-/// The actor of one node.
 #[derive(Debug)]
 pub struct NodeActor<P> {
     name: NodeName,

@@ -45,7 +45,6 @@ pub trait RunEffect: Send + Sync + 'static {
 /// A write that was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recorded {
-    /// On the Node.
     OnNode {
         /// The Node's resource version after it; an older snapshot does not show the write.
         resource_version: u64,

@@ -35,7 +35,6 @@ struct HealthState {
     degraded: BTreeMap<Degraded, String>,
 }
 
-/// A check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HealthCheck {
     pub name: &'static str,

@@ -42,10 +42,8 @@ const LIMITS: Limits = Limits {
 /// How many ended episodes a page considers: with the default history, those of fifty nodes.
 const HISTORY: usize = 1000;
 
-/// Settings of the page.
 #[derive(Clone, Debug)]
 pub(crate) struct PageSettings {
-    /// Dry run.
     pub is_dry_run: bool,
     /// The address of the kube-apiserver.
     pub cluster: String,

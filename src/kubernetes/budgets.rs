@@ -16,7 +16,6 @@ use kube::core::{Selector, SelectorExt as _};
 pub enum BudgetHold {
     /// One budget, which allows no disruption now.
     Budget {
-        /// Its name.
         name: String,
         /// How many healthy pods it needs.
         needs: i32,

@@ -19,7 +19,6 @@ const PER_NODE_MAX: usize = 64;
 pub(crate) struct SliceIndex {
     gpus: GpuResources,
     slices: BTreeMap<String, Slice>,
-    /// The names by Node.
     by_node: BTreeMap<NodeName, BTreeSet<String>>,
     /// During a list: the slices that it has not reported yet.
     unlisted: BTreeSet<String>,
@@ -43,7 +42,6 @@ impl SliceIndex {
         }
     }
 
-    /// A list begins.
     pub(crate) fn list_begins(&mut self) {
         self.unlisted = self.slices.keys().cloned().collect();
     }

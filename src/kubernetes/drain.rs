@@ -58,7 +58,6 @@ pub struct DrainSettings {
     pub wait_max: Duration,
     /// The annotations of namespaces.
     pub namespaces: Namespaces,
-    /// The claims of volumes.
     pub claims: VolumeClaims,
 }
 
@@ -88,9 +87,7 @@ impl Concurrency {
 /// A pod's namespace and name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnPod {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
 }
 
@@ -119,7 +116,6 @@ pub enum DrainError {
         "Haulout may not list the pods of node {node}: {message}; allow its service account `list` on pods, the drain waits until then"
     )]
     Forbidden {
-        /// The Node.
         node: NodeName,
         /// The message of Kubernetes.
         message: String,
@@ -127,7 +123,6 @@ pub enum DrainError {
     /// There is no complete list.
     #[error("the pods of node {node} could not be listed: {message}; the drain waits and lists them again")]
     Unlisted {
-        /// The Node.
         node: NodeName,
         /// What went wrong.
         message: String,

@@ -31,7 +31,6 @@ const QUEUE: usize = 512;
 /// The queue of Events of pods: the evictions of ten Nodes with 200 pods each, 1 kB per Event.
 const POD_QUEUE: usize = 2048;
 
-/// The deadline of one write.
 const WRITE_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Spreads the Events of pods, because the kube-apiserver is busy with their evictions. There is no pause while the queue is more
@@ -52,16 +51,12 @@ const NAME_BYTES_MAX: usize = 253 - 17;
 pub enum Regarding {
     /// A Node, with the UID by which `kubectl describe node` selects Events.
     Node {
-        /// Its name.
         name: NodeName,
         /// Which of the Nodes of that name.
         uid: NodeUid,
     },
-    /// A pod.
     Pod {
-        /// Its namespace.
         namespace: String,
-        /// Its name.
         name: String,
         /// Which of the pods of that name.
         uid: String,
@@ -77,7 +72,6 @@ pub enum Severity {
     Warning,
 }
 
-/// An Event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     /// The object.
@@ -97,7 +91,6 @@ pub struct Event {
 /// Changes of conditions of a Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conditions {
-    /// The Node.
     pub node: NodeName,
     /// Which of the Nodes of that name.
     pub uid: NodeUid,
@@ -107,7 +100,6 @@ pub struct Conditions {
     pub changes: Vec<ConditionChange>,
 }
 
-/// A change of one condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConditionChange {
     /// The type of the condition.
@@ -116,7 +108,6 @@ pub struct ConditionChange {
     pub to: Option<ConditionState>,
 }
 
-/// The state of a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConditionState {
     /// True or False.

@@ -432,7 +432,6 @@ impl MachineApi {
     }
 }
 
-/// An object, with its namespace.
 type InNamespace = (String, DynamicObject);
 
 /// Whether a Machine is that of the node with this VM.

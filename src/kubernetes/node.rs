@@ -23,7 +23,6 @@ use crate::maintenance::node_guard::{GuardChanges, GuardField};
 /// One transition of one Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodePatch {
-    /// The UID of the Node.
     pub uid: NodeUid,
     /// The version on which the transition was decided; a Node that has changed since is not written.
     pub resource_version: u64,

@@ -24,7 +24,6 @@ pub struct DrainAnnotations {
 /// What a drain does with a pod that would be evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DrainPolicy {
-    /// It is evicted.
     Evict,
     /// It may end by itself until this long after the beginning of the drain, and is evicted then. `None` means as long as the
     /// settings allow.

@@ -21,7 +21,6 @@ pub struct Right {
     pub group: &'static str,
     /// The resource in its plural, with its subresource behind a slash.
     pub resource: &'static str,
-    /// The verbs.
     pub verbs: &'static [&'static str],
     /// What it is needed for.
     pub why: &'static str,

@@ -41,7 +41,6 @@ pub struct Selection {
     pub selector: String,
     /// Our annotations.
     pub limit_group: Option<String>,
-    /// Which resources are GPUs.
     pub gpu_resources: GpuResources,
 }
 

@@ -71,7 +71,6 @@ pub(crate) fn concerns(object: &NodeMaintenance, selector: &str) -> bool {
     }
 }
 
-/// The facts of a NodeMaintenance.
 pub(crate) fn facts(object: &NodeMaintenance) -> NodeMaintenanceFacts {
     let NodeMaintenanceSpec {
         node_name,

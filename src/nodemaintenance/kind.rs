@@ -126,7 +126,6 @@ pub struct MaintenanceWindow {
 
 /// A day of a window.
 #[derive(JsonSchema)]
-#[expect(missing_docs, reason = "the names of the days")]
 pub enum WindowDay {
     Mon,
     Tue,

@@ -17,7 +17,6 @@ pub(crate) async fn all(client: &kube::Client) -> Result<Vec<NodeMaintenance>, R
     }
 }
 
-/// One NodeMaintenance.
 pub(crate) async fn one(client: &kube::Client, name: &str) -> Result<NodeMaintenance, ReadError> {
     get(Api::all(client.clone()), name, &format!("nodemaintenance/{name}")).await
 }

@@ -24,7 +24,6 @@ use crate::telemetry::vcenter_events::text::{LastText, new_wait, objects_of};
 use crate::vsphere::privileges::Entity;
 pub use post::{LeaderAttribute, run};
 
-/// The name of the attribute.
 pub const ATTRIBUTE: &str = "haulout";
 
 /// What each value begins with, before the name of the node. By it a value is known to be Haulout's.

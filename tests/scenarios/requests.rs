@@ -120,7 +120,6 @@ pub async fn copy_says(fixture: &Fixture<'_>, node: &str, phases: &[&str]) -> an
     .await
 }
 
-/// Annotates a Node.
 pub async fn annotate(fixture: &Fixture<'_>, node: &str, (key, value): (&str, &str)) -> anyhow::Result<()> {
     let nodes: Api<Node> = Api::all(fixture.client());
     let patch = json!({"metadata": {"annotations": {key: value}}});

@@ -2,7 +2,6 @@
 
 #![allow(
     clippy::unwrap_used,
-    missing_docs,
     reason = "a fixture that cannot be made fails its test, and the names say what each one is"
 )]
 

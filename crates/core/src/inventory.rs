@@ -72,7 +72,6 @@ pub use wave::{HostsThatCanLeave, WaveGroup};
 pub enum Fact {
     /// From vCenter.
     Vsphere(vsphere::VsphereUpdate),
-    /// From Kubernetes.
     Kubernetes(KubernetesUpdate),
     /// The result of an effect.
     Effect(EffectReport),
@@ -87,15 +86,11 @@ pub struct Rules {
     pub releases: Releases,
     /// `MAX_CONCURRENT_DRAINS`.
     pub concurrent_drains: u32,
-    /// `MAX_UNAVAILABLE`.
     pub unavailable: MaxUnavailable,
-    /// `MAX_UNAVAILABLE_GPUS`.
     pub unavailable_gpus: MaxUnavailable,
     /// `MAX_POWER_OFFS_PER_HOUR`.
     pub power_offs: MaxUnavailable,
-    /// `NODE_BINDING`.
     pub binding: NodeBinding,
-    /// `REQUIRE_APPROVAL`.
     pub require_approval: bool,
     /// `GPU_RESOURCES` names drivers: ResourceSlices are watched.
     pub device_slices: bool,
@@ -107,7 +102,6 @@ pub struct Rules {
     pub drain_slot: Duration,
     /// How long a node waits for vCenter to move its VM by vMotion, and needs no slot meanwhile.
     pub vmotion_grace: VmotionGrace,
-    /// `STATIC_DEVICES`.
     pub static_devices: StaticDevices,
     /// `HOST_SETTLE_SECONDS`: how long a host that returned by itself has to stay before it is used; zero uses it at once.
     pub host_settle: Duration,
@@ -298,7 +292,6 @@ impl Inventory {
         }
     }
 
-    /// Applies one fact.
     pub(crate) fn apply(&mut self, fact: Fact) {
         let changed = self.dirty_by(&fact);
         self.add_dirty(changed);

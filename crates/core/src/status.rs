@@ -34,19 +34,16 @@ use crate::maintenance::request::Request;
 /// The status of a node. Facts that no renderer shows, such as a heartbeat, are not in it, so that equal statuses look the same.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeStatus {
-    /// Its phase.
     pub phase: PhaseKind,
     /// The phase that a parked node resumes; otherwise its phase.
     pub at_work: PhaseKind,
     /// Since when it is in its phase, where that is recorded.
     pub since: Option<Timestamp>,
-    /// The record.
     pub record: Record,
     /// The Node; `None` if it was deleted.
     pub node: Option<NodeSummary>,
     /// The VM and its host.
     pub vm: BoundVm,
-    /// Its request.
     pub request: Option<Request>,
     /// Its place in the admission queue.
     pub queue: Admission,
@@ -63,11 +60,8 @@ pub struct NodeStatus {
 /// The part of the Node that is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeSummary {
-    /// Its UID.
     pub uid: NodeUid,
-    /// It is cordoned.
     pub is_cordoned: bool,
-    /// It is Ready.
     pub is_ready: bool,
     /// The annotations that people set.
     pub overrides: NodeOverrides,
@@ -87,7 +81,6 @@ pub struct PodCountsByState {
 /// The statuses of one batch of snapshots.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeStatuses {
-    /// By node.
     pub nodes: BTreeMap<NodeName, Arc<NodeStatus>>,
     /// The batch has all nodes, so that a missing one is gone.
     pub are_all: bool,

@@ -91,7 +91,6 @@ pub(crate) struct FixedDevice {
 /// What is used of `config.hardware.device`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hardware {
-    /// The passthrough devices.
     pub passthrough: Vec<DecodedDevice>,
     /// The datastores that only images in CD and floppy drives are on. A VM that is off can be moved to a host that does not see them.
     pub of_images: BTreeSet<DatastoreRef>,

@@ -29,10 +29,7 @@ pub enum EndpointError {
     },
     /// A scheme other than https.
     #[error("the vCenter address has the scheme {scheme}: only https carries a password")]
-    Scheme {
-        /// The scheme.
-        scheme: String,
-    },
+    Scheme { scheme: String },
     /// The address has a part that is not allowed. Its text is not repeated because it may be a secret.
     #[error("the vCenter address contains {what}, which does not belong into it")]
     Extra {
@@ -159,7 +156,6 @@ impl fmt::Debug for Endpoint {
 pub struct CredentialSource {
     /// The user, `name@domain` or `DOMAIN\name`.
     pub user: CredentialPart,
-    /// The password.
     pub password: CredentialPart,
 }
 

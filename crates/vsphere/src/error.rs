@@ -1,8 +1,6 @@
 //! Errors of calls to vCenter, with the operation and the object. Each `Display` omits its source;
 //! [`Error::chain`] includes all sources.
 
-#![allow(missing_docs, reason = "the messages describe the variants and their fields")]
-
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;

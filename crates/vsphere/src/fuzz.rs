@@ -160,7 +160,6 @@ fn merge(changes: Vec<Change>) -> Vec<VsphereUpdate> {
     updates
 }
 
-/// A decoded update set.
 #[derive(Debug)]
 pub struct Decoded(UpdateSet);
 

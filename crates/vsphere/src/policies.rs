@@ -33,7 +33,6 @@ pub enum PolicyError {
     /// The call failed.
     #[error("{call} of the REST API of vCenter failed")]
     Call {
-        /// The call.
         call: &'static str,
         /// The reason.
         #[source]
@@ -42,7 +41,6 @@ pub enum PolicyError {
     /// The reply cannot be read.
     #[error("the answer to {call} of the REST API of vCenter cannot be read: {why}")]
     Reply {
-        /// The call.
         call: &'static str,
         /// What is wrong.
         why: String,

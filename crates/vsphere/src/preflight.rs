@@ -33,7 +33,6 @@ pub(super) struct PreflightCheck {
     pub(super) pool: Option<Moref>,
     /// Its folder; `None` in a vApp.
     pub(super) folder: Option<Moref>,
-    /// Its unfinished tasks.
     unfinished: Vec<TaskInfo>,
     /// Why the cause has ended, if it has.
     cause_ended: Option<Fault>,

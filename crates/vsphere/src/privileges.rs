@@ -32,7 +32,6 @@ pub struct Privilege {
 /// When a privilege is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// Always.
     Always,
     /// Only by VMs whose files are encrypted, which includes those with a vTPM.
     Encrypted,
@@ -173,11 +172,8 @@ const fn privilege(id: &'static str, on: On, why: &'static str) -> Privilege {
 pub enum Entity {
     /// The root folder.
     Root,
-    /// A datacenter.
     Datacenter(DatacenterRef),
-    /// A host.
     Host(HostRef),
-    /// A VM.
     Vm(VmRef),
 }
 

@@ -88,12 +88,10 @@ pub enum LoginOutcome {
     },
 }
 
-/// Outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallOutcome {
     /// A response.
     Returned,
-    /// A fault.
     Fault,
     /// No reply: no connection, or none before the deadline.
     Nothing,

@@ -29,23 +29,16 @@ pub enum ReplyError {
     NotSoap {
         /// The element that was found.
         found: String,
-        /// What was expected.
         expected: &'static str,
     },
     /// A value is missing or not of its type.
     #[error("{what} is missing from the reply, or is not {expected}")]
-    Value {
-        /// The name of the value.
-        what: String,
-        /// What was expected.
-        expected: &'static str,
-    },
+    Value { what: String, expected: &'static str },
     /// More data than a vCenter can have.
     #[error("it has no end after {limit} {what}")]
     Endless {
         /// The unit.
         what: &'static str,
-        /// The limit.
         limit: usize,
     },
     /// An object of the reply cannot be read.

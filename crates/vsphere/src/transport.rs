@@ -46,9 +46,7 @@ pub enum ConnectionPool {
 /// A complete reply.
 #[derive(Clone, Debug)]
 pub struct HttpResponse {
-    /// The status.
     pub status: StatusCode,
-    /// The headers.
     pub headers: HeaderMap,
     /// The body, of at most the size that the caller allowed. Empty for a status that carries none.
     pub body: Vec<u8>,

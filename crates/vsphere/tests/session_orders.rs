@@ -9,7 +9,6 @@
     clippy::expect_used,
     clippy::panic,
     clippy::disallowed_methods,
-    missing_docs,
     reason = "a test fails by panicking, and awaits each task that it spawns"
 )]
 

@@ -72,7 +72,6 @@ struct NodeNotBegun {
 #[derive(Clone, Debug, Default)]
 pub(super) struct WaveMembers {
     pub(super) groups: Vec<WaveGroup>,
-    /// The nodes of each host.
     pub(super) hosts: Vec<Vec<NodeName>>,
     pub(super) forecasts: Vec<Forecast>,
 }

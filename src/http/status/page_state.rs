@@ -16,7 +16,6 @@ const STEPS: usize = 40;
 /// State changes kept per host.
 const HOST_CHANGES: usize = 16;
 
-/// The state of the page.
 #[derive(Debug)]
 pub(super) struct PageState {
     /// Why vCenter is not synced.
@@ -33,7 +32,6 @@ pub(super) struct PageState {
     last_hosts: BTreeMap<NodeName, String>,
 }
 
-/// A host.
 #[derive(Debug)]
 pub(super) struct HostEntry {
     pub(super) name: String,

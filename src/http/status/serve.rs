@@ -84,7 +84,6 @@ struct Served {
     streams: Arc<Semaphore>,
 }
 
-/// The routes.
 pub(super) fn router(status: Arc<StatusPage>, access: PageAccess) -> Router {
     router_with(status, access, Arc::new(Semaphore::new(RENDERS)))
 }

@@ -259,7 +259,6 @@ pub(crate) struct EpisodeRow {
     /// The same for people.
     #[serde(skip)]
     pub words: String,
-    /// How it ended, if it has.
     pub end: Option<EndLook>,
 }
 

@@ -52,7 +52,6 @@ pub struct NamespacePolicies {
 /// What is known of the policy of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PodPolicy {
-    /// Its policy.
     Read(DrainPolicy),
     /// An annotation has a wrong value: it is evicted.
     Unreadable(UnreadablePolicy),
@@ -148,7 +147,6 @@ impl Namespaces {
 }
 
 impl NamespacePolicies {
-    /// The policy of `pod`.
     pub fn policy(&self, pod: &Pod) -> PodPolicy {
         let own = DrainAnnotations::of_pod(pod);
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();

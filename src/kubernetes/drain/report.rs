@@ -58,11 +58,8 @@ pub struct EvictionRequested {
 /// A pod that blocks the drain.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodPending {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
-    /// Its UID.
     pub uid: String,
     /// Its grace period in seconds.
     pub grace: Option<i64>,
@@ -75,11 +72,8 @@ pub struct PodPending {
 /// A pod with an annotation of a wrong value. It is evicted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnreadablePod {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
-    /// Its UID.
     pub uid: String,
     /// What is wrong.
     pub why: UnreadablePolicy,

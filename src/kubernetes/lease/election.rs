@@ -122,7 +122,6 @@ pub enum LeadershipLost {
     Deleted,
 }
 
-/// A leadership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leadership {
     /// The `leaseTransitions` of the Lease.

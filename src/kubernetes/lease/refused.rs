@@ -29,7 +29,6 @@ pub enum LoginNote {
     Keep,
     /// The leader has logged in.
     Remove,
-    /// The login was refused.
     Write(RefusedLogin),
 }
 

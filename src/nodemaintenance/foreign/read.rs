@@ -30,7 +30,6 @@ const LIST_MAX: usize = 100;
 /// An object of another project.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Reading {
-    /// It stands.
     Stands(NodeMaintenanceFacts),
     /// It is being deleted, and only a finalizer keeps it. Its operator ends the maintenance now, too.
     Withdrawn(NodeMaintenanceFacts),
@@ -44,7 +43,6 @@ impl Reading {
     }
 }
 
-/// Reads an object of `api`.
 pub(crate) fn read(api: ForeignApi, object: &DynamicObject) -> Reading {
     let spec = object.data.get("spec").unwrap_or(&Value::Null);
     let node = spec.get("nodeName").and_then(Value::as_str).unwrap_or_default();

@@ -45,7 +45,6 @@ pub struct FoundSilence {
     pub comment: String,
 }
 
-/// Its status.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct SilenceStatus {
     /// `active`, `pending` or `expired`.

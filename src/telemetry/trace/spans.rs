@@ -48,7 +48,6 @@ pub struct Span {
     pub link: Option<SpanContext>,
 }
 
-/// An event of a span.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SpanEvent {
     pub at: Timestamp,

@@ -22,7 +22,6 @@ pub(super) const TRIES_MAX: u32 = 30;
 /// within half an hour.
 pub(super) const ENDS_MAX: usize = 8;
 
-/// A text to be logged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LoggedText {
     pub(super) text: String,

@@ -9,7 +9,6 @@ use tokio_rustls::TlsAcceptor;
 
 /// A certificate for loopback.
 pub(crate) struct Certificate {
-    /// In PEM.
     pub(crate) pem: String,
     pub(crate) acceptor: TlsAcceptor,
 }

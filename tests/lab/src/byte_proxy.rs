@@ -107,7 +107,6 @@ enum FaultPlan {
 
 /// The server behind the proxy.
 pub struct ByteUpstream {
-    /// Its address.
     pub address: SocketAddr,
     /// The client's side of TLS; without it the connection is plain.
     pub tls: Option<ClientConfig>,

@@ -44,7 +44,6 @@ const VERSION: &str = "v1.36.3";
 /// A kind that Cluster API or its providers define.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// A cluster.
     Cluster,
     /// A machine of a cluster.
     Machine,

@@ -63,7 +63,6 @@ impl Samples {
         sorted.get(rank.saturating_sub(1)).copied()
     }
 
-    /// The median.
     pub fn median(&self) -> Option<f64> {
         self.quantile(0.5)
     }
@@ -88,7 +87,6 @@ pub struct Row {
     pub what: String,
     /// How many samples.
     pub count: usize,
-    /// Their median.
     pub median: Option<f64>,
     /// The 99th percentile by nearest rank: the maximum if there are fewer than 100 samples.
     pub p99: Option<f64>,
@@ -101,7 +99,6 @@ pub struct Row {
 /// The figures of one bench.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FigureTable {
-    /// The bench.
     pub bench: String,
     /// The command of the bench.
     pub command: String,

@@ -283,7 +283,6 @@ impl<'a> Fixture<'a> {
         result.with_context(|| format!("the log:\n{}", self.log_text()))
     }
 
-    /// The Node of this name.
     pub async fn node(&self, name: &str) -> anyhow::Result<Node> {
         let nodes: Api<Node> = Api::all(self.client());
         nodes

@@ -71,7 +71,6 @@ impl ForeignKind {
         }
     }
 
-    /// The kind.
     pub fn resource(&self) -> ApiResource {
         let kind = GroupVersionKind::gvk(self.group, self.version, "NodeMaintenance");
         ApiResource::from_gvk_with_plural(&kind, "nodemaintenances")

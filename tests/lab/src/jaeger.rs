@@ -34,13 +34,11 @@ pub struct Jaeger {
 /// A span from Jaeger's API.
 #[derive(Debug, Clone)]
 pub struct JaegerSpan {
-    /// Its id.
     pub id: String,
     /// The id of its parent; `None` for a root.
     pub parent: Option<String>,
     /// The ids of the traces it links to.
     pub links: Vec<String>,
-    /// Its name.
     pub name: String,
     /// When it began, in microseconds since 1970.
     pub start: u64,

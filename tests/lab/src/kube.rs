@@ -190,9 +190,7 @@ pub struct AuditEvent {
     /// `create`, `update`, `patch`, `delete` or `deletecollection`; of a ServiceAccount, and of [`Kube::requests`], also
     /// `get`, `list` and `watch`.
     pub verb: String,
-    /// The user.
     pub user: String,
-    /// The User-Agent.
     pub user_agent: String,
     /// The API group, empty for the core one.
     pub group: String,

@@ -72,7 +72,6 @@ trait AsyncRound: Send + 'static {
     fn round(&mut self, decided: &mut Decisions) -> impl Future<Output = anyhow::Result<()>> + Send;
 }
 
-/// The Nodes of one fixture.
 #[derive(Clone)]
 struct FixtureNodes {
     api: Api<Node>,

@@ -15,7 +15,6 @@ const TEST_TIMES: &str = "HAULOUT_TEST_TIMES";
 /// A tool that the lab does not build itself.
 #[derive(Debug, Clone)]
 pub enum Tool {
-    /// Its path.
     At(PathBuf),
     /// It is missing, with the reason.
     Missing(String),

@@ -34,9 +34,7 @@ pub struct Spec {
     /// The datacenter's name; `DC0` if empty.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub datacenter: String,
-    /// Its clusters.
     pub clusters: Vec<ClusterSpec>,
-    /// Its VMs.
     pub vms: Vec<VmSpec>,
     /// How long tasks take.
     pub delays: Delays,
@@ -66,7 +64,6 @@ pub struct Spec {
 /// A compute policy, which applies to the VMs with its tag.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicySpec {
-    /// Its name.
     pub name: String,
     /// The id of its capability.
     pub capability: String,
@@ -103,11 +100,8 @@ pub struct Delays {
     pub enter_ms: u32,
     /// Exit Maintenance Mode.
     pub exit_ms: u32,
-    /// Power on.
     pub power_on_ms: u32,
-    /// Power off.
     pub power_off_ms: u32,
-    /// Relocate.
     pub relocate_ms: u32,
     /// Reconfigure.
     pub reconfig_ms: u32,
@@ -119,20 +113,16 @@ pub struct Delays {
     pub remediation_ms: u32,
 }
 
-/// One cluster.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClusterSpec {
-    /// Its name.
     pub name: String,
     /// Its DRS settings.
     pub drs: DrsSpec,
-    /// Its hosts.
     pub hosts: Vec<HostSpec>,
     /// The hosts that vSphere HA keeps for failover.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failover_hosts: Vec<String>,
-    /// Its rules.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<RuleSpec>,
 }
@@ -141,7 +131,6 @@ pub struct ClusterSpec {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RuleSpec {
-    /// Its name.
     pub name: String,
     /// The names, UUIDs or morefs of its VMs.
     pub vms: Vec<String>,
@@ -199,7 +188,6 @@ pub struct VmOverride {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HostSpec {
-    /// Its name.
     pub name: String,
     /// Its PCI devices.
     pub devices: Vec<DeviceSpec>,
@@ -323,7 +311,6 @@ pub struct VmSpec {
     /// Returned in [`VmState::boot_hint`].
     #[serde(skip_serializing_if = "String::is_empty")]
     pub boot_hint: String,
-    /// Its `config.extraConfig`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub extra_config: BTreeMap<String, String>,
     /// The networks of its cards.
@@ -432,10 +419,7 @@ pub enum Gpu {
         id: String,
     },
     /// A virtual GPU.
-    Vgpu {
-        /// Its profile.
-        profile: String,
-    },
+    Vgpu { profile: String },
 }
 
 impl Gpu {
@@ -520,7 +504,6 @@ impl Default for VcenterOptions {
 pub struct Tls {
     /// The chain.
     pub cert: PathBuf,
-    /// The key.
     pub key: PathBuf,
 }
 
@@ -530,16 +513,13 @@ pub struct Tls {
 pub struct State {
     /// Grows with every change of this document.
     pub rev: i64,
-    /// All hosts, by name.
     pub hosts: Vec<SimulatedHost>,
-    /// All VMs, by name.
     pub vms: Vec<VmState>,
     /// How many sessions are open.
     pub sessions: usize,
 }
 
 impl State {
-    /// The host of this name.
     pub fn host(&self, name: &str) -> Option<&SimulatedHost> {
         self.hosts.iter().find(|host| host.name == name)
     }
@@ -552,11 +532,9 @@ impl State {
     }
 }
 
-/// A host.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SimulatedHost {
-    /// Its name.
     pub name: String,
     /// Its moref.
     #[serde(rename = "ref")]
@@ -569,7 +547,6 @@ pub struct SimulatedHost {
     pub in_maintenance: bool,
     /// The Enter Maintenance Mode that runs, if any.
     pub entering: Option<Entering>,
-    /// Its devices.
     pub devices: Vec<DeviceState>,
 }
 
@@ -589,7 +566,6 @@ pub struct Entering {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeviceState {
-    /// The device.
     #[serde(flatten)]
     pub spec: DeviceSpec,
     /// The name of the VM that holds it, or is about to.
@@ -601,11 +577,9 @@ pub struct DeviceState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Connection {
-    /// Connected.
     Connected,
     /// Disconnected by a user.
     Disconnected,
-    /// Not responding.
     NotResponding,
 }
 
@@ -613,26 +587,20 @@ pub enum Connection {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Power {
-    /// On.
     PoweredOn,
-    /// Off.
     PoweredOff,
-    /// Suspended.
     Suspended,
 }
 
-/// A VM.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct VmState {
-    /// Its name.
     pub name: String,
     /// Its moref.
     #[serde(rename = "ref")]
     pub reference: String,
     /// Its BIOS UUID.
     pub uuid: String,
-    /// The name of its host.
     pub host: String,
     /// Its power state.
     pub power: Power,
@@ -668,9 +636,7 @@ impl VmState {
 pub struct Entry {
     /// Counts from 1.
     pub seq: u64,
-    /// When.
     pub time: Timestamp,
-    /// The kind of the entry.
     pub kind: EntryKind,
     /// The user of the session, `operator` for the control endpoint, or `DRS`.
     #[serde(default)]
@@ -743,7 +709,6 @@ pub enum EntryKind {
     Fault,
 }
 
-/// A fault rule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FaultRule {
@@ -758,7 +723,6 @@ pub struct FaultRule {
     /// The host that the task would put the VM on, by name or moref; any when empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub host: String,
-    /// The kind of the fault.
     pub kind: FaultRuleKind,
     /// The fault's type in the API, for [`FaultRuleKind::SoapFault`] and [`FaultRuleKind::TaskError`].
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -890,7 +854,6 @@ impl FaultRule {
     }
 }
 
-/// The kind of the fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum FaultRuleKind {
@@ -908,7 +871,6 @@ pub enum FaultRuleKind {
     Delay,
     /// There is no response.
     Hang,
-    /// A SOAP fault.
     SoapFault,
     /// A task that fails.
     TaskError,
@@ -1332,7 +1294,6 @@ impl VcenterSimulator {
         self.delete(&["hosts", host]).await
     }
 
-    /// Renames a host.
     pub async fn rename_host(&self, host: &str, name: &str) -> anyhow::Result<()> {
         self.act(&["hosts", host, "rename"], &serde_json::json!({ "name": name }))
             .await
@@ -1353,12 +1314,10 @@ impl VcenterSimulator {
         self.act(&["hosts", host, "connection"], &body).await
     }
 
-    /// Adds a device to a host.
     pub async fn add_device(&self, host: &str, device: &DeviceSpec) -> anyhow::Result<()> {
         self.act(&["hosts", host, "devices"], device).await
     }
 
-    /// Removes a device from a host.
     pub async fn remove_device(&self, host: &str, id: &str) -> anyhow::Result<()> {
         self.delete(&["hosts", host, "devices", id]).await
     }
@@ -1368,7 +1327,6 @@ impl VcenterSimulator {
         Ok(self.post::<RefAnswer>(&["vms"], vm).await?.reference)
     }
 
-    /// Removes a VM.
     pub async fn remove_vm(&self, vm: &str) -> anyhow::Result<()> {
         self.delete(&["vms", vm]).await
     }

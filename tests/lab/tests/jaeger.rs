@@ -1,11 +1,6 @@
 //! Jaeger starts, and answers queries.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    missing_docs,
-    reason = "a test fails by panicking"
-)]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use haulout_lab::jaeger::Jaeger;
 

@@ -6,7 +6,6 @@
 
 #![allow(
     dead_code,
-    missing_docs,
     unreachable_pub,
     clippy::unwrap_used,
     clippy::expect_used,

@@ -33,7 +33,6 @@ const NODES: usize = 500;
 /// The longest time for the page of a large cluster, on a machine that is busy with other tests.
 const QUICK: Duration = Duration::from_secs(2);
 
-/// A desktop and a phone.
 const SIZES: [(&str, (u32, u32)); 2] = [("desktop", (1280, 900)), ("phone", (390, 844))];
 
 /// The text of axe-core; `None` if this machine cannot have it, and `test` is skipped.

@@ -40,7 +40,6 @@ impl<P: Peers> Show<'_, P> {
 /// Resident memory of a process, in MiB.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Memory {
-    /// All.
     pub(crate) resident: f64,
     /// The part that is mapped from the program's file, which is large in a debug build and shared.
     pub(crate) code: f64,

@@ -28,7 +28,6 @@ pub(crate) struct Phases(Arc<Mutex<Vec<PhaseSeen>>>);
 /// One phase of one node.
 #[derive(Debug, Clone)]
 pub(crate) struct PhaseSeen {
-    /// Which node.
     pub(crate) node: String,
     /// The phase as in the episode's JSON; `None` in service.
     pub(crate) phase: Option<String>,

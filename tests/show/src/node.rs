@@ -30,7 +30,6 @@ pub fn phase(node: &Node) -> Option<String> {
     phase.as_str().or_else(with_data).map(str::to_owned)
 }
 
-/// Whether a Node is cordoned.
 pub fn is_cordoned(node: &Node) -> bool {
     node.spec
         .as_ref()
@@ -38,7 +37,6 @@ pub fn is_cordoned(node: &Node) -> bool {
         .unwrap_or(false)
 }
 
-/// Whether a Node is Ready.
 pub fn is_ready(node: &Node) -> bool {
     let conditions = node
         .status

@@ -11,7 +11,6 @@ use crate::traces::Span;
 pub struct Host {
     /// The cluster of vCenter.
     pub cluster: String,
-    /// Its name.
     pub name: String,
     /// The model of its GPU.
     pub gpu: String,
@@ -21,10 +20,8 @@ pub struct Host {
     pub in_maintenance: bool,
 }
 
-/// A VM.
 #[derive(Debug, Clone)]
 pub struct Vm {
-    /// Its name.
     pub name: String,
     /// The host on which it is registered.
     pub host: String,
@@ -35,9 +32,7 @@ pub struct Vm {
 /// What vCenter shows.
 #[derive(Debug, Clone)]
 pub struct Inventory {
-    /// The hosts by name.
     pub hosts: Vec<Host>,
-    /// The VMs.
     pub vms: Vec<Vm>,
 }
 
@@ -54,9 +49,7 @@ impl Inventory {
 /// A node with its VM, on the host on which it is before the demo.
 #[derive(Debug, Clone)]
 pub struct Member {
-    /// The VM.
     pub vm: String,
-    /// The Node.
     pub node: String,
     /// The host.
     pub home: String,
@@ -109,7 +102,6 @@ pub struct Entry {
 
 /// The vCenter, the cluster, and the collector of traces.
 pub trait Peers {
-    /// Who is who.
     fn cast(&self) -> &Cast;
 
     /// An administrator's client of the kube-apiserver.

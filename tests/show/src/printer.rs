@@ -22,7 +22,6 @@ const INDENT: usize = 23;
 pub(crate) enum Place {
     /// vCenter.
     Vcenter,
-    /// Kubernetes.
     Kubernetes,
     /// Haulout's log.
     Haulout,
@@ -37,7 +36,6 @@ pub(crate) struct Line {
     pub(crate) at: Timestamp,
     /// Its source.
     pub(crate) place: Place,
-    /// Its text.
     pub(crate) what: String,
     /// Whether times count from this maintenance request.
     pub(crate) click: bool,
@@ -197,7 +195,6 @@ pub fn ready(what: &str, since: std::time::Instant) {
     say(&format!("{:>7.1} s  {what}", since.elapsed().as_secs_f64()));
 }
 
-/// A heading.
 pub fn heading(text: &str) {
     say("");
     say(&paint("1", text));

@@ -35,7 +35,6 @@ impl RunDir {
         }
     }
 
-    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -17,11 +17,9 @@ use tokio::task::JoinSet;
 /// A span of a trace.
 #[derive(Debug, Clone)]
 pub struct Span {
-    /// Its id.
     pub id: String,
     /// The id of its parent; `None` for a root.
     pub parent: Option<String>,
-    /// Its name.
     pub name: String,
     /// When it began, in microseconds since 1970.
     pub start: u64,

@@ -10,7 +10,6 @@ const WIDTH: usize = 100;
 const NAME: usize = 26;
 /// The width of a duration.
 const TOOK: usize = 11;
-/// The width of the bars.
 const BAR: usize = WIDTH - NAME - TOOK - 6;
 
 /// The rows of the spans of one trace. A span without a known parent has no indentation.

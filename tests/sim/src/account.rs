@@ -13,7 +13,6 @@ pub struct Account {
 }
 
 impl Account {
-    /// Counts one.
     pub fn count(&mut self, kind: &'static str, name: impl Into<String>) {
         if kind == "fault" {
             self.disturbed = clock::elapsed();

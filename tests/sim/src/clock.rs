@@ -133,7 +133,6 @@ fn of<const REPLICA: usize>() -> Clocks {
     }
 }
 
-/// The clocks of a replica.
 pub fn clocks(replica: usize) -> Clocks {
     match replica {
         0 => of::<0>(),

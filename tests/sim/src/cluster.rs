@@ -32,17 +32,14 @@ pub struct Workload {
     pub pinned: Option<usize>,
 }
 
-/// The name of a node.
 pub fn node_name(node: usize) -> String {
     format!("gpu-{node}")
 }
 
-/// The key of a Node.
 pub fn node_key(node: usize) -> Key {
     cluster_key("nodes", &node_name(node))
 }
 
-/// The key of a pod.
 pub fn pod_key(name: &str) -> Key {
     ("pods".to_owned(), NAMESPACE.to_owned(), name.to_owned())
 }
@@ -63,7 +60,6 @@ fn budget(app: &str, least: usize, pods: usize) -> Value {
     })
 }
 
-/// Whether a Node is Ready.
 pub fn is_ready(node: &Value) -> bool {
     node["status"]["conditions"][0]["status"] == "True"
 }
@@ -308,7 +304,6 @@ impl World {
         }
     }
 
-    /// A pod is bound.
     pub fn pod_bound(&mut self, pod: &Key, node: usize) {
         let name = node_name(node);
         self.kube

@@ -18,7 +18,6 @@ pub type Views = BTreeMap<String, View>;
 pub enum View {
     /// All objects of a type.
     All(String),
-    /// A list.
     List(BTreeSet<Moref>),
 }
 
@@ -48,7 +47,6 @@ struct Step {
 /// One collector of a session.
 #[derive(Clone, Debug, Default)]
 pub struct Collector {
-    /// Its filters.
     pub filters: Vec<Spec>,
     /// The last version that the client has named, with what it selected.
     acknowledged: (u64, Vec<Selected>),

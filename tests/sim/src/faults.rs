@@ -71,7 +71,6 @@ named_enum! {
 /// When a fault may happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Occasion {
-    /// At each request.
     Request,
     /// At each task, guest shutdown or eviction, of which there are few.
     Effect,
@@ -172,7 +171,6 @@ impl Fault {
 /// What happens to one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It is answered.
     Answered,
     /// It does not arrive.
     Refused,

@@ -22,13 +22,11 @@ use crate::late::LateRequest;
 use crate::store::{Key, Refused, is_cordoned};
 use crate::world::{Peer, Shared, World, lock};
 
-/// The body of a reply.
 pub type ReplyBody = UnsyncBoxBody<Bytes, Infallible>;
 
 /// A connection that ends without a reply.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// The client of a replica.
 pub fn client(world: &Shared, replica: usize) -> kube::Client {
     let world = Arc::clone(world);
     let service = tower::service_fn(move |request: Request<Body>| {
@@ -44,7 +42,6 @@ pub fn client(world: &Shared, replica: usize) -> kube::Client {
 
 /// The eviction of a pod.
 pub struct EvictionAsk<'a> {
-    /// The pod.
     pub pod: &'a Key,
     /// The UID that it must have.
     pub uid: Option<&'a str>,

@@ -152,7 +152,6 @@ impl MinuteCount {
     }
 }
 
-/// The record on a Node.
 pub fn record(node: &Value) -> Option<Value> {
     let text = node["metadata"]["annotations"][EPISODE].as_str()?;
     serde_json::from_str(text).ok()
@@ -220,7 +219,6 @@ impl World {
         self.oracle.violations.push(format!("{rule}: {what}"));
     }
 
-    /// Counts a request of a replica.
     pub fn count_request(&mut self, replica: usize) {
         let requests = &mut self.oracle.requests;
         requests.resize(requests.len().max(replica + 1), MinuteCount::default());
@@ -234,7 +232,6 @@ impl World {
         }
     }
 
-    /// Counts a write to a Node.
     fn count_write(&mut self, node: usize) {
         let count = self.oracle.nodes[node].writes.add();
         self.oracle.most_writes = self.oracle.most_writes.max(count);

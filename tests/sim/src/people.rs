@@ -20,7 +20,6 @@ const KUBECTL: &str = "kubectl-cordon";
 pub enum Deed {
     /// Puts a host into maintenance mode.
     Enters(usize),
-    /// Cancels that.
     Cancels(usize),
     /// Takes a host out of maintenance mode.
     Exits(usize),
@@ -30,23 +29,19 @@ pub enum Deed {
     Uncordons(usize),
     /// Asks for an action on a node.
     Requests {
-        /// The node.
         node: usize,
-        /// The action.
         action: &'static str,
     },
     /// Deletes a request.
     Withdraws(String),
     /// Sets a hook.
     Hooks {
-        /// The node.
         node: usize,
         /// The step.
         point: &'static str,
     },
     /// Removes a hook.
     Unhooks {
-        /// The node.
         node: usize,
         /// The step.
         point: &'static str,
@@ -211,7 +206,6 @@ impl World {
         self.uncordoned_by_person(node);
     }
 
-    /// A person uncordons a node.
     pub fn uncordoned_by_person(&mut self, node: usize) {
         self.tell("person", format!("uncordons {}", node_name(node)));
         let memory = &mut self.oracle.nodes[node];

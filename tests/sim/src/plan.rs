@@ -74,7 +74,6 @@ impl Settings {
 /// The plan of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The seed.
     pub seed: u64,
     /// The number of nodes, each with a VM on a host of its own.
     pub nodes: usize,
@@ -94,7 +93,6 @@ pub struct Plan {
     pub other_settings: Settings,
     /// The limits on how many nodes are away at once, as flags. All replicas have them.
     pub limits: Vec<String>,
-    /// The faults.
     pub faults: Faults,
     /// How many things people do.
     pub deeds: usize,

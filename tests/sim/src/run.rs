@@ -37,7 +37,6 @@ pub const COMPARED: &str = "maintenance with one without faults";
 /// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The seed.
     pub seed: u64,
     /// The plan, in one line.
     pub plan: String,
@@ -45,7 +44,6 @@ pub struct Outcome {
     pub digest: String,
     /// The rules that were broken.
     pub violations: Vec<String>,
-    /// The account.
     pub account: Account,
     /// The lines of the story, if it was told.
     pub lines: Vec<String>,

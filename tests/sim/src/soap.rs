@@ -45,7 +45,6 @@ const ACTS: [&str; 5] = [
 /// How long changes are gathered before a long poll is answered.
 const GATHER: Duration = Duration::from_millis(20);
 
-/// A session.
 #[derive(Debug, Default)]
 pub struct Session {
     /// The replica that logged in.
@@ -60,9 +59,7 @@ pub type Sessions = BTreeMap<String, Session>;
 
 /// One replica's connection to vCenter.
 pub struct SimConnector {
-    /// The world.
     pub world: Shared,
-    /// The replica.
     pub replica: usize,
 }
 

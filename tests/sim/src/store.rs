@@ -71,7 +71,6 @@ pub enum Refused {
     Conflict,
     /// 409, the object exists.
     Exists,
-    /// 404.
     NotFound,
 }
 
@@ -265,7 +264,6 @@ pub fn version_of(object: &Value) -> Option<&str> {
         .and_then(Value::as_str)
 }
 
-/// Whether a Node is cordoned.
 pub fn is_cordoned(node: &Value) -> bool {
     node.pointer("/spec/unschedulable") == Some(&Value::Bool(true))
 }

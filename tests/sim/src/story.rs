@@ -114,7 +114,6 @@ impl Story {
         text
     }
 
-    /// The lines.
     pub fn lines(&self) -> &[String] {
         &self.lines
     }

@@ -44,7 +44,6 @@ pub struct NodeEffects {
     pub writes: u32,
 }
 
-/// A maintenance that has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct EndedMaintenance {
     node: usize,

@@ -20,7 +20,6 @@ const RECENT: Duration = Duration::from_secs(600);
 /// The state of a vCenter.
 #[derive(Debug)]
 pub struct Vcenter {
-    /// The hosts.
     pub hosts: Vec<Host>,
     /// The VMs. The first are those of the nodes, in their order.
     pub vms: Vec<Vm>,
@@ -41,7 +40,6 @@ pub struct Vcenter {
 /// A host with one GPU.
 #[derive(Clone, Debug)]
 pub struct Host {
-    /// Its name.
     pub name: String,
     /// Whether vCenter reaches it.
     pub connected: bool,
@@ -49,14 +47,11 @@ pub struct Host {
     pub in_maintenance: bool,
     /// The task that puts it into maintenance mode.
     pub entering: Option<usize>,
-    /// Its tasks.
     pub tasks: Vec<usize>,
 }
 
-/// A VM.
 #[derive(Clone, Debug)]
 pub struct Vm {
-    /// Its name.
     pub name: String,
     /// Its BIOS UUID.
     pub uuid: String,
@@ -84,7 +79,6 @@ pub struct Vm {
     pub tools_stopped: bool,
     /// Its files are locked until then.
     pub locked_until: Duration,
-    /// Its tasks.
     pub tasks: Vec<usize>,
 }
 
@@ -99,14 +93,12 @@ pub enum Work {
     PowerOff(usize),
     /// Powers a VM on, where it is registered or where DRS places it.
     PowerOn {
-        /// The VM.
         vm: usize,
         /// Whether DRS places it.
         by_drs: bool,
     },
     /// Moves a VM that is off.
     Relocate {
-        /// The VM.
         vm: usize,
         /// The host.
         to: usize,
@@ -115,7 +107,6 @@ pub enum Work {
     Foreign(usize),
 }
 
-/// The state of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TaskState {
     /// It runs.
@@ -126,22 +117,18 @@ pub enum TaskState {
     Error(&'static str),
 }
 
-/// A task.
 #[derive(Clone, Debug)]
 pub struct Task {
     /// What it does.
     pub work: Work,
     /// Who began it.
     pub user: &'static str,
-    /// Its state.
     pub state: TaskState,
     /// A restart has forgotten it. The host may still carry it out.
     pub forgotten: bool,
     /// Whether a person has cancelled it.
     pub cancelled: bool,
-    /// When it began.
     pub began: Duration,
-    /// When it ended.
     pub ended: Option<Duration>,
     /// Why DRS did not power the VM on, although the task succeeded.
     pub not_attempted: Option<&'static str>,
@@ -218,7 +205,6 @@ impl Default for Vcenter {
 }
 
 impl World {
-    /// Begins a task.
     pub fn begin_task(&mut self, work: Work, user: &'static str) -> usize {
         let task = self.vcenter.tasks.len();
         match work {

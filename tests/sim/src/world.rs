@@ -40,51 +40,39 @@ pub enum WorldEvent {
     TaskEnds(usize),
     /// A host without running VMs enters maintenance mode.
     HostEnters {
-        /// The host.
         host: usize,
-        /// Its task.
         task: usize,
     },
     /// DRS moves VMs away.
     DrsEvacuates(usize),
     /// A guest has shut down.
     GuestIsOff {
-        /// The VM.
         vm: usize,
-        /// Its boot.
         boots: u32,
     },
     /// A Node without a kubelet is not Ready.
     NodeUnknown {
-        /// The node.
         node: usize,
         /// The boot of its VM.
         boots: u32,
     },
-    /// A kubelet starts.
     KubeletStarts {
-        /// The node.
         node: usize,
         /// The boot of its VM.
         boots: u32,
     },
     /// The GPU is allocatable.
     GpuIsBack {
-        /// The node.
         node: usize,
         /// The boot of its VM.
         boots: u32,
     },
     /// Pods are created and bound.
     Schedule,
-    /// A pod is bound.
     PodBound {
-        /// The pod.
         pod: Key,
-        /// The node.
         node: usize,
     },
-    /// A pod runs.
     PodRuns(Key),
     /// A kubelet writes its status, changed or not.
     StatusIsDue(usize),
@@ -104,14 +92,12 @@ pub enum WorldEvent {
     RequestArrives(u64),
     /// A kubelet is Ready again.
     ReadyIsBack {
-        /// The node.
         node: usize,
         /// The boot of its VM.
         boots: u32,
     },
     /// The driver manager uncordons a node after its boot.
     DriverUncordons {
-        /// The node.
         node: usize,
         /// The boot of its VM.
         boots: u32,
@@ -222,13 +208,11 @@ pub struct World {
     pub logins: usize,
     /// The objects of Kubernetes.
     pub kube: Store,
-    /// The workloads.
     pub workloads: Vec<Workload>,
     /// Pods are going to be bound.
     pub is_scheduling: bool,
     /// The number of requests of people.
     pub requests: usize,
-    /// The faults.
     pub faults: Faults,
     /// The rules.
     pub oracle: Oracle,
@@ -418,7 +402,6 @@ impl World {
         }
     }
 
-    /// An event happens.
     pub fn happens(&mut self, event: WorldEvent) {
         match event {
             WorldEvent::TaskEnds(task) => self.task_ends(task),

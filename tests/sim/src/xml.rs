@@ -9,9 +9,7 @@ pub struct Element {
     /// Its local name.
     pub name: String,
     attributes: Vec<(String, String)>,
-    /// Its text.
     pub text: String,
-    /// Its children.
     pub children: Vec<Element>,
 }
 

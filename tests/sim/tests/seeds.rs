@@ -1,6 +1,6 @@
 //! A few seeds of the simulation in every test run. `make simulate` runs thousands.
 
-#![allow(clippy::unwrap_used, missing_docs, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;
 use std::process::Command;

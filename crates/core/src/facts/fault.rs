@@ -9,12 +9,8 @@ pub struct Fault {
     pub message: String,
 }
 
-/// The faults that are handled differently. The name is the type of the fault in the API, except where noted.
+/// The faults that are handled differently. The name is the type of the fault in the vSphere API reference, except where noted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(
-    missing_docs,
-    reason = "each variant without a comment is the fault of that name in the vSphere API reference"
-)]
 pub enum FaultKind {
     NotAuthenticated,
     /// With `PasswordExpired` and `InvalidClientCertificate`, which extend it.

@@ -24,7 +24,6 @@ pub struct ListedPod {
     pub uid: String,
     /// What creates it again: its controller, or else its name.
     pub owner: String,
-    /// It tolerates the cordon.
     pub tolerates_cordon: bool,
 }
 
@@ -33,7 +32,6 @@ pub struct ListedPod {
 pub struct ReturnedPod {
     /// `namespace/name`.
     pub name: String,
-    /// It tolerates the cordon.
     pub tolerates_cordon: bool,
 }
 

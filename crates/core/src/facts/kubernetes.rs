@@ -25,18 +25,12 @@ pub enum KubernetesUpdate {
     Answered(Box<NodeFacts>),
     /// A Node that was read because a PATCH of it was a conflict.
     ReadAgain {
-        /// As it is.
         node: Box<NodeFacts>,
         /// The version of the PATCH.
         conflicted: u64,
     },
     /// A Node was deleted, or the selector no longer matches it.
-    NodeGone {
-        /// Its name.
-        name: NodeName,
-        /// Its UID.
-        uid: NodeUid,
-    },
+    NodeGone { name: NodeName, uid: NodeUid },
     /// The list since the last `Reset` is complete.
     Settled,
     /// An update of the watch of NodeMaintenance objects.
@@ -46,28 +40,15 @@ pub enum KubernetesUpdate {
     /// The pods of this Node changed, while they are watched.
     PodsChanged(NodeName),
     /// The state of a watched PodDisruptionBudget that blocks a drain.
-    Budget {
-        /// The budget.
-        budget: Budget,
-        /// Its state.
-        state: BudgetState,
-    },
+    Budget { budget: Budget, state: BudgetState },
     /// The state of a Node that is watched by name, whether the selector matches it or not.
     Followed(Box<NodeFacts>),
     /// The same, from a new list. A restore of etcd sets versions back, so the ones before do not count.
     FollowedListed(Box<NodeFacts>),
     /// A Node that is watched by name was deleted.
-    FollowedGone {
-        /// Its name.
-        name: NodeName,
-        /// Its UID.
-        uid: NodeUid,
-    },
+    FollowedGone { name: NodeName, uid: NodeUid },
     /// A Node that is watched by name does not exist.
-    FollowedAbsent {
-        /// The name.
-        name: NodeName,
-    },
+    FollowedAbsent { name: NodeName },
     /// All Nodes of the cluster were searched for episodes, whether selected or not.
     Scanned {
         /// Those with one, at most 1,000.
@@ -75,7 +56,6 @@ pub enum KubernetesUpdate {
     },
     /// All ResourceSlices of this Node, after a change of them.
     Devices {
-        /// The Node.
         node: NodeName,
         /// Its slices of the drivers in `GPU_RESOURCES`.
         slices: Arc<[DeviceSlice]>,
@@ -92,9 +72,7 @@ pub enum KubernetesUpdate {
 /// A Node with an episode, found by a search of all Nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StrandedNode {
-    /// The Node.
     pub name: NodeName,
-    /// The UID of the Node.
     pub uid: NodeUid,
     /// The label selector matches the Node.
     pub is_selected: bool,
@@ -103,13 +81,10 @@ pub struct StrandedNode {
 /// A PodDisruptionBudget.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Budget {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
 }
 
-/// The state of a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BudgetState {
     /// Its watch is broken or not allowed.
@@ -130,12 +105,7 @@ pub enum NodeMaintenanceUpdate {
     /// An object as it was in the reply to our own write, which may come after the update that it was deleted.
     Answered(Box<NodeMaintenanceFacts>),
     /// An object was deleted.
-    Gone {
-        /// Its name.
-        name: String,
-        /// Its UID.
-        uid: RequestUid,
-    },
+    Gone { name: String, uid: RequestUid },
     /// The list since the last `Reset` is complete. It is empty if the kind is not installed.
     Settled,
     /// The watch broke and is rebuilt; a `Reset` follows when it is synced again.
@@ -186,7 +156,6 @@ impl NodeMaintenanceFacts {
 /// The role of a NodeMaintenance object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NodeMaintenanceRole {
-    /// A request.
     Request(RequestedMaintenance),
     /// The record of an episode, created by Haulout: a copy of the record on the Node, which stays as history.
     Episode {
@@ -198,7 +167,6 @@ pub enum NodeMaintenanceRole {
 }
 
 impl NodeMaintenanceRole {
-    /// What it asks for.
     pub fn asked(&self) -> Option<&RequestedMaintenance> {
         match self {
             Self::Request(asked) => Some(asked),
@@ -241,7 +209,6 @@ pub struct RequestedMaintenance {
 
 /// `spec.action`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the schema of the kind says what each asks for")]
 pub enum RequestedAction {
     Drain,
     PowerOff,
@@ -249,7 +216,6 @@ pub enum RequestedAction {
     Reboot,
 }
 
-/// The facts of a Node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeFacts {
     /// `metadata.name`.
@@ -269,7 +235,6 @@ pub struct NodeFacts {
     pub unschedulable: bool,
     /// The field manager that `metadata.managedFields` names as the owner of `spec.unschedulable`.
     pub cordoned_by: Option<String>,
-    /// The condition `Ready`.
     pub ready: ReadyCondition,
     /// `status.nodeInfo.bootID`.
     pub boot_id: Option<BootId>,
@@ -285,22 +250,16 @@ pub struct NodeFacts {
     pub limit_group: Option<String>,
     /// The conditions of an episode on it.
     pub conditions: FoundConditions,
-    /// The guards on it.
     pub guards: FoundGuards,
-    /// Its hooks.
     pub hooks: Hooks,
     /// `spec.taints`.
     pub taints: Arc<[NodeTaint]>,
 }
 
-/// A taint of a Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeTaint {
-    /// `key`.
     pub key: String,
-    /// `value`.
     pub value: Option<String>,
-    /// `effect`.
     pub effect: String,
     /// `timeAdded`, which only `NoExecute` taints have.
     pub time_added: Option<Timestamp>,

@@ -46,7 +46,6 @@ pub enum VsphereUpdate {
     TaskGone(TaskRef),
     /// The VMs that match a key of the [`WatchSet`].
     Found {
-        /// The key.
         key: VmKey,
         /// The matching VMs.
         vms: BTreeSet<VmRef>,
@@ -106,7 +105,6 @@ pub enum LookupUrgency {
 /// An ESXi host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Host {
-    /// Its moref.
     pub moref: HostRef,
     /// Its name in the inventory; `None` while unreadable.
     pub name: Option<String>,
@@ -134,7 +132,6 @@ pub struct Host {
     pub entering_standby: Option<TaskRef>,
     /// A mode of `runtime.partialMaintenanceMode` that the host is in, enters or leaves.
     pub partial_maintenance: Option<String>,
-    /// `datastore`.
     pub datastores: Arc<BTreeSet<DatastoreRef>>,
     /// PCI devices of which `config.pciPassthruInfo` says passthrough is active, with ids from `hardware.pciDevice`.
     /// Read for hosts of the clusters of our VMs, soon after the host is sent; `None` until then, and for other clusters.
@@ -146,7 +143,6 @@ pub struct Host {
 /// A queued or running `EnterMaintenanceMode_Task`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EnteringMaintenance {
-    /// The task.
     pub task: TaskRef,
     /// `info.queueTime`, on vCenter's clock.
     pub queued_at: Timestamp,
@@ -159,9 +155,7 @@ pub struct EnteringMaintenance {
 /// An `EnterMaintenanceMode_Task` that ended without success.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MaintenanceEnd {
-    /// The task.
     pub task: TaskRef,
-    /// How it ended.
     pub outcome: EndOutcome,
 }
 
@@ -200,7 +194,6 @@ pub enum HostConnection {
 /// A virtual machine of ours.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Vm {
-    /// Its moref.
     pub moref: VmRef,
     /// Its name in the inventory.
     pub name: Option<String>,
@@ -249,7 +242,6 @@ pub struct DatastoreState {
 pub enum PowerState {
     /// Running.
     On,
-    /// Off.
     Off,
     /// Suspended: neither runs nor can be moved with a passthrough device.
     Suspended,
@@ -258,7 +250,6 @@ pub enum PowerState {
 /// A task of vCenter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Task {
-    /// Its moref.
     pub moref: TaskRef,
     /// `info.entity`, when it is a VM.
     pub vm: Option<VmRef>,
@@ -310,9 +301,7 @@ impl Task {
 /// `TaskInfoState`, with the error of a failed one.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TaskState {
-    /// Queued.
     Queued,
-    /// Running.
     Running,
     /// Succeeded.
     Success,

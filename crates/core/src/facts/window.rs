@@ -102,7 +102,6 @@ impl Window {
         self.end.strftime("%H:%M").to_string()
     }
 
-    /// The name of its time zone.
     pub fn time_zone(&self) -> &str {
         self.zone.iana_name().unwrap_or(UTC)
     }

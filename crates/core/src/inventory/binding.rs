@@ -95,7 +95,6 @@ impl Inventory {
         keys
     }
 
-    /// The VM of a node.
     pub(super) fn vm_of(&self, name: &NodeName) -> BoundVm {
         let moref = match self.found_for(name) {
             Ok(moref) => moref,

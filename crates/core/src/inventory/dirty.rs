@@ -16,7 +16,6 @@ use crate::maintenance::episode::Record;
 /// The snapshots to be built.
 #[derive(Clone, Debug)]
 pub(super) enum Dirty {
-    /// All.
     All,
     /// Those of these nodes, and of all active ones.
     WithActive(BTreeSet<NodeName>),

@@ -9,21 +9,16 @@ use crate::maintenance::episode::Record;
 use crate::maintenance::observed::{Admission, BoundVm, HostState, ObservedNode};
 use crate::maintenance::placement::{HostView, PlacementOffer, RejectedHost, RejectionReason, find_host};
 
-/// What placement offers to nodes.
 type Offers = BTreeMap<NodeName, PlacementOffer>;
 
 /// The forecast of the maintenance of one node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Forecast {
-    /// The node.
     pub node: NodeName,
-    /// Its record.
     pub record: Record,
     /// The Node, where there is one.
     pub seen: Option<ObservedNode>,
-    /// Its VM.
     pub vm: BoundVm,
-    /// The name of its VM.
     pub vm_name: Option<String>,
     /// Whether VMware Tools run in it; `None` if unknown.
     pub tools_running: Option<bool>,
@@ -38,9 +33,7 @@ pub struct Forecast {
 /// The nodes that a maintenance of a host concerns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reach {
-    /// The host.
     pub host: HostRef,
-    /// Its state.
     pub state: HostState,
     /// The nodes whose VMs are on it.
     pub nodes: Vec<NodeName>,

@@ -17,7 +17,6 @@ use crate::maintenance::machine_guard::MachineGuardReport;
 use crate::maintenance::observed::{DrainReport, EffectAttempt, LATE_POWER_OFF_WINDOW, RecordAge};
 use crate::maintenance::volumes::VolumeReport;
 
-/// The state of one node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NodeState {
     pub(super) attempts: BTreeMap<EffectKind, EffectAttempt>,

@@ -19,7 +19,6 @@ use crate::maintenance::placement::{PlacementForecast, PlacementOffer};
 use crate::maintenance::record::{self, Annotations, is_written_for, read};
 use crate::maintenance::request::Approval;
 
-/// The record on `node`.
 pub fn record_of(node: &NodeFacts) -> Record {
     let annotations = node.annotations.clone();
     read(&Annotations {

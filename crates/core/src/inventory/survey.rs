@@ -4,7 +4,6 @@ use crate::facts::vsphere::{Surveyed, UnreadableVm};
 use crate::ids::HostRef;
 use crate::maintenance::placement::HostSurvey;
 
-/// The reading of each surveyed host.
 pub fn readings(surveyed: Surveyed) -> impl Iterator<Item = (HostRef, HostSurvey)> {
     let read = surveyed.hosts.into_iter().map(|host| {
         let reading = match host.unreadable.split_first() {

@@ -10,10 +10,7 @@ use crate::ids::{HostRef, NodeName, NodeUid, TaskRef};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum UnhandledMode {
     /// A task puts the host into standby mode. It waits until no VM there is powered on.
-    Standby {
-        /// The task.
-        task: TaskRef,
-    },
+    Standby { task: TaskRef },
     /// The host is in a partial maintenance mode, enters or leaves it.
     PartialMaintenance {
         /// Its key in the vSphere API.
@@ -24,11 +21,8 @@ pub enum UnhandledMode {
 /// A host with such a mode and running VMs of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnhandledHost {
-    /// The host.
     pub host: HostRef,
-    /// Its name.
     pub name: String,
-    /// The mode.
     pub mode: UnhandledMode,
     /// The nodes whose VMs run there.
     pub nodes: BTreeMap<NodeName, NodeUid>,

@@ -16,7 +16,6 @@ use crate::maintenance::observed::{BoundVm, HostState, ObservedVm, Strategy};
 /// The rounds of the nodes of one limit group. Each group has its own limits, so groups do not wait for each other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WaveGroup {
-    /// Its name.
     pub group: Option<String>,
     /// The rounds, as far as nodes of the wave are in them.
     pub rounds: Vec<AdmissionRound>,

@@ -50,7 +50,6 @@ pub enum SlotLimit {
 }
 
 impl SlotLimit {
-    /// The name of the setting.
     pub fn setting(self) -> &'static str {
         match self {
             Self::ConcurrentDrains(_) => "MAX_CONCURRENT_DRAINS",
@@ -60,7 +59,6 @@ impl SlotLimit {
         }
     }
 
-    /// Its value.
     pub fn value(self) -> u32 {
         match self {
             Self::ConcurrentDrains(limit)
@@ -97,7 +95,6 @@ pub struct QueuedNode {
 /// The nodes that hold a slot and those that wait for one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AdmissionQueue {
-    /// Nodes that are draining.
     pub draining: BTreeSet<NodeName>,
     /// Nodes that are unavailable, including those that are draining.
     pub unavailable: BTreeSet<NodeName>,
@@ -168,7 +165,6 @@ impl AdmissionQueue {
         lapses.chain(self.deferred.values().copied()).min()
     }
 
-    /// The admission of `node`.
     pub fn admission(&self, node: &NodeName, limits: AdmissionLimits) -> Admission {
         let is_queued = || self.queued.iter().any(|it| it.node == *node);
         // A draining node has its slot, so the list of the others is not computed.

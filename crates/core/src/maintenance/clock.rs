@@ -84,12 +84,10 @@ impl Elapsed {
         Self(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// As a `Duration`.
     pub fn span(self) -> Duration {
         Duration::from_millis(self.0)
     }
 
-    /// This duration plus `span`.
     #[must_use]
     pub fn plus(self, span: Duration) -> Self {
         Self(self.0.saturating_add(Self::of(span).0))
@@ -131,7 +129,6 @@ impl Timer {
     }
 }
 
-/// A deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
     /// The deadline.

@@ -64,7 +64,6 @@ pub enum Decision {
     Record(Box<Transition>),
     /// Run this effect; decide again when a fact changes or at `recheck`.
     Act {
-        /// The effect.
         effect: Effect,
         /// What the node waits for meanwhile.
         waiting_on: WaitingOn,

@@ -21,7 +21,6 @@ pub enum DesiredState<'a> {
         /// The fault of the failed task.
         message: &'a str,
     },
-    /// In service.
     InService,
     /// The state of its host cannot be read, so nothing is done to the VM.
     Unknown,

@@ -44,7 +44,6 @@ pub struct DrainReport {
     pub longest_wait: Duration,
 }
 
-/// A pod that terminates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TerminatingPod {
     /// Its UID: another pod may get its name.
@@ -107,7 +106,6 @@ impl PendingReason {
         }
     }
 
-    /// The state of the pod.
     pub const fn state(&self) -> PodState {
         match self {
             Self::Leaving => PodState::Terminating,

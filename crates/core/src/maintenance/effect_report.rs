@@ -17,18 +17,14 @@ use crate::ids::{HostRef, NodeName, RequestUid};
 /// A report of an effect for one node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EffectReport {
-    /// The node.
     pub node: NodeName,
-    /// The result.
     pub found: EffectResult,
 }
 
-/// A result of an effect.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EffectResult {
     /// An effect was attempted.
     Tried {
-        /// The kind of the effect.
         kind: EffectKind,
         /// When the attempt began.
         at: Now,
@@ -45,7 +41,6 @@ pub enum EffectResult {
     Volumes(VolumeReport),
     /// A host was surveyed.
     Surveyed {
-        /// The host.
         host: HostRef,
         /// The devices that are held there.
         reading: HostSurvey,
@@ -54,11 +49,9 @@ pub enum EffectResult {
     MachineGuarded(MachineGuardReport),
     /// A dry run would have written this record.
     DryRunRecord {
-        /// The record.
         record: Box<Record>,
         /// The new `spec.unschedulable`.
         unschedulable: Option<bool>,
-        /// The fulfilled request.
         fulfilled: Option<RequestUid>,
     },
     /// A dry run would have run this effect.

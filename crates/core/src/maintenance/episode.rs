@@ -62,12 +62,10 @@ impl Record {
         self.episode().map(|episode| &episode.phase)
     }
 
-    /// The episode.
     pub fn episode(&self) -> Option<&Episode> {
         self.shared().map(|episode| &**episode)
     }
 
-    /// The shared episode.
     pub fn shared(&self) -> Option<&Arc<Episode>> {
         match self {
             Self::Episode(episode) => Some(episode),
@@ -94,11 +92,8 @@ impl Record {
 /// The annotations of the Python controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PythonEpisode {
-    /// Its `state`.
     pub state: PythonState,
-    /// Its `host`, by name.
     pub host: String,
-    /// Its `migrated-to-host`, by name.
     pub migrated_to_host: Option<String>,
     /// Its `transition-time`.
     pub since: Timestamp,
@@ -107,11 +102,8 @@ pub struct PythonEpisode {
 /// The states of the Python controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PythonState {
-    /// `draining`.
     Draining,
-    /// `powered-off`.
     PoweredOff,
-    /// `migrated`.
     Migrated,
 }
 
@@ -123,7 +115,6 @@ pub struct Episode {
     pub id: EpisodeId,
     /// The W3C traceparent of its root span, fixed when it begins, so that all processes contribute to one trace.
     pub traceparent: Arc<str>,
-    /// The trigger.
     pub trigger: Trigger,
     /// The UID of the Node. A Node that is deleted and recreated has another one.
     pub node_uid: NodeUid,
@@ -266,7 +257,6 @@ fn is_false(flag: &bool) -> bool {
 pub struct HostIdentity {
     /// Its moref; `None` in an episode of the Python controller, which records names only.
     pub moref: Option<HostRef>,
-    /// Its name.
     pub name: Arc<str>,
 }
 
@@ -290,7 +280,6 @@ pub enum CordonOwner {
     Theirs,
 }
 
-/// The result of an episode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum EpisodeResult {
@@ -384,7 +373,6 @@ impl Episode {
         self.traceparent.split('-').nth(1).unwrap_or_default()
     }
 
-    /// The kind of its trigger.
     pub fn trigger_kind(&self) -> TriggerKind {
         if self.history.origin.adopted {
             TriggerKind::Adopted

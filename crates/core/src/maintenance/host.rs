@@ -7,7 +7,6 @@ use super::clock::Deadline;
 use super::kinds::HostKind;
 use crate::ids::TaskRef;
 
-/// The state of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostState {
     /// Not in the inventory, or not readable. It never counts as out of maintenance.
@@ -82,7 +81,6 @@ impl HostState {
         }
     }
 
-    /// Its kind.
     pub const fn kind(&self) -> HostKind {
         match self {
             Self::Unknown => HostKind::Unknown,

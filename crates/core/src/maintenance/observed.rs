@@ -40,7 +40,6 @@ pub struct NodeSnapshot {
 /// New snapshots: of all nodes, or of those that may have changed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SnapshotBatch {
-    /// By node.
     pub snapshots: BTreeMap<NodeName, Arc<NodeSnapshot>>,
     /// The batch has all nodes, so that a missing one is gone.
     pub are_all: bool,
@@ -103,7 +102,6 @@ pub struct Observed {
     pub is_record_on_node: bool,
     /// The oldest request for this node that is not fulfilled.
     pub request: Option<Request>,
-    /// Its VM.
     pub vm: BoundVm,
     /// The ended episode whose power-off took effect late and stopped the VM, where there is no episode now. It was sent by a
     /// deposed leader. Where an episode is queued, that episode.
@@ -220,9 +218,7 @@ pub struct ObservedNode {
     pub asked_guest: Option<Timestamp>,
     /// The conditions of an episode on it.
     pub conditions: FoundConditions,
-    /// The guards on it.
     pub guards: FoundGuards,
-    /// Its hooks.
     pub hooks: Hooks,
     /// Its taints, which a PATCH replaces as a whole.
     pub taints: Arc<[NodeTaint]>,
@@ -258,7 +254,6 @@ pub const LATE_POWER_OFF_WINDOW: SignedDuration = SignedDuration::from_mins(15);
 pub enum CordonedBy {
     /// No field manager is named.
     Unknown,
-    /// Haulout.
     Haulout,
     /// Another field manager, such as `kubectl-cordon`.
     Other(String),
@@ -326,7 +321,6 @@ impl BoundVm {
 /// The facts of a VM.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ObservedVm {
-    /// Its moref.
     pub moref: VmRef,
     /// Its BIOS UUID.
     pub uuid: Option<VmUuid>,
@@ -336,7 +330,6 @@ pub struct ObservedVm {
     pub on: Option<HostRef>,
     /// The name of that host, or its moref if the name is unknown.
     pub on_name: String,
-    /// The state of that host.
     pub host: HostState,
     /// DRS is fully automated for this VM and may place it.
     pub drs: bool,
@@ -363,7 +356,6 @@ pub struct ObservedVm {
 /// Another Node that matches the VM of a node: its kubelet reports a wrong UUID, or one of the two is an earlier name of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OtherClaimant {
-    /// The Node.
     pub node: NodeName,
     /// The condition Ready is True.
     pub ready: bool,
@@ -376,7 +368,6 @@ pub struct OtherClaimant {
 /// A VM with passthrough devices that vCenter can move by vMotion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vmotion {
-    /// The kind of its devices.
     pub device: VmotionDevice,
     /// A vMotion of the VM is queued or running.
     pub is_under_way: bool,
@@ -398,9 +389,7 @@ pub enum ObservedPower {
     Unknown,
     /// Running.
     On,
-    /// Off.
     Off,
-    /// Suspended.
     Suspended,
 }
 

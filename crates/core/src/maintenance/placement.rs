@@ -21,10 +21,8 @@ mod rejection;
 mod static_devices;
 mod vgpu;
 
-/// The requirements of a VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VmRequirements {
-    /// The VM.
     pub vm: VmRef,
     /// The host where it is registered, if any.
     pub from: Option<HostRef>,
@@ -42,7 +40,6 @@ pub struct VmRequirements {
     pub datastore_states: Arc<BTreeMap<DatastoreRef, Arc<DatastoreState>>>,
     /// Its networks, with the names that are known.
     pub networks: Arc<BTreeMap<NetworkRef, Option<Arc<str>>>>,
-    /// The rules of its cluster.
     pub rules: Arc<ClusterRules>,
     /// Its passthrough devices.
     pub devices: DeviceRequirements,
@@ -79,13 +76,10 @@ pub enum DeviceRequirements {
 /// The facts of a host that placement needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostView {
-    /// Its moref.
     pub moref: HostRef,
-    /// Its name.
     pub name: String,
     /// Its cluster.
     pub compute: Option<ComputeRef>,
-    /// Its state.
     pub state: HostState,
     /// Its build of ESXi.
     pub build: Option<u64>,
@@ -106,7 +100,6 @@ pub struct HostView {
 /// A VM that is, or will be, on a host for which it was reserved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReservedVm {
-    /// The VM.
     pub vm: VmRef,
     /// The devices it will take, as far as the survey does not show them as claimed.
     pub needs: Vec<DeviceRequirement>,
@@ -119,7 +112,6 @@ pub struct ReservedVm {
 /// The result of a survey of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostSurvey {
-    /// What was read.
     Read(HostReading),
     /// Unknown, for this reason. A VM that cannot be read may hold any device.
     Unreadable(String),

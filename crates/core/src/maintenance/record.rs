@@ -27,15 +27,10 @@ const MAX_LEFT_BEHIND: usize = 50;
 /// The annotations of a record; `None` for an absent one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Annotations {
-    /// `state`.
     pub state: Option<String>,
-    /// `host`.
     pub host: Option<String>,
-    /// `migrated-to-host`.
     pub migrated_to_host: Option<String>,
-    /// `transition-time`.
     pub transition_time: Option<String>,
-    /// `episode`.
     pub episode: Option<String>,
 }
 

@@ -22,7 +22,6 @@ pub struct Request {
     pub requested_by: Option<String>,
     /// When it was created, on the kube-apiserver's clock. It orders the queue.
     pub asked_at: Timestamp,
-    /// The requested action.
     pub action: RequestAction,
     /// Replaces `DRAIN_TIMEOUT_SECONDS` if it is longer.
     pub drain_timeout: Option<Duration>,
@@ -43,7 +42,6 @@ pub enum NotDue<'a> {
     NotBefore(Timestamp),
     /// Its window opens at this time.
     Window(Timestamp),
-    /// Its window is invalid.
     InvalidWindow(&'a WindowError),
 }
 
@@ -86,7 +84,6 @@ pub struct RequestIdentity {
     pub foreign: Option<ForeignOrigin>,
 }
 
-/// The action of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestAction {
     /// Cordon and drain; the node stays drained until the request is deleted.

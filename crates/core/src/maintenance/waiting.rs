@@ -197,7 +197,6 @@ impl WaitingOn {
         }
     }
 
-    /// Its kind.
     pub fn kind(&self) -> WaitKind {
         if let Self::Pods { left, .. } = self
             && left.iter().any(|pod| pod.why.state() == PodState::HeldByBudget)
@@ -211,7 +210,6 @@ impl WaitingOn {
 /// Why an episode is parked. `Error` is derived for its `Display`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Error)]
 #[serde(rename_all = "camelCase", tag = "kind")]
-#[expect(missing_docs, reason = "the text says what each variant means")]
 pub enum ParkReason {
     #[error("the episode on the Node cannot be read and is left alone: {why}")]
     UnreadableRecord { why: String },

@@ -17,7 +17,6 @@ pub(super) const SPANS: usize = 100;
 /// The statuses of all nodes.
 #[derive(Debug, Default)]
 pub struct StatusBoard {
-    /// By node.
     pub nodes: BTreeMap<NodeName, NodeEntry>,
 }
 
@@ -26,7 +25,6 @@ pub struct StatusBoard {
 pub struct NodeEntry {
     /// Its status; `None` until it has been observed.
     pub status: Option<Arc<NodeStatus>>,
-    /// Its latest episode.
     pub latest: Option<EpisodeHistory>,
     wait: Option<Wait>,
     ended: Option<EpisodeEnd>,
@@ -36,7 +34,6 @@ pub struct NodeEntry {
 /// What a node waits for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wait {
-    /// The wait.
     pub on: WaitingOn,
     /// Since when it waits for something of this kind.
     pub since: Timestamp,
@@ -47,20 +44,16 @@ pub struct Wait {
 pub struct EpisodeHistory {
     /// Its latest record.
     pub episode: Arc<Episode>,
-    /// Its phases.
     pub phases: Vec<StatusSpan<PhaseKind>>,
-    /// Its waits.
     pub waits: Vec<StatusSpan<WaitKind>>,
     /// The maximum number of pods on the node, and of blocking pods.
     pub most: Option<(usize, usize)>,
 }
 
-/// The end of an episode.
 #[derive(Clone, Debug)]
 pub struct EpisodeEnd {
     /// Its last record.
     pub episode: Arc<Episode>,
-    /// Its result.
     pub how: EpisodeResult,
     /// When it ended.
     pub at: Timestamp,
@@ -119,7 +112,6 @@ impl NodeEntry {
         self.status.as_ref()?.record.shared()
     }
 
-    /// What it waits for.
     pub fn waiting_on(&self) -> Option<&Wait> {
         // The wait may be older than the status.
         let is_idle = self.status.as_ref().is_some_and(|status| status.is_idle);

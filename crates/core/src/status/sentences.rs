@@ -12,7 +12,6 @@ impl Episode {
         }
     }
 
-    /// The trigger as a sentence.
     pub fn trigger_sentence(&self) -> String {
         let trigger = &self.trigger;
         let by = trigger.user.as_ref().map(|user| format!(" by {user}"));

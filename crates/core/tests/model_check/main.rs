@@ -21,7 +21,6 @@
     clippy::panic,
     clippy::print_stdout,
     clippy::wildcard_enum_match_arm,
-    missing_docs,
     unreachable_pub,
     reason = "a test fails by panicking, asks about its one case, and is used by no other crate"
 )]

@@ -22,7 +22,6 @@ use crate::xml::{self, Element, KnownNamespace};
 pub struct RecordedReply {
     /// The method whose reply it is, a fault, or the list of versions.
     pub what: String,
-    /// What was read.
     pub read: String,
     /// What should have been read, and why it was not.
     pub unread: Vec<String>,

@@ -11,7 +11,6 @@ use crate::updates::property_cache::PropertyCache;
 /// Separates the replies in the input of [`stream`]. XML does not allow it.
 pub const RECORD_SEPARATOR: u8 = 0x1e;
 
-/// One step of a stream.
 enum StreamStep {
     /// A reply to the long poll.
     Poll { changes: Vec<Change>, truncated: bool },

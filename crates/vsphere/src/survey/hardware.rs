@@ -17,7 +17,6 @@ const MAX_VERSIONS: usize = 200;
 /// The most hosts of one version. A cluster has at most 96 hosts.
 const MAX_HOSTS: usize = 1_000;
 
-/// The versions of each host.
 pub(crate) type HardwareVersions = BTreeMap<HostRef, BTreeSet<Arc<str>>>;
 
 impl Vcenter {

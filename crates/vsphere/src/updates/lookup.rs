@@ -21,7 +21,6 @@ use haulout_core::ids::{VmRef, VmUuid};
 /// Concurrent searches: enough to hide the round trip, few enough for vCenter's connection limit.
 const CONCURRENT_SEARCHES: usize = 4;
 
-/// What was found.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     /// The VMs in scope that match each key.

@@ -265,7 +265,6 @@ impl Tracker {
         Ok(self.complete_set(synced))
     }
 
-    /// The updates for a complete set.
     pub(super) fn complete_set(&mut self, synced: &mut bool) -> Vec<VsphereUpdate> {
         let mut updates = self.take_updates();
         if !std::mem::replace(synced, true) {

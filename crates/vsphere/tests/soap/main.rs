@@ -4,7 +4,6 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    missing_docs,
     unreachable_pub,
     reason = "a test fails by panicking, and is used by no other crate"
 )]

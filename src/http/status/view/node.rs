@@ -9,7 +9,6 @@ use crate::maintenance::observed::{BoundVm, ObservedPower, PendingEviction, Pend
 use crate::maintenance::waiting::NextStep;
 use crate::status::{NodeEntry, NodeStatus, NodeSummary, PhaseKind, WaitKind};
 
-/// Where the runbooks are.
 const RUNBOOKS: &str = "https://github.com/haulout/haulout/blob/main/docs/runbooks";
 
 /// Limit of pods.

@@ -11,7 +11,6 @@ use crate::maintenance::episode::{
 };
 
 impl EpisodeSpans<'_> {
-    /// The spans of a finished phase.
     pub fn finished(&self, finished: &FinishedPhase) -> Vec<Span> {
         let about_host = EpisodeSpans {
             host: &finished.host,

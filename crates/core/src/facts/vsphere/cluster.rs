@@ -8,7 +8,6 @@ use crate::ids::{ComputeRef, HostRef, VmRef};
 /// A cluster, or the compute resource around a standalone host (which has no DRS).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Compute {
-    /// Its moref.
     pub moref: ComputeRef,
     /// Its name in the inventory; `None` while unreadable.
     pub name: Option<String>,
@@ -33,7 +32,6 @@ pub struct ClusterRules {
 /// A mandatory `ClusterVmHostRuleInfo`, with the members of its groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VmHostRule {
-    /// Its name.
     pub name: Arc<str>,
     /// The VMs that it concerns.
     pub vms: Arc<BTreeSet<VmRef>>,
@@ -46,7 +44,6 @@ pub struct VmHostRule {
 /// A `ClusterAntiAffinityRuleSpec`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AntiAffinityRule {
-    /// Its name.
     pub name: Arc<str>,
     /// The VMs of which no two may run on one host.
     pub vms: BTreeSet<VmRef>,
@@ -78,7 +75,6 @@ pub struct Drs {
     pub overrides: BTreeMap<VmRef, DrsOverride>,
 }
 
-/// `DrsBehavior`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DrsBehavior {
     /// DRS only recommends.

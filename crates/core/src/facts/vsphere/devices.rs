@@ -11,7 +11,6 @@ use super::VgpuProfile;
 pub struct PciDevice {
     /// The address on that host, `0000:3b:00.0`.
     pub address: String,
-    /// Its ids.
     pub ids: PciIds,
     /// `HostPciPassthruInfo.hardwareLabel`, which an administrator sets.
     pub label: Option<Arc<str>>,
@@ -46,7 +45,6 @@ pub enum Passthrough {
     Dynamic(DeviceRequirement),
     /// A virtual GPU (`VirtualPCIPassthroughVmiopBackingInfo`). Placement supports it if its profile is known.
     Vgpu {
-        /// `vgpu`: its profile.
         profile: Option<VgpuProfile>,
         /// `migrateSupported`; `None` where vCenter does not say.
         migrates: Option<bool>,
@@ -200,7 +198,6 @@ impl AllowedDevice {
     }
 }
 
-/// The device of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimedDevice {
     /// The device at this address.

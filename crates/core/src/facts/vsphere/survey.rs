@@ -18,7 +18,6 @@ pub struct Surveyed {
 /// What was read of one host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SurveyedHost {
-    /// The host.
     pub host: HostRef,
     /// What placement compares.
     pub reading: HostReading,
@@ -77,7 +76,6 @@ pub struct NotSurveyed {
 /// One VM's hold on one passthrough device of the host it is registered on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// The VM.
     pub vm: VmRef,
     /// The device: by address where it is known (static backing, or assigned while powered on), else by its ids or profile.
     pub device: ClaimedDevice,

@@ -63,7 +63,6 @@ impl PhaseContext<'_> {
         self.episode.drained_for.plus(self.episode.elapsed.span())
     }
 
-    /// When the drain began.
     fn drain_began(self) -> DrainBegan {
         let elapsed = self.drain_elapsed().span();
         let recorded = SignedDuration::try_from(elapsed.saturating_sub(self.aged_by));

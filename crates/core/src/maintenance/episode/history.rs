@@ -23,7 +23,6 @@ pub(in crate::maintenance) const MAX_INCIDENTS: usize = 20;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PhaseHistory {
-    /// The origin of the episode.
     #[serde(skip_serializing_if = "EpisodeOrigin::is_empty")]
     pub origin: EpisodeOrigin,
     /// The finished phases, oldest first.
@@ -55,11 +54,9 @@ pub struct EpisodeOrigin {
     pub adopted: bool,
 }
 
-/// A finished phase.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FinishedPhase {
-    /// The phase.
     pub phase: Phase,
     /// The name of the host whose maintenance the episode handled then.
     pub host: Arc<str>,
@@ -136,13 +133,11 @@ pub struct PhaseStats {
     pub refused: Vec<RefusedHost>,
 }
 
-/// A position in the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct QueuePosition {
     /// 1 for the next node.
     pub position: usize,
-    /// The limit.
     pub limit: u32,
     /// The setting with the limit.
     pub setting: String,
@@ -164,7 +159,6 @@ pub struct PodCounts {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RefusedHost {
-    /// Its name.
     pub host: String,
     /// The reason, in words that follow its name.
     pub why: String,

@@ -38,7 +38,6 @@ pub enum Phase {
     Parked {
         /// Why.
         reason: ParkReason,
-        /// The phase that is resumed.
         resume: Box<Phase>,
         /// When that phase began: its deadlines still count from there.
         resume_since: Timestamp,
@@ -46,7 +45,6 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// Its kind.
     pub const fn kind(&self) -> PhaseKind {
         match self {
             Self::Queued => PhaseKind::Queued,

@@ -16,7 +16,6 @@ const MAX_MESSAGE: usize = 160;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HostRefusal {
-    /// The host.
     pub host: HostRef,
     /// The refused operation.
     pub what: RefusedMove,
@@ -31,7 +30,6 @@ pub struct HostRefusal {
 pub enum RefusedMove {
     /// A relocation of the VM to it.
     Relocate,
-    /// A power-on.
     PowerOn,
 }
 

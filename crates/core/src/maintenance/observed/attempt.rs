@@ -3,7 +3,6 @@
 use crate::ids::{HostRef, TaskRef};
 use crate::maintenance::clock::Now;
 
-/// One attempt of an effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EffectAttempt {
     /// When it began.
@@ -22,7 +21,6 @@ pub struct EffectAttempt {
     pub outcome: AttemptOutcome,
 }
 
-/// The outcome of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttemptOutcome {
     /// It was requested, and has no task; its result shows on the VM.

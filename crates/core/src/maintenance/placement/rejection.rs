@@ -8,9 +8,7 @@ use crate::facts::vsphere::{DeviceMismatch, DeviceRequirement, VgpuProfile};
 /// A host that does not fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RejectedHost {
-    /// Its name.
     pub host: String,
-    /// The reason.
     pub why: RejectionReason,
 }
 

@@ -17,7 +17,6 @@ pub struct LastEpisode {
     pub ended: Option<EpisodeResult>,
     /// When it ended.
     pub at: Timestamp,
-    /// The episode.
     pub episode: EndedEpisode,
 }
 
@@ -25,7 +24,6 @@ pub struct LastEpisode {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EndedEpisode {
-    /// Its id.
     pub id: EpisodeId,
     /// The W3C traceparent of its root span: the next episode on the same host links to it.
     pub traceparent: Arc<str>,

@@ -11,7 +11,6 @@ use crate::maintenance::request::RequestIdentity;
 /// The end of a wait, whatever happens until then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitDeadline {
-    /// When it is.
     pub at: Timestamp,
     /// What happens then.
     pub then: &'static str,

@@ -10,7 +10,6 @@ macro_rules! waits {
     ) => {
         /// What a node is waiting for. The text follows "waiting for"; `Error` is derived for its `Display`.
         #[derive(Clone, Debug, PartialEq, Error)]
-        #[expect(missing_docs, reason = "the text says what each variant means")]
         pub enum WaitingOn {
             $(#[error($($says)*)] $Name $(($Inner))? $({ $($field: $Type),+ })?),+
         }

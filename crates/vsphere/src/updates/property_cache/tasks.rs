@@ -109,7 +109,6 @@ impl PropertyCache {
         self.entering.iter().take(MAX_FOLLOWED)
     }
 
-    /// Applies the properties of a task.
     pub(super) fn apply_task(&mut self, task: &TaskRef, object: &ObjectProperties) {
         if let Some(fault) = task::withheld(object) {
             self.unreadable.note_withheld(&object.moref, fault);
