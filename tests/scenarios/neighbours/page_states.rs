@@ -1,7 +1,5 @@
 //! The status page in the states that a person on call meets: what it says, whether it is accessible (axe-core), and its pictures.
 
-use std::time::Duration;
-
 use anyhow::{Context as _, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use haulout_lab::fixture::{Fixture, WAIT_TIMEOUT, episode, label};
@@ -14,7 +12,6 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::PostParams;
 use serde_json::json;
-use tokio::time::Instant;
 
 use super::browser::{Browser, Colours, Until};
 use crate::fixture::{a40, fixture, gpu_vm, hosts, kube, one_node, run, run_scenario};
@@ -29,9 +26,6 @@ const RULES: &str = "['wcag2a','wcag2aa','wcag21a','wcag21aa','best-practice']";
 
 /// The nodes of a large cluster.
 const NODES: usize = 500;
-
-/// The longest time for the page of a large cluster, on a machine that is busy with other tests.
-const QUICK: Duration = Duration::from_secs(2);
 
 const SIZES: [(&str, (u32, u32)); 2] = [("desktop", (1280, 900)), ("phone", (390, 844))];
 
@@ -272,7 +266,7 @@ async fn create_nodes(fixture: &Fixture<'_>, uuids: &[String]) -> anyhow::Result
 }
 
 #[test]
-fn page_of_500_nodes_is_quick_and_accessible() {
+fn page_of_500_nodes_is_accessible() {
     run_scenario(async {
         let Some(mut look) = Look::prepare("the look at the status page of 500 nodes").await? else {
             return Ok(());
@@ -301,13 +295,8 @@ fn page_of_500_nodes_is_quick_and_accessible() {
         fixture
             .wait_phase(&fixture.node_name("gpu004"), "awaitingHost")
             .await?;
-        let began = Instant::now();
         let (status, _) = ask(&page, "text/html").await?;
-        ensure!(
-            status == 200 && began.elapsed() < QUICK,
-            "it took {:?}",
-            began.elapsed()
-        );
+        ensure!(status == 200, "{status}");
         look.at("many", &page, &["</main>"]).await?;
         haulout.stop().await
     });
