@@ -11,7 +11,7 @@ use tokio::process::Command;
 
 /// The folder for screenshots. If it is not set, they are discarded.
 const PICTURES: &str = "HAULOUT_PICTURES";
-const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(180);
 /// How often a picture is taken until it shows something.
 const ATTEMPTS: usize = 4;
 /// An empty page has about a tenth of this size.

@@ -1,4 +1,4 @@
-//! What a node is waiting for: each wait is one entry of [`waits!`], with its only sentence.
+//! What a node is waiting for: each wait is one entry of `waits!`, with its only sentence.
 
 mod guidance;
 mod sentences;
