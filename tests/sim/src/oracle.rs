@@ -636,8 +636,11 @@ impl World {
         if self.oracle.nodes[node].cordoned_by_person {
             self.violated("a person's cordon stays", name.clone());
         }
-        let memory = &self.oracle.nodes[node];
-        if memory.cuts == memory.cuts_before || self.was_restored() {
+        let (memory, vm) = (&self.oracle.nodes[node], &self.vcenter.vms[node]);
+        let was_asked_once = memory.cuts == memory.cuts_before + 1 && memory.last_cut == vm.boots;
+        // vCenter refused to ask the guest, or the guest stays up.
+        let has_stayed_on = was_asked_once && vm.on && !vm.going_down;
+        if memory.cuts == memory.cuts_before || has_stayed_on || self.was_restored() {
             // It returns as it was before the episode.
             return;
         }

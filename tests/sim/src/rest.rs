@@ -58,6 +58,7 @@ impl World {
             }
         }
         if !silent.is_empty() {
+            self.tell_records();
             self.violated("an episode says what it waits for", silent.join(", "));
         }
     }
