@@ -303,7 +303,8 @@ impl ReconcilerState {
     /// The objects of episodes that have none yet.
     fn missing(&self, selector: &str) -> Vec<ObjectWrite> {
         let mut missing = Vec::new();
-        for (node, entry) in self.board.nodes.iter().filter(|(_, entry)| is_known(entry)) {
+        let shown = |entry: &NodeEntry| is_known(entry) || self.are_nodes_synced && entry.status.is_some();
+        for (node, entry) in self.board.nodes.iter().filter(|(_, entry)| shown(entry)) {
             let ended = entry
                 .latest_ending()
                 .filter(|_| self.ended_without_object.contains(node));
@@ -321,14 +322,17 @@ impl ReconcilerState {
 
     /// The wanted status of an episode's object; `None` while it is unknown.
     fn of_episode(&self, object: &NodeMaintenanceFacts, now: Timestamp) -> Option<NodeMaintenanceStatus> {
-        let entry = self
-            .board
-            .nodes
-            .get(&object.node)
-            .filter(|entry| is_known(entry))?;
+        let entry = self.board.nodes.get(&object.node)?;
         let is_its = |episode: &Episode| name_of(&object.node, &episode.id) == object.name;
+        // An episode without vCenter says so.
         if let Some(episode) = entry.episode().filter(|episode| is_its(episode)) {
-            return Some(status::of(object, entry, episode, now));
+            return entry
+                .status
+                .as_ref()
+                .map(|shown| status::of(object, entry, (episode, shown.is_known), now));
+        }
+        if !is_known(entry) {
+            return None;
         }
         match entry.latest_ending().filter(|ending| is_its(&ending.episode)) {
             Some(ending) => Some(status::ended(object, entry, Some(ending), ending.at)),

@@ -20,15 +20,16 @@ const PODS: usize = 50;
 /// The maximum number of phases in a status.
 const PHASES: usize = 100;
 
-/// The status of an episode's object while the episode lasts.
+/// The status of an episode's object while the episode lasts. While a source is not synced, the record may be older than the copy,
+/// which stays then.
 pub(super) fn of(
     object: &NodeMaintenanceFacts,
     entry: &NodeEntry,
-    episode: &Arc<Episode>,
+    (episode, is_known): (&Arc<Episode>, bool),
     now: Timestamp,
 ) -> NodeMaintenanceStatus {
     let mut status = shown(object, entry, episode, now);
-    if may_be_copied(object, entry, episode) {
+    if is_known && may_be_copied(object, entry, episode) {
         status.record = record::write(&Record::Episode(Arc::clone(episode)), now).episode;
     }
     let parked = parked(episode);

@@ -11,7 +11,7 @@ use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{DrainEnd, EpisodeResult, Phase, Record};
 use crate::maintenance::observed::{
     BoundVm, DrainReport, HostState, NodeSnapshot, ObservedPower, ObservedVm, PendingEviction, PendingReason,
-    SnapshotBatch,
+    SnapshotBatch, SourceState,
 };
 use crate::maintenance::request::{Request, RequestAction, RequestIdentity};
 use crate::maintenance::waiting::WaitingOn;
@@ -345,6 +345,45 @@ fn episode_has_an_object_with_its_record_without_redundant_writes() {
     assert_eq!(writes, 2, "one to create it, one for its status");
     cluster.settle(&draining);
     assert_eq!(cluster.writes, writes);
+}
+
+/// The kube-apiserver has lost its objects, or the episode began right before.
+#[test]
+fn episode_without_vcenter_says_so_and_keeps_its_copy() {
+    let outage = |phase| {
+        let mut node = in_episode(phase, 0);
+        node.observed.sources = SourceState::NoVcenter {
+            why: "connection refused".to_owned(),
+        };
+        node
+    };
+    for had_object in [true, false] {
+        let mut cluster = Cluster::new();
+        cluster.objects.set_nodes_synced(true);
+        let status = |cluster: &Cluster| (*cluster.stored.values().next().unwrap().status).clone();
+        let copied = had_object.then(|| {
+            cluster.settle(&in_episode(Phase::AwaitingHost, 0));
+            status(&cluster).record
+        });
+        cluster.show(outage(Phase::AwaitingHost));
+        let why = WaitingOn::Vcenter {
+            why: "connection refused".to_owned(),
+        };
+        cluster.objects.observe(
+            &NodeName::new("gpu1"),
+            NodeEvent::Waits {
+                node: Some(&node()),
+                vm: &BoundVm::NotLookedUp,
+                record: &outage(Phase::AwaitingHost).record,
+                on: &why,
+            },
+        );
+        cluster.settle(&outage(Phase::Rejoining));
+        let status = status(&cluster);
+        let told = status.waiting_on.as_ref().map(|it| it.reason.as_str());
+        assert_eq!(told, Some("Vcenter"), "{had_object}: {status:#?}");
+        assert_eq!(status.record, copied.flatten(), "{had_object}");
+    }
 }
 
 #[test]

@@ -185,7 +185,13 @@ fn episode_that_moves_is_one_trace_that_names_the_new_host() {
         let node = fixture.node_name("gpu1");
         fixture.add_pod("train", &node, &[]).await?;
         fixture.add_pod("infer", &node, &[]).await?;
-        let haulout = start_traced(&fixture).await?;
+        let endpoint = jaeger().await.otlp_http();
+        // A re-read that meets the click would be the source of the detection.
+        let push_only = [
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()),
+            ("POLL_INTERVAL_SECONDS", "3600"),
+        ];
+        let haulout = start(&fixture, &push_only)?;
         fixture.wait_for_log("vCenter synced").await?;
         fixture.vcenter.enter_maintenance("esx1").await?;
         let id = trace_id(&fixture, &node).await?;
