@@ -575,6 +575,39 @@ fn cordon_from_before_the_drain_counts_as_a_persons() {
     }
 }
 
+/// A cordon of somebody else that was restored while a VM was off has Haulout's field manager. Where the record of the next episode
+/// is removed, its copy from the queue is all that tells whose cordon it is.
+#[test]
+fn cordon_from_before_the_queue_stays_a_persons_without_the_record() {
+    let policy = policy(DrainTimeoutAction::PowerOff);
+    for (is_cordoned, in_queue, owner) in [
+        (false, CordonOwner::NotYet, CordonOwner::Ours),
+        (true, CordonOwner::Theirs, CordonOwner::Theirs),
+    ] {
+        let here = ObservedNode {
+            unschedulable: is_cordoned,
+            cordoned_by: CordonedBy::Haulout,
+            ..node()
+        };
+        let mut seen = observed(here, vm(ObservedPower::On, entering()));
+        seen.admission = Admission::Queued {
+            ahead: vec![NodeName::new("other")],
+            position: 1,
+            limit: SlotLimit::ConcurrentDrains(1),
+        };
+        let queued = transition(decide(&Record::InService, &seen, &policy, moment(2)));
+        let episode = queued.record.episode().unwrap();
+        assert_eq!((&episode.phase, &episode.cordon), (&Phase::Queued, &in_queue));
+        assert_eq!(queued.unschedulable, None);
+        // The drain has begun, and the annotations are removed. The copy is from before.
+        seen.admission = Admission::Granted;
+        seen.is_record_on_node = false;
+        node_of(&mut seen).unschedulable = true;
+        let drains = transition(decide(&queued.record, &seen, &policy, moment(3)));
+        assert_eq!(drains.record.episode().unwrap().cordon, owner);
+    }
+}
+
 // Parking, and the remaining time of a phase.
 
 #[test]

@@ -12,7 +12,7 @@ use super::{
 use crate::ids::EpisodeId;
 use crate::maintenance::clock::Now;
 use crate::maintenance::desired::DesiredState;
-use crate::maintenance::episode::{Episode, InFlight, Phase, Record, Trigger};
+use crate::maintenance::episode::{CordonOwner, Episode, InFlight, Phase, Record, Trigger};
 use crate::maintenance::observed::{
     Admission, BoundVm, HostState, LeadershipEpoch, Observed, ObservedNode, ObservedPower, ObservedVm,
 };
@@ -240,6 +240,11 @@ fn new_episode(
     Episode {
         vm_uuid: vm.uuid,
         vm: Some(vm.moref.clone()),
+        cordon: if node.unschedulable {
+            CordonOwner::Theirs
+        } else {
+            CordonOwner::NotYet
+        },
         boot_before: node.boot_id.clone(),
         gpus_before: node.expected_gpus.clone(),
         slices_before: node.newest_slice,
