@@ -144,6 +144,13 @@ impl World {
         self.orders[replica].send_modify(|orders| orders.stops += 1);
     }
 
+    /// A drain begins. A change at any time seldom meets one that is blocked.
+    pub fn settings_may_change_in_drain(&mut self) {
+        if self.plan.faults.has(Fault::SettingsChange) && self.rng.bool() {
+            self.within(60..400, WorldEvent::Fault(Fault::SettingsChange));
+        }
+    }
+
     /// A replica does not reach vCenter, the kube-apiserver, or both.
     fn replica_is_cut_off(&mut self) {
         let replica = self.rng.usize(0..self.plan.replicas);

@@ -585,6 +585,7 @@ impl World {
                 memory.episode = episode;
                 if is_first {
                     self.drain_begins(node, before.unwrap_or(after));
+                    self.settings_may_change_in_drain();
                 }
             } else if phase_after != "parked" {
                 self.oracle.nodes[node].drain_held = None;
