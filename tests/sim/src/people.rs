@@ -257,6 +257,11 @@ impl World {
             .kube
             .create(&cluster_key("nodemaintenances", &name), object, "kubectl");
         self.later(60..900, Deed::Withdraws(name));
+        // A node that is drained already is maintained: it holds a slot when its host is clicked.
+        if action == "Drain" && self.rng.bool() {
+            let host = self.vcenter.vms[node].host;
+            self.later(60..400, Deed::Enters(host));
+        }
     }
 
     pub(crate) fn person_withdraws(&mut self, name: &str) {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::binding::is_same_machine;
+use super::requests::is_younger;
 use super::snapshot::record_of;
 use super::{Inventory, LastEpisodeOfHost};
 use crate::facts::kubernetes;
@@ -116,7 +117,10 @@ impl Inventory {
         local.gpus.note(&gpus, self.now.monotonic);
         let on_node = local.on_node.insert(record_of(&node));
         if let Record::Episode(episode) = on_node {
-            local.last_on_node = Some(Arc::clone(episode));
+            let is_newer = |last: &Arc<Episode>| last.id == episode.id && is_younger(last, episode);
+            if !local.last_on_node.as_ref().is_some_and(is_newer) {
+                local.last_on_node = Some(Arc::clone(episode));
+            }
         }
         let record = local.dry_run.record().unwrap_or(on_node);
         match record.phase() {

@@ -45,7 +45,14 @@ impl Inventory {
                     .filter(|copied| is_written_for(copied, python))
                     .unwrap_or(record)
             }
-            Record::Episode(_) | Record::Unreadable { .. } => record,
+            // A Node that was put back from a backup, or with `kubectl replace`, has the record of then.
+            Record::Episode(ref old) => {
+                let is_newer = |copy: &Arc<Episode>| copy.id == old.id && is_younger(copy, old);
+                let copied = self.copy(&node.name).is_some_and(is_newer);
+                let copied = copied.then(|| self.record_from_copy(node)).flatten();
+                copied.unwrap_or(record)
+            }
+            Record::Unreadable { .. } => record,
         }
     }
 

@@ -101,6 +101,40 @@ fn node_of_a_backup_continues_with_its_own_copy() {
     }
 }
 
+/// The Node was deleted while its VM was off, and a backup puts it back with the record from the drain.
+#[test]
+fn record_of_a_backup_does_not_count_where_a_newer_one_is_known() {
+    let of_node = |phase, revision| {
+        with_episode(1, phase, |episode| {
+            episode.release = RELEASE.into();
+            episode.revision = revision;
+        })
+    };
+    for (in_memory, in_copy, continued) in [
+        (None, Some(5), 5),
+        (Some(6), Some(5), 6),
+        (Some(4), Some(5), 5),
+        (None, Some(2), 3),
+        (None, None, 3),
+    ] {
+        let known = in_memory.map(|revision| node(of_node(Phase::Rejoining, revision)));
+        let copy = in_copy.map(|revision| copied(of_node(Phase::Rejoining, revision)));
+        let mut inventory = leading(trio(1).into_iter().chain(copy).chain(known));
+        for uid in [node_facts(1).uid, NodeUid::new("uid-2")] {
+            let put_back = NodeFacts {
+                uid: uid.clone(),
+                resource_version: 11,
+                ..of_node(Phase::Draining, 3)
+            };
+            inventory.advance([node(put_back)], moment(1));
+            let snapshot = &inventory.snapshots[&name(1)];
+            let revision = snapshot.record.episode().map(|episode| episode.revision);
+            assert_eq!(revision, Some(continued), "{in_memory:?} {in_copy:?} {uid:?}");
+            assert!(snapshot.observed.is_record_on_node);
+        }
+    }
+}
+
 #[test]
 fn request_to_the_guest_is_remembered_when_the_record_is_removed() {
     let of = in_episode(1, Phase::ShuttingDown(DrainEnd::Complete), RELEASE);
