@@ -146,7 +146,7 @@ impl World {
 
     /// A drain begins. A change at any time seldom meets one that is blocked.
     pub fn settings_may_change_in_drain(&mut self) {
-        if self.plan.faults.has(Fault::SettingsChange) && self.rng.bool() {
+        if self.plan.faults.has(Fault::SettingsChange) {
             self.within(60..400, WorldEvent::Fault(Fault::SettingsChange));
         }
     }
