@@ -30,7 +30,7 @@ use crate::kubernetes::update::{KubernetesUpdate, NodeAnnotations, NodeMaintenan
 use crate::log_node::log_node;
 use crate::maintenance::clock::{Now, wall_after};
 use crate::maintenance::decide::Transition;
-use crate::maintenance::effect::{self, DrainBegan, Effect, PowerOnTarget};
+use crate::maintenance::effect::{DrainBegan, Effect};
 use crate::maintenance::effect_report::{EffectReport, EffectResult};
 use crate::maintenance::episode::Record;
 use crate::maintenance::machine_guard::MachineGuardReport;
@@ -40,7 +40,7 @@ use crate::maintenance::record::{self, LastEpisode};
 use crate::maintenance::volumes::VolumeReport;
 use crate::nodemaintenance::api::{self as maintenances, WriteIf};
 use crate::nodemaintenance::standing;
-use crate::vsphere::client::{Error, GuestShutdown, MaintenanceCause, PowerOnBy, StartedTask, Vcenter};
+use crate::vsphere::client::{Error, GuestShutdown, StartedTask, Vcenter};
 
 pub use dry_run::DryRun;
 pub use refusals::RefusalLog;
@@ -258,7 +258,7 @@ impl Executor {
                 if let Err(why) = standing::check_cause(&self.traced(), asked_by).await {
                     return not_done(why);
                 }
-                match vcenter.shutdown_guest(permit, vm, &cause(asked_by)).await {
+                match vcenter.shutdown_guest(permit, vm, asked_by).await {
                     Ok(GuestShutdown::Sent | GuestShutdown::AlreadyOff) => AttemptOutcome::Asked,
                     Err(error) => refused(&error),
                 }
@@ -267,7 +267,7 @@ impl Executor {
                 if let Err(why) = standing::check_cause(&self.traced(), asked_by).await {
                     return not_done(why);
                 }
-                started(vcenter.power_off(permit, vm, &cause(asked_by)).await)
+                started(vcenter.power_off(permit, vm, asked_by).await)
             }
             Effect::Relocate { vm, to } => started(vcenter.relocate(permit, vm, to).await),
             Effect::Reconfigure { vm, host, devices } => {
@@ -286,13 +286,7 @@ impl Executor {
                 }
             }
             Effect::ClearGpus { .. } => self.clear_gpus(permit, name, effect).await,
-            Effect::PowerOn { vm, place } => {
-                let by = match place {
-                    PowerOnTarget::Drs => PowerOnBy::Drs,
-                    PowerOnTarget::Host(host) => PowerOnBy::Host(host.clone()),
-                };
-                started(vcenter.power_on(permit, vm, by).await)
-            }
+            Effect::PowerOn { vm, place } => started(vcenter.power_on(permit, vm, place).await),
         }
     }
 
@@ -435,17 +429,6 @@ impl Executor {
     /// Sends what a reply shows. An error means that the process stops.
     async fn update(&self, update: KubernetesUpdate) {
         let _ = self.nodes.send(update).await;
-    }
-}
-
-/// The cause that the vSphere client checks again before the call.
-fn cause(asked_by: &effect::PowerOffCause) -> MaintenanceCause {
-    match asked_by {
-        effect::PowerOffCause::Host { host, task } => MaintenanceCause {
-            host: Some(host.clone()),
-            task: task.clone(),
-        },
-        effect::PowerOffCause::Request(_) => MaintenanceCause::default(),
     }
 }
 

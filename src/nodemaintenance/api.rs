@@ -19,7 +19,7 @@ use crate::ids::{EpisodeId, NodeName, RequestUid, is_object_name};
 use crate::keys::{CLI_MANAGER, FIELD_MANAGER, REQUESTED_BY, SENTINEL};
 use crate::kubernetes::answer::{self, ApiRefusal, plain};
 use crate::kubernetes::update::{
-    NodeMaintenanceFacts, NodeMaintenanceRole, RequestedAction, RequestedMaintenance,
+    NodeMaintenanceFacts, NodeMaintenanceRole, RequestAction, RequestedMaintenance,
 };
 
 const WRITE_DEADLINE: Duration = Duration::from_secs(10);
@@ -89,10 +89,12 @@ pub(crate) fn facts(object: &NodeMaintenance) -> NodeMaintenanceFacts {
     let status = bounded(object.status.clone().unwrap_or_default());
     let seconds = |seconds: &Option<u32>| seconds.map(|seconds| Duration::from_secs(seconds.into()));
     let action = match action {
-        MaintenanceAction::Drain => Some(RequestedAction::Drain),
-        MaintenanceAction::PowerOff => Some(RequestedAction::PowerOff),
-        MaintenanceAction::Relocate => Some(RequestedAction::Relocate),
-        MaintenanceAction::Reboot => Some(RequestedAction::Reboot),
+        MaintenanceAction::Drain => Some(RequestAction::Drain),
+        MaintenanceAction::PowerOff => Some(RequestAction::PowerOff),
+        MaintenanceAction::Relocate => Some(RequestAction::Relocate {
+            to: target_host.clone(),
+        }),
+        MaintenanceAction::Reboot => Some(RequestAction::Reboot),
         MaintenanceAction::HostMaintenance => None,
     };
     let role = match (origin, action) {
@@ -100,7 +102,6 @@ pub(crate) fn facts(object: &NodeMaintenance) -> NodeMaintenanceFacts {
             reason: reason.clone().unwrap_or_default(),
             requested_by: requested_by.as_deref().map(user),
             action,
-            target_host: target_host.clone(),
             drain_timeout: seconds(drain_timeout_seconds),
             hold_on_drain_timeout: drain_timeout_action.map(|action| match action {
                 DrainTimeoutAction::Hold => true,

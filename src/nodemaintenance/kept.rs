@@ -145,14 +145,13 @@ mod tests {
 
     use super::*;
     use crate::ids::NodeName;
-    use crate::kubernetes::update::{RequestedAction, RequestedMaintenance};
+    use crate::kubernetes::update::{RequestAction, RequestedMaintenance};
 
     fn object(name: &str, class: KeptClass) -> NodeMaintenanceFacts {
         let request = NodeMaintenanceRole::Request(RequestedMaintenance {
             requested_by: None,
             reason: String::new(),
-            action: RequestedAction::Drain,
-            target_host: None,
+            action: RequestAction::Drain,
             drain_timeout: None,
             hold_on_drain_timeout: None,
             guest_shutdown_timeout: None,

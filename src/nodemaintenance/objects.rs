@@ -20,7 +20,7 @@ use super::status;
 use crate::foreign_maintenance::{ForeignApi, ForeignMaintenance};
 use crate::ids::NodeName;
 use crate::kubernetes::update::{
-    NodeMaintenanceFacts, NodeMaintenanceRole, NodeMaintenanceUpdate, RequestedAction,
+    NodeMaintenanceFacts, NodeMaintenanceRole, NodeMaintenanceUpdate, RequestAction,
 };
 use crate::maintenance::episode::Episode;
 use crate::status::observer::{NodeEvent, Observer};
@@ -169,7 +169,7 @@ impl StatusReconciler {
                     wanted.and_then(|wanted| self.own(object, wanted))
                 }
                 NodeMaintenanceRole::Request(asked) => {
-                    let wanted = state.of_request(object, asked.action, now);
+                    let wanted = state.of_request(object, &asked.action, now);
                     wanted.and_then(|wanted| {
                         let requested_by = asked.requested_by.clone();
                         let wanted = NodeMaintenanceStatus {
@@ -346,7 +346,7 @@ impl ReconcilerState {
     fn of_request(
         &self,
         object: &NodeMaintenanceFacts,
-        action: RequestedAction,
+        action: &RequestAction,
         now: Timestamp,
     ) -> Option<NodeMaintenanceStatus> {
         let entry = self.board.nodes.get(&object.node);
@@ -420,7 +420,7 @@ impl ReconcilerState {
     ) -> Option<(ObjectWrite, bool)> {
         let wanted = match &foreign.asked {
             Ok(asked) => {
-                let status = self.of_request(object, asked.action, now)?;
+                let status = self.of_request(object, &asked.action, now)?;
                 foreign::status_of(foreign, object, &status, now)
             }
             Err(why) => foreign::refused(foreign, object, why, now),

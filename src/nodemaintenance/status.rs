@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::judgement::{Progress, with_conditions};
 use super::kind::{NodeMaintenanceStatus, PendingPod, PhaseTimes, WaitStatus};
-use crate::kubernetes::update::{NodeMaintenanceFacts, RequestedAction};
+use crate::kubernetes::update::{NodeMaintenanceFacts, RequestAction};
 use crate::maintenance::episode::{Episode, Record};
 use crate::maintenance::record;
 use crate::status::{EpisodeEnd, EpisodeOutcome, NodeEntry, PhaseKind, PodCountsByState, WaitKind};
@@ -55,7 +55,7 @@ fn may_be_copied(object: &NodeMaintenanceFacts, entry: &NodeEntry, episode: &Epi
 /// The status of a request with an episode.
 pub(super) fn of_request(
     object: &NodeMaintenanceFacts,
-    action: RequestedAction,
+    action: &RequestAction,
     entry: &NodeEntry,
     episode: &Episode,
     now: Timestamp,
@@ -64,9 +64,9 @@ pub(super) fn of_request(
     let waits_for = entry.waiting_on().map(|wait| wait.on.kind());
     let phase = episode.phase.kind();
     let is_kept = match action {
-        RequestedAction::Drain => phase == PhaseKind::Drained,
-        RequestedAction::PowerOff => phase == PhaseKind::AwaitingHost && waits_for == Some(WaitKind::Request),
-        RequestedAction::Relocate | RequestedAction::Reboot => false,
+        RequestAction::Drain => phase == PhaseKind::Drained,
+        RequestAction::PowerOff => phase == PhaseKind::AwaitingHost && waits_for == Some(WaitKind::Request),
+        RequestAction::Relocate { .. } | RequestAction::Reboot => false,
     };
     let parked = parked(episode);
     let otherwise = if is_kept {

@@ -8,9 +8,8 @@ use anyhow::{Context as _, ensure};
 use haulout::fence::{WriteFence, WriteKind};
 use haulout::ids::VmRef;
 use haulout::keys::LOGIN_REFUSED;
-use haulout::vsphere::client::{
-    CredentialPart, CredentialSource, Endpoint, MaintenanceCause, Settings, Trust, Vcenter,
-};
+use haulout::maintenance::effect::PowerOffCause;
+use haulout::vsphere::client::{CredentialPart, CredentialSource, Endpoint, Settings, Trust, Vcenter};
 use haulout_lab::fault_proxy::{FaultProxy, ForwardedRequest, Moment, Side};
 use haulout_lab::fixture::{ANNOTATIONS, Fixture, Haulout, WAIT_TIMEOUT, boot_id, episode};
 use haulout_lab::kube::AuditEvent;
@@ -639,7 +638,7 @@ async fn power_off_as_haulout(fixture: &Fixture<'_>) -> anyhow::Result<()> {
         .power_off(
             &permit,
             &VmRef::new(vm.reference.as_str()),
-            &MaintenanceCause::default(),
+            &PowerOffCause::Request(None),
         )
         .await?;
     vcenter.logout().await;

@@ -24,6 +24,7 @@ use crate::ids::{
 };
 use crate::inventory::{Fact, Rules};
 
+use crate::facts::kubernetes::RequestAction;
 use crate::maintenance::clock::{Deadline, Monotonic, Now};
 use crate::maintenance::decide::Transition;
 use crate::maintenance::drain::EvictionBackoff;
@@ -36,7 +37,7 @@ use crate::maintenance::policy::{
     DrainTimeoutAction, GuardPolicy, HookTimeoutAction, MaintenanceTaint, MaxUnavailable, NodeBinding,
     Policy, Releases, StaticDevices, VmotionGrace,
 };
-use crate::maintenance::request::{Request, RequestAction, RequestIdentity};
+use crate::maintenance::request::{Request, RequestIdentity};
 
 /// The PCI vendor and device of the GPUs, an NVIDIA A40.
 pub const A40: (u16, u16) = (0x10de, 0x2235);

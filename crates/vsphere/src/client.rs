@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 pub use super::attributes::AttributeDefinition;
 use super::call::SoapCall;
-pub use super::commands::{GuestShutdown, MaintenanceCause, PowerOnBy, StartedTask};
+pub use super::commands::{GuestShutdown, StartedTask};
 pub use super::endpoint::{CredentialPart, CredentialSource, Endpoint, EndpointError, Thumbprint, Trust};
 pub use super::error::{ConnectError, Error, LoginError, TransportError};
 pub use super::events::LoggedEvent;

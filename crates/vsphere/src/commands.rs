@@ -1,16 +1,6 @@
 //! Arguments and results of calls on VMs.
 
-use haulout_core::ids::{HostRef, TaskRef};
-
-/// The cause for cutting the power of a VM. It is checked again right before the call.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MaintenanceCause {
-    /// The host that enters, or is in, maintenance. Without host and task a person asked, and nothing
-    /// is checked.
-    pub host: Option<HostRef>,
-    /// The task that puts the host into maintenance.
-    pub task: Option<TaskRef>,
-}
+use haulout_core::ids::TaskRef;
 
 /// Result of a call that starts a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,13 +19,4 @@ pub enum GuestShutdown {
     Sent,
     /// The VM is off already; nothing was sent.
     AlreadyOff,
-}
-
-/// Who chooses the host on which a VM starts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PowerOnBy {
-    /// This host, on which the VM is registered (`PowerOnVM_Task` with `host`).
-    Host(HostRef),
-    /// DRS (`PowerOnMultiVM_Task` on the VM's datacenter).
-    Drs,
 }

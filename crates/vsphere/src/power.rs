@@ -2,7 +2,7 @@
 
 use super::call::SoapCall;
 use super::client::Vcenter;
-use super::commands::{GuestShutdown, MaintenanceCause, PowerOnBy, StartedTask};
+use super::commands::{GuestShutdown, StartedTask};
 use super::error::Error;
 use super::moref::Moref;
 use super::preflight::{PreflightCheck, TaskKind};
@@ -13,6 +13,7 @@ use super::xml::Element;
 use super::xml::write::XmlWriter;
 use crate::WritePermit;
 use haulout_core::ids::VmRef;
+use haulout_core::maintenance::effect::{PowerOffCause, PowerOnTarget};
 
 impl Vcenter {
     /// Requests a shutdown of the guest (`ShutdownGuest`; API reference, `VirtualMachine`) after a
@@ -27,10 +28,10 @@ impl Vcenter {
         &self,
         permit: &impl WritePermit,
         vm: &VmRef,
-        cause: &MaintenanceCause,
+        cause: &PowerOffCause,
     ) -> Result<GuestShutdown, Error> {
         const METHOD: &str = "ShutdownGuest";
-        let check = self.check(METHOD, vm, cause).await?;
+        let check = self.check(METHOD, vm, Some(cause)).await?;
         if check.power == Some(PowerState::Off) {
             return Ok(GuestShutdown::AlreadyOff);
         }
@@ -57,10 +58,10 @@ impl Vcenter {
         &self,
         permit: &impl WritePermit,
         vm: &VmRef,
-        cause: &MaintenanceCause,
+        cause: &PowerOffCause,
     ) -> Result<StartedTask, Error> {
         const METHOD: &str = "PowerOffVM_Task";
-        let check = self.check(METHOD, vm, cause).await?;
+        let check = self.check(METHOD, vm, Some(cause)).await?;
         if check.power == Some(PowerState::Off) {
             return Ok(StartedTask::AlreadyThere);
         }
@@ -85,25 +86,25 @@ impl Vcenter {
         &self,
         permit: &impl WritePermit,
         vm: &VmRef,
-        by: PowerOnBy,
+        target: &PowerOnTarget,
     ) -> Result<StartedTask, Error> {
-        let method = match by {
-            PowerOnBy::Host(_) => "PowerOnVM_Task",
-            PowerOnBy::Drs => "PowerOnMultiVM_Task",
+        let method = match target {
+            PowerOnTarget::Host(_) => "PowerOnVM_Task",
+            PowerOnTarget::Drs => "PowerOnMultiVM_Task",
         };
-        let check = self.check(method, vm, &MaintenanceCause::default()).await?;
+        let check = self.check(method, vm, None).await?;
         if check.power == Some(PowerState::On) {
             return Ok(StartedTask::AlreadyThere);
         }
         if let Some(task) = check.running_task(&TaskKind::POWER_ON)? {
             return Ok(StartedTask::Running(task));
         }
-        let call = match by {
-            PowerOnBy::Host(host) => {
-                check.check_host(&host)?;
-                SoapCall::under(permit, method, &vm.into()).with(XmlWriter::moref("host", &(&host).into()))
+        let call = match target {
+            PowerOnTarget::Host(host) => {
+                check.check_host(host)?;
+                SoapCall::under(permit, method, &vm.into()).with(XmlWriter::moref("host", &host.into()))
             }
-            PowerOnBy::Drs => {
+            PowerOnTarget::Drs => {
                 let datacenter = self.datacenter(vm, &check).await?;
                 SoapCall::under(permit, method, &datacenter).with(XmlWriter::moref("vm", &vm.into()))
             }

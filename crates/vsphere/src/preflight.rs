@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::client::Vcenter;
-use super::commands::MaintenanceCause;
 use super::decode;
 use super::error::Error;
 use super::fault::{Fault, FaultKind};
@@ -15,6 +14,7 @@ use super::text;
 use super::update::PowerState;
 use haulout_core::facts::vsphere::LEFT_OVER_AFTER;
 use haulout_core::ids::{HostRef, TaskRef, VmRef};
+use haulout_core::maintenance::effect::PowerOffCause;
 use jiff::Timestamp;
 
 /// Objects per page: a VM, a host, and their recent tasks, at most 200 small ones.
@@ -92,9 +92,11 @@ impl Vcenter {
         &self,
         operation: &'static str,
         vm: &VmRef,
-        cause: &MaintenanceCause,
+        cause: Option<&PowerOffCause>,
     ) -> Result<PreflightCheck, Error> {
         let moref = Moref::from(vm);
+        let (host, task) = cause.map_or((None, None), PowerOffCause::host_and_task);
+        let cause = CauseCheck { host, task };
         let read = self.retrieve_with_session(cause.spec(vm), PAGE).await;
         let (session, objects) = read.map_err(|error| error.before(operation, &moref))?;
         let Some(own) = objects.iter().find(|object| object.moref == moref) else {
@@ -124,8 +126,15 @@ impl Vcenter {
     }
 }
 
-impl MaintenanceCause {
-    fn spec(&self, vm: &VmRef) -> PropertySpec {
+/// What is read again before power is cut for the maintenance of a host. Without host nothing is.
+#[derive(Clone, Copy, Debug)]
+struct CauseCheck<'a> {
+    host: Option<&'a HostRef>,
+    task: Option<&'a TaskRef>,
+}
+
+impl CauseCheck<'_> {
+    fn spec(self, vm: &VmRef) -> PropertySpec {
         let recent = |kind| [TraversalStep::new(kind, "recentTask", [])];
         let mut spec = PropertySpec::default()
             .read(
@@ -140,7 +149,7 @@ impl MaintenanceCause {
             )
             .read("Task", &[task::PATHS, &[task::NAME]].concat())
             .of(&vm.into(), recent("VirtualMachine"));
-        if let Some(host) = &self.host {
+        if let Some(host) = self.host {
             spec = spec
                 .read(
                     "HostSystem",
@@ -148,16 +157,16 @@ impl MaintenanceCause {
                 )
                 .of(&host.into(), recent("HostSystem"));
         }
-        if let Some(task) = &self.task {
+        if let Some(task) = self.task {
             spec = spec.of(&task.into(), []);
         }
         spec
     }
 
     /// The VM is on another host than the one that is maintained.
-    fn left(&self, vm: &ObjectProperties) -> Option<Fault> {
+    fn left(self, vm: &ObjectProperties) -> Option<Fault> {
         let is_on = vm.moref("runtime.host").and_then(Moref::host)?;
-        let host = self.host.as_ref().filter(|host| **host != is_on)?;
+        let host = self.host.filter(|host| **host != is_on)?;
         Some(Fault {
             kind: FaultKind::NotLeaving,
             message: format!(
@@ -168,16 +177,19 @@ impl MaintenanceCause {
 
     /// Why the power must not be cut any more: the host is not in maintenance, and no task puts it
     /// there. If vCenter does not know the task, any other maintenance task of the host counts.
-    fn ended(&self, objects: &[ObjectProperties]) -> Option<Fault> {
+    fn ended(self, objects: &[ObjectProperties]) -> Option<Fault> {
         let of = |moref: Moref| objects.iter().find(move |object| object.moref == moref);
-        let host = self.host.as_ref().and_then(|host| of(host.into()));
+        let Some(maintained) = self.host else {
+            return None;
+        };
+        let host = of(maintained.into());
         let text_of = |path: &str| host?.text(path);
         let is_in_maintenance = text_of("runtime.inMaintenanceMode").and_then(decode::boolean);
-        if is_in_maintenance == Some(true) || (self.host.is_none() && self.task.is_none()) {
+        if is_in_maintenance == Some(true) {
             return None;
         }
         let read = |object: &ObjectProperties| task::read(object, None).ok();
-        let task = self.task.as_ref().and_then(|task| of(task.into()));
+        let task = self.task.and_then(|task| of(task.into()));
         if let Some(fault) = task.and_then(withheld_task) {
             return Some(fault);
         }
@@ -185,8 +197,7 @@ impl MaintenanceCause {
         let is_under_way = match &task {
             Some(task) => !task.has_ended(),
             None => objects.iter().filter_map(read).any(|other| {
-                let is_there =
-                    other.entity.as_ref().and_then(Moref::host) == self.host && self.host.is_some();
+                let is_there = other.entity.as_ref().and_then(Moref::host).as_ref() == Some(maintained);
                 is_there && other.enters_maintenance() && !other.has_ended()
             }),
         };
@@ -194,13 +205,12 @@ impl MaintenanceCause {
             return None;
         }
         let name = text_of("name").map(text::inventory_name);
-        let name = name.or_else(|| self.host.as_ref().map(ToString::to_string));
-        let name = name.unwrap_or_else(|| "unknown".to_owned());
+        let name = name.unwrap_or_else(|| maintained.to_string());
         let denied = host.and_then(|host| host.denied("runtime.inMaintenanceMode"));
         let why = match (host, denied) {
-            (None, _) if self.host.is_some() => "is not shown by vCenter".to_owned(),
-            (_, Some(fault)) => format!("cannot be read ({fault})"),
-            (_, None) => {
+            (None, _) => "is not shown by vCenter".to_owned(),
+            (Some(_), Some(fault)) => format!("cannot be read ({fault})"),
+            (Some(_), None) => {
                 let state = text_of("runtime.connectionState")
                     .map_or_else(String::new, |state| format!("({}) ", text::for_people(state)));
                 format!("{state}is not entering maintenance mode any more")

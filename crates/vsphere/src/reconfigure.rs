@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::call::SoapCall;
 use super::client::Vcenter;
-use super::commands::{MaintenanceCause, StartedTask};
+use super::commands::StartedTask;
 use super::decode::{self, DecodedDevice, FixedDevice, TargetDevice};
 use super::error::Error;
 use super::fault::{Fault, FaultKind};
@@ -41,7 +41,7 @@ impl Vcenter {
         host: &HostRef,
         changes: &[DeviceChange],
     ) -> Result<StartedTask, Error> {
-        let check = self.check(METHOD, vm, &MaintenanceCause::default()).await?;
+        let check = self.check(METHOD, vm, None).await?;
         if let Some(task) = check.running_task(&TaskKind::RECONFIGURE)? {
             return Ok(StartedTask::Running(task));
         }

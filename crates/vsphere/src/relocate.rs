@@ -4,7 +4,7 @@ pub(crate) mod check;
 
 use super::call::SoapCall;
 use super::client::Vcenter;
-use super::commands::{MaintenanceCause, StartedTask};
+use super::commands::StartedTask;
 use super::error::Error;
 use super::moref::Moref;
 use super::power::read_started;
@@ -38,7 +38,7 @@ impl Vcenter {
         vm: &VmRef,
         to: &HostRef,
     ) -> Result<StartedTask, Error> {
-        let check = self.check(METHOD, vm, &MaintenanceCause::default()).await?;
+        let check = self.check(METHOD, vm, None).await?;
         if let Some(task) = check.running_task(&TaskKind::RELOCATE)? {
             return Ok(StartedTask::Running(task));
         }
@@ -60,7 +60,7 @@ impl Vcenter {
             return Err(check.refused(objection));
         }
         // The check by vCenter takes a moment, in which somebody may have powered the VM on.
-        let again = self.check(METHOD, vm, &MaintenanceCause::default()).await?;
+        let again = self.check(METHOD, vm, None).await?;
         again.check_off()?;
         let call = SoapCall::under(permit, METHOD, &vm.into()).with(spec);
         self.call_in(&check.session, &call, read_started).await

@@ -14,7 +14,7 @@ use crate::foreign_maintenance::{
 use crate::ids::{NodeName, RequestUid, is_object_name};
 use crate::keys::FIELD_MANAGER;
 use crate::kubernetes::update::{
-    NodeMaintenanceFacts, NodeMaintenanceRole, RequestedAction, RequestedMaintenance,
+    NodeMaintenanceFacts, NodeMaintenanceRole, RequestAction, RequestedMaintenance,
 };
 use crate::nodemaintenance::kind::NodeMaintenanceStatus;
 
@@ -97,8 +97,7 @@ fn drain(spec: &Value) -> RequestedMaintenance {
     RequestedMaintenance {
         requested_by: None,
         reason: reason.chars().take(REASON_CHARS_MAX).collect(),
-        action: RequestedAction::Drain,
-        target_host: None,
+        action: RequestAction::Drain,
         drain_timeout: None,
         hold_on_drain_timeout: None,
         guest_shutdown_timeout: None,

@@ -4,6 +4,7 @@ use futures::FutureExt as _;
 use haulout_core::fixtures::{at, drain_report, episode, moment, node, record, snapshot, uuid, vm};
 
 use super::*;
+use crate::kubernetes::update::RequestAction;
 use crate::foreign_maintenance::{ForeignOrigin, ForeignStatus, Medik8sStatus};
 use crate::ids::{EpisodeId, RequestUid, VmRef};
 use crate::kubernetes::update::RequestedMaintenance;
@@ -13,7 +14,7 @@ use crate::maintenance::observed::{
     BoundVm, DrainReport, HostState, NodeSnapshot, ObservedPower, ObservedVm, PendingEviction, PendingReason,
     SnapshotBatch, SourceState,
 };
-use crate::maintenance::request::{Request, RequestAction, RequestIdentity};
+use crate::maintenance::request::{Request, RequestIdentity};
 use crate::maintenance::waiting::WaitingOn;
 use crate::nodemaintenance::kind::MaintenanceOrigin;
 use crate::window::Window;
@@ -189,12 +190,11 @@ fn request(action: RequestAction) -> Option<Request> {
     })
 }
 
-fn asked(action: RequestedAction) -> NodeMaintenanceRole {
+fn asked(action: RequestAction) -> NodeMaintenanceRole {
     NodeMaintenanceRole::Request(RequestedMaintenance {
         requested_by: None,
         reason: String::new(),
         action,
-        target_host: None,
         drain_timeout: None,
         hold_on_drain_timeout: None,
         guest_shutdown_timeout: None,
@@ -230,7 +230,7 @@ fn foreign(asked: Result<RequestedMaintenance, String>, has_operator: bool) -> N
 }
 
 fn a_drain() -> Result<RequestedMaintenance, String> {
-    let NodeMaintenanceRole::Request(asked) = asked(RequestedAction::Drain) else {
+    let NodeMaintenanceRole::Request(asked) = asked(RequestAction::Drain) else {
         panic!("a request is expected");
     };
     Ok(asked)
@@ -313,7 +313,7 @@ fn younger_foreign_request_waits_its_turn() {
     cluster
         .objects
         .queue_foreign(ForeignApi::Medik8s, &NodeMaintenanceUpdate::Settled);
-    cluster.created("asked", "gpu1", 0, asked(RequestedAction::Drain));
+    cluster.created("asked", "gpu1", 0, asked(RequestAction::Drain));
     cluster.created("medik8s/theirs", "gpu1", 1, foreign(a_drain(), false));
     let snapshot = node_snapshot(
         record(episode(Phase::Drained, 1)),
@@ -479,7 +479,7 @@ fn deleted_object_is_created_again_unless_its_episode_has_ended() {
 #[test]
 fn deleted_request_does_not_come_back_with_the_reply_to_a_write() {
     let mut cluster = Cluster::new();
-    cluster.created("asked", "gpu1", 0, asked(RequestedAction::Drain));
+    cluster.created("asked", "gpu1", 0, asked(RequestAction::Drain));
     cluster.settle(&node_snapshot(
         record(episode(Phase::Draining, 1)),
         request(RequestAction::Drain),
@@ -606,7 +606,7 @@ fn episode_that_ends_before_it_has_an_object_gets_one_once() {
 #[test]
 fn a_drain_shows_how_far_it_is_and_which_pods_hold_it() {
     let mut cluster = Cluster::new();
-    cluster.created("asked", "gpu1", 0, asked(RequestedAction::Drain));
+    cluster.created("asked", "gpu1", 0, asked(RequestAction::Drain));
     let with = |left: Vec<PendingEviction>| {
         node_snapshot(
             record(episode(Phase::Draining, 1)),
@@ -738,7 +738,7 @@ fn progress_of_many_drains_is_written_two_at_a_time() {
 fn request_is_fulfilled_once_its_node_no_longer_shows_it() {
     let mut cluster = Cluster::new();
     cluster.settle(&node_snapshot(Record::InService, None, None));
-    cluster.created("asked", "gpu1", 0, asked(RequestedAction::Reboot));
+    cluster.created("asked", "gpu1", 0, asked(RequestAction::Reboot));
     assert_eq!(
         cluster.objects.due(|_| false),
         [],
@@ -758,8 +758,8 @@ fn request_is_fulfilled_once_its_node_no_longer_shows_it() {
 #[test]
 fn younger_of_two_requests_names_the_one_it_waits_for() {
     let mut cluster = Cluster::new();
-    cluster.created("asked", "gpu1", 0, asked(RequestedAction::Drain));
-    cluster.created("later", "gpu1", 5, asked(RequestedAction::Reboot));
+    cluster.created("asked", "gpu1", 0, asked(RequestAction::Drain));
+    cluster.created("later", "gpu1", 5, asked(RequestAction::Reboot));
     let drained = record(episode(Phase::Drained, 9));
     cluster.settle(&node_snapshot(drained, request(RequestAction::Drain), None));
     let waiting = cluster.status("later").waiting_on.clone().unwrap();
@@ -788,7 +788,7 @@ fn request_that_is_not_due_shows_nothing_of_another_episode() {
         Phase::Rejoining,
     ];
     let mut cluster = Cluster::new();
-    cluster.created("asked", "gpu1", 0, asked(RequestedAction::Reboot));
+    cluster.created("asked", "gpu1", 0, asked(RequestAction::Reboot));
     let shows_nothing = |cluster: &Cluster, case: &str| {
         let status = cluster.status("asked");
         let shown = (
@@ -826,7 +826,7 @@ fn request_that_is_not_due_shows_nothing_of_another_episode() {
 #[test]
 fn request_with_an_invalid_window_is_stalled() {
     let mut cluster = Cluster::new();
-    cluster.created("typo", "gpu1", 0, asked(RequestedAction::Reboot));
+    cluster.created("typo", "gpu1", 0, asked(RequestAction::Reboot));
     cluster.show(node_snapshot(
         Record::InService,
         request(RequestAction::Reboot),
@@ -864,13 +864,13 @@ fn request_with_an_invalid_window_is_stalled() {
 #[test]
 fn request_for_an_unknown_node_is_stalled_after_a_while() {
     let mut cluster = Cluster::new();
-    cluster.created("typo", "gpu9", 95, asked(RequestedAction::Drain));
+    cluster.created("typo", "gpu9", 95, asked(RequestAction::Drain));
     cluster.settle(&node_snapshot(Record::InService, None, None));
     assert!(
         cluster.status("typo").conditions.is_empty(),
         "it is five seconds old"
     );
-    cluster.created("typo", "gpu9", 50, asked(RequestedAction::Drain));
+    cluster.created("typo", "gpu9", 50, asked(RequestAction::Drain));
     cluster.settle(&node_snapshot(Record::InService, None, None));
     assert_eq!(is(cluster.status("typo"), "Stalled"), "True");
 }
@@ -930,7 +930,7 @@ fn weights(due: &[ObjectWrite]) -> Vec<(String, u8)> {
 fn records_are_written_before_new_objects_and_those_before_the_rest() {
     let mut cluster = Cluster::new();
     cluster.settle(&in_episode(Phase::Draining, 1));
-    cluster.created("asked", "gpu1", 0, asked(RequestedAction::Drain));
+    cluster.created("asked", "gpu1", 0, asked(RequestAction::Drain));
     let mut other = episode(Phase::Draining, 1);
     other.id = EpisodeId::new("ffeeddccbbaa99887766554433221100");
     let snapshots = BTreeMap::from([

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 
 use super::devices::{sriov_cards, vgpus};
 use super::{Dirty, Inventory};
+use crate::facts::kubernetes::RequestAction;
 use crate::facts::vsphere::{
     ClusterRules, DetectionSignal, DeviceRequirement, HostConnection, VgpuProfile, Vm,
 };
@@ -17,7 +18,7 @@ use crate::maintenance::observed::HostState;
 use crate::maintenance::placement::{
     DeviceRequirements, HostView, PlacementOffer, ReservedVm, VmRequirements, find_host,
 };
-use crate::maintenance::request::{Request, RequestAction};
+use crate::maintenance::request::Request;
 
 /// How long a host counts as updated after it left maintenance mode. The hosts of a cluster are updated one after another, an hour or
 /// more each where they drain and restart.

@@ -9,14 +9,14 @@ use jiff::Timestamp;
 use super::Inventory;
 use crate::facts::foreign_maintenance::ForeignApi;
 use crate::facts::kubernetes::{
-    NodeFacts, NodeMaintenanceFacts, NodeMaintenanceRole, NodeMaintenanceUpdate, RequestedAction,
+    NodeFacts, NodeMaintenanceFacts, NodeMaintenanceRole, NodeMaintenanceUpdate,
     RequestedMaintenance,
 };
 use crate::ids::NodeName;
 use crate::maintenance::episode::{Episode, Record};
 use crate::maintenance::policy::DrainTimeoutAction;
 use crate::maintenance::record::read_copy;
-use crate::maintenance::request::{Request, RequestAction, RequestIdentity};
+use crate::maintenance::request::{Request, RequestIdentity};
 
 /// The NodeMaintenance objects.
 #[derive(Clone, Debug, Default)]
@@ -260,14 +260,7 @@ fn request(object: &NodeMaintenanceFacts, asked: &RequestedMaintenance) -> Reque
         identity: identity(object),
         requested_by: asked.requested_by.clone(),
         asked_at: object.created_at,
-        action: match asked.action {
-            RequestedAction::Drain => RequestAction::Drain,
-            RequestedAction::PowerOff => RequestAction::PowerOff,
-            RequestedAction::Reboot => RequestAction::Reboot,
-            RequestedAction::Relocate => RequestAction::Relocate {
-                to: asked.target_host.clone(),
-            },
-        },
+        action: asked.action.clone(),
         drain_timeout: asked.drain_timeout,
         drain_timeout_action: asked.hold_on_drain_timeout.map(|hold| {
             if hold {

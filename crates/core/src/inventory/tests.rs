@@ -214,12 +214,11 @@ pub(super) fn switched_off(n: usize) -> [Fact; 3] {
 }
 
 /// The spec of a request with this action.
-pub(super) fn asked(action: kubernetes::RequestedAction) -> kubernetes::RequestedMaintenance {
+pub(super) fn asked(action: kubernetes::RequestAction) -> kubernetes::RequestedMaintenance {
     kubernetes::RequestedMaintenance {
         requested_by: None,
         reason: String::new(),
         action,
-        target_host: None,
         drain_timeout: None,
         hold_on_drain_timeout: None,
         guest_shutdown_timeout: None,
@@ -1061,7 +1060,8 @@ fn heartbeat_concerns_active_nodes_only() {
 fn node_with_its_vm_on_reserves_no_host() {
     // A request relocates node 1. The VM of node 2 is off, and its own host is in maintenance. Host 3 has one free device.
     let asked = || {
-        let role = kubernetes::NodeMaintenanceRole::Request(asked(kubernetes::RequestedAction::Relocate));
+        let role =
+            kubernetes::NodeMaintenanceRole::Request(asked(kubernetes::RequestAction::Relocate { to: None }));
         maintenance("asked".to_owned(), name(1), 0, role)
     };
     let off = vsphere(vsphere::VsphereUpdate::Vm(Vm {

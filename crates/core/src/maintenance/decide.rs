@@ -44,8 +44,9 @@ use super::observed::{
     SourceState,
 };
 use super::policy::Policy;
-use super::request::{Request, RequestAction, RequestIdentity};
+use super::request::{Request, RequestIdentity};
 use super::waiting::{ParkReason, WaitingOn};
+use crate::facts::kubernetes::RequestAction;
 pub use begin::wants_place;
 pub use claims::dead_node;
 use context::{PhaseContext, PhaseStep};

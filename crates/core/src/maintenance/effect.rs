@@ -126,12 +126,22 @@ pub enum PowerOffCause {
     Request(Option<RequestIdentity>),
 }
 
+impl PowerOffCause {
+    /// The host that is maintained, and its task, where it is known.
+    pub fn host_and_task(&self) -> (Option<&HostRef>, Option<&TaskRef>) {
+        match self {
+            Self::Host { host, task } => (Some(host), task.as_ref()),
+            Self::Request(_) => (None, None),
+        }
+    }
+}
+
 /// Where a VM is powered on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PowerOnTarget {
-    /// On the host where it is registered.
+    /// On the host where it is registered (`PowerOnVM_Task` with `host`).
     Host(HostRef),
-    /// On the host that DRS chooses.
+    /// On the host that DRS chooses (`PowerOnMultiVM_Task` on the VM's datacenter).
     Drs,
 }
 

@@ -26,8 +26,9 @@ pub use super::kinds::TriggerKind;
 use super::kinds::{EpisodeOutcome, PhaseKind};
 use super::machine_guard::MachineGuards;
 use super::node_guard::{self, NodeGuard};
-use super::request::{Request, RequestAction, RequestIdentity};
+use super::request::{Request, RequestIdentity};
 use super::volumes::VolumeWait;
+use crate::facts::kubernetes::RequestAction;
 use crate::facts::vsphere::StaticDevice;
 use crate::ids::{BootId, EpisodeId, HostRef, NodeUid, TaskRef, VmRef, VmUuid};
 pub use history::{

@@ -10,6 +10,7 @@ use super::episode::{Episode, Phase};
 use super::policy::DrainTimeoutAction;
 use super::waiting::WaitingOn;
 use crate::facts::foreign_maintenance::{ForeignApi, ForeignOrigin};
+use crate::facts::kubernetes::RequestAction;
 use crate::facts::window::{Window, WindowError};
 use crate::ids::{EpisodeId, RequestUid};
 
@@ -82,21 +83,6 @@ pub struct RequestIdentity {
     /// Where it comes from, if it is a NodeMaintenance of another project.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub foreign: Option<ForeignOrigin>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RequestAction {
-    /// Cordon and drain; the node stays drained until the request is deleted.
-    Drain,
-    /// Drain and shut down; the VM stays off until the request is deleted.
-    PowerOff,
-    /// Drain, shut down, relocate the VM, and bring the node back.
-    Relocate {
-        /// The name of the target host; `None` for any that fits.
-        to: Option<String>,
-    },
-    /// Drain, shut down, power on, and bring the node back on another boot.
-    Reboot,
 }
 
 impl Request {
@@ -187,28 +173,6 @@ impl fmt::Display for RequestIdentity {
         match &self.foreign {
             Some(origin) => f.write_str(&origin.of(&self.name)),
             None => f.write_str(&self.name),
-        }
-    }
-}
-
-impl RequestAction {
-    /// Whether the VM has to be powered off for it.
-    pub fn needs_power_off(&self) -> bool {
-        match self {
-            Self::Drain => false,
-            Self::PowerOff | Self::Relocate { .. } | Self::Reboot => true,
-        }
-    }
-}
-
-impl fmt::Display for RequestAction {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Drain => f.write_str("drained"),
-            Self::PowerOff => f.write_str("kept off"),
-            Self::Relocate { to: None } => f.write_str("relocated"),
-            Self::Relocate { to: Some(host) } => write!(f, "relocated to {host}"),
-            Self::Reboot => f.write_str("rebooted"),
         }
     }
 }

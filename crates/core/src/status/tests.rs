@@ -3,11 +3,11 @@ use std::fmt::{Debug, Display};
 use std::str::FromStr;
 
 use super::*;
+use crate::facts::kubernetes::RequestAction;
 use crate::fixtures::{self, at, episode, moment, record};
 use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{EpisodeResult, Phase};
 use crate::maintenance::observed::{HostState, ObservedPower};
-use crate::maintenance::request::RequestAction;
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
 use crate::named::UnknownName;
 

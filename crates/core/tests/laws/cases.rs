@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use haulout_core::facts::kubernetes::RequestAction;
 use haulout_core::ids::{BootId, EpisodeId, TaskRef, VmRef, VmUuid};
 use haulout_core::maintenance::clock::{Elapsed, Monotonic, Now, Timer};
 use haulout_core::maintenance::effect::EffectKind;
@@ -16,7 +17,7 @@ use haulout_core::maintenance::observed::{
 };
 use haulout_core::maintenance::placement::PlacementOffer;
 use haulout_core::maintenance::policy::{DrainTimeoutAction, Policy};
-use haulout_core::maintenance::request::{Request, RequestAction};
+use haulout_core::maintenance::request::Request;
 use haulout_core::maintenance::waiting::ParkReason;
 
 use crate::facts::*;

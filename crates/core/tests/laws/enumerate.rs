@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use haulout_core::facts::kubernetes::RequestAction;
 use haulout_core::maintenance::clock::{Deadline, Now};
 use haulout_core::maintenance::decide::{Decision, Transition, decide, is_replaced};
 use haulout_core::maintenance::effect::{Effect, EffectKind, PowerOnTarget};
@@ -11,7 +12,6 @@ use haulout_core::maintenance::observed::{
     ObservedVm, RetryAdvice, SourceState,
 };
 use haulout_core::maintenance::policy::{DrainTimeoutAction, Policy};
-use haulout_core::maintenance::request::RequestAction;
 use haulout_core::maintenance::waiting::WaitingOn;
 
 use crate::cases::*;

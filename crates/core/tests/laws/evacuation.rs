@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use haulout_core::facts::kubernetes::RequestAction;
 use haulout_core::ids::{BootId, TaskRef};
 use haulout_core::maintenance::decide::{Decision, decide};
 use haulout_core::maintenance::episode::{CordonOwner, Detection, EpisodeResult, Phase, Record};
@@ -9,7 +10,6 @@ use haulout_core::maintenance::observed::{
     BoundVm, HostState, Observed, ObservedNode, ObservedPower, ObservedVm,
 };
 use haulout_core::maintenance::policy::DrainTimeoutAction;
-use haulout_core::maintenance::request::RequestAction;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::facts::*;

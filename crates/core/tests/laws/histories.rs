@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use haulout_core::facts::fault::FaultKind;
 use haulout_core::facts::hook::HookPoint;
-use haulout_core::facts::kubernetes::RequestedAction;
+use haulout_core::facts::kubernetes::RequestAction;
 use haulout_core::facts::node_guard::NodeGuard;
 use haulout_core::facts::vsphere::PowerState;
 use haulout_core::maintenance::episode::{Phase, Record};
@@ -326,11 +326,11 @@ fn do_it(model: &mut Model, happening: Happening, index: usize) {
         PersonUncordons => person_uncordons(model, index),
         PersonPowersOn => model.person_powers_on(index),
         PersonPowersOff => model.person_powers_off(index),
-        PersonAsksForDrain => model.ask(index, RequestedAction::Drain),
-        PersonAsksForPowerOff => model.ask(index, RequestedAction::PowerOff),
-        PersonAsksForRelocate => model.ask(index, RequestedAction::Relocate),
-        PersonAsksForReboot => model.ask(index, RequestedAction::Reboot),
-        PersonAsksForRebootInWindow => model.ask_in(index, RequestedAction::Reboot, Some(WINDOW)),
+        PersonAsksForDrain => model.ask(index, RequestAction::Drain),
+        PersonAsksForPowerOff => model.ask(index, RequestAction::PowerOff),
+        PersonAsksForRelocate => model.ask(index, RequestAction::Relocate { to: None }),
+        PersonAsksForReboot => model.ask(index, RequestAction::Reboot),
+        PersonAsksForRebootInWindow => model.ask_in(index, RequestAction::Reboot, Some(WINDOW)),
         PersonDeletesRequest => model.delete_requests(index),
         PersonSaysSkip => model.mark(index, |marks| marks.skip = Some("true".to_owned())),
         PersonSaysGoOn => model.mark(index, |marks| marks.skip = None),
@@ -537,10 +537,10 @@ proptest! {
     #[test]
     fn request_is_fulfilled_after_any_history(history in happenings(), kind in 0..4, limits in limits()) {
         let action = match kind {
-            0 => RequestedAction::Drain,
-            1 => RequestedAction::PowerOff,
-            2 => RequestedAction::Reboot,
-            _ => RequestedAction::Relocate,
+            0 => RequestAction::Drain,
+            1 => RequestAction::PowerOff,
+            2 => RequestAction::Reboot,
+            _ => RequestAction::Relocate { to: None },
         };
         let mut model = Model::with_limits(with_volumes(policy(DrainTimeoutAction::PowerOff)), false, limits);
         for (happening, index) in history {
@@ -561,7 +561,7 @@ proptest! {
         if model.node(0).is_none() {
             return Ok(());
         }
-        model.ask(0, action);
+        model.ask(0, action.clone());
         // Power-offs from before count no longer: nothing has happened for more than an hour.
         for _ in 0..60 {
             for happening in [PodGoes, GuestStops, TaskEnds, KubeletIsMissed, NodeComesUp, AMinute] {
@@ -570,16 +570,16 @@ proptest! {
         }
         let phase = model.episode(0).map(|episode| episode.phase);
         match action {
-            RequestedAction::Drain => {
+            RequestAction::Drain => {
                 prop_assert_eq!(phase, Some(Phase::Drained), "{}", model.recent_log());
                 prop_assert!(model.is_cordoned(0) && model.nodes[0].pods == 0);
                 prop_assert_eq!(model.vms[0].power, PowerState::On);
             }
-            RequestedAction::PowerOff => {
+            RequestAction::PowerOff => {
                 prop_assert_eq!(phase, Some(Phase::AwaitingHost), "{}", model.recent_log());
                 prop_assert!(model.is_cordoned(0) && model.vms[0].power == PowerState::Off);
             }
-            RequestedAction::Reboot | RequestedAction::Relocate => {
+            RequestAction::Reboot | RequestAction::Relocate { .. } => {
                 prop_assert_eq!(&model.record(0), &Record::InService, "{}", model.recent_log());
                 prop_assert_eq!(model.vms[0].power, PowerState::On);
                 prop_assert!(model.requests.is_empty(), "it was never fulfilled\n{}", model.recent_log());

@@ -727,7 +727,7 @@ impl Model {
         let is_asked = self.requests.iter().any(|it| {
             let is_drain = matches!(
                 &it.role,
-                NodeMaintenanceRole::Request(asked) if asked.action == kubernetes::RequestedAction::Drain
+                NodeMaintenanceRole::Request(asked) if asked.action == kubernetes::RequestAction::Drain
             );
             it.node == node_name(index) && is_drain
         });
@@ -1286,12 +1286,12 @@ impl Model {
         }
     }
 
-    pub fn ask(&mut self, index: usize, action: kubernetes::RequestedAction) {
+    pub fn ask(&mut self, index: usize, action: kubernetes::RequestAction) {
         self.ask_in(index, action, None);
     }
 
     /// A request that may begin in this window only.
-    pub fn ask_in(&mut self, index: usize, action: kubernetes::RequestedAction, window: Option<&str>) {
+    pub fn ask_in(&mut self, index: usize, action: kubernetes::RequestAction, window: Option<&str>) {
         if self.requests.iter().any(|it| it.node == node_name(index)) {
             return;
         }
@@ -1307,7 +1307,6 @@ impl Model {
                 requested_by: None,
                 reason: String::new(),
                 action,
-                target_host: None,
                 drain_timeout: None,
                 hold_on_drain_timeout: None,
                 guest_shutdown_timeout: None,
@@ -2067,7 +2066,7 @@ impl Model {
                 let keeps_off = self.requests.iter().any(|it| {
                     let asks_off = matches!(
                         &it.role,
-                        NodeMaintenanceRole::Request(asked) if asked.action == kubernetes::RequestedAction::PowerOff
+                        NodeMaintenanceRole::Request(asked) if asked.action == kubernetes::RequestAction::PowerOff
                     );
                     it.node == node_name(index) && asks_off
                 });

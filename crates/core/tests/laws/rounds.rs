@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use haulout_core::facts::known_pods::{KnownPods, ListedPod, ReturnedPod};
+use haulout_core::facts::kubernetes::RequestAction;
 use haulout_core::facts::node_guard::NodeGuard;
 use haulout_core::fixtures::drain_report;
 use haulout_core::maintenance::clock::{Deadline, Elapsed, Monotonic};
@@ -15,7 +16,7 @@ use haulout_core::maintenance::observed::{
     BoundVm, HostState, Observed, ObservedNode, ObservedPower, PendingEviction, PendingReason,
 };
 use haulout_core::maintenance::policy::DrainTimeoutAction;
-use haulout_core::maintenance::request::{Request, RequestAction};
+use haulout_core::maintenance::request::Request;
 
 use crate::facts::*;
 

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use haulout_core::facts::kubernetes::RequestAction;
 use haulout_core::facts::window::Window;
 use haulout_core::maintenance::decide::{Decision, decide};
 use haulout_core::maintenance::episode::{CordonOwner, Episode, Phase, Record};
 use haulout_core::maintenance::observed::{HostState, Observed, ObservedPower};
 use haulout_core::maintenance::policy::DrainTimeoutAction;
-use haulout_core::maintenance::request::{Request, RequestAction};
+use haulout_core::maintenance::request::Request;
 use haulout_core::maintenance::waiting::WaitingOn;
 
 use crate::facts::*;

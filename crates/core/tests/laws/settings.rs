@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use haulout_core::facts::gpu_resources::GpuResources;
+use haulout_core::facts::kubernetes::RequestAction;
 use haulout_core::fixtures::gpu_resources;
 use haulout_core::ids::BootId;
 use haulout_core::inventory::Rules;
@@ -20,7 +21,6 @@ use haulout_core::maintenance::policy::{
     DrainTimeoutAction, GuardPolicy, HookTimeoutAction, MaintenanceTaint, MaxUnavailable, Policy,
     StaticDevices, VmotionGrace,
 };
-use haulout_core::maintenance::request::RequestAction;
 use haulout_core::maintenance::waiting::ParkReason;
 
 use crate::facts::{self, at, entering, moment, node, observed, old_boot, vm};

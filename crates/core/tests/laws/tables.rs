@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use haulout_core::facts::kubernetes::RequestAction;
 use haulout_core::ids::{BootId, EpisodeId, HostRef, NodeName, NodeUid, RequestUid, TaskRef, VmRef, VmUuid};
 use haulout_core::maintenance::clock::{Elapsed, Timer};
 use haulout_core::maintenance::decide::{Decision, Transition, decide, wants_place};
@@ -20,7 +21,7 @@ use haulout_core::maintenance::observed::{
 };
 use haulout_core::maintenance::placement::PlacementOffer;
 use haulout_core::maintenance::policy::{DrainTimeoutAction, Policy};
-use haulout_core::maintenance::request::{Approval, Request, RequestAction};
+use haulout_core::maintenance::request::{Approval, Request};
 use haulout_core::maintenance::waiting::{ParkReason, WaitingOn};
 
 use crate::cases::{self, held, parked, refused, report, watched};

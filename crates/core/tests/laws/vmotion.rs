@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use haulout_core::facts::kubernetes::RequestAction;
 use haulout_core::facts::vsphere::VmotionDevice;
 use haulout_core::maintenance::clock::Elapsed;
 use haulout_core::maintenance::decide::{Decision, Transition, decide, wants_place};
@@ -11,7 +12,6 @@ use haulout_core::maintenance::observed::{
     BoundVm, HostState, Observed, ObservedNode, ObservedPower, Vmotion,
 };
 use haulout_core::maintenance::policy::DrainTimeoutAction;
-use haulout_core::maintenance::request::RequestAction;
 use haulout_core::maintenance::waiting::WaitingOn;
 
 use crate::cases::report;

@@ -1,7 +1,7 @@
 //! What is said of tasks that the account may not read.
 
 use haulout_core::ids::VmRef;
-use haulout_vsphere::client::MaintenanceCause;
+use haulout_core::maintenance::effect::PowerOffCause;
 use haulout_vsphere::fault::FaultKind;
 
 use super::server::{Fake, Reply, Request, permit};
@@ -35,7 +35,7 @@ async fn check_before_a_call_names_the_privilege_for_a_task_that_cannot_be_read(
             .await;
     let vm = VmRef::new("vm-7");
     let asked = vcenter
-        .shutdown_guest(&permit(), &vm, &MaintenanceCause::default())
+        .shutdown_guest(&permit(), &vm, &PowerOffCause::Request(None))
         .await;
     let error = asked.unwrap_err();
     assert_eq!(

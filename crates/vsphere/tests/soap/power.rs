@@ -2,7 +2,8 @@
 
 use haulout_core::facts::vsphere::DeviceChange;
 use haulout_core::ids::{HostRef, TaskRef, VmRef};
-use haulout_vsphere::client::{Error, GuestShutdown, MaintenanceCause, PowerOnBy, StartedTask, Vcenter};
+use haulout_core::maintenance::effect::{PowerOffCause, PowerOnTarget};
+use haulout_vsphere::client::{Error, GuestShutdown, StartedTask, Vcenter};
 use haulout_vsphere::fault::{Failure, FaultKind};
 
 use super::server::{DEAD, Fake, Reply, Request, login, permit};
@@ -93,15 +94,18 @@ fn reads(call: &Request, power: &str) -> Option<Reply> {
 }
 
 async fn act(vcenter: &Vcenter, method: &str) -> Result<(), Error> {
-    let (permit, vm, person) = (permit(), vm(), MaintenanceCause::default());
+    let (permit, vm, person) = (permit(), vm(), PowerOffCause::Request(None));
     match method {
         "ShutdownGuest" => vcenter.shutdown_guest(&permit, &vm, &person).await.map(|_| ()),
         "PowerOffVM_Task" => vcenter.power_off(&permit, &vm, &person).await.map(|_| ()),
         "PowerOnVM_Task" => vcenter
-            .power_on(&permit, &vm, PowerOnBy::Host(HostRef::new("host-1")))
+            .power_on(&permit, &vm, &PowerOnTarget::Host(HostRef::new("host-1")))
             .await
             .map(|_| ()),
-        "PowerOnMultiVM_Task" => vcenter.power_on(&permit, &vm, PowerOnBy::Drs).await.map(|_| ()),
+        "PowerOnMultiVM_Task" => vcenter
+            .power_on(&permit, &vm, &PowerOnTarget::Drs)
+            .await
+            .map(|_| ()),
         "RelocateVM_Task" => vcenter
             .relocate(&permit, &vm, &HostRef::new("host-2"))
             .await
@@ -350,10 +354,10 @@ async fn task_of_the_same_kind_at_work_is_taken_for_ours() {
         let started = match method {
             "PowerOffVM_Task" => {
                 vcenter
-                    .power_off(&permit, &vm, &MaintenanceCause::default())
+                    .power_off(&permit, &vm, &PowerOffCause::Request(None))
                     .await
             }
-            "PowerOnVM_Task" => vcenter.power_on(&permit, &vm, PowerOnBy::Host(here)).await,
+            "PowerOnVM_Task" => vcenter.power_on(&permit, &vm, &PowerOnTarget::Host(here)).await,
             "RelocateVM_Task" => vcenter.relocate(&permit, &vm, &HostRef::new("host-2")).await,
             _ => vcenter.reconfigure_devices(&permit, &vm, &here, &[]).await,
         };
@@ -412,7 +416,7 @@ async fn guest_of_a_vm_that_is_off_is_not_asked() {
     let (fake, vcenter, _server) =
         Fake::start(|call: &Request| looks(call).then(|| seen("poweredOff", ""))).await;
     let asked = vcenter
-        .shutdown_guest(&permit(), &vm(), &MaintenanceCause::default())
+        .shutdown_guest(&permit(), &vm(), &PowerOffCause::Request(None))
         .await;
     assert_eq!(asked.unwrap(), GuestShutdown::AlreadyOff);
     assert!(fake.calls("ShutdownGuest").is_empty());
@@ -427,7 +431,7 @@ async fn guest_of_a_vm_that_is_off_is_not_asked() {
     })
     .await;
     let asked = vcenter
-        .shutdown_guest(&permit(), &vm(), &MaintenanceCause::default())
+        .shutdown_guest(&permit(), &vm(), &PowerOffCause::Request(None))
         .await;
     assert_eq!(asked.unwrap(), GuestShutdown::AlreadyOff);
 }
@@ -450,71 +454,65 @@ fn host_seen(in_maintenance: &str, tasks: &[(&str, &str)]) -> String {
 
 #[tokio::test]
 async fn power_is_cut_only_while_the_host_is_leaving() {
-    let by = |host: bool, task: bool| MaintenanceCause {
-        host: host.then(|| HostRef::new("host-1")),
+    let by_person = PowerOffCause::Request(None);
+    let by = |task: bool| PowerOffCause::Host {
+        host: HostRef::new("host-1"),
         task: task.then(|| TaskRef::new("task-9")),
     };
     let cases = [
-        (by(false, false), host_seen("false", &[]), true, "a person asks"),
-        (by(true, true), host_seen("true", &[]), true, "in maintenance"),
+        (by_person, host_seen("false", &[]), true, "a person asks"),
+        (by(true), host_seen("true", &[]), true, "in maintenance"),
         (
-            by(true, true),
+            by(true),
             host_seen("true", &[("task-9", "error")]),
             true,
             "in maintenance, the task ended",
         ),
         (
-            by(true, true),
+            by(true),
             host_seen("false", &[("task-9", "queued")]),
             true,
             "queued",
         ),
         (
-            by(true, true),
+            by(true),
             host_seen("false", &[("task-9", "running")]),
             true,
             "running",
         ),
         (
-            by(true, true),
+            by(true),
             host_seen("false", &[("task-9", "error")]),
             false,
             "cancelled",
         ),
         (
-            by(true, true),
+            by(true),
             host_seen("false", &[("task-9", "success")]),
             false,
             "in and out again",
         ),
-        (by(true, true), host_seen("false", &[]), false, "unknown task"),
+        (by(true), host_seen("false", &[]), false, "unknown task"),
         (
-            by(true, true),
+            by(true),
             host_seen("false", &[("task-8", "error")]),
             false,
             "unknown task, another ended",
         ),
         (
-            by(true, true),
+            by(true),
             host_seen("false", &[("task-8", "running")]),
             true,
             "unknown task, another runs",
         ),
         (
-            by(true, false),
+            by(false),
             host_seen("false", &[("task-8", "running")]),
             true,
             "no task is known, one runs",
         ),
-        (by(true, false), host_seen("false", &[]), false, "back in service"),
-        (by(true, true), String::new(), false, "the host is gone"),
-        (
-            by(false, true),
-            host_seen("false", &[("task-9", "running")]),
-            true,
-            "a task alone, running",
-        ),
-        (by(false, true), String::new(), false, "a task alone, unknown"),
+        (by(false), host_seen("false", &[]), false, "back in service"),
+        (by(true), String::new(), false, "the host is gone"),
     ];
     for (asked, beside, goes_on, what) in cases {
         let (fake, vcenter, _server) = Fake::start(move |call: &Request| match call.method() {
@@ -570,8 +568,8 @@ async fn refusal_names_the_host_and_why() {
     ] {
         let (_fake, vcenter, _server) =
             Fake::start(move |call: &Request| looks(call).then(|| seen("poweredOn", &beside))).await;
-        let asked = MaintenanceCause {
-            host: Some(HostRef::new("host-1")),
+        let asked = PowerOffCause::Host {
+            host: HostRef::new("host-1"),
             task: None,
         };
         let error = vcenter.power_off(&permit(), &vm(), &asked).await.unwrap_err();
@@ -588,8 +586,8 @@ async fn power_is_not_cut_if_the_vm_has_left_the_host() {
     let beside = object("HostSystem", "host-2", &host.concat());
     let (fake, vcenter, _server) =
         Fake::start(move |call: &Request| looks(call).then(|| seen("poweredOn", &beside))).await;
-    let asked = MaintenanceCause {
-        host: Some(HostRef::new("host-2")),
+    let asked = PowerOffCause::Host {
+        host: HostRef::new("host-2"),
         task: None,
     };
     let shut_down = vcenter.shutdown_guest(&permit(), &vm(), &asked).await;
@@ -611,8 +609,8 @@ async fn task_of_the_host_is_no_task_of_the_vm() {
         looks(call).then(|| seen("poweredOn", &host_seen("false", &[("task-9", "running")])))
     })
     .await;
-    let asked = MaintenanceCause {
-        host: Some(HostRef::new("host-1")),
+    let asked = PowerOffCause::Host {
+        host: HostRef::new("host-1"),
         task: Some(TaskRef::new("task-9")),
     };
     assert_eq!(
@@ -632,8 +630,8 @@ async fn power_on_names_its_host_and_is_not_sent_for_another() {
             _ => looks(call).then(|| seen("poweredOff", "")),
         })
         .await;
-        let by = PowerOnBy::Host(HostRef::new(to));
-        let answer = vcenter.power_on(&permit(), &vm(), by).await;
+        let target = PowerOnTarget::Host(HostRef::new(to));
+        let answer = vcenter.power_on(&permit(), &vm(), &target).await;
         (answer, fake.calls("PowerOnVM_Task"))
     };
     let (answer, sent) = power_on("host-1").await;

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use haulout_core::ids::{HostRef, VmRef};
+use haulout_core::maintenance::effect::PowerOffCause;
 use haulout_vsphere::client::{
-    Callback, CredentialPart, CredentialSource, Endpoint, Error, LoginError, LoginOutcome, MaintenanceCause,
-    Settings, Trust, Vcenter,
+    Callback, CredentialPart, CredentialSource, Endpoint, Error, LoginError, LoginOutcome, Settings, Trust,
+    Vcenter,
 };
 use haulout_vsphere::fault::FaultKind;
 use haulout_vsphere::update::{VsphereUpdate, WatchSet};
@@ -288,7 +289,7 @@ async fn refused_credentials_are_held_back_until_they_change() {
     let (vcenter, script, _tasks) = start(script, Some(source)).await;
     for _ in 0..3 {
         let error = vcenter
-            .shutdown_guest(&permit(), &VmRef::new("vm-1"), &MaintenanceCause::default())
+            .shutdown_guest(&permit(), &VmRef::new("vm-1"), &PowerOffCause::Request(None))
             .await
             .unwrap_err();
         let again_in = held_for(&error).unwrap_or_else(|| panic!("{}", error.chain()));
@@ -298,7 +299,7 @@ async fn refused_credentials_are_held_back_until_they_change() {
     assert_eq!(script.logins.load(Ordering::SeqCst), 1);
     std::fs::write(&password, "other").unwrap();
     vcenter
-        .shutdown_guest(&permit(), &VmRef::new("vm-1"), &MaintenanceCause::default())
+        .shutdown_guest(&permit(), &VmRef::new("vm-1"), &PowerOffCause::Request(None))
         .await
         .unwrap_err();
     assert_eq!(script.logins.load(Ordering::SeqCst), 2);
@@ -313,7 +314,7 @@ async fn a_call_that_acts_is_sent_once_when_its_answer_is_useless() {
     };
     let (vcenter, script, _tasks) = start(script, None).await;
     let error = vcenter
-        .shutdown_guest(&permit(), &VmRef::new("vm-1"), &MaintenanceCause::default())
+        .shutdown_guest(&permit(), &VmRef::new("vm-1"), &PowerOffCause::Request(None))
         .await
         .unwrap_err();
     assert!(error.chain().contains("503"), "{}", error.chain());

@@ -1,4 +1,4 @@
-use crate::facts::kubernetes::{NodeMaintenanceRole, RequestedAction};
+use crate::facts::kubernetes::{NodeMaintenanceRole, RequestAction};
 use crate::facts::vsphere::{Compute, Drs, HostReading, VsphereUpdate};
 use crate::fixtures::{
     drain_report, entering as entering_state, found, home, host, moment, name, policy, trio,
@@ -164,7 +164,7 @@ fn a_dry_run_shows_the_node_as_it_would_be() {
 
 #[test]
 fn request_that_a_dry_run_fulfilled_is_not_served_again() {
-    let role = NodeMaintenanceRole::Request(asked(RequestedAction::Reboot));
+    let role = NodeMaintenanceRole::Request(asked(RequestAction::Reboot));
     let mut inventory = inventory_with(trio(1).into_iter().chain([maintenance(
         "reboot".to_owned(),
         name(1),

@@ -1,5 +1,5 @@
 use super::*;
-use crate::facts::kubernetes::{NodeFacts, NodeMaintenanceRole, RequestedAction, RequestedMaintenance};
+use crate::facts::kubernetes::{NodeFacts, NodeMaintenanceRole, RequestAction, RequestedMaintenance};
 use crate::facts::vsphere;
 use crate::facts::vsphere::{AntiAffinityRule, Claim, ClaimedDevice, ClusterRules, HostReading};
 use crate::fixtures::{A40, of_model, pci, vm_facts};
@@ -309,7 +309,7 @@ fn relocation_keeps_its_reservation_while_its_vm_is_looked_up() {
 
 #[test]
 fn only_a_relocation_of_a_vm_that_is_on_is_offered_a_host_beforehand() {
-    let offer = |phase: Phase, action: RequestedAction| {
+    let offer = |phase: Phase, action: RequestAction| {
         let request = maintenance(
             "by-hand".to_owned(),
             name(1),
@@ -321,10 +321,11 @@ fn only_a_relocation_of_a_vm_that_is_on_is_offered_a_host_beforehand() {
         inventory.apply(surveyed(3, empty()));
         offered(&mut inventory, 1)
     };
-    use RequestedAction::{Reboot, Relocate};
-    assert_eq!(offer(Phase::Draining, Relocate), Some(host_ref(3)));
+    use RequestAction::Reboot;
+    let relocate = || RequestAction::Relocate { to: None };
+    assert_eq!(offer(Phase::Draining, relocate()), Some(host_ref(3)));
     assert_eq!(offer(Phase::Draining, Reboot), None);
-    assert_eq!(offer(Phase::Rejoining, Relocate), None);
+    assert_eq!(offer(Phase::Rejoining, relocate()), None);
 }
 
 #[test]
@@ -439,9 +440,10 @@ mod vgpu;
 fn target_of_a_scheduled_request_does_not_limit_a_host_maintenance() {
     for (not_before, expected) in [(Some(at(1000)), Some(host_ref(3))), (None, None)] {
         let asked = RequestedMaintenance {
-            target_host: Some("esx-9".to_owned()),
             not_before,
-            ..asked(RequestedAction::Relocate)
+            ..asked(RequestAction::Relocate {
+                to: Some("esx-9".to_owned()),
+            })
         };
         let role = NodeMaintenanceRole::Request(asked);
         let request = maintenance("later".to_owned(), name(1), 10, role);

@@ -1,4 +1,5 @@
 use super::*;
+use crate::facts::kubernetes::RequestAction;
 use crate::facts::foreign_maintenance::{ForeignMaintenance, ForeignOrigin, ForeignStatus, Medik8sStatus};
 use crate::facts::kubernetes::KubernetesUpdate;
 use crate::fixtures::{moment, synced};
@@ -10,7 +11,7 @@ use crate::inventory::tests::{
 use crate::maintenance::episode::Phase;
 use crate::maintenance::observed::{LeadershipEpoch, SourceState};
 
-fn asks(object: &str, made: i64, action: RequestedAction) -> Fact {
+fn asks(object: &str, made: i64, action: RequestAction) -> Fact {
     maintenance(
         object.to_owned(),
         name(1),
@@ -26,8 +27,8 @@ fn counts(inventory: &mut Inventory) -> Option<String> {
 
 #[test]
 fn of_two_open_requests_for_a_node_the_older_counts() {
-    let older = || asks("z-older", 10, RequestedAction::Reboot);
-    let younger = || asks("a-younger", 20, RequestedAction::PowerOff);
+    let older = || asks("z-older", 10, RequestAction::Reboot);
+    let younger = || asks("a-younger", 20, RequestAction::PowerOff);
     for order in [[older(), younger()], [younger(), older()]] {
         let mut inventory = inventory_with(trio(1).into_iter().chain(order));
         assert_eq!(counts(&mut inventory).as_deref(), Some("z-older"));
@@ -39,8 +40,8 @@ fn of_two_open_requests_for_a_node_the_older_counts() {
     }
     // Within one second, the names decide, so that replicas agree.
     let same = [
-        asks("b", 10, RequestedAction::Drain),
-        asks("a", 10, RequestedAction::Reboot),
+        asks("b", 10, RequestAction::Drain),
+        asks("a", 10, RequestAction::Reboot),
     ];
     let mut inventory = inventory_with(trio(1).into_iter().chain(same));
     assert_eq!(counts(&mut inventory).as_deref(), Some("a"));
@@ -50,7 +51,7 @@ fn of_two_open_requests_for_a_node_the_older_counts() {
 fn reply_to_a_write_does_not_bring_a_deleted_request_back() {
     let facts = |version| {
         let Fact::Kubernetes(KubernetesUpdate::Maintenances(NodeMaintenanceUpdate::Seen(mut object))) =
-            asks("asked", 10, RequestedAction::Drain)
+            asks("asked", 10, RequestAction::Drain)
         else {
             panic!("a NodeMaintenance is expected");
         };
@@ -84,15 +85,15 @@ fn reply_to_a_write_does_not_bring_a_deleted_request_back() {
 #[test]
 fn a_fulfilled_request_holds_the_next_back_until_its_status_says_so() {
     let requests = [
-        asks("first", 10, RequestedAction::Reboot),
-        asks("second", 20, RequestedAction::Reboot),
+        asks("first", 10, RequestAction::Reboot),
+        asks("second", 20, RequestAction::Reboot),
     ];
     let mut node = node(1);
     node.annotations.fulfilled = Some("uid-of-first".to_owned());
     let mut inventory = inventory_with(trio(1).into_iter().chain([seen_of(node)]).chain(requests));
     assert_eq!(counts(&mut inventory), None);
     let Fact::Kubernetes(KubernetesUpdate::Maintenances(NodeMaintenanceUpdate::Seen(mut over))) =
-        asks("first", 10, RequestedAction::Reboot)
+        asks("first", 10, RequestAction::Reboot)
     else {
         panic!("a request is expected");
     };
@@ -164,7 +165,7 @@ fn foreign(api: ForeignApi, update: NodeMaintenanceUpdate) -> Fact {
 
 /// An object of another project that asks for node 1, created at second `made`.
 fn foreign_asks(api: ForeignApi, object: &str, made: i64) -> Fact {
-    foreign_seen(api, object, made, Ok(asked(RequestedAction::Drain)))
+    foreign_seen(api, object, made, Ok(asked(RequestAction::Drain)))
 }
 
 fn foreign_seen(
@@ -219,7 +220,7 @@ fn effective(inventory: &mut Inventory) -> Option<String> {
 #[test]
 fn requests_of_all_kinds_are_one_queue_by_age() {
     let mut inventory = of_all_kinds([
-        asks("psu", 40, RequestedAction::Drain),
+        asks("psu", 40, RequestAction::Drain),
         foreign_asks(ForeignApi::Nvidia, "psu", 30),
         foreign_asks(ForeignApi::Kubevirt, "psu", 20),
         foreign_asks(ForeignApi::Medik8s, "psu", 10),
@@ -243,7 +244,7 @@ fn requests_of_all_kinds_are_one_queue_by_age() {
 #[test]
 fn new_list_of_one_kind_leaves_the_objects_of_others() {
     let mut inventory = of_all_kinds([
-        asks("psu", 40, RequestedAction::Drain),
+        asks("psu", 40, RequestAction::Drain),
         foreign_asks(ForeignApi::Kubevirt, "psu", 20),
         foreign_asks(ForeignApi::Medik8s, "psu", 10),
     ]);
@@ -287,7 +288,7 @@ fn long_outage_of_one_kind_holds_up_only_nodes_with_its_request() {
     for (request, is_held_up) in [
         (foreign_asks(ForeignApi::Medik8s, "psu", 10), true),
         (foreign_asks(ForeignApi::Kubevirt, "psu", 10), false),
-        (asks("psu", 10, RequestedAction::Drain), false),
+        (asks("psu", 10, RequestAction::Drain), false),
     ] {
         let mut inventory = of_all_kinds([request]);
         let lost = NodeMaintenanceUpdate::Lost {

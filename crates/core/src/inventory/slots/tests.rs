@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::facts::kubernetes::{
-    KubernetesUpdate, NodeMaintenanceRole, NodeMaintenanceUpdate, RequestedAction, RequestedMaintenance,
+    KubernetesUpdate, NodeMaintenanceRole, NodeMaintenanceUpdate, RequestAction, RequestedMaintenance,
 };
 use crate::facts::vsphere;
 use crate::fixtures::{gpus, vm_ref};
@@ -322,7 +322,7 @@ fn node_that_is_only_followed_waits_for_no_slot() {
         episode: EndedEpisode::of(&episode),
     }));
     let followed = Fact::Kubernetes(KubernetesUpdate::Followed(Box::new(over)));
-    let role = NodeMaintenanceRole::Request(asked(RequestedAction::Drain));
+    let role = NodeMaintenanceRole::Request(asked(RequestAction::Drain));
     let request = maintenance("drain".to_owned(), name(1), 0, role);
     let is_node =
         |fact: &Fact| matches!(fact, Fact::Kubernetes(KubernetesUpdate::Node(node)) if node.name == name(1));
@@ -378,7 +378,7 @@ fn node_outside_the_window_of_its_request_takes_no_slot() {
     // Open from second 200 until second 800.
     let windowed = NodeMaintenanceRole::Request(RequestedMaintenance {
         window: Some("Wed 11:10-11:20".parse()),
-        ..asked(RequestedAction::Reboot)
+        ..asked(RequestAction::Reboot)
     });
     let requests = [
         maintenance("windowed".to_owned(), name(1), 10, windowed),
@@ -386,7 +386,7 @@ fn node_outside_the_window_of_its_request_takes_no_slot() {
             "other".to_owned(),
             name(2),
             20,
-            NodeMaintenanceRole::Request(asked(RequestedAction::Reboot)),
+            NodeMaintenanceRole::Request(asked(RequestAction::Reboot)),
         ),
     ];
     let queued = [1, 2].map(|n| in_phase(n, Phase::Queued));
@@ -411,7 +411,7 @@ fn node_outside_the_window_of_its_request_takes_no_slot() {
 fn clock_that_is_set_opens_and_closes_windows_at_once() {
     let windowed = NodeMaintenanceRole::Request(RequestedMaintenance {
         window: Some("Wed 11:10-11:20".parse()),
-        ..asked(RequestedAction::Reboot)
+        ..asked(RequestAction::Reboot)
     });
     let request = maintenance("windowed".to_owned(), name(1), 10, windowed);
     let leads = Fact::Leadership(Some(LeadershipEpoch::ALONE));
@@ -466,12 +466,12 @@ fn click_and_request(second: i64) -> Vec<Fact> {
     [
         trio(1),
         trio(2),
-        vec![leaves, request_for(2, second, RequestedAction::Reboot)],
+        vec![leaves, request_for(2, second, RequestAction::Reboot)],
     ]
     .concat()
 }
 
-fn request_for(n: usize, second: i64, action: RequestedAction) -> Fact {
+fn request_for(n: usize, second: i64, action: RequestAction) -> Fact {
     let role = NodeMaintenanceRole::Request(asked(action));
     maintenance(format!("request-{n}"), name(n), second, role)
 }
@@ -580,10 +580,10 @@ fn power_off_in_a_record_that_is_not_believed_does_not_count() {
 fn request_for_a_drain_does_not_wait_for_power_offs() {
     let away = in_phase(1, Phase::AwaitingHost);
     for (action, expected) in [
-        (RequestedAction::Drain, None),
-        (RequestedAction::Reboot, Some(vec![name(1)])),
+        (RequestAction::Drain, None),
+        (RequestAction::Reboot, Some(vec![name(1)])),
     ] {
-        let request = request_for(2, 20, action);
+        let request = request_for(2, 20, action.clone());
         let facts = trio(1).into_iter().chain(trio(2)).chain([away.clone(), request]);
         let mut inventory = inventory_of(few_power_offs(), facts);
         assert_eq!(ahead(&mut inventory)[1], expected, "{action:?}");

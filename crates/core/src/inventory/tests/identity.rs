@@ -257,7 +257,7 @@ fn vm_is_not_stopped_while_none_of_its_nodes_is_ready() {
 #[test]
 fn request_for_either_twin_stops_nothing() {
     for n in [1, 2] {
-        let role = kubernetes::NodeMaintenanceRole::Request(asked(kubernetes::RequestedAction::PowerOff));
+        let role = kubernetes::NodeMaintenanceRole::Request(asked(kubernetes::RequestAction::PowerOff));
         let request = maintenance("off".to_owned(), name(n), 10, role);
         let nodes = [seen_of(not_ready(node(1))), seen_of(twin())];
         let facts = trio(1).into_iter().skip(1).chain(nodes).chain([request]);

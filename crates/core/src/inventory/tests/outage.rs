@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::facts::kubernetes::{
     KubernetesUpdate, NodeFacts, NodeMaintenanceFacts, NodeMaintenanceRole, NodeMaintenanceUpdate,
-    RequestedAction,
+    RequestAction,
 };
 use crate::facts::vsphere::{Host, HostConnection, PowerState, Vm, VsphereUpdate};
 use crate::fixtures::{
@@ -97,7 +97,7 @@ fn request_for(n: usize) -> Fact {
         generation: 1,
         created_at: at(0),
         node: name(n),
-        role: NodeMaintenanceRole::Request(asked(RequestedAction::Drain)),
+        role: NodeMaintenanceRole::Request(asked(RequestAction::Drain)),
         is_over: false,
         status: Box::default(),
     };
@@ -108,7 +108,7 @@ fn request_for(n: usize) -> Fact {
 fn of_three_nodes() -> Inventory {
     let kept_off: NodeFacts = with_episode(2, Phase::AwaitingHost, |episode| {
         episode.power_off_request =
-            Some(crate::fixtures::request(crate::maintenance::request::RequestAction::PowerOff).identity);
+            Some(crate::fixtures::request(RequestAction::PowerOff).identity);
     });
     let facts = [trio(1), trio(2), trio(3)].concat();
     let more = [

@@ -2,6 +2,7 @@
 
 use super::context::{PhaseContext, PhaseStep, at_latest, until_deleted};
 use super::{Transition, cordoned, transition_to};
+use crate::facts::kubernetes::RequestAction;
 use crate::ids::{BootId, HostRef};
 use crate::maintenance::clock::Monotonic;
 use crate::maintenance::desired::DesiredState;
@@ -11,7 +12,7 @@ use crate::maintenance::episode::{
 };
 use crate::maintenance::observed::{AttemptOutcome, EffectAttempt, EffectRefusal, HostState, Strategy};
 use crate::maintenance::placement::{RejectedHost, RejectionReason};
-use crate::maintenance::request::{Request, RequestAction};
+use crate::maintenance::request::Request;
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
 
 /// How many times a Node is cordoned again that was uncordoned while its VM is off or boots. The driver manager of the GPU

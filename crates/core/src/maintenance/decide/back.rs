@@ -4,11 +4,12 @@ use std::fmt;
 
 use super::context::{PhaseContext, PhaseStep, at_latest};
 use super::{cordoned, host_of, transition_to};
+use crate::facts::kubernetes::RequestAction;
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::{Episode, Phase};
 use crate::maintenance::hook::HookPoint;
 use crate::maintenance::observed::ObservedVm;
-use crate::maintenance::request::{Request, RequestAction};
+use crate::maintenance::request::Request;
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
 
 /// Whether a rejoining node has to be drained again: its host enters maintenance, or a request asks for more than was done.

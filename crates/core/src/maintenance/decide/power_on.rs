@@ -2,10 +2,10 @@
 
 use super::context::{PhaseContext, PhaseStep, TRIES};
 use super::{Transition, cordoned, host_of, transition_to};
+use crate::facts::kubernetes::RequestAction;
 use crate::maintenance::effect::{Effect, EffectKind};
 use crate::maintenance::episode::{CordonOwner, Episode, HostIdentity, InFlight, Phase, RefusedMove};
 use crate::maintenance::observed::{AttemptOutcome, EffectAttempt, EffectRefusal, RetryAdvice, Strategy};
-use crate::maintenance::request::RequestAction;
 use crate::maintenance::waiting::WaitingOn;
 
 impl PhaseContext<'_> {
