@@ -6,16 +6,16 @@
 //! ```
 
 pub(crate) mod api;
+mod conditions;
 mod due_write;
 pub(crate) mod foreign;
 mod history;
-mod judgement;
-mod kept;
 pub mod kind;
-pub(crate) mod look;
+mod object_limit;
 pub(crate) mod objects;
+pub(crate) mod read;
 mod refused;
-pub(crate) mod standing;
 mod status;
+pub(crate) mod still_requested;
 pub(crate) mod watch;
 pub(crate) mod writer;

@@ -73,7 +73,7 @@ impl Observers {
     /// Warns once of each host that is asked for something that Haulout does not react to.
     fn warn_of_unhandled(&self, hosts: Vec<UnhandledHost>) {
         let mut modes = self.unhandled_modes.lock();
-        for untold in modes.take_untold(hosts) {
+        for untold in modes.take_new(hosts) {
             if untold.is_new {
                 let nodes: Vec<&str> = untold.of.nodes.keys().map(NodeName::as_str).collect();
                 warn!(

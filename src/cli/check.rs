@@ -224,8 +224,8 @@ async fn right(client: &kube::Client, right: &Right, namespace: Option<&str>, se
 
 async fn crd_yaml(client: &kube::Client, section: &mut Section) {
     let apply = "install it by: haulout crd | kubectl apply -f -";
-    match nodemaintenance::look::definition(client).await {
-        Ok(installed) if nodemaintenance::look::is_ours(&installed) => {
+    match nodemaintenance::read::definition(client).await {
+        Ok(installed) if nodemaintenance::read::is_ours(&installed) => {
             section.good("the kind NodeMaintenance is installed, of this version");
         }
         Ok(_) => section.warn("the kind NodeMaintenance is installed, of another version", apply),

@@ -93,7 +93,7 @@ impl ClusterView {
             Err(error) => debug!("GPUs in ResourceSlices are not counted: {error}"),
         }
         updates.push(KubernetesUpdate::DevicesListed);
-        let objects = nodemaintenance::look::all(&client).await?;
+        let objects = nodemaintenance::read::all(&client).await?;
         let concerning = objects
             .iter()
             .filter(|object| api::concerns(object, &config.gpu_node_label));

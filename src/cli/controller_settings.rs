@@ -81,7 +81,7 @@ impl NodeSettingsArgs {
                 ));
             }
         }
-        let objects = nodemaintenance::look::all(client).await.unwrap_or_default();
+        let objects = nodemaintenance::read::all(client).await.unwrap_or_default();
         self.with(None, only_selector(&objects))
     }
 

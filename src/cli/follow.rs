@@ -38,7 +38,7 @@ pub(super) async fn follow(
     let began = Instant::now();
     let mut is_silence_reported = false;
     loop {
-        let object = match nodemaintenance::look::one(client, name).await {
+        let object = match nodemaintenance::read::one(client, name).await {
             Ok(object) => object,
             Err(error) if error.is_absent() => {
                 bail!("nodemaintenance.haulout.dev/{name} was deleted before it was fulfilled")

@@ -49,7 +49,7 @@ pub(super) async fn read_nodes(
     settings: &NodeSettings,
     wanted: WantedNodes<'_>,
 ) -> anyhow::Result<NodeReading> {
-    let objects = nodemaintenance::look::all(client).await?;
+    let objects = nodemaintenance::read::all(client).await?;
     let gpus = GpuResources::parse(&settings.gpu_resources)?;
     let nodes = match wanted {
         WantedNodes::All => reads::nodes(client, &settings.gpu_node_label).await?,

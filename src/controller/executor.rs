@@ -39,7 +39,7 @@ use crate::maintenance::observed::{AttemptOutcome, EffectRefusal, Observed, Pend
 use crate::maintenance::record::{self, LastEpisode};
 use crate::maintenance::volumes::VolumeReport;
 use crate::nodemaintenance::api::{self as maintenances, WriteIf};
-use crate::nodemaintenance::standing;
+use crate::nodemaintenance::still_requested;
 use crate::vsphere::client::{Error, GuestShutdown, StartedTask, Vcenter};
 
 pub use dry_run::DryRun;
@@ -255,7 +255,7 @@ impl Executor {
             Effect::ListVolumes => self.list_volumes(name, now).await,
             Effect::Survey { hosts } => self.survey(name, hosts).await,
             Effect::ShutdownGuest { vm, asked_by, .. } => {
-                if let Err(why) = standing::check_cause(&self.traced(), asked_by).await {
+                if let Err(why) = still_requested::check_cause(&self.traced(), asked_by).await {
                     return not_done(why);
                 }
                 match vcenter.shutdown_guest(permit, vm, asked_by).await {
@@ -264,7 +264,7 @@ impl Executor {
                 }
             }
             Effect::PowerOff { vm, asked_by, .. } => {
-                if let Err(why) = standing::check_cause(&self.traced(), asked_by).await {
+                if let Err(why) = still_requested::check_cause(&self.traced(), asked_by).await {
                     return not_done(why);
                 }
                 started(vcenter.power_off(permit, vm, asked_by).await)

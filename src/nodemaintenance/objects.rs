@@ -11,10 +11,10 @@ use serde_json::Value;
 use tokio::sync::Notify;
 
 use super::api::name_of;
+use super::conditions::Progress;
 use super::due_write::{ForeignWrite, ObjectWrite, status_of};
 use super::foreign;
 use super::history::{self, Presence};
-use super::judgement::Progress;
 use super::kind::{MaintenanceAction, MaintenanceOrigin, NodeMaintenanceSpec, NodeMaintenanceStatus};
 use super::status;
 use crate::foreign_maintenance::{ForeignApi, ForeignMaintenance};

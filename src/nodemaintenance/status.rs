@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::judgement::{Progress, with_conditions};
+use super::conditions::{Progress, with_conditions};
 use super::kind::{NodeMaintenanceStatus, PendingPod, PhaseTimes, WaitStatus};
 use crate::kubernetes::update::{NodeMaintenanceFacts, RequestAction};
 use crate::maintenance::episode::{Episode, Record};
@@ -28,7 +28,7 @@ pub(super) fn of(
     (episode, is_known): (&Arc<Episode>, bool),
     now: Timestamp,
 ) -> NodeMaintenanceStatus {
-    let mut status = shown(object, entry, episode, now);
+    let mut status = episode_status(object, entry, episode, now);
     if is_known && may_be_copied(object, entry, episode) {
         status.record = record::write(&Record::Episode(Arc::clone(episode)), now).episode;
     }
@@ -60,7 +60,7 @@ pub(super) fn of_request(
     episode: &Episode,
     now: Timestamp,
 ) -> NodeMaintenanceStatus {
-    let status = shown(object, entry, episode, now);
+    let status = episode_status(object, entry, episode, now);
     let waits_for = entry.waiting_on().map(|wait| wait.on.kind());
     let phase = episode.phase.kind();
     let is_kept = match action {
@@ -94,8 +94,8 @@ pub(super) fn ended(
     let episode = ending.map(|ending| &ending.episode);
     if let Some(episode) = episode {
         // It may have ended before the object was written.
-        about(&mut status, episode);
-        passed(&mut status, entry, episode);
+        set_episode(&mut status, episode);
+        set_phases(&mut status, entry, episode);
         status.record = record::write(&Record::Episode(Arc::clone(episode)), at).episode;
     }
     let gave_up = episode.and_then(|episode| episode.relocation_failure.clone());
@@ -104,7 +104,7 @@ pub(super) fn ended(
     let message = gave_up.or(fewer).unwrap_or_default();
     let outcome = EpisodeOutcome::from(ending.map(|ending| ending.how));
     let progress = Progress::Over(outcome, &message);
-    with_conditions(object, over(status, at), progress, at)
+    with_conditions(object, end_status(status, at), progress, at)
 }
 
 /// Whether `wanted` differs from `is` only in its progress: the pods that are left, and the text of a wait of the same kind.
@@ -137,7 +137,7 @@ pub(super) fn fulfilled(
     gave_up: Option<&str>,
     at: Timestamp,
 ) -> NodeMaintenanceStatus {
-    let status = over((*object.status).clone(), at);
+    let status = end_status((*object.status).clone(), at);
     let outcome = gave_up.map_or(EpisodeOutcome::Succeeded, |_| EpisodeOutcome::Failed);
     with_conditions(
         object,
@@ -167,7 +167,7 @@ pub(super) fn waiting(
     with_conditions(object, status, progress, now)
 }
 
-fn over(mut status: NodeMaintenanceStatus, at: Timestamp) -> NodeMaintenanceStatus {
+fn end_status(mut status: NodeMaintenanceStatus, at: Timestamp) -> NodeMaintenanceStatus {
     close_phase(&mut status, at);
     status.state = Some("Ended".to_owned());
     status.waiting_on = None;
@@ -178,7 +178,7 @@ fn over(mut status: NodeMaintenanceStatus, at: Timestamp) -> NodeMaintenanceStat
 }
 
 /// The part of the status that the objects of an episode and of its request share.
-fn shown(
+fn episode_status(
     object: &NodeMaintenanceFacts,
     entry: &NodeEntry,
     episode: &Episode,
@@ -186,10 +186,10 @@ fn shown(
 ) -> NodeMaintenanceStatus {
     let mut status = (*object.status).clone();
     let phase = episode.phase.name();
-    passed(&mut status, entry, episode);
+    set_phases(&mut status, entry, episode);
     begin_phase(&mut status, phase, episode.since);
     status.state = Some(phase.to_owned());
-    about(&mut status, episode);
+    set_episode(&mut status, episode);
     status.waiting_on = entry.waiting_on().map(|wait| WaitStatus {
         deadline: wait.on.deadline().map(|deadline| format!("{:.0}", deadline.at)),
         next_step: wait.on.next_step(&object.node).map(|step| step.text().to_owned()),
@@ -209,7 +209,7 @@ fn shown(
 }
 
 /// What the episode is about, which an object has in every phase.
-fn about(status: &mut NodeMaintenanceStatus, episode: &Episode) {
+fn set_episode(status: &mut NodeMaintenanceStatus, episode: &Episode) {
     status.host = Some(episode.host.to_string());
     let target = episode.phase.target().or(episode.moved_to.as_ref());
     status.target = target.map(ToString::to_string);
@@ -251,7 +251,7 @@ fn count(count: usize) -> u32 {
 }
 
 /// Adds the phases of an episode that are not in the status yet.
-fn passed(status: &mut NodeMaintenanceStatus, entry: &NodeEntry, episode: &Episode) {
+fn set_phases(status: &mut NodeMaintenanceStatus, entry: &NodeEntry, episode: &Episode) {
     let latest = entry
         .latest
         .as_ref()

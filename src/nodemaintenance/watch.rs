@@ -14,8 +14,8 @@ use tracing::{info, warn};
 
 use super::api::{concerns, facts};
 use super::foreign::{self, Reading};
-use super::kept::{Kept, KeptAdmission};
 use super::kind::NodeMaintenance;
+use super::object_limit::{ObjectAdmission, ObjectLimit};
 use crate::foreign_maintenance::ForeignApi;
 use crate::ids::RequestUid;
 use crate::kubernetes::update::{
@@ -161,7 +161,7 @@ impl WatchedKind for ForeignObjects {
 
 struct KindHandler<Kind> {
     kind: Kind,
-    kept: Kept,
+    kept: ObjectLimit,
     /// `Reset` is sent with the first update of a list.
     is_reset_due: bool,
     /// It was reported that the kind is not installed.
@@ -172,7 +172,7 @@ impl<Kind: WatchedKind> KindHandler<Kind> {
     fn new(kind: Kind) -> Self {
         Self {
             kind,
-            kept: Kept::default(),
+            kept: ObjectLimit::default(),
             is_reset_due: false,
             is_missed: false,
         }
@@ -210,9 +210,9 @@ impl<Kind: WatchedKind> KindHandler<Kind> {
 
     fn seen(&mut self, seen: NodeMaintenanceFacts) -> Vec<NodeMaintenanceUpdate> {
         let displaced = match self.kept.seen(&seen) {
-            KeptAdmission::Kept => None,
-            KeptAdmission::InPlaceOf(name, uid) => Some(NodeMaintenanceUpdate::Gone { name, uid }),
-            KeptAdmission::Ignored => return Vec::new(),
+            ObjectAdmission::Processed => None,
+            ObjectAdmission::InPlaceOf(name, uid) => Some(NodeMaintenanceUpdate::Gone { name, uid }),
+            ObjectAdmission::Ignored => return Vec::new(),
         };
         let seen = NodeMaintenanceUpdate::Seen(Box::new(seen));
         displaced.into_iter().chain([seen]).collect()

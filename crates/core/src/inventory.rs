@@ -64,7 +64,7 @@ pub use advance::{Built, Changes, Requested};
 pub use forecast::{Forecast, Reach};
 pub use snapshot::record_of;
 pub use survey::readings;
-pub use unhandled::{UnhandledHost, UnhandledMode, UnhandledModes, UntoldMode};
+pub use unhandled::{ModeWarning, UnhandledHost, UnhandledMode, UnhandledModes};
 pub use wave::{HostsThatCanLeave, WaveGroup};
 
 /// One input of the inventory.

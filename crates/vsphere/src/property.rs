@@ -233,7 +233,7 @@ impl Value {
 }
 
 /// Accessors: the content of a value of that kind.
-macro_rules! held {
+macro_rules! accessors {
     ($($name:ident: $kind:ident -> $held:ty;)*) => {
         impl Value {
             $(pub(crate) fn $name(&self) -> Option<&$held> {
@@ -244,7 +244,7 @@ macro_rules! held {
     };
 }
 
-held! {
+accessors! {
     text: Text -> str;
     moref: Moref -> Moref;
     hardware: Hardware -> Hardware;

@@ -4,9 +4,9 @@ use futures::FutureExt as _;
 use haulout_core::fixtures::{at, drain_report, episode, moment, node, record, snapshot, uuid, vm};
 
 use super::*;
-use crate::kubernetes::update::RequestAction;
 use crate::foreign_maintenance::{ForeignOrigin, ForeignStatus, Medik8sStatus};
 use crate::ids::{EpisodeId, RequestUid, VmRef};
+use crate::kubernetes::update::RequestAction;
 use crate::kubernetes::update::RequestedMaintenance;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{DrainEnd, EpisodeResult, Phase, Record};

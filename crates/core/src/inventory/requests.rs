@@ -9,8 +9,7 @@ use jiff::Timestamp;
 use super::Inventory;
 use crate::facts::foreign_maintenance::ForeignApi;
 use crate::facts::kubernetes::{
-    NodeFacts, NodeMaintenanceFacts, NodeMaintenanceRole, NodeMaintenanceUpdate,
-    RequestedMaintenance,
+    NodeFacts, NodeMaintenanceFacts, NodeMaintenanceRole, NodeMaintenanceUpdate, RequestedMaintenance,
 };
 use crate::ids::NodeName;
 use crate::maintenance::episode::{Episode, Record};

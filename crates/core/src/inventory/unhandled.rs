@@ -53,7 +53,7 @@ pub struct UnhandledModes {
 
 /// What is to be told of one host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UntoldMode {
+pub struct ModeWarning {
     /// The host. Its nodes are those that have not been told.
     pub of: UnhandledHost,
     /// The host itself has not been told.
@@ -62,7 +62,7 @@ pub struct UntoldMode {
 
 impl UnhandledModes {
     /// What has not been told of these hosts, which are all. It counts as told from now on.
-    pub fn take_untold(&mut self, hosts: Vec<UnhandledHost>) -> Vec<UntoldMode> {
+    pub fn take_new(&mut self, hosts: Vec<UnhandledHost>) -> Vec<ModeWarning> {
         let mut before = std::mem::take(&mut self.told);
         let mut untold = Vec::new();
         for mut of in hosts {
@@ -73,7 +73,7 @@ impl UnhandledModes {
             of.nodes.retain(|name, _| told.insert(name.clone()));
             self.told.insert(key, told);
             if is_new || !of.nodes.is_empty() {
-                untold.push(UntoldMode { of, is_new });
+                untold.push(ModeWarning { of, is_new });
             }
         }
         untold

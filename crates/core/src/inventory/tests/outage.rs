@@ -107,8 +107,7 @@ fn request_for(n: usize) -> Fact {
 /// Three nodes: 1 has a request, 2 is kept off by a request that its record names, 3 has neither.
 fn of_three_nodes() -> Inventory {
     let kept_off: NodeFacts = with_episode(2, Phase::AwaitingHost, |episode| {
-        episode.power_off_request =
-            Some(crate::fixtures::request(RequestAction::PowerOff).identity);
+        episode.power_off_request = Some(crate::fixtures::request(RequestAction::PowerOff).identity);
     });
     let facts = [trio(1), trio(2), trio(3)].concat();
     let more = [

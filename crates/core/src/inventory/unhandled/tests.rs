@@ -83,7 +83,7 @@ fn host_is_told_once_and_each_of_its_nodes_once() {
     };
     let mut modes = UnhandledModes::default();
     let mut untold = |hosts: Vec<UnhandledHost>| {
-        let untold = modes.take_untold(hosts).into_iter();
+        let untold = modes.take_new(hosts).into_iter();
         untold
             .map(|it| (it.is_new, it.of.nodes.into_keys().collect()))
             .collect::<Vec<(bool, Vec<NodeName>)>>()

@@ -13,16 +13,16 @@ const OBJECTS_MAX: usize = 5_000;
 
 /// The objects that are processed.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct ObjectLimit {
     max: usize,
-    all: BTreeMap<String, (RequestUid, KeptClass)>,
-    names: BTreeMap<KeptClass, BTreeSet<String>>,
+    all: BTreeMap<String, (RequestUid, ObjectClass)>,
+    names: BTreeMap<ObjectClass, BTreeSet<String>>,
     is_logged: bool,
 }
 
 /// The class of an object, which decides what is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum KeptClass {
+enum ObjectClass {
     /// An ended request or episode.
     Ended,
     Request,
@@ -31,22 +31,21 @@ enum KeptClass {
 
 /// How an object is handled.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum KeptAdmission {
-    /// It is processed.
-    Kept,
+pub(super) enum ObjectAdmission {
+    Processed,
     /// It is processed, and this other one no longer.
     InPlaceOf(String, RequestUid),
     /// It is not processed.
     Ignored,
 }
 
-impl Default for Kept {
+impl Default for ObjectLimit {
     fn default() -> Self {
         Self::at_most(OBJECTS_MAX)
     }
 }
 
-impl Kept {
+impl ObjectLimit {
     fn at_most(max: usize) -> Self {
         Self {
             max,
@@ -66,15 +65,15 @@ impl Kept {
     ///
     /// If there are too many, ended objects are dropped first. Open requests and open episodes have half of the places each, so that
     /// neither can displace all of the others.
-    pub(super) fn seen(&mut self, object: &NodeMaintenanceFacts) -> KeptAdmission {
+    pub(super) fn seen(&mut self, object: &NodeMaintenanceFacts) -> ObjectAdmission {
         let class = class(object);
         if self.all.contains_key(&object.name) {
             self.insert(object, class);
-            return KeptAdmission::Kept;
+            return ObjectAdmission::Processed;
         }
         if self.all.len() < self.max {
             self.insert(object, class);
-            return KeptAdmission::Kept;
+            return ObjectAdmission::Processed;
         }
         if !std::mem::replace(&mut self.is_logged, true) {
             warn!(
@@ -85,11 +84,11 @@ impl Kept {
             );
         }
         let Some(name) = self.gives_way_to(class) else {
-            return KeptAdmission::Ignored;
+            return ObjectAdmission::Ignored;
         };
         let uid = self.remove(&name);
         self.insert(object, class);
-        KeptAdmission::InPlaceOf(name, uid)
+        ObjectAdmission::InPlaceOf(name, uid)
     }
 
     /// Processes a deletion. Returns whether the object had been processed.
@@ -101,20 +100,20 @@ impl Kept {
         is_known
     }
 
-    fn gives_way_to(&self, class: KeptClass) -> Option<String> {
+    fn gives_way_to(&self, class: ObjectClass) -> Option<String> {
         let other = match class {
-            KeptClass::Ended => return None,
-            KeptClass::Request => KeptClass::Episode,
-            KeptClass::Episode => KeptClass::Request,
+            ObjectClass::Ended => return None,
+            ObjectClass::Request => ObjectClass::Episode,
+            ObjectClass::Episode => ObjectClass::Request,
         };
         let of = |class| self.names.get(&class);
-        let ended = of(KeptClass::Ended).and_then(BTreeSet::first);
+        let ended = of(ObjectClass::Ended).and_then(BTreeSet::first);
         let has_its_half = of(class).map_or(0, BTreeSet::len) >= self.max / 2;
         let of_other = of(other).and_then(BTreeSet::last).filter(|_| !has_its_half);
         ended.or(of_other).cloned()
     }
 
-    fn insert(&mut self, object: &NodeMaintenanceFacts, class: KeptClass) {
+    fn insert(&mut self, object: &NodeMaintenanceFacts, class: ObjectClass) {
         self.remove(&object.name);
         self.all.insert(object.name.clone(), (object.uid.clone(), class));
         self.names.entry(class).or_default().insert(object.name.clone());
@@ -131,11 +130,11 @@ impl Kept {
     }
 }
 
-fn class(object: &NodeMaintenanceFacts) -> KeptClass {
+fn class(object: &NodeMaintenanceFacts) -> ObjectClass {
     match (&object.role, object.is_over) {
-        (_, true) => KeptClass::Ended,
-        (NodeMaintenanceRole::Request(_) | NodeMaintenanceRole::Foreign(_), false) => KeptClass::Request,
-        (NodeMaintenanceRole::Episode { .. }, false) => KeptClass::Episode,
+        (_, true) => ObjectClass::Ended,
+        (NodeMaintenanceRole::Request(_) | NodeMaintenanceRole::Foreign(_), false) => ObjectClass::Request,
+        (NodeMaintenanceRole::Episode { .. }, false) => ObjectClass::Episode,
     }
 }
 
@@ -147,7 +146,7 @@ mod tests {
     use crate::ids::NodeName;
     use crate::kubernetes::update::{RequestAction, RequestedMaintenance};
 
-    fn object(name: &str, class: KeptClass) -> NodeMaintenanceFacts {
+    fn object(name: &str, class: ObjectClass) -> NodeMaintenanceFacts {
         let request = NodeMaintenanceRole::Request(RequestedMaintenance {
             requested_by: None,
             reason: String::new(),
@@ -166,10 +165,10 @@ mod tests {
             created_at: Timestamp::UNIX_EPOCH,
             node: NodeName::new("gpu-1"),
             role: match class {
-                KeptClass::Request => request,
-                KeptClass::Ended | KeptClass::Episode => NodeMaintenanceRole::Episode { record: None },
+                ObjectClass::Request => request,
+                ObjectClass::Ended | ObjectClass::Episode => NodeMaintenanceRole::Episode { record: None },
             },
-            is_over: class == KeptClass::Ended,
+            is_over: class == ObjectClass::Ended,
             status: Box::default(),
         }
     }
@@ -178,62 +177,74 @@ mod tests {
         RequestUid::new(format!("uid-of-{name}"))
     }
 
-    fn in_place_of(name: &str) -> KeptAdmission {
-        KeptAdmission::InPlaceOf(name.to_owned(), uid(name))
+    fn in_place_of(name: &str) -> ObjectAdmission {
+        ObjectAdmission::InPlaceOf(name.to_owned(), uid(name))
     }
 
-    fn full(names: &[(&str, KeptClass)]) -> Kept {
-        let mut kept = Kept::at_most(names.len());
+    fn full(names: &[(&str, ObjectClass)]) -> ObjectLimit {
+        let mut kept = ObjectLimit::at_most(names.len());
         for (name, class) in names {
-            assert_eq!(kept.seen(&object(name, *class)), KeptAdmission::Kept);
+            assert_eq!(kept.seen(&object(name, *class)), ObjectAdmission::Processed);
         }
         kept
     }
 
     #[test]
     fn ended_objects_are_dropped_for_open_ones() {
-        let mut kept = full(&[("old", KeptClass::Ended), ("asked", KeptClass::Request)]);
+        let mut kept = full(&[("old", ObjectClass::Ended), ("asked", ObjectClass::Request)]);
         assert_eq!(
-            kept.seen(&object("older", KeptClass::Ended)),
-            KeptAdmission::Ignored
+            kept.seen(&object("older", ObjectClass::Ended)),
+            ObjectAdmission::Ignored
         );
-        assert_eq!(kept.seen(&object("new", KeptClass::Request)), in_place_of("old"));
+        assert_eq!(
+            kept.seen(&object("new", ObjectClass::Request)),
+            in_place_of("old")
+        );
         assert_eq!(kept.all.len(), 2);
     }
 
     #[test]
     fn requests_and_episodes_keep_half_of_the_places_each() {
         for (many, few) in [
-            (KeptClass::Request, KeptClass::Episode),
-            (KeptClass::Episode, KeptClass::Request),
+            (ObjectClass::Request, ObjectClass::Episode),
+            (ObjectClass::Episode, ObjectClass::Request),
         ] {
             let mut kept = full(&[("a", many), ("b", many), ("c", many), ("d", many)]);
-            assert_eq!(kept.seen(&object("e", many)), KeptAdmission::Ignored);
+            assert_eq!(kept.seen(&object("e", many)), ObjectAdmission::Ignored);
             assert_eq!(kept.seen(&object("x", few)), in_place_of("d"));
             assert_eq!(kept.seen(&object("y", few)), in_place_of("c"));
-            assert_eq!(kept.seen(&object("z", few)), KeptAdmission::Ignored);
+            assert_eq!(kept.seen(&object("z", few)), ObjectAdmission::Ignored);
         }
     }
 
     #[test]
     fn open_object_that_ends_becomes_history() {
-        let mut kept = full(&[("a", KeptClass::Episode), ("b", KeptClass::Episode)]);
-        assert_eq!(kept.seen(&object("a", KeptClass::Ended)), KeptAdmission::Kept);
-        assert_eq!(kept.seen(&object("c", KeptClass::Episode)), in_place_of("a"));
+        let mut kept = full(&[("a", ObjectClass::Episode), ("b", ObjectClass::Episode)]);
+        assert_eq!(
+            kept.seen(&object("a", ObjectClass::Ended)),
+            ObjectAdmission::Processed
+        );
+        assert_eq!(kept.seen(&object("c", ObjectClass::Episode)), in_place_of("a"));
     }
 
     #[test]
     fn deletion_makes_room_and_that_of_an_ignored_object_is_not_passed_on() {
-        let mut kept = full(&[("a", KeptClass::Request)]);
+        let mut kept = full(&[("a", ObjectClass::Request)]);
         assert_eq!(
-            kept.seen(&object("b", KeptClass::Request)),
-            KeptAdmission::Ignored
+            kept.seen(&object("b", ObjectClass::Request)),
+            ObjectAdmission::Ignored
         );
         assert!(!kept.gone("b", &uid("b")));
         assert!(!kept.gone("a", &uid("b")), "another object of that name");
         assert!(kept.gone("a", &uid("a")));
-        assert_eq!(kept.seen(&object("b", KeptClass::Request)), KeptAdmission::Kept);
+        assert_eq!(
+            kept.seen(&object("b", ObjectClass::Request)),
+            ObjectAdmission::Processed
+        );
         kept.clear();
-        assert_eq!(kept.seen(&object("c", KeptClass::Request)), KeptAdmission::Kept);
+        assert_eq!(
+            kept.seen(&object("c", ObjectClass::Request)),
+            ObjectAdmission::Processed
+        );
     }
 }
