@@ -184,11 +184,11 @@ fn of_episode(episode: &Episode, seen: &Observed, policy: &Policy, now: Now) -> 
     if aged.node_uid != node.uid {
         return gone::onto_another_node(&aged, node, seen, policy, now);
     }
-    if is_to_be_taken_over(&aged, seen.leadership, policy) {
-        return take_over(&aged, seen.leadership, policy);
-    }
     let older = cordon::of_older_copy(&aged, node, seen);
     let episode = older.as_ref().unwrap_or(&aged);
+    if is_to_be_taken_over(episode, seen.leadership, policy) {
+        return take_over(episode, seen.leadership, policy);
+    }
     let decision = in_episode(episode, aged_by, node, seen, policy, now);
     let decision = guards::unless_unwanted(decision, episode, policy);
     guards_first(decision, episode, node, seen, now)

@@ -579,7 +579,7 @@ fn cordon_from_before_the_drain_counts_as_a_persons() {
 /// A cordon of somebody else that was restored while a VM was off has Haulout's field manager. Where the record of the next episode
 /// is removed, its copy from the queue is all that tells whose cordon it is.
 #[test]
-fn cordon_from_before_the_queue_stays_a_persons_without_the_record() {
+fn owner_of_a_cordon_is_known_where_only_the_copy_from_the_queue_is_left() {
     let policy = policy(DrainTimeoutAction::PowerOff);
     for (is_cordoned, in_queue, owner) in [
         (false, CordonOwner::NotYet, CordonOwner::Ours),
@@ -605,6 +605,13 @@ fn cordon_from_before_the_queue_stays_a_persons_without_the_record() {
         seen.is_record_on_node = false;
         node_of(&mut seen).unschedulable = true;
         let drains = transition(decide(&queued.record, &seen, &policy, moment(3)));
+        assert_eq!(drains.record.episode().unwrap().cordon, owner);
+        // Another leader writes it to the Node first.
+        seen.leadership.epoch += 1;
+        let taken_over = transition(decide(&queued.record, &seen, &policy, moment(3)));
+        assert_eq!(taken_over.record.phase(), Some(&Phase::Queued));
+        seen.is_record_on_node = true;
+        let drains = transition(decide(&taken_over.record, &seen, &policy, moment(4)));
         assert_eq!(drains.record.episode().unwrap().cordon, owner);
     }
 }
