@@ -165,7 +165,7 @@ async fn play(world: &Shared, configs: &[Config; 2]) -> Duration {
         let world = lock(world);
         (world.plan.active, world.plan.active + world.plan.rest)
     };
-    let mut look = calm + LOOK;
+    let mut look = LOOK;
     loop {
         let next = lock(world).queue.next().unwrap_or(last).min(look);
         tokio::select! {
@@ -186,6 +186,9 @@ async fn play(world: &Shared, configs: &[Config; 2]) -> Duration {
         }
         look = now + LOOK;
         world.check_slots();
+        if now < calm + LOOK {
+            continue;
+        }
         if now > calm + SETTLED {
             world.check_waits();
         }
