@@ -254,8 +254,8 @@ impl World {
         let goes_off = !vm.on || vm.going_down || self.vcenter.busy(node).is_some();
         let is_unknown = match self.record_on(node) {
             None => !self.has_copy(node),
-            // A VM that is off while its node is queued was powered off by a person.
-            Some(record) => phase_at_work(&record).0 == "queued",
+            // A VM that is off while its node is queued was powered off by a person. One that is back is not asked to shut down.
+            Some(record) => ["queued", "rejoining"].contains(&phase_at_work(&record).0.as_str()),
         };
         self.oracle.nodes[node].is_lost |= goes_off && is_unknown;
     }
