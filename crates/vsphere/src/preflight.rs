@@ -179,9 +179,7 @@ impl CauseCheck<'_> {
     /// there. If vCenter does not know the task, any other maintenance task of the host counts.
     fn ended(self, objects: &[ObjectProperties]) -> Option<Fault> {
         let of = |moref: Moref| objects.iter().find(move |object| object.moref == moref);
-        let Some(maintained) = self.host else {
-            return None;
-        };
+        let maintained = self.host?;
         let host = of(maintained.into());
         let text_of = |path: &str| host?.text(path);
         let is_in_maintenance = text_of("runtime.inMaintenanceMode").and_then(decode::boolean);
