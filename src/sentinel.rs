@@ -47,9 +47,6 @@ const AFTER_DELETION: Duration = Duration::from_secs(1);
 /// The value of `REBOOT_REQUIRED_FILE` with which no file is looked for.
 const OFF: &str = "off";
 
-/// The reasons of waits of a request for which nothing is done yet.
-const BEFORE_BEGIN: [&str; 3] = ["NotBegun", "WaitsItsTurn", "InvalidWindow"];
-
 /// The most objects of a node that are read.
 const OBJECTS_MAX: u32 = 500;
 
@@ -229,11 +226,6 @@ fn known_request(object: &NodeMaintenance) -> Option<KnownRequest> {
         return None;
     }
     let status = object.status.clone().unwrap_or_default();
-    // An object that an earlier version has written may still show the state of another maintenance of the node.
-    let waits = status
-        .waiting_on
-        .as_ref()
-        .is_some_and(|waiting| BEFORE_BEGIN.contains(&waiting.reason.as_str()));
     let progress = match (&status.ended_at, status.state.as_deref()) {
         (Some(ended_at), _) => RequestProgress::Ended {
             at: ended_at.parse().unwrap_or(Timestamp::UNIX_EPOCH),
@@ -243,7 +235,6 @@ fn known_request(object: &NodeMaintenance) -> Option<KnownRequest> {
                 .any(|it| it.type_ == "Succeeded" && it.status == "True"),
         },
         (None, None | Some("Queued")) => RequestProgress::NotBegun,
-        (None, Some(_)) if waits => RequestProgress::NotBegun,
         (None, Some(_)) => RequestProgress::Begun,
     };
     Some(KnownRequest {
