@@ -619,6 +619,26 @@ fn owner_of_a_cordon_is_known_where_only_the_copy_from_the_queue_is_left() {
 // Parking, and the remaining time of a phase.
 
 #[test]
+fn cordon_of_a_person_on_a_parked_node_is_recorded_when_it_resumes() {
+    for (by, owner) in [
+        (CordonedBy::Haulout, CordonOwner::Ours),
+        (
+            CordonedBy::Other("kubectl-cordon".to_owned()),
+            CordonOwner::Theirs,
+        ),
+    ] {
+        let mut seen = seen(ObservedPower::On, entering());
+        node_of(&mut seen).cordoned_by = by.clone();
+        let resumed = written(decided(&down(parked(&Phase::Draining)), &seen));
+        assert_eq!(
+            (resumed.phase, resumed.cordon),
+            (Phase::Draining, owner),
+            "{by:?}"
+        );
+    }
+}
+
+#[test]
 fn drain_that_was_parked_has_its_whole_time_again() {
     let waited = Episode {
         elapsed: lasted(3600),
