@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::binding::is_same_machine;
+use super::node_state::NodeState;
 use super::requests::is_younger;
 use super::snapshot::record_of;
 use super::{Inventory, LastEpisodeOfHost};
@@ -244,8 +245,21 @@ impl Inventory {
             }
             Some(record @ Record::Python(_)) => local.record_of_gone = Some(record),
             Some(Record::InService | Record::Episode(_) | Record::Unreadable { .. }) | None => {
-                self.node_states.remove(name);
+                let gpus = std::mem::take(&mut local.gpus);
+                if gpus.is_empty() {
+                    self.node_states.remove(name);
+                } else {
+                    // A label that is lost for a boot is back before the device plugin is.
+                    *local = NodeState {
+                        gpus,
+                        ..NodeState::default()
+                    };
+                }
             }
         }
+        let (nodes, now) = (&self.nodes, self.now.monotonic);
+        self.node_states.retain(|name, local| {
+            nodes.contains_key(name) || local.record_of_gone.is_some() || !local.gpus.has_lapsed(now)
+        });
     }
 }

@@ -28,6 +28,15 @@ impl LastGpus {
         }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether there were counts, and none is remembered any more.
+    pub(super) fn has_lapsed(&self, now: Monotonic) -> bool {
+        !self.is_empty() && self.0.values().all(|(_, at)| now.since(*at) > REMEMBERED)
+    }
+
     /// The GPUs of the healthy node, which has `gpus` now. A resource that it does not have now counts as it was last seen, or else
     /// by its capacity.
     ///

@@ -516,6 +516,14 @@ fn further_request_for_a_node_queues_from_the_end_of_its_last_episode() {
         inventory.apply(forged);
         assert_eq!(granted(&mut inventory), expected, "ended at {ended}, and forged");
     }
+    // A time from the future counts as now.
+    let mut inventory = Inventory::new(rules(), at(0));
+    inventory.set_time(moment(60));
+    apply_all(
+        &mut inventory,
+        click_and_request(50).into_iter().chain([ended_at(10_000)]),
+    );
+    assert_eq!(granted(&mut inventory), [false, true]);
     // After a restart, also the NodeMaintenance of the episode says when it ended.
     let of = in_episode(2, Phase::Rejoining, crate::fixtures::RELEASE);
     let Fact::Kubernetes(KubernetesUpdate::Maintenances(NodeMaintenanceUpdate::Seen(mut copy))) = copied(of)
@@ -569,11 +577,15 @@ fn power_off_in_a_record_that_is_not_believed_does_not_count() {
     for (of, change) in changes {
         assert_eq!(with(forged(change)), None, "a record of {of}");
     }
-    // This process granted no slot for it.
-    let mut inventory = inventory_of(few_power_offs(), nodes());
-    assert_eq!(ahead(&mut inventory)[0], None);
-    inventory.apply(forged(|_| {}));
-    assert_eq!(ahead(&mut inventory)[0], None);
+    // This process granted no slot for it, whether the other node has its slot already or asks for one afterwards.
+    for (before, after) in [(leaves(), forged(|_| {})), (forged(|_| {}), leaves())] {
+        let mut inventory = inventory_of(few_power_offs(), trio(1).into_iter().chain(trio(2)));
+        ahead(&mut inventory);
+        inventory.apply(before);
+        ahead(&mut inventory);
+        inventory.apply(after);
+        assert_eq!(ahead(&mut inventory)[0], None);
+    }
 }
 
 #[test]

@@ -50,6 +50,43 @@ fn devices_of_a_node_in_service_are_expected_back() {
     assert_eq!(after.newest_slice, None);
 }
 
+/// GPU Feature Discovery removes its labels in a boot, and sets them before the device plugin is there.
+#[test]
+fn gpus_of_a_node_that_lost_its_label_for_a_while_are_expected_back() {
+    for (away, expected) in [(60, Some(8)), (3_700, None)] {
+        let mut inventory = inventory_with(trio(1));
+        inventory.apply(devices(&[(5, 8)]));
+        inventory.apply(Fact::Kubernetes(KubernetesUpdate::NodeGone {
+            name: name(1),
+            uid: node(1).uid,
+        }));
+        inventory.apply(devices(&[]));
+        inventory.set_time(moment(away));
+        inventory.apply(seen_of(node(1)));
+        let back = snapshot_of(&mut inventory, 1).observed.node.unwrap();
+        assert_eq!(count(&back.expected_gpus), expected, "after {away} s");
+    }
+}
+
+/// Nodes of an autoscaler never come back under the same name.
+#[test]
+fn gpus_of_nodes_that_are_gone_are_forgotten_after_an_hour() {
+    let mut inventory = inventory_with(trio(1));
+    inventory.apply(devices(&[(5, 8)]));
+    let gone = |n| {
+        Fact::Kubernetes(KubernetesUpdate::NodeGone {
+            name: name(n),
+            uid: node(n).uid,
+        })
+    };
+    inventory.apply(gone(1));
+    assert!(inventory.node_states.contains_key(&name(1)));
+    inventory.set_time(moment(3_700));
+    inventory.apply(seen_of(node(2)));
+    inventory.apply(gone(2));
+    assert!(!inventory.node_states.contains_key(&name(1)));
+}
+
 #[test]
 fn after_the_power_cycle_only_slices_of_the_new_boot_count() {
     for (powered_off, slices, counted) in [
