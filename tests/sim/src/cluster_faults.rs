@@ -252,11 +252,11 @@ impl World {
         self.queue
             .after(Duration::from_secs(50), WorldEvent::NodeUnknown { node, boots });
         let goes_off = !vm.on || vm.going_down || self.vcenter.busy(node).is_some();
-        let is_unknown = match self.record_on(node) {
-            None => !self.has_copy(node),
-            // A VM that is off while its node is queued was powered off by a person. One that is back is not asked to shut down.
-            Some(record) => ["queued", "rejoining"].contains(&phase_at_work(&record).0.as_str()),
-        };
+        // A VM that is off while its node is queued was powered off by a person. One that is back is not asked to shut down.
+        let known = self.record_on(node).or_else(|| self.copy_of(node));
+        let says_nothing =
+            |record: &Value| ["queued", "rejoining"].contains(&phase_at_work(record).0.as_str());
+        let is_unknown = known.is_none_or(|record| says_nothing(&record));
         self.oracle.nodes[node].is_lost |= goes_off && is_unknown;
     }
 }

@@ -279,6 +279,11 @@ impl World {
 
     /// Whether a NodeMaintenance has a copy of the record of a node. One that its Node names as ended is only not closed yet.
     pub fn has_copy(&self, node: usize) -> bool {
+        self.copy_of(node).is_some()
+    }
+
+    /// The record in the open NodeMaintenance of a node.
+    pub fn copy_of(&self, node: usize) -> Option<Value> {
         let name = node_name(node);
         let last = self.kube.get(&node_key(node)).map(|node| {
             node["metadata"]["annotations"][LAST_EPISODE]
@@ -286,14 +291,16 @@ impl World {
                 .unwrap_or_default()
                 .to_owned()
         });
-        self.kube.list("nodemaintenances").any(|(_, object)| {
+        self.kube.list("nodemaintenances").find_map(|(_, object)| {
             let status = &object["status"];
             let is_over = !status["endedAt"].is_null()
                 || status["episode"]
                     .as_str()
                     .zip(last.as_deref())
                     .is_some_and(|(id, last)| last.contains(id));
-            object["spec"]["nodeName"] == name.as_str() && !status["record"].is_null() && !is_over
+            let is_its = object["spec"]["nodeName"] == name.as_str() && !is_over;
+            let record = status["record"].as_str().filter(|_| is_its)?;
+            serde_json::from_str(record).ok()
         })
     }
 
