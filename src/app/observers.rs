@@ -126,7 +126,7 @@ impl Observers {
         let mut told = told.lock();
         told.show(statuses, concerns);
         match self.health.is_ready() {
-            true => told.take_untold(),
+            true => told.take_new(),
             false => Vec::new(),
         }
     }

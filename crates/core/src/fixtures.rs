@@ -12,7 +12,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::facts::gpu_resources::GpuResources;
-use crate::facts::kubernetes::{KubernetesUpdate, NodeAnnotations, NodeFacts, ReadyCondition};
+use crate::facts::kubernetes::{KubernetesUpdate, NodeAnnotations, NodeFacts, ReadyCondition, RequestAction};
 use crate::facts::node_guard::NodeGuard;
 use crate::facts::vsphere::{
     AllowedDevice, DeviceRequirement, Host, HostConnection, Passthrough, PciDevice, PciIds, PowerState, Vm,
@@ -24,7 +24,6 @@ use crate::ids::{
 };
 use crate::inventory::{Fact, Rules};
 
-use crate::facts::kubernetes::RequestAction;
 use crate::maintenance::clock::{Deadline, Monotonic, Now};
 use crate::maintenance::decide::Transition;
 use crate::maintenance::drain::EvictionBackoff;

@@ -189,7 +189,7 @@ fn node_with_an_evacuation_policy_is_told_once_while_it_has_one() {
             are_all,
         };
         policies.show(&statuses, NodeStatus::evacuation_policy);
-        policies.take_untold()
+        policies.take_new()
     };
     let names = |names: &[&str]| names.iter().copied().map(NodeName::new).collect::<Vec<_>>();
     assert_eq!(
@@ -224,6 +224,6 @@ fn node_whose_vm_is_not_known_for_a_moment_is_not_told_again() {
             are_all: true,
         };
         policies.show(&statuses, NodeStatus::evacuation_policy);
-        assert_eq!(policies.take_untold().len(), untold);
+        assert_eq!(policies.take_new().len(), untold);
     }
 }

@@ -29,7 +29,7 @@ impl ToldOnce {
     }
 
     /// The nodes that have not been told since they became concerned. They count as told from now on.
-    pub fn take_untold(&mut self) -> Vec<NodeName> {
+    pub fn take_new(&mut self) -> Vec<NodeName> {
         let untold = self.concerned.difference(&self.told).cloned().collect();
         self.told.clone_from(&self.concerned);
         untold

@@ -1,7 +1,6 @@
 use super::*;
 use crate::facts::foreign_maintenance::{ForeignMaintenance, ForeignOrigin, ForeignStatus, Medik8sStatus};
-use crate::facts::kubernetes::KubernetesUpdate;
-use crate::facts::kubernetes::RequestAction;
+use crate::facts::kubernetes::{KubernetesUpdate, RequestAction};
 use crate::fixtures::{moment, synced};
 use crate::ids::NodeUid;
 use crate::inventory::Fact;
