@@ -58,9 +58,10 @@ struct Total {
     failed: BTreeMap<u64, Vec<String>>,
     digests: BTreeMap<u64, String>,
     simulated: Duration,
-    slowest_rest: Duration,
-    most_requests: u64,
-    most_writes: u64,
+    /// Each of these with its seed.
+    slowest_rest: (Duration, u64),
+    most_requests: (u64, u64),
+    most_writes: (u64, u64),
 }
 
 /// The most failed seeds that are listed.
@@ -88,13 +89,16 @@ fn main() -> anyhow::Result<ExitCode> {
     }
     let runs = args.seeds;
     println!(
-        "{runs} seeds, {} h simulated, {} seeds compared with a second run; after the end of faults, everything was at rest within {} s; \
-         at most {} requests of a replica and {} writes to a Node in a minute",
+        "{runs} seeds, {} h simulated, {} seeds compared with a second run; after the end of faults, everything was at rest within {} s (seed {}); \
+         at most {} requests of a replica (seed {}) and {} writes to a Node (seed {}) in a minute",
         total.simulated.as_secs() / 3_600,
         total.compared,
-        total.slowest_rest.as_secs(),
-        total.most_requests,
-        total.most_writes,
+        total.slowest_rest.0.as_secs(),
+        total.slowest_rest.1,
+        total.most_requests.0,
+        total.most_requests.1,
+        total.most_writes.0,
+        total.most_writes.1,
     );
     for (kind, name, count) in total.account.all() {
         println!("{kind:<8} {count:>9}  {name}");
@@ -197,10 +201,10 @@ impl Total {
         self.account.add(&outcome.account);
         self.compared += u64::from(is_compared(seed));
         self.simulated += outcome.simulated;
-        self.most_requests = self.most_requests.max(outcome.most_requests);
-        self.most_writes = self.most_writes.max(outcome.most_writes);
+        self.most_requests = self.most_requests.max((outcome.most_requests, seed));
+        self.most_writes = self.most_writes.max((outcome.most_writes, seed));
         if outcome.violations.is_empty() {
-            self.slowest_rest = self.slowest_rest.max(outcome.rested);
+            self.slowest_rest = self.slowest_rest.max((outcome.rested, seed));
         } else {
             self.failed.insert(seed, outcome.violations);
         }
