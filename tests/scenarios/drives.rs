@@ -4,7 +4,7 @@ use anyhow::ensure;
 use haulout_lab::fixture::Fixture;
 use haulout_lab::vcenter::{ImageSpec, Spec};
 
-use crate::fixture::{fixture, kubectl, run, run_scenario};
+use crate::fixture::{fixture, run, run_scenario, wait_described};
 use crate::placement::{cluster, runs_on};
 
 /// The VM on `esx1`, which alone has the datastore `esx1-local`.
@@ -27,8 +27,7 @@ async fn waits_for_its_host(fixture: &Fixture<'_>, why: &str) -> anyhow::Result<
     fixture.vcenter.enter_maintenance("esx1").await?;
     fixture.wait_for_log(why).await?;
     fixture.wait_in_maintenance("esx1").await?;
-    let described = kubectl(fixture, &["describe", "node", &fixture.node_name("gpu1")]).await?;
-    ensure!(described.contains("esx1-local"), "{described}");
+    wait_described(fixture, &fixture.node_name("gpu1"), "esx1-local").await?;
     ensure!(fixture.calls("RelocateVM_Task", "gpu1").await? == 0);
     fixture.vcenter.exit_maintenance("esx1").await?;
     runs_on(fixture, "esx1").await?;

@@ -159,6 +159,19 @@ pub async fn wait_scenario(fixture: &Fixture<'_>) -> anyhow::Result<String> {
     Ok(id)
 }
 
+/// Waits until `kubectl describe` shows `words` on a node. An Event is written after the line of the log that says the same.
+pub async fn wait_described(fixture: &Fixture<'_>, node: &str, words: &str) -> anyhow::Result<()> {
+    wait::until(
+        &format!("kubectl describe to show {words:?}"),
+        WAIT_TIMEOUT,
+        async || {
+            let described = kubectl(fixture, &["describe", "node", node]).await?;
+            Ok(described.contains(words).then_some(()))
+        },
+    )
+    .await
+}
+
 /// The output of kubectl.
 pub async fn kubectl(fixture: &Fixture<'_>, args: &[&str]) -> anyhow::Result<String> {
     let kubeconfig = fixture.kube.kubeconfig(&User::admin("asker"))?;

@@ -14,7 +14,7 @@ use kube::api::PostParams;
 use kube::core::ObjectMeta;
 
 use crate::assertions::{entries_during, wait_for_call, wait_for_entry, wait_for_fault};
-use crate::fixture::{A40, a40, fixture, gpu_vm, hosts, kube, kubectl, run, run_scenario};
+use crate::fixture::{A40, a40, fixture, gpu_vm, hosts, kube, run, run_scenario, wait_described};
 
 /// Hosts with one GPU each, the VM on `home`.
 pub fn cluster(fixture: &str, names: &[&str], home: &str) -> Spec {
@@ -88,8 +88,7 @@ fn operator_learns_before_the_drain_where_the_vm_can_go() {
             let haulout = run(&fixture, &[]).await?;
             fixture.vcenter.enter_maintenance("esx1").await?;
             fixture.wait_for_log(words).await?;
-            let described = kubectl(&fixture, &["describe", "node", &node]).await?;
-            ensure!(described.contains(words), "{described}");
+            wait_described(&fixture, &node, words).await?;
             ensure!(fixture.power_cycles("gpu1").await? == (0, 0));
             haulout.stop().await?;
         }

@@ -6,7 +6,7 @@ use haulout_lab::vcenter::{FaultRule, Gpu, State, VmSpec};
 
 use crate::assertions::wait_for_call;
 use crate::crash_recovery::{Scenario, survives_a_kill_at_every_change};
-use crate::fixture::{a40, fixture, gpu_vm, hosts, kubectl, run, run_scenario};
+use crate::fixture::{a40, fixture, gpu_vm, hosts, run, run_scenario, wait_described};
 use crate::kubectl_plugin::types_with;
 
 const REPOINT: (&str, &str) = ("STATIC_DEVICES", "repoint");
@@ -99,8 +99,7 @@ fn vm_waits_for_its_host_if_the_account_may_not_reconfigure_it() {
         wait_for_call(&fixture, "RelocateVM_Task", "gpu1").await?;
         let words = "tried to reconfigure the passthrough devices: ";
         fixture.wait_for_log(words).await?;
-        let described = kubectl(&fixture, &["describe", "node", &node]).await?;
-        ensure!(described.contains("NoPermission"), "{described}");
+        wait_described(&fixture, &node, "NoPermission").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
         runs_with(&fixture, "esx1", 1).await?;
         let moves = fixture.calls("RelocateVM_Task", "gpu1").await?;

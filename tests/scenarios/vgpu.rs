@@ -4,7 +4,7 @@ use anyhow::ensure;
 use haulout_lab::fixture::{Fixture, Member};
 use haulout_lab::vcenter::{Gpu, HostSpec, State, VmSpec};
 
-use crate::fixture::{gpu_vm, hosts, kube, kubectl, run, run_scenario};
+use crate::fixture::{gpu_vm, hosts, kube, run, run_scenario, wait_described};
 
 /// No VM is moved by vMotion here.
 const AT_ONCE: (&str, &str) = ("VMOTION_GRACE_SECONDS", "0");
@@ -82,11 +82,9 @@ fn wait_names_the_vgpu_profile_that_no_other_host_has_free() {
             fixture.wait_for_log(reason).await?;
         }
         fixture.wait_for_log("-> AwaitingHost").await?;
-        let described = kubectl(&fixture, &["describe", "node", &node]).await?;
-        ensure!(
-            reasons.iter().all(|reason| described.contains(reason)),
-            "{described}"
-        );
+        for reason in reasons {
+            wait_described(&fixture, &node, reason).await?;
+        }
         ensure!(fixture.calls("RelocateVM_Task", "gpu1").await? == 0);
         fixture.vcenter.remove_vm("other").await?;
         fixture.wait_vcenter("gpu1 runs on esx3", runs_on("esx3")).await?;
