@@ -231,7 +231,7 @@ fn folded(set: &Decoded) -> usize {
     let mut inventory = inventory();
     let updates = set.updates().into_iter().chain([VsphereUpdate::Settled]);
     let changes = inventory.advance(updates.map(Fact::Vsphere), now());
-    changes.built.map_or(0, |built| built.snapshots.snapshots.len())
+    changes.built.map_or(0, |built| built.snapshots.len())
 }
 
 fn inventory() -> Inventory {

@@ -20,12 +20,13 @@ use haulout::maintenance::decide::Transition;
 use haulout::maintenance::effect::{Effect, EffectKind};
 use haulout::maintenance::episode::{DrainEnd, Episode, Phase, Record};
 use haulout::maintenance::observed::{
-    AttemptOutcome, EffectAttempt, HostState, NodeSnapshot, Observed, ObservedNode, ObservedPower,
-    SnapshotBatch,
+    AttemptOutcome, EffectAttempt, HostState, NodeSnapshot, Observed, ObservedNode, ObservedPower, Snapshots,
 };
 use haulout::maintenance::policy::DrainTimeoutAction;
 use haulout::status::observer::{NodeEvent, Observer};
-use haulout_core::fixtures::{drain_report, entering, episode, moment, node, observed, policy, record, vm};
+use haulout_core::fixtures::{
+    drain_report, entering, episode, moment, node, observed, policy, record, snapshots, vm,
+};
 use tokio_util::sync::CancellationToken;
 
 /// The calls of the executor, in order.
@@ -131,11 +132,11 @@ fn shutting_down() -> NodeSnapshot {
     snapshot(record, seen)
 }
 
-fn named(snapshots: impl IntoIterator<Item = (&'static str, NodeSnapshot)>) -> SnapshotBatch {
-    let named = snapshots
+fn named(of: impl IntoIterator<Item = (&'static str, NodeSnapshot)>) -> Snapshots {
+    let named = of
         .into_iter()
         .map(|(name, snapshot)| (NodeName::new(name), snapshot));
-    SnapshotBatch::all(named.collect())
+    snapshots(named)
 }
 
 /// A node whose VM is about to be powered on.

@@ -18,7 +18,7 @@ use crate::kubernetes::lease::ElectionStatus;
 use crate::kubernetes::update as kubernetes;
 use crate::maintenance::waiting::few;
 use crate::nodemaintenance::objects::StatusReconciler;
-use crate::status::{NodeStatus, NodeStatuses, ToldOnce};
+use crate::status::{NodeStatus, NodeStatuses, ToldOnce, statuses};
 use crate::telemetry::events::Events;
 use crate::telemetry::metrics::{Degraded, Metrics};
 use crate::telemetry::silences::SilenceBoard;
@@ -278,22 +278,21 @@ impl LoopObserver for Observers {
     }
 
     fn built(&self, built: &Built, inventory: &Inventory) {
-        let batch = &built.snapshots;
-        let statuses = NodeStatuses::of(batch);
+        let statuses = statuses(&built.snapshots);
         if let Some(objects) = &self.objects {
             objects.show(&statuses);
         }
         if let Some(status) = &self.status {
-            status.show(&statuses, batch.hosts.clone());
-            if batch.are_all && !built.is_standby {
+            status.show(&statuses);
+            if !built.is_standby {
                 status.show_hosts(inventory.hosts_of_ours());
             }
         }
-        if batch.are_all && !built.is_standby && self.health.is_ready() {
+        if !built.is_standby && self.health.is_ready() {
             self.inventory_logged.call_once(|| {
-                let episodes = statuses.nodes.values().filter(|it| it.record.episode().is_some());
+                let episodes = statuses.values().filter(|it| it.record.episode().is_some());
                 info!(
-                    nodes = statuses.nodes.len(),
+                    nodes = statuses.len(),
                     hosts = inventory.hosts_of_ours().len(),
                     episodes = episodes.count(),
                     "inventory complete"
@@ -312,8 +311,7 @@ impl LoopObserver for Observers {
         if !built.is_standby {
             self.warn_of_evacuation_policies(&statuses);
             self.tell_of_nodes_without_vm(&statuses);
-            self.metrics.show(&statuses);
-            self.metrics.snapshots_outdated(built.outdated.len());
+            self.metrics.show(statuses);
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 use super::run_effect::RunEffect;
 use super::supervisor::{Supervisor, send_if_changed};
@@ -150,19 +150,6 @@ pub(crate) async fn run<P: RunEffect>(
         send_if_changed(&subscriptions.draining, std::mem::take(&mut built.draining));
         send_if_changed(&subscriptions.budgets, std::mem::take(&mut built.budgets));
         observer.built(&built, &inventory);
-        if !built.outdated.is_empty() {
-            let nodes = built
-                .outdated
-                .iter()
-                .map(NodeName::as_str)
-                .collect::<Vec<_>>()
-                .join(", ");
-            error!(
-                nodes,
-                "snapshots differed from rebuilt ones and are replaced; this is a bug in Haulout"
-            );
-            debug_assert!(false, "incremental snapshots of {nodes} differ from rebuilt ones");
-        }
         if !built.is_standby {
             supervisor.show(built.snapshots);
         }

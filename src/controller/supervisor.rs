@@ -12,7 +12,7 @@ use tracing::{debug, error, warn};
 use super::node::{ActorContext, NodeActor};
 use super::run_effect::RunEffect;
 use crate::ids::NodeName;
-use crate::maintenance::observed::{NodeSnapshot, SnapshotBatch};
+use crate::maintenance::observed::{NodeSnapshot, Snapshots};
 
 /// How long the actors get to end at shutdown. They stop at their next await; more time would only hide one that does not.
 const STOP_GRACE: Duration = Duration::from_secs(3);
@@ -51,15 +51,15 @@ impl<P: RunEffect> Supervisor<P> {
     }
 
     /// Gives each node's actor its snapshot, starts actors for nodes that have none, and stops those of nodes that are gone.
-    pub fn show(&mut self, batch: SnapshotBatch) {
+    pub fn show(&mut self, snapshots: Snapshots) {
         self.handles.retain(|name, handle| {
-            let stays = batch.keeps(name);
+            let stays = snapshots.contains_key(name);
             if !stays {
                 handle.stop.cancel();
             }
             stays
         });
-        for (name, snapshot) in batch.snapshots {
+        for (name, snapshot) in snapshots {
             match self.handles.get(&name) {
                 Some(handle) => send_if_changed(&handle.snapshots, snapshot),
                 None => self.start(name, snapshot, Duration::ZERO),

@@ -101,8 +101,8 @@ impl StatusPage {
     }
 
     /// Updates the status of nodes and hosts.
-    pub(crate) fn show(&self, statuses: &NodeStatuses, hosts: BTreeMap<HostRef, (String, HostState)>) {
-        self.update(|state, now| state.show(statuses, now) | state.show_changes(hosts, now));
+    pub(crate) fn show(&self, statuses: &NodeStatuses) {
+        self.update(|state, now| state.show(statuses, now));
     }
 
     /// Sets the hosts to show, with name and state: those that have our VMs or could.

@@ -91,7 +91,7 @@ impl Metrics {
     }
 
     /// Updates the status of nodes.
-    pub fn show(&self, statuses: &NodeStatuses) {
+    pub fn show(&self, statuses: NodeStatuses) {
         self.current.lock().show(statuses);
     }
 
@@ -162,11 +162,6 @@ impl Metrics {
     /// Counts an Event or a condition change that was not written.
     pub fn event_dropped(&self) {
         self.families.events_dropped.inc();
-    }
-
-    /// Counts snapshots that differed from rebuilt ones.
-    pub fn snapshots_outdated(&self, count: usize) {
-        self.families.snapshots_outdated.inc_by(count as u64);
     }
 
     /// The counter of events that vCenter did not take, for those that post them.

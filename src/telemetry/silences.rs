@@ -50,25 +50,19 @@ pub struct SilentEpisode {
 pub struct SilenceBoard(watch::Sender<Option<SilentNodes>>);
 
 impl SilenceBoard {
-    /// Updates the nodes; a set of all nodes replaces the one before. Before the first time that both sources are synced, nothing is
-    /// known: a silence would be ended because its node was not listed yet.
+    /// Updates the nodes. Before the first time that both sources are synced, nothing is known: a silence would be ended because its
+    /// node was not listed yet.
     pub(crate) fn show(&self, statuses: &NodeStatuses, are_synced: bool) {
         self.0.send_if_modified(|known| {
-            let nodes = statuses.nodes.iter();
-            let nodes = nodes.map(|(node, status)| (node.clone(), silent(&status.record)));
-            match known {
-                Some(known) if !statuses.are_all => nodes.fold(false, |is_changed, (node, episode)| {
-                    let before = known.insert(node, episode.clone());
-                    is_changed || before != Some(episode)
-                }),
-                None if !(statuses.are_all && are_synced) => false,
-                Some(_) | None => {
-                    let all = Some(nodes.collect());
-                    let is_changed = *known != all;
-                    *known = all;
-                    is_changed
-                }
+            if known.is_none() && !are_synced {
+                return false;
             }
+            let nodes = statuses.iter();
+            let nodes = nodes.map(|(node, status)| (node.clone(), silent(&status.record)));
+            let all = Some(nodes.collect());
+            let is_changed = *known != all;
+            *known = all;
+            is_changed
         });
     }
 }

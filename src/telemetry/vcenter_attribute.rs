@@ -149,7 +149,6 @@ impl Leftovers {
             status.is_known && status.vm.found().is_some() && !self.nodes.contains(node)
         };
         let new: Vec<(&NodeName, &NodeStatus)> = statuses
-            .nodes
             .iter()
             .map(|(node, status)| (node, &**status))
             .filter(|(node, status)| is_new(node, status))
@@ -161,7 +160,7 @@ impl Leftovers {
         self.entities.extend(vms.map(|vm| Entity::Vm(vm.moref.clone())));
         self.entities.extend(hosts().into_iter().map(Entity::Host));
         self.nodes.extend(new.into_iter().map(|(node, _)| node.clone()));
-        let records = statuses.nodes.values().map(|status| &status.record);
+        let records = statuses.values().map(|status| &status.record);
         for entity in records.filter_map(Record::episode).flat_map(objects_of) {
             self.entities.remove(&entity);
         }

@@ -30,7 +30,7 @@ use crate::maintenance::drain::EvictionBackoff;
 use crate::maintenance::episode::{CordonOwner, Detection, Episode, HostIdentity, Phase, Record, Trigger};
 use crate::maintenance::observed::{
     BoundVm, CordonedBy, DrainReport, HostState, NodeSnapshot, Observed, ObservedNode, ObservedPower,
-    ObservedVm, PendingEviction, RecordAge,
+    ObservedVm, PendingEviction, RecordAge, Snapshots,
 };
 use crate::maintenance::policy::{
     DrainTimeoutAction, GuardPolicy, HookTimeoutAction, MaintenanceTaint, MaxUnavailable, NodeBinding,
@@ -370,6 +370,11 @@ pub fn snapshot(record: Record, host: HostState) -> NodeSnapshot {
         record,
         observed: Observed::of(Some(node()), vm, moment(0)),
     }
+}
+
+pub fn snapshots(of: impl IntoIterator<Item = (NodeName, NodeSnapshot)>) -> Snapshots {
+    let of = of.into_iter();
+    of.map(|(name, snapshot)| (name, Arc::new(snapshot))).collect()
 }
 
 pub fn drain_report(listed_at: Monotonic, left: Vec<PendingEviction>) -> DrainReport {

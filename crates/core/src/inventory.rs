@@ -8,9 +8,9 @@ mod advice;
 mod binding;
 mod budgets;
 mod capacity;
+mod changes;
 mod device_slices;
 mod devices;
-mod dirty;
 mod dry_run;
 mod effect_reports;
 mod followed;
@@ -48,13 +48,12 @@ use crate::maintenance::clock::{Monotonic, Now};
 use crate::maintenance::effect_report::EffectReport;
 use crate::maintenance::episode::{Phase, PythonState, Record};
 use crate::maintenance::observed::{
-    AttemptOutcome, FailedMaintenance, LeadershipEpoch, NodeSnapshot, SnapshotBatch, SourceState,
+    AttemptOutcome, FailedMaintenance, LeadershipEpoch, Snapshots, SourceState,
 };
 use crate::maintenance::placement::{HostSurvey, PlacementOffer};
 use crate::maintenance::policy::{MaxUnavailable, NodeBinding, Releases, StaticDevices, VmotionGrace};
 use crate::maintenance::request::RequestIdentity;
 use device_slices::DeviceSlices;
-use dirty::Dirty;
 use host_absence::HostAbsence;
 use node_state::NodeState;
 use request_sources::RequestSources;
@@ -166,18 +165,11 @@ pub struct Inventory {
     admission_queues: BTreeMap<Option<String>, AdmissionQueue>,
     /// The lookup keys of all nodes.
     keys: Arc<BTreeSet<vsphere::VmKey>>,
-    /// Which snapshots the facts since the last build can change.
-    dirty: Option<Dirty>,
-    /// The latest snapshot of each node.
-    snapshots: BTreeMap<NodeName, Arc<NodeSnapshot>>,
+    /// Something has changed since the last build.
+    is_changed: bool,
+    /// The latest snapshots; none on a standby.
+    snapshots: Snapshots,
     schedule: schedule::Schedule,
-    /// The hosts that changed since the last build.
-    changed_hosts: BTreeSet<HostRef>,
-    /// In the last build, every node was in service without a request.
-    all_idle: bool,
-    /// The nodes that were not idle in the last build. They compete for slots and hosts, so most facts can change the snapshot of
-    /// each of them.
-    active: BTreeSet<NodeName>,
 }
 
 /// The state of one source.
@@ -251,28 +243,21 @@ impl Inventory {
             blocked_budgets: BTreeSet::new(),
             admission_queues: BTreeMap::new(),
             keys: Arc::default(),
-            dirty: Some(Dirty::All),
-            snapshots: BTreeMap::new(),
+            is_changed: true,
+            snapshots: Snapshots::new(),
             schedule: schedule::Schedule::default(),
-            changed_hosts: BTreeSet::new(),
-            all_idle: false,
-            active: BTreeSet::new(),
         }
     }
 
     /// Sets the time at which the next facts are received.
     pub(crate) fn set_time(&mut self, now: Now) {
         // The time at which a request may begin is one of the wall clock.
-        if now.is_clock_set_since(self.now) {
-            self.dirty = Some(Dirty::All);
-        }
+        self.is_changed |= now.is_clock_set_since(self.now);
         self.now = now;
-        if self.request_sources.set_time(now.monotonic) {
-            self.dirty = Some(Dirty::All);
-        }
+        self.is_changed |= self.request_sources.set_time(now.monotonic);
         if self.next_lapse.is_some_and(|lapse| now.monotonic >= lapse) {
             self.next_lapse = None;
-            self.dirty = Some(Dirty::All);
+            self.is_changed = true;
         }
         self.end_absences();
         self.end_rolling_upgrades();
@@ -280,7 +265,6 @@ impl Inventory {
 
     /// Applies a change of leadership. What was observed before may have been caused by another replica.
     fn apply_leadership(&mut self, epoch: Option<LeadershipEpoch>) {
-        self.dirty = Some(Dirty::All);
         self.is_acting = epoch.is_some();
         let Some(epoch) = epoch else { return };
         self.leadership = epoch;
@@ -293,23 +277,13 @@ impl Inventory {
     }
 
     pub(crate) fn apply(&mut self, fact: Fact) {
-        let changed = self.dirty_by(&fact);
-        self.add_dirty(changed);
+        self.is_changed |= self.is_change(&fact);
         match fact {
-            Fact::Vsphere(vsphere::VsphereUpdate::Host(host)) => self.apply_host(host),
             Fact::Vsphere(update) => self.apply_vsphere(update),
             Fact::Kubernetes(update) => self.apply_kubernetes(update),
             Fact::Effect(report) => self.apply_effect(report),
             Fact::Leadership(epoch) => self.apply_leadership(epoch),
         }
-    }
-
-    fn add_dirty(&mut self, changed: Option<Dirty>) {
-        self.dirty = match (self.dirty.take(), changed) {
-            (before, None) => before,
-            (None, Some(changed)) => Some(changed),
-            (Some(before), Some(changed)) => Some(before.and(changed)),
-        };
     }
 
     /// Whether a set of vCenter is incomplete. The rest follows soon, and may contradict the facts so far. Kubernetes reports each
@@ -320,14 +294,11 @@ impl Inventory {
 
     /// The objects that the vSphere stream has to watch: the VMs of our nodes, and the tasks of running effects.
     pub(crate) fn watch_set(&mut self) -> vsphere::WatchSet {
-        if matches!(self.dirty, Some(Dirty::All)) {
-            let names = self.names();
-            let keys: BTreeSet<vsphere::VmKey> =
-                names.iter().flat_map(|name| self.all_keys_of(name)).collect();
-            if *self.keys != keys {
-                self.keys = Arc::new(keys);
-                self.forget_unused_keys(&names);
-            }
+        let names = self.names();
+        let keys: BTreeSet<vsphere::VmKey> = names.iter().flat_map(|name| self.all_keys_of(name)).collect();
+        if *self.keys != keys {
+            self.keys = Arc::new(keys);
+            self.forget_unused_keys(&names);
         }
         let urgent = self.urgent();
         let tasks = self
@@ -348,15 +319,18 @@ impl Inventory {
 
     /// The nodes whose pods have to be watched: those being drained, and those kept drained.
     pub(crate) fn draining(&self) -> BTreeSet<NodeName> {
-        let active = self.active.iter().filter_map(|name| self.nodes.get(name));
-        let drained = active.filter(|node| match self.record(node) {
+        let there = self
+            .snapshots
+            .iter()
+            .filter(|(_, snapshot)| snapshot.observed.node.is_some());
+        let drained = there.filter(|(_, snapshot)| match &snapshot.record {
             Record::Episode(episode) => {
                 episode.phase.is_draining() || *episode.phase.at_work() == Phase::Drained
             }
             Record::Python(python) => python.state == PythonState::Draining,
             Record::InService | Record::Unreadable { .. } => false,
         });
-        drained.map(|node| node.name.clone()).collect()
+        drained.map(|(name, _)| name.clone()).collect()
     }
 
     /// Every node with a Node, a record or a copy of one.
@@ -365,58 +339,20 @@ impl Inventory {
         known.chain(self.only_copied()).collect()
     }
 
-    /// Builds the snapshots that may differ from the ones before.
-    fn build_snapshots(&mut self) -> SnapshotBatch {
-        let names = self.dirty_nodes();
-        let are_all = matches!(self.dirty, Some(Dirty::All));
-        let are_alone = matches!(self.dirty, Some(Dirty::Only(_)));
+    /// Builds the snapshots of all nodes.
+    fn build_snapshots(&mut self) -> Snapshots {
+        self.is_changed = false;
+        let names = self.names();
         self.observe_records(&names);
-        if !are_alone {
-            self.update_admission(&names);
-            self.offers = self.offers(&names);
-        }
-        if are_all {
-            self.active.clear();
-            self.snapshots.clear();
-        }
-        let mut built = BTreeMap::new();
-        let mut are_fewer = false;
-        for name in names {
+        self.update_admission(&names);
+        self.offers = self.offers(&names);
+        let snapshot = |name: NodeName| {
             let offer = self.offers.get(&name).cloned().unwrap_or_default();
-            let snapshot = self.snapshot(&name, offer);
-            if snapshot.as_ref().is_none_or(NodeSnapshot::is_idle) {
-                self.active.remove(&name);
-            } else {
-                self.active.insert(name.clone());
-            }
-            let Some(snapshot) = snapshot.map(Arc::new) else {
-                are_fewer |= self.snapshots.contains_key(&name);
-                continue;
-            };
-            self.snapshots.insert(name.clone(), Arc::clone(&snapshot));
-            built.insert(name, snapshot);
-        }
-        // Only a batch of all snapshots can remove a node.
-        if are_fewer {
-            self.dirty = Some(Dirty::All);
-            return self.build_snapshots();
-        }
-        self.dirty = None;
-        let changed_hosts = std::mem::take(&mut self.changed_hosts);
-        let changed_hosts = changed_hosts.into_iter().filter(|_| !are_all);
-        let hosts = changed_hosts
-            .filter_map(|moref| self.hosts.get(&moref))
-            .map(|host| self.shown(host))
-            .collect();
-        let is_idle = |snapshot: &Arc<NodeSnapshot>| {
-            snapshot.record == Record::InService && snapshot.observed.request.is_none()
+            let snapshot = self.snapshot(&name, offer)?;
+            Some((name, Arc::new(snapshot)))
         };
-        self.all_idle = built.values().all(is_idle) && (self.all_idle || !are_alone);
-        SnapshotBatch {
-            snapshots: built,
-            are_all,
-            hosts,
-        }
+        self.snapshots = names.into_iter().filter_map(snapshot).collect();
+        self.snapshots.clone()
     }
 
     /// Notes when each record was first seen, and binds each node to its VM.

@@ -27,7 +27,7 @@ use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::Record;
 use crate::maintenance::observed::{
     Admission, AttemptOutcome as EffectOutcome, BoundVm, NodeOverrides, NodeSnapshot, Observed,
-    PendingEviction, RetryAdvice, SnapshotBatch, SourceState,
+    PendingEviction, RetryAdvice, Snapshots, SourceState,
 };
 use crate::maintenance::request::Request;
 
@@ -78,25 +78,14 @@ pub struct PodCountsByState {
     pub left: Vec<PendingEviction>,
 }
 
-/// The statuses of one batch of snapshots.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct NodeStatuses {
-    pub nodes: BTreeMap<NodeName, Arc<NodeStatus>>,
-    /// The batch has all nodes, so that a missing one is gone.
-    pub are_all: bool,
-}
+/// The statuses of all nodes.
+pub type NodeStatuses = BTreeMap<NodeName, Arc<NodeStatus>>;
 
-impl NodeStatuses {
-    /// The statuses of `batch`.
-    pub fn of(batch: &SnapshotBatch) -> Self {
-        let snapshots = batch.snapshots.iter();
-        Self {
-            nodes: snapshots
-                .map(|(name, snapshot)| (name.clone(), Arc::new(NodeStatus::of(snapshot))))
-                .collect(),
-            are_all: batch.are_all,
-        }
-    }
+pub fn statuses(snapshots: &Snapshots) -> NodeStatuses {
+    let status = |(name, snapshot): (&NodeName, &Arc<NodeSnapshot>)| {
+        (name.clone(), Arc::new(NodeStatus::of(snapshot)))
+    };
+    snapshots.iter().map(status).collect()
 }
 
 impl NodeStatus {

@@ -75,7 +75,7 @@ impl PageState {
         self.steps.retain(|name, _| self.board.nodes.contains_key(name));
         self.last_hosts
             .retain(|name, _| self.board.nodes.contains_key(name));
-        for (name, status) in &statuses.nodes {
+        for (name, status) in statuses {
             if let Some((host, _)) = status.host() {
                 self.last_hosts.insert(name.clone(), host.to_owned());
             }
@@ -101,8 +101,9 @@ impl PageState {
         let before = self.hosts.len();
         self.hosts.retain(|moref, _| hosts.contains_key(moref));
         let mut is_changed = before != self.hosts.len();
-        for (moref, (name, state)) in &hosts {
-            self.hosts.entry(moref.clone()).or_insert_with(|| {
+        for (moref, (name, state)) in hosts {
+            let kind = state.kind();
+            let host = self.hosts.entry(moref).or_insert_with(|| {
                 is_changed = true;
                 HostEntry {
                     name: name.clone(),
@@ -110,23 +111,7 @@ impl PageState {
                     past: VecDeque::new(),
                 }
             });
-        }
-        self.show_changes(hosts, now) || is_changed
-    }
-
-    /// Updates some hosts, ignoring those that are not shown; returns whether the page changes.
-    pub(super) fn show_changes(
-        &mut self,
-        hosts: BTreeMap<HostRef, (String, HostState)>,
-        now: Timestamp,
-    ) -> bool {
-        let mut is_changed = false;
-        for (moref, (name, state)) in hosts {
-            let Some(host) = self.hosts.get_mut(&moref) else {
-                continue;
-            };
             is_changed |= set(&mut host.name, name);
-            let kind = state.kind();
             is_changed |= set(&mut host.state, state);
             if host.past.back().is_none_or(|(_, last)| *last != kind) {
                 if host.past.len() == HOST_CHANGES {

@@ -16,11 +16,11 @@ use crate::maintenance::episode::{
 };
 use crate::maintenance::observed::{
     Admission, BoundVm, CordonedBy, NodeSnapshot, Observed, ObservedNode, ObservedPower, ObservedVm,
-    PendingEviction, PendingReason, SlotLimit, SnapshotBatch,
+    PendingEviction, PendingReason, SlotLimit,
 };
 use crate::maintenance::policy::DrainTimeoutAction;
 use crate::maintenance::waiting::{DrainTimeout, WaitingOn};
-use crate::status::PhaseKind;
+use crate::status::{PhaseKind, statuses};
 
 const NASTY: &str = "<script>alert(1)</script>";
 
@@ -109,10 +109,7 @@ fn show(status: &Arc<StatusPage>, node: &str) {
         detection: Detection::Pushed,
     };
     let hosts = BTreeMap::from([(HostRef::new("host-1"), (NASTY.to_owned(), entering))]);
-    status.show(
-        &NodeStatuses::of(&SnapshotBatch::all(snapshots.clone())),
-        BTreeMap::new(),
-    );
+    status.show(&statuses(&fixtures::snapshots(snapshots.clone())));
     status.show_hosts(hosts);
     let on = WaitingOn::Pods {
         left: vec![held()],
@@ -482,10 +479,7 @@ fn an_episode_is_seen_through_all_its_phases_and_how_it_ended() {
         50,
     );
     let snapshots = BTreeMap::from([(name, snapshot("gpu1", "esx1", Record::InService, Vec::new()))]);
-    status.show(
-        &NodeStatuses::of(&SnapshotBatch::all(snapshots.clone())),
-        BTreeMap::new(),
-    );
+    status.show(&statuses(&fixtures::snapshots(snapshots.clone())));
 
     let page = status.episode(&id).unwrap();
     let seen: Vec<_> = page
@@ -545,7 +539,7 @@ async fn obstacles_before_a_night_come_first_in_words() {
         ),
         in_service("d-unknown", BoundVm::NotLookedUp),
     ]);
-    status.show(&NodeStatuses::of(&SnapshotBatch::all(snapshots)), BTreeMap::new());
+    status.show(&statuses(&fixtures::snapshots(snapshots)));
 
     let (code, _, page) = ask(&status, Method::GET, "/maintainable").await;
     assert_eq!(code, StatusCode::OK);
@@ -588,8 +582,7 @@ async fn obstacles_before_a_night_come_first_in_words() {
 fn page_of_obstacles_is_bounded() {
     let status = status();
     let snapshots = (0..250).map(|n| in_service(&format!("gpu-{n:03}"), BoundVm::OutOfScope));
-    let snapshots = snapshots.collect();
-    status.show(&NodeStatuses::of(&SnapshotBatch::all(snapshots)), BTreeMap::new());
+    status.show(&statuses(&fixtures::snapshots(snapshots)));
     let filter = ListFilter {
         nodes: 3,
         ..ListFilter::default()
@@ -644,13 +637,10 @@ fn the_queue_is_listed_in_its_order_with_those_ahead() {
         };
         (NodeName::new(node), snapshot)
     };
-    status.show(
-        &NodeStatuses::of(&SnapshotBatch::all(BTreeMap::from([
-            queued("gpu1", 30),
-            queued("gpu2", 20),
-        ]))),
-        BTreeMap::new(),
-    );
+    status.show(&statuses(&fixtures::snapshots(BTreeMap::from([
+        queued("gpu1", 30),
+        queued("gpu2", 20),
+    ]))));
     let overview = status.overview(&ListFilter::default());
     let places: Vec<_> = overview
         .queue
@@ -677,10 +667,7 @@ fn page_of_thousands_of_nodes_is_bounded() {
         })
         .collect();
     snapshots.insert(NodeName::new("zz"), draining("zz", "esx1", vec![held(); 3000]));
-    status.show(
-        &NodeStatuses::of(&SnapshotBatch::all(snapshots.clone())),
-        BTreeMap::new(),
-    );
+    status.show(&statuses(&fixtures::snapshots(snapshots.clone())));
     let overview = status.overview(&ListFilter::default());
     let pages = |rows, page, pages| PageCount { rows, page, pages };
     assert_eq!(
@@ -780,8 +767,7 @@ fn hosts_stay_on_the_page_while_vcenter_is_not_connected() {
     let status = status();
     let name = NodeName::new("gpu-1");
     let shown = |snapshot: NodeSnapshot, hosts: &[&str]| {
-        let batch = SnapshotBatch::all(BTreeMap::from([(name.clone(), snapshot)]));
-        status.show(&NodeStatuses::of(&batch), BTreeMap::new());
+        status.show(&statuses(&fixtures::snapshots([(name.clone(), snapshot)])));
         let hosts = hosts
             .iter()
             .map(|host| (HostRef::new(*host), ((*host).to_owned(), HostState::InService)));

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use futures::FutureExt as _;
-use haulout_core::fixtures::{at, drain_report, episode, moment, node, record, snapshot, uuid, vm};
+use haulout_core::fixtures::{self, at, drain_report, episode, moment, node, record, snapshot, uuid, vm};
 
 use super::*;
 use crate::foreign_maintenance::{ForeignOrigin, ForeignStatus, Medik8sStatus};
@@ -12,11 +12,12 @@ use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{DrainEnd, EpisodeResult, Phase, Record};
 use crate::maintenance::observed::{
     BoundVm, DrainReport, HostState, NodeSnapshot, ObservedPower, ObservedVm, PendingEviction, PendingReason,
-    SnapshotBatch, SourceState,
+    SourceState,
 };
 use crate::maintenance::request::{Request, RequestIdentity};
 use crate::maintenance::waiting::WaitingOn;
 use crate::nodemaintenance::kind::MaintenanceOrigin;
+use crate::status::statuses;
 use crate::window::Window;
 
 fn node_snapshot(record: Record, request: Option<Request>, drain: Option<DrainReport>) -> NodeSnapshot {
@@ -61,7 +62,7 @@ impl Cluster {
     fn show(&self, snapshot: NodeSnapshot) {
         let snapshots = BTreeMap::from([(NodeName::new("gpu1"), snapshot)]);
         self.objects
-            .show(&NodeStatuses::of(&SnapshotBatch::all(snapshots.clone())));
+            .show(&statuses(&fixtures::snapshots(snapshots.clone())));
     }
 
     fn store(&mut self, object: NodeMaintenanceFacts) {
@@ -503,7 +504,7 @@ fn deleted_request_does_not_come_back_with_the_reply_to_a_write() {
 fn nothing_is_due_before_the_objects_are_synced() {
     let objects = StatusReconciler::new("gpu=true".to_owned(), None, 2, now);
     let snapshots = BTreeMap::from([(NodeName::new("gpu1"), in_episode(Phase::Draining, 1))]);
-    objects.show(&NodeStatuses::of(&SnapshotBatch::all(snapshots.clone())));
+    objects.show(&statuses(&fixtures::snapshots(snapshots.clone())));
     assert_eq!(objects.due(|_| false), []);
     objects.queue(&NodeMaintenanceUpdate::Settled);
     assert_eq!(
@@ -511,7 +512,7 @@ fn nothing_is_due_before_the_objects_are_synced() {
         [],
         "updates are applied by the next `show`"
     );
-    objects.show(&NodeStatuses::of(&SnapshotBatch::all(snapshots.clone())));
+    objects.show(&statuses(&fixtures::snapshots(snapshots.clone())));
     assert_eq!(objects.due(|_| false).len(), 1);
 }
 
@@ -668,7 +669,7 @@ fn progress_of_many_drains_is_written_two_at_a_time() {
     let show = |cluster: &Cluster, snapshots: &BTreeMap<NodeName, NodeSnapshot>| {
         cluster
             .objects
-            .show(&NodeStatuses::of(&SnapshotBatch::all(snapshots.clone())));
+            .show(&statuses(&fixtures::snapshots(snapshots.clone())));
     };
     let all = |left| names.map(|name| (NodeName::new(name), with(Phase::Draining, left)));
     let mut snapshots = BTreeMap::from(all(9));
@@ -947,9 +948,7 @@ fn records_are_written_before_new_objects_and_those_before_the_rest() {
             node_snapshot(Record::Episode(Arc::new(other)), None, None),
         ),
     ]);
-    cluster
-        .objects
-        .show(&NodeStatuses::of(&SnapshotBatch::all(snapshots)));
+    cluster.objects.show(&statuses(&fixtures::snapshots(snapshots)));
     let due = cluster.objects.due(|_| false);
     let expected = [("gpu1-00112233", 0), ("gpu0-ffeeddcc", 1), ("asked", 2)];
     assert_eq!(

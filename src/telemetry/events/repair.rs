@@ -38,7 +38,7 @@ struct Repair {
 impl ConditionRepairs {
     /// Compares nodes with their records.
     pub(super) fn show(&mut self, statuses: &NodeStatuses, links: &Links, (wall, now): (Timestamp, Instant)) {
-        for (name, status) in &statuses.nodes {
+        for (name, status) in statuses {
             let node = status.node.as_ref();
             let differing =
                 node.and_then(|node| conditions::differing(name, node, &status.record, links, wall));
@@ -56,9 +56,7 @@ impl ConditionRepairs {
                 }
             }
         }
-        if statuses.are_all {
-            self.0.retain(|name, _| statuses.nodes.contains_key(name));
-        }
+        self.0.retain(|name, _| statuses.contains_key(name));
     }
 
     /// What is to be written now.
@@ -92,10 +90,7 @@ mod tests {
         let node = snapshot.observed.node.as_mut().unwrap();
         node.conditions = conditions;
         let status = Arc::new(NodeStatus::of(&snapshot));
-        NodeStatuses {
-            nodes: [(NodeName::new("gpu-1"), status)].into(),
-            are_all: true,
-        }
+        [(NodeName::new("gpu-1"), status)].into()
     }
 
     fn left() -> FoundConditions {

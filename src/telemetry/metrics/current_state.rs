@@ -81,13 +81,10 @@ impl GaugeWriter<'_> {
 }
 
 impl StateGauges {
-    pub(super) fn show(&mut self, statuses: &NodeStatuses) {
-        if statuses.are_all {
-            self.nodes.clear();
-            self.waits.retain(|name, _| statuses.nodes.contains_key(name));
-            self.poweroffs.retain(|name, _| statuses.nodes.contains_key(name));
-        }
-        self.nodes.extend(statuses.nodes.clone());
+    pub(super) fn show(&mut self, statuses: NodeStatuses) {
+        self.waits.retain(|name, _| statuses.contains_key(name));
+        self.poweroffs.retain(|name, _| statuses.contains_key(name));
+        self.nodes = statuses;
     }
 
     /// Why `task` cuts the power of the VM of `node`; `None` if the task was counted before.

@@ -226,9 +226,6 @@ metrics! {
     SILENCE_REQUESTS_FAILED: Counter, "silence_requests_failed", [],
         "Requests to the Alertmanager of ALERTMANAGER_URL_FILE that failed. They are tried again; meanwhile, alerts of nodes in \
          maintenance may be sent", alpha;
-    SNAPSHOTS_OUTDATED: Counter, "snapshots_outdated", [],
-        "Snapshots of nodes that differed when all were rebuilt, once a minute. They are replaced; each is a bug in Haulout, and the log \
-         names the nodes";
 }
 
 pub(super) type Counters = Family<Labels, Counter>;
@@ -278,7 +275,6 @@ families! {
     trace_spans_lost: Counter = TRACE_SPANS_LOST, Counter::default();
     notifications_lost: Counter = NOTIFICATIONS_LOST, Counter::default();
     silence_requests_failed: Counter = SILENCE_REQUESTS_FAILED, Counter::default();
-    snapshots_outdated: Counter = SNAPSHOTS_OUTDATED, Counter::default();
 }
 
 impl Families {

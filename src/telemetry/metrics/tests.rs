@@ -2,7 +2,7 @@ use crate::maintenance::clock::Now;
 use std::sync::Arc;
 use std::time::Duration;
 
-use haulout_core::fixtures::{TRACE, at, drain_report, episode, moment, node, record as of, snapshot};
+use haulout_core::fixtures::{self, TRACE, at, drain_report, episode, moment, node, record as of, snapshot};
 
 use super::*;
 use crate::ids::{EpisodeId, RequestUid, TaskRef};
@@ -10,10 +10,11 @@ use crate::maintenance::effect::Effect;
 use crate::maintenance::episode::Detection;
 use crate::maintenance::observed::{
     Admission, BoundVm, EffectAttempt, EffectRefusal, HostState, NodeSnapshot, PendingEviction,
-    PendingReason, RetryAdvice, SlotLimit, SnapshotBatch, SourceState,
+    PendingReason, RetryAdvice, SlotLimit, SourceState,
 };
 use crate::maintenance::request::RequestIdentity;
 use crate::maintenance::waiting::WaitingOn;
+use crate::status::statuses;
 
 struct Fixture {
     metrics: Arc<Metrics>,
@@ -60,9 +61,8 @@ impl Fixture {
     /// Shows the snapshots of gpu1, gpu2 and so on.
     fn shows(&self, snapshots: impl IntoIterator<Item = NodeSnapshot>) {
         let named = |(snapshot, number)| (NodeName::new(format!("gpu{number}")), snapshot);
-        let snapshots = snapshots.into_iter().zip(1..).map(named).collect();
-        self.metrics
-            .show(&NodeStatuses::of(&SnapshotBatch::all(snapshots)));
+        let snapshots = snapshots.into_iter().zip(1..).map(named);
+        self.metrics.show(statuses(&fixtures::snapshots(snapshots)));
     }
 
     fn tried_power_off(&self, outcome: AttemptOutcome) {

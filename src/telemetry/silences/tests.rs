@@ -276,30 +276,25 @@ fn queued_node_keeps_its_alerts() {
     assert_eq!(silent(&Record::InService), None);
 }
 
-fn statuses(record: &Record, are_all: bool) -> NodeStatuses {
+fn statuses(record: &Record) -> NodeStatuses {
     let snapshot = fixtures::snapshot(record.clone(), HostState::InService);
-    NodeStatuses {
-        nodes: [(name(1), Arc::new(NodeStatus::of(&snapshot)))].into(),
-        are_all,
-    }
+    [(name(1), Arc::new(NodeStatus::of(&snapshot)))].into()
 }
 
 #[test]
 fn nothing_is_known_before_the_first_complete_set() {
     let board = SilenceBoard::default();
     let is_known = || board.0.borrow().is_some();
-    board.show(&statuses(&Record::InService, true), false);
+    board.show(&statuses(&Record::InService), false);
     assert!(!is_known());
-    board.show(&statuses(&Record::InService, false), true);
-    assert!(!is_known());
-    board.show(&statuses(&Record::InService, true), true);
+    board.show(&statuses(&Record::InService), true);
     assert!(is_known());
     let mut changes = board.0.subscribe();
     changes.mark_unchanged();
-    board.show(&statuses(&Record::InService, false), false);
+    board.show(&statuses(&Record::InService), false);
     assert!(!changes.has_changed().unwrap(), "the same");
     let away = Record::Episode(Arc::new(fixtures::episode(Phase::Draining, 1)));
-    board.show(&statuses(&away, false), false);
+    board.show(&statuses(&away), false);
     assert!(changes.has_changed().unwrap());
 }
 

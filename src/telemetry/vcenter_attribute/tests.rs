@@ -118,10 +118,7 @@ fn status(n: usize, record: &Record, is_known: bool) -> (NodeName, Arc<NodeStatu
 }
 
 fn statuses(nodes: Vec<(NodeName, Arc<NodeStatus>)>) -> NodeStatuses {
-    NodeStatuses {
-        nodes: nodes.into_iter().collect(),
-        are_all: true,
-    }
+    nodes.into_iter().collect()
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::collections::btree_map::Entry;
 
-use super::{Dirty, Inventory};
+use super::Inventory;
 use crate::facts::kubernetes::NodeFacts;
 use crate::facts::vsphere::{Passthrough, PowerState, Task, TaskState, Vm, VmKey, VmotionDevice};
 use crate::ids::{NodeName, VmRef, VmUuid};
@@ -155,7 +155,7 @@ impl Inventory {
     pub(super) fn forget_records_ended_by_hand(&mut self) {
         let names = self.node_states.keys().filter(|name| self.is_ended_by_hand(name));
         for name in names.cloned().collect::<Vec<_>>() {
-            self.dirty = Some(Dirty::All);
+            self.is_changed = true;
             self.node_states.remove(&name);
         }
     }

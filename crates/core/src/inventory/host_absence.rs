@@ -4,7 +4,7 @@
 //! reconnects. A VM that is powered on then would lose its host again. So a host that returned has to stay connected for
 //! `HOST_SETTLE_SECONDS`, unless a user has taken it out of maintenance since.
 
-use super::{Dirty, Inventory};
+use super::Inventory;
 use crate::facts::vsphere::{Host, HostConnection};
 use crate::ids::{HostRef, TaskRef};
 use crate::maintenance::clock::{Deadline, Monotonic, Now, whole_second};
@@ -78,9 +78,7 @@ impl Inventory {
         let over: Vec<HostRef> = self.absences.keys().filter(is_over).cloned().collect();
         for host in over {
             self.absences.remove(&host);
-            let changed = Dirty::WithActive(self.nodes_on(&host));
-            self.add_dirty(Some(changed));
-            self.changed_hosts.insert(host);
+            self.is_changed = true;
         }
     }
 }

@@ -152,7 +152,7 @@ impl Inventory {
         self.nodes.insert(node.name.clone(), node);
     }
 
-    /// Limits changes of a Node's UUIDs to one per [`IDENTITY_PACE`], because each costs searches in vCenter and a rebuild of all
+    /// Limits changes of a Node's UUIDs to one per [`IDENTITY_PACE`], because each costs searches in vCenter and a build of all
     /// snapshots. Until then, the previous UUIDs are kept.
     fn pace_identity(&mut self, node: &mut kubernetes::NodeFacts) {
         let local = self.node_states.entry(node.name.clone()).or_default();

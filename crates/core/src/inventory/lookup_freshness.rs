@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Dirty, Inventory};
+use super::Inventory;
 use crate::facts::kubernetes::NodeFacts;
 use crate::facts::vsphere::{LookupUrgency, VmKey};
 use crate::ids::VmRef;
@@ -19,17 +19,8 @@ pub(super) struct UrgentLookup {
 impl Inventory {
     /// Updates and returns the urgent keys.
     pub(super) fn urgent(&mut self) -> BTreeMap<VmKey, LookupUrgency> {
-        if matches!(self.dirty, Some(Dirty::Only(_))) {
-            // Such facts change neither the phase of a node nor the host of its VM.
-            return self
-                .urgent_lookups
-                .iter()
-                .map(|(key, lookup)| (key.clone(), lookup.urgency))
-                .collect();
-        }
         let mut urgent = BTreeMap::new();
-        // An idle node has no urgent key.
-        for node in self.dirty_nodes().iter().filter_map(|name| self.nodes.get(name)) {
+        for node in self.nodes.values() {
             let Some(urgency) = self.urgency_of(node) else {
                 continue;
             };

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::Inventory;
 use super::devices::{sriov_cards, vgpus};
-use super::{Dirty, Inventory};
 use crate::facts::kubernetes::RequestAction;
 use crate::facts::vsphere::{
     ClusterRules, DetectionSignal, DeviceRequirement, HostConnection, VgpuProfile, Vm,
@@ -116,8 +116,7 @@ impl Inventory {
         placed.offers
     }
 
-    /// The offers, the previews, and all reservations including those of the offers. An idle node has none, so `names` may leave idle
-    /// nodes out.
+    /// The offers, the previews, and all reservations including those of the offers.
     pub(super) fn placed(&self, names: &BTreeSet<NodeName>) -> Placed {
         let PlacementRequests {
             mut waiting,
@@ -327,7 +326,7 @@ impl Inventory {
         self.left_maintenance
             .retain(|_, at| now < at.after(ROLLING_UPGRADE));
         if self.left_maintenance.len() < before {
-            self.dirty = Some(Dirty::All);
+            self.is_changed = true;
         }
     }
 

@@ -11,22 +11,25 @@ const SET_COMPLETE_BY: Duration = Duration::from_secs(2);
 /// The shortest build that is followed by a pause; timers are no finer.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 
+/// A pause is this many times as long as the build before, so that builds use at most a quarter of one CPU.
+const PAUSE_PER_BUILD: u32 = 3;
+
 /// The longest pause between two builds; operators do not notice it.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// How often every snapshot is rebuilt and compared with the incremental one.
-const REBUILD_EVERY: Duration = Duration::from_secs(60);
+/// How often snapshots are built without a change.
+const BUILD_EVERY: Duration = Duration::from_secs(60);
 
 /// The timers of the inventory.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Schedule {
     set_complete_by: Option<Monotonic>,
     paused_until: Option<Monotonic>,
-    rebuild_at: Option<Monotonic>,
+    build_at: Option<Monotonic>,
 }
 
 impl Schedule {
-    /// Whether facts are only applied, because the last build took long. So builds use at most half of one CPU.
+    /// Whether facts are only applied, because the last build took long.
     pub(super) fn is_paused(&mut self, now: Monotonic) -> bool {
         let is_paused = self.paused_until.is_some_and(|until| now < until);
         if !is_paused {
@@ -37,7 +40,8 @@ impl Schedule {
 
     /// Records how long the last build took, including the use of its snapshots.
     pub(super) fn built(&mut self, now: Monotonic, took: Duration) {
-        self.paused_until = (took >= PAUSE_MIN).then(|| now.after(took.min(PAUSE_MAX)));
+        self.paused_until =
+            (took >= PAUSE_MIN).then(|| now.after(took.saturating_mul(PAUSE_PER_BUILD).min(PAUSE_MAX)));
     }
 
     /// Whether to wait for the rest of an incomplete set. The first call starts the timer.
@@ -55,21 +59,21 @@ impl Schedule {
         self.set_complete_by = None;
     }
 
-    /// Whether all snapshots have to be rebuilt. The first call only starts the timer.
-    pub(super) fn is_rebuild_due(&mut self, now: Monotonic) -> bool {
-        let at = *self.rebuild_at.get_or_insert(now.after(REBUILD_EVERY));
+    /// Whether to build without a change. The first call only starts the timer.
+    pub(super) fn is_build_due(&mut self, now: Monotonic) -> bool {
+        let at = *self.build_at.get_or_insert(now.after(BUILD_EVERY));
         if now < at {
             return false;
         }
-        self.rebuild_at = Some(now.after(REBUILD_EVERY));
+        self.build_at = Some(now.after(BUILD_EVERY));
         true
     }
 
     /// When to build without a new fact. Never before the end of a pause, or the caller would spin.
-    pub(super) fn next_at(&self, is_dirty: bool, is_acting: bool) -> Option<Monotonic> {
-        let build_at = self.set_complete_by.or(self.paused_until).filter(|_| is_dirty);
-        let rebuild_at = self.rebuild_at.filter(|_| is_acting);
-        let next = build_at.into_iter().chain(rebuild_at).min()?;
+    pub(super) fn next_at(&self, is_changed: bool, is_acting: bool) -> Option<Monotonic> {
+        let changed_at = self.set_complete_by.or(self.paused_until).filter(|_| is_changed);
+        let build_at = self.build_at.filter(|_| is_acting);
+        let next = changed_at.into_iter().chain(build_at).min()?;
         Some(self.paused_until.map_or(next, |until| until.max(next)))
     }
 }
@@ -83,8 +87,8 @@ mod tests {
     }
 
     #[test]
-    fn long_build_is_followed_by_an_equally_long_pause() {
-        for (took, pause) in [(0, 0), (1, 1), (40, 40), (5_000, 1_000)] {
+    fn long_build_is_followed_by_a_pause_three_times_as_long() {
+        for (took, pause) in [(0, 0), (1, 3), (40, 120), (5_000, 1_000)] {
             let mut schedule = Schedule::default();
             schedule.built(at(100), Duration::from_millis(took));
             assert_eq!(schedule.is_paused(at(99 + pause)), pause > 0, "{took}");
@@ -123,24 +127,28 @@ mod tests {
     }
 
     #[test]
-    fn snapshots_are_rebuilt_once_a_minute() {
+    fn snapshots_are_built_once_a_minute() {
         let mut schedule = Schedule::default();
-        assert!(!schedule.is_rebuild_due(at(0)));
-        assert!(!schedule.is_rebuild_due(at(59_999)));
+        assert!(!schedule.is_build_due(at(0)));
+        assert!(!schedule.is_build_due(at(59_999)));
         assert_eq!(schedule.next_at(false, true), Some(at(60_000)));
-        assert!(schedule.is_rebuild_due(at(61_000)));
-        assert!(!schedule.is_rebuild_due(at(120_999)));
-        assert!(schedule.is_rebuild_due(at(121_000)));
+        assert!(schedule.is_build_due(at(61_000)));
+        assert!(!schedule.is_build_due(at(120_999)));
+        assert!(schedule.is_build_due(at(121_000)));
     }
 
     #[test]
-    fn rebuild_is_due_after_a_pause_and_never_on_a_standby() {
+    fn build_is_due_after_a_pause_and_never_on_a_standby() {
         let mut schedule = Schedule::default();
-        assert!(!schedule.is_rebuild_due(at(0)));
-        schedule.built(at(59_900), Duration::from_millis(500));
+        assert!(!schedule.is_build_due(at(0)));
+        schedule.built(at(59_900), Duration::from_millis(167));
         assert!(schedule.is_paused(at(60_100)));
-        for is_dirty in [false, true] {
-            assert_eq!(schedule.next_at(is_dirty, true), Some(at(60_400)), "{is_dirty}");
+        for is_changed in [false, true] {
+            assert_eq!(
+                schedule.next_at(is_changed, true),
+                Some(at(60_401)),
+                "{is_changed}"
+            );
         }
         assert_eq!(schedule.next_at(false, false), None);
     }

@@ -69,7 +69,7 @@ impl Inventory {
         (queue, self.limits(group.as_deref()))
     }
 
-    /// Updates which nodes hold slots and which wait for one. Each group has a queue and limits of its own. An idle node does neither, so `names` may leave idle nodes out.
+    /// Updates which nodes hold slots and which wait for one. Each group has a queue and limits of its own.
     pub(super) fn update_admission(&mut self, names: &BTreeSet<NodeName>) {
         let mut before = std::mem::take(&mut self.admission_queues);
         let mut queues: BTreeMap<Option<String>, AdmissionQueue> = BTreeMap::new();

@@ -216,7 +216,7 @@ impl Inventory {
             record,
             observed: seen,
         };
-        // An idle node needs nothing of other nodes. So its snapshot depends on its own facts only.
+        // An idle node needs nothing of other nodes. Its actor is not woken by what happens to them.
         if !snapshot.is_idle() {
             let (queue, limits) = self.queue_of(name);
             let admission = queue.admission(name, limits);

@@ -5,18 +5,20 @@ use std::sync::Arc;
 
 use super::Inventory;
 use crate::facts::vsphere::Host;
-use crate::ids::{ComputeRef, HostRef, NodeName};
-use crate::maintenance::observed::{HostState, NodeSnapshot};
+use crate::ids::{ComputeRef, HostRef};
+use crate::maintenance::observed::{HostState, Snapshots};
 use crate::maintenance::placement::PlacementOffer;
 
 impl Inventory {
     /// The snapshot of each node without slots and offered hosts. A standby only displays them.
-    pub(super) fn standby_snapshots(&self) -> BTreeMap<NodeName, NodeSnapshot> {
+    pub(super) fn standby_snapshots(&mut self) -> Snapshots {
+        self.is_changed = false;
+        self.snapshots.clear();
         let names = self.names().into_iter();
         names
             .filter_map(|name| {
                 let snapshot = self.snapshot(&name, PlacementOffer::default())?;
-                Some((name, snapshot))
+                Some((name, Arc::new(snapshot)))
             })
             .collect()
     }
@@ -43,7 +45,7 @@ impl Inventory {
             .collect()
     }
 
-    pub(super) fn shown(&self, host: &Host) -> (HostRef, (String, HostState)) {
+    fn shown(&self, host: &Host) -> (HostRef, (String, HostState)) {
         let name = host.name.clone().unwrap_or_else(|| host.moref.to_string());
         let state = self.host_state(Some(&host.moref));
         (host.moref.clone(), (name, state))

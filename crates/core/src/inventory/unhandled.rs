@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Inventory;
-use crate::facts::vsphere::{Host, PowerState};
+use crate::facts::vsphere::{Host, PowerState, Vm};
 use crate::ids::{HostRef, NodeName, NodeUid, TaskRef};
 
 /// Something that Haulout does not react to, although it may wait for a VM to be off.
@@ -100,13 +100,13 @@ impl Inventory {
 
     /// The nodes whose VMs run on the host.
     fn running_on(&self, host: &HostRef) -> BTreeMap<NodeName, NodeUid> {
-        let nodes = self.nodes_on(host).into_iter();
-        let running = nodes.filter(|name| {
-            let vm = self.bound_vm(name);
-            vm.is_some_and(|vm| vm.power == Some(PowerState::On))
-        });
+        let is_on_it = |vm: &Vm| vm.host.as_ref() == Some(host) && vm.power == Some(PowerState::On);
+        let running = self
+            .nodes
+            .values()
+            .filter(|node| self.bound_vm(&node.name).is_some_and(is_on_it));
         running
-            .filter_map(|name| Some((name.clone(), self.nodes.get(&name)?.uid.clone())))
+            .map(|node| (node.name.clone(), node.uid.clone()))
             .collect()
     }
 }

@@ -1,27 +1,11 @@
 //! Applies facts of vCenter.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
-
-use super::{Dirty, Inventory};
+use super::Inventory;
 use crate::facts::vsphere::{self as vsphere, EndOutcome};
 use crate::ids::TaskRef;
 use crate::maintenance::observed::{AttemptOutcome, FailedMaintenance};
 
 impl Inventory {
-    /// Applies a host. A change of its shown state is passed on also where no snapshot depends on it: the usual end of a relocation is
-    /// that the host returns without a VM of ours.
-    pub(super) fn apply_host(&mut self, host: Arc<vsphere::Host>) {
-        let moref = host.moref.clone();
-        let shown = |inventory: &Self| Some(inventory.shown(inventory.hosts.get(&moref)?));
-        let before = shown(self);
-        self.apply_vsphere(vsphere::VsphereUpdate::Host(host));
-        if before != shown(self) {
-            self.changed_hosts.insert(moref);
-            self.add_dirty(Some(Dirty::Only(BTreeSet::new())));
-        }
-    }
-
     pub(super) fn apply_vsphere(&mut self, update: vsphere::VsphereUpdate) {
         use vsphere::VsphereUpdate;
         if let VsphereUpdate::EvacuationPolicies { vms } = update {

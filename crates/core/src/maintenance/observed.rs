@@ -37,34 +37,8 @@ pub struct NodeSnapshot {
     pub observed: Observed,
 }
 
-/// New snapshots: of all nodes, or of those that may have changed.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct SnapshotBatch {
-    pub snapshots: BTreeMap<NodeName, Arc<NodeSnapshot>>,
-    /// The batch has all nodes, so that a missing one is gone.
-    pub are_all: bool,
-    /// If it has not all nodes: the hosts that changed, each with name and state.
-    pub hosts: BTreeMap<HostRef, (String, HostState)>,
-}
-
-impl SnapshotBatch {
-    /// A batch of all nodes.
-    pub fn all(snapshots: BTreeMap<NodeName, NodeSnapshot>) -> Self {
-        Self {
-            snapshots: snapshots
-                .into_iter()
-                .map(|(name, snapshot)| (name, Arc::new(snapshot)))
-                .collect(),
-            are_all: true,
-            hosts: BTreeMap::new(),
-        }
-    }
-
-    /// Whether `node` may still exist after this batch.
-    pub fn keeps(&self, node: &NodeName) -> bool {
-        !self.are_all || self.snapshots.contains_key(node)
-    }
-}
+/// The snapshots of all nodes.
+pub type Snapshots = BTreeMap<NodeName, Arc<NodeSnapshot>>;
 
 impl NodeSnapshot {
     /// Whether nothing can be decided: the node is in service on a host in service, without a request.

@@ -74,11 +74,9 @@ impl StatusBoard {
     /// Processes new statuses. Returns whether anything changed.
     pub fn show(&mut self, statuses: &NodeStatuses, now: Timestamp) -> bool {
         let before = self.nodes.len();
-        if statuses.are_all {
-            self.nodes.retain(|name, _| statuses.nodes.contains_key(name));
-        }
+        self.nodes.retain(|name, _| statuses.contains_key(name));
         let mut is_changed = before != self.nodes.len();
-        for (name, status) in &statuses.nodes {
+        for (name, status) in statuses {
             is_changed |= self.nodes.entry(name.clone()).or_default().show(status, now);
         }
         is_changed

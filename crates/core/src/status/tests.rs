@@ -99,8 +99,8 @@ fn show(board: &mut StatusBoard, record: Record, now: i64) -> bool {
         record,
         observed: seen(HostState::InService),
     };
-    let snapshots = BTreeMap::from([(node(), snapshot)]);
-    board.show(&NodeStatuses::of(&SnapshotBatch::all(snapshots)), at(now))
+    let snapshots = BTreeMap::from([(node(), Arc::new(snapshot))]);
+    board.show(&statuses(&snapshots), at(now))
 }
 
 fn recorded(board: &mut StatusBoard, before: &Record, after: Record, ended: Option<EpisodeResult>, now: i64) {
@@ -173,7 +173,7 @@ fn an_episode_is_followed_from_phase_to_phase_to_its_end() {
 #[test]
 fn node_with_an_evacuation_policy_is_told_once_while_it_has_one() {
     let mut policies = ToldOnce::default();
-    let mut show = |of: &[(&str, bool)], are_all: bool| {
+    let mut show = |of: &[(&str, bool)]| {
         let nodes = of.iter().map(|(name, is_marked)| {
             let mut observed = seen(HostState::InService);
             if let BoundVm::Found(vm) = &mut observed.vm {
@@ -184,27 +184,17 @@ fn node_with_an_evacuation_policy_is_told_once_while_it_has_one() {
                 Arc::new(status(Record::InService, observed)),
             )
         });
-        let statuses = NodeStatuses {
-            nodes: nodes.collect(),
-            are_all,
-        };
-        policies.show(&statuses, NodeStatus::evacuation_policy);
+        policies.show(&nodes.collect(), NodeStatus::evacuation_policy);
         policies.take_new()
     };
     let names = |names: &[&str]| names.iter().copied().map(NodeName::new).collect::<Vec<_>>();
-    assert_eq!(
-        show(&[("a", true), ("b", false), ("c", true)], true),
-        names(&["a", "c"])
-    );
-    assert_eq!(show(&[("a", true), ("b", false), ("c", true)], true), []);
-    assert_eq!(show(&[("b", true)], false), names(&["b"]), "concerned later");
-    assert_eq!(show(&[("b", false)], false), []);
-    assert_eq!(show(&[("a", true), ("b", true)], true), names(&["b"]), "again");
-    assert_eq!(
-        show(&[("a", true), ("b", true), ("c", true)], true),
-        names(&["c"]),
-        "was gone"
-    );
+    let all = |b| [("a", true), ("b", b), ("c", true)];
+    assert_eq!(show(&all(false)), names(&["a", "c"]));
+    assert_eq!(show(&all(false)), []);
+    assert_eq!(show(&all(true)), names(&["b"]), "concerned later");
+    assert_eq!(show(&all(false)), []);
+    assert_eq!(show(&all(true)[..2]), names(&["b"]), "again");
+    assert_eq!(show(&all(true)), names(&["c"]), "was gone");
 }
 
 #[test]
@@ -219,10 +209,7 @@ fn node_whose_vm_is_not_known_for_a_moment_is_not_told_again() {
         ..marked.clone()
     };
     for (observed, untold) in [(&marked, 1), (&unknown, 0), (&marked, 0)] {
-        let statuses = NodeStatuses {
-            nodes: BTreeMap::from([(node(), Arc::new(status(Record::InService, observed.clone())))]),
-            are_all: true,
-        };
+        let statuses = BTreeMap::from([(node(), Arc::new(status(Record::InService, observed.clone())))]);
         policies.show(&statuses, NodeStatus::evacuation_policy);
         assert_eq!(policies.take_new().len(), untold);
     }

@@ -16,10 +16,8 @@ pub struct ToldOnce {
 impl ToldOnce {
     /// Processes new statuses. `concerns` says whether it concerns a node; `None` where that is not known at the moment.
     pub fn show(&mut self, statuses: &NodeStatuses, concerns: impl Fn(&NodeStatus) -> Option<bool>) {
-        if statuses.are_all {
-            self.concerned.retain(|name| statuses.nodes.contains_key(name));
-        }
-        for (name, status) in &statuses.nodes {
+        self.concerned.retain(|name| statuses.contains_key(name));
+        for (name, status) in statuses {
             match concerns(status) {
                 Some(true) => self.concerned.insert(name.clone()),
                 Some(false) => self.concerned.remove(name),

@@ -281,14 +281,8 @@ impl Process {
             self.watch_set = requested.watch_set;
         }
         let Some(built) = changes.built else { return };
-        assert_eq!(
-            built.outdated,
-            [] as [NodeName; 0],
-            "incremental snapshots differ from rebuilt ones"
-        );
         self.draining = built.draining;
-        self.snapshots.retain(|name, _| built.snapshots.keeps(name));
-        self.snapshots.extend(built.snapshots.snapshots);
+        self.snapshots = built.snapshots;
     }
 }
 

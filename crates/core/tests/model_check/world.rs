@@ -354,12 +354,7 @@ impl Replica {
             if let Some(built) = changes.built
                 && !built.is_standby
             {
-                assert!(
-                    built.outdated.is_empty(),
-                    "incremental snapshots differ from rebuilt ones"
-                );
-                self.snapshots.retain(|name, _| built.snapshots.keeps(name));
-                self.snapshots.extend(built.snapshots.snapshots);
+                self.snapshots = built.snapshots;
             }
             let Some(requested) = changes.requested else {
                 return;

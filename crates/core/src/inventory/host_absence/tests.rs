@@ -56,7 +56,7 @@ fn host_that_came_back_by_itself_is_used_after_it_has_stayed() {
     assert_eq!(at(&mut inventory, 189, None), settling(190));
     assert!(inventory.next_at().is_some_and(|at| at <= moment(190).monotonic));
     let built = inventory.advance(None, moment(190)).built.unwrap();
-    assert!(built.snapshots.snapshots.contains_key(&crate::fixtures::name(1)));
+    assert!(built.snapshots.contains_key(&crate::fixtures::name(1)));
     assert_eq!(at(&mut inventory, 191, None), HostState::InService);
     assert!(inventory.absences.is_empty());
 }

@@ -431,7 +431,7 @@ fn clock_that_is_set_opens_and_closes_windows_at_once() {
             ..moment(elapsed)
         };
         let changes = inventory.advance([], now);
-        let built = changes.built.map(|built| built.snapshots.snapshots);
+        let built = changes.built.map(|built| built.snapshots);
         let granted = built
             .filter(|_| elapsed > 0)
             .map(|built| built[&name(1)].observed.admission == Admission::Granted);

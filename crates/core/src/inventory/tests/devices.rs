@@ -131,14 +131,14 @@ fn devices_concern_only_a_known_node_that_has_others_now() {
     let mut inventory = inventory_with(trio(1));
     inventory.all_snapshots();
     inventory.apply(devices(&[(5, 4)]));
-    assert!(inventory.dirty.is_some());
+    assert!(inventory.is_changed);
     inventory.all_snapshots();
     inventory.apply(devices(&[(5, 4)]));
-    assert!(inventory.dirty.is_none());
+    assert!(!inventory.is_changed);
     let elsewhere = Fact::Kubernetes(KubernetesUpdate::Devices {
         node: node(7).name,
         slices: [].into(),
     });
     inventory.apply(elsewhere);
-    assert!(inventory.dirty.is_none());
+    assert!(!inventory.is_changed);
 }

@@ -229,7 +229,7 @@ fn twins_are_told_which_node_to_delete_before_any_maintenance() {
         resource_version: 11,
         ..node(1)
     }));
-    let built = inventory.build_snapshots().snapshots;
+    let built = inventory.build_snapshots();
     assert_eq!(built[&name(2)].observed.vm, BoundVm::Shared(vec![name(1)]));
     // The younger one may be the dead one as well.
     inventory.apply(seen_of(not_ready(twin())));

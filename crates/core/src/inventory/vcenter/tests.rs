@@ -163,7 +163,7 @@ fn attempt_whose_task_vcenter_forgot_is_done() {
         "the task of another user"
     );
     inventory.apply(vsphere(VsphereUpdate::TaskGone(forgotten)));
-    assert!(inventory.dirty.is_some(), "there is something to decide");
+    assert!(inventory.is_changed, "there is something to decide");
     assert_eq!(power_on(&mut inventory).outcome, AttemptOutcome::Done);
     assert_eq!(inventory.watch_set().tasks, BTreeSet::new());
 }
