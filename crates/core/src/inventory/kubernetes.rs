@@ -112,7 +112,7 @@ impl Inventory {
             self.kubernetes.seen.insert(node.name.clone());
         }
         let gpus = self.gpus(&node, None);
-        let is_continued = self.record_from_copy(&node).is_some();
+        let copied = self.record_from_copy(&node);
         let local = self.node_states.entry(node.name.clone()).or_default();
         local.record_of_gone = None;
         local.gpus.note(&gpus, self.now.monotonic);
@@ -123,18 +123,16 @@ impl Inventory {
                 local.last_on_node = Some(Arc::clone(episode));
             }
         }
-        let record = local.dry_run.record().unwrap_or(on_node);
-        match record.phase() {
+        let recorded = local.dry_run.record().unwrap_or(on_node).phase();
+        // If the record was removed and the episode goes on with its copy, what was done still counts.
+        match recorded.or_else(|| copied.as_ref()?.phase()) {
             Some(phase) if phase.is_draining() || *phase.at_work() == Phase::Drained => {}
             // Results of an earlier phase or episode no longer count.
             Some(_) => local.drain = None,
             None => {
                 local.drain = None;
-                // If the record was removed and the episode goes on with its copy, what was asked of vCenter still counts.
-                if !is_continued {
-                    local.attempts.clear();
-                    local.offered = None;
-                }
+                local.attempts.clear();
+                local.offered = None;
             }
         }
         if !node.unschedulable && !local.dry_run.is_cordoned() {

@@ -3,20 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::facts::kubernetes::{KubernetesUpdate, NodeFacts, StrandedNode};
+use crate::facts::kubernetes::{KubernetesUpdate, NodeAnnotations, NodeFacts, StrandedNode};
 use crate::facts::vsphere::{Compute, Host, PowerState, Task, TaskState, Vm, VsphereUpdate};
 use crate::fixtures::{
-    RELEASE, at, found, host, host_ref, moment, name, node_facts, rules, synced, trio,
+    RELEASE, at, drain_report, found, host, host_ref, moment, name, node_facts, rules, synced, trio,
     vm_facts, vm_ref,
 };
 use crate::ids::{ComputeRef, NodeUid, TaskRef};
 use crate::inventory::{Fact, Inventory};
 use crate::maintenance::clock::{Elapsed, Timer};
+use crate::maintenance::effect_report::{EffectReport, EffectResult};
 use crate::maintenance::episode::{DrainEnd, HostIdentity, InFlight, Phase};
 use crate::maintenance::observed::{BoundVm, HostState, LATE_POWER_OFF_WINDOW, LeadershipEpoch};
 use crate::maintenance::record::{EndedEpisode, LastEpisode, read_last, write_last};
 
-use super::{entering, in_episode, with_episode};
+use super::{copied, entering, in_episode, with_episode};
 
 pub(super) fn node(node: NodeFacts) -> Fact {
     Fact::Kubernetes(KubernetesUpdate::Node(Box::new(node)))
@@ -429,5 +430,39 @@ fn node_with_a_lower_version_counts_after_a_conflict_with_the_known_one() {
         let answered = KubernetesUpdate::Answered(Box::new(with_version(1)));
         inventory.apply(Fact::Kubernetes(answered));
         assert_eq!(known(&inventory), expected);
+    }
+}
+
+#[test]
+fn drain_goes_on_where_only_the_copy_of_its_record_is_left() {
+    for phase in [Phase::Draining, Phase::Drained] {
+        let recorded = NodeFacts {
+            unschedulable: true,
+            ..with_episode(1, phase.clone(), |episode| episode.powered_off = false)
+        };
+        let round = EffectReport {
+            node: name(1),
+            found: EffectResult::Drain(drain_report(moment(5).monotonic, Vec::new())),
+        };
+        let facts = [
+            copied(recorded.clone()),
+            node(recorded.clone()),
+            Fact::Effect(round),
+        ];
+        let mut inventory = leading(trio(1).into_iter().chain(facts));
+        for resource_version in [20, 21] {
+            let stripped = NodeFacts {
+                annotations: NodeAnnotations::default(),
+                resource_version,
+                ..recorded.clone()
+            };
+            inventory.advance([node(stripped)], moment(10));
+            let snapshot = &inventory.snapshots[&name(1)];
+            assert_eq!(snapshot.record.phase(), Some(&phase));
+            assert!(
+                snapshot.observed.drain.is_some(),
+                "{phase:?}: its pods that came back would be evicted again"
+            );
+        }
     }
 }
