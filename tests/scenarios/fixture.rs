@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use haulout_lab::fixture::{Fixture, Haulout, Member, WAIT_TIMEOUT, episode};
-use haulout_lab::kube::User;
+use haulout_lab::kube::{Kube, User};
 pub use haulout_lab::scenario::{kube, run_scenario, run_scenario_alone};
 use haulout_lab::vcenter::{ClusterSpec, DeviceSpec, DrsAutomation, DrsSpec, Gpu, HostSpec, Spec, VmSpec};
 use haulout_lab::wait;
@@ -87,12 +87,17 @@ pub fn gpu_vm(fixture: &str, name: &str, host: &str) -> VmSpec {
 
 /// A fixture in which each VM of `spec` is a node.
 pub async fn fixture(name: &str, spec: &Spec) -> anyhow::Result<Fixture<'static>> {
+    fixture_in(kube().await, name, spec).await
+}
+
+/// The same in this cluster. The memory that Haulout needs depends on all that is in a cluster, and the common one grows.
+pub async fn fixture_in<'k>(kube: &'k Kube, name: &str, spec: &Spec) -> anyhow::Result<Fixture<'k>> {
     let members = spec
         .vms
         .iter()
         .map(|vm| Member::new(name, &vm.name, &vm.uuid))
         .collect();
-    Fixture::create(kube().await, name, spec, members, true).await
+    Fixture::create(kube, name, spec, members, true).await
 }
 
 /// A fixture with one node on the only host.

@@ -2,12 +2,13 @@
 
 use anyhow::{Context as _, ensure};
 use haulout_lab::fixture::{Fixture, WAIT_TIMEOUT};
+use haulout_lab::kube::{Kube, KubeOptions};
 use haulout_lab::vcenter::Bulk;
 use haulout_lab::wait::until;
 use tokio::time::Instant;
 
 use crate::byte_faults::{self, ByteProxies};
-use crate::fixture::{a40, fixture, gpu_vm, hosts, run_scenario};
+use crate::fixture::{a40, fixture_in, gpu_vm, hosts, run_scenario};
 
 /// How many connections are made after the warm-up: in every run, and where everything is tried.
 const RECONNECTS: [usize; 2] = [300, 1_000];
@@ -102,17 +103,18 @@ impl<'f> Watch<'f> {
 }
 
 /// A fixture with some hosts whose properties can change.
-async fn changing(name: &str) -> anyhow::Result<Fixture<'static>> {
+async fn changing<'k>(kube: &'k Kube, name: &str) -> anyhow::Result<Fixture<'k>> {
     let mut spec = hosts(&[("esx1", &[a40(1)])]);
     spec.vms = vec![gpu_vm(name, "gpu1", "esx1")];
     spec.bulk = Some(Bulk { hosts: 10, vms: 0 });
-    fixture(name, &spec).await
+    fixture_in(kube, name, &spec).await
 }
 
 #[test]
 fn reconnects_cost_one_session_and_no_memory() {
     run_scenario(async {
-        let fixture = changing("reconnects").await?;
+        let kube = Kube::start(&KubeOptions::default()).await?;
+        let fixture = changing(&kube, "reconnects").await?;
         let proxies = ByteProxies::start(&fixture).await?;
         let proxy = &proxies.vcenter;
         proxy.close_after_each_reply();
@@ -151,7 +153,8 @@ fn reconnects_cost_one_session_and_no_memory() {
 fn session_and_memory_stay_when_all_connections_are_cut() {
     run_scenario(async {
         let cuts = std::env::var(CUTS).map_or(Ok(12), |cuts| cuts.parse::<usize>())?;
-        let fixture = changing("cuts").await?;
+        let kube = Kube::start(&KubeOptions::default()).await?;
+        let fixture = changing(&kube, "cuts").await?;
         let proxies = ByteProxies::start(&fixture).await?;
         let proxy = &proxies.vcenter;
         let haulout = proxies.start_haulout(&fixture, &[])?;

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use haulout_lab::fixture::{Fixture, WAIT_TIMEOUT, episode};
+use haulout_lab::kube::{Kube, KubeOptions};
 use haulout_lab::wait::until;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::fixture::{a40, fixture, gpu_vm, hosts, one_node, run, run_scenario};
+use crate::fixture::{a40, fixture, fixture_in, gpu_vm, hosts, one_node, run, run_scenario};
 use crate::metrics::{address, ask};
 
 /// A free port of loopback; the log shows it.
@@ -179,7 +180,10 @@ pub fn resident(pid: u32) -> anyhow::Result<u64> {
 #[test]
 fn hundred_open_pages_cost_at_most_5_mib() {
     run_scenario(async {
-        let fixture = one_node("pages").await?;
+        let mut spec = hosts(&[("esx1", &[a40(1)])]);
+        spec.vms = vec![gpu_vm("pages", "gpu1", "esx1")];
+        let kube = Kube::start(&KubeOptions::default()).await?;
+        let fixture = fixture_in(&kube, "pages", &spec).await?;
         let node = fixture.node_name("gpu1");
         let haulout = run(&fixture, &[SERVED]).await?;
         let page = page(&fixture).await?;
