@@ -1,4 +1,4 @@
-//! Builds one [`NodeSnapshot`] per node from the facts of vCenter, of Kubernetes and of effects. Pure: no async, no clock, no I/O.
+//! Builds one snapshot per node from the facts of vCenter, of Kubernetes and of effects. Pure: no async, no clock, no I/O.
 //!
 //! A snapshot holds everything about its node, so a missed or repeated fact is repaired by the next one. Between a `Reset` and its
 //! `Settled` a source counts as disconnected; objects that are not reported again by then are forgotten.
