@@ -701,10 +701,11 @@ impl World {
         };
         self.check_hold(node, pod);
         let uncordoned = self.oracle.nodes[node].uncordoned_by_person;
-        // A watch that was cut off is noticed after its silence only, also where other connections work again.
+        // A watch that was cut off, or opened meanwhile, is noticed after its silence only, also where other connections work again.
         let cut_off = self.cut_off.iter().map(|replica| replica.kubernetes_until).max();
+        let cut_off = cut_off.filter(|until| !until.is_zero());
         let is_recent = uncordoned.is_some_and(|at| {
-            let seen_from = at.max(cut_off.unwrap_or_default().min(at + WATCH_SILENT));
+            let seen_from = cut_off.map_or(at, |until| at.max(until.min(at) + WATCH_SILENT));
             clock::elapsed() < seen_from + STALE_AT_EVICTION
         });
         let is_open = self
