@@ -616,7 +616,11 @@ fn node_whose_kubelet_lost_its_checkpoint_waits_for_its_device_plugin() {
 
 /// The end of a history that once broke a law.
 fn replay<const N: usize>(history: [(Happening, usize); N]) -> Model {
-    let mut model = Model::new(with_volumes(policy(DrainTimeoutAction::PowerOff)), false);
+    replay_under(policy(DrainTimeoutAction::PowerOff), history)
+}
+
+fn replay_under<const N: usize>(policy: Policy, history: [(Happening, usize); N]) -> Model {
+    let mut model = Model::new(with_volumes(policy), false);
     for (happening, index) in history {
         happen(&mut model, happening, index);
     }
@@ -906,6 +910,25 @@ fn drain_that_was_held_has_its_time_under_settings_that_do_not_hold_it() {
         (OtherReplicaLeads, 0),
         (ASecond, 0),
     ]);
+}
+
+#[test]
+fn guest_is_asked_when_the_time_of_a_hook_is_over_that_does_not_hold_for_ever() {
+    let proceeds = Policy {
+        hook_timeout_action: HookTimeoutAction::Proceed,
+        ..policy(DrainTimeoutAction::PowerOff)
+    };
+    replay_under(
+        proceeds,
+        [
+            (PersonHooksPowerOff, 1),
+            (HomeEnters, 1),
+            (PodGoes, 1),
+            (PodGoes, 1),
+            (AnHour, 0),
+            (ASecond, 0),
+        ],
+    );
 }
 
 #[test]

@@ -158,6 +158,8 @@ pub struct NodeTruth {
     pub is_hooked_late: bool,
     /// Since when a hook for the drain that was there at the cordon holds the first eviction.
     drain_held_since: Option<Duration>,
+    /// Since when hooks have held the power-off of this episode.
+    power_off_held_since: Option<Duration>,
     /// Since when a change of its pods is not followed by a drain round, although its drain is under way.
     unserved_since: Option<Duration>,
     /// Its Machine has our guards. It is in another cluster, and outlives the Node.
@@ -366,6 +368,7 @@ impl Model {
                 cordoned_by_person: false,
                 is_hooked_late: false,
                 drain_held_since: None,
+                power_off_held_since: None,
                 unserved_since: None,
                 is_machine_guarded: false,
                 is_drained_with_guards: false,
@@ -1548,6 +1551,14 @@ impl Model {
             self.nodes[index].is_drained_with_guards = self.settings.policy.guards.machines;
         }
         self.drain_begins(index, snapshot, transition);
+        let episode = transition.record.episode();
+        let held = episode.and_then(|episode| episode.held);
+        let truth = &mut self.nodes[index];
+        if held.is_some_and(|held| held.point == HookPoint::PrePowerOff) {
+            truth.power_off_held_since.get_or_insert(self.elapsed);
+        } else if episode.is_none_or(|episode| !matches!(episode.phase.at_work(), Phase::ShuttingDown(_))) {
+            truth.power_off_held_since = None;
+        }
         let json = write(&transition.record, self.now().wall).episode;
         let last = LastEpisode::of(
             &snapshot.record,
@@ -2160,9 +2171,14 @@ impl Model {
             log()
         );
         let hooks = self.node(index).map(|node| &node.hooks);
+        let policy = &self.settings.policy;
+        let held_since = self.nodes[index].power_off_held_since;
+        let proceeds = policy.hook_timeout_action == HookTimeoutAction::Proceed
+            && held_since.is_some_and(|since| self.elapsed >= since + policy.hook_timeout);
         assert!(
             hooks.is_none_or(|hooks| !hooks.contains_key(&HookPoint::PrePowerOff))
-                || self.nodes[index].is_hooked_late,
+                || self.nodes[index].is_hooked_late
+                || proceeds,
             "power cut although a hook holds it\n{}",
             log()
         );
