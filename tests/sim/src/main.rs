@@ -58,7 +58,7 @@ struct Total {
     failed: BTreeMap<u64, Vec<String>>,
     digests: BTreeMap<u64, String>,
     simulated: Duration,
-    /// Each of these with its seed.
+    /// The largest of each figure, with its seed.
     slowest_rest: (Duration, u64),
     most_requests: (u64, u64),
     most_writes: (u64, u64),

@@ -11,13 +11,14 @@ const SET_COMPLETE_BY: Duration = Duration::from_secs(2);
 /// The shortest build that is followed by a pause; timers are no finer.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 
-/// A pause is this many times as long as the build before, so that builds use at most a quarter of one CPU.
+/// A pause is this many times as long as the build before. So builds use at most a quarter of one CPU, unless one takes longer than a
+/// third of a second.
 const PAUSE_PER_BUILD: u32 = 3;
 
 /// The longest pause between two builds; operators do not notice it.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// How often snapshots are built without a change.
+/// How often snapshots are built without a change, in case one depends on a time for which there is no timer.
 const BUILD_EVERY: Duration = Duration::from_secs(60);
 
 /// The timers of the inventory.

@@ -23,6 +23,7 @@ use crate::maintenance::observed::{
 };
 use crate::maintenance::placement::HostSurvey;
 use crate::maintenance::record::{EndedEpisode, write};
+use crate::status::HostKind;
 
 mod copies;
 mod devices;
@@ -64,7 +65,7 @@ pub(super) fn apply_all(inventory: &mut Inventory, facts: impl IntoIterator<Item
 }
 
 impl Inventory {
-    /// Rebuilds the snapshots of all nodes.
+    /// Builds the snapshots of all nodes.
     pub(crate) fn all_snapshots(&mut self) -> BTreeMap<NodeName, NodeSnapshot> {
         let built = self.build_snapshots().into_iter();
         built
@@ -826,6 +827,33 @@ fn two_nodes_are_never_offered_the_same_device() {
         (true, false),
         "and it stays so"
     );
+}
+
+#[test]
+fn state_of_a_host_without_our_vms_is_shown_also_while_all_nodes_are_idle() {
+    let of = |host: Host| vsphere(vsphere::VsphereUpdate::Host(host.into()));
+    let mut inventory = inventory_with(trio(1).into_iter().chain([of(host(2))]));
+    inventory.build_snapshots();
+    let away = Host {
+        in_maintenance: Some(true),
+        ..host(2)
+    };
+    let lost = Host {
+        connection: Some(HostConnection::NotResponding),
+        ..host(2)
+    };
+    for (next, state) in [
+        (entering(2, 5), HostKind::EnteringMaintenance),
+        (away, HostKind::InMaintenance),
+        (host(2), HostKind::InService),
+        (lost, HostKind::Unreachable),
+    ] {
+        inventory.apply(of(next));
+        assert!(inventory.is_changed, "{state}: it has to be passed on");
+        inventory.build_snapshots();
+        let (_, shown) = &inventory.hosts_of_ours()[&HostRef::new("host-2")];
+        assert_eq!(shown.kind(), state);
+    }
 }
 
 #[test]
