@@ -3,6 +3,7 @@
 use anyhow::{Context as _, ensure};
 use haulout_lab::fixture::{Fixture, WAIT_TIMEOUT};
 use haulout_lab::kube::AuditEvent;
+use haulout_lab::vcenter::GuestPatch;
 use haulout_lab::wait::until;
 use k8s_openapi::api::events::v1::Event;
 use kube::Api;
@@ -185,6 +186,12 @@ fn dry_run_sends_no_event() {
 /// A budget blocks the node's pod until it is changed. Then the host enters maintenance and exits it.
 pub async fn held_for_a_while(fixture: &Fixture<'_>, changes: &[(&str, &str)]) -> anyhow::Result<()> {
     let node = fixture.node_name("gpu1");
+    // A guest that stops before the request to it is recorded costs one PATCH less.
+    let slow = GuestPatch {
+        shutdown_ms: Some(2000),
+        ..GuestPatch::default()
+    };
+    fixture.vcenter.patch_vm("gpu1", slow).await?;
     fixture.add_pod("held", &node, &[]).await?;
     fixture.set_budget("held", 0).await?;
     let haulout = start(fixture, changes)?;
