@@ -155,8 +155,8 @@ fn effect_laws(
         Effect::ShutdownGuest { .. } => {
             may_go_down(seen, episode, vm, now, &law);
             law(
-                "5: a guest is asked once",
-                episode.in_flight.guest_shutdown.is_none(),
+                "5: a guest is not asked again after a request that vCenter has confirmed",
+                episode.in_flight.confirmed_guest_shutdown().is_none(),
             );
         }
         Effect::PowerOff { .. } => {
@@ -164,6 +164,15 @@ fn effect_laws(
             law(
                 "5: a power-off is recorded before it is requested",
                 episode.in_flight.power_off.is_some(),
+            );
+            let tried = seen.attempt(EffectKind::ShutdownGuest);
+            law(
+                "5: no power is cut while nobody knows whether the guest was asked",
+                !episode.in_flight.is_assumed
+                    || tried.is_some_and(|attempt| match &attempt.outcome {
+                        AttemptOutcome::Refused(refusal) => refusal.advice != RetryAdvice::Unanswered,
+                        AttemptOutcome::Asked | AttemptOutcome::Running(_) | AttemptOutcome::Done => true,
+                    }),
             );
         }
         Effect::ListVolumes => law(
@@ -453,6 +462,13 @@ fn end_laws(
             seen.record_seen.from_the_start && !may_be_asked,
         );
     }
+    let is_other_boot = seen.node.as_ref().is_some_and(|node| {
+        node.boot_id.is_some() && before.boot_before.is_some() && node.boot_id != before.boot_before
+    });
+    law(
+        "7: a boot that nobody saw counts as a power cycle",
+        before.powered_off || !is_other_boot || *before.phase.at_work() == Phase::Queued,
+    );
     if before.powered_off {
         let node = seen.node.as_ref().expect("an episode ends on a Node");
         law("7: ready", node.ready);

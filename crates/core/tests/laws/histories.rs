@@ -864,6 +864,30 @@ fn guest_is_asked_when_the_task_of_another_ends_and_then_has_its_time() {
 }
 
 #[test]
+fn guest_has_its_time_when_the_reply_that_refused_the_request_was_lost() {
+    let mut model = Model::new(policy(DrainTimeoutAction::PowerOff), false);
+    for happening in [
+        TaskOfAnotherStarts,
+        HomeEnters,
+        PodGoes,
+        ReplyIsLost,
+        PodGoes,
+        AnHour,
+    ] {
+        happen(&mut model, happening, 0);
+    }
+    let log = model.recent_log();
+    assert!(log.contains("ShutdownGuest"), "{log}");
+    assert!(!model.vms[0].was_asked(), "{log}");
+    assert_eq!(model.vms[0].power, PowerState::On, "{log}");
+    for happening in [TaskEnds, AMinute, AMinute, AMinute, TaskEnds] {
+        happen(&mut model, happening, 0);
+    }
+    let log = model.recent_log();
+    assert!(model.vms[0].power == PowerState::Off, "{log}");
+}
+
+#[test]
 fn vm_that_was_relocated_gets_the_devices_of_its_host_after_repoint_is_switched_off() {
     let mut model = replay([(VmHasStaticDevice, 0), (SpareGetsFree, 0)]);
     for happening in [

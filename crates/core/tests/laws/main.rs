@@ -16,6 +16,7 @@ mod evacuation;
 mod facts;
 mod gpu_counts;
 mod guards;
+mod guest;
 mod histories;
 mod hooks;
 mod model;

@@ -1965,9 +1965,10 @@ impl Model {
                 let had_time = vm.asked_at.as_ref().is_some_and(had_time);
                 let is_again = vm.going_down && vm.asked_in == episode && !had_time;
                 vm.asked_at = episode.clone().map(|episode| (episode, now));
-                // Nobody knows of a request whose process crashed before it was recorded: it is made again, because a guest that is
-                // not asked at all loses its power without a shutdown.
-                vm.asked_in = episode.filter(|_| self.crashes_after != Some(0));
+                // Nobody knows of a request whose process crashed before it was recorded, or whose reply was lost: it is made again,
+                // because a guest that is not asked at all loses its power without a shutdown.
+                let is_known = self.crashes_after != Some(0) && self.lose_replies == 0;
+                vm.asked_in = episode.filter(|_| is_known);
                 vm.going_down |= vm.power == PowerState::On;
                 if vm.asked_in.is_some() {
                     vm.has_time_until = self.elapsed + self.settings.policy.guest_shutdown_timeout;

@@ -184,7 +184,7 @@ impl<'a> PhaseContext<'a> {
         if !is_over {
             return None;
         }
-        if self.episode.powered_off || !self.in_flight().is_empty() {
+        if self.episode.powered_off || self.was_restarted() || !self.in_flight().is_empty() {
             return Some(self.finish());
         }
         Some(self.end(request.map(|request| request.identity.clone())))

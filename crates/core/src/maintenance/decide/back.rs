@@ -39,6 +39,13 @@ impl PhaseContext<'_> {
         if let Some(step) = self.pending_power_off() {
             return step;
         }
+        if self.was_restarted() && !self.episode.powered_off {
+            return PhaseStep::record(transition_to(Episode {
+                powered_off: true,
+                gpus_cleared: false,
+                ..self.episode.clone()
+            }));
+        }
         if let Some(step) = self.clear_gpus_first() {
             return self.unless_overdue(self.phase_deadline(self.policy.power_on_timeout), step);
         }

@@ -18,11 +18,12 @@ use crate::maintenance::waiting::{DrainTimeout, ParkReason, WaitingOn};
 /// How many times a Node that is uncordoned during the drain is cordoned again before the episode is parked.
 const RECORDONS: u8 = 1;
 
-/// Whether the guest may have been asked by this attempt.
-fn may_be_sent(attempt: &EffectAttempt) -> bool {
+/// Whether an attempt asked the guest; `None` where nobody knows, because the reply was lost.
+fn has_asked(attempt: &EffectAttempt) -> Option<bool> {
     match &attempt.outcome {
-        AttemptOutcome::Asked | AttemptOutcome::Running(_) | AttemptOutcome::Done => true,
-        AttemptOutcome::Refused(refusal) => refusal.advice == RetryAdvice::Unanswered,
+        AttemptOutcome::Asked | AttemptOutcome::Running(_) | AttemptOutcome::Done => Some(true),
+        AttemptOutcome::Refused(refusal) if refusal.advice == RetryAdvice::Unanswered => None,
+        AttemptOutcome::Refused(_) => Some(false),
     }
 }
 
@@ -132,17 +133,13 @@ impl<'a> PhaseContext<'a> {
         // A guest that was asked before, in a shutdown that was left for another drain, is asked again where its time is over, and
         // where nobody knows whether it was asked.
         let in_flight = self.episode.in_flight;
-        let has_time = |asked: &Timer| {
-            let until = self.deadline(asked.elapsed, self.time_of_guest());
-            !in_flight.is_assumed && !self.is_past(until)
-        };
+        let is_over = |asked: Timer| self.is_past(self.deadline(asked.elapsed, self.time_of_guest()));
         PhaseStep::record(transition_to(Episode {
             left_behind,
             volumes: None,
             drained_for: self.drain_elapsed(),
             in_flight: InFlight {
-                guest_shutdown: in_flight.guest_shutdown.filter(has_time),
-                is_assumed: false,
+                is_assumed: in_flight.is_assumed || in_flight.guest_shutdown.is_some_and(is_over),
                 ..in_flight
             },
             ..self.enter(Phase::ShuttingDown(end))
@@ -196,7 +193,7 @@ impl<'a> PhaseContext<'a> {
         if let Some(question) = &self.vm.question {
             return PhaseStep::wait(WaitingOn::Question(question.clone()));
         }
-        match self.episode.in_flight.guest_shutdown {
+        match self.episode.in_flight.confirmed_guest_shutdown() {
             Some(asked) => self.await_guest(asked, end),
             None => self
                 .until_ready_counts()
@@ -259,8 +256,8 @@ impl<'a> PhaseContext<'a> {
         PhaseStep::wait_until(WaitingOn::GuestShutdown { until: until.shown }, until.at)
     }
 
-    /// The record shows no request to shut the guest down. One that is refused for now is made again, and no power is cut before it
-    /// was made, however long that takes.
+    /// The record shows no request to shut the guest down that is known to have reached it. One that is refused for now, or whose
+    /// reply was lost, is made again, and no power is cut before it was made, however long that takes.
     fn ask_guest(self, end: &DrainEnd) -> PhaseStep {
         let timeout = self.guest_shutdown_timeout();
         let attempt = self.seen.attempt(EffectKind::ShutdownGuest);
@@ -272,16 +269,15 @@ impl<'a> PhaseContext<'a> {
                     return self.record_request(attempt);
                 }
                 AttemptOutcome::Refused(refusal) => match refusal.advice {
-                    // Another process may have requested the shutdown already, and VMware Tools are among the first to stop.
-                    RetryAdvice::NoTools if !self.seen.record_seen.from_the_start => {
+                    // It may have been asked already, and VMware Tools are among the first to stop.
+                    RetryAdvice::NoTools if self.in_flight().is_assumed => {
                         return self.record_request(attempt);
                     }
-                    RetryAdvice::Unanswered => return self.record_request(attempt),
                     RetryAdvice::NoTools if self.vm.tools_running != Some(true) => {
                         return self.power_off(end);
                     }
-                    // A task runs on the VM, vCenter is busy, or a person must act.
-                    RetryAdvice::Retry | RetryAdvice::Person => {}
+                    // A task runs on the VM, vCenter is busy or did not answer, or a person must act.
+                    RetryAdvice::Retry | RetryAdvice::Unanswered | RetryAdvice::Person => {}
                     // VMware Tools are being restarted or upgraded, or vCenter cannot pass the request on.
                     RetryAdvice::NoTools
                     | RetryAdvice::Unknown
@@ -311,14 +307,19 @@ impl<'a> PhaseContext<'a> {
         }
     }
 
-    /// The request to the guest that this process has sent, while the record does not show it.
+    /// The request to the guest that this process has sent, or may have sent, while the record does not show it.
     fn unrecorded_request(self) -> Option<&'a EffectAttempt> {
         let attempt = self.seen.attempt(EffectKind::ShutdownGuest)?;
-        let is_recorded = self.episode.in_flight.guest_shutdown.is_some();
-        (!is_recorded && may_be_sent(attempt)).then_some(attempt)
+        let recorded = self.episode.in_flight;
+        let is_news = match has_asked(attempt) {
+            Some(true) => recorded.confirmed_guest_shutdown().is_none(),
+            None => recorded.guest_shutdown.is_none(),
+            Some(false) => false,
+        };
+        is_news.then_some(attempt)
     }
 
-    /// Records that the shutdown was requested, so that it is requested only once.
+    /// Records that the shutdown was requested, so that one that was answered is not requested again.
     fn record_request(self, attempt: &EffectAttempt) -> PhaseStep {
         let asked = Timer {
             since: attempt.at.wall,
@@ -327,7 +328,7 @@ impl<'a> PhaseContext<'a> {
         PhaseStep::record(transition_to(Episode {
             in_flight: InFlight {
                 guest_shutdown: Some(asked),
-                is_assumed: false,
+                is_assumed: has_asked(attempt).is_none(),
                 ..self.episode.in_flight
             },
             guest_timeout: Elapsed::of(self.guest_shutdown_timeout()),
@@ -396,15 +397,16 @@ impl<'a> PhaseContext<'a> {
             return recorded;
         }
         let attempt = self.seen.attempt(EffectKind::ShutdownGuest);
-        let is_sent = attempt.is_some_and(may_be_sent);
-        let is_asked = is_sent || !self.seen.record_seen.from_the_start;
+        let is_asked = attempt.and_then(has_asked) == Some(true);
+        let may_be_asked = !self.seen.record_seen.from_the_start
+            || attempt.is_some_and(|attempt| has_asked(attempt).is_none());
         let since_phase = Timer {
             since: self.episode.since,
             elapsed: self.episode.elapsed,
         };
         InFlight {
-            guest_shutdown: is_asked.then_some(since_phase),
-            is_assumed: is_asked && !is_sent,
+            guest_shutdown: (is_asked || may_be_asked).then_some(since_phase),
+            is_assumed: may_be_asked && !is_asked,
             ..recorded
         }
     }
@@ -418,23 +420,32 @@ impl<'a> PhaseContext<'a> {
         }
     }
 
-    /// The maintenance was cancelled. The episode ends if the VM stayed on and no request can still stop it; otherwise the node
-    /// has to rejoin first.
-    pub(super) fn finish(self) -> PhaseStep {
-        let in_flight = self.in_flight();
-        let is_elsewhere = self.vm.on.is_some() && !self.is_at_home();
+    /// Whether the guest rebooted instead of stopping, or was off while nobody looked. A node that is still queued at home has not
+    /// been touched.
+    pub(super) fn was_restarted(self) -> bool {
         let is_other_boot = match (&self.node.boot_id, &self.episode.boot_before) {
             (Some(seen), Some(before)) => seen != before,
             (None, _) | (_, None) => false,
         };
-        // It was not moved by vMotion, but was off while nobody looked.
-        let was_restarted = is_elsewhere && is_other_boot;
+        is_other_boot && (self.is_elsewhere() || *self.episode.phase.at_work() != Phase::Queued)
+    }
+
+    fn is_elsewhere(self) -> bool {
+        self.vm.on.is_some() && !self.is_at_home()
+    }
+
+    /// The maintenance was cancelled. The episode ends if the VM stayed on and no request can still stop it; otherwise the node
+    /// has to rejoin first.
+    pub(super) fn finish(self) -> PhaseStep {
+        let in_flight = self.in_flight();
+        let is_elsewhere = self.is_elsewhere();
+        let was_restarted = self.was_restarted();
         let powered_off = self.episode.powered_off || was_restarted;
         let may_be_booting = is_elsewhere && !self.node.ready;
         if in_flight.is_empty() && !powered_off && !may_be_booting {
             return self.end(None);
         }
-        let moved_to = was_restarted.then(|| host_of(self.vm));
+        let moved_to = (was_restarted && is_elsewhere).then(|| host_of(self.vm));
         let episode = Episode {
             gpus_cleared: self.gpus_are_cleared() && !was_restarted,
             in_flight,

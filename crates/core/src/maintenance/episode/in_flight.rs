@@ -14,8 +14,8 @@ pub struct InFlight {
     /// A guest shutdown was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guest_shutdown: Option<Timer>,
-    /// `guest_shutdown` is only assumed: an earlier process may have requested it and recorded nothing. It may take effect, but the
-    /// guest counts as not asked.
+    /// `guest_shutdown` is only assumed: its reply was lost, an earlier process may have requested it and recorded nothing, or its
+    /// time passed in a shutdown that was left. It may take effect, but the guest is asked again before its power is cut.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_assumed: bool,
     /// A power-off is requested. It is recorded before the call.
@@ -30,6 +30,11 @@ impl InFlight {
     /// Whether no request is pending.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// The request to shut the guest down that vCenter has confirmed, and whose time counts.
+    pub fn confirmed_guest_shutdown(&self) -> Option<Timer> {
+        self.guest_shutdown.filter(|_| !self.is_assumed)
     }
 
     /// When a guest shutdown was requested last, also by an earlier episode.
