@@ -10,24 +10,28 @@
 #[path = "kubernetes/schema.rs"]
 mod schema;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use haulout::fence::{Permit, WriteFence, WriteKind};
 use haulout::ids::{NodeName, NodeUid};
 use haulout::keys;
 use haulout::kubernetes::client;
-use haulout::kubernetes::drain::{self, DrainOrder, DrainSettings, PodPendingReason, RoundReport};
+use haulout::kubernetes::drain::{self, DrainOrder, DrainSettings, RoundReport};
 use haulout::kubernetes::facts::GpuResources;
 use haulout::kubernetes::lease::ElectionStatus;
 use haulout::kubernetes::node::{self, NodeError, NodeErrorKind, NodePatch};
 use haulout::kubernetes::pods::SkipReason;
 use haulout::kubernetes::update::{KubernetesUpdate, NodeAnnotations, NodeFacts};
 use haulout::kubernetes::watch::{self, Selection, Settings, WatchContext};
+use haulout::maintenance::clock::Now;
+use haulout::maintenance::effect::DrainBegan;
 use haulout::maintenance::node_guard::GuardChanges;
+use haulout::maintenance::observed::PendingReason;
 use haulout_lab::kube::{Kube, KubeOptions, User};
 use haulout_lab::kubelet::{EXITS_AFTER_MS, Kubelet, Machine, STUCK, VmFacts};
 use haulout_lab::wait::until;
+use jiff::Timestamp;
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
@@ -127,6 +131,7 @@ impl NodeFixture {
     }
 
     async fn round(&self) -> RoundReport {
+        let now = Now::at(Timestamp::UNIX_EPOCH, 0);
         drain::round(
             &permit(),
             &self.haulout,
@@ -134,9 +139,13 @@ impl NodeFixture {
             &DrainSettings::default(),
             DrainOrder {
                 known: None,
-                elapsed: Duration::ZERO,
+                began: DrainBegan {
+                    elapsed: Duration::ZERO,
+                    at: now.wall,
+                },
+                now,
                 in_turn: false,
-                deferred: &BTreeSet::new(),
+                deferred: &BTreeMap::new(),
                 on_evicted: &|_| {},
             },
         )
@@ -324,8 +333,8 @@ async fn a_drain_names_what_holds_it_and_ends_on_a_list_without_pods() {
             .find(|left| left.name == name)
             .map(|left| left.why.clone())
     };
-    assert_eq!(why("free"), Some(PodPendingReason::Evicted));
-    let Some(PodPendingReason::Budget { names, message }) = why("guarded") else {
+    assert_eq!(why("free"), Some(PendingReason::Leaving));
+    let Some(PendingReason::Budget { names, message }) = why("guarded") else {
         panic!("{report:?}");
     };
     assert_eq!(names, ["keep-guarded"]);
@@ -333,7 +342,7 @@ async fn a_drain_names_what_holds_it_and_ends_on_a_list_without_pods() {
         message.contains("needs 1 healthy pods and has 1 currently"),
         "{message}"
     );
-    let Some(PodPendingReason::ServerError { message }) = why("twice") else {
+    let Some(PendingReason::Refused { message }) = why("twice") else {
         panic!("{report:?}");
     };
     assert!(message.contains("more than one PodDisruptionBudget"), "{message}");
@@ -580,7 +589,7 @@ async fn refusal_by_admission_carries_the_message_of_the_webhook() {
     );
     let report = fixture.round().await;
     assert!(
-        matches!(&report.left[0].why, PodPendingReason::Forbidden { message } if message.contains("the change freeze lasts until Monday")),
+        matches!(&report.left[0].why, PendingReason::Refused { message } if message.contains("the change freeze lasts until Monday")),
         "{report:?}"
     );
     bindings.delete("freeze", &DeleteParams::default()).await.unwrap();

@@ -166,7 +166,7 @@ pub(super) fn of_node(
                     .map(|warning| warning.text)
                     .collect(),
             }),
-            PodVerdict::Wait { .. } => plan.leaving.push(name),
+            PodVerdict::Wait => plan.leaving.push(name),
             PodVerdict::Skip(reason) => *plan.skipped.entry(reason.to_string()).or_default() += 1,
         }
     }

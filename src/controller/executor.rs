@@ -8,7 +8,6 @@ mod dry_run;
 mod refusals;
 mod report;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,12 +29,12 @@ use crate::kubernetes::update::{KubernetesUpdate, NodeAnnotations, NodeMaintenan
 use crate::log_node::log_node;
 use crate::maintenance::clock::{Now, wall_after};
 use crate::maintenance::decide::Transition;
-use crate::maintenance::effect::{DrainBegan, Effect};
+use crate::maintenance::effect::Effect;
 use crate::maintenance::effect_report::{EffectReport, EffectResult};
 use crate::maintenance::episode::Record;
 use crate::maintenance::machine_guard::MachineGuardReport;
 use crate::maintenance::node_guard::GuardChanges;
-use crate::maintenance::observed::{AttemptOutcome, EffectRefusal, Observed, PendingReason, RetryAdvice};
+use crate::maintenance::observed::{AttemptOutcome, EffectRefusal, Observed, RetryAdvice};
 use crate::maintenance::record::{self, LastEpisode};
 use crate::maintenance::volumes::VolumeReport;
 use crate::nodemaintenance::api::{self as maintenances, WriteIf};
@@ -241,16 +240,15 @@ impl Executor {
                 known,
                 began,
             } => {
-                let names: BTreeSet<String> = deferred.keys().cloned().collect();
                 let order = DrainOrder {
                     in_turn: *in_turn,
-                    deferred: &names,
+                    deferred,
                     known: known.as_deref(),
-                    elapsed: began.elapsed,
+                    began: *began,
+                    now,
                     on_evicted: &|_| {},
                 };
-                let round = (*pods_revision, deferred, *began);
-                self.drain_round(permit, name, round, order, now).await
+                self.drain_round(permit, name, *pods_revision, order).await
             }
             Effect::ListVolumes => self.list_volumes(name, now).await,
             Effect::Survey { hosts } => self.survey(name, hosts).await,
@@ -294,10 +292,10 @@ impl Executor {
         &self,
         permit: &Permit,
         name: &NodeName,
-        (pods_revision, deferred, drain): (u64, &BTreeMap<String, PendingReason>, DrainBegan),
+        pods_revision: u64,
         order: DrainOrder<'_>,
-        now: Now,
     ) -> AttemptOutcome {
+        let now = order.now;
         let begun = Instant::now();
         let order = DrainOrder {
             on_evicted: &|pod| {
@@ -321,7 +319,7 @@ impl Executor {
                     tracing::warn!(node = %name, pod = %full_name, "{}", pod.why);
                     self.events.event(report::unreadable_event(pod, now.wall));
                 }
-                let report = report::of_round(&round, deferred, pods_revision, drain, (begun, now));
+                let report = report::of_round(round, pods_revision, now);
                 self.report(name, EffectResult::Drain(report)).await;
                 AttemptOutcome::Done
             }

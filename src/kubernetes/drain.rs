@@ -11,7 +11,7 @@ mod report;
 mod sorting;
 mod volumes;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,13 +22,16 @@ use tokio::time::Instant;
 
 pub use list::list;
 pub use policies::{NamespacePolicies, Namespaces, PodPolicy};
-pub use report::{EvictionRequested, PodPending, PodPendingReason, RoundReport, UnreadablePod};
+pub use report::{PodPending, RoundReport, UnreadablePod};
 pub use volumes::{VolumeClaims, VolumesUnlisted, attached as attached_volumes};
 
 use super::answer::ApiRefusal;
 use crate::fence::Permit;
 use crate::ids::NodeName;
 use crate::known_pods::KnownPods;
+use crate::maintenance::clock::{Monotonic, Now};
+use crate::maintenance::effect::DrainBegan;
+use crate::maintenance::observed::PendingReason;
 use groups::GroupKey;
 use sorting::Sorting;
 
@@ -98,12 +101,13 @@ pub struct DrainOrder<'o> {
     /// kube-apiserver (`EvictionsRetry` in `pkg/registry/core/pod/storage/eviction.go`), which is slower where the budget allows
     /// one disruption at a time.
     pub in_turn: bool,
-    /// The pods, as `namespace/name`, whose eviction is not due yet.
-    pub deferred: &'o BTreeSet<String>,
+    /// The pods, as `namespace/name`, whose eviction is not due yet, each with the reason why it is still there.
+    pub deferred: &'o BTreeMap<String, PendingReason>,
     /// What the lists of this drain showed so far; `None` in its first round.
     pub known: Option<&'o KnownPods>,
-    /// How long the drain has taken.
-    pub elapsed: Duration,
+    pub began: DrainBegan,
+    /// When the round begins.
+    pub now: Now,
     /// Called for each accepted eviction, because a round may last for a minute.
     pub on_evicted: &'o (dyn Fn(&PodPending) + Send + Sync),
 }
@@ -129,15 +133,19 @@ pub enum DrainError {
     },
 }
 
-/// Lists the pods of `node` and evicts none: each pod that a round would evict is reported as
-/// [`PodPendingReason::WouldEvict`].
+/// Lists the pods of `node` and evicts none: each pod that a round would evict is reported as [`PendingReason::NotReached`].
 pub async fn list_only(
     client: &kube::Client,
     node: &NodeName,
     settings: &DrainSettings,
+    now: Now,
 ) -> Result<RoundReport, DrainError> {
-    let (mut report, pods) = list_sorted(client, node, settings, None, Duration::ZERO).await?;
-    report.leave(pods, &PodPendingReason::WouldEvict, None);
+    let began = DrainBegan {
+        elapsed: Duration::ZERO,
+        at: now.wall,
+    };
+    let (mut report, pods) = list_sorted(client, node, settings, None, (began, now)).await?;
+    report.leave(pods, &PendingReason::NotReached, None);
     Ok(report.sorted())
 }
 
@@ -159,7 +167,7 @@ async fn list_sorted(
     node: &NodeName,
     settings: &DrainSettings,
     known: Option<&KnownPods>,
-    elapsed: Duration,
+    (began, now): (DrainBegan, Now),
 ) -> Result<(RoundReport, Vec<Evictable>), DrainError> {
     let pods = list(client, node, settings).await?;
     let policies = policies(client, &pods, node, settings).await;
@@ -168,7 +176,8 @@ async fn list_sorted(
         settings,
         policies: &policies,
         known,
-        elapsed,
+        began,
+        now,
     };
     Ok(sorting.sort(&pods))
 }
@@ -186,13 +195,12 @@ pub async fn round(
     let mut ends = None;
     let mut known = order.known.cloned();
     for _ in 0..PASSES_MAX {
-        let (mut report, pods) = list_sorted(client, node, settings, known.as_ref(), order.elapsed).await?;
+        let times = (order.began, order.now);
+        let (mut report, pods) = list_sorted(client, node, settings, known.as_ref(), times).await?;
         known = Some(report.known.clone());
         let ends = *ends.get_or_insert_with(|| Instant::now() + settings.round_deadline);
         report.asked = asked;
-        let is_deferred = |pod: &Evictable| order.deferred.contains(&pod.full_name());
-        let (deferred, pods): (Vec<_>, Vec<_>) = pods.into_iter().partition(is_deferred);
-        report.leave(deferred, &PodPendingReason::Deferred, None);
+        let pods = report.defer(pods, order.deferred);
         if pods.is_empty() {
             return Ok(report.sorted());
         }
@@ -311,7 +319,7 @@ impl Evictable {
         }
     }
 
-    fn left(self, why: PodPendingReason, retry_at: Option<Instant>) -> PodPending {
+    fn left(self, why: PendingReason, retry_at: Option<Monotonic>) -> PodPending {
         PodPending {
             namespace: self.namespace,
             name: self.name,

@@ -12,7 +12,6 @@
 
 use std::fmt;
 
-use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::ids::NodeName;
@@ -26,10 +25,7 @@ pub enum PodVerdict {
     /// It blocks and has to be evicted.
     Evict,
     /// It blocks and is terminating.
-    Wait {
-        /// When its deletion was requested, as far as known.
-        since: Option<Timestamp>,
-    },
+    Wait,
     /// It does not block.
     Skip(SkipReason),
 }
@@ -99,7 +95,7 @@ impl PodVerdict {
     /// Whether the pod blocks the shutdown.
     pub fn blocks_drain(self) -> bool {
         match self {
-            Self::Evict | Self::Wait { .. } => true,
+            Self::Evict | Self::Wait => true,
             Self::Skip(_) => false,
         }
     }
@@ -160,13 +156,9 @@ fn daemon_set(pod: &Pod, _: &NodeName) -> Option<PodVerdict> {
         .then_some(PodVerdict::Skip(SkipReason::DaemonSet))
 }
 
-/// `deletionTimestamp` is the end of the grace period; the deletion was requested one grace period earlier.
 fn leaving(pod: &Pod, _: &NodeName) -> Option<PodVerdict> {
-    let ends = pod.metadata.deletion_timestamp.as_ref()?.0;
-    let grace = SignedDuration::from_secs(pod.metadata.deletion_grace_period_seconds.unwrap_or(0));
-    Some(PodVerdict::Wait {
-        since: ends.checked_sub(grace).ok(),
-    })
+    pod.metadata.deletion_timestamp.as_ref()?;
+    Some(PodVerdict::Wait)
 }
 
 #[cfg(test)]

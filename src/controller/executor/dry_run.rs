@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Executor;
 use crate::controller::run_effect::{NotRecorded, Recorded, RunEffect};
 use crate::ids::NodeName;
-use crate::kubernetes::drain::{self, PodPending, PodPendingReason};
+use crate::kubernetes::drain::{self, PodPending};
 use crate::log_node::log_node;
 use crate::maintenance::clock::Now;
 use crate::maintenance::decide::Transition;
@@ -14,7 +14,7 @@ use crate::maintenance::drain::EvictionBackoff;
 use crate::maintenance::effect::Effect;
 use crate::maintenance::effect_report::EffectResult;
 use crate::maintenance::episode::Record;
-use crate::maintenance::observed::{AttemptOutcome, DrainReport, Observed};
+use crate::maintenance::observed::{AttemptOutcome, DrainReport, Observed, PendingReason};
 
 /// Calls only what needs no permit, so nothing is changed.
 pub struct DryRun {
@@ -30,9 +30,9 @@ impl DryRun {
     /// Lists the pods that a round would evict, and reports that none is left.
     async fn list(&self, name: &NodeName, record: &Record, pods_revision: u64, now: Now) -> AttemptOutcome {
         let executor = &self.executor;
-        match drain::list_only(&executor.traced(), name, &executor.drain).await {
+        match drain::list_only(&executor.traced(), name, &executor.drain, now).await {
             Ok(round) => {
-                let would_evict = |left: &&PodPending| left.why == PodPendingReason::WouldEvict;
+                let would_evict = |left: &&PodPending| left.why == PendingReason::NotReached;
                 let evicted = round.left.iter().filter(would_evict).count();
                 log_node!(info, name, record, "dry run: would evict {evicted} pods");
                 let report = DrainReport {

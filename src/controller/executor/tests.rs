@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use tokio::sync::mpsc;
 use super::*;
 use crate::kubernetes::stand_in::{refusal, server};
 use crate::maintenance::decide::{Decision, decide};
+use crate::maintenance::effect::DrainBegan;
 use crate::maintenance::episode::Phase;
 use crate::maintenance::observed::{BoundVm, HostState, Observed, ObservedNode, ObservedPower};
 use crate::maintenance::policy::{DrainTimeoutAction, Policy};

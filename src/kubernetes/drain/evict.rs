@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::api::policy::v1::Eviction;
+use k8s_openapi::api::policy::v1;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
 use kube::Api;
 use kube::api::PostParams;
@@ -13,9 +13,12 @@ use kube::core::Status;
 use tokio::time::Instant;
 
 use super::groups::Groups;
-use super::{DrainOrder, DrainSettings, Evictable, EvictionRequested, PodPendingReason, RoundReport};
+use super::{DrainOrder, DrainSettings, Evictable, RoundReport};
 use crate::fence::Permit;
 use crate::kubernetes::answer::{self, ApiRefusal, Posted};
+use crate::maintenance::clock::wall_after;
+use crate::maintenance::effect_report::{Eviction, EvictionAnswer};
+use crate::maintenance::observed::PendingReason;
 use crate::maintenance::waiting::BUDGET;
 
 /// The common input of the evictions of one round.
@@ -29,11 +32,21 @@ pub(super) struct EvictionPass<'r> {
     pub(super) ends: Instant,
 }
 
+/// What the kube-apiserver said to an eviction.
+#[derive(Debug, PartialEq, Eq)]
+enum Reply {
+    /// The pod is gone.
+    Gone,
+    Accepted,
+    Refused(PendingReason),
+    /// It has too much to do. This concerns no pod, so all evictions wait.
+    Overloaded,
+}
+
 /// The result of one eviction.
 #[derive(Debug, PartialEq, Eq)]
 struct EvictionReply {
-    /// Why the pod is still there; `None` if it is gone.
-    why: Option<PodPendingReason>,
+    reply: Reply,
     /// When the eviction may be retried, where the kube-apiserver sets a time.
     retry_at: Option<Instant>,
     /// The HTTP status; 0 if there was none.
@@ -61,13 +74,13 @@ impl EvictionPass<'_> {
             };
             let Some(answer) = answer else {
                 // The round has ended.
-                report.leave(groups.drop_all(), &PodPendingReason::NotReached, None);
-                report.leave(vec![pod], &PodPendingReason::NotReached, None);
+                report.leave(groups.drop_all(), &PendingReason::NotReached, None);
+                report.leave(vec![pod], &PendingReason::NotReached, None);
                 continue;
             };
             self.take(&mut groups, group, pod, answer, report);
         }
-        report.leave(groups.drop_all(), &PodPendingReason::NotReached, None);
+        report.leave(groups.drop_all(), &PendingReason::NotReached, None);
     }
 
     /// Adds one reply to the report, and removes the pods that need no request after it.
@@ -80,44 +93,57 @@ impl EvictionPass<'_> {
         report: &mut RoundReport,
     ) {
         *report.answers.entry(answer.code).or_default() += 1;
-        report.asked.push(EvictionRequested {
+        let at = |when: Instant| {
+            let since = when.saturating_duration_since(self.begun);
+            wall_after(self.order.now.wall, since)
+        };
+        report.asked.push(Eviction {
             namespace: pod.namespace.clone(),
-            name: pod.name.clone(),
+            pod: pod.name.clone(),
             uid: pod.uid.clone(),
             grace: pod.grace,
-            asked: answer.asked.saturating_duration_since(self.begun),
-            answered: self.begun.elapsed(),
-            why: answer.why.clone(),
+            asked_at: at(answer.asked),
+            answered_at: at(Instant::now()),
+            answer: match &answer.reply {
+                Reply::Gone | Reply::Accepted => EvictionAnswer::Accepted,
+                Reply::Refused(PendingReason::Budget { names, message }) => EvictionAnswer::Blocked {
+                    budgets: names.clone(),
+                    message: message.clone(),
+                },
+                Reply::Refused(_) | Reply::Overloaded => EvictionAnswer::Refused,
+            },
         });
-        let retry_at = answer.retry_at;
-        match &answer.why {
-            None | Some(PodPendingReason::Evicted) => groups.accepted(group),
-            Some(why @ PodPendingReason::Budget { .. }) => report.leave(groups.blocked(group), why, retry_at),
-            // This concerns the kube-apiserver and not the pod, so all evictions wait.
-            Some(PodPendingReason::TooManyRequests) => {
-                report.leave(groups.drop_all(), &PodPendingReason::NotReached, retry_at)
+        let retry_at = answer.retry_at.map(|at| {
+            let since = at.saturating_duration_since(self.begun);
+            self.order.now.monotonic.after(since)
+        });
+        let why = match answer.reply {
+            Reply::Gone => return groups.accepted(group),
+            Reply::Accepted => {
+                groups.accepted(group);
+                report.evicted += 1;
+                PendingReason::Leaving
             }
-            Some(
-                PodPendingReason::Terminating { .. }
-                | PodPendingReason::ServerError { .. }
-                | PodPendingReason::NamespaceTerminating
-                | PodPendingReason::Forbidden { .. }
-                | PodPendingReason::Unreachable { .. }
-                | PodPendingReason::NotReached
-                | PodPendingReason::Migrating { .. }
-                | PodPendingReason::Last
-                | PodPendingReason::Deferred
-                | PodPendingReason::Waiting { .. }
-                | PodPendingReason::WouldEvict,
-            ) => groups.refused(group),
-        }
-        if let Some(why) = answer.why {
-            let left = pod.left(why, retry_at);
-            if left.why == PodPendingReason::Evicted {
-                (self.order.on_evicted)(&left);
+            Reply::Refused(why @ PendingReason::Budget { .. }) => {
+                report.leave(groups.blocked(group), &why, retry_at);
+                why
             }
-            report.left.push(left);
+            Reply::Refused(why) => {
+                groups.refused(group);
+                why
+            }
+            Reply::Overloaded => {
+                report.leave(groups.drop_all(), &PendingReason::NotReached, retry_at);
+                PendingReason::Refused {
+                    message: "the kube-apiserver has too much to do".to_owned(),
+                }
+            }
+        };
+        let left = pod.left(why, retry_at);
+        if left.why == PendingReason::Leaving {
+            (self.order.on_evicted)(&left);
         }
+        report.left.push(left);
     }
 }
 
@@ -139,13 +165,13 @@ async fn ask(permit: &Permit, round: &EvictionPass<'_>, pod: &Evictable) -> Opti
         code,
         retry_after,
     } = posted;
-    let why = match result {
-        Ok(()) => Some(PodPendingReason::Evicted),
-        Err(ApiRefusal::Status(status)) => why(&status),
-        Err(ApiRefusal::Unreachable(message)) => Some(PodPendingReason::Unreachable { message }),
+    let reply = match result {
+        Ok(()) => Reply::Accepted,
+        Err(ApiRefusal::Status(status)) => reply(&status),
+        Err(ApiRefusal::Unreachable(message)) => Reply::Refused(PendingReason::Refused { message }),
     };
     Some(EvictionReply {
-        why,
+        reply,
         retry_at: retry_after.map(|after| Instant::now() + after),
         code,
         asked,
@@ -154,7 +180,7 @@ async fn ask(permit: &Permit, round: &EvictionPass<'_>, pod: &Evictable) -> Opti
 
 /// Requests one eviction of the pod with this UID, with the pod's own grace period.
 async fn evict(_permit: &Permit, client: &kube::Client, pod: &Evictable, deadline: Duration) -> Posted {
-    let eviction = Eviction {
+    let eviction = v1::Eviction {
         metadata: ObjectMeta {
             name: Some(pod.name.clone()),
             namespace: Some(pod.namespace.clone()),
@@ -179,32 +205,33 @@ async fn evict(_permit: &Permit, client: &kube::Client, pod: &Evictable, deadlin
     answer::post(client, request, deadline).await
 }
 
-/// Why the pod is still there after this refusal; `None` if it is gone.
-fn why(status: &Status) -> Option<PodPendingReason> {
+/// What this refusal means.
+fn reply(status: &Status) -> Reply {
     let message = answer::message(status);
-    Some(match status.code {
-        404 => return None,
-        409 if is_about_uid(status) => return None,
+    let refused = |message: String| Reply::Refused(PendingReason::Refused { message });
+    match status.code {
+        404 => Reply::Gone,
+        409 if is_about_uid(status) => Reply::Gone,
         429 => match budgets(status) {
-            Some(names) => PodPendingReason::Budget {
+            Some(names) => Reply::Refused(PendingReason::Budget {
                 names,
                 message: answer::causes(status, "DisruptionBudget")
                     .map(answer::plain)
                     .find(|cause| !cause.is_empty())
                     .unwrap_or(message),
-            },
-            None if status.message.contains(EVACUATION) => PodPendingReason::Migrating { message },
+            }),
+            None if status.message.contains(EVACUATION) => {
+                Reply::Refused(PendingReason::Migrating { message })
+            }
             // A webhook refuses one pod; the kube-apiserver is not overloaded.
-            None if status.message.contains("admission webhook") => PodPendingReason::ServerError { message },
-            None => PodPendingReason::TooManyRequests,
+            None if status.message.contains("admission webhook") => refused(message),
+            None => Reply::Overloaded,
         },
         403 if answer::causes(status, "NamespaceTerminating").next().is_some() => {
-            PodPendingReason::NamespaceTerminating
+            refused("its namespace is being deleted".to_owned())
         }
-        // 422 is the default code of an admission policy.
-        401 | 403 | 422 => PodPendingReason::Forbidden { message },
-        _ => PodPendingReason::ServerError { message },
-    })
+        _ => refused(message),
+    }
 }
 
 /// The message of KubeVirt's webhook, with a 429, while it migrates the virtual machine live instead

@@ -1,16 +1,17 @@
 //! Which pods of a list are evicted in a round. Pure.
 
-use std::time::Duration;
-
 use k8s_openapi::api::core::v1::Pod;
 
 use super::policies::{NamespacePolicies, PodPolicy};
 use super::report::UnreadablePod;
-use super::{DrainSettings, Evictable, PodPendingReason, RoundReport};
+use super::{DrainSettings, Evictable, RoundReport};
 use crate::ids::NodeName;
 use crate::known_pods::{KnownPods, ListedPod, ReturnedPod};
 use crate::kubernetes::pods::{PodVerdict, SkipReason, owner, tolerates_cordon, verdict};
 use crate::kubernetes::policy::DrainPolicy;
+use crate::maintenance::clock::{Deadline, Now, wall_after};
+use crate::maintenance::effect::DrainBegan;
+use crate::maintenance::observed::PendingReason;
 
 /// The input of a sorting.
 pub(super) struct Sorting<'s> {
@@ -19,8 +20,9 @@ pub(super) struct Sorting<'s> {
     pub(super) policies: &'s NamespacePolicies,
     /// As in [`DrainOrder`](super::DrainOrder).
     pub(super) known: Option<&'s KnownPods>,
-    /// How long the drain has taken.
-    pub(super) elapsed: Duration,
+    pub(super) began: DrainBegan,
+    /// When the round begins.
+    pub(super) now: Now,
 }
 
 impl Sorting<'_> {
@@ -64,15 +66,15 @@ impl Sorting<'_> {
         }
         let turn = turns.into_iter().min();
         let (evictable, later) = evictable.into_iter().partition(|pod| Some(pod.turn(own)) == turn);
-        report.leave(later, &PodPendingReason::Last, None);
+        report.leave(later, &PendingReason::Last, None);
         (report, evictable)
     }
 
     fn action(&self, pod: &Pod, report: &mut RoundReport) -> Action {
-        let since = match verdict(pod, self.node) {
+        let is_terminating = match verdict(pod, self.node) {
             PodVerdict::Skip(reason) => return Action::Skip(reason),
-            PodVerdict::Wait { since } => Some(since),
-            PodVerdict::Evict => None,
+            PodVerdict::Wait => true,
+            PodVerdict::Evict => false,
         };
         let uid = || pod.metadata.uid.clone().unwrap_or_default();
         if !report.known.is_evicted(&uid()) {
@@ -81,13 +83,13 @@ impl Sorting<'_> {
         let policy = match self.policies.policy(pod) {
             PodPolicy::Read(DrainPolicy::Skip) => return Action::Skip(SkipReason::Policy),
             PodPolicy::Read(policy) => policy,
-            PodPolicy::Unread(_) if since.is_some() => DrainPolicy::Evict,
+            PodPolicy::Unread(_) if is_terminating => DrainPolicy::Evict,
             PodPolicy::Unread(message) => {
                 let message = format!("its namespace could not be read: {message}");
-                return Action::Leave(PodPendingReason::ServerError { message });
+                return Action::Leave(PendingReason::Refused { message });
             }
             PodPolicy::Unreadable(why) => {
-                if since.is_none() && self.settings.namespaces.is_first(&uid()) {
+                if !is_terminating && self.settings.namespaces.is_first(&uid()) {
                     report.unreadable.push(UnreadablePod {
                         namespace: pod.metadata.namespace.clone().unwrap_or_default(),
                         name: pod.metadata.name.clone().unwrap_or_default(),
@@ -101,9 +103,19 @@ impl Sorting<'_> {
         let wait = policy.wait(self.settings.wait_max);
         // Also of a pod that terminates after its wait: it gets the whole drain timeout.
         report.longest_wait = report.longest_wait.max(wait);
-        match since {
-            Some(since) => Action::Leave(PodPendingReason::Terminating { since }),
-            None if self.elapsed < wait => Action::Leave(PodPendingReason::Waiting { until: wait }),
+        if is_terminating {
+            return Action::Leave(PendingReason::Leaving);
+        }
+        match wait
+            .checked_sub(self.began.elapsed)
+            .filter(|left| !left.is_zero())
+        {
+            Some(left) => Action::Leave(PendingReason::Waits {
+                until: Deadline {
+                    at: self.now.monotonic.after(left),
+                    shown: wall_after(self.began.at, wait),
+                },
+            }),
             None => Action::Evict,
         }
     }
@@ -120,6 +132,6 @@ fn listed_pod(pod: &Pod) -> ListedPod {
 /// What is done with a pod in a round.
 enum Action {
     Skip(SkipReason),
-    Leave(PodPendingReason),
+    Leave(PendingReason),
     Evict,
 }

@@ -1,6 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::groups::Groups;
@@ -32,12 +33,21 @@ fn settings() -> DrainSettings {
     }
 }
 
-/// A round in which every pod may be asked.
+const NOW: Now = Now {
+    wall: Timestamp::UNIX_EPOCH,
+    monotonic: Monotonic::since_boot(Duration::ZERO),
+};
+
+/// A round in which every pod may be asked, at the beginning of a drain.
 const ORDER: DrainOrder<'static> = DrainOrder {
     in_turn: false,
-    deferred: &BTreeSet::new(),
+    deferred: &BTreeMap::new(),
     known: None,
-    elapsed: Duration::ZERO,
+    began: DrainBegan {
+        elapsed: Duration::ZERO,
+        at: NOW.wall,
+    },
+    now: NOW,
     on_evicted: &|_| {},
 };
 
@@ -69,7 +79,7 @@ async fn evict_round(
 }
 
 /// One round on one pod whose eviction is answered with `reply`; the pod is still listed afterwards.
-async fn why(reply: impl Fn() -> ScriptedReply + Send + 'static) -> (PodPendingReason, RoundReport) {
+async fn why(reply: impl Fn() -> ScriptedReply + Send + 'static) -> (PendingReason, RoundReport) {
     let (report, _) = evict_round(cluster([pod("web-1")], move |_| reply())).await;
     let report = report.unwrap();
     assert_eq!(report.left.len(), 1);
@@ -91,7 +101,7 @@ async fn an_empty_node_is_drained_after_one_list() {
 async fn eviction_has_the_uid_of_the_pod_and_no_grace_period() {
     let (report, log) = evict_round(cluster([pod("web-1")], move |_| accepted())).await;
     let report = report.unwrap();
-    assert_eq!(report.left[0].why, PodPendingReason::Evicted);
+    assert_eq!(report.left[0].why, PendingReason::Leaving);
     assert_eq!(log.lines(), [LIST.to_owned(), evicted("web-1")]);
     assert_eq!(
         log.all()[1].body,
@@ -119,7 +129,7 @@ async fn an_eviction_refused_by_a_budget_names_the_budget() {
     .await;
     assert_eq!(
         why,
-        PodPendingReason::Budget {
+        PendingReason::Budget {
             names: vec!["web-pdb".to_owned()],
             message: "The disruption budget web-pdb needs 2 healthy pods and has 2 currently".to_owned(),
         }
@@ -129,10 +139,9 @@ async fn an_eviction_refused_by_a_budget_names_the_budget() {
 
 /// How long the only pod that was asked is left alone, in seconds.
 async fn retry_after_s(reply: impl Fn() -> ScriptedReply + Send + 'static) -> Option<u64> {
-    let begun = Instant::now();
     let (_, report) = why(reply).await;
     let retry_at = report.left[0].retry_at?;
-    Some((retry_at - begun).as_secs())
+    Some(retry_at.since(NOW.monotonic).as_secs())
 }
 
 #[tokio::test(start_paused = true)]
@@ -173,7 +182,7 @@ async fn budget_with_an_unknown_message_is_still_a_budget() {
     .await;
     assert_eq!(
         why,
-        PodPendingReason::Budget {
+        PendingReason::Budget {
             names: vec![],
             message: "Budget says no".to_owned()
         }
@@ -182,7 +191,7 @@ async fn budget_with_an_unknown_message_is_still_a_budget() {
 
 #[tokio::test]
 async fn each_refusal_has_its_own_meaning() {
-    type Case = (fn() -> ScriptedReply, PodPendingReason);
+    type Case = (fn() -> ScriptedReply, PendingReason);
     let message = |text: &str| text.to_owned();
     let cases: [Case; 8] = [
         (
@@ -194,7 +203,7 @@ async fn each_refusal_has_its_own_meaning() {
                     Value::Null,
                 )
             },
-            PodPendingReason::Forbidden {
+            PendingReason::Refused {
                 message: message("ValidatingAdmissionPolicy 'calm' denied request: not today (HTTP 422)"),
             },
         ),
@@ -207,7 +216,7 @@ async fn each_refusal_has_its_own_meaning() {
                     Value::Null,
                 )
             },
-            PodPendingReason::ServerError {
+            PendingReason::Refused {
                 message: message(
                     "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support. (HTTP 500)",
                 ),
@@ -222,7 +231,9 @@ async fn each_refusal_has_its_own_meaning() {
                     json!({"causes": [{"reason": "NamespaceTerminating", "message": "namespace shop is being terminated"}]}),
                 )
             },
-            PodPendingReason::NamespaceTerminating,
+            PendingReason::Refused {
+                message: message("its namespace is being deleted"),
+            },
         ),
         (
             || {
@@ -233,7 +244,7 @@ async fn each_refusal_has_its_own_meaning() {
                     Value::Null,
                 )
             },
-            PodPendingReason::Forbidden {
+            PendingReason::Refused {
                 message: message("admission webhook \"guard\" denied the request: not today (HTTP 403)"),
             },
         ),
@@ -246,7 +257,7 @@ async fn each_refusal_has_its_own_meaning() {
                     Value::Null,
                 )
             },
-            PodPendingReason::Migrating {
+            PendingReason::Migrating {
                 message: message(
                     "admission webhook \"virt-launcher-eviction-interceptor.kubevirt.io\" denied the request: Eviction triggered evacuation of VMI \"ml/vm\" (HTTP 429)",
                 ),
@@ -261,7 +272,9 @@ async fn each_refusal_has_its_own_meaning() {
                     Value::Null,
                 )
             },
-            PodPendingReason::TooManyRequests,
+            PendingReason::Refused {
+                message: message("the kube-apiserver has too much to do"),
+            },
         ),
         (
             || {
@@ -272,13 +285,13 @@ async fn each_refusal_has_its_own_meaning() {
                     Value::Null,
                 )
             },
-            PodPendingReason::ServerError {
+            PendingReason::Refused {
                 message: message("Operation cannot be fulfilled on poddisruptionbudgets (HTTP 409)"),
             },
         ),
         (
             || ScriptedReply::Text(502, "<html>Bad gateway</html>"),
-            PodPendingReason::ServerError {
+            PendingReason::Refused {
                 message: message("<html>Bad gateway</html> (HTTP 502)"),
             },
         ),
@@ -294,7 +307,7 @@ async fn an_eviction_without_an_answer_ends_at_our_deadline() {
     let (why, _) = why(|| ScriptedReply::Silence).await;
     assert_eq!(
         why,
-        PodPendingReason::Unreachable {
+        PendingReason::Refused {
             message: "no answer within 20 s".to_owned()
         }
     );
@@ -429,10 +442,8 @@ async fn terminating_pods_are_not_evicted_again() {
     assert_eq!(log.lines(), [LIST]);
     assert_eq!(report.listed, 2);
     assert_eq!(report.skipped, BTreeMap::from([(SkipReason::Finished, 1)]));
-    assert!(matches!(
-        report.left[0].why,
-        PodPendingReason::Terminating { since: Some(_) }
-    ));
+    assert_eq!(report.left[0].why, PendingReason::Leaving);
+    assert_eq!(report.evicted, 0);
 }
 
 #[tokio::test]
@@ -460,8 +471,8 @@ async fn pods_of_one_name_in_two_namespaces_are_two_pods() {
 #[tokio::test]
 async fn list_only_sends_no_eviction() {
     let (client, log) = server(|_| pod_list(&[pod("web-1")], ""));
-    let report = list_only(&client, &node(), &settings()).await.unwrap();
-    assert_eq!(report.left[0].why, PodPendingReason::WouldEvict);
+    let report = list_only(&client, &node(), &settings(), NOW).await.unwrap();
+    assert_eq!(report.left[0].why, PendingReason::NotReached);
     assert_eq!(log.lines(), [LIST]);
 }
 
@@ -489,12 +500,9 @@ async fn a_round_ends_at_its_deadline_and_names_the_pods_it_did_not_reach() {
     let report = round(&permit(), &client, &node(), &settings, ORDER)
         .await
         .unwrap();
-    let count = |is: fn(&PodPendingReason) -> bool| report.left.iter().filter(|left| is(&left.why)).count();
-    assert_eq!(
-        count(|why| matches!(why, PodPendingReason::Unreachable { .. })),
-        4
-    );
-    assert_eq!(count(|why| *why == PodPendingReason::NotReached), 1);
+    let count = |is: fn(&PendingReason) -> bool| report.left.iter().filter(|left| is(&left.why)).count();
+    assert_eq!(count(|why| matches!(why, PendingReason::Refused { .. })), 4);
+    assert_eq!(count(|why| *why == PendingReason::NotReached), 1);
     assert_eq!(log.lines().len(), 5);
 }
 
@@ -530,7 +538,7 @@ async fn overloaded_kube_apiserver_gets_no_further_eviction() {
         evictions: Concurrency::of(1),
         ..settings()
     };
-    let again = Instant::now() + Duration::from_secs(3);
+    let again = NOW.monotonic.after(Duration::from_secs(3));
     let report = round(&permit(), &client, &node(), &settings, ORDER)
         .await
         .unwrap();
@@ -540,7 +548,7 @@ async fn overloaded_kube_apiserver_gets_no_further_eviction() {
     let not_reached = report
         .left
         .iter()
-        .filter(|left| left.why == PodPendingReason::NotReached);
+        .filter(|left| left.why == PendingReason::NotReached);
     assert_eq!(not_reached.count(), 49);
 }
 
@@ -558,19 +566,21 @@ async fn webhook_with_retry_after_delays_only_its_pod() {
     })
     .await;
     let left = report.unwrap().left;
-    assert!(matches!(&left[0].why, PodPendingReason::ServerError { message } if message.contains("later")));
-    let pause = left[0].retry_at.unwrap() - Instant::now();
+    assert!(matches!(&left[0].why, PendingReason::Refused { message } if message.contains("later")));
+    let pause = left[0].retry_at.unwrap().since(NOW.monotonic);
     assert_eq!(pause.as_secs(), 60);
-    assert_eq!(
-        (&left[1].why, left[1].retry_at),
-        (&PodPendingReason::Evicted, None)
-    );
+    assert_eq!((&left[1].why, left[1].retry_at), (&PendingReason::Leaving, None));
 }
 
 #[tokio::test]
 async fn deferred_pods_are_listed_and_not_evicted() {
     let (client, log) = server(cluster([pod("web-1"), pod("web-2")], move |_| accepted()));
-    let deferred = BTreeSet::from(["shop/web-1".to_owned(), "lab/web-2".to_owned()]);
+    let budget = PendingReason::Budget {
+        names: vec!["web-pdb".to_owned()],
+        message: "no".to_owned(),
+    };
+    let deferred = ["shop/web-1", "lab/web-2"].map(|name| (name.to_owned(), budget.clone()));
+    let deferred = BTreeMap::from(deferred);
     let order = DrainOrder {
         deferred: &deferred,
         ..ORDER
@@ -582,11 +592,10 @@ async fn deferred_pods_are_listed_and_not_evicted() {
     let left = report.left.iter().map(|left| (left.name.as_str(), &left.why));
     assert_eq!(
         left.collect::<Vec<_>>(),
-        [
-            ("web-1", &PodPendingReason::Deferred),
-            ("web-2", &PodPendingReason::Evicted)
-        ]
+        [("web-1", &budget), ("web-2", &PendingReason::Leaving)]
     );
+    assert_eq!(report.deferred, BTreeSet::from(["shop/web-1".to_owned()]));
+    assert_eq!(report.evicted, 1);
 }
 
 #[tokio::test]
@@ -608,13 +617,13 @@ async fn own_pod_is_evicted_last() {
     let report = round(&permit(), &client, &node(), &settings, ORDER)
         .await
         .unwrap();
-    assert_eq!(report.left[0].why, PodPendingReason::Last);
+    assert_eq!(report.left[0].why, PendingReason::Last);
     assert_eq!(log.lines(), [LIST.to_owned(), evicted("web-1")]);
     let (client, log) = server(answer(vec![pod("haulout-1")]));
     let report = round(&permit(), &client, &node(), &settings, ORDER)
         .await
         .unwrap();
-    assert_eq!(report.left[0].why, PodPendingReason::Evicted);
+    assert_eq!(report.left[0].why, PendingReason::Leaving);
     assert_eq!(log.lines(), [LIST.to_owned(), evicted("haulout-1")]);
 }
 
@@ -657,10 +666,7 @@ async fn critical_pods_are_evicted_when_all_others_are_gone() {
             .unwrap();
         let expected = std::iter::once(LIST.to_owned()).chain(evicted_pod.map(evicted));
         assert_eq!(log.lines(), expected.collect::<Vec<_>>());
-        let last = report
-            .left
-            .iter()
-            .filter(|left| left.why == PodPendingReason::Last);
+        let last = report.left.iter().filter(|left| left.why == PendingReason::Last);
         assert_eq!(last.count(), count - 1, "{:?}", report.left);
     }
 }
@@ -808,7 +814,7 @@ async fn blocking_budget_skips_all_pods_of_its_group_and_no_others() {
     })
     .await;
     let report = report.unwrap();
-    let held = |left: &&PodPending| matches!(&left.why, PodPendingReason::Budget { names, .. } if names == &["web-pdb"]);
+    let held = |left: &&PodPending| matches!(&left.why, PendingReason::Budget { names, .. } if names == &["web-pdb"]);
     assert_eq!(report.left.iter().filter(held).count(), 50);
     assert_eq!(report.left.len(), 52);
     assert_eq!(report.answers, BTreeMap::from([(201, 2), (429, 1)]));
@@ -827,7 +833,7 @@ async fn all_pods_of_a_group_without_a_budget_are_evicted() {
             .unwrap()
             .left
             .iter()
-            .all(|left| left.why == PodPendingReason::Evicted)
+            .all(|left| left.why == PendingReason::Leaving)
     );
     assert_eq!(log.lines().len(), 201);
 }
@@ -893,7 +899,7 @@ async fn accepted_eviction_is_reported_before_the_round_ends() {
         report
             .left
             .iter()
-            .filter(|left| left.why == PodPendingReason::Evicted)
+            .filter(|left| left.why == PendingReason::Leaving)
             .count(),
         3
     );
@@ -911,8 +917,8 @@ async fn rounds_of_two_nodes_share_the_list_limit() {
         ..first.clone()
     };
     let node = node();
-    let one = list_only(&client, &node, &first);
-    let other = list_only(&client, &node, &second);
+    let one = list_only(&client, &node, &first, NOW);
+    let other = list_only(&client, &node, &second, NOW);
     let (one, other) = tokio::join!(one, other);
     assert!(
         one.is_err() && other.is_err(),
@@ -930,7 +936,7 @@ async fn lists_of_many_nodes_wait_for_the_limit_and_all_complete() {
         ScriptedReply::Late(Duration::from_millis(100), code, pods)
     });
     let (settings, node, begun) = (settings(), node(), Instant::now());
-    let rounds = (0..1000).map(|_| list_only(&client, &node, &settings));
+    let rounds = (0..1000).map(|_| list_only(&client, &node, &settings, NOW));
     let reports = futures::future::join_all(rounds).await;
     assert!(reports.iter().all(Result::is_ok));
     assert_eq!(begun.elapsed().as_millis(), 1000 / 8 * 100);
@@ -957,7 +963,7 @@ async fn wait_for_a_list_does_not_shorten_the_round() {
     let reports = futures::future::join_all(rounds).await;
     assert!(reports.iter().all(|report| {
         let left = &report.as_ref().unwrap().left;
-        left.iter().all(|left| left.why == PodPendingReason::Evicted)
+        left.iter().all(|left| left.why == PendingReason::Leaving)
     }));
     assert_eq!(log.lines().len(), 2 * 4);
 }
@@ -1013,7 +1019,10 @@ async fn policies_in(
         _ => accepted(),
     });
     let order = DrainOrder {
-        elapsed: Duration::from_secs(elapsed),
+        began: DrainBegan {
+            elapsed: Duration::from_secs(elapsed),
+            at: NOW.wall,
+        },
         ..ORDER
     };
     let settings = DrainSettings {
@@ -1045,7 +1054,7 @@ async fn pod_is_waited_for_until_its_time_or_the_longest_has_passed() {
         let (report, _) = policies_in(None, pods(), elapsed).await;
         let of = |is_waiting: bool| -> Vec<String> {
             let left = report.left.iter();
-            let left = left.filter(|left| matches!(left.why, PodPendingReason::Waiting { .. }) == is_waiting);
+            let left = left.filter(|left| matches!(left.why, PendingReason::Waits { .. }) == is_waiting);
             left.map(|left| left.name.clone()).collect()
         };
         assert_eq!(of(false), asked, "after {elapsed} s");
@@ -1057,7 +1066,8 @@ async fn pod_is_waited_for_until_its_time_or_the_longest_has_passed() {
     leaving["metadata"]["deletionTimestamp"] = json!("2026-11-20T12:00:00Z");
     let (report, _) = policies_in(None, vec![leaving], 100).await;
     assert_eq!(report.longest_wait, Duration::from_secs(100));
-    assert!(matches!(report.left[0].why, PodPendingReason::Terminating { .. }));
+    assert_eq!(report.left[0].why, PendingReason::Leaving);
+    assert_eq!(report.evicted, 0);
 }
 
 #[tokio::test]
@@ -1080,7 +1090,7 @@ async fn pod_with_an_unreadable_annotation_is_evicted_and_told_once() {
             .await
             .unwrap();
         assert_eq!(report.unreadable.len(), told);
-        assert_eq!(report.left[0].why, PodPendingReason::Evicted);
+        assert_eq!(report.left[0].why, PendingReason::Leaving);
     }
     let asked = log.lines();
     let once = || [LIST.to_owned(), evicted("odd")];
@@ -1107,7 +1117,7 @@ async fn pod_whose_namespace_cannot_be_read_is_not_evicted_unless_that_is_forbid
             .unwrap();
         let of_web = report.left.iter().find(|left| left.name == "web-1").unwrap();
         assert_eq!(
-            of_web.why == PodPendingReason::Evicted,
+            of_web.why == PendingReason::Leaving,
             evicts,
             "{code}: {:?}",
             of_web.why

@@ -156,7 +156,7 @@ impl BlockingPods {
                 Some(_) => PodUrgency::None,
                 None => PodUrgency::Soon,
             },
-            PodVerdict::Wait { .. } => match self.0.insert(uid, false) {
+            PodVerdict::Wait => match self.0.insert(uid, false) {
                 Some(true) => PodUrgency::Leaves,
                 Some(false) | None => PodUrgency::None,
             },
