@@ -19,7 +19,7 @@ use haulout::inventory::{Fact, Inventory};
 use haulout::maintenance::clock::Now;
 use haulout::maintenance::decide::decide;
 use haulout::maintenance::episode::{Phase, Record};
-use haulout::maintenance::observed::{HostState, LeadershipEpoch, ObservedPower};
+use haulout::maintenance::observed::{HostState, LeadershipEpoch, PowerState};
 use haulout::maintenance::policy::DrainTimeoutAction;
 use haulout::maintenance::record;
 use haulout::vsphere::fuzz::{Decoded, update_set};
@@ -111,11 +111,11 @@ fn main() -> anyhow::Result<()> {
     let records = [Record::InService, fixtures::record(episode)];
     let observed = fixtures::observed(
         fixtures::node(),
-        fixtures::vm(ObservedPower::On, HostState::InService),
+        fixtures::vm(Some(PowerState::On), HostState::InService),
     );
     let leaving = fixtures::observed(
         fixtures::node(),
-        fixtures::vm(ObservedPower::On, fixtures::entering()),
+        fixtures::vm(Some(PowerState::On), fixtures::entering()),
     );
     measure("decide_at_rest", None, &mut || {
         black_box(decide(

@@ -20,7 +20,7 @@ use haulout::maintenance::decide::Transition;
 use haulout::maintenance::effect::{Effect, EffectKind};
 use haulout::maintenance::episode::{DrainEnd, Episode, Phase, Record};
 use haulout::maintenance::observed::{
-    AttemptOutcome, EffectAttempt, HostState, NodeSnapshot, Observed, ObservedNode, ObservedPower, Snapshots,
+    AttemptOutcome, EffectAttempt, HostState, NodeSnapshot, Observed, ObservedNode, PowerState, Snapshots,
 };
 use haulout::maintenance::policy::DrainTimeoutAction;
 use haulout::status::observer::{NodeEvent, Observer};
@@ -115,7 +115,7 @@ fn snapshot(record: Record, seen: Observed) -> NodeSnapshot {
 fn leaving() -> NodeSnapshot {
     snapshot(
         Record::InService,
-        observed(node(), vm(ObservedPower::On, entering())),
+        observed(node(), vm(Some(PowerState::On), entering())),
     )
 }
 
@@ -127,7 +127,7 @@ fn shutting_down() -> NodeSnapshot {
     };
     let phase = Phase::ShuttingDown(DrainEnd::Complete);
     let record = record(episode(phase, 0));
-    let mut seen = observed(cordoned, vm(ObservedPower::On, entering()));
+    let mut seen = observed(cordoned, vm(Some(PowerState::On), entering()));
     seen.drain = Some(drain_report(moment(2).monotonic, Vec::new()));
     snapshot(record, seen)
 }
@@ -152,7 +152,7 @@ fn powering_on() -> NodeSnapshot {
     });
     snapshot(
         record,
-        observed(cordoned, vm(ObservedPower::Off, HostState::InService)),
+        observed(cordoned, vm(Some(PowerState::Off), HostState::InService)),
     )
 }
 
@@ -235,7 +235,7 @@ async fn idle_actor_does_nothing_for_hours() {
     let (mut supervisor, asked) = supervisor(None);
     let resting = snapshot(
         Record::InService,
-        observed(node(), vm(ObservedPower::On, HostState::InService)),
+        observed(node(), vm(Some(PowerState::On), HostState::InService)),
     );
     supervisor.show(named([("gpu-1", resting)]));
     pass(&mut supervisor, Duration::from_secs(10 * 3600)).await;

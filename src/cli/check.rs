@@ -22,7 +22,7 @@ use crate::kubernetes::rights::Right;
 use crate::kubernetes::{reads, rights};
 use crate::maintenance::decide::dead_node;
 use crate::maintenance::episode::Record;
-use crate::maintenance::observed::{BoundVm, ObservedPower};
+use crate::maintenance::observed::{BoundVm, PowerState};
 use crate::maintenance::waiting::{WaitingOn, few};
 use crate::nodemaintenance;
 
@@ -333,14 +333,17 @@ fn of_node(forecast: &Forecast, section: &mut Section) {
         Ok(vm) => {
             let name = forecast.vm_name.clone().unwrap_or_else(|| vm.moref.to_string());
             section.good(format!("{node} is VM {name} on {}", vm.on_name));
-            let seen = forecast.seen.as_ref().filter(|_| vm.power == ObservedPower::On);
+            let seen = forecast
+                .seen
+                .as_ref()
+                .filter(|_| vm.power == Some(PowerState::On));
             if let Some(reason) = seen.and_then(|seen| dead_node(seen, vm, None)) {
                 section.missing(
                     format!("{node}: {reason}"),
                     "delete the Node that is an earlier name of the machine, or correct the UUID that the other one reports",
                 );
             }
-            if vm.power == ObservedPower::On && forecast.tools_running == Some(false) {
+            if vm.power == Some(PowerState::On) && forecast.tools_running == Some(false) {
                 section.warn(
                     format!("{node}: VMware Tools do not run in VM {name}"),
                     "install open-vm-tools; without them the power is cut without a guest shutdown",

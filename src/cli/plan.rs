@@ -26,7 +26,7 @@ use crate::kubernetes::drain::{NamespacePolicies, PodPolicy};
 use crate::kubernetes::pods::{PodVerdict, verdict};
 use crate::kubernetes::policy::DrainPolicy;
 use crate::kubernetes::reads::ReadError;
-use crate::maintenance::observed::{Admission, BoundVm, ObservedPower, Strategy};
+use crate::maintenance::observed::{Admission, BoundVm, PowerState, Strategy};
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
 use crate::status::PhaseKind;
 
@@ -173,7 +173,7 @@ pub(super) fn of_node(
     plan.evicts.sort_by(|a, b| a.pod.cmp(&b.pod));
     plan.leaving.sort();
     plan.left.sort();
-    if vm.is_some_and(|vm| vm.power == ObservedPower::On) && forecast.tools_running == Some(false) {
+    if vm.is_some_and(|vm| vm.power == Some(PowerState::On)) && forecast.tools_running == Some(false) {
         plan.notes
             .push("VMware Tools do not run: its power is cut without asking the guest".to_owned());
     }
@@ -218,7 +218,7 @@ fn stops(forecast: &Forecast) -> Vec<String> {
     let mut stops = Vec::new();
     match forecast.vm.or_wait() {
         Ok(vm) => {
-            let is_suspended = vm.power == ObservedPower::Suspended;
+            let is_suspended = vm.power == Some(PowerState::Suspended);
             stops.extend(is_suspended.then_some(WaitingOn::Parked(ParkReason::VmSuspended)));
             stops.extend(vm.question.clone().map(WaitingOn::Question));
         }

@@ -29,8 +29,8 @@ use crate::maintenance::decide::Transition;
 use crate::maintenance::drain::EvictionBackoff;
 use crate::maintenance::episode::{CordonOwner, Detection, Episode, HostIdentity, Phase, Record, Trigger};
 use crate::maintenance::observed::{
-    BoundVm, CordonedBy, DrainReport, HostState, NodeSnapshot, Observed, ObservedNode, ObservedPower,
-    ObservedVm, PendingEviction, RecordAge, Snapshots,
+    BoundVm, CordonedBy, DrainReport, HostState, NodeSnapshot, Observed, ObservedNode, ObservedVm,
+    PendingEviction, RecordAge, Snapshots,
 };
 use crate::maintenance::policy::{
     DrainTimeoutAction, GuardPolicy, HookTimeoutAction, MaintenanceTaint, MaxUnavailable, NodeBinding,
@@ -315,7 +315,7 @@ pub fn node() -> ObservedNode {
     }
 }
 
-pub fn vm(power: ObservedPower, host: HostState) -> ObservedVm {
+pub fn vm(power: Option<PowerState>, host: HostState) -> ObservedVm {
     ObservedVm {
         power,
         on: Some(home()),
@@ -346,7 +346,7 @@ pub fn settling() -> HostState {
 
 /// A node observed since second 0, by a process that has seen its phase begin. While its VM is off, its GPU counts are removed.
 pub fn observed(mut node: ObservedNode, vm: ObservedVm) -> Observed {
-    if vm.power == ObservedPower::Off {
+    if vm.power == Some(PowerState::Off) {
         node.gpus = Default::default();
         node.gpu_capacity = Default::default();
     }
@@ -365,7 +365,7 @@ pub fn observed(mut node: ObservedNode, vm: ObservedVm) -> Observed {
 
 /// A node whose running VM is on a host in this state.
 pub fn snapshot(record: Record, host: HostState) -> NodeSnapshot {
-    let vm = BoundVm::Found(vm(ObservedPower::On, host));
+    let vm = BoundVm::Found(vm(Some(PowerState::On), host));
     NodeSnapshot {
         record,
         observed: Observed::of(Some(node()), vm, moment(0)),

@@ -11,7 +11,7 @@ use crate::ids::VmRef;
 use crate::maintenance::decide::{Decision, decide};
 use crate::maintenance::effect::Effect;
 use crate::maintenance::episode::Record;
-use crate::maintenance::observed::{BoundVm, HostState, Observed, ObservedPower};
+use crate::maintenance::observed::{BoundVm, HostState, Observed, PowerState};
 use crate::maintenance::policy::DrainTimeoutAction;
 use crate::maintenance::record::{Annotations, read, write};
 
@@ -87,7 +87,11 @@ fn vms() -> Vec<BoundVm> {
         HostState::InMaintenance,
         HostState::InService,
     ];
-    let powers = [ObservedPower::On, ObservedPower::Off, ObservedPower::Suspended];
+    let powers = [
+        Some(PowerState::On),
+        Some(PowerState::Off),
+        Some(PowerState::Suspended),
+    ];
     let mut vms: Vec<BoundVm> = hosts
         .iter()
         .flat_map(|host| powers.map(|power| BoundVm::Found(fixtures::vm(power, host.clone()))))

@@ -14,7 +14,7 @@ use crate::ids::NodeName;
 use crate::inventory::{Forecast, WaveGroup};
 use crate::kubernetes::answer::plain;
 use crate::maintenance::admission::RoundStart;
-use crate::maintenance::observed::ObservedPower;
+use crate::maintenance::observed::PowerState;
 use crate::maintenance::waiting::few;
 use crate::status::Took;
 
@@ -162,7 +162,7 @@ fn not_begun(members: &WaveMembers, plans: &[Plan]) -> Vec<NodeNotBegun> {
         let is_off = forecast
             .vm
             .found()
-            .is_some_and(|vm| vm.power != ObservedPower::On);
+            .is_some_and(|vm| vm.power != Some(PowerState::On));
         stop(&forecast.node).unwrap_or_else(|| {
             let words = if is_left_to_vcenter(forecast) {
                 "vCenter moves its VM (VMOTION_GRACE_SECONDS=unlimited)"

@@ -4,7 +4,7 @@ use serde_json::json;
 use super::*;
 use crate::ids::NodeName;
 use crate::maintenance::episode::Record;
-use crate::maintenance::observed::{BoundVm, HostState, ObservedPower, ObservedVm};
+use crate::maintenance::observed::{BoundVm, HostState, ObservedVm, PowerState};
 
 fn report() -> Report {
     let mut findings = Findings::default();
@@ -84,7 +84,7 @@ fn pod_of_several_budgets_is_never_evicted() {
 
 #[test]
 fn missing_rights_concern_the_nodes_that_need_them() {
-    let vm = fixtures::vm(ObservedPower::On, HostState::InService);
+    let vm = fixtures::vm(Some(PowerState::On), HostState::InService);
     let facts = PoolFacts {
         budgets: Vec::new(),
         privileges: BTreeMap::from([(vm.moref.clone(), vec!["Resource.ColdMigrate".to_owned()])]),

@@ -13,7 +13,7 @@ use crate::kubernetes::stand_in::{refusal, server};
 use crate::maintenance::decide::{Decision, decide};
 use crate::maintenance::effect::DrainBegan;
 use crate::maintenance::episode::Phase;
-use crate::maintenance::observed::{BoundVm, HostState, Observed, ObservedNode, ObservedPower};
+use crate::maintenance::observed::{BoundVm, HostState, Observed, ObservedNode, PowerState};
 use crate::maintenance::policy::{DrainTimeoutAction, Policy};
 use crate::vsphere::client::{CredentialPart, CredentialSource, Endpoint, Settings, Trust};
 
@@ -151,7 +151,7 @@ fn draining(now: Now) -> Observed {
         unschedulable: true,
         ..fixtures::node()
     };
-    let vm = fixtures::vm(ObservedPower::On, HostState::InMaintenance);
+    let vm = fixtures::vm(Some(PowerState::On), HostState::InMaintenance);
     Observed::of(Some(node), BoundVm::Found(vm), now)
 }
 

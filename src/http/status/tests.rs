@@ -15,8 +15,8 @@ use crate::maintenance::episode::{
     CordonOwner, Detection, Episode, EpisodeResult, HostIdentity, Phase, Record, Trigger,
 };
 use crate::maintenance::observed::{
-    Admission, BoundVm, CordonedBy, NodeSnapshot, Observed, ObservedNode, ObservedPower, ObservedVm,
-    PendingEviction, PendingReason, SlotLimit,
+    Admission, BoundVm, CordonedBy, NodeSnapshot, Observed, ObservedNode, ObservedVm, PendingEviction,
+    PendingReason, PowerState, SlotLimit,
 };
 use crate::maintenance::policy::DrainTimeoutAction;
 use crate::maintenance::waiting::{DrainTimeout, WaitingOn};
@@ -66,7 +66,7 @@ fn snapshot(node: &str, host: &str, record: Record, left: Vec<PendingEviction>) 
     };
     let vm = ObservedVm {
         on_name: host.to_owned(),
-        ..fixtures::vm(ObservedPower::On, entering)
+        ..fixtures::vm(Some(PowerState::On), entering)
     };
     let node = ObservedNode {
         uid: NodeUid::new(node),
@@ -518,7 +518,7 @@ fn vm_on(host: &str, change: impl FnOnce(&mut ObservedVm)) -> BoundVm {
     let mut vm = ObservedVm {
         on_name: host.to_owned(),
         tools_running: Some(true),
-        ..fixtures::vm(ObservedPower::On, HostState::InService)
+        ..fixtures::vm(Some(PowerState::On), HostState::InService)
     };
     change(&mut vm);
     BoundVm::Found(vm)
@@ -533,7 +533,7 @@ async fn obstacles_before_a_night_come_first_in_words() {
         in_service(
             "c-suspended",
             vm_on(NASTY, |vm| {
-                vm.power = ObservedPower::Suspended;
+                vm.power = Some(PowerState::Suspended);
                 vm.evacuation_power_off = true;
             }),
         ),

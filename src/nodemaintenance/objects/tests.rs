@@ -11,7 +11,7 @@ use crate::kubernetes::update::RequestedMaintenance;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{DrainEnd, EpisodeResult, Phase, Record};
 use crate::maintenance::observed::{
-    BoundVm, DrainReport, HostState, NodeSnapshot, ObservedPower, ObservedVm, PendingEviction, PendingReason,
+    BoundVm, DrainReport, HostState, NodeSnapshot, ObservedVm, PendingEviction, PendingReason, PowerState,
     SourceState,
 };
 use crate::maintenance::request::{Request, RequestIdentity};
@@ -425,7 +425,7 @@ fn with_the_record_of_vm_1(vm: BoundVm) -> NodeSnapshot {
 fn bound_to(n: usize) -> BoundVm {
     BoundVm::Found(ObservedVm {
         uuid: Some(uuid(n)),
-        ..vm(ObservedPower::On, HostState::InService)
+        ..vm(Some(PowerState::On), HostState::InService)
     })
 }
 

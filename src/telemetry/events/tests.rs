@@ -13,7 +13,7 @@ use crate::maintenance::episode::{
     Trigger,
 };
 use crate::maintenance::observed::{
-    BoundVm, HostState, ObservedPower, PendingEviction, PendingReason, SlotLimit,
+    BoundVm, HostState, PendingEviction, PendingReason, PowerState, SlotLimit,
 };
 use crate::maintenance::placement::{RejectedHost, RejectionReason};
 use crate::maintenance::waiting::ParkReason;
@@ -727,12 +727,12 @@ fn conditions_follow_the_phase_and_only_what_changes_is_written() {
 
 #[test]
 fn begin_with_an_evacuation_policy_creates_a_warning_of_its_own() {
-    let begins = |power: ObservedPower, host: HostState, phase: Phase, is_marked: bool| {
+    let begins = |power: Option<PowerState>, host: HostState, phase: Phase, is_marked: bool| {
         let mut vm = fixtures::vm(power, host);
         vm.evacuation_power_off = is_marked;
         let (node, vm) = (node(), BoundVm::Found(vm));
         let begun = Episode {
-            powered_off: power == ObservedPower::Off,
+            powered_off: power == Some(PowerState::Off),
             ..episode(phase, 100)
         };
         let transition = to(fixtures::record(begun));
@@ -750,19 +750,19 @@ fn begin_with_an_evacuation_policy_creates_a_warning_of_its_own() {
         (begin, more)
     };
     let entering = fixtures::entering;
-    let (begin, more) = begins(ObservedPower::On, entering(), Phase::Draining, true);
+    let (begin, more) = begins(Some(PowerState::On), entering(), Phase::Draining, true);
     assert!(begin.contains("cordoned, pods are being evicted"), "{begin}");
     let (severity, reason, note) = more.expect("a second Event");
     assert_eq!((severity, reason), (Severity::Warning, "EvacuationPolicy"));
     assert!(note.contains("vCenter itself shuts down the VM"), "{note}");
 
-    let (begin, more) = begins(ObservedPower::Off, entering(), Phase::AwaitingHost, true);
+    let (begin, more) = begins(Some(PowerState::Off), entering(), Phase::AwaitingHost, true);
     assert!(begin.contains("cordoned, the VM is off already"), "{begin}");
     let (_, _, note) = more.expect("a second Event");
     assert!(note.contains("its pods were not evicted"), "{note}");
 
     for (host, is_marked) in [(entering(), false), (HostState::InService, true)] {
-        let (_, more) = begins(ObservedPower::On, host, Phase::Draining, is_marked);
+        let (_, more) = begins(Some(PowerState::On), host, Phase::Draining, is_marked);
         assert_eq!(more, None);
     }
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::ids::EpisodeId;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{Episode, EpisodeResult, HostIdentity, Phase};
-use crate::maintenance::observed::{BoundVm, HostState, ObservedPower, ObservedVm};
+use crate::maintenance::observed::{BoundVm, HostState, ObservedVm, PowerState};
 use crate::maintenance::waiting::WaitingOn;
 
 fn episode(n: usize) -> Record {
@@ -111,7 +111,7 @@ fn status(n: usize, record: &Record, is_known: bool) -> (NodeName, Arc<NodeStatu
     let mut status = NodeStatus::of(&fixtures::snapshot(record.clone(), HostState::InService));
     status.vm = BoundVm::Found(ObservedVm {
         moref: vm_ref(n),
-        ..fixtures::vm(ObservedPower::On, HostState::InService)
+        ..fixtures::vm(Some(PowerState::On), HostState::InService)
     });
     status.is_known = is_known;
     (name(n), Arc::new(status))

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::queue::{LoggedText, TextKind};
 use crate::ids::{HostRef, NodeName, VmRef};
 use crate::maintenance::episode::Episode;
-use crate::maintenance::observed::{BoundVm, HostState, ObservedPower};
+use crate::maintenance::observed::{BoundVm, HostState, PowerState};
 use crate::maintenance::waiting::WaitingOn;
 use crate::status::WaitKind;
 use crate::status::observer::NodeEvent;
@@ -100,7 +100,7 @@ fn without_episode(
     on: &WaitingOn,
     last: &mut BTreeMap<NodeName, LastText>,
 ) -> Option<LoggedText> {
-    let vm = vm.found().filter(|vm| vm.power == ObservedPower::On)?;
+    let vm = vm.found().filter(|vm| vm.power == Some(PowerState::On))?;
     let HostState::Entering { task, .. } = &vm.host else {
         return None;
     };

@@ -10,7 +10,7 @@ use crate::facts::vsphere::{Passthrough, PowerState, Task, TaskState, Vm, VmKey,
 use crate::ids::{NodeName, VmRef, VmUuid};
 use crate::maintenance::episode::{Episode, Phase, Record};
 use crate::maintenance::observed::{
-    BoundVm, FailedMaintenance, HostState, ObservedPower, ObservedVm, OtherClaimant, Vmotion,
+    BoundVm, FailedMaintenance, HostState, ObservedVm, OtherClaimant, Vmotion,
 };
 use crate::maintenance::policy::{NodeBinding, VmotionGrace};
 
@@ -410,12 +410,7 @@ impl Inventory {
         ObservedVm {
             moref: vm.moref.clone(),
             uuid: vm.uuid,
-            power: match vm.power {
-                None => ObservedPower::Unknown,
-                Some(PowerState::On) => ObservedPower::On,
-                Some(PowerState::Off) => ObservedPower::Off,
-                Some(PowerState::Suspended) => ObservedPower::Suspended,
-            },
+            power: vm.power,
             on: vm.host.clone(),
             on_name,
             host: self.host_state(vm.host.as_ref()),

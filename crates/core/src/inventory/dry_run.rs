@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::ids::{BootId, HostRef, RequestUid, TaskRef};
 use crate::maintenance::effect::{Effect, PowerOnTarget};
 use crate::maintenance::episode::Record;
-use crate::maintenance::observed::{BoundVm, CordonedBy, HostState, Observed, ObservedPower, ObservedVm};
+use crate::maintenance::observed::{BoundVm, CordonedBy, HostState, Observed, ObservedVm, PowerState};
 
 /// The assumed boot id of a node after a power cycle.
 const DRY_RUN_BOOT: &str = "dry-run";
@@ -18,7 +18,7 @@ const DRY_RUN_BOOT: &str = "dry-run";
 pub(super) struct DryRunOverlay {
     record: Option<Record>,
     unschedulable: Option<bool>,
-    power: Option<ObservedPower>,
+    power: Option<PowerState>,
     on: Option<Option<HostRef>>,
     booted: bool,
     gpus_cleared: bool,
@@ -73,11 +73,11 @@ impl DryRunOverlay {
             | Effect::Reconfigure { .. }
             | Effect::SetMachineGuards { .. }
             | Effect::RemoveMachineGuards { .. } => {}
-            Effect::ShutdownGuest { .. } | Effect::PowerOff { .. } => self.power = Some(ObservedPower::Off),
+            Effect::ShutdownGuest { .. } | Effect::PowerOff { .. } => self.power = Some(PowerState::Off),
             Effect::Relocate { to, .. } => self.on = Some(Some(to.clone())),
             Effect::ClearGpus { .. } => self.gpus_cleared = true,
             Effect::PowerOn { place, .. } => {
-                self.power = Some(ObservedPower::On);
+                self.power = Some(PowerState::On);
                 self.booted = true;
                 if *place == PowerOnTarget::Drs {
                     // The host that DRS would choose is unknown. It is one that takes VMs.
@@ -113,7 +113,7 @@ impl DryRunOverlay {
             vm.host = HostState::InService;
         }
         if let Some(power) = self.power {
-            vm.power = power;
+            vm.power = Some(power);
         }
         match &self.on {
             None => {}

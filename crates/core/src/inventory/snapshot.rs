@@ -13,7 +13,7 @@ use crate::keys::FIELD_MANAGER;
 use crate::maintenance::episode::{Episode, EpisodeOrigin, Phase, Record};
 use crate::maintenance::observed::{
     Admission, BoundVm, CordonedBy, HostState, LATE_POWER_OFF_WINDOW, NodeOverrides, NodeSnapshot, Observed,
-    ObservedNode, ObservedPower, ObservedVm, RecordAge, SourceState, Strategy,
+    ObservedNode, ObservedVm, RecordAge, SourceState, Strategy,
 };
 use crate::maintenance::placement::{PlacementForecast, PlacementOffer};
 use crate::maintenance::record::{self, Annotations, is_written_for, read};
@@ -115,7 +115,7 @@ impl Inventory {
     /// now. A VM that is off can lose no power, and must be known to be powered on again.
     fn vm_for(&self, name: &NodeName, phase: Option<&Phase>) -> BoundVm {
         let vm = self.vm_of(name);
-        let is_on = vm.found().is_some_and(|vm| vm.power != ObservedPower::Off);
+        let is_on = vm.found().is_some_and(|vm| vm.power != Some(PowerState::Off));
         let is_fresh = || {
             self.nodes
                 .get(name)
@@ -135,12 +135,12 @@ impl Inventory {
         node: Option<&NodeFacts>,
     ) -> Option<EpisodeId> {
         match (record, vm, node) {
-            (Record::InService, Some(facts), Some(node)) if facts.power == ObservedPower::Off => {
+            (Record::InService, Some(facts), Some(node)) if facts.power == Some(PowerState::Off) => {
                 self.late_power_off_of(node, &facts.moref)
             }
             // The episode before it is not on the Node any more.
             (Record::Episode(episode), Some(facts), Some(_))
-                if *episode.phase.at_work() == Phase::Queued && facts.power == ObservedPower::Off =>
+                if *episode.phase.at_work() == Phase::Queued && facts.power == Some(PowerState::Off) =>
             {
                 let is_ours = self
                     .last_switched(&facts.moref)
@@ -255,7 +255,7 @@ impl Inventory {
         offer: &PlacementOffer,
     ) -> Option<PlacementForecast> {
         let is_before = matches!(record.phase()?.at_work(), Phase::Queued | Phase::Draining);
-        let vm = vm.filter(|vm| is_before && vm.power == ObservedPower::On && vm.host.is_leaving())?;
+        let vm = vm.filter(|vm| is_before && vm.power == Some(PowerState::On) && vm.host.is_leaving())?;
         let may_move = node.is_some_and(|node| observed_node(node).overrides.strategy == Strategy::Migrate);
         let name_of = |moref: &HostRef| self.hosts.get(moref)?.name.clone();
         let unsurveyed = offer.survey.iter().filter_map(name_of).collect();

@@ -40,7 +40,7 @@ use super::episode::{
 };
 use super::hook::HookPoint;
 use super::observed::{
-    Admission, BoundVm, HostState, LeadershipEpoch, Observed, ObservedNode, ObservedPower, ObservedVm,
+    Admission, BoundVm, HostState, LeadershipEpoch, Observed, ObservedNode, ObservedVm, PowerState,
     SourceState,
 };
 use super::policy::Policy;
@@ -327,10 +327,10 @@ fn step<'a>(
         return PhaseStep::park(reason);
     }
     let on = match vm.power {
-        ObservedPower::Unknown => return PhaseStep::wait(WaitingOn::PowerState),
-        ObservedPower::Suspended => return PhaseStep::park(ParkReason::VmSuspended),
-        ObservedPower::On => true,
-        ObservedPower::Off => false,
+        None => return PhaseStep::wait(WaitingOn::PowerState),
+        Some(PowerState::Suspended) => return PhaseStep::park(ParkReason::VmSuspended),
+        Some(PowerState::On) => true,
+        Some(PowerState::Off) => false,
     };
     let context = context(episode, vm);
     let is_away = episode.phase.vm_is_off() || episode.phase == Phase::Rejoining;

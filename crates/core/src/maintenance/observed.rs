@@ -23,6 +23,7 @@ use super::volumes::VolumeReport;
 use super::waiting::{ParkReason, WaitingOn};
 use crate::facts::kubernetes::NodeTaint;
 use crate::facts::node_condition::FoundConditions;
+pub use crate::facts::vsphere::PowerState;
 use crate::facts::vsphere::VmotionDevice;
 use crate::ids::{BootId, EpisodeId, HostRef, NodeName, NodeUid, VmRef, VmUuid};
 
@@ -299,7 +300,7 @@ pub struct ObservedVm {
     /// Its BIOS UUID.
     pub uuid: Option<VmUuid>,
     /// Its power state.
-    pub power: ObservedPower,
+    pub power: Option<PowerState>,
     /// The host where it runs or is registered.
     pub on: Option<HostRef>,
     /// The name of that host, or its moref if the name is unknown.
@@ -356,24 +357,13 @@ pub struct FailedMaintenance {
     pub message: String,
 }
 
-/// The power state of a VM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ObservedPower {
-    /// Not reported.
-    Unknown,
-    /// Running.
-    On,
-    Off,
-    Suspended,
-}
-
 impl ObservedVm {
     /// A VM whose properties are unknown.
     pub fn unread(moref: VmRef) -> Self {
         Self {
             moref,
             uuid: None,
-            power: ObservedPower::Unknown,
+            power: None,
             on: None,
             on_name: "(no host)".to_owned(),
             host: HostState::Unknown,

@@ -1,6 +1,6 @@
 //! Would a node get through a maintenance by itself? What stands against it, or would cost more than expected.
 
-use crate::maintenance::observed::{BoundVm, NodeOverrides, ObservedPower};
+use crate::maintenance::observed::{BoundVm, NodeOverrides, PowerState};
 
 named_enum! {
     /// What stands against the maintenance of a node, or what it would cost.
@@ -99,9 +99,9 @@ impl Obstacle {
         let mut found = Vec::new();
         match vm {
             BoundVm::Found(vm) => {
-                found.extend((vm.power == ObservedPower::Suspended).then_some(Self::VmSuspended));
+                found.extend((vm.power == Some(PowerState::Suspended)).then_some(Self::VmSuspended));
                 found.extend(vm.question.is_some().then_some(Self::Question));
-                let lacks_tools = vm.power == ObservedPower::On && vm.tools_running == Some(false);
+                let lacks_tools = vm.power == Some(PowerState::On) && vm.tools_running == Some(false);
                 found.extend(lacks_tools.then_some(Self::NoVmwareTools));
                 found.extend(vm.evacuation_power_off.then_some(Self::EvacuationPolicy));
             }
@@ -134,7 +134,7 @@ mod tests {
     fn each_obstacle_of_vm_and_node_is_found() {
         let sound = || ObservedVm {
             tools_running: Some(true),
-            ..fixtures::vm(ObservedPower::On, HostState::InService)
+            ..fixtures::vm(Some(PowerState::On), HostState::InService)
         };
         let of = |vm: ObservedVm| Obstacle::of(&BoundVm::Found(vm), None);
         assert!(of(sound()).is_empty());
@@ -143,10 +143,10 @@ mod tests {
             tools_running: Some(false),
             ..sound()
         };
-        assert_eq!(of(without_tools(ObservedPower::On)), [Obstacle::NoVmwareTools]);
-        assert!(of(without_tools(ObservedPower::Off)).is_empty());
+        assert_eq!(of(without_tools(Some(PowerState::On))), [Obstacle::NoVmwareTools]);
+        assert!(of(without_tools(Some(PowerState::Off))).is_empty());
         let suspended = ObservedVm {
-            power: ObservedPower::Suspended,
+            power: Some(PowerState::Suspended),
             question: Some("?".to_owned()),
             evacuation_power_off: true,
             ..sound()

@@ -7,7 +7,7 @@ use crate::facts::kubernetes::RequestAction;
 use crate::fixtures::{self, at, episode, moment, record};
 use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{EpisodeResult, Phase};
-use crate::maintenance::observed::{HostState, ObservedPower};
+use crate::maintenance::observed::{HostState, PowerState};
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
 use crate::named::UnknownName;
 
@@ -42,7 +42,7 @@ fn names_are_unique_and_read_back() {
 }
 
 fn seen(host: HostState) -> Observed {
-    let vm = fixtures::vm(ObservedPower::On, host);
+    let vm = fixtures::vm(Some(PowerState::On), host);
     Observed::of(None, BoundVm::Found(vm), moment(0))
 }
 

@@ -12,8 +12,8 @@ use haulout_core::maintenance::episode::{
 };
 use haulout_core::maintenance::observed::{
     Admission, AttemptOutcome, BoundVm, CordonedBy, DrainReport, EffectAttempt, EffectRefusal,
-    FailedMaintenance, HostState, Observed, ObservedNode, ObservedPower, ObservedVm, OtherClaimant,
-    PendingEviction, PendingReason, RetryAdvice, SlotLimit,
+    FailedMaintenance, HostState, Observed, ObservedNode, ObservedVm, OtherClaimant, PendingEviction,
+    PendingReason, PowerState, RetryAdvice, SlotLimit,
 };
 use haulout_core::maintenance::placement::PlacementOffer;
 use haulout_core::maintenance::policy::{DrainTimeoutAction, Policy};
@@ -177,19 +177,19 @@ pub fn vms() -> Vec<VmCase> {
             [VmRef::new("vm-1"), VmRef::new("vm-2")].into(),
         )),
         of(BoundVm::Shared(vec![haulout_core::ids::NodeName::new("other")])),
-        found(known(ObservedPower::Unknown, HostState::InService)),
-        found(known(ObservedPower::Suspended, HostState::InService)),
+        found(known(None, HostState::InService)),
+        found(known(Some(PowerState::Suspended), HostState::InService)),
         found(ObservedVm {
             interrupted: Some(FailedMaintenance {
                 at: moment(0),
                 message: "a timeout".to_owned(),
             }),
-            ..known(ObservedPower::On, HostState::InService)
+            ..known(Some(PowerState::On), HostState::InService)
         }),
     ];
     for host in host_states() {
         for drs in [false, true] {
-            for power in [ObservedPower::On, ObservedPower::Off] {
+            for power in [Some(PowerState::On), Some(PowerState::Off)] {
                 vms.push(found(ObservedVm {
                     drs,
                     ..known(power, host.clone())
@@ -204,17 +204,17 @@ pub fn vms() -> Vec<VmCase> {
             ready_since: None,
             registered_at: at(-1_000),
         }],
-        ..known(ObservedPower::On, entering())
+        ..known(Some(PowerState::On), entering())
     }));
     for host in [entering(), HostState::InMaintenance, HostState::InService] {
-        for power in [ObservedPower::On, ObservedPower::Off] {
+        for power in [Some(PowerState::On), Some(PowerState::Off)] {
             vms.push(found(ObservedVm {
                 evacuation_power_off: true,
                 ..known(power, host.clone())
             }));
         }
     }
-    for power in [ObservedPower::On, ObservedPower::Off] {
+    for power in [Some(PowerState::On), Some(PowerState::Off)] {
         // Another VM than the one that the episode began with.
         vms.push(found(ObservedVm {
             moref: VmRef::new("vm-other"),
@@ -420,7 +420,7 @@ pub fn each_case(every: usize, mut check: impl FnMut(&Record, &Observed, &Policy
     let requests = requests();
     for (record, request) in &of_requests(&records(), &requests) {
         for vm in &vms {
-            let mut seen = observed(node(), crate::facts::vm(ObservedPower::On, HostState::Unknown));
+            let mut seen = observed(node(), crate::facts::vm(Some(PowerState::On), HostState::Unknown));
             seen.vm = vm.vm.clone();
             seen.home = vm.home.clone();
             seen.request.clone_from(request);
@@ -438,7 +438,7 @@ pub fn each_case(every: usize, mut check: impl FnMut(&Record, &Observed, &Policy
                     seen.record_seen.from_the_start = (index_of_node + index) % 3 != 0;
                     // Facts that cannot matter together are not combined: drains matter while the VM is on, offers
                     // while it is off or moving, and targets while it is being relocated.
-                    let off = vm.vm.found().is_some_and(|vm| vm.power == ObservedPower::Off);
+                    let off = vm.vm.found().is_some_and(|vm| vm.power == Some(PowerState::Off));
                     let looked_at = if asks_for(request, &RequestAction::Relocate { to: None }) {
                         offers.len()
                     } else {

@@ -8,8 +8,8 @@ use haulout_core::maintenance::decide::{Decision, Transition, decide, is_replace
 use haulout_core::maintenance::effect::{Effect, EffectKind, PowerOnTarget};
 use haulout_core::maintenance::episode::{CordonOwner, DrainEnd, Episode, EpisodeResult, Phase, Record};
 use haulout_core::maintenance::observed::{
-    Admission, AttemptOutcome, BoundVm, CordonedBy, HostState, LeadershipEpoch, Observed, ObservedPower,
-    ObservedVm, RetryAdvice, SourceState,
+    Admission, AttemptOutcome, BoundVm, CordonedBy, HostState, LeadershipEpoch, Observed, ObservedVm,
+    PowerState, RetryAdvice, SourceState,
 };
 use haulout_core::maintenance::policy::{DrainTimeoutAction, Policy};
 use haulout_core::maintenance::waiting::WaitingOn;
@@ -183,7 +183,7 @@ fn effect_laws(
         Effect::Relocate { to, .. } => {
             law(
                 "8: only a VM that is off is relocated",
-                vm.power == ObservedPower::Off,
+                vm.power == Some(PowerState::Off),
             );
             law(
                 "8: the target takes VMs",
@@ -199,7 +199,7 @@ fn effect_laws(
         Effect::Reconfigure { host, .. } => {
             law(
                 "8: only a VM that is off is reconfigured, on a host that takes VMs",
-                vm.power == ObservedPower::Off && in_service(&vm.host) && vm.on.as_ref() == Some(host),
+                vm.power == Some(PowerState::Off) && in_service(&vm.host) && vm.on.as_ref() == Some(host),
             );
             law(
                 "its own devices are recorded before a VM gets others",
@@ -247,7 +247,7 @@ fn effect_laws(
             );
             law(
                 "only a VM that is off is powered on",
-                vm.power == ObservedPower::Off,
+                vm.power == Some(PowerState::Off),
             );
             law(
                 "what a person asks to be kept off is not powered on",
@@ -274,7 +274,7 @@ fn may_go_down(seen: &Observed, episode: &Episode, vm: &ObservedVm, now: Now, la
     law("6: the cordon holds", cordoned);
     law(
         "6: the VM is on, and its host leaves or a person asks for it to be off",
-        vm.power == ObservedPower::On && down(seen, vm),
+        vm.power == Some(PowerState::On) && down(seen, vm),
     );
     let is_current = seen.drain.as_ref().is_some_and(|list| {
         let age = now.monotonic.since(list.listed_at);
@@ -322,7 +322,8 @@ fn transition_laws(
             "5: what is in flight is cleared only with the VM off, or found on after that",
             !after.in_flight.is_empty()
                 || before.in_flight.is_empty()
-                || found(seen).is_some_and(|vm| vm.power == ObservedPower::Off || before.phase.vm_is_off()),
+                || found(seen)
+                    .is_some_and(|vm| vm.power == Some(PowerState::Off) || before.phase.vm_is_off()),
         );
         law(
             "7: a cordon that was a person's stays theirs, also when it is removed while the VM is off",
@@ -361,9 +362,9 @@ fn transition_laws(
 fn begin_laws(seen: &Observed, transition: &Transition, law: &dyn Fn(&str, bool)) {
     let node = seen.node.as_ref().unwrap();
     let is = |power| found(seen).is_some_and(|vm| vm.power == power);
-    let begins = is(ObservedPower::On) && found(seen).is_some_and(|vm| wants_drained(seen, vm));
+    let begins = is(Some(PowerState::On)) && found(seen).is_some_and(|vm| wants_drained(seen, vm));
     let is_late = seen.late_power_off_of.is_some();
-    let makes_up = is(ObservedPower::Off) && seen.request.is_none() && (is_late || is_evacuated(seen));
+    let makes_up = is(Some(PowerState::Off)) && seen.request.is_none() && (is_late || is_evacuated(seen));
     law(
         "an episode begins for a powered-on VM that is to go out of service, or for one that we or vCenter stopped",
         begins || makes_up,
@@ -403,7 +404,7 @@ fn end_laws(
     let vm = found(seen);
     if let Some(before) = before
         && *before.phase.at_work() == Phase::Queued
-        && vm.is_some_and(|vm| vm.power == ObservedPower::Off)
+        && vm.is_some_and(|vm| vm.power == Some(PowerState::Off))
     {
         law(
             "a VM that a person powered off while its node was queued stays off, and its request stands",
@@ -417,7 +418,7 @@ fn end_laws(
     }
     law(
         "the end needs a VM that is on and a host that is out",
-        vm.is_some_and(|vm| vm.power == ObservedPower::On && out(&vm.host)),
+        vm.is_some_and(|vm| vm.power == Some(PowerState::On) && out(&vm.host)),
     );
     law(
         "what a person asks to be kept drained or off is not ended",
@@ -511,7 +512,7 @@ fn way_laws(
             .is_some_and(|attempt| attempt.outcome != AttemptOutcome::Asked);
         let goes_down = match (from, next.phase.at_work()) {
             (Some(Phase::Queued), Phase::Draining) | (Some(Phase::Draining), Phase::ShuttingDown(_)) => {
-                vm.power == ObservedPower::On
+                vm.power == Some(PowerState::On)
             }
             _ => false,
         };
@@ -523,7 +524,7 @@ fn way_laws(
         law(
             "a requested relocation is given up with the VM on only if there is no target",
             next.relocation_failure.is_none()
-                || vm.power != ObservedPower::On
+                || vm.power != Some(PowerState::On)
                 || (!fits && seen.offer.survey.is_empty()),
         );
     }
@@ -571,7 +572,7 @@ fn way_laws(
         Phase::Relocating { .. } | Phase::AwaitingHost | Phase::PoweringOn { .. } | Phase::Rejoining => {
             let is_wish = before.is_some_and(|before| before.recordoned >= 3);
             let is_known = |vm: &ObservedVm| {
-                matches!(vm.power, ObservedPower::On | ObservedPower::Off)
+                matches!(vm.power, Some(PowerState::On) | Some(PowerState::Off))
                     && before.is_none_or(|before| is_replaced(before, vm).is_none())
             };
             let is_known = found(seen).is_some_and(is_known);
@@ -588,10 +589,10 @@ fn way_laws(
 fn vm_that_went_off_late_by_our_power_off_is_brought_back() {
     let mut brought_back = 0;
     for power in [
-        ObservedPower::Unknown,
-        ObservedPower::On,
-        ObservedPower::Off,
-        ObservedPower::Suspended,
+        None,
+        Some(PowerState::On),
+        Some(PowerState::Off),
+        Some(PowerState::Suspended),
     ] {
         for late_power_off_of in [None, Some(ended())] {
             for host in [
@@ -618,7 +619,7 @@ fn vm_that_went_off_late_by_our_power_off_is_brought_back() {
                             }
                             Decision::Act { .. } | Decision::Wait { .. } | Decision::Idle => false,
                         };
-                        let ours = power == ObservedPower::Off && late_power_off_of.is_some();
+                        let ours = power == Some(PowerState::Off) && late_power_off_of.is_some();
                         assert_eq!(
                             is_brought_back,
                             ours && !skip && request.is_none(),
@@ -675,7 +676,7 @@ fn without_vcenter_or_kubernetes_nothing_begins() {
             },
         ] {
             for vm in vms() {
-                let mut seen = observed(node(), crate::facts::vm(ObservedPower::On, entering()));
+                let mut seen = observed(node(), crate::facts::vm(Some(PowerState::On), entering()));
                 seen.vm = vm.vm;
                 seen.sources = sources.clone();
                 let policy = policy(DrainTimeoutAction::PowerOff);
@@ -694,7 +695,7 @@ fn node_with_skip_is_left_alone_in_every_phase() {
     for record in records() {
         for vm in vms() {
             for request in requests() {
-                let mut seen = observed(node(), crate::facts::vm(ObservedPower::On, entering()));
+                let mut seen = observed(node(), crate::facts::vm(Some(PowerState::On), entering()));
                 seen.node.as_mut().unwrap().overrides.skip = true;
                 seen.vm = vm.vm.clone();
                 seen.request = request;
@@ -723,7 +724,7 @@ fn without_its_node_object_an_episode_waits_or_brings_its_vm_back() {
     for record in records() {
         for vm in vms() {
             for has_copy in [false, true] {
-                let mut seen = observed(node(), crate::facts::vm(ObservedPower::On, entering()));
+                let mut seen = observed(node(), crate::facts::vm(Some(PowerState::On), entering()));
                 seen.node = None;
                 seen.vm = vm.vm.clone();
                 seen.has_copy = has_copy;
@@ -766,7 +767,7 @@ fn record_of_another_release_is_left_alone_unless_adopted() {
             .into(),
         );
         for vm in vms() {
-            let mut seen = observed(node(), crate::facts::vm(ObservedPower::On, entering()));
+            let mut seen = observed(node(), crate::facts::vm(Some(PowerState::On), entering()));
             seen.vm = vm.vm;
             let mut policy = policy(DrainTimeoutAction::PowerOff);
             let decision = decide(&theirs, &seen, &policy, moment(2));

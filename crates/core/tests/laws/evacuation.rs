@@ -7,7 +7,7 @@ use haulout_core::ids::{BootId, TaskRef};
 use haulout_core::maintenance::decide::{Decision, decide};
 use haulout_core::maintenance::episode::{CordonOwner, Detection, EpisodeResult, Phase, Record};
 use haulout_core::maintenance::observed::{
-    BoundVm, HostState, Observed, ObservedNode, ObservedPower, ObservedVm,
+    BoundVm, HostState, Observed, ObservedNode, ObservedVm, PowerState,
 };
 use haulout_core::maintenance::policy::DrainTimeoutAction;
 use jiff::{SignedDuration, Timestamp};
@@ -18,7 +18,7 @@ use crate::facts::*;
 fn shut_down(host: HostState, node: ObservedNode) -> Observed {
     let vm = ObservedVm {
         evacuation_power_off: true,
-        ..vm(ObservedPower::Off, host)
+        ..vm(Some(PowerState::Off), host)
     };
     observed(node, vm)
 }
@@ -125,7 +125,7 @@ fn vm_that_was_off_before_the_click_stays_off() {
 
 #[test]
 fn vm_without_the_mark_that_is_off_at_the_click_stays_off() {
-    let seen = observed(node(), vm(ObservedPower::Off, entering()));
+    let seen = observed(node(), vm(Some(PowerState::Off), entering()));
     assert_eq!(decided(&seen), Decision::Idle);
 }
 
@@ -147,7 +147,7 @@ fn node_whose_vm_was_restarted_elsewhere_unseen_has_to_be_back_first() {
         let vm = ObservedVm {
             on: Some(spare()),
             on_name: "esx-spare".to_owned(),
-            ..vm(ObservedPower::On, HostState::InService)
+            ..vm(Some(PowerState::On), HostState::InService)
         };
         let node = ObservedNode {
             boot_id: Some(BootId::new(boot)),

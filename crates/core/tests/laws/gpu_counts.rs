@@ -8,8 +8,8 @@ use haulout_core::maintenance::decide::{Decision, decide};
 use haulout_core::maintenance::effect::{Effect, EffectKind};
 use haulout_core::maintenance::episode::{CordonOwner, Episode, Phase, Record};
 use haulout_core::maintenance::observed::{
-    AttemptOutcome, CordonedBy, EffectAttempt, EffectRefusal, HostState, Observed, ObservedNode,
-    ObservedPower, RetryAdvice,
+    AttemptOutcome, CordonedBy, EffectAttempt, EffectRefusal, HostState, Observed, ObservedNode, PowerState,
+    RetryAdvice,
 };
 use haulout_core::maintenance::policy::DrainTimeoutAction;
 use haulout_core::maintenance::waiting::WaitingOn;
@@ -19,7 +19,7 @@ use crate::facts::*;
 const POWERING_ON: Phase = Phase::PoweringOn { by_drs: false };
 
 /// A cordoned node whose host is back, with this boot and so many GPUs in its status.
-fn seen(power: ObservedPower, boot: &str, allocatable: u64, capacity: u64) -> Observed {
+fn seen(power: Option<PowerState>, boot: &str, allocatable: u64, capacity: u64) -> Observed {
     let mut seen = observed(node(), vm(power, HostState::InService));
     let counts = |count| {
         if count == 0 {
@@ -105,11 +105,11 @@ fn gpu_counts_of_the_last_boot_are_removed_before_the_vm_is_powered_on() {
     let old = old_boot();
     for (allocatable, capacity) in [(2, 2), (2, 0), (0, 2)] {
         for phase in [POWERING_ON, Phase::AwaitingHost] {
-            let mut seen = seen(ObservedPower::Off, old.as_str(), allocatable, capacity);
+            let mut seen = seen(Some(PowerState::Off), old.as_str(), allocatable, capacity);
             if phase == Phase::AwaitingHost {
                 // It still waits for its host.
                 seen.vm = haulout_core::maintenance::observed::BoundVm::Found(vm(
-                    ObservedPower::Off,
+                    Some(PowerState::Off),
                     HostState::InMaintenance,
                 ));
                 seen.home = HostState::InMaintenance;
@@ -124,12 +124,12 @@ fn gpu_counts_of_the_last_boot_are_removed_before_the_vm_is_powered_on() {
             assert_eq!(effect(decided(&away(phase, false), &seen, 2)), expected, "{case}");
         }
     }
-    let cleared = seen(ObservedPower::Off, old.as_str(), 0, 0);
+    let cleared = seen(Some(PowerState::Off), old.as_str(), 0, 0);
     assert!(is_power_on(&decided(&away(POWERING_ON, false), &cleared, 2)));
     // The devices of a driver are in ResourceSlices.
     let mut driver = away(POWERING_ON, false);
     driver.gpus_before = Arc::new([("gpu.nvidia.com".to_owned(), 2)].into());
-    let shown = seen(ObservedPower::Off, old.as_str(), 2, 2);
+    let shown = seen(Some(PowerState::Off), old.as_str(), 2, 2);
     assert!(is_power_on(&decided(&driver, &shown, 2)));
 }
 
@@ -137,7 +137,7 @@ fn gpu_counts_of_the_last_boot_are_removed_before_the_vm_is_powered_on() {
 fn power_on_does_not_wait_long_for_the_gpu_counts_to_be_removed() {
     let old = old_boot();
     let after = |refusals, tries, outcome, second| {
-        let mut seen = seen(ObservedPower::Off, old.as_str(), 2, 2);
+        let mut seen = seen(Some(PowerState::Off), old.as_str(), 2, 2);
         tried(&mut seen, refusals, tries, outcome);
         decided(&away(POWERING_ON, false), &seen, second)
     };
@@ -171,7 +171,7 @@ fn power_on_does_not_wait_long_for_the_gpu_counts_to_be_removed() {
 #[test]
 fn gpu_counts_are_believed_once_they_were_removed_since_the_vm_was_off() {
     let at_power_on = |allocatable, done: bool| {
-        let mut seen = seen(ObservedPower::On, "boot-after", allocatable, allocatable);
+        let mut seen = seen(Some(PowerState::On), "boot-after", allocatable, allocatable);
         if done {
             tried(&mut seen, 0, 1, AttemptOutcome::Done);
         }
@@ -183,7 +183,7 @@ fn gpu_counts_are_believed_once_they_were_removed_since_the_vm_was_off() {
         assert_eq!(next.gpus_cleared, is_cleared, "{allocatable}, {done}");
     }
     // A VM that goes off again has to be powered on again.
-    let off = seen(ObservedPower::Off, "boot-after", 2, 2);
+    let off = seen(Some(PowerState::Off), "boot-after", 2, 2);
     let lost = written(decided(&away(Phase::Rejoining, true), &off, 2));
     assert!(lost.phase.vm_is_off() && !lost.gpus_cleared, "{lost:#?}");
 }
@@ -192,18 +192,18 @@ fn gpu_counts_are_believed_once_they_were_removed_since_the_vm_was_off() {
 #[test]
 fn node_whose_gpu_counts_were_not_removed_in_time_waits_for_those_of_its_boot() {
     let rejoining = away(Phase::Rejoining, false);
-    let stale = seen(ObservedPower::On, "boot-after", 2, 2);
+    let stale = seen(Some(PowerState::On), "boot-after", 2, 2);
     assert_eq!(
         effect(decided(&rejoining, &stale, 2)).kind(),
         EffectKind::ClearGpus
     );
     // Also before its kubelet has started.
-    let booting = seen(ObservedPower::On, old_boot().as_str(), 2, 2);
+    let booting = seen(Some(PowerState::On), old_boot().as_str(), 2, 2);
     assert_eq!(
         effect(decided(&rejoining, &booting, 2)).kind(),
         EffectKind::ClearGpus
     );
-    let cleared = seen(ObservedPower::On, "boot-after", 0, 0);
+    let cleared = seen(Some(PowerState::On), "boot-after", 0, 0);
     let next = written(decided(&rejoining, &cleared, 2));
     assert!(next.gpus_cleared && next.phase == Phase::Rejoining, "{next:#?}");
     match decided(&next, &cleared, 2) {
@@ -236,7 +236,7 @@ fn node_whose_gpu_counts_were_not_removed_in_time_waits_for_those_of_its_boot() 
 
 #[test]
 fn gpu_counts_of_a_node_that_stayed_on_are_left_alone() {
-    let seen = seen(ObservedPower::On, old_boot().as_str(), 2, 2);
+    let seen = seen(Some(PowerState::On), old_boot().as_str(), 2, 2);
     let cancelled = episode(Phase::Rejoining, CordonOwner::Ours, false);
     let decision = decided(&cancelled, &seen, 2);
     assert!(

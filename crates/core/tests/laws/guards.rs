@@ -12,7 +12,7 @@ use haulout_core::maintenance::machine_guard::{
 use haulout_core::maintenance::node_guard::GuardChanges;
 use haulout_core::maintenance::observed::{
     AttemptOutcome, BoundVm, CordonedBy, EffectAttempt, EffectRefusal, HostState, Observed, ObservedNode,
-    ObservedPower, RetryAdvice,
+    PowerState, RetryAdvice,
 };
 use haulout_core::maintenance::policy::{DrainTimeoutAction, Policy};
 use haulout_core::maintenance::waiting::ParkReason;
@@ -49,7 +49,7 @@ fn node_with(guards: &[NodeGuard]) -> ObservedNode {
 
 /// What is seen of that VM on a host in this state, where DRS may place it.
 fn seen_off(host: HostState, guards: &[NodeGuard]) -> Observed {
-    let mut vm = vm(ObservedPower::Off, host);
+    let mut vm = vm(Some(PowerState::Off), host);
     vm.drs = true;
     let mut seen = observed(node_with(guards), vm);
     seen.record_seen.at = moment(0);

@@ -8,7 +8,7 @@ use haulout_core::maintenance::decide::{Decision, decide};
 use haulout_core::maintenance::effect::EffectKind;
 use haulout_core::maintenance::episode::{CordonOwner, DrainEnd, Episode, InFlight, Phase, Record};
 use haulout_core::maintenance::observed::{
-    AttemptOutcome, BoundVm, CordonedBy, EffectAttempt, HostState, Observed, ObservedNode, ObservedPower,
+    AttemptOutcome, BoundVm, CordonedBy, EffectAttempt, HostState, Observed, ObservedNode, PowerState,
     RetryAdvice,
 };
 use haulout_core::maintenance::policy::DrainTimeoutAction;
@@ -29,7 +29,7 @@ fn drained(host: HostState) -> Observed {
     };
     Observed {
         drain: Some(report(moment(1).monotonic, 0, vec![])),
-        ..observed(node, vm(ObservedPower::On, host))
+        ..observed(node, vm(Some(PowerState::On), host))
     }
 }
 

@@ -11,7 +11,7 @@ use haulout_core::maintenance::episode::{CordonOwner, DrainEnd, Episode, HeldSte
 use haulout_core::maintenance::hook::HookPoint;
 use haulout_core::maintenance::observed::{
     AttemptOutcome, BoundVm, CordonedBy, DrainReport, EffectAttempt, EffectRefusal, HostState, Observed,
-    ObservedNode, ObservedPower, PendingEviction, PendingReason, RetryAdvice,
+    ObservedNode, PendingEviction, PendingReason, PowerState, RetryAdvice,
 };
 use haulout_core::maintenance::policy::{DrainTimeoutAction, HookTimeoutAction, Policy};
 use haulout_core::maintenance::waiting::{ParkReason, WaitingOn};
@@ -33,7 +33,7 @@ fn cordoned() -> ObservedNode {
 }
 
 fn seen(node: ObservedNode, host: HostState) -> Observed {
-    let mut seen = observed(node, vm(ObservedPower::On, host));
+    let mut seen = observed(node, vm(Some(PowerState::On), host));
     seen.record_seen.at = moment(0);
     seen.record_seen.phase_at = moment(-60).monotonic;
     seen

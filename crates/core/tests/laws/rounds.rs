@@ -13,7 +13,7 @@ use haulout_core::maintenance::drain::TerminatingPod;
 use haulout_core::maintenance::effect::{Effect, EffectKind};
 use haulout_core::maintenance::episode::{CordonOwner, DrainEnd, Episode, Phase, Record};
 use haulout_core::maintenance::observed::{
-    BoundVm, HostState, Observed, ObservedNode, ObservedPower, PendingEviction, PendingReason,
+    BoundVm, HostState, Observed, ObservedNode, PendingEviction, PendingReason, PowerState,
 };
 use haulout_core::maintenance::policy::DrainTimeoutAction;
 use haulout_core::maintenance::request::Request;
@@ -31,7 +31,7 @@ fn after_round(left: Vec<PendingReason>, has_changed: bool) -> Observed {
         name: "ml/train".to_owned(),
         why,
     };
-    let mut seen = observed(node, vm(ObservedPower::On, entering()));
+    let mut seen = observed(node, vm(Some(PowerState::On), entering()));
     seen.record_seen.at = moment(100);
     seen.pods_revision = u64::from(has_changed);
     seen.drain = Some(drain_report(began, left.into_iter().map(pod).collect()));
@@ -155,7 +155,7 @@ fn request_may_give_a_drain_more_time_and_never_less() {
         let seen = Observed {
             request,
             drain: Some(report),
-            ..observed(node, vm(ObservedPower::On, host))
+            ..observed(node, vm(Some(PowerState::On), host))
         };
         // One second before the end, in a new process.
         let episode = Episode {
@@ -363,7 +363,7 @@ fn pod_that_terminates_when_its_vm_goes_off_is_left_behind() {
         let mut policy = policy(DrainTimeoutAction::Hold);
         policy.guards.out_of_service_taint = true;
         let mut seen = terminating(false);
-        seen.vm = BoundVm::Found(vm(ObservedPower::Off, entering()));
+        seen.vm = BoundVm::Found(vm(Some(PowerState::Off), entering()));
         match decide(&record, &seen, &policy, moment(125)) {
             Decision::Record(transition) => {
                 let next = transition.record.episode().expect("an episode");

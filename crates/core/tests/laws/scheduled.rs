@@ -7,7 +7,7 @@ use haulout_core::facts::kubernetes::RequestAction;
 use haulout_core::facts::window::Window;
 use haulout_core::maintenance::decide::{Decision, decide};
 use haulout_core::maintenance::episode::{CordonOwner, Episode, Phase, Record};
-use haulout_core::maintenance::observed::{HostState, Observed, ObservedPower};
+use haulout_core::maintenance::observed::{HostState, Observed, PowerState};
 use haulout_core::maintenance::policy::DrainTimeoutAction;
 use haulout_core::maintenance::request::Request;
 use haulout_core::maintenance::waiting::WaitingOn;
@@ -16,7 +16,7 @@ use crate::facts::*;
 
 /// A node with a request that may begin at second 100.
 fn seen(host: HostState) -> Observed {
-    let mut seen = observed(node(), vm(ObservedPower::On, host));
+    let mut seen = observed(node(), vm(Some(PowerState::On), host));
     seen.request = Some(Request {
         not_before: Some(at(100)),
         ..request(RequestAction::PowerOff)
@@ -78,7 +78,7 @@ fn request_that_has_begun_goes_on_although_the_clock_is_set_back() {
 
 /// A node with a request whose window is open from second 200 (2026-11-18 11:10:00) until second 800.
 fn seen_with_window(host: HostState, action: RequestAction) -> Observed {
-    let mut seen = observed(node(), vm(ObservedPower::On, host));
+    let mut seen = observed(node(), vm(Some(PowerState::On), host));
     seen.request = Some(Request {
         window: Some("Wed 11:10-11:20".parse()),
         ..request(action)
@@ -149,7 +149,7 @@ fn queued_episode_waits_for_the_next_window_of_its_request() {
         Some(true)
     );
     let mut off = seen;
-    off.vm = observed(node(), vm(ObservedPower::Off, HostState::InService)).vm;
+    off.vm = observed(node(), vm(Some(PowerState::Off), HostState::InService)).vm;
     assert_eq!(ends(&decided(&queued, &off, 800)), Some(true));
     // A click in vCenter does not wait for the window.
     let entering = seen_with_window(entering(), RequestAction::Reboot);

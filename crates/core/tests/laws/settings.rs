@@ -15,7 +15,7 @@ use haulout_core::maintenance::episode::{CordonOwner, DrainEnd, DrainLimit, Epis
 use haulout_core::maintenance::machine_guard::{GuardedKind, GuardedObject, MachineGuards};
 use haulout_core::maintenance::node_guard::{GuardChanges, GuardState, NodeGuard};
 use haulout_core::maintenance::observed::{
-    CordonedBy, HostState, NodeOverrides, ObservedNode, ObservedPower, ObservedVm, Strategy,
+    CordonedBy, HostState, NodeOverrides, ObservedNode, ObservedVm, PowerState, Strategy,
 };
 use haulout_core::maintenance::policy::{
     DrainTimeoutAction, GuardPolicy, HookTimeoutAction, MaintenanceTaint, MaxUnavailable, Policy,
@@ -303,7 +303,7 @@ fn decided(episode: Episode, host: HostState, request: Option<RequestAction>) ->
         boot_id: Some(old_boot()),
         ..node()
     };
-    let mut seen = observed(node, vm(ObservedPower::On, host));
+    let mut seen = observed(node, vm(Some(PowerState::On), host));
     seen.request = request.map(facts::request);
     let policy = facts::policy(DrainTimeoutAction::PowerOff);
     decide(&facts::record(episode), &seen, &policy, moment(0))
@@ -344,7 +344,7 @@ fn vm_that_is_left_to_vcenter_is_not_shut_down_for_its_host_where_a_request_keep
             cordoned_by: CordonedBy::Haulout,
             ..node()
         };
-        let mut left = vm(ObservedPower::On, entering());
+        let mut left = vm(Some(PowerState::On), entering());
         left.is_left_to_vcenter = true;
         let mut seen = observed(node, left);
         seen.request = Some(facts::request(RequestAction::Drain));
@@ -392,7 +392,7 @@ fn guard_that_the_settings_do_not_want_any_more_is_removed_at_once() {
     let before = facts::record(episode);
     let seen = observed(
         node(NodeGuard::MaintenanceTaint),
-        vm(ObservedPower::On, HostState::InService),
+        vm(Some(PowerState::On), HostState::InService),
     );
     let decision = decide(&before, &seen, &policy, moment(5));
     let Decision::Record(transition) = decision else {
@@ -416,7 +416,7 @@ fn vm_that_was_to_wait_for_its_own_host_waits_after_its_node_was_deleted() {
     };
     let episode = facts::episode(Phase::ShuttingDown(DrainEnd::Complete), CordonOwner::Ours, false);
     let policy = facts::policy(DrainTimeoutAction::PowerOff);
-    let mut seen = observed(waiting, vm(ObservedPower::Off, HostState::InMaintenance));
+    let mut seen = observed(waiting, vm(Some(PowerState::Off), HostState::InMaintenance));
     let decision = decide(&facts::record(episode), &seen, &policy, moment(5));
     let Decision::Record(transition) = decision else {
         panic!("{decision:?}")
@@ -426,7 +426,7 @@ fn vm_that_was_to_wait_for_its_own_host_waits_after_its_node_was_deleted() {
         node(),
         ObservedVm {
             drs: true,
-            ..vm(ObservedPower::Off, HostState::InMaintenance)
+            ..vm(Some(PowerState::Off), HostState::InMaintenance)
         },
     );
     seen.node = None;
@@ -451,7 +451,7 @@ fn gpus_that_the_setting_does_not_match_any_more_are_not_awaited_and_named() {
         ..facts::episode(Phase::Rejoining, CordonOwner::Ours, true)
     };
     let policy = facts::policy(DrainTimeoutAction::PowerOff);
-    let seen = observed(back, vm(ObservedPower::On, HostState::InService));
+    let seen = observed(back, vm(Some(PowerState::On), HostState::InService));
     let named = decide(&facts::record(episode), &seen, &policy, moment(5));
     let Decision::Record(transition) = named else {
         panic!("{named:?}")

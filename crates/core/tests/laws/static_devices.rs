@@ -10,8 +10,8 @@ use haulout_core::maintenance::decide::{Decision, decide};
 use haulout_core::maintenance::effect::{Effect, EffectKind, PowerOnTarget};
 use haulout_core::maintenance::episode::{CordonOwner, Episode, Phase, Record, RefusedMove};
 use haulout_core::maintenance::observed::{
-    AttemptOutcome, CordonedBy, EffectAttempt, EffectRefusal, HostState, Observed, ObservedNode,
-    ObservedPower, ObservedVm, RetryAdvice,
+    AttemptOutcome, CordonedBy, EffectAttempt, EffectRefusal, HostState, Observed, ObservedNode, ObservedVm,
+    PowerState, RetryAdvice,
 };
 use haulout_core::maintenance::placement::{DeviceOffer, RejectionReason, StaticPlacement};
 use haulout_core::maintenance::policy::DrainTimeoutAction;
@@ -25,7 +25,7 @@ const HERE: &str = "0000:3b:00.0";
 fn seen(host: HostRef, offer: DeviceOffer) -> Observed {
     let vm = ObservedVm {
         on: Some(host),
-        ..vm(ObservedPower::Off, HostState::InService)
+        ..vm(Some(PowerState::Off), HostState::InService)
     };
     let cordoned_node = ObservedNode {
         unschedulable: true,
@@ -128,7 +128,7 @@ fn addresses_of_its_own_host_are_recorded_before_a_vm_gets_other_devices() {
         panic!("no devices")
     };
     let expected = Effect::Reconfigure {
-        vm: vm(ObservedPower::Off, HostState::InService).moref,
+        vm: vm(Some(PowerState::Off), HostState::InService).moref,
         host: spare(),
         devices: changes,
     };

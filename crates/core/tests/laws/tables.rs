@@ -16,7 +16,7 @@ use haulout_core::maintenance::episode::{
 use haulout_core::maintenance::kinds::WaitKind;
 use haulout_core::maintenance::observed::{
     Admission, AttemptOutcome, BoundVm, CordonedBy, EffectAttempt, FailedMaintenance, HostState,
-    LeadershipEpoch, Observed, ObservedNode, ObservedPower, ObservedVm, PendingEviction, PendingReason,
+    LeadershipEpoch, Observed, ObservedNode, ObservedVm, PendingEviction, PendingReason, PowerState,
     RecordAge, RetryAdvice, SlotLimit, Strategy,
 };
 use haulout_core::maintenance::placement::PlacementOffer;
@@ -51,7 +51,7 @@ fn cordoned() -> ObservedNode {
 }
 
 /// A cordoned node, whose VM is in this state on a host in that one.
-fn seen(power: ObservedPower, host: HostState) -> Observed {
+fn seen(power: Option<PowerState>, host: HostState) -> Observed {
     observed(cordoned(), vm(power, host))
 }
 
@@ -59,7 +59,7 @@ fn seen(power: ObservedPower, host: HostState) -> Observed {
 fn drained(host: HostState) -> Observed {
     Observed {
         drain: Some(report(moment(1).monotonic, 0, vec![])),
-        ..seen(ObservedPower::On, host)
+        ..seen(Some(PowerState::On), host)
     }
 }
 
@@ -164,10 +164,10 @@ fn nothing_is_done_on_a_host_that_came_back_by_itself_before_it_has_stayed() {
         until: at(60),
     };
     for (phase, power) in [
-        (Phase::Draining, ObservedPower::On),
-        (SHUTTING_DOWN, ObservedPower::On),
-        (Phase::AwaitingHost, ObservedPower::Off),
-        (Phase::Rejoining, ObservedPower::On),
+        (Phase::Draining, Some(PowerState::On)),
+        (SHUTTING_DOWN, Some(PowerState::On)),
+        (Phase::AwaitingHost, Some(PowerState::Off)),
+        (Phase::Rejoining, Some(PowerState::On)),
     ] {
         let kind = phase.kind();
         let was_off = phase.kind().vm_is_off() || phase == Phase::Rejoining;
@@ -178,7 +178,7 @@ fn nothing_is_done_on_a_host_that_came_back_by_itself_before_it_has_stayed() {
     assert_eq!(
         decide(
             &Record::InService,
-            &seen(ObservedPower::On, settling()),
+            &seen(Some(PowerState::On), settling()),
             &policy(DrainTimeoutAction::PowerOff),
             moment(1)
         ),
@@ -193,7 +193,7 @@ fn record_with_another_epoch_is_taken_over_whether_higher_or_lower() {
     // The Lease may have been deleted, and then counts from the beginning.
     for (epoch, leads, taken_over) in [(3, 7, true), (7, 3, true), (7, 7, false), (7, 0, false)] {
         for has_node in [true, false] {
-            let mut seen = seen(ObservedPower::Off, HostState::InMaintenance);
+            let mut seen = seen(Some(PowerState::Off), HostState::InMaintenance);
             seen.has_copy = true;
             seen.leadership = LeadershipEpoch {
                 epoch: leads,
@@ -251,7 +251,7 @@ fn power_is_not_cut_while_the_node_object_is_gone() {
 fn vm_that_is_off_without_node_and_copy_is_powered_on_where_it_is() {
     let gone = |host| Observed {
         node: None,
-        ..seen(ObservedPower::Off, host)
+        ..seen(Some(PowerState::Off), host)
     };
     let power_on = Effect::PowerOn {
         vm: VmRef::new("vm-1"),
@@ -310,7 +310,7 @@ fn vm_that_is_off_without_node_and_copy_is_powered_on_where_it_is() {
 }
 
 /// A Node that was registered again, not cordoned.
-fn registered_anew(power: ObservedPower) -> Observed {
+fn registered_anew(power: Option<PowerState>) -> Observed {
     let mut seen = observed(
         ObservedNode {
             uid: NodeUid::new("uid-2"),
@@ -347,7 +347,7 @@ fn episode_goes_on_on_a_node_registered_anew_only_if_the_vm_is_the_same() {
         (same, same, "vm-2", false, false),
         (same, same, "vm-2", true, true),
     ] {
-        let mut seen = registered_anew(ObservedPower::On);
+        let mut seen = registered_anew(Some(PowerState::On));
         vm_of(&mut seen).uuid = is;
         vm_of(&mut seen).moref = VmRef::new(moref);
         let episode = Episode {
@@ -384,7 +384,7 @@ fn node_registered_anew_waits_until_its_vm_is_known() {
     ] {
         let seen = Observed {
             vm,
-            ..registered_anew(ObservedPower::On)
+            ..registered_anew(Some(PowerState::On))
         };
         let decision = decided(&of_vm(down(Phase::Draining)), &seen);
         assert_eq!(waiting(decision), waits_for);
@@ -393,7 +393,7 @@ fn node_registered_anew_waits_until_its_vm_is_known() {
 
 #[test]
 fn node_registered_anew_is_drained_again_before_its_power_is_cut() {
-    let (on, off) = (ObservedPower::On, ObservedPower::Off);
+    let (on, off) = (Some(PowerState::On), Some(PowerState::Off));
     for (phase, power, next) in [
         (Phase::Queued, on, Phase::Queued),
         (Phase::Draining, on, Phase::Draining),
@@ -453,7 +453,7 @@ fn cordon_of_a_node_put_back_from_a_copy_is_taken_away_at_the_end() {
             CordonOwner::Theirs,
         ),
     ] {
-        let mut seen = registered_anew(ObservedPower::On);
+        let mut seen = registered_anew(Some(PowerState::On));
         seen.is_record_on_node = is_put_back;
         node_of(&mut seen).unschedulable = true;
         node_of(&mut seen).cordoned_by = by.clone();
@@ -472,7 +472,7 @@ fn node_that_may_not_drain_takes_no_slot() {
         let mut node = node();
         node.overrides.skip = skip;
         node.overrides.approved = approved;
-        let vm = vm(ObservedPower::On, entering());
+        let vm = vm(Some(PowerState::On), entering());
         [Record::InService, record(&queued)]
             .map(|record| wants_place(&record, &node, &vm, None, require_approval))
     };
@@ -494,11 +494,11 @@ fn phases_that_are_about_to_drain_take_a_slot() {
         let vm = vm(power, host);
         wants_place(&record(episode), &cordoned(), &vm, request.as_ref(), false).is_some()
     };
-    let (on, out) = (ObservedPower::On, HostState::InService);
+    let (on, out) = (Some(PowerState::On), HostState::InService);
     for phase in [Phase::Queued, Phase::Drained, Phase::Rejoining] {
         assert!(wants(&away(phase.clone()), on, entering(), None), "{phase:?}");
         assert!(
-            !wants(&away(phase.clone()), ObservedPower::Off, entering(), None),
+            !wants(&away(phase.clone()), Some(PowerState::Off), entering(), None),
             "{phase:?}"
         );
         assert!(!wants(&away(phase), on, out.clone(), None));
@@ -534,7 +534,7 @@ fn drain_that_needs_approval_does_not_begin_without_it() {
         let mut node = node();
         let case = format!("required: {require_approval}, approved: {episode:?}");
         node.overrides.approved = episode.map(Approval::Episode);
-        let seen = observed(node, vm(ObservedPower::On, entering()));
+        let seen = observed(node, vm(Some(PowerState::On), entering()));
         assert_eq!(seen.admission, Admission::Granted);
         let begun = transition(decide(&Record::InService, &seen, &policy, moment(2)));
         let begins = begun.record.phase() == Some(&Phase::Draining);
@@ -564,7 +564,7 @@ fn cordon_from_before_the_drain_counts_as_a_persons() {
             cordoned_by,
             ..node()
         };
-        let seen = observed(node, vm(ObservedPower::On, entering()));
+        let seen = observed(node, vm(Some(PowerState::On), entering()));
         let policy = policy(DrainTimeoutAction::PowerOff);
         let queued = record(&episode(Phase::Queued, CordonOwner::NotYet, false));
         for record in [Record::InService, queued] {
@@ -590,7 +590,7 @@ fn owner_of_a_cordon_is_known_where_only_the_copy_from_the_queue_is_left() {
             cordoned_by: CordonedBy::Haulout,
             ..node()
         };
-        let mut seen = observed(here, vm(ObservedPower::On, entering()));
+        let mut seen = observed(here, vm(Some(PowerState::On), entering()));
         seen.admission = Admission::Queued {
             ahead: vec![NodeName::new("other")],
             position: 1,
@@ -627,7 +627,7 @@ fn cordon_of_a_person_on_a_parked_node_is_recorded_when_it_resumes() {
             CordonOwner::Theirs,
         ),
     ] {
-        let mut seen = seen(ObservedPower::On, entering());
+        let mut seen = seen(Some(PowerState::On), entering());
         node_of(&mut seen).cordoned_by = by.clone();
         let resumed = written(decided(&down(parked(&Phase::Draining)), &seen));
         assert_eq!(
@@ -645,7 +645,7 @@ fn drain_that_was_parked_has_its_whole_time_again() {
         drained_for: lasted(500),
         ..down(parked(&Phase::Draining))
     };
-    let mut seen = seen(ObservedPower::On, entering());
+    let mut seen = seen(Some(PowerState::On), entering());
     let resumed = written(decided(&waited, &seen));
     assert_eq!(resumed.phase, Phase::Draining);
     assert_eq!(
@@ -666,7 +666,7 @@ fn parked_phase_stays_parked_while_its_reason_lasts() {
     };
     let of = |vm| Observed {
         vm,
-        ..seen(ObservedPower::On, entering())
+        ..seen(Some(PowerState::On), entering())
     };
     let missing = of(BoundVm::Missing { was_known: true });
     assert_eq!(
@@ -702,12 +702,12 @@ fn with_deadlines() -> Vec<(Episode, Observed, u64)> {
         power_off: asked_for(power_off),
         ..InFlight::default()
     };
-    let mut being_cut = seen(ObservedPower::On, HostState::InService);
+    let mut being_cut = seen(Some(PowerState::On), HostState::InService);
     vm_of(&mut being_cut).is_being_cut = true;
     let not_visible = drained(HostState::Unreachable);
     let mut asks_a_question = drained(entering());
     vm_of(&mut asks_a_question).question = Some("?".to_owned());
-    let mut refused_at_home = seen(ObservedPower::Off, HostState::InService);
+    let mut refused_at_home = seen(Some(PowerState::Off), HostState::InService);
     let refusal = attempt(1, 1, refused(RetryAdvice::Cluster));
     refused_at_home.attempts.insert(EffectKind::PowerOn, refusal);
     refused_at_home.offer = PlacementOffer::default();
@@ -721,17 +721,17 @@ fn with_deadlines() -> Vec<(Episode, Observed, u64)> {
     vec![
         (
             away(Phase::Relocating { to }),
-            seen(ObservedPower::Off, HostState::InMaintenance),
+            seen(Some(PowerState::Off), HostState::InMaintenance),
             600,
         ),
         (
             away(POWERING_ON),
-            seen(ObservedPower::Off, HostState::InService),
+            seen(Some(PowerState::Off), HostState::InService),
             300,
         ),
         (
             away(Phase::Rejoining),
-            waits_for_ready(seen(ObservedPower::On, HostState::InService)),
+            waits_for_ready(seen(Some(PowerState::On), HostState::InService)),
             300,
         ),
         (has_refused, refused_at_home, 300),
@@ -820,7 +820,7 @@ fn node_kept_drained_is_drained_again_when_a_pod_comes() {
             drain,
             pods_revision: 5,
             request: Some(request(RequestAction::Drain)),
-            ..seen(ObservedPower::On, HostState::InService)
+            ..seen(Some(PowerState::On), HostState::InService)
         };
         let decision = decided(&down(Phase::Drained), &seen);
         if again {
@@ -893,7 +893,7 @@ fn node_with_a_new_cordon_of_a_person_in_the_shutdown_is_drained_again() {
             assert_eq!(effect(decision).kind(), EffectKind::ShutdownGuest, "{case}");
         }
         // With the VM off there is nothing to drain, but the cordon is recorded and stays at the end.
-        let mut off = seen(ObservedPower::Off, HostState::InMaintenance);
+        let mut off = seen(Some(PowerState::Off), HostState::InMaintenance);
         node_of(&mut off).cordoned_by = cordoned_by;
         match decided(&episode(Phase::AwaitingHost, cordon, true), &off) {
             Decision::Record(next) => {
@@ -909,9 +909,9 @@ fn node_with_a_new_cordon_of_a_person_in_the_shutdown_is_drained_again() {
 #[test]
 fn node_uncordoned_four_times_with_its_vm_away_stays_uncordoned() {
     let phases = [
-        (Phase::AwaitingHost, ObservedPower::Off),
-        (POWERING_ON, ObservedPower::Off),
-        (Phase::Rejoining, ObservedPower::On),
+        (Phase::AwaitingHost, Some(PowerState::Off)),
+        (POWERING_ON, Some(PowerState::Off)),
+        (Phase::Rejoining, Some(PowerState::On)),
     ];
     for (phase, power) in phases {
         for (recordoned, is_left) in [(0, false), (2, false), (3, true)] {
@@ -956,7 +956,7 @@ fn vm_with_a_question_is_neither_shut_down_nor_powered_on() {
         (asked, drained(entering()), EffectKind::PowerOff),
         (
             away(POWERING_ON),
-            seen(ObservedPower::Off, HostState::InService),
+            seen(Some(PowerState::Off), HostState::InService),
             EffectKind::PowerOn,
         ),
     ] {
@@ -1128,7 +1128,7 @@ fn asked_guest_holds_up_the_end_for_its_timeout_and_the_monitor_grace() {
             },
             ..down(Phase::Rejoining)
         };
-        let decision = decided(&before, &seen(ObservedPower::On, HostState::InService));
+        let decision = decided(&before, &seen(Some(PowerState::On), HostState::InService));
         if ends {
             assert_eq!(transition(decision).record, Record::InService);
         } else {
@@ -1233,7 +1233,7 @@ fn request_keeps_power_from_being_cut_on_pods_and_never_cuts_it() {
                     drain_timeout_action: asked,
                     ..request(RequestAction::PowerOff)
                 }),
-                ..seen(ObservedPower::On, host)
+                ..seen(Some(PowerState::On), host)
             };
             let overdue = Episode {
                 elapsed: lasted(600),
@@ -1260,7 +1260,7 @@ fn request_keeps_power_from_being_cut_on_pods_and_never_cuts_it() {
 
 /// The time from a refusal to the next power-on, in seconds.
 fn power_on_again_after(advice: RetryAdvice, refusals: u32) -> u64 {
-    let mut seen = seen(ObservedPower::Off, HostState::InService);
+    let mut seen = seen(Some(PowerState::Off), HostState::InService);
     let refusal = attempt(1, refusals, refused(advice));
     seen.attempts.insert(EffectKind::PowerOn, refusal);
     let policy = policy(DrainTimeoutAction::PowerOff);
@@ -1303,7 +1303,7 @@ fn each_kind_of_effect_waits_after_a_refusal() {
         power_off: asked_for(0),
         ..InFlight::default()
     };
-    let mut unread = seen(ObservedPower::Off, HostState::InMaintenance);
+    let mut unread = seen(Some(PowerState::Off), HostState::InMaintenance);
     unread.offer.survey = vec![spare()];
     let mut fits = unread.clone();
     fits.offer.fits = Some((spare(), "esx-spare".to_owned()));
@@ -1317,7 +1317,7 @@ fn each_kind_of_effect_waits_after_a_refusal() {
         (
             EffectKind::DrainRound,
             down(Phase::Draining),
-            seen(ObservedPower::On, entering()),
+            seen(Some(PowerState::On), entering()),
         ),
         (
             EffectKind::ShutdownGuest,
@@ -1329,12 +1329,12 @@ fn each_kind_of_effect_waits_after_a_refusal() {
         (
             EffectKind::Relocate,
             away(Phase::Relocating { to: to_spare() }),
-            seen(ObservedPower::Off, HostState::InMaintenance),
+            seen(Some(PowerState::Off), HostState::InMaintenance),
         ),
         (
             EffectKind::PowerOn,
             away(POWERING_ON),
-            seen(ObservedPower::Off, HostState::InService),
+            seen(Some(PowerState::Off), HostState::InService),
         ),
     ] {
         assert_eq!(effect(decided(&episode, &seen)).kind(), kind);
@@ -1382,7 +1382,7 @@ fn boot_reported_when_the_vm_goes_off_is_the_previous_one() {
     ] {
         for (reported, before) in [(Some(new_boot()), new_boot()), (None, old_boot())] {
             for host in [HostState::InMaintenance, HostState::InService] {
-                let mut seen = seen(ObservedPower::Off, host);
+                let mut seen = seen(Some(PowerState::Off), host);
                 node_of(&mut seen).boot_id.clone_from(&reported);
                 let was = Episode {
                     in_flight: InFlight {
@@ -1409,7 +1409,7 @@ fn boot_of_a_drained_node_that_restarted_unseen_is_not_the_previous_one() {
             (Some(new_boot()), None),
             (None, Some(old_boot())),
         ] {
-            let mut seen = seen(ObservedPower::Off, HostState::InService);
+            let mut seen = seen(Some(PowerState::Off), HostState::InService);
             node_of(&mut seen).boot_id.clone_from(&reported);
             let was = Episode {
                 drained_boot: Some(old_boot()),
@@ -1429,7 +1429,7 @@ fn boot_reported_while_the_vm_seems_off_is_neither_the_previous_nor_the_next_one
         (None, Some(old_boot())),
         (Some(new_boot()), None),
     ] {
-        let mut seen = seen(ObservedPower::Off, HostState::InService);
+        let mut seen = seen(Some(PowerState::Off), HostState::InService);
         node_of(&mut seen).boot_id.clone_from(&reported);
         let was = Episode {
             boot_before: Some(old_boot()),
@@ -1444,7 +1444,7 @@ fn boot_reported_while_the_vm_seems_off_is_neither_the_previous_nor_the_next_one
 #[test]
 fn vm_that_is_to_wait_for_its_host_is_not_left_to_drs() {
     for (strategy, by_drs) in [(Strategy::Migrate, true), (Strategy::Wait, false)] {
-        let mut seen = seen(ObservedPower::Off, HostState::InMaintenance);
+        let mut seen = seen(Some(PowerState::Off), HostState::InMaintenance);
         vm_of(&mut seen).drs = true;
         node_of(&mut seen).overrides.strategy = strategy;
         let placed = Phase::PoweringOn { by_drs: true };
@@ -1479,7 +1479,7 @@ fn drs_is_asked_again_where_the_own_host_is_back_and_has_refused_the_vm() {
         (true, PowerOnTarget::Drs),
         (false, PowerOnTarget::Host(HostRef::new("host-1"))),
     ] {
-        let mut seen = seen(ObservedPower::Off, HostState::InService);
+        let mut seen = seen(Some(PowerState::Off), HostState::InService);
         vm_of(&mut seen).drs = by_drs;
         let refusal = attempt(-100, 4, refused(RetryAdvice::OtherHost));
         seen.attempts.insert(EffectKind::PowerOn, refusal);
@@ -1500,7 +1500,7 @@ fn new_leader_asks_again_where_an_earlier_one_was_refused() {
         offer: PlacementOffer::default(),
         ..seen
     };
-    let at_home = || offer(seen(ObservedPower::Off, HostState::InService));
+    let at_home = || offer(seen(Some(PowerState::Off), HostState::InService));
     // Its own host is back, and another VM has the device there.
     let elsewhere = || on_spare(at_home(), HostState::InService, HostState::InService);
     let host = || PowerOnTarget::Host(home());
@@ -1543,7 +1543,7 @@ fn vm_that_is_to_wait_for_its_host_stays_there_whatever_it_refuses() {
         (Strategy::Wait, 6, false),
         (Strategy::Wait, 100, false),
     ] {
-        let mut seen = seen(ObservedPower::Off, HostState::InService);
+        let mut seen = seen(Some(PowerState::Off), HostState::InService);
         node_of(&mut seen).overrides.strategy = strategy;
         let refusal = attempt(1, refusals, refused(RetryAdvice::OtherHost));
         seen.attempts.insert(EffectKind::PowerOn, refusal);
@@ -1562,7 +1562,7 @@ fn vm_that_is_to_wait_for_its_host_stays_there_whatever_it_refuses() {
 #[test]
 fn only_a_reading_made_during_the_wait_says_where_there_is_a_place() {
     for (read_at, moves) in [(None, false), (Some(-5), false), (Some(1), true)] {
-        let mut seen = seen(ObservedPower::Off, HostState::InMaintenance);
+        let mut seen = seen(Some(PowerState::Off), HostState::InMaintenance);
         seen.offer.fits = Some((spare(), "esx-spare".to_owned()));
         seen.offer.survey = vec![spare()];
         let read = read_at.map(|at| (EffectKind::Survey, attempt(at, 0, AttemptOutcome::Done)));
@@ -1586,8 +1586,8 @@ fn move_is_given_up_when_the_own_host_is_back() {
         moref: Some(host),
     };
     let (out, away_from) = (HostState::InService, HostState::InMaintenance);
-    let at_home = |host| seen(ObservedPower::Off, host);
-    let at_spare = |host, home| on_spare(seen(ObservedPower::Off, away_from.clone()), host, home);
+    let at_home = |host| seen(Some(PowerState::Off), host);
+    let at_spare = |host, home| on_spare(seen(Some(PowerState::Off), away_from.clone()), host, home);
     let asked = |seen| Observed {
         request: Some(request(RequestAction::Relocate { to: None })),
         ..seen
@@ -1659,7 +1659,7 @@ fn vm_found_running_on_another_host_counts_as_moved_there() {
         POWERING_ON,
         Phase::PoweringOn { by_drs: true },
     ] {
-        let at_home = seen(ObservedPower::On, HostState::InService);
+        let at_home = seen(Some(PowerState::On), HostState::InService);
         let elsewhere = on_spare(at_home.clone(), HostState::InService, HostState::InMaintenance);
         for (seen, moved_to) in [(at_home, None), (elsewhere, Some(to_spare()))] {
             let before = Episode {
@@ -1691,7 +1691,7 @@ fn node_that_must_leave_again_is_drained_as_on_its_new_host() {
         }
     };
     let mut seen = on_spare(
-        seen(ObservedPower::On, entering()),
+        seen(Some(PowerState::On), entering()),
         entering(),
         HostState::InService,
     );
@@ -1723,7 +1723,7 @@ fn node_is_not_back_while_a_power_off_of_its_vm_runs() {
         ..InFlight::default()
     };
     for in_flight in [InFlight::default(), cut] {
-        let mut seen = seen(ObservedPower::On, HostState::InService);
+        let mut seen = seen(Some(PowerState::On), HostState::InService);
         vm_of(&mut seen).is_being_cut = true;
         let was = Episode {
             in_flight,
@@ -1754,7 +1754,7 @@ fn ready_of_an_unknown_boot_counts_after_the_monitor_grace() {
         (&None, &reported, 60, true),
         (&None, &None, 60, false),
     ] {
-        let mut seen = seen(ObservedPower::On, HostState::InService);
+        let mut seen = seen(Some(PowerState::On), HostState::InService);
         node_of(&mut seen).boot_id.clone_from(boot);
         let before = Episode {
             boot_before: boot_before.clone(),
@@ -1800,7 +1800,7 @@ fn node_is_uncordoned_at_the_end_only_if_the_cordon_is_to_go() {
         (python(), by("python"), true, false),
         (python(), by("kubectl-cordon"), false, false),
     ] {
-        let mut seen = seen(ObservedPower::On, HostState::InService);
+        let mut seen = seen(Some(PowerState::On), HostState::InService);
         let node = node_of(&mut seen);
         node.cordoned_by = cordoned_by.clone();
         node.keep_cordoned = keep;
@@ -1811,7 +1811,7 @@ fn node_is_uncordoned_at_the_end_only_if_the_cordon_is_to_go() {
         assert_eq!(end.unschedulable, uncordons.then_some(false), "{case}");
     }
     for keep in [false, true] {
-        let mut seen = seen(ObservedPower::On, HostState::InService);
+        let mut seen = seen(Some(PowerState::On), HostState::InService);
         let node = node_of(&mut seen);
         node.boot_id = Some(new_boot());
         node.keep_cordoned = keep;
@@ -1830,7 +1830,7 @@ fn vm_that_keeps_going_off_is_powered_on_after_pauses_and_then_parked() {
         power_losses,
         ..away(Phase::Rejoining)
     };
-    let off = seen(ObservedPower::Off, HostState::InService);
+    let off = seen(Some(PowerState::Off), HostState::InService);
     for (losses, pause) in [(0, 1), (1, 2), (2, 4), (3, 8), (4, 16)] {
         let again = written(decided(&lost(losses), &off));
         // If its host were in service, it would be powered on at once.
@@ -1872,7 +1872,7 @@ fn vm_that_keeps_going_off_is_powered_on_after_pauses_and_then_parked() {
 
 #[test]
 fn python_episode_is_adopted_with_the_facts_of_vm_and_node() {
-    let (on, off) = (ObservedPower::On, ObservedPower::Off);
+    let (on, off) = (Some(PowerState::On), Some(PowerState::Off));
     for (state, power, phase, boot_before) in [
         (PythonState::Draining, on, Phase::Draining, Some(old_boot())),
         (PythonState::Draining, off, Phase::Draining, Some(old_boot())),
@@ -1921,9 +1921,9 @@ fn python_episode_is_adopted_with_the_facts_of_vm_and_node() {
 fn failed_maintenance_leaves_the_node_as_it_is_for_the_grace() {
     let in_phase = |phase: Phase| {
         let power = if phase.vm_is_off() {
-            ObservedPower::Off
+            Some(PowerState::Off)
         } else {
-            ObservedPower::On
+            Some(PowerState::On)
         };
         let mut seen = seen(power, HostState::InService);
         vm_of(&mut seen).interrupted = Some(FailedMaintenance {
@@ -1976,7 +1976,7 @@ fn guest_that_an_episode_before_asked_is_remembered() {
             asked_guest,
             ..node()
         };
-        let seen = observed(node, vm(ObservedPower::On, entering()));
+        let seen = observed(node, vm(Some(PowerState::On), entering()));
         let policy = policy(DrainTimeoutAction::PowerOff);
         let begun = written(decide(&Record::InService, &seen, &policy, moment(2)));
         let remembered = begun.in_flight.earlier_guest_shutdown;
@@ -1988,7 +1988,7 @@ fn guest_that_an_episode_before_asked_is_remembered() {
 fn move_that_is_asked_for_waits_for_three_readings_of_a_host_at_most() {
     for (tries, gives_up) in [(1, false), (2, false), (3, true)] {
         // A host that needs a survey, and that no survey has covered.
-        let mut seen = observed(node(), vm(ObservedPower::On, HostState::InService));
+        let mut seen = observed(node(), vm(Some(PowerState::On), HostState::InService));
         seen.request = Some(request(RequestAction::Relocate { to: None }));
         seen.offer.survey = vec![spare()];
         let read = EffectAttempt {
@@ -2049,7 +2049,7 @@ fn relocation_is_not_given_up_before_the_other_hosts_were_surveyed() {
             survey: vec![spare()],
             ..PlacementOffer::default()
         },
-        ..seen(ObservedPower::Off, HostState::InService)
+        ..seen(Some(PowerState::Off), HostState::InService)
     };
     let waits = away(Phase::AwaitingHost);
     assert_eq!(effect(decided(&waits, &off)).kind(), EffectKind::Survey);
@@ -2066,7 +2066,7 @@ fn cordons_that_were_restored_are_counted_anew_after_the_power_off() {
         recordoned: 2,
         ..down(SHUTTING_DOWN)
     };
-    let after = written(decided(&shut_down, &seen(ObservedPower::Off, entering())));
+    let after = written(decided(&shut_down, &seen(Some(PowerState::Off), entering())));
     assert_eq!((after.powered_off, after.recordoned), (true, 0));
 }
 
@@ -2080,7 +2080,7 @@ fn node_in_service_needs_a_slot_while_its_host_leaves_or_a_request_is_unmet() {
         (HostState::InService, Some(relocate("esx-other")), true),
         (HostState::InService, None, false),
     ] {
-        let vm = vm(ObservedPower::On, host.clone());
+        let vm = vm(Some(PowerState::On), host.clone());
         let since = wants_place(&Record::InService, &node(), &vm, asked.as_ref(), false);
         assert_eq!(since.is_some(), needs_slot, "{host:?} {asked:?}");
     }
@@ -2127,7 +2127,7 @@ fn refused_round_is_not_repeated_at_once_when_pods_change() {
     let changed = Observed {
         drain: Some(report(moment(0).monotonic, 0, vec![])),
         pods_revision: 1,
-        ..seen(ObservedPower::On, entering())
+        ..seen(Some(PowerState::On), entering())
     };
     assert_eq!(effect(decided(&drains, &changed)).kind(), EffectKind::DrainRound);
     let refused_at = |seconds: i64| Observed {
@@ -2147,7 +2147,7 @@ fn refused_round_is_not_repeated_at_once_when_pods_change() {
 
 #[test]
 fn cordon_of_a_person_during_the_shutdown_is_theirs_and_the_drain_begins_again() {
-    let mut taken = seen(ObservedPower::On, entering());
+    let mut taken = seen(Some(PowerState::On), entering());
     taken.node.as_mut().expect("a Node").cordoned_by = CordonedBy::Other("kubectl-cordon".to_owned());
     let after = written(decided(&down(SHUTTING_DOWN), &taken));
     assert_eq!(
@@ -2197,7 +2197,7 @@ fn power_is_cut_without_tools_only_if_nobody_asked_the_guest_before() {
 #[test]
 fn relocation_that_ends_on_another_host_than_requested_is_given_up() {
     for (to, is_given_up) in [(Some("esx-other"), true), (Some("esx1"), false), (None, false)] {
-        let mut running = seen(ObservedPower::On, HostState::InService);
+        let mut running = seen(Some(PowerState::On), HostState::InService);
         running.request = Some(request(RequestAction::Relocate {
             to: to.map(Into::into),
         }));
@@ -2229,7 +2229,7 @@ fn relocated_vm_that_vcenter_starts_elsewhere_is_not_relocated_again() {
         (Some("esx-spare"), None, home.clone(), false),
         (None, None, home, false),
     ] {
-        let mut running = seen(ObservedPower::On, HostState::InService);
+        let mut running = seen(Some(PowerState::On), HostState::InService);
         running.request = Some(request(RequestAction::Relocate {
             to: to.map(Into::into),
         }));
@@ -2260,7 +2260,7 @@ fn power_on_without_a_node_is_tried_again_at_the_end_of_its_backoff() {
     let pause = i64::try_from(policy.backoff(1).as_secs()).unwrap();
     let mut gone = Observed {
         node: None,
-        ..seen(ObservedPower::Off, HostState::InService)
+        ..seen(Some(PowerState::Off), HostState::InService)
     };
     gone.attempts
         .insert(EffectKind::PowerOn, attempt(10, 1, refused(RetryAdvice::Retry)));
@@ -2284,7 +2284,7 @@ fn vm_that_this_vcenter_never_knew_is_waited_for_and_not_parked() {
     for (was_known, is_parked) in [(true, true), (false, false)] {
         let unknown = Observed {
             vm: BoundVm::Missing { was_known },
-            ..seen(ObservedPower::On, entering())
+            ..seen(Some(PowerState::On), entering())
         };
         for before in [down(Phase::Draining), away(Phase::AwaitingHost)] {
             match decided(&before, &unknown) {
@@ -2300,7 +2300,7 @@ fn vm_that_this_vcenter_never_knew_is_waited_for_and_not_parked() {
 fn node_that_is_no_vm_is_left_alone_unless_somebody_asks_for_it() {
     let physical = Observed {
         vm: BoundVm::NoVm,
-        ..seen(ObservedPower::On, HostState::Unknown)
+        ..seen(Some(PowerState::On), HostState::Unknown)
     };
     let in_service = |seen: &Observed| {
         let policy = policy(DrainTimeoutAction::PowerOff);
@@ -2338,7 +2338,7 @@ fn host_of_an_adopted_episode_is_known_by_its_name_alone() {
         };
         let after = written(decided(
             &powers_on,
-            &seen(ObservedPower::On, HostState::InService),
+            &seen(Some(PowerState::On), HostState::InService),
         ));
         assert_eq!(after.moved_to.is_some(), has_moved, "{name}");
     }
@@ -2356,7 +2356,7 @@ fn requests_to_stop_a_vm_are_settled_when_it_is_found_running() {
     };
     let after = written(decided(
         &powers_on,
-        &seen(ObservedPower::On, HostState::InService),
+        &seen(Some(PowerState::On), HostState::InService),
     ));
     assert_eq!(after.phase, Phase::Rejoining);
     assert!(after.in_flight.is_empty(), "{after:#?}");
@@ -2367,7 +2367,7 @@ fn outdated_list_of_pods_is_read_again_before_the_guest_is_asked() {
     let list_of = |listed_at: i64| Observed {
         drain: Some(report(moment(listed_at).monotonic, 0, vec![])),
         pods_revision: 1,
-        ..seen(ObservedPower::On, entering())
+        ..seen(Some(PowerState::On), entering())
     };
     // The list of the same second is not read again at once.
     let waits = decided(&down(SHUTTING_DOWN), &list_of(2));
@@ -2382,7 +2382,7 @@ fn outdated_list_of_pods_is_read_again_before_the_guest_is_asked() {
 #[test]
 fn effect_of_an_earlier_phase_is_only_a_reason_for_a_pause() {
     let task = AttemptOutcome::Running(TaskRef::new("task-7"));
-    let mut off = seen(ObservedPower::Off, HostState::InService);
+    let mut off = seen(Some(PowerState::Off), HostState::InService);
     off.attempts
         .insert(EffectKind::PowerOn, attempt(-3600, 0, task.clone()));
     assert_eq!(
@@ -2414,7 +2414,7 @@ fn approval_of_a_request_counts_for_that_request_alone() {
         node.overrides.approved = Some(Approval::Request(approved));
         let seen = Observed {
             request: Some(asked.clone()),
-            ..observed(node, vm(ObservedPower::On, host.clone()))
+            ..observed(node, vm(Some(PowerState::On), host.clone()))
         };
         let next = match decided_by(&policy, &queued, &seen) {
             Decision::Record(next) => Some((next.ends_approval(&record(&queued), &seen), next)),
@@ -2447,7 +2447,7 @@ fn approval_of_an_episode_counts_for_one_drain() {
     node.unschedulable = true;
     let leaving = episode(Phase::Rejoining, CordonOwner::Ours, true);
     node.overrides.approved = Some(Approval::Episode(leaving.id.clone()));
-    let seen = observed(node, vm(ObservedPower::On, entering()));
+    let seen = observed(node, vm(Some(PowerState::On), entering()));
     let Decision::Record(next) = decided(&leaving, &seen) else {
         panic!("a drain is expected");
     };
@@ -2459,7 +2459,7 @@ fn approval_of_an_episode_counts_for_one_drain() {
 fn vm_that_a_person_powers_off_while_queued_stays_off() {
     let queued = episode(Phase::Queued, CordonOwner::NotYet, false);
     let off = |change: fn(&mut Observed)| {
-        let mut seen = observed(node(), vm(ObservedPower::Off, entering()));
+        let mut seen = observed(node(), vm(Some(PowerState::Off), entering()));
         change(&mut seen);
         decided(&queued, &seen)
     };
@@ -2499,7 +2499,7 @@ fn drain_that_begins_anew_names_the_approval_that_is_missing() {
         let episode = episode(phase.clone(), CordonOwner::Ours, false);
         let seen = Observed {
             admission: behind.clone(),
-            ..observed(node, vm(ObservedPower::On, entering()))
+            ..observed(node, vm(Some(PowerState::On), entering()))
         };
         let waiting_on = match decide(&record(&episode), &seen, &policy, moment(2)) {
             Decision::Wait { waiting_on, .. } => waiting_on,
@@ -2518,7 +2518,7 @@ fn relocation_to_the_host_where_the_vm_is_begins_only_if_that_host_leaves() {
                 to: Some("esx1".into()),
             })),
             admission: Admission::Granted,
-            ..observed(node(), vm(ObservedPower::On, host.clone()))
+            ..observed(node(), vm(Some(PowerState::On), host.clone()))
         };
         let decision = decide(
             &Record::InService,
@@ -2540,7 +2540,7 @@ fn node_without_request_on_a_host_of_unknown_state_is_idle() {
     let on_unknown = |request: Option<Request>| {
         let seen = Observed {
             request,
-            ..observed(node(), vm(ObservedPower::On, HostState::Unknown))
+            ..observed(node(), vm(Some(PowerState::On), HostState::Unknown))
         };
         decide(&Record::InService, &seen, &policy, moment(2))
     };
@@ -2610,7 +2610,7 @@ fn relocation_that_was_given_up_ends_at_once_only_if_nobody_stopped_the_vm() {
 #[test]
 fn host_that_stays_entering_after_the_vm_is_off_is_a_wait_of_its_own() {
     let timeout = policy(DrainTimeoutAction::PowerOff).power_off_timeout;
-    let off = seen(ObservedPower::Off, entering());
+    let off = seen(Some(PowerState::Off), entering());
     let at = |elapsed: Duration| {
         let episode = Episode {
             elapsed: Elapsed::of(elapsed),
@@ -2643,7 +2643,7 @@ fn host_that_stays_entering_after_the_vm_is_off_is_a_wait_of_its_own() {
 fn vm_that_is_to_wait_for_its_host_is_not_powered_on_where_vcenter_moved_it() {
     let moved = |strategy, home: HostState| {
         let mut seen = on_spare(
-            seen(ObservedPower::Off, HostState::InService),
+            seen(Some(PowerState::Off), HostState::InService),
             HostState::InService,
             home,
         );
@@ -2673,9 +2673,9 @@ fn vm_that_is_to_wait_for_its_host_is_not_powered_on_where_vcenter_moved_it() {
 #[test]
 fn elapsed_time_is_recorded_while_a_deadline_runs_and_not_otherwise() {
     let policy = policy(DrainTimeoutAction::PowerOff);
-    let mut booting = seen(ObservedPower::On, HostState::InService);
+    let mut booting = seen(Some(PowerState::On), HostState::InService);
     node_of(&mut booting).ready = false;
-    let away_from_home = seen(ObservedPower::Off, HostState::InMaintenance);
+    let away_from_home = seen(Some(PowerState::Off), HostState::InMaintenance);
     for (phase, seen, has_deadline) in [
         (Phase::Rejoining, booting, true),
         (Phase::AwaitingHost, away_from_home, false),
@@ -2759,7 +2759,7 @@ fn wait_is_a_sentence_and_a_parked_node_names_its_reason_alone() {
 fn relocation_that_the_host_refuses_is_not_tried_there_again() {
     let relocating = away(Phase::Relocating { to: to_spare() });
     let refused_with = |advice| {
-        let mut off = seen(ObservedPower::Off, HostState::InMaintenance);
+        let mut off = seen(Some(PowerState::Off), HostState::InMaintenance);
         off.target = HostState::InService;
         off.attempts
             .insert(EffectKind::Relocate, attempt(2, 1, refused(advice)));
@@ -2779,7 +2779,7 @@ fn relocation_that_the_host_refuses_is_not_tried_there_again() {
 fn refusal_that_may_pass_is_retried_where_the_vm_is_before_the_host_counts_as_refused() {
     use RetryAdvice::{MayPass, OtherHost, Unknown};
     let relocating = away(Phase::Relocating { to: to_spare() });
-    let off = || seen(ObservedPower::Off, HostState::InMaintenance);
+    let off = || seen(Some(PowerState::Off), HostState::InMaintenance);
     let powering_on = || on_spare(off(), HostState::InService, HostState::InMaintenance);
     let to_take = || Observed {
         target: HostState::InService,
@@ -2829,7 +2829,7 @@ fn refusal_that_may_pass_is_retried_where_the_vm_is_before_the_host_counts_as_re
 
 #[test]
 fn host_that_has_refused_the_vm_for_good_is_tried_again_and_named() {
-    let off = seen(ObservedPower::Off, HostState::InService);
+    let off = seen(Some(PowerState::Off), HostState::InService);
     let mut seen = on_spare(off, HostState::InService, HostState::InMaintenance);
     seen.record_seen.phase_at = moment(-10_000).monotonic;
     // When the VM was refused last, how long it has waited until second 2, and whether it is due by then.
@@ -2893,7 +2893,7 @@ fn host_that_has_refused_the_vm_for_good_is_tried_again_and_named() {
 
 #[test]
 fn host_that_stays_entering_is_named_also_where_drs_has_no_host() {
-    let mut off = seen(ObservedPower::Off, entering());
+    let mut off = seen(Some(PowerState::Off), entering());
     vm_of(&mut off).drs = true;
     let refusal = attempt(1, 4, refused(RetryAdvice::OtherHost));
     off.attempts.insert(EffectKind::PowerOn, refusal);

@@ -8,9 +8,7 @@ use haulout_core::facts::vsphere::VmotionDevice;
 use haulout_core::maintenance::clock::Elapsed;
 use haulout_core::maintenance::decide::{Decision, Transition, decide, wants_place};
 use haulout_core::maintenance::episode::{CordonOwner, DrainEnd, Episode, EpisodeResult, Phase, Record};
-use haulout_core::maintenance::observed::{
-    BoundVm, HostState, Observed, ObservedNode, ObservedPower, Vmotion,
-};
+use haulout_core::maintenance::observed::{BoundVm, HostState, Observed, ObservedNode, PowerState, Vmotion};
 use haulout_core::maintenance::policy::DrainTimeoutAction;
 use haulout_core::maintenance::waiting::WaitingOn;
 
@@ -19,7 +17,7 @@ use crate::facts::*;
 
 /// A node whose VM has devices of this kind. Its host enters maintenance.
 fn seen(device: Option<VmotionDevice>, is_under_way: bool) -> Observed {
-    let mut vm = vm(ObservedPower::On, entering());
+    let mut vm = vm(Some(PowerState::On), entering());
     vm.vmotion = device.map(|device| Vmotion { device, is_under_way });
     observed(node(), vm)
 }
@@ -109,7 +107,7 @@ fn vmotion_of_the_vm_ends_the_episode_and_leaves_the_node_as_it_was() {
         (home(), EpisodeResult::Cancelled),
     ] {
         let mut moved = seen(Some(VmotionDevice::Vgpu), false);
-        let mut vm = vm(ObservedPower::On, HostState::InService);
+        let mut vm = vm(Some(PowerState::On), HostState::InService);
         vm.on = Some(on);
         moved.vm = haulout_core::maintenance::observed::BoundVm::Found(vm);
         let end = transition(decided(&queued_for(40), &moved));

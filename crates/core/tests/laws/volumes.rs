@@ -9,7 +9,7 @@ use haulout_core::maintenance::decide::{Decision, decide};
 use haulout_core::maintenance::effect::EffectKind;
 use haulout_core::maintenance::episode::{CordonOwner, DrainEnd, Episode, Phase, Record};
 use haulout_core::maintenance::observed::{
-    BoundVm, EffectAttempt, HostState, Observed, ObservedNode, ObservedPower, RetryAdvice,
+    BoundVm, EffectAttempt, HostState, Observed, ObservedNode, PowerState, RetryAdvice,
 };
 use haulout_core::maintenance::policy::{DrainTimeoutAction, Policy};
 use haulout_core::maintenance::volumes::{AttachedVolume, VolumeReport, VolumeWait};
@@ -39,7 +39,7 @@ fn drained(attached: Option<&[&str]>) -> Observed {
         unschedulable: true,
         ..node()
     };
-    let mut seen = observed(node, vm(ObservedPower::On, entering()));
+    let mut seen = observed(node, vm(Some(PowerState::On), entering()));
     seen.drain = Some(drain_report(moment(0).monotonic, Vec::new()));
     seen.volumes = attached.map(|names| VolumeReport {
         listed_at: moment(0).monotonic,
@@ -194,7 +194,7 @@ fn guest_that_cannot_be_asked_has_its_time_from_the_first_refusal() {
 #[test]
 fn cancel_ends_the_wait_for_volumes() {
     let mut seen = drained(Some(&["pvc-1"]));
-    let vm = vm(ObservedPower::On, HostState::InService);
+    let vm = vm(Some(PowerState::On), HostState::InService);
     seen.vm = BoundVm::Found(vm);
     match decided(shutting_down(20), &seen, 120) {
         Decision::Record(transition) => assert!(transition.ended.is_some(), "{transition:#?}"),

@@ -41,7 +41,7 @@ fn forecast(n: usize, to: Option<&str>) -> Forecast {
         node: name(n),
         record: Record::InService,
         seen: Some(fixtures::node()),
-        vm: BoundVm::Found(fixtures::vm(ObservedPower::On, HostState::InService)),
+        vm: BoundVm::Found(fixtures::vm(Some(PowerState::On), HostState::InService)),
         vm_name: None,
         tools_running: Some(true),
         evacuation_power_off: false,
@@ -191,12 +191,12 @@ fn node_in_no_round_has_a_reason() {
         vm: BoundVm::Found(vm),
         ..forecast(1, None)
     };
-    let on = || fixtures::vm(ObservedPower::On, HostState::InService);
+    let on = || fixtures::vm(Some(PowerState::On), HostState::InService);
     let left_to_vcenter = of(ObservedVm {
         is_left_to_vcenter: true,
         ..on()
     });
-    let off = of(fixtures::vm(ObservedPower::Off, HostState::InService));
+    let off = of(fixtures::vm(Some(PowerState::Off), HostState::InService));
     let mut stopped = plan("node", "gpu-1", &[1]);
     stopped.nodes[0].stops = vec!["a person to remove haulout.dev/skip".to_owned()];
     let calm = || vec![plan("node", "gpu-1", &[1])];

@@ -5,7 +5,7 @@ use super::{LabelledFact, NextStepRow, NodePage, NodeRow, PodRow, PodRows, Shown
 use crate::ids::NodeName;
 use crate::kubernetes::update::NodeMaintenanceFacts;
 use crate::maintenance::episode::Record;
-use crate::maintenance::observed::{BoundVm, ObservedPower, PendingEviction, PendingReason, Strategy};
+use crate::maintenance::observed::{BoundVm, PendingEviction, PendingReason, PowerState, Strategy};
 use crate::maintenance::waiting::NextStep;
 use crate::status::{NodeEntry, NodeStatus, NodeSummary, PhaseKind, WaitKind};
 
@@ -221,10 +221,10 @@ fn of_vm(vm: &BoundVm) -> Vec<LabelledFact> {
         Err(wait) => return vec![LabelledFact::new("VM", wait.sentence())],
     };
     let power = match vm.power {
-        ObservedPower::Unknown => "power state unknown",
-        ObservedPower::On => "powered on",
-        ObservedPower::Off => "powered off",
-        ObservedPower::Suspended => "suspended",
+        None => "power state unknown",
+        Some(PowerState::On) => "powered on",
+        Some(PowerState::Off) => "powered off",
+        Some(PowerState::Suspended) => "suspended",
     };
     let mut facts = vec![
         LabelledFact::new("VM", format!("{}, {power}", vm.moref)),

@@ -51,7 +51,7 @@ impl Texts {
     fn waits_on(&mut self, host: HostState, on: &WaitingOn) -> Option<LoggedText> {
         let event = NodeEvent::Waits {
             node: None,
-            vm: &BoundVm::Found(fixtures::vm(ObservedPower::On, host)),
+            vm: &BoundVm::Found(fixtures::vm(Some(PowerState::On), host)),
             record: &Record::InService,
             on,
         };

@@ -13,7 +13,7 @@ use crate::maintenance::drain::DrainReport;
 use crate::maintenance::effect::{Effect, EffectKind, PowerOnTarget};
 use crate::maintenance::effect_report::{EffectReport, EffectResult};
 use crate::maintenance::episode::Record;
-use crate::maintenance::observed::{AttemptOutcome, CordonedBy, HostState, ObservedPower};
+use crate::maintenance::observed::{AttemptOutcome, CordonedBy, HostState, PowerState};
 use crate::maintenance::placement::HostSurvey;
 use crate::maintenance::policy::DrainTimeoutAction;
 
@@ -149,8 +149,8 @@ fn a_dry_run_shows_the_node_as_it_would_be() {
         }
         // While the lookup is repeated, there is no VM to show.
         if let Some(vm) = before.observed.vm.found() {
-            powered_off |= vm.power == ObservedPower::Off;
-            assert!(phase != "Relocating" || vm.power == ObservedPower::Off);
+            powered_off |= vm.power == Some(PowerState::Off);
+            assert!(phase != "Relocating" || vm.power == Some(PowerState::Off));
         }
         if step(&mut inventory, second).as_deref() == Some("InService") {
             break;
@@ -159,7 +159,7 @@ fn a_dry_run_shows_the_node_as_it_would_be() {
     assert!(powered_off);
     let after = snapshot_of(&mut inventory, 1).observed;
     assert!(!after.node.unwrap().unschedulable);
-    assert_eq!(after.vm.found().unwrap().power, ObservedPower::On);
+    assert_eq!(after.vm.found().unwrap().power, Some(PowerState::On));
 }
 
 #[test]
@@ -188,8 +188,8 @@ fn a_power_on_in_a_dry_run_leaves_the_vm_where_it_is_unless_drs_chooses() {
     ] {
         let mut overlay = DryRunOverlay::default();
         overlay.perform(&Effect::PowerOn { vm: vm_ref(1), place });
-        let mut vm = observed_vm(ObservedPower::Off, entering_state());
+        let mut vm = observed_vm(Some(PowerState::Off), entering_state());
         overlay.apply_to_vm(&mut vm, |_| HostState::InService);
-        assert_eq!((vm.power, vm.on), (ObservedPower::On, on));
+        assert_eq!((vm.power, vm.on), (Some(PowerState::On), on));
     }
 }

@@ -4,7 +4,7 @@ use super::{Decision, transition_to, wait};
 use crate::maintenance::episode::{
     CordonOwner, Episode, HostIdentity, Phase, PythonEpisode, PythonState, Trigger,
 };
-use crate::maintenance::observed::{CordonedBy, Observed, ObservedNode, ObservedPower};
+use crate::maintenance::observed::{CordonedBy, Observed, ObservedNode, PowerState};
 use crate::maintenance::policy::Policy;
 use crate::maintenance::waiting::WaitingOn;
 
@@ -24,10 +24,10 @@ pub(super) fn adopt(
         PythonState::PoweredOff | PythonState::Migrated => true,
     };
     let boot_is_from_before = match vm.power {
-        ObservedPower::Unknown => return wait(WaitingOn::PowerState),
-        ObservedPower::Off | ObservedPower::Suspended => true,
+        None => return wait(WaitingOn::PowerState),
+        Some(PowerState::Off) | Some(PowerState::Suspended) => true,
         // The VM may have booted already, and then the current boot id is the one to wait for.
-        ObservedPower::On => !was_off,
+        Some(PowerState::On) => !was_off,
     };
     let phase = match python.state {
         PythonState::Draining => Phase::Draining,

@@ -14,7 +14,7 @@ use crate::maintenance::clock::Now;
 use crate::maintenance::desired::DesiredState;
 use crate::maintenance::episode::{CordonOwner, Episode, InFlight, Phase, Record, Trigger};
 use crate::maintenance::observed::{
-    Admission, BoundVm, HostState, LeadershipEpoch, Observed, ObservedNode, ObservedPower, ObservedVm,
+    Admission, BoundVm, HostState, LeadershipEpoch, Observed, ObservedNode, ObservedVm, PowerState,
 };
 use crate::maintenance::policy::Policy;
 use crate::maintenance::request::Request;
@@ -29,7 +29,7 @@ pub(super) fn in_service(node: &ObservedNode, seen: &Observed, policy: &Policy, 
     };
     let request = seen.request.as_ref();
     if let Some(ended) = &seen.late_power_off_of
-        && vm.power == ObservedPower::Off
+        && vm.power == Some(PowerState::Off)
         && request.is_none()
         && !node.overrides.skip
     {
@@ -49,15 +49,15 @@ pub(super) fn in_service(node: &ObservedNode, seen: &Observed, policy: &Policy, 
         return wait(WaitingOn::Skip);
     }
     match (vm.power, request) {
-        (ObservedPower::On, _) => {}
-        (ObservedPower::Off, None) if is_evacuated(node, vm) => {
+        (Some(PowerState::On), _) => {}
+        (Some(PowerState::Off), None) if is_evacuated(node, vm) => {
             let trigger = trigger(vm, None, now);
             return begin_while_off(node, vm, trigger, seen.leadership, policy, now);
         }
         // Somebody else powered the VM off. It does not block the maintenance of its host.
         (_, None) => return Decision::Idle,
-        (ObservedPower::Unknown, Some(_)) => return wait(WaitingOn::PowerState),
-        (ObservedPower::Off | ObservedPower::Suspended, Some(request)) => {
+        (None, Some(_)) => return wait(WaitingOn::PowerState),
+        (Some(PowerState::Off) | Some(PowerState::Suspended), Some(request)) => {
             let request = request.identity.clone();
             return wait(WaitingOn::PoweredOn { request });
         }
@@ -97,7 +97,7 @@ pub fn wants_place(
 ) -> Option<Timestamp> {
     let desired = DesiredState::of(vm, record.episode(), request);
     let is_wanted = desired.is_out_of_service();
-    if vm.power != ObservedPower::On
+    if vm.power != Some(PowerState::On)
         || !is_wanted
         || node.overrides.skip
         || dead_node(node, vm, None).is_some()

@@ -13,7 +13,7 @@ use crate::maintenance::episode::{CordonOwner, Episode, Phase};
 use crate::maintenance::hook::Hooks;
 use crate::maintenance::node_guard::FoundGuards;
 use crate::maintenance::observed::{
-    CordonedBy, EffectAttempt, NodeOverrides, Observed, ObservedNode, ObservedPower, ObservedVm, Strategy,
+    CordonedBy, EffectAttempt, NodeOverrides, Observed, ObservedNode, ObservedVm, PowerState, Strategy,
 };
 use crate::maintenance::policy::Policy;
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
@@ -27,7 +27,7 @@ pub(super) fn without_node(
     policy: &Policy,
     now: Now,
 ) -> Decision {
-    let off = seen.vm.found().filter(|vm| vm.power == ObservedPower::Off);
+    let off = seen.vm.found().filter(|vm| vm.power == Some(PowerState::Off));
     if !seen.has_copy {
         return match off {
             Some(vm) => without_record(episode, vm, seen, policy, now),
@@ -136,7 +136,7 @@ pub(super) fn onto_another_node(
     };
     let at_work = episode.phase.at_work();
     let was_drained = matches!(at_work, Phase::Drained | Phase::ShuttingDown(_));
-    let phase = if was_drained && vm.power == ObservedPower::On {
+    let phase = if was_drained && vm.power == Some(PowerState::On) {
         Phase::Draining
     } else {
         at_work.clone()

@@ -16,7 +16,7 @@ use super::{Decision, transition_to};
 use crate::maintenance::clock::{Now, whole_second};
 use crate::maintenance::effect::{Effect, EffectKind};
 use crate::maintenance::episode::Episode;
-use crate::maintenance::observed::{AttemptOutcome, EffectAttempt, ObservedPower, RetryAdvice};
+use crate::maintenance::observed::{AttemptOutcome, EffectAttempt, PowerState, RetryAdvice};
 use crate::maintenance::waiting::WaitingOn;
 
 /// How many refusals in a row are waited for.
@@ -45,7 +45,7 @@ fn is_given_up(attempt: &EffectAttempt) -> bool {
 impl PhaseContext<'_> {
     /// `step`, or before it the effect where it is due. Of all steps, a power-on alone waits for it.
     pub(super) fn without_old_gpus(self, step: PhaseStep) -> PhaseStep {
-        let is_off = self.vm.power == ObservedPower::Off && self.episode.phase.vm_is_off();
+        let is_off = self.vm.power == Some(PowerState::Off) && self.episode.phase.vm_is_off();
         let (waiting_on, recheck, is_power_on) = match &step {
             PhaseStep::Decided(Decision::Wait { waiting_on, recheck }) if is_off => {
                 (waiting_on.clone(), *recheck, false)
@@ -117,7 +117,7 @@ impl PhaseContext<'_> {
 
     /// Whether the counts on the Node are of a later boot, or there are none.
     pub(super) fn gpus_are_cleared(self) -> bool {
-        if self.vm.power == ObservedPower::Off {
+        if self.vm.power == Some(PowerState::Off) {
             return self.shown_gpus().is_empty();
         }
         let attempt = self.seen.attempt(EffectKind::ClearGpus);

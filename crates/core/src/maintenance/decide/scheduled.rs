@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use super::{Decision, of_record};
 use crate::maintenance::clock::Now;
 use crate::maintenance::episode::{EpisodeResult, Record};
-use crate::maintenance::observed::{Observed, ObservedPower};
+use crate::maintenance::observed::{Observed, PowerState};
 use crate::maintenance::policy::Policy;
 use crate::maintenance::request::{NotDue, Request};
 
@@ -45,7 +45,7 @@ pub(super) fn before_its_time(
 fn is_end_of_queued(decision: &Decision, record: &Record, seen: &Observed, request: &Request) -> bool {
     let is_cancel = matches!(decision, Decision::Record(transition) if transition.ended == Some(EpisodeResult::Cancelled));
     let vm = seen.vm.found();
-    let is_as_it_was = vm.is_some_and(|vm| vm.power == ObservedPower::On && vm.host.is_out());
+    let is_as_it_was = vm.is_some_and(|vm| vm.power == Some(PowerState::On) && vm.host.is_out());
     is_cancel
         && is_as_it_was
         && record
