@@ -30,6 +30,7 @@ mod history;
 mod lookup;
 mod pace;
 pub(crate) mod poll_wait;
+mod properties;
 pub(crate) mod property_cache;
 mod subscription;
 mod tracker;

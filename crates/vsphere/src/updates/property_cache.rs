@@ -5,8 +5,10 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
 
-use self::facts::{HostProperties, set_compute, set_datastore, set_vm, unread_vm, with_resources};
+pub(in crate::updates) use self::facts::HostProperties;
+use self::facts::{unread_vm, with_resources};
 use self::unreadable::UnreadableObjects;
+use super::properties::{self, COMPUTE, DATASTORE, HOST, VM};
 use super::subscription::KnownBefore;
 use crate::fault::FaultKind;
 use crate::moref::Moref;
@@ -300,7 +302,7 @@ impl PropertyCache {
         }
         if let Some(host) = moref.host() {
             let facts = self.hosts.entry(host).or_default();
-            values(object).for_each(|(path, value)| facts.set(path, value));
+            values(object).for_each(|(path, value)| properties::set(facts, HOST, path, value));
             if facts.in_maintenance == Some(true) {
                 facts.last_end = None;
                 self.has_arrived(moref);
@@ -312,7 +314,7 @@ impl PropertyCache {
                 self.of_images.insert(vm.clone(), of_images.unwrap_or_default());
             }
             let vm = self.vms.entry(vm.clone()).or_insert_with(|| unread_vm(vm));
-            values(object).for_each(|(path, value)| set_vm(vm, path, value));
+            values(object).for_each(|(path, value)| properties::set(vm, VM, path, value));
         } else if let Some(compute) = moref.compute() {
             let unread = Compute {
                 moref: compute.clone(),
@@ -321,10 +323,10 @@ impl PropertyCache {
                 rules: Arc::default(),
             };
             let compute = self.computes.entry(compute).or_insert(unread);
-            values(object).for_each(|(path, value)| set_compute(compute, path, value));
+            values(object).for_each(|(path, value)| properties::set(compute, COMPUTE, path, value));
         } else if let Some(datastore) = moref.datastore() {
             let state = Arc::make_mut(self.datastores.entry(datastore.clone()).or_default());
-            values(object).for_each(|(path, value)| set_datastore(state, path, value));
+            values(object).for_each(|(path, value)| properties::set(state, DATASTORE, path, value));
             self.mark_users(|vm| vm.datastores.contains(&datastore));
         } else if let Some(network) = moref.network() {
             let name = object.text("name").map(text::inventory_name);

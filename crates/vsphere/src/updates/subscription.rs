@@ -8,10 +8,11 @@ use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
+use super::properties::{COMPUTE, DATASTORE, HOST, ReadBy, VM, paths};
 use crate::call::SoapCall;
 use crate::client::{Error, Vcenter};
 use crate::moref::Moref;
-use crate::property::{self, EVACUATION, PARTIAL_MAINTENANCE, PropertySpec, TraversalStep, UpdateSet};
+use crate::property::{self, PropertySpec, TraversalStep, UpdateSet};
 use crate::reading::{BoundedRead, MAX_OBJECTS, container_view};
 use crate::session::Session;
 use crate::soap::{self, ReplyError};
@@ -34,46 +35,11 @@ const MAX_PARTS: usize = 1_000;
 /// largest vCenter, our VMs, and their tasks.
 const REREAD_PAGE: u32 = 10_000;
 
-/// Properties of every host; changes are small.
-const HOST_PROPERTIES: &[&str] = &[
-    "name",
-    "parent",
-    "runtime.connectionState",
-    "runtime.inMaintenanceMode",
-    "runtime.inQuarantineMode",
-    "summary.config.product.build",
-    "recentTask",
-    "datastore",
-];
-/// The API version that has [`PARTIAL_MAINTENANCE`]. A filter with an unknown property is refused as a whole.
+/// The API version that has [`PARTIAL_MAINTENANCE`](property::PARTIAL_MAINTENANCE).
 const KNOWS_PARTIAL_MAINTENANCE: &[u32] = &[8, 0, 3];
-/// Properties of hosts that could take one of our VMs. They are most of a host's bytes.
-const DEVICE_PROPERTIES: &[&str] = &["config.pciPassthruInfo", "hardware.pciDevice"];
-const VM_PROPERTIES: &[&str] = &[
-    "name",
-    "config.uuid",
-    "config.template",
-    "config.hardware.device",
-    "config.hardware.memoryMB",
-    "config.version",
-    "runtime.powerState",
-    "runtime.host",
-    "runtime.question",
-    "guest.toolsRunningStatus",
-    "datastore",
-    "network",
-    "recentTask",
-];
-/// Properties of the datastores of our VMs.
-const DATASTORE_PROPERTIES: &[&str] = &["name", "summary.maintenanceMode", "host"];
-/// Properties of the re-read: the API does not guarantee that `recentTask` is pushed.
-const HOST_REREAD: &[&str] = &[
-    "runtime.connectionState",
-    "runtime.inMaintenanceMode",
-    "runtime.inQuarantineMode",
-    "recentTask",
-];
-const VM_REREAD: &[&str] = &["runtime.powerState", "runtime.host", "recentTask"];
+/// What every vCenter knows.
+const KNOWN: &[ReadBy] = &[ReadBy::Filter, ReadBy::FilterAndReread];
+const ALL: &[ReadBy] = &[ReadBy::Filter, ReadBy::FilterAndReread, ReadBy::IfKnown];
 
 /// What is known before a re-read.
 #[derive(Clone, Debug, Default)]
@@ -225,18 +191,14 @@ impl Subscription {
     /// Creates the filter of all hosts.
     async fn follow_hosts(&self) -> Result<(), Error> {
         if self.session.speaks(KNOWS_PARTIAL_MAINTENANCE) {
-            let more: Vec<&str> = HOST_PROPERTIES
-                .iter()
-                .copied()
-                .chain([PARTIAL_MAINTENANCE])
-                .collect();
-            let created = self.filter(&self.collector, self.host_spec(&more)).await;
+            let spec = self.host_spec(&paths(HOST, ALL));
+            let created = self.filter(&self.collector, spec).await;
             let what = "the partial maintenance modes of hosts";
             if self.allow_refusal(what, created)?.is_some() {
                 return Ok(());
             }
         }
-        self.filter(&self.collector, self.host_spec(HOST_PROPERTIES))
+        self.filter(&self.collector, self.host_spec(&paths(HOST, KNOWN)))
             .await
     }
 
@@ -326,8 +288,8 @@ impl Subscription {
         let host = TraversalStep::new("HostSystem", "recentTask", []);
         let vm = TraversalStep::new("VirtualMachine", "recentTask", []);
         let mut spec = PropertySpec::default()
-            .read("HostSystem", HOST_REREAD)
-            .read("VirtualMachine", VM_REREAD)
+            .read("HostSystem", &paths(HOST, &[ReadBy::FilterAndReread]))
+            .read("VirtualMachine", &paths(VM, &[ReadBy::FilterAndReread]))
             .read("Task", task::PATHS)
             .through(
                 &self.hosts,
@@ -341,7 +303,7 @@ impl Subscription {
             .retrieve_pages(&self.session, spec, REREAD_PAGE)
             .await?;
         if !known.unreported.is_empty() {
-            let whole = PropertySpec::default().read("VirtualMachine", VM_PROPERTIES);
+            let whole = PropertySpec::default().read("VirtualMachine", &paths(VM, KNOWN));
             let whole = known
                 .unreported
                 .iter()
@@ -419,24 +381,21 @@ impl Subscription {
         PropertySpec::default()
             .read("VirtualMachine", vm)
             .read("Task", task::PATHS)
-            .read("HostSystem", DEVICE_PROPERTIES)
+            .read("HostSystem", &paths(HOST, &[ReadBy::DeviceFilter]))
             .read("Network", &["name"])
-            .read("Datastore", DATASTORE_PROPERTIES)
-            // `configuration.drsConfig` is deprecated, and a path below `configurationEx` is not valid on its declared type.
-            .read("ComputeResource", &["name", "configurationEx"])
+            .read("Datastore", &paths(DATASTORE, KNOWN))
+            .read("ComputeResource", &paths(COMPUTE, KNOWN))
             .through(list, [TraversalStep::new("ListView", "view", of_member)])
     }
 
     async fn create_list(&self) -> Result<Moref, Error> {
         let list = SoapCall::to("CreateListView", &self.session.content.view_manager);
         let list = self.session_objects.create(list, "DestroyView").await?;
-        let marked: Vec<&str> = VM_PROPERTIES.iter().copied().chain([EVACUATION]).collect();
-        let all = self
-            .filter(&self.collector, Self::list_spec(&list, &marked))
-            .await;
+        let spec = Self::list_spec(&list, &paths(VM, ALL));
+        let all = self.filter(&self.collector, spec).await;
         let what = "the property of VMs that vCenter powers off for maintenance";
         if self.allow_refusal(what, all)?.is_none() {
-            self.filter(&self.collector, Self::list_spec(&list, VM_PROPERTIES))
+            self.filter(&self.collector, Self::list_spec(&list, &paths(VM, KNOWN)))
                 .await?;
         }
         Ok(list)
