@@ -211,8 +211,8 @@ fn vcenter_that_does_not_know_the_vm_leaves_its_episode_alone() {
 
 /// The epochs in the records that this user wrote.
 async fn epochs(fixture: &Fixture<'_>, user: &User) -> anyhow::Result<BTreeSet<u64>> {
-    let mut audit = fixture.kube.audit().await?;
-    audit.retain(|it| it.user == user.name() && it.resource == "nodes");
+    let mut audit = fixture.kube.audit_of(user).await?;
+    audit.retain(|it| it.resource == "nodes");
     Ok(records(&audit)
         .iter()
         .filter_map(|it| it["epoch"].as_u64())

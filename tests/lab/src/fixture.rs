@@ -517,12 +517,7 @@ impl<'a> Fixture<'a> {
 
     /// The changing requests of this fixture's Haulout in the audit log.
     pub async fn audit(&self) -> anyhow::Result<Vec<AuditEvent>> {
-        let user = self.user();
-        let all = self.kube.audit().await?;
-        Ok(all
-            .into_iter()
-            .filter(|event| event.user == user.name())
-            .collect())
+        self.kube.audit_of(&self.user()).await
     }
 
     /// How often the VM was powered off and on, from vCenter's journal.

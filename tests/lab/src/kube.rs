@@ -528,6 +528,16 @@ impl Kube {
         Ok(events)
     }
 
+    /// The requests of one user in [`Kube::audit`]. The log of a cluster with many scenarios is large, so only their lines are parsed.
+    pub async fn audit_of(&self, user: &User) -> anyhow::Result<Vec<AuditEvent>> {
+        let log = self.audit_log().await?;
+        let name = format!("\"username\":\"{}\"", user.name());
+        let lines = log.split_inclusive('\n').filter(|line| line.contains(&name));
+        let mut events = parse_audit(&lines.collect::<String>())?;
+        events.retain(|event| event.user == user.name() && !READS.contains(&event.verb.as_str()));
+        Ok(events)
+    }
+
     /// All requests so far, reads included: a watch from the start of its response, the others from their end. Needs
     /// [`KubeOptions::audit_reads`], or else it is [`Kube::audit`].
     pub async fn requests(&self) -> anyhow::Result<Vec<AuditEvent>> {

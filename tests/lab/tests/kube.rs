@@ -236,7 +236,10 @@ async fn pods_are_evicted_as_budgets_and_rights_allow() {
 
     // The audit log has Haulout's requests and their responses.
     let audit = kube.audit().await.unwrap();
-    let mut its = audit.iter().filter(|event| event.user == "haulout-7");
+    let its = kube.audit_of(&User::haulout("haulout-7")).await.unwrap();
+    let of_all = audit.iter().filter(|event| event.user == "haulout-7");
+    assert!(its.iter().eq(of_all));
+    let mut its = its.iter();
     let mut next = || {
         let event = its.next().unwrap();
         let sub = event.subresource.as_deref().unwrap_or("-");
