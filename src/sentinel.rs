@@ -35,7 +35,6 @@ use crate::nodemaintenance::kind::{
 use crate::window::Window;
 use decide::{KnownRequest, RebootFacts, RequestProgress, SentinelState, SentinelStep, StoredRequestId};
 
-/// The deadline of one read.
 const READ_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The wait after the first failure, which doubles with each further one until it is the interval.

@@ -37,7 +37,6 @@ pub struct Connections {
 /// The clocks of one process.
 #[derive(Clone, Copy, Debug)]
 pub struct Clocks {
-    /// The wall clock.
     pub wall: fn() -> Timestamp,
     /// The clocks that cannot be set.
     pub boot: fn() -> BoottimeInstant,
@@ -46,7 +45,6 @@ pub struct Clocks {
 }
 
 impl Clocks {
-    /// The clocks of this machine.
     pub const MACHINE: Self = Self {
         wall: clock,
         boot: fence::now,

@@ -56,7 +56,6 @@ pub(super) fn seconds_or_none(max: u64) -> impl Fn(&str) -> Result<Duration, Str
     seconds_from(0, max)
 }
 
-/// A duration in seconds with a fraction.
 pub(super) fn fraction(min: f64, max: f64) -> impl Fn(&str) -> Result<Duration, String> + Clone {
     move |text| {
         let expected = || format!("{min} to {max} seconds are expected");

@@ -15,7 +15,6 @@ pub struct ConfigError {
     pub problems: Vec<WrongSetting>,
 }
 
-/// A wrong setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrongSetting {
     /// The name in the environment.

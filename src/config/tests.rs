@@ -518,7 +518,6 @@ enum InMidEpisode {
     Program,
     /// How vCenter or Kubernetes is reached.
     Connection,
-    /// What is shown.
     Shown,
     /// Not a setting.
     Other,

@@ -57,7 +57,6 @@ pub struct Executor {
     pub fence: WriteFence,
     /// vCenter.
     pub vcenter: Vcenter,
-    /// Kubernetes.
     pub client: kube::Client,
     /// The Machines of the nodes.
     pub machines: Arc<MachineApi>,

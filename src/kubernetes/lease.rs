@@ -34,9 +34,7 @@ const RELEASE_DEADLINE: Duration = Duration::from_secs(1);
 /// The Lease and the rules of the election.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The namespace of the Lease.
     pub namespace: String,
-    /// The name of the Lease.
     pub name: String,
     /// The `holderIdentity` of this replica. No other process may have it.
     pub identity: String,

@@ -434,7 +434,6 @@ impl MachineApi {
 
 type InNamespace = (String, DynamicObject);
 
-/// Whether a Machine is that of the node with this VM.
 fn is_of_node(machine: &DynamicObject, node: &NodeName, vm: VmUuid) -> bool {
     let text = |pointer: &str| machine.data.pointer(pointer).and_then(Value::as_str);
     let provider = text("/spec/providerID").and_then(VmUuid::from_provider_id);

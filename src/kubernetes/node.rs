@@ -55,7 +55,6 @@ pub struct NodeError {
     message: String,
 }
 
-/// The call that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NodeCall {
     Get,

@@ -128,7 +128,6 @@ pub(crate) fn pod(name: &str) -> Value {
     })
 }
 
-/// A list of pods, with the token that continues it.
 pub(crate) fn pod_list(pods: &[Value], continue_token: &str) -> ScriptedReply {
     ScriptedReply::Json(
         200,

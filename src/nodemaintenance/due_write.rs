@@ -8,7 +8,6 @@ use crate::foreign_maintenance::{ForeignOrigin, ForeignStatus};
 use crate::ids::RequestUid;
 use crate::kubernetes::update::NodeMaintenanceFacts;
 
-/// A due write.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum ObjectWrite {
     /// The object of a new episode.

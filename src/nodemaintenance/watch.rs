@@ -49,7 +49,6 @@ pub(crate) async fn run_foreign(api: ForeignApi, context: WatchContext) {
     context.watch(objects, config, KindHandler::new(kind)).await;
 }
 
-/// A kind that is watched.
 trait WatchedKind {
     type Object: Resource + Clone + DeserializeOwned + Debug + Send + 'static;
 

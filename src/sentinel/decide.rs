@@ -71,7 +71,6 @@ pub(super) enum SentinelStep {
         name: String,
         reason: String,
     },
-    /// Delete a request of this sentinel.
     Delete(StoredRequestId),
     Rest,
 }
@@ -190,7 +189,6 @@ impl fmt::Display for SentinelState {
     }
 }
 
-/// The name of the request for one boot of a node.
 pub(super) fn request_name(node: &NodeName, boot: &BootId) -> String {
     let digest = Sha256::digest(format!("{node}\n{}", boot.as_str()));
     let digits: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();

@@ -89,7 +89,6 @@ pub fn statuses(snapshots: &Snapshots) -> NodeStatuses {
 }
 
 impl NodeStatus {
-    /// The status of a node.
     pub fn of(snapshot: &NodeSnapshot) -> Self {
         let NodeSnapshot {
             record,

@@ -159,7 +159,6 @@ pub struct CredentialSource {
     pub password: CredentialPart,
 }
 
-/// Source of one part of the credentials.
 #[derive(Clone, Debug)]
 pub enum CredentialPart {
     /// A fixed value.

@@ -30,7 +30,6 @@ pub enum PolicyError {
     /// The credentials cannot be read, or TLS cannot be set up.
     #[error("the login to the REST API of vCenter is not possible")]
     Login(#[source] Box<LoginError>),
-    /// The call failed.
     #[error("{call} of the REST API of vCenter failed")]
     Call {
         call: &'static str,

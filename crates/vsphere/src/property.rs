@@ -114,7 +114,6 @@ impl TraversalStep {
     }
 }
 
-/// An object with its properties.
 #[derive(Clone, Debug)]
 pub(crate) struct ObjectProperties {
     pub(crate) moref: Moref,

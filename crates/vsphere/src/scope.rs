@@ -183,7 +183,6 @@ impl VmScope {
         })
     }
 
-    /// Whether the VM has one of the attributes.
     fn has_attribute(&self, vm: &ObjectProperties) -> bool {
         let fields = vm
             .get("availableField")

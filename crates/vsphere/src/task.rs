@@ -29,7 +29,6 @@ pub(super) const PATHS: &[&str] = &[
 /// The name of the operation, for tasks with another `descriptionId`.
 pub(super) const NAME: &str = "info.name";
 
-/// The result of a task.
 pub(super) const RESULT: &str = "info.result";
 
 /// The relevant fields of `TaskInfo`.

@@ -504,7 +504,6 @@ fn an_episode_is_seen_through_all_its_phases_and_how_it_ended() {
     assert!(page.waits_for.is_none());
 }
 
-/// A node in service with this VM.
 fn in_service(node: &str, vm: BoundVm) -> (NodeName, NodeSnapshot) {
     let snapshot = NodeSnapshot {
         record: Record::InService,

@@ -262,7 +262,6 @@ pub(crate) struct EpisodeRow {
     pub end: Option<EndLook>,
 }
 
-/// How the end of an episode looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum EndLook {

@@ -19,7 +19,6 @@ use crate::status::{HostKind, NodeStatus, NodeStatuses, PhaseKind, PodCountsBySt
 /// The states of the metric.
 const HOST_STATES: [&str; 4] = ["normal", "entering", "in", "unknown"];
 
-/// The current state.
 #[derive(Debug, Default)]
 pub(super) struct CurrentState(Mutex<StateGauges>);
 

@@ -50,7 +50,6 @@ named_enum! {
     }
 }
 
-/// One metric.
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptor {
     stem: &'static str,

@@ -54,7 +54,6 @@ pub struct ForeignMaintenance {
 pub enum ForeignStatus {
     /// That of medik8s, of which that of KubeVirt is a part.
     Medik8s(Medik8sStatus),
-    /// That of NVIDIA.
     Nvidia(NvidiaStatus),
 }
 
@@ -90,9 +89,7 @@ pub struct Medik8sStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PodReference {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
 }
 

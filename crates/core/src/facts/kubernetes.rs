@@ -271,7 +271,6 @@ pub struct NodeFacts {
     pub gpu_capacity: Arc<BTreeMap<String, u64>>,
     /// `haulout.dev/accepted-gpus`: the counts with which the node is taken back.
     pub accepted_gpus: Arc<BTreeMap<String, u64>>,
-    /// Our annotations.
     pub annotations: NodeAnnotations,
     /// The value of the label `LIMIT_GROUP_LABEL`, where that is set.
     pub limit_group: Option<String>,

@@ -8,7 +8,6 @@ use crate::keys::{
 };
 
 named_enum! {
-    /// A guard on the Node.
     pub enum NodeGuard {
         /// The scheduler places no pod, also where somebody else uncordons the Node.
         MaintenanceTaint = "maintenance-taint",
@@ -28,28 +27,20 @@ named_enum! {
     }
 }
 
-/// The field of the Node that is a guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GuardField {
-    /// A taint.
     Taint {
-        /// Its key.
         key: &'static str,
         /// The value that Haulout sets, where it has one.
         value: Option<&'static str>,
-        /// Its effect.
         effect: &'static str,
     },
-    /// A label.
     Label {
-        /// Its key.
         key: &'static str,
         /// The value that Haulout sets.
         value: &'static str,
     },
-    /// An annotation.
     Annotation {
-        /// Its key.
         key: &'static str,
         /// The value that Haulout sets.
         value: &'static str,
@@ -73,7 +64,6 @@ pub enum GuardState {
 pub type FoundGuards = BTreeMap<NodeGuard, GuardState>;
 
 impl NodeGuard {
-    /// The field of the Node.
     pub const fn field(self) -> GuardField {
         match self {
             Self::MaintenanceTaint => GuardField::Taint {

@@ -148,7 +148,6 @@ pub struct EnteringMaintenance {
     pub queued_at: Timestamp,
     /// The user who started it (`info.reason`).
     pub user: Option<String>,
-    /// How it was detected.
     pub signal: DetectionSignal,
 }
 
@@ -191,7 +190,6 @@ pub enum HostConnection {
     NotResponding,
 }
 
-/// A virtual machine of ours.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Vm {
     pub moref: VmRef,
@@ -303,8 +301,6 @@ impl Task {
 pub enum TaskState {
     Queued,
     Running,
-    /// Succeeded.
     Success,
-    /// Failed.
     Error(super::fault::Fault),
 }

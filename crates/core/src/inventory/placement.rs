@@ -56,7 +56,6 @@ pub(super) struct Placed {
     pub(super) offers: BTreeMap<NodeName, PlacementOffer>,
     /// For nodes whose VMs are still on: nothing is reserved for them, and the host may be another one later.
     pub(super) previews: BTreeMap<NodeName, PlacementOffer>,
-    /// Which node has reserved what.
     pub(super) reservations: Vec<(NodeName, Reservation)>,
 }
 

@@ -105,7 +105,6 @@ impl Inventory {
         *record == Record::InService && self.open_copy(node).is_some() && is_unknown()
     }
 
-    /// The VM of a node, if it is bound.
     pub(super) fn bound_vm(&self, name: &NodeName) -> Option<&Vm> {
         let seen = self.vm_of(name);
         self.vms.get(&seen.found()?.moref)

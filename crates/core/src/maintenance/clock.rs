@@ -131,7 +131,6 @@ impl Timer {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
-    /// The deadline.
     pub at: Monotonic,
     /// The deadline in whole seconds of the wall clock, for display. It is computed from the time at which the record was first seen,
     /// so that it stays the same in repeated decisions.

@@ -89,7 +89,6 @@ pub struct Transition {
     pub record: Record,
     /// The new `spec.unschedulable`, set in the same PATCH; `None` leaves it as it is.
     pub unschedulable: Option<bool>,
-    /// The result of the episode, where this transition ends it.
     pub ended: Option<EpisodeResult>,
     /// The request that this transition fulfils. It is recorded so that no later episode serves it again.
     pub fulfilled: Option<RequestIdentity>,

@@ -33,7 +33,6 @@ pub enum Effect {
     ListVolumes,
     /// Asks the guest to shut down. The VM and the cause are read first; a VM that is off is left alone.
     ShutdownGuest {
-        /// The VM.
         vm: VmRef,
         /// The proof of the drain.
         drained: Drained,
@@ -42,7 +41,6 @@ pub enum Effect {
     },
     /// Cuts the VM's power. Repeatable: the VM and the cause are read first, and a VM that is off is left alone.
     PowerOff {
-        /// The VM.
         vm: VmRef,
         /// The proof of the drain.
         drained: Drained,
@@ -51,12 +49,10 @@ pub enum Effect {
     },
     /// Reads which VMs hold the passthrough devices of these hosts. Changes nothing.
     Survey {
-        /// The hosts.
         hosts: Vec<HostRef>,
     },
     /// Relocates the powered-off VM. Repeatable: a VM that is already there or being relocated is left alone.
     Relocate {
-        /// The VM.
         vm: VmRef,
         /// The target host.
         to: HostRef,
@@ -64,11 +60,9 @@ pub enum Effect {
     /// Gives the powered-off VM the passthrough devices of the host where it is registered, in place of those at the addresses of
     /// another host. Repeatable: a VM that has these devices is left alone.
     Reconfigure {
-        /// The VM.
         vm: VmRef,
         /// The host with the devices.
         host: HostRef,
-        /// The devices.
         devices: Vec<DeviceChange>,
     },
     /// Sets guards on the Machine of the node, if it has one. Repeatable: what is set already is left alone.
@@ -80,30 +74,25 @@ pub enum Effect {
     RemoveMachineGuards {
         /// The UUID of the VM, which is part of the guards.
         vm: Option<VmUuid>,
-        /// The guards.
         guards: MachineGuards,
     },
     /// Sets the count of GPUs of an earlier boot to 0 in the status of the Node. Repeatable: it is done while the Node shows this boot.
     ClearGpus {
-        /// The UID of the Node.
         node: NodeUid,
         /// The version of the Node that shows the counts.
         resource_version: u64,
         /// The boot that it shows. A kubelet that has started since has written another one.
         boot: Option<BootId>,
-        /// The resources.
         resources: BTreeSet<String>,
     },
     /// Powers the VM on. Repeatable: a VM that is on or being powered on is left alone.
     PowerOn {
-        /// The VM.
         vm: VmRef,
         /// The target host.
         place: PowerOnTarget,
     },
 }
 
-/// When a drain began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DrainBegan {
     /// How long it has taken.
@@ -117,7 +106,6 @@ pub struct DrainBegan {
 pub enum PowerOffCause {
     /// The host enters maintenance or is in maintenance.
     Host {
-        /// The host.
         host: HostRef,
         /// The `EnterMaintenanceMode_Task`, where it is known.
         task: Option<TaskRef>,
@@ -203,7 +191,6 @@ impl Effect {
         }
     }
 
-    /// Its kind.
     pub fn kind(&self) -> EffectKind {
         match self {
             Self::DrainRound { .. } => EffectKind::DrainRound,

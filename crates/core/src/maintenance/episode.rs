@@ -58,7 +58,6 @@ pub enum Record {
 }
 
 impl Record {
-    /// The phase of the episode.
     pub fn phase(&self) -> Option<&Phase> {
         self.episode().map(|episode| &episode.phase)
     }

@@ -10,14 +10,12 @@ pub use crate::facts::hook::{HookPoint, Hooks};
 /// A step that hooks hold, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct HeldStep {
-    /// The step.
     pub point: HookPoint,
     /// Since when.
     pub timer: Timer,
 }
 
 impl HeldStep {
-    /// A step that is held from now on.
     pub fn begin(point: HookPoint, now: Now) -> Self {
         Self {
             point,

@@ -23,7 +23,6 @@ named_enum! {
 }
 
 named_enum! {
-    /// The kinds of triggers.
     pub enum TriggerKind {
         /// A maintenance task of its host.
         Task = "task",
@@ -71,7 +70,6 @@ named_enum! {
 }
 
 named_enum! {
-    /// The outcome of an episode.
     pub enum EpisodeOutcome {
         Succeeded = "Succeeded",
         Failed = "Failed",

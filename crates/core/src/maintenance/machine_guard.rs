@@ -29,11 +29,8 @@ named_enum! {
 /// An object with a guard of an episode.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct GuardedObject {
-    /// Its kind.
     pub kind: GuardedKind,
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
 }
 

@@ -15,9 +15,7 @@ pub use crate::facts::node_guard::{FoundGuards, GuardField, GuardState, NodeGuar
 /// The guards that one PATCH sets and removes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GuardChanges {
-    /// Those to set.
     pub set: BTreeSet<NodeGuard>,
-    /// Those to remove.
     pub remove: BTreeSet<NodeGuard>,
 }
 

@@ -260,7 +260,6 @@ pub enum BoundVm {
     Shared(Vec<NodeName>),
     /// The VM is on and belongs to a Node that is not there: the machine may be registered under this name now. It is not touched.
     HeldByDeadNode {
-        /// The Node that has the VM.
         node: NodeName,
         /// It was deleted during its episode; otherwise it is not Ready.
         is_deleted: bool,
@@ -299,7 +298,6 @@ pub struct ObservedVm {
     pub moref: VmRef,
     /// Its BIOS UUID.
     pub uuid: Option<VmUuid>,
-    /// Its power state.
     pub power: Option<PowerState>,
     /// The host where it runs or is registered.
     pub on: Option<HostRef>,

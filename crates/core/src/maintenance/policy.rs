@@ -114,7 +114,6 @@ pub enum NodeBinding {
     Uuid,
     /// The UUID in `spec.providerID`, which a kubelet cannot change.
     ProviderId,
-    /// The name.
     Name,
 }
 
@@ -160,7 +159,6 @@ pub enum StaticDevices {
 pub enum MaxUnavailable {
     /// No limit.
     Unlimited,
-    /// This many.
     Number(u32),
     /// This share of all, rounded down, at least one.
     Percent(u8),

@@ -31,7 +31,6 @@ pub struct NodeEntry {
     gone: Option<(EpisodeId, Timestamp)>,
 }
 
-/// What a node waits for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wait {
     pub on: WaitingOn,
@@ -55,7 +54,6 @@ pub struct EpisodeEnd {
     /// Its last record.
     pub episode: Arc<Episode>,
     pub how: EpisodeResult,
-    /// When it ended.
     pub at: Timestamp,
 }
 

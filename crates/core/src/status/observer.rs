@@ -19,11 +19,9 @@ pub enum NodeEvent<'a> {
     Recorded {
         /// The Node on which it was decided; `None` if it was deleted, and the record is on its copy.
         node: Option<&'a ObservedNode>,
-        /// The VM.
         vm: &'a BoundVm,
         /// The record before, with the ended phase in its history.
         before: &'a Record,
-        /// The transition.
         transition: &'a Transition,
         /// When the write began and when it was accepted.
         wrote: (Timestamp, Timestamp),
@@ -32,7 +30,6 @@ pub enum NodeEvent<'a> {
     NotRecorded {
         /// The current record.
         before: &'a Record,
-        /// The transition.
         transition: &'a Transition,
         /// The error, and what happens next.
         message: &'a str,
@@ -41,18 +38,15 @@ pub enum NodeEvent<'a> {
     Asks {
         /// The current record.
         record: &'a Record,
-        /// The effect.
         effect: &'a Effect,
     },
     /// The node waits for something else than before.
     Waits {
         /// The Node; `None` if it was deleted.
         node: Option<&'a ObservedNode>,
-        /// The VM.
         vm: &'a BoundVm,
         /// The current record.
         record: &'a Record,
-        /// The wait.
         on: &'a WaitingOn,
     },
     /// Where the VM is likely to go once it is off, or that no other host can take it. It is told before the node is drained.
@@ -61,7 +55,6 @@ pub enum NodeEvent<'a> {
         node: Option<&'a ObservedNode>,
         /// The current record.
         record: &'a Record,
-        /// The forecast.
         placement: &'a PlacementForecast,
     },
 }

@@ -181,7 +181,6 @@ fn hook_holds_the_uncordon_of_a_node_that_is_back() {
     ));
 }
 
-/// The hold of a record.
 fn hold_of(record: &Record) -> Option<HeldStep> {
     record.episode().and_then(|episode| episode.held)
 }

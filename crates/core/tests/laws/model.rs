@@ -168,7 +168,6 @@ pub struct NodeTruth {
     is_drained_with_guards: bool,
     /// A process took over whose settings allow less time for drains: until when this one has time by them.
     has_notice_until: Duration,
-    /// The guards that a person has set.
     guards_of_person: BTreeSet<NodeGuard>,
     /// The boot on which the device plugin has registered its GPUs.
     plugin_boot: u32,

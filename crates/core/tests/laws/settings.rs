@@ -87,7 +87,6 @@ fn seconds(value: &mut Duration, one: u64, other: u64) {
 }
 
 impl Setting {
-    /// All.
     pub const ALL: &[Self] = &[
         Self::DrainTimeout,
         Self::DrainTimeoutAction,

@@ -13,7 +13,6 @@ use crate::actions::{Action, phase_of};
 use crate::world::State;
 use crate::{Controls, Limits};
 
-/// What a search found.
 pub struct Found {
     pub states: usize,
     pub steps: usize,

@@ -48,7 +48,6 @@ pub enum Work {
 #[derive(Clone)]
 pub struct NodeTruth {
     pub object: NodeFacts,
-    /// The record on the Node.
     pub record: Record,
     /// Pods that have to be drained before the power may be cut.
     pub pods: u8,

@@ -16,7 +16,6 @@ enum StreamStep {
     Poll { changes: Vec<Change>, truncated: bool },
     /// A re-read begins; replies to the long poll overtake it.
     RereadBegins,
-    /// It ends with these objects.
     RereadEnds(Vec<ObjectProperties>),
 }
 

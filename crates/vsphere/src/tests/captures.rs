@@ -306,7 +306,6 @@ fn omitted_recent_tasks_are_none_unless_denied() {
     }
 }
 
-/// A VM of ours.
 fn vm_reported(power: &str) -> ObjectProperties {
     reported(
         &Moref::from(&VmRef::new("vm-7")),

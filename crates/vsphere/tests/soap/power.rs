@@ -232,7 +232,6 @@ fn vm_with_task(power: &str) -> String {
     object("VirtualMachine", "vm-7", &vm.concat())
 }
 
-/// A VM with a task, and the task.
 fn seen_at_work(power: &str, what: &str, state: &str) -> Reply {
     let vm = vm_with_task(power);
     let task = task("task-3", what, ("VirtualMachine", "vm-7"), state);

@@ -23,7 +23,6 @@ pub const DEAD: &[u8] = include_bytes!("../../../../proto-notes/captures/dead-se
 /// The timeout of a test.
 pub const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// One request.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Request line and headers.

@@ -40,7 +40,6 @@ impl ShownState {
         }
     }
 
-    /// The state in words.
     pub(crate) fn words(self) -> &'static str {
         match self {
             Self::Phase(kind) => kind.words(),

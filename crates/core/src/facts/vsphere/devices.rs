@@ -200,7 +200,6 @@ impl AllowedDevice {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimedDevice {
-    /// The device at this address.
     Address(String),
     /// An unknown one of the devices that are accepted.
     AnyOf(DeviceRequirement),

@@ -25,7 +25,6 @@ named_enum! {
 }
 
 impl RoundStart {
-    /// In words.
     pub fn words(self) -> &'static str {
         match self {
             Self::UnderWay => "under way",

@@ -25,7 +25,6 @@ pub enum DeviceOffer {
     Unreported,
     /// Unknown before a survey of the host.
     Unsurveyed,
-    /// These, one for each.
     Devices(Vec<DeviceChange>),
     /// Too few, for this reason.
     Rejected(RejectionReason),
