@@ -6,14 +6,17 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
+use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod};
 use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::runtime::{WatchStreamExt as _, watcher};
 use rustix::process::Signal;
 use serde_json::json;
 use tokio::sync::watch;
@@ -36,6 +39,9 @@ pub const PYTHON_ANNOTATIONS: &str = "vsphere-maintenance.boeye.net";
 
 /// The timeout of a wait. A step takes a few seconds, and many times as long on a machine with other work.
 pub const WAIT_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// The pause before a watch that failed is opened again.
+const RETRY: Duration = Duration::from_millis(100);
 
 /// A VM of the fixture that is a node.
 #[derive(Debug, Clone)]
@@ -299,21 +305,30 @@ impl<'a> Fixture<'a> {
         wanted: impl Fn(&Node) -> bool,
     ) -> anyhow::Result<Node> {
         let nodes: Api<Node> = Api::all(self.client());
-        let what = format!("{name} {what}");
-        let look = until(&what, WAIT_TIMEOUT, async || {
-            let node = nodes.get(name).await?;
-            Ok(wanted(&node).then_some(node))
-        });
-        match look.await {
-            Ok(node) => Ok(node),
-            Err(error) => {
-                let node = nodes
-                    .get(name)
-                    .await
-                    .map_or_else(|error| error.to_string(), |node| describe(&node));
-                Err(error.context(format!("{node}\nHaulout's log:\n{}", self.log_text())))
+        // A watch shows every state, and costs the API server and this process less than polling.
+        let named = watcher::Config::default().fields(&format!("metadata.name={name}"));
+        let mut states = pin!(watcher(nodes.clone(), named).applied_objects());
+        let look = async {
+            loop {
+                match states.next().await {
+                    Some(Ok(node)) if wanted(&node) => return node,
+                    Some(Ok(_)) => {}
+                    // It may be starting.
+                    Some(Err(_)) | None => tokio::time::sleep(RETRY).await,
+                }
             }
+        };
+        if let Ok(node) = tokio::time::timeout(WAIT_TIMEOUT, look).await {
+            return Ok(node);
         }
+        let node = nodes
+            .get(name)
+            .await
+            .map_or_else(|error| error.to_string(), |node| describe(&node));
+        bail!(
+            "waited {WAIT_TIMEOUT:?} for: {name} {what}\n{node}\nHaulout's log:\n{}",
+            self.log_text()
+        )
     }
 
     /// Waits until the Node's `state` annotation is this, or absent for `None`.

@@ -48,9 +48,7 @@ pub enum Effect {
         asked_by: PowerOffCause,
     },
     /// Reads which VMs hold the passthrough devices of these hosts. Changes nothing.
-    Survey {
-        hosts: Vec<HostRef>,
-    },
+    Survey { hosts: Vec<HostRef> },
     /// Relocates the powered-off VM. Repeatable: a VM that is already there or being relocated is left alone.
     Relocate {
         vm: VmRef,

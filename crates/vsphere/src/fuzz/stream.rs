@@ -13,7 +13,10 @@ pub const RECORD_SEPARATOR: u8 = 0x1e;
 
 enum StreamStep {
     /// A reply to the long poll.
-    Poll { changes: Vec<Change>, truncated: bool },
+    Poll {
+        changes: Vec<Change>,
+        truncated: bool,
+    },
     /// A re-read begins; replies to the long poll overtake it.
     RereadBegins,
     RereadEnds(Vec<ObjectProperties>),
