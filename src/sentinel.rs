@@ -28,6 +28,7 @@ use crate::ids::{BootId, NodeName, RequestUid};
 use crate::keys::{REQUESTED_BY, SENTINEL};
 use crate::kubernetes::answer::{self, ApiRefusal, plain};
 use crate::kubernetes::client::Access;
+use crate::maintenance::clock::doubled;
 use crate::nodemaintenance::api::{self, WriteError};
 use crate::nodemaintenance::kind::{
     MaintenanceAction, MaintenanceOrigin, MaintenanceWindow, NodeMaintenance, NodeMaintenanceSpec,
@@ -249,8 +250,7 @@ fn known_request(object: &NodeMaintenance) -> Option<KnownRequest> {
 
 /// The wait after this many failures in a row.
 fn retry_after(failures: u32, interval: Duration) -> Duration {
-    let doubled = RETRY_MIN.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1)));
-    doubled.min(interval)
+    doubled(RETRY_MIN, failures.saturating_sub(1), interval)
 }
 
 /// Logs each change once.

@@ -14,6 +14,7 @@ use clap::{Arg, Args as _, Command, CommandFactory as _};
 use haulout::cli::{Cli, OutputArgs};
 use haulout::keys;
 use haulout::kubernetes::client::Access;
+use haulout::maintenance::decide::{OTHERWISE, PHASES};
 use haulout::telemetry::events::Reason;
 use haulout::telemetry::metrics::ALL;
 use haulout::telemetry::trace::catalogue;
@@ -38,6 +39,7 @@ fn docs_reference_is_what_the_program_says() {
         ("events.md", events()),
         ("annotations.md", annotations()),
         ("tracing.md", tracing()),
+        ("phases.md", phases()),
     ];
     let mut differing = Vec::new();
     for (name, page) in pages {
@@ -390,3 +392,23 @@ Search for `haulout.episode`, `k8s.node.name` or `vcenter.host.name`, which ever
 id and episode id are the same, and each line of the log carries it as `trace_id`. Calls to the kube-apiserver that are made
 for an episode carry its `traceparent`.
 ";
+
+fn phases() -> String {
+    let mut page = page(
+        "Phases",
+        "What Haulout asks in each [phase](../concepts.md#phases) of an episode. The first rule that applies decides. The rules are asked \
+         again after each change of the node, its VM, its hosts and its requests.",
+    );
+    for phase in PHASES {
+        let rules = phase.rules.iter().map(|rule| (rule.when, rule.then));
+        let rules = rules.chain([(OTHERWISE, phase.otherwise)]);
+        let rows = rules.map(|(when, then)| vec![when.to_owned(), then.to_owned()]);
+        let _ = write!(
+            page,
+            "\n## {}\n\n{}",
+            phase.name,
+            table(&["when", "what is done"], rows)
+        );
+    }
+    page.trim_end().to_owned() + "\n"
+}

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::conditions;
 use crate::ids::NodeName;
 use crate::kubernetes::events::Conditions;
+use crate::maintenance::clock::doubled;
 use crate::status::NodeStatuses;
 use crate::telemetry::link::Links;
 
@@ -65,8 +66,7 @@ impl ConditionRepairs {
         due.take(REPAIRS_MAX)
             .map(|repair| {
                 repair.writes = repair.writes.saturating_add(1);
-                let pause = REPAIR_AFTER.saturating_mul(1 << repair.writes.min(16));
-                repair.due = now + pause.min(REPAIR_MAX);
+                repair.due = now + doubled(REPAIR_AFTER, repair.writes, REPAIR_MAX);
                 repair.conditions.clone()
             })
             .collect()

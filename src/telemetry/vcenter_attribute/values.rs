@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::ids::NodeName;
+use crate::maintenance::clock::doubled;
 use crate::vsphere::privileges::Entity;
 
 /// The shortest time between two values of one object: vCenter logs an event for each.
@@ -120,7 +121,7 @@ impl AttributeValues {
         };
         object.is_sending = false;
         object.last = Some(now);
-        object.due = now + (PAUSE_MIN * 2_u32.saturating_pow(object.tries.min(8))).min(PAUSE_MAX);
+        object.due = now + doubled(PAUSE_MIN, object.tries, PAUSE_MAX);
         object.tries = object.tries.saturating_add(1);
     }
 

@@ -137,6 +137,12 @@ pub struct Deadline {
     pub shown: Timestamp,
 }
 
+/// A pause that was doubled this often, and is at most `longest`.
+pub fn doubled(first: Duration, times: u32, longest: Duration) -> Duration {
+    // Sixteen doublings exceed every reasonable pause, and prevent an overflow.
+    first.saturating_mul(1 << times.min(16)).min(longest)
+}
+
 /// `from` plus `span`, saturating.
 pub fn wall_after(from: Timestamp, span: Duration) -> Timestamp {
     SignedDuration::try_from(span)

@@ -1,9 +1,9 @@
 //! What to do next for one node. Pure: the same record, facts and time give the same decision.
 //!
-//! There is one function per phase: [`begin`] has the steps before the cordon, [`drain`] those until the VM is off, [`away`]
-//! those while it is off, [`back`] those until the node is back. [`adopt`] takes over episodes of the Python controller, [`gone`]
-//! handles a deleted Node. A phase function reads a [`PhaseContext`] and returns a [`PhaseStep`]; [`decide`] turns that into a
-//! [`Decision`] and handles parking for all phases.
+//! A phase is a list of rules: read [`rules`] first. A rule reads a [`PhaseContext`] and may return a [`PhaseStep`]; [`decide`] turns
+//! that into a [`Decision`] and handles parking for all phases. [`begin`] has what comes before an episode, [`drain`] the rules until
+//! the VM is off, [`away`] those while it is off, [`back`] those until the node is back. [`adopt`] takes over episodes of the Python
+//! controller, [`gone`] handles a deleted Node.
 
 mod adopt;
 mod approval;
@@ -25,6 +25,7 @@ mod power_on;
 mod power_on_again;
 mod replaced;
 mod rounds;
+mod rules;
 mod scheduled;
 mod static_devices;
 mod vmotion;
@@ -33,7 +34,6 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::clock::{Elapsed, Monotonic, Now};
-use super::desired::DesiredState;
 use super::effect::Effect;
 use super::episode::{
     CordonOwner, DrainLimit, Episode, EpisodeResult, HeldStep, HostIdentity, Phase, Record,
@@ -54,6 +54,8 @@ use cordon::{is_foreign_cordon, record_foreign_cordon};
 use guards::{guards_first, with_guards};
 use parked::in_episode;
 pub use replaced::is_replaced;
+use rules::PhaseRules;
+pub use rules::{OTHERWISE, PHASES};
 use scheduled::before_its_time;
 pub use vmotion::vmotion_grace;
 
@@ -126,10 +128,23 @@ impl Transition {
 /// A new leader first writes its epoch to an open episode. That changes the `resourceVersion`, so every later write of the
 /// previous leader is refused. At most one effect per node can then still arrive from it, and the quarantine waits for that.
 pub fn decide(record: &Record, seen: &Observed, policy: &Policy, now: Now) -> Decision {
+    decide_noting(record, seen, policy, now, &|_, _| {})
+}
+
+/// Told the phase and the rule that decided, each as [`PHASES`] names it.
+pub type Noted<'a> = dyn Fn(&'static str, &'static str) + 'a;
+
+/// The same; `noted` is told which rule decided.
+pub fn decide_noting(
+    record: &Record,
+    seen: &Observed,
+    policy: &Policy,
+    now: Now,
+    noted: &Noted<'_>,
+) -> Decision {
     let decision = match &seen.sources {
-        SourceState::Synced => {
-            before_its_time(record, seen, policy, now).unwrap_or_else(|| of_record(record, seen, policy, now))
-        }
+        SourceState::Synced => before_its_time(record, seen, policy, now)
+            .unwrap_or_else(|| of_record(record, seen, policy, now, noted)),
         SourceState::NoVcenter { why } => record_foreign_cordon(record, seen, policy, now)
             .unwrap_or_else(|| wait(WaitingOn::Vcenter { why: why.clone() })),
         SourceState::NoKubernetes { why } => wait(WaitingOn::Kubernetes { why: why.clone() }),
@@ -138,14 +153,14 @@ pub fn decide(record: &Record, seen: &Observed, policy: &Policy, now: Now) -> De
     with_revision(unless_quarantined(decision, seen.leadership, now), record)
 }
 
-fn of_record(record: &Record, seen: &Observed, policy: &Policy, now: Now) -> Decision {
+fn of_record(record: &Record, seen: &Observed, policy: &Policy, now: Now, noted: &Noted<'_>) -> Decision {
     match (record, &seen.node) {
         (Record::Unreadable { why }, _) => wait(WaitingOn::Parked(ParkReason::UnreadableRecord {
             why: why.clone(),
         })),
         (Record::InService, None) => Decision::Idle,
         (Record::InService, Some(node)) => begin::in_service(node, seen, policy, now),
-        (Record::Episode(episode), _) => of_episode(episode, seen, policy, now),
+        (Record::Episode(episode), _) => of_episode(episode, seen, policy, now, noted),
         (Record::Python(_), None) => wait(WaitingOn::NodeObject),
         (Record::Python(_), Some(node)) if node.overrides.skip => wait(WaitingOn::Skip),
         (Record::Python(python), Some(node)) => adopt::adopt(python, node, seen, policy),
@@ -163,7 +178,7 @@ fn with_revision(mut decision: Decision, before: &Record) -> Decision {
     decision
 }
 
-fn of_episode(episode: &Episode, seen: &Observed, policy: &Policy, now: Now) -> Decision {
+fn of_episode(episode: &Episode, seen: &Observed, policy: &Policy, now: Now, noted: &Noted<'_>) -> Decision {
     if !policy.releases.has(&episode.release) {
         let release = episode.release.to_string();
         return wait(WaitingOn::OtherRelease { release });
@@ -175,7 +190,7 @@ fn of_episode(episode: &Episode, seen: &Observed, policy: &Policy, now: Now) -> 
         Cow::Owned(episode.aged(aged_by))
     };
     let Some(node) = &seen.node else {
-        return gone::without_node(&aged, aged_by, seen, policy, now);
+        return gone::without_node(&aged, aged_by, seen, policy, now, noted);
     };
     if node.overrides.skip {
         return wait(WaitingOn::Skip);
@@ -188,7 +203,7 @@ fn of_episode(episode: &Episode, seen: &Observed, policy: &Policy, now: Now) -> 
     if is_to_be_taken_over(episode, seen.leadership, policy) {
         return take_over(episode, seen.leadership, policy);
     }
-    let decision = in_episode(episode, aged_by, node, seen, policy, now);
+    let decision = in_episode(episode, aged_by, node, seen, policy, now, noted);
     let decision = guards::unless_unwanted(decision, episode, policy);
     guards_first(decision, episode, node, seen, now)
 }
@@ -336,83 +351,47 @@ fn step<'a>(
     if is_away && let Some(step) = context.restore_cordon() {
         return step;
     }
+    let rules = PhaseRules::of(&episode.phase, on);
+    let (step, rule) = rules.step(context);
+    (context.noted)(rules.name, rule);
+    // Nothing was done for a node in the queue.
     if episode.phase == Phase::Queued {
-        return if on {
-            context.queued()
-        } else {
-            context.queued_and_off()
-        };
+        return step;
     }
-    context.guarded(context.without_old_gpus(in_phase(context, on)))
-}
-
-/// The step of a phase after [`Phase::Queued`].
-fn in_phase(context: PhaseContext<'_>, on: bool) -> PhaseStep {
-    match &context.episode.phase {
-        Phase::Draining if on => context.draining(),
-        Phase::Drained if on => context.drained(),
-        Phase::ShuttingDown(end) if on => context.shutting_down(end),
-        Phase::Drained => context.drained_and_off(),
-        Phase::Queued | Phase::Draining | Phase::ShuttingDown(_) => context.powered_off(),
-        Phase::Relocating { .. } | Phase::AwaitingHost if on => context.found_running(),
-        Phase::Relocating { to } => context.relocating(to),
-        Phase::AwaitingHost => context.awaiting_host(),
-        Phase::PoweringOn { .. } if on => context.found_running(),
-        Phase::PoweringOn { by_drs } => context.powering_on(*by_drs),
-        Phase::Rejoining if on => context.rejoining(),
-        Phase::Rejoining => context.powered_off(),
-        // Haulout never writes such a record.
-        Phase::Parked { .. } => PhaseStep::park(ParkReason::UnreadableRecord {
-            why: "a parked phase that resumes a parked phase".to_owned(),
-        }),
-    }
+    context.guarded(context.without_old_gpus(step))
 }
 
 impl PhaseContext<'_> {
-    /// Queued, VM on: waits for a vMotion by vCenter where one is possible, for approval and for a slot.
-    fn queued(self) -> PhaseStep {
-        match self.desired() {
-            DesiredState::InService => return self.finish(),
-            DesiredState::Unknown => return self.host_not_visible(),
-            DesiredState::RetryExpected { until, message } => return Self::await_retry(until, message),
-            DesiredState::Down | DesiredState::Drained(_) => {}
-        }
-        // An approval of the queued request is not one of the maintenance of its host, which needs an episode of its own.
+    /// An approval of the queued request is not one of the maintenance of its host, which needs an episode of its own.
+    fn unless_approved_for_request(self) -> Option<PhaseStep> {
         let is_for_request = self.episode.trigger.request.is_some();
         let is_entering = matches!(self.vm.host, HostState::Entering { .. });
-        if self.policy.require_approval && is_for_request && is_entering {
-            return self.end(None);
-        }
-        if let Some(step) = self.given_up() {
-            return step;
-        }
-        if let Some(step) = self.await_vmotion() {
-            return step;
-        }
-        if let Some(step) = self.await_approval() {
-            return step;
-        }
-        if self.seen.admission == Admission::Granted
-            && let Some(step) = self.find_host_first()
-        {
-            return step;
-        }
-        self.drain_when_admitted(self.episode.clone())
+        (self.policy.require_approval && is_for_request && is_entering).then(|| self.end(None))
+    }
+
+    fn find_host_when_admitted(self) -> Option<PhaseStep> {
+        let is_admitted = self.seen.admission == Admission::Granted;
+        is_admitted.then(|| self.find_host_first()).flatten()
     }
 
     /// Queued, and the VM went off. If vCenter did that for the maintenance of its host, or a power-off of an earlier episode took
     /// effect, it is brought back. Otherwise a person did it, and it stays off, as without an episode.
-    fn queued_and_off(self) -> PhaseStep {
+    fn powered_off_in_queue(self) -> Option<PhaseStep> {
         let is_by_us = self.episode.powered_off
             || self.episode.cordon_is_ours()
             || self.seen.late_power_off_of.is_some()
             || !self.in_flight().is_empty();
         // Without its Node nothing shows that a person wants it off.
         let is_deleted = self.seen.node.is_none();
-        if is_deleted || is_by_us || begin::is_evacuated(self.node, self.vm) {
-            return self.powered_off();
-        }
-        self.end(None)
+        let is_evacuated = begin::is_evacuated(self.node, self.vm);
+        (is_deleted || is_by_us || is_evacuated).then(|| self.powered_off())
+    }
+
+    /// Haulout never writes such a record.
+    fn parked_twice(self) -> PhaseStep {
+        PhaseStep::park(ParkReason::UnreadableRecord {
+            why: "a parked phase that resumes a parked phase".to_owned(),
+        })
     }
 
     /// Begins to drain once it is approved and there is a slot.
@@ -426,7 +405,7 @@ impl PhaseContext<'_> {
         }
         match &self.seen.admission {
             Admission::Granted => {
-                let limit = self.drain_limit(self.desired());
+                let limit = self.drain_limit();
                 PhaseStep::record(start_draining(&episode, self.node, limit, self.now))
             }
             Admission::Queued {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::clock::doubled;
 use super::node_guard::NodeGuard;
 use crate::facts::gpu_resources::GpuResources;
 
@@ -319,9 +320,7 @@ impl MaxUnavailable {
 impl Policy {
     /// How long to wait after `refusals` refusals in a row.
     pub fn backoff(&self, refusals: u32) -> Duration {
-        // Sixteen doublings exceed every reasonable `retry_max`, and prevent an overflow.
-        let doublings = refusals.saturating_sub(1).min(16);
-        self.retry_min.saturating_mul(1 << doublings).min(self.retry_max)
+        doubled(self.retry_min, refusals.saturating_sub(1), self.retry_max)
     }
 }
 

@@ -23,6 +23,10 @@ const RECORDONS_AWAY: u8 = 3;
 /// between power-ons double.
 const POWER_LOSSES: u8 = 5;
 
+const RELOCATION: WaitingOn = WaitingOn::Task {
+    effect: EffectKind::Relocate,
+};
+
 /// How many surveys a requested relocation waits for. Hosts that are still unreadable then are not considered.
 const SURVEYS_FIRST: u32 = 3;
 
@@ -207,36 +211,44 @@ impl<'a> PhaseContext<'a> {
         self.seen.home.takes_vms() && !self.is_at_home()
     }
 
+    pub(super) fn await_maintenance_retry(self) -> Option<PhaseStep> {
+        match self.desired() {
+            DesiredState::RetryExpected { until, message } => Some(Self::await_retry(until, message)),
+            DesiredState::InService
+            | DesiredState::Unknown
+            | DesiredState::Down
+            | DesiredState::Drained(_) => None,
+        }
+    }
+
+    pub(super) fn leave_for_a_host(self) -> Option<PhaseStep> {
+        let phase = self.next_phase()?;
+        Some(PhaseStep::record(transition_to(self.enter_while_off(phase))))
+    }
+
+    pub(super) fn survey_when_due(self) -> Option<PhaseStep> {
+        self.survey_at().filter(|at| self.now.monotonic >= *at)?;
+        let is_first = self.seen.attempt(EffectKind::Survey).is_none();
+        let waiting_on = if is_first {
+            WaitingOn::Survey
+        } else {
+            self.awaited_host()
+        };
+        Some(PhaseStep::act(self.survey(), waiting_on))
+    }
+
     /// Off, and neither being relocated nor powered on.
-    pub(super) fn awaiting_host(self) -> PhaseStep {
-        if let Some(request) = self.keeps_off() {
-            return self.kept_off(request);
-        }
-        if let DesiredState::RetryExpected { until, message } = self.desired() {
-            return Self::await_retry(until, message);
-        }
-        if let Some(pause) = self.power_on_pause() {
-            return pause;
-        }
-        if let Some(phase) = self.next_phase() {
-            return PhaseStep::record(transition_to(self.enter_while_off(phase)));
-        }
-        let survey_at = self.survey_at();
-        if survey_at.is_some_and(|at| self.now.monotonic >= at) {
-            let is_first = self.seen.attempt(EffectKind::Survey).is_none();
-            let waiting_on = if is_first {
-                WaitingOn::Survey
-            } else {
-                self.awaited_host()
-            };
-            return PhaseStep::act(self.survey(), waiting_on);
-        }
+    pub(super) fn await_a_host(self) -> PhaseStep {
         let retry_at = self.not_before(EffectKind::Relocate);
         let step = self
             .power_on_again()
             .unwrap_or_else(|| PhaseStep::wait(self.awaited_host()));
         let entered_by = Some(self.entered_by()).filter(|at| self.now.monotonic < *at);
-        match [survey_at, retry_at, entered_by].into_iter().flatten().min() {
+        match [self.survey_at(), retry_at, entered_by]
+            .into_iter()
+            .flatten()
+            .min()
+        {
             Some(at) => at_latest(at, step),
             None => step,
         }
@@ -248,18 +260,19 @@ impl<'a> PhaseContext<'a> {
     }
 
     /// Keeps the VM off for a request. The request is recorded, so that a process that cannot read requests keeps it off too.
-    fn kept_off(self, request: &Request) -> PhaseStep {
+    pub(super) fn kept_off(self) -> Option<PhaseStep> {
+        let request = self.keeps_off()?;
         if self.episode.power_off_request.as_ref() == Some(&request.identity) {
-            return PhaseStep::wait(until_deleted(request));
+            return Some(PhaseStep::wait(until_deleted(request)));
         }
-        PhaseStep::record(transition_to(Episode {
+        Some(PhaseStep::record(transition_to(Episode {
             power_off_request: Some(request.identity.clone()),
             ..self.episode.clone()
-        }))
+        })))
     }
 
     /// The pause before a VM that keeps going off is powered on again.
-    fn power_on_pause(self) -> Option<PhaseStep> {
+    pub(super) fn power_on_pause(self) -> Option<PhaseStep> {
         let losses = self.episode.power_losses;
         let pause = self.phase_deadline(self.policy.backoff(u32::from(losses)));
         if losses == 0 || self.is_past(pause) {
@@ -403,47 +416,55 @@ impl<'a> PhaseContext<'a> {
         Some(again.monotonic)
     }
 
-    /// Off, with a host reserved for it.
-    pub(super) fn relocating(self, to: &HostIdentity) -> PhaseStep {
-        if to.moref.is_some() && self.vm.on == to.moref {
-            let is_home = self.is_at_home();
-            let episode = Episode {
-                moved_to: (!is_home).then(|| to.clone()),
-                ..self.enter(Phase::PoweringOn { by_drs: false })
-            };
-            return PhaseStep::record(transition_to(episode));
+    /// The host that is reserved for the VM.
+    fn target(self) -> Option<&'a HostIdentity> {
+        self.episode.phase.target()
+    }
+
+    pub(super) fn relocated(self) -> Option<PhaseStep> {
+        let to = self.target()?;
+        if to.moref.is_none() || self.vm.on != to.moref {
+            return None;
         }
+        let is_home = self.is_at_home();
+        let episode = Episode {
+            moved_to: (!is_home).then(|| to.clone()),
+            ..self.enter(Phase::PoweringOn { by_drs: false })
+        };
+        Some(PhaseStep::record(transition_to(episode)))
+    }
+
+    /// Off, with a host reserved for it.
+    pub(super) fn relocate(self) -> PhaseStep {
         let attempt = self.seen.attempt(EffectKind::Relocate);
-        let step = match (attempt.map(|attempt| &attempt.outcome), &to.moref) {
-            (Some(AttemptOutcome::Running(_)), _) => PhaseStep::wait(WaitingOn::Task {
-                effect: EffectKind::Relocate,
-            }),
-            (Some(AttemptOutcome::Refused(refusal)), Some(target))
-                if attempt.is_some_and(|attempt| self.is_refused_for_good(attempt, refusal)) =>
+        let Some((to, target)) = self.target().and_then(|to| Some((to, to.moref.as_ref()?))) else {
+            return match attempt.map(|attempt| &attempt.outcome) {
+                Some(AttemptOutcome::Running(_)) => PhaseStep::wait(RELOCATION),
+                Some(AttemptOutcome::Asked | AttemptOutcome::Done | AttemptOutcome::Refused(_)) | None => {
+                    self.choose_again(None)
+                }
+            };
+        };
+        match attempt.map(|attempt| (attempt, &attempt.outcome)) {
+            Some((_, AttemptOutcome::Running(_))) => PhaseStep::wait(RELOCATION),
+            Some((attempt, AttemptOutcome::Refused(refusal)))
+                if self.is_refused_for_good(attempt, refusal) =>
             {
                 self.choose_again(Some((target, RefusedMove::Relocate, refusal)))
             }
-            (
-                Some(AttemptOutcome::Asked | AttemptOutcome::Done | AttemptOutcome::Refused(_)) | None,
-                Some(target),
-            ) if self.is_move_needed(to) => {
+            Some((_, AttemptOutcome::Asked | AttemptOutcome::Done | AttemptOutcome::Refused(_))) | None
+                if self.is_move_needed(to) =>
+            {
                 let effect = || {
                     Ok(Effect::Relocate {
                         vm: self.vm.moref.clone(),
                         to: target.clone(),
                     })
                 };
-                self.start_or_retry(
-                    EffectKind::Relocate,
-                    WaitingOn::Task {
-                        effect: EffectKind::Relocate,
-                    },
-                    effect,
-                )
+                self.start_or_retry(EffectKind::Relocate, RELOCATION, effect)
             }
-            (Some(_) | None, Some(_) | None) => self.choose_again(None),
-        };
-        self.unless_overdue(self.phase_deadline(self.policy.relocate_timeout), step)
+            Some(_) | None => self.choose_again(None),
+        }
     }
 
     /// Whether the VM still has to be relocated to `to`: that host takes VMs, and its own host is not back or cannot take it.

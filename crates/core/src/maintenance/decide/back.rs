@@ -5,6 +5,7 @@ use std::fmt;
 use super::context::{PhaseContext, PhaseStep, at_latest};
 use super::{cordoned, host_of, transition_to};
 use crate::facts::kubernetes::RequestAction;
+use crate::maintenance::clock::Deadline;
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::{Episode, Phase};
 use crate::maintenance::hook::HookPoint;
@@ -19,76 +20,74 @@ pub(super) fn has_to_leave_again(episode: &Episode, vm: &ObservedVm, request: Op
 }
 
 impl PhaseContext<'_> {
-    /// Rejoining, VM on.
-    pub(super) fn rejoining(self) -> PhaseStep {
-        if has_to_leave_again(self.episode, self.vm, self.seen.request.as_ref()) {
-            return self.leave_again();
-        }
-        if !self.vm.host.is_out() && !self.vm.is_moved_by_vcenter(Some(self.episode)) {
-            return self.host_not_visible();
-        }
-        let asked = self.seen.request.as_ref();
-        if let Some(request) = asked
-            && request.action == RequestAction::PowerOff
-        {
-            // Somebody powered it on by hand. Its power is not cut again against that.
-            return PhaseStep::park(ParkReason::PoweredOn {
-                request: request.identity.name.clone(),
-            });
-        }
-        if let Some(step) = self.pending_power_off() {
-            return step;
-        }
-        if self.was_restarted() && !self.episode.powered_off {
-            return PhaseStep::record(transition_to(Episode {
+    /// The host is not known to be out of maintenance mode, and vCenter does not move the VM.
+    pub(super) fn unless_out(self) -> Option<PhaseStep> {
+        let is_moved = self.vm.is_moved_by_vcenter(Some(self.episode));
+        (!self.vm.host.is_out() && !is_moved).then(|| self.host_not_visible())
+    }
+
+    /// Somebody powered the VM on by hand. Its power is not cut again against that.
+    pub(super) fn powered_on_against_request(self) -> Option<PhaseStep> {
+        let request = self.keeps_off()?.identity.name.clone();
+        Some(PhaseStep::park(ParkReason::PoweredOn { request }))
+    }
+
+    pub(super) fn record_restart(self) -> Option<PhaseStep> {
+        let is_new = self.was_restarted() && !self.episode.powered_off;
+        is_new.then(|| {
+            PhaseStep::record(transition_to(Episode {
                 powered_off: true,
                 gpus_cleared: false,
                 ..self.episode.clone()
-            }));
-        }
-        if let Some(step) = self.clear_gpus_first() {
-            return self.unless_overdue(self.phase_deadline(self.policy.power_on_timeout), step);
-        }
-        match self.missing() {
-            None => match asked {
-                Some(request) if request.action == RequestAction::Drain => {
-                    PhaseStep::record(cordoned(self.enter(Phase::Drained), self.node))
-                }
-                asked => {
-                    let recorded = self
-                        .record_accepted_gpus()
-                        .or_else(|| self.record_unmatched_gpus());
-                    // A node that was not shut down is as it was.
-                    let hold = || {
-                        self.hold(HookPoint::PreUncordon)
-                            .filter(|_| self.episode.powered_off)
-                    };
-                    if let Some(step) = recorded.or_else(hold) {
-                        return step;
-                    }
-                    let deadline = self.phase_deadline(self.policy.power_on_timeout);
-                    self.unless_overdue(deadline, self.end(asked.map(|request| request.identity.clone())))
-                }
-            },
-            Some(waiting_on) => {
-                let deadline = self.phase_deadline(self.policy.power_on_timeout);
-                // The machine may have started under another name.
-                if let Some(step) = self.unless_dead().filter(|_| self.is_past(deadline)) {
-                    return step;
-                }
-                let grace = self.phase_deadline(self.policy.node_monitor_grace);
-                let step = PhaseStep::wait(waiting_on);
-                let step = if self.is_past(grace) {
-                    step
-                } else {
-                    at_latest(grace.at, step)
-                };
-                self.unless_overdue(deadline, step)
-            }
-        }
+            }))
+        })
     }
 
-    fn leave_again(self) -> PhaseStep {
+    fn boot_deadline(self) -> Deadline {
+        self.phase_deadline(self.policy.power_on_timeout)
+    }
+
+    pub(super) fn clear_gpus_in_time(self) -> Option<PhaseStep> {
+        let step = self.clear_gpus_first()?;
+        Some(self.unless_overdue(self.boot_deadline(), step))
+    }
+
+    pub(super) fn await_node(self) -> Option<PhaseStep> {
+        let waiting_on = self.missing()?;
+        let deadline = self.boot_deadline();
+        // The machine may have started under another name.
+        if let Some(step) = self.unless_dead().filter(|_| self.is_past(deadline)) {
+            return Some(step);
+        }
+        let grace = self.phase_deadline(self.policy.node_monitor_grace);
+        let step = PhaseStep::wait(waiting_on);
+        let step = if self.is_past(grace) {
+            step
+        } else {
+            at_latest(grace.at, step)
+        };
+        Some(self.unless_overdue(deadline, step))
+    }
+
+    pub(super) fn back_to_drained(self) -> Option<PhaseStep> {
+        let asked = self.seen.request.as_ref();
+        asked.filter(|request| request.action == RequestAction::Drain)?;
+        Some(PhaseStep::record(cordoned(self.enter(Phase::Drained), self.node)))
+    }
+
+    /// A node that was not shut down is as it was.
+    pub(super) fn hold_uncordon(self) -> Option<PhaseStep> {
+        let hold = self.hold(HookPoint::PreUncordon);
+        hold.filter(|_| self.episode.powered_off)
+    }
+
+    pub(super) fn end_in_time(self) -> PhaseStep {
+        let asked = self.seen.request.as_ref();
+        let end = self.end(asked.map(|request| request.identity.clone()));
+        self.unless_overdue(self.boot_deadline(), end)
+    }
+
+    pub(super) fn leave_again(self) -> PhaseStep {
         self.drain_when_admitted(Episode {
             host: host_of(self.vm),
             moved_to: None,
@@ -99,7 +98,7 @@ impl PhaseContext<'_> {
 
     /// Waits while a guest shutdown or power-off that was requested before a cancel may still take effect. A guest that shuts
     /// down looks Ready until its kubelet is missed.
-    fn pending_power_off(self) -> Option<PhaseStep> {
+    pub(super) fn pending_power_off(self) -> Option<PhaseStep> {
         let in_flight = self.episode.in_flight;
         if let Some(asked) = in_flight.guest_shutdown {
             let until = self.deadline(
@@ -185,7 +184,7 @@ impl PhaseContext<'_> {
     }
 
     /// Records which GPUs were not awaited, because `GPU_RESOURCES` does not match them any more.
-    fn record_unmatched_gpus(self) -> Option<PhaseStep> {
+    pub(super) fn record_unmatched_gpus(self) -> Option<PhaseStep> {
         let before = self.episode.gpus_before.keys();
         let unmatched: Vec<String> = before
             .filter(|resource| !self.policy.gpu_resources.matches(resource))
@@ -200,7 +199,7 @@ impl PhaseContext<'_> {
     }
 
     /// Records with which GPUs a person took the node back.
-    fn record_accepted_gpus(self) -> Option<PhaseStep> {
+    pub(super) fn record_accepted_gpus(self) -> Option<PhaseStep> {
         let counts = self.lacking_gpus().map(|gpus| gpus.to_string());
         let accepted = counts.collect::<Vec<_>>().join(", ");
         let is_recorded = self.episode.accepted_gpus.as_ref() == Some(&accepted);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Decision, Transition};
+use super::{Decision, Noted, Transition};
 use crate::ids::HostRef;
 use crate::maintenance::clock::{Deadline, Elapsed, Monotonic, Now, wall_after, whole_second};
 use crate::maintenance::desired::DesiredState;
@@ -76,12 +76,23 @@ pub(super) struct PhaseContext<'a> {
     pub(super) seen: &'a Observed,
     pub(super) policy: &'a Policy,
     pub(super) now: Now,
+    pub(super) noted: &'a Noted<'a>,
 }
 
 impl<'a> PhaseContext<'a> {
     pub(super) fn desired(self) -> DesiredState<'a> {
         let (request, grace) = (self.seen.request.as_ref(), self.policy.maintenance_retry_grace);
         DesiredState::in_episode(self.vm, self.episode, request, grace, self.now)
+    }
+
+    /// The step where neither the host nor a request asks for a node that is down or drained, or where nobody knows.
+    pub(super) fn unless_asked_down(self) -> Option<PhaseStep> {
+        match self.desired() {
+            DesiredState::InService => Some(self.finish()),
+            DesiredState::Unknown => Some(self.host_not_visible()),
+            DesiredState::RetryExpected { until, message } => Some(Self::await_retry(until, message)),
+            DesiredState::Down | DesiredState::Drained(_) => None,
+        }
     }
 
     pub(super) fn enter(self, phase: Phase) -> Episode {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::context::{PhaseContext, PhaseStep, at_latest, meanwhile, until_deleted};
 use super::rounds::BINDING_SETTLE;
 use super::{cordoned, host_of, start_draining, transition_to};
-use crate::maintenance::clock::{Elapsed, Timer};
+use crate::maintenance::clock::{Deadline, Elapsed, Timer};
 use crate::maintenance::desired::DesiredState;
 use crate::maintenance::effect::{Effect, EffectKind, PowerOffCause};
 use crate::maintenance::episode::{CordonOwner, DrainEnd, DrainLimit, Episode, InFlight, Phase};
@@ -28,97 +28,93 @@ fn has_asked(attempt: &EffectAttempt) -> Option<bool> {
 }
 
 impl<'a> PhaseContext<'a> {
-    /// Draining, VM on.
-    pub(super) fn draining(self) -> PhaseStep {
-        let desired = self.desired();
-        match desired {
-            DesiredState::InService => return self.finish(),
-            DesiredState::Unknown => return self.host_not_visible(),
-            DesiredState::RetryExpected { until, message } => return Self::await_retry(until, message),
-            DesiredState::Down | DesiredState::Drained(_) => {}
+    /// The Node was uncordoned, while it drains or is kept drained.
+    pub(super) fn unless_cordoned(self) -> Option<PhaseStep> {
+        (!self.node.unschedulable).then(|| self.after_uncordon())
+    }
+
+    /// The end of a drain that is complete.
+    pub(super) fn drained_now(self) -> Option<PhaseStep> {
+        if !self.seen.is_drained(BINDING_SETTLE, self.now.monotonic) {
+            return None;
         }
-        if let Some(step) = self.given_up().or_else(|| self.unless_dead()) {
-            return step;
+        if matches!(self.desired(), DesiredState::Drained(_)) {
+            return Some(PhaseStep::record(transition_to(self.enter(Phase::Drained))));
         }
-        if !self.node.unschedulable {
-            return self.after_uncordon();
-        }
-        if let Some(step) = self.hold_first_eviction() {
-            return step;
-        }
-        let limit = self.drain_limit(desired);
-        if let Some(step) = self.follow_drain_limit(limit) {
-            return step;
-        }
-        if self.seen.is_drained(BINDING_SETTLE, self.now.monotonic) {
-            return match desired {
-                DesiredState::Drained(_) => PhaseStep::record(transition_to(self.enter(Phase::Drained))),
-                DesiredState::Down
-                | DesiredState::InService
-                | DesiredState::Unknown
-                | DesiredState::RetryExpected { .. } => {
-                    let report = self.seen.drain.as_ref();
-                    let left = || report.map(|report| self.left_behind(report)).unwrap_or_default();
-                    self.before_shutdown()
-                        .unwrap_or_else(|| self.shut_down(DrainEnd::Complete, left()))
-                }
-            };
-        }
+        let report = self.seen.drain.as_ref();
+        let left = || report.map(|report| self.left_behind(report)).unwrap_or_default();
+        let hold = self.before_shutdown();
+        Some(hold.unwrap_or_else(|| self.shut_down(DrainEnd::Complete, left())))
+    }
+
+    pub(super) fn evict_in_time(self) -> Option<PhaseStep> {
         let deadline = self.drain_deadline();
-        let held = |left| WaitingOn::DrainHeld { left };
-        match self.seen.round() {
-            // A round comes before the power is cut, because the pods that are left behind have to be named.
-            None => self.start_round(WaitingOn::DrainRound),
-            Some(report) if !self.is_past(deadline) => {
-                let timeout = Some(DrainTimeout {
-                    at: deadline.shown,
-                    action: limit.action(),
-                });
-                let pods = |left| WaitingOn::Pods { left, timeout };
-                self.next_round(report, &pods, Some(deadline.at))
-            }
-            Some(report) => match limit {
-                DrainLimit::After(_) => match self.before_shutdown() {
-                    Some(hold) => meanwhile(hold, self.next_round(report, &held, None)),
-                    None => self.shut_down(DrainEnd::TimedOut, self.left_behind(report)),
-                },
-                DrainLimit::Hold => self.next_round(report, &held, None),
-            },
+        let Some(report) = self.seen.round() else {
+            return Some(self.start_round(WaitingOn::DrainRound));
+        };
+        if self.is_past(deadline) {
+            return None;
+        }
+        let timeout = Some(DrainTimeout {
+            at: deadline.shown,
+            action: self.drain_limit().action(),
+        });
+        let pods = |left| WaitingOn::Pods { left, timeout };
+        Some(self.next_round(report, &pods, Some(deadline.at)))
+    }
+
+    /// The time of the drain is over. Pods are evicted while something else holds the shutdown.
+    pub(super) fn drain_timed_out(self) -> Option<PhaseStep> {
+        let report = self.seen.round()?;
+        match self.drain_limit() {
+            DrainLimit::After(_) => Some(match self.before_shutdown() {
+                Some(hold) => meanwhile(hold, self.evict_without_limit()),
+                None => self.shut_down(DrainEnd::TimedOut, self.left_behind(report)),
+            }),
+            DrainLimit::Hold => None,
         }
     }
 
+    pub(super) fn evict_without_limit(self) -> PhaseStep {
+        match self.seen.round() {
+            Some(report) => self.next_round(report, &|left| WaitingOn::DrainHeld { left }, None),
+            None => self.start_round(WaitingOn::DrainRound),
+        }
+    }
+
+    /// Pods may have been scheduled since the drain, so the node is drained again.
+    pub(super) fn drain_for_shutdown(self) -> Option<PhaseStep> {
+        let is_asked = self.desired() == DesiredState::Down;
+        is_asked.then(|| self.drain_when_admitted(self.episode.clone()))
+    }
+
     /// Drained for a request, VM on: kept empty until the request is deleted or asks for more.
-    pub(super) fn drained(self) -> PhaseStep {
-        let request = match self.desired() {
-            DesiredState::InService => return self.finish(),
-            DesiredState::Unknown => return self.host_not_visible(),
-            DesiredState::RetryExpected { until, message } => return Self::await_retry(until, message),
-            DesiredState::Down | DesiredState::Drained(_) if !self.node.unschedulable => {
-                return self.after_uncordon();
-            }
-            // Pods may have been scheduled since the drain, so the node is drained again.
-            DesiredState::Down => return self.drain_when_admitted(self.episode.clone()),
-            DesiredState::Drained(request) => request,
-        };
+    pub(super) fn keep_drained(self) -> PhaseStep {
         let outdated = |report: &&DrainReport| {
             report.pods_revision != self.seen.pods_revision || self.blocking(report).next().is_some()
         };
+        let waiting_on = || self.until_request_ends();
         match &self.seen.drain {
-            None => self.start_round(until_deleted(request)),
+            None => self.start_round(waiting_on()),
             // A pod that tolerates the cordon was scheduled.
-            Some(report) if outdated(&report) => self.next_round(report, &|_| until_deleted(request), None),
-            Some(_) => PhaseStep::wait(until_deleted(request)),
+            Some(report) if outdated(&report) => self.next_round(report, &|_| waiting_on(), None),
+            Some(_) => PhaseStep::wait(waiting_on()),
         }
     }
 
     /// Drained for a request, and a person powered the VM off: it stays off while the request exists.
-    pub(super) fn drained_and_off(self) -> PhaseStep {
+    pub(super) fn leave_off_while_drained(self) -> Option<PhaseStep> {
+        let is_kept = matches!(self.desired(), DesiredState::Drained(_));
+        is_kept.then(|| PhaseStep::wait(self.until_request_ends()))
+    }
+
+    fn until_request_ends(self) -> WaitingOn {
         match self.desired() {
-            DesiredState::Drained(request) => PhaseStep::wait(until_deleted(request)),
-            DesiredState::InService
-            | DesiredState::Down
+            DesiredState::Drained(request) => until_deleted(request),
+            DesiredState::Down
+            | DesiredState::InService
             | DesiredState::Unknown
-            | DesiredState::RetryExpected { .. } => self.powered_off(),
+            | DesiredState::RetryExpected { .. } => WaitingOn::DrainRound,
         }
     }
 
@@ -161,50 +157,58 @@ impl<'a> PhaseContext<'a> {
         PhaseStep::record(cordoned(again, self.node))
     }
 
-    /// Drained, VM on: shuts the guest down, and cuts the power after a deadline. Whatever it waits for, it is overdue if the VM is
-    /// still on then. A guest that could be asked late only has its whole time first.
-    pub(super) fn shutting_down(self, end: &DrainEnd) -> PhaseStep {
+    /// Whatever the shutdown waits for, it is overdue if the VM is still on then. A guest that could be asked late only has its whole
+    /// time first.
+    pub(super) fn shutdown_overdue(self) -> Deadline {
         let guest = self.time_of_guest();
         let volumes = self.volumes_waited().max(self.policy.volume_detach_timeout);
         let of_phase = self.phase_deadline(guest * 2 + self.policy.power_off_timeout + volumes);
         let asked = self.episode.in_flight.guest_shutdown;
         let of_guest = asked.map(|asked| self.deadline(asked.elapsed, guest + self.policy.power_off_timeout));
-        let deadline = of_guest.filter(|of_guest| of_guest.at > of_phase.at);
-        self.unless_overdue(deadline.unwrap_or(of_phase), self.shutdown_step(end))
+        let later = of_guest.filter(|of_guest| of_guest.at > of_phase.at);
+        later.unwrap_or(of_phase)
     }
 
-    fn shutdown_step(self, end: &DrainEnd) -> PhaseStep {
-        match self.desired() {
-            DesiredState::Drained(_) if self.in_flight().is_empty() => {
-                return PhaseStep::record(transition_to(self.enter(Phase::Drained)));
-            }
-            DesiredState::InService | DesiredState::Drained(_) => return self.finish(),
-            DesiredState::Unknown => return self.host_not_visible(),
-            DesiredState::RetryExpected { until, message } => return Self::await_retry(until, message),
-            DesiredState::Down => {}
+    /// A request wants the node drained, and nothing asks for its VM to be off any more.
+    pub(super) fn drained_only(self) -> Option<PhaseStep> {
+        if !matches!(self.desired(), DesiredState::Drained(_)) {
+            return None;
         }
-        // Another phase would not know of a request that is not recorded yet.
-        if let Some(attempt) = self.unrecorded_request() {
-            return self.record_request(attempt);
-        }
-        if let Some(step) = self.unless_dead().or_else(|| self.drain_again()) {
-            return step;
-        }
-        if let Some(question) = &self.vm.question {
-            return PhaseStep::wait(WaitingOn::Question(question.clone()));
-        }
-        match self.episode.in_flight.confirmed_guest_shutdown() {
-            Some(asked) => self.await_guest(asked, end),
-            None => self
-                .until_ready_counts()
-                .or_else(|| self.await_running_vmotion())
-                .or_else(|| self.await_volumes())
-                .unwrap_or_else(|| self.ask_guest(end)),
+        let may_go_off = !self.in_flight().is_empty();
+        Some(if may_go_off {
+            self.finish()
+        } else {
+            PhaseStep::record(transition_to(self.enter(Phase::Drained)))
+        })
+    }
+
+    pub(super) fn record_unrecorded_request(self) -> Option<PhaseStep> {
+        self.unrecorded_request()
+            .map(|attempt| self.record_request(attempt))
+    }
+
+    pub(super) fn await_answer(self) -> Option<PhaseStep> {
+        let question = self.vm.question.clone()?;
+        Some(PhaseStep::wait(WaitingOn::Question(question)))
+    }
+
+    /// How the drain before this shutdown ended.
+    fn drain_end(self) -> &'a DrainEnd {
+        match self.episode.phase.at_work() {
+            Phase::ShuttingDown(end) => end,
+            Phase::Queued
+            | Phase::Draining
+            | Phase::Drained
+            | Phase::Relocating { .. }
+            | Phase::AwaitingHost
+            | Phase::PoweringOn { .. }
+            | Phase::Rejoining
+            | Phase::Parked { .. } => &DrainEnd::Complete,
         }
     }
 
     /// Drains the node again where pods may have started since the drain.
-    fn drain_again(self) -> Option<PhaseStep> {
+    pub(super) fn drain_again(self) -> Option<PhaseStep> {
         // Another boot than the drained one: the guest restarted instead of shutting down.
         let drained = match &self.episode.drained_boot {
             None if !self.episode.powered_off => self.episode.boot_before.as_ref(),
@@ -215,7 +219,7 @@ impl<'a> PhaseContext<'a> {
             (None, _) | (_, None) => false,
         };
         if rebooted {
-            let limit = self.drain_limit(self.desired());
+            let limit = self.drain_limit();
             let again = start_draining(self.episode, self.node, limit, self.now);
             return Some(PhaseStep::record(again));
         }
@@ -229,7 +233,7 @@ impl<'a> PhaseContext<'a> {
                 in_flight: self.in_flight(),
                 ..self.episode.clone()
             };
-            let limit = self.drain_limit(self.desired());
+            let limit = self.drain_limit();
             PhaseStep::record(start_draining(&again, self.node, limit, self.now))
         })
     }
@@ -248,17 +252,19 @@ impl<'a> PhaseContext<'a> {
     }
 
     /// The shutdown of the guest was requested: its power is cut when the deadline passes.
-    fn await_guest(self, asked: Timer, end: &DrainEnd) -> PhaseStep {
+    pub(super) fn await_guest(self) -> Option<PhaseStep> {
+        let asked = self.episode.in_flight.confirmed_guest_shutdown()?;
         let until = self.deadline(asked.elapsed, self.time_of_guest());
-        if self.is_past(until) {
-            return self.power_off(end);
-        }
-        PhaseStep::wait_until(WaitingOn::GuestShutdown { until: until.shown }, until.at)
+        Some(if self.is_past(until) {
+            self.power_off()
+        } else {
+            PhaseStep::wait_until(WaitingOn::GuestShutdown { until: until.shown }, until.at)
+        })
     }
 
     /// The record shows no request to shut the guest down that is known to have reached it. One that is refused for now, or whose
     /// reply was lost, is made again, and no power is cut before it was made, however long that takes.
-    fn ask_guest(self, end: &DrainEnd) -> PhaseStep {
+    pub(super) fn ask_guest(self) -> PhaseStep {
         let timeout = self.guest_shutdown_timeout();
         let attempt = self.seen.attempt(EffectKind::ShutdownGuest);
         // When the guest counts as one that cannot be asked at all.
@@ -274,7 +280,7 @@ impl<'a> PhaseContext<'a> {
                         return self.record_request(attempt);
                     }
                     RetryAdvice::NoTools if self.vm.tools_running != Some(true) => {
-                        return self.power_off(end);
+                        return self.power_off();
                     }
                     // A task runs on the VM, vCenter is busy or did not answer, or a person must act.
                     RetryAdvice::Retry | RetryAdvice::Unanswered | RetryAdvice::Person => {}
@@ -290,14 +296,14 @@ impl<'a> PhaseContext<'a> {
             }
         }
         if gives_up_at.is_some_and(|at| self.now.monotonic >= at) {
-            return self.power_off(end);
+            return self.power_off();
         }
         let until = self.deadline(Elapsed::ZERO, timeout).shown;
         let waiting_on = WaitingOn::GuestShutdown { until };
         let ask = self.start_or_retry(EffectKind::ShutdownGuest, waiting_on, || {
             Ok(Effect::ShutdownGuest {
                 vm: self.vm.moref.clone(),
-                drained: self.proof(end)?,
+                drained: self.proof(self.drain_end())?,
                 asked_by: self.power_off_cause(),
             })
         });
@@ -337,7 +343,8 @@ impl<'a> PhaseContext<'a> {
     }
 
     /// The shutdown timeout passed, or the guest cannot be asked: cuts the power.
-    fn power_off(self, end: &DrainEnd) -> PhaseStep {
+    fn power_off(self) -> PhaseStep {
+        let end = self.drain_end();
         let Some(noted) = self.episode.in_flight.power_off else {
             return match self.proof(end) {
                 Ok(_) => PhaseStep::record(transition_to(Episode {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Decision, cordoned, in_episode, is_replaced, is_to_be_taken_over, take_over, transition_to, wait,
+    Decision, Noted, cordoned, in_episode, is_replaced, is_to_be_taken_over, take_over, transition_to, wait,
 };
 use crate::facts::node_condition::FoundConditions;
 use crate::maintenance::clock::{Elapsed, Now};
@@ -26,6 +26,7 @@ pub(super) fn without_node(
     seen: &Observed,
     policy: &Policy,
     now: Now,
+    noted: &Noted<'_>,
 ) -> Decision {
     let off = seen.vm.found().filter(|vm| vm.power == Some(PowerState::Off));
     if !seen.has_copy {
@@ -71,7 +72,7 @@ pub(super) fn without_node(
         hooks: Hooks::new(),
         taints: Arc::default(),
     };
-    in_episode(episode, aged_by, &absent, seen, policy, now)
+    in_episode(episode, aged_by, &absent, seen, policy, now, noted)
 }
 
 /// There is neither a Node nor a NodeMaintenance to write the record to. The VM is powered on where it is registered, so that its

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::checkpoint::checkpoint;
 use super::context::{PhaseContext, PhaseStep};
 use super::cordon::is_foreign_cordon;
-use super::{Decision, step, write};
+use super::{Decision, Noted, step, write};
 use crate::maintenance::clock::{Elapsed, Now};
 use crate::maintenance::episode::{CordonOwner, Episode, Phase};
 use crate::maintenance::observed::{Observed, ObservedNode};
@@ -19,6 +19,7 @@ pub(super) fn in_episode(
     seen: &Observed,
     policy: &Policy,
     now: Now,
+    noted: &Noted<'_>,
 ) -> Decision {
     let context = |episode, vm| PhaseContext {
         episode,
@@ -28,6 +29,7 @@ pub(super) fn in_episode(
         seen,
         policy,
         now,
+        noted,
     };
     let Phase::Parked {
         reason,

@@ -9,33 +9,40 @@ use crate::maintenance::observed::{AttemptOutcome, EffectAttempt, EffectRefusal,
 use crate::maintenance::waiting::WaitingOn;
 
 impl PhaseContext<'_> {
-    pub(super) fn powering_on(self, by_drs: bool) -> PhaseStep {
-        // DRS may have been disabled for the VM since.
-        let by_drs = by_drs && self.drs();
-        let wanted = self.keeps_off().is_none() && self.relocation().is_none();
-        let placeable = wanted && (self.vm.host.takes_vms() || by_drs);
+    /// Whether DRS is to place the VM. DRS may have been disabled for it since.
+    fn is_placed_by_drs(self) -> bool {
+        matches!(self.episode.phase, Phase::PoweringOn { by_drs: true }) && self.drs()
+    }
+
+    /// A running task is awaited in any case: it ends by itself, and its end is observed.
+    fn is_power_on_running(self) -> bool {
         let attempt = self.seen.attempt(EffectKind::PowerOn);
-        let is_running = attempt.is_some_and(|it| matches!(it.outcome, AttemptOutcome::Running(_)));
-        // A running task is awaited in any case: it ends by itself, and its end is observed.
-        if !is_running && !placeable {
-            return self.choose_again(None);
+        attempt.is_some_and(|it| matches!(it.outcome, AttemptOutcome::Running(_)))
+    }
+
+    pub(super) fn unless_placeable(self) -> Option<PhaseStep> {
+        let is_wanted = self.keeps_off().is_none() && self.relocation().is_none();
+        let is_placeable = is_wanted && (self.vm.host.takes_vms() || self.is_placed_by_drs());
+        (!is_placeable && !self.is_power_on_running()).then(|| self.choose_again(None))
+    }
+
+    pub(super) fn after_refusal(self) -> Option<PhaseStep> {
+        let attempt = self.seen.attempt(EffectKind::PowerOn)?;
+        match &attempt.outcome {
+            AttemptOutcome::Refused(refusal) => {
+                self.after_refused_power_on(self.is_placed_by_drs(), attempt, refusal)
+            }
+            AttemptOutcome::Asked | AttemptOutcome::Running(_) | AttemptOutcome::Done => None,
         }
-        if let Some(attempt) = attempt
-            && let AttemptOutcome::Refused(refusal) = &attempt.outcome
-            && let Some(step) = self.after_refused_power_on(by_drs, attempt, refusal)
-        {
-            return step;
-        }
-        if let Some(question) = &self.vm.question {
-            return PhaseStep::wait(WaitingOn::Question(question.clone()));
-        }
-        if !by_drs
-            && !is_running
-            && let Some(step) = self.reconfigure_first()
-        {
-            return step;
-        }
-        let Some(place) = self.place(by_drs) else {
+    }
+
+    pub(super) fn reconfigure_before_power_on(self) -> Option<PhaseStep> {
+        let is_due = !self.is_placed_by_drs() && !self.is_power_on_running();
+        is_due.then(|| self.reconfigure_first()).flatten()
+    }
+
+    pub(super) fn power_on(self) -> PhaseStep {
+        let Some(place) = self.place(self.is_placed_by_drs()) else {
             return self.choose_again(None);
         };
         let waiting_on = WaitingOn::Task {

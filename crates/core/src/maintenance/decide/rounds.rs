@@ -75,13 +75,14 @@ impl PhaseContext<'_> {
     }
 
     /// How long the drain may last by the settings and the request.
-    pub(super) fn drain_limit(self, desired: DesiredState<'_>) -> DrainLimit {
-        limit_of(desired, self.seen.request.as_ref(), self.policy)
+    pub(super) fn drain_limit(self) -> DrainLimit {
+        limit_of(self.desired(), self.seen.request.as_ref(), self.policy)
     }
 
     /// Records a limit that has changed since the drain began. A shorter one counts from now, also where pods were waited for without
     /// one, so that no power is cut as soon as the settings change or a request is gone.
-    pub(super) fn follow_drain_limit(self, limit: DrainLimit) -> Option<PhaseStep> {
+    pub(super) fn follow_drain_limit(self) -> Option<PhaseStep> {
+        let limit = self.drain_limit();
         let recorded = self.episode.drain_limit.filter(|recorded| *recorded != limit)?;
         let limited_from = if limit < recorded {
             self.drain_elapsed()

@@ -24,7 +24,7 @@ pub(super) fn before_its_time(
         request: None,
         ..seen.clone()
     };
-    let decision = of_record(record, &without, policy, now);
+    let decision = of_record(record, &without, policy, now, &|_, _| {});
     let at = match not_due {
         NotDue::NotBefore(at) | NotDue::Window(at) => Some(at),
         NotDue::InvalidWindow(_) => None,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::{DrainReport, PendingEviction, PendingReason};
-use crate::maintenance::clock::Monotonic;
+use crate::maintenance::clock::{Monotonic, doubled};
 
 /// The first pause after a budget refused an eviction, which doubles with each refusal in a row. It is also the shortest time between
 /// two rounds with a blocked budget.
@@ -148,9 +148,7 @@ impl DrainReport {
         let pause = if blocked.is_watched && blocked.refusals > 0 {
             longest
         } else {
-            // Sixteen doublings are nearly an hour, and prevent an overflow.
-            let doublings = blocked.refusals.saturating_sub(1).min(16);
-            BUDGET_RETRY_MIN.saturating_mul(1 << doublings).min(longest)
+            doubled(BUDGET_RETRY_MIN, blocked.refusals.saturating_sub(1), longest)
         };
         blocked.asked_at.after(pause)
     }

@@ -26,7 +26,7 @@ const UNRECORDED: Duration = Duration::from_secs(5);
 impl PhaseContext<'_> {
     /// Waits for the volumes of pods that are gone, before the guest is asked to shut down. Not where the kubelet is gone: only it can
     /// unmount them.
-    pub(super) fn await_volumes(self) -> Option<PhaseStep> {
+    pub(in super::super) fn await_volumes(self) -> Option<PhaseStep> {
         let timeout = self.policy.volume_detach_timeout;
         let is_asked = self.seen.attempt(EffectKind::ShutdownGuest).is_some();
         let is_over = self.episode.volumes.is_some() || is_asked;
