@@ -94,9 +94,14 @@ pub struct MachineGuardReport {
 }
 
 impl MachineGuards {
-    /// What is left on which objects, why, and how a person removes it; `None` while nothing is left.
+    /// What is left on which objects, why, and how a person removes it; `None` where nothing is left.
     pub fn left_behind(&self) -> Option<String> {
         let why = self.left.as_ref()?;
+        if self.objects.is_empty() {
+            return Some(format!(
+                "it is not known whether guards are left on the Machine of the node, because Haulout could not look: {why}"
+            ));
+        }
         let name = |object: &GuardedObject| format!("{} {}/{}", object.kind, object.namespace, object.name);
         let names: Vec<String> = self.objects.iter().map(name).collect();
         let commands: Vec<String> = self.objects.iter().filter_map(GuardedObject::removal).collect();

@@ -909,6 +909,15 @@ fn vm_that_was_relocated_gets_the_devices_of_its_host_after_repoint_is_switched_
 }
 
 #[test]
+fn guard_whose_reply_was_lost_is_removed_after_guards_on_machines_are_switched_off() {
+    replay([
+        (ReplyIsLost, 0),
+        (PersonAsksForDrain, 0),
+        (AnotherProcessWith(Setting::MachineGuards), 0),
+    ]);
+}
+
+#[test]
 fn node_is_in_service_again_after_the_rights_on_its_machine_are_gone() {
     for setting in [Setting::MachineGuards, Setting::RetryMax] {
         let model = replay([

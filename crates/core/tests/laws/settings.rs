@@ -487,6 +487,19 @@ fn guards_that_are_left_on_machines_are_named_with_the_commands_that_remove_them
     );
 }
 
+#[test]
+fn guards_of_which_nobody_knows_whether_they_were_set_are_told_as_that() {
+    let guards = MachineGuards {
+        is_due: true,
+        objects: Vec::new(),
+        left: Some("HTTP 503".to_owned()),
+    };
+    assert_eq!(
+        guards.left_behind().unwrap(),
+        "it is not known whether guards are left on the Machine of the node, because Haulout could not look: HTTP 503"
+    );
+}
+
 fn base() -> Settings {
     Settings {
         policy: haulout_core::fixtures::policy(DrainTimeoutAction::PowerOff),

@@ -96,8 +96,8 @@ impl<'a> PhaseContext<'a> {
     /// The record first says that they are due. So they are set again if the host or a request asks for the node once more.
     pub(super) fn remove_machine_guards(self) -> Option<PhaseStep> {
         let guards = &self.episode.machine_guards;
-        let may_be_set = guards.is_due && self.policy.guards.machines;
-        let are_none = guards.objects.is_empty() && !may_be_set;
+        // Where they are due, they may be set although no reply said so, also under settings that use none any more.
+        let are_none = guards.objects.is_empty() && !guards.is_due;
         if are_none || guards.left.is_some() {
             return None;
         }
