@@ -393,22 +393,32 @@ id and episode id are the same, and each line of the log carries it as `trace_id
 for an episode carry its `traceparent`.
 ";
 
+/// The text with the names of settings in backticks.
+fn settings_as_code(text: &str) -> String {
+    let is_setting = |word: &str| word.contains('_') && !word.contains(|it: char| it.is_lowercase());
+    let words = text.split(' ').map(|word| {
+        let name = word.trim_end_matches([',', ';']);
+        if is_setting(name) {
+            word.replacen(name, &code(name), 1)
+        } else {
+            word.to_owned()
+        }
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
 fn phases() -> String {
     let mut page = page(
         "Phases",
-        "What Haulout asks in each [phase](../concepts.md#phases) of an episode. The first rule that applies decides. The rules are asked \
+        "\nWhat Haulout asks in each [phase](../concepts.md#phases) of an episode. The first rule that applies decides. The rules are asked \
          again after each change of the node, its VM, its hosts and its requests.",
     );
     for phase in PHASES {
         let rules = phase.rules.iter().map(|rule| (rule.when, rule.then));
         let rules = rules.chain([(OTHERWISE, phase.otherwise)]);
-        let rows = rules.map(|(when, then)| vec![when.to_owned(), then.to_owned()]);
-        let _ = write!(
-            page,
-            "\n## {}\n\n{}",
-            phase.name,
-            table(&["when", "what is done"], rows)
-        );
+        let rows = rules.map(|(when, then)| vec![settings_as_code(when), settings_as_code(then)]);
+        let table = table(&["when", "what is done"], rows);
+        let _ = write!(page, "## {}\n\n{table}", phase.name);
     }
     page.trim_end().to_owned() + "\n"
 }

@@ -102,7 +102,7 @@ fn drain_timeout_powers_off_and_names_the_remaining_pods() {
         let node = fixture.node_name("gpu1");
         fixture.add_pod("stuck", &node, &[(STUCK, "true")]).await?;
         fixture.add_pod("goes", &node, &[]).await?;
-        let haulout = run(&fixture, &[("DRAIN_TIMEOUT_SECONDS", "10")]).await?;
+        let haulout = run(&fixture, &[("DRAIN_TIMEOUT_SECONDS", "30")]).await?;
 
         fixture.vcenter.enter_maintenance("esx1").await?;
         let off = fixture.wait_state(&node, Some("powered-off")).await?;

@@ -207,6 +207,8 @@ pub async fn held_for_a_while(fixture: &Fixture<'_>, changes: &[(&str, &str)]) -
         .await?;
     fixture.vcenter.exit_maintenance("esx1").await?;
     fixture.wait_in_service(&node).await?;
+    // A process that is stopped while a write is not answered tells nothing of it.
+    fixture.wait_for_log("Rejoining -> InService").await?;
     haulout.stop().await
 }
 

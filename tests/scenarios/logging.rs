@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use haulout_lab::fixture::{Fixture, WAIT_TIMEOUT};
@@ -308,7 +309,7 @@ async fn starve(fixture: &Fixture<'_>, mebibytes: u64, from_file: Option<&Path>)
         .env("RUST_BACKTRACE", "full")
         .spawn()?;
     let what = format!("haulout with {mebibytes} MiB to live or to die");
-    let became = until(&what, WAIT_TIMEOUT, async || {
+    let became = until(&what, DECIDED, async || {
         let text = std::fs::read_to_string(&log).unwrap_or_default();
         let lives = ["vCenter", "Kubernetes"]
             .iter()
@@ -316,7 +317,6 @@ async fn starve(fixture: &Fixture<'_>, mebibytes: u64, from_file: Option<&Path>)
         let has_ended = process.check_running().is_err();
         Ok((lives || has_ended || text.contains(PANIC)).then_some(lives && !has_ended))
     });
-    // A process that hangs without a thread counts as ended.
     let lives = became.await.unwrap_or(false);
     process.kill().await?;
     if lives {
@@ -366,6 +366,9 @@ fn no_secret_is_in_a_panic_or_an_out_of_memory_abort() {
         Ok(())
     });
 }
+
+/// After this time a starved process counts as ended: some hang without a thread.
+const DECIDED: Duration = Duration::from_secs(30);
 
 /// Below this many MiB the program cannot be mapped.
 const LEAST: u64 = 16;

@@ -43,6 +43,9 @@ pub const WAIT_TIMEOUT: Duration = Duration::from_secs(120);
 /// The pause before a watch that failed is opened again.
 const RETRY: Duration = Duration::from_millis(100);
 
+/// How much later than a watch the writer usually knows of its write.
+const ANSWERED: Duration = Duration::from_millis(25);
+
 /// A VM of the fixture that is a node.
 #[derive(Debug, Clone)]
 pub struct Member {
@@ -319,6 +322,8 @@ impl<'a> Fixture<'a> {
             }
         };
         if let Ok(node) = tokio::time::timeout(WAIT_TIMEOUT, look).await {
+            // A watch is often faster than the answer to the write.
+            tokio::time::sleep(ANSWERED).await;
             return Ok(node);
         }
         let node = nodes
