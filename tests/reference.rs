@@ -411,7 +411,7 @@ fn phases() -> String {
     let mut page = page(
         "Phases",
         "\nWhat Haulout asks in each [phase](../concepts.md#phases) of an episode. The first rule that applies decides. The rules are asked \
-         again after each change of the node, its VM, its hosts and its requests.",
+         again after each change of the node, its VM, its hosts and its requests.\n",
     );
     for phase in PHASES {
         let rules = phase.rules.iter().map(|rule| (rule.when, rule.then));
