@@ -119,7 +119,7 @@ notices: ## generate THIRD-PARTY-NOTICES from Cargo.lock
 
 TESTS := test test-core test-scenarios test-neighbours
 # Scenarios mostly wait, so more of them run in parallel than there are cores. With many more the clusters are so slow that waits time out.
-$(TESTS): export RUST_TEST_THREADS ?= $(shell echo $$((4 * $$(getconf _NPROCESSORS_ONLN) + 1)))
+$(TESTS): export RUST_TEST_THREADS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN) + 1)))
 $(TESTS): export RUST_BACKTRACE = 0
 # Skipped tests are listed in this file, because cargo hides the output of passed tests.
 $(TESTS): export HAULOUT_SKIPPED = $(CURDIR)/target/skipped-tests
