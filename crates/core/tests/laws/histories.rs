@@ -918,6 +918,36 @@ fn guard_whose_reply_was_lost_is_removed_after_guards_on_machines_are_switched_o
 }
 
 #[test]
+fn guest_that_a_parked_episode_asked_is_not_asked_again_when_its_record_is_a_copy() {
+    let mut model = Model::new(with_volumes(policy(DrainTimeoutAction::PowerOff)), false);
+    for happening in [
+        HomeEnters,
+        TaskOfAnotherStarts,
+        TaskOfAnotherStarts,
+        AnHour,
+        AnnotationsAreWiped,
+    ] {
+        happen(&mut model, happening, 0);
+    }
+    model.usual_settings();
+    calm_down(&mut model, true);
+    assert_eq!(model.vms[0].power, PowerState::Off, "{}", model.recent_log());
+}
+
+#[test]
+fn guard_that_was_set_again_for_a_copy_of_the_record_is_removed_after_a_crash() {
+    replay([
+        (MachineRightsGo, 0),
+        (HomeEnters, 0),
+        (MachineRightsAreBack, 0),
+        (AnotherProcessWith(Setting::DrainTimeout), 0),
+        (HomeMaintenanceFails, 0),
+        (CrashAfterAStep, 0),
+        (AnnotationsAreWiped, 0),
+    ]);
+}
+
+#[test]
 fn node_is_in_service_again_after_the_rights_on_its_machine_are_gone() {
     for setting in [Setting::MachineGuards, Setting::RetryMax] {
         let model = replay([

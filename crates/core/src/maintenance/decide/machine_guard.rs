@@ -26,7 +26,8 @@ impl<'a> PhaseContext<'a> {
                 None => step,
             };
         };
-        if is_about_the_end(decision) {
+        // A record comes first: it may be that of a request that was sent.
+        if is_about_the_end(decision) || matches!(decision, Decision::Record(_)) {
             return step;
         }
         match self.set_machine_guards() {
@@ -96,8 +97,9 @@ impl<'a> PhaseContext<'a> {
     /// The record first says that they are due. So they are set again if the host or a request asks for the node once more.
     pub(super) fn remove_machine_guards(self) -> Option<PhaseStep> {
         let guards = &self.episode.machine_guards;
-        // Where they are due, they may be set although no reply said so, also under settings that use none any more.
-        let are_none = guards.objects.is_empty() && !guards.is_due;
+        // Where they are due, they may be set although no reply said so, also under settings that use none any more. With a copy of
+        // the record they are set again, and a crash may have lost that.
+        let are_none = guards.objects.is_empty() && !guards.is_due && self.seen.is_record_on_node;
         if are_none || guards.left.is_some() {
             return None;
         }
