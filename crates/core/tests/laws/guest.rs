@@ -8,12 +8,11 @@ use haulout_core::maintenance::decide::{Decision, decide};
 use haulout_core::maintenance::effect::EffectKind;
 use haulout_core::maintenance::episode::{CordonOwner, DrainEnd, Episode, InFlight, Phase, Record};
 use haulout_core::maintenance::observed::{
-    AttemptOutcome, BoundVm, CordonedBy, EffectAttempt, HostState, Observed, ObservedNode, PowerState,
-    RetryAdvice,
+    AttemptOutcome, BoundVm, CordonedBy, HostState, Observed, ObservedNode, PowerState, RetryAdvice,
 };
 use haulout_core::maintenance::policy::DrainTimeoutAction;
 
-use crate::cases::{refused, report};
+use crate::cases::{self, refused, report};
 use crate::facts::*;
 
 const SHUTTING_DOWN: Phase = Phase::ShuttingDown(DrainEnd::Complete);
@@ -35,18 +34,10 @@ fn drained(host: HostState) -> Observed {
 
 /// The same, after a request to the guest at second 1 with this outcome.
 fn tried(host: HostState, outcome: AttemptOutcome) -> Observed {
-    let mut seen = drained(host);
-    let attempt = EffectAttempt {
-        at: moment(1),
-        host: None,
-        task: None,
-        refusals: 1,
-        refused_since: moment(1),
-        tries: 1,
-        outcome,
-    };
-    seen.attempts.insert(EffectKind::ShutdownGuest, attempt);
-    seen
+    Observed {
+        attempts: cases::tried(&[EffectKind::ShutdownGuest], &outcome),
+        ..drained(host)
+    }
 }
 
 fn shutting_down(in_flight: InFlight) -> Episode {

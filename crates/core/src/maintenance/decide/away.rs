@@ -436,35 +436,30 @@ impl<'a> PhaseContext<'a> {
 
     /// Off, with a host reserved for it.
     pub(super) fn relocate(self) -> PhaseStep {
-        let attempt = self.seen.attempt(EffectKind::Relocate);
-        let Some((to, target)) = self.target().and_then(|to| Some((to, to.moref.as_ref()?))) else {
-            return match attempt.map(|attempt| &attempt.outcome) {
-                Some(AttemptOutcome::Running(_)) => PhaseStep::wait(RELOCATION),
-                Some(AttemptOutcome::Asked | AttemptOutcome::Done | AttemptOutcome::Refused(_)) | None => {
-                    self.choose_again(None)
-                }
-            };
-        };
-        match attempt.map(|attempt| (attempt, &attempt.outcome)) {
-            Some((_, AttemptOutcome::Running(_))) => PhaseStep::wait(RELOCATION),
-            Some((attempt, AttemptOutcome::Refused(refusal)))
-                if self.is_refused_for_good(attempt, refusal) =>
-            {
-                self.choose_again(Some((target, RefusedMove::Relocate, refusal)))
-            }
-            Some((_, AttemptOutcome::Asked | AttemptOutcome::Done | AttemptOutcome::Refused(_))) | None
-                if self.is_move_needed(to) =>
-            {
-                let effect = || {
-                    Ok(Effect::Relocate {
-                        vm: self.vm.moref.clone(),
-                        to: target.clone(),
-                    })
-                };
-                self.start_or_retry(EffectKind::Relocate, RELOCATION, effect)
-            }
-            Some(_) | None => self.choose_again(None),
+        let outcome = self
+            .seen
+            .attempt(EffectKind::Relocate)
+            .map(|attempt| (attempt, &attempt.outcome));
+        if let Some((_, AttemptOutcome::Running(_))) = outcome {
+            return PhaseStep::wait(RELOCATION);
         }
+        let Some((to, target)) = self.target().and_then(|to| Some((to, to.moref.as_ref()?))) else {
+            return self.choose_again(None);
+        };
+        if let Some((attempt, AttemptOutcome::Refused(refusal))) = outcome
+            && self.is_refused_for_good(attempt, refusal)
+        {
+            return self.choose_again(Some((target, RefusedMove::Relocate, refusal)));
+        }
+        if !self.is_move_needed(to) {
+            return self.choose_again(None);
+        }
+        self.start_or_retry(EffectKind::Relocate, RELOCATION, || {
+            Ok(Effect::Relocate {
+                vm: self.vm.moref.clone(),
+                to: target.clone(),
+            })
+        })
     }
 
     /// Whether the VM still has to be relocated to `to`: that host takes VMs, and its own host is not back or cannot take it.

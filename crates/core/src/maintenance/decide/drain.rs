@@ -7,12 +7,14 @@ use std::time::Duration;
 use super::context::{PhaseContext, PhaseStep, at_latest, meanwhile, until_deleted};
 use super::rounds::BINDING_SETTLE;
 use super::{cordoned, host_of, start_draining, transition_to};
+use crate::ids::BootId;
 use crate::maintenance::clock::{Deadline, Elapsed, Timer};
 use crate::maintenance::desired::DesiredState;
 use crate::maintenance::effect::{Effect, EffectKind, PowerOffCause};
 use crate::maintenance::episode::{CordonOwner, DrainEnd, DrainLimit, Episode, InFlight, Phase};
 use crate::maintenance::hook::HookPoint;
 use crate::maintenance::observed::{AttemptOutcome, DrainReport, EffectAttempt, HostState, RetryAdvice};
+use crate::maintenance::request::Request;
 use crate::maintenance::waiting::{DrainTimeout, ParkReason, WaitingOn};
 
 /// How many times a Node that is uncordoned during the drain is cordoned again before the episode is parked.
@@ -38,7 +40,7 @@ impl<'a> PhaseContext<'a> {
         if !self.seen.is_drained(BINDING_SETTLE, self.now.monotonic) {
             return None;
         }
-        if matches!(self.desired(), DesiredState::Drained(_)) {
+        if self.kept_drained_for().is_some() {
             return Some(PhaseStep::record(transition_to(self.enter(Phase::Drained))));
         }
         let report = self.seen.drain.as_ref();
@@ -93,7 +95,10 @@ impl<'a> PhaseContext<'a> {
         let outdated = |report: &&DrainReport| {
             report.pods_revision != self.seen.pods_revision || self.blocking(report).next().is_some()
         };
-        let waiting_on = || self.until_request_ends();
+        let waiting_on = || {
+            self.kept_drained_for()
+                .map_or(WaitingOn::DrainRound, until_deleted)
+        };
         match &self.seen.drain {
             None => self.start_round(waiting_on()),
             // A pod that tolerates the cordon was scheduled.
@@ -104,17 +109,18 @@ impl<'a> PhaseContext<'a> {
 
     /// Drained for a request, and a person powered the VM off: it stays off while the request exists.
     pub(super) fn leave_off_while_drained(self) -> Option<PhaseStep> {
-        let is_kept = matches!(self.desired(), DesiredState::Drained(_));
-        is_kept.then(|| PhaseStep::wait(self.until_request_ends()))
+        let request = self.kept_drained_for()?;
+        Some(PhaseStep::wait(until_deleted(request)))
     }
 
-    fn until_request_ends(self) -> WaitingOn {
+    /// The request that wants the node drained, where nothing asks for more.
+    fn kept_drained_for(self) -> Option<&'a Request> {
         match self.desired() {
-            DesiredState::Drained(request) => until_deleted(request),
+            DesiredState::Drained(request) => Some(request),
             DesiredState::Down
             | DesiredState::InService
             | DesiredState::Unknown
-            | DesiredState::RetryExpected { .. } => WaitingOn::DrainRound,
+            | DesiredState::RetryExpected { .. } => None,
         }
     }
 
@@ -171,9 +177,7 @@ impl<'a> PhaseContext<'a> {
 
     /// A request wants the node drained, and nothing asks for its VM to be off any more.
     pub(super) fn drained_only(self) -> Option<PhaseStep> {
-        if !matches!(self.desired(), DesiredState::Drained(_)) {
-            return None;
-        }
+        self.kept_drained_for()?;
         let may_go_off = !self.in_flight().is_empty();
         Some(if may_go_off {
             self.finish()
@@ -214,11 +218,7 @@ impl<'a> PhaseContext<'a> {
             None if !self.episode.powered_off => self.episode.boot_before.as_ref(),
             drained => drained.as_ref(),
         };
-        let rebooted = match (&self.node.boot_id, drained) {
-            (Some(seen), Some(drained)) => seen != drained,
-            (None, _) | (_, None) => false,
-        };
-        if rebooted {
+        if self.is_other_boot(drained) {
             let limit = self.drain_limit();
             let again = start_draining(self.episode, self.node, limit, self.now);
             return Some(PhaseStep::record(again));
@@ -430,11 +430,14 @@ impl<'a> PhaseContext<'a> {
     /// Whether the guest rebooted instead of stopping, or was off while nobody looked. A node that is still queued at home has not
     /// been touched.
     pub(super) fn was_restarted(self) -> bool {
-        let is_other_boot = match (&self.node.boot_id, &self.episode.boot_before) {
-            (Some(seen), Some(before)) => seen != before,
-            (None, _) | (_, None) => false,
-        };
-        is_other_boot && (self.is_elsewhere() || *self.episode.phase.at_work() != Phase::Queued)
+        self.is_other_boot(self.episode.boot_before.as_ref())
+            && (self.is_elsewhere() || *self.episode.phase.at_work() != Phase::Queued)
+    }
+
+    /// Whether the Node reports another boot than this one, as far as both are known.
+    fn is_other_boot(self, than: Option<&BootId>) -> bool {
+        let reported = self.node.boot_id.as_ref();
+        reported.is_some() && than.is_some() && reported != than
     }
 
     fn is_elsewhere(self) -> bool {
