@@ -29,8 +29,8 @@ use crate::status::{NodeEntry, NodeStatuses, StatusBoard, WaitKind};
 /// The age of a request at which its node is reported as unknown. The Node may be created later, or belong to another controller.
 const UNKNOWN_NODE_AFTER: jiff::SignedDuration = jiff::SignedDuration::from_secs(10);
 
-/// How long an ended episode waits for the event of its actor with the result: the watch may show the last write first. There is no
-/// event for an episode that a person or another replica ended.
+/// How long an ended episode waits for the event of its actor with its last record: the watch may show the last write first. There is
+/// no event for an episode that a person or another process ended.
 const RESULT_WAIT: jiff::SignedDuration = jiff::SignedDuration::from_secs(15);
 
 /// How many objects per pass are written for progress only (pods that are left, the text of a wait), to limit the writes of many
@@ -251,7 +251,7 @@ fn is_known(entry: &NodeEntry) -> bool {
     entry.status.as_ref().is_some_and(|status| status.is_known)
 }
 
-/// Whether an episode has ended, and the event with its result may still come.
+/// Whether an episode has ended, and the event with its last record may still come.
 fn awaits_result(entry: &NodeEntry, now: Timestamp) -> bool {
     let gone = entry.gone().filter(|(id, _)| entry.ending(id).is_none());
     gone.is_some_and(|(_, since)| now.duration_since(since) < RESULT_WAIT)
@@ -335,10 +335,14 @@ impl ReconcilerState {
             return None;
         }
         match entry.latest_ending().filter(|ending| is_its(&ending.episode)) {
-            Some(ending) => Some(status::ended(object, entry, Some(ending), ending.at)),
+            Some(ending) => Some(status::ended(object, entry, ending)),
             None if awaits_result(entry, now) => None,
-            // No process observed the end.
-            None => Some(status::ended(object, entry, None, now)),
+            None => {
+                let last = entry.last_episode();
+                let last = last.filter(|last| name_of(&object.node, &last.episode.id) == object.name);
+                let (how, at) = last.map_or((None, now), |last| (last.ended, last.at));
+                Some(status::ended_unobserved(object, how, at))
+            }
         }
     }
 

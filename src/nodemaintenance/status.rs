@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::conditions::{Progress, with_conditions};
 use super::kind::{NodeMaintenanceStatus, PendingPod, PhaseTimes, WaitStatus};
 use crate::kubernetes::update::{NodeMaintenanceFacts, RequestAction};
-use crate::maintenance::episode::{Episode, Record};
+use crate::maintenance::episode::{Episode, EpisodeResult, Record};
 use crate::maintenance::record;
 use crate::status::{EpisodeEnd, EpisodeOutcome, NodeEntry, PhaseKind, PodCountsByState, WaitKind};
 
@@ -83,27 +83,44 @@ fn parked(episode: &Episode) -> Option<String> {
     episode.phase.parked().map(|(reason, _)| reason.to_string())
 }
 
-/// The status of an episode's object at its end. Without `ending`, no process observed it.
+/// The status of an episode's object at its end.
 pub(super) fn ended(
     object: &NodeMaintenanceFacts,
     entry: &NodeEntry,
-    ending: Option<&EpisodeEnd>,
+    ending: &EpisodeEnd,
+) -> NodeMaintenanceStatus {
+    let EpisodeEnd { episode, how, at } = ending;
+    let mut status = (*object.status).clone();
+    // It may have ended before the object was written.
+    set_episode(&mut status, episode);
+    set_phases(&mut status, entry, episode);
+    status.record = record::write(&Record::Episode(Arc::clone(episode)), *at).episode;
+    over(object, status, Some(episode), Some(*how), *at)
+}
+
+/// The status of an episode's object at an end that this process did not observe: `how` is what its Node says.
+pub(super) fn ended_unobserved(
+    object: &NodeMaintenanceFacts,
+    how: Option<EpisodeResult>,
     at: Timestamp,
 ) -> NodeMaintenanceStatus {
-    let mut status = (*object.status).clone();
-    let episode = ending.map(|ending| &ending.episode);
-    if let Some(episode) = episode {
-        // It may have ended before the object was written.
-        set_episode(&mut status, episode);
-        set_phases(&mut status, entry, episode);
-        status.record = record::write(&Record::Episode(Arc::clone(episode)), at).episode;
-    }
+    let copy = object.status.record.as_deref().and_then(record::read_copy);
+    let copy = copy.filter(|_| how.is_some());
+    over(object, (*object.status).clone(), copy.as_deref(), how, at)
+}
+
+fn over(
+    object: &NodeMaintenanceFacts,
+    status: NodeMaintenanceStatus,
+    episode: Option<&Episode>,
+    how: Option<EpisodeResult>,
+    at: Timestamp,
+) -> NodeMaintenanceStatus {
     let gave_up = episode.and_then(|episode| episode.relocation_failure.clone());
     let fewer = episode.and_then(|episode| episode.accepted_gpus.as_ref());
     let fewer = fewer.map(|fewer| format!("a person accepted it with fewer GPUs: {fewer}"));
     let message = gave_up.or(fewer).unwrap_or_default();
-    let outcome = EpisodeOutcome::from(ending.map(|ending| ending.how));
-    let progress = Progress::Over(outcome, &message);
+    let progress = Progress::Over(EpisodeOutcome::from(how), &message);
     with_conditions(object, end_status(status, at), progress, at)
 }
 

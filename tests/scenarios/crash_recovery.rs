@@ -6,6 +6,7 @@ use haulout_lab::fixture::{Fixture, Haulout, Member, WAIT_TIMEOUT, boot_id, epis
 use haulout_lab::kube::AuditEvent;
 
 use crate::fixture::{a40, gpu_vm, hosts, kube, run_all, run_scenario, start};
+use crate::requests::all_ended;
 use crate::static_devices::static_vm;
 
 /// Scenarios at once. Each one mostly waits.
@@ -151,9 +152,17 @@ async fn killed(scenario: Scenario, name: &str, number: usize, moment: Moment) -
             fixture.log_text()
         )
     })?;
-    // It may have just been started, with nothing left to do.
+    let node = fixture.node_name("gpu1");
+    for object in all_ended(&fixture, &node).await? {
+        let result = object.status.and_then(|status| status.result);
+        ensure!(
+            result.as_deref() == Some("Succeeded"),
+            "killed {moment:?} {}: the NodeMaintenance says {result:?}",
+            request.what
+        );
+    }
     successor.kill().await?;
-    let left = fixture.node(&fixture.node_name("gpu1")).await?;
+    let left = fixture.node(&node).await?;
     ensure!(
         episode(&left).is_none(),
         "nothing of the episode is left on the Node"

@@ -96,7 +96,7 @@ async fn episodes(fixture: &Fixture<'_>, node: &str) -> anyhow::Result<Vec<NodeM
 }
 
 /// The copies for `node` once all of them have ended.
-async fn all_ended(fixture: &Fixture<'_>, node: &str) -> anyhow::Result<Vec<NodeMaintenance>> {
+pub async fn all_ended(fixture: &Fixture<'_>, node: &str) -> anyhow::Result<Vec<NodeMaintenance>> {
     until("the episodes to be history", WAIT_TIMEOUT, async || {
         let history = episodes(fixture, node).await?;
         let ended = |it: &NodeMaintenance| it.status.as_ref().is_some_and(|it| it.ended_at.is_some());

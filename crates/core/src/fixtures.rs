@@ -308,6 +308,7 @@ pub fn node() -> ObservedNode {
         accepted_gpus: Default::default(),
         newest_slice: None,
         asked_guest: None,
+        last_episode: None,
         conditions: Default::default(),
         guards: Default::default(),
         hooks: Default::default(),

@@ -29,6 +29,7 @@ use crate::maintenance::observed::{
     Admission, AttemptOutcome as EffectOutcome, BoundVm, NodeOverrides, NodeSnapshot, Observed,
     PendingEviction, RetryAdvice, Snapshots, SourceState,
 };
+use crate::maintenance::record::LastEpisode;
 use crate::maintenance::request::Request;
 
 /// The status of a node. Facts that no renderer shows, such as a heartbeat, are not in it, so that equal statuses look the same.
@@ -67,6 +68,8 @@ pub struct NodeSummary {
     pub overrides: NodeOverrides,
     /// The conditions of an episode on it.
     pub conditions: FoundConditions,
+    /// The episode that ended last, as the Node names it.
+    pub last_episode: Option<Arc<LastEpisode>>,
 }
 
 /// The pods of a drain.
@@ -112,6 +115,7 @@ impl NodeStatus {
                 is_ready: node.ready,
                 overrides: node.overrides.clone(),
                 conditions: node.conditions.clone(),
+                last_episode: node.last_episode.clone(),
             }),
             vm: seen.vm.clone(),
             request: seen.request.clone(),

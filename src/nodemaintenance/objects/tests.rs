@@ -11,9 +11,10 @@ use crate::kubernetes::update::RequestedMaintenance;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{DrainEnd, EpisodeResult, Phase, Record};
 use crate::maintenance::observed::{
-    BoundVm, DrainReport, HostState, NodeSnapshot, ObservedVm, PendingEviction, PendingReason, PowerState,
-    SourceState,
+    BoundVm, DrainReport, HostState, NodeSnapshot, ObservedNode, ObservedVm, PendingEviction, PendingReason,
+    PowerState, SourceState,
 };
+use crate::maintenance::record::{EndedEpisode, LastEpisode};
 use crate::maintenance::request::{Request, RequestIdentity};
 use crate::maintenance::waiting::WaitingOn;
 use crate::nodemaintenance::kind::MaintenanceOrigin;
@@ -57,6 +58,16 @@ impl Cluster {
             stored: BTreeMap::new(),
             writes: 0,
         }
+    }
+
+    /// Another process reads the objects.
+    fn restart(&mut self) {
+        let stored = std::mem::take(&mut self.stored);
+        *self = Self {
+            writes: self.writes,
+            ..Self::new()
+        };
+        stored.into_values().for_each(|object| self.store(object));
     }
 
     fn show(&self, snapshot: NodeSnapshot) {
@@ -516,17 +527,66 @@ fn nothing_is_due_before_the_objects_are_synced() {
     assert_eq!(objects.due(|_| false).len(), 1);
 }
 
+/// A node after the end of `episode`, which the Node names as its last.
+fn ended_on_the_node(episode: &Episode, how: EpisodeResult) -> NodeSnapshot {
+    let last = LastEpisode {
+        ended: Some(how),
+        at: at(90),
+        episode: EndedEpisode::of(episode),
+    };
+    let mut snapshot = node_snapshot(Record::InService, None, None);
+    snapshot.observed.node = Some(ObservedNode {
+        last_episode: Some(Arc::new(last)),
+        ..node()
+    });
+    snapshot
+}
+
 #[test]
-fn episode_with_an_unobserved_end_is_closed_as_not_seen() {
-    let mut cluster = Cluster::new();
-    cluster.settle(&in_episode(Phase::Rejoining, 50));
-    cluster.settle(&node_snapshot(Record::InService, None, None));
-    NOW.set(200);
-    cluster.settle(&node_snapshot(Record::InService, None, None));
-    let status = cluster.status("gpu1-00112233");
-    assert!(status.ended_at.is_some());
-    assert_eq!(is(status, "Succeeded"), "Unknown");
-    assert_eq!(status.conditions[0].reason, "NotSeen");
+fn end_that_no_process_has_seen_has_the_result_that_its_node_names() {
+    let done = "it is done, and the node is back";
+    let cancelled = "it was cancelled before the VM was off or the node was drained";
+    for (how, result, message) in [
+        (EpisodeResult::Succeeded, "Succeeded", done),
+        (EpisodeResult::Failed, "Failed", "no host has a free device"),
+        (EpisodeResult::Vmotioned, "Succeeded", done),
+        (EpisodeResult::Cancelled, "Cancelled", cancelled),
+    ] {
+        let mut back = episode(Phase::Rejoining, 50);
+        back.relocation_failure = (how == EpisodeResult::Failed).then(|| message.to_owned());
+        let mut cluster = Cluster::new();
+        cluster.settle(&node_snapshot(record(back.clone()), None, None));
+        // The process that ended it was killed before it wrote the object.
+        let after = ended_on_the_node(&back, how);
+        cluster.restart();
+        cluster.settle(&after);
+        let status = cluster.status("gpu1-00112233");
+        assert_eq!(status.result.as_deref(), Some(result));
+        assert_eq!(status.ended_at, Some(format!("{:.3}", at(90))));
+        assert_eq!(status.conditions[0].message, message);
+    }
+}
+
+#[test]
+fn episode_whose_end_nothing_names_is_closed_as_not_seen() {
+    for last in [None, Some("44556677001122334455667700112233")] {
+        NOW.set(100);
+        let mut cluster = Cluster::new();
+        cluster.settle(&in_episode(Phase::Rejoining, 50));
+        let mut after = node_snapshot(Record::InService, None, None);
+        if let Some(id) = last {
+            let mut other = episode(Phase::Rejoining, 40);
+            other.id = EpisodeId::new(id);
+            after = ended_on_the_node(&other, EpisodeResult::Succeeded);
+        }
+        cluster.settle(&after);
+        NOW.set(200);
+        cluster.settle(&after);
+        let status = cluster.status("gpu1-00112233");
+        assert!(status.ended_at.is_some());
+        assert_eq!(is(status, "Succeeded"), "Unknown");
+        assert_eq!(status.conditions[0].reason, "NotSeen");
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::facts::kubernetes;
 use crate::ids::NodeName;
 use crate::maintenance::episode::{Episode, Phase, Record};
 use crate::maintenance::observed::BoundVm;
-use crate::maintenance::record;
+use crate::maintenance::record::read_last;
 
 /// The shortest time between two changes of a Node's UUIDs. A VM that is replaced under the same Node name changes them once.
 const IDENTITY_PACE: Duration = Duration::from_secs(10);
@@ -112,6 +112,9 @@ impl Inventory {
             self.kubernetes.seen.insert(node.name.clone());
         }
         let gpus = self.gpus(&node, None);
+        let last = node.annotations.last_episode.as_deref().and_then(read_last);
+        let local = self.node_states.entry(node.name.clone()).or_default();
+        local.last_episode = last.map(Arc::new);
         let copied = self.record_from_copy(&node);
         let local = self.node_states.entry(node.name.clone()).or_default();
         local.record_of_gone = None;
@@ -167,16 +170,12 @@ impl Inventory {
 
     /// Records the ended episode that `node` names, for the next episode on the same host.
     fn record_last_episode(&mut self, node: &kubernetes::NodeFacts) {
-        let last = node
-            .annotations
-            .last_episode
-            .as_deref()
-            .and_then(record::read_last);
+        let local = self.node_states.entry(node.name.clone()).or_default();
+        let last = local.last_episode.clone();
         let asked_guest = last
             .as_ref()
             .and_then(|last| last.episode.in_flight.guest_asked_at());
         let ended_at = last.as_ref().map(|last| last.at);
-        let local = self.node_states.entry(node.name.clone()).or_default();
         local.asked_guest = asked_guest;
         // A time in the future, of another clock or forged, must not hide the times before it.
         local.last_ended = local.last_ended.max(ended_at.map(|at| at.min(self.now.wall)));
@@ -190,12 +189,12 @@ impl Inventory {
         let Some(last) = last.filter(|_| !self.followed.contains(&node.name)) else {
             return;
         };
-        let Some(host) = last.episode.host.moref else {
+        let Some(host) = last.episode.host.moref.clone() else {
             return;
         };
         let last = LastEpisodeOfHost {
             at: last.at,
-            traceparent: last.episode.traceparent,
+            traceparent: Arc::clone(&last.episode.traceparent),
         };
         if self
             .last_episodes

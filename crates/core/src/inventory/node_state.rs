@@ -15,6 +15,7 @@ use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::{Episode, InFlight, Record};
 use crate::maintenance::machine_guard::MachineGuardReport;
 use crate::maintenance::observed::{DrainReport, EffectAttempt, LATE_POWER_OFF_WINDOW, RecordAge};
+use crate::maintenance::record::LastEpisode;
 use crate::maintenance::volumes::VolumeReport;
 
 #[derive(Clone, Debug, Default)]
@@ -29,6 +30,8 @@ pub(super) struct NodeState {
     pub(super) on_node: Option<Record>,
     /// The last episode that was on the Node. Its copy may be older.
     pub(super) last_on_node: Option<Arc<Episode>>,
+    /// The ended episode that the Node names, parsed once per update as well.
+    pub(super) last_episode: Option<Arc<LastEpisode>>,
     /// The last record of a deleted Node.
     pub(super) record_of_gone: Option<Record>,
     /// When the last episode requested a guest shutdown that had not taken effect at its end.

@@ -16,7 +16,7 @@ use crate::maintenance::observed::{
     ObservedNode, ObservedVm, RecordAge, SourceState, Strategy,
 };
 use crate::maintenance::placement::{PlacementForecast, PlacementOffer};
-use crate::maintenance::record::{self, Annotations, is_written_for, read};
+use crate::maintenance::record::{Annotations, LastEpisode, is_written_for, read};
 use crate::maintenance::request::Approval;
 
 pub fn record_of(node: &NodeFacts) -> Record {
@@ -79,11 +79,7 @@ impl Inventory {
     /// The copy of a record that its Node does not name as ended.
     pub(super) fn open_copy(&self, node: &NodeFacts) -> Option<&Arc<Episode>> {
         let copy = self.copy(&node.name)?;
-        let last = node
-            .annotations
-            .last_episode
-            .as_deref()
-            .and_then(record::read_last);
+        let last = self.last_episode(node);
         // The copy of an episode that went on on another Node object of this name may still name the earlier one.
         let is_over = last.is_some_and(|last| {
             let is_later = last.episode.begun_at >= copy.begun_at && copy.node_uid == node.uid;
@@ -240,6 +236,7 @@ impl Inventory {
             Some(local) => ObservedNode {
                 asked_guest: local.asked_guest(self.now.monotonic),
                 expected_gpus: local.gpus.expected(&self.gpus(node, None), &node.gpu_capacity),
+                last_episode: local.last_episode.clone(),
                 ..seen
             },
         }
@@ -281,7 +278,7 @@ impl Inventory {
     /// The episode of `node` that ended recently and caused `vm` to be off: its power-off arrived late, or the guest completed a
     /// requested shutdown. If a person has switched the VM since, it is left alone. A guest that shuts down by itself leaves no task.
     fn late_power_off_of(&self, node: &NodeFacts, vm: &VmRef) -> Option<EpisodeId> {
-        let last = record::read_last(node.annotations.last_episode.as_deref()?)?;
+        let last = self.last_episode(node)?;
         let of_vm = self.tasks.values().filter(|task| task.vm.as_ref() == Some(vm));
         let switched = of_vm.filter(|task| task.made().is_some());
         let was_on = switched.clone().any(|task| task.made() == Some(PowerState::On));
@@ -304,7 +301,12 @@ impl Inventory {
             // No task shows why it is off.
             Some(_) | None => last.episode.in_flight.guest_asked_at().is_some() && may_be_late(),
         };
-        is_ours.then_some(last.episode.id)
+        is_ours.then(|| last.episode.id.clone())
+    }
+
+    /// The ended episode that a Node names.
+    fn last_episode(&self, node: &NodeFacts) -> Option<&Arc<LastEpisode>> {
+        self.node_states.get(&node.name)?.last_episode.as_ref()
     }
 
     /// The latest task that switched a VM on or off.
@@ -316,11 +318,7 @@ impl Inventory {
 
     /// Whether an episode of `node` ended recently whose requests may still stop the VM.
     pub(super) fn may_power_off_late(&self, node: &NodeFacts) -> bool {
-        let last = node
-            .annotations
-            .last_episode
-            .as_deref()
-            .and_then(record::read_last);
+        let last = self.last_episode(node);
         let local = self.node_states.get(&node.name);
         last.is_some_and(|last| !last.episode.in_flight.is_empty())
             && local.is_some_and(|local| local.may_power_off_late(self.now.monotonic))
@@ -391,6 +389,7 @@ pub(super) fn observed_node(node: &NodeFacts) -> ObservedNode {
         accepted_gpus: Arc::clone(&node.accepted_gpus),
         newest_slice: None,
         asked_guest: None,
+        last_episode: None,
         conditions: node.conditions.clone(),
         guards: node.guards.clone(),
         hooks: node.hooks.clone(),

@@ -18,6 +18,7 @@ pub use super::host::HostState;
 use super::machine_guard::MachineGuardReport;
 use super::node_guard::FoundGuards;
 use super::placement::{PlacementForecast, PlacementOffer, StaticPlacement};
+use super::record::LastEpisode;
 use super::request::{Approval, Request};
 use super::volumes::VolumeReport;
 use super::waiting::{ParkReason, WaitingOn};
@@ -191,6 +192,8 @@ pub struct ObservedNode {
     pub newest_slice: Option<Timestamp>,
     /// When the last episode requested a guest shutdown, while that may still take effect.
     pub asked_guest: Option<Timestamp>,
+    /// The episode that ended last, as it is shown. Nothing is decided from it.
+    pub last_episode: Option<Arc<LastEpisode>>,
     /// The conditions of an episode on it.
     pub conditions: FoundConditions,
     pub guards: FoundGuards,

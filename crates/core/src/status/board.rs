@@ -9,6 +9,7 @@ use super::{NodeStatus, NodeStatuses, PhaseKind, WaitKind};
 use crate::ids::{EpisodeId, NodeName};
 use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{Episode, EpisodeResult, Record};
+use crate::maintenance::record::LastEpisode;
 use crate::maintenance::waiting::WaitingOn;
 
 /// The maximum number of kept phases, and of kept waits, of an episode.
@@ -122,6 +123,22 @@ impl NodeEntry {
     /// The latest end that this process observed.
     pub fn latest_ending(&self) -> Option<&EpisodeEnd> {
         self.ended.as_ref()
+    }
+
+    /// How this episode ended and when: as this process observed it, or as its Node says.
+    pub fn result_of(&self, id: &EpisodeId) -> Option<(EpisodeResult, Timestamp)> {
+        let named = || {
+            let last = self.last_episode().filter(|last| last.episode.id == *id)?;
+            Some((last.ended?, last.at))
+        };
+        let observed = self.ending(id).map(|ending| (ending.how, ending.at));
+        observed.or_else(named)
+    }
+
+    /// The ended episode that its Node names.
+    pub fn last_episode(&self) -> Option<&LastEpisode> {
+        let node = self.status.as_ref()?.node.as_ref()?;
+        node.last_episode.as_deref()
     }
 
     /// The latest episode that is no longer on the node, and since when.

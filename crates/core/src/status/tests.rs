@@ -5,9 +5,11 @@ use std::str::FromStr;
 use super::*;
 use crate::facts::kubernetes::RequestAction;
 use crate::fixtures::{self, at, episode, moment, record};
+use crate::ids::EpisodeId;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{EpisodeResult, Phase};
-use crate::maintenance::observed::{HostState, PowerState};
+use crate::maintenance::observed::{HostState, ObservedNode, PowerState};
+use crate::maintenance::record::{EndedEpisode, LastEpisode};
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
 use crate::named::UnknownName;
 
@@ -168,6 +170,45 @@ fn an_episode_is_followed_from_phase_to_phase_to_its_end() {
         Some((EpisodeResult::Succeeded, at(9)))
     );
     assert_eq!(entry.gone(), Some((id, at(10))));
+}
+
+#[test]
+fn end_is_as_observed_or_else_as_the_node_names_it() {
+    let back = episode(Phase::Rejoining, 5);
+    let id = back.id.clone();
+    let last = |ended| LastEpisode {
+        ended,
+        at: at(8),
+        episode: EndedEpisode::of(&back),
+    };
+    let show_end = |board: &mut StatusBoard, ended| {
+        let mut snapshot = NodeSnapshot {
+            record: Record::InService,
+            observed: seen(HostState::InService),
+        };
+        snapshot.observed.node = Some(ObservedNode {
+            last_episode: Some(Arc::new(last(ended))),
+            ..fixtures::node()
+        });
+        let snapshots = BTreeMap::from([(node(), Arc::new(snapshot))]);
+        board.show(&statuses(&snapshots), at(10));
+    };
+    let mut restarted = StatusBoard::default();
+    show_end(&mut restarted, Some(EpisodeResult::Failed));
+    let result = |board: &StatusBoard, id: &EpisodeId| board.nodes[&node()].result_of(id);
+    assert_eq!(result(&restarted, &id), Some((EpisodeResult::Failed, at(8))));
+    let another = EpisodeId::new("another");
+    assert_eq!(result(&restarted, &another), None);
+    show_end(&mut restarted, None);
+    assert_eq!(result(&restarted, &id), None, "another one took its place");
+
+    let mut observed = StatusBoard::default();
+    let before = record(back.clone());
+    show(&mut observed, before.clone(), 6);
+    let ended = Some(EpisodeResult::Cancelled);
+    recorded(&mut observed, &before, Record::InService, ended, 7);
+    show_end(&mut observed, Some(EpisodeResult::Failed));
+    assert_eq!(result(&observed, &id), Some((EpisodeResult::Cancelled, at(7))));
 }
 
 #[test]

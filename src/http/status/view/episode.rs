@@ -26,10 +26,9 @@ impl View<'_> {
             Some((name, entry, latest))
         });
         let object = self.object(id.as_str());
-        let written = object.and_then(row_of_object);
         let row = match seen {
-            Some((name, entry, latest)) => seen_or_written(row_of_seen(name, entry, latest), written),
-            None => written?,
+            Some((name, entry, latest)) => row_of_seen(name, entry, latest),
+            None => object.and_then(row_of_object)?,
         };
         let latest = seen.map(|(_, _, latest)| latest);
         let phases = phases(latest, object);
@@ -81,8 +80,7 @@ impl View<'_> {
         let mut rows: BTreeMap<String, EpisodeRow> = written.map(|row| (row.id.clone(), row)).collect();
         for (name, entry) in &self.state.board.nodes {
             if let Some(latest) = &entry.latest {
-                let written = rows.remove(latest.episode.id.as_str());
-                let row = seen_or_written(row_of_seen(name, entry, latest), written);
+                let row = row_of_seen(name, entry, latest);
                 rows.insert(row.id.clone(), row);
             }
         }
@@ -97,19 +95,12 @@ fn is_web(url: &str) -> bool {
     url.starts_with("https://") || url.starts_with("http://")
 }
 
-/// What this process saw of an episode, or, if it did not see the end, what the leader wrote.
-fn seen_or_written(seen: EpisodeRow, written: Option<EpisodeRow>) -> EpisodeRow {
-    let is_not_seen = seen.result == EpisodeOutcome::NotSeen.name();
-    let written = written.filter(|row| is_not_seen && row.ended_at.is_some());
-    written.unwrap_or(seen)
-}
-
 fn row_of_seen(name: &NodeName, entry: &NodeEntry, latest: &EpisodeHistory) -> EpisodeRow {
     let episode = &latest.episode;
-    let ending = entry.ending(&episode.id);
+    let ended = entry.result_of(&episode.id);
     let gone = entry.gone().filter(|(id, _)| **id == episode.id);
-    let ended_at = ending.map(|ending| ending.at).or(gone.map(|(_, at)| at));
-    let outcome = EpisodeOutcome::from(ending.map(|ending| ending.how));
+    let ended_at = ended.map(|(_, at)| at).or(gone.map(|(_, at)| at));
+    let outcome = EpisodeOutcome::from(ended.map(|(how, _)| how));
     EpisodeRow {
         id: episode.id.to_string(),
         node: name.to_string(),

@@ -5,7 +5,7 @@ use crate::ids::NodeUid;
 use crate::inventory::tests::{
     copied, found, inventory_with, node, seen_of, snapshot_of, trio, uuid, vm, vsphere, with_episode,
 };
-use crate::maintenance::record::{EndedEpisode, LastEpisode};
+use crate::maintenance::record::{self, EndedEpisode};
 
 #[test]
 fn a_new_node_of_the_name_with_another_vm_does_not_take_the_copy() {

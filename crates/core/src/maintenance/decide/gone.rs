@@ -67,6 +67,7 @@ pub(super) fn without_node(
         accepted_gpus: Arc::default(),
         newest_slice: None,
         asked_guest: None,
+        last_episode: None,
         conditions: FoundConditions::new(),
         guards: FoundGuards::new(),
         hooks: Hooks::new(),
