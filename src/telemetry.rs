@@ -7,6 +7,7 @@ pub mod log;
 pub mod metrics;
 pub mod notify;
 pub mod silences;
+pub mod sink;
 pub mod trace;
 mod url_file;
 pub mod vcenter_attribute;

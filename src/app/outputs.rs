@@ -25,11 +25,12 @@ use crate::telemetry::client::client;
 use crate::telemetry::events::Events;
 use crate::telemetry::link::Links;
 use crate::telemetry::log::Log;
-use crate::telemetry::notify::{self, Notifications};
+use crate::telemetry::notify::{Notifications, Webhook};
 use crate::telemetry::silences::{self, LeaderAlertmanager, SilenceBoard, SilenceRules};
+use crate::telemetry::sink;
 use crate::telemetry::trace::{self, Traces};
 use crate::telemetry::vcenter_attribute::{self, AttributeBoard, LeaderAttribute, VcenterAttribute};
-use crate::telemetry::vcenter_events::{self, LeaderLog, Outbox, VcenterEvents};
+use crate::telemetry::vcenter_events::{LeaderLog, VcenterEvents};
 
 /// The status page, if it is served.
 pub(super) fn status_page(
@@ -113,14 +114,15 @@ pub(super) fn vcenter_events(
     if !Writes::by(config).vcenter_events {
         return None;
     }
-    let outbox = Outbox::default();
     let log = LeaderLog {
         vcenter: executor.vcenter.clone(),
         fence: executor.fence.clone(),
     };
+    let events = VcenterEvents::new(Links::new(config), clock);
+    let (outbox, stop) = (events.outbox(), stop.clone());
     let lost = observers.metrics.vcenter_events_lost();
-    tasks.spawn(vcenter_events::run(log, outbox.clone(), lost, stop.clone()));
-    Some(VcenterEvents::new(outbox, Links::new(config), clock))
+    tasks.spawn(async move { sink::run(&log, outbox, lost, stop).await });
+    Some(events)
 }
 
 /// The observer that sets the custom attribute in vCenter, if it is configured.
@@ -149,20 +151,16 @@ pub(super) fn notifications(
     tasks: &mut JoinSet<()>,
     (stop, clock): (&CancellationToken, fn() -> Timestamp),
 ) -> anyhow::Result<Option<Notifications>> {
-    let Some(file) = config.notify_url_file.clone().filter(|_| !config.dry_run) else {
+    let Some(url_file) = config.notify_url_file.clone().filter(|_| !config.dry_run) else {
         return Ok(None);
     };
     let client = client().context("preparing the connection for notifications")?;
-    let (sender, queue) = mpsc::channel(notify::QUEUE);
+    let webhook = Webhook { client, url_file };
+    let notifications = Notifications::new(release, Links::new(config), clock);
+    let (outbox, stop) = (notifications.outbox(), stop.clone());
     let lost = observers.metrics.notifications_lost();
-    tasks.spawn(notify::run(client, file, queue, lost.clone(), stop.clone()));
-    Ok(Some(Notifications::new(
-        sender,
-        lost,
-        release,
-        Links::new(config),
-        clock,
-    )))
+    tasks.spawn(async move { sink::run(&webhook, outbox, lost, stop).await });
+    Ok(Some(notifications))
 }
 
 /// Starts setting silences in an Alertmanager, if one is configured.

@@ -1,25 +1,19 @@
 //! Notifications for people and programs outside: a CloudEvent over HTTP when a maintenance begins, needs a person, or ends.
-//!
-//! Nothing waits for the receiver: the queue is bounded, and what it does not take is counted.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use backon::{ExponentialBuilder, Retryable as _};
 use haulout_core::named_enum;
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use prometheus_client::metrics::counter::Counter;
 use serde::Serialize;
 use thiserror::Error;
-use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::link::Links;
+use super::sink::{Delivery, Keep, Outbox, Pace, Sink, SinkKey, SinkReport, Urgency};
 use super::url_file;
-use crate::failure_log::FailureStreak;
 use crate::ids::NodeName;
 use crate::kubernetes::answer::chain;
 use crate::maintenance::decide::Transition;
@@ -28,17 +22,19 @@ use crate::maintenance::waiting::WaitingOn;
 use crate::status::observer::{NodeEvent, Observer};
 use crate::status::{EpisodeOutcome, Took, WaitKind};
 
-/// Capacity of the queue: 85 nodes with three notifications each.
-pub const QUEUE: usize = 256;
-
 /// Deadline of one attempt.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Further attempts, after one, two and four seconds. A receiver that is away for longer misses it.
-const RETRIES: usize = 3;
+/// A receiver that is away for longer than seven seconds misses a notification. A node has three of them in a maintenance.
+const PACE: Pace = Pace {
+    at_once: 4,
+    pause_min: Duration::from_secs(1),
+    pause_max: Duration::from_secs(4),
+    keep: Keep::Each { tries: 4, last: 8 },
+};
 
 /// A CloudEvent in structured mode (CloudEvents 1.0, JSON format).
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Notification {
     specversion: &'static str,
     /// Unique together with the source: a repeated attempt has the same id.
@@ -65,7 +61,7 @@ named_enum! {
 }
 
 /// The facts.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct NotificationData {
     node: String,
@@ -86,8 +82,7 @@ struct NotificationData {
 /// Queues notifications.
 #[derive(Debug)]
 pub struct Notifications {
-    queue: mpsc::Sender<Notification>,
-    lost: Counter,
+    outbox: Outbox<NodeName, Notification>,
     source: String,
     links: Links,
     clock: fn() -> Timestamp,
@@ -97,21 +92,18 @@ pub struct Notifications {
 
 impl Notifications {
     /// For the release `source`.
-    pub fn new(
-        queue: mpsc::Sender<Notification>,
-        lost: Counter,
-        source: &str,
-        links: Links,
-        clock: fn() -> Timestamp,
-    ) -> Self {
+    pub fn new(source: &str, links: Links, clock: fn() -> Timestamp) -> Self {
         Self {
-            queue,
-            lost,
+            outbox: Outbox::new(PACE),
             source: format!("/haulout/{source}"),
             links,
             clock,
             last: Mutex::default(),
         }
+    }
+
+    pub fn outbox(&self) -> Outbox<NodeName, Notification> {
+        self.outbox.clone()
     }
 
     fn recorded(&self, node: &NodeName, before: &Record, transition: &Transition, at: Timestamp) {
@@ -123,7 +115,10 @@ impl Notifications {
                 "Maintenance of node {node} began: {}.",
                 episode.trigger_sentence()
             );
-            self.send(self.notification(node, episode, NotificationKind::Began, at, text));
+            self.send(
+                node,
+                self.notification(node, episode, NotificationKind::Began, at, text),
+            );
         }
         if let (Some(episode), Some(ended)) = (was, transition.ended) {
             self.forget(node);
@@ -135,7 +130,7 @@ impl Notifications {
             );
             let mut notification = self.notification(node, episode, NotificationKind::Ended, at, text);
             notification.data.result = Some(outcome.name());
-            self.send(notification);
+            self.send(node, notification);
         }
     }
 
@@ -157,7 +152,7 @@ impl Notifications {
         let mut notification = self.notification(node, episode, NotificationKind::NeedsPerson, at, text);
         notification.data.waiting_on = Some(kind.name());
         notification.data.next_step = step;
-        self.send(notification);
+        self.send(node, notification);
     }
 
     fn notification(
@@ -190,10 +185,8 @@ impl Notifications {
         }
     }
 
-    fn send(&self, notification: Notification) {
-        if self.queue.try_send(notification).is_err() {
-            self.lost.inc();
-        }
+    fn send(&self, node: &NodeName, notification: Notification) {
+        self.outbox.push(node.clone(), notification, Urgency::Last);
     }
 
     fn forget(&self, node: &NodeName) {
@@ -249,45 +242,44 @@ impl NotifyError {
     }
 }
 
-/// Sends the notifications of `queue` to the address in `file`, one after the other, until the stop.
-pub async fn run(
-    client: reqwest::Client,
-    file: PathBuf,
-    mut queue: mpsc::Receiver<Notification>,
-    lost: Counter,
-    stop: CancellationToken,
-) {
-    let mut failures = FailureStreak::default();
-    loop {
-        let notification = tokio::select! {
-            biased;
-            () = stop.cancelled() => return,
-            next = queue.recv() => match next {
-                Some(notification) => notification,
-                None => return,
-            },
-        };
-        let delivery = (|| post(&client, &file, &notification))
-            .retry(ExponentialBuilder::default().with_max_times(RETRIES))
-            .when(NotifyError::may_pass);
-        let result = tokio::select! {
-            biased;
-            () = stop.cancelled() => return,
-            result = delivery => result,
-        };
-        let Err(error) = result else {
-            if let Some(count) = failures.ended() {
+/// Posts notifications to the address in a file.
+#[derive(Debug)]
+pub struct Webhook {
+    pub client: reqwest::Client,
+    pub url_file: PathBuf,
+}
+
+impl SinkKey for NodeName {
+    fn group(&self) -> &'static str {
+        "nodes"
+    }
+}
+
+impl Sink for Webhook {
+    type Key = NodeName;
+    type Value = Notification;
+
+    async fn put(&self, _node: &NodeName, notification: &Notification) -> Delivery {
+        match post(&self.client, &self.url_file, notification).await {
+            Ok(()) => Delivery::Done,
+            Err(error) if error.may_pass() => Delivery::Later(error.to_string()),
+            Err(error) => Delivery::Lost(error.to_string()),
+        }
+    }
+
+    fn log(&self, node: &NodeName, report: SinkReport<'_>) {
+        match report {
+            SinkReport::Later { why } | SinkReport::Refused { why } => {
+                debug!(%node, "a notification was not taken and is sent again: {why}");
+            }
+            SinkReport::Lost { why, count } => warn!(
+                %node,
+                lost = count,
+                "a notification is lost: {why}; the log and the Events have the same information"
+            ),
+            SinkReport::Recovered { count } => {
                 info!("notifications are taken again; {count} were lost meanwhile");
             }
-            continue;
-        };
-        lost.inc();
-        if let Some(count) = failures.failed() {
-            warn!(
-                node = notification.subject,
-                lost = count,
-                "a notification is lost: {error}; the log and the Events have the same information"
-            );
         }
     }
 }
@@ -323,25 +315,22 @@ mod tests {
         Record::Episode(std::sync::Arc::new(fixtures::episode(Phase::Draining, 1)))
     }
 
-    fn observed() -> (Notifications, mpsc::Receiver<Notification>) {
-        let (sender, queue) = mpsc::channel(1);
-        let notifications =
-            Notifications::new(sender, Counter::default(), "ns/haulout", Links::default(), || {
-                at(9)
-            });
-        (notifications, queue)
+    fn observed() -> Notifications {
+        Notifications::new("ns/haulout", Links::default(), || at(9))
     }
 
-    #[test]
-    fn wait_for_a_person_is_reported_once_until_it_ends() {
-        let (notifications, mut queue) = observed();
-        let node = NodeName::new("gpu1");
+    /// What is sent because of a wait.
+    fn sent(notifications: &Notifications, on: &WaitingOn) -> Option<Notification> {
+        notifications.waits(&NodeName::new("gpu1"), &episode(), on);
+        let sent = notifications.outbox.deliver_all().pop();
+        sent.map(|(_, notification)| notification)
+    }
+
+    #[tokio::test]
+    async fn wait_for_a_person_is_reported_once_until_it_ends() {
+        let notifications = observed();
         let (skip, pods) = (WaitingOn::Skip, WaitingOn::DrainRound);
-        let mut reported = |on: &WaitingOn| {
-            notifications.waits(&node, &episode(), on);
-            queue.try_recv().ok()
-        };
-        let first = reported(&skip).unwrap();
+        let first = sent(&notifications, &skip).unwrap();
         assert_eq!(
             (first.kind.as_str(), first.subject.as_str(), first.source.as_str()),
             (
@@ -355,30 +344,19 @@ mod tests {
             "{}",
             first.text
         );
-        assert_eq!(reported(&skip), None);
-        assert_eq!(reported(&pods), None);
-        assert!(reported(&skip).is_some());
+        assert_eq!(sent(&notifications, &skip), None);
+        assert_eq!(sent(&notifications, &pods), None);
+        assert!(sent(&notifications, &skip).is_some());
     }
 
-    #[test]
-    fn foreign_text_becomes_no_mention_and_no_link() {
-        let (notifications, mut queue) = observed();
+    #[tokio::test]
+    async fn foreign_text_becomes_no_mention_and_no_link() {
         let asked = WaitingOn::Question("<!channel> see <https://x.example|this> & that".into());
-        notifications.waits(&NodeName::new("gpu1"), &episode(), &asked);
-        let text = queue.try_recv().unwrap().text;
+        let text = sent(&observed(), &asked).unwrap().text;
         assert!(
             text.contains("&lt;!channel&gt; see &lt;https://x.example|this&gt; &amp; that")
                 && !text.contains(['<', '>']),
             "{text}"
         );
-    }
-
-    #[test]
-    fn full_queue_delays_nothing_and_is_counted() {
-        let (notifications, _queue) = observed();
-        for name in ["gpu1", "gpu2", "gpu3"] {
-            notifications.waits(&NodeName::new(name), &episode(), &WaitingOn::Skip);
-        }
-        assert_eq!(notifications.lost.get(), 2);
     }
 }

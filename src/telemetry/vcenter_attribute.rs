@@ -1,33 +1,49 @@
 //! The custom attribute `haulout` of the host and the VM of an episode: its present state, for people who look at lists in
-//! vCenter.
-//!
-//! Unlike an event, a value replaces the one before. So nothing is queued: [`run`] compares what an object should have with what
-//! it has, and sets it within bounds. It also clears values that an earlier process left.
+//! vCenter. Values that an earlier process left are cleared.
 
-mod post;
-mod values;
+mod leftovers;
+mod set;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
+use prometheus_client::metrics::counter::Counter;
 use tokio::sync::Notify;
-use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
-use self::values::AttributeValues;
+use self::leftovers::Leftovers;
+use super::sink::{self, Keep, Outbox, Pace, SinkKey, Urgency};
 use crate::ids::{HostRef, NodeName};
-use crate::maintenance::episode::Record;
+use crate::status::NodeStatuses;
 use crate::status::observer::{NodeEvent, Observer};
-use crate::status::{NodeStatus, NodeStatuses};
 use crate::telemetry::vcenter_events::text::{LastText, new_wait, objects_of};
 use crate::vsphere::privileges::Entity;
-pub use post::{LeaderAttribute, run};
+pub use set::LeaderAttribute;
 
 pub const ATTRIBUTE: &str = "haulout";
 
 /// What each value begins with, before the name of the node. By it a value is known to be Haulout's.
 const BEGINS: &str = "Haulout, node ";
+
+/// Characters of a value: what a column of a list shows, with some more in its tooltip. The longest that vCenter keeps is not known.
+const CHARACTERS_MAX: usize = 200;
+
+/// vCenter logs an event for each value.
+const PACE: Pace = Pace {
+    at_once: 4,
+    pause_min: Duration::from_secs(3),
+    pause_max: Duration::from_secs(60),
+    keep: Keep::Newest,
+};
+
+impl SinkKey for Entity {
+    fn group(&self) -> &'static str {
+        self.kind_words()
+    }
+}
 
 /// Shows the events of actors.
 #[derive(Debug)]
@@ -39,24 +55,22 @@ pub struct VcenterAttribute {
 }
 
 /// The values, which the observer changes and [`run`] sets.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct AttributeBoard(Arc<BoardState>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct BoardState {
-    values: Mutex<AttributeValues>,
+    shown: Mutex<BTreeMap<NodeName, ShownText>>,
+    outbox: Outbox<Entity, String>,
     leftovers: Mutex<Leftovers>,
-    /// Something changed.
-    changed: Notify,
+    /// There are new leftovers.
+    are_found: Notify,
 }
 
-/// Objects that may have a value of an episode that ended while nobody could clear it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Leftovers {
-    /// The nodes that were looked at. A value is ours if it names one of them: other releases have others.
-    nodes: BTreeSet<NodeName>,
-    /// The objects that have to be read.
-    entities: BTreeSet<Entity>,
+#[derive(Debug)]
+struct ShownText {
+    text: String,
+    on: Vec<Entity>,
 }
 
 impl VcenterAttribute {
@@ -79,7 +93,7 @@ impl Observer for VcenterAttribute {
                 let Some(episode) = transition.record.episode().filter(|_| transition.ended.is_none()) else {
                     last.remove(node);
                     let on = before.episode().map(objects_of).unwrap_or_default();
-                    self.board.change(|values, now| values.hide(node, on, now));
+                    self.board.hide(node, on);
                     return;
                 };
                 if transition.is_bookkeeping(before) {
@@ -89,19 +103,15 @@ impl Observer for VcenterAttribute {
                 let phase = episode.phase.kind();
                 let target = episode.phase.target().map(|host| format!(" to {host}"));
                 let text = format!("{BEGINS}{node}, {phase}{}", target.unwrap_or_default());
-                let on = objects_of(episode);
-                self.board
-                    .change(|values, now| values.show(node, text, on, true, now));
+                self.board.show(node, text, objects_of(episode), Urgency::Change);
             }
             NodeEvent::Waits { record, on, .. } => {
                 let Some(episode) = record.episode() else { return };
                 let last = last.entry(node.clone()).or_default();
-                let Some(text) = new_wait(node, episode, on, last, (self.clock)()) else {
-                    return;
-                };
-                let on = objects_of(episode);
-                self.board
-                    .change(|values, now| values.show(node, text, on, false, now));
+                if let Some(text) = new_wait(node, episode, on, last, (self.clock)()) {
+                    self.board
+                        .show(node, text, objects_of(episode), Urgency::Progress);
+                }
             }
             NodeEvent::NotRecorded { .. } | NodeEvent::Asks { .. } | NodeEvent::Forecasts { .. } => {}
         }
@@ -114,63 +124,76 @@ impl Observer for VcenterAttribute {
     }
 }
 
+impl Default for AttributeBoard {
+    fn default() -> Self {
+        Self(Arc::new(BoardState {
+            shown: Mutex::default(),
+            outbox: Outbox::new(PACE),
+            leftovers: Mutex::default(),
+            are_found: Notify::new(),
+        }))
+    }
+}
+
 impl AttributeBoard {
-    fn change(&self, act: impl FnOnce(&mut AttributeValues, Instant)) {
-        self.with(|values| act(values, Instant::now()));
-        self.0.changed.notify_one();
+    /// Shows `text` of `node` on these objects, in place of what it showed before.
+    fn show(&self, node: &NodeName, text: String, on: Vec<Entity>, urgency: Urgency) {
+        let mut shown = self.0.shown.lock();
+        let touched = on.clone();
+        let before = shown.insert(node.clone(), ShownText { text, on });
+        self.push(&shown, before, touched, urgency);
     }
 
-    fn with<T>(&self, act: impl FnOnce(&mut AttributeValues) -> T) -> T {
-        act(&mut self.0.values.lock())
+    /// Clears what `node` shows: its episode on the objects `on` ended. They may have a value of an earlier process.
+    fn hide(&self, node: &NodeName, on: Vec<Entity>) {
+        let mut shown = self.0.shown.lock();
+        let before = shown.remove(node);
+        self.push(&shown, before, on, Urgency::Change);
+    }
+
+    /// Has the objects of what was shown `before`, and these, show the texts of all nodes.
+    fn push(
+        &self,
+        shown: &BTreeMap<NodeName, ShownText>,
+        before: Option<ShownText>,
+        on: Vec<Entity>,
+        urgency: Urgency,
+    ) {
+        let before = before.into_iter().flat_map(|before| before.on);
+        let objects: BTreeSet<Entity> = before.chain(on).collect();
+        for entity in objects {
+            let texts = shown.values().filter(|shown| shown.on.contains(&entity));
+            let texts: Vec<&str> = texts.map(|shown| shown.text.as_str()).collect();
+            let value = cut(&texts.join(" | "));
+            self.0.outbox.push(entity, value, urgency);
+        }
     }
 
     /// Has values cleared that an earlier process left. Each node is looked at once, as soon as its VM is known.
     pub(crate) fn look_for_leftovers(&self, statuses: &NodeStatuses, hosts: impl FnOnce() -> Vec<HostRef>) {
         let mut leftovers = self.0.leftovers.lock();
-        if leftovers.take(statuses, hosts) {
-            drop(leftovers);
-            self.0.changed.notify_one();
+        if leftovers.add(statuses, hosts) {
+            self.0.are_found.notify_one();
         }
-    }
-
-    /// The objects to be read, and how their values are known to be ours.
-    fn take_leftovers(&self) -> Option<Leftovers> {
-        let mut leftovers = self.0.leftovers.lock();
-        let entities = std::mem::take(&mut leftovers.entities);
-        let nodes = leftovers.nodes.clone();
-        (!entities.is_empty()).then_some(Leftovers { nodes, entities })
     }
 }
 
-impl Leftovers {
-    /// Adds the nodes of these statuses that were not looked at before. Returns whether there are any.
-    fn take(&mut self, statuses: &NodeStatuses, hosts: impl FnOnce() -> Vec<HostRef>) -> bool {
-        let is_new = |node: &NodeName, status: &NodeStatus| {
-            status.is_known && status.vm.found().is_some() && !self.nodes.contains(node)
-        };
-        let new: Vec<(&NodeName, &NodeStatus)> = statuses
-            .iter()
-            .map(|(node, status)| (node, &**status))
-            .filter(|(node, status)| is_new(node, status))
-            .collect();
-        if new.is_empty() {
-            return false;
-        }
-        let vms = new.iter().filter_map(|(_, status)| status.vm.found());
-        self.entities.extend(vms.map(|vm| Entity::Vm(vm.moref.clone())));
-        self.entities.extend(hosts().into_iter().map(Entity::Host));
-        self.nodes.extend(new.into_iter().map(|(node, _)| node.clone()));
-        let records = statuses.values().map(|status| &status.record);
-        for entity in records.filter_map(Record::episode).flat_map(objects_of) {
-            self.entities.remove(&entity);
-        }
-        true
+/// Sets what `board` shows until `stop`.
+pub async fn run(port: LeaderAttribute, board: AttributeBoard, stop: CancellationToken) {
+    let outbox = board.0.outbox.clone();
+    // A value is tried until it is there, so none is lost.
+    let setting = sink::run(&port, outbox, Counter::default(), stop);
+    tokio::select! {
+        biased;
+        () = setting => {}
+        () = leftovers::clear(&port, &board) => {}
     }
+}
 
-    /// Whether `value` is one that Haulout set for one of these nodes.
-    fn is_ours(&self, value: &str) -> bool {
-        let node = value.strip_prefix(BEGINS).and_then(|rest| rest.split(',').next());
-        node.is_some_and(|node| self.nodes.contains(&NodeName::new(node)))
+fn cut(text: &str) -> String {
+    match text.char_indices().nth(CHARACTERS_MAX) {
+        Some(_) => text.chars().take(CHARACTERS_MAX - 1).chain(['…']).collect(),
+        None => text.to_owned(),
     }
 }
 

@@ -1,66 +1,77 @@
-//! Events on the host and the VM of an episode, for people who look at vCenter.
-//!
-//! A change of phase and each different wait is one event. [`post`] sends them from a bounded queue, so
-//! nothing waits for vCenter.
+//! Events on the host and the VM of an episode, for people who look at vCenter. A change of phase and each different wait is one event.
 
-mod post;
-mod queue;
 pub(super) mod text;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use tokio::sync::Notify;
-use tokio::time::Instant;
+use tracing::{debug, warn};
 
-use self::queue::{LoggedText, PostQueue};
 use self::text::LastText;
+use super::sink::{Delivery, Keep, Outbox, Pace, Sink, SinkKey, SinkReport};
+use crate::fence::{WriteFence, WriteKind};
 use crate::ids::NodeName;
 use crate::status::observer::{NodeEvent, Observer};
 use crate::telemetry::link::Links;
-pub(super) use post::EventPermit;
-pub use post::{LeaderLog, PostOutcome, run};
+use crate::vsphere::WritePermit;
+use crate::vsphere::client::{Error, LoggedEvent, Vcenter};
+use crate::vsphere::fault::FaultKind;
+use crate::vsphere::privileges::Entity;
+
+/// vCenter keeps each event for a month, and budgets and hosts may change back and forth for hours. A restart of vCenter takes up to a
+/// quarter of an hour: 30 attempts take twice that. Each episode takes minutes, so more ends than eight are not expected within that.
+const PACE: Pace = Pace {
+    at_once: 4,
+    pause_min: Duration::from_secs(3),
+    pause_max: Duration::from_secs(60),
+    keep: Keep::Each { tries: 30, last: 8 },
+};
+
+/// The events of a node on one of its objects.
+pub type EventsOutbox = Outbox<(NodeName, Entity), String>;
+
+impl SinkKey for (NodeName, Entity) {
+    fn group(&self) -> &'static str {
+        self.1.kind_words()
+    }
+}
 
 /// Queues the events of actors.
 #[derive(Debug)]
 pub struct VcenterEvents {
-    outbox: Outbox,
+    outbox: EventsOutbox,
     links: Links,
     clock: fn() -> Timestamp,
     /// The last text of each node. A restart loses it.
     last: Mutex<BTreeMap<NodeName, LastText>>,
 }
 
-/// The queue, which the observer fills and [`run`] empties.
-#[derive(Clone, Debug, Default)]
-pub struct Outbox(Arc<OutboxState>);
-
-#[derive(Debug, Default)]
-struct OutboxState {
-    queue: Mutex<PostQueue>,
-    /// Something was queued.
-    queued: Notify,
-}
-
 impl VcenterEvents {
-    pub fn new(outbox: Outbox, links: Links, clock: fn() -> Timestamp) -> Self {
+    pub fn new(links: Links, clock: fn() -> Timestamp) -> Self {
         Self {
-            outbox,
+            outbox: Outbox::new(PACE),
             links,
             clock,
             last: Mutex::default(),
         }
+    }
+
+    pub fn outbox(&self) -> EventsOutbox {
+        self.outbox.clone()
     }
 }
 
 impl Observer for VcenterEvents {
     fn observe(&self, node: &NodeName, event: NodeEvent<'_>) {
         let mut last = self.last.lock();
-        let post = text::of(node, event, &mut last, &self.links, (self.clock)());
-        if let Some(post) = post {
-            self.outbox.push(node, post);
+        let Some(logged) = text::of(node, event, &mut last, &self.links, (self.clock)()) else {
+            return;
+        };
+        for entity in logged.on {
+            let key = (node.clone(), entity);
+            self.outbox.push(key, logged.text.clone(), logged.urgency);
         }
     }
 
@@ -70,13 +81,94 @@ impl Observer for VcenterEvents {
     }
 }
 
-impl Outbox {
-    fn push(&self, node: &NodeName, post: LoggedText) {
-        self.with(|queue| queue.push(node, post, Instant::now()));
-        self.0.queued.notify_one();
+/// Logs events while this replica leads.
+#[derive(Debug)]
+pub struct LeaderLog {
+    pub vcenter: Vcenter,
+    pub fence: WriteFence,
+}
+
+/// The leadership in which an event is logged. It is not held during the call: nothing depends on an event, so
+/// a late one is harmless, and a call without an answer must not hold up the release of the Lease.
+#[derive(Debug)]
+pub(super) struct EventPermit {
+    epoch: u64,
+}
+
+impl EventPermit {
+    /// # Errors
+    /// Another replica leads.
+    pub(super) fn of(fence: &WriteFence) -> Result<Self, Delivery> {
+        match fence.permit(WriteKind::Effect) {
+            Ok(permit) => Ok(Self {
+                epoch: permit.epoch(),
+            }),
+            Err(closed) => Err(Delivery::Later(closed.to_string())),
+        }
+    }
+}
+
+impl WritePermit for EventPermit {
+    fn epoch(&self) -> u64 {
+        self.epoch
+    }
+}
+
+/// What follows from a failed call for what people are shown in vCenter.
+pub(super) fn delivery_of(error: &Error) -> Delivery {
+    let kind = error.fault().map(|fault| &fault.kind);
+    let is_final = matches!(
+        kind,
+        Some(FaultKind::NoPermission | FaultKind::NotSupported | FaultKind::MethodDisabled)
+    );
+    match is_final {
+        true => Delivery::Refused(error.chain()),
+        false => Delivery::Later(error.chain()),
+    }
+}
+
+/// Whether the object is gone, so that it needs nothing more.
+pub(super) fn is_gone(error: &Error) -> bool {
+    let fault = error.fault();
+    fault.is_some_and(|fault| fault.kind == FaultKind::ManagedObjectNotFound)
+}
+
+impl Sink for LeaderLog {
+    type Key = (NodeName, Entity);
+    type Value = String;
+
+    async fn put(&self, (node, entity): &Self::Key, text: &String) -> Delivery {
+        let permit = match EventPermit::of(&self.fence) {
+            Ok(permit) => permit,
+            Err(closed) => return closed,
+        };
+        let vcenter = self.vcenter.about(node.as_str());
+        match vcenter.log_event(&permit, entity, text).await {
+            Ok(LoggedEvent::Logged) => Delivery::Done,
+            Ok(LoggedEvent::NoSession) => Delivery::Later("there is no session".to_owned()),
+            Err(error) if is_gone(&error) => Delivery::Done,
+            Err(error) => delivery_of(&error),
+        }
     }
 
-    fn with<T>(&self, act: impl FnOnce(&mut PostQueue) -> T) -> T {
-        act(&mut self.0.queue.lock())
+    fn log(&self, (node, entity): &Self::Key, report: SinkReport<'_>) {
+        match report {
+            SinkReport::Later { why } => {
+                debug!(%node, "an event was not logged in vCenter and is tried again: {why}");
+            }
+            SinkReport::Lost { why, count } => warn!(
+                %node,
+                lost = count,
+                "an event was not logged in vCenter and is not tried again: {why}; what happens is in the log"
+            ),
+            SinkReport::Recovered { count } => {
+                debug!(%node, "events are logged in vCenter again; {count} were lost meanwhile");
+            }
+            SinkReport::Refused { why } => warn!(
+                "events are not logged in vCenter on {}: {why}; maintenance continues without them. Grant Global.LogEvent, or leave \
+                 events out of VCENTER_REPORT",
+                entity.kind_words()
+            ),
+        }
     }
 }

@@ -1,12 +1,15 @@
 //! Alertmanager and the receiver of notifications. Both are trusted by the CAs of the system, which a variable names, so they are
 //! asked in a process of its own.
 
+use std::time::Duration;
+
 use haulout::fence::WriteFence;
 use haulout::ids::NodeName;
 use haulout::telemetry::client::client;
 use haulout::telemetry::link::Links;
-use haulout::telemetry::notify::{self, Notifications};
+use haulout::telemetry::notify::{Notifications, Webhook};
 use haulout::telemetry::silences::{AlertmanagerApi as _, LeaderAlertmanager};
+use haulout::telemetry::sink;
 use haulout_core::fixtures;
 use haulout_core::maintenance::episode::{Phase, Record};
 use haulout_core::maintenance::observed::BoundVm;
@@ -14,7 +17,7 @@ use haulout_core::maintenance::waiting::WaitingOn;
 use haulout_core::status::observer::{NodeEvent, Observer as _};
 use prometheus_client::metrics::counter::Counter;
 use tokio::process::Command;
-use tokio::sync::mpsc;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::addresses::HOSTS;
@@ -61,10 +64,7 @@ async fn ask_here(address: &str) {
         return;
     }
     tracing_subscriber::fmt().with_writer(std::io::stdout).init();
-    let (sender, queue) = mpsc::channel(1);
-    let notifications = Notifications::new(sender, Counter::default(), "r", Links::default(), || {
-        fixtures::at(0)
-    });
+    let notifications = Notifications::new("r", Links::default(), || fixtures::at(0));
     let record = Record::Episode(fixtures::episode(Phase::Draining, 1).into());
     let waits = NodeEvent::Waits {
         node: None,
@@ -73,10 +73,19 @@ async fn ask_here(address: &str) {
         on: &WaitingOn::Skip,
     };
     notifications.observe(&NodeName::new("gpu-1"), waits);
-    drop(notifications);
-    let file = url_file("webhook", "/hook");
-    let stop = CancellationToken::new();
-    notify::run(client().unwrap(), file, queue, Counter::default(), stop).await;
+    let webhook = Webhook {
+        client: client().unwrap(),
+        url_file: url_file("webhook", "/hook"),
+    };
+    let (lost, stop) = (Counter::<u64>::default(), CancellationToken::new());
+    let until_lost = async {
+        while lost.get() == 0 {
+            sleep(Duration::from_millis(10)).await;
+        }
+        stop.cancel();
+    };
+    let sending = sink::run(&webhook, notifications.outbox(), lost.clone(), stop.clone());
+    tokio::join!(sending, until_lost);
 }
 
 #[tokio::test]

@@ -1,11 +1,15 @@
 use haulout_core::fixtures::{self, at, host_named, host_ref, name, node, transition, vm_ref};
 
+use super::leftovers::{ReadValues, clear};
 use super::*;
 use crate::ids::EpisodeId;
 use crate::maintenance::decide::Transition;
+use crate::maintenance::episode::Record;
 use crate::maintenance::episode::{Episode, EpisodeResult, HostIdentity, Phase};
 use crate::maintenance::observed::{BoundVm, HostState, ObservedVm, PowerState};
 use crate::maintenance::waiting::WaitingOn;
+use crate::status::NodeStatus;
+use crate::telemetry::sink::Delivery;
 
 fn episode(n: usize) -> Record {
     fixtures::record(Episode {
@@ -45,17 +49,9 @@ fn waits(attribute: &VcenterAttribute, record: &Record, on: &WaitingOn) {
 
 /// What is to be set on the VM, as if it were set at once.
 fn take(attribute: &VcenterAttribute) -> Option<String> {
-    attribute.board.with(|values| {
-        let far = Instant::now() + std::time::Duration::from_secs(3600);
-        let mut found = None;
-        while let Some((entity, value)) = values.take(far) {
-            values.set(&entity, value.clone(), Instant::now());
-            if entity == Entity::Vm(vm_ref(1)) {
-                found = Some(value);
-            }
-        }
-        found
-    })
+    let set = attribute.board.0.outbox.deliver_all().into_iter();
+    let on_vm = set.filter(|(entity, _)| *entity == Entity::Vm(vm_ref(1)));
+    on_vm.map(|(_, value)| value).last()
 }
 
 #[tokio::test]
@@ -126,16 +122,16 @@ fn leftovers_are_objects_without_an_episode_of_nodes_that_are_known() {
     let mut leftovers = Leftovers::default();
     let hosts = || [1, 2].map(host_ref).to_vec();
     let unknown = statuses(vec![status(2, &Record::InService, false)]);
-    assert!(!leftovers.take(&unknown, || panic!("nothing is known")));
+    assert!(!leftovers.add(&unknown, || panic!("nothing is known")));
     let known = statuses(vec![
         status(1, &episode(1), true),
         status(2, &Record::InService, true),
     ]);
-    assert!(leftovers.take(&known, hosts));
+    assert!(leftovers.add(&known, hosts));
     let expected = [Entity::Host(host_ref(2)), Entity::Vm(vm_ref(2))];
     assert_eq!(leftovers.entities, expected.into());
     // Each node is looked at once.
-    assert!(!leftovers.take(&known, || panic!("it was looked at")));
+    assert!(!leftovers.add(&known, || panic!("it was looked at")));
     for (value, is_ours) in [
         (format!("Haulout, node {}, Draining", name(1)), true),
         (
@@ -151,4 +147,103 @@ fn leftovers_are_objects_without_an_episode_of_nodes_that_are_known() {
     ] {
         assert_eq!(leftovers.is_ours(&value), is_ours, "{value}");
     }
+}
+
+fn host(n: usize) -> Entity {
+    Entity::Host(host_ref(n))
+}
+
+fn vm(n: usize) -> Entity {
+    Entity::Vm(vm_ref(n))
+}
+
+/// Shows this text of a node, as a change.
+fn show(board: &AttributeBoard, n: usize, text: &str, on: Entity) {
+    board.show(&name(n), text.to_owned(), vec![on], Urgency::Change);
+}
+
+/// What is set, in the order of the objects.
+fn set(board: &AttributeBoard) -> Vec<(Entity, String)> {
+    let mut values = board.0.outbox.deliver_all();
+    values.sort();
+    values
+}
+
+fn values(of: &[(Entity, &str)]) -> Vec<(Entity, String)> {
+    let values = of
+        .iter()
+        .map(|(entity, value)| (entity.clone(), (*value).to_owned()));
+    values.collect()
+}
+
+#[tokio::test]
+async fn host_shows_each_of_its_nodes() {
+    let board = AttributeBoard::default();
+    for n in [1, 2] {
+        show(&board, n, &format!("text {n}"), host(1));
+    }
+    assert_eq!(set(&board), values(&[(host(1), "text 1 | text 2")]));
+    board.hide(&name(1), Vec::new());
+    assert_eq!(set(&board), values(&[(host(1), "text 2")]));
+}
+
+#[tokio::test]
+async fn episode_on_another_host_clears_the_first_one() {
+    let board = AttributeBoard::default();
+    show(&board, 1, "a", host(1));
+    assert_eq!(set(&board), values(&[(host(1), "a")]));
+    show(&board, 1, "a", host(2));
+    let both = set(&board);
+    assert_eq!(both, values(&[(host(1), ""), (host(2), "a")]));
+}
+
+#[tokio::test]
+async fn value_has_at_most_200_characters() {
+    let board = AttributeBoard::default();
+    for (characters, end) in [(200, 'ä'), (201, '…')] {
+        show(&board, 1, &"ä".repeat(characters), vm(1));
+        let (_, value) = set(&board).remove(0);
+        assert_eq!(value.chars().count(), 200);
+        assert!(value.ends_with(end));
+    }
+}
+
+/// Answers that these are the values, at the second question.
+struct Values(Vec<(Entity, String)>, std::sync::Mutex<u32>);
+
+impl ReadValues for Values {
+    async fn values(&self, entities: &[Entity]) -> Result<Vec<(Entity, String)>, Delivery> {
+        let mut questions = self.1.lock().unwrap();
+        *questions += 1;
+        if *questions == 1 {
+            return Err(Delivery::Later("no session".to_owned()));
+        }
+        let mut has = self.0.clone();
+        has.retain(|(entity, _)| entities.contains(entity));
+        Ok(has)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn leftovers_of_ours_are_cleared_and_others_stay() {
+    let ours = |n: usize| (vm(n), format!("Haulout, node {}, Draining", name(n)));
+    let has = vec![
+        ours(1),
+        // Another release's, and a person's.
+        (vm(2), "Haulout, node other, Draining".to_owned()),
+        (vm(3), "do not touch".to_owned()),
+        // It has an episode again.
+        ours(4),
+    ];
+    let board = AttributeBoard::default();
+    show(&board, 4, "Draining", vm(4));
+    let nodes = (1..=4).map(|n| status(n, &Record::InService, true)).collect();
+    board.look_for_leftovers(&statuses(nodes), Vec::new);
+    let port = Values(has, std::sync::Mutex::default());
+    let clearing = clear(&port, &board);
+    // The first question fails, and is repeated.
+    let two_minutes = Duration::from_secs(120);
+    assert!(tokio::time::timeout(two_minutes, clearing).await.is_err());
+    assert_eq!(set(&board), values(&[(vm(1), ""), (vm(4), "Draining")]));
+    assert_eq!(*port.1.lock().unwrap(), 2);
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use super::queue::{LoggedText, TextKind};
 use crate::ids::{HostRef, NodeName, VmRef};
 use crate::maintenance::episode::Episode;
 use crate::maintenance::observed::{BoundVm, HostState, PowerState};
@@ -13,7 +12,15 @@ use crate::status::WaitKind;
 use crate::status::observer::NodeEvent;
 use crate::telemetry::events;
 use crate::telemetry::link::Links;
+use crate::telemetry::sink::Urgency;
 use crate::vsphere::privileges::Entity;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct LoggedText {
+    pub(super) text: String,
+    pub(super) on: Vec<Entity>,
+    pub(super) urgency: Urgency,
+}
 
 /// The last text about a node.
 #[derive(Debug, Default)]
@@ -43,14 +50,14 @@ pub(super) fn of(
             let event = events::of_change(event, links, now);
             let note = event.map_or_else(|| transition.words(before), |event| event.note);
             let is_end = transition.ended.is_some();
-            let kind = if is_end {
+            let urgency = if is_end {
                 last.remove(node);
-                TextKind::End
+                Urgency::Last
             } else {
                 last.insert(node.clone(), LastText::default());
-                TextKind::Change
+                Urgency::Change
             };
-            Some(post(episode, kind, format!("Haulout, node {node}: {note}")))
+            Some(post(episode, urgency, format!("Haulout, node {node}: {note}")))
         }
         NodeEvent::NotRecorded {
             before, transition, ..
@@ -60,7 +67,7 @@ pub(super) fn of(
             let last = last.entry(node.clone()).or_default();
             last.is_new(event.key).then(|| {
                 let text = format!("Haulout, node {node}: {}", event.note);
-                post(episode, TextKind::Wait, text)
+                post(episode, Urgency::Progress, text)
             })
         }
         NodeEvent::Waits { record, on, vm, .. } => {
@@ -69,7 +76,7 @@ pub(super) fn of(
             };
             let last = last.entry(node.clone()).or_default();
             let text = new_wait(node, episode, on, last, now)?;
-            Some(post(episode, TextKind::Wait, text))
+            Some(post(episode, Urgency::Progress, text))
         }
         // It would take the place of the event before: there is one within some seconds.
         NodeEvent::Forecasts { .. } => None,
@@ -116,8 +123,7 @@ fn without_episode(
     is_new.then(|| LoggedText {
         text: format!("Haulout, node {node}: {}", on.sentence()),
         on: objects(vm.on.as_ref(), Some(&vm.moref)),
-        kind: TextKind::Wait,
-        tries: 0,
+        urgency: Urgency::Progress,
     })
 }
 
@@ -133,12 +139,11 @@ pub(in crate::telemetry) fn objects_of(episode: &Episode) -> Vec<Entity> {
     objects(episode.host.moref.as_ref(), episode.vm.as_ref())
 }
 
-fn post(episode: &Episode, kind: TextKind, text: String) -> LoggedText {
+fn post(episode: &Episode, urgency: Urgency, text: String) -> LoggedText {
     LoggedText {
         text,
         on: objects_of(episode),
-        kind,
-        tries: 0,
+        urgency,
     }
 }
 

@@ -97,7 +97,7 @@ fn change_has_the_text_of_its_event_for_host_and_vm() {
         "Haulout, node gpu-1: The VM was found powered off in Drained"
     );
     assert_eq!(post.on, [Entity::Host(host_ref(1)), Entity::Vm(vm_ref(1))]);
-    assert_eq!(post.kind, TextKind::Change);
+    assert_eq!(post.urgency, Urgency::Change);
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn end_is_marked_and_names_the_result() {
         fulfilled: None,
     };
     let post = texts.recorded(&before, &ended, 100).unwrap();
-    assert_eq!(post.kind, TextKind::End);
+    assert_eq!(post.urgency, Urgency::Last);
     assert!(
         post.text
             .starts_with("Haulout, node gpu-1: Back in service after 1m30s; uncordoned"),
