@@ -9,16 +9,15 @@ mod binding;
 mod budgets;
 mod capacity;
 mod changes;
-mod device_slices;
+mod cluster;
 mod devices;
 mod dry_run;
 mod effect_reports;
 mod followed;
 mod forecast;
-mod host_absence;
 mod kubernetes;
 mod last_gpus;
-mod lookup_freshness;
+mod lookups;
 mod node_state;
 mod placement;
 mod power_offs;
@@ -40,24 +39,23 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::facts::foreign_maintenance::ForeignApi;
-use crate::facts::kubernetes::{Budget, KubernetesUpdate, NodeFacts, StrandedNode};
+use crate::facts::kubernetes::{Budget, KubernetesUpdate};
 use crate::facts::vsphere;
-use crate::ids::{ComputeRef, HostRef, NodeName, TaskRef, VmRef};
+use crate::ids::{HostRef, NodeName, VmRef};
 use crate::maintenance::admission::AdmissionQueue;
 use crate::maintenance::clock::{Monotonic, Now};
 use crate::maintenance::effect_report::EffectReport;
 use crate::maintenance::episode::{Phase, PythonState, Record};
-use crate::maintenance::observed::{
-    AttemptOutcome, FailedMaintenance, LeadershipEpoch, Snapshots, SourceState,
-};
-use crate::maintenance::placement::{HostSurvey, PlacementOffer};
+use crate::maintenance::observed::{AttemptOutcome, LeadershipEpoch, Snapshots, SourceState};
+use crate::maintenance::placement::PlacementOffer;
 use crate::maintenance::policy::{MaxUnavailable, NodeBinding, Releases, StaticDevices, VmotionGrace};
 use crate::maintenance::request::RequestIdentity;
-use device_slices::DeviceSlices;
-use host_absence::HostAbsence;
+use cluster::ClusterStore;
+use lookups::LookupStore;
 use node_state::NodeState;
 use request_sources::RequestSources;
 use slots::Slot;
+use vcenter::VcenterStore;
 
 pub use advance::{Built, Changes, Requested};
 pub use forecast::{Forecast, Reach};
@@ -120,40 +118,14 @@ pub struct Inventory {
     knows_slots: bool,
     /// When the next slot lapses, so that snapshots change without a fact.
     next_lapse: Option<Monotonic>,
-    vcenter: Source<String>,
-    kubernetes: Source<NodeName>,
+    vcenter: VcenterStore,
+    lookups: LookupStore,
+    cluster: ClusterStore,
     /// The watches of NodeMaintenances.
     request_sources: RequestSources,
-    hosts: BTreeMap<HostRef, Arc<vsphere::Host>>,
-    computes: BTreeMap<ComputeRef, vsphere::Compute>,
-    vms: BTreeMap<VmRef, vsphere::Vm>,
-    tasks: BTreeMap<TaskRef, vsphere::Task>,
-    lookup_answers: BTreeMap<vsphere::VmKey, BTreeSet<VmRef>>,
-    /// The keys that match a VM outside the scope.
-    out_of_scope: BTreeSet<vsphere::VmKey>,
-    /// The keys that match each VM, alone or with others.
-    keys_by_vm: BTreeMap<VmRef, BTreeSet<vsphere::VmKey>>,
-    /// The nodes that are looked up by each key.
-    nodes_by_key: BTreeMap<vsphere::VmKey, BTreeSet<NodeName>>,
     /// The node that was bound to each VM first.
     owners: BTreeMap<VmRef, NodeName>,
-    /// The hosts whose latest maintenance task failed.
-    interrupted: BTreeMap<HostRef, (TaskRef, FailedMaintenance)>,
-    /// The hosts that vCenter lost, until they have stayed connected for long enough.
-    absences: BTreeMap<HostRef, HostAbsence>,
-    /// When hosts left maintenance mode.
-    left_maintenance: BTreeMap<HostRef, Monotonic>,
-    /// The VMs that vCenter shuts down by a compute policy.
-    evacuated_by_policy: BTreeSet<VmRef>,
-    /// The Nodes of `nodes` that the label selector does not match.
-    followed: BTreeSet<NodeName>,
-    /// The episodes that the latest scan of all Nodes found.
-    unselected_episodes: Vec<StrandedNode>,
-    urgent_lookups: BTreeMap<vsphere::VmKey, lookup_freshness::UrgentLookup>,
-    surveys: BTreeMap<HostRef, HostSurvey>,
-    nodes: BTreeMap<NodeName, NodeFacts>,
     maintenances: requests::RequestStore,
-    device_slices: DeviceSlices,
     node_states: BTreeMap<NodeName, NodeState>,
     /// For each host, the episode about it that ended last.
     last_episodes: BTreeMap<HostRef, LastEpisodeOfHost>,
@@ -163,8 +135,6 @@ pub struct Inventory {
     blocked_budgets: BTreeSet<Budget>,
     /// By group of nodes.
     admission_queues: BTreeMap<Option<String>, AdmissionQueue>,
-    /// The lookup keys of all nodes.
-    keys: Arc<BTreeSet<vsphere::VmKey>>,
     /// Something has changed since the last build.
     is_changed: bool,
     /// The latest snapshots; none on a standby.
@@ -204,7 +174,8 @@ impl Inventory {
     pub fn new(rules: Rules, process_began: Timestamp) -> Self {
         let request_sources = RequestSources::new(rules.node_maintenances, &rules.foreign_maintenances);
         Self {
-            device_slices: DeviceSlices::awaited(rules.device_slices),
+            vcenter: VcenterStore::new(rules.host_settle),
+            cluster: ClusterStore::new(rules.device_slices),
             rules,
             process_began,
             leadership: LeadershipEpoch::ALONE,
@@ -216,33 +187,14 @@ impl Inventory {
             knows_slots: false,
             next_lapse: None,
             owners: BTreeMap::new(),
-            interrupted: BTreeMap::new(),
-            absences: BTreeMap::new(),
-            left_maintenance: BTreeMap::new(),
-            evacuated_by_policy: BTreeSet::new(),
-            followed: BTreeSet::new(),
-            unselected_episodes: Vec::new(),
-            vcenter: Source::disconnected("vCenter"),
-            kubernetes: Source::disconnected("the kube-apiserver"),
+            lookups: LookupStore::default(),
             request_sources,
-            hosts: BTreeMap::new(),
-            computes: BTreeMap::new(),
-            vms: BTreeMap::new(),
-            tasks: BTreeMap::new(),
-            lookup_answers: BTreeMap::new(),
-            out_of_scope: BTreeSet::new(),
-            keys_by_vm: BTreeMap::new(),
-            nodes_by_key: BTreeMap::new(),
-            urgent_lookups: BTreeMap::new(),
-            surveys: BTreeMap::new(),
-            nodes: BTreeMap::new(),
             maintenances: requests::RequestStore::default(),
             node_states: BTreeMap::new(),
             last_episodes: BTreeMap::new(),
             offers: BTreeMap::new(),
             blocked_budgets: BTreeSet::new(),
             admission_queues: BTreeMap::new(),
-            keys: Arc::default(),
             is_changed: true,
             snapshots: Snapshots::new(),
             schedule: schedule::Schedule::default(),
@@ -259,8 +211,7 @@ impl Inventory {
             self.next_lapse = None;
             self.is_changed = true;
         }
-        self.end_absences();
-        self.end_rolling_upgrades();
+        self.is_changed |= self.vcenter.set_time(now.monotonic);
     }
 
     /// Applies a change of leadership. What was observed before may have been caused by another replica.
@@ -286,19 +237,12 @@ impl Inventory {
         }
     }
 
-    /// Whether a set of vCenter is incomplete. The rest follows soon, and may contradict the facts so far. Kubernetes reports each
-    /// Node by itself, so its updates are always complete.
-    pub(crate) fn is_set_incomplete(&self) -> bool {
-        self.vcenter.disconnected.is_none() && self.vcenter.is_incomplete
-    }
-
     /// The objects that the vSphere stream has to watch: the VMs of our nodes, and the tasks of running effects.
     pub(crate) fn watch_set(&mut self) -> vsphere::WatchSet {
         let names = self.names();
         let keys: BTreeSet<vsphere::VmKey> = names.iter().flat_map(|name| self.all_keys_of(name)).collect();
-        if *self.keys != keys {
-            self.keys = Arc::new(keys);
-            self.forget_unused_keys(&names);
+        if self.lookups.want(keys) {
+            self.forget_owners(&names);
         }
         let urgent = self.urgent();
         let tasks = self
@@ -310,7 +254,7 @@ impl Inventory {
                 AttemptOutcome::Asked | AttemptOutcome::Done | AttemptOutcome::Refused(_) => None,
             });
         vsphere::WatchSet {
-            vms: Arc::clone(&self.keys),
+            vms: Arc::clone(self.lookups.wanted()),
             urgent,
             kept_off: self.kept_off(),
             tasks: tasks.collect(),
@@ -335,7 +279,7 @@ impl Inventory {
 
     /// Every node with a Node, a record or a copy of one.
     fn names(&self) -> BTreeSet<NodeName> {
-        let known = self.nodes.keys().chain(self.node_states.keys()).cloned();
+        let known = self.cluster.names().chain(self.node_states.keys()).cloned();
         known.chain(self.only_copied()).collect()
     }
 
@@ -359,7 +303,7 @@ impl Inventory {
     fn observe_records(&mut self, names: &BTreeSet<NodeName>) {
         let acting = self.is_acting.then_some(self.leadership.epoch);
         for name in names {
-            let record = match self.nodes.get(name) {
+            let record = match self.cluster.node(name) {
                 Some(node) => Some(self.record(node)),
                 None => self.record_of_gone(name),
             };
@@ -376,10 +320,10 @@ impl Inventory {
     /// a while.
     fn disconnected(&self) -> Option<SourceState> {
         let requests = self.request_sources.disconnected();
-        let kubernetes = self.kubernetes.disconnected.as_deref().or(requests);
-        let devices = self.device_slices.are_awaited;
-        match (&self.vcenter.disconnected, kubernetes) {
-            (Some(why), _) => Some(SourceState::NoVcenter { why: why.clone() }),
+        let kubernetes = self.cluster.disconnected().or(requests);
+        let devices = self.cluster.are_slices_awaited();
+        match (self.vcenter.disconnected(), kubernetes) {
+            (Some(why), _) => Some(SourceState::NoVcenter { why: why.to_owned() }),
             (None, Some(why)) => Some(SourceState::NoKubernetes { why: why.to_owned() }),
             (None, None) => devices.then(|| SourceState::NoKubernetes {
                 why: "the ResourceSlices are being listed".to_owned(),
@@ -414,7 +358,7 @@ impl Inventory {
             .flatten()
             .flatten()
             .map(RequestIdentity::foreign_api);
-        let effective = self.request(name, self.nodes.get(name));
+        let effective = self.request(name, self.cluster.node(name));
         let effective = effective.map(|request| request.identity.foreign_api());
         let why = recorded
             .chain(effective)

@@ -65,7 +65,7 @@ impl Inventory {
             followed,
             watch_set: self.watch_set(),
         });
-        let is_incomplete = self.is_set_incomplete();
+        let is_incomplete = self.vcenter.is_set_incomplete();
         if self.schedule.waits_for_set(now.monotonic, is_incomplete) {
             return changes;
         }
@@ -81,7 +81,7 @@ impl Inventory {
             .into_iter()
             .chain(self.next_lapse)
             .chain(self.request_sources.continues_without_at())
-            .chain(self.next_settled())
+            .chain(self.vcenter.next_settled())
             .min()
     }
 

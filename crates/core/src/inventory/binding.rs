@@ -2,7 +2,6 @@
 //! two Nodes claim one VM, the first one keeps it.
 
 use std::collections::BTreeSet;
-use std::collections::btree_map::Entry;
 
 use super::Inventory;
 use crate::facts::kubernetes::NodeFacts;
@@ -17,7 +16,7 @@ use crate::maintenance::policy::{NodeBinding, VmotionGrace};
 impl Inventory {
     /// The lookup keys of a node, also if its Node was deleted during an episode.
     pub(super) fn keys_of(&self, name: &NodeName) -> BTreeSet<VmKey> {
-        if let Some(node) = self.nodes.get(name) {
+        if let Some(node) = self.cluster.node(name) {
             return self.keys(node);
         }
         let gone = self.record_of_gone(name);
@@ -39,7 +38,7 @@ impl Inventory {
     /// The key of the VM with which the episode of a node began, where `NODE_BINDING` leads to other keys by now. Only a copy counts: a
     /// kubelet can write any record to its own Node. It is of this machine if it is of this Node object, or the Node reports its UUID.
     fn recorded_key(&self, name: &NodeName) -> Option<VmKey> {
-        let uuid = match self.nodes.get(name) {
+        let uuid = match self.cluster.node(name) {
             None => self.record_of_gone(name)?.episode()?.vm_uuid?,
             Some(node) => {
                 let copy = self.open_copy(node)?;
@@ -62,7 +61,7 @@ impl Inventory {
     pub(super) fn kept_off(&self) -> BTreeSet<VmRef> {
         let of_node = |name: &NodeName| {
             let copy = self.own_copy(name)?;
-            let record = match self.nodes.get(name) {
+            let record = match self.cluster.node(name) {
                 Some(node) => self.record(node),
                 None => self.record_of_gone(name)?,
             };
@@ -110,7 +109,7 @@ impl Inventory {
                 }
             }
         }
-        match self.vms.get(&moref) {
+        match self.vcenter.vm(&moref) {
             Some(vm) => BoundVm::Found(ObservedVm {
                 other_claimants: self.observed_claimants(&moref, name),
                 ..self.facts(vm)
@@ -123,10 +122,10 @@ impl Inventory {
     /// The VM of a node whose VM `owner` has.
     fn held_by(&self, owner: &NodeName, moref: &VmRef) -> BoundVm {
         let is_on = self
-            .vms
-            .get(moref)
+            .vcenter
+            .vm(moref)
             .is_some_and(|vm| vm.power == Some(PowerState::On));
-        let owner_node = self.nodes.get(owner);
+        let owner_node = self.cluster.node(owner);
         if is_on && owner_node.is_none_or(|node| !node.ready.is_true) {
             return BoundVm::HeldByDeadNode {
                 node: owner.clone(),
@@ -139,11 +138,11 @@ impl Inventory {
     fn observed_claimants(&self, moref: &VmRef, name: &NodeName) -> Vec<OtherClaimant> {
         let others = self.other_claimants(moref, name).into_iter();
         let observed = |node: NodeName| {
-            let ready = self.nodes.get(&node)?.ready;
+            let ready = self.cluster.node(&node)?.ready;
             Some(OtherClaimant {
                 ready: ready.is_true,
                 ready_since: ready.since,
-                registered_at: self.nodes.get(&node)?.created_at,
+                registered_at: self.cluster.node(&node)?.created_at,
                 node,
             })
         };
@@ -162,7 +161,7 @@ impl Inventory {
 
     fn is_ended_by_hand(&self, name: &NodeName) -> bool {
         let is_listed = self.rules.node_maintenances && self.request_sources.disconnected().is_none();
-        if !is_listed || self.nodes.contains_key(name) || self.copy(name).is_some() {
+        if !is_listed || self.cluster.has(name) || self.copy(name).is_some() {
             return false;
         }
         let record = self
@@ -177,8 +176,8 @@ impl Inventory {
             return false;
         };
         let is_on = self
-            .vms
-            .get(&moref)
+            .vcenter
+            .vm(&moref)
             .is_some_and(|vm| vm.power == Some(PowerState::On));
         let others = self.observed_claimants(&moref, name);
         is_on && others.iter().any(|other| other.ready)
@@ -209,8 +208,8 @@ impl Inventory {
         let is_expected = self.is_expected_in_vcenter(name);
         if keys.is_empty() {
             let has_uuid = self
-                .nodes
-                .get(name)
+                .cluster
+                .node(name)
                 .is_some_and(|node| node.system_uuid.is_some());
             // With a UUID, only `NODE_BINDING=provider-id` leaves it without a key.
             let is_none = has_uuid && !is_expected;
@@ -220,8 +219,8 @@ impl Inventory {
         let mut all_answered = true;
         let mut is_outside = false;
         for key in keys {
-            is_outside |= self.out_of_scope.contains(&key);
-            match self.lookup_answers.get(&key) {
+            is_outside |= self.lookups.is_out_of_scope(&key);
+            match self.lookups.answer(&key) {
                 Some(answer) => vms.extend(answer.iter().filter(|vm| self.may_run(vm)).cloned()),
                 None => all_answered = false,
             }
@@ -247,7 +246,7 @@ impl Inventory {
 
     /// Whether something says that the node is a VM of vSphere: its provider ID, or a maintenance that it has or had.
     fn is_expected_in_vcenter(&self, name: &NodeName) -> bool {
-        let Some(node) = self.nodes.get(name) else {
+        let Some(node) = self.cluster.node(name) else {
             return true;
         };
         let on_node = self
@@ -262,7 +261,7 @@ impl Inventory {
 
     /// Whether it is no template. A template can have the UUID of the VM that it was made from.
     fn may_run(&self, vm: &VmRef) -> bool {
-        !self.vms.get(vm).is_some_and(|vm| vm.template)
+        !self.vcenter.vm(vm).is_some_and(|vm| vm.template)
     }
 
     /// The other nodes for which only this VM is found.
@@ -288,22 +287,22 @@ impl Inventory {
         let mut claimants = self.other_claimants(&moref, name);
         claimants.push(name.clone());
         let rank = |name: &NodeName| {
-            let uuid = self.vms.get(&moref).and_then(|vm| vm.uuid);
+            let uuid = self.vcenter.vm(&moref).and_then(|vm| vm.uuid);
             let has_copy = self
                 .copy(name)
                 .is_some_and(|copy| is_same_machine(copy.vm_uuid, uuid));
-            let node = self.nodes.get(name);
+            let node = self.cluster.node(name);
             let has_provider_id = node.is_some_and(|node| node.provider_uuid.is_some());
             let created_at = node.map(|node| node.created_at);
             let had_it = self
                 .owners
                 .iter()
-                .any(|(vm, owner)| owner == name && !self.vms.contains_key(vm));
+                .any(|(vm, owner)| owner == name && self.vcenter.vm(vm).is_none());
             (!had_it, !has_copy, !has_provider_id, created_at, name.clone())
         };
         if let Some(owner) = claimants.into_iter().min_by_key(rank) {
             self.owners
-                .retain(|vm, it| *it != owner || self.vms.contains_key(vm));
+                .retain(|vm, it| *it != owner || self.vcenter.vm(vm).is_some());
             self.owners.insert(moref, owner);
         }
     }
@@ -313,92 +312,31 @@ impl Inventory {
         self.found_for(owner).is_ok_and(|found| found == *vm)
     }
 
-    /// Removes the lookup results of keys that no node has any more, and the owners that no longer exist. Otherwise a Node that keeps
-    /// changing its UUID would fill the memory.
-    pub(super) fn forget_unused_keys(&mut self, names: &BTreeSet<NodeName>) {
-        let unused: Vec<VmKey> = self
-            .lookup_answers
-            .keys()
-            .filter(|key| !self.keys.contains(key))
-            .cloned()
-            .collect();
-        unused.iter().for_each(|key| self.forget_lookup(key));
+    /// Removes the owners that no longer exist.
+    pub(super) fn forget_owners(&mut self, names: &BTreeSet<NodeName>) {
         self.owners.retain(|_, owner| names.contains(owner));
     }
 
     /// The nodes with a key that this VM matches, alone or with others.
     pub(super) fn nodes_of(&self, vm: &VmRef) -> impl Iterator<Item = &NodeName> {
-        let keys = self.keys_by_vm.get(vm);
-        let of_key = move |key| self.nodes_by_key.get(key);
+        let keys = self.lookups.keys_of(vm);
         let is_recorded = move |name: &&NodeName| {
             let recorded = self.recorded_key(name);
             recorded.is_some_and(|key| keys.is_some_and(|keys| keys.contains(&key)))
         };
-        let recorded = self
-            .maintenances
-            .copied()
-            .filter(|name| self.nodes.contains_key(*name));
-        keys.into_iter()
-            .flatten()
-            .filter_map(of_key)
-            .flatten()
-            .chain(recorded.filter(is_recorded))
-    }
-
-    /// Records the VMs that match `key`.
-    pub(super) fn record_lookup(&mut self, key: VmKey, vms: BTreeSet<VmRef>) {
-        self.forget_lookup(&key);
-        for vm in &vms {
-            self.keys_by_vm.entry(vm.clone()).or_default().insert(key.clone());
-        }
-        self.lookup_answers.insert(key, vms);
-    }
-
-    fn forget_lookup(&mut self, key: &VmKey) {
-        for vm in self.lookup_answers.remove(key).into_iter().flatten() {
-            if let Entry::Occupied(mut keys) = self.keys_by_vm.entry(vm) {
-                keys.get_mut().remove(key);
-                if keys.get().is_empty() {
-                    keys.remove();
-                }
-            }
-        }
-    }
-
-    /// Updates the index of keys: `name` now has those of `after` instead of those of `before`.
-    pub(super) fn index_keys(
-        &mut self,
-        name: &NodeName,
-        before: Option<&NodeFacts>,
-        after: Option<&NodeFacts>,
-    ) {
-        let keys = |node: Option<&NodeFacts>| node.map(|node| self.keys(node)).unwrap_or_default();
-        let (before, after) = (keys(before), keys(after));
-        for key in before.difference(&after) {
-            if let Entry::Occupied(mut names) = self.nodes_by_key.entry(key.clone()) {
-                names.get_mut().remove(name);
-                if names.get().is_empty() {
-                    names.remove();
-                }
-            }
-        }
-        for key in after.difference(&before) {
-            self.nodes_by_key
-                .entry(key.clone())
-                .or_default()
-                .insert(name.clone());
-        }
+        let recorded = self.maintenances.copied().filter(|name| self.cluster.has(name));
+        self.lookups.nodes_of(vm).chain(recorded.filter(is_recorded))
     }
 
     fn facts(&self, vm: &Vm) -> ObservedVm {
-        let host = vm.host.as_ref().and_then(|moref| self.hosts.get(moref));
+        let host = vm.host.as_ref().and_then(|moref| self.vcenter.host(moref));
         let on_name = host
             .and_then(|host| host.name.clone())
             .or_else(|| vm.host.as_ref().map(ToString::to_string))
             .unwrap_or_else(|| "(no host)".to_owned());
         let drs = host
             .and_then(|host| host.compute.as_ref())
-            .and_then(|compute| self.computes.get(compute)?.drs.as_ref())
+            .and_then(|compute| self.vcenter.compute(compute)?.drs.as_ref())
             .is_some_and(|drs| drs.fully_automated_for(&vm.moref));
         // DRS cannot move a VM with a device at a fixed address of its host.
         let movable = vm.passthrough.as_ref().is_some_and(|devices| {
@@ -425,15 +363,10 @@ impl Inventory {
             maintenance_asked_at: vm
                 .host
                 .as_ref()
-                .and_then(|host| self.hosts.get(host)?.maintenance_asked_at),
-            evacuation_power_off: self.is_evacuated_by_power_off(vm),
+                .and_then(|host| self.vcenter.host(host)?.maintenance_asked_at),
+            evacuation_power_off: self.vcenter.is_evacuated_by_power_off(vm),
             other_claimants: Vec::new(),
         }
-    }
-
-    /// Whether vCenter itself shuts the VM down when its host enters maintenance.
-    pub(super) fn is_evacuated_by_power_off(&self, vm: &Vm) -> bool {
-        vm.evacuation_power_off || self.evacuated_by_policy.contains(&vm.moref)
     }
 
     /// Whether vCenter can move the VM by vMotion although it has passthrough devices.
@@ -450,8 +383,7 @@ impl Inventory {
     fn interrupted(&self, vm: &Vm) -> Option<FailedMaintenance> {
         let host = vm.host.as_ref()?;
         let is_out = self.host_state(Some(host)) == HostState::InService;
-        let (_, interrupted) = self.interrupted.get(host).filter(|_| is_out)?;
-        Some(interrupted.clone())
+        self.vcenter.failed_maintenance(host).filter(|_| is_out).cloned()
     }
 
     /// Whether a task that powers the VM off is queued or running.
@@ -461,10 +393,9 @@ impl Inventory {
 
     /// Whether such a task of the VM is queued or running, and not only left over.
     fn is_under_way(&self, vm: &Vm, is_such: impl Fn(&Task) -> bool) -> bool {
-        self.tasks.values().any(|task| {
+        self.vcenter.tasks_of(&vm.moref).any(|task| {
             let is_unfinished = matches!(task.state, TaskState::Queued | TaskState::Running);
-            let is_under_way = is_unfinished && !task.is_left_over(self.now.wall);
-            is_under_way && task.vm.as_ref() == Some(&vm.moref) && is_such(task)
+            is_unfinished && !task.is_left_over(self.now.wall) && is_such(task)
         })
     }
 }

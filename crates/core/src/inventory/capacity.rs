@@ -20,17 +20,17 @@ impl Inventory {
     /// of those VMs. The devices of other VMs are known only for hosts that were surveyed since vCenter synced, so the number may be too
     /// high. Their vGPUs are known only then, and do not count before. Empty while vCenter is disconnected.
     pub fn free_gpu_hosts(&self) -> BTreeMap<String, u32> {
-        if self.vcenter.disconnected.is_some() {
+        if self.vcenter.disconnected().is_some() {
             return BTreeMap::new();
         }
         let ours: Vec<&Vm> = self
-            .nodes
-            .values()
+            .cluster
+            .nodes()
             .filter_map(|node| self.bound_vm(&node.name))
             .collect();
         let mut fits: BTreeMap<&ComputeRef, ClusterNeeds> = BTreeMap::new();
         for vm in &ours {
-            let host = vm.host.as_ref().and_then(|host| self.hosts.get(host));
+            let host = vm.host.as_ref().and_then(|host| self.vcenter.host(host));
             if let Some(compute) = host.and_then(|host| host.compute.as_ref()) {
                 let wanted = fits.entry(compute).or_default();
                 for need in self.needs(vm, None) {
@@ -45,12 +45,12 @@ impl Inventory {
         let mut free = BTreeMap::new();
         for (compute, wanted) in fits {
             let known = self
-                .computes
-                .get(compute)
+                .vcenter
+                .compute(compute)
                 .and_then(|compute| compute.name.clone());
             let name = known.unwrap_or_else(|| compute.to_string());
-            let rules = self.rules_of(Some(compute));
-            let hosts = self.hosts.values().filter(|host| {
+            let rules = self.vcenter.rules_of(Some(compute));
+            let hosts = self.vcenter.hosts().filter(|host| {
                 host.compute.as_ref() == Some(compute)
                     && self.host_state(Some(&host.moref)).takes_vms()
                     && !rules.failover_hosts.contains(&host.moref)
@@ -70,7 +70,7 @@ impl Inventory {
             .iter()
             .flat_map(|devices| devices.iter())
             .filter(|device| wanted.iter().any(|need| need.accepts(device)));
-        let held = match self.surveys.get(&host.moref) {
+        let held = match self.vcenter.survey(&host.moref) {
             Some(HostSurvey::Unreadable(_)) => return false,
             Some(HostSurvey::Read(reading)) => {
                 let is_fitting = |held: &ClaimedDevice| match held {
@@ -90,7 +90,7 @@ impl Inventory {
 
     /// Whether a survey shows that `host` offers one of these profiles and may have room for it.
     fn has_vgpu(&self, host: &Host, wanted: &BTreeSet<VgpuProfile>) -> bool {
-        let Some(HostSurvey::Read(reading)) = self.surveys.get(&host.moref) else {
+        let Some(HostSurvey::Read(reading)) = self.vcenter.survey(&host.moref) else {
             return false;
         };
         let Some(vgpus) = &reading.vgpus else { return false };

@@ -19,25 +19,10 @@ impl Inventory {
     }
 
     fn is_vsphere_change(&self, update: &VsphereUpdate) -> bool {
-        match update {
-            VsphereUpdate::Host(host) => self.hosts.get(&host.moref) != Some(host),
-            VsphereUpdate::Vm(vm) => self.vms.get(&vm.moref) != Some(vm),
-            // The same result again matters to a node that waits for a current lookup.
-            VsphereUpdate::Found { key, vms } => {
-                self.lookup_answers.get(key) != Some(vms) || self.urgent_lookups.contains_key(key)
-            }
-            VsphereUpdate::EvacuationPolicies { vms } => *vms != self.evacuated_by_policy,
-            VsphereUpdate::Settled => self.vcenter.disconnected.is_some(),
-            VsphereUpdate::Reset
-            | VsphereUpdate::HostGone(_)
-            | VsphereUpdate::Compute(_)
-            | VsphereUpdate::ComputeGone(_)
-            | VsphereUpdate::VmGone(_)
-            | VsphereUpdate::Task(_)
-            | VsphereUpdate::TaskGone(_)
-            | VsphereUpdate::OutOfScope { .. }
-            | VsphereUpdate::Lost { .. } => true,
+        if let VsphereUpdate::Found { key, vms } = update {
+            return self.lookups.is_change(key, vms);
         }
+        self.vcenter.is_change(update)
     }
 
     fn is_kubernetes_change(&self, update: &KubernetesUpdate) -> bool {
@@ -47,16 +32,16 @@ impl Inventory {
             | KubernetesUpdate::ReadAgain { node, .. }
             | KubernetesUpdate::Followed(node)
             | KubernetesUpdate::FollowedListed(node) => {
-                let known = self.nodes.get(&node.name);
+                let known = self.cluster.node(&node.name);
                 let is_heartbeat = known.is_some_and(|known| is_heartbeat(known, node));
                 // A Node whose label is back can begin an episode again. An episode needs the newest version for its PATCH.
                 let built = self.snapshots.get(&node.name);
                 !is_heartbeat
-                    || self.followed.contains(&node.name)
+                    || self.cluster.is_followed(&node.name)
                     || built.is_some_and(|snapshot| !snapshot.is_idle())
             }
             KubernetesUpdate::Devices { node, slices } => {
-                self.nodes.contains_key(node) && *self.device_slices.of(node) != **slices
+                self.cluster.has(node) && *self.cluster.slices_of(node) != **slices
             }
             KubernetesUpdate::Reset
             | KubernetesUpdate::NodeGone { .. }

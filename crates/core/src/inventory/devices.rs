@@ -112,7 +112,7 @@ impl Inventory {
     }
 
     fn devices_of(&self, host: &HostRef) -> Option<&[PciDevice]> {
-        self.hosts.get(host)?.passthrough.as_deref()
+        self.vcenter.host(host)?.passthrough.as_deref()
     }
 
     /// The devices at fixed addresses of a VM that is about to be powered on, and those that it can get where it is registered.
@@ -145,7 +145,7 @@ impl Inventory {
         } else {
             Default::default()
         };
-        let survey = self.surveys.get(host);
+        let survey = self.vcenter.survey(host);
         Some(StaticPlacement {
             offer: DeviceOffer::of(&vm.moref, &devices, former, self.devices_of(host), survey),
             devices,

@@ -1,11 +1,9 @@
 //! Applies the reports of effects.
 
-use std::collections::BTreeMap;
-
 use super::{Inventory, NodeState};
 use crate::facts::kubernetes::Budget;
 use crate::facts::vsphere::{PowerState, Task, TaskState};
-use crate::ids::{NodeName, TaskRef};
+use crate::ids::NodeName;
 use crate::maintenance::clock::Now;
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::effect_report::{EffectReport, EffectResult};
@@ -19,8 +17,8 @@ impl Inventory {
             return;
         };
         let was_failed = self
-            .tasks
-            .get(&task.moref)
+            .vcenter
+            .task(&task.moref)
             .is_some_and(|known| matches!(known.state, TaskState::Error(_)));
         let Some(vm) = task
             .vm
@@ -78,7 +76,10 @@ impl Inventory {
                 local.attempts.insert(kind, attempt);
                 if let Some(task) = task {
                     // The task may have ended before its moref was reported.
-                    local.settle(&task, &self.tasks);
+                    self.vcenter
+                        .task(&task)
+                        .into_iter()
+                        .for_each(|task| local.settle(task));
                 }
             }
             EffectResult::Evictions(_) => {}
@@ -95,7 +96,7 @@ impl Inventory {
                 local.volumes = Some(report);
             }
             EffectResult::Surveyed { host, reading } => {
-                self.surveys.insert(host, reading);
+                self.vcenter.set_survey(host, reading);
             }
             EffectResult::MachineGuarded(report) => local.machine_guards = Some(report),
             EffectResult::DryRunRecord {
@@ -110,15 +111,12 @@ impl Inventory {
 
 impl NodeState {
     /// Records the result of `task` in the attempt that waits for it.
-    pub(super) fn settle(&mut self, task: &TaskRef, tasks: &BTreeMap<TaskRef, Task>) {
-        let Some(state) = tasks.get(task).map(|task| &task.state) else {
-            return;
-        };
+    pub(super) fn settle(&mut self, task: &Task) {
         for attempt in self.attempts.values_mut() {
-            if attempt.outcome != AttemptOutcome::Running(task.clone()) {
+            if attempt.outcome != AttemptOutcome::Running(task.moref.clone()) {
                 continue;
             }
-            match state {
+            match &task.state {
                 TaskState::Queued | TaskState::Running => {}
                 TaskState::Success => {
                     attempt.outcome = AttemptOutcome::Done;

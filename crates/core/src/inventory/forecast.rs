@@ -43,12 +43,14 @@ impl Inventory {
     /// Whether both sources are synced and the VMs of all nodes have been looked up.
     pub fn is_complete(&self) -> bool {
         let looked_up = |name: &NodeName| !matches!(self.vm_of(name), BoundVm::NotLookedUp);
-        self.disconnected().is_none() && !self.is_set_incomplete() && self.names().iter().all(looked_up)
+        self.disconnected().is_none()
+            && !self.vcenter.is_set_incomplete()
+            && self.names().iter().all(looked_up)
     }
 
     /// Why vCenter is disconnected, if it is.
     pub fn disconnected_reason(&self) -> Option<&str> {
-        self.vcenter.disconnected.as_deref()
+        self.vcenter.disconnected()
     }
 
     /// Every node with a Node, a record or a copy of one.
@@ -58,12 +60,15 @@ impl Inventory {
 
     /// The names of all hosts, for completion.
     pub fn host_names(&self) -> Vec<String> {
-        self.hosts.values().filter_map(|host| host.name.clone()).collect()
+        self.vcenter
+            .hosts()
+            .filter_map(|host| host.name.clone())
+            .collect()
     }
 
     /// The nodes that a maintenance of the host of this name would concern.
     pub fn reach(&self, host: &str) -> Option<Reach> {
-        let host = self.hosts.values().find(|it| it.name.as_deref() == Some(host))?;
+        let host = self.vcenter.hosts().find(|it| it.name.as_deref() == Some(host))?;
         let is_there = |name: &NodeName| {
             let vm = self.vm_of(name);
             vm.found().is_some_and(|vm| vm.on.as_ref() == Some(&host.moref))
@@ -77,7 +82,7 @@ impl Inventory {
 
     /// The VMs of our nodes, with their names.
     pub fn vms_of_ours(&self) -> BTreeMap<VmRef, String> {
-        let bound = self.nodes.keys().filter_map(|name| self.bound_vm(name));
+        let bound = self.cluster.names().filter_map(|name| self.bound_vm(name));
         bound
             .map(|vm| {
                 let name = vm.name.clone().unwrap_or_else(|| vm.moref.to_string());
@@ -152,7 +157,7 @@ impl Inventory {
             vm: snapshot.observed.vm,
             vm_name: vm.and_then(|vm| vm.name.clone()),
             tools_running: vm.and_then(|vm| vm.tools_running),
-            evacuation_power_off: vm.is_some_and(|vm| self.is_evacuated_by_power_off(vm)),
+            evacuation_power_off: vm.is_some_and(|vm| self.vcenter.is_evacuated_by_power_off(vm)),
             queue: queue.full(name, limits).map(|_| queue.admission(name, limits)),
             offer,
         })
@@ -178,21 +183,21 @@ impl Inventory {
         };
         let mut offer = find_host(&wanted, hosts, None, &[]);
         let is_away = |host: &&HostRef| wanted.from.as_ref() != Some(*host);
-        let near = |host: &&HostRef| self.cluster_of(host) == wanted.compute.as_ref();
+        let near = |host: &&HostRef| self.vcenter.cluster_of(host) == wanted.compute.as_ref();
         let refused = leaving.iter().filter(is_away).filter(near);
         offer.refused.extend(refused.map(|host| {
             RejectedHost {
                 host: self
-                    .hosts
-                    .get(host)
+                    .vcenter
+                    .host(host)
                     .and_then(|host| host.name.clone())
                     .unwrap_or_else(|| host.to_string()),
                 why: RejectionReason::State("to enter maintenance as well"),
             }
         }));
         let waits = self
-            .nodes
-            .get(name)
+            .cluster
+            .node(name)
             .is_some_and(|node| node.annotations.strategy.as_deref() == Some("wait"));
         if let Some((host, _)) = offer.fits.as_ref().filter(|_| !waits) {
             let needs = device_needs(&wanted);
@@ -211,8 +216,8 @@ impl Inventory {
     /// The GPUs of `names`, by resource: what the cluster lacks during their maintenance.
     pub fn gpus_of(&self, names: &[NodeName]) -> BTreeMap<String, u64> {
         let mut sum: BTreeMap<String, u64> = BTreeMap::new();
-        for node in names.iter().filter_map(|name| self.nodes.get(name)) {
-            for (resource, count) in &*self.gpus(node, None) {
+        for node in names.iter().filter_map(|name| self.cluster.node(name)) {
+            for (resource, count) in &*self.cluster.gpus(node, None) {
                 let so_far = sum.entry(resource.clone()).or_default();
                 *so_far = so_far.saturating_add(*count);
             }

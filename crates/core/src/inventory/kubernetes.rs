@@ -1,5 +1,6 @@
 //! Applies facts of Kubernetes.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,43 +22,29 @@ impl Inventory {
     pub(super) fn apply_kubernetes(&mut self, update: kubernetes::KubernetesUpdate) {
         use kubernetes::KubernetesUpdate;
         match update {
-            KubernetesUpdate::Reset => {
-                self.kubernetes.disconnected = Some("the Nodes are being listed again".to_owned());
-                self.kubernetes.seen.clear();
-            }
+            KubernetesUpdate::Reset => self.cluster.reset(),
             KubernetesUpdate::Node(node) => {
-                self.followed.remove(&node.name);
+                self.cluster.unfollow(&node.name);
                 self.apply_node(*node);
             }
             KubernetesUpdate::Answered(node) => self.apply_answered(*node),
             KubernetesUpdate::ReadAgain { node, conflicted } => {
-                let is_known = |known: &&mut kubernetes::NodeFacts| {
+                // A restore of etcd sets versions back, and a watch may go on from its old one.
+                let is_conflicted = |known: &kubernetes::NodeFacts| {
                     known.uid == node.uid && known.resource_version == conflicted
                 };
-                if let Some(known) = self.nodes.get_mut(&node.name).filter(is_known) {
-                    // A restore of etcd sets versions back, and a watch may go on from its old one.
-                    known.resource_version = 0;
-                }
+                self.cluster.forget_version(&node.name, is_conflicted);
                 self.apply_answered(*node);
             }
             KubernetesUpdate::NodeGone { name, uid } => {
-                let is_same = self.nodes.get(&name).is_some_and(|node| node.uid == uid);
-                if is_same && !self.followed.contains(&name) {
+                let is_same = self.cluster.node(&name).is_some_and(|node| node.uid == uid);
+                if is_same && !self.cluster.is_followed(&name) {
                     self.forget_node(&name);
                 }
             }
             KubernetesUpdate::Settled => {
-                if self.kubernetes.disconnected.take().is_some() {
-                    let seen = std::mem::take(&mut self.kubernetes.seen);
-                    let gone: Vec<NodeName> = self
-                        .nodes
-                        .keys()
-                        .filter(|name| !seen.contains(name) && !self.followed.contains(name))
-                        .cloned()
-                        .collect();
-                    for name in gone {
-                        self.forget_node(&name);
-                    }
+                for name in self.cluster.settle() {
+                    self.forget_node(&name);
                 }
             }
             KubernetesUpdate::Maintenances(update) => self.apply_maintenances(None, update),
@@ -70,10 +57,8 @@ impl Inventory {
             KubernetesUpdate::Budget { budget, state } => self.apply_budget(budget, state),
             KubernetesUpdate::Followed(node) => self.apply_followed(*node),
             KubernetesUpdate::FollowedListed(node) => {
-                if self.followed.contains(&node.name)
-                    && let Some(known) = self.nodes.get_mut(&node.name)
-                {
-                    known.resource_version = 0;
+                if self.cluster.is_followed(&node.name) {
+                    self.cluster.forget_version(&node.name, |_| true);
                 }
                 self.apply_followed(*node);
             }
@@ -81,37 +66,33 @@ impl Inventory {
             KubernetesUpdate::FollowedAbsent { name } => self.lose_followed(&name, None),
             KubernetesUpdate::Scanned { stranded } => self.apply_scan(stranded),
             KubernetesUpdate::Devices { node, slices } => self.apply_devices(&node, slices),
-            KubernetesUpdate::DevicesListed => self.device_slices.are_awaited = false,
-            KubernetesUpdate::Lost { why } => self.kubernetes.disconnected = Some(why),
+            KubernetesUpdate::DevicesListed => self.cluster.end_wait_for_slices(),
+            KubernetesUpdate::Lost { why } => self.cluster.lose(why),
         }
     }
 
     /// Applies a Node from a reply. One that is not known was deleted in the meantime.
     fn apply_answered(&mut self, node: kubernetes::NodeFacts) {
-        let known = self.nodes.get(&node.name);
+        let known = self.cluster.node(&node.name);
         if known.is_some_and(|known| known.uid == node.uid) {
             self.apply_node(node);
         }
     }
 
     pub(super) fn apply_node(&mut self, mut node: kubernetes::NodeFacts) {
-        let known = self.nodes.get(&node.name).filter(|known| known.uid == node.uid);
-        // The watch may deliver an older version than the reply to our own PATCH. Versions are compared only within one list and
-        // its watch, because a restore of etcd sets them back.
-        let is_of_this_list =
-            self.kubernetes.seen.contains(&node.name) || self.kubernetes.disconnected.is_none();
-        if is_of_this_list && known.is_some_and(|known| known.resource_version > node.resource_version) {
+        if self.cluster.is_older(&node) {
             return;
         }
+        let known = self
+            .cluster
+            .node(&node.name)
+            .filter(|known| known.uid == node.uid);
         if let Some(known) = known
             && self.keys(known) != self.keys(&node)
         {
             self.pace_identity(&mut node);
         }
-        if self.kubernetes.disconnected.is_some() {
-            self.kubernetes.seen.insert(node.name.clone());
-        }
-        let gpus = self.gpus(&node, None);
+        let gpus = self.cluster.gpus(&node, None);
         let last = node.annotations.last_episode.as_deref().and_then(read_last);
         let local = self.node_states.entry(node.name.clone()).or_default();
         local.last_episode = last.map(Arc::new);
@@ -142,15 +123,15 @@ impl Inventory {
             // Pods may have been scheduled since the last list.
             local.drain = None;
         }
-        let before = self.nodes.remove(&node.name);
-        let last_before = before
-            .as_ref()
-            .and_then(|before| before.annotations.last_episode.as_ref());
-        if last_before != node.annotations.last_episode.as_ref() {
+        let before = self.cluster.node(&node.name);
+        let keys = before.map(|before| self.keys(before)).unwrap_or_default();
+        let last = before.and_then(|before| before.annotations.last_episode.as_ref());
+        let is_last_changed = last != node.annotations.last_episode.as_ref();
+        self.lookups.index(&node.name, &keys, &self.keys(&node));
+        if is_last_changed {
             self.record_last_episode(&node);
         }
-        self.index_keys(&node.name, before.as_ref(), Some(&node));
-        self.nodes.insert(node.name.clone(), node);
+        self.cluster.insert(node);
     }
 
     /// Limits changes of a Node's UUIDs to one per [`IDENTITY_PACE`], because each costs searches in vCenter and a build of all
@@ -159,7 +140,7 @@ impl Inventory {
         let local = self.node_states.entry(node.name.clone()).or_default();
         let changed_at = local.identity_changed_at;
         if changed_at.is_some_and(|at| self.now.monotonic < at.after(IDENTITY_PACE)) {
-            if let Some(known) = self.nodes.get(&node.name) {
+            if let Some(known) = self.cluster.node(&node.name) {
                 node.provider_uuid = known.provider_uuid;
                 node.system_uuid = known.system_uuid;
             }
@@ -186,7 +167,7 @@ impl Inventory {
             .chain(local.late_power_off_until)
             .min();
         // A followed Node may be another release's, whose vCenter gives its hosts the same morefs.
-        let Some(last) = last.filter(|_| !self.followed.contains(&node.name)) else {
+        let Some(last) = last.filter(|_| !self.cluster.is_followed(&node.name)) else {
             return;
         };
         let Some(host) = last.episode.host.moref.clone() else {
@@ -230,10 +211,10 @@ impl Inventory {
             .and_then(|local| local.on_node.as_ref())
             .and_then(Record::episode);
         let is_of_its_vm = on_node.is_none_or(|episode| self.may_be_of_its_vm(name, episode));
-        let Some(node) = self.nodes.remove(name) else {
+        let Some(node) = self.cluster.remove(name) else {
             return;
         };
-        self.index_keys(name, Some(&node), None);
+        self.lookups.index(name, &self.keys(&node), &BTreeSet::new());
         let local = self.node_states.entry(name.clone()).or_default();
         let is_ours = |episode: &Episode| self.rules.releases.has(&episode.release);
         match local.on_node.take() {
@@ -254,9 +235,9 @@ impl Inventory {
                 }
             }
         }
-        let (nodes, now) = (&self.nodes, self.now.monotonic);
+        let (cluster, now) = (&self.cluster, self.now.monotonic);
         self.node_states.retain(|name, local| {
-            nodes.contains_key(name) || local.record_of_gone.is_some() || !local.gpus.has_lapsed(now)
+            cluster.has(name) || local.record_of_gone.is_some() || !local.gpus.has_lapsed(now)
         });
     }
 }

@@ -1,17 +1,13 @@
 //! Offers hosts to nodes that need one. A device that is offered to one node is reserved against the others.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::Timestamp;
 
 use super::Inventory;
 use super::devices::{sriov_cards, vgpus};
 use crate::facts::kubernetes::RequestAction;
-use crate::facts::vsphere::{
-    ClusterRules, DetectionSignal, DeviceRequirement, HostConnection, VgpuProfile, Vm,
-};
+use crate::facts::vsphere::{DetectionSignal, DeviceRequirement, HostConnection, VgpuProfile, Vm};
 use crate::ids::{ComputeRef, HostRef, NodeName, VmRef};
 use crate::maintenance::episode::{Detection, Episode, MAX_REFUSALS, Phase, Record};
 use crate::maintenance::observed::HostState;
@@ -19,10 +15,6 @@ use crate::maintenance::placement::{
     DeviceRequirements, HostView, PlacementOffer, ReservedVm, VmRequirements, find_host,
 };
 use crate::maintenance::request::Request;
-
-/// How long a host counts as updated after it left maintenance mode. The hosts of a cluster are updated one after another, an hour or
-/// more each where they drain and restart.
-const ROLLING_UPGRADE: Duration = Duration::from_secs(24 * 3600);
 
 /// A node that needs a host.
 struct PlacementRequest {
@@ -66,7 +58,7 @@ pub(super) type HostsView = BTreeMap<ComputeRef, Vec<HostView>>;
 impl Inventory {
     /// The state of a host; unknown if vCenter does not report it.
     pub(super) fn host_state(&self, host: Option<&HostRef>) -> HostState {
-        let Some(host) = host.and_then(|moref| self.hosts.get(moref)) else {
+        let Some(host) = host.and_then(|moref| self.vcenter.host(moref)) else {
             return HostState::Unknown;
         };
         match (host.connection, host.in_maintenance, &host.entering) {
@@ -91,10 +83,12 @@ impl Inventory {
             (Some(HostConnection::Connected), Some(false), None) if host.in_quarantine == Some(true) => {
                 HostState::Quarantined
             }
-            (Some(HostConnection::Connected), Some(false), None) => match self.settles_at(&host.moref) {
-                Some(until) => HostState::Settling { until },
-                None => HostState::InService,
-            },
+            (Some(HostConnection::Connected), Some(false), None) => {
+                match self.vcenter.settles_at(&host.moref) {
+                    Some(until) => HostState::Settling { until },
+                    None => HostState::InService,
+                }
+            }
         }
     }
 
@@ -161,7 +155,7 @@ impl Inventory {
     fn placement_requests(&self, names: &BTreeSet<NodeName>) -> PlacementRequests {
         let mut requests = PlacementRequests::default();
         for name in names {
-            let node = self.nodes.get(name);
+            let node = self.cluster.node(name);
             let record = match node {
                 Some(node) => Some(self.record(node)),
                 None => self.record_of_gone(name),
@@ -221,7 +215,7 @@ impl Inventory {
     ) -> Option<(NodeName, Reservation)> {
         let vm = match (self.bound_vm(name), &episode.vm) {
             (Some(vm), _) => Some(vm),
-            (None, Some(moref)) => self.vms.get(moref),
+            (None, Some(moref)) => self.vcenter.vm(moref),
             (None, None) => None,
         }?;
         let reservation = Reservation {
@@ -234,10 +228,6 @@ impl Inventory {
         Some((name.clone(), reservation))
     }
 
-    pub(super) fn cluster_of(&self, host: &HostRef) -> Option<&ComputeRef> {
-        self.hosts.get(host)?.compute.as_ref()
-    }
-
     /// What a VM needs of a host. A VM that is on none is placed in the cluster of its own host.
     pub(super) fn wanted(
         &self,
@@ -248,10 +238,10 @@ impl Inventory {
         let from = vm.host.clone();
         let home = episode.map_or_else(|| from.clone(), |episode| episode.host.moref.clone());
         let registered_on = from.as_ref().or(home.as_ref())?;
-        let compute = self.cluster_of(registered_on).cloned();
+        let compute = self.vcenter.cluster_of(registered_on).cloned();
         Some(VmRequirements {
             vm: vm.moref.clone(),
-            build: self.hosts.get(registered_on).and_then(|host| host.build),
+            build: self.vcenter.host(registered_on).and_then(|host| host.build),
             home,
             home_only: false,
             from,
@@ -261,7 +251,7 @@ impl Inventory {
             networks: vm.networks.clone(),
             memory_mib: reserved_memory(vm),
             hardware_version: vm.hardware_version.clone(),
-            rules: self.rules_of(compute.as_ref()),
+            rules: self.vcenter.rules_of(compute.as_ref()),
             devices: self.wanted_devices(vm, episode),
             sriov: sriov_cards(vm),
             vgpus: vgpus(vm),
@@ -313,33 +303,9 @@ impl Inventory {
         hosts
     }
 
-    /// Whether the host has left maintenance mode recently, as far as this process has seen it.
-    fn is_maintained(&self, host: &HostRef) -> bool {
-        self.left_maintenance.contains_key(host)
-    }
-
-    /// Forgets the hosts that left maintenance mode too long ago.
-    pub(super) fn end_rolling_upgrades(&mut self) {
-        let now = self.now.monotonic;
-        let before = self.left_maintenance.len();
-        self.left_maintenance
-            .retain(|_, at| now < at.after(ROLLING_UPGRADE));
-        if self.left_maintenance.len() < before {
-            self.is_changed = true;
-        }
-    }
-
-    /// The rules of a cluster; none while they are unknown.
-    pub(super) fn rules_of(&self, compute: Option<&ComputeRef>) -> Arc<ClusterRules> {
-        let compute = compute.and_then(|moref| self.computes.get(moref));
-        compute
-            .map(|compute| Arc::clone(&compute.rules))
-            .unwrap_or_default()
-    }
-
     /// The hosts of a cluster, without reservations.
     fn hosts_of(&self, compute: &ComputeRef) -> Vec<HostView> {
-        let hosts = self.hosts.values();
+        let hosts = self.vcenter.hosts();
         hosts
             .filter(|host| host.compute.as_ref() == Some(compute))
             .map(|host| HostView {
@@ -348,12 +314,12 @@ impl Inventory {
                 compute: host.compute.clone(),
                 state: self.host_state(Some(&host.moref)),
                 build: host.build,
-                is_maintained: self.is_maintained(&host.moref),
+                is_maintained: self.vcenter.is_maintained(&host.moref),
                 datastores: host.datastores.clone(),
                 devices: host.passthrough.clone(),
                 sriov: host.sriov.clone(),
                 reserved: Vec::new(),
-                reading: self.surveys.get(&host.moref).cloned(),
+                reading: self.vcenter.survey(&host.moref).cloned(),
             })
             .collect()
     }

@@ -227,7 +227,7 @@ impl Inventory {
     pub(super) fn only_copied(&self) -> BTreeSet<NodeName> {
         let copied = self.maintenances.of_node.keys();
         copied
-            .filter(|name| !self.nodes.contains_key(*name) && self.own_copy(name).is_some())
+            .filter(|name| !self.cluster.has(name) && self.own_copy(name).is_some())
             .cloned()
             .collect()
     }

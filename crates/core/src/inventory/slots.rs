@@ -31,8 +31,8 @@ impl Inventory {
     /// The limits within a group. A percentage is of its nodes.
     pub(super) fn limits(&self, group: Option<&str>) -> AdmissionLimits {
         let of_group = || {
-            self.nodes
-                .values()
+            self.cluster
+                .nodes()
                 .filter(|node| node.limit_group.as_deref() == group)
         };
         let gpus = || of_group().map(|node| u64::from(self.gpus_for_limits(node))).sum();
@@ -54,7 +54,7 @@ impl Inventory {
             .map(|episode| of(&episode.gpus_before))
             .filter(|gpus| *gpus > 0);
         let gpus = before.unwrap_or_else(|| {
-            let now = self.gpus(node, None);
+            let now = self.cluster.gpus(node, None);
             let expected = local.map(|local| local.gpus.expected(&now, &node.gpu_capacity));
             of(&expected.unwrap_or(now))
         });
@@ -64,7 +64,7 @@ impl Inventory {
     /// The queue of a node's group.
     pub(super) fn queue_of(&self, name: &NodeName) -> (&AdmissionQueue, AdmissionLimits) {
         static EMPTY: AdmissionQueue = AdmissionQueue::new();
-        let group = self.nodes.get(name).and_then(|node| node.limit_group.clone());
+        let group = self.cluster.node(name).and_then(|node| node.limit_group.clone());
         let queue = self.admission_queues.get(&group).unwrap_or(&EMPTY);
         (queue, self.limits(group.as_deref()))
     }
@@ -75,7 +75,7 @@ impl Inventory {
         let mut queues: BTreeMap<Option<String>, AdmissionQueue> = BTreeMap::new();
         let mut lapses: Vec<Monotonic> = Vec::new();
         for name in names {
-            let Some(node) = self.nodes.get(name) else {
+            let Some(node) = self.cluster.node(name) else {
                 continue;
             };
             let queue = queues
@@ -182,7 +182,7 @@ impl Inventory {
         }
         let queued = queue.queued.iter().map(|it| &it.node);
         let names = queue.unavailable.iter().chain(queued);
-        let nodes = names.filter_map(|name| self.nodes.get(name));
+        let nodes = names.filter_map(|name| self.cluster.node(name));
         queue.gpus = nodes
             .map(|node| (node.name.clone(), self.gpus_for_limits(node)))
             .collect();
@@ -260,7 +260,7 @@ impl Inventory {
             return None;
         };
         // No episode begins on a node that the label selector does not match.
-        if *record == Record::InService && self.followed.contains(&node.name) {
+        if *record == Record::InService && self.cluster.is_followed(&node.name) {
             return None;
         }
         let request = self.request(&node.name, Some(node));

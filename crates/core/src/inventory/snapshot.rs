@@ -103,7 +103,7 @@ impl Inventory {
 
     pub(super) fn bound_vm(&self, name: &NodeName) -> Option<&Vm> {
         let seen = self.vm_of(name);
-        self.vms.get(&seen.found()?.moref)
+        self.vcenter.vm(&seen.found()?.moref)
     }
 
     /// The VM of a node in `phase`. Before its power is cut, only a current lookup counts, because another VM may have the UUID by
@@ -112,8 +112,8 @@ impl Inventory {
         let vm = self.vm_of(name);
         let is_on = vm.found().is_some_and(|vm| vm.power != Some(PowerState::Off));
         let is_fresh = || {
-            self.nodes
-                .get(name)
+            self.cluster
+                .node(name)
                 .is_some_and(|node| self.is_identity_fresh(node))
         };
         match phase {
@@ -148,7 +148,7 @@ impl Inventory {
 
     pub(super) fn snapshot(&self, name: &NodeName, offer: PlacementOffer) -> Option<NodeSnapshot> {
         let local = self.node_states.get(name);
-        let node = self.nodes.get(name);
+        let node = self.cluster.node(name);
         let record = match node {
             Some(node) => self.record(node),
             None => self.record_of_gone(name)?,
@@ -160,7 +160,7 @@ impl Inventory {
         let home = self.host_state(home);
         let late_power_off_of = self.late_power_off(&record, vm.found(), node);
         // On a node that is not selected, an episode begins only to bring back a VM that an ended episode powered off.
-        if record == Record::InService && late_power_off_of.is_none() && self.followed.contains(name) {
+        if record == Record::InService && late_power_off_of.is_none() && self.cluster.is_followed(name) {
             return None;
         }
         let static_devices = self.static_placement(&record, self.bound_vm(name));
@@ -227,15 +227,19 @@ impl Inventory {
     /// The facts of a Node, with what this process remembers of it.
     fn observed(&self, node: &NodeFacts, record: &Record) -> ObservedNode {
         let seen = ObservedNode {
-            gpus: self.gpus(node, record.episode().and_then(|episode| episode.slices_after())),
-            newest_slice: device_slice::newest(self.device_slices.of(&node.name)),
+            gpus: self
+                .cluster
+                .gpus(node, record.episode().and_then(|episode| episode.slices_after())),
+            newest_slice: device_slice::newest(self.cluster.slices_of(&node.name)),
             ..observed_node(node)
         };
         match self.node_states.get(&node.name) {
             None => seen,
             Some(local) => ObservedNode {
                 asked_guest: local.asked_guest(self.now.monotonic),
-                expected_gpus: local.gpus.expected(&self.gpus(node, None), &node.gpu_capacity),
+                expected_gpus: local
+                    .gpus
+                    .expected(&self.cluster.gpus(node, None), &node.gpu_capacity),
                 last_episode: local.last_episode.clone(),
                 ..seen
             },
@@ -253,7 +257,7 @@ impl Inventory {
         let is_before = matches!(record.phase()?.at_work(), Phase::Queued | Phase::Draining);
         let vm = vm.filter(|vm| is_before && vm.power == Some(PowerState::On) && vm.host.is_leaving())?;
         let may_move = node.is_some_and(|node| observed_node(node).overrides.strategy == Strategy::Migrate);
-        let name_of = |moref: &HostRef| self.hosts.get(moref)?.name.clone();
+        let name_of = |moref: &HostRef| self.vcenter.host(moref)?.name.clone();
         let unsurveyed = offer.survey.iter().filter_map(name_of).collect();
         Some(PlacementForecast::of(
             offer,
@@ -267,7 +271,7 @@ impl Inventory {
     fn target(&self, phase: Option<&Phase>, vm: Option<&ObservedVm>, home: Option<&HostRef>) -> HostState {
         let to = phase.and_then(Phase::target).and_then(|to| to.moref.as_ref());
         let from = vm.and_then(|vm| vm.on.as_ref()).or(home);
-        let compute = |host: Option<&HostRef>| self.cluster_of(host?);
+        let compute = |host: Option<&HostRef>| self.vcenter.cluster_of(host?);
         if compute(to).is_some() && compute(to) == compute(from) {
             self.host_state(to)
         } else {
@@ -279,8 +283,7 @@ impl Inventory {
     /// requested shutdown. If a person has switched the VM since, it is left alone. A guest that shuts down by itself leaves no task.
     fn late_power_off_of(&self, node: &NodeFacts, vm: &VmRef) -> Option<EpisodeId> {
         let last = self.last_episode(node)?;
-        let of_vm = self.tasks.values().filter(|task| task.vm.as_ref() == Some(vm));
-        let switched = of_vm.filter(|task| task.made().is_some());
+        let switched = self.vcenter.tasks_of(vm).filter(|task| task.made().is_some());
         let was_on = switched.clone().any(|task| task.made() == Some(PowerState::On));
         let latest = switched.max_by_key(|task| task.queued_at);
         let may_be_late = || {
@@ -311,8 +314,7 @@ impl Inventory {
 
     /// The latest task that switched a VM on or off.
     fn last_switched(&self, vm: &VmRef) -> Option<&Task> {
-        let of_vm = self.tasks.values().filter(|task| task.vm.as_ref() == Some(vm));
-        let switched = of_vm.filter(|task| task.made().is_some());
+        let switched = self.vcenter.tasks_of(vm).filter(|task| task.made().is_some());
         switched.max_by_key(|task| task.queued_at)
     }
 
@@ -327,10 +329,10 @@ impl Inventory {
     /// The origin of an episode that begins with this `vm`, for its trace.
     fn origin(&self, vm: &ObservedVm) -> EpisodeOrigin {
         let host = vm.on.as_ref();
-        let compute = host.and_then(|host| self.hosts.get(host)?.compute.as_ref());
+        let compute = host.and_then(|host| self.vcenter.host(host)?.compute.as_ref());
         EpisodeOrigin {
-            cluster: compute.and_then(|compute| self.computes.get(compute)?.name.clone()),
-            vm: self.vms.get(&vm.moref).and_then(|vm| vm.name.clone()),
+            cluster: compute.and_then(|compute| self.vcenter.compute(compute)?.name.clone()),
+            vm: self.vcenter.vm(&vm.moref).and_then(|vm| vm.name.clone()),
             before: host.and_then(|host| Some(self.last_episodes.get(host)?.traceparent.to_string())),
             ..EpisodeOrigin::default()
         }
@@ -341,7 +343,7 @@ impl Inventory {
         match admission {
             Admission::Granted => None,
             Admission::Queued { ahead, .. } => ahead.iter().find_map(|name| {
-                let record = self.record(self.nodes.get(name)?);
+                let record = self.record(self.cluster.node(name)?);
                 record.episode().map(|episode| episode.traceparent.clone())
             }),
         }

@@ -26,20 +26,20 @@ impl Inventory {
     /// The hosts of each cluster that has a VM of ours, with name and state.
     pub fn hosts_of_ours(&self) -> BTreeMap<HostRef, (String, HostState)> {
         let ours = self
-            .nodes
-            .keys()
+            .cluster
+            .names()
             .filter_map(|name| self.bound_vm(name)?.host.as_ref());
         let ours: BTreeSet<&HostRef> = ours.collect();
         let computes: BTreeSet<&ComputeRef> = ours
             .iter()
-            .filter_map(|host| self.hosts.get(*host)?.compute.as_ref())
+            .filter_map(|host| self.vcenter.host(host)?.compute.as_ref())
             .collect();
         let is_shown = |host: &&Arc<Host>| {
             let is_near = |compute| computes.contains(compute);
             ours.contains(&host.moref) || host.compute.as_ref().is_some_and(is_near)
         };
-        self.hosts
-            .values()
+        self.vcenter
+            .hosts()
             .filter(is_shown)
             .map(|host| self.shown(host))
             .collect()

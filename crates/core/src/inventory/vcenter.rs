@@ -1,131 +1,294 @@
-//! Applies facts of vCenter.
+//! What vCenter reports of hosts, clusters, VMs and tasks, and what this process has seen of hosts.
 
-use super::Inventory;
-use crate::facts::vsphere::{self as vsphere, EndOutcome};
-use crate::ids::TaskRef;
+mod absences;
+mod failed_maintenances;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::absences::Absences;
+use self::failed_maintenances::FailedMaintenances;
+use super::{Inventory, Source};
+use crate::facts::vsphere::{ClusterRules, Compute, Host, Task, Vm, VsphereUpdate};
+use crate::ids::{ComputeRef, HostRef, TaskRef, VmRef};
+use crate::maintenance::clock::{Deadline, Monotonic, Now};
 use crate::maintenance::observed::{AttemptOutcome, FailedMaintenance};
+use crate::maintenance::placement::HostSurvey;
 
-impl Inventory {
-    pub(super) fn apply_vsphere(&mut self, update: vsphere::VsphereUpdate) {
-        use vsphere::VsphereUpdate;
-        if let VsphereUpdate::EvacuationPolicies { vms } = update {
-            self.evacuated_by_policy = vms;
-            return;
+/// How long a host counts as updated after it left maintenance mode. The hosts of a cluster are updated one after another, an hour or
+/// more each where they drain and restart.
+const ROLLING_UPGRADE: Duration = Duration::from_secs(24 * 3600);
+
+/// The objects of vCenter.
+#[derive(Clone, Debug)]
+pub(super) struct VcenterStore {
+    source: Source<String>,
+    hosts: BTreeMap<HostRef, Arc<Host>>,
+    computes: BTreeMap<ComputeRef, Compute>,
+    vms: BTreeMap<VmRef, Vm>,
+    tasks: BTreeMap<TaskRef, Task>,
+    surveys: BTreeMap<HostRef, HostSurvey>,
+    /// The hosts whose latest maintenance task failed.
+    failed: FailedMaintenances,
+    /// The hosts that vCenter lost, until they have stayed connected for long enough.
+    absences: Absences,
+    /// When hosts left maintenance mode.
+    left_maintenance: BTreeMap<HostRef, Monotonic>,
+    /// The VMs that vCenter shuts down by a compute policy.
+    evacuated_by_policy: BTreeSet<VmRef>,
+}
+
+impl VcenterStore {
+    pub(super) fn new(host_settle: Duration) -> Self {
+        Self {
+            source: Source::disconnected("vCenter"),
+            hosts: BTreeMap::new(),
+            computes: BTreeMap::new(),
+            vms: BTreeMap::new(),
+            tasks: BTreeMap::new(),
+            surveys: BTreeMap::new(),
+            failed: FailedMaintenances::default(),
+            absences: Absences::new(host_settle),
+            left_maintenance: BTreeMap::new(),
+            evacuated_by_policy: BTreeSet::new(),
         }
-        self.vcenter.is_incomplete = !matches!(update, VsphereUpdate::Settled | VsphereUpdate::Lost { .. });
+    }
+
+    /// Why vCenter is disconnected, if it is.
+    pub(super) fn disconnected(&self) -> Option<&str> {
+        self.source.disconnected.as_deref()
+    }
+
+    /// Whether the rest of a set is awaited. It follows soon, and may contradict the facts so far.
+    pub(super) fn is_set_incomplete(&self) -> bool {
+        self.source.disconnected.is_none() && self.source.is_incomplete
+    }
+
+    pub(super) fn host(&self, moref: &HostRef) -> Option<&Arc<Host>> {
+        self.hosts.get(moref)
+    }
+
+    pub(super) fn hosts(&self) -> impl Iterator<Item = &Arc<Host>> {
+        self.hosts.values()
+    }
+
+    pub(super) fn compute(&self, moref: &ComputeRef) -> Option<&Compute> {
+        self.computes.get(moref)
+    }
+
+    pub(super) fn cluster_of(&self, host: &HostRef) -> Option<&ComputeRef> {
+        self.host(host)?.compute.as_ref()
+    }
+
+    /// The rules of a cluster; none while they are unknown.
+    pub(super) fn rules_of(&self, compute: Option<&ComputeRef>) -> Arc<ClusterRules> {
+        let compute = compute.and_then(|moref| self.compute(moref));
+        compute
+            .map(|compute| Arc::clone(&compute.rules))
+            .unwrap_or_default()
+    }
+
+    pub(super) fn vm(&self, moref: &VmRef) -> Option<&Vm> {
+        self.vms.get(moref)
+    }
+
+    pub(super) fn task(&self, moref: &TaskRef) -> Option<&Task> {
+        self.tasks.get(moref)
+    }
+
+    pub(super) fn tasks_of(&self, vm: &VmRef) -> impl Iterator<Item = &Task> + Clone {
+        self.tasks
+            .values()
+            .filter(move |task| task.vm.as_ref() == Some(vm))
+    }
+
+    pub(super) fn survey(&self, host: &HostRef) -> Option<&HostSurvey> {
+        self.surveys.get(host)
+    }
+
+    pub(super) fn set_survey(&mut self, host: HostRef, survey: HostSurvey) {
+        self.surveys.insert(host, survey);
+    }
+
+    /// The latest maintenance of a host, if it failed.
+    pub(super) fn failed_maintenance(&self, host: &HostRef) -> Option<&FailedMaintenance> {
+        self.failed.of(host)
+    }
+
+    /// Whether the host has left maintenance mode recently, as far as this process has seen it.
+    pub(super) fn is_maintained(&self, host: &HostRef) -> bool {
+        self.left_maintenance.contains_key(host)
+    }
+
+    /// When a host that is back may be used, if that is not yet so.
+    pub(super) fn settles_at(&self, host: &HostRef) -> Option<Deadline> {
+        self.absences.settles_at(host)
+    }
+
+    /// When the next host may be used.
+    pub(super) fn next_settled(&self) -> Option<Monotonic> {
+        self.absences.next_settled()
+    }
+
+    /// Whether vCenter itself shuts the VM down when its host enters maintenance.
+    pub(super) fn is_evacuated_by_power_off(&self, vm: &Vm) -> bool {
+        vm.evacuation_power_off || self.evacuated_by_policy.contains(&vm.moref)
+    }
+
+    /// Forgets what has lasted long enough. Returns whether there was something.
+    pub(super) fn set_time(&mut self, now: Monotonic) -> bool {
+        let before = self.left_maintenance.len();
+        self.left_maintenance
+            .retain(|_, at| now < at.after(ROLLING_UPGRADE));
+        let is_forgotten = self.left_maintenance.len() < before;
+        self.absences.end(now) || is_forgotten
+    }
+
+    /// Whether an update that is about to be applied changes something.
+    pub(super) fn is_change(&self, update: &VsphereUpdate) -> bool {
+        match update {
+            VsphereUpdate::Host(host) => self.hosts.get(&host.moref) != Some(host),
+            VsphereUpdate::Vm(vm) => self.vms.get(&vm.moref) != Some(vm),
+            VsphereUpdate::EvacuationPolicies { vms } => *vms != self.evacuated_by_policy,
+            VsphereUpdate::Settled => self.source.disconnected.is_some(),
+            VsphereUpdate::Reset
+            | VsphereUpdate::HostGone(_)
+            | VsphereUpdate::Compute(_)
+            | VsphereUpdate::ComputeGone(_)
+            | VsphereUpdate::VmGone(_)
+            | VsphereUpdate::Task(_)
+            | VsphereUpdate::TaskGone(_)
+            | VsphereUpdate::Found { .. }
+            | VsphereUpdate::OutOfScope { .. }
+            | VsphereUpdate::Lost { .. } => true,
+        }
+    }
+
+    /// The rest of a set is awaited.
+    fn begin_set(&mut self) {
+        self.source.is_incomplete = true;
+    }
+
+    fn apply(&mut self, update: VsphereUpdate, now: Now) {
+        // Policies are no part of a set of updates.
+        if !matches!(update, VsphereUpdate::EvacuationPolicies { .. }) {
+            self.source.is_incomplete =
+                !matches!(update, VsphereUpdate::Settled | VsphereUpdate::Lost { .. });
+        }
         match update {
             VsphereUpdate::Reset => {
-                self.vcenter.disconnected = Some("vCenter is sending its whole inventory again".to_owned());
-                self.vcenter.seen.clear();
-                self.out_of_scope.clear();
+                self.source.disconnected = Some("vCenter is sending its whole inventory again".to_owned());
+                self.source.seen.clear();
             }
-            VsphereUpdate::Host(host) => {
-                self.vcenter.seen.insert(host.moref.to_string());
-                self.record_failed_maintenance(&host);
-                self.record_absence(&host);
-                let known = self.hosts.get(&host.moref);
-                let was_in = known.is_some_and(|known| known.in_maintenance == Some(true));
-                if was_in && host.in_maintenance == Some(false) {
-                    self.left_maintenance
-                        .insert(host.moref.clone(), self.now.monotonic);
-                }
-                self.hosts.insert(host.moref.clone(), host);
-            }
+            VsphereUpdate::Host(host) => self.apply_host(host, now),
             VsphereUpdate::HostGone(host) => {
                 self.hosts.remove(&host);
                 self.surveys.remove(&host);
-                self.interrupted.remove(&host);
-                self.absences.remove(&host);
+                self.failed.forget(&host);
+                self.absences.forget(&host);
                 self.left_maintenance.remove(&host);
-                self.last_episodes.remove(&host);
             }
             VsphereUpdate::Compute(compute) => {
-                self.vcenter.seen.insert(compute.moref.to_string());
+                self.source.seen.insert(compute.moref.to_string());
                 self.computes.insert(compute.moref.clone(), compute);
             }
             VsphereUpdate::ComputeGone(compute) => {
                 self.computes.remove(&compute);
             }
             VsphereUpdate::Vm(vm) => {
-                self.vcenter.seen.insert(vm.moref.to_string());
+                self.source.seen.insert(vm.moref.to_string());
                 self.vms.insert(vm.moref.clone(), vm);
             }
             VsphereUpdate::VmGone(vm) => {
                 self.vms.remove(&vm);
             }
             VsphereUpdate::Task(task) => {
-                self.vcenter.seen.insert(task.moref.to_string());
-                let moref = task.moref.clone();
-                self.settle_drs_power_on(&task);
-                self.tasks.insert(moref.clone(), task);
-                for local in self.node_states.values_mut() {
-                    local.settle(&moref, &self.tasks);
-                }
+                self.source.seen.insert(task.moref.to_string());
+                self.tasks.insert(task.moref.clone(), task);
             }
+            VsphereUpdate::TaskGone(task) => {
+                self.tasks.remove(&task);
+            }
+            VsphereUpdate::EvacuationPolicies { vms } => self.evacuated_by_policy = vms,
+            VsphereUpdate::Settled => self.settle(),
+            VsphereUpdate::Lost { why } => self.source.disconnected = Some(why),
+            // Of lookups.
+            VsphereUpdate::Found { .. } | VsphereUpdate::OutOfScope { .. } => {}
+        }
+    }
+
+    fn apply_host(&mut self, host: Arc<Host>, now: Now) {
+        self.source.seen.insert(host.moref.to_string());
+        let known = self.hosts.get(&host.moref);
+        let is_rebuilt = self.source.disconnected.is_some();
+        self.failed.note(&host, known.filter(|_| is_rebuilt), now);
+        self.absences.note(&host, now);
+        let was_in = known.is_some_and(|known| known.in_maintenance == Some(true));
+        if was_in && host.in_maintenance == Some(false) {
+            self.left_maintenance.insert(host.moref.clone(), now.monotonic);
+        }
+        self.hosts.insert(host.moref.clone(), host);
+    }
+
+    /// The set is complete: objects that were not reported do not exist.
+    fn settle(&mut self) {
+        if self.source.disconnected.take().is_none() {
+            return;
+        }
+        let seen = std::mem::take(&mut self.source.seen);
+        self.hosts.retain(|moref, _| seen.contains(moref.as_str()));
+        self.computes.retain(|moref, _| seen.contains(moref.as_str()));
+        self.vms.retain(|moref, _| seen.contains(moref.as_str()));
+        self.tasks.retain(|moref, _| seen.contains(moref.as_str()));
+        self.failed.retain(&seen);
+        self.absences.retain(&seen);
+        self.surveys.clear();
+    }
+}
+
+impl Inventory {
+    pub(super) fn apply_vsphere(&mut self, update: VsphereUpdate) {
+        match update {
             VsphereUpdate::Found { key, vms } => {
-                if let Some(lookup) = self.urgent_lookups.get_mut(&key) {
-                    lookup.is_answered = true;
-                }
-                self.record_lookup(key, vms);
+                self.vcenter.begin_set();
+                self.lookups.record(key, vms);
             }
-            VsphereUpdate::OutOfScope { keys } => self.out_of_scope = keys,
-            VsphereUpdate::TaskGone(task) => self.lose_task(&task),
-            // It is no part of a set of updates.
-            VsphereUpdate::EvacuationPolicies { .. } => {}
+            VsphereUpdate::OutOfScope { keys } => {
+                self.vcenter.begin_set();
+                self.lookups.set_out_of_scope(keys);
+            }
+            VsphereUpdate::Reset => {
+                self.lookups.set_out_of_scope(BTreeSet::new());
+                self.vcenter.apply(update, self.now);
+            }
+            VsphereUpdate::HostGone(ref host) => {
+                self.last_episodes.remove(host);
+                self.vcenter.apply(update, self.now);
+            }
+            VsphereUpdate::Task(task) => {
+                self.settle_drs_power_on(&task);
+                let states = self.node_states.values_mut();
+                states.for_each(|local| local.settle(&task));
+                self.vcenter.apply(VsphereUpdate::Task(task), self.now);
+            }
+            VsphereUpdate::TaskGone(ref task) => {
+                self.lose_task(task);
+                self.vcenter.apply(update, self.now);
+            }
             VsphereUpdate::Settled => self.settle_vcenter(),
-            VsphereUpdate::Lost { why } => self.vcenter.disconnected = Some(why),
-        }
-    }
-
-    /// Records a failed maintenance task of `host`, until a later one begins or is cancelled. A rebuilt stream does not report the
-    /// failed task again, so its absence changes nothing.
-    fn record_failed_maintenance(&mut self, host: &vsphere::Host) {
-        if host.entering.is_some() || host.in_maintenance == Some(true) {
-            self.interrupted.remove(&host.moref);
-        }
-        let Some(end) = &host.last_end else {
-            self.record_lost_maintenance(host);
-            return;
-        };
-        match &end.outcome {
-            EndOutcome::Cancelled => {
-                self.interrupted.remove(&host.moref);
-            }
-            EndOutcome::Failed { message } => {
-                let is_known = |(task, _): &(TaskRef, FailedMaintenance)| *task == end.task;
-                if !self.interrupted.get(&host.moref).is_some_and(is_known) {
-                    let interrupted = FailedMaintenance {
-                        at: self.now,
-                        message: message.clone(),
-                    };
-                    self.interrupted
-                        .insert(host.moref.clone(), (end.task.clone(), interrupted));
-                }
-            }
-        }
-    }
-
-    /// Records a maintenance that a rebuilt stream does not report any more: a vCenter that restarts forgets its task, and the host
-    /// may go on entering. It counts as failed, because a cancel would be undone at once.
-    fn record_lost_maintenance(&mut self, host: &vsphere::Host) {
-        let is_rebuilt = self.vcenter.disconnected.is_some();
-        let before = self.hosts.get(&host.moref).filter(|_| is_rebuilt);
-        let Some(lost) = before.and_then(|before| before.entering.as_ref()) else {
-            return;
-        };
-        if host.entering.is_none() && host.in_maintenance == Some(false) {
-            let interrupted = FailedMaintenance {
-                at: self.now,
-                message: "vCenter does not list its task any more".to_owned(),
-            };
-            self.interrupted
-                .insert(host.moref.clone(), (lost.task.clone(), interrupted));
+            VsphereUpdate::Host(_)
+            | VsphereUpdate::Compute(_)
+            | VsphereUpdate::ComputeGone(_)
+            | VsphereUpdate::Vm(_)
+            | VsphereUpdate::VmGone(_)
+            | VsphereUpdate::EvacuationPolicies { .. }
+            | VsphereUpdate::Lost { .. } => self.vcenter.apply(update, self.now),
         }
     }
 
     /// vCenter no longer has the task, so its result is unknown. Its effect shows on the VM.
     fn lose_task(&mut self, task: &TaskRef) {
-        self.tasks.remove(task);
         let attempts = self
             .node_states
             .values_mut()
@@ -137,25 +300,19 @@ impl Inventory {
         }
     }
 
-    /// The set is complete: objects that were not reported do not exist.
+    /// The set is complete.
     fn settle_vcenter(&mut self) {
-        if self.vcenter.disconnected.take().is_none() {
+        let is_rebuilt = self.vcenter.disconnected().is_some();
+        self.vcenter.apply(VsphereUpdate::Settled, self.now);
+        if !is_rebuilt {
             return;
         }
-        let seen = std::mem::take(&mut self.vcenter.seen);
-        self.hosts.retain(|moref, _| seen.contains(moref.as_str()));
-        self.last_episodes
-            .retain(|moref, _| seen.contains(moref.as_str()));
-        self.interrupted.retain(|moref, _| seen.contains(moref.as_str()));
-        self.absences.retain(|moref, _| seen.contains(moref.as_str()));
-        self.computes.retain(|moref, _| seen.contains(moref.as_str()));
-        self.vms.retain(|moref, _| seen.contains(moref.as_str()));
-        self.tasks.retain(|moref, _| seen.contains(moref.as_str()));
-        self.surveys.clear();
+        let vcenter = &self.vcenter;
+        self.last_episodes.retain(|host, _| vcenter.host(host).is_some());
         // The result of a task that vCenter no longer has is unknown. Its effect is repeated if the VM does not show it.
         for local in self.node_states.values_mut() {
             local.attempts.retain(|_, attempt| match &attempt.outcome {
-                AttemptOutcome::Running(task) => self.tasks.contains_key(task),
+                AttemptOutcome::Running(task) => vcenter.task(task).is_some(),
                 AttemptOutcome::Asked | AttemptOutcome::Done | AttemptOutcome::Refused(_) => true,
             });
         }

@@ -56,7 +56,7 @@ impl Inventory {
             .collect();
         let mut groups: BTreeMap<Option<String>, Vec<(usize, &Forecast)>> = BTreeMap::new();
         for (index, forecast) in forecasts.iter().enumerate() {
-            let group = self.nodes.get(&forecast.node);
+            let group = self.cluster.node(&forecast.node);
             let group = group.and_then(|node| node.limit_group.clone());
             groups.entry(group).or_default().push((index, forecast));
         }
@@ -109,7 +109,7 @@ impl Inventory {
             },
             ..vm.clone()
         };
-        let node = self.nodes.get(name);
+        let node = self.cluster.node(name);
         let request = self.due_request(name, node, &forecast.record);
         let clicked_at = wants_place(
             &forecast.record,
@@ -143,13 +143,15 @@ impl Inventory {
         // VMs never leave their cluster.
         let mut reservations: BTreeMap<Option<ComputeRef>, Vec<(NodeName, Reservation)>> = BTreeMap::new();
         for (name, reservation) in self.placed(&names).reservations {
-            let compute = self.cluster_of(&reservation.host).cloned();
+            let compute = self.vcenter.cluster_of(&reservation.host).cloned();
             reservations.entry(compute).or_default().push((name, reservation));
         }
         let mut views = HostsView::new();
         let mut leaving: BTreeSet<HostRef> = BTreeSet::new();
         for (host, nodes) in hosts {
-            let reserved = reservations.entry(self.cluster_of(&host).cloned()).or_default();
+            let reserved = reservations
+                .entry(self.vcenter.cluster_of(&host).cloned())
+                .or_default();
             if reserved.iter().any(|(_, it)| it.host == host) {
                 continue;
             }
@@ -157,8 +159,8 @@ impl Inventory {
             leaving.insert(host.clone());
             let all_fit = nodes.iter().all(|name| {
                 let is_bound_to_host = self
-                    .nodes
-                    .get(name)
+                    .cluster
+                    .node(name)
                     .is_some_and(|node| node.annotations.strategy.as_deref() == Some("wait"));
                 !is_bound_to_host
                     && self

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use super::*;
 use crate::facts::kubernetes::{NodeFacts, NodeMaintenanceRole, RequestAction, RequestedMaintenance};
 use crate::facts::vsphere;

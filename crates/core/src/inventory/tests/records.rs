@@ -407,7 +407,7 @@ fn node_with_a_lower_version_counts_after_a_conflict_with_the_known_one() {
         resource_version,
         ..node_facts(1)
     };
-    let known = |inventory: &Inventory| inventory.nodes[&name(1)].resource_version;
+    let known = |inventory: &Inventory| inventory.cluster.node(&name(1)).unwrap().resource_version;
     for (conflicted, read, expected) in [
         // A restore of etcd set the versions back.
         (20, 7, 7),

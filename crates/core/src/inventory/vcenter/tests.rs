@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::*;
-use crate::facts::vsphere::{Host, MaintenanceEnd, VsphereUpdate};
+use crate::facts::vsphere::{EndOutcome, Host, MaintenanceEnd, VsphereUpdate};
 use crate::inventory::tests::{
     apply_all, awaiting, entering, host, in_phase, inventory_with, moment, snapshot_of, tried, trio, vsphere,
 };

@@ -1,5 +1,7 @@
 //! Offers of hosts for VMs with a vGPU, and their reservations.
 
+use std::sync::Arc;
+
 use super::*;
 use crate::facts::vsphere::HostVgpus;
 use crate::facts::vsphere::Passthrough;

@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::facts::vsphere::VsphereUpdate;
-use crate::inventory::Fact;
-use crate::inventory::tests::{awaiting, host, inventory_with, moment, rules, snapshot_of, trio, vsphere};
+use crate::inventory::tests::{awaiting, host, inventory_under, moment, rules, snapshot_of, trio, vsphere};
+use crate::inventory::{Fact, Inventory, Rules};
 use crate::maintenance::host::HostState;
 
 use HostConnection::{Connected, NotResponding};
@@ -20,8 +20,12 @@ fn host_is(connection: HostConnection, in_maintenance: bool, exit: Option<&str>)
 
 /// Node 1 waits for its host, which is in maintenance. A user has taken it out of an earlier one.
 fn waiting() -> Inventory {
+    waiting_under(rules())
+}
+
+fn waiting_under(rules: Rules) -> Inventory {
     let facts = [awaiting(1), host_is(Connected, true, Some("exit-1"))];
-    inventory_with(trio(1).into_iter().chain(facts))
+    inventory_under(rules, trio(1).into_iter().chain(facts))
 }
 
 fn at(inventory: &mut Inventory, second: i64, fact: Option<Fact>) -> HostState {
@@ -47,10 +51,10 @@ fn host_that_came_back_by_itself_is_used_after_it_has_stayed() {
     let back = || Some(host_is(Connected, false, Some("exit-1")));
     assert_eq!(at(&mut inventory, 100, lost()), HostState::Unreachable);
     assert_eq!(at(&mut inventory, 110, back()), settling(170));
-    assert_eq!(inventory.next_settled(), Some(moment(170).monotonic));
+    assert_eq!(inventory.vcenter.next_settled(), Some(moment(170).monotonic));
     // It is lost again: the time begins anew.
     assert_eq!(at(&mut inventory, 120, lost()), HostState::Unreachable);
-    assert_eq!(inventory.next_settled(), None);
+    assert_eq!(inventory.vcenter.next_settled(), None);
     assert_eq!(at(&mut inventory, 130, back()), settling(190));
     assert_eq!(at(&mut inventory, 140, back()), settling(190));
     assert_eq!(at(&mut inventory, 189, None), settling(190));
@@ -58,7 +62,7 @@ fn host_that_came_back_by_itself_is_used_after_it_has_stayed() {
     let built = inventory.advance(None, moment(190)).built.unwrap();
     assert!(built.snapshots.contains_key(&crate::fixtures::name(1)));
     assert_eq!(at(&mut inventory, 191, None), HostState::InService);
-    assert!(inventory.absences.is_empty());
+    assert!(inventory.vcenter.absences.hosts.is_empty());
 }
 
 /// vCenter takes a host that is back out of maintenance by itself, without a user.
@@ -116,9 +120,11 @@ fn host_that_was_never_lost_is_used_at_once() {
 
 #[test]
 fn setting_of_zero_uses_every_host_at_once() {
-    let mut inventory = waiting();
-    inventory.rules.host_settle = Duration::ZERO;
     assert!(!rules().host_settle.is_zero());
+    let mut inventory = waiting_under(Rules {
+        host_settle: Duration::ZERO,
+        ..rules()
+    });
     at(&mut inventory, 100, Some(host_is(NotResponding, true, None)));
     let back = Some(host_is(Connected, false, None));
     assert_eq!(at(&mut inventory, 110, back), HostState::InService);
