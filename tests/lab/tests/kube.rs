@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use haulout_lab::fixture::WAIT_TIMEOUT;
 use haulout_lab::kube::{Kube, KubeOptions, User};
 use haulout_lab::kubelet::{EXITS_AFTER_MS, GPU, Kubelet, Machine, STUCK, VmFacts};
 use haulout_lab::wait::until;
@@ -23,7 +24,6 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::sync::watch;
 
 const UUID: &str = "42160f2c-7a0f-4e2c-9d4e-000000000001";
-const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What of a Node these tests look at.
 #[derive(Debug, Clone, PartialEq)]
