@@ -336,7 +336,7 @@ impl Executor {
         let set = match vm {
             Some(vm) => self.machines.set(permit, &self.traced(), name, vm).await,
             // Without the UUID it cannot be verified that a Machine is that of the node.
-            None => Ok(Vec::new()),
+            None => Ok(Some(Vec::new())),
         };
         match set {
             Ok(objects) => {

@@ -116,8 +116,8 @@ impl MachineApi {
         versions.is_ok_and(|versions| versions.cluster_api.is_some())
     }
 
-    /// Sets the guards of the node whose VM is `vm`, and returns the objects that have them. None if the node has no Machine that can
-    /// be guarded: a missing right is logged, and does not hold up the maintenance.
+    /// Sets the guards of the node whose VM is `vm`, and returns the objects that have them: none if the node has no Machine that can be
+    /// guarded, and `None` if a right is missing, which is logged and does not hold up the maintenance.
     ///
     /// The Node only says which Machine to read, because a kubelet may write any name there. It counts if it has the VM's UUID and
     /// names the Node.
@@ -130,13 +130,13 @@ impl MachineApi {
         nodes: &kube::Client,
         node: &NodeName,
         vm: VmUuid,
-    ) -> Guarded<Vec<GuardedObject>> {
+    ) -> Guarded<Option<Vec<GuardedObject>>> {
         match self.set_all(nodes, node, vm).await {
             Err(error) if error.is_forbidden() => {
                 warn!("node {node} is not guarded against Cluster API, because Haulout may not: {error}");
-                Ok(Vec::new())
+                Ok(None)
             }
-            set => set,
+            set => set.map(Some),
         }
     }
 
@@ -185,7 +185,7 @@ impl MachineApi {
         objects: &[GuardedObject],
     ) -> Guarded<()> {
         let mut objects = objects.to_vec();
-        // What was set just before a crash is not in the record. Where Haulout may not look, it has not set anything.
+        // What was set just before a crash is not in the record. Where Haulout may not look, it has most likely not set anything.
         let (machine, checks) = match self.of_node(nodes, node, vm).await {
             Err(error) if error.is_forbidden() && objects.is_empty() => (None, Vec::new()),
             found => found?,

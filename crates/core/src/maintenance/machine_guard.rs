@@ -60,6 +60,9 @@ pub struct MachineGuards {
     /// Those that were set.
     #[serde(default, deserialize_with = "read", skip_serializing_if = "Vec::is_empty")]
     pub objects: Vec<GuardedObject>,
+    /// Others may have one as well: a right was missing when they were set.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub may_be_more: bool,
     /// Why those of `objects` are left at the end: they could not be removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left: Option<String>,
@@ -89,8 +92,9 @@ fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<GuardedObject>
 pub struct MachineGuardReport {
     /// When the effect began.
     pub at: Monotonic,
-    /// The objects; none if the node has no Machine.
-    pub objects: Vec<GuardedObject>,
+    /// The objects, none if the node has no Machine; `None` where a right was missing. Some may have a guard nevertheless, also one
+    /// that was requested before, whose reply was lost.
+    pub objects: Option<Vec<GuardedObject>>,
 }
 
 impl MachineGuards {
@@ -127,13 +131,15 @@ impl MachineGuards {
     /// The guards after `report`: those that were known, and those that were set now.
     #[must_use]
     pub fn with(&self, report: &MachineGuardReport) -> Self {
-        let mut objects: Vec<GuardedObject> = self.objects.iter().chain(&report.objects).cloned().collect();
+        let set = report.objects.iter().flatten();
+        let mut objects: Vec<GuardedObject> = self.objects.iter().chain(set).cloned().collect();
         objects.sort();
         objects.dedup();
         objects.truncate(MAX_GUARDED);
         Self {
             is_due: false,
             objects,
+            may_be_more: report.objects.is_none(),
             left: None,
         }
     }

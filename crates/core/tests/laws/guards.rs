@@ -249,7 +249,7 @@ fn guards_on_the_machine_are_looked_at_again_while_the_vm_is_off() {
         seen.attempts.insert(EffectKind::SetMachineGuards, done_at(400));
         seen.machine_guards = Some(MachineGuardReport {
             at: moment(400).monotonic,
-            objects: vec![machine.clone()],
+            objects: Some(vec![machine.clone()]),
         });
         let rest = decide(&record, &seen, &settings(), moment(401));
         assert!(matches!(rest, Decision::Wait { .. }), "{rest:?}");

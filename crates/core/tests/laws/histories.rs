@@ -918,6 +918,35 @@ fn guard_whose_reply_was_lost_is_removed_after_guards_on_machines_are_switched_o
 }
 
 #[test]
+fn guard_whose_reply_was_lost_is_removed_after_a_right_was_gone_for_a_while() {
+    replay([
+        (ReplyIsLost, 0),
+        (HomeEnters, 0),
+        (MachineRightsGo, 0),
+        (AnotherProcess, 0),
+        (MachineRightsAreBack, 0),
+    ]);
+    replay([
+        (ReplyIsLost, 0),
+        (HomeEnters, 0),
+        (MachineRightsGo, 0),
+        (AnotherProcess, 0),
+        (MachineRightsAreBack, 0),
+        (AnotherProcessWith(Setting::MachineGuards), 0),
+    ]);
+}
+
+#[test]
+fn guest_is_asked_again_no_more_often_than_the_longest_pause_says() {
+    replay([
+        (AnotherProcessWith(Setting::RetryMax), 0),
+        (TaskOfAnotherStarts, 0),
+        (HomeEnters, 0),
+        (AnHour, 0),
+    ]);
+}
+
+#[test]
 fn guest_that_a_parked_episode_asked_is_not_asked_again_when_its_record_is_a_copy() {
     let mut model = Model::new(with_volumes(policy(DrainTimeoutAction::PowerOff)), false);
     for happening in [

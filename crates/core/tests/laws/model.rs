@@ -71,9 +71,9 @@ const DEVICE: &str = "0000:01:00.0";
 /// Records have whole seconds.
 const SLACK: Duration = Duration::from_secs(2);
 
-/// The limit of effects except drain rounds for a node within ten minutes. A whole episode with a few refusals has
-/// ten; more is a busy loop.
-const MOST_EFFECTS: usize = 60;
+/// The limit of effects except drain rounds for a node within ten minutes, besides one that is tried again and again. A whole episode
+/// with a few refusals has ten; more is a busy loop.
+const MOST_EFFECTS: u64 = 40;
 
 /// The true state of a host.
 #[derive(Clone, Debug, Default)]
@@ -248,6 +248,8 @@ pub struct Model {
     has_forbidden_status: bool,
     /// The times of effects, by node.
     effects: Vec<Vec<Duration>>,
+    /// The shortest of the longest pauses between attempts so far.
+    shortest_pause: Duration,
     pub log: Vec<String>,
 }
 
@@ -337,6 +339,7 @@ impl Model {
             forbids_status: false,
             has_forbidden_status: false,
             effects: vec![Vec::new(); NODES],
+            shortest_pause: Duration::from_secs(600),
             log: Vec::new(),
         };
         model.hosts[2].is_taken = true;
@@ -1852,9 +1855,10 @@ impl Model {
             let recent = effects
                 .iter()
                 .filter(|at| self.elapsed - **at < Duration::from_secs(600));
-            let recent = recent.count();
+            let recent = recent.count() as u64;
+            self.shortest_pause = self.shortest_pause.min(self.settings.policy.retry_max);
             assert!(
-                recent <= MOST_EFFECTS,
+                recent <= MOST_EFFECTS + 600 / self.shortest_pause.as_secs(),
                 "{recent} effects within ten minutes\n{}",
                 self.recent_log()
             );
@@ -2025,7 +2029,7 @@ impl Model {
                     };
                     let report = MachineGuardReport {
                         at: self.now().monotonic,
-                        objects: self.has_machine_rights.then_some(object).into_iter().collect(),
+                        objects: self.has_machine_rights.then(|| vec![object]),
                     };
                     let found = EffectResult::MachineGuarded(report);
                     let node = node_name(index);

@@ -478,6 +478,7 @@ fn guards_that_are_left_on_machines_are_named_with_the_commands_that_remove_them
             object(GuardedKind::VsphereVm, "v"),
         ],
         left: Some("HTTP 403".to_owned()),
+        ..MachineGuards::default()
     };
     assert_eq!(
         guards.left_behind().unwrap(),
@@ -491,8 +492,8 @@ fn guards_that_are_left_on_machines_are_named_with_the_commands_that_remove_them
 fn guards_of_which_nobody_knows_whether_they_were_set_are_told_as_that() {
     let guards = MachineGuards {
         is_due: true,
-        objects: Vec::new(),
         left: Some("HTTP 503".to_owned()),
+        ..MachineGuards::default()
     };
     assert_eq!(
         guards.left_behind().unwrap(),

@@ -99,11 +99,12 @@ impl<'a> PhaseContext<'a> {
         let guards = &self.episode.machine_guards;
         // Where they are due, they may be set although no reply said so, also under settings that use none any more. With a copy of
         // the record they are set again, and a crash may have lost that.
-        let are_none = guards.objects.is_empty() && !guards.is_due && self.seen.is_record_on_node;
-        if are_none || guards.left.is_some() {
+        let may_be_set = guards.is_due || guards.may_be_more || !self.seen.is_record_on_node;
+        if guards.objects.is_empty() && !may_be_set || guards.left.is_some() {
             return None;
         }
-        if !guards.is_due {
+        let is_nothing_known = guards.objects.is_empty() && guards.may_be_more;
+        if !guards.is_due && !is_nothing_known {
             return Some(PhaseStep::record(transition_to(Episode {
                 machine_guards: MachineGuards {
                     is_due: true,
