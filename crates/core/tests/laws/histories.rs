@@ -937,6 +937,23 @@ fn guard_whose_reply_was_lost_is_removed_after_a_right_was_gone_for_a_while() {
 }
 
 #[test]
+fn vm_whose_guest_was_asked_is_stopped_although_a_hook_would_hold_it_under_the_new_settings() {
+    let mut model = Model::new(with_volumes(policy(DrainTimeoutAction::PowerOff)), false);
+    for happening in [
+        (PersonHooksPowerOff, 1),
+        (AnotherProcessWith(Setting::HookTimeoutAction), 0),
+        (HomeEnters, 1),
+        (AnHour, 0),
+        (AnHour, 0),
+    ] {
+        happen(&mut model, happening.0, happening.1);
+    }
+    model.usual_settings();
+    calm_down(&mut model, true);
+    assert_eq!(model.vms[1].power, PowerState::Off, "{}", model.recent_log());
+}
+
+#[test]
 fn guest_is_asked_again_no_more_often_than_the_longest_pause_says() {
     replay([
         (AnotherProcessWith(Setting::RetryMax), 0),

@@ -2182,7 +2182,8 @@ impl Model {
         assert!(
             hooks.is_none_or(|hooks| !hooks.contains_key(&HookPoint::PrePowerOff))
                 || self.nodes[index].is_hooked_late
-                || proceeds,
+                || proceeds
+                || self.was_asked(index, snapshot),
             "power cut although a hook holds it\n{}",
             log()
         );
@@ -2202,6 +2203,13 @@ impl Model {
             self.nodes[index].pods,
             log()
         );
+    }
+
+    /// Whether the guest was asked in this episode before. The step was made then, also under settings that let it through.
+    fn was_asked(&self, index: usize, snapshot: &NodeSnapshot) -> bool {
+        let episode = snapshot.record.episode().map(|episode| &episode.id);
+        let asked = self.vms[index].asked_at.as_ref();
+        asked.is_some_and(|(asked_in, _)| Some(asked_in) == episode)
     }
 
     /// Power may be cut only if the guest had its whole time since it was really asked in this episode: it always can be here.
