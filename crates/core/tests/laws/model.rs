@@ -1359,8 +1359,13 @@ impl Model {
         change(&mut self.other);
         if self.settings.shortens_drains(&self.other) {
             for index in 0..NODES {
-                let at_work = self.open_episode(index).map(|it| it.phase.at_work().clone());
-                if at_work == Some(Phase::Draining) {
+                let Some(episode) = self.open_episode(index) else {
+                    continue;
+                };
+                // It has had its whole time before, and was held by something else.
+                let took = episode.drained_for.plus(episode.elapsed.span()).span();
+                let is_over = took >= self.settings.drain_limit();
+                if *episode.phase.at_work() == Phase::Draining && !is_over {
                     self.nodes[index].has_notice_until = self.elapsed + self.other.policy.drain_timeout;
                 }
             }

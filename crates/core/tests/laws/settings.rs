@@ -35,11 +35,15 @@ pub struct Settings {
 impl Settings {
     /// Whether drains have less time by `next` than by these.
     pub fn shortens_drains(&self, next: &Self) -> bool {
-        let limit = |of: &Self| match of.policy.drain_timeout_action {
+        next.drain_limit() < self.drain_limit()
+    }
+
+    /// The longest time of a drain.
+    pub fn drain_limit(&self) -> Duration {
+        match self.policy.drain_timeout_action {
             DrainTimeoutAction::Hold => Duration::MAX,
-            DrainTimeoutAction::PowerOff => of.policy.drain_timeout,
-        };
-        limit(next) < limit(self)
+            DrainTimeoutAction::PowerOff => self.policy.drain_timeout,
+        }
     }
 }
 
