@@ -247,7 +247,7 @@ model-check: ## search all states with two faults on a path, more than make test
 
 # About 2,000 mutants; SHARD=0/41 takes every 41st. cargo-mutants fails if a mutant survives; the next crate is tested anyway.
 MUTANTS := target/mutants
-# The tests of the two crates do not need the program, so a mutant in them takes half a minute.
+# The tests of the crates do not need the program, so a mutant in them takes half a minute.
 MUTANTS_FLAGS = --baseline skip --timeout 300 $(if $(SHARD),--shard $(SHARD) --sharding round-robin)
 .PHONY: mutants
 mutants: export HAULOUT_HISTORIES ?= 50
@@ -261,7 +261,7 @@ mutants: ## change the program in one place at a time, and list changes that no 
 	status=0; \
 	cargo mutants -p haulout-core --output $(MUTANTS)/core $(MUTANTS_FLAGS) || status=$$?; \
 	cargo mutants -p haulout-vsphere --output $(MUTANTS)/vsphere $(MUTANTS_FLAGS) || status=$$?; \
-	cargo mutants -p haulout --output $(MUTANTS)/program $(MUTANTS_FLAGS) -- --lib --test actors || status=$$?; \
+	cargo mutants -p haulout-kubernetes --output $(MUTANTS)/kubernetes $(MUTANTS_FLAGS) || status=$$?; \
 	exit $$status
 
 .PHONY: soak

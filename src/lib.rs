@@ -18,16 +18,14 @@ pub use haulout_core::facts::{
     device_slice, foreign_maintenance, hook, known_pods, node_condition, node_guard, window,
 };
 pub use haulout_core::{ids, inventory, keys, maintenance, status};
+pub use haulout_kubernetes as kubernetes;
+pub use haulout_kubernetes::fence;
 pub use haulout_vsphere as vsphere;
 
 mod failure_log;
 mod log_node;
 
-pub mod fence;
-
 pub mod config;
-
-pub mod kubernetes;
 
 pub mod nodemaintenance;
 

@@ -56,7 +56,7 @@ mod tests {
 
     use super::*;
     use crate::kubernetes::stand_in::ScriptedReply;
-    use crate::kubernetes::watch::tests::scripted;
+    use crate::kubernetes::stand_in::scripted;
 
     #[tokio::test]
     async fn list_leaves_out_an_object_that_cannot_be_read() {

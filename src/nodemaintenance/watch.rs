@@ -257,7 +257,7 @@ impl<Kind: WatchedKind> WatchHandler for KindHandler<Kind> {
                 why: format!("the watch of {} broke: {}", self.kind.name(), broke.refusal),
                 refused: matches!(code, Some(401 | 403)),
             };
-            (vec![lost], backoff.next())
+            (vec![lost], backoff.next_wait())
         };
         let updates = updates.into_iter().map(|update| self.kind.update(update));
         (updates.collect(), wait)

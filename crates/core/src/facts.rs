@@ -10,5 +10,6 @@ pub mod kubernetes;
 pub mod node_condition;
 pub mod node_guard;
 pub mod node_maintenance;
+pub mod permit;
 pub mod vsphere;
 pub mod window;

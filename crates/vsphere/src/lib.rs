@@ -50,10 +50,5 @@ mod transport;
 pub mod updates;
 mod xml;
 
+pub use haulout_core::facts::permit::WritePermit;
 pub use haulout_core::facts::vsphere as update;
-
-/// Permission to make a call that changes something. Its holder has checked the leadership.
-pub trait WritePermit: Sync {
-    /// The epoch of the leadership; 0 without leader election.
-    fn epoch(&self) -> u64;
-}

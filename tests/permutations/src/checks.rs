@@ -9,8 +9,9 @@ use shuttle::future::{block_on, spawn, yield_now};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::facts::permit::WritePermit as _;
 use crate::fence::{BoottimeInstant, FenceClosed, LeadershipWindow, WriteFence, WriteKind};
-use crate::kubernetes::watch::{Settings, WatchContext, watch_each};
+use crate::watch::{Settings, WatchContext, watch_each};
 
 /// Set by one task and read by others, without being a step by itself.
 type Flag = Arc<AtomicBool>;
@@ -89,7 +90,7 @@ pub fn renewal_opens_a_paused_fence_and_no_closed_one() {
                     let permit = fence.permit(WriteKind::Effect);
                     match &permit {
                         Ok(permit) => {
-                            let is = haulout_vsphere::WritePermit::epoch(permit);
+                            let is = permit.epoch();
                             assert!(is >= epoch, "epoch {is} after {epoch}");
                             epoch = is;
                             assert!(!was_closed, "a closed fence was opened");

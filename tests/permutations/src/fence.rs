@@ -1,1 +1,1 @@
-../../../src/fence.rs
+../../../crates/kubernetes/src/fence.rs

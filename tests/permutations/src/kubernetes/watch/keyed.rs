@@ -1,1 +1,0 @@
-../../../../../src/kubernetes/watch/keyed.rs

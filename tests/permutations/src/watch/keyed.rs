@@ -1,0 +1,1 @@
+../../../../crates/kubernetes/src/watch/keyed.rs
