@@ -50,6 +50,7 @@ const KUBERNETES: &[&str] = &[
     "client",
     "watch",
     "drain",
+    "stand_in",
 ];
 
 /// The modules of the program, likewise.

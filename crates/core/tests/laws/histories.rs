@@ -955,18 +955,20 @@ fn vm_whose_guest_was_asked_is_stopped_although_a_hook_would_hold_it_under_the_n
 
 #[test]
 fn drain_that_had_its_time_while_its_host_was_gone_ends_when_it_is_back() {
-    let mut model = Model::new(with_volumes(policy(DrainTimeoutAction::PowerOff)), false);
-    for happening in [
-        (HomeEnters, 1),
-        (HomeIsUnreachable, 1),
-        (AnHour, 0),
-        (AnotherProcessWith(Setting::DrainTimeout), 0),
-    ] {
-        happen(&mut model, happening.0, happening.1);
+    for setting in [Setting::DrainTimeout, Setting::DrainTimeoutAction] {
+        let mut model = Model::new(with_volumes(policy(DrainTimeoutAction::PowerOff)), false);
+        for happening in [
+            (HomeEnters, 1),
+            (HomeIsUnreachable, 1),
+            (AnHour, 0),
+            (AnotherProcessWith(setting), 0),
+        ] {
+            happen(&mut model, happening.0, happening.1);
+        }
+        model.usual_settings();
+        calm_down(&mut model, true);
+        assert_eq!(model.vms[1].power, PowerState::Off, "{}", model.recent_log());
     }
-    model.usual_settings();
-    calm_down(&mut model, true);
-    assert_eq!(model.vms[1].power, PowerState::Off, "{}", model.recent_log());
 }
 
 #[test]

@@ -27,7 +27,7 @@ use haulout_core::maintenance::clock::{Monotonic, Now, wall_after};
 use haulout_core::maintenance::decide::{Decision, Transition, decide};
 use haulout_core::maintenance::effect::{Effect, EffectKind, PowerOffCause, PowerOnTarget};
 use haulout_core::maintenance::effect_report::{EffectReport, EffectResult};
-use haulout_core::maintenance::episode::{DrainEnd, Episode, Phase, Record};
+use haulout_core::maintenance::episode::{DrainEnd, DrainLimit, Episode, Phase, Record};
 use haulout_core::maintenance::machine_guard::{GuardedKind, GuardedObject, MachineGuardReport};
 use haulout_core::maintenance::node_guard::GuardChanges;
 use haulout_core::maintenance::observed::{
@@ -1357,17 +1357,21 @@ impl Model {
     /// The other replica takes over, after `change` of its settings. The one before it keeps its own.
     pub fn other_leads(&mut self, change: impl FnOnce(&mut Settings)) {
         change(&mut self.other);
-        if self.settings.shortens_drains(&self.other) {
-            for index in 0..NODES {
-                let Some(episode) = self.open_episode(index) else {
-                    continue;
-                };
-                // It has had its whole time before, and was held by something else.
-                let took = episode.drained_for.plus(episode.elapsed.span()).span();
-                let is_over = took >= self.settings.drain_limit();
-                if *episode.phase.at_work() == Phase::Draining && !is_over {
-                    self.nodes[index].has_notice_until = self.elapsed + self.other.policy.drain_timeout;
-                }
+        for index in 0..NODES {
+            let Some(episode) = self.open_episode(index) else {
+                continue;
+            };
+            // What a process has recorded counts. One that has written nothing has promised nothing.
+            let recorded = match episode.drain_limit {
+                Some(DrainLimit::After(limit)) => limit.span(),
+                Some(DrainLimit::Hold) => Duration::MAX,
+                None => self.settings.drain_limit(),
+            };
+            // It may have had its whole time before, and was held by something else.
+            let took = episode.drained_for.plus(episode.elapsed.span()).span();
+            let is_shortened = self.other.drain_limit() < recorded && took < recorded;
+            if *episode.phase.at_work() == Phase::Draining && is_shortened {
+                self.nodes[index].has_notice_until = self.elapsed + self.other.policy.drain_timeout;
             }
         }
         std::mem::swap(&mut self.settings, &mut self.other);

@@ -33,16 +33,14 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Whether drains have less time by `next` than by these.
-    pub fn shortens_drains(&self, next: &Self) -> bool {
-        next.drain_limit() < self.drain_limit()
-    }
-
     /// The longest time of a drain.
     pub fn drain_limit(&self) -> Duration {
         match self.policy.drain_timeout_action {
             DrainTimeoutAction::Hold => Duration::MAX,
-            DrainTimeoutAction::PowerOff => self.policy.drain_timeout,
+            DrainTimeoutAction::PowerOff => self
+                .policy
+                .drain_timeout
+                .saturating_add(self.policy.drain_wait_max),
         }
     }
 }
