@@ -55,8 +55,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kubernetes::stand_in::ScriptedReply;
-    use crate::kubernetes::stand_in::scripted;
+    use crate::kubernetes::stand_in::{ScriptedReply, scripted};
 
     #[tokio::test]
     async fn list_leaves_out_an_object_that_cannot_be_read() {

@@ -1,8 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::kubernetes::stand_in::{ScriptedReply, refusal};
-use crate::kubernetes::stand_in::{event, scripted, updates_of};
+use crate::kubernetes::stand_in::{ScriptedReply, event, refusal, scripted, updates_of};
 
 fn object(name: &str) -> Value {
     json!({

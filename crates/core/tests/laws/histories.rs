@@ -629,6 +629,18 @@ fn replay_under<const N: usize>(policy: Policy, history: [(Happening, usize); N]
     model
 }
 
+/// After this history, a process with the usual settings stops the VM of node `index`, whose host keeps leaving.
+fn stops_under_the_usual_settings<const N: usize>(index: usize, history: [(Happening, usize); N]) {
+    let mut model = Model::new(with_volumes(policy(DrainTimeoutAction::PowerOff)), false);
+    for (happening, index) in history {
+        happen(&mut model, happening, index);
+    }
+    model.usual_settings();
+    calm_down(&mut model, true);
+    let power = model.vms[index].power;
+    assert_eq!(power, PowerState::Off, "{}", model.recent_log());
+}
+
 #[test]
 fn end_of_an_episode_that_lies_in_the_future_opens_no_window_later() {
     let model = replay([
@@ -938,36 +950,30 @@ fn guard_whose_reply_was_lost_is_removed_after_a_right_was_gone_for_a_while() {
 
 #[test]
 fn vm_whose_guest_was_asked_is_stopped_although_a_hook_would_hold_it_under_the_new_settings() {
-    let mut model = Model::new(with_volumes(policy(DrainTimeoutAction::PowerOff)), false);
-    for happening in [
-        (PersonHooksPowerOff, 1),
-        (AnotherProcessWith(Setting::HookTimeoutAction), 0),
-        (HomeEnters, 1),
-        (AnHour, 0),
-        (AnHour, 0),
-    ] {
-        happen(&mut model, happening.0, happening.1);
-    }
-    model.usual_settings();
-    calm_down(&mut model, true);
-    assert_eq!(model.vms[1].power, PowerState::Off, "{}", model.recent_log());
+    stops_under_the_usual_settings(
+        1,
+        [
+            (PersonHooksPowerOff, 1),
+            (AnotherProcessWith(Setting::HookTimeoutAction), 0),
+            (HomeEnters, 1),
+            (AnHour, 0),
+            (AnHour, 0),
+        ],
+    );
 }
 
 #[test]
 fn drain_that_had_its_time_while_its_host_was_gone_ends_when_it_is_back() {
     for setting in [Setting::DrainTimeout, Setting::DrainTimeoutAction] {
-        let mut model = Model::new(with_volumes(policy(DrainTimeoutAction::PowerOff)), false);
-        for happening in [
-            (HomeEnters, 1),
-            (HomeIsUnreachable, 1),
-            (AnHour, 0),
-            (AnotherProcessWith(setting), 0),
-        ] {
-            happen(&mut model, happening.0, happening.1);
-        }
-        model.usual_settings();
-        calm_down(&mut model, true);
-        assert_eq!(model.vms[1].power, PowerState::Off, "{}", model.recent_log());
+        stops_under_the_usual_settings(
+            1,
+            [
+                (HomeEnters, 1),
+                (HomeIsUnreachable, 1),
+                (AnHour, 0),
+                (AnotherProcessWith(setting), 0),
+            ],
+        );
     }
 }
 
@@ -983,19 +989,16 @@ fn guest_is_asked_again_no_more_often_than_the_longest_pause_says() {
 
 #[test]
 fn guest_that_a_parked_episode_asked_is_not_asked_again_when_its_record_is_a_copy() {
-    let mut model = Model::new(with_volumes(policy(DrainTimeoutAction::PowerOff)), false);
-    for happening in [
-        HomeEnters,
-        TaskOfAnotherStarts,
-        TaskOfAnotherStarts,
-        AnHour,
-        AnnotationsAreWiped,
-    ] {
-        happen(&mut model, happening, 0);
-    }
-    model.usual_settings();
-    calm_down(&mut model, true);
-    assert_eq!(model.vms[0].power, PowerState::Off, "{}", model.recent_log());
+    stops_under_the_usual_settings(
+        0,
+        [
+            (HomeEnters, 0),
+            (TaskOfAnotherStarts, 0),
+            (TaskOfAnotherStarts, 0),
+            (AnHour, 0),
+            (AnnotationsAreWiped, 0),
+        ],
+    );
 }
 
 #[test]
