@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use haulout::keys::LAST_EPISODE;
+use serde_json::Value;
+
 use crate::clock;
 use crate::cluster::{is_ready, node_key, node_name};
 use crate::oracle::{phase, record};
@@ -134,7 +137,23 @@ impl World {
                 };
                 unrest.push(format!("{name} is {is}"));
             }
+            unrest.extend(self.result_not_shown(object));
         }
         unrest
+    }
+
+    /// The NodeMaintenance of the last episode of a Node says how it ended, whichever process saw the end.
+    fn result_not_shown(&self, node: &Value) -> Option<String> {
+        let last: Value =
+            serde_json::from_str(node["metadata"]["annotations"][LAST_EPISODE].as_str()?).ok()?;
+        last["ended"].as_str()?;
+        let of_last = self.kube.list("nodemaintenances").find(|(_, object)| {
+            // A record that was copied to another Node has an object of that one too.
+            object["spec"]["origin"] == "Episode"
+                && object["spec"]["nodeName"] == node["metadata"]["name"]
+                && object["status"]["episode"] == last["episode"]["id"]
+        });
+        let (key, object) = of_last?;
+        (object["status"]["result"] == "NotSeen").then(|| format!("{} does not say how it ended", key.2))
     }
 }
