@@ -17,11 +17,6 @@ use tokio::time::Instant;
 use crate::assertions::DOWN;
 use crate::fixture::{one_node, run_all, run_scenario, start};
 
-/// Runs at once. More of them slow down other scenarios, which have bounds of time.
-const ABREAST: usize = 3;
-/// The same where nothing else runs.
-const ABREAST_ALONE: usize = 8;
-
 /// If it is set, all faults are tried, and each applies to every kind of request in each round, reads from Kubernetes that are held
 /// included. Such a read ends after 65 to 90 s.
 const ALL: &str = "HAULOUT_ALL_BYTE_FAULTS";
@@ -376,6 +371,6 @@ fn each_byte_fault_at_each_request_leaves_one_power_cycle() {
             let result = survives(case).await;
             result.with_context(|| case.name())
         });
-        run_all(runs, if all() { ABREAST_ALONE } else { ABREAST }).await
+        run_all(runs).await
     });
 }

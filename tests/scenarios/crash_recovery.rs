@@ -9,9 +9,6 @@ use crate::fixture::{a40, gpu_vm, hosts, kube, run_all, run_scenario, start};
 use crate::requests::all_ended;
 use crate::static_devices::static_vm;
 
-/// Scenarios at once. Each one mostly waits.
-const ABREAST: usize = 6;
-
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Scenario {
     Wait,
@@ -191,7 +188,7 @@ pub fn survives_a_kill_at_every_change(scenario: Scenario, name: &'static str) {
                 result.context(name)
             }
         });
-        run_all(runs, ABREAST).await
+        run_all(runs).await
     });
 }
 

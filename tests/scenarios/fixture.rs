@@ -9,20 +9,27 @@ use haulout_lab::kube::{Kube, User};
 pub use haulout_lab::scenario::{kube, run_scenario, run_scenario_alone};
 use haulout_lab::vcenter::{ClusterSpec, DeviceSpec, DrsAutomation, DrsSpec, Gpu, HostSpec, Spec, VmSpec};
 use haulout_lab::wait;
+use tokio::sync::Semaphore;
 
 /// The PCI device id of an NVIDIA A40.
 pub const A40: u16 = 0x2235;
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_haulout");
 
-/// Runs all of these, `abreast` at a time, and stops at the first error.
-pub async fn run_all<R>(runs: impl Iterator<Item = R>, abreast: usize) -> anyhow::Result<()>
+/// Runs of [`run_all`] at once, of all tests together. Each one mostly waits, but with many more the other scenarios time out.
+static RUNS: Semaphore = Semaphore::const_new(6);
+
+/// Runs all of these, and stops at the first error.
+pub async fn run_all<R>(runs: impl Iterator<Item = R>) -> anyhow::Result<()>
 where
     R: Future<Output = anyhow::Result<()>>,
 {
     stream::iter(runs)
         .map(Ok)
-        .try_for_each_concurrent(abreast, |run| run)
+        .try_for_each_concurrent(None, async |run| {
+            let _permit = RUNS.acquire().await?;
+            run.await
+        })
         .await
 }
 

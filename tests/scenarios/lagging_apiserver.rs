@@ -1,6 +1,4 @@
 //! A kube-apiserver that lags behind another one of its cluster: nothing is done on what it showed before.
-//!
-//! They run alone, because each starts a cluster with two kube-apiservers.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,7 +11,7 @@ use haulout_lab::wait::until;
 
 use crate::assertions::{entries_during, journal_end};
 use crate::end_by_hand::skip;
-use crate::fixture::{a40, gpu_vm, hosts, run, run_scenario_alone, start};
+use crate::fixture::{a40, gpu_vm, hosts, run, run_scenario, start};
 
 /// A cluster with two kube-apiservers, one of which can lag.
 struct Cluster {
@@ -45,7 +43,7 @@ const WATCHED: Duration = Duration::from_secs(10);
 
 #[test]
 fn restart_at_a_kube_apiserver_that_lags_continues_once_it_is_current() {
-    run_scenario_alone(async {
+    run_scenario(async {
         let cluster = Cluster::start().await?;
         let (fixture, kubeconfig) = cluster.fixture("lag-restart").await?;
         let kubeconfig = kubeconfig.to_string_lossy();
@@ -73,7 +71,7 @@ fn restart_at_a_kube_apiserver_that_lags_continues_once_it_is_current() {
 
 #[test]
 fn skip_set_while_the_kube_apiserver_lags_keeps_the_node_untouched() {
-    run_scenario_alone(async {
+    run_scenario(async {
         let cluster = Cluster::start().await?;
         let (fixture, kubeconfig) = cluster.fixture("lag-skip").await?;
         let kubeconfig = kubeconfig.to_string_lossy();

@@ -26,9 +26,6 @@ use crate::fixture::{
 use crate::metrics::{SERVED, address, ask};
 use crate::status_page::json;
 
-/// Scenarios at once. Each one has two replicas and mostly waits for a Lease to expire.
-const ABREAST: usize = 4;
-
 /// The settings of a replica of this name.
 pub fn replica_settings<'a>(fixture: &'a Fixture<'_>, name: &'a str) -> [(&'a str, &'a str); 4] {
     [
@@ -288,7 +285,7 @@ fn survives(scenario: Scenario, name: &'static str) {
             let result = disturbed(scenario, &name, number, harm).await;
             result.context(name)
         });
-        run_all(runs, ABREAST).await
+        run_all(runs).await
     });
 }
 
