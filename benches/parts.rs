@@ -138,7 +138,7 @@ fn main() -> anyhow::Result<()> {
     });
     let written = record::write(&records[1], fixtures::at(10));
     measure("record_read", None, &mut || {
-        black_box(record::read(black_box(&written)));
+        black_box(record::read_record(black_box(&written)));
     });
 
     let mut table = FigureTable::new("parts");

@@ -166,7 +166,7 @@ impl Clients {
             ..settings
         };
         observers.metrics.set_vcenter_name(&settings.endpoint.name());
-        let vcenter = Vcenter::over(settings, Arc::clone(&connections.vcenter))
+        let vcenter = Vcenter::with_connector(settings, Arc::clone(&connections.vcenter))
             .context("preparing the connection to vCenter")?;
         Ok(Self {
             vcenter,

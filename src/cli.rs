@@ -176,7 +176,7 @@ impl Cli {
     pub fn read(args: impl IntoIterator<Item = OsString>) -> Result<Self, ArgsError> {
         let args: Vec<OsString> = args.into_iter().collect();
         let command = command_as(is_plugin(args.first()));
-        let (matches, mut problems) = config::read(&command, args)?;
+        let (matches, mut problems) = config::read_arguments(&command, args)?;
         let mut cli = Self::from_arg_matches(&matches)?;
         if let (Some(settings), Some((name, matches))) = (cli.settings(), matches.subcommand()) {
             if let Some(subcommand) = command.find_subcommand(name) {

@@ -41,7 +41,7 @@ pub use listen::Listen;
 pub use matchers::{LabelMatcher, LabelMatchers};
 pub use pace::PaceSettings;
 pub use parse::log_level;
-pub use read::{ConfigError, Misconfigured, WrongSetting, read};
+pub use read::{ConfigError, Misconfigured, WrongSetting, read_arguments};
 pub use redacted::without_password;
 pub use status::{HostNames, StatusSettings};
 pub use timings::Timings;

@@ -172,7 +172,7 @@ pub fn maintenance(json: &[u8]) {
     };
     if let Ok(object) = serde_json::from_value::<DynamicObject>(value.clone()) {
         for api in ForeignApi::ALL {
-            drop(foreign::read(*api, &object));
+            drop(foreign::read_foreign(*api, &object));
         }
     }
     let Ok(object) = serde_json::from_value::<NodeMaintenance>(value) else {

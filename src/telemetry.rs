@@ -35,9 +35,9 @@ impl Observer for ObserverList {
         }
     }
 
-    fn gone(&self, node: &NodeName) {
+    fn actor_ended(&self, node: &NodeName) {
         for listener in &self.0 {
-            listener.gone(node);
+            listener.actor_ended(node);
         }
     }
 }

@@ -175,13 +175,13 @@ fn drain(asked: &Asked) -> Vec<String> {
 #[tokio::test(start_paused = true)]
 async fn maintenance_is_written_at_once_and_once() {
     let (mut supervisor, asked) = supervisor(None);
-    supervisor.show(named([("gpu-1", leaving())]));
+    supervisor.update_snapshots(named([("gpu-1", leaving())]));
     pass(&mut supervisor, Duration::from_millis(10)).await;
     assert_eq!(drain(&asked), ["gpu-1 writes Draining"]);
     // A late snapshot from before the write is not decided on.
     let mut late = leaving();
     late.observed.pods_revision = 7;
-    supervisor.show(named([("gpu-1", late)]));
+    supervisor.update_snapshots(named([("gpu-1", late)]));
     pass(&mut supervisor, Duration::from_secs(1)).await;
     assert_eq!(drain(&asked), [""; 0]);
 }
@@ -189,7 +189,7 @@ async fn maintenance_is_written_at_once_and_once() {
 #[tokio::test(start_paused = true)]
 async fn effect_is_not_repeated_while_it_runs_or_before_its_result() {
     let (mut supervisor, asked) = supervisor(None);
-    supervisor.show(named([("gpu-1", powering_on())]));
+    supervisor.update_snapshots(named([("gpu-1", powering_on())]));
     pass(&mut supervisor, Duration::from_secs(1)).await;
     assert_eq!(drain(&asked), ["gpu-1 does PowerOn"]);
     let mut seen = powering_on();
@@ -203,7 +203,7 @@ async fn effect_is_not_repeated_while_it_runs_or_before_its_result() {
         outcome: AttemptOutcome::Running(TaskRef::new("task-2")),
     };
     seen.observed.attempts.insert(EffectKind::PowerOn, attempt);
-    supervisor.show(named([("gpu-1", seen)]));
+    supervisor.update_snapshots(named([("gpu-1", seen)]));
     pass(&mut supervisor, Duration::from_secs(60)).await;
     assert_eq!(drain(&asked), [""; 0]);
 }
@@ -211,7 +211,7 @@ async fn effect_is_not_repeated_while_it_runs_or_before_its_result() {
 #[tokio::test(start_paused = true)]
 async fn actor_that_panics_is_restarted_and_affects_no_other() {
     let (mut supervisor, asked) = supervisor(Some("bad"));
-    supervisor.show(named([("bad", shutting_down()), ("good", leaving())]));
+    supervisor.update_snapshots(named([("bad", shutting_down()), ("good", leaving())]));
     pass(&mut supervisor, Duration::from_millis(2500)).await;
     let asked = drain(&asked);
     let count = |words: &str| asked.iter().filter(|it| *it == words).count();
@@ -223,9 +223,9 @@ async fn actor_that_panics_is_restarted_and_affects_no_other() {
 #[tokio::test(start_paused = true)]
 async fn actor_of_a_node_that_is_gone_ends() {
     let (mut supervisor, asked) = supervisor(None);
-    supervisor.show(named([("gpu-1", leaving())]));
+    supervisor.update_snapshots(named([("gpu-1", leaving())]));
     pass(&mut supervisor, Duration::from_millis(10)).await;
-    supervisor.show(named([]));
+    supervisor.update_snapshots(named([]));
     pass(&mut supervisor, Duration::from_secs(60)).await;
     assert_eq!(drain(&asked), ["gpu-1 writes Draining"]);
 }
@@ -237,7 +237,7 @@ async fn idle_actor_does_nothing_for_hours() {
         Record::InService,
         observed(node(), vm(Some(PowerState::On), HostState::InService)),
     );
-    supervisor.show(named([("gpu-1", resting)]));
+    supervisor.update_snapshots(named([("gpu-1", resting)]));
     pass(&mut supervisor, Duration::from_secs(10 * 3600)).await;
     assert_eq!(drain(&asked), [""; 0]);
 }
@@ -245,7 +245,7 @@ async fn idle_actor_does_nothing_for_hours() {
 /// The seconds of the attempts to write a maintenance when every write has this error.
 async fn tries(refusal: NotRecorded) -> Vec<u64> {
     let (mut supervisor, asked) = supervisor_with(None, Some(refusal));
-    supervisor.show(named([("gpu-1", leaving())]));
+    supervisor.update_snapshots(named([("gpu-1", leaving())]));
     let mut seconds = Vec::new();
     for second in 0..100 {
         // The middle of a second, so that an attempt at its start is counted in it.

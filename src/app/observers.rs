@@ -124,7 +124,7 @@ impl Observers {
         concerns: impl Fn(&NodeStatus) -> Option<bool>,
     ) -> Vec<NodeName> {
         let mut told = told.lock();
-        told.show(statuses, concerns);
+        told.update_statuses(statuses, concerns);
         match self.health.is_ready() {
             true => told.take_new(),
             false => Vec::new(),
@@ -280,10 +280,10 @@ impl LoopObserver for Observers {
     fn built(&self, built: &Built, inventory: &Inventory) {
         let statuses = statuses(&built.snapshots);
         if let Some(objects) = &self.objects {
-            objects.show(&statuses);
+            objects.update_statuses(&statuses);
         }
         if let Some(status) = &self.status {
-            status.show(&statuses);
+            status.update_statuses(&statuses);
             if !built.is_standby {
                 status.show_hosts(inventory.hosts_of_ours());
             }
@@ -303,15 +303,15 @@ impl LoopObserver for Observers {
             attribute.look_for_leftovers(&statuses, || inventory.hosts_of_ours().into_keys().collect());
         }
         if let Some(silences) = self.silences.as_ref().filter(|_| !built.is_standby) {
-            silences.show(&statuses, self.health.is_ready());
+            silences.update_statuses(&statuses, self.health.is_ready());
         }
         if let Some(events) = self.events.as_ref().filter(|_| !built.is_standby) {
-            events.show(&statuses);
+            events.update_statuses(&statuses);
         }
         if !built.is_standby {
             self.warn_of_evacuation_policies(&statuses);
             self.tell_of_nodes_without_vm(&statuses);
-            self.metrics.show(statuses);
+            self.metrics.update_statuses(statuses);
         }
     }
 

@@ -93,7 +93,7 @@ pub(super) async fn perform(args: ControllerArgs, out: Output) -> anyhow::Result
         }
     };
     let format = args.output.output;
-    let shown = out.show(format, &Items { items: &checks }, || {
+    let shown = out.print_value(format, &Items { items: &checks }, || {
         render(&checks, format == Format::Wide, out.paint())
     });
     if let Some(view) = view {

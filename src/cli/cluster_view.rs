@@ -112,7 +112,7 @@ impl ClusterView {
             let objects = objects.unwrap_or_default();
             let seen = objects
                 .iter()
-                .filter_map(|object| match foreign::read(*api, object) {
+                .filter_map(|object| match foreign::read_foreign(*api, object) {
                     Reading::Stands(facts) => Some(NodeMaintenanceUpdate::Seen(Box::new(facts))),
                     Reading::Withdrawn(_) => None,
                 });

@@ -48,7 +48,7 @@ pub(super) async fn perform(args: NodesArgs, out: Output) -> anyhow::Result<u8> 
         ));
         return Ok(0);
     }
-    out.show(format, &Items { items: &past }, || {
+    out.print_value(format, &Items { items: &past }, || {
         if format == Format::Name {
             let names = past
                 .iter()

@@ -55,7 +55,7 @@ impl Output {
     }
 
     /// Prints `value` in a machine-readable format, or else `text` unless it is empty.
-    pub(super) fn show(
+    pub(super) fn print_value(
         self,
         format: Format,
         value: &impl Serialize,

@@ -16,7 +16,7 @@ use crate::kubernetes::facts::{GpuResources, node_facts};
 use crate::kubernetes::reads::{self, ReadError};
 use crate::kubernetes::update::NodeFacts;
 use crate::maintenance::episode::{CordonOwner, Episode, Record};
-use crate::maintenance::record::{Annotations, read};
+use crate::maintenance::record::{Annotations, read_record};
 use crate::nodemaintenance;
 use crate::nodemaintenance::api::{concerns, name_of};
 use crate::nodemaintenance::kind::{MaintenanceOrigin, NodeMaintenance};
@@ -223,7 +223,7 @@ impl NodeReading {
             .filter(|object| object.spec.origin == MaintenanceOrigin::Episode && is_open(object));
         let youngest = open.max_by_key(|object| object.creation_timestamp());
         let episode = youngest.and_then(|object| object.status.as_ref()?.record.clone());
-        read(&Annotations {
+        read_record(&Annotations {
             episode,
             ..Annotations::default()
         })

@@ -127,8 +127,8 @@ pub(super) fn show_values(
 ) -> anyhow::Result<()> {
     match values {
         _ if !format.is_machine_readable() => Ok(()),
-        [value] if asked == 1 => out.show(format, value, String::new),
-        values => out.show(format, &Items { items: values }, String::new),
+        [value] if asked == 1 => out.print_value(format, value, String::new),
+        values => out.print_value(format, &Items { items: values }, String::new),
     }
 }
 

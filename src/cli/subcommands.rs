@@ -104,7 +104,7 @@ fn show_list(
     if changed.is_empty() && !format.is_machine_readable() {
         return Ok(());
     }
-    out.show(format, &Items { items: &changed }, || {
+    out.print_value(format, &Items { items: &changed }, || {
         if format == Format::Name {
             node_names(changed.iter().map(|state| &state.node))
         } else {
@@ -219,7 +219,7 @@ async fn trace(args: NodeArgs, out: Output) -> anyhow::Result<u8> {
         bail!("node/{} has had no episode that is kept", args.node);
     };
     let format = args.flags.output.output;
-    out.show(format, &trace, || {
+    out.print_value(format, &trace, || {
         let lines = std::iter::once(&trace.trace_id).chain(&trace.url);
         lines.map(|line| plain(line)).collect::<Vec<_>>().join("\n")
     })?;
@@ -232,6 +232,6 @@ async fn trace(args: NodeArgs, out: Output) -> anyhow::Result<u8> {
 fn version(args: OutputArgs, out: Output) -> anyhow::Result<u8> {
     let version = env!("CARGO_PKG_VERSION");
     let value = serde_json::json!({ "haulout": version });
-    out.show(args.output, &value, || format!("haulout {version}"))?;
+    out.print_value(args.output, &value, || format!("haulout {version}"))?;
     Ok(0)
 }

@@ -119,7 +119,10 @@ impl fmt::Display for WrongSetting {
 ///
 /// # Errors
 /// For any error other than the value of a setting.
-pub fn read(command: &Command, args: Vec<OsString>) -> Result<(ArgMatches, Vec<WrongSetting>), clap::Error> {
+pub fn read_arguments(
+    command: &Command,
+    args: Vec<OsString>,
+) -> Result<(ArgMatches, Vec<WrongSetting>), clap::Error> {
     let mut args = args;
     args.retain(|word| !word.to_str().is_some_and(is_empty_flag));
     let mut command = without_variables(command.clone(), |_, value| {

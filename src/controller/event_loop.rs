@@ -136,7 +136,7 @@ pub(crate) async fn run<P: RunEffect>(
         };
         let more = std::iter::from_fn(|| sources.try_next()).take(if first.is_some() { BATCH } else { 0 });
         let facts = first.into_iter().chain(more).inspect(|fact| {
-            connections.note(fact);
+            connections.log_fact(fact);
             observer.fact(fact);
         });
         let began = clock();
@@ -151,7 +151,7 @@ pub(crate) async fn run<P: RunEffect>(
         send_if_changed(&subscriptions.budgets, std::mem::take(&mut built.budgets));
         observer.built(&built, &inventory);
         if !built.is_standby {
-            supervisor.show(built.snapshots);
+            supervisor.update_snapshots(built.snapshots);
         }
         let now = clock();
         inventory.spent(now, now.monotonic.since(began.monotonic));
@@ -202,7 +202,7 @@ struct SourceConnection {
 }
 
 impl ConnectionLog {
-    fn note(&mut self, fact: &Fact) {
+    fn log_fact(&mut self, fact: &Fact) {
         let (connection, api, lost) = match fact {
             Fact::Vsphere(VsphereUpdate::Settled) => (&mut self.vcenter, "vCenter", None),
             Fact::Vsphere(VsphereUpdate::Lost { why }) => (&mut self.vcenter, "vCenter", Some(why)),
@@ -212,12 +212,12 @@ impl ConnectionLog {
             }
             Fact::Vsphere(_) | Fact::Kubernetes(_) | Fact::Effect(_) | Fact::Leadership(_) => return,
         };
-        connection.note(api, lost.map(String::as_str));
+        connection.log_change(api, lost.map(String::as_str));
     }
 }
 
 impl SourceConnection {
-    fn note(&mut self, api: &str, lost: Option<&str>) {
+    fn log_change(&mut self, api: &str, lost: Option<&str>) {
         let was_synced = std::mem::replace(&mut self.is_synced, lost.is_none());
         match lost {
             None => match self.failures.ended().filter(|count| *count > 1) {

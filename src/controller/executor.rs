@@ -230,7 +230,7 @@ impl Executor {
     }
 
     async fn act(&self, permit: &Permit, name: &NodeName, effect: &Effect, now: Now) -> AttemptOutcome {
-        let vcenter = self.vcenter.about(name.as_str());
+        let vcenter = self.vcenter.for_subject(name.as_str());
         match effect {
             Effect::DrainRound {
                 pods_revision,
@@ -407,7 +407,7 @@ impl Executor {
         outcome: AttemptOutcome,
     ) {
         let kind = effect.kind();
-        self.refusals.note(name, record, kind, &outcome);
+        self.refusals.log_outcome(name, record, kind, &outcome);
         let attempt = EffectResult::Tried {
             kind,
             at,

@@ -137,7 +137,7 @@ impl<P: RunEffect> NodeActor<P> {
     /// Runs until the node is gone or the process stops.
     pub async fn run(mut self) {
         self.take_turns().await;
-        self.shared.observer.gone(&self.name);
+        self.shared.observer.actor_ended(&self.name);
     }
 
     async fn take_turns(&mut self) {

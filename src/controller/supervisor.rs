@@ -51,7 +51,7 @@ impl<P: RunEffect> Supervisor<P> {
     }
 
     /// Gives each node's actor its snapshot, starts actors for nodes that have none, and stops those of nodes that are gone.
-    pub fn show(&mut self, snapshots: Snapshots) {
+    pub fn update_snapshots(&mut self, snapshots: Snapshots) {
         self.handles.retain(|name, handle| {
             let stays = snapshots.contains_key(name);
             if !stays {

@@ -101,8 +101,8 @@ impl StatusPage {
     }
 
     /// Updates the status of nodes and hosts.
-    pub(crate) fn show(&self, statuses: &NodeStatuses) {
-        self.update(|state, now| state.show(statuses, now));
+    pub(crate) fn update_statuses(&self, statuses: &NodeStatuses) {
+        self.update(|state, now| state.update_statuses(statuses, now));
     }
 
     /// Sets the hosts to show, with name and state: those that have our VMs or could.

@@ -23,7 +23,7 @@ use crate::kubernetes::answer;
 use crate::kubernetes::reads::{self, ReadError};
 use crate::kubernetes::update::NodeMaintenanceFacts;
 
-pub(crate) use read::{Reading, read};
+pub(crate) use read::{Reading, read_foreign};
 pub(super) use status::{is_early, is_progress, refused, status_of};
 
 const WRITE_DEADLINE: Duration = Duration::from_secs(10);
@@ -84,7 +84,7 @@ pub(super) async fn write_status(
     let patch = Patch::Apply(&body);
     let call = objects.patch_status(&write.name, &params, &patch);
     match answer::within(WRITE_DEADLINE, call).await {
-        Ok(object) => Ok(read(write.origin.api, &object).into_facts()),
+        Ok(object) => Ok(read_foreign(write.origin.api, &object).into_facts()),
         Err(refusal) => Err(WriteError::new(&write.key, &refusal)),
     }
 }

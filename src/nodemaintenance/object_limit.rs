@@ -92,7 +92,7 @@ impl ObjectLimit {
     }
 
     /// Processes a deletion. Returns whether the object had been processed.
-    pub(super) fn gone(&mut self, name: &str, uid: &RequestUid) -> bool {
+    pub(super) fn remove_object(&mut self, name: &str, uid: &RequestUid) -> bool {
         let is_known = self.all.get(name).is_some_and(|(known, _)| known == uid);
         if is_known {
             self.remove(name);
@@ -234,9 +234,9 @@ mod tests {
             kept.seen(&object("b", ObjectClass::Request)),
             ObjectAdmission::Ignored
         );
-        assert!(!kept.gone("b", &uid("b")));
-        assert!(!kept.gone("a", &uid("b")), "another object of that name");
-        assert!(kept.gone("a", &uid("a")));
+        assert!(!kept.remove_object("b", &uid("b")));
+        assert!(!kept.remove_object("a", &uid("b")), "another object of that name");
+        assert!(kept.remove_object("a", &uid("a")));
         assert_eq!(
             kept.seen(&object("b", ObjectClass::Request)),
             ObjectAdmission::Processed

@@ -56,12 +56,12 @@ struct ReconcilerState {
     objects: BTreeMap<String, NodeMaintenanceFacts>,
     /// Nodes whose latest episode ended before its object was created; it is created nevertheless.
     ended_without_object: BTreeSet<NodeName>,
-    /// Updates of objects since the last [`StatusReconciler::show`]. They are applied with the next one, because a new request that
+    /// Updates of objects since the last [`StatusReconciler::update_statuses`]. They are applied with the next one, because a new request that
     /// the status of its node does not show yet would count as fulfilled.
     pending: Vec<(Option<ForeignApi>, NodeMaintenanceUpdate)>,
     /// The kinds whose objects are synced; `None` is Haulout's own.
     complete: BTreeSet<Option<ForeignApi>>,
-    /// The Nodes are synced, as of the last [`StatusReconciler::show`].
+    /// The Nodes are synced, as of the last [`StatusReconciler::update_statuses`].
     are_nodes_synced: bool,
     /// The Nodes are synced now.
     nodes_synced: bool,
@@ -91,7 +91,7 @@ impl StatusReconciler {
     }
 
     /// Processes new statuses of nodes.
-    pub(crate) fn show(&self, statuses: &NodeStatuses) {
+    pub(crate) fn update_statuses(&self, statuses: &NodeStatuses) {
         let now = (self.clock)();
         let mut state = self.state.lock();
         let pending = std::mem::take(&mut state.pending);
@@ -100,14 +100,14 @@ impl StatusReconciler {
             state.apply(api, update);
         }
         state.are_nodes_synced = state.nodes_synced;
-        is_changed |= state.board.show(statuses, now);
+        is_changed |= state.board.update_statuses(statuses, now);
         drop(state);
         if is_changed {
             self.wake.notify_one();
         }
     }
 
-    /// Queues an update of objects for the next [`Self::show`].
+    /// Queues an update of objects for the next [`Self::update_statuses`].
     pub(crate) fn queue(&self, update: &NodeMaintenanceUpdate) {
         self.state.lock().pending.push((None, update.clone()));
     }
@@ -117,7 +117,7 @@ impl StatusReconciler {
         self.state.lock().pending.push((Some(api), update.clone()));
     }
 
-    /// Sets whether the Nodes are synced, for the next [`Self::show`].
+    /// Sets whether the Nodes are synced, for the next [`Self::update_statuses`].
     pub(crate) fn set_nodes_synced(&self, all: bool) {
         let mut state = self.state.lock();
         state.nodes_synced = all;
@@ -253,7 +253,7 @@ fn is_known(entry: &NodeEntry) -> bool {
 
 /// Whether an episode has ended, and the event with its last record may still come.
 fn awaits_result(entry: &NodeEntry, now: Timestamp) -> bool {
-    let gone = entry.gone().filter(|(id, _)| entry.ending(id).is_none());
+    let gone = entry.gone_episode().filter(|(id, _)| entry.ending(id).is_none());
     gone.is_some_and(|(_, since)| now.duration_since(since) < RESULT_WAIT)
 }
 

@@ -95,7 +95,7 @@ pub(super) fn ended(
     set_episode(&mut status, episode);
     set_phases(&mut status, entry, episode);
     status.record = record::write(&Record::Episode(Arc::clone(episode)), *at).episode;
-    over(object, status, Some(episode), Some(*how), *at)
+    ended_status(object, status, Some(episode), Some(*how), *at)
 }
 
 /// The status of an episode's object at an end that this process did not observe: `how` is what its Node says.
@@ -106,10 +106,10 @@ pub(super) fn ended_unobserved(
 ) -> NodeMaintenanceStatus {
     let copy = object.status.record.as_deref().and_then(record::read_copy);
     let copy = copy.filter(|_| how.is_some());
-    over(object, (*object.status).clone(), copy.as_deref(), how, at)
+    ended_status(object, (*object.status).clone(), copy.as_deref(), how, at)
 }
 
-fn over(
+fn ended_status(
     object: &NodeMaintenanceFacts,
     status: NodeMaintenanceStatus,
     episode: Option<&Episode>,

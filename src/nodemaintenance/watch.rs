@@ -53,7 +53,7 @@ trait WatchedKind {
     type Object: Resource + Clone + DeserializeOwned + Debug + Send + 'static;
 
     /// Reads an object; `None` for one that does not concern this controller.
-    fn read(&mut self, object: &Self::Object) -> Option<Reading>;
+    fn read_object(&mut self, object: &Self::Object) -> Option<Reading>;
 
     /// The name and the UID of an object that cannot be read.
     fn unreadable(&mut self, _: &Self::Object) -> Option<(String, RequestUid)> {
@@ -88,7 +88,7 @@ impl WatchedKind for OwnObjects {
     /// An object that another version of the schema allowed must not end the watch of all others.
     type Object = DeserializeGuard<NodeMaintenance>;
 
-    fn read(&mut self, object: &Self::Object) -> Option<Reading> {
+    fn read_object(&mut self, object: &Self::Object) -> Option<Reading> {
         let object = object.0.as_ref().ok()?;
         concerns(object, &self.selector).then(|| Reading::Stands(facts(object)))
     }
@@ -128,8 +128,8 @@ struct ForeignObjects {
 impl WatchedKind for ForeignObjects {
     type Object = DynamicObject;
 
-    fn read(&mut self, object: &DynamicObject) -> Option<Reading> {
-        let reading = foreign::read(self.api, object);
+    fn read_object(&mut self, object: &DynamicObject) -> Option<Reading> {
+        let reading = foreign::read_foreign(self.api, object);
         if let Reading::Stands(facts) = &reading
             && let NodeMaintenanceRole::Foreign(read) = &facts.role
             && read.has_operator
@@ -181,7 +181,7 @@ impl<Kind: WatchedKind> KindHandler<Kind> {
         if let Event::InitApply(object) | Event::Apply(object) | Event::Delete(object) = &event
             && let Some((name, uid)) = self.kind.unreadable(object)
         {
-            return self.gone(name, uid);
+            return self.object_gone(name, uid);
         }
         match event {
             Event::Init => {
@@ -189,9 +189,9 @@ impl<Kind: WatchedKind> KindHandler<Kind> {
                 self.kept.clear();
                 Vec::new()
             }
-            Event::InitApply(object) | Event::Apply(object) => match self.kind.read(&object) {
+            Event::InitApply(object) | Event::Apply(object) => match self.kind.read_object(&object) {
                 Some(Reading::Stands(seen)) => self.seen(seen),
-                Some(Reading::Withdrawn(gone)) => self.gone(gone.name, gone.uid),
+                Some(Reading::Withdrawn(gone)) => self.object_gone(gone.name, gone.uid),
                 None => Vec::new(),
             },
             Event::InitDone => {
@@ -200,8 +200,10 @@ impl<Kind: WatchedKind> KindHandler<Kind> {
                 }
                 vec![NodeMaintenanceUpdate::Settled]
             }
-            Event::Delete(object) => match self.kind.read(&object) {
-                Some(Reading::Stands(gone) | Reading::Withdrawn(gone)) => self.gone(gone.name, gone.uid),
+            Event::Delete(object) => match self.kind.read_object(&object) {
+                Some(Reading::Stands(gone) | Reading::Withdrawn(gone)) => {
+                    self.object_gone(gone.name, gone.uid)
+                }
                 None => Vec::new(),
             },
         }
@@ -217,8 +219,8 @@ impl<Kind: WatchedKind> KindHandler<Kind> {
         displaced.into_iter().chain([seen]).collect()
     }
 
-    fn gone(&mut self, name: String, uid: RequestUid) -> Vec<NodeMaintenanceUpdate> {
-        let is_kept = self.kept.gone(&name, &uid);
+    fn object_gone(&mut self, name: String, uid: RequestUid) -> Vec<NodeMaintenanceUpdate> {
+        let is_kept = self.kept.remove_object(&name, &uid);
         let gone = is_kept.then_some(NodeMaintenanceUpdate::Gone { name, uid });
         gone.into_iter().collect()
     }

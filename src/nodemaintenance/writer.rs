@@ -64,7 +64,7 @@ pub(crate) async fn run(
                 () = stop.cancelled() => return,
                 attempt = attempt => attempt,
             };
-            if pass.note(name, attempt, &mut refused).is_break() {
+            if pass.add_result(name, attempt, &mut refused).is_break() {
                 break;
             }
         }
@@ -96,7 +96,7 @@ struct Pass {
 
 impl Pass {
     /// Processes the result of a write of `name`; `None` if this replica may not write. Breaks if the pass has to end.
-    fn note(
+    fn add_result(
         &mut self,
         name: String,
         attempt: Option<Result<(), WriteError>>,

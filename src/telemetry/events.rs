@@ -80,11 +80,11 @@ impl Events {
     }
 
     /// Compares the conditions on the Nodes with their records.
-    pub fn show(&self, statuses: &NodeStatuses) {
+    pub fn update_statuses(&self, statuses: &NodeStatuses) {
         let memory = self.memory.lock();
         let mut repairs = self.repairs.lock();
         let now = ((self.clock)(), Instant::now());
-        repairs.show(statuses, &memory.links, now);
+        repairs.update_statuses(statuses, &memory.links, now);
     }
 
     /// Writes conditions again that still differ.
@@ -150,7 +150,7 @@ impl Observer for Events {
 impl EventMemory {
     /// The Event for `event`, and its key; `None` if there is none, or it is a repetition.
     fn event(&mut self, node: &NodeName, event: NodeEvent<'_>, now: Timestamp) -> Option<(Event, String)> {
-        self.note(node, event);
+        self.note_event(node, event);
         let unknown = EventsOfNode::default();
         let of_node = self.nodes.get(node).unwrap_or(&unknown);
         let said = words::of(event, of_node, &self.links, now)?;
@@ -201,7 +201,7 @@ impl EventMemory {
         }
     }
 
-    fn note(&mut self, node: &NodeName, event: NodeEvent<'_>) {
+    fn note_event(&mut self, node: &NodeName, event: NodeEvent<'_>) {
         match event {
             NodeEvent::Recorded {
                 before, transition, ..

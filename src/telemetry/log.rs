@@ -131,7 +131,7 @@ impl Observer for Log {
         }
     }
 
-    fn gone(&self, node: &NodeName) {
+    fn actor_ended(&self, node: &NodeName) {
         self.not_recorded.lock().remove(node);
     }
 }

@@ -91,8 +91,8 @@ impl Metrics {
     }
 
     /// Updates the status of nodes.
-    pub fn show(&self, statuses: NodeStatuses) {
-        self.current.lock().show(statuses);
+    pub fn update_statuses(&self, statuses: NodeStatuses) {
+        self.current.lock().update_statuses(statuses);
     }
 
     /// Sets how many hosts of each cluster could take one more VM.

@@ -215,7 +215,7 @@ impl Observer for Notifications {
         }
     }
 
-    fn gone(&self, node: &NodeName) {
+    fn actor_ended(&self, node: &NodeName) {
         self.forget(node);
     }
 }
@@ -285,10 +285,12 @@ impl Sink for Webhook {
 }
 
 async fn post(client: &reqwest::Client, file: &Path, notification: &Notification) -> Result<(), NotifyError> {
-    let address = url_file::read(file).await.map_err(|why| NotifyError::Address {
-        path: file.display().to_string(),
-        why,
-    })?;
+    let address = url_file::read_url(file)
+        .await
+        .map_err(|why| NotifyError::Address {
+            path: file.display().to_string(),
+            why,
+        })?;
     let body = serde_json::to_string(notification).unwrap_or_default();
     let request = client
         .post(address)

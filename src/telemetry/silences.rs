@@ -52,7 +52,7 @@ pub struct SilenceBoard(watch::Sender<Option<SilentNodes>>);
 impl SilenceBoard {
     /// Updates the nodes. Before the first time that both sources are synced, nothing is known: a silence would be ended because its
     /// node was not listed yet.
-    pub(crate) fn show(&self, statuses: &NodeStatuses, are_synced: bool) {
+    pub(crate) fn update_statuses(&self, statuses: &NodeStatuses, are_synced: bool) {
         self.0.send_if_modified(|known| {
             if known.is_none() && !are_synced {
                 return false;
@@ -94,7 +94,7 @@ pub async fn run(
             let errors = reconcile(&api, &rules, &known, clock()).await;
             let requests = errors.iter().filter(|error| !error.is_of_leadership()).count();
             failed.inc_by(u64::try_from(requests).unwrap_or(u64::MAX));
-            let pause = outage.note(&errors);
+            let pause = outage.log_result(&errors);
             sleep(pause).await;
             if errors.is_empty() {
                 let renewal = async {
@@ -157,7 +157,7 @@ struct SilenceOutage {
 
 impl SilenceOutage {
     /// Notes the result of a look, and returns the pause after it.
-    fn note(&mut self, errors: &[AlertmanagerError]) -> Duration {
+    fn log_result(&mut self, errors: &[AlertmanagerError]) -> Duration {
         let Some(first) = errors.first() else {
             if let Some(count) = self.failures.ended() {
                 info!("the silences in Alertmanager are set again, after {count} attempts that failed");

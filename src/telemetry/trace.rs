@@ -207,7 +207,7 @@ impl Observer for Traces {
         }
     }
 
-    fn gone(&self, node: &NodeName) {
+    fn actor_ended(&self, node: &NodeName) {
         self.open.lock().remove(node);
     }
 }

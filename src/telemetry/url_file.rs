@@ -9,7 +9,7 @@ const URL_BYTES_MAX: u64 = 4096;
 ///
 /// # Errors
 /// Why there is no http or https address in it. The address is not part of it.
-pub(super) async fn read(file: &Path) -> Result<reqwest::Url, String> {
+pub(super) async fn read_url(file: &Path) -> Result<reqwest::Url, String> {
     let metadata = tokio::fs::metadata(file)
         .await
         .map_err(|error| error.to_string())?;
@@ -45,7 +45,7 @@ mod tests {
             ("hooks.example/secret", false),
         ] {
             tokio::fs::write(&path, text).await.unwrap();
-            match read(&path).await {
+            match read_url(&path).await {
                 Ok(_) => assert!(is_taken, "{text}"),
                 Err(error) => assert!(!is_taken && !error.contains("secret"), "{error}"),
             }

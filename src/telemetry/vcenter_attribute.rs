@@ -103,14 +103,15 @@ impl Observer for VcenterAttribute {
                 let phase = episode.phase.kind();
                 let target = episode.phase.target().map(|host| format!(" to {host}"));
                 let text = format!("{BEGINS}{node}, {phase}{}", target.unwrap_or_default());
-                self.board.show(node, text, objects_of(episode), Urgency::Change);
+                self.board
+                    .set_text(node, text, objects_of(episode), Urgency::Change);
             }
             NodeEvent::Waits { record, on, .. } => {
                 let Some(episode) = record.episode() else { return };
                 let last = last.entry(node.clone()).or_default();
                 if let Some(text) = new_wait(node, episode, on, last, (self.clock)()) {
                     self.board
-                        .show(node, text, objects_of(episode), Urgency::Progress);
+                        .set_text(node, text, objects_of(episode), Urgency::Progress);
                 }
             }
             NodeEvent::NotRecorded { .. } | NodeEvent::Asks { .. } | NodeEvent::Forecasts { .. } => {}
@@ -118,7 +119,7 @@ impl Observer for VcenterAttribute {
     }
 
     /// The value stays: an actor also ends at a stop, while its episode goes on.
-    fn gone(&self, node: &NodeName) {
+    fn actor_ended(&self, node: &NodeName) {
         let mut last = self.last.lock();
         last.remove(node);
     }
@@ -137,7 +138,7 @@ impl Default for AttributeBoard {
 
 impl AttributeBoard {
     /// Shows `text` of `node` on these objects, in place of what it showed before.
-    fn show(&self, node: &NodeName, text: String, on: Vec<Entity>, urgency: Urgency) {
+    fn set_text(&self, node: &NodeName, text: String, on: Vec<Entity>, urgency: Urgency) {
         let mut shown = self.0.shown.lock();
         let touched = on.clone();
         let before = shown.insert(node.clone(), ShownText { text, on });

@@ -75,7 +75,7 @@ impl Observer for VcenterEvents {
         }
     }
 
-    fn gone(&self, node: &NodeName) {
+    fn actor_ended(&self, node: &NodeName) {
         let mut last = self.last.lock();
         last.remove(node);
     }
@@ -142,7 +142,7 @@ impl Sink for LeaderLog {
             Ok(permit) => permit,
             Err(closed) => return closed,
         };
-        let vcenter = self.vcenter.about(node.as_str());
+        let vcenter = self.vcenter.for_subject(node.as_str());
         match vcenter.log_event(&permit, entity, text).await {
             Ok(LoggedEvent::Logged) => Delivery::Done,
             Ok(LoggedEvent::NoSession) => Delivery::Later("there is no session".to_owned()),

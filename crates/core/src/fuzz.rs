@@ -13,7 +13,7 @@ use crate::maintenance::effect::Effect;
 use crate::maintenance::episode::Record;
 use crate::maintenance::observed::{BoundVm, HostState, Observed, PowerState};
 use crate::maintenance::policy::DrainTimeoutAction;
-use crate::maintenance::record::{Annotations, read, write};
+use crate::maintenance::record::{Annotations, read_record, write};
 
 /// The files below `folder` that are not the seeds of this name and content. Writes them if `HAULOUT_WRITE_REFERENCE` is set.
 ///
@@ -45,13 +45,13 @@ const MOMENTS: [i64; 3] = [0, 100, 10_000_000];
 /// # Panics
 /// If a record that is read is written differently, grows, or leads to an effect on a VM that is not the node's own.
 pub fn record(json: &str) {
-    let record = read(&annotations(json));
+    let record = read_record(&annotations(json));
     if let Record::Episode(_) = &record {
         let written = write_again(&record, json.len());
         assert_eq!(
-            read(&annotations(&written)),
-            read(&annotations(&write_again(
-                &read(&annotations(&written)),
+            read_record(&annotations(&written)),
+            read_record(&annotations(&write_again(
+                &read_record(&annotations(&written)),
                 written.len()
             ))),
             "what is written is read back"

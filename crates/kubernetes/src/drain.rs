@@ -157,7 +157,10 @@ pub async fn policies(
     settings: &DrainSettings,
 ) -> NamespacePolicies {
     let deadline = settings.list_deadline;
-    settings.namespaces.read(client, pods, node, deadline).await
+    settings
+        .namespaces
+        .read_policies(client, pods, node, deadline)
+        .await
 }
 
 /// Lists the pods of `node`: a report with those that are not evicted now, and those to evict. The full list is dropped here, before

@@ -219,10 +219,10 @@ impl Candidate<'_> {
     }
 
     fn observe(&mut self, lease: Option<Lease>, now: BoottimeInstant) {
-        self.election.read(lease.as_ref().map(seen), now);
+        self.election.update_lease(lease.as_ref().map(seen), now);
         self.last = lease;
         self.is_read = true;
-        self.outage.over();
+        self.outage.end_outage();
     }
 
     async fn bid(&mut self, bid: &Bid) {
@@ -238,7 +238,7 @@ impl Candidate<'_> {
             Ok(lease) => {
                 self.election.won(bid, seen(&lease), sent);
                 self.last = Some(lease);
-                self.outage.over();
+                self.outage.end_outage();
                 self.open_fence(led, bid);
                 if led && yielded && !bid.yields {
                     info!("this replica can do its work again and goes on as the leader");
@@ -445,7 +445,7 @@ impl LeaseOutage {
         warn!("cannot {verb} the Lease: {message}; {next}");
     }
 
-    fn over(&mut self) {
+    fn end_outage(&mut self) {
         if std::mem::take(&mut self.0) {
             info!("the Lease is reachable again");
         }

@@ -97,7 +97,7 @@ impl Vcenter {
         };
         let manager = manager(&session, "RetrievePropertiesEx")?;
         let spec = PropertySpec::default()
-            .read("CustomFieldsManager", &["field"])
+            .read_properties("CustomFieldsManager", &["field"])
             .of(manager, []);
         let read = self.retrieve_in(&session, spec, PAGE).await?;
         let Some(found) = read.iter().find(|object| object.moref == *manager) else {
@@ -170,7 +170,7 @@ impl Vcenter {
         if entities.is_empty() {
             return Ok(Some(Vec::new()));
         }
-        let mut spec = PropertySpec::default().read("ManagedEntity", &["customValue"]);
+        let mut spec = PropertySpec::default().read_properties("ManagedEntity", &["customValue"]);
         for entity in entities {
             spec = spec.of(&entity.moref(&session), []);
         }

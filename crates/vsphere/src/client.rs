@@ -42,14 +42,14 @@ impl Vcenter {
     /// # Errors
     /// If TLS cannot be configured: an unreadable CA file, one without certificates, or no trust roots.
     pub fn new(settings: Settings) -> Result<Self, ConnectError> {
-        Self::over(settings, Arc::new(TcpConnector))
+        Self::with_connector(settings, Arc::new(TcpConnector))
     }
 
     /// Like [`Vcenter::new`], over connections that `connector` makes.
     ///
     /// # Errors
     /// As [`Vcenter::new`].
-    pub fn over(settings: Settings, connector: Arc<dyn Connector>) -> Result<Self, ConnectError> {
+    pub fn with_connector(settings: Settings, connector: Arc<dyn Connector>) -> Result<Self, ConnectError> {
         Ok(Self {
             sessions: Arc::new(Sessions::new(settings.clone(), connector)?),
             poll_wait: Arc::new(PollWait::new(settings.long_poll)),
@@ -62,7 +62,7 @@ impl Vcenter {
 
     /// The same client for calls on behalf of `subject`, whose name appears in vCenter's log.
     #[must_use]
-    pub fn about(&self, subject: &str) -> Self {
+    pub fn for_subject(&self, subject: &str) -> Self {
         Self {
             subject: subject.into(),
             ..self.clone()

@@ -125,7 +125,7 @@ impl<'a> RestSession<'a> {
         let authorization = (AUTHORIZATION, secret(&format!("Basic {}", STANDARD.encode(pair))));
         let deadline = vcenter.settings.call_deadline;
         let body = transport.rest(Method::POST, url, authorization, deadline).await;
-        let token: String = read(
+        let token: String = read_reply(
             CALL,
             &body.map_err(|source| PolicyError::Call { call: CALL, source })?,
         )?;
@@ -170,7 +170,7 @@ impl<'a> RestSession<'a> {
             url.query_pairs_mut().append_pair(name, value);
         }
         let body = self.send(method, url).await;
-        read(call, &body.map_err(|source| PolicyError::Call { call, source })?)
+        read_reply(call, &body.map_err(|source| PolicyError::Call { call, source })?)
     }
 
     async fn send(&self, method: Method, url: reqwest::Url) -> Result<Vec<u8>, TransportError> {
@@ -211,7 +211,7 @@ fn secret(text: &str) -> HeaderValue {
     value
 }
 
-fn read<T: DeserializeOwned>(call: &'static str, body: &[u8]) -> Result<T, PolicyError> {
+fn read_reply<T: DeserializeOwned>(call: &'static str, body: &[u8]) -> Result<T, PolicyError> {
     serde_json::from_slice(body).map_err(|error| PolicyError::Reply {
         call,
         why: error.to_string(),
@@ -243,10 +243,12 @@ mod tests {
     #[test]
     fn objects_with_a_tag_that_are_no_vms_are_left_out() {
         let body = br#"[{"id":"vm-7","type":"VirtualMachine"},{"id":"host-9","type":"HostSystem"},{"id":"","type":"VirtualMachine"}]"#;
-        let tagged: Vec<TaggedObject> = read("a call", body).unwrap();
+        let tagged: Vec<TaggedObject> = read_reply("a call", body).unwrap();
         let vms: Vec<VmRef> = tagged.into_iter().filter_map(TaggedObject::vm).collect();
         assert_eq!(vms, [VmRef::new("vm-7")]);
-        let unreadable = read::<Vec<TaggedObject>>("a call", b"<html>").err().unwrap();
+        let unreadable = read_reply::<Vec<TaggedObject>>("a call", b"<html>")
+            .err()
+            .unwrap();
         assert!(unreadable.chain().contains("a call"), "{}", unreadable.chain());
     }
 }

@@ -134,7 +134,7 @@ impl Vcenter {
     async fn datacenter(&self, vm: &VmRef, check: &PreflightCheck) -> Result<Moref, Error> {
         let start = check.host.as_ref().map_or_else(|| Moref::from(vm), Moref::from);
         let spec = PropertySpec::default()
-            .read("Datacenter", &["name"])
+            .read_properties("Datacenter", &["name"])
             .of(&start, [TraversalStep::up()]);
         let objects = self.retrieve(spec).await?;
         let mut datacenters = objects.into_iter().map(|object| object.moref);

@@ -137,7 +137,7 @@ impl CauseCheck<'_> {
     fn spec(self, vm: &VmRef) -> PropertySpec {
         let recent = |kind| [TraversalStep::new(kind, "recentTask", [])];
         let mut spec = PropertySpec::default()
-            .read(
+            .read_properties(
                 "VirtualMachine",
                 &[
                     "runtime.powerState",
@@ -147,11 +147,11 @@ impl CauseCheck<'_> {
                     "recentTask",
                 ],
             )
-            .read("Task", &[task::PATHS, &[task::NAME]].concat())
+            .read_properties("Task", &[task::PATHS, &[task::NAME]].concat())
             .of(&vm.into(), recent("VirtualMachine"));
         if let Some(host) = self.host {
             spec = spec
-                .read(
+                .read_properties(
                     "HostSystem",
                     &["name", "runtime.inMaintenanceMode", "runtime.connectionState"],
                 )
@@ -186,7 +186,7 @@ impl CauseCheck<'_> {
         if is_in_maintenance == Some(true) {
             return None;
         }
-        let read = |object: &ObjectProperties| task::read(object, None).ok();
+        let read = |object: &ObjectProperties| task::read_task(object, None).ok();
         let task = self.task.and_then(|task| of(task.into()));
         if let Some(fault) = task.and_then(withheld_task) {
             return Some(fault);
@@ -320,7 +320,7 @@ fn unfinished(
         if let Some(fault) = withheld_task(object) {
             return Err(Error::refused(operation, &vm.moref, fault));
         }
-        let task = task::read(object, None).map_err(|source| Error::Reply {
+        let task = task::read_task(object, None).map_err(|source| Error::Reply {
             operation,
             object: vm.moref.to_string(),
             source,

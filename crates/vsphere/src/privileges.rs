@@ -217,7 +217,7 @@ impl Vcenter {
         &self,
         hosts: &BTreeSet<HostRef>,
     ) -> Result<BTreeMap<DatacenterRef, String>, Error> {
-        let mut spec = PropertySpec::default().read("Datacenter", &["name"]);
+        let mut spec = PropertySpec::default().read_properties("Datacenter", &["name"]);
         for host in hosts {
             spec = spec.of(&host.into(), [TraversalStep::up()]);
         }
@@ -240,7 +240,7 @@ impl Vcenter {
     /// # Errors
     /// Those of a read.
     pub async fn encrypted(&self, vms: &BTreeSet<VmRef>) -> Result<BTreeSet<VmRef>, Error> {
-        let mut spec = PropertySpec::default().read("VirtualMachine", &["config.keyId"]);
+        let mut spec = PropertySpec::default().read_properties("VirtualMachine", &["config.keyId"]);
         for vm in vms {
             spec = spec.of(&vm.into(), []);
         }

@@ -37,7 +37,7 @@ pub(super) struct TraversalStep(XmlWriter);
 
 impl PropertySpec {
     /// Reads `paths` of every selected object of type `kind` or a derived type.
-    pub(super) fn read(mut self, kind: &str, paths: &[&str]) -> Self {
+    pub(super) fn read_properties(mut self, kind: &str, paths: &[&str]) -> Self {
         let spec = XmlWriter::new("propSet")
             .with(XmlWriter::text("type", kind))
             .with_all(paths.iter().map(|path| XmlWriter::text("pathSet", *path)));
@@ -81,7 +81,7 @@ impl TraversalStep {
     }
 
     /// Like [`Self::new`], without selecting the objects at `path` itself.
-    pub(super) fn over(kind: &str, path: &str, steps: impl IntoIterator<Item = Self>) -> Self {
+    pub(super) fn through(kind: &str, path: &str, steps: impl IntoIterator<Item = Self>) -> Self {
         Self::along(kind, path, true, steps)
     }
 
@@ -190,7 +190,7 @@ impl ObjectProperties {
 
 impl Value {
     /// Decodes the property at `path`; `None` if the value has no information.
-    fn read(path: &str, value: &Element<'_>) -> Option<Self> {
+    fn decode(path: &str, value: &Element<'_>) -> Option<Self> {
         let text = |text: Option<&str>| Some(Self::Text(text.unwrap_or_default().to_owned()));
         match path {
             "parent" | "parentVApp" | "owner" | "resourcePool" | "runtime.host" | "info.entity"
@@ -425,7 +425,7 @@ fn read_object(element: &Element<'_>, property: &str) -> Result<ObjectProperties
 fn read_property(path: &str, property: &Element<'_>) -> Option<Value> {
     let is_removed = matches!(property.text_of("op"), Some("remove" | "indirectRemove"));
     let value = property.child_of_any_space("val").filter(|_| !is_removed)?;
-    Value::read(path, value)
+    Value::decode(path, value)
 }
 
 /// Decodes a `TaskInfo` as if its fields were properties of the task.
@@ -446,7 +446,7 @@ fn read_listed_task(info: &Element<'_>) -> Result<ObjectProperties, Unreadable> 
     let fields = info.children().filter(|field| TASK_INFO.contains(&field.name()));
     let properties = fields.map(|field| {
         let path = format!("info.{}", field.name());
-        let value = Value::read(&path, field);
+        let value = Value::decode(&path, field);
         (path, value)
     });
     Ok(ObjectProperties {

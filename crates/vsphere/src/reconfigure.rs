@@ -66,7 +66,7 @@ impl Vcenter {
         const VERSION: &str = "config.changeVersion";
         let moref = Moref::from(vm);
         let spec = PropertySpec::default()
-            .read("VirtualMachine", &[VERSION, DEVICES])
+            .read_properties("VirtualMachine", &[VERSION, DEVICES])
             .of(&moref, []);
         let objects = self.retrieve(spec).await?;
         let object = objects.iter().find(|object| object.moref == moref);
@@ -96,7 +96,7 @@ impl Vcenter {
     ) -> Result<BTreeMap<String, TargetDevice>, Error> {
         let moref = Moref::from(host);
         let spec = PropertySpec::default()
-            .read("ComputeResource", &["environmentBrowser"])
+            .read_properties("ComputeResource", &["environmentBrowser"])
             .of(&moref, [TraversalStep::new("HostSystem", "parent", [])]);
         let objects = self.retrieve(spec).await?;
         let browser = objects

@@ -70,9 +70,9 @@ impl Vcenter {
     async fn other_pool(&self, pool: Option<&Moref>, to: &HostRef) -> Result<Option<Moref>, Error> {
         let host = Moref::from(to);
         let mut spec = PropertySpec::default()
-            .read("ComputeResource", &["resourcePool"])
-            .read("HostSystem", &["parent"])
-            .read("ResourcePool", &["owner"])
+            .read_properties("ComputeResource", &["resourcePool"])
+            .read_properties("HostSystem", &["parent"])
+            .read_properties("ResourcePool", &["owner"])
             .of(&host, [TraversalStep::new("HostSystem", "parent", [])]);
         if let Some(pool) = pool {
             spec = spec.of(pool, []);

@@ -126,9 +126,9 @@ impl VmScope {
             "availableField",
             "customValue",
         ];
-        let mut spec = PropertySpec::default().read("VirtualMachine", &own);
+        let mut spec = PropertySpec::default().read_properties("VirtualMachine", &own);
         for kind in ANCESTORS {
-            spec = spec.read(kind, &["name", "parent"]);
+            spec = spec.read_properties(kind, &["name", "parent"]);
         }
         for vm in vms {
             let pools = TraversalStep::new("VirtualMachine", "resourcePool", [TraversalStep::again()]);

@@ -44,7 +44,7 @@ impl Vcenter {
             return Ok(Surveyed::default());
         }
         let mut spec = PropertySpec::default()
-            .read(
+            .read_properties(
                 "HostSystem",
                 &[
                     "vm",
@@ -57,8 +57,8 @@ impl Vcenter {
                     "parent",
                 ],
             )
-            .read("ComputeResource", &["environmentBrowser"])
-            .read(
+            .read_properties("ComputeResource", &["environmentBrowser"])
+            .read_properties(
                 "VirtualMachine",
                 &[
                     "name",

@@ -92,7 +92,10 @@ impl TaskInfo {
 ///
 /// # Errors
 /// If the description id, the state or the queue time is unknown or malformed.
-pub(crate) fn read(object: &ObjectProperties, before: Option<&TaskInfo>) -> Result<TaskInfo, ReplyError> {
+pub(crate) fn read_task(
+    object: &ObjectProperties,
+    before: Option<&TaskInfo>,
+) -> Result<TaskInfo, ReplyError> {
     let moref = object
         .moref
         .task()

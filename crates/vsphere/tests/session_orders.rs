@@ -233,7 +233,7 @@ async fn run(events: &[SessionEvent], choices: &mut Choices) {
     };
     let endpoint = Endpoint::parse("vcenter.example.com").unwrap();
     let settings = Settings::new(endpoint, someone, Trust::Nothing);
-    let vcenter = Vcenter::over(settings, Arc::new(held.clone())).unwrap();
+    let vcenter = Vcenter::with_connector(settings, Arc::new(held.clone())).unwrap();
     let mut left = events.to_vec();
     let mut callers: Vec<JoinHandle<bool>> = Vec::new();
     let mut logouts = Vec::new();

@@ -37,7 +37,7 @@ pub(in crate::cli) async fn perform(args: PlanArgs, out: Output) -> anyhow::Resu
     let shown = match names.as_slice() {
         [name] => {
             let plan = make_plan(&mut view, name).await;
-            plan.and_then(|plan| show(&plan, format, out))
+            plan.and_then(|plan| print_plan(&plan, format, out))
         }
         names => {
             let plan = make_wave(&mut view, names, out).await;
@@ -49,8 +49,8 @@ pub(in crate::cli) async fn perform(args: PlanArgs, out: Output) -> anyhow::Resu
 }
 
 /// Prints a plan; returns whether something blocks it.
-fn show(plan: &Plan, format: Format, out: Output) -> anyhow::Result<bool> {
-    out.show(format, plan, || {
+fn print_plan(plan: &Plan, format: Format, out: Output) -> anyhow::Result<bool> {
+    out.print_value(format, plan, || {
         if format == Format::Name {
             node_names(plan.nodes.iter().map(|node| &node.node))
         } else {
@@ -61,7 +61,7 @@ fn show(plan: &Plan, format: Format, out: Output) -> anyhow::Result<bool> {
 }
 
 fn show_wave(plan: &WavePlan, format: Format, out: Output) -> anyhow::Result<bool> {
-    out.show(format, plan, || {
+    out.print_value(format, plan, || {
         if format == Format::Name {
             node_names(plan.nodes().map(|node| &node.node))
         } else {

@@ -20,7 +20,13 @@ pub struct RefusalLog(Mutex<BTreeMap<(NodeName, EffectKind), (String, FailureStr
 
 impl RefusalLog {
     /// Logs the outcome of an attempt, if it is a refusal, or the first success after several.
-    pub(super) fn note(&self, name: &NodeName, record: &Record, kind: EffectKind, outcome: &AttemptOutcome) {
+    pub(super) fn log_outcome(
+        &self,
+        name: &NodeName,
+        record: &Record,
+        kind: EffectKind,
+        outcome: &AttemptOutcome,
+    ) {
         let mut all = self.0.lock();
         let key = (name.clone(), kind);
         let AttemptOutcome::Refused(refusal) = outcome else {

@@ -70,8 +70,8 @@ impl PageState {
     }
 
     /// Updates the status of nodes; returns whether the page changes.
-    pub(super) fn show(&mut self, statuses: &NodeStatuses, now: Timestamp) -> bool {
-        let is_changed = self.board.show(statuses, now);
+    pub(super) fn update_statuses(&mut self, statuses: &NodeStatuses, now: Timestamp) -> bool {
+        let is_changed = self.board.update_statuses(statuses, now);
         self.steps.retain(|name, _| self.board.nodes.contains_key(name));
         self.last_hosts
             .retain(|name, _| self.board.nodes.contains_key(name));

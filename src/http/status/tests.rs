@@ -109,7 +109,7 @@ fn show(status: &Arc<StatusPage>, node: &str) {
         detection: Detection::Pushed,
     };
     let hosts = BTreeMap::from([(HostRef::new("host-1"), (NASTY.to_owned(), entering))]);
-    status.show(&statuses(&fixtures::snapshots(snapshots.clone())));
+    status.update_statuses(&statuses(&fixtures::snapshots(snapshots.clone())));
     status.show_hosts(hosts);
     let on = WaitingOn::Pods {
         left: vec![held()],
@@ -479,7 +479,7 @@ fn an_episode_is_seen_through_all_its_phases_and_how_it_ended() {
         50,
     );
     let snapshots = BTreeMap::from([(name, snapshot("gpu1", "esx1", Record::InService, Vec::new()))]);
-    status.show(&statuses(&fixtures::snapshots(snapshots.clone())));
+    status.update_statuses(&statuses(&fixtures::snapshots(snapshots.clone())));
 
     let page = status.episode(&id).unwrap();
     let seen: Vec<_> = page
@@ -538,7 +538,7 @@ async fn obstacles_before_a_night_come_first_in_words() {
         ),
         in_service("d-unknown", BoundVm::NotLookedUp),
     ]);
-    status.show(&statuses(&fixtures::snapshots(snapshots)));
+    status.update_statuses(&statuses(&fixtures::snapshots(snapshots)));
 
     let (code, _, page) = ask(&status, Method::GET, "/maintainable").await;
     assert_eq!(code, StatusCode::OK);
@@ -581,7 +581,7 @@ async fn obstacles_before_a_night_come_first_in_words() {
 fn page_of_obstacles_is_bounded() {
     let status = status();
     let snapshots = (0..250).map(|n| in_service(&format!("gpu-{n:03}"), BoundVm::OutOfScope));
-    status.show(&statuses(&fixtures::snapshots(snapshots)));
+    status.update_statuses(&statuses(&fixtures::snapshots(snapshots)));
     let filter = ListFilter {
         nodes: 3,
         ..ListFilter::default()
@@ -636,7 +636,7 @@ fn the_queue_is_listed_in_its_order_with_those_ahead() {
         };
         (NodeName::new(node), snapshot)
     };
-    status.show(&statuses(&fixtures::snapshots(BTreeMap::from([
+    status.update_statuses(&statuses(&fixtures::snapshots(BTreeMap::from([
         queued("gpu1", 30),
         queued("gpu2", 20),
     ]))));
@@ -666,7 +666,7 @@ fn page_of_thousands_of_nodes_is_bounded() {
         })
         .collect();
     snapshots.insert(NodeName::new("zz"), draining("zz", "esx1", vec![held(); 3000]));
-    status.show(&statuses(&fixtures::snapshots(snapshots.clone())));
+    status.update_statuses(&statuses(&fixtures::snapshots(snapshots.clone())));
     let overview = status.overview(&ListFilter::default());
     let pages = |rows, page, pages| PageCount { rows, page, pages };
     assert_eq!(
@@ -766,7 +766,7 @@ fn hosts_stay_on_the_page_while_vcenter_is_not_connected() {
     let status = status();
     let name = NodeName::new("gpu-1");
     let shown = |snapshot: NodeSnapshot, hosts: &[&str]| {
-        status.show(&statuses(&fixtures::snapshots([(name.clone(), snapshot)])));
+        status.update_statuses(&statuses(&fixtures::snapshots([(name.clone(), snapshot)])));
         let hosts = hosts
             .iter()
             .map(|host| (HostRef::new(*host), ((*host).to_owned(), HostState::InService)));

@@ -43,7 +43,7 @@ impl Reading {
     }
 }
 
-pub(crate) fn read(api: ForeignApi, object: &DynamicObject) -> Reading {
+pub(crate) fn read_foreign(api: ForeignApi, object: &DynamicObject) -> Reading {
     let spec = object.data.get("spec").unwrap_or(&Value::Null);
     let node = spec.get("nodeName").and_then(Value::as_str).unwrap_or_default();
     let is_node = is_object_name(node);

@@ -21,7 +21,7 @@ fn object(spec: &Value, status: &Value, metadata: Value) -> DynamicObject {
 }
 
 fn stands(api: ForeignApi, object: &DynamicObject) -> NodeMaintenanceFacts {
-    match read(api, object) {
+    match read_foreign(api, object) {
         Reading::Stands(facts) => facts,
         Reading::Withdrawn(facts) => panic!("withdrawn: {facts:?}"),
     }
@@ -160,7 +160,7 @@ fn deletion_withdraws_a_request_unless_others_share_it() {
         for others in [json!([]), json!(["gpu.nvidia.com"])] {
             let mut spec = whole_drain();
             spec["additionalRequestors"] = others.clone();
-            let reading = read(api, &object(&spec, &Value::Null, deleted.clone()));
+            let reading = read_foreign(api, &object(&spec, &Value::Null, deleted.clone()));
             let is_shared = api == ForeignApi::Nvidia && others != json!([]);
             assert_eq!(matches!(reading, Reading::Stands(_)), is_shared, "{api} {others}");
         }

@@ -22,7 +22,7 @@ fn tried(
     let (mut tried, mut pass) = (String::new(), Pass::default());
     for name in ["a", "b", "c", "d", "e"] {
         tried.push_str(name);
-        if pass.note(name.to_owned(), answer(name), memory).is_break() {
+        if pass.add_result(name.to_owned(), answer(name), memory).is_break() {
             break;
         }
     }

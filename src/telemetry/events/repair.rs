@@ -38,7 +38,12 @@ struct Repair {
 
 impl ConditionRepairs {
     /// Compares nodes with their records.
-    pub(super) fn show(&mut self, statuses: &NodeStatuses, links: &Links, (wall, now): (Timestamp, Instant)) {
+    pub(super) fn update_statuses(
+        &mut self,
+        statuses: &NodeStatuses,
+        links: &Links,
+        (wall, now): (Timestamp, Instant),
+    ) {
         for (name, status) in statuses {
             let node = status.node.as_ref();
             let differing =
@@ -111,7 +116,7 @@ mod tests {
         let mut writes = Vec::new();
         for second in 0..2_000 {
             let seen = statuses(Record::InService, HostState::InService, left());
-            repairs.show(&seen, &Links::default(), (at(0), after(second)));
+            repairs.update_statuses(&seen, &Links::default(), (at(0), after(second)));
             let due = repairs.take_due(after(second));
             if !due.is_empty() {
                 assert!(removes(&due), "{due:?}");
@@ -120,7 +125,7 @@ mod tests {
         }
         assert_eq!(writes, [10, 30, 70, 150, 310, 630, 1_230, 1_830]);
         let clean = statuses(Record::InService, HostState::InService, FoundConditions::new());
-        repairs.show(&clean, &Links::default(), (at(0), after(2_000)));
+        repairs.update_statuses(&clean, &Links::default(), (at(0), after(2_000)));
         assert!(repairs.take_due(after(9_000)).is_empty());
     }
 
@@ -130,7 +135,7 @@ mod tests {
         let written = |record, conditions| {
             let mut repairs = ConditionRepairs::default();
             let (begun, seen) = (Instant::now(), statuses(record, entering(), conditions));
-            repairs.show(&seen, &Links::default(), (at(0), begun));
+            repairs.update_statuses(&seen, &Links::default(), (at(0), begun));
             let due = repairs.take_due(begun + REPAIR_AFTER);
             let changes = due.into_iter().flat_map(|conditions| conditions.changes);
             let state = |change: crate::kubernetes::events::ConditionChange| {

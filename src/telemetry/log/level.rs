@@ -67,7 +67,7 @@ impl Level {
     pub(super) fn read_file(&mut self) {
         let Some(file) = self.file.clone() else { return };
         let path = file.display();
-        let wanted = match read(&file) {
+        let wanted = match read_level(&file) {
             Ok(text) if text.trim().is_empty() => self.configured.clone(),
             Ok(text) => match config::log_level(&text) {
                 Ok(level) => level,
@@ -112,7 +112,7 @@ impl fmt::Debug for Level {
     }
 }
 
-fn read(file: &Path) -> io::Result<String> {
+fn read_level(file: &Path) -> io::Result<String> {
     let mut text = String::new();
     std::fs::File::open(file)?
         .take(FILE_BYTES_MAX)

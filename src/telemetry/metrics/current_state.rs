@@ -80,7 +80,7 @@ impl GaugeWriter<'_> {
 }
 
 impl StateGauges {
-    pub(super) fn show(&mut self, statuses: NodeStatuses) {
+    pub(super) fn update_statuses(&mut self, statuses: NodeStatuses) {
         self.waits.retain(|name, _| statuses.contains_key(name));
         self.poweroffs.retain(|name, _| statuses.contains_key(name));
         self.nodes = statuses;

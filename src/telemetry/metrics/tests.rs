@@ -62,7 +62,8 @@ impl Fixture {
     fn shows(&self, snapshots: impl IntoIterator<Item = NodeSnapshot>) {
         let named = |(snapshot, number)| (NodeName::new(format!("gpu{number}")), snapshot);
         let snapshots = snapshots.into_iter().zip(1..).map(named);
-        self.metrics.show(statuses(&fixtures::snapshots(snapshots)));
+        self.metrics
+            .update_statuses(statuses(&fixtures::snapshots(snapshots)));
     }
 
     fn tried_power_off(&self, outcome: AttemptOutcome) {

@@ -78,7 +78,7 @@ impl LeaderAlertmanager {
             path: self.url_file.display().to_string(),
             why,
         };
-        let mut url = url_file::read(&self.url_file).await.map_err(error)?;
+        let mut url = url_file::read_url(&self.url_file).await.map_err(error)?;
         url.path_segments_mut()
             .map_err(|()| error("it has no path".to_owned()))?
             .pop_if_empty()

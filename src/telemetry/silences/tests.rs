@@ -285,16 +285,16 @@ fn statuses(record: &Record) -> NodeStatuses {
 fn nothing_is_known_before_the_first_complete_set() {
     let board = SilenceBoard::default();
     let is_known = || board.0.borrow().is_some();
-    board.show(&statuses(&Record::InService), false);
+    board.update_statuses(&statuses(&Record::InService), false);
     assert!(!is_known());
-    board.show(&statuses(&Record::InService), true);
+    board.update_statuses(&statuses(&Record::InService), true);
     assert!(is_known());
     let mut changes = board.0.subscribe();
     changes.mark_unchanged();
-    board.show(&statuses(&Record::InService), false);
+    board.update_statuses(&statuses(&Record::InService), false);
     assert!(!changes.has_changed().unwrap(), "the same");
     let away = Record::Episode(Arc::new(fixtures::episode(Phase::Draining, 1)));
-    board.show(&statuses(&away), false);
+    board.update_statuses(&statuses(&away), false);
     assert!(changes.has_changed().unwrap());
 }
 

@@ -162,6 +162,6 @@ fn removed_node_keeps_no_state() {
     let draining = in_phase("uid-1", Phase::Draining, 0);
     changes(Some(&traces), &Record::InService, &draining, 0);
     assert_eq!(traces.open.lock().len(), 1);
-    traces.gone(&NodeName::new("gpu1"));
+    traces.actor_ended(&NodeName::new("gpu1"));
     assert!(traces.open.lock().is_empty());
 }

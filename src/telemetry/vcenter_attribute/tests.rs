@@ -87,7 +87,7 @@ async fn end_of_an_actor_clears_nothing() {
     let attribute = attribute();
     recorded(&attribute, &Record::InService, &transition(episode(1)));
     assert!(take(&attribute).is_some());
-    attribute.gone(&name(1));
+    attribute.actor_ended(&name(1));
     assert_eq!(take(&attribute), None);
 }
 
@@ -159,7 +159,7 @@ fn vm(n: usize) -> Entity {
 
 /// Shows this text of a node, as a change.
 fn show(board: &AttributeBoard, n: usize, text: &str, on: Entity) {
-    board.show(&name(n), text.to_owned(), vec![on], Urgency::Change);
+    board.set_text(&name(n), text.to_owned(), vec![on], Urgency::Change);
 }
 
 /// What is set, in the order of the objects.

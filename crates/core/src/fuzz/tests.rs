@@ -53,7 +53,10 @@ fn seeds_are_read_and_the_fuzzer_has_them() {
     );
     for (name, text) in seeds() {
         if name.starts_with("record/") {
-            assert!(matches!(read(&annotations(&text)), Record::Episode(_)), "{name}");
+            assert!(
+                matches!(read_record(&annotations(&text)), Record::Episode(_)),
+                "{name}"
+            );
             record(&text);
         } else {
             assert!(text.parse::<Window>().is_ok(), "{name}");

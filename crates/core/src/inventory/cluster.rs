@@ -172,7 +172,7 @@ impl Inventory {
         if let Some(facts) = self.cluster.node(node) {
             let gpus = self.cluster.gpus(facts, None);
             let local = self.node_states.entry(node.clone()).or_default();
-            local.gpus.note(&gpus, self.now.monotonic);
+            local.gpus.record_gpus(&gpus, self.now.monotonic);
         }
     }
 }

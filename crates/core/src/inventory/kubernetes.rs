@@ -99,7 +99,7 @@ impl Inventory {
         let copied = self.record_from_copy(&node);
         let local = self.node_states.entry(node.name.clone()).or_default();
         local.record_of_gone = None;
-        local.gpus.note(&gpus, self.now.monotonic);
+        local.gpus.record_gpus(&gpus, self.now.monotonic);
         let on_node = local.on_node.insert(record_of(&node));
         if let Record::Episode(episode) = on_node {
             let is_newer = |last: &Arc<Episode>| last.id == episode.id && is_younger(last, episode);

@@ -19,7 +19,7 @@ pub(super) struct LastGpus(BTreeMap<String, (u64, Monotonic)>);
 
 impl LastGpus {
     /// Notes the GPUs of a node.
-    pub(super) fn note(&mut self, gpus: &BTreeMap<String, u64>, now: Monotonic) {
+    pub(super) fn record_gpus(&mut self, gpus: &BTreeMap<String, u64>, now: Monotonic) {
         self.0.retain(|_, (_, at)| now.since(*at) <= REMEMBERED);
         for (resource, count) in gpus {
             if self.0.len() < MAX_RESOURCES || self.0.contains_key(resource) {
@@ -40,7 +40,7 @@ impl LastGpus {
     /// The GPUs of the healthy node, which has `gpus` now. A resource that it does not have now counts as it was last seen, or else
     /// by its capacity.
     ///
-    /// Counts are forgotten by [`Self::note`] alone, so that a snapshot changes only with a fact.
+    /// Counts are forgotten by [`Self::record_gpus`] alone, so that a snapshot changes only with a fact.
     pub(super) fn expected(
         &self,
         gpus: &Arc<BTreeMap<String, u64>>,
@@ -80,12 +80,12 @@ mod tests {
         let mut last = LastGpus::default();
         let at = |seconds| moment(seconds).monotonic;
         assert_eq!(expected(&last, 0, 0), None);
-        last.note(&of(8), at(0));
+        last.record_gpus(&of(8), at(0));
         assert_eq!(expected(&last, 8, 8), Some(8));
         assert_eq!(expected(&last, 7, 8), Some(7), "one was unhealthy before");
-        last.note(&of(0), at(3600));
+        last.record_gpus(&of(0), at(3600));
         assert_eq!(expected(&last, 0, 0), Some(8));
-        last.note(&of(0), at(3601));
+        last.record_gpus(&of(0), at(3601));
         assert_eq!(expected(&last, 0, 0), None);
     }
 
@@ -99,7 +99,7 @@ mod tests {
         let mut last = LastGpus::default();
         for round in 0..10 {
             let name = |n: u64| (format!("nvidia.com/mig-{round}-{n}"), 1);
-            last.note(&(0..20).map(name).collect(), moment(round).monotonic);
+            last.record_gpus(&(0..20).map(name).collect(), moment(round).monotonic);
         }
         assert_eq!(last.0.len(), MAX_RESOURCES);
     }

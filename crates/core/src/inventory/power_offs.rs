@@ -27,7 +27,7 @@ pub(super) struct PowerOffs {
 impl PowerOffs {
     /// Notes a record that is believed; `is_known` says that this process granted its drain, or found it when it began to act. An
     /// episode may switch its VM off again after the node came back.
-    pub(super) fn note(&mut self, episode: &Episode, is_known: bool, now: Monotonic) {
+    pub(super) fn record_episode(&mut self, episode: &Episode, is_known: bool, now: Monotonic) {
         self.times.retain(|at| now < at.after(COUNTED));
         let phase = episode.phase.at_work();
         let is_shut_down = matches!(phase, Phase::ShuttingDown(_));

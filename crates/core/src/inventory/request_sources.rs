@@ -98,7 +98,7 @@ impl RequestSource {
     }
 
     /// Notes an object. Returns whether an earlier version of it is of the same list and its watch.
-    pub(super) fn note(&mut self, name: &str) -> bool {
+    pub(super) fn record_object(&mut self, name: &str) -> bool {
         if self.source.disconnected.is_none() {
             return true;
         }

@@ -127,7 +127,7 @@ impl Inventory {
             NodeMaintenanceUpdate::Reset => source.reset("the NodeMaintenances are being listed again"),
             NodeMaintenanceUpdate::Seen(seen) => {
                 // As with Nodes, versions are compared only within one list and its watch.
-                let is_of_this_list = source.note(&seen.name);
+                let is_of_this_list = source.record_object(&seen.name);
                 let known = self.maintenances.get(&seen.name);
                 let is_older = known.is_some_and(|known| seen.is_before(known));
                 if !(is_of_this_list && is_older) {

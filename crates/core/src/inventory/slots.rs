@@ -132,7 +132,9 @@ impl Inventory {
             if let Some(local) = self.node_states.get_mut(name) {
                 local.slot = slot;
                 if let Some(episode) = believed {
-                    local.power_offs.note(episode, is_known, self.now.monotonic);
+                    local
+                        .power_offs
+                        .record_episode(episode, is_known, self.now.monotonic);
                     is_counted = drains && local.power_offs.is_counted(episode);
                 }
             }

@@ -222,8 +222,8 @@ impl VcenterStore {
         self.source.seen.insert(host.moref.to_string());
         let known = self.hosts.get(&host.moref);
         let is_rebuilt = self.source.disconnected.is_some();
-        self.failed.note(&host, known.filter(|_| is_rebuilt), now);
-        self.absences.note(&host, now);
+        self.failed.record_host(&host, known.filter(|_| is_rebuilt), now);
+        self.absences.record_host(&host, now);
         let was_in = known.is_some_and(|known| known.in_maintenance == Some(true));
         if was_in && host.in_maintenance == Some(false) {
             self.left_maintenance.insert(host.moref.clone(), now.monotonic);

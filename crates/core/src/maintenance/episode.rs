@@ -132,7 +132,7 @@ pub struct Episode {
     /// The guards on the Node that this episode has set, and removes.
     #[serde(
         default,
-        deserialize_with = "node_guard::read",
+        deserialize_with = "node_guard::read_node_guards",
         skip_serializing_if = "BTreeSet::is_empty"
     )]
     pub guards: BTreeSet<NodeGuard>,
@@ -142,7 +142,7 @@ pub struct Episode {
     /// The step that hooks hold.
     #[serde(
         default,
-        deserialize_with = "hook::read",
+        deserialize_with = "hook::read_held_step",
         skip_serializing_if = "Option::is_none"
     )]
     pub held: Option<HeldStep>,

@@ -32,7 +32,9 @@ impl HeldStep {
 }
 
 /// Reads the held step of a record. A step of a newer version is not held here.
-pub(super) fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<HeldStep>, D::Error> {
+pub(super) fn read_held_step<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<HeldStep>, D::Error> {
     #[derive(Deserialize)]
     struct Named {
         point: String,

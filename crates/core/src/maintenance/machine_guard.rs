@@ -58,7 +58,11 @@ pub struct MachineGuards {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_due: bool,
     /// Those that were set.
-    #[serde(default, deserialize_with = "read", skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "read_guarded_objects",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub objects: Vec<GuardedObject>,
     /// Others may have one as well: a right was missing when they were set.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -69,7 +73,7 @@ pub struct MachineGuards {
 }
 
 /// Reads the objects of a record. Those of a kind of a newer version are dropped, because nothing is known about their guards.
-fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<GuardedObject>, D::Error> {
+fn read_guarded_objects<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<GuardedObject>, D::Error> {
     #[derive(Deserialize)]
     struct Named {
         kind: String,

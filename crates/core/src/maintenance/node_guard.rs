@@ -114,7 +114,9 @@ pub(super) fn guards_after(
 }
 
 /// Reads the guards of a record. Names of a newer version are dropped, because nothing is known about their fields.
-pub(super) fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<NodeGuard>, D::Error> {
+pub(super) fn read_node_guards<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeSet<NodeGuard>, D::Error> {
     let names = Vec::<String>::deserialize(deserializer)?;
     Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
 }

@@ -61,7 +61,7 @@ pub fn write(record: &Record, now: Timestamp) -> Annotations {
         Phase::PoweringOn { .. } | Phase::Rejoining if episode.moved_to.is_some() => Some("migrated"),
         Phase::PoweringOn { .. } | Phase::Rejoining => Some("powered-off"),
     };
-    let kept = kept(episode);
+    let bounded = bounded(episode);
     Annotations {
         state: state.map(str::to_owned),
         host: state.map(|_| episode.host.name.to_string()),
@@ -71,7 +71,7 @@ pub fn write(record: &Record, now: Timestamp) -> Annotations {
             .filter(|_| state == Some("migrated"))
             .map(|host| host.name.to_string()),
         transition_time: state.map(|_| format!("{now:.0}")),
-        episode: Some(versioned(&kept)),
+        episode: Some(versioned(&bounded)),
     }
 }
 
@@ -81,11 +81,11 @@ pub fn is_written_for(record: &Record, python: &PythonEpisode) -> bool {
         episode: None,
         ..write(record, python.since)
     };
-    matches!(read(&written), Record::Python(written) if written == *python)
+    matches!(read_record(&written), Record::Python(written) if written == *python)
 }
 
 /// Reads the annotations of a Node. Never fails: an invalid record is [`Record::Unreadable`] with the reason.
-pub fn read(annotations: &Annotations) -> Record {
+pub fn read_record(annotations: &Annotations) -> Record {
     let read = match (&annotations.episode, &annotations.state) {
         (Some(json), _) => read_json(json).map(|episode| Record::Episode(Arc::new(episode))),
         (None, Some(state)) => read_python(state, annotations).map(Record::Python),
@@ -99,10 +99,10 @@ pub fn read_copy(json: &str) -> Option<Arc<Episode>> {
     read_json(json).ok().map(Arc::new)
 }
 
-fn kept(episode: &Episode) -> Episode {
-    let mut kept = episode.clone();
-    kept.left_behind.truncate(MAX_LEFT_BEHIND);
-    kept
+fn bounded(episode: &Episode) -> Episode {
+    let mut bounded = episode.clone();
+    bounded.left_behind.truncate(MAX_LEFT_BEHIND);
+    bounded
 }
 
 /// Serialising these structs cannot fail. If it did, a record with the error is better than none, because the node is then parked.

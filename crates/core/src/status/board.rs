@@ -71,12 +71,16 @@ pub struct StatusSpan<Kind> {
 
 impl StatusBoard {
     /// Processes new statuses. Returns whether anything changed.
-    pub fn show(&mut self, statuses: &NodeStatuses, now: Timestamp) -> bool {
+    pub fn update_statuses(&mut self, statuses: &NodeStatuses, now: Timestamp) -> bool {
         let before = self.nodes.len();
         self.nodes.retain(|name, _| statuses.contains_key(name));
         let mut is_changed = before != self.nodes.len();
         for (name, status) in statuses {
-            is_changed |= self.nodes.entry(name.clone()).or_default().show(status, now);
+            is_changed |= self
+                .nodes
+                .entry(name.clone())
+                .or_default()
+                .update_status(status, now);
         }
         is_changed
     }
@@ -142,11 +146,11 @@ impl NodeEntry {
     }
 
     /// The latest episode that is no longer on the node, and since when.
-    pub fn gone(&self) -> Option<(&EpisodeId, Timestamp)> {
+    pub fn gone_episode(&self) -> Option<(&EpisodeId, Timestamp)> {
         self.gone.as_ref().map(|(id, at)| (id, *at))
     }
 
-    fn show(&mut self, status: &Arc<NodeStatus>, now: Timestamp) -> bool {
+    fn update_status(&mut self, status: &Arc<NodeStatus>, now: Timestamp) -> bool {
         if self.status.as_ref() == Some(status) {
             return false;
         }

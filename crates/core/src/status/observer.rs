@@ -86,7 +86,7 @@ pub trait Observer: std::fmt::Debug + Send + Sync + 'static {
     fn reconciled(&self, _outcome: ReconcileOutcome, _took: Duration) {}
 
     /// The actor of `node` has ended; there are no more events until a new one begins.
-    fn gone(&self, _node: &NodeName) {}
+    fn actor_ended(&self, _node: &NodeName) {}
 }
 
 impl<T: Observer> Observer for std::sync::Arc<T> {
@@ -98,7 +98,7 @@ impl<T: Observer> Observer for std::sync::Arc<T> {
         self.as_ref().reconciled(outcome, took);
     }
 
-    fn gone(&self, node: &NodeName) {
-        self.as_ref().gone(node);
+    fn actor_ended(&self, node: &NodeName) {
+        self.as_ref().actor_ended(node);
     }
 }

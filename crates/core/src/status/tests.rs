@@ -102,7 +102,7 @@ fn show(board: &mut StatusBoard, record: Record, now: i64) -> bool {
         observed: seen(HostState::InService),
     };
     let snapshots = BTreeMap::from([(node(), Arc::new(snapshot))]);
-    board.show(&statuses(&snapshots), at(now))
+    board.update_statuses(&statuses(&snapshots), at(now))
 }
 
 fn recorded(board: &mut StatusBoard, before: &Record, after: Record, ended: Option<EpisodeResult>, now: i64) {
@@ -169,7 +169,7 @@ fn an_episode_is_followed_from_phase_to_phase_to_its_end() {
         entry.ending(id).map(|ending| (ending.how, ending.at)),
         Some((EpisodeResult::Succeeded, at(9)))
     );
-    assert_eq!(entry.gone(), Some((id, at(10))));
+    assert_eq!(entry.gone_episode(), Some((id, at(10))));
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn end_is_as_observed_or_else_as_the_node_names_it() {
             ..fixtures::node()
         });
         let snapshots = BTreeMap::from([(node(), Arc::new(snapshot))]);
-        board.show(&statuses(&snapshots), at(10));
+        board.update_statuses(&statuses(&snapshots), at(10));
     };
     let mut restarted = StatusBoard::default();
     show_end(&mut restarted, Some(EpisodeResult::Failed));
@@ -225,7 +225,7 @@ fn node_with_an_evacuation_policy_is_told_once_while_it_has_one() {
                 Arc::new(status(Record::InService, observed)),
             )
         });
-        policies.show(&nodes.collect(), NodeStatus::evacuation_policy);
+        policies.update_statuses(&nodes.collect(), NodeStatus::evacuation_policy);
         policies.take_new()
     };
     let names = |names: &[&str]| names.iter().copied().map(NodeName::new).collect::<Vec<_>>();
@@ -251,7 +251,7 @@ fn node_whose_vm_is_not_known_for_a_moment_is_not_told_again() {
     };
     for (observed, untold) in [(&marked, 1), (&unknown, 0), (&marked, 0)] {
         let statuses = BTreeMap::from([(node(), Arc::new(status(Record::InService, observed.clone())))]);
-        policies.show(&statuses, NodeStatus::evacuation_policy);
+        policies.update_statuses(&statuses, NodeStatus::evacuation_policy);
         assert_eq!(policies.take_new().len(), untold);
     }
 }

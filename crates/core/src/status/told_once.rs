@@ -15,7 +15,11 @@ pub struct ToldOnce {
 
 impl ToldOnce {
     /// Processes new statuses. `concerns` says whether it concerns a node; `None` where that is not known at the moment.
-    pub fn show(&mut self, statuses: &NodeStatuses, concerns: impl Fn(&NodeStatus) -> Option<bool>) {
+    pub fn update_statuses(
+        &mut self,
+        statuses: &NodeStatuses,
+        concerns: impl Fn(&NodeStatus) -> Option<bool>,
+    ) {
         self.concerned.retain(|name| statuses.contains_key(name));
         for (name, status) in statuses {
             match concerns(status) {

@@ -431,7 +431,7 @@ impl Model {
             ..record::Annotations::default()
         };
         match self.node(index) {
-            Some(node) => record::read(&annotations(&node.annotations)),
+            Some(node) => record::read_record(&annotations(&node.annotations)),
             None => Record::InService,
         }
     }
@@ -465,7 +465,7 @@ impl Model {
                 episode: record.clone(),
                 ..record::Annotations::default()
             };
-            record::read(&annotations).episode().cloned()
+            record::read_record(&annotations).episode().cloned()
         })
     }
 

@@ -20,7 +20,7 @@ pub(super) struct TokenFile {
 
 impl TokenFile {
     pub(super) fn open(path: &Path) -> Result<Self, String> {
-        let header = read(path)?;
+        let header = read_token(path)?;
         Ok(Self {
             path: path.to_owned(),
             last: Arc::new(Mutex::new((header, Instant::now()))),
@@ -31,14 +31,14 @@ impl TokenFile {
     pub(super) fn header(&self) -> HeaderValue {
         let mut last = self.last.lock();
         if last.1.elapsed() >= READ_INTERVAL {
-            let header = read(&self.path).unwrap_or_else(|_| last.0.clone());
+            let header = read_token(&self.path).unwrap_or_else(|_| last.0.clone());
             *last = (header, Instant::now());
         }
         last.0.clone()
     }
 }
 
-fn read(path: &Path) -> Result<HeaderValue, String> {
+fn read_token(path: &Path) -> Result<HeaderValue, String> {
     let unusable = |why: &dyn std::fmt::Display| format!("the token file {}: {why}", path.display());
     let token = std::fs::read_to_string(path).map_err(|error| unusable(&error))?;
     let header = HeaderValue::try_from(format!("Bearer {}", token.trim()));

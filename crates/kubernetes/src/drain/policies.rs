@@ -61,7 +61,7 @@ pub enum PodPolicy {
 
 impl Namespaces {
     /// Reads the namespaces of the `pods` of `node` whose policy may depend on it, within `deadline`.
-    pub async fn read(
+    pub async fn read_policies(
         &self,
         client: &kube::Client,
         pods: &[Pod],

@@ -89,7 +89,7 @@ pub async fn attached(
     let names = attachments
         .iter()
         .filter_map(|attachment| attachment.volume.clone());
-    let known = match claims.read(client, names.collect(), settings).await {
+    let known = match claims.read_claims(client, names.collect(), settings).await {
         Ok(known) => known,
         // Which volumes are those of pods that stay is not known.
         Err(refusal) if !in_use.is_empty() => {
@@ -181,7 +181,7 @@ fn claims_in_use(pods: &[Pod]) -> BTreeSet<String> {
 
 impl VolumeClaims {
     /// The claims of these PersistentVolumes.
-    async fn read(
+    async fn read_claims(
         &self,
         client: &kube::Client,
         names: BTreeSet<String>,

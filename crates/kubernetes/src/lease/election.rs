@@ -196,7 +196,7 @@ impl Election {
     }
 
     /// Processes the Lease that was read at `now`.
-    pub fn read(&mut self, lease: Option<ObservedLease>, now: BoottimeInstant) {
+    pub fn update_lease(&mut self, lease: Option<ObservedLease>, now: BoottimeInstant) {
         let Some(seen) = lease else {
             let since = match &self.lease {
                 LeaseRead::Absent { since } => *since,
@@ -306,7 +306,7 @@ impl Election {
             effects_from,
             yields: bid.yields,
         });
-        self.read(Some(seen), sent);
+        self.update_lease(Some(seen), sent);
     }
 
     /// How long to wait until the next step.

@@ -118,9 +118,10 @@ fn of_method(method: &str, response: &Element<'_>) -> Result<RecordedReply, Repl
             let target = response.child("returnval").map(decode::target_devices);
             counted(target.unwrap_or_default().len(), "devices at fixed addresses")
         }
-        "QueryConfigOptionDescriptor" => {
-            counted(hardware::read(response).len(), "hosts with hardware versions")
-        }
+        "QueryConfigOptionDescriptor" => counted(
+            hardware::read_versions(response).len(),
+            "hosts with hardware versions",
+        ),
         "FindAllByUuid" | "ModifyListView" => counted(soap::returned_morefs(response)?.len(), "references"),
         _ if method.starts_with("Create") || method.ends_with("_Task") => {
             let made = soap::returned_moref(response)?;
@@ -194,7 +195,7 @@ fn of_objects(
 fn task_unread(object: &ObjectProperties) -> Option<String> {
     object.moref.task()?;
     object.get("info.descriptionId")?;
-    let error = task::read(object, None).err()?;
+    let error = task::read_task(object, None).err()?;
     Some(format!("{}: {}", object.moref, chain(&error)))
 }
 

@@ -103,11 +103,11 @@ impl Vcenter {
         let mut pause = PAUSE_MIN;
         loop {
             let spec = PropertySpec::default()
-                .read("Task", &[task::PATHS, &[RESULT]].concat())
+                .read_properties("Task", &[task::PATHS, &[RESULT]].concat())
                 .of(&moref, []);
             let objects = self.retrieve(spec).await?;
             let object = objects.iter().find(|object| object.moref == moref);
-            let state = object.map(|object| task::read(object, None).map(|task| task.state));
+            let state = object.map(|object| task::read_task(object, None).map(|task| task.state));
             let unreadable = |source| SoapCall::to("RetrievePropertiesEx", &moref).unreadable(source);
             match state.transpose().map_err(unreadable)? {
                 Some(TaskState::Success) => return Ok(object.map(found).unwrap_or_default()),

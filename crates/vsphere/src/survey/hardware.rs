@@ -34,7 +34,10 @@ impl Vcenter {
         let mut versions = HardwareVersions::new();
         for browser in browsers {
             let call = SoapCall::to("QueryConfigOptionDescriptor", browser);
-            match self.call_in(session, &call, |response| Ok(read(response))).await {
+            match self
+                .call_in(session, &call, |response| Ok(read_versions(response)))
+                .await
+            {
                 Ok(of_cluster) => versions.extend(of_cluster),
                 Err(error) => {
                     tracing::debug!(
@@ -49,7 +52,7 @@ impl Vcenter {
 }
 
 /// Decodes a response of `QueryConfigOptionDescriptor`, which has an element for each version with the hosts to which it applies.
-pub(crate) fn read(response: &Element<'_>) -> HardwareVersions {
+pub(crate) fn read_versions(response: &Element<'_>) -> HardwareVersions {
     let mut versions = HardwareVersions::new();
     let descriptors = response.children().filter(|it| it.name() == "returnval");
     for descriptor in descriptors.take(MAX_VERSIONS) {

@@ -42,7 +42,7 @@ fn fault(method: &str, bytes: &[u8]) -> (crate::fault::Fault, Option<PowerState>
 }
 
 fn task(bytes: &[u8]) -> TaskInfo {
-    task::read(&page(bytes).objects[0], None).unwrap()
+    task::read_task(&page(bytes).objects[0], None).unwrap()
 }
 
 fn vm(bytes: &[u8]) -> (ObjectProperties, VsphereUpdate) {

@@ -250,7 +250,7 @@ fn task_result_of_any_size_is_passed_over() {
         let tasks = page
             .unwrap()
             .iter()
-            .map(|listed| task::read(listed.as_ref().unwrap(), None));
+            .map(|listed| task::read_task(listed.as_ref().unwrap(), None));
         let tasks: Vec<_> = tasks.map(|task| task.unwrap().moref.to_string()).collect();
         assert_eq!(tasks, ["task-1", "task-2"], "{what}");
     }

@@ -410,7 +410,11 @@ fn hardware_versions(content: &str) -> HardwareVersions {
         r#"<s:Envelope xmlns:s="http://schemas.xmlsoap.org/soap/envelope/"><s:Body>
            <{METHOD}Response xmlns="urn:vim25">{content}</{METHOD}Response></s:Body></s:Envelope>"#
     );
-    match read_answer(METHOD, reply.as_bytes(), |response| Ok(hardware::read(response))).unwrap() {
+    match read_answer(METHOD, reply.as_bytes(), |response| {
+        Ok(hardware::read_versions(response))
+    })
+    .unwrap()
+    {
         SoapAnswer::Returned(versions) => versions,
         SoapAnswer::Fault { fault, .. } => panic!("{fault}"),
     }

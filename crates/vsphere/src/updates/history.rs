@@ -84,7 +84,7 @@ impl TaskHistory {
             return Ok(None);
         };
         let spec = PropertySpec::default()
-            .read("TaskHistoryCollector", &["latestPage"])
+            .read_properties("TaskHistoryCollector", &["latestPage"])
             .of(&history, []);
         let content = &subscription.session.content;
         let collector = SoapCall::to("CreatePropertyCollector", &content.property_collector);

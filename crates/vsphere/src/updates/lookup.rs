@@ -105,7 +105,7 @@ async fn by_name(
     let create = container_view(&subscription.session.content, "VirtualMachine");
     let view = subscription.call(&create, soap::returned_moref).await?;
     let spec = PropertySpec::default()
-        .read("VirtualMachine", &["name"])
+        .read_properties("VirtualMachine", &["name"])
         .through(&view, [TraversalStep::new("ContainerView", "view", [])]);
     let objects = subscription
         .vcenter()

@@ -94,7 +94,7 @@ pub(crate) struct TasksToRead {
 struct NewerThanReread(Option<HashSet<Moref>>);
 
 impl NewerThanReread {
-    fn note(&mut self, moref: &Moref) {
+    fn add(&mut self, moref: &Moref) {
         if let Some(reported) = &mut self.0 {
             reported.insert(moref.clone());
         }
@@ -135,14 +135,14 @@ impl PropertyCache {
         for change in changes {
             match change {
                 Change::Upsert(object) => {
-                    self.newer.note(&object.moref);
+                    self.newer.add(&object.moref);
                     let current = self.location(&object.moref);
                     self.upsert(&object);
                     self.drop_superseded(&object.moref, current);
                 }
                 Change::Gone(moref) => {
-                    self.newer.note(&moref);
-                    self.gone(moref);
+                    self.newer.add(&moref);
+                    self.remove_object(moref);
                 }
             }
         }
@@ -298,7 +298,7 @@ impl PropertyCache {
         let mut missing = object.missing.iter();
         if let Some((path, fault)) = missing.find(|(_, fault)| fault.kind == FaultKind::Unreadable) {
             self.unreadable
-                .note(Some(moref), &format!("{path}: {}", fault.message));
+                .log_once(Some(moref), &format!("{path}: {}", fault.message));
         }
         if let Some(host) = moref.host() {
             let facts = self.hosts.entry(host).or_default();
@@ -356,11 +356,11 @@ impl PropertyCache {
     /// Logs objects that could not be read. Their cached state stays.
     pub(crate) fn note_unreadable(&mut self, objects: &[Unreadable]) {
         for object in objects {
-            self.unreadable.note(object.moref.as_ref(), &object.why);
+            self.unreadable.log_once(object.moref.as_ref(), &object.why);
         }
     }
 
-    fn gone(&mut self, moref: Moref) {
+    fn remove_object(&mut self, moref: Moref) {
         if let Some(host) = moref.host() {
             self.hosts.remove(&host);
         } else if let Some(vm) = moref.vm() {

@@ -288,9 +288,9 @@ impl Subscription {
         let host = TraversalStep::new("HostSystem", "recentTask", []);
         let vm = TraversalStep::new("VirtualMachine", "recentTask", []);
         let mut spec = PropertySpec::default()
-            .read("HostSystem", &paths(HOST, &[ReadBy::FilterAndReread]))
-            .read("VirtualMachine", &paths(VM, &[ReadBy::FilterAndReread]))
-            .read("Task", task::PATHS)
+            .read_properties("HostSystem", &paths(HOST, &[ReadBy::FilterAndReread]))
+            .read_properties("VirtualMachine", &paths(VM, &[ReadBy::FilterAndReread]))
+            .read_properties("Task", task::PATHS)
             .through(
                 &self.hosts,
                 [TraversalStep::new("ContainerView", "view", vec![host])],
@@ -303,7 +303,7 @@ impl Subscription {
             .retrieve_pages(&self.session, spec, REREAD_PAGE)
             .await?;
         if !known.unreported.is_empty() {
-            let whole = PropertySpec::default().read("VirtualMachine", &paths(VM, KNOWN));
+            let whole = PropertySpec::default().read_properties("VirtualMachine", &paths(VM, KNOWN));
             let whole = known
                 .unreported
                 .iter()
@@ -333,7 +333,7 @@ impl Subscription {
             TaskDetail::WithResult => &[task::PATHS, &[task::RESULT]].concat(),
             TaskDetail::WithoutResult => task::PATHS,
         };
-        let mut spec = PropertySpec::default().read("Task", paths);
+        let mut spec = PropertySpec::default().read_properties("Task", paths);
         for task in tasks {
             spec = spec.of(&task.into(), []);
         }
@@ -359,8 +359,8 @@ impl Subscription {
     fn host_spec(&self, properties: &[&str]) -> PropertySpec {
         let of_host = [TraversalStep::new("HostSystem", "recentTask", [])];
         PropertySpec::default()
-            .read("HostSystem", properties)
-            .read("Task", task::PATHS)
+            .read_properties("HostSystem", properties)
+            .read_properties("Task", task::PATHS)
             .through(
                 &self.hosts,
                 [TraversalStep::new("ContainerView", "view", of_host)],
@@ -376,15 +376,15 @@ impl Subscription {
             TraversalStep::new("VirtualMachine", "recentTask", []),
             TraversalStep::new("VirtualMachine", "network", []),
             TraversalStep::new("VirtualMachine", "datastore", []),
-            TraversalStep::over("VirtualMachine", "runtime.host", to_cluster),
+            TraversalStep::through("VirtualMachine", "runtime.host", to_cluster),
         ];
         PropertySpec::default()
-            .read("VirtualMachine", vm)
-            .read("Task", task::PATHS)
-            .read("HostSystem", &paths(HOST, &[ReadBy::DeviceFilter]))
-            .read("Network", &["name"])
-            .read("Datastore", &paths(DATASTORE, KNOWN))
-            .read("ComputeResource", &paths(COMPUTE, KNOWN))
+            .read_properties("VirtualMachine", vm)
+            .read_properties("Task", task::PATHS)
+            .read_properties("HostSystem", &paths(HOST, &[ReadBy::DeviceFilter]))
+            .read_properties("Network", &["name"])
+            .read_properties("Datastore", &paths(DATASTORE, KNOWN))
+            .read_properties("ComputeResource", &paths(COMPUTE, KNOWN))
             .through(list, [TraversalStep::new("ListView", "view", of_member)])
     }
 

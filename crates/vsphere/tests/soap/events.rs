@@ -28,7 +28,10 @@ async fn event_is_logged_on_its_entity_with_an_escaped_and_bounded_message() {
         Entity::Host(HostRef::new("host-1")),
         Entity::Vm(VmRef::new("vm-7")),
     ] {
-        let logged = vcenter.about("gpu-1").log_event(&permit(), &entity, &text).await;
+        let logged = vcenter
+            .for_subject("gpu-1")
+            .log_event(&permit(), &entity, &text)
+            .await;
         assert_eq!(logged.unwrap(), LoggedEvent::Logged);
     }
     let calls = fake.calls(METHOD);

@@ -189,7 +189,7 @@ impl HttpTransport for MemoryConnector {
 fn client(connector: &MemoryConnector) -> Vcenter {
     let endpoint = Endpoint::parse("https://vcenter.example.com/sdk").unwrap();
     let settings = Settings::new(endpoint, someone(), haulout_vsphere::client::Trust::Nothing);
-    Vcenter::over(settings, Arc::new(connector.clone())).unwrap()
+    Vcenter::with_connector(settings, Arc::new(connector.clone())).unwrap()
 }
 
 /// Waits until the stream is synced; returns when.

@@ -98,7 +98,7 @@ fn is_web(url: &str) -> bool {
 fn row_of_seen(name: &NodeName, entry: &NodeEntry, latest: &EpisodeHistory) -> EpisodeRow {
     let episode = &latest.episode;
     let ended = entry.result_of(&episode.id);
-    let gone = entry.gone().filter(|(id, _)| **id == episode.id);
+    let gone = entry.gone_episode().filter(|(id, _)| **id == episode.id);
     let ended_at = ended.map(|(_, at)| at).or(gone.map(|(_, at)| at));
     let outcome = EpisodeOutcome::from(ended.map(|(how, _)| how));
     EpisodeRow {
@@ -113,7 +113,7 @@ fn row_of_seen(name: &NodeName, entry: &NodeEntry, latest: &EpisodeHistory) -> E
         words: ended_at
             .map_or(episode.phase.kind().words(), |_| result_words(outcome))
             .to_owned(),
-        end: ended_at.map(|_| look(outcome)),
+        end: ended_at.map(|_| end_look(outcome)),
     }
 }
 
@@ -141,7 +141,7 @@ fn row_of_object(object: &NodeMaintenanceFacts) -> Option<EpisodeRow> {
         ended_at,
         result: reason.unwrap_or(state).to_owned(),
         words,
-        end: ended_at.map(|_| outcome.map_or(EndLook::Neutral, look)),
+        end: ended_at.map(|_| outcome.map_or(EndLook::Neutral, end_look)),
     })
 }
 
@@ -154,7 +154,7 @@ fn result_words(outcome: EpisodeOutcome) -> &'static str {
     }
 }
 
-fn look(outcome: EpisodeOutcome) -> EndLook {
+fn end_look(outcome: EpisodeOutcome) -> EndLook {
     match outcome {
         EpisodeOutcome::Succeeded => EndLook::Good,
         EpisodeOutcome::Failed => EndLook::Bad,

@@ -112,7 +112,7 @@ fn changes(
         at(second),
     );
     // As the next process reads it.
-    let stands = record::read(&record::write(&transition.record, at(second)));
+    let stands = record::read_record(&record::write(&transition.record, at(second)));
     let next = transition.record.episode();
     if let Some(was) = closed.episode() {
         let known = before.episode().unwrap().history.finished.len();

@@ -36,7 +36,7 @@ impl Absences {
     }
 
     /// Records that vCenter lost `host`, or has it again.
-    pub(super) fn note(&mut self, host: &Host, now: Now) {
+    pub(super) fn record_host(&mut self, host: &Host, now: Now) {
         if self.settle.is_zero() {
             return;
         }

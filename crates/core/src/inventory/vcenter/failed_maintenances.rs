@@ -19,7 +19,7 @@ impl FailedMaintenances {
 
     /// Records a failed maintenance task of `host`, until a later one begins or is cancelled. A rebuilt stream does not report the
     /// failed task again, so its absence changes nothing. `before` is the host before the stream was rebuilt.
-    pub(super) fn note(&mut self, host: &Host, before: Option<&Arc<Host>>, now: Now) {
+    pub(super) fn record_host(&mut self, host: &Host, before: Option<&Arc<Host>>, now: Now) {
         if host.entering.is_some() || host.in_maintenance == Some(true) {
             self.forget(&host.moref);
         }

@@ -91,13 +91,13 @@ fn annotations(state: &str, host: &str, time: &str) -> Annotations {
 fn what_is_written_is_read_back_in_every_phase() {
     for phase in every_phase() {
         let record = Record::Episode(Arc::new(episode(phase)));
-        assert_eq!(read(&write(&record, time("2026-11-21T03:00:03Z"))), record);
+        assert_eq!(read_record(&write(&record, time("2026-11-21T03:00:03Z"))), record);
     }
     assert_eq!(
         write(&Record::InService, time("2026-11-21T03:00:03Z")),
         Annotations::default()
     );
-    assert_eq!(read(&Annotations::default()), Record::InService);
+    assert_eq!(read_record(&Annotations::default()), Record::InService);
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn python_episode_is_recognised_in_each_state() {
                 since: time("2026-11-21T03:00:00Z"),
             };
             assert_eq!(
-                read(&annotations(word, "esx-1", at)),
+                read_record(&annotations(word, "esx-1", at)),
                 Record::Python(python),
                 "{word} {at}"
             );
@@ -220,7 +220,7 @@ fn what_cannot_be_read_is_parked_and_says_why() {
             "no host",
         ),
     ] {
-        match read(&annotations) {
+        match read_record(&annotations) {
             Record::Unreadable { why: message } => {
                 assert!(message.contains(why), "{message:?} should say {why:?}")
             }
@@ -265,7 +265,7 @@ fn forged(change: impl FnOnce(&mut serde_json::Value)) -> Record {
     let json = write(&Record::Episode(Arc::new(sound)), time("2026-11-21T03:00:03Z")).episode;
     let mut value: serde_json::Value = serde_json::from_str(&json.unwrap()).unwrap();
     change(&mut value);
-    read(&Annotations {
+    read_record(&Annotations {
         episode: Some(value.to_string()),
         ..Annotations::default()
     })

@@ -63,7 +63,7 @@ fn replica(led: bool, lease: Option<ObservedLease>) -> Election {
         };
         election.won(&first, held_by("me"), at(0));
     }
-    election.read(lease, at(0));
+    election.update_lease(lease, at(0));
     election
 }
 
@@ -143,13 +143,13 @@ fn lease_counts_from_its_observed_change_and_not_from_its_own_times() {
         version: "8".to_owned(),
         ..held_by("you")
     };
-    election.read(Some(renewed.clone()), at(14));
+    election.update_lease(Some(renewed.clone()), at(14));
     assert_eq!(election.step(at(28), NEW), ElectionStep::Wait);
     let annotated = ObservedLease {
         version: "9".to_owned(),
         ..renewed
     };
-    election.read(Some(annotated), at(20));
+    election.update_lease(Some(annotated), at(20));
     assert_eq!(
         election.step(at(29), NEW),
         bid(Some("9"), 5, 5),
@@ -283,7 +283,7 @@ fn a_tenure_yields_from_the_sending_until_a_renewal_without_it() {
 #[test]
 fn a_yielding_leader_whose_lease_is_deleted_steps_down() {
     let mut leader = unable_leader();
-    leader.read(None, at(31));
+    leader.update_lease(None, at(31));
     let ElectionStep::Bid(made_anew) = leader.step(at(31), NEW) else {
         panic!("nobody else could take it so far");
     };
@@ -326,7 +326,7 @@ fn a_yielding_lease_is_taken_at_once_by_a_standby_that_can_work() {
 #[test]
 fn a_lease_made_anew_has_an_epoch_that_was_never_seen() {
     let mut standby = replica(false, Some(held_by("you")));
-    standby.read(None, at(1));
+    standby.update_lease(None, at(1));
     assert_eq!(standby.step(at(2), NEW), bid(None, NEW, 15));
     assert_eq!(
         standby.step(at(2), 3),
@@ -350,10 +350,10 @@ fn lease_is_created_in_a_later_second_than_one_deleted_before() {
     let mut standby = replica(false, None);
     assert_eq!(standby.step(at(0), NEW), ElectionStep::Wait);
     assert_eq!(standby.pause(at(0)), NEW_LEASE_AFTER);
-    standby.read(None, at(1));
+    standby.update_lease(None, at(1));
     assert_eq!(standby.step(at(1), NEW + 1), bid(None, NEW + 1, 15));
-    standby.read(Some(held_by("you")), at(2));
-    standby.read(None, at(3));
+    standby.update_lease(Some(held_by("you")), at(2));
+    standby.update_lease(None, at(3));
     assert_eq!(
         standby.step(at(3), NEW),
         ElectionStep::Wait,
@@ -368,7 +368,7 @@ fn with_a_lease_of_a_second_an_emptied_one_is_not_taken_for_released() {
         ..TIMING
     };
     let mut election = Election::of("me".to_owned(), timing);
-    election.read(Some(released()), at(0));
+    election.update_lease(Some(released()), at(0));
     let ElectionStep::Bid(bid) = election.step(at(0), NEW) else {
         panic!("it bids");
     };
@@ -489,7 +489,7 @@ fn random_history(seed: u64) -> Happened {
             actor.election.set_able(actor.is_able, now);
             let is_lost = dice.one_in(4);
             if (!actor.fresh || actor.election.leadership().is_none()) && !is_lost {
-                actor.election.read(lease.clone(), now);
+                actor.election.update_lease(lease.clone(), now);
                 actor.fresh = true;
             }
             match actor.election.step(now, 1_000 + tenth) {

@@ -116,7 +116,7 @@ impl PropertyCache {
         let known = self.tasks.get(task);
         // A change of a task that was ignored lacks the other properties.
         if known.is_some() || object.get("info.descriptionId").is_some() {
-            let read = task::read(object, known);
+            let read = task::read_task(object, known);
             if let Some(task) = self.readable(&object.moref, read) {
                 self.task(task);
             }
@@ -135,11 +135,11 @@ impl PropertyCache {
                 Ok(listed) => listed,
                 Err(unreadable) => {
                     let of = unreadable.moref.as_ref().unwrap_or(&object.moref);
-                    self.unreadable.note(Some(of), &unreadable.why);
+                    self.unreadable.log_once(Some(of), &unreadable.why);
                     continue;
                 }
             };
-            let Some(task) = self.readable(&listed.moref, task::read(listed, None)) else {
+            let Some(task) = self.readable(&listed.moref, task::read_task(listed, None)) else {
                 continue;
             };
             rows.insert(task.moref.clone());
@@ -272,7 +272,7 @@ impl PropertyCache {
 
     /// An unreadable task must not affect the others.
     fn readable(&mut self, moref: &Moref, task: Result<TaskInfo, ReplyError>) -> Option<TaskInfo> {
-        task.inspect_err(|error| self.unreadable.note(Some(moref), &error.to_string()))
+        task.inspect_err(|error| self.unreadable.log_once(Some(moref), &error.to_string()))
             .ok()
     }
 
@@ -311,7 +311,7 @@ impl PropertyCache {
             self.entering.remove(&task.moref);
         }
         let moref = Moref::from(&task.moref);
-        self.newer.note(&moref);
+        self.newer.add(&moref);
         self.changed.extend(task.entity.clone());
         self.changed.insert(moref);
         self.to_read.claimed.remove(&task.moref);

@@ -1131,8 +1131,8 @@ fn unreadable_object_is_logged_once_and_at_most_a_hundred_are() {
         let mut unreadable = UnreadableObjects::default();
         let named = (1..=150).map(|n| Some(host(&format!("host-{n}"))));
         for moref in std::iter::once(None).chain(named) {
-            unreadable.note(moref.as_ref(), "it is broken");
-            unreadable.note(moref.as_ref(), "it is broken in another way");
+            unreadable.log_once(moref.as_ref(), "it is broken");
+            unreadable.log_once(moref.as_ref(), "it is broken in another way");
         }
     });
     // The last line says that no more are logged.

@@ -19,7 +19,7 @@ pub(super) struct UnreadableObjects {
 impl UnreadableObjects {
     /// Logs the object unless it was logged before, or too many others were. All objects without a
     /// reference count as one.
-    pub(super) fn note(&mut self, moref: Option<&Moref>, why: &str) {
+    pub(super) fn log_once(&mut self, moref: Option<&Moref>, why: &str) {
         if self.logged.len() > MAX_LOGGED || !self.logged.insert(moref.cloned()) {
             return;
         }
