@@ -127,14 +127,14 @@ impl NodeReading {
         Ok(gpus)
     }
 
-    fn of(&self, name: &str) -> impl Iterator<Item = &NodeMaintenance> {
+    fn maintenances_of(&self, name: &str) -> impl Iterator<Item = &NodeMaintenance> {
         self.objects
             .iter()
             .filter(move |object| object.spec.node_name == name)
     }
 
     fn open_requests(&self, name: &str) -> impl Iterator<Item = &NodeMaintenance> {
-        self.of(name)
+        self.maintenances_of(name)
             .filter(|object| object.spec.origin == MaintenanceOrigin::Request && is_open(object))
     }
 
@@ -219,7 +219,7 @@ impl NodeReading {
     /// The record of a deleted node.
     fn copy(&self, name: &str) -> Record {
         let open = self
-            .of(name)
+            .maintenances_of(name)
             .filter(|object| object.spec.origin == MaintenanceOrigin::Episode && is_open(object));
         let youngest = open.max_by_key(|object| object.creation_timestamp());
         let episode = youngest.and_then(|object| object.status.as_ref()?.record.clone());
@@ -233,7 +233,7 @@ impl NodeReading {
     pub(super) fn trace(&self, name: &str, record: &Record) -> Option<TraceLink> {
         let running = record.episode().map(|episode| episode.trace_id().to_owned());
         let latest = self
-            .of(name)
+            .maintenances_of(name)
             .filter(|object| object.spec.origin == MaintenanceOrigin::Episode)
             .max_by_key(|object| object.creation_timestamp());
         let kept = latest.and_then(|object| object.status.as_ref());
@@ -242,7 +242,7 @@ impl NodeReading {
             .or_else(|| kept.and_then(|status| status.trace_id.clone()))?;
         // Any object with its address: that of a request may be written before that of the episode.
         let written = self
-            .of(name)
+            .maintenances_of(name)
             .filter_map(|object| object.status.as_ref())
             .find(|status| status.trace_url.is_some() && status.trace_id.as_ref() == Some(&trace_id))
             .and_then(|status| status.trace_url.clone());

@@ -246,7 +246,7 @@ impl<P: RunEffect> NodeActor<P> {
         now: Now,
     ) -> (ReconcileOutcome, Instant) {
         let node = snapshot.observed.node.as_ref();
-        let stats = self.stats.of(&snapshot.record);
+        let stats = self.stats.stats_of(&snapshot.record);
         let seen = &snapshot.observed;
         let before = close(
             &snapshot.record,

@@ -329,7 +329,7 @@ impl ReconcilerState {
             return entry
                 .status
                 .as_ref()
-                .map(|shown| status::of(object, entry, (episode, shown.is_known), now));
+                .map(|shown| status::running_status(object, entry, (episode, shown.is_known), now));
         }
         if !is_known(entry) {
             return None;

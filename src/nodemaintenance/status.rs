@@ -22,7 +22,7 @@ const PHASES: usize = 100;
 
 /// The status of an episode's object while the episode lasts. While a source is not synced, the record may be older than the copy,
 /// which stays then.
-pub(super) fn of(
+pub(super) fn running_status(
     object: &NodeMaintenanceFacts,
     entry: &NodeEntry,
     (episode, is_known): (&Arc<Episode>, bool),

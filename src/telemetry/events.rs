@@ -119,12 +119,12 @@ impl Events {
 
 /// The Event for a transition, or for one that was not written.
 pub(super) fn of_change(event: NodeEvent<'_>, links: &Links, now: Timestamp) -> Option<EventText> {
-    words::of(event, &EventsOfNode::default(), links, now)
+    words::event_text(event, &EventsOfNode::default(), links, now)
 }
 
 /// What distinguishes a wait from others for a person: details that keep changing are not in it.
 pub(super) fn key_of_wait(episode: &Episode, on: &WaitingOn, now: Timestamp) -> String {
-    let said = waits::of(episode, on, &EventsOfNode::default(), now);
+    let said = waits::wait_event(episode, on, &EventsOfNode::default(), now);
     said.map_or_else(
         || on.kind().name().to_owned(),
         |(reason, _, detail)| format!("{} {detail}", reason.name()),
@@ -153,7 +153,7 @@ impl EventMemory {
         self.note_event(node, event);
         let unknown = EventsOfNode::default();
         let of_node = self.nodes.get(node).unwrap_or(&unknown);
-        let said = words::of(event, of_node, &self.links, now)?;
+        let said = words::event_text(event, of_node, &self.links, now)?;
         let has_ended = matches!(event, NodeEvent::Recorded { transition, .. } if transition.ended.is_some());
         if has_ended {
             self.nodes.remove(node);

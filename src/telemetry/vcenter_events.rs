@@ -66,7 +66,7 @@ impl VcenterEvents {
 impl Observer for VcenterEvents {
     fn observe(&self, node: &NodeName, event: NodeEvent<'_>) {
         let mut last = self.last.lock();
-        let Some(logged) = text::of(node, event, &mut last, &self.links, (self.clock)()) else {
+        let Some(logged) = text::logged_text(node, event, &mut last, &self.links, (self.clock)()) else {
             return;
         };
         for entity in logged.on {

@@ -96,7 +96,7 @@ impl SliceIndex {
 
     /// The slices of a Node. A driver that changes its devices writes a new generation of the pool, and deletes the one before
     /// afterwards, so only the newest generation counts.
-    pub fn of(&self, node: &NodeName) -> Arc<[DeviceSlice]> {
+    pub fn slices_of(&self, node: &NodeName) -> Arc<[DeviceSlice]> {
         let names = self.by_node.get(node).into_iter().flatten();
         let slices: Vec<&Slice> = names.filter_map(|name| self.slices.get(name)).collect();
         let mut newest: BTreeMap<(&str, &str), i64> = BTreeMap::new();

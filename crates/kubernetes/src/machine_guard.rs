@@ -227,7 +227,7 @@ impl MachineApi {
     ) -> Guarded<BTreeMap<String, String>> {
         let nodes: Api<Node> = Api::all(nodes.clone());
         let seen = answer::within(DEADLINE, nodes.get_metadata_opt(node.as_str())).await;
-        let seen = of(|| format!("reading node {node}"), seen)?;
+        let seen = guarded(|| format!("reading node {node}"), seen)?;
         Ok(seen
             .and_then(|seen| seen.metadata.annotations)
             .unwrap_or_default())
@@ -298,7 +298,7 @@ impl MachineApi {
         };
         let list = async |params| api.list(&params).await;
         let listed = answer::pages(params, PAGES_MAX, DEADLINE, list, each).await;
-        of(|| format!("listing the VSphereVMs in {namespace}"), listed)?;
+        guarded(|| format!("listing the VSphereVMs in {namespace}"), listed)?;
         Ok(found)
     }
 
@@ -368,7 +368,7 @@ impl MachineApi {
         }));
         let params = PatchParams::apply(FIELD_MANAGER);
         let written = answer::within(DEADLINE, api.patch_metadata(&name, &params, &patch)).await;
-        of(|| format!("annotating {kind} {namespace}/{name}"), written).map(|_| ())
+        guarded(|| format!("annotating {kind} {namespace}/{name}"), written).map(|_| ())
     }
 
     async fn get(&self, kind: GuardedKind, namespace: &str, name: &str) -> Guarded<Option<DynamicObject>> {
@@ -376,7 +376,7 @@ impl MachineApi {
             return Ok(None);
         };
         let found = answer::within(DEADLINE, api.get_opt(name)).await;
-        of(|| format!("reading {kind} {namespace}/{name}"), found)
+        guarded(|| format!("reading {kind} {namespace}/{name}"), found)
     }
 
     /// `None` if the API is not served.
@@ -413,7 +413,7 @@ impl MachineApi {
             return Ok(versions.clone());
         }
         let groups = answer::within(DEADLINE, self.client.list_api_groups()).await;
-        let groups = of(|| "listing the API groups".to_owned(), groups)?.groups;
+        let groups = guarded(|| "listing the API groups".to_owned(), groups)?.groups;
         let version = |name: &str| {
             let group = groups.iter().find(|group| group.name == name)?;
             let preferred = group
@@ -441,7 +441,7 @@ fn is_of_node(machine: &DynamicObject, node: &NodeName, vm: VmUuid) -> bool {
     is_of_vm && text("/status/nodeRef/name") == Some(node.as_str())
 }
 
-fn of<T>(what: impl FnOnce() -> String, result: Result<T, ApiRefusal>) -> Guarded<T> {
+fn guarded<T>(what: impl FnOnce() -> String, result: Result<T, ApiRefusal>) -> Guarded<T> {
     result.map_err(|why| MachineGuardError { what: what(), why })
 }
 

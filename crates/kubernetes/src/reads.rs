@@ -169,7 +169,7 @@ pub async fn device_slices(
         index.seen(slice);
     }
     let nodes = index.nodes();
-    Ok(nodes.map(|node| (node.clone(), index.of(node))).collect())
+    Ok(nodes.map(|node| (node.clone(), index.slices_of(node))).collect())
 }
 
 /// Whether the label selector matches this Node.

@@ -98,7 +98,7 @@ impl Vcenter {
         let manager = manager(&session, "RetrievePropertiesEx")?;
         let spec = PropertySpec::default()
             .read_properties("CustomFieldsManager", &["field"])
-            .of(manager, []);
+            .select_object(manager, []);
         let read = self.retrieve_in(&session, spec, PAGE).await?;
         let Some(found) = read.iter().find(|object| object.moref == *manager) else {
             return Ok(Some(Vec::new()));
@@ -172,7 +172,7 @@ impl Vcenter {
         }
         let mut spec = PropertySpec::default().read_properties("ManagedEntity", &["customValue"]);
         for entity in entities {
-            spec = spec.of(&entity.moref(&session), []);
+            spec = spec.select_object(&entity.moref(&session), []);
         }
         let read = self.retrieve_in(&session, spec, PAGE).await?;
         let value = |entity: &Entity| {

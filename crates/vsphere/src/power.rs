@@ -135,7 +135,7 @@ impl Vcenter {
         let start = check.host.as_ref().map_or_else(|| Moref::from(vm), Moref::from);
         let spec = PropertySpec::default()
             .read_properties("Datacenter", &["name"])
-            .of(&start, [TraversalStep::up()]);
+            .select_object(&start, [TraversalStep::up()]);
         let objects = self.retrieve(spec).await?;
         let mut datacenters = objects.into_iter().map(|object| object.moref);
         datacenters

@@ -148,17 +148,17 @@ impl CauseCheck<'_> {
                 ],
             )
             .read_properties("Task", &[task::PATHS, &[task::NAME]].concat())
-            .of(&vm.into(), recent("VirtualMachine"));
+            .select_object(&vm.into(), recent("VirtualMachine"));
         if let Some(host) = self.host {
             spec = spec
                 .read_properties(
                     "HostSystem",
                     &["name", "runtime.inMaintenanceMode", "runtime.connectionState"],
                 )
-                .of(&host.into(), recent("HostSystem"));
+                .select_object(&host.into(), recent("HostSystem"));
         }
         if let Some(task) = self.task {
-            spec = spec.of(&task.into(), []);
+            spec = spec.select_object(&task.into(), []);
         }
         spec
     }

@@ -219,7 +219,7 @@ impl Vcenter {
     ) -> Result<BTreeMap<DatacenterRef, String>, Error> {
         let mut spec = PropertySpec::default().read_properties("Datacenter", &["name"]);
         for host in hosts {
-            spec = spec.of(&host.into(), [TraversalStep::up()]);
+            spec = spec.select_object(&host.into(), [TraversalStep::up()]);
         }
         if hosts.is_empty() {
             return Ok(BTreeMap::new());
@@ -242,7 +242,7 @@ impl Vcenter {
     pub async fn encrypted(&self, vms: &BTreeSet<VmRef>) -> Result<BTreeSet<VmRef>, Error> {
         let mut spec = PropertySpec::default().read_properties("VirtualMachine", &["config.keyId"]);
         for vm in vms {
-            spec = spec.of(&vm.into(), []);
+            spec = spec.select_object(&vm.into(), []);
         }
         if vms.is_empty() {
             return Ok(BTreeSet::new());

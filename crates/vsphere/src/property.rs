@@ -46,12 +46,20 @@ impl PropertySpec {
     }
 
     /// Selects `object`, and the objects that `steps` lead to.
-    pub(super) fn of(self, object: &Moref, steps: impl IntoIterator<Item = TraversalStep>) -> Self {
+    pub(super) fn select_object(
+        self,
+        object: &Moref,
+        steps: impl IntoIterator<Item = TraversalStep>,
+    ) -> Self {
         self.select(object, false, steps)
     }
 
     /// Selects only the objects that `steps` lead to from `object`.
-    pub(super) fn through(self, object: &Moref, steps: impl IntoIterator<Item = TraversalStep>) -> Self {
+    pub(super) fn select_beyond(
+        self,
+        object: &Moref,
+        steps: impl IntoIterator<Item = TraversalStep>,
+    ) -> Self {
         self.select(object, true, steps)
     }
 

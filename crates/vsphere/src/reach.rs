@@ -34,7 +34,7 @@ impl Vcenter {
         let view = self.call_in(&session, &create, soap::returned_moref).await?;
         let spec = PropertySpec::default()
             .read_properties("VirtualMachine", &["name", "config.template"])
-            .through(&view, [TraversalStep::new("ContainerView", "view", [])]);
+            .select_beyond(&view, [TraversalStep::new("ContainerView", "view", [])]);
         // A VM that cannot be read is left out: it cannot be powered off either.
         let read = self.retrieve_pages(&session, spec, PAGE).await;
         let destroy = SoapCall::to("DestroyView", &view);

@@ -67,7 +67,7 @@ impl Vcenter {
         let moref = Moref::from(vm);
         let spec = PropertySpec::default()
             .read_properties("VirtualMachine", &[VERSION, DEVICES])
-            .of(&moref, []);
+            .select_object(&moref, []);
         let objects = self.retrieve(spec).await?;
         let object = objects.iter().find(|object| object.moref == moref);
         if let Some(fault) = object.and_then(|object| object.denied(DEVICES)) {
@@ -97,7 +97,7 @@ impl Vcenter {
         let moref = Moref::from(host);
         let spec = PropertySpec::default()
             .read_properties("ComputeResource", &["environmentBrowser"])
-            .of(&moref, [TraversalStep::new("HostSystem", "parent", [])]);
+            .select_object(&moref, [TraversalStep::new("HostSystem", "parent", [])]);
         let objects = self.retrieve(spec).await?;
         let browser = objects
             .iter()

@@ -73,9 +73,9 @@ impl Vcenter {
             .read_properties("ComputeResource", &["resourcePool"])
             .read_properties("HostSystem", &["parent"])
             .read_properties("ResourcePool", &["owner"])
-            .of(&host, [TraversalStep::new("HostSystem", "parent", [])]);
+            .select_object(&host, [TraversalStep::new("HostSystem", "parent", [])]);
         if let Some(pool) = pool {
-            spec = spec.of(pool, []);
+            spec = spec.select_object(pool, []);
         }
         let objects = self.retrieve(spec).await?;
         let value = |of: &Moref, path: &str| {

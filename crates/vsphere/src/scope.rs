@@ -133,7 +133,7 @@ impl VmScope {
         for vm in vms {
             let pools = TraversalStep::new("VirtualMachine", "resourcePool", [TraversalStep::again()]);
             let vapps = TraversalStep::new("VirtualMachine", "parentVApp", [TraversalStep::again()]);
-            spec = spec.of(&vm.into(), [TraversalStep::up(), pools, vapps]);
+            spec = spec.select_object(&vm.into(), [TraversalStep::up(), pools, vapps]);
         }
         spec
     }

@@ -72,7 +72,7 @@ impl Vcenter {
         for host in hosts.iter().collect::<BTreeSet<_>>() {
             let vms = TraversalStep::new("HostSystem", "vm", []);
             let compute = TraversalStep::new("HostSystem", "parent", []);
-            spec = spec.of(&host.into(), [vms, compute]);
+            spec = spec.select_object(&host.into(), [vms, compute]);
         }
         let (session, objects) = self.retrieve_with_session(spec, PAGE).await?;
         let mut surveyed = survey(hosts, &objects);
@@ -117,7 +117,7 @@ pub(crate) fn survey(hosts: &[HostRef], objects: &[ObjectProperties]) -> Surveye
         let mut here = registered.remove(host).unwrap_or_default();
         here.extend(listed);
         let mut read = of_host(host, object, &here, &vms);
-        read.reading.networks = networks.of(object);
+        read.reading.networks = networks.networks_of(object);
         surveyed.hosts.push(read);
     }
     surveyed
@@ -197,7 +197,7 @@ struct NetworkSets(Option<Arc<BTreeSet<NetworkRef>>>);
 
 impl NetworkSets {
     /// Those of `host`; `None` if they are not reported.
-    fn of(&mut self, host: &ObjectProperties) -> Option<Arc<BTreeSet<NetworkRef>>> {
+    fn networks_of(&mut self, host: &ObjectProperties) -> Option<Arc<BTreeSet<NetworkRef>>> {
         let morefs = host.get(NETWORKS)?.morefs().iter();
         let networks: BTreeSet<NetworkRef> = morefs.filter_map(Moref::network).collect();
         let known = self.0.as_ref().filter(|known| ***known == networks);

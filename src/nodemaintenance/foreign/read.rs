@@ -70,7 +70,7 @@ pub(crate) fn read_foreign(api: ForeignApi, object: &DynamicObject) -> Reading {
         origin,
     };
     let facts = NodeMaintenanceFacts {
-        name: foreign.origin.of(&foreign.name),
+        name: foreign.origin.display_name(&foreign.name),
         uid: RequestUid::new(object.uid().unwrap_or_default()),
         resource_version: object
             .resource_version()

@@ -15,7 +15,7 @@ use crate::status::Took;
 
 /// The reason, note and key of the Event for a wait. Short waits and waits that the phase implies have
 /// none. A lost connection has none either: it concerns every node, and the log reports it once.
-pub(super) fn of(
+pub(super) fn wait_event(
     episode: &Episode,
     on: &WaitingOn,
     known: &EventsOfNode,

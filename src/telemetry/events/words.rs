@@ -14,7 +14,7 @@ use crate::telemetry::link::Links;
 
 /// The Event for `event`. Without an episode there is none, unless the Node cannot begin one although
 /// its host waits for it.
-pub(super) fn of(
+pub(super) fn event_text(
     event: NodeEvent<'_>,
     known: &EventsOfNode,
     links: &Links,
@@ -79,7 +79,7 @@ pub(super) fn of(
                 (Some(episode), _) => {
                     // The Event is about the current Node of that name.
                     let uid = node.map_or(&episode.node_uid, |node| &node.uid);
-                    (uid, waits::of(episode, on, known, now)?)
+                    (uid, waits::wait_event(episode, on, known, now)?)
                 }
                 (None, WaitingOn::Parked(reason)) if needs_a_person(reason) => {
                     let (reason, note) = parked(reason);

@@ -32,7 +32,7 @@ pub(in crate::telemetry) struct LastText {
 }
 
 /// The text for `event`; `None` if there is none, or it was the last one.
-pub(super) fn of(
+pub(super) fn logged_text(
     node: &NodeName,
     event: NodeEvent<'_>,
     last: &mut BTreeMap<NodeName, LastText>,

@@ -144,7 +144,7 @@ impl ForeignApi {
 
 impl ForeignOrigin {
     /// The object `name`, as people tell it from Haulout's own: `medik8s/NAME` or `nvidia/NAMESPACE/NAME`.
-    pub fn of(&self, name: &str) -> String {
+    pub fn display_name(&self, name: &str) -> String {
         format!("{self}/{name}")
     }
 }

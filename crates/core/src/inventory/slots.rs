@@ -38,9 +38,9 @@ impl Inventory {
         let gpus = || of_group().map(|node| u64::from(self.gpus_for_limits(node))).sum();
         AdmissionLimits {
             concurrent_drains: self.rules.concurrent_drains,
-            unavailable: self.rules.unavailable.of(|| of_group().count() as u64),
-            unavailable_gpus: self.rules.unavailable_gpus.of(gpus),
-            power_offs: self.rules.power_offs.of(|| of_group().count() as u64),
+            unavailable: self.rules.unavailable.limit_of(|| of_group().count() as u64),
+            unavailable_gpus: self.rules.unavailable_gpus.limit_of(gpus),
+            power_offs: self.rules.power_offs.limit_of(|| of_group().count() as u64),
         }
     }
 

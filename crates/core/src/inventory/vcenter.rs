@@ -113,7 +113,7 @@ impl VcenterStore {
 
     /// The latest maintenance of a host, if it failed.
     pub(super) fn failed_maintenance(&self, host: &HostRef) -> Option<&FailedMaintenance> {
-        self.failed.of(host)
+        self.failed.failure_of(host)
     }
 
     /// Whether the host has left maintenance mode recently, as far as this process has seen it.

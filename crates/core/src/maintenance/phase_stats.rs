@@ -89,7 +89,7 @@ impl StatsCollector {
     }
 
     /// The statistics of the phase in `record`.
-    pub fn of(&mut self, record: &Record) -> PhaseStats {
+    pub fn stats_of(&mut self, record: &Record) -> PhaseStats {
         self.enter_phase(record);
         self.stats.clone()
     }

@@ -305,7 +305,7 @@ impl FromStr for MaxUnavailable {
 
 impl MaxUnavailable {
     /// The limit as a number, where `all` counts what there is.
-    pub fn of(self, all: impl FnOnce() -> u64) -> Option<u32> {
+    pub fn limit_of(self, all: impl FnOnce() -> u64) -> Option<u32> {
         match self {
             Self::Unlimited => None,
             Self::Number(number) => Some(number),

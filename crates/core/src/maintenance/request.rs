@@ -171,7 +171,7 @@ impl RequestIdentity {
 impl fmt::Display for RequestIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.foreign {
-            Some(origin) => f.write_str(&origin.of(&self.name)),
+            Some(origin) => f.write_str(&origin.display_name(&self.name)),
             None => f.write_str(&self.name),
         }
     }

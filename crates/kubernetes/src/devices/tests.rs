@@ -26,7 +26,7 @@ fn slice(name: &str, driver: &str, pool: (&str, i64), taints: &[Option<&str>]) -
 }
 
 fn counts(index: &SliceIndex) -> Vec<u64> {
-    let slices = index.of(&NodeName::new("gpu-1"));
+    let slices = index.slices_of(&NodeName::new("gpu-1"));
     slices.iter().map(|slice| slice.devices).collect()
 }
 

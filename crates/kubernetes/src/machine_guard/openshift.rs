@@ -11,7 +11,7 @@ use kube::api::{DynamicObject, ListParams};
 use kube::core::{Selector, SelectorExt as _};
 use serde_json::{Value, json};
 
-use super::{DEADLINE, Guarded, MachineApi, PAGE, object, of};
+use super::{DEADLINE, Guarded, MachineApi, PAGE, guarded, object};
 use crate::answer;
 use crate::ids::{NodeName, VmUuid, is_object_name};
 use crate::keys::PAUSED;
@@ -56,7 +56,7 @@ impl MachineApi {
         let labels = machine.metadata.labels.unwrap_or_default();
         let params = ListParams::default().limit(PAGE);
         let listed = answer::within(DEADLINE, api.list(&params)).await;
-        let listed = of(
+        let listed = guarded(
             || format!("listing the MachineHealthChecks in {namespace}"),
             listed,
         )?;

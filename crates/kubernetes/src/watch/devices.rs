@@ -38,7 +38,7 @@ struct Devices {
 
 impl Devices {
     fn update(&self, node: NodeName) -> KubernetesUpdate {
-        let slices = self.slices.of(&node);
+        let slices = self.slices.slices_of(&node);
         KubernetesUpdate::Devices { node, slices }
     }
 }

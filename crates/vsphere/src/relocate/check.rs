@@ -104,7 +104,7 @@ impl Vcenter {
         loop {
             let spec = PropertySpec::default()
                 .read_properties("Task", &[task::PATHS, &[RESULT]].concat())
-                .of(&moref, []);
+                .select_object(&moref, []);
             let objects = self.retrieve(spec).await?;
             let object = objects.iter().find(|object| object.moref == moref);
             let state = object.map(|object| task::read_task(object, None).map(|task| task.state));

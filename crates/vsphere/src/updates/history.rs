@@ -85,7 +85,7 @@ impl TaskHistory {
         };
         let spec = PropertySpec::default()
             .read_properties("TaskHistoryCollector", &["latestPage"])
-            .of(&history, []);
+            .select_object(&history, []);
         let content = &subscription.session.content;
         let collector = SoapCall::to("CreatePropertyCollector", &content.property_collector);
         let collector = objects.create(collector, "DestroyPropertyCollector").await?;

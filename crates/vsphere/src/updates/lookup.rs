@@ -106,7 +106,7 @@ async fn by_name(
     let view = subscription.call(&create, soap::returned_moref).await?;
     let spec = PropertySpec::default()
         .read_properties("VirtualMachine", &["name"])
-        .through(&view, [TraversalStep::new("ContainerView", "view", [])]);
+        .select_beyond(&view, [TraversalStep::new("ContainerView", "view", [])]);
     let objects = subscription
         .vcenter()
         .retrieve_in(&subscription.session, spec, PAGE)

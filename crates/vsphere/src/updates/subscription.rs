@@ -291,12 +291,12 @@ impl Subscription {
             .read_properties("HostSystem", &paths(HOST, &[ReadBy::FilterAndReread]))
             .read_properties("VirtualMachine", &paths(VM, &[ReadBy::FilterAndReread]))
             .read_properties("Task", task::PATHS)
-            .through(
+            .select_beyond(
                 &self.hosts,
                 [TraversalStep::new("ContainerView", "view", vec![host])],
             );
         if let Some(list) = self.list.get() {
-            spec = spec.through(list, [TraversalStep::new("ListView", "view", vec![vm])]);
+            spec = spec.select_beyond(list, [TraversalStep::new("ListView", "view", vec![vm])]);
         }
         let mut read = self
             .vcenter
@@ -307,7 +307,7 @@ impl Subscription {
             let whole = known
                 .unreported
                 .iter()
-                .fold(whole, |spec, vm| spec.of(&vm.into(), []));
+                .fold(whole, |spec, vm| spec.select_object(&vm.into(), []));
             let whole = self
                 .vcenter
                 .retrieve_pages(&self.session, whole, REREAD_PAGE)
@@ -335,7 +335,7 @@ impl Subscription {
         };
         let mut spec = PropertySpec::default().read_properties("Task", paths);
         for task in tasks {
-            spec = spec.of(&task.into(), []);
+            spec = spec.select_object(&task.into(), []);
         }
         self.vcenter
             .retrieve_pages(&self.session, spec, REREAD_PAGE)
@@ -361,7 +361,7 @@ impl Subscription {
         PropertySpec::default()
             .read_properties("HostSystem", properties)
             .read_properties("Task", task::PATHS)
-            .through(
+            .select_beyond(
                 &self.hosts,
                 [TraversalStep::new("ContainerView", "view", of_host)],
             )
@@ -385,7 +385,7 @@ impl Subscription {
             .read_properties("Network", &["name"])
             .read_properties("Datastore", &paths(DATASTORE, KNOWN))
             .read_properties("ComputeResource", &paths(COMPUTE, KNOWN))
-            .through(list, [TraversalStep::new("ListView", "view", of_member)])
+            .select_beyond(list, [TraversalStep::new("ListView", "view", of_member)])
     }
 
     async fn create_list(&self) -> Result<Moref, Error> {

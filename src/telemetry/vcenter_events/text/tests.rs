@@ -60,7 +60,7 @@ impl Texts {
 
     fn of(&mut self, event: NodeEvent<'_>, now: i64) -> Option<LoggedText> {
         let name = NodeName::new("gpu-1");
-        of(&name, event, &mut self.0, &Links::default(), at(now))
+        logged_text(&name, event, &mut self.0, &Links::default(), at(now))
     }
 }
 

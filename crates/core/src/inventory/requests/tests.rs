@@ -177,7 +177,7 @@ fn foreign_seen(
         api,
         namespace: (api == ForeignApi::Nvidia).then(|| "ops".to_owned()),
     };
-    let name = origin.of(object);
+    let name = origin.display_name(object);
     let role = NodeMaintenanceRole::Foreign(Box::new(ForeignMaintenance {
         origin,
         name: object.to_owned(),

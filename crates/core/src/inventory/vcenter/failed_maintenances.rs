@@ -13,7 +13,7 @@ use crate::maintenance::observed::FailedMaintenance;
 pub(super) struct FailedMaintenances(BTreeMap<HostRef, (TaskRef, FailedMaintenance)>);
 
 impl FailedMaintenances {
-    pub(super) fn of(&self, host: &HostRef) -> Option<&FailedMaintenance> {
+    pub(super) fn failure_of(&self, host: &HostRef) -> Option<&FailedMaintenance> {
         self.0.get(host).map(|(_, failed)| failed)
     }
 
