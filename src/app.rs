@@ -47,7 +47,7 @@ use crate::http::HttpServer;
 use crate::inventory::Inventory;
 use crate::kubernetes;
 use crate::kubernetes::drain::{DrainSettings, OwnPod};
-use crate::kubernetes::events::Publisher;
+use crate::kubernetes::events::{EventQueue, Publisher};
 use crate::kubernetes::facts::GpuResources;
 use crate::kubernetes::lease::{self, Abilities, ElectionStatus, LoginNote};
 use crate::kubernetes::machine_guard::MachineApi;
@@ -229,6 +229,10 @@ impl Controller {
     }
 
     /// Wires and starts everything.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "one list of parts, in the order in which they need each other"
+    )]
     async fn open(config: &Config, clients: Clients, policy: Policy) -> anyhow::Result<Self> {
         let servers = outputs::servers(config, &clients.observers).await?;
         let clocks = clients.connections.clocks;
@@ -237,26 +241,18 @@ impl Controller {
         let (kubernetes_sender, kubernetes) = mpsc::channel(FACTS);
         let (reports_sender, reports) = mpsc::channel(FACTS);
         let (subscriptions, wanted) = Subscriptions::channels();
-        let Clients {
-            vcenter,
-            connections,
-            machines,
-            election,
-            login,
-            gpu_resources,
-            mut observers,
-        } = clients;
+        let (connections, vcenter, mut observers) = (clients.connections, clients.vcenter, clients.observers);
         let client = connections.nodes.clone();
-        let election = election.map(|settings| (connections.leases, settings));
-        let election_status = app.stand_for_election(election, login, &vcenter, &observers);
+        let election = clients.election.map(|settings| (connections.leases, settings));
+        let election_status = app.stand_for_election(election, clients.login, &vcenter, &observers);
         let (publisher, to_publish) = kubernetes::events::queue(observers.on_event_dropped());
         let executor = Executor {
             fence: app.fence.clone(),
             vcenter: vcenter.clone(),
             client: client.clone(),
-            machines,
+            machines: clients.machines,
             limit_group: config.pace.limit_group_label.clone(),
-            gpu_resources: gpu_resources.clone(),
+            gpu_resources: clients.gpu_resources.clone(),
             drain: drain_settings(config),
             events: publisher.clone(),
             on_evictions: observers.on_evictions(),
@@ -265,10 +261,7 @@ impl Controller {
             nodes: kubernetes_sender.clone(),
         };
         let supervisor = app.supervisor(config, executor, publisher, &mut observers, (policy, clocks))?;
-        let stop = app.streams_stop.clone();
-        let fence = app.fence.clone();
-        let events = kubernetes::events::run(client.clone(), fence, connections.instance, to_publish, stop);
-        app.spawn("Events writer", events);
+        app.write_events(client.clone(), connections.instance, to_publish);
         let reads = VcenterReads {
             vcenter,
             election_status: election_status.clone(),
@@ -279,7 +272,7 @@ impl Controller {
         app.read_vcenter(reads, &observers);
         let watches = Watches {
             client: client.clone(),
-            selection: selection(config, gpu_resources),
+            selection: selection(config, clients.gpu_resources),
             settings: watch_settings(config),
             facts: kubernetes_sender,
             election_status: election_status.clone(),
@@ -294,18 +287,26 @@ impl Controller {
             reports,
             election: election_status,
         };
+        let inventory = Inventory::new(rules(config, &client), (clocks.wall)());
+        let (clock, stop) = (clocks.decisions, app.stop.clone());
         let event_loop = event_loop::run(
             sources,
             subscriptions,
-            Inventory::new(rules(config, &client), (clocks.wall)()),
+            inventory,
             supervisor,
             observers,
-            clocks.decisions,
-            app.stop.clone(),
+            clock,
+            stop,
         );
         app.spawn("event loop", event_loop);
         app.serve(servers);
         Ok(app)
+    }
+
+    fn write_events(&mut self, client: kube::Client, instance: String, to_publish: EventQueue) {
+        let (fence, stop) = (self.fence.clone(), self.streams_stop.clone());
+        let events = kubernetes::events::run(client, fence, instance, to_publish, stop);
+        self.spawn("Events writer", events);
     }
 
     fn serve(&mut self, servers: Vec<HttpServer>) {

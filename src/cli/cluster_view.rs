@@ -18,6 +18,7 @@ use super::check::machines;
 use super::plan::{DrainLimits, EpisodeDurations};
 use crate::app;
 use crate::config::Config;
+use crate::foreign_maintenance::ForeignApi;
 use crate::ids::{HostRef, NodeName};
 use crate::inventory::{Fact, Forecast, Inventory, readings};
 use crate::kubernetes::drain::{self, DrainSettings, NamespacePolicies};
@@ -25,7 +26,7 @@ use crate::kubernetes::facts::{GpuResources, node_facts};
 use crate::kubernetes::kubelet_config;
 use crate::kubernetes::machine_guard::names_machine;
 use crate::kubernetes::reads::{self, ReadError};
-use crate::kubernetes::update::{KubernetesUpdate, NodeMaintenanceUpdate};
+use crate::kubernetes::update::{KubernetesUpdate, NodeMaintenanceFacts, NodeMaintenanceUpdate};
 use crate::maintenance::effect_report::{EffectReport, EffectResult};
 use crate::nodemaintenance::foreign::Reading;
 use crate::nodemaintenance::{self, api, foreign};
@@ -98,28 +99,11 @@ impl ClusterView {
             .iter()
             .filter(|object| api::concerns(object, &config.gpu_node_label));
         let durations = EpisodeDurations::of(concerning.clone());
-        let seen = concerning.map(|object| NodeMaintenanceUpdate::Seen(Box::new(api::facts(object))));
-        let all = std::iter::once(NodeMaintenanceUpdate::Reset)
-            .chain(seen)
-            .chain([NodeMaintenanceUpdate::Settled]);
-        updates.extend(all.map(KubernetesUpdate::Maintenances));
+        let maintenances = complete_list(concerning.map(api::facts));
+        updates.extend(maintenances.map(KubernetesUpdate::Maintenances));
         for api in &config.foreign_node_maintenances.0 {
-            // `haulout check` shows a missing right.
-            let objects = foreign::all(&client, *api).await.unwrap_or_else(|error| {
-                debug!("{error}");
-                None
-            });
-            let objects = objects.unwrap_or_default();
-            let seen = objects
-                .iter()
-                .filter_map(|object| match foreign::read_foreign(*api, object) {
-                    Reading::Stands(facts) => Some(NodeMaintenanceUpdate::Seen(Box::new(facts))),
-                    Reading::Withdrawn(_) => None,
-                });
-            let all = std::iter::once(NodeMaintenanceUpdate::Reset)
-                .chain(seen)
-                .chain([NodeMaintenanceUpdate::Settled]);
-            updates.extend(all.map(|update| KubernetesUpdate::ForeignMaintenances(*api, update)));
+            let maintenances = complete_list(foreign_maintenances(&client, *api).await);
+            updates.extend(maintenances.map(|update| KubernetesUpdate::ForeignMaintenances(*api, update)));
         }
         let changes = inventory.advance(updates.into_iter().map(Fact::Kubernetes), app::clocks());
         let watch_set = changes.requested.map(|it| it.watch_set).unwrap_or_default();
@@ -259,6 +243,29 @@ impl ClusterView {
     pub(super) async fn close(&self) {
         self.vcenter.logout().await;
     }
+}
+
+/// The objects of one kind that have a request; none where they cannot be read: `haulout check` shows a missing right.
+async fn foreign_maintenances(client: &kube::Client, api: ForeignApi) -> Vec<NodeMaintenanceFacts> {
+    let objects = foreign::all(client, api).await.unwrap_or_else(|error| {
+        debug!("{error}");
+        None
+    });
+    let facts = |object| match foreign::read_foreign(api, object) {
+        Reading::Stands(facts) => Some(facts),
+        Reading::Withdrawn(_) => None,
+    };
+    objects.iter().flatten().filter_map(facts).collect()
+}
+
+/// The updates of a watch that has listed these objects.
+fn complete_list(
+    objects: impl IntoIterator<Item = NodeMaintenanceFacts>,
+) -> impl Iterator<Item = NodeMaintenanceUpdate> {
+    let seen = objects.into_iter().map(Box::new).map(NodeMaintenanceUpdate::Seen);
+    std::iter::once(NodeMaintenanceUpdate::Reset)
+        .chain(seen)
+        .chain([NodeMaintenanceUpdate::Settled])
 }
 
 #[cfg(test)]

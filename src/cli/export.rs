@@ -9,6 +9,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::Context as _;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::ResourceExt as _;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -21,7 +22,7 @@ use crate::app::clock;
 use crate::kubernetes::budgets::full_name;
 use crate::kubernetes::client::connect_by;
 use crate::kubernetes::reads;
-use crate::nodemaintenance::kind::{NodeMaintenanceSpec, NodeMaintenanceStatus};
+use crate::nodemaintenance::kind::{NodeMaintenance, NodeMaintenanceSpec, NodeMaintenanceStatus};
 
 /// A NodeMaintenance without foreign metadata.
 #[derive(Serialize)]
@@ -59,17 +60,7 @@ pub(super) async fn perform(args: ExportArgs, out: Output) -> anyhow::Result<u8>
     match read_nodes(&client, &NodeSettings::of(&config), WantedNodes::All).await {
         Ok(reading) => {
             file(&args.to, "nodes", &reading.states())?;
-            let objects: Vec<ExportedObject<'_>> = reading
-                .objects
-                .iter()
-                .map(|object| ExportedObject {
-                    name: object.name_any(),
-                    created: object.creation_timestamp().map(|time| time.0.to_string()),
-                    spec: &object.spec,
-                    status: object.status.as_ref(),
-                })
-                .collect();
-            file(&args.to, "nodemaintenances", &objects)?;
+            file(&args.to, "nodemaintenances", &exported(&reading.objects))?;
         }
         Err(error) => miss("nodes", &error),
     }
@@ -88,25 +79,38 @@ pub(super) async fn perform(args: ExportArgs, out: Output) -> anyhow::Result<u8>
         view.close().await;
     }
     match reads::budgets(&client).await {
-        Ok(budgets) => {
-            let budgets = budgets.iter().map(|budget| {
-                let status = budget.status.clone().unwrap_or_default();
-                json!({
-                    "name": full_name(budget),
-                    "disruptionsAllowed": status.disruptions_allowed,
-                    "desiredHealthy": status.desired_healthy,
-                    "currentHealthy": status.current_healthy,
-                    "expectedPods": status.expected_pods,
-                })
-            });
-            file(&args.to, "budgets", &budgets.collect::<Vec<_>>())?;
-        }
+        Ok(budgets) => file(
+            &args.to,
+            "budgets",
+            &budgets.iter().map(exported_budget).collect::<Vec<_>>(),
+        )?,
         Err(error) => miss("budgets", &error.into()),
     }
     file(&args.to, "missing", &missing)?;
     out.result(&args.to.display().to_string())?;
     out.progress("it contains names of hosts, nodes, VMs and pods, and no password, token or key; review it before you pass it on");
     Ok(0)
+}
+
+fn exported(objects: &[NodeMaintenance]) -> Vec<ExportedObject<'_>> {
+    let objects = objects.iter().map(|object| ExportedObject {
+        name: object.name_any(),
+        created: object.creation_timestamp().map(|time| time.0.to_string()),
+        spec: &object.spec,
+        status: object.status.as_ref(),
+    });
+    objects.collect()
+}
+
+fn exported_budget(budget: &PodDisruptionBudget) -> Value {
+    let status = budget.status.clone().unwrap_or_default();
+    json!({
+        "name": full_name(budget),
+        "disruptionsAllowed": status.disruptions_allowed,
+        "desiredHealthy": status.desired_healthy,
+        "currentHealthy": status.current_healthy,
+        "expectedPods": status.expected_pods,
+    })
 }
 
 fn file(directory: &Path, name: &str, value: &impl Serialize) -> anyhow::Result<()> {

@@ -122,12 +122,11 @@ pub(super) fn of_node(
     budgets: &[PodDisruptionBudget],
     limits: DrainLimits,
 ) -> NodePlan {
-    let vm = forecast.vm.found();
     let mut plan = NodePlan {
         node: forecast.node.to_string(),
         state: forecast.record.kind(),
         vm: forecast.vm_name.clone(),
-        host: vm.map(|vm| vm.on_name.clone()),
+        host: forecast.vm.found().map(|vm| vm.on_name.clone()),
         evicts: Vec::new(),
         leaving: Vec::new(),
         left: Vec::new(),
@@ -173,33 +172,40 @@ pub(super) fn of_node(
     plan.evicts.sort_by(|a, b| a.pod.cmp(&b.pod));
     plan.leaving.sort();
     plan.left.sort();
-    if vm.is_some_and(|vm| vm.power == Some(PowerState::On)) && forecast.tools_running == Some(false) {
-        plan.notes
-            .push("VMware Tools do not run: its power is cut without asking the guest".to_owned());
+    plan.notes.extend(notes(forecast));
+    plan
+}
+
+/// What is special about the VM and the node.
+fn notes(forecast: &Forecast) -> Vec<String> {
+    let vm = forecast.vm.found();
+    let is_on = vm.is_some_and(|vm| vm.power == Some(PowerState::On));
+    let mut notes = Vec::new();
+    if is_on && forecast.tools_running == Some(false) {
+        notes.push("VMware Tools do not run: its power is cut without asking the guest".to_owned());
     }
     if vm.is_some_and(|vm| vm.is_left_to_vcenter) {
-        plan.notes.push(
+        notes.push(
             "maintenance of its host leaves it to vCenter (VMOTION_GRACE_SECONDS=unlimited)".to_owned(),
         );
     }
     if let Some(vmotion) = vm.and_then(|vm| vm.vmotion) {
-        plan.notes.push(format!(
+        notes.push(format!(
             "it has {}: vCenter may move it by vMotion, and the node is drained only if it does not",
             vmotion.device.words()
         ));
     }
     if forecast.evacuation_power_off {
-        plan.notes.push(
+        notes.push(
             "maintenance.vm.evacuation.poweroff is set or a compute policy says so: vCenter itself may power it off before \
              it is drained"
                 .to_owned(),
         );
     }
     if forecast.seen.as_ref().is_some_and(|node| node.unschedulable) {
-        plan.notes
-            .push("it is cordoned already, and stays so if a person did it".to_owned());
+        notes.push("it is cordoned already, and stays so if a person did it".to_owned());
     }
-    plan
+    notes
 }
 
 /// How long a pod with this policy may end by itself.
@@ -296,38 +302,10 @@ fn node_lines(node: &NodePlan, wide: bool, paint: Paint, text: &mut String) {
     let mut line = |name: &str, words: &str| {
         let _ = writeln!(text, "    {name:<9} {}", words.trim_end());
     };
-    let bad = |words: &str| paint.apply(Tone::Bad, &format!("‼ {}", plain(words)));
     for stop in &node.stops {
-        line("stops", &bad(stop));
+        line("stops", &bad_words(stop, paint));
     }
-    if node.evicts.is_empty() {
-        line("evicts", "no pod");
-    }
-    for (index, pod) in node.evicts.iter().enumerate() {
-        let name = if index == 0 { "evicts" } else { "" };
-        let wait = pod
-            .wait_seconds
-            .map(|seconds| format!(" after {seconds} s, unless it has ended by itself"));
-        line(name, &format!("{}{}", plain(&pod.pod), wait.unwrap_or_default()));
-        if let Some(held) = &pod.held {
-            line("", &format!("  {}", bad(held)));
-        }
-        for warning in &pod.warnings {
-            line("", &format!("  ! {}", plain(warning)));
-        }
-    }
-    for pod in &node.leaving {
-        line("leaving", &plain(pod));
-    }
-    for pod in &node.left {
-        line(
-            "leaves",
-            &format!("{} ({DRAIN}=skip): it ends with the VM", plain(pod)),
-        );
-    }
-    if !node.skipped.is_empty() {
-        line("skips", &counts(&node.skipped));
-    }
+    pod_lines(node, paint, &mut line);
     match (&node.place.target, &node.place.otherwise) {
         (Some(target), _) => line(
             "moves to",
@@ -352,6 +330,42 @@ fn node_lines(node: &NodePlan, wide: bool, paint: Paint, text: &mut String) {
     for unknown in node.unknown.iter().filter(|_| wide) {
         line("unknown", &plain(unknown));
     }
+}
+
+/// What happens to the pods of a node, by calls of `line` with a label and its text.
+fn pod_lines(node: &NodePlan, paint: Paint, line: &mut impl FnMut(&str, &str)) {
+    if node.evicts.is_empty() {
+        line("evicts", "no pod");
+    }
+    for (index, pod) in node.evicts.iter().enumerate() {
+        let name = if index == 0 { "evicts" } else { "" };
+        let wait = pod
+            .wait_seconds
+            .map(|seconds| format!(" after {seconds} s, unless it has ended by itself"));
+        line(name, &format!("{}{}", plain(&pod.pod), wait.unwrap_or_default()));
+        if let Some(held) = &pod.held {
+            line("", &format!("  {}", bad_words(held, paint)));
+        }
+        for warning in &pod.warnings {
+            line("", &format!("  ! {}", plain(warning)));
+        }
+    }
+    for pod in &node.leaving {
+        line("leaving", &plain(pod));
+    }
+    for pod in &node.left {
+        line(
+            "leaves",
+            &format!("{} ({DRAIN}=skip): it ends with the VM", plain(pod)),
+        );
+    }
+    if !node.skipped.is_empty() {
+        line("skips", &counts(&node.skipped));
+    }
+}
+
+fn bad_words(words: &str, paint: Paint) -> String {
+    paint.apply(Tone::Bad, &format!("‼ {}", plain(words)))
 }
 
 /// Counts by name, such as `2 nvidia.com/gpu`.

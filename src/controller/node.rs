@@ -285,38 +285,44 @@ impl<P: RunEffect> NodeActor<P> {
                 self.pending = Some(PendingWrite { of, until });
                 (ReconcileOutcome::Recorded, until)
             }
-            Err(NotRecorded::Outdated) => {
-                // The Node was read again, so the next turn is immediate; further conflicts in a row wait longer.
-                self.refused_writes = self.refused_writes.saturating_add(1);
-                let pause = match self.refused_writes {
+            Err(why) => self.not_recorded(&snapshot.record, &transition, why),
+        }
+    }
+
+    /// Reports a refused write, and says when to try again.
+    fn not_recorded(
+        &mut self,
+        before: &Record,
+        transition: &Transition,
+        why: NotRecorded,
+    ) -> (ReconcileOutcome, Instant) {
+        self.refused_writes = self.refused_writes.saturating_add(1);
+        let writes = self.refused_writes;
+        let (outcome, pause, message) = match why {
+            // The Node was read again, so the next turn is immediate; further conflicts in a row wait longer.
+            NotRecorded::Outdated => {
+                let pause = match writes {
                     1 => SHORTEST_SLEEP,
                     writes => self.shared.policy.backoff(writes - 1),
                 };
-                if self.refused_writes >= CONFLICTS_REPORTED {
-                    let message = format!(
-                        "each of {} writes was a conflict with another version of the Node; trying again in {pause:?}",
-                        self.refused_writes
-                    );
-                    self.notify(NodeEvent::NotRecorded {
-                        before: &snapshot.record,
-                        transition: &transition,
-                        message: &message,
-                    });
-                }
-                (ReconcileOutcome::Outdated, Instant::now() + pause)
+                let message =
+                    format!("each of {writes} writes was a conflict with another version of the Node");
+                let message = (writes >= CONFLICTS_REPORTED).then_some(message);
+                (ReconcileOutcome::Outdated, pause, message)
             }
-            Err(NotRecorded::Refused(message)) => {
-                self.refused_writes = self.refused_writes.saturating_add(1);
-                let pause = self.shared.policy.backoff(self.refused_writes);
-                let message = format!("{message}; trying again in {pause:?}");
-                self.notify(NodeEvent::NotRecorded {
-                    before: &snapshot.record,
-                    transition: &transition,
-                    message: &message,
-                });
-                (ReconcileOutcome::Refused, Instant::now() + pause)
+            NotRecorded::Refused(message) => {
+                let pause = self.shared.policy.backoff(writes);
+                (ReconcileOutcome::Refused, pause, Some(message))
             }
+        };
+        if let Some(message) = message {
+            self.notify(NodeEvent::NotRecorded {
+                before,
+                transition,
+                message: &format!("{message}; trying again in {pause:?}"),
+            });
         }
+        (outcome, Instant::now() + pause)
     }
 
     fn wake_at(&self, recheck: Option<Monotonic>, now: Now) -> Instant {

@@ -72,8 +72,29 @@ pub(crate) fn concerns(object: &NodeMaintenance, selector: &str) -> bool {
 }
 
 pub(crate) fn facts(object: &NodeMaintenance) -> NodeMaintenanceFacts {
+    let status = bounded(object.status.clone().unwrap_or_default());
+    NodeMaintenanceFacts {
+        name: object.name_any(),
+        uid: RequestUid::new(object.uid().unwrap_or_default()),
+        resource_version: object
+            .resource_version()
+            .and_then(|version| version.parse().ok())
+            .unwrap_or(0),
+        generation: object.meta().generation.unwrap_or(0),
+        created_at: object
+            .creation_timestamp()
+            .map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+        node: NodeName::new(object.spec.node_name.clone()),
+        role: role(&object.spec, &status),
+        is_over: status.ended_at.is_some(),
+        status: Box::new(status),
+    }
+}
+
+/// What the object is for. One that asks for what only an episode does is taken for the record of one.
+fn role(spec: &NodeMaintenanceSpec, status: &NodeMaintenanceStatus) -> NodeMaintenanceRole {
     let NodeMaintenanceSpec {
-        node_name,
+        node_name: _,
         reason,
         requested_by,
         action,
@@ -85,8 +106,7 @@ pub(crate) fn facts(object: &NodeMaintenance) -> NodeMaintenanceFacts {
         window,
         origin,
         selector: _,
-    } = &object.spec;
-    let status = bounded(object.status.clone().unwrap_or_default());
+    } = spec;
     let seconds = |seconds: &Option<u32>| seconds.map(|seconds| Duration::from_secs(seconds.into()));
     let action = match action {
         MaintenanceAction::Drain => Some(RequestAction::Drain),
@@ -97,7 +117,7 @@ pub(crate) fn facts(object: &NodeMaintenance) -> NodeMaintenanceFacts {
         MaintenanceAction::Reboot => Some(RequestAction::Reboot),
         MaintenanceAction::HostMaintenance => None,
     };
-    let role = match (origin, action) {
+    match (origin, action) {
         (MaintenanceOrigin::Request, Some(action)) => NodeMaintenanceRole::Request(RequestedMaintenance {
             reason: reason.clone().unwrap_or_default(),
             requested_by: requested_by.as_deref().map(user),
@@ -116,22 +136,6 @@ pub(crate) fn facts(object: &NodeMaintenance) -> NodeMaintenanceFacts {
                 record: status.record.clone(),
             }
         }
-    };
-    NodeMaintenanceFacts {
-        name: object.name_any(),
-        uid: RequestUid::new(object.uid().unwrap_or_default()),
-        resource_version: object
-            .resource_version()
-            .and_then(|version| version.parse().ok())
-            .unwrap_or(0),
-        generation: object.meta().generation.unwrap_or(0),
-        created_at: object
-            .creation_timestamp()
-            .map_or(Timestamp::UNIX_EPOCH, |time| time.0),
-        node: NodeName::new(node_name.clone()),
-        role,
-        is_over: status.ended_at.is_some(),
-        status: Box::new(status),
     }
 }
 

@@ -33,24 +33,7 @@ pub(super) fn with_conditions(
         Progress::Kept => ("Succeeded", "True", state, waits),
         Progress::Stalled(why) => ("Running", "Unknown", state, why.to_owned()),
         Progress::Over(outcome, why) => {
-            let (phase, succeeded, message) = match outcome {
-                EpisodeOutcome::Succeeded => ("Succeeded", "True", why),
-                EpisodeOutcome::Failed => ("Failed", "False", why),
-                EpisodeOutcome::Cancelled => (
-                    "Cancelled",
-                    "False",
-                    "it was cancelled before the VM was off or the node was drained",
-                ),
-                EpisodeOutcome::NotSeen => (
-                    "Unknown",
-                    "Unknown",
-                    "no process saw how it ended; the node is out of it",
-                ),
-            };
-            let message = match (outcome, message) {
-                (EpisodeOutcome::Succeeded, "") => "it is done, and the node is back",
-                (_, message) => message,
-            };
+            let (phase, succeeded, message) = end_words(outcome, why);
             (phase, succeeded, outcome.name(), message.to_owned())
         }
     };
@@ -88,6 +71,27 @@ pub(super) fn with_conditions(
     };
     status.last_error = (is_stalled || phase == "Failed").then_some(message);
     status
+}
+
+/// Phase, status of the condition `Succeeded`, and message of an end.
+fn end_words(outcome: EpisodeOutcome, why: &str) -> (&'static str, &'static str, &str) {
+    match outcome {
+        EpisodeOutcome::Succeeded if why.is_empty() => {
+            ("Succeeded", "True", "it is done, and the node is back")
+        }
+        EpisodeOutcome::Succeeded => ("Succeeded", "True", why),
+        EpisodeOutcome::Failed => ("Failed", "False", why),
+        EpisodeOutcome::Cancelled => (
+            "Cancelled",
+            "False",
+            "it was cancelled before the VM was off or the node was drained",
+        ),
+        EpisodeOutcome::NotSeen => (
+            "Unknown",
+            "Unknown",
+            "no process saw how it ended; the node is out of it",
+        ),
+    }
 }
 
 /// Kubernetes stores whole seconds; a finer time would differ from the stored one.

@@ -212,10 +212,8 @@ pub(super) fn decide(facts: &RebootFacts, pause: Duration) -> (SentinelStep, Sen
     }
     if let Some(outdated) = outdated(facts) {
         let request = outdated.id.name.clone();
-        return (
-            SentinelStep::Delete(outdated.id.clone()),
-            SentinelState::Forgets { request },
-        );
+        let step = SentinelStep::Delete(outdated.id.clone());
+        return (step, SentinelState::Forgets { request });
     }
     let own = ours().find(|it| it.id.name == name);
     let reason = match &facts.need {
@@ -241,14 +239,11 @@ pub(super) fn decide(facts: &RebootFacts, pause: Duration) -> (SentinelStep, Sen
     }
     if let Some(own) = own {
         let request = own.id.name.clone();
-        return match own.progress {
-            RequestProgress::NotBegun | RequestProgress::Begun => {
-                (SentinelStep::Rest, SentinelState::Waits { request, reason })
-            }
-            RequestProgress::Ended { succeeded, .. } => {
-                (SentinelStep::Rest, SentinelState::Answered { request, succeeded })
-            }
+        let state = match own.progress {
+            RequestProgress::NotBegun | RequestProgress::Begun => SentinelState::Waits { request, reason },
+            RequestProgress::Ended { succeeded, .. } => SentinelState::Answered { request, succeeded },
         };
+        return (SentinelStep::Rest, state);
     }
     if let Some((request, until)) = too_soon(facts, pause) {
         let state = SentinelState::TooSoon {

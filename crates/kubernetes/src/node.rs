@@ -160,7 +160,8 @@ pub async fn get(
 
 impl NodePatch {
     /// The JSON merge patch. An absent cordon is written as null, as `kubectl uncordon` does: the field disappears.
-    fn body(&self) -> Value {
+    /// The annotations to set, and to remove with null.
+    fn changed_annotations(&self) -> Map<String, Value> {
         let NodeAnnotations {
             state,
             host,
@@ -200,6 +201,11 @@ impl NodePatch {
         if self.is_end {
             annotations.insert(ACCEPTED_GPUS.to_owned(), Value::Null);
         }
+        annotations
+    }
+
+    fn body(&self) -> Value {
+        let mut annotations = self.changed_annotations();
         let mut labels = Map::new();
         for (guard, is_set) in self.guards.all() {
             let of = |value: &str| if is_set { json!(value) } else { Value::Null };

@@ -257,13 +257,7 @@ impl Sessions {
         if let Some(session) = dropped {
             self.send_logout(&session).await;
         }
-        if self.settings.trust == Trust::Nothing && self.settings.thumbprint.is_none() {
-            tracing::warn!(
-                endpoint = %self.settings.endpoint,
-                "VCENTER_TLS_VERIFY=false: vCenter's certificate is NOT verified, and anyone on the network path can \
-                 read the password and control vCenter; set VCENTER_CA_BUNDLE instead"
-            );
-        }
+        self.warn_of_unverified();
         let transport = self.transport()?;
         let version = self.negotiate(&transport, self.settings.call_deadline).await?;
         let soap_action = format!("urn:vim25/{version}");
@@ -313,6 +307,16 @@ impl Sessions {
             user,
             began_at,
         })
+    }
+
+    fn warn_of_unverified(&self) {
+        if self.settings.trust == Trust::Nothing && self.settings.thumbprint.is_none() {
+            tracing::warn!(
+                endpoint = %self.settings.endpoint,
+                "VCENTER_TLS_VERIFY=false: vCenter's certificate is NOT verified, and anyone on the network path can \
+                 read the password and control vCenter; set VCENTER_CA_BUNDLE instead"
+            );
+        }
     }
 
     async fn negotiate(&self, transport: &Transport, deadline: Duration) -> Result<String, LoginError> {

@@ -153,15 +153,7 @@ impl Stream {
         self.destroy_objects().await;
         let session = self.unless_stopped(self.vcenter.sessions.get()).await??;
         let mut sessions = self.vcenter.sessions.watch();
-        let session_objects = SessionObjects::new(&self.vcenter, &session);
-        let subscription = self.unless_stopped(Subscription::build(&session_objects)).await;
-        self.session_objects = Some(session_objects);
-        let mut tracker = Tracker::new(Arc::new(subscription??));
-        let watch_set = self.watch_set.borrow_and_update().clone();
-        let first = tracker.plan_refresh(watch_set, Scope::Lookups);
-        let done = self.unless_stopped(first.run()).await??;
-        tracker.apply_refresh(done, &self.watch_set.borrow().urgent);
-
+        let mut tracker = self.subscribe(&session).await?;
         let reread = self.vcenter.settings.reread_every.max(Duration::from_millis(10));
         let mut tick = interval_at(Instant::now() + reread, reread);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -190,27 +182,13 @@ impl Stream {
                 }
                 page = finish(&mut history) => {
                     history_due = Instant::now() + HISTORY_PAUSE;
-                    history = match page {
-                        Ok(page) => {
-                            tracker.apply_history_page(page);
-                            None
-                        }
-                        Err(error) => Some(tracker.restart_history(error)?),
-                    };
+                    history = tracker.end_history_poll(page)?;
                     let updates = tracker.updates_outside_poll(self.synced);
                     self.send(updates).await?;
                 }
                 done = finish(&mut work), if !idle => {
                     work = None;
-                    let done = done?;
-                    let reread_done = done.reread.is_some();
-                    tracker.apply_refresh(done, &self.watch_set.borrow().urgent);
-                    // Do not wait longer than the first re-read for missing devices.
-                    let updates = if reread_done && tracker.initial_set_received && !self.synced {
-                        tracker.complete_set(&mut self.synced)
-                    } else {
-                        tracker.updates_outside_poll(self.synced)
-                    };
+                    let updates = self.end_refresh(&mut tracker, done?);
                     self.send(updates).await?;
                 }
                 () = replaced(&mut sessions, &session) => return Err(StreamEnd::Replaced),
@@ -230,6 +208,31 @@ impl Stream {
                     work = Some(self.begin(&mut tracker, Scope::New));
                 }
             }
+        }
+    }
+
+    /// Builds a subscription in `session`, and looks up what is asked for.
+    async fn subscribe(&mut self, session: &Arc<Session>) -> Result<Tracker, StreamEnd> {
+        let session_objects = SessionObjects::new(&self.vcenter, session);
+        let subscription = self.unless_stopped(Subscription::build(&session_objects)).await;
+        self.session_objects = Some(session_objects);
+        let mut tracker = Tracker::new(Arc::new(subscription??));
+        let watch_set = self.watch_set.borrow_and_update().clone();
+        let first = tracker.plan_refresh(watch_set, Scope::Lookups);
+        let done = self.unless_stopped(first.run()).await??;
+        tracker.apply_refresh(done, &self.watch_set.borrow().urgent);
+        Ok(tracker)
+    }
+
+    /// Applies the result of a refresh, and returns what it changed.
+    fn end_refresh(&mut self, tracker: &mut Tracker, done: RefreshDone) -> Vec<VsphereUpdate> {
+        let reread_done = done.reread.is_some();
+        tracker.apply_refresh(done, &self.watch_set.borrow().urgent);
+        // Do not wait longer than the first re-read for missing devices.
+        if reread_done && tracker.initial_set_received && !self.synced {
+            tracker.complete_set(&mut self.synced)
+        } else {
+            tracker.updates_outside_poll(self.synced)
         }
     }
 

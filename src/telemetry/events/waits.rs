@@ -10,6 +10,7 @@ use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::Episode;
 use crate::maintenance::observed::{PendingEviction, PendingReason};
 use crate::maintenance::placement::RejectedHost;
+use crate::maintenance::request::RequestIdentity;
 use crate::maintenance::waiting::{BUDGET, WaitingOn, few, few_by};
 use crate::status::Took;
 
@@ -36,19 +37,7 @@ pub(super) fn wait_event(
         WaitingOn::Retry { effect, message, at } => {
             let what = effect.words();
             let note = format!("Could not {what}: {message}; the next attempt is at {at:.0}");
-            let reason = match effect {
-                EffectKind::DrainRound => Reason::EvictionRefused,
-                EffectKind::SetMachineGuards | EffectKind::RemoveMachineGuards => Reason::GuardFailed,
-                EffectKind::ListVolumes => Reason::VolumesAttached,
-                EffectKind::ClearGpus => Reason::GpuCountNotCleared,
-                EffectKind::ShutdownGuest
-                | EffectKind::PowerOff
-                | EffectKind::Survey
-                | EffectKind::Relocate
-                | EffectKind::Reconfigure
-                | EffectKind::PowerOn => Reason::VCenterRequestFailed,
-            };
-            return Some((reason, note, format!("{what} {message}")));
+            return Some((refusal_of(*effect), note, format!("{what} {message}")));
         }
         WaitingOn::HostVisible { host, state } => (Reason::HostNotVisible, format!("{host} {state}")),
         WaitingOn::HostSettling { host, .. } => (Reason::HostSettling, host.clone()),
@@ -60,13 +49,7 @@ pub(super) fn wait_event(
         WaitingOn::Approval { .. } => (Reason::ApprovalNeeded, String::new()),
         WaitingOn::Hook { names, .. } => (Reason::WaitingForHook, names.join(" ")),
         WaitingOn::Skip => (Reason::MaintenanceSkipped, String::new()),
-        WaitingOn::Place { request, refused } => {
-            let (elsewhere, request) = (elsewhere(refused), request.to_string());
-            let note = format!(
-                "No host can take the VM, which NodeMaintenance {request} wants to relocate: {elsewhere}"
-            );
-            return Some((Reason::NoCompatibleHost, note, elsewhere));
-        }
+        WaitingOn::Place { request, refused } => return Some(no_place(request, refused)),
         WaitingOn::Question(text) => (Reason::VMQuestionPending, text.clone()),
         // The same text as for the transition, so it is not repeated.
         WaitingOn::Parked(reason) => {
@@ -96,6 +79,29 @@ pub(super) fn wait_event(
         | WaitingOn::MachineGuards { .. } => return None,
     };
     Some((reason, note, detail))
+}
+
+/// The reason of the Event for an effect that was refused.
+fn refusal_of(effect: EffectKind) -> Reason {
+    match effect {
+        EffectKind::DrainRound => Reason::EvictionRefused,
+        EffectKind::SetMachineGuards | EffectKind::RemoveMachineGuards => Reason::GuardFailed,
+        EffectKind::ListVolumes => Reason::VolumesAttached,
+        EffectKind::ClearGpus => Reason::GpuCountNotCleared,
+        EffectKind::ShutdownGuest
+        | EffectKind::PowerOff
+        | EffectKind::Survey
+        | EffectKind::Relocate
+        | EffectKind::Reconfigure
+        | EffectKind::PowerOn => Reason::VCenterRequestFailed,
+    }
+}
+
+fn no_place(request: &RequestIdentity, refused: &[RejectedHost]) -> (Reason, String, String) {
+    let elsewhere = elsewhere(refused);
+    let note =
+        format!("No host can take the VM, which NodeMaintenance {request} wants to relocate: {elsewhere}");
+    (Reason::NoCompatibleHost, note, elsewhere)
 }
 
 fn host_exit(host: &str, refused: &[RejectedHost]) -> (Reason, String, String) {

@@ -6,6 +6,7 @@ use super::parts::parts;
 use super::{EventText, EventsOfNode, Reason, waits};
 use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{CordonOwner, DrainEnd, Episode, EpisodeResult, Phase, Record};
+use crate::maintenance::observed::ObservedNode;
 use crate::maintenance::placement::PlacementForecast;
 use crate::maintenance::waiting::{ParkReason, WaitingOn, few};
 use crate::status::observer::NodeEvent;
@@ -74,27 +75,36 @@ pub(super) fn event_text(
                 key: format!("{} {placement}", reason.name()),
             })
         }
-        NodeEvent::Waits { node, record, on, .. } => {
-            let (uid, (reason, note, detail)) = match (record.episode(), on) {
-                (Some(episode), _) => {
-                    // The Event is about the current Node of that name.
-                    let uid = node.map_or(&episode.node_uid, |node| &node.uid);
-                    (uid, waits::wait_event(episode, on, known, now)?)
-                }
-                (None, WaitingOn::Parked(reason)) if needs_a_person(reason) => {
-                    let (reason, note) = parked(reason);
-                    (&node?.uid, (reason, note.clone(), note))
-                }
-                (None, _) => return None,
-            };
-            Some(EventText {
-                uid: uid.clone(),
-                reason,
-                key: format!("{} {detail}", reason.name()),
-                note,
-            })
-        }
+        NodeEvent::Waits { node, record, on, .. } => wait_text(node, record.episode(), on, known, now),
     }
+}
+
+/// The Event for a wait.
+fn wait_text(
+    node: Option<&ObservedNode>,
+    episode: Option<&Episode>,
+    on: &WaitingOn,
+    known: &EventsOfNode,
+    now: Timestamp,
+) -> Option<EventText> {
+    let (uid, (reason, note, detail)) = match (episode, on) {
+        (Some(episode), _) => {
+            // The Event is about the current Node of that name.
+            let uid = node.map_or(&episode.node_uid, |node| &node.uid);
+            (uid, waits::wait_event(episode, on, known, now)?)
+        }
+        (None, WaitingOn::Parked(reason)) if needs_a_person(reason) => {
+            let (reason, note) = parked(reason);
+            (&node?.uid, (reason, note.clone(), note))
+        }
+        (None, _) => return None,
+    };
+    Some(EventText {
+        uid: uid.clone(),
+        reason,
+        key: format!("{} {detail}", reason.name()),
+        note,
+    })
 }
 
 /// The Event for the begin of an episode whose VM vCenter itself shuts down for the maintenance of its host.

@@ -3,7 +3,7 @@
 use super::{Inventory, NodeState};
 use crate::facts::kubernetes::Budget;
 use crate::facts::vsphere::{PowerState, Task, TaskState};
-use crate::ids::NodeName;
+use crate::ids::{HostRef, NodeName};
 use crate::maintenance::clock::Now;
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::effect_report::{EffectReport, EffectResult};
@@ -49,38 +49,12 @@ impl Inventory {
                 host,
                 outcome,
             } => {
-                let before = local.attempts.get(&kind);
-                // What one host refused says nothing about another one.
-                let same_host = before.filter(|attempt| attempt.host == host);
-                let refused = same_host.map_or(0, |attempt| attempt.refusals);
-                let refused_since = before.and_then(|attempt| attempt.refused_alike(&outcome));
-                let refusals = match &outcome {
-                    AttemptOutcome::Refused(_) => refused.saturating_add(1),
-                    AttemptOutcome::Done => 0,
-                    AttemptOutcome::Asked | AttemptOutcome::Running(_) => refused,
-                };
-                let tries = before.map_or(0, |attempt| attempt.tries).saturating_add(1);
-                let task = match &outcome {
-                    AttemptOutcome::Running(task) => Some(task.clone()),
-                    AttemptOutcome::Asked | AttemptOutcome::Done | AttemptOutcome::Refused(_) => None,
-                };
-                let attempt = EffectAttempt {
-                    at,
-                    host,
-                    task: task.clone(),
-                    refusals,
-                    refused_since: refused_since.unwrap_or(at),
-                    tries,
-                    outcome,
-                };
+                let attempt = EffectAttempt::after(local.attempts.get(&kind), at, host, outcome);
+                let task = attempt.task.clone();
                 local.attempts.insert(kind, attempt);
-                if let Some(task) = task {
-                    // The task may have ended before its moref was reported.
-                    self.vcenter
-                        .task(&task)
-                        .into_iter()
-                        .for_each(|task| local.settle(task));
-                }
+                // The task may have ended before its moref was reported.
+                let ended = task.and_then(|task| self.vcenter.task(&task));
+                ended.into_iter().for_each(|task| local.settle(task));
             }
             EffectResult::Evictions(_) => {}
             EffectResult::Drain(mut round) => {
@@ -129,6 +103,29 @@ impl NodeState {
 }
 
 impl EffectAttempt {
+    /// An attempt with this outcome, after `before`.
+    fn after(before: Option<&Self>, at: Now, host: Option<HostRef>, outcome: AttemptOutcome) -> Self {
+        // What one host refused says nothing about another one.
+        let same_host = before.filter(|attempt| attempt.host == host);
+        let refused = same_host.map_or(0, |attempt| attempt.refusals);
+        let refused_since = before.and_then(|attempt| attempt.refused_alike(&outcome));
+        let (refusals, task) = match &outcome {
+            AttemptOutcome::Refused(_) => (refused.saturating_add(1), None),
+            AttemptOutcome::Done => (0, None),
+            AttemptOutcome::Asked => (refused, None),
+            AttemptOutcome::Running(task) => (refused, Some(task.clone())),
+        };
+        Self {
+            at,
+            host,
+            task,
+            refusals,
+            refused_since: refused_since.unwrap_or(at),
+            tries: before.map_or(0, |attempt| attempt.tries).saturating_add(1),
+            outcome,
+        }
+    }
+
     /// Since when attempts are refused in this way, if this one was as well.
     fn refused_alike(&self, outcome: &AttemptOutcome) -> Option<Now> {
         match (&self.outcome, outcome) {

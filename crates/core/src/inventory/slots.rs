@@ -80,31 +80,14 @@ impl Inventory {
             };
             let queue = queues
                 .entry(node.limit_group.clone())
-                .or_insert_with_key(|group| {
-                    let before = before.remove(group).unwrap_or_default();
-                    AdmissionQueue {
-                        granted: before.granted,
-                        deferred: before.deferred,
-                        ..AdmissionQueue::default()
-                    }
-                });
+                .or_insert_with_key(|group| AdmissionQueue::after(before.remove(group)));
             let record = self.record(node);
             let (drains, unavailable) = self.takes_slots(node, &record);
             let queued_since = self.queued_since(node, &record, &mut lapses);
             let is_granted = queue.granted.contains_key(name);
             let local = self.node_states.get(name);
-            let slot = local.map(|local| local.slot).unwrap_or_default();
-            let had_slot = slot.since.is_some();
-            let slot = Slot {
-                since: match slot.since {
-                    _ if !drains => None,
-                    Some(since) => Some(since),
-                    None if is_granted || !self.knows_slots => Some(self.now.monotonic),
-                    None => None,
-                },
-                unreadable_since: matches!(record, Record::Unreadable { .. })
-                    .then(|| slot.unreadable_since.unwrap_or(self.now.monotonic)),
-            };
+            let before = local.map(|local| local.slot).unwrap_or_default();
+            let slot = self.next_slot(before, drains, is_granted, &record);
             let holds = |since: Option<Monotonic>, lapses: &mut Vec<Monotonic>| {
                 let lapse = since.map(|since| since.after(self.rules.drain_slot));
                 let held = lapse.filter(|lapse| self.now.monotonic < *lapse);
@@ -126,7 +109,7 @@ impl Inventory {
             }
             let is_only_drained = (drains || is_queued) && self.is_only_drained(node, &record);
             // This process granted the slot, or found it when it began to act.
-            let is_known = slot.since.is_some() || had_slot || !self.knows_slots;
+            let is_known = slot.since.is_some() || before.since.is_some() || !self.knows_slots;
             let believed = record.episode().filter(|episode| self.is_believed(node, episode));
             let mut is_counted = false;
             if let Some(local) = self.node_states.get_mut(name) {
@@ -147,6 +130,21 @@ impl Inventory {
         let next = queues.values().filter_map(AdmissionQueue::next_lapse);
         self.next_lapse = lapses.into_iter().chain(next).min();
         self.admission_queues = queues;
+    }
+
+    /// The slot of a node, after `before`.
+    fn next_slot(&self, before: Slot, drains: bool, is_granted: bool, record: &Record) -> Slot {
+        let now = self.now.monotonic;
+        Slot {
+            since: match before.since {
+                _ if !drains => None,
+                Some(since) => Some(since),
+                None if is_granted || !self.knows_slots => Some(now),
+                None => None,
+            },
+            unreadable_since: matches!(record, Record::Unreadable { .. })
+                .then(|| before.unreadable_since.unwrap_or(now)),
+        }
     }
 
     /// Grants the free slots of each queue, in its order.

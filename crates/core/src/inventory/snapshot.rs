@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::Inventory;
 use super::binding::is_same_machine;
 use super::requests::is_younger;
+use super::{Inventory, NodeState};
 use crate::facts::device_slice;
 use crate::facts::kubernetes::NodeFacts;
 use crate::facts::vsphere::{PowerState, Task, Vm};
@@ -169,21 +169,13 @@ impl Inventory {
             late_power_off_of,
             process_began: self.process_began,
             leadership: self.leadership,
-            record_seen: local
-                .and_then(|local| local.observed_record.seen)
-                .unwrap_or(RecordAge {
-                    at: self.now,
-                    phase_at: self.now.monotonic,
-                    from_the_start: false,
-                }),
+            record_seen: self.record_age(local),
             sources: self
                 .disconnected_for(name, &record)
                 .unwrap_or(SourceState::Synced),
             node: node.map(|node| self.observed(node, &record)),
             copy_version: self.copy_version(name),
-            has_copy: self
-                .copy(name)
-                .is_some_and(|copy| record.episode().is_some_and(|episode| episode.id == copy.id)),
+            has_copy: self.has_copy_of(name, &record),
             copy_awaits_vm: node.is_some_and(|node| self.copy_awaits_vm(node, &record)),
             is_record_on_node: local.is_some_and(|local| local.has_on_node(&record)),
             request: self.request(name, node),
@@ -213,15 +205,37 @@ impl Inventory {
         };
         // An idle node needs nothing of other nodes. Its actor is not woken by what happens to them.
         if !snapshot.is_idle() {
-            let (queue, limits) = self.queue_of(name);
-            let admission = queue.admission(name, limits);
-            snapshot.observed.ahead_traceparent = self.root_ahead(&admission);
-            snapshot.observed.admission = admission;
-            if let (BoundVm::Found(vm), None) = (&snapshot.observed.vm, snapshot.record.episode()) {
-                snapshot.observed.origin = self.origin(vm);
-            }
+            self.add_other_nodes(name, &mut snapshot);
         }
         Some(snapshot)
+    }
+
+    /// Adds what a node that is not idle has to know of others: its place in the queue, and the episodes that it follows.
+    fn add_other_nodes(&self, name: &NodeName, snapshot: &mut NodeSnapshot) {
+        let (queue, limits) = self.queue_of(name);
+        let admission = queue.admission(name, limits);
+        snapshot.observed.ahead_traceparent = self.root_ahead(&admission);
+        snapshot.observed.admission = admission;
+        if let (BoundVm::Found(vm), None) = (&snapshot.observed.vm, snapshot.record.episode()) {
+            snapshot.observed.origin = self.origin(vm);
+        }
+    }
+
+    /// Whether the copy of a record is of the episode in `record`.
+    fn has_copy_of(&self, name: &NodeName, record: &Record) -> bool {
+        let (copy, episode) = (self.copy(name), record.episode());
+        copy.zip(episode)
+            .is_some_and(|(copy, episode)| copy.id == episode.id)
+    }
+
+    /// Since when the record is known; since now if it was not seen before.
+    fn record_age(&self, local: Option<&NodeState>) -> RecordAge {
+        let seen = local.and_then(|local| local.observed_record.seen);
+        seen.unwrap_or(RecordAge {
+            at: self.now,
+            phase_at: self.now.monotonic,
+            from_the_start: false,
+        })
     }
 
     /// The facts of a Node, with what this process remembers of it.

@@ -113,6 +113,16 @@ pub struct AdmissionQueue {
 }
 
 impl AdmissionQueue {
+    /// A queue without nodes, with the grants of the one before.
+    pub fn after(before: Option<Self>) -> Self {
+        let before = before.unwrap_or_default();
+        Self {
+            granted: before.granted,
+            deferred: before.deferred,
+            ..Self::new()
+        }
+    }
+
     /// A queue without nodes.
     pub const fn new() -> Self {
         Self {

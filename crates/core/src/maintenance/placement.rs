@@ -231,20 +231,9 @@ pub fn find_host(
 }
 
 fn judge(wanted: &VmRequirements, host: &HostView, refused: &[(HostRef, String)]) -> HostVerdict {
-    let needs: &[DeviceRequirement] = match &wanted.devices {
-        DeviceRequirements::AnyOf(needs) => needs,
-        // The address is valid on its own host, and a device of another kind ran there.
-        DeviceRequirements::Static | DeviceRequirements::Foreign { .. }
-            if wanted.home.as_ref() == Some(&host.moref) =>
-        {
-            &[]
-        }
-        DeviceRequirements::Static => return HostVerdict::No(RejectionReason::StaticDevice),
-        DeviceRequirements::Foreign { backing } => {
-            return HostVerdict::No(RejectionReason::ForeignDevice(backing.clone()));
-        }
-        DeviceRequirements::Unreported => return HostVerdict::No(RejectionReason::DevicesUnreported),
-        DeviceRequirements::Unknown => return HostVerdict::No(RejectionReason::UnknownDevice),
+    let needs = match needed_devices(wanted, host) {
+        Ok(needs) => needs,
+        Err(why) => return HostVerdict::No(why),
     };
     if !host.state.takes_vms() {
         return HostVerdict::No(RejectionReason::State(host.state.words()));
@@ -299,6 +288,26 @@ fn judge(wanted: &VmRequirements, host: &HostView, refused: &[(HostRef, String)]
         return HostVerdict::No(why);
     }
     HostVerdict::Fits
+}
+
+/// The devices that the host must have free, or why it cannot have them.
+fn needed_devices<'vm>(
+    wanted: &'vm VmRequirements,
+    host: &HostView,
+) -> Result<&'vm [DeviceRequirement], RejectionReason> {
+    match &wanted.devices {
+        DeviceRequirements::AnyOf(needs) => Ok(needs),
+        // The address is valid on its own host, and a device of another kind ran there.
+        DeviceRequirements::Static | DeviceRequirements::Foreign { .. }
+            if wanted.home.as_ref() == Some(&host.moref) =>
+        {
+            Ok(&[])
+        }
+        DeviceRequirements::Static => Err(RejectionReason::StaticDevice),
+        DeviceRequirements::Foreign { backing } => Err(RejectionReason::ForeignDevice(backing.clone())),
+        DeviceRequirements::Unreported => Err(RejectionReason::DevicesUnreported),
+        DeviceRequirements::Unknown => Err(RejectionReason::UnknownDevice),
+    }
 }
 
 /// Why the host has no virtual function for an SR-IOV network card of the VM. Functions that other VMs hold are not counted.

@@ -122,9 +122,23 @@ impl Tracker {
         Box::pin(async move { history.wait(&version).await })
     }
 
+    /// Applies the result of a poll of the history. Returns the poll of a new one, if this one cannot be read.
+    pub(super) fn end_history_poll(
+        &mut self,
+        page: Result<Option<UpdateSet>, Error>,
+    ) -> Result<Option<StreamWork<Option<UpdateSet>>>, Error> {
+        match page {
+            Ok(page) => {
+                self.apply_history_page(page);
+                Ok(None)
+            }
+            Err(error) => self.restart_history(error).map(Some),
+        }
+    }
+
     /// Replaces a history whose page cannot be read, after a pause: the old one would return the same
     /// page.
-    pub(super) fn restart_history(&mut self, error: Error) -> Result<StreamWork<Option<UpdateSet>>, Error> {
+    fn restart_history(&mut self, error: Error) -> Result<StreamWork<Option<UpdateSet>>, Error> {
         if !history::affects_history_only(&error) {
             return Err(error);
         }

@@ -77,31 +77,19 @@ impl OtlpSettings {
             "OTEL_EXPORTER_OTLP_ENDPOINT",
         ]);
         let Some(endpoint) = endpoint else { return Ok(None) };
-        let is_true = |variable: Option<OtlpVariable>| {
-            variable.is_some_and(|variable| variable.value.eq_ignore_ascii_case("true"))
-        };
+        let is_true =
+            |variable: Option<OtlpVariable>| variable.is_some_and(|it| it.value.eq_ignore_ascii_case("true"));
         if is_true(set("OTEL_SDK_DISABLED")) {
             return Ok(None);
         }
-        if let Some(variable) = set("OTEL_TRACES_EXPORTER") {
-            match variable.value.as_str() {
-                "otlp" => {}
-                "none" => return Ok(None),
-                _ => return Err(variable.wrong("otlp or none is expected")),
-            }
+        if is_off(set("OTEL_TRACES_EXPORTER"))? {
+            return Ok(None);
         }
         let protocol = either([
             "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
             "OTEL_EXPORTER_OTLP_PROTOCOL",
         ]);
-        let protocol = match protocol {
-            None => OtlpProtocol::HttpProtobuf,
-            Some(variable) => match variable.value.as_str() {
-                "http/protobuf" => OtlpProtocol::HttpProtobuf,
-                "grpc" => OtlpProtocol::Grpc,
-                _ => return Err(variable.wrong("grpc or http/protobuf is expected")),
-            },
-        };
+        let protocol = protocol_of(protocol)?;
         let is_insecure = is_true(either([
             "OTEL_EXPORTER_OTLP_TRACES_INSECURE",
             "OTEL_EXPORTER_OTLP_INSECURE",
@@ -172,6 +160,29 @@ impl OtlpSettings {
         };
         let chain = CertificateDer::pem_slice_iter(certificate).collect::<Result<_, _>>()?;
         Ok(tls.with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(key)?)?)
+    }
+}
+
+fn is_off(exporter: Option<OtlpVariable>) -> Result<bool, Misconfigured> {
+    let Some(variable) = exporter else {
+        return Ok(false);
+    };
+    match variable.value.as_str() {
+        "otlp" => Ok(false),
+        "none" => Ok(true),
+        _ => Err(variable.wrong("otlp or none is expected")),
+    }
+}
+
+/// HTTP with protobuf, unless set otherwise.
+fn protocol_of(variable: Option<OtlpVariable>) -> Result<OtlpProtocol, Misconfigured> {
+    let Some(variable) = variable else {
+        return Ok(OtlpProtocol::HttpProtobuf);
+    };
+    match variable.value.as_str() {
+        "http/protobuf" => Ok(OtlpProtocol::HttpProtobuf),
+        "grpc" => Ok(OtlpProtocol::Grpc),
+        _ => Err(variable.wrong("grpc or http/protobuf is expected")),
     }
 }
 

@@ -75,15 +75,20 @@ pub(super) fn in_service(node: &ObservedNode, seen: &Observed, policy: &Policy, 
         });
     }
     let queued = new_episode(node, vm, trigger(vm, request, now), seen.leadership, policy, now);
-    let may_drain = vmotion_grace(vm, request, policy.vmotion_grace).is_zero()
-        && !needs_host_first(&vm.host, request)
-        && seen.admission == Admission::Granted
-        && !policy.require_approval;
-    Decision::Record(Box::new(if may_drain {
+    Decision::Record(Box::new(if may_drain_at_once(vm, seen, policy) {
         start_draining(&queued, node, limit_of(desired, request, policy), now)
     } else {
         transition_to(queued)
     }))
+}
+
+/// Whether nothing has to be awaited between the begin of an episode and its drain.
+fn may_drain_at_once(vm: &ObservedVm, seen: &Observed, policy: &Policy) -> bool {
+    let request = seen.request.as_ref();
+    vmotion_grace(vm, request, policy.vmotion_grace).is_zero()
+        && !needs_host_first(&vm.host, request)
+        && seen.admission == Admission::Granted
+        && !policy.require_approval
 }
 
 /// The time since which a node needs a slot, if it does. [`super::decide`] uses the slot as soon as it is granted. A node whose VM

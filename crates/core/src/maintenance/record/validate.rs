@@ -13,6 +13,7 @@ use crate::maintenance::episode::{
     MAX_REFUSALS, PhaseHistory,
 };
 use crate::maintenance::placement::MAX_STATIC_DEVICES;
+use crate::maintenance::request::RequestIdentity;
 use crate::maintenance::volumes::MAX_VOLUMES;
 
 /// The longest text that is kept, in characters.
@@ -61,22 +62,11 @@ pub(super) fn check(episode: &Episode) -> Result<(), String> {
     if episode.release.len() > 2 * NAME_BYTES_MAX {
         return Err("the release is no name of a release".to_owned());
     }
-    let requests = [
-        episode.trigger.request.as_ref(),
-        episode.power_off_request.as_ref(),
-    ];
-    for request in requests.into_iter().flatten() {
-        let namespace = request
-            .foreign
-            .as_ref()
-            .and_then(|origin| origin.namespace.as_ref());
-        if ![Some(&request.name), namespace]
-            .into_iter()
-            .flatten()
-            .all(|name| is_object_name(name))
-        {
-            return Err("a request has a name that no object has".to_owned());
-        }
+    let mut requests = [&episode.trigger.request, &episode.power_off_request]
+        .into_iter()
+        .flatten();
+    if !requests.all(names_an_object) {
+        return Err("a request has a name that no object has".to_owned());
     }
     for (what, at) in times(episode) {
         time_is_sound(what, at)?;
@@ -111,6 +101,15 @@ pub(super) fn check(episode: &Episode) -> Result<(), String> {
         return Err("it was written more often than can be".to_owned());
     }
     Ok(())
+}
+
+fn names_an_object(request: &RequestIdentity) -> bool {
+    let namespace = request
+        .foreign
+        .as_ref()
+        .and_then(|origin| origin.namespace.as_ref());
+    let mut names = [Some(&request.name), namespace].into_iter().flatten();
+    names.all(|name| is_object_name(name))
 }
 
 /// Checks the values of an ended episode.

@@ -87,17 +87,7 @@ impl Refresh {
         }
         let unresolved: BTreeSet<TaskRef> = absent.iter().filter_map(Moref::task).collect();
         let of_others = &self.claimed | &unresolved;
-        let mut tasks_read = BoundedRead::default();
-        for (tasks, result) in [
-            (&self.tasks, TaskDetail::WithResult),
-            (&of_others, TaskDetail::WithoutResult),
-        ] {
-            if !tasks.is_empty() {
-                let read = self.subscription.read_tasks(tasks, result).await?;
-                tasks_read.objects.extend(read.objects);
-                tasks_read.unreadable.extend(read.unreadable);
-            }
-        }
+        let tasks_read = read_tasks(&self.subscription, &self.tasks, &of_others).await?;
         let is_found = |task: &&TaskRef| tasks_read.contains(&(*task).into());
         let stale: Vec<&TaskRef> = self.claimed.iter().filter(|task| !is_found(task)).collect();
         if !stale.is_empty() {
@@ -123,4 +113,24 @@ impl Refresh {
             reread,
         })
     }
+}
+
+/// Reads our tasks with their results, and those of others without.
+async fn read_tasks(
+    subscription: &Subscription,
+    ours: &BTreeSet<TaskRef>,
+    of_others: &BTreeSet<TaskRef>,
+) -> Result<BoundedRead, Error> {
+    let mut all = BoundedRead::default();
+    for (tasks, result) in [
+        (ours, TaskDetail::WithResult),
+        (of_others, TaskDetail::WithoutResult),
+    ] {
+        if !tasks.is_empty() {
+            let read = subscription.read_tasks(tasks, result).await?;
+            all.objects.extend(read.objects);
+            all.unreadable.extend(read.unreadable);
+        }
+    }
+    Ok(all)
 }
