@@ -196,6 +196,8 @@ fn node_that_a_person_shut_down_before_the_maintenance_stays_off() {
 fn vm_that_vcenter_shut_down_and_started_elsewhere_is_accepted_there() {
     run_scenario(async {
         let fixture = marked_node("evacuated-restarted", 3_000).await?;
+        // vCenter does not find a place for the VM before Haulout has seen that it is off.
+        fixture.vcenter.remove_device("esx2", &a40(1).id).await?;
         let node = fixture.node_name("gpu1");
         // Haulout leaves the start to vCenter.
         kubectl(
@@ -205,6 +207,8 @@ fn vm_that_vcenter_shut_down_and_started_elsewhere_is_accepted_there() {
         .await?;
         let haulout = run(&fixture, &[]).await?;
         fixture.vcenter.enter_maintenance("esx1").await?;
+        fixture.wait_phase(&node, "awaitingHost").await?;
+        fixture.vcenter.add_device("esx2", &a40(1)).await?;
         fixture.wait_for_log("AwaitingHost -> Rejoining").await?;
         came_back(&fixture, &node).await?;
         for method in ["RelocateVM_Task", "PowerOnVM_Task"] {
@@ -219,11 +223,11 @@ fn node_whose_vm_was_restarted_elsewhere_unseen_is_back_on_another_boot() {
     run_scenario(async {
         let fixture = marked_node("evacuated-away", 3_000).await?;
         let node = fixture.node_name("gpu1");
-        let slow = GuestPatch {
-            shutdown_ms: Some(2_500),
+        let hangs = |ignores| GuestPatch {
+            ignore_shutdown: Some(ignores),
             ..GuestPatch::default()
         };
-        fixture.vcenter.patch_vm("gpu1", slow).await?;
+        fixture.vcenter.patch_vm("gpu1", hangs(true)).await?;
         fixture.add_pod("held", &node, &[]).await?;
         fixture.set_budget("held", 0).await?;
         let boot_before = boot_id(&fixture.node(&node).await?);
@@ -231,6 +235,8 @@ fn node_whose_vm_was_restarted_elsewhere_unseen_is_back_on_another_boot() {
         fixture.vcenter.enter_maintenance("esx1").await?;
         fixture.wait_phase(&node, "draining").await?;
         haulout.kill().await?;
+        fixture.vcenter.patch_vm("gpu1", hangs(false)).await?;
+        fixture.vcenter.shutdown_guest("gpu1").await?;
         let is_restarted = |state: &State| state.vm("gpu1").is_some_and(|vm| vm.is_on() && vm.boots == 2);
         fixture.wait_vcenter("the VM runs again", is_restarted).await?;
         fixture
