@@ -7,7 +7,7 @@
 
 pub(crate) mod api;
 mod conditions;
-mod due_write;
+pub(crate) mod due_write;
 pub(crate) mod foreign;
 mod history;
 pub mod kind;

@@ -87,7 +87,8 @@ fn facts(state: &ListedNode, now: Timestamp) -> Vec<Branch> {
         let text = format!("{} (for {})", waiting.message, since(Some(&waiting.since), now));
         add("waits for", &text);
         if let Some(deadline) = &waiting.deadline {
-            add("until", deadline);
+            let then = waiting.then.iter().map(|then| format!(", when {then}"));
+            add("until", &format!("{deadline}{}", then.collect::<String>()));
         }
         if let Some(step) = &waiting.next_step {
             add("next", step);

@@ -30,6 +30,7 @@ fn draining() -> ListedNode {
             message: "1 pod to go; ml/train-0: held by PodDisruptionBudget train".to_owned(),
             since: "2026-03-01T03:00:05Z".to_owned(),
             deadline: Some("2026-03-01T03:30:00Z".to_owned()),
+            then: Some("the VM is shut down with the pods that are left".to_owned()),
             next_step: Some("kubectl -n ml describe poddisruptionbudget train".to_owned()),
         }),
         pods: vec![PendingPod {
@@ -74,7 +75,7 @@ fn tree_shows_the_wait_and_its_start() {
          ├─ cordoned  by Haulout\n\
          ├─ GPUs      2 nvidia.com/gpu\n\
          ├─ waits for 1 pod to go; ml/train-0: held by PodDisruptionBudget train (for 2m5s)\n\
-         ├─ until     2026-03-01T03:30:00Z\n\
+         ├─ until     2026-03-01T03:30:00Z, when the VM is shut down with the pods that are left\n\
          ├─ next      kubectl -n ml describe poddisruptionbudget train\n\
          ├─ phases\n\
          │  ├─ √ Queued        10s\n\

@@ -28,7 +28,7 @@ pub(super) fn running_status(
     (episode, is_known): (&Arc<Episode>, bool),
     now: Timestamp,
 ) -> NodeMaintenanceStatus {
-    let mut status = episode_status(object, entry, episode, now);
+    let mut status = episode_status(object, entry, episode);
     if is_known && may_be_copied(object, entry, episode) {
         status.record = record::write(&Record::Episode(Arc::clone(episode)), now).episode;
     }
@@ -60,7 +60,7 @@ pub(super) fn of_request(
     episode: &Episode,
     now: Timestamp,
 ) -> NodeMaintenanceStatus {
-    let status = episode_status(object, entry, episode, now);
+    let status = episode_status(object, entry, episode);
     let waits_for = entry.waiting_on().map(|wait| wait.on.kind());
     let phase = episode.phase.kind();
     let is_kept = match action {
@@ -140,6 +140,7 @@ pub(super) fn is_progress(is: &NodeMaintenanceStatus, wanted: &NodeMaintenanceSt
     if let (Some(was), Some(waiting)) = (&is.waiting_on, &mut unchanged.waiting_on) {
         waiting.message.clone_from(&was.message);
         waiting.deadline.clone_from(&was.deadline);
+        waiting.then.clone_from(&was.then);
         waiting.next_step.clone_from(&was.next_step);
     }
     for (was, condition) in is.conditions.iter().zip(&mut unchanged.conditions) {
@@ -199,7 +200,6 @@ fn episode_status(
     object: &NodeMaintenanceFacts,
     entry: &NodeEntry,
     episode: &Episode,
-    now: Timestamp,
 ) -> NodeMaintenanceStatus {
     let mut status = (*object.status).clone();
     let phase = episode.phase.name();
@@ -207,10 +207,9 @@ fn episode_status(
     begin_phase(&mut status, phase, episode.since);
     status.state = Some(phase.to_owned());
     set_episode(&mut status, episode);
-    status.waiting_on = entry.waiting_on().map(|wait| WaitStatus {
-        deadline: wait.on.deadline().map(|deadline| format!("{:.0}", deadline.at)),
-        next_step: wait.on.next_step(&object.node).map(|step| step.text().to_owned()),
-        ..waiting_since(&status, wait.on.kind().variant(), &wait.on.to_string(), now)
+    status.waiting_on = entry.waiting_on().map(|wait| {
+        wait.written(&object.node)
+            .continuing(object.status.waiting_on.as_ref())
     });
     let latest = entry
         .latest
@@ -245,16 +244,8 @@ fn drained(status: &mut NodeMaintenanceStatus, pods: Option<&PodCountsByState>, 
         }
         return;
     };
-    for pod in pods.left.iter().take(PODS) {
-        let (namespace, name) = pod.name.split_once('/').unwrap_or(("", &pod.name));
-        status.pending_pods.push(pod.name.clone());
-        status.pods.push(PendingPod {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-            state: pod.why.state().to_string(),
-            reason: pod.why.to_string(),
-        });
-    }
+    status.pods = pods.written(PODS);
+    status.pending_pods = status.pods.iter().map(PendingPod::full_name).collect();
     let left = count(pods.left.len());
     let all = status.eviction_pods.unwrap_or(0).max(left);
     status.eviction_pods = Some(all);
@@ -302,17 +293,15 @@ fn close_phase(status: &mut NodeMaintenanceStatus, at: Timestamp) {
 }
 
 fn waiting_since(status: &NodeMaintenanceStatus, reason: &str, message: &str, now: Timestamp) -> WaitStatus {
-    let same = status
-        .waiting_on
-        .as_ref()
-        .filter(|waiting| waiting.reason == reason);
-    WaitStatus {
+    let wait = WaitStatus {
         reason: reason.to_owned(),
         message: message.to_owned(),
-        since: same.map_or_else(|| text(now), |waiting| waiting.since.clone()),
+        since: text(now),
         deadline: None,
+        then: None,
         next_step: None,
-    }
+    };
+    wait.continuing(status.waiting_on.as_ref())
 }
 
 fn text(at: Timestamp) -> String {

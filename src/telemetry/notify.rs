@@ -145,7 +145,7 @@ impl Notifications {
         if before == Some(kind) {
             return;
         }
-        let step = on.next_step(node).map(|step| step.text().to_owned());
+        let step = on.next_step(node);
         let next = step.as_ref().map(|step| format!(" Next: {step}"));
         let text = format!("Node {node} needs a person: {on}.{}", next.unwrap_or_default());
         let at = (self.clock)();

@@ -5,6 +5,8 @@
     reason = "a fixture that cannot be made fails its test, and the names say what each one is"
 )]
 
+mod waits;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,6 +39,8 @@ use crate::maintenance::policy::{
     Policy, Releases, StaticDevices, VmotionGrace,
 };
 use crate::maintenance::request::{Request, RequestIdentity};
+
+pub use waits::{pods_left, waits};
 
 /// The PCI vendor and device of the GPUs, an NVIDIA A40.
 pub const A40: (u16, u16) = (0x10de, 0x2235);

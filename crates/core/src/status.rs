@@ -22,12 +22,13 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::facts::node_condition::FoundConditions;
+use crate::facts::node_maintenance::PendingPod;
 use crate::ids::{NodeName, NodeUid};
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::Record;
 use crate::maintenance::observed::{
     Admission, AttemptOutcome as EffectOutcome, BoundVm, NodeOverrides, NodeSnapshot, Observed,
-    PendingEviction, RetryAdvice, Snapshots, SourceState,
+    PendingEviction, PendingReason, RetryAdvice, Snapshots, SourceState,
 };
 use crate::maintenance::record::LastEpisode;
 use crate::maintenance::request::Request;
@@ -157,6 +158,22 @@ fn asks_nothing(seen: &Observed) -> bool {
 }
 
 impl PodCountsByState {
+    /// The first `most` blocking pods, those that are not terminating first, as they are written to a NodeMaintenance, and shown.
+    pub fn written(&self, most: usize) -> Vec<PendingPod> {
+        let mut left: Vec<&PendingEviction> = self.left.iter().collect();
+        left.sort_by_key(|pod| pod.why == PendingReason::Leaving);
+        let written = left.into_iter().take(most).map(|pod| {
+            let (namespace, name) = pod.name.split_once('/').unwrap_or(("", &pod.name));
+            PendingPod {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+                state: pod.why.state().to_string(),
+                reason: pod.why.to_string(),
+            }
+        });
+        written.collect()
+    }
+
     /// How many of the blocking pods are in this state.
     pub fn count(&self, state: PodState) -> usize {
         self.left.iter().filter(|pod| pod.why.state() == state).count()

@@ -1,3 +1,5 @@
+mod standby;
+
 use std::collections::BTreeSet;
 use std::pin::pin;
 

@@ -180,7 +180,7 @@ pub(crate) struct Waits {
     /// When it ends by itself.
     pub deadline: Option<Timestamp>,
     /// What happens then.
-    pub then: Option<&'static str>,
+    pub then: Option<String>,
     /// What a person can do.
     pub next: Option<NextStepRow>,
     /// The address of the runbook.

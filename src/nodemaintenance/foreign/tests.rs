@@ -219,6 +219,7 @@ fn in_state(state: Option<&str>, phase: &str) -> NodeMaintenanceStatus {
             message: "2 pods to go".to_owned(),
             since: "2026-01-01T00:00:00Z".to_owned(),
             deadline: None,
+            then: None,
             next_step: None,
         }),
         ..NodeMaintenanceStatus::default()

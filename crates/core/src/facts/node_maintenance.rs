@@ -129,9 +129,30 @@ pub struct WaitStatus {
     /// When the wait ends by itself, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<String>,
+    /// What happens at the deadline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub then: Option<String>,
     /// A command or a step for the person who wants it to go on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_step: Option<String>,
+}
+
+impl PendingPod {
+    pub fn full_name(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+}
+
+impl WaitStatus {
+    /// The same wait as `earlier`, if that has its reason: it began then, also if another process or an earlier one saw it begin.
+    #[must_use]
+    pub fn continuing(self, earlier: Option<&Self>) -> Self {
+        let same = earlier.filter(|earlier| earlier.reason == self.reason);
+        Self {
+            since: same.map_or(self.since, |same| same.since.clone()),
+            ..self
+        }
+    }
 }
 
 /// When a phase began and ended.

@@ -23,8 +23,8 @@ use crate::facts::window::WindowError;
 use crate::ids::{EpisodeId, NodeName};
 use crate::keys::{APPROVED, HOOK_SUFFIX, SKIP};
 
-pub use guidance::{NextStep, WaitDeadline};
-use guidance::{about_parked, about_pods, at, command, delete, words};
+pub use guidance::{WaitDeadline, is_command};
+use guidance::{about_parked, about_pods, at, delete, kubectl, words};
 pub(super) use sentences::rejected;
 pub use sentences::{BUDGET, few, few_by};
 use sentences::{held_by_dead_node, hooks, list, pods_left, turn, volumes_left};
@@ -50,7 +50,7 @@ waits! {
 
     Vcenter { why: String } = "vcenter", "vCenter",
         says("the connection to vCenter: {why}"),
-        runbook "HauloutVCenterUnreachable", next |_node| command("kubectl haulout check");
+        runbook "HauloutVCenterUnreachable", next |_node| kubectl("haulout check");
     Kubernetes { why: String } = "kubernetes", "Kubernetes",
         says("the connection to Kubernetes: {why}"),
         runbook "HauloutKubernetesUnreachable";
@@ -59,13 +59,13 @@ waits! {
         ends at(*until, "the first effect begins");
     NodeObject = "node-object", "its Node object",
         says("the Node, which was deleted or is no longer selected"),
-        needs person, runbook "HauloutWaitsForPerson", next |node| command(format!("kubectl haulout status {node}"));
+        needs person, runbook "HauloutWaitsForPerson", next |node| kubectl(format!("haulout status {node}"));
     OtherRelease { release: String } = "other-release", "another release",
         says(
             "release {release} of Haulout, whose maintenance of this node is under way; if that release is gone, set \
              ADOPT_RELEASES={release}"
         ),
-        needs person, runbook "HauloutNodeParked", next |node| command(format!("kubectl haulout status {node}"));
+        needs person, runbook "HauloutNodeParked", next |node| kubectl(format!("haulout status {node}"));
     MaintenanceRetry { message: String, until: Timestamp } = "maintenance-retry", "a retry of the maintenance",
         says("a retry of its host's maintenance, which failed, until {until:.0}: {message}"),
         ends at(*until, "the node is uncordoned");
@@ -102,7 +102,7 @@ waits! {
     Volumes { volumes: Vec<AttachedVolume>, until: Timestamp } = "volumes", "volumes to be detached",
         says("{}", volumes_left(.volumes, *.until)),
         runbook "HauloutShutdownStuck", ends at(*until, "the VM is shut down although volumes are attached"),
-        next |node| command(format!("kubectl get volumeattachments | grep {node}"));
+        next |node| kubectl(format!("get volumeattachments | grep {node}"));
     GuestShutdown { until: Timestamp } = "guest-shutdown", "the guest to shut down",
         says("the guest to shut down; its power is cut at {until:.0}"),
         runbook "HauloutShutdownStuck", ends at(*until, "power is cut");
@@ -113,7 +113,7 @@ waits! {
         says("vCenter's task to {}", .effect.words());
     Retry { effect: EffectKind, message: String, at: Timestamp } = "retry", "the next attempt",
         says("the next try to {} at {at:.0}; the last was refused: {message}", .effect.words()),
-        ends guidance::at(*at, "it is tried again"), next |node| command(format!("kubectl haulout status {node}"));
+        ends guidance::at(*at, "it is tried again"), next |node| kubectl(format!("haulout status {node}"));
     HostVisible { host: String, state: &'static str } = "host-visible", "its host to be connected",
         says("host {host}, which is {state}"),
         next |_node| words("look in vCenter why the host does not respond");
@@ -145,19 +145,19 @@ waits! {
     InvalidWindow { request: RequestIdentity, why: WindowError } = "invalid-window", "a window to be corrected",
         says("a person to correct spec.window of NodeMaintenance {}: {why}", .request.name),
         needs person, runbook "HauloutWaitsForPerson",
-        next |_node| command(format!("kubectl edit nodemaintenance {}", request.name));
+        next |_node| kubectl(format!("edit nodemaintenance {}", request.name));
     Approval { episode: EpisodeId } = "approval", "an approval",
         says("a person to approve its drain: annotate it with {APPROVED}={episode}"),
-        needs person, runbook "HauloutWaitsForPerson", next |node| command(format!("kubectl haulout approve {node}"));
+        needs person, runbook "HauloutWaitsForPerson", next |node| kubectl(format!("haulout approve {node}"));
     Hook { point: HookPoint, names: Vec<String>, until: Option<Timestamp> } = "hook", "a hook",
         says("{}", hooks(*.point, .names, *.until)),
         runbook "HauloutWaitsForPerson", ends until.and_then(|until| at(until, "the step is made")),
         next |node| names.first().and_then(|name| {
-            command(format!("kubectl annotate node {node} {point}{HOOK_SUFFIX}/{name}-"))
+            kubectl(format!("annotate node {node} {point}{HOOK_SUFFIX}/{name}-"))
         });
     Skip = "skip", "the skip annotation to be removed",
         says("a person to remove {SKIP} from the Node; until then Haulout leaves it alone"),
-        needs person, runbook "HauloutWaitsForPerson", next |node| command(format!("kubectl annotate node {node} {SKIP}-"));
+        needs person, runbook "HauloutWaitsForPerson", next |node| kubectl(format!("annotate node {node} {SKIP}-"));
     PoweredOn { request: RequestIdentity } = "powered-on", "its VM to be powered on",
         says("its VM to be powered on, before NodeMaintenance {} can start", .request),
         needs person, runbook "HauloutWaitsForPerson", next |_node| words("power the VM on in vCenter, or delete the request");
@@ -176,15 +176,15 @@ waits! {
         says("the VM's power state to be known");
     NodeReady { missing: &'static str } = "node-ready", "the node to be Ready",
         says("the node: {missing}"),
-        runbook "HauloutNodeNotBackAfterPowerOn", next |node| command(format!("kubectl describe node {node}"));
+        runbook "HauloutNodeNotBackAfterPowerOn", next |node| kubectl(format!("describe node {node}"));
     Gpus { resource: String, have: u64, want: u64 } = "gpus", "its GPUs",
         says("{resource} to be allocatable again: {have} of {want}"),
-        runbook "HauloutNodeNotBackAfterPowerOn", next |node| command(format!("kubectl haulout accept {node}"));
+        runbook "HauloutNodeNotBackAfterPowerOn", next |node| kubectl(format!("haulout accept {node}"));
     MachineGuards { is_removal: bool } = "machine-guards", "guards on its Machine",
         says("the guards on its Machine to be {}", if *.is_removal { "removed" } else { "set" });
     Parked(reason: ParkReason) = "parked", "a person",
         says("a person or a change: {0}"),
-        needs person, runbook "HauloutNodeParked", next |node| Some(about_parked(reason, node));
+        needs person, runbook "HauloutNodeParked", next |node| about_parked(reason, node);
 }
 
 impl WaitingOn {

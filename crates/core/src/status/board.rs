@@ -6,6 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::{NodeStatus, NodeStatuses, PhaseKind, WaitKind};
+use crate::facts::node_maintenance::WaitStatus;
 use crate::ids::{EpisodeId, NodeName};
 use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{Episode, EpisodeResult, Record};
@@ -37,6 +38,21 @@ pub struct Wait {
     pub on: WaitingOn,
     /// Since when it waits for something of this kind.
     pub since: Timestamp,
+}
+
+impl Wait {
+    /// The wait of `node` as it is written to its NodeMaintenance, and shown.
+    pub fn written(&self, node: &NodeName) -> WaitStatus {
+        let deadline = self.on.deadline();
+        WaitStatus {
+            reason: self.on.kind().variant().to_owned(),
+            message: self.on.to_string(),
+            since: format!("{:.3}", self.since),
+            deadline: deadline.map(|deadline| format!("{:.0}", deadline.at)),
+            then: deadline.map(|deadline| deadline.then.to_owned()),
+            next_step: self.on.next_step(node),
+        }
+    }
 }
 
 /// The history of one episode in this process.

@@ -5,8 +5,9 @@ use super::{LabelledFact, NextStepRow, NodePage, NodeRow, PodRow, PodRows, Shown
 use crate::ids::NodeName;
 use crate::kubernetes::update::NodeMaintenanceFacts;
 use crate::maintenance::episode::Record;
-use crate::maintenance::observed::{BoundVm, PendingEviction, PendingReason, PowerState, Strategy};
-use crate::maintenance::waiting::NextStep;
+use crate::maintenance::observed::{BoundVm, PowerState, Strategy};
+use crate::maintenance::waiting::is_command;
+use crate::nodemaintenance::kind::WaitStatus;
 use crate::status::{NodeEntry, NodeStatus, NodeSummary, PhaseKind, WaitKind};
 
 const RUNBOOKS: &str = "https://github.com/haulout/haulout/blob/main/docs/runbooks";
@@ -55,47 +56,16 @@ impl View<'_> {
         self.state.last_host(name).filter(|_| is_unknown).cloned()
     }
 
-    /// The wait reported by the actor, or, on a standby, the one the leader wrote.
+    /// The wait that its actor reports, or, on a standby, the one that the leader wrote. Both are shown from the written form.
     pub(super) fn waits(self, name: &NodeName, entry: &NodeEntry) -> Option<Waits> {
-        let reported = entry.waiting_on().map(|wait| {
-            let (kind, deadline) = (wait.on.kind(), wait.on.deadline());
-            Waits {
-                reason: kind.to_string(),
-                message: wait.on.to_string(),
-                since: Some(wait.since),
-                deadline: deadline.map(|deadline| deadline.at),
-                then: deadline.map(|deadline| deadline.then),
-                next: wait.on.next_step(name).map(|step| NextStepRow {
-                    text: step.text().to_owned(),
-                    is_command: matches!(step, NextStep::Command(_)),
-                }),
-                runbook: runbook(kind),
-                needs_person: kind.needs_person(),
-            }
-        });
-        reported.or_else(|| {
-            let written = self
-                .object(entry.episode()?.id.as_str())?
-                .status
-                .waiting_on
-                .as_ref()?;
-            // Objects have kinds in CamelCase.
-            let kind: Option<WaitKind> = written.reason.parse().ok();
-            let next = written.next_step.as_ref();
-            Some(Waits {
-                reason: kind.map_or_else(|| written.reason.clone(), |kind| kind.to_string()),
-                message: written.message.clone(),
-                since: time(&written.since),
-                deadline: written.deadline.as_deref().and_then(time),
-                then: None,
-                next: next.map(|text| NextStepRow {
-                    text: text.clone(),
-                    is_command: text.starts_with("kubectl "),
-                }),
-                runbook: kind.and_then(runbook),
-                needs_person: kind.is_some_and(WaitKind::needs_person),
-            })
-        })
+        let object = entry
+            .episode()
+            .and_then(|episode| self.object(episode.id.as_str()));
+        let written = object.and_then(|object| object.status.waiting_on.as_ref());
+        let reported = entry
+            .waiting_on()
+            .map(|wait| wait.written(name).continuing(written));
+        reported.or_else(|| written.cloned()).map(Waits::from)
     }
 
     /// The NodeMaintenance of an episode, if the leader created one.
@@ -108,22 +78,40 @@ impl View<'_> {
     pub(super) fn pods_of(self, entry: &NodeEntry) -> Option<PodRows> {
         let status = entry.status.as_ref()?;
         let is_shown = matches!(status.at_work, PhaseKind::Draining | PhaseKind::Drained);
-        let listed = status
-            .pods
-            .as_ref()
-            .filter(|_| is_shown)
-            .map(|pods| left(&pods.left));
-        listed.or_else(|| {
+        let listed = status.pods.as_ref().filter(|_| is_shown);
+        let listed = listed.map(|pods| (pods.written(PODS), pods.left.len()));
+        let (left, all) = listed.or_else(|| {
             let written = &self.object(entry.episode()?.id.as_str())?.status.pods;
-            let left = written.iter().map(|pod| PodRow {
-                name: format!("{}/{}", pod.namespace, pod.name),
-                why: pod.reason.clone(),
-            });
-            (!written.is_empty()).then(|| PodRows {
-                left: left.take(PODS).collect(),
-                more: written.len().saturating_sub(PODS),
-            })
+            (!written.is_empty()).then(|| (written.clone(), written.len()))
+        })?;
+        let rows = left.into_iter().take(PODS).map(|pod| PodRow {
+            name: pod.full_name(),
+            why: pod.reason,
+        });
+        Some(PodRows {
+            left: rows.collect(),
+            more: all.saturating_sub(PODS),
         })
+    }
+}
+
+impl From<WaitStatus> for Waits {
+    fn from(written: WaitStatus) -> Self {
+        // Objects have kinds in CamelCase.
+        let kind: Option<WaitKind> = written.reason.parse().ok();
+        Self {
+            reason: kind.map_or(written.reason, |kind| kind.to_string()),
+            message: written.message,
+            since: time(&written.since),
+            deadline: written.deadline.as_deref().and_then(time),
+            then: written.then,
+            next: written.next_step.map(|text| NextStepRow {
+                is_command: is_command(&text),
+                text,
+            }),
+            runbook: kind.and_then(runbook),
+            needs_person: kind.is_some_and(WaitKind::needs_person),
+        }
     }
 }
 
@@ -136,20 +124,6 @@ impl NodeRow {
     /// Its maintenance goes on only after a person acts.
     pub(super) fn needs_person(&self) -> bool {
         self.phase == PhaseKind::Parked || self.waits_for.as_ref().is_some_and(|wait| wait.needs_person)
-    }
-}
-
-fn left(left: &[PendingEviction]) -> PodRows {
-    let mut left: Vec<&PendingEviction> = left.iter().collect();
-    left.sort_by_key(|pod| pod.why == PendingReason::Leaving);
-    let more = left.len().saturating_sub(PODS);
-    let rows = left.into_iter().take(PODS).map(|pod| PodRow {
-        name: pod.name.clone(),
-        why: pod.why.to_string(),
-    });
-    PodRows {
-        left: rows.collect(),
-        more,
     }
 }
 

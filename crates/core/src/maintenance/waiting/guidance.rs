@@ -1,5 +1,7 @@
 //! What an operator can do about a wait: its deadline, and the next step.
 
+use std::fmt::Display;
+
 use jiff::Timestamp;
 
 use super::ParkReason;
@@ -16,22 +18,12 @@ pub struct WaitDeadline {
     pub then: &'static str,
 }
 
-/// What a person can do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NextStep {
-    /// A command to copy.
-    Command(String),
-    /// A step outside of a shell.
-    Words(String),
-}
+/// The program of all steps that are commands.
+const KUBECTL: &str = "kubectl ";
 
-impl NextStep {
-    /// The command or the words.
-    pub fn text(&self) -> &str {
-        match self {
-            Self::Command(text) | Self::Words(text) => text,
-        }
-    }
+/// Whether the next step is a command to copy. Otherwise it is a step outside of a shell.
+pub fn is_command(step: &str) -> bool {
+    step.starts_with(KUBECTL)
 }
 
 /// The deadline of a wait that ends `at` this time.
@@ -39,24 +31,25 @@ pub(super) fn at(at: Timestamp, then: &'static str) -> Option<WaitDeadline> {
     Some(WaitDeadline { at, then })
 }
 
-pub(super) fn command(text: impl Into<String>) -> Option<NextStep> {
-    Some(NextStep::Command(text.into()))
+/// A command, by the arguments of kubectl.
+pub(super) fn kubectl(arguments: impl Display) -> Option<String> {
+    Some(format!("{KUBECTL}{arguments}"))
 }
 
-pub(super) fn words(text: &str) -> Option<NextStep> {
-    Some(NextStep::Words(text.to_owned()))
+pub(super) fn words(text: &str) -> Option<String> {
+    Some(text.to_owned())
 }
 
-pub(super) fn delete(request: &RequestIdentity, node: &NodeName) -> Option<NextStep> {
-    command(if request.foreign.is_some() {
-        format!("kubectl haulout status {node}")
+pub(super) fn delete(request: &RequestIdentity, node: &NodeName) -> Option<String> {
+    kubectl(if request.foreign.is_some() {
+        format!("haulout status {node}")
     } else {
-        format!("kubectl haulout resume {node} --request {}", request.name)
+        format!("haulout resume {node} --request {}", request.name)
     })
 }
 
 /// The budget of the first pod that one holds, else the pods of the node.
-pub(super) fn about_pods(left: &[PendingEviction], node: &NodeName) -> Option<NextStep> {
+pub(super) fn about_pods(left: &[PendingEviction], node: &NodeName) -> Option<String> {
     let held = left.iter().find_map(|pod| match &pod.why {
         PendingReason::Budget { names, .. } => {
             let (namespace, _) = pod.name.split_once('/')?;
@@ -69,16 +62,15 @@ pub(super) fn about_pods(left: &[PendingEviction], node: &NodeName) -> Option<Ne
         | PendingReason::Last
         | PendingReason::Waits { .. } => None,
     });
-    command(match held {
-        Some((namespace, budget)) => format!("kubectl -n {namespace} describe poddisruptionbudget {budget}"),
-        None => format!("kubectl get pods -A -o wide --field-selector spec.nodeName={node}"),
+    kubectl(match held {
+        Some((namespace, budget)) => format!("-n {namespace} describe poddisruptionbudget {budget}"),
+        None => format!("get pods -A -o wide --field-selector spec.nodeName={node}"),
     })
 }
 
-pub(super) fn about_parked(reason: &ParkReason, node: &NodeName) -> NextStep {
-    let words = |text: &str| NextStep::Words(text.to_owned());
+pub(super) fn about_parked(reason: &ParkReason, node: &NodeName) -> Option<String> {
     match reason {
-        ParkReason::Uncordoned => NextStep::Command(format!("kubectl cordon {node}")),
+        ParkReason::Uncordoned => kubectl(format!("cordon {node}")),
         ParkReason::VmSuspended => words("resume the VM in vCenter"),
         ParkReason::PowerLost { .. } => words("find out in vCenter why the VM goes off, and power it on"),
         ParkReason::VmOutOfScope => {
@@ -88,26 +80,24 @@ pub(super) fn about_parked(reason: &ParkReason, node: &NodeName) -> NextStep {
         ParkReason::VmShared { .. } => {
             words("delete the Node that is no machine any more, or correct the UUID that it reports")
         }
-        ParkReason::VmHeldByDeadNode { node, is_deleted } => NextStep::Words(if *is_deleted {
+        ParkReason::VmHeldByDeadNode { node, is_deleted } => Some(if *is_deleted {
             format!(
                 "if {node} was this machine: kubectl delete nodemaintenance NAME, with the open one of {node}"
             )
         } else {
             format!("if {node} was this machine: kubectl delete node {node}")
         }),
-        ParkReason::NodeNotReady { nodes } => NextStep::Words(format!(
+        ParkReason::NodeNotReady { nodes } => Some(format!(
             "if {node} is {} now: kubectl delete node {node}; else make it Ready",
             list(nodes)
         )),
-        ParkReason::PoweredOn { request } => {
-            NextStep::Command(format!("kubectl haulout resume {node} --request {request}"))
-        }
+        ParkReason::PoweredOn { request } => kubectl(format!("haulout resume {node} --request {request}")),
         ParkReason::NoUuid
         | ParkReason::VmMissing
         | ParkReason::VmReplaced { .. }
         | ParkReason::AnotherNode
         | ParkReason::UnreadableRecord { .. }
-        | ParkReason::Overdue { .. } => NextStep::Command(format!("kubectl haulout status {node}")),
+        | ParkReason::Overdue { .. } => kubectl(format!("haulout status {node}")),
     }
 }
 
@@ -145,7 +135,7 @@ mod tests {
             "a person is needed"
         );
         let step = cut.next_step(&NodeName::new("gpu-1")).unwrap();
-        assert_eq!(step.text(), "kubectl -n ml describe poddisruptionbudget train");
+        assert_eq!(step, "kubectl -n ml describe poddisruptionbudget train");
     }
 
     #[test]

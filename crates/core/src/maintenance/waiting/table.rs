@@ -49,7 +49,7 @@ macro_rules! waits {
             }
 
             /// What a person can do about it on `node`; `None` where it ends by itself or has its reason elsewhere.
-            pub fn next_step(&self, node: &NodeName) -> Option<NextStep> {
+            pub fn next_step(&self, node: &NodeName) -> Option<String> {
                 match self {
                     $(Self::$Name $(($inner))? $({ $($field),+ })? => None$(.or({ let $node = node; $next }))?),+
                 }
