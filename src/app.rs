@@ -53,7 +53,7 @@ use crate::kubernetes::lease::{self, Abilities, ElectionStatus, LoginNote};
 use crate::kubernetes::machine_guard::MachineApi;
 use crate::kubernetes::watch::Selection;
 use crate::maintenance::clock::{Monotonic, Now};
-use crate::maintenance::policy::Policy;
+use crate::maintenance::policy::{Policy, Releases};
 use crate::nodemaintenance::objects::StatusReconciler;
 use crate::status::observer::Observer;
 use crate::telemetry::ObserverList;
@@ -193,11 +193,12 @@ fn drain_settings(config: &Config) -> DrainSettings {
     }
 }
 
-fn selection(config: &Config, gpu_resources: GpuResources) -> Selection {
+fn selection(config: &Config, gpu_resources: GpuResources, releases: Releases) -> Selection {
     Selection {
         selector: config.gpu_node_label.clone(),
         limit_group: config.pace.limit_group_label.clone(),
         gpu_resources,
+        releases,
     }
 }
 
@@ -260,6 +261,7 @@ impl Controller {
             reports: reports_sender,
             nodes: kubernetes_sender.clone(),
         };
+        let releases = policy.releases.clone();
         let supervisor = app.supervisor(config, executor, publisher, &mut observers, (policy, clocks))?;
         app.write_events(client.clone(), connections.instance, to_publish);
         let reads = VcenterReads {
@@ -272,7 +274,7 @@ impl Controller {
         app.read_vcenter(reads, &observers);
         let watches = Watches {
             client: client.clone(),
-            selection: selection(config, clients.gpu_resources),
+            selection: selection(config, clients.gpu_resources, releases),
             settings: watch_settings(config),
             facts: kubernetes_sender,
             election_status: election_status.clone(),

@@ -11,6 +11,7 @@
 mod schema;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use haulout::fence::{Permit, WriteFence, WriteKind};
@@ -28,6 +29,7 @@ use haulout::maintenance::clock::Now;
 use haulout::maintenance::effect::DrainBegan;
 use haulout::maintenance::node_guard::GuardChanges;
 use haulout::maintenance::observed::PendingReason;
+use haulout::maintenance::policy::Releases;
 use haulout_lab::kube::{Kube, KubeOptions, User};
 use haulout_lab::kubelet::{EXITS_AFTER_MS, Kubelet, Machine, STUCK, VmFacts};
 use haulout_lab::wait::until;
@@ -52,6 +54,13 @@ const UUID: &str = "42160f2c-7a0f-4e2c-9d4e-000000000001";
 
 fn permit() -> Permit {
     WriteFence::without_election().permit(WriteKind::Effect).unwrap()
+}
+
+fn releases() -> Releases {
+    Releases {
+        own: "ops/haulout".into(),
+        adopted: Arc::default(),
+    }
 }
 
 /// A lab with one Node, and a client with Haulout's own rights.
@@ -438,6 +447,7 @@ async fn a_node_that_lost_its_label_is_followed_by_name_and_found_by_the_scan() 
         selector: "gpu=true".to_owned(),
         limit_group: None,
         gpu_resources: fixture.gpus.clone(),
+        releases: releases(),
     };
     let (_followed, names) =
         tokio::sync::watch::channel(BTreeSet::from([fixture.name.clone(), NodeName::new("nobody")]));
@@ -492,6 +502,7 @@ async fn nodes_are_followed_over_a_restart_of_the_kube_apiserver() {
         selector: "gpu in (true),!spare".to_owned(),
         limit_group: None,
         gpu_resources: fixture.gpus.clone(),
+        releases: releases(),
     };
     let settings = Settings {
         backoff_min: Duration::from_millis(200),

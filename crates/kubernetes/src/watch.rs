@@ -27,6 +27,7 @@ use super::answer::ApiRefusal;
 use super::client;
 use super::facts::{GpuResources, node_facts};
 use super::update::{KubernetesUpdate, NodeFacts};
+use crate::maintenance::policy::Releases;
 
 /// How much earlier than the client's read deadline the kube-apiserver has to end a silent watch. It may be a few seconds late.
 const READ_MARGIN: Duration = Duration::from_secs(15);
@@ -42,6 +43,8 @@ pub struct Selection {
     /// Our annotations.
     pub limit_group: Option<String>,
     pub gpu_resources: GpuResources,
+    /// Nodes with a maintenance of another release are left to it.
+    pub releases: Releases,
 }
 
 /// The periods of the watches.

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1 as core;
 use kube::Api;
 use kube::api::{ListParams, PartialObjectMeta};
 use serde::Deserialize;
+use serde_json::Value;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
@@ -16,6 +17,7 @@ use crate::answer::{self, ApiRefusal};
 use crate::ids::{NodeName, NodeUid};
 use crate::keys::{EPISODE, LAST_EPISODE};
 use crate::lease::ElectionStatus;
+use crate::maintenance::policy::Releases;
 use crate::maintenance::record::read_last;
 use crate::update::{KubernetesUpdate, StrandedNode};
 
@@ -41,6 +43,8 @@ const VALUE_BYTES_MAX: usize = 64 * 1024;
 struct Versioned {
     #[serde(rename = "version")]
     _version: serde_json::Number,
+    #[serde(default)]
+    release: Value,
 }
 
 /// Reports all episodes on Nodes: at the start, at the start of each leadership, and every ten minutes, until `stop`.
@@ -96,7 +100,7 @@ async fn scan(client: &kube::Client, selection: &Selection) -> Result<Vec<Strand
     let mut stranded = Vec::new();
     let mut is_too_many = false;
     each_node(client, ListParams::default(), |metadata| {
-        if has_episode(&metadata.annotations.unwrap_or_default()) {
+        if has_episode(&metadata.annotations.unwrap_or_default(), &selection.releases) {
             is_too_many = stranded.len() == STRANDED_MAX;
             if !is_too_many {
                 stranded.push(StrandedNode {
@@ -138,17 +142,23 @@ async fn each_node(
     answer::pages(params.limit(PAGE), PAGES_MAX, PAGE_DEADLINE, list, show).await
 }
 
-/// Whether `annotations` hold an episode, or the last one has requests to vCenter that may still stop the VM. The inventory knows
-/// until when.
-fn has_episode(annotations: &BTreeMap<String, String>) -> bool {
+/// Whether `annotations` hold an episode that may be of these releases, or the last one has requests to vCenter that may still stop
+/// the VM. The inventory knows until when.
+fn has_episode(annotations: &BTreeMap<String, String>, releases: &Releases) -> bool {
     let value = |key| {
         annotations
             .get(key)
             .filter(|value| value.len() <= VALUE_BYTES_MAX)
     };
-    let is_open = value(EPISODE).is_some_and(|value| serde_json::from_str::<Versioned>(value).is_ok());
+    let open = value(EPISODE).and_then(|value| serde_json::from_str::<Versioned>(value).ok());
+    // Those of other releases are not even counted: a large one would fill the list.
+    let may_be_ours = |open: Versioned| {
+        open.release
+            .as_str()
+            .is_none_or(|release| releases.names(release))
+    };
     let last = value(LAST_EPISODE).and_then(|value| read_last(value));
-    is_open || last.is_some_and(|last| !last.episode.in_flight.is_empty())
+    open.is_some_and(may_be_ours) || last.is_some_and(|last| !last.episode.in_flight.is_empty())
 }
 
 #[cfg(test)]

@@ -1,3 +1,6 @@
+use std::sync::Arc;
+
+use haulout_core::fixtures::RELEASE;
 use serde_json::{Value, json};
 
 use super::*;
@@ -20,6 +23,10 @@ pub(super) fn selection(selector: &str) -> Selection {
         selector: selector.to_owned(),
         limit_group: None,
         gpu_resources: GpuResources::parse("nvidia.com/*").unwrap(),
+        releases: Releases {
+            own: RELEASE.into(),
+            adopted: Arc::new(["adopted/haulout".to_owned()].into()),
+        },
     }
 }
 

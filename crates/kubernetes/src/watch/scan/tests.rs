@@ -1,3 +1,4 @@
+use haulout_core::fixtures::RELEASE;
 use serde_json::{Value, json};
 
 use super::*;
@@ -80,7 +81,10 @@ async fn scan_without_an_episode_needs_no_second_list() {
 
 #[test]
 fn only_a_versioned_episode_of_bounded_size_counts() {
-    let counts = |key: &str, value: &str| has_episode(&BTreeMap::from([(key.to_owned(), value.to_owned())]));
+    let counts = |key: &str, value: &str| {
+        let annotations = BTreeMap::from([(key.to_owned(), value.to_owned())]);
+        has_episode(&annotations, &selection().releases)
+    };
     assert!(counts(EPISODE, "{\"version\":2}"));
     for (key, value) in [
         (EPISODE, "{}"),
@@ -111,6 +115,26 @@ async fn number_of_reported_episodes_is_limited() {
         .collect();
     let (client, _) = cluster(vec![page(&many, "")], vec![]);
     assert_eq!(scan(&client, &selection()).await.unwrap().len(), STRANDED_MAX);
+}
+
+#[tokio::test]
+async fn episodes_of_another_release_do_not_displace_ours() {
+    let of = |release: Value| json!({EPISODE: json!({"version": 1, "release": release}).to_string()});
+    let mut nodes: Vec<Value> = (0..STRANDED_MAX + 5)
+        .map(|number| node(&format!("n{number}"), of(json!("other/other"))))
+        .collect();
+    for (name, release) in [
+        ("ours", json!(RELEASE)),
+        ("adopted", json!("adopted/haulout")),
+        ("nameless", json!(null)),
+        ("garbled", json!(7)),
+    ] {
+        nodes.push(node(name, of(release)));
+    }
+    let (client, _) = cluster(vec![page(&nodes, "")], vec![]);
+    let stranded = scan(&client, &selection()).await.unwrap();
+    let names: Vec<&str> = stranded.iter().map(|it| it.name.as_str()).collect();
+    assert_eq!(names, ["ours", "adopted", "nameless", "garbled"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -177,6 +201,6 @@ fn ended_episode_counts_while_its_requests_may_still_stop_the_vm() {
         ("{}".to_owned(), false),
     ] {
         let annotations = BTreeMap::from([(LAST_EPISODE.to_owned(), value)]);
-        assert_eq!(has_episode(&annotations), counts);
+        assert_eq!(has_episode(&annotations, &selection().releases), counts);
     }
 }
