@@ -19,43 +19,48 @@ from urllib.parse import urlsplit
 from pyVim.connect import Disconnect, SmartConnect
 from pyVmomi import SoapAdapter, vim, vmodl
 
-# Id, how it is answered, the question, and what Haulout assumes or does so as not to depend on the answer.
+# Id, how it is answered, the question, what Haulout assumes or does so as not to depend on the answer, and what an operator sees
+# if it is otherwise. open-questions.md has this table.
 QUESTIONS = [row.split(" | ") for row in """
-recent-task-push | watch | Is the beginning of a maintenance task pushed in `recentTask` of its host? | It need not be. The task history and the re-read find it too.
-task-end-push | watch | Is the end of a task pushed to a client that follows the task itself? | Yes. Without it, a cancel is seen by the re-read only.
-history-begin-push | watch | Is the beginning of a maintenance task pushed in the task history? | Yes, where `recentTask` is not pushed.
-maintenance-mode-push | watch | Is a change of `runtime.inMaintenanceMode` pushed? | Yes. The re-read finds it too.
-long-poll | long polls | Does a long poll last as long as it was asked for? | 120 s are below the limits of vCenter and of most proxies. Where two polls in a row are cut after the same time, they get shorter.
-task-results | reading of results | Are there task results of more than 1 MiB, which is what Haulout's XML reader accepts of one text? | There may be. Results are not read, or left out where vCenter can.
-stale-rows | reading of tasks | Does the task history list an Enter Maintenance Mode that has been unfinished for more than a day? | Possible after a restart of vCenter. Such a row counts once its `Task` object was read.
-maintenance-task-shape | reading of tasks | Are there Enter Maintenance Mode tasks that another task began, or no user? | Such tasks of vSphere Lifecycle Manager count like those of a person.
-maintenance-timeout | reading of tasks | Are there Enter Maintenance Mode tasks that ended with `Timedout`? | Possible. The node stays cordoned for the retry.
-exit-reason | reading of tasks | Are there Exit Maintenance Mode tasks that no user began? | Yes, those of vCenter after it reconnected. Such a host has to stay before it is used.
-vmotion-task | reading of tasks | Is a vMotion by DRS a task `Drm.ExecuteVMotionLRO`? | Yes. No guest is shut down while such a task runs.
-binding-format | reading of hosts | Has each instance id in `assignableHardwareBinding` exactly one PCI address? | Mostly. Without one, the devices of an unreadable VM are unknown.
-binding-static | reading of hosts | Are running VMs with a device at a fixed address in `assignableHardwareBinding`? | Unknown. Bindings are used for VMs only whose own devices cannot be read.
-binding-dynamic | reading of hosts | Are running VMs with a device chosen at power-on in `assignableHardwareBinding`? | Yes. An unreadable VM that is in none of a host's bindings holds no device.
-fixed-device-id | reading of hosts | Has each device id of a device at a fixed address the prefix `0x`? | Unknown. An id of digits only is not used, and the host says what is at the address.
-unreadable-vms | reading of hosts | Can this user read the devices of every VM on the hosts? | Not always: vCLS VMs may be hidden. Bindings say what they hold.
-inaccessible-config | reading of hosts | Have inaccessible VMs no `config`? | Yes. Such a VM is not taken for one without devices.
-maintenance-without-task | needs a change | Does a host get into maintenance mode without a task of vCenter, where somebody enters it on the host itself? | Possible. The re-read finds it.
-relocate-static | needs a change | What does vCenter answer to the relocation of a VM that is off and has a device at a fixed address? | Unknown. Such a VM is kept at home.
-relocate-folder | needs a change | Does a relocation that names the folder of the VM need no other privilege? | Yes, as documented for the same operation of the Automation API.
-relocate-checks | needs a change | Does the relocation of a VM that is off check neither memory nor admission control? | Possible. Memory, failover hosts and rules are judged beforehand, and a refused power-on is remembered.
-unconnected-card | needs a change | Does a VM that was moved to a host without its standard port group start with an unconnected card? | Yes. Such a host is not used.
-reconfigure-entering | needs a change | Can a VM that is off be reconfigured on a host that enters maintenance mode, or is in it? | Unknown. No VM is reconfigured.
-drs-power-on-host | needs a change | Does `PowerOnVM_Task` with a host hold under fully automated DRS? | Yes. A VM that starts elsewhere is found there.
-drs-refusal-alarms | needs a change | Does each refused power-on by DRS raise an alarm? | Possible. Attempts become slower.
-rules-without-drs | needs a change | Do mandatory VM-Host rules count where DRS is off? | Yes. Such a host is not used.
-power-on-after-exit | needs a change | Is a power-on refused for a while after Exit Maintenance Mode, while vSphere HA configures the host? | Possible. The own host is tried again before another one.
-tools-stop-early | needs a change | Do VMware Tools stop early in a guest shutdown? | Yes. A guest that was asked keeps its time.
-entering-after-restart | needs a change | Does Enter Maintenance Mode survive a restart of vCenter? | Unknown. A task that is gone without an end counts as failed, not as cancelled.
-login-while-starting | needs a change | Does a vCenter that starts refuse a correct password? | Yes. Credentials that were accepted before are tried again soon.
-sub-ids | needs a change | Does 0 as subsystem id of an allowed device stand for any device? | Yes.
-lifecycle-prechecks | needs a change | Does vSphere Lifecycle Manager refuse a host before it begins a task? | Possible. Nothing is seen of it.
-live-patch | needs a change | Does a live patch power-cycle VMs with a passthrough device? | Possible. A partial maintenance mode is told, and begins no episode.
-attribute-in-client | needs a change | Do lists in the vSphere Client show a custom attribute as a column, and an empty value like none? | Yes. The value is set to an empty text at the end of an episode.
-attribute-length | needs a change | How long may the value of a custom attribute be? | At least 200 characters.
+recent-task-push | watch | Is the beginning of a maintenance task pushed in `recentTask` of its host? | It need not be. The task history and the re-read find it too. | Without the push, the task history shows the maintenance after about 1 s, or the next re-read does, at most `POLL_INTERVAL_SECONDS` (30 s) later.
+task-end-push | watch | Is the end of a task pushed to a client that follows the task itself? | Yes. Without it, a cancel is seen by the re-read only. | A cancel and the end of Haulout's own tasks are seen by the next re-read, at most `POLL_INTERVAL_SECONDS` (30 s) later. Power is not cut: the task is read again before.
+history-begin-push | watch | Is the beginning of a maintenance task pushed in the task history? | Yes, where `recentTask` is not pushed. | Where recentTask is not pushed either, a maintenance is seen by the next re-read only, at most `POLL_INTERVAL_SECONDS` (30 s) later.
+maintenance-mode-push | watch | Is a change of `runtime.inMaintenanceMode` pushed? | Yes. The re-read finds it too. | That a host entered or left maintenance mode is seen by the next re-read, at most `POLL_INTERVAL_SECONDS` (30 s) later. The VM stays off for that much longer.
+long-poll | long polls | Does a long poll last as long as it was asked for? | 120 s are below the limits of vCenter and of most proxies. Where two polls in a row are cut after the same time, they get shorter. | Each cut costs a new subscription, 1 to 2 s without vCenter. After two cuts after the same time the wait is halved, to 10 s at least. Early answers cost more calls.
+task-results | reading of results | Are there task results of more than 1 MiB, which is what Haulout's XML reader accepts of one text? | There may be. Results are not read, and from 8.0.3 on not sent. | Nothing changes if there are none. A page of the history over 32 MiB stops the history for 300 s; `recentTask` and the re-read still show a maintenance.
+stale-rows | reading of tasks | Does the task history list an Enter Maintenance Mode that has been unfinished for more than a day? | Possible after a restart of vCenter. Such a row counts once its `Task` object was read. | A row without a `Task` is told once in the log, and nothing is drained. Without such rows nothing changes.
+maintenance-task-shape | reading of tasks | Are there Enter Maintenance Mode tasks that another task began, or no user? | Such tasks of vSphere Lifecycle Manager count like those of a person. | If there are no such tasks, nothing changes: parent and user are not looked at. Only the text about who asked names no user.
+maintenance-timeout | reading of tasks | Are there Enter Maintenance Mode tasks that ended with `Timedout`? | Possible. The node stays cordoned for the retry. | Any other error counts as failed as well. A timeout that ends like a cancel uncordons the node, or powers the VM on, at once; the next try drains and shuts it down again.
+maintenance-cancel | reading of tasks | Are there Enter Maintenance Mode tasks that ended with `RequestCanceled`? | Yes, those that were cancelled. | A cancel counts as failed. The node stays cordoned for `MAINTENANCE_RETRY_GRACE_SECONDS` (10 s), and is uncordoned then.
+exit-reason | reading of tasks | Are there Exit Maintenance Mode tasks that no user began? | Yes, those of vCenter after it reconnected. Such a host has to stay before it is used. | A host that vCenter itself took out of maintenance is used at once, not after `HOST_SETTLE_SECONDS` (60 s). If it goes down again, its VM goes off with it and is brought back again.
+vmotion-task | reading of tasks | Is a vMotion by DRS a task `Drm.ExecuteVMotionLRO`? | Yes. No guest is shut down while such a task runs. | After `VMOTION_GRACE_SECONDS` (300 s) the node is drained although vCenter moves the VM. While any unfinished task is listed for the VM, its guest is still not asked and no power is cut.
+binding-format | reading of hosts | Has each instance id in `assignableHardwareBinding` exactly one PCI address? | Mostly. Without one, the devices of an unreadable VM are unknown. | What the unreadable VM holds is unknown, so its host is not used and is named with that reason. The VM waits for another host or its own.
+binding-static | reading of hosts | Are running VMs with a device at a fixed address in `assignableHardwareBinding`? | Unknown. Bindings are used for VMs only whose own devices cannot be read. | The device of an unreadable running VM looks free, so the VM may be moved there. vCenter refuses the power-on, and another host is tried after up to 6 attempts (half a minute).
+binding-dynamic | reading of hosts | Are running VMs with a device chosen at power-on in `assignableHardwareBinding`? | Yes. An unreadable VM that is in none of a host's bindings holds no device. | The device of an unreadable running VM looks free, so the VM may be moved there. vCenter refuses the power-on, and another host is tried after up to 6 attempts (half a minute).
+fixed-device-id | reading of hosts | Has each device id of a device at a fixed address the prefix `0x`? | Unknown. An id of at most four digits is not used, and the host says what is at the address. | If all ids have 0x, nothing changes. Otherwise an id of at most four digits is looked up at the VM's own host; if that does not list the device, the VM waits for its own host.
+unreadable-vms | reading of hosts | Can this user read the devices of every VM on the hosts? | Not always: vCLS VMs may be hidden. Bindings say what those hold that run. | *Not certain.* A hidden VM that is off counts as holding nothing. Our VM may take its device, and vCenter then refuses the start of that VM.
+inaccessible-config | reading of hosts | Have inaccessible VMs no `config`? | Yes. Such a VM is not taken for one without devices. | The devices in that config count as held, also outdated ones, so a host may be passed over and is named.
+maintenance-without-task | needs a change | Does a host get into maintenance mode without a task of vCenter, where somebody enters it on the host itself? | Possible. The end of it is seen, its beginning is not. | *Not certain.* While such a host enters, nothing is drained. A VM that somebody shuts down for it is left off, as any VM that a person switches off.
+relocate-static | needs a change | What does vCenter answer to the relocation of a VM that is off and has a device at a fixed address? | Unknown. Such a VM is relocated with `STATIC_DEVICES=repoint` only. | With `STATIC_DEVICES=wait` (default) nothing depends on it. With repoint, a refusal is told, no host is tried twice, and the VM waits for its own host.
+power-on-without-device | needs a change | Does vCenter refuse the power-on of a VM whose device is in use or not there? | Yes. It is what makes a wrong guess about free devices harmless. | The VM runs without its GPU. The node waits for its GPUs, stays cordoned, and is parked as overdue after `POWER_ON_TIMEOUT_SECONDS`.
+relocate-folder | needs a change | Does a relocation that names the folder of the VM need no other privilege? | Yes, as documented for the same operation of the Automation API. | vCenter refuses each relocation with NoPermission. The hosts are tried once each, 30 s apart, then the VM waits for its own host; the wait names the privilege.
+relocate-checks | needs a change | Does the relocation of a VM that is off check neither memory nor admission control? | Possible. Memory, failover hosts and rules are judged beforehand, and a refused power-on is remembered. | If the relocation does check them, it is refused there instead of the power-on, and another host is tried. Without a check, a refused power-on is remembered for the episode.
+unconnected-card | needs a change | Does a VM that was moved to a host without its standard port group start with an unconnected card? | Yes. Such a host is not used. | A host that would do is passed over ("lacks network NAME"), and the VM waits for another host or its own.
+reconfigure-entering | needs a change | Can a VM that is off be reconfigured on a host that enters maintenance mode, or is in it? | Unknown. A VM is reconfigured only with `STATIC_DEVICES=repoint`, and only on a host in service. | Nothing depends on it: a VM is reconfigured only with `STATIC_DEVICES=repoint`, and only on a host in service. A refusal there leads to another host or is tried again.
+drs-power-on-host | needs a change | Does `PowerOnVM_Task` with a host hold under fully automated DRS? | Yes. A VM that starts elsewhere is found there. | The VM starts on another host of the cluster, and its node rejoins there, also with strategy wait. A request for a certain host ends as failed and says so.
+drs-refusal-alarms | needs a change | Does each refused power-on by DRS raise an alarm? | Possible. Attempts become slower, up to one in 30 s. | If there are none, nothing changes. Otherwise vCenter raises one for each attempt while DRS refuses: after 1, 2, 4, 8 and 16 s, then every 30 s.
+rules-without-drs | needs a change | Do mandatory VM-Host rules count where DRS is off? | Yes. Such a host is not used. | A host that would do is passed over ("is excluded by the VM-Host rule NAME"), and the VM waits for another host or its own.
+power-on-after-exit | needs a change | Is a power-on refused for a while after Exit Maintenance Mode, while vSphere HA configures the host? | Possible. The own host is tried six times before another one. | If it is never refused, nothing changes. After 6 refusals (half a minute) another host is looked for; without one, the own host is tried again at least every 30 s.
+tools-stop-early | needs a change | Do VMware Tools stop early in a guest shutdown? | Yes. A guest that was asked keeps its time. | Nothing is cut earlier. A guest without VMware Tools that an earlier process may have asked is given `GUEST_SHUTDOWN_TIMEOUT_SECONDS` (120 s) for nothing.
+entering-after-restart | needs a change | Does Enter Maintenance Mode survive a restart of vCenter? | Unknown. For a process that saw the host entering, a task that is gone without an end counts as failed; for a new one it does not exist. | If the host goes on entering without a task, its node is uncordoned after `MAINTENANCE_RETRY_GRACE_SECONDS` (10 s), or its VM is powered on there or elsewhere. Power is not cut.
+login-while-starting | needs a change | Does a vCenter that starts refuse a correct password? | Yes. Credentials that were accepted before are tried again soon. | A wrong password is tried again after 10 s and 30 s, then every 180 s: 3 attempts in 3 minutes. Where fewer are allowed, the account is locked and Haulout waits for vCenter.
+sub-ids | needs a change | Does 0 as subsystem id of an allowed device stand for any device? | Yes. | Hosts without a matching device are chosen. Each costs a relocation and up to 6 refused power-ons (half a minute); then the VM waits for its own host, and says so.
+lifecycle-prechecks | needs a change | Does vSphere Lifecycle Manager refuse a host before it begins a task? | Possible. Nothing is seen of it. | If there is a task first, it is handled as any maintenance. If not, Haulout sees and does nothing; the node stays in service, and only vCenter shows the refusal.
+live-patch | needs a change | Does a live patch power-cycle VMs with a passthrough device? | Possible. A partial maintenance mode is told, and begins no episode. | **Not safe.** vCenter cuts the power without a drain. Haulout warns of the mode (log and Event, vCenter 8.0.3 and later), and it learns of it when it has begun.
+attribute-in-client | needs a change | Do lists in the vSphere Client show a custom attribute as a column, and an empty value like none? | Yes. The value is set to an empty text at the end of an episode. | Only a text: lists in the vSphere Client show no column, or an empty value stays. With `VCENTER_REPORT=attribute` only.
+attribute-length | needs a change | How long may the value of a custom attribute be? | At least 200 characters. | Only a text: vCenter cuts a longer value, or refuses it. Then the value from before stays, and it is tried again at least once a minute. Maintenance goes on.
+vgpu-profiles | needs a change | Can a host run each profile of both lists, `sharedPassthroughGpuTypes` and `vgpuProfileInfo`? | Yes. A profile of either list counts. | A host without the profile is chosen. The power-on is refused there, and another host is tried.
+task-without-end | needs a change | Does an Enter Maintenance Mode stay `running` although nothing works on it? | No. Only tasks of VMs count for at most a day. | The node is drained and its VM shut down. After 300 s the wait `host-entry` says that the host does not get into maintenance.
 """.strip().splitlines()]
 DEADLINE = 60  # of a call, in seconds; that of a long poll is longer by the poll
 REREAD, SETTLE = 3, 9  # seconds between two readings in a watch, and for which something may be pushed after it was read
@@ -99,7 +104,8 @@ def of_tasks(rows, unfinished):
         False,
         ("stale-rows", lambda row: row.kind == ENTER, stale, f"rows older than a day are {CLICKS[ENTER]}", "no row is that old"),
         ("maintenance-task-shape", lambda row: row.has_parent or row.origin != "User", enters, f"tasks; by {origins}; {parents} with a parent", no_enter),
-        ("maintenance-timeout", lambda row: row.fault == "Timedout", enters, f"tasks; faults: {faults or None}", no_enter),
+        *((key, lambda row, fault=fault: row.fault == fault, enters, f"tasks; faults: {faults or None}", no_enter)
+          for key, fault in (("maintenance-timeout", "Timedout"), ("maintenance-cancel", "RequestCanceled"))),
         ("exit-reason", lambda row: row.origin != "User", exits, "tasks were not begun by a user", no_exit),
     ) | each(True, ("vmotion-task", lambda row: row.kind == DRS_VMOTION, moves, f"migrations are {DRS_VMOTION}", "none is listed"))
 
@@ -375,7 +381,7 @@ def main():
     parser.add_argument("--list", action="store_true", help="only print the questions")
     args = parser.parse_args()
     if args.list:
-        return print(table(("id", "answered by", "question", "what Haulout assumes or does"), *QUESTIONS))
+        return print(table(("id", "answered by", "question", "what Haulout assumes or does", "if it is otherwise"), *QUESTIONS))
     if not args.vcenter or not args.user:
         parser.error("--vcenter and --user are required")
     instance = None
@@ -388,7 +394,7 @@ def main():
     finally:
         Disconnect(instance)
     server = {key: plain(getattr(vcenter.content.about, key)) for key in ("apiVersion", "version", "build", "productLineId")}
-    rows = [(key, question, *answers.get(key, ("not seen", "left out"))) for key, how, question, _ in QUESTIONS if how in READERS]
+    rows = [(key, question, *answers.get(key, ("not seen", "left out"))) for key, how, question, *_ in QUESTIONS if how in READERS]
     changes, header = [key for key, how, *_ in QUESTIONS if how not in READERS], ("id", "question", "answer", "observed")
     if args.json:
         return print(json.dumps({"server": server, "answers": [dict(zip(header, it)) for it in rows], "needsAChange": changes}, indent=2))

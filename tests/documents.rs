@@ -298,12 +298,20 @@ fn notes_name_each_probe_and_no_other() {
         .map(|row| row.split(" | ").collect())
         .collect();
     assert!(
-        rows.len() > 30 && rows.iter().all(|row| row.len() == 4),
+        rows.len() > 30 && rows.iter().all(|row| row.len() == 5),
         "{rows:?}"
     );
     let listed: BTreeSet<String> = rows.iter().map(|row| row[0].to_owned()).collect();
     assert_eq!(listed.len(), rows.len(), "an id is there twice");
     assert_eq!(named, listed);
+    let page = read("proto-notes/open-questions.md");
+    for row in rows {
+        let row = format!("| {} |", row.join(" | "));
+        assert!(
+            page.lines().any(|line| line == row),
+            "put the table of `probe.py --list` into open-questions.md: {row}"
+        );
+    }
 }
 
 #[test]
