@@ -161,7 +161,7 @@ pub struct Config {
     #[arg(long, env, value_name = "BOOL", help_heading = NODES, value_parser = boolean, default_value = "false",
           num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set, hide_short_help = true)]
     pub out_of_service_taint: bool,
-    /// Which controllers are kept from acting on a node during its maintenance (a list of queued-taint, cluster-autoscaler, medik8s, gardener and cluster-api, all, or none)
+    /// Which controllers are kept from acting on a node during its maintenance (a list of queued-taint, cluster-autoscaler, medik8s, nvsentinel, gardener and cluster-api, all, or none)
     ///
     /// queued-taint keeps evicted pods away from the nodes that are drained next, by the taint
     /// haulout.dev/queued:PreferNoSchedule. The others are annotations and labels for the controller of that name.

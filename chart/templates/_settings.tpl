@@ -137,7 +137,7 @@ NO_PROXY: {{ .exclude | quote }}
 
 {{/* The guards in use, by their names in GUARDS. */}}
 {{- define "haulout.guards" -}}
-{{- $names := dict "queuedTaint" "queued-taint" "clusterAutoscaler" "cluster-autoscaler" "medik8s" "medik8s" "gardener" "gardener" "clusterApi" "cluster-api" -}}
+{{- $names := dict "queuedTaint" "queued-taint" "clusterAutoscaler" "cluster-autoscaler" "medik8s" "medik8s" "nvsentinel" "nvsentinel" "gardener" "gardener" "clusterApi" "cluster-api" -}}
 {{- $used := list -}}
 {{- range $value, $name := $names -}}
 {{- if index $.Values.guards $value -}}{{- $used = append $used $name -}}{{- end -}}

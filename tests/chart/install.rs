@@ -240,7 +240,10 @@ fn release_may_change_only_the_cordon_and_annotations_of_a_node() {
         }
         let guards = json!({
             "metadata": {
-                "labels": {"remediation.medik8s.io/exclude-from-remediation": "true"},
+                "labels": {
+                    "remediation.medik8s.io/exclude-from-remediation": "true",
+                    "nvsentinel.dgxc.nvidia.com/managed": "false",
+                },
                 "annotations": {
                     "cluster-autoscaler.kubernetes.io/scale-down-disabled": "true",
                 },

@@ -19,6 +19,7 @@ const FLIPPED: &[&str] = &[
     "guards.clusterAutoscaler",
     "guards.gardener",
     "guards.medik8s",
+    "guards.nvsentinel",
     "guards.queuedTaint",
 ];
 
@@ -174,6 +175,7 @@ fn what_is_left(node: &Node) -> Vec<String> {
         "cluster-autoscaler.kubernetes.io/scale-down-disabled",
         "node.machine.sapcloud.io/preserve",
         "remediation.medik8s.io/exclude-from-remediation",
+        "nvsentinel.dgxc.nvidia.com/managed",
     ];
     let all = taints.chain(annotations).chain(labels);
     all.filter(|key| ours.contains(&key.as_str())).collect()

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use crate::fixture::{a40, fixture, gpu_vm, hosts, one_node, run, run_scenario};
 
 const AUTOSCALER: &str = "cluster-autoscaler.kubernetes.io/scale-down-disabled";
+const NVSENTINEL: &str = "nvsentinel.dgxc.nvidia.com/managed";
 const GARDENER: &str = "node.machine.sapcloud.io/preserve";
 const GARDENER_MANAGED: &str = "node.machine.sapcloud.io/last-applied-anno-labels-taints";
 
@@ -41,7 +42,10 @@ fn guards_are_on_the_node_during_its_maintenance_and_gone_after() {
     run_scenario(async {
         let fixture = one_node("guards").await?;
         let node = fixture.node_name("gpu1");
-        let own = json!({"spec": {"taints": [{"key": "example.com/rack", "value": "7", "effect": "PreferNoSchedule"}]}, "metadata": {"annotations": {GARDENER_MANAGED: "{}"}}});
+        let own = json!({"spec": {"taints": [{"key": "example.com/rack", "value": "7", "effect": "PreferNoSchedule"}]}, "metadata": {
+            "annotations": {GARDENER_MANAGED: "{}"},
+            "labels": {"nvsentinel.dgxc.nvidia.com/driver.installed": "true"},
+        }});
         edit(&fixture, &node, &own).await?;
         let haulout = run(&fixture, &[]).await?;
 
@@ -58,6 +62,7 @@ fn guards_are_on_the_node_during_its_maintenance_and_gone_after() {
                 .get(GARDENER)
                 .is_some_and(|it| it == "when-failed")
         );
+        ensure!(away.labels().get(NVSENTINEL).is_some_and(|it| it == "false"));
 
         fixture.wait_in_maintenance("esx1").await?;
         fixture.vcenter.exit_maintenance("esx1").await?;
@@ -66,6 +71,7 @@ fn guards_are_on_the_node_during_its_maintenance_and_gone_after() {
         for key in [AUTOSCALER, GARDENER] {
             ensure!(!back.annotations().contains_key(key), "{key} is left");
         }
+        ensure!(!back.labels().contains_key(NVSENTINEL), "{NVSENTINEL} is left");
         haulout.stop().await
     });
 }

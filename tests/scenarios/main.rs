@@ -47,6 +47,7 @@ mod neighbours;
 mod node_boot;
 mod node_edits;
 mod notifications;
+mod nvsentinel;
 mod openshift;
 mod otlp_outage;
 mod physical_nodes;

@@ -92,6 +92,12 @@ pub const AUTOSCALER_SCALE_DOWN_DISABLED: &str = "cluster-autoscaler.kubernetes.
 /// The label with which the remediators of medik8s skip a Node.
 pub const MEDIK8S_EXCLUDE: &str = "remediation.medik8s.io/exclude-from-remediation";
 
+/// The label with which NVSentinel leaves a Node alone.
+pub const NVSENTINEL_MANAGED: &str = "nvsentinel.dgxc.nvidia.com/managed";
+
+/// The first part of the labels that NVSentinel keeps on the GPU nodes that it looks after.
+pub const NVSENTINEL: &str = "nvsentinel.dgxc.nvidia.com/";
+
 /// The annotation with which Gardener's machine-controller-manager keeps the machine of a failed Node.
 pub const GARDENER_PRESERVE: &str = "node.machine.sapcloud.io/preserve";
 

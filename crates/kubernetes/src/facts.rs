@@ -13,7 +13,9 @@ pub use haulout_core::facts::gpu_resources::{GpuResources, GpuResourcesError};
 use super::update::{NodeAnnotations, NodeFacts, NodeTaint, ReadyCondition};
 use crate::hook;
 use crate::ids::{BootId, NodeName, NodeUid, VmUuid};
-use crate::keys::{self, ACCEPTED_GPUS, APPROVED, FIELD_MANAGER, GARDENER_MANAGED, SKIP, STRATEGY};
+use crate::keys::{
+    self, ACCEPTED_GPUS, APPROVED, FIELD_MANAGER, GARDENER_MANAGED, NVSENTINEL, SKIP, STRATEGY,
+};
 use crate::node_condition::{FoundConditions, OF_EPISODE};
 use crate::node_guard::{FoundGuards, GuardField, GuardState, NodeGuard};
 
@@ -72,7 +74,8 @@ pub fn node_facts(node: &core::Node, limit_group: Option<&str>, gpu_resources: &
     }
 }
 
-/// The guards on a Node. Without the annotation of Gardener's machine-controller-manager, that controller does not manage it.
+/// The guards on a Node. One without the annotation of Gardener's machine-controller-manager is not managed by it; one without a label
+/// of NVSentinel's labeler is not by that.
 fn node_guards(node: &core::Node) -> FoundGuards {
     let metadata = &node.metadata;
     let state = |found: Option<&String>, value: &str, fields: &str, key: &str| {
@@ -98,7 +101,19 @@ fn node_guards(node: &core::Node) -> FoundGuards {
             state(found, value, "f:annotations", key)
         }
     };
-    let is_needed = |guard| guard != NodeGuard::Gardener || annotation(node, GARDENER_MANAGED).is_some();
+    let has_label_of = |prefix| {
+        let labels = metadata.labels.iter().flat_map(BTreeMap::keys);
+        labels.into_iter().any(|key| key.starts_with(prefix))
+    };
+    let is_needed = |guard| match guard {
+        NodeGuard::Gardener => annotation(node, GARDENER_MANAGED).is_some(),
+        NodeGuard::Nvsentinel => has_label_of(NVSENTINEL),
+        NodeGuard::MaintenanceTaint
+        | NodeGuard::QueuedTaint
+        | NodeGuard::OutOfServiceTaint
+        | NodeGuard::ClusterAutoscaler
+        | NodeGuard::Medik8s => true,
+    };
     let guards = NodeGuard::ALL.iter().copied();
     let found = guards.filter_map(|guard| {
         let needless = (!is_needed(guard)).then_some(GuardState::NotNeeded);

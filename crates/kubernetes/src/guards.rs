@@ -14,7 +14,7 @@ const MEDIK8S: &str = "remediation.medik8s.io";
 
 /// Those of `enabled` whose controller may be in the cluster. If its API groups cannot be listed, a guard too many does no harm.
 ///
-/// cluster-autoscaler has no API, and a Node shows by itself whether Gardener manages it.
+/// cluster-autoscaler has no API, and a Node shows by itself whether Gardener or NVSentinel looks after it.
 pub async fn of_use(client: &kube::Client, enabled: &BTreeSet<NodeGuard>) -> BTreeSet<NodeGuard> {
     let mut of_use = enabled.clone();
     match answer::within(DEADLINE, client.list_api_groups()).await {

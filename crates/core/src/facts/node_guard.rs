@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::keys::{
     AUTOSCALER_SCALE_DOWN_DISABLED, GARDENER_PRESERVE, MAINTENANCE_TAINT, MEDIK8S_EXCLUDE,
-    OUT_OF_SERVICE_TAINT, QUEUED_TAINT,
+    NVSENTINEL_MANAGED, OUT_OF_SERVICE_TAINT, QUEUED_TAINT,
 };
 
 named_enum! {
@@ -21,6 +21,8 @@ named_enum! {
         /// medik8s' NodeHealthCheck and its remediators skip the node (`ExcludeFromRemediation` in
         /// `medik8s/common/pkg/labels/labels.go`).
         Medik8s = "medik8s",
+        /// NVSentinel takes the node for one in external repair: it takes no action on it (`docs/cancelling-breakfix.md` there).
+        Nvsentinel = "nvsentinel",
         /// Gardener's machine-controller-manager keeps the machine of a failed node
         /// (`docs/usage/machine-preservation.md` there).
         Gardener = "gardener",
@@ -88,6 +90,10 @@ impl NodeGuard {
             Self::Medik8s => GuardField::Label {
                 key: MEDIK8S_EXCLUDE,
                 value: "true",
+            },
+            Self::Nvsentinel => GuardField::Label {
+                key: NVSENTINEL_MANAGED,
+                value: "false",
             },
             Self::Gardener => GuardField::Annotation {
                 key: GARDENER_PRESERVE,

@@ -34,7 +34,7 @@ pub(super) fn is_wanted(guard: NodeGuard, episode: &Episode, policy: &GuardPolic
         },
         NodeGuard::OutOfServiceTaint => policy.out_of_service_taint && is_out_of_service(episode),
         NodeGuard::QueuedTaint => is_queued && policy.enabled.contains(&guard),
-        NodeGuard::ClusterAutoscaler | NodeGuard::Medik8s | NodeGuard::Gardener => {
+        NodeGuard::ClusterAutoscaler | NodeGuard::Medik8s | NodeGuard::Nvsentinel | NodeGuard::Gardener => {
             !is_queued && policy.enabled.contains(&guard)
         }
     }

@@ -132,14 +132,18 @@ fn guard_is_ours_by_its_field_manager_and_anothers_by_value_or_manager() {
     assert_eq!(guards("false", &[("haulout", early)]), Some(GuardState::Other));
     let none = facts(json!({"metadata": {}}));
     let found: Vec<_> = none.guards.into_iter().collect();
-    assert_eq!(found, [(NodeGuard::Gardener, GuardState::NotNeeded)]);
+    let needless = [NodeGuard::Nvsentinel, NodeGuard::Gardener].map(|guard| (guard, GuardState::NotNeeded));
+    assert_eq!(found, needless);
 }
 
 #[test]
 fn taints_and_labels_are_guards_where_key_and_effect_are_those() {
     let node = facts(json!({
         "metadata": {
-            "labels": {"remediation.medik8s.io/exclude-from-remediation": "true"},
+            "labels": {
+                "remediation.medik8s.io/exclude-from-remediation": "true",
+                "nvsentinel.dgxc.nvidia.com/driver.installed": "true",
+            },
             "annotations": {"node.machine.sapcloud.io/last-applied-anno-labels-taints": "{}"},
         },
         "spec": {"taints": [

@@ -55,7 +55,7 @@ fn after(before: &Record, phase: Phase, found: &ObservedNode, taint: Maintenance
 
 #[test]
 fn each_phase_has_its_guards() {
-    let others = ["cluster-autoscaler", "medik8s", "gardener"];
+    let others = ["cluster-autoscaler", "medik8s", "nvsentinel", "gardener"];
     for phase in phases() {
         for taint in MaintenanceTaint::ALL {
             let has = after(&Record::InService, phase.clone(), &with(&[]), taint);
