@@ -17,5 +17,7 @@ pub(crate) mod read;
 mod refused;
 mod status;
 pub(crate) mod still_requested;
+#[cfg(test)]
+pub(crate) mod stored;
 pub(crate) mod watch;
 pub(crate) mod writer;

@@ -18,6 +18,7 @@ use crate::maintenance::record::{EndedEpisode, LastEpisode};
 use crate::maintenance::request::{Request, RequestIdentity};
 use crate::maintenance::waiting::WaitingOn;
 use crate::nodemaintenance::kind::MaintenanceOrigin;
+use crate::nodemaintenance::stored;
 use crate::status::statuses;
 use crate::window::Window;
 
@@ -87,17 +88,7 @@ impl Cluster {
 
     /// Somebody creates an object.
     fn created(&mut self, name: &str, node: &str, created_at: i64, role: NodeMaintenanceRole) {
-        self.store(NodeMaintenanceFacts {
-            name: name.to_owned(),
-            uid: RequestUid::new(format!("uid-of-{name}")),
-            resource_version: 1,
-            generation: 1,
-            created_at: at(created_at),
-            node: NodeName::new(node),
-            role,
-            is_over: false,
-            status: Box::default(),
-        });
+        self.store(stored::created(name, node, at(created_at), role));
     }
 
     /// Carries out all that is due, until nothing is, as the kube-apiserver would.
@@ -133,13 +124,7 @@ impl Cluster {
             ObjectWrite::Status { name, uid, changes } => {
                 let mut object = self.stored[&name].clone();
                 assert_eq!(object.uid, uid);
-                let mut status = serde_json::to_value(&object.status).unwrap();
-                json_patch::merge(&mut status, &changes);
-                object.status = serde_json::from_value(status).unwrap();
-                object.is_over = object.status.ended_at.is_some();
-                if let NodeMaintenanceRole::Episode { record } = &mut object.role {
-                    record.clone_from(&object.status.record);
-                }
+                stored::patch_status(&mut object, &changes);
                 object.resource_version = 1 + self.writes;
                 self.store(object);
             }

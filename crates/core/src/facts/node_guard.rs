@@ -21,7 +21,7 @@ named_enum! {
         /// medik8s' NodeHealthCheck and its remediators skip the node (`ExcludeFromRemediation` in
         /// `medik8s/common/pkg/labels/labels.go`).
         Medik8s = "medik8s",
-        /// NVSentinel takes the node for one in external repair: it takes no action on it (`docs/cancelling-breakfix.md` there).
+        /// NVSentinel takes no action on the node, and its monitors leave it, as while somebody else repairs it (ADR-040 there).
         Nvsentinel = "nvsentinel",
         /// Gardener's machine-controller-manager keeps the machine of a failed node
         /// (`docs/usage/machine-preservation.md` there).

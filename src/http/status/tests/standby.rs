@@ -4,12 +4,11 @@ use haulout_core::fixtures::{pods_left, waits};
 use serde_json::Value;
 
 use super::*;
-use crate::ids::RequestUid;
 use crate::kubernetes::update::{NodeMaintenanceFacts, NodeMaintenanceRole, NodeMaintenanceUpdate};
 use crate::maintenance::record::LastEpisode;
 use crate::nodemaintenance::due_write::ObjectWrite;
-use crate::nodemaintenance::kind::NodeMaintenanceStatus;
 use crate::nodemaintenance::objects::StatusReconciler;
+use crate::nodemaintenance::stored::{created, patch_status};
 
 /// A process with a page and the objects that it writes. The cluster keeps the objects.
 struct Replica {
@@ -61,24 +60,14 @@ impl Replica {
     fn writes(&self, stored: &mut Vec<NodeMaintenanceFacts>) {
         for write in self.objects.due(|_| false) {
             match write {
-                ObjectWrite::Create { name, spec } => stored.push(NodeMaintenanceFacts {
-                    uid: RequestUid::new(format!("uid-of-{name}")),
-                    name,
-                    resource_version: 1,
-                    generation: 1,
-                    created_at: (self.clock)(),
-                    node: NodeName::new(spec.node_name),
-                    role: NodeMaintenanceRole::Episode { record: None },
-                    is_over: false,
-                    status: Box::default(),
-                }),
+                ObjectWrite::Create { name, spec } => {
+                    let role = NodeMaintenanceRole::Episode { record: None };
+                    stored.push(created(&name, &spec.node_name, (self.clock)(), role));
+                }
                 ObjectWrite::Status { name, changes, .. } => {
                     let object = stored.iter_mut().find(|it| it.name == name).unwrap();
-                    let mut status = serde_json::to_value(&object.status).unwrap();
-                    json_patch::merge(&mut status, &changes);
-                    let status: NodeMaintenanceStatus = serde_json::from_value(status).unwrap();
+                    patch_status(object, &changes);
                     object.resource_version += 1;
-                    *object.status = status;
                 }
                 write @ (ObjectWrite::Delete { .. } | ObjectWrite::Foreign(_)) => panic!("{write:?}"),
             }
