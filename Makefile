@@ -70,6 +70,7 @@ check: ## check formatting, clippy, the crates' documentation and go vet
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
 	cd $(GO_VCENTER) && go vet ./...
+	cd tests/lab/go/kubelet && go vet ./...
 
 # Not advisories by default: they need the network, and change without a commit here.
 DENY ?= bans licenses sources
@@ -128,7 +129,7 @@ $(TESTS): export HAULOUT_TEST_TIMES = $(CURDIR)/target/test-times
 
 # What the tests need of the lab, and what those of test-neighbours need.
 LAB_OF_TESTS := kube vcenter
-LAB_OF_NEIGHBOURS := $(LAB_OF_TESTS) jaeger zipkin helm registry cluster-api csi
+LAB_OF_NEIGHBOURS := $(LAB_OF_TESTS) jaeger zipkin helm registry cluster-api csi kubelet containerd
 
 # A new test file belongs to test-core.
 TEST_FILES := $(wildcard tests/*.rs tests/*/main.rs tests/demo/tests/*.rs tests/lab/tests/*.rs tests/sim/tests/*.rs crates/*/tests/*.rs crates/*/tests/*/main.rs)
@@ -189,9 +190,27 @@ test-scenarios: ## the scenarios of make test
 	$(call prepare_tests,$(SCENARIOS) $(WITH_LAB),$(LAB_OF_TESTS))
 	$(call run_tests,$(call cargo_test,$(SCENARIOS),--skip neighbours::))
 
-test-neighbours: ## run the tests that need more: tracing, browsers, Prometheus, helm, Cluster API, CSI, a registry, the image
+# The image has no libc. Optimised, the program would take ten minutes. Only root runs the pods of a release.
+STATIC := $(TARGET)/static
+test-neighbours test-kubelets: export HAULOUT_STATIC_PROGRAM = $(STATIC)/programs/$(LINUX)/haulout
+define build_static_program
+@test "$$(id -u)" != 0 || { echo "cargo builds the program of the image, with musl; the first time, this takes some minutes on 2 cores" && PROFILE=dev OUT=$(STATIC) .ci/release program $(LINUX); }
+endef
+
+test-neighbours: ## run the tests that need more: tracing, browsers, Prometheus, helm, Cluster API, CSI, real kubelets, a registry, the image
 	$(call prepare_tests,$(SCENARIOS) $(NEIGHBOURS),$(LAB_OF_NEIGHBOURS))
+	$(build_static_program)
 	$(call run_tests,$(call cargo_test,$(SCENARIOS),neighbours::) $(call cargo_test,$(NEIGHBOURS)))
+
+# Only root can run them; CI runs test-neighbours without.
+.PHONY: test-kubelets
+test-kubelets: export RUST_TEST_THREADS ?= 3
+test-kubelets: export RUST_BACKTRACE = 0
+test-kubelets: ## the tests of make test-neighbours with real kubelets, which need root
+	$(call prepare_tests,$(SCENARIOS) --test chart $(WITH_LAB),$(LAB_OF_TESTS) helm registry kubelet containerd)
+	$(build_static_program)
+	cargo test --workspace --locked $(SCENARIOS) -- neighbours::real_kubelet::
+	cargo test --workspace --locked --test chart -- pods::
 
 # The documents have some pictures of the status page; all states are in target/pictures.
 STATES := held-desktop-light held-phone-dark many-desktop-light

@@ -233,7 +233,7 @@ fn folded(set: &Decoded) -> usize {
 }
 
 fn inventory() -> Inventory {
-    let mut inventory = Inventory::new(fixtures::rules(), fixtures::at(0));
+    let mut inventory = Inventory::new(fixtures::inventory_settings(), fixtures::at(0));
     inventory.advance([Fact::Leadership(Some(LeadershipEpoch::ALONE))], now());
     inventory
 }

@@ -12,6 +12,7 @@
 //!       ├─ kubernetes::watch::followed, scan ────▶ updates (Nodes that the selector does not match)           │
 //!       │                                     └──────┴──────────── effect reports ◀───────────────────────┘
 //!       ├─ http::Server::run ◀── metrics, health and status page, which observe the event loop
+//!       │                    ◀── plans and report, of copies of its inventory
 //!       └─ SIGTERM, Ctrl-C ──▶ stop: the fence, the event loop and its actors, then the streams, which log out, then the Lease
 //! ```
 
@@ -36,8 +37,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use crate::config::{Config, Misconfigured};
-use crate::controller::event_loop::{self, EventSources, Subscriptions};
+use crate::config::Config;
+use crate::controller::event_loop::{self, EventSources, WatchSenders};
 use crate::controller::executor::{AnyExecutor, Executor, RefusalLog};
 use crate::controller::node::ActorContext;
 use crate::controller::supervisor::Supervisor;
@@ -58,6 +59,7 @@ use crate::nodemaintenance::objects::StatusReconciler;
 use crate::status::observer::Observer;
 use crate::telemetry::ObserverList;
 use crate::telemetry::log::Level;
+use crate::telemetry::misconfigured::Misconfigured;
 use crate::vsphere;
 use crate::vsphere::client::Vcenter;
 use from_config::{Writes, policy};
@@ -67,11 +69,14 @@ use vcenter::VcenterReads;
 use watches::Watches;
 
 pub use connections::{Clocks, Connections};
-pub(crate) use from_config::{rules, vcenter_settings};
+pub(crate) use from_config::{inventory_settings, vcenter_settings};
 pub use sentinel::run_sentinel;
 
 /// Capacity of the channels to the event loop. An initial set has thousands of facts; the streams wait meanwhile.
 const FACTS: usize = 1024;
+
+/// Capacity of the channel for copies of the inventory, of which few are wanted.
+const COPIES: usize = 8;
 
 /// Limit for requests in flight at the stop. If one is not answered in time, the Lease is not released.
 const FINISH_GRACE: Duration = Duration::from_secs(1);
@@ -235,13 +240,15 @@ impl Controller {
         reason = "one list of parts, in the order in which they need each other"
     )]
     async fn open(config: &Config, clients: Clients, policy: Policy) -> anyhow::Result<Self> {
-        let servers = outputs::servers(config, &clients.observers).await?;
+        let (copies_sender, copies) = mpsc::channel(COPIES);
+        let planner = from_config::planner(config, &clients.connections, &clients.vcenter, copies_sender);
+        let servers = outputs::servers(config, &clients.observers, Arc::new(planner)).await?;
         let clocks = clients.connections.clocks;
         let mut app = Self::new(clients.election.is_some(), clocks);
         let (vsphere_sender, vsphere) = mpsc::channel(FACTS);
         let (kubernetes_sender, kubernetes) = mpsc::channel(FACTS);
         let (reports_sender, reports) = mpsc::channel(FACTS);
-        let (subscriptions, wanted) = Subscriptions::channels();
+        let (subscriptions, wanted) = WatchSenders::channels();
         let (connections, vcenter, mut observers) = (clients.connections, clients.vcenter, clients.observers);
         let client = connections.nodes.clone();
         let election = clients.election.map(|settings| (connections.leases, settings));
@@ -288,8 +295,9 @@ impl Controller {
             kubernetes,
             reports,
             election: election_status,
+            copies,
         };
-        let inventory = Inventory::new(rules(config, &client), (clocks.wall)());
+        let inventory = Inventory::new(inventory_settings(config, &client), (clocks.wall)());
         let (clock, stop) = (clocks.decisions, app.stop.clone());
         let event_loop = event_loop::run(
             sources,

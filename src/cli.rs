@@ -3,18 +3,19 @@
 //! Each subcommand reads, makes plain data, and renders it; rendering reads nothing.
 //!
 //! ```text
-//! subcommands ─▶ cluster_view (vCenter and Kubernetes) ─▶ plan, check ─┐
-//!             └▶ reading (Nodes, NodeMaintenances) ────▶ nodes ────────┴─▶ table, tree, JSON, YAML ─▶ out
+//! subcommands ─▶ leader (the API of its status page) ───────▶ plan, report ─┐
+//!             ├▶ check::inventory (vCenter and Kubernetes) ─▶ check ────────┤
+//!             └▶ reading (Nodes, NodeMaintenances) ─────────▶ nodes ────────┴─▶ table, tree, JSON, YAML ─▶ out
 //! ```
 
 mod args;
 mod check;
-mod cluster_view;
 pub mod completion;
 mod controller_settings;
 mod export;
 mod follow;
 mod history;
+mod leader;
 mod nodes;
 mod out;
 mod overrides;
@@ -40,8 +41,8 @@ use crate::sentinel::SentinelArgs;
 
 use args::RequestDryRun;
 pub use args::{
-    ControllerArgs, DrainArgs, ExportArgs, Format, ListArgs, NodeArgs, NodeFlags, NodeSettingsArgs,
-    NodesArgs, OutputArgs, PauseArgs, PlanArgs, ReportArgs, ResumeArgs, StatusArgs, UnpauseArgs,
+    CheckArgs, DrainArgs, ExportArgs, Format, ListArgs, NodeArgs, NodeFlags, NodeSettingsArgs, NodesArgs,
+    OutputArgs, PauseArgs, PlanArgs, ReportArgs, ResumeArgs, StatusArgs, UnpauseArgs,
 };
 pub use out::StdoutClosed;
 pub use subcommands::perform;
@@ -101,14 +102,14 @@ pub enum Subcommand {
     /// With several names, all of it begins at once: first come the rounds in which the nodes go, the GPUs that are missing
     /// meanwhile, and how many hosts' VMs find another host; then each node. -o wide shows each plan in full.
     ///
-    /// It reads vCenter and Kubernetes once and applies the controller's own rules, so it needs the
-    /// controller's settings. Exit code 0: nothing blocks it; 4: something does.
-    Plan(Box<PlanArgs>),
+    /// The leader makes it, from what it knows of vCenter and with its own settings. It is asked by a port-forward to its pod.
+    /// Exit code 0: nothing blocks it; 4: something does.
+    Plan(PlanArgs),
     /// Report which nodes would get through a maintenance by themselves, and what stands against the others
     ///
-    /// For the day before a patch night. It reads vCenter and Kubernetes once, and the pods of each node, without
-    /// changes. It needs the controller's settings. Exit code 0: no node is blocked; 4: some are.
-    Report(Box<ReportArgs>),
+    /// For the day before a patch night. The leader makes it, as for `plan`, and reads the pods of each node. Exit code 0: no node
+    /// is blocked; 4: some are.
+    Report(ReportArgs),
     /// Take nodes out of service: cordon and drain them, and keep them so until `resume`
     ///
     /// It creates a NodeMaintenance for each node, and shows the progress. The controller decides how many nodes are drained at a
@@ -139,8 +140,8 @@ pub enum Subcommand {
     Trace(NodeArgs),
     /// Check the requirements of Haulout: vCenter, Kubernetes, rights, nodes and their VMs
     ///
-    /// It needs the controller's settings. Exit code 0: nothing is missing; 4: something is.
-    Check(Box<ControllerArgs>),
+    /// It logs in to vCenter by itself, also where no controller runs yet, so it needs the controller's settings. Exit code 0: nothing is missing; 4: something is.
+    Check(Box<CheckArgs>),
     /// Write data for support into a directory, without secrets
     Export(Box<ExportArgs>),
     /// Print the CustomResourceDefinition of NodeMaintenance, for `kubectl apply -f -`
@@ -200,11 +201,11 @@ impl Cli {
             Command::Run(settings) => Some(settings),
             Command::Sentinel(_) => None,
             Command::Subcommand(subcommand) => match &mut **subcommand {
-                Subcommand::Plan(args) => Some(&mut args.flags.settings),
                 Subcommand::Check(args) => Some(&mut args.settings),
                 Subcommand::Export(args) => Some(&mut args.settings),
-                Subcommand::Report(args) => Some(&mut args.settings),
                 Subcommand::List(_)
+                | Subcommand::Plan(_)
+                | Subcommand::Report(_)
                 | Subcommand::Status(_)
                 | Subcommand::Drain(_)
                 | Subcommand::Resume(_)

@@ -11,7 +11,6 @@ mod foreign_maintenances;
 mod guards;
 mod leadership;
 mod listen;
-mod matchers;
 mod pace;
 pub(crate) mod parse;
 mod read;
@@ -28,8 +27,7 @@ use clap::ArgAction;
 use secrecy::SecretString;
 
 pub use crate::maintenance::policy::{
-    DrainTimeoutAction, HookTimeoutAction, MaintenanceTaint, MaxUnavailable, NodeBinding, StaticDevices,
-    VmotionGrace,
+    DrainTimeoutAction, HookTimeoutAction, Limit, MaintenanceTaint, NodeBinding, StaticDevices, VmotionGrace,
 };
 pub use alertmanager::AlertmanagerSettings;
 pub use binding::BindingSettings;
@@ -38,16 +36,15 @@ pub use foreign_maintenances::ForeignMaintenances;
 pub use guards::Guards;
 pub use leadership::{LeaderElection, LeadershipSettings};
 pub use listen::Listen;
-pub use matchers::{LabelMatcher, LabelMatchers};
 pub use pace::PaceSettings;
-pub use parse::log_level;
-pub use read::{ConfigError, Misconfigured, WrongSetting, read_arguments};
+pub use read::{ConfigError, WrongSetting, read_arguments};
 pub use redacted::without_password;
 pub use status::{HostNames, StatusSettings};
 pub use timings::Timings;
 pub use vcenter_report::VcenterReport;
 
 use crate::keys;
+use crate::telemetry::log::{LogFormat, log_level};
 use credential::credential;
 use listen::listen;
 use parse::{
@@ -63,9 +60,6 @@ pub const EXIT_CODE: u8 = 2;
 /// The default GPU resources: those of the three vendors' device plugins.
 pub const DEFAULT_GPU_RESOURCES: &str =
     "nvidia.com/*,amd.com/*,gpu.intel.com/*,gpu.nvidia.com,gpu.amd.com,gpu.intel.com";
-
-/// The placeholder for the trace id in `TRACE_UI_URL_TEMPLATE`.
-pub const TRACE_ID: &str = "{trace_id}";
 
 const VCENTER: &str = "vCenter";
 const NODES: &str = "Nodes";
@@ -307,15 +301,6 @@ pub struct Config {
 
     #[arg(skip)]
     effective: Vec<(String, String)>,
-}
-
-/// Format of the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum LogFormat {
-    /// Text lines.
-    Text,
-    /// One JSON object a line.
-    Json,
 }
 
 impl Config {

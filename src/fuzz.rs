@@ -8,12 +8,14 @@ use kube::config::{AuthInfo, Cluster, Config as KubeConfig, KubeConfigOptions, K
 use serde_json::Value;
 
 use crate::cli::{ArgsError, Cli, Command};
-use crate::config::{Config, LabelMatchers, parse};
+use crate::config::{Config, parse};
 use crate::foreign_maintenance::ForeignApi;
 use crate::ids::{EpisodeId, NodeName, VmUuid, is_object_name, is_traceparent_of};
 use crate::kubernetes::{answer, client};
 use crate::nodemaintenance::kind::{MaintenanceWindow, NodeMaintenance};
 use crate::nodemaintenance::{api, foreign};
+use crate::telemetry::log::log_level;
+use crate::telemetry::silences::matchers::LabelMatchers;
 
 /// The most characters of a message that is shown, with the one that marks a cut.
 const SHOWN_MAX: usize = 1_001;
@@ -100,7 +102,7 @@ pub fn selector(text: &str) {
     again(&parse::label_key);
     again(&parse::release);
     again(&parse::object_name(253));
-    again(&parse::log_level);
+    again(&log_level);
     if let Ok(selector) = parse::node_label(text) {
         let is_known = |c: char| c.is_ascii_alphanumeric() || OF_SELECTORS.contains(c);
         assert!(selector.chars().all(is_known), "{selector:?}");

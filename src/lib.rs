@@ -14,26 +14,20 @@
 // A test may list many cases.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
+pub use haulout_controller as controller;
+pub use haulout_controller::nodemaintenance;
 pub use haulout_core::facts::{
     device_slice, foreign_maintenance, hook, known_pods, node_condition, node_guard, window,
 };
 pub use haulout_core::{ids, inventory, keys, maintenance, status};
 pub use haulout_kubernetes as kubernetes;
 pub use haulout_kubernetes::fence;
+pub use haulout_telemetry as telemetry;
 pub use haulout_vsphere as vsphere;
 
-mod failure_log;
-mod log_node;
+use haulout_http::{self as http, plan};
 
 pub mod config;
-
-pub mod nodemaintenance;
-
-pub mod controller;
-
-pub mod telemetry;
-
-mod http;
 
 pub mod sentinel;
 

@@ -98,7 +98,7 @@ fn install_crypto() {
 
 /// A wrong setting has its own exit code.
 fn code(error: &anyhow::Error) -> u8 {
-    if error.is::<config::Misconfigured>() {
+    if error.is::<telemetry::misconfigured::Misconfigured>() {
         config::EXIT_CODE
     } else {
         1

@@ -22,8 +22,7 @@ use kube::{Api, ResourceExt as _};
 use thiserror::Error;
 use tracing::{info, warn};
 
-use crate::config::LogFormat;
-use crate::config::parse::{log_level, seconds};
+use crate::config::parse::seconds;
 use crate::ids::{BootId, NodeName, RequestUid};
 use crate::keys::{REQUESTED_BY, SENTINEL};
 use crate::kubernetes::answer::{self, ApiRefusal, plain};
@@ -33,6 +32,7 @@ use crate::nodemaintenance::api::{self, WriteError};
 use crate::nodemaintenance::kind::{
     MaintenanceAction, MaintenanceOrigin, MaintenanceWindow, NodeMaintenance, NodeMaintenanceSpec,
 };
+use crate::telemetry::log::{LogFormat, log_level};
 use crate::window::Window;
 use decide::{KnownRequest, RebootFacts, RequestProgress, SentinelState, SentinelStep, StoredRequestId};
 

@@ -24,6 +24,8 @@ mod hosted;
 mod install;
 #[path = "chart/kubelets.rs"]
 mod kubelets;
+#[path = "chart/pods.rs"]
+mod pods;
 #[path = "chart/prometheus.rs"]
 mod prometheus;
 #[path = "chart/registry.rs"]

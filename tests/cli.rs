@@ -185,7 +185,7 @@ fn a_flag_takes_precedence_over_its_variable() {
 
 #[test]
 fn wrong_setting_is_reported_the_same_way_by_every_subcommand() {
-    for words in [&["plan", "esx-1"][..], &["check"], &["report"], &["export"]] {
+    for words in [&["check"], &["export"]] {
         let output = Command::new(env!("CARGO_BIN_EXE_haulout"))
             .args(words)
             .env_clear()

@@ -178,7 +178,7 @@ async fn image_needs_no_other_file_and_protects_its_memory() {
 
     // Neither server exists: it logs that and continues, without a user, a resolver or a writable folder.
     std::fs::write(root.join("kubeconfig"), NOBODY).unwrap();
-    let mut haulout = process::ProcessSpec::new("the image", "chroot", run.join("log"))
+    let mut haulout = process::ProcessSpec::leashed("the image", "chroot", run.join("log"))
         .arg(format!("--userspec={USER}:{USER}"))
         .arg(&root)
         .args(["/haulout", "run"])

@@ -367,7 +367,11 @@ Events of a Node, its order is arbitrary.
 
 An episode also shows in the Node conditions of [KEP-5683](https://github.com/kubernetes/enhancements/issues/5683):
 `MaintenancePlanned`, `DrainInProgress`, `Drained` and `MaintenanceInProgress`, which kube-state-metrics exports by itself. They are
-removed at its end. A write that was lost is made up for within some seconds.
+removed at its end. A write that was lost is made up for within some seconds. `MaintenancePlanned` is also there for a NodeMaintenance with
+`notBefore` or `window`, from some seconds after it was created until its episode begins, with the time and the name of the object.
+
+Kubernetes 1.37 defines these types (`pkg/apis/core/types.go` of v1.37.2: \"The admin is responsible for setting and clearing this
+condition\"). None of its controllers reads them, nor do the scheduler, the kubelet and kubectl: they are for people and for other programs.
 ";
 
 const ANNOTATIONS: &str = "

@@ -130,6 +130,11 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
 {{/* Whether other pods reach the status page. */}}
+{{/* With the network of the node, the loopback is that of the node, so a token is needed there too. */}}
+{{- define "haulout.statusIsServed" -}}
+{{- if and .Values.statusPage.enabled (or .Values.statusPage.tokenSecret.name (not .Values.hostNetwork)) }}true{{- end }}
+{{- end }}
+
 {{- define "haulout.statusIsExposed" -}}
 {{- with .Values.statusPage }}{{- if and .enabled .tokenSecret.name }}true{{- end }}{{- end }}
 {{- end }}

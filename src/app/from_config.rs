@@ -3,16 +3,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::mpsc;
+
 use super::connections::Connections;
-use crate::config::{Config, Credential, LeaderElection, Misconfigured, without_password};
-use crate::inventory::Rules;
+use crate::config::{Config, Credential, LeaderElection, without_password};
+use crate::controller::event_loop::InventoryRequest;
+use crate::inventory::InventorySettings;
 use crate::kubernetes::facts::GpuResources;
 use crate::kubernetes::lease::election::{Timing, YIELD_AFTER};
 use crate::kubernetes::machine_guard::MachineApi;
 use crate::kubernetes::{guards, lease};
 use crate::maintenance::policy::{GuardPolicy, Policy, Releases};
+use crate::plan::DrainLimits;
+use crate::plan::planner::{PlanSettings, Planner, Turns};
+use crate::telemetry::misconfigured::Misconfigured;
 use crate::vsphere;
-use crate::vsphere::client::{CredentialSource, Endpoint, Thumbprint, Trust};
+use crate::vsphere::client::{CredentialSource, Endpoint, Thumbprint, Trust, Vcenter};
 
 /// The first wait after a refusal.
 const RETRY_MIN: Duration = Duration::from_secs(1);
@@ -100,8 +106,8 @@ fn releases(config: &Config, client: &kube::Client) -> Releases {
     }
 }
 
-pub(crate) fn rules(config: &Config, client: &kube::Client) -> Rules {
-    Rules {
+pub(crate) fn inventory_settings(config: &Config, client: &kube::Client) -> InventorySettings {
+    InventorySettings {
         releases: releases(config, client),
         concurrent_drains: config.pace.max_concurrent_drains,
         unavailable: config.pace.max_unavailable,
@@ -116,6 +122,36 @@ pub(crate) fn rules(config: &Config, client: &kube::Client) -> Rules {
         static_devices: config.static_devices,
         host_settle: config.host_settle,
         vmotion_grace: config.vmotion_grace,
+    }
+}
+
+/// What answers questions about maintenances to come.
+pub(super) fn planner(
+    config: &Config,
+    connections: &Connections,
+    vcenter: &Vcenter,
+    inventory: mpsc::Sender<InventoryRequest>,
+) -> Planner {
+    Planner {
+        inventory,
+        vcenter: vcenter.clone(),
+        client: connections.nodes.clone(),
+        management: config
+            .management_kubeconfig
+            .as_ref()
+            .map(|_| connections.machines.clone()),
+        settings: PlanSettings {
+            selector: config.gpu_node_label.clone(),
+            limits: DrainLimits {
+                timeout: config.drain_timeout,
+                action: config.drain_timeout_action,
+                wait_max: config.drain_wait_max,
+            },
+            static_devices: config.static_devices,
+            guards_machines: config.guards.machines,
+        },
+        clock: connections.clocks.decisions,
+        turns: Turns::default(),
     }
 }
 

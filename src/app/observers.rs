@@ -37,7 +37,7 @@ pub(super) struct Observers {
     pub(super) health: Arc<Health>,
     pub(super) objects: Option<Arc<StatusReconciler>>,
     pub(super) status: Option<Arc<StatusPage>>,
-    /// The name of the Lease, with leader election.
+    /// The name of the Lease; `None` without leader election.
     pub(super) lease: Option<String>,
     pub(super) traces: Option<Arc<Traces>>,
     pub(super) events: Option<Arc<Events>>,
@@ -55,7 +55,7 @@ impl Observers {
     pub(super) fn of(lease: Option<String>) -> Self {
         Self {
             metrics: Arc::new(Metrics::default()),
-            health: Arc::new(Health::new()),
+            health: Arc::new(Health::default()),
             objects: None,
             status: None,
             lease,
@@ -255,12 +255,12 @@ impl LoopObserver for Observers {
 
     /// Shows degraded parts.
     fn applied(&self, inventory: &Inventory) {
-        let without = inventory.without_requests().map(|why| {
+        let without = inventory.ignored_request_watch().map(|why| {
             format!(
                 "NodeMaintenance objects cannot be watched, so there are no requests and no second copies of records: {why}"
             )
         });
-        let without_foreign = inventory.without_foreign_requests().map(|(api, why)| {
+        let without_foreign = inventory.ignored_foreign_watch().map(|(api, why)| {
             format!("the NodeMaintenance objects of {api} cannot be watched, so there are no requests of this kind: {why}")
         });
         for (part, reason) in [
@@ -284,11 +284,11 @@ impl LoopObserver for Observers {
         }
         if let Some(status) = &self.status {
             status.update_statuses(&statuses);
-            if !built.is_standby {
-                status.show_hosts(inventory.hosts_of_ours());
-            }
         }
-        if !built.is_standby && self.health.is_ready() {
+        if built.is_standby {
+            return;
+        }
+        if self.health.is_ready() {
             self.inventory_logged.call_once(|| {
                 let episodes = statuses.values().filter(|it| it.record.episode().is_some());
                 info!(
@@ -299,23 +299,24 @@ impl LoopObserver for Observers {
                 );
             });
         }
-        if let Some(attribute) = self.attribute.as_ref().filter(|_| !built.is_standby) {
+        if let Some(attribute) = &self.attribute {
             attribute.look_for_leftovers(&statuses, || inventory.hosts_of_ours().into_keys().collect());
         }
-        if let Some(silences) = self.silences.as_ref().filter(|_| !built.is_standby) {
+        if let Some(silences) = &self.silences {
             silences.update_statuses(&statuses, self.health.is_ready());
         }
-        if let Some(events) = self.events.as_ref().filter(|_| !built.is_standby) {
+        if let Some(events) = &self.events {
             events.update_statuses(&statuses);
         }
-        if !built.is_standby {
-            self.warn_of_evacuation_policies(&statuses);
-            self.tell_of_nodes_without_vm(&statuses);
-            self.metrics.update_statuses(statuses);
+        if let Some(status) = &self.status {
+            status.show_hosts(inventory.hosts_of_ours());
         }
+        self.warn_of_evacuation_policies(&statuses);
+        self.tell_of_nodes_without_vm(&statuses);
+        self.metrics.update_statuses(statuses);
     }
 
-    fn liveness_tick(&self, inventory: &Inventory) {
+    fn leader_tick(&self, inventory: &Inventory) {
         self.metrics.show_free_gpu_hosts(inventory.free_gpu_hosts());
         if let Some(events) = &self.events {
             events.repair_conditions();

@@ -20,6 +20,7 @@ use crate::http::status::{PageSettings, StatusPage};
 use crate::http::{self, HttpServer};
 use crate::kubernetes::events::Publisher;
 use crate::kubernetes::reads::cluster_uid;
+use crate::plan::planner::Planner;
 use crate::status::observer::Observer;
 use crate::telemetry::client::client;
 use crate::telemetry::events::Events;
@@ -46,7 +47,7 @@ pub(super) fn status_page(
         is_dry_run: config.dry_run,
         cluster: connections.address.clone(),
         vcenter,
-        links: Links::new(config),
+        links: links(config),
     };
     Some(Arc::new(StatusPage::new(
         about,
@@ -56,7 +57,11 @@ pub(super) fn status_page(
 }
 
 /// Binds the configured ports.
-pub(super) async fn servers(config: &Config, observers: &Observers) -> anyhow::Result<Vec<HttpServer>> {
+pub(super) async fn servers(
+    config: &Config,
+    observers: &Observers,
+    planner: Arc<Planner>,
+) -> anyhow::Result<Vec<HttpServer>> {
     let mut servers = Vec::new();
     if let Listen::At(address) = config.metrics_address {
         let metrics = Arc::clone(&observers.metrics);
@@ -73,9 +78,13 @@ pub(super) async fn servers(config: &Config, observers: &Observers) -> anyhow::R
             names: settings.status_hosts.clone().unwrap_or_default().0,
             token_file: settings.status_token_file.clone(),
         };
-        servers.push(http::status::server("STATUS_ADDRESS", address, status, access).await?);
+        servers.push(http::status::server("STATUS_ADDRESS", address, status, planner, access).await?);
     }
     Ok(servers)
+}
+
+fn links(config: &Config) -> Links {
+    Links::new(config.trace_ui_url_template.clone())
 }
 
 /// The observers of node events.
@@ -86,7 +95,7 @@ pub(super) fn observers_of_nodes(
     clock: fn() -> Timestamp,
 ) -> Vec<Box<dyn Observer>> {
     let mut list: Vec<Box<dyn Observer>> = vec![
-        Box::new(Log::new(config)),
+        Box::new(Log::new(links(config))),
         Box::new(Arc::clone(&observers.metrics)),
     ];
     if let Some(objects) = &observers.objects {
@@ -96,7 +105,7 @@ pub(super) fn observers_of_nodes(
         list.push(Box::new(Arc::clone(status)));
     }
     if Writes::by(config).events {
-        let events = Arc::new(Events::new(publisher, Links::new(config), clock));
+        let events = Arc::new(Events::new(publisher, links(config), clock));
         observers.events = Some(Arc::clone(&events));
         list.push(Box::new(events));
     }
@@ -118,7 +127,7 @@ pub(super) fn vcenter_events(
         vcenter: executor.vcenter.clone(),
         fence: executor.fence.clone(),
     };
-    let events = VcenterEvents::new(Links::new(config), clock);
+    let events = VcenterEvents::new(links(config), clock);
     let (outbox, stop) = (events.outbox(), stop.clone());
     let lost = observers.metrics.vcenter_events_lost();
     tasks.spawn(async move { sink::run(&log, outbox, lost, stop).await });
@@ -156,7 +165,7 @@ pub(super) fn notifications(
     };
     let client = client().context("preparing the connection for notifications")?;
     let webhook = Webhook { client, url_file };
-    let notifications = Notifications::new(release, Links::new(config), clock);
+    let notifications = Notifications::new(release, links(config), clock);
     let (outbox, stop) = (notifications.outbox(), stop.clone());
     let lost = observers.metrics.notifications_lost();
     tasks.spawn(async move { sink::run(&webhook, outbox, lost, stop).await });

@@ -3,11 +3,13 @@
 use std::path::PathBuf;
 
 use super::completion;
+use super::leader::{LeaderAddress, LeaderArgs};
+use super::report;
 use super::selection::{NodeSelection, NodeSelectionOrAll};
-use super::{plan, report};
 use crate::config::Config;
 use crate::kubernetes::client::Access;
 use crate::nodemaintenance::kind::MaintenanceAction;
+use crate::plan::NAMES_MAX;
 use crate::window::Window;
 
 /// Output formats.
@@ -70,9 +72,9 @@ pub struct NodeFlags {
     pub(super) access: Access,
 }
 
-/// The flags of subcommands that have the settings of the controller.
+/// `check`.
 #[derive(Clone, Debug, clap::Args)]
-pub struct ControllerArgs {
+pub struct CheckArgs {
     #[command(flatten)]
     pub(super) output: OutputArgs,
     #[command(flatten)]
@@ -113,10 +115,12 @@ pub struct StatusArgs {
 #[derive(Debug, clap::Args)]
 pub struct PlanArgs {
     /// The ESXi hosts or nodes, in the order in which their maintenance begins
-    #[arg(required = true, num_args = 1..=plan::NAMES_MAX, add = completion::nodes_and_hosts())]
+    #[arg(required = true, num_args = 1..=NAMES_MAX, add = completion::nodes_and_hosts())]
     pub(super) name: Vec<String>,
     #[command(flatten)]
-    pub(super) flags: ControllerArgs,
+    pub(super) output: OutputArgs,
+    #[command(flatten)]
+    pub(super) leader: LeaderArgs,
 }
 
 /// `report`.
@@ -126,9 +130,7 @@ pub struct ReportArgs {
     #[arg(short = 'o', long = "output", value_enum, default_value_t)]
     pub(super) output: report::ReportFormat,
     #[command(flatten)]
-    pub(super) access: Access,
-    #[command(flatten)]
-    pub(super) settings: Config,
+    pub(super) leader: LeaderArgs,
 }
 
 /// `drain`.
@@ -242,7 +244,7 @@ pub struct ExportArgs {
     #[arg(long, value_name = "DIRECTORY", default_value = "haulout-export")]
     pub(super) to: PathBuf,
     #[command(flatten)]
-    pub(super) access: Access,
+    pub(super) leader: LeaderAddress,
     #[command(flatten)]
     pub(super) settings: Config,
 }

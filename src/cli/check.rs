@@ -1,15 +1,19 @@
 //! Checks all requirements of Haulout, with a hint for each problem.
 
+mod inventory;
+mod machines;
+mod privileges;
+
+use std::pin::pin;
+
+use futures::stream::{self, StreamExt as _};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde::Serialize;
+use tracing::debug;
 
-pub(super) mod machines;
-pub(super) mod privileges;
-
-use super::cluster_view::ClusterView;
 use super::out::{Items, Output, Paint, Tone};
 use super::subcommands::PROBLEM_FOUND;
-use super::{ControllerArgs, Format};
+use super::{CheckArgs, Format};
 use crate::config::{Config, LeaderElection, without_password};
 use crate::foreign_maintenance::ForeignApi;
 use crate::ids::NodeName;
@@ -17,14 +21,19 @@ use crate::inventory::Forecast;
 use crate::kubernetes::answer::plain;
 use crate::kubernetes::budgets::{full_name, is_never_satisfied, selects};
 use crate::kubernetes::client::{KubeConnectError, connect_by, connect_other};
+use crate::kubernetes::drain::{self, DrainSettings};
 use crate::kubernetes::pods::verdict;
 use crate::kubernetes::rights::Right;
-use crate::kubernetes::{reads, rights};
+use crate::kubernetes::{kubelet_config, reads, rights};
 use crate::maintenance::decide::dead_node;
 use crate::maintenance::episode::Record;
 use crate::maintenance::observed::{BoundVm, PowerState};
 use crate::maintenance::waiting::{WaitingOn, few};
 use crate::nodemaintenance;
+use inventory::ClusterView;
+
+/// How many kubelets are asked at the same time.
+const KUBELET_READS: usize = 8;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -82,30 +91,26 @@ impl Section {
     }
 }
 
-pub(super) async fn perform(args: ControllerArgs, out: Output) -> anyhow::Result<u8> {
+pub(super) async fn perform(args: CheckArgs, out: Output) -> anyhow::Result<u8> {
     let config = args.settings;
-    let (checks, view) = match connect_by(&args.access).await {
+    let checks = match connect_by(&args.access).await {
         Ok(client) => all(&config, client).await,
         Err(error) => {
             let mut section = Section::new("Kubernetes");
             section.missing(error.to_string(), "set --kubeconfig or KUBECONFIG");
-            (section.checks, None)
+            section.checks
         }
     };
     let format = args.output.output;
-    let shown = out.print_value(format, &Items { items: &checks }, || {
+    out.print_value(format, &Items { items: &checks }, || {
         render(&checks, format == Format::Wide, out.paint())
-    });
-    if let Some(view) = view {
-        view.close().await;
-    }
-    shown?;
+    })?;
     let is_missing = checks.iter().any(|check| check.mark == CheckMark::Missing);
     Ok(if is_missing { PROBLEM_FOUND } else { 0 })
 }
 
-/// All checks, and the snapshot they used, if there was one.
-pub(super) async fn all(config: &Config, client: kube::Client) -> (Vec<CheckResult>, Option<ClusterView>) {
+/// All checks.
+pub(super) async fn all(config: &Config, client: kube::Client) -> Vec<CheckResult> {
     let (mut checks, is_readable) = kubernetes(config, &client).await;
     if !is_readable {
         // The Nodes determine the VMs to check.
@@ -115,15 +120,15 @@ pub(super) async fn all(config: &Config, client: kube::Client) -> (Vec<CheckResu
             "see Kubernetes above",
         );
         checks.extend(section.checks);
-        return (checks, None);
+        return checks;
     }
     let (of_vcenter, view) = vcenter(config, client).await;
     checks.extend(of_vcenter);
-    let mut view = view;
-    if let Some(view) = &mut view {
-        checks.extend(nodes(view).await);
+    if let Some(mut view) = view {
+        checks.extend(nodes(config, &mut view).await);
+        view.close().await;
     }
-    (checks, view)
+    checks
 }
 
 /// The checks of Kubernetes, and whether Nodes can be read.
@@ -285,7 +290,7 @@ async fn vcenter(config: &Config, client: kube::Client) -> (Vec<CheckResult>, Op
     (section.checks, Some(view))
 }
 
-async fn nodes(view: &mut ClusterView) -> Vec<CheckResult> {
+async fn nodes(config: &Config, view: &mut ClusterView) -> Vec<CheckResult> {
     let mut section = Section::new("Nodes");
     let names = view.inventory.nodes();
     let forecasts = view.inventory.forecast_each_host();
@@ -295,14 +300,43 @@ async fn nodes(view: &mut ClusterView) -> Vec<CheckResult> {
         of_node(forecast, &mut section);
     }
     of_nodes_without_vm(&without_vm, others.is_empty(), &mut section);
-    match view.budgets().await {
+    of_kubelets(config, &view.client, &others, &mut section).await;
+    match reads::budgets(&view.client).await {
         Ok(budgets) => of_budgets(view, &names, &budgets, &mut section).await,
         Err(error) => section.warn(
-            format!("{error:#}"),
+            error.to_string(),
             "requires the right to list poddisruptionbudgets",
         ),
     }
     section.checks
+}
+
+/// Finds kubelets that delay a shutdown for longer than the guest gets. Most people may not ask them, so that is no warning.
+async fn of_kubelets(config: &Config, client: &kube::Client, nodes: &[&Forecast], section: &mut Section) {
+    let lacking = rights::lacking(client, &rights::KUBELETS, None).await;
+    if !lacking.is_ok_and(|lacking| lacking.is_empty()) {
+        return;
+    }
+    let reads = nodes.iter().map(async |forecast| {
+        let node = &forecast.node;
+        (node, kubelet_config::shutdown_grace(client, node).await)
+    });
+    let mut reads = pin!(stream::iter(reads).buffered(KUBELET_READS));
+    while let Some((node, grace)) = reads.next().await {
+        let timeout = config.guest_shutdown_timeout;
+        match grace {
+            Ok(grace) if grace > timeout => section.warn(
+                format!(
+                    "{node}: its kubelet delays a shutdown by up to {} s (shutdownGracePeriod), and its power is cut after {} s",
+                    grace.as_secs(),
+                    timeout.as_secs()
+                ),
+                "raise GUEST_SHUTDOWN_TIMEOUT_SECONDS above it",
+            ),
+            Ok(_) => {}
+            Err(error) => debug!("shutdownGracePeriod of the kubelet of {node} is not checked: {error}"),
+        }
+    }
 }
 
 /// Nodes that are no VMs are left alone. Where there are no others, Haulout has nothing to do.
@@ -391,10 +425,10 @@ async fn of_budgets(
     }
     let mut found = false;
     for node in names {
-        let (pods, _) = match view.pods(node).await {
+        let pods = match drain::list(&view.client, node, &DrainSettings::default()).await {
             Ok(pods) => pods,
             Err(error) => {
-                section.warn(format!("{error:#}"), "see the rights above");
+                section.warn(error.to_string(), "see the rights above");
                 continue;
             }
         };

@@ -12,11 +12,13 @@ use anyhow::Context as _;
 use clap_complete::env::{CompleteEnv, Shells};
 use clap_complete::{ArgValueCandidates, CompletionCandidate, Shell};
 
-use super::cluster_view::ClusterView;
+use super::command_as;
 use super::controller_settings::NodeSettings;
-use super::{Cli, Command, Subcommand, command_as};
+use super::leader::LeaderArgs;
+use super::out::Output;
 use crate::kubernetes::client::connect;
 use crate::kubernetes::reads;
+use crate::plan::HOSTS_PATH;
 
 /// The environment variable with which the script of a shell calls the program.
 const VARIABLE: &str = "HAULOUT_COMPLETE";
@@ -30,6 +32,9 @@ const NO_FILES: &str = ":4";
 
 /// The longest wait for names. A person who types does not wait longer.
 const DEADLINE: Duration = Duration::from_secs(3);
+
+/// The longest wait for the names of hosts, where those of nodes are candidates too.
+const HOSTS_DEADLINE: Duration = Duration::from_secs(2);
 
 /// Answers a shell that completes a command line. `false` if this is none of its calls.
 ///
@@ -89,11 +94,13 @@ pub(super) fn hosts() -> ArgValueCandidates {
 pub(super) fn nodes_and_hosts() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
         named(async {
-            let (nodes, hosts) = tokio::join!(node_names(), host_names());
+            // The leader may be busy; the names of nodes are there without it.
+            let hosts = tokio::time::timeout(HOSTS_DEADLINE, host_names());
+            let (nodes, hosts) = tokio::join!(node_names(), hosts);
             Ok(nodes
                 .unwrap_or_default()
                 .into_iter()
-                .chain(hosts.unwrap_or_default())
+                .chain(hosts.ok().and_then(Result::ok).unwrap_or_default())
                 .collect())
         })
     })
@@ -117,19 +124,10 @@ async fn node_names() -> anyhow::Result<Vec<String>> {
     Ok(nodes.into_iter().filter_map(|node| node.metadata.name).collect())
 }
 
-/// The hosts that vCenter shows, where the environment has the settings of the controller.
+/// The hosts that the leader knows.
 async fn host_names() -> anyhow::Result<Vec<String>> {
-    let cli = Cli::read(["haulout", "check"].map(OsString::from))?;
-    let Command::Subcommand(subcommand) = cli.command else {
-        return Ok(Vec::new());
-    };
-    let Subcommand::Check(args) = *subcommand else {
-        return Ok(Vec::new());
-    };
-    let view = ClusterView::read(&args.settings, connect().await?).await?;
-    let hosts = view.inventory.host_names();
-    view.close().await;
-    Ok(hosts)
+    let leader = LeaderArgs::from_environment().find(Output::new()).await?;
+    leader.ask(HOSTS_PATH).await
 }
 
 #[cfg(test)]

@@ -15,14 +15,18 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::controller_settings::NodeSettings;
+use super::leader::Leader;
 use super::nodes::{WantedNodes, read_nodes};
 use super::out::{Output, json as indented};
-use super::{ExportArgs, check, plan};
+use super::plan::plan_path;
+use super::{ExportArgs, check};
 use crate::app::clock;
 use crate::kubernetes::budgets::full_name;
 use crate::kubernetes::client::connect_by;
 use crate::kubernetes::reads;
 use crate::nodemaintenance::kind::{NodeMaintenance, NodeMaintenanceSpec, NodeMaintenanceStatus};
+use crate::plan::wave::WavePlan;
+use crate::plan::{NAMES_MAX, Plan};
 
 /// A NodeMaintenance without foreign metadata.
 #[derive(Serialize)]
@@ -35,7 +39,7 @@ struct ExportedObject<'a> {
 
 pub(super) async fn perform(args: ExportArgs, out: Output) -> anyhow::Result<u8> {
     let config = args.settings;
-    let client = connect_by(&args.access).await?;
+    let client = connect_by(&args.leader.access).await?;
     // Readable by the owner only: it contains names of hosts, nodes and pods.
     private_dir()
         .create(&args.to)
@@ -57,26 +61,23 @@ pub(super) async fn perform(args: ExportArgs, out: Output) -> anyhow::Result<u8>
     });
     file(&args.to, "about", &about)?;
 
+    let mut names: Vec<String> = Vec::new();
     match read_nodes(&client, &NodeSettings::of(&config), WantedNodes::All).await {
         Ok(reading) => {
-            file(&args.to, "nodes", &reading.states())?;
+            let states = reading.states();
+            names.extend(states.iter().map(|state| state.node.clone()));
+            file(&args.to, "nodes", &states)?;
             file(&args.to, "nodemaintenances", &exported(&reading.objects))?;
         }
         Err(error) => miss("nodes", &error),
     }
-    let (checks, view) = check::all(&config, client.clone()).await;
-    file(&args.to, "checks", &checks)?;
-    if let Some(mut view) = view {
-        let names = view.inventory.nodes();
-        let mut plans: Vec<plan::Plan> = Vec::new();
-        for name in names {
-            match plan::make_plan(&mut view, name.as_str()).await {
-                Ok(plan) => plans.push(plan),
-                Err(error) => miss(&format!("the plan of {name}"), &error),
-            }
+    file(&args.to, "checks", &check::all(&config, client.clone()).await)?;
+    match Leader::find(args.leader, config.status_page.status_token_file.clone(), out).await {
+        Ok(leader) => {
+            let plans = plans_of(&leader, &names, |error| miss("some plans", error)).await;
+            file(&args.to, "plans", &plans)?;
         }
-        file(&args.to, "plans", &plans)?;
-        view.close().await;
+        Err(error) => miss("plans", &error),
     }
     match reads::budgets(&client).await {
         Ok(budgets) => file(
@@ -90,6 +91,27 @@ pub(super) async fn perform(args: ExportArgs, out: Output) -> anyhow::Result<u8>
     out.result(&args.to.display().to_string())?;
     out.progress("it contains names of hosts, nodes, VMs and pods, and no password, token or key; review it before you pass it on");
     Ok(0)
+}
+
+/// The plan of each node, as if those of one question left at the same time. The first error ends it.
+async fn plans_of(leader: &Leader, names: &[String], failed: impl FnOnce(&anyhow::Error)) -> Vec<Plan> {
+    let mut plans: Vec<Plan> = Vec::new();
+    for names in names.chunks(NAMES_MAX) {
+        let path = plan_path(names);
+        let more = if names.len() == 1 {
+            leader.ask(&path).await.map(|plan| vec![plan])
+        } else {
+            leader.ask(&path).await.map(|several: WavePlan| several.plans)
+        };
+        match more {
+            Ok(more) => plans.extend(more),
+            Err(error) => {
+                failed(&error);
+                break;
+            }
+        }
+    }
+    plans
 }
 
 fn exported(objects: &[NodeMaintenance]) -> Vec<ExportedObject<'_>> {

@@ -5,14 +5,13 @@ use std::time::Duration;
 
 use anyhow::{anyhow, bail};
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::ResourceExt as _;
 use tokio::time::Instant;
 
 use super::out::Output;
 use crate::ids::NodeName;
 use crate::kubernetes::answer::plain;
 use crate::kubernetes::drain::{self, DrainSettings};
-use crate::kubernetes::pods::{PodVerdict, SkipReason, verdict};
+use crate::kubernetes::pods::{PodVerdict, SkipReason, full_name, verdict};
 use crate::kubernetes::reads;
 use crate::nodemaintenance;
 use crate::nodemaintenance::kind::NodeMaintenanceStatus;
@@ -281,11 +280,6 @@ impl RequestFollower {
         self.out.progress(&plain(text));
         Ok(())
     }
-}
-
-/// The pod as `namespace/name`.
-pub(super) fn full_name(pod: &Pod) -> String {
-    format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any())
 }
 
 #[cfg(test)]

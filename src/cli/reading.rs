@@ -8,7 +8,6 @@ use kube::ResourceExt as _;
 
 use super::controller_settings::NodeSettings;
 use super::nodes::{ExitState, ListedNode, RequestState, TraceLink};
-use crate::config::TRACE_ID;
 use crate::device_slice::{self, DeviceSlice};
 use crate::ids::NodeName;
 use crate::inventory::record_of;
@@ -20,7 +19,7 @@ use crate::maintenance::record::{Annotations, read_record};
 use crate::nodemaintenance;
 use crate::nodemaintenance::api::{concerns, name_of};
 use crate::nodemaintenance::kind::{MaintenanceOrigin, NodeMaintenance};
-use crate::status::WaitKind;
+use crate::status::{WaitKind, trace_url};
 
 /// The objects read from Kubernetes.
 pub(super) struct NodeReading {
@@ -246,7 +245,7 @@ impl NodeReading {
             .filter_map(|object| object.status.as_ref())
             .find(|status| status.trace_url.is_some() && status.trace_id.as_ref() == Some(&trace_id))
             .and_then(|status| status.trace_url.clone());
-        let built = || Some(self.trace_url.as_ref()?.replace(TRACE_ID, &trace_id));
+        let built = || Some(trace_url(self.trace_url.as_ref()?, &trace_id));
         Some(TraceLink {
             node: name.to_owned(),
             url: written.or_else(built),

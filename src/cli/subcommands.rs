@@ -30,8 +30,8 @@ pub async fn perform(subcommand: Subcommand) -> anyhow::Result<u8> {
     match subcommand {
         Subcommand::List(args) => list(args, out).await,
         Subcommand::Status(args) => show_status(args, out).await,
-        Subcommand::Plan(args) => plan::perform(*args, out).await,
-        Subcommand::Report(args) => report::perform(*args, out).await,
+        Subcommand::Plan(args) => plan::perform(args, out).await,
+        Subcommand::Report(args) => report::perform(args, out).await,
         Subcommand::Drain(args) => request::drain(args, out).await,
         Subcommand::Resume(args) => resume::perform(args, out).await,
         Subcommand::Approve(args) => overrides::approve(args, out).await,

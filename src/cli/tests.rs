@@ -5,9 +5,9 @@ use serde_json::json;
 
 use super::nodes::{ExitState, ListedNode, TraceLink};
 use super::out::Paint;
-use super::plan::{NodePlan, Plan, PlannedHost, PodPlan};
 use super::*;
 use crate::nodemaintenance::kind::{PendingPod, PhaseTimes, WaitStatus};
+use crate::plan::{NodePlan, Plan, PlannedHost, PlannedObject, PodPlan};
 use crate::status::PhaseKind;
 
 fn at(time: &str) -> Timestamp {
@@ -152,14 +152,14 @@ fn a_plan_names_pods_budgets_hosts_and_gpus() {
         gpus: [("nvidia.com/gpu".to_owned(), 2)].into(),
         stops: Vec::new(),
         notes: Vec::new(),
-        unknown: vec!["shutdownGracePeriod of its kubelet: no".to_owned()],
     };
     let mut plan = Plan {
-        about: "host",
+        about: PlannedObject::Host,
         name: "esx-1".to_owned(),
         state: Some("in service".to_owned()),
         gpus_missing: node.gpus.clone(),
         nodes: vec![node],
+        not_checked: Vec::new(),
     };
     assert!(plan.is_blocked());
     assert_eq!(
@@ -171,12 +171,16 @@ fn a_plan_names_pods_budgets_hosts_and_gpus() {
          leaves    ml/scratch-0 (haulout.dev/drain=skip): it ends with the VM\n    \
          skips     2 of a DaemonSet\n    \
          moves to  √ esx-2\n              esx-3 has no matching device free\n    \
-         GPUs      2 nvidia.com/gpu\n    \
-         unknown   shutdownGracePeriod of its kubelet: no\n\
+         GPUs      2 nvidia.com/gpu\n\
          \nMissing meanwhile: 2 nvidia.com/gpu\n"
     );
+    let written = serde_json::to_string(&plan).unwrap();
+    assert_eq!(serde_json::from_str::<Plan>(&written).unwrap(), plan);
     plan.nodes[0].evicts[1].held = None;
     assert!(!plan.is_blocked());
+    plan.not_checked = vec!["the host of the VM of gpu-9".to_owned()];
+    assert!(plan.is_blocked(), "it may be on this host");
+    assert!(plan::render(&plan, false, Paint::OFF).ends_with("\n‼ not known: the host of the VM of gpu-9\n"));
 }
 
 #[test]

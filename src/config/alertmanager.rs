@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use super::matchers::{LabelMatchers, label_name};
 use super::parse::path;
+use crate::telemetry::silences::matchers::{LabelMatchers, label_name};
 
 const ALERTMANAGER: &str = "Silences in an Alertmanager";
 

@@ -3,7 +3,7 @@
 use clap::ArgAction;
 
 use super::parse::{boolean, count, label_key, max_unavailable};
-use crate::maintenance::policy::MaxUnavailable;
+use crate::maintenance::policy::Limit;
 
 const PACE: &str = "How many nodes at once";
 
@@ -21,19 +21,19 @@ pub struct PaceSettings {
     /// How many nodes may be between cordon and being back at once (1 to 10000, 1% to 100%, unlimited)
     #[arg(long, env, value_name = "NODES", help_heading = PACE, value_parser = max_unavailable,
           default_value = "unlimited")]
-    pub max_unavailable: MaxUnavailable,
+    pub max_unavailable: Limit,
     /// How many GPUs may be on nodes between cordon and being back at once (1 to 10000, 1% to 100%, unlimited)
     ///
     /// Counts what is in GPU_RESOURCES. A node with more GPUs than this goes when no other is away.
     #[arg(long, env, value_name = "GPUS", help_heading = PACE, value_parser = max_unavailable,
           default_value = "unlimited", hide_short_help = true)]
-    pub max_unavailable_gpus: MaxUnavailable,
+    pub max_unavailable_gpus: Limit,
     /// How many VMs may be powered off in an hour (1 to 10000, 1% to 100%, unlimited)
     ///
     /// A node waits in the queue, before its drain, until fewer were. A percentage is of the nodes.
     #[arg(long, env, value_name = "NODES", help_heading = PACE, value_parser = max_unavailable,
           default_value = "unlimited", hide_short_help = true)]
-    pub max_power_offs_per_hour: MaxUnavailable,
+    pub max_power_offs_per_hour: Limit,
     /// Label by whose value nodes are grouped: the limits on how many may be away at once then apply to each group (a label key)
     ///
     /// Nodes without the label are a group of their own.

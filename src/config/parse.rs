@@ -9,9 +9,10 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use secrecy::SecretString;
 
 use super::{
-    DrainTimeoutAction, ForeignMaintenances, Guards, HookTimeoutAction, MaintenanceTaint, MaxUnavailable,
-    NodeBinding, StaticDevices, TRACE_ID, VmotionGrace, selector,
+    DrainTimeoutAction, ForeignMaintenances, Guards, HookTimeoutAction, Limit, MaintenanceTaint, NodeBinding,
+    StaticDevices, VmotionGrace, selector,
 };
+use crate::status::TRACE_ID;
 use crate::vsphere::scope::{ScopeError, VmScope};
 
 /// Limit of a release name, which is part of each record. Namespace and name of a Lease are shorter.
@@ -86,7 +87,7 @@ pub(super) fn scope(text: &str) -> Result<VmScope, String> {
     text.parse().map_err(|error: ScopeError| error.to_string())
 }
 
-pub(super) fn max_unavailable(text: &str) -> Result<MaxUnavailable, String> {
+pub(super) fn max_unavailable(text: &str) -> Result<Limit, String> {
     let expected = "1 to 10000 or 1% to 100% is expected, or unlimited";
     text.trim().parse().map_err(|_| expected.to_owned())
 }
@@ -189,28 +190,6 @@ pub(super) fn trace_ui(text: &str) -> Result<String, String> {
     } else {
         Err(format!(
             "an http or https address with {TRACE_ID} in it is expected"
-        ))
-    }
-}
-
-/// A log level or a list of directives.
-///
-/// # Errors
-/// For any other text; the error says what is expected.
-pub fn log_level(text: &str) -> Result<String, String> {
-    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
-    let text = text.trim().to_lowercase();
-    let is_directive = |entry: &str| {
-        let (target, level) = entry.rsplit_once('=').unwrap_or(("haulout", entry));
-        let is_of_target = |c: char| c.is_ascii_alphanumeric() || "_:".contains(c);
-        LEVELS.contains(&level) && !target.is_empty() && target.chars().all(is_of_target)
-    };
-    if text.split(',').all(is_directive) {
-        Ok(text)
-    } else {
-        let levels = LEVELS.join(", ");
-        Err(format!(
-            "one of {levels} is expected, or a list as info,kube=debug"
         ))
     }
 }

@@ -294,9 +294,9 @@ fn every_valid_form_is_understood() {
         );
     }
     for (value, expected) in [
-        ("3", MaxUnavailable::Number(3)),
-        ("25%", MaxUnavailable::Percent(25)),
-        ("unlimited", MaxUnavailable::Unlimited),
+        ("3", Limit::Number(3)),
+        ("25%", Limit::Percent(25)),
+        ("unlimited", Limit::Unlimited),
     ] {
         let config = with(&["--max-unavailable", value]).unwrap();
         assert_eq!(config.pace.max_unavailable, expected);
@@ -348,7 +348,7 @@ fn a_flag_without_a_value_counts_as_not_set() {
     .unwrap();
     assert_eq!(config.poll_interval, Duration::from_secs(30));
     assert_eq!(config.vcenter_ca_bundle, None);
-    assert_eq!(config.pace.max_unavailable, MaxUnavailable::Unlimited);
+    assert_eq!(config.pace.max_unavailable, Limit::Unlimited);
     assert!(!config.dry_run);
 }
 

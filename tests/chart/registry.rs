@@ -1,6 +1,6 @@
 //! A release that is pushed to a registry on loopback, and installed from there.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -14,12 +14,13 @@ use haulout_lab::wait::until;
 use tokio::net::TcpStream;
 
 use crate::helm::{root, tools};
-use crate::release::{Release, fixture};
+use crate::release::{Release, fixture, folder};
 
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 const START: Duration = Duration::from_secs(60);
 
 /// The registry, and what runs beside it.
-struct Registry {
+pub struct Registry {
     _process: Process,
     port: Port,
     run: RunDir,
@@ -28,7 +29,7 @@ struct Registry {
 }
 
 impl Registry {
-    async fn start() -> anyhow::Result<Self> {
+    pub async fn start() -> anyhow::Result<Self> {
         let run = RunDir::create()?;
         let (bin, port) = (run.join("bin"), Port::reserve()?);
         std::fs::create_dir(&bin)?;
@@ -86,14 +87,27 @@ impl Registry {
         Ok(text)
     }
 
-    /// Makes and pushes the release with the tests' own program, and returns the folder of its files.
-    fn release(&self) -> anyhow::Result<PathBuf> {
+    /// The port on loopback.
+    pub fn port(&self) -> u16 {
+        self.port.number()
+    }
+
+    /// Runs helm with the chart in the registry: `verb` is `install` or `upgrade`.
+    pub fn helm(&self, verb: &str, release: &Release<'_>, flags: &[&str]) -> anyhow::Result<()> {
+        let chart = format!("oci://{}/charts/haulout", self.name());
+        let args = [verb, release.name(), &chart, "--plain-http", "--version", VERSION];
+        let all = [&args[..], &release.helm_flags(), flags].concat();
+        self.output_of("helm", &all).map(drop)
+    }
+
+    /// Makes and pushes the release with this program, and returns the folder of its files.
+    pub fn release(&self, program: &Path) -> anyhow::Result<PathBuf> {
         let programs = self.run.join("programs");
         let platform = programs.join(format!("linux_{}", arch()));
         std::fs::create_dir_all(&platform)?;
         // Without what a debugger needs, which takes minutes to pack.
-        let (program, packed) = (env!("CARGO_BIN_EXE_haulout"), platform.join("haulout"));
-        self.output_of("strip", &["-o", packed.to_str().unwrap(), program])?;
+        let packed = platform.join("haulout");
+        self.output_of("strip", &["-o", folder(&packed), folder(program)])?;
         let out = self.run.join("out");
         let output = self
             .command(root().join(".ci/release"))
@@ -124,10 +138,9 @@ fn arch() -> &'static str {
 #[test]
 fn release_is_pushed_to_a_registry_and_installed_from_there() {
     run_scenario(async {
-        let version = env!("CARGO_PKG_VERSION");
         let registry = Registry::start().await?;
-        let out = registry.release()?;
-        let image = format!("{}/haulout:{version}", registry.name());
+        let out = registry.release(Path::new(env!("CARGO_BIN_EXE_haulout")))?;
+        let image = format!("{}/haulout:{VERSION}", registry.name());
 
         // The image that is pulled is the one that was pushed, and its program starts.
         let pushed = std::fs::read_to_string(out.join("image.digest"))?;
@@ -142,7 +155,7 @@ fn release_is_pushed_to_a_registry_and_installed_from_there() {
         registry.output_of("tar", &unpack)?;
         let program = folder.join("haulout");
         let said = registry.output_of(program.to_str().unwrap(), &["version"])?;
-        ensure!(said.trim() == format!("haulout {version}"), "{said}");
+        ensure!(said.trim() == format!("haulout {VERSION}"), "{said}");
         ensure!(folder.join("licenses/THIRD-PARTY-NOTICES").is_file());
 
         // The checksums are those of the files.
@@ -161,18 +174,7 @@ fn release_is_pushed_to_a_registry_and_installed_from_there() {
         // The chart needs no value to find the image beside it.
         let fixture = fixture("pulled", "aa000000-0000-4000-8000-000000000061", &["esx1"]).await?;
         let release = Release::prepare(&fixture).await?;
-        let chart = format!("oci://{}/charts/haulout", registry.name());
-        let mut install = registry.command("helm");
-        install
-            .args(["install", "pulled", &chart, "--plain-http", "--version", version])
-            .arg("--take-ownership")
-            .args(release.helm_flags());
-        let output = install.output()?;
-        ensure!(
-            output.status.success(),
-            "helm install {chart}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        registry.helm("install", &release, &["--take-ownership"])?;
         let spec = crate::release::pod_spec(&release.deployment().await?)?;
         ensure!(spec.containers[0].image.as_deref() == Some(image.as_str()));
         release.wait_admitted().await?;

@@ -42,8 +42,15 @@ const A40: u16 = 0x2235;
 
 /// A fixture of one node `gpu1` on the first of these hosts, each of which has one matching device.
 pub async fn fixture(name: &str, uuid: &str, hosts: &[&str]) -> anyhow::Result<Fixture<'static>> {
+    let spec = spec(hosts, &[("gpu1", uuid, hosts[0])]);
+    let members = vec![Member::new(name, "gpu1", uuid)];
+    Fixture::create(kube().await, name, &spec, members, true).await
+}
+
+/// These hosts with one device each, and VMs with a name, a UUID and a host.
+pub fn spec(hosts: &[&str], vms: &[(&str, &str, &str)]) -> Spec {
     let device = DeviceSpec::gpu("0000:01:00.0".to_owned(), A40);
-    let spec = Spec {
+    Spec {
         clusters: vec![ClusterSpec {
             name: "c1".to_owned(),
             hosts: hosts
@@ -57,17 +64,18 @@ pub async fn fixture(name: &str, uuid: &str, hosts: &[&str]) -> anyhow::Result<F
                 .collect(),
             ..ClusterSpec::default()
         }],
-        vms: vec![VmSpec {
-            name: "gpu1".to_owned(),
-            uuid: uuid.to_owned(),
-            host: hosts[0].to_owned(),
-            gpu: Gpu::nvidia(A40),
-            ..VmSpec::default()
-        }],
+        vms: vms
+            .iter()
+            .map(|(name, uuid, host)| VmSpec {
+                name: (*name).to_owned(),
+                uuid: (*uuid).to_owned(),
+                host: (*host).to_owned(),
+                gpu: Gpu::nvidia(A40),
+                ..VmSpec::default()
+            })
+            .collect(),
         ..Spec::default()
-    };
-    let members = vec![Member::new(name, "gpu1", uuid)];
-    Fixture::create(kube().await, name, &spec, members, true).await
+    }
 }
 
 /// Creates a namespace with the Pod Security level `restricted`.
@@ -167,6 +175,11 @@ impl<'s> Release<'s> {
             kube,
             dir,
         })
+    }
+
+    /// The name of the release.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// Runs helm in this release's namespace.
@@ -318,6 +331,7 @@ impl<'s> Release<'s> {
         let health = Port::reserve()?;
         let rewritten = [
             ("METRICS_ADDRESS", "off".to_owned()),
+            ("STATUS_ADDRESS", "off".to_owned()),
             ("HEALTH_ADDRESS", format!("127.0.0.1:{}", health.number())),
             ("HTTPS_PROXY", String::new()),
             ("https_proxy", String::new()),
@@ -339,7 +353,7 @@ impl<'s> Release<'s> {
         for (name, value) in changes {
             environment.insert((*name).to_owned(), value.clone());
         }
-        let mut spec = ProcessSpec::new("haulout", env!("CARGO_BIN_EXE_haulout"), self.fixture.log())
+        let mut spec = ProcessSpec::leashed("haulout", env!("CARGO_BIN_EXE_haulout"), self.fixture.log())
             .args(container.args.as_deref().unwrap_or_default());
         for (name, value) in environment {
             spec = spec.env(name, value);

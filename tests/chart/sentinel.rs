@@ -282,7 +282,7 @@ fn sentinel_asks_and_withdraws_with_exactly_its_rights() {
         })
         .await?;
         let container = sentinels.container()?;
-        let mut spec = ProcessSpec::new(
+        let mut spec = ProcessSpec::leashed(
             "sentinel",
             env!("CARGO_BIN_EXE_haulout"),
             sentinels.dir.join("log"),

@@ -215,7 +215,7 @@ fn every_setting_of_the_program_is_a_value() {
 }
 
 #[test]
-fn chart_has_the_defaults_of_the_program_except_the_log() {
+fn chart_has_the_defaults_of_the_program_except_the_log_and_the_page_inside_the_pod() {
     let objects = rendered(&chart().join("ci/default-values.yaml"), &[]);
     let settings = object(&objects, "ConfigMap")["data"].as_object().unwrap().clone();
     let mut args = ["haulout", "run", "--vcenter-host=v"].map(str::to_owned).to_vec();
@@ -251,7 +251,9 @@ fn chart_has_the_defaults_of_the_program_except_the_log() {
         .filter(|(ours, theirs)| ours != theirs && !ours.0.starts_with("LEA"))
         .map(|(ours, _)| ours)
         .collect();
-    assert_eq!(differing, [("LOG_FORMAT".to_owned(), "json".to_owned())]);
+    let expected = [("LOG_FORMAT", "json"), ("STATUS_ADDRESS", "127.0.0.1:8082")];
+    let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    assert_eq!(differing, expected);
 }
 
 /// The tests of the program run with the rules of the lab, which docs/install/kubernetes-rights.md shows.

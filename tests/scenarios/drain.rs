@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use haulout_lab::fixture::{WAIT_TIMEOUT, episode, is_cordoned};
+use haulout_lab::fixture::{WAIT_TIMEOUT, container, episode, is_cordoned};
 use haulout_lab::kube::AuditEvent;
 use haulout_lab::kubelet::{EXITS_AFTER_MS, STUCK};
 use haulout_lab::vcenter::GuestPatch;
@@ -240,7 +240,7 @@ fn pod_that_tolerates_the_cordon_and_comes_back_does_not_hold_the_drain() {
                     "spec": {
                         "nodeName": node,
                         "tolerations": [{"operator": "Exists"}],
-                        "containers": [{"name": "main", "image": "lab.invalid/none"}],
+                        "containers": [container()],
                     },
                 },
             },

@@ -1,7 +1,7 @@
 //! Kubelets with a shutdown grace period: the Node says at once that it shuts down, and its pods end or are rejected.
 
 use anyhow::{Context as _, ensure};
-use haulout_lab::fixture::{Fixture, Haulout, WAIT_TIMEOUT, is_cordoned, label};
+use haulout_lab::fixture::{Fixture, Haulout, WAIT_TIMEOUT, container, is_cordoned, label};
 use haulout_lab::kubelet::EXITS_AFTER_MS;
 use haulout_lab::vcenter::{GuestPatch, VmState};
 use haulout_lab::wait::until;
@@ -45,7 +45,7 @@ async fn add_daemons(fixture: &Fixture<'_>) -> anyhow::Result<()> {
                 "metadata": {"labels": {"app": "agent"}, "annotations": {EXITS_AFTER_MS: "100"}},
                 "spec": {
                     "nodeSelector": {label(fixture.name()): "true"}, "tolerations": [{"operator": "Exists"}],
-                    "containers": [{"name": "main", "image": "lab.invalid/none"}],
+                    "containers": [container()],
                 },
             },
         },
@@ -111,24 +111,30 @@ fn node_with_a_shutdown_grace_period_is_off_once_and_comes_back() {
     });
 }
 
+/// Cancels the maintenance. The node stays cordoned while its guest stops.
+pub async fn cancel_while_its_guest_stops(fixture: &Fixture<'_>) -> anyhow::Result<()> {
+    let node = fixture.node_name("gpu1");
+    fixture.vcenter.cancel_maintenance("esx1").await?;
+    fixture.wait_phase(&node, "rejoining").await?;
+    let state = fixture.vcenter.state().await?;
+    ensure!(
+        state.vm("gpu1").is_some_and(VmState::is_on),
+        "the guest was too quick for this scenario"
+    );
+    ensure!(
+        is_cordoned(&fixture.node(&node).await?),
+        "its guest still stops, so no pod may start there"
+    );
+    Ok(())
+}
+
 #[test]
 fn cancel_during_a_graceful_shutdown_brings_the_node_back_after_one_power_cycle() {
     run_scenario(async {
         let fixture = one_node("graceful-cancel").await?;
-        let node = fixture.node_name("gpu1");
         let haulout = shut_down_gracefully(&fixture, 10_000).await?;
 
-        fixture.vcenter.cancel_maintenance("esx1").await?;
-        fixture.wait_phase(&node, "rejoining").await?;
-        let state = fixture.vcenter.state().await?;
-        ensure!(
-            state.vm("gpu1").is_some_and(VmState::is_on),
-            "the guest was too quick for this scenario"
-        );
-        ensure!(
-            is_cordoned(&fixture.node(&node).await?),
-            "its guest still stops, so no pod may start there"
-        );
+        cancel_while_its_guest_stops(&fixture).await?;
         ensure_brought_back(&fixture, "gpu1").await?;
         wait_daemons_ready(&fixture).await?;
         let log = fixture.log_text();

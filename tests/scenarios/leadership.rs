@@ -241,10 +241,11 @@ fn no_epoch_is_used_twice_when_the_lease_is_deleted() {
         let b = replica("b", &users[1])?;
         fixture.vcenter.enter_maintenance("esx1").await?;
         fixture.wait_phase(&node, "draining").await?;
-        ensure!(
-            !epochs(&fixture, &users[0]).await?.is_empty(),
-            "a wrote no record"
-        );
+        // The kube-apiserver logs a write after others may have seen it.
+        until("a's record in the audit log", WAIT_TIMEOUT, async || {
+            Ok((!epochs(&fixture, &users[0]).await?.is_empty()).then_some(()))
+        })
+        .await?;
 
         a.freeze()?;
         let leases: Api<Lease> = Api::namespaced(fixture.client(), fixture.name());

@@ -31,7 +31,7 @@ fn every_log_line_names_node_host_episode_phase_and_trace() {
             // Lines about connections below that level belong to no episode.
             (
                 "LOG_LEVEL",
-                "haulout=info,haulout::telemetry=debug,haulout::controller::executor=debug",
+                "haulout=info,haulout_telemetry=debug,haulout_controller::executor=debug",
             ),
             ("TRACE_UI_URL_TEMPLATE", template),
         ];
@@ -293,7 +293,7 @@ async fn starve(fixture: &Fixture<'_>, mebibytes: u64, from_file: Option<&Path>)
     };
     let log = fixture.kube.dir().join(format!("starved-{mebibytes}-{way}"));
     let shell = format!("ulimit -v {} && exec \"$0\" run", mebibytes * 1024);
-    let mut spec = ProcessSpec::new("haulout", "sh", log.clone())
+    let mut spec = ProcessSpec::leashed("haulout", "sh", log.clone())
         .args(["-c", shell.as_str()])
         .arg(BINARY);
     for (name, value) in fixture.environment()? {

@@ -39,6 +39,7 @@ mod in_flight;
 mod kubectl_plugin;
 mod kubevirt;
 mod lagging_apiserver;
+mod leader_api;
 mod leader_election;
 mod leadership;
 mod logging;

@@ -10,6 +10,7 @@ mod memory;
 mod page_states;
 mod probe;
 mod promtool;
+mod real_kubelet;
 mod screenshots;
 mod status_page;
 mod traces;

@@ -1,7 +1,7 @@
 //! Pods whose containers have ended, and whose kubelet still unmounts their volumes.
 
 use anyhow::{Context as _, ensure};
-use haulout_lab::fixture::{Fixture, WAIT_TIMEOUT, episode, label};
+use haulout_lab::fixture::{Fixture, WAIT_TIMEOUT, container, episode, label};
 use haulout_lab::kube::AuditEvent;
 use haulout_lab::kubelet::{EXITS_AFTER_MS, UNMOUNTS_AFTER_MS};
 use haulout_lab::wait::until;
@@ -33,7 +33,7 @@ async fn add_stateful_set(fixture: &Fixture<'_>) -> anyhow::Result<()> {
                 },
                 "spec": {
                     "nodeSelector": {label(fixture.name()): "true"}, "terminationGracePeriodSeconds": 5,
-                    "containers": [{"name": "main", "image": "lab.invalid/none"}],
+                    "containers": [container()],
                 },
             },
         },

@@ -37,7 +37,7 @@ impl Sentinel {
         fixture.kube.grant(&user, rules).await?;
         let dir = RunDir::create()?;
         let file = dir.join("reboot-required");
-        let mut spec = ProcessSpec::new("sentinel", BINARY, dir.join("log"))
+        let mut spec = ProcessSpec::leashed("sentinel", BINARY, dir.join("log"))
             .args(["sentinel"])
             .env("KUBECONFIG", fixture.kube.kubeconfig(&user)?)
             .env("NODE_NAME", node)

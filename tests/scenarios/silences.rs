@@ -166,7 +166,7 @@ pub async fn silence_lasts_for_the_maintenance(
         ("ALERTMANAGER_URL_FILE", file.to_str().context("a path")?),
         ("TEST_TIMINGS", SILENCE_SECONDS),
         ("SILENCE_MATCHERS", "cluster=\"east\""),
-        ("LOG_LEVEL", "info,haulout::telemetry::silences=debug"),
+        ("LOG_LEVEL", "info,haulout_telemetry::silences=debug"),
     ];
     let haulout = run(&fixture, &settings).await?;
     fixture.vcenter.enter_maintenance("esx1").await?;

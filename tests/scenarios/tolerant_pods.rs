@@ -1,7 +1,7 @@
 //! Pods that a cordon does not keep away: kube-scheduler or their controller puts them straight back onto the cordoned Node.
 
 use anyhow::ensure;
-use haulout_lab::fixture::{WAIT_TIMEOUT, label};
+use haulout_lab::fixture::{WAIT_TIMEOUT, container, label};
 use haulout_lab::kubelet::EXITS_AFTER_MS;
 use haulout_lab::wait::until;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -27,7 +27,7 @@ fn drain_ends_if_the_scheduler_puts_a_tolerant_pod_back() {
                     "spec": {
                         "nodeSelector": {label(fixture.name()): "true"},
                         "tolerations": [{"operator": "Exists"}],
-                        "containers": [{"name": "main", "image": "lab.invalid/none"}],
+                        "containers": [container()],
                     },
                 },
             },
@@ -71,7 +71,7 @@ async fn keep_pinned(pods: Api<Pod>, node: &str) -> anyhow::Result<()> {
                 "metadata": {
                     "generateName": "pinned-", "labels": {"app": "pinned"}, "annotations": {EXITS_AFTER_MS: "2000"},
                 },
-                "spec": {"nodeName": node, "containers": [{"name": "main", "image": "lab.invalid/none"}]},
+                "spec": {"nodeName": node, "containers": [container()]},
             }))?;
             pods.create(&PostParams::default(), &pod).await?;
         }

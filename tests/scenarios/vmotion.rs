@@ -8,7 +8,8 @@ use haulout_lab::vcenter::{Delays, DrsAutomation, Gpu, State};
 
 use crate::assertions::{clock, cordons, node_writes};
 use crate::fixture::{a40, fixture, gpu_vm, hosts, run, run_scenario};
-use crate::kubectl_plugin::{types, types_with};
+use crate::kubectl_plugin::{asks, types_with};
+use crate::status_page::SERVED;
 
 /// Two hosts with room for one VM with a vGPU each, and one such VM. DRS vMotions it after `vmotion_ms`, or not at all.
 async fn vgpu_node(name: &str, vmotion_ms: u32) -> anyhow::Result<Fixture<'static>> {
@@ -65,8 +66,8 @@ fn vgpu_node_is_drained_if_vcenter_does_not_move_its_vm() {
     run_scenario(async {
         let fixture = vgpu_node("vgpu-stays", 0).await?;
         let node = fixture.node_name("gpu1");
-        let haulout = run(&fixture, &[("VMOTION_GRACE_SECONDS", "3")]).await?;
-        let plan = types(&fixture, &["plan", "esx1"]).await?;
+        let haulout = run(&fixture, &[("VMOTION_GRACE_SECONDS", "3"), SERVED]).await?;
+        let plan = asks(&fixture, &["plan", "esx1"]).await?;
         let note = "it has a vGPU: vCenter may move it by vMotion";
         ensure!(plan.stdout.contains(note), "{plan}");
         let clicked = tokio::time::Instant::now();
@@ -99,8 +100,8 @@ fn node_without_a_passthrough_device_is_left_to_vcenter_if_so_set() {
         let fixture = fixture("unpinned", &spec).await?;
         let node = fixture.node_name("cpu1");
         let setting = [("VMOTION_GRACE_SECONDS", "unlimited")];
-        let haulout = run(&fixture, &setting).await?;
-        let plan = types_with(&fixture, &["plan", "esx1"], &setting).await?;
+        let haulout = run(&fixture, &[setting[0], SERVED]).await?;
+        let plan = asks(&fixture, &["plan", "esx1"]).await?;
         let note = "maintenance of its host leaves it to vCenter";
         ensure!(plan.stdout.matches(note).count() == 1, "{plan}");
 

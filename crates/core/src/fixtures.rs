@@ -24,7 +24,7 @@ use crate::ids::{
     BootId, ComputeRef, DatastoreRef, EpisodeId, HostRef, NodeName, NodeUid, RequestUid, TaskRef, VmRef,
     VmUuid,
 };
-use crate::inventory::{Fact, Rules};
+use crate::inventory::{Fact, InventorySettings};
 
 use crate::maintenance::clock::{Deadline, Monotonic, Now};
 use crate::maintenance::decide::Transition;
@@ -35,8 +35,8 @@ use crate::maintenance::observed::{
     PendingEviction, RecordAge, Snapshots,
 };
 use crate::maintenance::policy::{
-    DrainTimeoutAction, GuardPolicy, HookTimeoutAction, MaintenanceTaint, MaxUnavailable, NodeBinding,
-    Policy, Releases, StaticDevices, VmotionGrace,
+    DrainTimeoutAction, GuardPolicy, HookTimeoutAction, Limit, MaintenanceTaint, NodeBinding, Policy,
+    Releases, StaticDevices, VmotionGrace,
 };
 use crate::maintenance::request::{Request, RequestIdentity};
 
@@ -110,13 +110,13 @@ pub fn vmotion_grace() -> VmotionGrace {
     VmotionGrace::Limited(Duration::from_secs(300))
 }
 
-pub fn rules() -> Rules {
-    Rules {
+pub fn inventory_settings() -> InventorySettings {
+    InventorySettings {
         releases: releases(),
         concurrent_drains: 1,
-        unavailable: MaxUnavailable::Unlimited,
-        unavailable_gpus: MaxUnavailable::Unlimited,
-        power_offs: MaxUnavailable::Unlimited,
+        unavailable: Limit::Unlimited,
+        unavailable_gpus: Limit::Unlimited,
+        power_offs: Limit::Unlimited,
         require_approval: false,
         device_slices: false,
         binding: NodeBinding::Uuid,

@@ -115,7 +115,7 @@ fn decide_from(record: &Record, vm: &BoundVm, at: i64, length: usize) {
                 &fixtures::policy(DrainTimeoutAction::PowerOff),
                 now,
             ) {
-                Decision::Record(transition) => {
+                Decision::Write(transition) => {
                     if matches!(transition.record, Record::Episode(_)) {
                         write_again(&transition.record, length);
                     }

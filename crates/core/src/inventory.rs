@@ -9,7 +9,6 @@ mod binding;
 mod budgets;
 mod capacity;
 mod changes;
-mod cluster;
 mod devices;
 mod dry_run;
 mod effect_reports;
@@ -19,6 +18,7 @@ mod kubernetes;
 mod last_gpus;
 mod lookups;
 mod node_state;
+mod nodes;
 mod placement;
 mod power_offs;
 mod request_sources;
@@ -48,11 +48,11 @@ use crate::maintenance::effect_report::EffectReport;
 use crate::maintenance::episode::{Phase, PythonState, Record};
 use crate::maintenance::observed::{AttemptOutcome, LeadershipEpoch, Snapshots, SourceState};
 use crate::maintenance::placement::PlacementOffer;
-use crate::maintenance::policy::{MaxUnavailable, NodeBinding, Releases, StaticDevices, VmotionGrace};
+use crate::maintenance::policy::{Limit, NodeBinding, Releases, StaticDevices, VmotionGrace};
 use crate::maintenance::request::RequestIdentity;
-use cluster::ClusterStore;
 use lookups::LookupStore;
 use node_state::NodeState;
+use nodes::NodeStore;
 use request_sources::RequestSources;
 use slots::Slot;
 use vcenter::VcenterStore;
@@ -78,15 +78,15 @@ pub enum Fact {
 
 /// The settings of the inventory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rules {
+pub struct InventorySettings {
     /// The releases whose episodes are handled.
     pub releases: Releases,
     /// `MAX_CONCURRENT_DRAINS`.
     pub concurrent_drains: u32,
-    pub unavailable: MaxUnavailable,
-    pub unavailable_gpus: MaxUnavailable,
+    pub unavailable: Limit,
+    pub unavailable_gpus: Limit,
     /// `MAX_POWER_OFFS_PER_HOUR`.
-    pub power_offs: MaxUnavailable,
+    pub power_offs: Limit,
     pub binding: NodeBinding,
     pub require_approval: bool,
     /// `GPU_RESOURCES` names drivers: ResourceSlices are watched.
@@ -107,8 +107,9 @@ pub struct Rules {
 /// All facts, and the snapshots made of them.
 #[derive(Clone, Debug)]
 pub struct Inventory {
-    rules: Rules,
-    process_began: Timestamp,
+    settings: InventorySettings,
+    /// When this process started or became the leader.
+    acting_since: Timestamp,
     leadership: LeadershipEpoch,
     /// The time of the facts that are being applied.
     now: Now,
@@ -120,12 +121,12 @@ pub struct Inventory {
     next_lapse: Option<Monotonic>,
     vcenter: VcenterStore,
     lookups: LookupStore,
-    cluster: ClusterStore,
+    nodes: NodeStore,
     /// The watches of NodeMaintenances.
     request_sources: RequestSources,
     /// The node that was bound to each VM first.
     owners: BTreeMap<VmRef, NodeName>,
-    maintenances: requests::RequestStore,
+    requests: requests::RequestStore,
     node_states: BTreeMap<NodeName, NodeState>,
     /// For each host, the episode about it that ended last.
     last_episodes: BTreeMap<HostRef, LastEpisodeOfHost>,
@@ -146,7 +147,7 @@ pub struct Inventory {
 #[derive(Clone, Debug)]
 struct Source<Key> {
     disconnected: Option<String>,
-    /// The objects reported since the last `Reset`.
+    /// The objects of the whole list that is being received, while the source is disconnected.
     seen: BTreeSet<Key>,
     /// Something was reported since the last `Settled`.
     is_incomplete: bool,
@@ -170,17 +171,17 @@ impl<Key> Source<Key> {
 }
 
 impl Inventory {
-    /// An empty inventory, for a process that started at `process_began`.
-    pub fn new(rules: Rules, process_began: Timestamp) -> Self {
-        let request_sources = RequestSources::new(rules.node_maintenances, &rules.foreign_maintenances);
+    /// An empty inventory, for a process that starts at `acting_since`.
+    pub fn new(settings: InventorySettings, acting_since: Timestamp) -> Self {
+        let request_sources = RequestSources::new(settings.node_maintenances, &settings.foreign_maintenances);
         Self {
-            vcenter: VcenterStore::new(rules.host_settle),
-            cluster: ClusterStore::new(rules.device_slices),
-            rules,
-            process_began,
+            vcenter: VcenterStore::new(settings.host_settle),
+            nodes: NodeStore::new(settings.device_slices),
+            settings,
+            acting_since,
             leadership: LeadershipEpoch::ALONE,
             now: Now {
-                wall: process_began,
+                wall: acting_since,
                 monotonic: Monotonic::default(),
             },
             is_acting: false,
@@ -189,7 +190,7 @@ impl Inventory {
             owners: BTreeMap::new(),
             lookups: LookupStore::default(),
             request_sources,
-            maintenances: requests::RequestStore::default(),
+            requests: requests::RequestStore::default(),
             node_states: BTreeMap::new(),
             last_episodes: BTreeMap::new(),
             offers: BTreeMap::new(),
@@ -203,7 +204,7 @@ impl Inventory {
 
     /// Sets the time at which the next facts are received.
     pub(crate) fn set_time(&mut self, now: Now) {
-        // The time at which a request may begin is one of the wall clock.
+        // `notBefore` and windows are times of the wall clock: if it is set, other requests may be due.
         self.is_changed |= now.is_clock_set_since(self.now);
         self.now = now;
         self.is_changed |= self.request_sources.set_time(now.monotonic);
@@ -219,7 +220,7 @@ impl Inventory {
         self.is_acting = epoch.is_some();
         let Some(epoch) = epoch else { return };
         self.leadership = epoch;
-        self.process_began = self.now.wall;
+        self.acting_since = self.now.wall;
         self.knows_slots = false;
         for state in self.node_states.values_mut() {
             state.observed_record.forget_origin();
@@ -279,7 +280,7 @@ impl Inventory {
 
     /// Every node with a Node, a record or a copy of one.
     fn names(&self) -> BTreeSet<NodeName> {
-        let known = self.cluster.names().chain(self.node_states.keys()).cloned();
+        let known = self.nodes.names().chain(self.node_states.keys()).cloned();
         known.chain(self.only_copied()).collect()
     }
 
@@ -303,7 +304,7 @@ impl Inventory {
     fn observe_records(&mut self, names: &BTreeSet<NodeName>) {
         let acting = self.is_acting.then_some(self.leadership.epoch);
         for name in names {
-            let record = match self.cluster.node(name) {
+            let record = match self.nodes.node(name) {
                 Some(node) => Some(self.record(node)),
                 None => self.record_of_gone(name),
             };
@@ -320,8 +321,8 @@ impl Inventory {
     /// a while.
     fn disconnected(&self) -> Option<SourceState> {
         let requests = self.request_sources.disconnected();
-        let kubernetes = self.cluster.disconnected().or(requests);
-        let devices = self.cluster.are_slices_awaited();
+        let kubernetes = self.nodes.disconnected().or(requests);
+        let devices = self.nodes.are_slices_awaited();
         match (self.vcenter.disconnected(), kubernetes) {
             (Some(why), _) => Some(SourceState::NoVcenter { why: why.to_owned() }),
             (None, Some(why)) => Some(SourceState::NoKubernetes { why: why.to_owned() }),
@@ -332,14 +333,14 @@ impl Inventory {
     }
 
     /// Why the watch of NodeMaintenances is disconnected, where maintenance continues without it.
-    pub fn without_requests(&self) -> Option<&str> {
-        self.request_sources.without(None)
+    pub fn ignored_request_watch(&self) -> Option<&str> {
+        self.request_sources.ignored(None)
     }
 
     /// The same of the watch of NodeMaintenances of another project.
-    pub fn without_foreign_requests(&self) -> Option<(ForeignApi, &str)> {
-        let without = |api: &ForeignApi| Some((*api, self.request_sources.without(Some(*api))?));
-        ForeignApi::ALL.iter().find_map(without)
+    pub fn ignored_foreign_watch(&self) -> Option<(ForeignApi, &str)> {
+        let ignored = |api: &ForeignApi| Some((*api, self.request_sources.ignored(Some(*api))?));
+        ForeignApi::ALL.iter().find_map(ignored)
     }
 
     /// The disconnected source for one node. A node with a request waits for the watch of NodeMaintenances in any case, because the
@@ -358,11 +359,11 @@ impl Inventory {
             .flatten()
             .flatten()
             .map(RequestIdentity::foreign_api);
-        let effective = self.request(name, self.cluster.node(name));
+        let effective = self.request(name, self.nodes.node(name));
         let effective = effective.map(|request| request.identity.foreign_api());
         let why = recorded
             .chain(effective)
-            .find_map(|api| self.request_sources.without(api));
+            .find_map(|api| self.request_sources.ignored(api));
         why.map(|why| SourceState::NoKubernetes { why: why.to_owned() })
     }
 }

@@ -7,7 +7,7 @@ use thiserror::Error;
 #[error("{0:?} is not a known name")]
 pub struct UnknownName(pub String);
 
-/// Declares an enum with `ALL`, `name()`, `variant()`, `Display`, `FromStr` and `Serialize`.
+/// Declares an enum with `ALL`, `name()`, `variant()`, `Display`, `FromStr`, `Serialize` and `Deserialize`.
 #[macro_export]
 macro_rules! named_enum {
     ($(#[$meta:meta])* $vis:vis enum $Name:ident { $($(#[$doc:meta])* $Variant:ident = $name:literal),+ $(,)? }) => {
@@ -48,6 +48,14 @@ macro_rules! named_enum {
             fn from_str(name: &str) -> Result<Self, Self::Err> {
                 let found = Self::ALL.iter().find(|it| it.name() == name || it.variant() == name);
                 found.copied().ok_or_else(|| $crate::named::UnknownName(name.to_owned()))
+            }
+        }
+
+        impl<'de> ::serde::Deserialize<'de> for $Name {
+            fn deserialize<D: ::serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let name = <String as ::serde::Deserialize>::deserialize(deserializer)?;
+                let found = Self::ALL.iter().find(|it| it.name() == name).copied();
+                found.ok_or_else(|| ::serde::de::Error::custom($crate::named::UnknownName(name)))
             }
         }
 

@@ -33,6 +33,14 @@ use crate::maintenance::observed::{
 use crate::maintenance::record::LastEpisode;
 use crate::maintenance::request::Request;
 
+/// The placeholder for the trace id in `TRACE_UI_URL_TEMPLATE`.
+pub const TRACE_ID: &str = "{trace_id}";
+
+/// The address of a trace in the tracing UI.
+pub fn trace_url(template: &str, trace_id: &str) -> String {
+    template.replace(TRACE_ID, trace_id)
+}
+
 /// The status of a node. Facts that no renderer shows, such as a heartbeat, are not in it, so that equal statuses look the same.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeStatus {

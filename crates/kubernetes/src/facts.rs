@@ -16,7 +16,7 @@ use crate::ids::{BootId, NodeName, NodeUid, VmUuid};
 use crate::keys::{
     self, ACCEPTED_GPUS, APPROVED, FIELD_MANAGER, GARDENER_MANAGED, NVSENTINEL, SKIP, STRATEGY,
 };
-use crate::node_condition::{FoundConditions, OF_EPISODE};
+use crate::node_condition::{FoundConditions, is_ours};
 use crate::node_guard::{FoundGuards, GuardField, GuardState, NodeGuard};
 
 /// The maximum number of accepted counts that are read; MIG profiles have one each.
@@ -188,11 +188,7 @@ fn conditions(node: &core::Node) -> FoundConditions {
         .status
         .iter()
         .flat_map(|status| status.conditions.iter().flatten());
-    let is_ours = |condition: &&core::NodeCondition| {
-        let message = condition.message.as_deref();
-        message.is_some_and(|message| message.contains(OF_EPISODE))
-    };
-    let ours = all.filter(is_ours);
+    let ours = all.filter(|condition| condition.message.as_deref().is_some_and(is_ours));
     ours.filter_map(|condition| Some((condition.type_.parse().ok()?, condition.status == "True")))
         .collect()
 }

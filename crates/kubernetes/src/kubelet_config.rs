@@ -1,4 +1,4 @@
-//! The configuration of a running kubelet, as far as `plan` shows it.
+//! The configuration of a running kubelet, as far as `check` looks at it.
 //!
 //! It is read through the kube-apiserver (`nodes/proxy`) with the rights of the person who runs the command. That right is close to
 //! root on the node, so the controller does not have it.

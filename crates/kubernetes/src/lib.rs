@@ -5,7 +5,7 @@
 //! kube-apiserver ◀── node: one PATCH per transition       (from the executor)
 //! kube-apiserver ◀── drain: LIST ─▶ pods ─▶ evictions     (from the executor)
 //! kube-apiserver ◀── events: Events and conditions        (from telemetry)
-//! kube-apiserver ──▶ reads, rights                        (for the subcommands)
+//! kube-apiserver ──▶ reads, rights, port_forward          (for the subcommands)
 //! kube-apiserver ◀─▶ lease: leader election               (opens and closes the write fence)
 //! ```
 
@@ -30,6 +30,7 @@ pub mod machine_guard;
 pub mod node;
 pub mod pods;
 pub mod policy;
+pub mod port_forward;
 pub mod reads;
 pub mod rights;
 #[cfg(any(test, feature = "stand-in"))]

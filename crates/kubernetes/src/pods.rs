@@ -13,11 +13,17 @@
 use std::fmt;
 
 use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
 
 use crate::ids::NodeName;
 
 /// The kubelet's annotation on the mirror pod of a static pod.
 const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
+
+/// The pod's `namespace/name`.
+pub fn full_name(pod: &Pod) -> String {
+    format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any())
+}
 
 /// What a drain does with a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
@@ -29,6 +29,9 @@ const PAGE: u32 = 500;
 
 /// The maximum number of pages of one list: half a million objects.
 const PAGES_MAX: usize = 1_000;
+
+/// The label of all objects of the chart, which none of its values changes.
+const PART_OF: &str = "app.kubernetes.io/part-of=haulout";
 
 /// Why a read has no result.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -109,15 +112,32 @@ pub async fn nodes(client: &kube::Client, selector: &str) -> Result<Vec<Node>, R
     .await
 }
 
-/// The ConfigMaps of the controllers that the chart installs, by the label that none of its values changes.
+/// The ConfigMaps of the controllers that the chart installs.
 ///
 /// # Errors
 /// When they cannot be listed.
 pub async fn controllers(client: &kube::Client) -> Result<Vec<ConfigMap>, ReadError> {
     list(
         Api::all(client.clone()),
-        ListParams::default().labels("app.kubernetes.io/part-of=haulout"),
+        ListParams::default().labels(PART_OF),
         "the ConfigMaps of controllers",
+    )
+    .await
+}
+
+/// The pods of the controllers that the chart installs, in one namespace or in all.
+///
+/// # Errors
+/// When they cannot be listed.
+pub async fn controller_pods(client: &kube::Client, namespace: Option<&str>) -> Result<Vec<Pod>, ReadError> {
+    let pods = match namespace {
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
+    };
+    list(
+        pods,
+        ListParams::default().labels(PART_OF),
+        "the pods of controllers",
     )
     .await
 }

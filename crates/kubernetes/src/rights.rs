@@ -110,7 +110,7 @@ pub const NEEDED: &[Right] = &[
     ),
 ];
 
-/// The right to read the configuration of kubelets, which `report` uses where a person has it.
+/// The right to read the configuration of kubelets, which `check` uses where a person has it.
 pub const KUBELETS: Right = right(
     "",
     "nodes/proxy",

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Section;
-use crate::cli::cluster_view::ClusterView;
+use super::inventory::ClusterView;
 use crate::config::{Config, StaticDevices};
 use crate::ids::{HostRef, VmRef};
 use crate::telemetry::vcenter_attribute::ATTRIBUTE;
@@ -72,42 +72,6 @@ pub(super) async fn check(view: &ClusterView, config: &Config, section: &mut Sec
             ),
         }
     }
-}
-
-/// The privileges that a maintenance cannot do without and that are missing on VMs of our nodes. It costs a call for each
-/// privilege, whatever the number of VMs. Empty if the server reports none.
-pub(in crate::cli) async fn missing_on_vms(
-    view: &ClusterView,
-    config: &Config,
-) -> Result<BTreeMap<VmRef, Vec<String>>, Error> {
-    let vms = view.inventory.vms_of_ours();
-    let objects = Objects {
-        datacenters: BTreeMap::new(),
-        hosts: BTreeMap::new(),
-        encrypted: view.vcenter.encrypted(&vms.keys().cloned().collect()).await?,
-        vms,
-    };
-    let mut missing: BTreeMap<VmRef, Vec<String>> = BTreeMap::new();
-    let is_vital = |needed: &&Privilege| {
-        needed.on == On::Vms
-            && match needed.need {
-                Need::Always | Need::Encrypted => true,
-                Need::StaticDevices => config.static_devices == StaticDevices::Repoint,
-                Need::Disputed | Need::Events | Need::Attribute | Need::AttributeDefinition => false,
-            }
-    };
-    for needed in NEEDED.iter().filter(is_vital) {
-        let entities = objects.that_need(needed);
-        let Some(lacking) = view.vcenter.lacks(needed.id, &entities).await? else {
-            break;
-        };
-        for entity in lacking {
-            if let Entity::Vm(vm) = entity {
-                missing.entry(vm).or_default().push(needed.id.to_owned());
-            }
-        }
-    }
-    Ok(missing)
 }
 
 /// Lists the VMs of others that the account may power off. For a hosted cluster that is an error, because its administrators

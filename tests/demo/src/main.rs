@@ -138,7 +138,7 @@ fn program(named: Option<&Path>) -> anyhow::Result<PathBuf> {
 }
 
 fn spawn(binary: &Path, dir: &RunDir, simulated: &Simulated) -> anyhow::Result<Process> {
-    let mut spec = ProcessSpec::new("haulout", binary, dir.join("haulout.log")).arg("run");
+    let mut spec = ProcessSpec::leashed("haulout", binary, dir.join("haulout.log")).arg("run");
     for (name, value) in SETTINGS.into_iter().chain(QUICK) {
         spec = spec.env(name, value);
     }

@@ -287,6 +287,10 @@ impl Peers for Simulated {
         );
         say(&format!("  export KUBECONFIG={}", self.kubeconfig.display()));
         say(&format!("  export PATH={}:$PATH", self.plugin.display()));
+        if let Some((address, _)) = page.split_once("/episodes/") {
+            say(&format!("  export STATUS_URL={address}"));
+            say(&format!("  kubectl haulout plan {}", self.cast.mover.node));
+        }
         say("  kubectl haulout list");
         say(&format!("  kubectl haulout status {}", self.cast.mover.node));
         say("");

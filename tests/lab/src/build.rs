@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::process::Command;
 
 /// The parts: Go modules in `tests/lab/go/`, what each is for, and how long it is built where Go has not compiled any of it.
-const PARTS: [(&str, &str); 8] = [
+const PARTS: [(&str, &str); 10] = [
     (
         "kube",
         "the Kubernetes control plane of the lab (about 3 minutes on 2 cores the first time)",
@@ -38,6 +38,14 @@ const PARTS: [(&str, &str); 8] = [
     (
         "csi",
         "for a scenario with volumes (about 3 minutes on 2 cores the first time)",
+    ),
+    (
+        "kubelet",
+        "for scenarios with real kubelets (about 3 minutes on 2 cores the first time)",
+    ),
+    (
+        "containerd",
+        "for scenarios with real kubelets (about 4 minutes on 2 cores the first time)",
     ),
     (
         "govmomi",

@@ -413,7 +413,7 @@ fn acceptor(
 }
 
 /// An acceptor with a certificate for the same address, which no CA of the lab has signed.
-fn foreign() -> anyhow::Result<TlsAcceptor> {
+pub(crate) fn foreign() -> anyhow::Result<TlsAcceptor> {
     let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]);
     let made = made.context("making a foreign certificate")?;
     let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).map_err(anyhow::Error::msg)?;

@@ -115,7 +115,7 @@ mod tests {
         let Some(clock) = WallClock::new(dir.path(), "probe").unwrap() else {
             return;
         };
-        let mut spec = ProcessSpec::new("python3", "python3", dir.join("log")).args(["-c", SHOW]);
+        let mut spec = ProcessSpec::leashed("python3", "python3", dir.join("log")).args(["-c", SHOW]);
         for (name, value) in clock.environment() {
             spec = spec.env(name, value);
         }

@@ -26,13 +26,17 @@ pub use haulout_show::node::{ANNOTATIONS, annotation, boot_id, episode, gpus, is
 
 use crate::build;
 use crate::kube::{AuditEvent, Kube, User};
-use crate::kubelet::{Kubelet, Machine, VmFacts};
+use crate::kubelet::{EXITS_AFTER_MS, Kubelet, Machine, VmFacts};
 use crate::process::{Process, ProcessSpec};
+use crate::real_kubelet;
 use crate::vcenter::{self, Collector, Spec, State, Tls, VcenterSimulator};
 use crate::wait::until;
 
 /// The variable with times that no user sets, as `retry_max=1`. Those of a fixture stay unless they are changed.
 pub const TEST_TIMINGS: &str = "TEST_TIMINGS";
+
+/// With the value `real`, all nodes of all fixtures have a real kubelet.
+pub const KUBELET: &str = "HAULOUT_LAB_KUBELET";
 
 /// The prefix of the Python controller's annotations.
 pub const PYTHON_ANNOTATIONS: &str = "vsphere-maintenance.boeye.net";
@@ -53,6 +57,10 @@ pub struct Member {
     pub vm: String,
     /// The machine of the node.
     pub machine: Machine,
+    /// Whether its kubelet is a real one.
+    pub is_real: bool,
+    /// The ports of our loopback that a real kubelet and its pods reach, in addition to the kube-apiserver's and vCenter's.
+    pub reaches: Vec<u16>,
 }
 
 impl Member {
@@ -62,7 +70,15 @@ impl Member {
         Self {
             vm: vm.to_owned(),
             machine,
+            is_real: std::env::var(KUBELET).is_ok_and(|kind| kind == "real"),
+            reaches: Vec::new(),
         }
+    }
+
+    /// The same node with a real kubelet.
+    pub fn with_real_kubelet(mut self) -> Self {
+        self.is_real = true;
+        self
     }
 }
 
@@ -143,8 +159,15 @@ impl<'a> Fixture<'a> {
             let facts = facts(&states.borrow(), &uuid);
             let (to_kubelet, from_vcenter) = watch::channel(facts);
             followers.spawn(carry(states.clone(), uuid.clone(), to_kubelet));
-            uuids.insert(member.machine.name.clone(), uuid);
-            let kubelet = Kubelet::start(client.clone(), member.machine, from_vcenter);
+            uuids.insert(member.machine.name.clone(), uuid.clone());
+            let kubelet = if member.is_real {
+                let guest = vcenter.own_guest(&uuid).await?;
+                let mut reaches = member.reaches;
+                reaches.push(vcenter.port()?);
+                real_kubelet::start(kube, member.machine, guest, from_vcenter, &reaches).await?
+            } else {
+                Kubelet::start(client.clone(), member.machine, from_vcenter)
+            };
             kubelets.insert(kubelet.name().to_owned(), kubelet);
         }
         followers.spawn(vcenter.follow(sender));
@@ -263,7 +286,7 @@ impl<'a> Fixture<'a> {
             }
             environment.insert((*name).to_owned(), value);
         }
-        let mut spec = ProcessSpec::new("haulout", binary, self.log()).arg("run");
+        let mut spec = ProcessSpec::leashed("haulout", binary, self.log()).arg("run");
         for (name, value) in environment {
             spec = spec.env(name, value);
         }
@@ -379,7 +402,7 @@ impl<'a> Fixture<'a> {
         annotations: &[(&str, &str)],
         grace: u32,
     ) -> anyhow::Result<Pod> {
-        let annotations: BTreeMap<&str, &str> = [(crate::kubelet::EXITS_AFTER_MS, "100")]
+        let annotations: BTreeMap<&str, &str> = [(EXITS_AFTER_MS, "100")]
             .into_iter()
             .chain(annotations.iter().copied())
             .collect();
@@ -387,7 +410,7 @@ impl<'a> Fixture<'a> {
             "metadata": {"name": name, "labels": {"app": name}, "annotations": annotations},
             "spec": {
                 "nodeName": node, "terminationGracePeriodSeconds": grace,
-                "containers": [{"name": "main", "image": "lab.invalid/none"}],
+                "containers": [container()],
             },
         }))
         .context("writing a pod")?;
@@ -632,6 +655,16 @@ impl Haulout {
     }
 }
 
+/// The container of a pod for both kinds of kubelets: it ends as the pod's annotation [`EXITS_AFTER_MS`] says, and has to be killed
+/// without one.
+pub fn container() -> serde_json::Value {
+    let annotation = format!("metadata.annotations['{EXITS_AFTER_MS}']");
+    json!({
+        "name": "main", "image": real_kubelet::IMAGE, "imagePullPolicy": "IfNotPresent",
+        "env": [{"name": "EXITS_AFTER_MS", "valueFrom": {"fieldRef": {"fieldPath": annotation}}}],
+    })
+}
+
 /// Forwards one VM's power state to its kubelet.
 async fn carry(mut states: watch::Receiver<State>, uuid: String, to_kubelet: watch::Sender<VmFacts>) {
     while states.changed().await.is_ok() {
@@ -650,6 +683,7 @@ fn facts(state: &State, uuid: &str) -> VmFacts {
         on: vm.is_some_and(vcenter::VmState::is_on),
         boots: vm.map_or(0, |vm| u64::from(vm.boots)),
         is_stopping: vm.is_some_and(|vm| vm.shutting_down),
+        shutdown_ms: vm.map_or(0, |vm| vm.shutdown_ms),
     }
 }
 

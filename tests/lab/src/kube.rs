@@ -20,7 +20,7 @@ use kube::client::ConfigExt as _;
 use kube::config::AuthInfo;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
+    KeyUsagePurpose, SanType,
 };
 use rustix::process::Signal;
 use serde::Deserialize;
@@ -36,6 +36,12 @@ use crate::wait::until;
 
 /// The group with the documented rights of Haulout.
 pub const HAULOUT_GROUP: &str = "haulout";
+/// The address of the Service `kubernetes`: the first one of [`SERVICES`].
+pub const KUBERNETES_SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
+const SERVICES: &str = "10.96.0.0/16";
+/// The address of servers on loopback for the pods of a real kubelet, which have a network of their own. It is one of those that are
+/// reserved for documentation (RFC 5737).
+pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 /// The group with all rights.
 const ADMIN_GROUP: &str = "system:masters";
 /// The timeout of the start on a busy machine.
@@ -356,6 +362,11 @@ impl Kube {
         url(&self.port)
     }
 
+    /// The port of the API server on loopback.
+    pub fn port(&self) -> u16 {
+        self.port.number()
+    }
+
     /// kubectl of the cluster's release. Its folder, [`Kube::bin`], can be in `PATH`.
     pub fn kubectl(&self) -> PathBuf {
         self.dir.join(KUBECTL)
@@ -634,6 +645,8 @@ struct ApiserverFiles {
     policy: PathBuf,
     account_public: PathBuf,
     account_private: PathBuf,
+    /// The certificate and the key by which kubelets know it.
+    at_kubelets: (PathBuf, PathBuf),
 }
 
 impl ApiserverFiles {
@@ -645,6 +658,7 @@ impl ApiserverFiles {
     ) -> anyhow::Result<Self> {
         let (certificate, key) = authority.issue(dir, APISERVER, Purpose::Server)?;
         let account_key = KeyPair::generate().context("making the service accounts' key")?;
+        let purpose = Purpose::Client { group: ADMIN_GROUP };
         Ok(Self {
             program: program.to_owned(),
             dir: dir.path().to_owned(),
@@ -654,6 +668,7 @@ impl ApiserverFiles {
             policy: dir.write("audit-policy.yaml", audit_policy)?,
             account_public: dir.write("service-accounts.pub", account_key.public_key_pem())?,
             account_private: dir.write(ACCOUNT_KEY, account_key.serialize_pem())?,
+            at_kubelets: authority.issue(dir, "kube-apiserver-at-kubelets", purpose)?,
         })
     }
 
@@ -669,8 +684,8 @@ impl ApiserverFiles {
                 "--advertise-address=127.0.0.1",
                 "--endpoint-reconciler-type=none",
             ])
+            .arg(format!("--service-cluster-ip-range={SERVICES}"))
             .args([
-                "--service-cluster-ip-range=10.96.0.0/16",
                 "--authorization-mode=Node,RBAC",
                 "--enable-admission-plugins=NodeRestriction",
                 "--profiling=false",
@@ -678,6 +693,8 @@ impl ApiserverFiles {
             .arg("--service-account-issuer=https://kubernetes.default.svc")
             .arg(file("service-account-key-file", &self.account_public))
             .arg(file("service-account-signing-key-file", &self.account_private))
+            .arg(file("kubelet-client-certificate", &self.at_kubelets.0))
+            .arg(file("kubelet-client-key", &self.at_kubelets.1))
             .arg(file("client-ca-file", &self.authority))
             .arg(file("tls-cert-file", &self.certificate))
             .arg(file("tls-private-key-file", &self.key))
@@ -944,10 +961,10 @@ impl Authority {
         params.distinguished_name.push(DnType::CommonName, name);
         params.extended_key_usages = match purpose {
             Purpose::Server => {
-                params.subject_alt_names = vec![
-                    rcgen::SanType::IpAddress(Ipv4Addr::LOCALHOST.into()),
-                    rcgen::SanType::DnsName("localhost".try_into().context("naming localhost")?),
-                ];
+                let addresses = [Ipv4Addr::LOCALHOST, GATEWAY, KUBERNETES_SERVICE];
+                let addresses = addresses.map(|it| SanType::IpAddress(it.into()));
+                let name = SanType::DnsName("localhost".try_into().context("naming localhost")?);
+                params.subject_alt_names = addresses.into_iter().chain([name]).collect();
                 vec![ExtendedKeyUsagePurpose::ServerAuth]
             }
             Purpose::Client { group } => {

@@ -51,6 +51,8 @@ pub struct VmFacts {
     pub boots: u64,
     /// Whether its guest shuts down.
     pub is_stopping: bool,
+    /// The milliseconds that its guest takes to shut down.
+    pub shutdown_ms: u32,
 }
 
 impl VmFacts {
@@ -59,6 +61,7 @@ impl VmFacts {
         on: true,
         boots: 0,
         is_stopping: false,
+        shutdown_ms: 0,
     };
 
     /// The same VM powered off.
@@ -76,6 +79,7 @@ impl VmFacts {
             on: true,
             boots: self.boots + 1,
             is_stopping: false,
+            ..self
         }
     }
 
@@ -147,31 +151,28 @@ pub struct Kubelet {
 
 /// Changes to a running machine.
 #[derive(Debug, Clone)]
-struct Manners {
-    /// How long heartbeats continue after a power-off.
+pub(crate) struct Manners {
+    /// How long heartbeats continue after a power-off. A real kubelet has none.
     lies: Duration,
     /// Whether boots hang.
-    is_boot_held: bool,
+    pub(crate) is_boot_held: bool,
     /// Whether the kubelet is stopped although its machine runs.
-    is_stopped: bool,
+    pub(crate) is_stopped: bool,
     /// From the start of the kubelet until the device plugin has offered the GPUs.
-    gpus_after: Duration,
+    pub(crate) gpus_after: Duration,
     /// How many GPUs the device plugin offers.
-    gpus: u32,
+    pub(crate) gpus: u32,
     /// Whether boots find no checkpoint of device plugins.
-    loses_checkpoint: bool,
+    pub(crate) loses_checkpoint: bool,
     /// Whether it has a shutdown grace period.
-    is_graceful: bool,
+    pub(crate) is_graceful: bool,
     /// The machine's UUID as the kubelet reports it.
-    system_uuid: String,
+    pub(crate) system_uuid: String,
 }
 
-impl Kubelet {
-    /// Starts it on the current runtime. If the VM is on, its Node is registered at once with all GPUs, and is Ready a moment later.
-    /// The client's user needs a kubelet's rights.
-    pub fn start(client: kube::Client, machine: Machine, vm: watch::Receiver<VmFacts>) -> Self {
-        let name = machine.name.clone();
-        let (manners, manners_seen) = watch::channel(Manners {
+impl Manners {
+    fn of(machine: &Machine) -> Self {
+        Self {
             lies: machine.lies,
             is_boot_held: false,
             is_stopped: false,
@@ -180,9 +181,31 @@ impl Kubelet {
             loses_checkpoint: false,
             is_graceful: false,
             system_uuid: machine.system_uuid.clone(),
-        });
+        }
+    }
+}
+
+impl Kubelet {
+    /// Starts it on the current runtime. If the VM is on, its Node is registered at once with all GPUs, and is Ready a moment later.
+    /// The client's user needs a kubelet's rights.
+    pub fn start(client: kube::Client, machine: Machine, vm: watch::Receiver<VmFacts>) -> Self {
+        let name = machine.name.clone();
+        let (manners, manners_seen) = watch::channel(Manners::of(&machine));
         let task = tokio::spawn(Worker::new(client, machine, vm, manners_seen).run());
         Self { name, manners, task }
+    }
+
+    /// Starts on a machine what `run` makes of the changes to it.
+    pub(crate) fn run_by<R>(machine: &Machine, run: impl FnOnce(watch::Receiver<Manners>) -> R) -> Self
+    where
+        R: Future<Output = ()> + Send + 'static,
+    {
+        let (manners, manners_seen) = watch::channel(Manners::of(machine));
+        Self {
+            name: machine.name.clone(),
+            manners,
+            task: tokio::spawn(run(manners_seen)),
+        }
     }
 
     /// The Node's name.
@@ -453,6 +476,8 @@ impl Worker {
             on,
             boots,
             is_stopping,
+            // vCenter powers it off after that time.
+            shutdown_ms: _,
         } = *self.vm.borrow_and_update();
         let power_cycled = boots != self.boots;
         self.boots = boots;

@@ -14,9 +14,12 @@
 //! | [`kube`] | etcd, kube-apiserver, kube-controller-manager and kube-scheduler, with RBAC and an audit log |
 //! | [`vcenter`] | govmomi's simulator, and what it lacks around host maintenance |
 //! | [`kubelet`] | a simulated kubelet: a Node follows the power of a VM |
+//! | [`real_kubelet`] | a real kubelet with containerd in namespaces that follow the power of a VM |
+//! | `cloud_provider` | writes the addresses of Nodes with a real kubelet |
 //! | [`cluster_api`] | Cluster API's controllers, with a stand-in for its vSphere provider |
 //! | [`foreign_kinds`] | the NodeMaintenance kinds of other projects |
 //! | [`stand_ins`] | stand-ins for other controllers that act on a Node in maintenance |
+//! | [`kubelet_server`] | the server of a kubelet, for port-forward |
 //! | [`volumes`] | volumes that kube-controller-manager and CSI's external-attacher attach and detach |
 //! | [`jaeger`] | a tracing backend with its query API |
 //! | [`zipkin`] | a tracing UI, fetched by Maven |
@@ -33,6 +36,7 @@ pub use haulout_show::{process, run_dir, wait};
 pub mod build;
 pub mod byte_proxy;
 pub mod clock;
+mod cloud_provider;
 pub mod cluster_api;
 pub mod fault_proxy;
 pub mod figures;
@@ -41,9 +45,11 @@ pub mod foreign_kinds;
 pub mod jaeger;
 pub mod kube;
 pub mod kubelet;
+pub mod kubelet_server;
 pub mod otlp_proxy;
 pub mod ports;
 pub mod python;
+pub mod real_kubelet;
 pub mod scenario;
 pub mod stand_ins;
 pub mod text_table;

@@ -924,6 +924,9 @@ pub struct GuestPatch {
     /// The time from each later power-on to a power-off without a task; 0 is never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dies_after_ms: Option<u32>,
+    /// Whether a guest that shuts down ends when [`Guest::ended`] says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub own_guest: Option<bool>,
     /// The properties of the VM that clients can read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub readable: Option<Readable>,
@@ -985,6 +988,13 @@ pub struct VcenterSimulator {
 pub struct OtherUser {
     control: Control,
     name: String,
+}
+
+/// The guest of a VM, as the one who runs it sees it.
+#[derive(Debug, Clone)]
+pub struct Guest {
+    control: Control,
+    vm: String,
 }
 
 /// The client of its control endpoint, which several tasks may share.
@@ -1084,6 +1094,15 @@ impl VcenterSimulator {
     /// The SDK's URL, `https://127.0.0.1:PORT/sdk`.
     pub fn sdk(&self) -> &str {
         &self.sdk
+    }
+
+    /// The SDK's port on loopback.
+    ///
+    /// # Errors
+    /// If the SDK's URL has none.
+    pub fn port(&self) -> anyhow::Result<u16> {
+        let url = reqwest::Url::parse(&self.sdk).with_context(|| format!("the SDK's URL {}", self.sdk))?;
+        url.port().with_context(|| format!("{url} has no port"))
     }
 
     /// The control endpoint's URL.
@@ -1573,6 +1592,19 @@ impl VcenterSimulator {
         }
     }
 
+    /// The guest of a VM that something else runs.
+    pub async fn own_guest(&self, vm: &str) -> anyhow::Result<Guest> {
+        let patch = GuestPatch {
+            own_guest: Some(true),
+            ..GuestPatch::default()
+        };
+        self.patch_vm(vm, patch).await?;
+        Ok(Guest {
+            control: self.control.clone(),
+            vm: vm.to_owned(),
+        })
+    }
+
     /// Acts as the user of this name.
     pub fn as_user(&self, name: impl Into<String>) -> OtherUser {
         OtherUser {
@@ -1655,6 +1687,19 @@ impl OtherUser {
         let _: serde_json::Value = self
             .control
             .call(method, path, &query, None::<&()>, Duration::ZERO)
+            .await?;
+        Ok(())
+    }
+}
+
+impl Guest {
+    /// Says that it has ended by itself in this boot, so that its VM is off.
+    pub async fn ended(&self, boots: u64) -> anyhow::Result<()> {
+        let body = serde_json::json!({ "boots": boots });
+        let path = ["vms", &self.vm, "ended"];
+        let _: serde_json::Value = self
+            .control
+            .call(Method::POST, &path, &[], Some(&body), Duration::ZERO)
             .await?;
         Ok(())
     }

@@ -55,7 +55,7 @@ impl ProcessSpec {
         }
     }
 
-    /// As [`ProcessSpec::new`], for a third-party program that does not watch its stdin.
+    /// As [`ProcessSpec::new`], for a program that does not watch its stdin, as Haulout and third-party ones.
     pub fn leashed(name: impl Into<String>, program: impl AsRef<OsStr>, log: impl Into<PathBuf>) -> Self {
         Self::new(name, "/bin/sh", log).args(["-c", LEASHED]).arg(program)
     }

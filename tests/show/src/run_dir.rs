@@ -39,6 +39,11 @@ impl RunDir {
         &self.path
     }
 
+    /// Leaves the directory to a process that removes it.
+    pub fn leave(self) {
+        std::mem::forget(self);
+    }
+
     /// The path of `name` inside it.
     pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
         self.path.join(name)

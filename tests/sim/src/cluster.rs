@@ -298,8 +298,9 @@ impl World {
         let pending: Vec<Key> = pending.map(|(key, _)| key.clone()).collect();
         for pod in pending {
             let node = nodes[self.rng.usize(0..nodes.len())];
-            // The scheduler may bind to a Node that was cordoned a moment ago.
-            let late = Duration::from_millis(self.rng.u64(1..50));
+            // The scheduler may bind to a Node that was cordoned a moment ago. Haulout waits a second for that.
+            let late = self.rng.u64(1..50);
+            let late = Duration::from_millis(if late < 40 { late } else { late * 18 });
             self.queue.after(late, WorldEvent::PodBound { pod, node });
         }
     }

@@ -228,7 +228,10 @@ impl World {
         );
         self.kube.restore(snapshot);
         self.kube.down_until = now + self.seconds(1..20);
-        self.oracle.restored(&memory, now);
+        // A replica that is cut off knows of it later.
+        let known = self.cut_off.iter().map(|it| it.kubernetes_until);
+        let known_at = known.fold(now, Duration::max);
+        self.oracle.restored(&memory, known_at);
         for node in 0..self.plan.nodes {
             self.node_catches_up(node);
         }

@@ -65,6 +65,7 @@ named_enum! {
         ForeignTask = "vcenter: task of another client on a VM",
         FilesLocked = "vcenter: files of a VM locked",
         SettingsChange = "replica: restarted with other settings",
+        PollReplyLate = "vcenter: reply to a long poll arrives late",
     }
 }
 
@@ -72,7 +73,7 @@ named_enum! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Occasion {
     Request,
-    /// At each task, guest shutdown or eviction, of which there are few.
+    /// At each task, guest shutdown, eviction or end of a long poll, of which there are few.
     Effect,
     /// At times, at most this often.
     Times(usize),
@@ -100,6 +101,7 @@ impl Fault {
             Self::TaskFails
             | Self::TaskHangs
             | Self::TaskUpdateLost
+            | Self::PollReplyLate
             | Self::GuestIgnores
             | Self::ToolsStop
             | Self::ManifestRestored
@@ -147,6 +149,7 @@ impl Fault {
         let is_of_peers_or_replicas = matches!(
             self,
             Self::UpdatesWithheld
+                | Self::PollReplyLate
                 | Self::TaskUpdateLost
                 | Self::SessionsExpire
                 | Self::VcenterRestarts
@@ -210,6 +213,7 @@ impl Faults {
                     | Fault::CheckpointLost
                     | Fault::PluginEnds
                     | Fault::SettingsChange
+                    | Fault::PollReplyLate
             );
             let is_apart = is_garbled || is_newer;
             let rng = if is_apart { &mut own } else { &mut *rng };

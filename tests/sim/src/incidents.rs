@@ -102,6 +102,7 @@ impl World {
             | Fault::VcenterGarbled
             | Fault::KubernetesGarbled
             | Fault::PollCut
+            | Fault::PollReplyLate
             | Fault::TaskUpdateLost
             | Fault::TaskFails
             | Fault::TaskHangs

@@ -68,7 +68,7 @@ pub struct Oracle {
     pub nodes: Vec<NodeMemory>,
     /// The node whose kubelet lies. It may harm itself, and nobody else.
     pub liar: Option<usize>,
-    /// When etcd was restored last.
+    /// When all replicas can know that etcd was restored.
     pub restored: Option<Duration>,
     /// The newest record that a replica has written to the Node of an honest kubelet.
     pub last_record: Option<Value>,

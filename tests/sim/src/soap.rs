@@ -170,7 +170,8 @@ pub async fn exchange(
             Answer::Returned(_) | Answer::Fault(..) | Answer::LoggedIn(_) => answer,
         }
     };
-    sleep(back).await;
+    let late = is_poll.then(|| lock(world).poll_reply_is_late()).flatten();
+    sleep(late.unwrap_or(back)).await;
     if lock(world).is_cut_off(replica, Peer::Vcenter) {
         std::future::pending().await
     }
@@ -338,6 +339,14 @@ fn created(kind: &str, id: &str) -> Answer {
 }
 
 impl World {
+    /// How late the reply to a long poll is, if it is. Re-reads of the same objects begin and end in this time.
+    fn poll_reply_is_late(&mut self) -> Option<Duration> {
+        let is_late = self
+            .faults
+            .fires(Fault::PollReplyLate, &mut self.rng, &mut self.account);
+        is_late.then(|| self.seconds(5..150))
+    }
+
     pub(crate) fn call(&mut self, replica: usize, call: &Call) -> Answer {
         match call.method.as_str() {
             "RetrieveServiceContent" => return Answer::Returned(CONTENT.to_owned()),

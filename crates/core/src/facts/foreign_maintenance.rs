@@ -9,8 +9,6 @@ use super::kubernetes::RequestedMaintenance;
 
 named_enum! {
     /// The project whose NodeMaintenance it is.
-    #[derive(Deserialize)]
-    #[serde(rename_all = "lowercase")]
     pub enum ForeignApi {
         /// `nodemaintenance.medik8s.io/v1beta1` (medik8s/node-maintenance-operator).
         Medik8s = "medik8s",

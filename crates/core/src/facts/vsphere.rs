@@ -42,7 +42,7 @@ pub enum VsphereUpdate {
     VmGone(VmRef),
     /// A task of one of our VMs, or one we started, appeared or changed.
     Task(Task),
-    /// vCenter no longer knows a task of [`WatchSet::tasks`]; its result is unknown.
+    /// vCenter no longer lists a task that was not seen to end; its result is unknown.
     TaskGone(TaskRef),
     /// The VMs that match a key of the [`WatchSet`].
     Found {
@@ -269,6 +269,10 @@ impl Task {
     /// Whether it was queued so long before `now` that nothing works on it any more.
     pub fn is_left_over(&self, now: Timestamp) -> bool {
         now.duration_since(self.queued_at) > LEFT_OVER_AFTER
+    }
+
+    pub fn has_ended(&self) -> bool {
+        matches!(self.state, TaskState::Success | TaskState::Error(_))
     }
 
     /// The power state that it has set, if it succeeded. It is derived from `descriptionId`, because names differ by initiator.

@@ -59,7 +59,7 @@ impl Inventory {
             self.schedule.end_wait_for_set();
             return changes;
         }
-        // This comes first, because it removes Nodes that are no longer followed.
+        // First, because it forgets Nodes whose episode has ended, which must not be in the watch set.
         let followed = self.nodes_to_follow();
         changes.requested = Some(Requested {
             followed,
@@ -85,8 +85,8 @@ impl Inventory {
             .min()
     }
 
-    /// Records how long the last call of [`Inventory::advance`] took, including the use of its snapshots.
-    pub fn spent(&mut self, now: Now, took: Duration) {
+    /// Records how long the last build took, including the use of its snapshots. A pause follows a long one.
+    pub fn record_build_time(&mut self, now: Now, took: Duration) {
         self.schedule.built(now.monotonic, took);
     }
 
@@ -99,8 +99,10 @@ impl Inventory {
                 is_standby: true,
             };
         }
+        // It also stores them; `draining` reads the stored ones.
+        let snapshots = self.build_snapshots();
         Built {
-            snapshots: self.build_snapshots(),
+            snapshots,
             draining: self.draining(),
             budgets: self.blocking_budgets(),
             is_standby: false,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::Inventory;
 use crate::facts::kubernetes::NodeFacts;
-use crate::facts::vsphere::{Passthrough, PowerState, Task, TaskState, Vm, VmKey, VmotionDevice};
+use crate::facts::vsphere::{Passthrough, PowerState, Task, Vm, VmKey, VmotionDevice};
 use crate::ids::{NodeName, VmRef, VmUuid};
 use crate::maintenance::episode::{Episode, Phase, Record};
 use crate::maintenance::observed::{
@@ -16,13 +16,13 @@ use crate::maintenance::policy::{NodeBinding, VmotionGrace};
 impl Inventory {
     /// The lookup keys of a node, also if its Node was deleted during an episode.
     pub(super) fn keys_of(&self, name: &NodeName) -> BTreeSet<VmKey> {
-        if let Some(node) = self.cluster.node(name) {
+        if let Some(node) = self.nodes.node(name) {
             return self.keys(node);
         }
         let gone = self.record_of_gone(name);
         let uuid = gone.as_ref().and_then(Record::episode).and_then(|it| it.vm_uuid);
         let key = match (gone, uuid) {
-            (Some(_), _) if self.rules.binding == NodeBinding::Name => Some(VmKey::Name(name.to_string())),
+            (Some(_), _) if self.settings.binding == NodeBinding::Name => Some(VmKey::Name(name.to_string())),
             (Some(_), Some(uuid)) => Some(VmKey::Uuid(uuid)),
             (Some(_) | None, _) => None,
         };
@@ -38,14 +38,14 @@ impl Inventory {
     /// The key of the VM with which the episode of a node began, where `NODE_BINDING` leads to other keys by now. Only a copy counts: a
     /// kubelet can write any record to its own Node. It is of this machine if it is of this Node object, or the Node reports its UUID.
     fn recorded_key(&self, name: &NodeName) -> Option<VmKey> {
-        let uuid = match self.cluster.node(name) {
+        let uuid = match self.nodes.node(name) {
             None => self.record_of_gone(name)?.episode()?.vm_uuid?,
             Some(node) => {
                 let copy = self.open_copy(node)?;
                 let uuid = copy.vm_uuid?;
                 let mut reported = [node.provider_uuid, node.system_uuid].into_iter().flatten();
                 let is_of_node = copy.node_uid == node.uid || reported.any(|it| uuid.same_machine(it));
-                let is_own = self.rules.releases.names(&copy.release);
+                let is_own = self.settings.releases.names(&copy.release);
                 (is_of_node && is_own).then_some(uuid)?
             }
         };
@@ -61,7 +61,7 @@ impl Inventory {
     pub(super) fn kept_off(&self) -> BTreeSet<VmRef> {
         let of_node = |name: &NodeName| {
             let copy = self.own_copy(name)?;
-            let record = match self.cluster.node(name) {
+            let record = match self.nodes.node(name) {
                 Some(node) => self.record(node),
                 None => self.record_of_gone(name)?,
             };
@@ -70,12 +70,12 @@ impl Inventory {
             let is_off = phase.vm_is_off() || (*phase == Phase::Rejoining && episode.powered_off);
             copy.vm.clone().filter(|_| is_off)
         };
-        self.maintenances.copied().filter_map(of_node).collect()
+        self.requests.copied().filter_map(of_node).collect()
     }
 
     /// The lookup keys of `node`.
     pub(super) fn keys(&self, node: &NodeFacts) -> BTreeSet<VmKey> {
-        let system_uuid = match self.rules.binding {
+        let system_uuid = match self.settings.binding {
             NodeBinding::Name => return BTreeSet::from([VmKey::Name(node.name.to_string())]),
             NodeBinding::ProviderId => None,
             NodeBinding::Uuid => node.system_uuid,
@@ -125,7 +125,7 @@ impl Inventory {
             .vcenter
             .vm(moref)
             .is_some_and(|vm| vm.power == Some(PowerState::On));
-        let owner_node = self.cluster.node(owner);
+        let owner_node = self.nodes.node(owner);
         if is_on && owner_node.is_none_or(|node| !node.ready.is_true) {
             return BoundVm::HeldByDeadNode {
                 node: owner.clone(),
@@ -138,11 +138,11 @@ impl Inventory {
     fn observed_claimants(&self, moref: &VmRef, name: &NodeName) -> Vec<OtherClaimant> {
         let others = self.other_claimants(moref, name).into_iter();
         let observed = |node: NodeName| {
-            let ready = self.cluster.node(&node)?.ready;
+            let ready = self.nodes.node(&node)?.ready;
             Some(OtherClaimant {
                 ready: ready.is_true,
                 ready_since: ready.since,
-                registered_at: self.cluster.node(&node)?.created_at,
+                registered_at: self.nodes.node(&node)?.created_at,
                 node,
             })
         };
@@ -160,8 +160,8 @@ impl Inventory {
     }
 
     fn is_ended_by_hand(&self, name: &NodeName) -> bool {
-        let is_listed = self.rules.node_maintenances && self.request_sources.disconnected().is_none();
-        if !is_listed || self.cluster.has(name) || self.copy(name).is_some() {
+        let is_listed = self.settings.node_maintenances && self.request_sources.disconnected().is_none();
+        if !is_listed || self.nodes.has(name) || self.copy(name).is_some() {
             return false;
         }
         let record = self
@@ -208,7 +208,7 @@ impl Inventory {
         let is_expected = self.is_expected_in_vcenter(name);
         if keys.is_empty() {
             let has_uuid = self
-                .cluster
+                .nodes
                 .node(name)
                 .is_some_and(|node| node.system_uuid.is_some());
             // With a UUID, only `NODE_BINDING=provider-id` leaves it without a key.
@@ -246,7 +246,7 @@ impl Inventory {
 
     /// Whether something says that the node is a VM of vSphere: its provider ID, or a maintenance that it has or had.
     fn is_expected_in_vcenter(&self, name: &NodeName) -> bool {
-        let Some(node) = self.cluster.node(name) else {
+        let Some(node) = self.nodes.node(name) else {
             return true;
         };
         let on_node = self
@@ -291,7 +291,7 @@ impl Inventory {
             let has_copy = self
                 .copy(name)
                 .is_some_and(|copy| is_same_machine(copy.vm_uuid, uuid));
-            let node = self.cluster.node(name);
+            let node = self.nodes.node(name);
             let has_provider_id = node.is_some_and(|node| node.provider_uuid.is_some());
             let created_at = node.map(|node| node.created_at);
             let had_it = self
@@ -324,7 +324,7 @@ impl Inventory {
             let recorded = self.recorded_key(name);
             recorded.is_some_and(|key| keys.is_some_and(|keys| keys.contains(&key)))
         };
-        let recorded = self.maintenances.copied().filter(|name| self.cluster.has(name));
+        let recorded = self.requests.copied().filter(|name| self.nodes.has(name));
         self.lookups.nodes_of(vm).chain(recorded.filter(is_recorded))
     }
 
@@ -357,7 +357,7 @@ impl Inventory {
             interrupted: self.interrupted(vm),
             is_being_cut: self.is_being_cut(vm),
             tools_running: vm.tools_running,
-            is_left_to_vcenter: self.rules.vmotion_grace == VmotionGrace::Unlimited
+            is_left_to_vcenter: self.settings.vmotion_grace == VmotionGrace::Unlimited
                 && (vmotion.is_some() || vm.passthrough.as_ref().is_some_and(Vec::is_empty)),
             vmotion,
             maintenance_asked_at: vm
@@ -393,10 +393,9 @@ impl Inventory {
 
     /// Whether such a task of the VM is queued or running, and not only left over.
     fn is_under_way(&self, vm: &Vm, is_such: impl Fn(&Task) -> bool) -> bool {
-        self.vcenter.tasks_of(&vm.moref).any(|task| {
-            let is_unfinished = matches!(task.state, TaskState::Queued | TaskState::Running);
-            is_unfinished && !task.is_left_over(self.now.wall) && is_such(task)
-        })
+        self.vcenter
+            .tasks_of(&vm.moref)
+            .any(|task| !task.has_ended() && !task.is_left_over(self.now.wall) && is_such(task))
     }
 }
 

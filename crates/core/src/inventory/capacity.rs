@@ -24,8 +24,8 @@ impl Inventory {
             return BTreeMap::new();
         }
         let ours: Vec<&Vm> = self
-            .cluster
-            .nodes()
+            .nodes
+            .all()
             .filter_map(|node| self.bound_vm(&node.name))
             .collect();
         let mut fits: BTreeMap<&ComputeRef, ClusterNeeds> = BTreeMap::new();

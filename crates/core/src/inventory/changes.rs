@@ -32,16 +32,16 @@ impl Inventory {
             | KubernetesUpdate::ReadAgain { node, .. }
             | KubernetesUpdate::Followed(node)
             | KubernetesUpdate::FollowedListed(node) => {
-                let known = self.cluster.node(&node.name);
+                let known = self.nodes.node(&node.name);
                 let is_heartbeat = known.is_some_and(|known| is_heartbeat(known, node));
                 // A Node whose label is back can begin an episode again. An episode needs the newest version for its PATCH.
                 let built = self.snapshots.get(&node.name);
                 !is_heartbeat
-                    || self.cluster.is_followed(&node.name)
+                    || self.nodes.is_followed(&node.name)
                     || built.is_some_and(|snapshot| !snapshot.is_idle())
             }
             KubernetesUpdate::Devices { node, slices } => {
-                self.cluster.has(node) && *self.cluster.slices_of(node) != **slices
+                self.nodes.has(node) && *self.nodes.slices_of(node) != **slices
             }
             KubernetesUpdate::Reset
             | KubernetesUpdate::NodeGone { .. }

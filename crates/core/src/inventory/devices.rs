@@ -108,7 +108,7 @@ impl Inventory {
     /// changed its devices, gives it those of the host where it is powered on.
     fn may_change_devices(&self, episode: Option<&Episode>) -> bool {
         let has_begun = |episode: &Episode| !episode.home_devices.is_empty() || episode.moved_to.is_some();
-        self.rules.static_devices == StaticDevices::Repoint || episode.is_some_and(has_begun)
+        self.settings.static_devices == StaticDevices::Repoint || episode.is_some_and(has_begun)
     }
 
     fn devices_of(&self, host: &HostRef) -> Option<&[PciDevice]> {

@@ -18,11 +18,11 @@ impl Inventory {
             .iter()
             .filter(|(_, local)| local.record_of_gone.is_some())
             .map(|(name, _)| name.clone());
-        let stranded = self.cluster.stranded().filter(|node| !node.is_selected);
+        let stranded = self.nodes.stranded().filter(|node| !node.is_selected);
         let stranded = stranded
             .map(|node| node.name.clone())
-            .filter(|name| !self.cluster.has(name));
-        let known = self.cluster.followed().cloned();
+            .filter(|name| !self.nodes.has(name));
+        let known = self.nodes.followed().cloned();
         gone.chain(stranded)
             .chain(known)
             .chain(self.only_copied())
@@ -31,9 +31,9 @@ impl Inventory {
 
     /// Applies a Node that is watched by name.
     pub(super) fn apply_followed(&mut self, node: NodeFacts) {
-        let is_selected = self.cluster.has(&node.name) && !self.cluster.is_followed(&node.name);
+        let is_selected = self.nodes.has(&node.name) && !self.nodes.is_followed(&node.name);
         if !is_selected {
-            self.cluster.follow(&node.name);
+            self.nodes.follow(&node.name);
             self.apply_node(node);
         }
     }
@@ -41,18 +41,18 @@ impl Inventory {
     /// Applies that there is no such Node: with this UID, or with this name at all.
     pub(super) fn lose_followed(&mut self, name: &NodeName, uid: Option<&NodeUid>) {
         let is_same = |node: &NodeFacts| uid.is_none_or(|uid| node.uid == *uid);
-        if self.cluster.is_followed(name) && self.cluster.node(name).is_some_and(is_same) {
-            self.cluster.unfollow(name);
+        if self.nodes.is_followed(name) && self.nodes.node(name).is_some_and(is_same) {
+            self.nodes.unfollow(name);
             self.forget_node(name);
         }
         if uid.is_none() {
-            self.cluster.forget_stranded(name);
+            self.nodes.forget_stranded(name);
         }
     }
 
     /// Applies the episodes that a scan of all Nodes found.
     pub(super) fn apply_scan(&mut self, stranded: Vec<StrandedNode>) {
-        self.cluster.set_stranded(stranded);
+        self.nodes.set_stranded(stranded);
     }
 
     /// Forgets the followed Nodes without an open episode of this release, unless a late power-off may still stop their VM.
@@ -64,20 +64,20 @@ impl Inventory {
                 .and_then(|local| local.on_node.as_ref());
             match on_node {
                 Some(Record::InService) => {
-                    let node = self.cluster.node(name);
+                    let node = self.nodes.node(name);
                     self.copy(name).is_none() && !node.is_some_and(|node| self.may_power_off_late(node))
                 }
-                Some(Record::Episode(episode)) => !self.rules.releases.names(&episode.release),
+                Some(Record::Episode(episode)) => !self.settings.releases.names(&episode.release),
                 // Its release is unknown.
                 Some(Record::Unreadable { .. }) => self.own_copy(name).is_none(),
                 Some(Record::Python(_)) | None => false,
             }
         };
-        let over: Vec<NodeName> = self.cluster.followed().filter(is_over).cloned().collect();
+        let over: Vec<NodeName> = self.nodes.followed().filter(is_over).cloned().collect();
         for name in over {
             self.is_changed = true;
-            self.cluster.unfollow(&name);
-            self.cluster.forget_stranded(&name);
+            self.nodes.unfollow(&name);
+            self.nodes.forget_stranded(&name);
             self.forget_node(&name);
             self.node_states.remove(&name);
         }

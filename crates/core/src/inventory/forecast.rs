@@ -6,7 +6,7 @@ use super::Inventory;
 use super::placement::{HostsView, Reservation, device_needs};
 use crate::ids::{HostRef, NodeName, VmRef};
 use crate::maintenance::episode::Record;
-use crate::maintenance::observed::{Admission, BoundVm, HostState, ObservedNode};
+use crate::maintenance::observed::{Admission, BoundVm, HostState, ObservedNode, SourceState};
 use crate::maintenance::placement::{HostView, PlacementOffer, RejectedHost, RejectionReason, find_host};
 
 type Offers = BTreeMap<NodeName, PlacementOffer>;
@@ -42,10 +42,27 @@ pub struct Reach {
 impl Inventory {
     /// Whether both sources are synced and the VMs of all nodes have been looked up.
     pub fn is_complete(&self) -> bool {
-        let looked_up = |name: &NodeName| !matches!(self.vm_of(name), BoundVm::NotLookedUp);
-        self.disconnected().is_none()
-            && !self.vcenter.is_set_incomplete()
-            && self.names().iter().all(looked_up)
+        self.disconnected().is_none() && !self.vcenter.is_set_incomplete() && self.not_looked_up().is_empty()
+    }
+
+    /// Whether this process is the leader, or runs without leader election.
+    pub fn is_acting(&self) -> bool {
+        self.is_acting
+    }
+
+    /// Why a source is not synced, if one is not.
+    pub fn unsynced_reason(&self) -> Option<String> {
+        match self.disconnected()? {
+            SourceState::NoVcenter { why } => Some(format!("vCenter: {why}")),
+            SourceState::NoKubernetes { why } => Some(format!("Kubernetes: {why}")),
+            SourceState::Synced => None,
+        }
+    }
+
+    /// The nodes whose VM has not been looked up.
+    pub fn not_looked_up(&self) -> Vec<NodeName> {
+        let is_open = |name: &NodeName| matches!(self.vm_of(name), BoundVm::NotLookedUp);
+        self.names().into_iter().filter(is_open).collect()
     }
 
     /// Why vCenter is disconnected, if it is.
@@ -82,7 +99,7 @@ impl Inventory {
 
     /// The VMs of our nodes, with their names.
     pub fn vms_of_ours(&self) -> BTreeMap<VmRef, String> {
-        let bound = self.cluster.names().filter_map(|name| self.bound_vm(name));
+        let bound = self.nodes.names().filter_map(|name| self.bound_vm(name));
         bound
             .map(|vm| {
                 let name = vm.name.clone().unwrap_or_else(|| vm.moref.to_string());
@@ -196,7 +213,7 @@ impl Inventory {
             }
         }));
         let waits = self
-            .cluster
+            .nodes
             .node(name)
             .is_some_and(|node| node.annotations.strategy.as_deref() == Some("wait"));
         if let Some((host, _)) = offer.fits.as_ref().filter(|_| !waits) {
@@ -216,8 +233,8 @@ impl Inventory {
     /// The GPUs of `names`, by resource: what the cluster lacks during their maintenance.
     pub fn gpus_of(&self, names: &[NodeName]) -> BTreeMap<String, u64> {
         let mut sum: BTreeMap<String, u64> = BTreeMap::new();
-        for node in names.iter().filter_map(|name| self.cluster.node(name)) {
-            for (resource, count) in &*self.cluster.gpus(node, None) {
+        for node in names.iter().filter_map(|name| self.nodes.node(name)) {
+            for (resource, count) in &*self.nodes.gpus(node, None) {
                 let so_far = sum.entry(resource.clone()).or_default();
                 *so_far = so_far.saturating_add(*count);
             }

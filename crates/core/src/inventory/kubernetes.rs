@@ -22,9 +22,9 @@ impl Inventory {
     pub(super) fn apply_kubernetes(&mut self, update: kubernetes::KubernetesUpdate) {
         use kubernetes::KubernetesUpdate;
         match update {
-            KubernetesUpdate::Reset => self.cluster.reset(),
+            KubernetesUpdate::Reset => self.nodes.reset(),
             KubernetesUpdate::Node(node) => {
-                self.cluster.unfollow(&node.name);
+                self.nodes.unfollow(&node.name);
                 self.apply_node(*node);
             }
             KubernetesUpdate::Answered(node) => self.apply_answered(*node),
@@ -33,17 +33,17 @@ impl Inventory {
                 let is_conflicted = |known: &kubernetes::NodeFacts| {
                     known.uid == node.uid && known.resource_version == conflicted
                 };
-                self.cluster.forget_version(&node.name, is_conflicted);
+                self.nodes.forget_version(&node.name, is_conflicted);
                 self.apply_answered(*node);
             }
             KubernetesUpdate::NodeGone { name, uid } => {
-                let is_same = self.cluster.node(&name).is_some_and(|node| node.uid == uid);
-                if is_same && !self.cluster.is_followed(&name) {
+                let is_same = self.nodes.node(&name).is_some_and(|node| node.uid == uid);
+                if is_same && !self.nodes.is_followed(&name) {
                     self.forget_node(&name);
                 }
             }
             KubernetesUpdate::Settled => {
-                for name in self.cluster.settle() {
+                for name in self.nodes.settle() {
                     self.forget_node(&name);
                 }
             }
@@ -57,8 +57,8 @@ impl Inventory {
             KubernetesUpdate::Budget { budget, state } => self.apply_budget(budget, state),
             KubernetesUpdate::Followed(node) => self.apply_followed(*node),
             KubernetesUpdate::FollowedListed(node) => {
-                if self.cluster.is_followed(&node.name) {
-                    self.cluster.forget_version(&node.name, |_| true);
+                if self.nodes.is_followed(&node.name) {
+                    self.nodes.forget_version(&node.name, |_| true);
                 }
                 self.apply_followed(*node);
             }
@@ -66,33 +66,30 @@ impl Inventory {
             KubernetesUpdate::FollowedAbsent { name } => self.lose_followed(&name, None),
             KubernetesUpdate::Scanned { stranded } => self.apply_scan(stranded),
             KubernetesUpdate::Devices { node, slices } => self.apply_devices(&node, slices),
-            KubernetesUpdate::DevicesListed => self.cluster.end_wait_for_slices(),
-            KubernetesUpdate::Lost { why } => self.cluster.lose(why),
+            KubernetesUpdate::DevicesListed => self.nodes.end_wait_for_slices(),
+            KubernetesUpdate::Lost { why } => self.nodes.lose(why),
         }
     }
 
     /// Applies a Node from a reply. One that is not known was deleted in the meantime.
     fn apply_answered(&mut self, node: kubernetes::NodeFacts) {
-        let known = self.cluster.node(&node.name);
+        let known = self.nodes.node(&node.name);
         if known.is_some_and(|known| known.uid == node.uid) {
             self.apply_node(node);
         }
     }
 
     pub(super) fn apply_node(&mut self, mut node: kubernetes::NodeFacts) {
-        if self.cluster.is_older(&node) {
+        if self.nodes.is_older(&node) {
             return;
         }
-        let known = self
-            .cluster
-            .node(&node.name)
-            .filter(|known| known.uid == node.uid);
+        let known = self.nodes.node(&node.name).filter(|known| known.uid == node.uid);
         if let Some(known) = known
             && self.keys(known) != self.keys(&node)
         {
             self.pace_identity(&mut node);
         }
-        let gpus = self.cluster.gpus(&node, None);
+        let gpus = self.nodes.gpus(&node, None);
         let last = node.annotations.last_episode.as_deref().and_then(read_last);
         let local = self.node_states.entry(node.name.clone()).or_default();
         local.last_episode = last.map(Arc::new);
@@ -123,7 +120,7 @@ impl Inventory {
             // Pods may have been scheduled since the last list.
             local.drain = None;
         }
-        let before = self.cluster.node(&node.name);
+        let before = self.nodes.node(&node.name);
         let keys = before.map(|before| self.keys(before)).unwrap_or_default();
         let last = before.and_then(|before| before.annotations.last_episode.as_ref());
         let is_last_changed = last != node.annotations.last_episode.as_ref();
@@ -131,7 +128,7 @@ impl Inventory {
         if is_last_changed {
             self.record_last_episode(&node);
         }
-        self.cluster.insert(node);
+        self.nodes.insert(node);
     }
 
     /// Limits changes of a Node's UUIDs to one per [`IDENTITY_PACE`], because each costs searches in vCenter and a build of all
@@ -140,7 +137,7 @@ impl Inventory {
         let local = self.node_states.entry(node.name.clone()).or_default();
         let changed_at = local.identity_changed_at;
         if changed_at.is_some_and(|at| self.now.monotonic < at.after(IDENTITY_PACE)) {
-            if let Some(known) = self.cluster.node(&node.name) {
+            if let Some(known) = self.nodes.node(&node.name) {
                 node.provider_uuid = known.provider_uuid;
                 node.system_uuid = known.system_uuid;
             }
@@ -167,7 +164,7 @@ impl Inventory {
             .chain(local.late_power_off_until)
             .min();
         // A followed Node may be another release's, whose vCenter gives its hosts the same morefs.
-        let Some(last) = last.filter(|_| !self.cluster.is_followed(&node.name)) else {
+        let Some(last) = last.filter(|_| !self.nodes.is_followed(&node.name)) else {
             return;
         };
         let Some(host) = last.episode.host.moref.clone() else {
@@ -211,12 +208,12 @@ impl Inventory {
             .and_then(|local| local.on_node.as_ref())
             .and_then(Record::episode);
         let is_of_its_vm = on_node.is_none_or(|episode| self.may_be_of_its_vm(name, episode));
-        let Some(node) = self.cluster.remove(name) else {
+        let Some(node) = self.nodes.remove(name) else {
             return;
         };
         self.lookups.index(name, &self.keys(&node), &BTreeSet::new());
         let local = self.node_states.entry(name.clone()).or_default();
-        let is_ours = |episode: &Episode| self.rules.releases.has(&episode.release);
+        let is_ours = |episode: &Episode| self.settings.releases.has(&episode.release);
         match local.on_node.take() {
             Some(Record::Episode(episode)) if is_ours(&episode) && is_of_its_vm => {
                 local.record_of_gone = Some(Record::Episode(episode));
@@ -235,7 +232,7 @@ impl Inventory {
                 }
             }
         }
-        let (cluster, now) = (&self.cluster, self.now.monotonic);
+        let (cluster, now) = (&self.nodes, self.now.monotonic);
         self.node_states.retain(|name, local| {
             cluster.has(name) || local.record_of_gone.is_some() || !local.gpus.has_lapsed(now)
         });

@@ -143,7 +143,7 @@ impl Inventory {
     /// Updates and returns the urgent keys.
     pub(super) fn urgent(&mut self) -> BTreeMap<VmKey, LookupUrgency> {
         let mut urgent = BTreeMap::new();
-        for node in self.cluster.nodes() {
+        for node in self.nodes.all() {
             let Some(urgency) = self.urgency_of(node) else {
                 continue;
             };

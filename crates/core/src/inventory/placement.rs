@@ -71,7 +71,7 @@ impl Inventory {
                 task: entering.task.clone(),
                 clicked_at: entering.queued_at,
                 user: entering.user.clone(),
-                detection: if entering.queued_at < self.process_began {
+                detection: if entering.queued_at < self.acting_since {
                     Detection::AtStartup
                 } else {
                     match entering.signal {
@@ -155,7 +155,7 @@ impl Inventory {
     fn placement_requests(&self, names: &BTreeSet<NodeName>) -> PlacementRequests {
         let mut requests = PlacementRequests::default();
         for name in names {
-            let node = self.cluster.node(name);
+            let node = self.nodes.node(name);
             let record = match node {
                 Some(node) => Some(self.record(node)),
                 None => self.record_of_gone(name),

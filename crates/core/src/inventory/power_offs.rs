@@ -69,8 +69,8 @@ impl Inventory {
     ) -> Option<Monotonic> {
         let now = self.now.monotonic;
         let of_group = self
-            .cluster
-            .nodes()
+            .nodes
+            .all()
             .filter(|node| node.limit_group.as_deref() == group);
         let states = of_group.filter_map(|node| Some((&node.name, self.node_states.get(&node.name)?)));
         let mut first: Option<Monotonic> = None;

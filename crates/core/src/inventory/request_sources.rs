@@ -22,7 +22,7 @@ pub(super) struct RequestSource {
     /// Since when it is disconnected.
     lost_at: Option<Monotonic>,
     /// It has been disconnected for so long that maintenance continues without it.
-    is_without: bool,
+    is_ignored: bool,
 }
 
 impl RequestSources {
@@ -46,17 +46,17 @@ impl RequestSources {
     pub(super) fn set_time(&mut self, now: Monotonic) -> bool {
         let mut is_changed = false;
         for it in self.0.values_mut() {
-            let is_without = it
+            let is_ignored = it
                 .lost_at
                 .is_some_and(|lost_at| now >= lost_at.after(WITHOUT_AFTER));
-            is_changed |= std::mem::replace(&mut it.is_without, is_without) != is_without;
+            is_changed |= std::mem::replace(&mut it.is_ignored, is_ignored) != is_ignored;
         }
         is_changed
     }
 
     /// When maintenance will continue without one of them, if it stays disconnected.
     pub(super) fn continues_without_at(&self) -> Option<Monotonic> {
-        let waited_for = self.0.values().filter(|it| !it.is_without);
+        let waited_for = self.0.values().filter(|it| !it.is_ignored);
         waited_for
             .filter_map(|it| Some(it.lost_at?.after(WITHOUT_AFTER)))
             .min()
@@ -64,21 +64,21 @@ impl RequestSources {
 
     /// Why one of them is disconnected, where maintenance waits for it.
     pub(super) fn disconnected(&self) -> Option<&str> {
-        let waited_for = self.0.values().filter(|it| !it.is_without);
+        let waited_for = self.0.values().filter(|it| !it.is_ignored);
         waited_for
             .filter_map(|it| it.source.disconnected.as_deref())
             .next()
     }
 
     /// Why this one is disconnected, where maintenance continues without it.
-    pub(super) fn without(&self, api: Option<ForeignApi>) -> Option<&str> {
-        let it = self.0.get(&api).filter(|it| it.is_without)?;
+    pub(super) fn ignored(&self, api: Option<ForeignApi>) -> Option<&str> {
+        let it = self.0.get(&api).filter(|it| it.is_ignored)?;
         it.source.disconnected.as_deref()
     }
 
     /// Whether maintenance continues without one of them.
     pub(super) fn is_any_without(&self) -> bool {
-        self.0.values().any(|it| it.is_without)
+        self.0.values().any(|it| it.is_ignored)
     }
 }
 
@@ -87,7 +87,7 @@ impl RequestSource {
         Self {
             source: Source::disconnected(name),
             lost_at: None,
-            is_without: false,
+            is_ignored: false,
         }
     }
 

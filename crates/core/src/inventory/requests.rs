@@ -128,27 +128,27 @@ impl Inventory {
             NodeMaintenanceUpdate::Seen(seen) => {
                 // As with Nodes, versions are compared only within one list and its watch.
                 let is_of_this_list = source.record_object(&seen.name);
-                let known = self.maintenances.get(&seen.name);
+                let known = self.requests.get(&seen.name);
                 let is_older = known.is_some_and(|known| seen.is_before(known));
                 if !(is_of_this_list && is_older) {
-                    self.maintenances.insert(*seen);
+                    self.requests.insert(*seen);
                 }
             }
             // One that is not known was deleted in the meantime.
             NodeMaintenanceUpdate::Answered(object) => {
-                let known = self.maintenances.get(&object.name);
+                let known = self.requests.get(&object.name);
                 if known.is_some_and(|known| object.is_same_or_later(known)) {
-                    self.maintenances.insert(*object);
+                    self.requests.insert(*object);
                 }
             }
             NodeMaintenanceUpdate::Gone { name, uid } => {
-                if self.maintenances.get(&name).is_some_and(|known| known.uid == uid) {
-                    self.maintenances.remove(&name);
+                if self.requests.get(&name).is_some_and(|known| known.uid == uid) {
+                    self.requests.remove(&name);
                 }
             }
             NodeMaintenanceUpdate::Settled => {
                 if let Some(seen) = source.settle() {
-                    self.maintenances.retain(api, &seen);
+                    self.requests.retain(api, &seen);
                 }
             }
             NodeMaintenanceUpdate::Lost { why, .. } => source.lose(why, self.now.monotonic),
@@ -159,7 +159,7 @@ impl Inventory {
     /// not yet, there is none, so that no request is served twice.
     pub(super) fn request(&self, name: &NodeName, node: Option<&NodeFacts>) -> Option<Request> {
         let (oldest, asked) = self
-            .maintenances
+            .requests
             .open(name)
             .filter_map(|it| Some((&it.facts, it.facts.role.asked()?)))
             .min_by_key(|(it, _)| (it.created_at, &it.name))?;
@@ -195,7 +195,7 @@ impl Inventory {
     }
 
     fn object_of_copy(&self, name: &NodeName) -> Option<&StoredRequest> {
-        let copies = self.maintenances.open(name).filter(|it| match &it.facts.role {
+        let copies = self.requests.open(name).filter(|it| match &it.facts.role {
             NodeMaintenanceRole::Episode { record } => record.is_some(),
             NodeMaintenanceRole::Request(_) | NodeMaintenanceRole::Foreign(_) => false,
         });
@@ -220,14 +220,14 @@ impl Inventory {
     /// The copy of a node's record, where it names this release. Without a Node, only that shows the owner.
     pub(super) fn own_copy(&self, name: &NodeName) -> Option<&Arc<Episode>> {
         self.copy(name)
-            .filter(|copy| self.rules.releases.names(&copy.release))
+            .filter(|copy| self.settings.releases.names(&copy.release))
     }
 
     /// The nodes without a Node, with a copy of an episode of this release.
     pub(super) fn only_copied(&self) -> BTreeSet<NodeName> {
-        let copied = self.maintenances.of_node.keys();
+        let copied = self.requests.of_node.keys();
         copied
-            .filter(|name| !self.cluster.has(name) && self.own_copy(name).is_some())
+            .filter(|name| !self.nodes.has(name) && self.own_copy(name).is_some())
             .cloned()
             .collect()
     }

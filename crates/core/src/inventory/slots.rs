@@ -15,7 +15,7 @@ use crate::maintenance::decide::{is_replaced, vmotion_grace, wants_place};
 use crate::maintenance::desired::DesiredState;
 use crate::maintenance::episode::{Episode, Phase, PythonState, Record};
 use crate::maintenance::observed::BoundVm;
-use crate::maintenance::policy::MaxUnavailable;
+use crate::maintenance::policy::Limit;
 use crate::maintenance::request::Request;
 
 /// The slot of a node among those being drained.
@@ -31,16 +31,16 @@ impl Inventory {
     /// The limits within a group. A percentage is of its nodes.
     pub(super) fn limits(&self, group: Option<&str>) -> AdmissionLimits {
         let of_group = || {
-            self.cluster
-                .nodes()
+            self.nodes
+                .all()
                 .filter(|node| node.limit_group.as_deref() == group)
         };
         let gpus = || of_group().map(|node| u64::from(self.gpus_for_limits(node))).sum();
         AdmissionLimits {
-            concurrent_drains: self.rules.concurrent_drains,
-            unavailable: self.rules.unavailable.limit_of(|| of_group().count() as u64),
-            unavailable_gpus: self.rules.unavailable_gpus.limit_of(gpus),
-            power_offs: self.rules.power_offs.limit_of(|| of_group().count() as u64),
+            concurrent_drains: self.settings.concurrent_drains,
+            unavailable: self.settings.unavailable.limit_of(|| of_group().count() as u64),
+            unavailable_gpus: self.settings.unavailable_gpus.limit_of(gpus),
+            power_offs: self.settings.power_offs.limit_of(|| of_group().count() as u64),
         }
     }
 
@@ -54,7 +54,7 @@ impl Inventory {
             .map(|episode| of(&episode.gpus_before))
             .filter(|gpus| *gpus > 0);
         let gpus = before.unwrap_or_else(|| {
-            let now = self.cluster.gpus(node, None);
+            let now = self.nodes.gpus(node, None);
             let expected = local.map(|local| local.gpus.expected(&now, &node.gpu_capacity));
             of(&expected.unwrap_or(now))
         });
@@ -64,7 +64,7 @@ impl Inventory {
     /// The queue of a node's group.
     pub(super) fn queue_of(&self, name: &NodeName) -> (&AdmissionQueue, AdmissionLimits) {
         static EMPTY: AdmissionQueue = AdmissionQueue::new();
-        let group = self.cluster.node(name).and_then(|node| node.limit_group.clone());
+        let group = self.nodes.node(name).and_then(|node| node.limit_group.clone());
         let queue = self.admission_queues.get(&group).unwrap_or(&EMPTY);
         (queue, self.limits(group.as_deref()))
     }
@@ -75,7 +75,7 @@ impl Inventory {
         let mut queues: BTreeMap<Option<String>, AdmissionQueue> = BTreeMap::new();
         let mut lapses: Vec<Monotonic> = Vec::new();
         for name in names {
-            let Some(node) = self.cluster.node(name) else {
+            let Some(node) = self.nodes.node(name) else {
                 continue;
             };
             let queue = queues
@@ -89,7 +89,7 @@ impl Inventory {
             let before = local.map(|local| local.slot).unwrap_or_default();
             let slot = self.next_slot(before, drains, is_granted, &record);
             let holds = |since: Option<Monotonic>, lapses: &mut Vec<Monotonic>| {
-                let lapse = since.map(|since| since.after(self.rules.drain_slot));
+                let lapse = since.map(|since| since.after(self.settings.drain_slot));
                 let held = lapse.filter(|lapse| self.now.monotonic < *lapse);
                 lapses.extend(held);
                 held.is_some()
@@ -177,12 +177,12 @@ impl Inventory {
     }
 
     pub(super) fn count_gpus(&self, queue: &mut AdmissionQueue) {
-        if self.rules.unavailable_gpus == MaxUnavailable::Unlimited {
+        if self.settings.unavailable_gpus == Limit::Unlimited {
             return;
         }
         let queued = queue.queued.iter().map(|it| &it.node);
         let names = queue.unavailable.iter().chain(queued);
-        let nodes = names.filter_map(|name| self.cluster.node(name));
+        let nodes = names.filter_map(|name| self.nodes.node(name));
         queue.gpus = nodes
             .map(|node| (node.name.clone(), self.gpus_for_limits(node)))
             .collect();
@@ -216,7 +216,7 @@ impl Inventory {
             | BoundVm::HeldByDeadNode { .. } => false,
         };
         let is_left_alone = node.annotations.skip.as_deref() == Some("true");
-        let is_ours = self.rules.releases.has(&episode.release);
+        let is_ours = self.settings.releases.has(&episode.release);
         episode.node_uid == node.uid && is_its_vm && is_ours && !is_left_alone
     }
 
@@ -260,7 +260,7 @@ impl Inventory {
             return None;
         };
         // No episode begins on a node that the label selector does not match.
-        if *record == Record::InService && self.cluster.is_followed(&node.name) {
+        if *record == Record::InService && self.nodes.is_followed(&node.name) {
             return None;
         }
         let request = self.request(&node.name, Some(node));
@@ -273,13 +273,13 @@ impl Inventory {
         }));
         let is_due = |it: &Request| it.not_due(record.episode(), self.now.wall).is_none();
         let request = request.filter(is_due);
-        let grace = vmotion_grace(&vm, request.as_ref(), self.rules.vmotion_grace);
+        let grace = vmotion_grace(&vm, request.as_ref(), self.settings.vmotion_grace);
         let left = grace.saturating_sub(self.queued_for(node, record));
         if !left.is_zero() {
             lapses.push(self.now.monotonic.after(left));
             return None;
         }
-        let approval = self.rules.require_approval;
+        let approval = self.settings.require_approval;
         let asked_at = wants_place(
             record,
             &super::snapshot::observed_node(node),
@@ -296,7 +296,7 @@ impl Inventory {
     /// When the last episode of a node ended, as far as its Node, its NodeMaintenances or this process know.
     fn last_end(&self, name: &NodeName) -> Option<Timestamp> {
         let local = self.node_states.get(name).and_then(|local| local.last_ended);
-        let recorded = self.maintenances.last_end(name);
+        let recorded = self.requests.last_end(name);
         // The clock of the process that wrote it may be ahead.
         local.max(recorded).map(|at| at.min(self.now.wall))
     }

@@ -38,14 +38,15 @@ impl Inventory {
         let record = record.cloned().unwrap_or_else(|| record_of(node));
         match record {
             Record::InService => self.record_from_copy(node).unwrap_or(Record::InService),
-            // Only the annotation that the Python controller does not have was removed: the rest is what we wrote.
+            // Haulout also writes the annotations of the Python controller. Without our own annotation, the rest looks like a record of
+            // that controller; the copy that matches it is used.
             Record::Python(ref python) => {
                 let copied = self.record_from_copy(node);
                 copied
                     .filter(|copied| is_written_for(copied, python))
                     .unwrap_or(record)
             }
-            // A Node that was put back from a backup, or with `kubectl replace`, has the record of then.
+            // A Node that was restored from a backup, or written with `kubectl replace`, has an older record.
             Record::Episode(ref old) => {
                 let is_newer = |copy: &Arc<Episode>| copy.id == old.id && is_younger(copy, old);
                 let copied = self.copy(&node.name).is_some_and(is_newer);
@@ -58,7 +59,7 @@ impl Inventory {
 
     /// The episode in a copy, where the Node has none: the Node was deleted and the same machine registered again, or its annotations
     /// were removed. It continues from the newest state that is known of this Node object, or else of another one of this name. A copy
-    /// that is only not closed yet does not count: its Node names that episode, or a younger one, as the last.
+    /// does not count if the Node already names its episode, or a later one, as ended: the object has only not been closed yet.
     pub(super) fn record_from_copy(&self, node: &NodeFacts) -> Option<Record> {
         let copy = self.open_copy(node)?;
         let BoundVm::Found(vm) = self.vm_of(&node.name) else {
@@ -67,7 +68,8 @@ impl Inventory {
         let is_same_machine = is_same_machine(vm.uuid, copy.vm_uuid);
         let local = self.node_states.get(&node.name);
         let on_node = local.and_then(|local| local.last_on_node.as_ref());
-        // Only after a restore of etcd are there an earlier Node object and its copy, and a record from a later one.
+        // After a restore of etcd, Node and copy may be of an earlier Node object, while this process remembers a record of a later one.
+        // That record does not count.
         let is_of_later = |episode: &Episode| copy.node_uid == node.uid && episode.node_uid != node.uid;
         let is_newer = |episode: &&Arc<Episode>| {
             episode.id == copy.id && is_younger(episode, copy) && !is_of_later(episode)
@@ -107,12 +109,12 @@ impl Inventory {
     }
 
     /// The VM of a node in `phase`. Before its power is cut, only a current lookup counts, because another VM may have the UUID by
-    /// now. A VM that is off can lose no power, and must be known to be powered on again.
+    /// now. A VM that is off has no power to cut, so the last lookup is enough to power it on again.
     fn vm_for(&self, name: &NodeName, phase: Option<&Phase>) -> BoundVm {
         let vm = self.vm_of(name);
         let is_on = vm.found().is_some_and(|vm| vm.power != Some(PowerState::Off));
         let is_fresh = || {
-            self.cluster
+            self.nodes
                 .node(name)
                 .is_some_and(|node| self.is_identity_fresh(node))
         };
@@ -133,7 +135,7 @@ impl Inventory {
             (Record::InService, Some(facts), Some(node)) if facts.power == Some(PowerState::Off) => {
                 self.late_power_off_of(node, &facts.moref)
             }
-            // The episode before it is not on the Node any more.
+            // The Node does not name the episode that sent the power-off any more, so the queued one stands for it.
             (Record::Episode(episode), Some(facts), Some(_))
                 if *episode.phase.at_work() == Phase::Queued && facts.power == Some(PowerState::Off) =>
             {
@@ -146,9 +148,11 @@ impl Inventory {
         }
     }
 
+    /// The snapshot of a node. `None` if its Node is deleted and no record is left, or if it is watched by name only and has nothing to
+    /// bring back.
     pub(super) fn snapshot(&self, name: &NodeName, offer: PlacementOffer) -> Option<NodeSnapshot> {
         let local = self.node_states.get(name);
-        let node = self.cluster.node(name);
+        let node = self.nodes.node(name);
         let record = match node {
             Some(node) => self.record(node),
             None => self.record_of_gone(name)?,
@@ -160,14 +164,14 @@ impl Inventory {
         let home = self.host_state(home);
         let late_power_off_of = self.late_power_off(&record, vm.found(), node);
         // On a node that is not selected, an episode begins only to bring back a VM that an ended episode powered off.
-        if record == Record::InService && late_power_off_of.is_none() && self.cluster.is_followed(name) {
+        if record == Record::InService && late_power_off_of.is_none() && self.nodes.is_followed(name) {
             return None;
         }
         let static_devices = self.static_placement(&record, self.bound_vm(name));
         let forecast = self.placement_forecast(&record, vm.found(), node, &offer);
         let mut seen = Observed {
             late_power_off_of,
-            process_began: self.process_began,
+            acting_since: self.acting_since,
             leadership: self.leadership,
             record_seen: self.record_age(local),
             sources: self
@@ -180,6 +184,7 @@ impl Inventory {
             is_record_on_node: local.is_some_and(|local| local.has_on_node(&record)),
             request: self.request(name, node),
             vm,
+            // Of other nodes: `add_other_nodes` sets these three where the node is not idle.
             ahead_traceparent: None,
             origin: EpisodeOrigin::default(),
             admission: Admission::Granted,
@@ -242,9 +247,9 @@ impl Inventory {
     fn observed(&self, node: &NodeFacts, record: &Record) -> ObservedNode {
         let seen = ObservedNode {
             gpus: self
-                .cluster
+                .nodes
                 .gpus(node, record.episode().and_then(|episode| episode.slices_after())),
-            newest_slice: device_slice::newest(self.cluster.slices_of(&node.name)),
+            newest_slice: device_slice::newest(self.nodes.slices_of(&node.name)),
             ..observed_node(node)
         };
         match self.node_states.get(&node.name) {
@@ -253,7 +258,7 @@ impl Inventory {
                 asked_guest: local.asked_guest(self.now.monotonic),
                 expected_gpus: local
                     .gpus
-                    .expected(&self.cluster.gpus(node, None), &node.gpu_capacity),
+                    .expected(&self.nodes.gpus(node, None), &node.gpu_capacity),
                 last_episode: local.last_episode.clone(),
                 ..seen
             },
@@ -357,7 +362,7 @@ impl Inventory {
         match admission {
             Admission::Granted => None,
             Admission::Queued { ahead, .. } => ahead.iter().find_map(|name| {
-                let record = self.record(self.cluster.node(name)?);
+                let record = self.record(self.nodes.node(name)?);
                 record.episode().map(|episode| episode.traceparent.clone())
             }),
         }

@@ -25,8 +25,20 @@ impl Inventory {
 
     /// The hosts of each cluster that has a VM of ours, with name and state.
     pub fn hosts_of_ours(&self) -> BTreeMap<HostRef, (String, HostState)> {
+        self.near_ours().map(|host| self.shown(host)).collect()
+    }
+
+    /// Whether a usable host of these clusters has not reported its devices. vCenter sends them soon after the first set.
+    pub fn awaits_devices(&self) -> bool {
+        self.near_ours().any(|host| {
+            host.passthrough.is_none() && self.host_state(Some(&host.moref)) == HostState::InService
+        })
+    }
+
+    /// The hosts of each cluster that has a VM of ours.
+    fn near_ours(&self) -> impl Iterator<Item = &Arc<Host>> {
         let ours = self
-            .cluster
+            .nodes
             .names()
             .filter_map(|name| self.bound_vm(name)?.host.as_ref());
         let ours: BTreeSet<&HostRef> = ours.collect();
@@ -34,15 +46,10 @@ impl Inventory {
             .iter()
             .filter_map(|host| self.vcenter.host(host)?.compute.as_ref())
             .collect();
-        let is_shown = |host: &&Arc<Host>| {
+        self.vcenter.hosts().filter(move |host| {
             let is_near = |compute| computes.contains(compute);
             ours.contains(&host.moref) || host.compute.as_ref().is_some_and(is_near)
-        };
-        self.vcenter
-            .hosts()
-            .filter(is_shown)
-            .map(|host| self.shown(host))
-            .collect()
+        })
     }
 
     fn shown(&self, host: &Host) -> (HostRef, (String, HostState)) {

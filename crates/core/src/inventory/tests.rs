@@ -11,7 +11,7 @@ use crate::facts::vsphere::{
 };
 use crate::fixtures::{self, RELEASE, drain_report, host_named, record, synced};
 pub(super) use crate::fixtures::{
-    at, found, host, moment, name, node_facts as node, rules, trio, uuid, vm_facts as vm,
+    at, found, host, inventory_settings, moment, name, node_facts as node, trio, uuid, vm_facts as vm,
 };
 use crate::ids::{ComputeRef, NodeUid, TaskRef};
 use crate::maintenance::effect::EffectKind;
@@ -54,11 +54,14 @@ pub(super) fn vsphere(update: vsphere::VsphereUpdate) -> Fact {
 
 /// An inventory with `facts` as the complete set of both sources.
 pub(super) fn inventory_with(facts: impl IntoIterator<Item = Fact>) -> Inventory {
-    inventory_under(rules(), facts)
+    inventory_under(inventory_settings(), facts)
 }
 
-pub(super) fn inventory_under(rules: Rules, facts: impl IntoIterator<Item = Fact>) -> Inventory {
-    let mut inventory = Inventory::new(rules, at(0));
+pub(super) fn inventory_under(
+    settings: InventorySettings,
+    facts: impl IntoIterator<Item = Fact>,
+) -> Inventory {
+    let mut inventory = Inventory::new(settings, at(0));
     inventory.set_time(moment(0));
     apply_all(&mut inventory, facts);
     inventory
@@ -680,11 +683,11 @@ fn the_name_counts_only_where_it_is_configured() {
     assert_eq!(keys(&mut nameless), BTreeSet::new());
     assert_eq!(snapshot_of(&mut nameless, 1).observed.vm, BoundVm::NoUuid);
     let mut configured = Inventory::new(
-        Rules {
+        InventorySettings {
             binding: NodeBinding::Name,
             require_approval: false,
             node_maintenances: false,
-            ..rules()
+            ..inventory_settings()
         },
         at(0),
     );
@@ -1110,9 +1113,9 @@ fn of_two_clicks_in_one_set_the_earlier_is_served() {
 fn a_share_of_the_nodes_is_rounded_down_and_never_to_none() {
     for (percent, nodes, limit) in [(50, 4, 2), (50, 3, 1), (1, 3, 1), (100, 3, 3)] {
         let mut inventory = Inventory::new(
-            Rules {
-                unavailable: MaxUnavailable::Percent(percent),
-                ..rules()
+            InventorySettings {
+                unavailable: Limit::Percent(percent),
+                ..inventory_settings()
             },
             at(0),
         );
@@ -1371,7 +1374,7 @@ fn maintenance_task_older_than_the_leadership_counts_as_at_startup() {
     assert_eq!(detection(&mut inventory, 50), Detection::AtStartup);
     assert_eq!(detection(&mut inventory, 100), Detection::Pushed);
     let seen = snapshot_of(&mut inventory, 1).observed;
-    assert_eq!((seen.process_began, seen.leadership), (at(100), lead));
+    assert_eq!((seen.acting_since, seen.leadership), (at(100), lead));
 }
 
 #[test]

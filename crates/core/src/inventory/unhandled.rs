@@ -83,7 +83,7 @@ impl UnhandledModes {
 impl Inventory {
     /// The hosts with a mode that Haulout does not react to and with running VMs of ours; `None` while a source is disconnected.
     pub fn unhandled_hosts(&self) -> Option<Vec<UnhandledHost>> {
-        if self.vcenter.disconnected().is_some() || self.cluster.disconnected().is_some() {
+        if self.vcenter.disconnected().is_some() || self.nodes.disconnected().is_some() {
             return None;
         }
         let hosts = self.vcenter.hosts().flat_map(|host| {
@@ -102,8 +102,8 @@ impl Inventory {
     fn running_on(&self, host: &HostRef) -> BTreeMap<NodeName, NodeUid> {
         let is_on_it = |vm: &Vm| vm.host.as_ref() == Some(host) && vm.power == Some(PowerState::On);
         let running = self
-            .cluster
-            .nodes()
+            .nodes
+            .all()
             .filter(|node| self.bound_vm(&node.name).is_some_and(is_on_it));
         running
             .map(|node| (node.name.clone(), node.uid.clone()))

@@ -7,6 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use self::absences::Absences;
 use self::failed_maintenances::FailedMaintenances;
 use super::{Inventory, Source};
@@ -19,6 +21,10 @@ use crate::maintenance::placement::HostSurvey;
 /// How long a host counts as updated after it left maintenance mode. The hosts of a cluster are updated one after another, an hour or
 /// more each where they drain and restart.
 const ROLLING_UPGRADE: Duration = Duration::from_secs(24 * 3600);
+
+/// How many tasks are kept for each VM, on average. vCenter lists an ended task for ten minutes and does not say when it no longer
+/// does. In a session that lasts for months, backups alone are thousands.
+const TASKS_PER_VM: usize = 16;
 
 /// The objects of vCenter.
 #[derive(Clone, Debug)]
@@ -190,21 +196,21 @@ impl VcenterStore {
                 self.left_maintenance.remove(&host);
             }
             VsphereUpdate::Compute(compute) => {
-                self.source.seen.insert(compute.moref.to_string());
+                self.see(compute.moref.as_str());
                 self.computes.insert(compute.moref.clone(), compute);
             }
             VsphereUpdate::ComputeGone(compute) => {
                 self.computes.remove(&compute);
             }
             VsphereUpdate::Vm(vm) => {
-                self.source.seen.insert(vm.moref.to_string());
+                self.see(vm.moref.as_str());
                 self.vms.insert(vm.moref.clone(), vm);
             }
             VsphereUpdate::VmGone(vm) => {
                 self.vms.remove(&vm);
             }
             VsphereUpdate::Task(task) => {
-                self.source.seen.insert(task.moref.to_string());
+                self.see(task.moref.as_str());
                 self.tasks.insert(task.moref.clone(), task);
             }
             VsphereUpdate::TaskGone(task) => {
@@ -218,8 +224,15 @@ impl VcenterStore {
         }
     }
 
+    /// An object is reported. In a whole list, those that are not reported do not exist.
+    fn see(&mut self, moref: &str) {
+        if self.source.disconnected.is_some() {
+            self.source.seen.insert(moref.to_owned());
+        }
+    }
+
     fn apply_host(&mut self, host: Arc<Host>, now: Now) {
-        self.source.seen.insert(host.moref.to_string());
+        self.see(host.moref.as_str());
         let known = self.hosts.get(&host.moref);
         let is_rebuilt = self.source.disconnected.is_some();
         self.failed.record_host(&host, known.filter(|_| is_rebuilt), now);
@@ -231,8 +244,9 @@ impl VcenterStore {
         self.hosts.insert(host.moref.clone(), host);
     }
 
-    /// The set is complete: objects that were not reported do not exist.
+    /// The set is complete: objects of a whole list that were not reported do not exist.
     fn settle(&mut self) {
+        self.forget_ended_tasks();
         if self.source.disconnected.take().is_none() {
             return;
         }
@@ -244,6 +258,20 @@ impl VcenterStore {
         self.failed.retain(&seen);
         self.absences.retain(&seen);
         self.surveys.clear();
+    }
+
+    /// Forgets the older half of the ended tasks when there are too many. A new session does not list them either.
+    fn forget_ended_tasks(&mut self) {
+        if self.tasks.len() <= TASKS_PER_VM * (self.vms.len() + 1) {
+            return;
+        }
+        let ended = self.tasks.values().filter(|task| task.has_ended());
+        let mut ended: Vec<(Timestamp, TaskRef)> =
+            ended.map(|task| (task.queued_at, task.moref.clone())).collect();
+        ended.sort_unstable();
+        for (_, task) in &ended[..ended.len().div_ceil(2)] {
+            self.tasks.remove(task);
+        }
     }
 }
 

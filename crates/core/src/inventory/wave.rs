@@ -56,7 +56,7 @@ impl Inventory {
             .collect();
         let mut groups: BTreeMap<Option<String>, Vec<(usize, &Forecast)>> = BTreeMap::new();
         for (index, forecast) in forecasts.iter().enumerate() {
-            let group = self.cluster.node(&forecast.node);
+            let group = self.nodes.node(&forecast.node);
             let group = group.and_then(|node| node.limit_group.clone());
             groups.entry(group).or_default().push((index, forecast));
         }
@@ -109,7 +109,7 @@ impl Inventory {
             },
             ..vm.clone()
         };
-        let node = self.cluster.node(name);
+        let node = self.nodes.node(name);
         let request = self.due_request(name, node, &forecast.record);
         let clicked_at = wants_place(
             &forecast.record,
@@ -159,7 +159,7 @@ impl Inventory {
             leaving.insert(host.clone());
             let all_fit = nodes.iter().all(|name| {
                 let is_bound_to_host = self
-                    .cluster
+                    .nodes
                     .node(name)
                     .is_some_and(|node| node.annotations.strategy.as_deref() == Some("wait"));
                 !is_bound_to_host

@@ -64,7 +64,7 @@ pub use vmotion::vmotion_grace;
 pub enum Decision {
     /// Write this record to the Node, then decide again. An effect is only decided from a record that is already on the
     /// Node, so it cannot run before its record is written.
-    Record(Box<Transition>),
+    Write(Box<Transition>),
     /// Run this effect; decide again when a fact changes or at `recheck`.
     Act {
         effect: Effect,
@@ -97,7 +97,8 @@ pub struct Transition {
 }
 
 impl Transition {
-    /// Whether the phase and the cordon stay the same: only the leader, the elapsed time or a request to vCenter is recorded.
+    /// Whether phase, `spec.unschedulable`, recordons and a failed relocation stay the same. Anything else may change: the leader, the
+    /// elapsed time, a request to vCenter, guards, the owner of the cordon.
     pub fn is_bookkeeping(&self, before: &Record) -> bool {
         match (before, &self.record) {
             (Record::Episode(before), Record::Episode(after)) => {
@@ -126,7 +127,8 @@ impl Transition {
 /// Decides what to do next for one node.
 ///
 /// A new leader first writes its epoch to an open episode. That changes the `resourceVersion`, so every later write of the
-/// previous leader is refused. At most one effect per node can then still arrive from it, and the quarantine waits for that.
+/// previous leader is refused. At most one effect per node can then still arrive from it, and the quarantine waits for that. Only a
+/// record that continues on a Node that was registered again is written before that: it goes with the cordon of that Node.
 pub fn decide(record: &Record, seen: &Observed, policy: &Policy, now: Now) -> Decision {
     decide_noting(record, seen, policy, now, &|_, _| {})
 }
@@ -134,7 +136,7 @@ pub fn decide(record: &Record, seen: &Observed, policy: &Policy, now: Now) -> De
 /// Told the phase and the rule that decided, each as [`PHASES`] names it.
 pub type Noted<'a> = dyn Fn(&'static str, &'static str) + 'a;
 
-/// The same; `noted` is told which rule decided.
+/// The same; `noted` is told which rule decided, if one did.
 pub fn decide_noting(
     record: &Record,
     seen: &Observed,
@@ -169,7 +171,7 @@ fn of_record(record: &Record, seen: &Observed, policy: &Policy, now: Now, noted:
 
 /// Sets the revision of the record to one more than that of the current record.
 fn with_revision(mut decision: Decision, before: &Record) -> Decision {
-    if let Decision::Record(transition) = &mut decision
+    if let Decision::Write(transition) = &mut decision
         && let Record::Episode(next) = &mut transition.record
     {
         let before = before.episode().map_or(0, |before| before.revision);
@@ -310,7 +312,7 @@ fn cordoned(mut episode: Episode, node: &ObservedNode) -> Transition {
 }
 
 fn write(episode: Episode) -> Decision {
-    Decision::Record(Box::new(transition_to(episode)))
+    Decision::Write(Box::new(transition_to(episode)))
 }
 
 /// A transition that leaves `spec.unschedulable` as it is.
@@ -340,7 +342,7 @@ fn step<'a>(
     if let Some(reason) = is_replaced(episode, vm) {
         return PhaseStep::park(reason);
     }
-    let on = match vm.power {
+    let is_on = match vm.power {
         None => return PhaseStep::wait(WaitingOn::PowerState),
         Some(PowerState::Suspended) => return PhaseStep::park(ParkReason::VmSuspended),
         Some(PowerState::On) => true,
@@ -351,10 +353,10 @@ fn step<'a>(
     if is_away && let Some(step) = context.restore_cordon() {
         return step;
     }
-    let rules = PhaseRules::of(&episode.phase, on);
+    let rules = PhaseRules::of(&episode.phase, is_on);
     let (step, rule) = rules.step(context);
     (context.noted)(rules.name, rule);
-    // Nothing was done for a node in the queue.
+    // A queued node has no guards, and no GPUs of an earlier boot to forget.
     if episode.phase == Phase::Queued {
         return step;
     }
@@ -363,7 +365,7 @@ fn step<'a>(
 
 impl PhaseContext<'_> {
     /// An approval of the queued request is not one of the maintenance of its host, which needs an episode of its own.
-    fn unless_approved_for_request(self) -> Option<PhaseStep> {
+    fn end_request_when_host_enters(self) -> Option<PhaseStep> {
         let is_for_request = self.episode.trigger.request.is_some();
         let is_entering = matches!(self.vm.host, HostState::Entering { .. });
         (self.policy.require_approval && is_for_request && is_entering).then(|| self.end(None))
@@ -399,8 +401,8 @@ impl PhaseContext<'_> {
         if let Some(step) = self.await_approval() {
             return step;
         }
-        // It wants no slot then.
-        if let Some(step) = self.unless_dead() {
+        // A dead node has no place in the queue of drains (`wants_place`), so it would wait for ever.
+        if let Some(step) = self.park_if_dead() {
             return step;
         }
         match &self.seen.admission {

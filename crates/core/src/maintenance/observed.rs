@@ -58,8 +58,8 @@ impl NodeSnapshot {
 /// The facts that a decision about one node may use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observed {
-    /// When this process started or became the leader, on the wall clock. Only for traces.
-    pub process_began: Timestamp,
+    /// When this process started or became the leader, on the wall clock.
+    pub acting_since: Timestamp,
     /// Since when this process knows the record.
     pub record_seen: RecordAge,
     /// The leadership of this process.
@@ -79,8 +79,8 @@ pub struct Observed {
     /// The oldest request for this node that is not fulfilled.
     pub request: Option<Request>,
     pub vm: BoundVm,
-    /// The ended episode whose power-off took effect late and stopped the VM, where there is no episode now. It was sent by a
-    /// deposed leader. Where an episode is queued, that episode.
+    /// The ended episode whose power-off took effect late and stopped the VM, where there is no episode now. Its power-off
+    /// arrived late, or its guest shut down after its end. Where an episode is queued, that episode.
     pub late_power_off_of: Option<EpisodeId>,
     /// Whether it may begin to drain.
     pub admission: Admission,
@@ -386,7 +386,7 @@ impl Observed {
     /// A node with this VM at `now`, without leader election and with both sources synced; all else is unknown.
     pub fn of(node: Option<ObservedNode>, vm: BoundVm, now: Now) -> Self {
         Self {
-            process_began: now.wall,
+            acting_since: now.wall,
             record_seen: RecordAge {
                 at: now,
                 phase_at: now.monotonic,

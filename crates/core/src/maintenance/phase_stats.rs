@@ -44,7 +44,7 @@ impl StatsCollector {
         self.stats.task = task.or(self.stats.task.take());
         match decision {
             Decision::Idle => {}
-            Decision::Record(transition) => {
+            Decision::Write(transition) => {
                 if let Some(Phase::Relocating { .. } | Phase::PoweringOn { by_drs: true }) =
                     transition.record.phase()
                 {

@@ -155,9 +155,9 @@ pub enum StaticDevices {
 }
 
 /// `MAX_UNAVAILABLE` and `MAX_UNAVAILABLE_GPUS`: how many nodes or GPUs may be out of service at once, from the cordon of a node until
-/// it is back.
+/// it is back. `MAX_POWER_OFFS_PER_HOUR`: how many VMs may be powered off in an hour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MaxUnavailable {
+pub enum Limit {
     /// No limit.
     Unlimited,
     Number(u32),
@@ -282,7 +282,7 @@ impl FromStr for MaintenanceTaint {
     }
 }
 
-impl FromStr for MaxUnavailable {
+impl FromStr for Limit {
     type Err = NotPermitted;
 
     fn from_str(text: &str) -> Result<Self, NotPermitted> {
@@ -303,7 +303,7 @@ impl FromStr for MaxUnavailable {
     }
 }
 
-impl MaxUnavailable {
+impl Limit {
     /// The limit as a number, where `all` counts what there is.
     pub fn limit_of(self, all: impl FnOnce() -> u64) -> Option<u32> {
         match self {

@@ -28,8 +28,6 @@ named_enum! {
         NoOtherHost = "no-other-host",
         /// The grace period of a pod is longer than the drain timeout.
         LongGracePeriod = "long-grace-period",
-        /// The kubelet delays a shutdown for longer than the guest gets.
-        LongKubeletShutdown = "long-kubelet-shutdown",
         /// Nothing starts the pod again.
         NoController = "no-controller",
         /// The pod has data in an emptyDir.
@@ -58,7 +56,6 @@ impl Obstacle {
             | Self::EvacuationPolicy
             | Self::NoOtherHost
             | Self::LongGracePeriod
-            | Self::LongKubeletShutdown
             | Self::NoController
             | Self::EmptyDir
             | Self::PodPolicy
@@ -84,7 +81,6 @@ impl Obstacle {
             Self::EvacuationPolicy => "vCenter itself powers the VM off when its host enters maintenance",
             Self::NoOtherHost => "no other host can take the VM: the node is away as long as its host",
             Self::LongGracePeriod => "a grace period is longer than the drain timeout",
-            Self::LongKubeletShutdown => "the kubelet delays a shutdown for longer than the guest gets",
             Self::NoController => "a pod has no controller: nothing starts it again",
             Self::EmptyDir => "a pod loses the data in its emptyDir",
             Self::PodPolicy => "an annotation of a pod is not fulfilled as it stands",

@@ -87,7 +87,7 @@ fn every_law_holds_in_every_phase_with_every_combination_of_facts() {
         let decision = decide_noting(record, seen, policy, now, &noted);
         match &decision {
             Decision::Act { effect, .. } => effect_laws(record, seen, policy, now, effect, &decision),
-            Decision::Record(transition) => transition_laws(record, seen, policy, now, transition, &decision),
+            Decision::Write(transition) => transition_laws(record, seen, policy, now, transition, &decision),
             Decision::Wait { .. } => {}
             Decision::Idle => {
                 hold(
@@ -134,7 +134,7 @@ const OTHERWISE_TRIED: [(&str, &str); 18] = [
     ("Draining", "hooks hold the first eviction"),
     (
         "Draining",
-        "the settings or the request give the drain another time",
+        "the settings or the request have changed the drain timeout",
     ),
     ("ShuttingDown", "the VM has a question"),
     (
@@ -150,7 +150,10 @@ const OTHERWISE_TRIED: [(&str, &str); 18] = [
         "PoweringOn",
         "devices at fixed addresses are those of another host",
     ),
-    ("Rejoining", "the Node shows GPU counts from before"),
+    (
+        "Rejoining",
+        "the Node still shows the GPU counts of the boot before the power-off",
+    ),
     (
         "Rejoining",
         "a person has accepted fewer GPUs, or GPU_RESOURCES has changed",
@@ -671,7 +674,7 @@ fn vm_that_went_off_late_by_our_power_off_is_brought_back() {
                         let policy = policy(DrainTimeoutAction::PowerOff);
                         let decision = decide(&Record::InService, &seen, &policy, moment(2));
                         let is_brought_back = match &decision {
-                            Decision::Record(transition) => {
+                            Decision::Write(transition) => {
                                 transition.record.episode().is_some_and(|episode| {
                                     episode.trigger.late_power_off_of == late_power_off_of
                                         && late_power_off_of.is_some()
@@ -703,7 +706,7 @@ fn decisions_settle_when_the_facts_do_not_change() {
         let mut seen = seen.clone();
         let mut chain = vec![record.phase_name()];
         for _ in 0..LONGEST {
-            let Decision::Record(transition) = decide(&record, &seen, policy, now) else {
+            let Decision::Write(transition) = decide(&record, &seen, policy, now) else {
                 return;
             };
             if let (Some(node), Some(unschedulable)) = (&mut seen.node, transition.unschedulable) {
@@ -793,7 +796,7 @@ fn without_its_node_object_an_episode_waits_or_brings_its_vm_back() {
                 let rests = matches!(decision, Decision::Idle);
                 assert_eq!(rests, record == Record::InService, "{record:?} {decision:?}");
                 match &decision {
-                    Decision::Record(transition) => {
+                    Decision::Write(transition) => {
                         assert!(has_copy && transition.record != Record::InService, "{decision:?}");
                         assert_eq!(transition.unschedulable, None, "there is no Node to cordon");
                     }
@@ -842,7 +845,7 @@ fn record_of_another_release_is_left_alone_unless_adopted() {
                 "{decision:?}"
             );
             policy.releases.adopted = std::sync::Arc::new(["gpu/haulout".to_owned()].into());
-            let Decision::Record(adopted) = decide(&theirs, &seen, &policy, moment(2)) else {
+            let Decision::Write(adopted) = decide(&theirs, &seen, &policy, moment(2)) else {
                 panic!("it is not adopted: {theirs:?}");
             };
             assert_eq!(adopted.record.episode().unwrap().release, policy.releases.own);
@@ -876,7 +879,7 @@ fn takeover_writes_the_epoch_first_and_waits_for_the_quarantine() {
         let first = decide(record, &seen, policy, now);
         let is_to_be_written = seen.node.is_some() || !matches!(first, Decision::Wait { .. });
         let stamped = match (record, &first) {
-            (Record::Episode(before), Decision::Record(transition)) => {
+            (Record::Episode(before), Decision::Write(transition)) => {
                 let Record::Episode(after) = &transition.record else {
                     panic!("an episode that another leader wrote is written before it is ended: {first:#?}");
                 };
@@ -901,7 +904,7 @@ fn takeover_writes_the_epoch_first_and_waits_for_the_quarantine() {
             (Record::Episode(_), _) if is_to_be_written && seen.node.is_some() => {
                 panic!("an open episode is taken over first: {first:#?}")
             }
-            (_, Decision::Record(transition)) => {
+            (_, Decision::Write(transition)) => {
                 hold(
                     "14: an episode that begins under a leader has its epoch",
                     transition.record.episode().is_none_or(|it| it.epoch == epoch),
@@ -936,7 +939,7 @@ fn takeover_writes_the_epoch_first_and_waits_for_the_quarantine() {
                 );
                 held_back += 1;
             }
-            (Decision::Record(_), Decision::Record(other)) => hold(
+            (Decision::Write(_), Decision::Write(other)) => hold(
                 "14: records continue under the new epoch",
                 other.record.episode().is_none_or(|it| it.epoch == epoch),
                 record,
@@ -944,7 +947,7 @@ fn takeover_writes_the_epoch_first_and_waits_for_the_quarantine() {
                 &second,
             ),
             // The elapsed time was recorded with the epoch, so no checkpoint is due.
-            (Decision::Record(alone), _) if alone.is_bookkeeping(record) => {}
+            (Decision::Write(alone), _) if alone.is_bookkeeping(record) => {}
             // The displayed deadline counts from the record that was seen last.
             (Decision::Wait { .. }, Decision::Wait { .. }) if is_stamped => {}
             (alone, second) => hold("14: nothing else changes", alone == second, record, &seen, second),

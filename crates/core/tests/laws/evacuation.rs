@@ -63,7 +63,7 @@ fn vm_that_vcenter_shut_down_at_the_click_gets_an_episode() {
         (HostState::InMaintenance, node()),
     ] {
         let seen = shut_down(host, node);
-        let Decision::Record(transition) = decided(&seen) else {
+        let Decision::Write(transition) = decided(&seen) else {
             panic!("no episode begins: {seen:#?}");
         };
         assert_eq!(transition.unschedulable, Some(true), "it is cordoned");
@@ -96,7 +96,7 @@ fn vm_that_vcenter_shut_down_before_its_host_was_in_maintenance_gets_an_episode(
         vm.maintenance_asked_at = asked_at.map(at);
         let decision = decided(&seen);
         assert_eq!(
-            matches!(decision, Decision::Record(_)),
+            matches!(decision, Decision::Write(_)),
             is_evacuated,
             "asked for at {asked_at:?}, not Ready since {since}: {decision:#?}"
         );
@@ -161,7 +161,7 @@ fn node_whose_vm_was_restarted_elsewhere_unseen_has_to_be_back_first() {
         let decided = |seen: &Observed| {
             let policy = policy(DrainTimeoutAction::PowerOff);
             match decide(&record, seen, &policy, moment(2)) {
-                Decision::Record(transition) => transition,
+                Decision::Write(transition) => transition,
                 other => panic!("{other:#?}"),
             }
         };

@@ -65,7 +65,7 @@ fn effect(decision: Decision) -> Effect {
 
 fn written(decision: Decision) -> Episode {
     match decision {
-        Decision::Record(transition) => transition.record.episode().expect("an episode").clone(),
+        Decision::Write(transition) => transition.record.episode().expect("an episode").clone(),
         other => panic!("{other:#?}"),
     }
 }
@@ -215,7 +215,7 @@ fn node_whose_gpu_counts_were_not_removed_in_time_waits_for_those_of_its_boot() 
         }
         other => panic!("{other:#?}"),
     }
-    let is_end = |decision: &Decision| matches!(decision, Decision::Record(transition) if transition.record == Record::InService);
+    let is_end = |decision: &Decision| matches!(decision, Decision::Write(transition) if transition.record == Record::InService);
     assert!(
         is_end(&decided(&next, &stale, 2)),
         "its device plugin has registered"
@@ -240,7 +240,7 @@ fn gpu_counts_of_a_node_that_stayed_on_are_left_alone() {
     let cancelled = episode(Phase::Rejoining, CordonOwner::Ours, false);
     let decision = decided(&cancelled, &seen, 2);
     assert!(
-        matches!(&decision, Decision::Record(transition) if transition.record == Record::InService),
+        matches!(&decision, Decision::Write(transition) if transition.record == Record::InService),
         "{decision:#?}"
     );
 }

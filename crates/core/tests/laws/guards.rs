@@ -78,7 +78,7 @@ fn record_of(episode: &Episode) -> Record {
 
 fn recorded(decision: Decision) -> Transition {
     match decision {
-        Decision::Record(transition) => *transition,
+        Decision::Write(transition) => *transition,
         other => panic!("{other:#?}"),
     }
 }
@@ -170,7 +170,7 @@ fn taint_is_set_again_where_the_power_on_was_refused_and_not_where_it_may_have_h
             .insert(EffectKind::PowerOn, refused_at(1, advice, 5));
         let next = decide(&record, &seen, &settings(), moment(2));
         let again = match &next {
-            Decision::Record(write) => {
+            Decision::Write(write) => {
                 let node = seen.node.as_ref().expect("a Node");
                 GuardChanges::of(&record, &write.record, node).set == [TAINT].into()
             }

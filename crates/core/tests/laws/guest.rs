@@ -71,7 +71,7 @@ fn decided_at(seconds: i64, episode: &Episode, seen: &Observed) -> Decision {
 
 fn recorded(decision: Decision) -> Episode {
     match decision {
-        Decision::Record(transition) => transition.record.episode().expect("an episode").clone(),
+        Decision::Write(transition) => transition.record.episode().expect("an episode").clone(),
         other => panic!("nothing is recorded: {other:#?}"),
     }
 }
@@ -168,8 +168,7 @@ fn node_whose_guest_rebooted_is_awaited_with_its_gpus_after_a_cancel() {
             Phase::Queued => CordonOwner::Theirs,
             _ => CordonOwner::Ours,
         };
-        let Decision::Record(transition) = decided_at(2, &episode(phase.clone(), cordon, false), &seen)
-        else {
+        let Decision::Write(transition) = decided_at(2, &episode(phase.clone(), cordon, false), &seen) else {
             panic!("{phase:?}: the cancel is not recorded");
         };
         let after = transition.record.episode();

@@ -9,7 +9,7 @@ use haulout_core::facts::kubernetes::RequestAction;
 use haulout_core::facts::node_guard::NodeGuard;
 use haulout_core::facts::vsphere::PowerState;
 use haulout_core::maintenance::episode::{Phase, Record};
-use haulout_core::maintenance::policy::{DrainTimeoutAction, HookTimeoutAction, MaxUnavailable, Policy};
+use haulout_core::maintenance::policy::{DrainTimeoutAction, HookTimeoutAction, Limit, Policy};
 use jiff::SignedDuration;
 use proptest::prelude::{
     ProptestConfig, Strategy as _, prop, prop_assert, prop_assert_eq, prop_oneof, proptest,
@@ -233,11 +233,11 @@ fn happenings() -> impl proptest::strategy::Strategy<Value = Vec<(Happening, usi
 
 /// The limits of a history. Of each kind, none is the usual case.
 fn limits() -> impl proptest::strategy::Strategy<Value = Limits> {
-    use MaxUnavailable::{Number, Percent, Unlimited};
+    use Limit::{Number, Percent, Unlimited};
 
-    const NODES: &[MaxUnavailable] = &[Unlimited, Unlimited, Number(1), Number(2), Percent(50)];
-    const GPUS: &[MaxUnavailable] = &[Unlimited, Unlimited, Unlimited, Number(2), Number(4)];
-    const POWER_OFFS: &[MaxUnavailable] = &[Unlimited, Unlimited, Unlimited, Number(1), Number(2)];
+    const NODES: &[Limit] = &[Unlimited, Unlimited, Number(1), Number(2), Percent(50)];
+    const GPUS: &[Limit] = &[Unlimited, Unlimited, Unlimited, Number(2), Number(4)];
+    const POWER_OFFS: &[Limit] = &[Unlimited, Unlimited, Unlimited, Number(1), Number(2)];
     let selected = (
         1..3_u32,
         prop::sample::select(NODES),

@@ -66,7 +66,7 @@ fn decided(record: &Record, seen: &Observed, action: HookTimeoutAction) -> Decis
 
 fn recorded(decision: Decision) -> Transition {
     match decision {
-        Decision::Record(transition) => *transition,
+        Decision::Write(transition) => *transition,
         other => panic!("{other:#?}"),
     }
 }

@@ -22,7 +22,7 @@ use haulout_core::facts::vsphere::{Claim, ClaimedDevice, HostReading, HostVgpus,
 use haulout_core::ids::{
     BootId, ComputeRef, DatastoreRef, EpisodeId, NodeName, NodeUid, RequestUid, TaskRef, VmRef,
 };
-use haulout_core::inventory::{Fact, Inventory, Rules};
+use haulout_core::inventory::{Fact, Inventory, InventorySettings};
 use haulout_core::maintenance::clock::{Monotonic, Now, wall_after};
 use haulout_core::maintenance::decide::{Decision, Transition, decide};
 use haulout_core::maintenance::effect::{Effect, EffectKind, PowerOffCause, PowerOnTarget};
@@ -35,7 +35,7 @@ use haulout_core::maintenance::observed::{
     PendingReason, RetryAdvice, SlotLimit,
 };
 use haulout_core::maintenance::placement::HostSurvey;
-use haulout_core::maintenance::policy::{HookTimeoutAction, MaxUnavailable, Policy, StaticDevices};
+use haulout_core::maintenance::policy::{HookTimeoutAction, Limit, Policy, StaticDevices};
 use haulout_core::maintenance::record::{self, LastEpisode, read_last, write, write_last};
 use haulout_core::maintenance::volumes::{AttachedVolume, VolumeReport};
 use haulout_core::maintenance::waiting::{ParkReason, WaitingOn};
@@ -180,9 +180,9 @@ pub struct NodeTruth {
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     pub concurrent_drains: u32,
-    pub unavailable: MaxUnavailable,
-    pub unavailable_gpus: MaxUnavailable,
-    pub power_offs: MaxUnavailable,
+    pub unavailable: Limit,
+    pub unavailable_gpus: Limit,
+    pub power_offs: Limit,
     /// Each node is in a group of its own, so that none waits for another.
     pub is_grouped: bool,
 }
@@ -191,9 +191,9 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             concurrent_drains: 1,
-            unavailable: MaxUnavailable::Unlimited,
-            unavailable_gpus: MaxUnavailable::Unlimited,
-            power_offs: MaxUnavailable::Unlimited,
+            unavailable: Limit::Unlimited,
+            unavailable_gpus: Limit::Unlimited,
+            power_offs: Limit::Unlimited,
             is_grouped: false,
         }
     }
@@ -258,9 +258,9 @@ pub fn node_name(index: usize) -> NodeName {
 }
 
 impl Process {
-    fn new(rules: Rules, began: Now, offset: jiff::SignedDuration) -> Self {
+    fn new(settings: InventorySettings, began: Now, offset: jiff::SignedDuration) -> Self {
         let mut process = Self {
-            inventory: Inventory::new(rules, began.wall),
+            inventory: Inventory::new(settings, began.wall),
             snapshots: BTreeMap::new(),
             followed: BTreeSet::new(),
             watch_set: WatchSet::default(),
@@ -289,13 +289,13 @@ impl Process {
     }
 }
 
-fn rules(policy: &Policy) -> Rules {
-    Rules {
+fn inventory_settings(policy: &Policy) -> InventorySettings {
+    InventorySettings {
         require_approval: policy.require_approval,
         device_slices: true,
         node_maintenances: true,
         static_devices: StaticDevices::Repoint,
-        ..fixtures::rules()
+        ..fixtures::inventory_settings()
     }
 }
 
@@ -307,14 +307,14 @@ impl Model {
     /// With limits on how many nodes are in maintenance at once.
     pub fn with_limits(policy: Policy, cordoned: bool, limits: Limits) -> Self {
         let began = Now::at(at(0), 0);
-        let rules = Rules {
+        let inventory = InventorySettings {
             concurrent_drains: limits.concurrent_drains,
             unavailable: limits.unavailable,
             unavailable_gpus: limits.unavailable_gpus,
             power_offs: limits.power_offs,
-            ..rules(&policy)
+            ..inventory_settings(&policy)
         };
-        let settings = Settings { rules, policy };
+        let settings = Settings { inventory, policy };
         let mut model = Self {
             hosts: vec![HostTruth::default(); HOSTS.len()],
             unpushed: BTreeSet::new(),
@@ -324,7 +324,7 @@ impl Model {
             copies: BTreeMap::new(),
             copies_due: BTreeMap::new(),
             crashes_after: None,
-            process: Process::new(settings.rules.clone(), began, jiff::SignedDuration::ZERO),
+            process: Process::new(settings.inventory.clone(), began, jiff::SignedDuration::ZERO),
             other: settings.clone(),
             usual: settings.clone(),
             settings,
@@ -1389,7 +1389,7 @@ impl Model {
         self.log.push(format!("another process, {offset:#}"));
         self.process.offset = offset;
         let now = self.now();
-        self.process = Process::new(self.settings.rules.clone(), now, offset);
+        self.process = Process::new(self.settings.inventory.clone(), now, offset);
         self.nodes.iter_mut().for_each(|node| node.is_followed = false);
         self.vms.iter_mut().for_each(|vm| vm.is_asked_for = false);
         self.hosts.iter_mut().for_each(|host| host.last_end = None);
@@ -1447,7 +1447,7 @@ impl Model {
                 };
                 self.queue_is_right(&name, &snapshot);
                 match decide(&snapshot.record, &snapshot.observed, &self.settings.policy, now) {
-                    Decision::Record(transition) => {
+                    Decision::Write(transition) => {
                         self.write(index, &snapshot, &transition);
                         has_done = true;
                     }
@@ -1530,7 +1530,7 @@ impl Model {
 
     /// Whether power-offs of the last hour may hold up a node.
     pub fn counts_power_offs(&self) -> bool {
-        self.settings.rules.power_offs != MaxUnavailable::Unlimited
+        self.settings.inventory.power_offs != Limit::Unlimited
     }
 
     /// vCenter looks up the VMs that are new in the watch set, and the urgent ones.

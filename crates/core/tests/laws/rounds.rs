@@ -200,7 +200,7 @@ fn pods_that_came_back_do_not_hold_the_drain_and_are_named_at_its_end() {
     }
     seen.drain.as_mut().expect("a report").listed_at = moment(102).monotonic;
     match decided(&seen, 103) {
-        Decision::Record(transition) => {
+        Decision::Write(transition) => {
             let episode = transition.record.episode().expect("an episode");
             assert_eq!(episode.phase, Phase::ShuttingDown(DrainEnd::Complete));
             assert_eq!(
@@ -266,7 +266,7 @@ fn pod_that_may_be_waited_for_extends_the_drain_until_it_is_evicted() {
             assert_eq!(sentence, expected);
             assert_eq!(recheck, Some(moment(3_680).monotonic));
         }
-        Decision::Record(transition) => assert!(transition.is_bookkeeping(&record), "{transition:#?}"),
+        Decision::Write(transition) => assert!(transition.is_bookkeeping(&record), "{transition:#?}"),
         other => panic!("{other:#?}"),
     }
     // Exactly at the end of the wait, the next round evicts it.
@@ -293,10 +293,10 @@ fn pod_that_may_be_waited_for_extends_the_drain_until_it_is_evicted() {
     report.listed_at = moment(4_290).monotonic;
     assert!(matches!(
         decided(&seen, 4_299),
-        Decision::Wait { .. } | Decision::Record(_)
+        Decision::Wait { .. } | Decision::Write(_)
     ));
     match decided(&seen, 4_300) {
-        Decision::Record(transition) => {
+        Decision::Write(transition) => {
             let next = transition.record.episode().expect("an episode");
             assert_eq!(next.phase, Phase::ShuttingDown(DrainEnd::TimedOut));
             assert_eq!(next.left_behind, ["ml/train"]);
@@ -330,7 +330,7 @@ fn pod_past_its_grace_period_is_not_waited_for_if_the_kubelet_is_gone() {
         other => panic!("{other:#?}"),
     }
     match decided(&terminating(true), 130) {
-        Decision::Record(transition) => {
+        Decision::Write(transition) => {
             let next = transition.record.episode().expect("an episode");
             assert_eq!(next.phase, Phase::ShuttingDown(DrainEnd::Complete));
             assert_eq!(next.left_behind, ["ml/train (its kubelet is gone)"]);
@@ -365,7 +365,7 @@ fn pod_that_terminates_when_its_vm_goes_off_is_left_behind() {
         let mut seen = terminating(false);
         seen.vm = BoundVm::Found(vm(Some(PowerState::Off), entering()));
         match decide(&record, &seen, &policy, moment(125)) {
-            Decision::Record(transition) => {
+            Decision::Write(transition) => {
                 let next = transition.record.episode().expect("an episode");
                 assert_eq!(next.phase, Phase::AwaitingHost, "{phase:?}");
                 assert_eq!(next.left_behind, ["ml/train"], "{phase:?}");
@@ -393,7 +393,7 @@ fn kubelet_that_comes_back_in_the_shutdown_gets_its_pods_drained() {
         other => panic!("{other:#?}"),
     }
     match decided(false) {
-        Decision::Record(transition) => {
+        Decision::Write(transition) => {
             let next = transition.record.episode().expect("an episode");
             assert_eq!(next.phase, Phase::Draining);
         }

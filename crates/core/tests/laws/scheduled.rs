@@ -29,7 +29,7 @@ fn decided(record: &Record, seen: &Observed, second: i64) -> Decision {
 }
 
 fn begun(decision: &Decision) -> Option<bool> {
-    let Decision::Record(transition) = decision else {
+    let Decision::Write(transition) = decision else {
         return None;
     };
     Some(transition.record.episode()?.trigger.request.is_some())
@@ -38,7 +38,7 @@ fn begun(decision: &Decision) -> Option<bool> {
 /// Whether a write ends the episode.
 fn ends(decision: &Decision) -> Option<bool> {
     match decision {
-        Decision::Record(transition) => Some(transition.ended.is_some()),
+        Decision::Write(transition) => Some(transition.ended.is_some()),
         Decision::Act { .. } | Decision::Wait { .. } | Decision::Idle => None,
     }
 }
@@ -70,10 +70,10 @@ fn request_that_has_begun_goes_on_although_the_clock_is_set_back() {
     let mut queued = episode(Phase::Queued, CordonOwner::NotYet, false);
     queued.trigger.request = seen.request.as_ref().map(|request| request.identity.clone());
     let record = Record::Episode(Arc::new(Episode { ..queued.clone() }));
-    assert!(matches!(decided(&record, &seen, 40), Decision::Record(next) if next.ended.is_none()));
+    assert!(matches!(decided(&record, &seen, 40), Decision::Write(next) if next.ended.is_none()));
     queued.trigger.request = None;
     let other = Record::Episode(Arc::new(queued));
-    assert!(matches!(decided(&other, &seen, 40), Decision::Record(next) if next.ended.is_some()));
+    assert!(matches!(decided(&other, &seen, 40), Decision::Write(next) if next.ended.is_some()));
 }
 
 /// A node with a request whose window is open from second 200 (2026-11-18 11:10:00) until second 800.
@@ -153,7 +153,7 @@ fn queued_episode_waits_for_the_next_window_of_its_request() {
     assert_eq!(ends(&decided(&queued, &off, 800)), Some(true));
     // A click in vCenter does not wait for the window.
     let entering = seen_with_window(entering(), RequestAction::Reboot);
-    let Decision::Record(next) = decided(&queued, &entering, 800) else {
+    let Decision::Write(next) = decided(&queued, &entering, 800) else {
         panic!("a drain is expected");
     };
     assert_eq!(next.record.phase(), Some(&Phase::Draining));

@@ -8,7 +8,7 @@ use haulout_core::facts::gpu_resources::GpuResources;
 use haulout_core::facts::kubernetes::RequestAction;
 use haulout_core::fixtures::gpu_resources;
 use haulout_core::ids::BootId;
-use haulout_core::inventory::Rules;
+use haulout_core::inventory::InventorySettings;
 use haulout_core::maintenance::clock::Elapsed;
 use haulout_core::maintenance::decide::{Decision, decide};
 use haulout_core::maintenance::episode::{CordonOwner, DrainEnd, DrainLimit, Episode, Phase, Record};
@@ -18,8 +18,8 @@ use haulout_core::maintenance::observed::{
     CordonedBy, HostState, NodeOverrides, ObservedNode, ObservedVm, PowerState, Strategy,
 };
 use haulout_core::maintenance::policy::{
-    DrainTimeoutAction, GuardPolicy, HookTimeoutAction, MaintenanceTaint, MaxUnavailable, Policy,
-    StaticDevices, VmotionGrace,
+    DrainTimeoutAction, GuardPolicy, HookTimeoutAction, Limit, MaintenanceTaint, Policy, StaticDevices,
+    VmotionGrace,
 };
 use haulout_core::maintenance::waiting::ParkReason;
 
@@ -29,7 +29,7 @@ use crate::facts::{self, at, entering, moment, node, observed, old_boot, vm};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     pub policy: Policy,
-    pub rules: Rules,
+    pub inventory: InventorySettings,
 }
 
 impl Settings {
@@ -123,7 +123,7 @@ impl Setting {
 
     /// Sets it to another value.
     pub fn change(self, settings: &mut Settings) {
-        let Settings { policy, rules } = settings;
+        let Settings { policy, inventory } = settings;
         match self {
             Self::DrainTimeout => seconds(&mut policy.drain_timeout, 600, 30),
             Self::DrainTimeoutAction => toggle(
@@ -146,7 +146,7 @@ impl Setting {
                     VmotionGrace::Limited(_) => VmotionGrace::Limited(Duration::ZERO),
                     VmotionGrace::Unlimited => base().policy.vmotion_grace,
                 };
-                rules.vmotion_grace = policy.vmotion_grace;
+                inventory.vmotion_grace = policy.vmotion_grace;
             }
             Self::UnansweredFor => seconds(&mut policy.unanswered_for, 90, 30),
             Self::HookTimeout => seconds(&mut policy.hook_timeout, 3600, 60),
@@ -170,28 +170,22 @@ impl Setting {
             Self::GpuResources => {
                 let other = GpuResources::parse("example.com/gpu").unwrap();
                 toggle(&mut policy.gpu_resources, (gpu_resources(), other));
-                rules.device_slices = policy.gpu_resources.has_drivers();
+                inventory.device_slices = policy.gpu_resources.has_drivers();
             }
             Self::RequireApproval => {
                 policy.require_approval ^= true;
-                rules.require_approval = policy.require_approval;
+                inventory.require_approval = policy.require_approval;
             }
             Self::RetryMax => seconds(&mut policy.retry_max, 30, 5),
-            Self::ConcurrentDrains => toggle(&mut rules.concurrent_drains, (1, 2)),
-            Self::Unavailable => toggle(
-                &mut rules.unavailable,
-                (MaxUnavailable::Unlimited, MaxUnavailable::Number(1)),
-            ),
-            Self::PowerOffs => toggle(
-                &mut rules.power_offs,
-                (MaxUnavailable::Unlimited, MaxUnavailable::Number(1)),
-            ),
-            Self::DrainSlot => seconds(&mut rules.drain_slot, 1800, 60),
+            Self::ConcurrentDrains => toggle(&mut inventory.concurrent_drains, (1, 2)),
+            Self::Unavailable => toggle(&mut inventory.unavailable, (Limit::Unlimited, Limit::Number(1))),
+            Self::PowerOffs => toggle(&mut inventory.power_offs, (Limit::Unlimited, Limit::Number(1))),
+            Self::DrainSlot => seconds(&mut inventory.drain_slot, 1800, 60),
             Self::StaticDevices => toggle(
-                &mut rules.static_devices,
+                &mut inventory.static_devices,
                 (StaticDevices::Repoint, StaticDevices::Wait),
             ),
-            Self::HostSettle => seconds(&mut rules.host_settle, 60, 0),
+            Self::HostSettle => seconds(&mut inventory.host_settle, 60, 0),
         }
     }
 }
@@ -252,9 +246,9 @@ fn of_guards() -> Vec<(&'static str, Tested)> {
     })
 }
 
-fn of_rules() -> Vec<(&'static str, Tested)> {
+fn of_inventory() -> Vec<(&'static str, Tested)> {
     use Tested::{Drawn, Not};
-    classified!(Rules {
+    classified!(InventorySettings {
         releases => Not("who writes the record: without ADOPT_RELEASES an episode of another release waits, and says so"),
         concurrent_drains => Drawn(Setting::ConcurrentDrains),
         unavailable => Drawn(Setting::Unavailable),
@@ -274,7 +268,7 @@ fn of_rules() -> Vec<(&'static str, Tested)> {
 
 #[test]
 fn each_setting_is_changed_by_its_happening_or_has_a_reason_not_to_be() {
-    let all = [of_policy(), of_guards(), of_rules()];
+    let all = [of_policy(), of_guards(), of_inventory()];
     let mut drawn = BTreeSet::new();
     for (name, class) in all.into_iter().flatten() {
         match class {
@@ -324,7 +318,7 @@ fn drain_limit_that_becomes_shorter_counts_from_then_and_a_longer_one_only_repla
     // Limit in the record, and from when the new one counts.
     for (recorded, from) in [(of(3600), 1000), (DrainLimit::Hold, 1000), (of(60), 0)] {
         let decision = decided(drained_for(1000, recorded), entering(), None);
-        let Decision::Record(transition) = decision else {
+        let Decision::Write(transition) = decision else {
             panic!("{decision:?}")
         };
         let after = transition.record.episode().unwrap();
@@ -353,16 +347,12 @@ fn vm_that_is_left_to_vcenter_is_not_shut_down_for_its_host_where_a_request_keep
         decide(&facts::record(episode), &seen, &policy, moment(5))
     };
     assert!(
-        !matches!(drained(false), Decision::Record(_)),
+        !matches!(drained(false), Decision::Write(_)),
         "{:?}",
         drained(false)
     );
     // An episode that began for the host goes on, also if the setting came later.
-    assert!(
-        matches!(drained(true), Decision::Record(_)),
-        "{:?}",
-        drained(true)
-    );
+    assert!(matches!(drained(true), Decision::Write(_)), "{:?}", drained(true));
 }
 
 #[test]
@@ -396,7 +386,7 @@ fn guard_that_the_settings_do_not_want_any_more_is_removed_at_once() {
         vm(Some(PowerState::On), HostState::InService),
     );
     let decision = decide(&before, &seen, &policy, moment(5));
-    let Decision::Record(transition) = decision else {
+    let Decision::Write(transition) = decision else {
         panic!("{decision:?}")
     };
     let changes = GuardChanges::of(&before, &transition.record, seen.node.as_ref().unwrap());
@@ -419,7 +409,7 @@ fn vm_that_was_to_wait_for_its_own_host_waits_after_its_node_was_deleted() {
     let policy = facts::policy(DrainTimeoutAction::PowerOff);
     let mut seen = observed(waiting, vm(Some(PowerState::Off), HostState::InMaintenance));
     let decision = decide(&facts::record(episode), &seen, &policy, moment(5));
-    let Decision::Record(transition) = decision else {
+    let Decision::Write(transition) = decision else {
         panic!("{decision:?}")
     };
     // The Node is gone, and DRS could place the VM.
@@ -435,7 +425,7 @@ fn vm_that_was_to_wait_for_its_own_host_waits_after_its_node_was_deleted() {
     seen.is_record_on_node = false;
     seen.home = HostState::InMaintenance;
     let decision = decide(&transition.record, &seen, &policy, moment(6));
-    assert!(!matches!(decision, Decision::Record(_)), "{decision:?}");
+    assert!(!matches!(decision, Decision::Write(_)), "{decision:?}");
 }
 
 #[test]
@@ -454,13 +444,13 @@ fn gpus_that_the_setting_does_not_match_any_more_are_not_awaited_and_named() {
     let policy = facts::policy(DrainTimeoutAction::PowerOff);
     let seen = observed(back, vm(Some(PowerState::On), HostState::InService));
     let named = decide(&facts::record(episode), &seen, &policy, moment(5));
-    let Decision::Record(transition) = named else {
+    let Decision::Write(transition) = named else {
         panic!("{named:?}")
     };
     let unmatched = transition.record.episode().map(|it| it.unmatched_gpus.clone());
     assert_eq!(unmatched, Some(vec!["example.com/gpu".to_owned()]));
     let ended = decide(&transition.record, &seen, &policy, moment(6));
-    let Decision::Record(transition) = ended else {
+    let Decision::Write(transition) = ended else {
         panic!("{ended:?}")
     };
     assert_eq!(transition.record, Record::InService);
@@ -506,6 +496,6 @@ fn guards_of_which_nobody_knows_whether_they_were_set_are_told_as_that() {
 fn base() -> Settings {
     Settings {
         policy: haulout_core::fixtures::policy(DrainTimeoutAction::PowerOff),
-        rules: haulout_core::fixtures::rules(),
+        inventory: haulout_core::fixtures::inventory_settings(),
     }
 }

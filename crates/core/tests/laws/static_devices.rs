@@ -109,7 +109,7 @@ fn is_power_on(decision: &Decision) -> bool {
 
 fn recorded(decision: Decision) -> Episode {
     match decision {
-        Decision::Record(transition) => transition.record.episode().cloned().expect("an episode"),
+        Decision::Write(transition) => transition.record.episode().cloned().expect("an episode"),
         other => panic!("{other:#?}"),
     }
 }
@@ -173,7 +173,7 @@ fn other_host_is_chosen_where_the_devices_are_gone_or_the_change_is_refused() {
         let mut seen = with_refusal(advice);
         seen.home = HostState::InMaintenance;
         let decision = decided(&powering_on(&[HERE]), &seen);
-        assert!(!matches!(decision, Decision::Record(_)), "{decision:#?}");
+        assert!(!matches!(decision, Decision::Write(_)), "{decision:#?}");
     }
 }
 

@@ -131,7 +131,7 @@ fn decided_by(policy: &Policy, episode: &Episode, seen: &Observed) -> Decision {
 
 fn transition(decision: Decision) -> Transition {
     match decision {
-        Decision::Record(transition) => *transition,
+        Decision::Write(transition) => *transition,
         other => panic!("nothing is written: {other:#?}"),
     }
 }
@@ -896,7 +896,7 @@ fn node_with_a_new_cordon_of_a_person_in_the_shutdown_is_drained_again() {
         let mut off = seen(Some(PowerState::Off), HostState::InMaintenance);
         node_of(&mut off).cordoned_by = cordoned_by;
         match decided(&episode(Phase::AwaitingHost, cordon, true), &off) {
-            Decision::Record(next) => {
+            Decision::Write(next) => {
                 let next = next.record.episode().unwrap();
                 assert!(is_new && next.phase == Phase::AwaitingHost, "{case}");
                 assert_eq!(next.cordon, CordonOwner::Theirs, "{case}");
@@ -926,7 +926,7 @@ fn node_uncordoned_four_times_with_its_vm_away_stays_uncordoned() {
                 ..away(phase.clone())
             };
             match decided(&before, &seen) {
-                Decision::Record(transition) => {
+                Decision::Write(transition) => {
                     assert!(!is_left, "{phase:?} {transition:#?}");
                     assert_eq!(transition.unschedulable, Some(true));
                     assert_eq!(transition.record.episode().unwrap().recordoned, recordoned + 1);
@@ -1000,7 +1000,7 @@ fn node_whose_guest_rebooted_in_the_shutdown_is_drained_again() {
             };
             let decision = decided(&before, &seen);
             let next = match &decision {
-                Decision::Record(transition) => transition.record.episode().cloned(),
+                Decision::Write(transition) => transition.record.episode().cloned(),
                 _ => None,
             };
             let drains = next.filter(|next| next.phase == Phase::Draining);
@@ -1451,7 +1451,7 @@ fn vm_that_is_to_wait_for_its_host_is_not_left_to_drs() {
         let went_off = written(decided(&down(SHUTTING_DOWN), &seen));
         assert_eq!(went_off.phase == placed, by_drs, "{strategy:?}");
         match decided(&away(Phase::AwaitingHost), &seen) {
-            Decision::Record(next) => assert!(by_drs && next.record.phase() == Some(&placed)),
+            Decision::Write(next) => assert!(by_drs && next.record.phase() == Some(&placed)),
             other => {
                 assert!(!by_drs, "{strategy:?}");
                 assert!(matches!(waiting(other), WaitingOn::HostExit { .. }));
@@ -1521,7 +1521,7 @@ fn new_leader_asks_again_where_an_earlier_one_was_refused() {
                 effect: Effect::PowerOn { place, .. },
                 ..
             } => Some(place.clone()),
-            Decision::Record(next) if next.record.phase() == Some(&Phase::PoweringOn { by_drs: true }) => {
+            Decision::Write(next) if next.record.phase() == Some(&Phase::PoweringOn { by_drs: true }) => {
                 Some(PowerOnTarget::Drs)
             }
             _ => None,
@@ -1548,7 +1548,7 @@ fn vm_that_is_to_wait_for_its_host_stays_there_whatever_it_refuses() {
         let refusal = attempt(1, refusals, refused(RetryAdvice::OtherHost));
         seen.attempts.insert(EffectKind::PowerOn, refusal);
         match decided(&away(POWERING_ON), &seen) {
-            Decision::Record(next) => {
+            Decision::Write(next) => {
                 assert!(leaves, "{strategy:?} {refusals}");
                 let next = next.record.episode().unwrap();
                 assert_eq!(next.phase, Phase::AwaitingHost);
@@ -1764,7 +1764,7 @@ fn ready_of_an_unknown_boot_counts_after_the_monitor_grace() {
         let case = format!("before {boot_before:?}, reports {boot:?}, after {elapsed} s");
         let decision = decided(&before, &seen);
         match &decision {
-            Decision::Record(next) if next.record == Record::InService => assert!(is_back, "{case}"),
+            Decision::Write(next) if next.record == Record::InService => assert!(is_back, "{case}"),
             Decision::Wait {
                 waiting_on: WaitingOn::NodeReady { .. },
                 recheck,
@@ -1773,7 +1773,7 @@ fn ready_of_an_unknown_boot_counts_after_the_monitor_grace() {
                 let grace = moment(60).monotonic;
                 assert!(elapsed > 0 || recheck.is_some_and(|at| at <= grace), "{case}");
             }
-            Decision::Record(next) => {
+            Decision::Write(next) => {
                 let phase = next.record.phase();
                 assert!(
                     !is_back && matches!(phase, Some(Phase::Parked { .. })),
@@ -1997,7 +1997,7 @@ fn move_that_is_asked_for_waits_for_three_readings_of_a_host_at_most() {
         };
         seen.attempts.insert(EffectKind::Survey, read);
         match decided(&episode(Phase::Queued, CordonOwner::NotYet, false), &seen) {
-            Decision::Record(next) => {
+            Decision::Write(next) => {
                 assert!(gives_up, "after {tries}");
                 let next = next.record.episode().unwrap();
                 assert!(next.relocation_failure.is_some() && next.phase == Phase::Queued);
@@ -2182,14 +2182,14 @@ fn power_is_cut_without_tools_only_if_nobody_asked_the_guest_before() {
         let case = format!("{from_the_start} {tools_running:?}: {decision:#?}");
         let cuts = match &decision {
             Decision::Act { effect, .. } => effect.kind() == EffectKind::PowerOff,
-            Decision::Record(it) => it
+            Decision::Write(it) => it
                 .record
                 .episode()
                 .is_some_and(|it| it.in_flight.power_off.is_some()),
             Decision::Wait { .. } | Decision::Idle => false,
         };
         assert_eq!(cuts, cuts_power, "{case}");
-        let is_recorded = matches!(&decision, Decision::Record(it) if it.record.episode().is_some_and(|it| it.in_flight.guest_shutdown.is_some()));
+        let is_recorded = matches!(&decision, Decision::Write(it) if it.record.episode().is_some_and(|it| it.in_flight.guest_shutdown.is_some()));
         assert_eq!(is_recorded, !from_the_start, "{case}");
     }
 }
@@ -2247,7 +2247,7 @@ fn relocated_vm_that_vcenter_starts_elsewhere_is_not_relocated_again() {
         if is_given_up {
             let waits = decided(&after, &running);
             assert!(
-                !matches!(&waits, Decision::Record(next) if next.record.phase() == Some(&Phase::Draining)),
+                !matches!(&waits, Decision::Write(next) if next.record.phase() == Some(&Phase::Draining)),
                 "{waits:#?}"
             );
         }
@@ -2288,7 +2288,7 @@ fn vm_that_this_vcenter_never_knew_is_waited_for_and_not_parked() {
         };
         for before in [down(Phase::Draining), away(Phase::AwaitingHost)] {
             match decided(&before, &unknown) {
-                Decision::Record(_) => assert!(is_parked, "{:?}", before.phase),
+                Decision::Write(_) => assert!(is_parked, "{:?}", before.phase),
                 Decision::Wait { .. } => assert!(!is_parked, "{:?}", before.phase),
                 other => panic!("{other:#?}"),
             }
@@ -2417,7 +2417,7 @@ fn approval_of_a_request_counts_for_that_request_alone() {
             ..observed(node, vm(Some(PowerState::On), host.clone()))
         };
         let next = match decided_by(&policy, &queued, &seen) {
-            Decision::Record(next) => Some((next.ends_approval(&record(&queued), &seen), next)),
+            Decision::Write(next) => Some((next.ends_approval(&record(&queued), &seen), next)),
             Decision::Wait { waiting_on, .. } => {
                 assert!(
                     matches!(waiting_on, WaitingOn::Approval { .. }),
@@ -2448,7 +2448,7 @@ fn approval_of_an_episode_counts_for_one_drain() {
     let leaving = episode(Phase::Rejoining, CordonOwner::Ours, true);
     node.overrides.approved = Some(Approval::Episode(leaving.id.clone()));
     let seen = observed(node, vm(Some(PowerState::On), entering()));
-    let Decision::Record(next) = decided(&leaving, &seen) else {
+    let Decision::Write(next) = decided(&leaving, &seen) else {
         panic!("a drain is expected");
     };
     assert_eq!(next.record.phase(), Some(&Phase::Draining));
@@ -2463,7 +2463,7 @@ fn vm_that_a_person_powers_off_while_queued_stays_off() {
         change(&mut seen);
         decided(&queued, &seen)
     };
-    let Decision::Record(next) = off(|_| {}) else {
+    let Decision::Write(next) = off(|_| {}) else {
         panic!("an end is expected");
     };
     assert_eq!((&next.record, next.unschedulable), (&Record::InService, None));
@@ -2527,7 +2527,7 @@ fn relocation_to_the_host_where_the_vm_is_begins_only_if_that_host_leaves() {
             moment(2),
         );
         assert_eq!(
-            matches!(decision, Decision::Record(_)),
+            matches!(decision, Decision::Write(_)),
             begins,
             "{host:?}: {decision:#?}"
         );
@@ -2602,7 +2602,7 @@ fn relocation_that_was_given_up_ends_at_once_only_if_nobody_stopped_the_vm() {
         let mut seen = drained(HostState::InService);
         seen.request = Some(request(RequestAction::Relocate { to: None }));
         let decision = decided(&given_up, &seen);
-        let is_end = matches!(&decision, Decision::Record(next) if next.record == Record::InService);
+        let is_end = matches!(&decision, Decision::Write(next) if next.record == Record::InService);
         assert_eq!(is_end, ends, "{powered_off} {in_flight:?}: {decision:#?}");
     }
 }
@@ -2685,7 +2685,7 @@ fn elapsed_time_is_recorded_while_a_deadline_runs_and_not_otherwise() {
         let recorded = (1..limit).find_map(|second| {
             let decision = decide(&record(&before), &seen, &policy, moment(second));
             match decision {
-                Decision::Record(next) => Some((second, next.record.episode().unwrap().clone())),
+                Decision::Write(next) => Some((second, next.record.episode().unwrap().clone())),
                 _ => None,
             }
         });
@@ -2810,7 +2810,7 @@ fn refusal_that_may_pass_is_retried_where_the_vm_is_before_the_host_counts_as_re
             };
             let case = format!("{kind}, {advice:?}, {refusals}, {elapsed} s, {from_the_start}");
             match decided(&episode, &seen) {
-                Decision::Record(next) => {
+                Decision::Write(next) => {
                     assert!(is_refused, "{case}");
                     let next = next.record.episode().unwrap().clone();
                     assert_eq!(next.phase, Phase::AwaitingHost, "{case}");

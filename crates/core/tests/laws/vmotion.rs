@@ -40,7 +40,7 @@ fn queued_for(seconds: u64) -> Record {
 
 fn transition(decision: Decision) -> Transition {
     match decision {
-        Decision::Record(transition) => *transition,
+        Decision::Write(transition) => *transition,
         other => panic!("{other:#?}"),
     }
 }

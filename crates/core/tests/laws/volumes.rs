@@ -74,7 +74,7 @@ fn effect(decision: &Decision) -> Option<EffectKind> {
 
 fn end_of_wait(decision: Decision) -> VolumeWait {
     match decision {
-        Decision::Record(transition) => {
+        Decision::Write(transition) => {
             let episode = transition.record.episode().expect("an episode");
             episode.volumes.clone().expect("the end of the wait")
         }
@@ -183,7 +183,7 @@ fn guest_that_cannot_be_asked_has_its_time_from_the_first_refusal() {
     // The guest gets 120 s, and the shutdown has taken 130 s. It is second 0.
     assert_eq!(effect(&decided(-119)), Some(EffectKind::ShutdownGuest));
     match decided(-120) {
-        Decision::Record(transition) => {
+        Decision::Write(transition) => {
             let in_flight = transition.record.episode().expect("an episode").in_flight;
             assert!(in_flight.power_off.is_some(), "its power is cut");
         }
@@ -197,7 +197,7 @@ fn cancel_ends_the_wait_for_volumes() {
     let vm = vm(Some(PowerState::On), HostState::InService);
     seen.vm = BoundVm::Found(vm);
     match decided(shutting_down(20), &seen, 120) {
-        Decision::Record(transition) => assert!(transition.ended.is_some(), "{transition:#?}"),
+        Decision::Write(transition) => assert!(transition.ended.is_some(), "{transition:#?}"),
         other => panic!("{other:#?}"),
     }
 }

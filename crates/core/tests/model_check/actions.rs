@@ -90,7 +90,7 @@ impl State {
                 continue;
             }
             match self.decision(n).map(|(_, decision)| decision) {
-                Some(Decision::Record(_) | Decision::Act { .. }) => {
+                Some(Decision::Write(_) | Decision::Act { .. }) => {
                     is_busy = true;
                     actions.push(Action::Decides(n));
                 }
@@ -341,7 +341,7 @@ impl State {
         let decisions = (0..NODES).filter_map(|n| self.decision(n));
         let next = decisions.filter_map(|(_, decision)| match decision {
             Decision::Wait { recheck, .. } => recheck,
-            Decision::Record(_) | Decision::Act { .. } | Decision::Idle => None,
+            Decision::Write(_) | Decision::Act { .. } | Decision::Idle => None,
         });
         if let Some(at) = self.time_after(next.min()) {
             self.pass_until(at);
@@ -374,7 +374,7 @@ impl State {
             request,
         };
         match decision {
-            Decision::Record(transition) => {
+            Decision::Write(transition) => {
                 let patch = self.patch(n, &snapshot, *transition);
                 let sent = sent(self, Request::Patch(Arc::new(patch)));
                 self.in_transit.push(sent);
@@ -651,7 +651,7 @@ impl State {
         let decisions = (0..NODES).filter_map(|n| self.decision(n));
         let due = decisions.filter_map(|(_, decision)| match decision {
             Decision::Wait { recheck, .. } => recheck,
-            Decision::Record(_) | Decision::Act { .. } | Decision::Idle => None,
+            Decision::Write(_) | Decision::Act { .. } | Decision::Idle => None,
         });
         due.min().map(Monotonic::uptime)
     }
@@ -686,7 +686,7 @@ impl State {
         let at = (self.elapsed - Duration::from_secs(1_000)).as_secs();
         let what = match action {
             Action::Decides(n) => match self.decision(n) {
-                Some((snapshot, Decision::Record(transition))) => {
+                Some((snapshot, Decision::Write(transition))) => {
                     let before = snapshot.record.phase_name();
                     let after = transition.record.phase_name();
                     let cordon = match transition.unschedulable {

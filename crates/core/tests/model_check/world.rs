@@ -12,7 +12,7 @@ use haulout_core::facts::vsphere::{
     VsphereUpdate,
 };
 use haulout_core::fixtures::{
-    at, found, host, host_ref, name, node_facts, rules, synced, uuid, vm_facts, vm_ref,
+    at, found, host, host_ref, inventory_settings, name, node_facts, synced, uuid, vm_facts, vm_ref,
 };
 use haulout_core::ids::{BootId, NodeName, TaskRef};
 use haulout_core::inventory::{Fact, Inventory};
@@ -335,7 +335,7 @@ impl Replica {
     fn new(process: u8, began: Timestamp) -> Self {
         Self {
             process,
-            inventory: Arc::new(Inventory::new(rules(), began)),
+            inventory: Arc::new(Inventory::new(inventory_settings(), began)),
             snapshots: BTreeMap::new(),
             looked_up: BTreeMap::new(),
             nodes_behind: false,

@@ -71,10 +71,10 @@ pub(crate) struct PropertyCache {
     /// the changes.
     changed: BTreeSet<Moref>,
     newer: NewerThanReread,
-    /// The earlier location of VMs that a re-read found changed during a long poll. The reply to that
-    /// poll may be older than the re-read: a running VM must not look powered off, or its node would be
-    /// expected to boot again.
-    superseded: HashMap<VmRef, VmLocation>,
+    /// The earlier locations of VMs that re-reads found changed during a long poll, each once. The reply to that
+    /// poll may be older than any of these re-reads: a running VM must not look powered off, or its node would be
+    /// expected to boot again. A change back to one of them in that time is seen by the next re-read only.
+    superseded: HashMap<VmRef, Vec<VmLocation>>,
     unreadable: UnreadableObjects,
     sent: SentObjects,
 }
@@ -88,8 +88,8 @@ pub(crate) struct TasksToRead {
     pub(crate) claimed: BTreeSet<TaskRef>,
 }
 
-/// Objects that the stream reported since the current re-read began, which may be older; `None` without
-/// a re-read.
+/// Objects that were reported since the current re-read began, by the stream or by a reading of their own: the re-read may be older.
+/// `None` without a re-read.
 #[derive(Default)]
 struct NewerThanReread(Option<HashSet<Moref>>);
 
@@ -166,10 +166,10 @@ impl PropertyCache {
         let (Some(before), Some(facts)) = (self.superseded.get(&vm), self.vms.get_mut(&vm)) else {
             return;
         };
-        if facts.power == before.power {
+        if before.iter().any(|it| facts.power == it.power) {
             facts.power = current.power;
         }
-        if facts.host == before.host {
+        if before.iter().any(|it| facts.host == it.host) {
             facts.host = current.host;
         }
         self.changed.insert(moref.clone());
@@ -199,7 +199,10 @@ impl PropertyCache {
                 self.reread.extend(new_task);
                 let is = self.location(&object.moref);
                 if let Some((vm, before)) = before.filter(|before| Some(before) != is.as_ref()) {
-                    self.superseded.entry(vm).or_insert(before);
+                    let superseded = self.superseded.entry(vm).or_default();
+                    if !superseded.contains(&before) {
+                        superseded.push(before);
+                    }
                 }
             }
         }

@@ -23,8 +23,8 @@ mod refresh;
 #[cfg(test)]
 mod tests;
 
-/// Ambiguous or urgent keys that one re-read looks up again, in turn. It bounds the load at 120
-/// searches a minute (two byte orders each), for any number of nodes.
+/// How many keys one re-read looks up again, in turn. With a re-read every 30 s that is 120 searches a minute (two byte orders each),
+/// for any number of nodes.
 const RECHECKS_PER_REREAD: usize = 30;
 
 /// A call in progress.
@@ -38,13 +38,14 @@ pub(super) struct Tracker {
     history_version: String,
     cache: PropertyCache,
     lookups: LookupResults,
+    /// VMs and tasks in the list view of the subscription, without the candidate hosts.
     listed: BTreeSet<Moref>,
-    /// Hosts in the list because of their devices. None is removed: a host that leaves only this filter
+    /// Hosts in the list view because of their devices. None is removed: a host that leaves only this filter
     /// looks like a deleted one.
     candidates: BTreeSet<HostRef>,
     /// There may be more candidates.
     candidates_due: bool,
-    /// Maintenance tasks in the list.
+    /// Maintenance tasks in the list view.
     followed: BTreeSet<TaskRef>,
     /// The clusters of our VMs at the last refresh.
     computes: BTreeSet<ComputeRef>,
@@ -226,8 +227,8 @@ impl Tracker {
         self.keys_deferred.then(|| self.pace.next())
     }
 
-    /// The next keys, in turn, whose result may change without a push: ambiguous and urgent ones. A
-    /// clone of a VM whose node stays in service matters only when the key becomes urgent.
+    /// The next keys, in turn, whose result may change without a push: those without exactly one VM (none, several, or not looked up
+    /// yet), and urgent ones. A clone of a VM whose node stays in service matters only when the key becomes urgent.
     fn keys_to_recheck(&mut self, watch_set: &WatchSet) -> BTreeSet<VmKey> {
         let is_one = |key: &VmKey| self.lookups.get(key).is_some_and(|vms| vms.len() == 1);
         let keys: Vec<&VmKey> = watch_set
@@ -266,7 +267,8 @@ impl Tracker {
         }
         self.cache.poll_caught_up();
         self.initial_set_received = true;
-        // A first set includes the devices of the hosts that could take one of our VMs.
+        // The first set is held back until every host that could take one of our VMs is in the list view: only then does vCenter report
+        // its devices.
         if !*synced
             && !self
                 .cache
@@ -279,6 +281,7 @@ impl Tracker {
         Ok(self.complete_set(synced))
     }
 
+    /// The updates of a complete set: with `Reset` first if it is the first one, and with `Settled` last.
     pub(super) fn complete_set(&mut self, synced: &mut bool) -> Vec<VsphereUpdate> {
         let mut updates = self.take_updates();
         if !std::mem::replace(synced, true) {
@@ -366,6 +369,7 @@ impl Tracker {
             .set_ours(done.lookups.values().flatten().cloned().collect());
         for (key, urgency) in urgency {
             if done.looked_up.contains(key) && done.urgency.get(key) == Some(urgency) {
+                // Forgotten, so that it is sent although it is unchanged: an answer of this urgency is waited for.
                 self.sent_lookups.remove(key);
             }
         }

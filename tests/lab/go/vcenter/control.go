@@ -62,6 +62,7 @@ func (c *Control) handler() http.Handler {
 		"POST /vms/{vm}/off":                c.power(c.v.powerOff, "PowerOffVM_Task"),
 		"POST /vms/{vm}/reset":              c.power(c.v.reset, "ResetVM_Task"),
 		"POST /vms/{vm}/shutdown":           c.shutdown,
+		"POST /vms/{vm}/ended":              c.ended,
 		"POST /vms/{vm}/move":               c.move,
 		"PATCH /datastores/{datastore}":     c.setDatastore,
 		"POST /faults":                      c.addFault,
@@ -462,6 +463,7 @@ func (c *Control) patchVM(r *http.Request, body []byte) (any, error) {
 		Reboots        *bool    `json:"reboots"`
 		ToolsStopMs    *int     `json:"toolsStopMs"`
 		DiesAfterMs    *int     `json:"diesAfterMs"`
+		OwnGuest       *bool    `json:"ownGuest"`
 		Readable       Readable `json:"readable"`
 	}
 	if err := decode(body, &args); err != nil {
@@ -485,6 +487,9 @@ func (c *Control) patchVM(r *http.Request, body []byte) (any, error) {
 		}
 		if args.DiesAfterMs != nil {
 			g.spec.DiesAfterMs = *args.DiesAfterMs
+		}
+		if args.OwnGuest != nil {
+			g.spec.OwnGuest = *args.OwnGuest
 		}
 		if args.Readable != "" {
 			c.v.setReadable(g, args.Readable)
@@ -527,6 +532,23 @@ func (c *Control) shutdown(r *http.Request, _ []byte) (any, error) {
 		c.clicked(who(r), "ShutdownGuest", g.Name, g.Self)
 		if fault := c.v.shutdownGuest(g, who(r)); fault != nil {
 			return nil, errors.New(message(fault))
+		}
+		return nil, nil
+	})
+}
+
+// ended is what the runner of a guest tells when it has ended by itself.
+func (c *Control) ended(r *http.Request, body []byte) (any, error) {
+	var args struct {
+		Boots int `json:"boots"`
+	}
+	if err := decode(body, &args); err != nil {
+		return nil, err
+	}
+	return c.onVM(r, func(g *guest) (any, error) {
+		// It may be off by now, or started again.
+		if c.v.on(g) && g.boots == args.Boots {
+			c.v.guestEnded(g)
 		}
 		return nil, nil
 	})

@@ -1275,6 +1275,21 @@ func TestMarkHasNoEffectWithoutTheCycle(t *testing.T) {
 	}
 }
 
+func TestGuestOfItsOwnShutsDownUntilItSaysThatItHasEnded(t *testing.T) {
+	spec := twoHosts()
+	spec.VMs[0].OwnGuest = true
+	b := start(t, spec)
+	b.ctl("POST", "/vms/gpu1/shutdown", nil, nil)
+	s := b.until("the guest shuts down", func(s State) bool { return s.VMs[0].ShuttingDown })
+	boots := s.VMs[0].Boots
+	b.ctl("POST", "/vms/gpu1/ended", map[string]int{"boots": boots - 1}, nil)
+	if s = b.until("the state", func(State) bool { return true }); s.VMs[0].Power != "poweredOn" {
+		t.Fatalf("another boot has ended, and it is off: %+v", s.VMs[0])
+	}
+	b.ctl("POST", "/vms/gpu1/ended", map[string]int{"boots": boots}, nil)
+	b.until("the VM is off", func(s State) bool { return s.VMs[0].Power == "poweredOff" && !s.VMs[0].ShuttingDown })
+}
+
 func TestHostReportsAPartialMaintenanceMode(t *testing.T) {
 	b := start(t, twoHosts())
 	mode := map[string]string{"mode": "quickPatchPartialMM", "status": "enteringPartialMM"}

@@ -230,14 +230,25 @@ func (v *VCenter) shutdownGuest(g *guest, who caller) types.BaseMethodFault {
 			v.bump()
 		})
 	}
+	g.shutsDown = who
 	g.shutdown = v.inBoot(g, g.spec.ShutdownMs, func() {
-		g.shutdown = nil
-		if g.spec.Reboots {
-			v.reboot(g, "rebooted", who, "ShutdownGuest")
-		} else {
-			v.stop(g, who, "ShutdownGuest")
+		if !g.spec.OwnGuest {
+			v.guestEnded(g)
 		}
 	})
 	v.bump()
 	return nil
+}
+
+// guestEnded is the end of a guest by itself, whether it was asked to shut down
+// or not.
+func (v *VCenter) guestEnded(g *guest) {
+	switch {
+	case g.shutdown == nil:
+		v.stop(g, caller{User: guestUser}, "died")
+	case g.spec.Reboots:
+		v.reboot(g, "rebooted", g.shutsDown, "ShutdownGuest")
+	default:
+		v.stop(g, g.shutsDown, "ShutdownGuest")
+	}
 }

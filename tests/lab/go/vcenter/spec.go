@@ -175,6 +175,9 @@ type VMSpec struct {
 	// VM is still on: systemd stops their service early. 0: together with the
 	// VM.
 	ToolsStopMs int `json:"toolsStopMs,omitempty"`
+	// OwnGuest leaves the end of a guest that shuts down to the one who runs it:
+	// POST /vms/{vm}/ended tells it.
+	OwnGuest bool `json:"ownGuest,omitempty"`
 	// DiesAfterMs powers the VM off so long after each power-on, without a
 	// task. 0: never.
 	DiesAfterMs int `json:"diesAfterMs,omitempty"`

@@ -82,6 +82,8 @@ type guest struct {
 	boots int
 	// shutdown is the timer of a guest shutdown.
 	shutdown *time.Timer
+	// shutsDown is who asked for it.
+	shutsDown caller
 }
 
 // inBoot runs f with the mutex held, after a delay, if the VM is still in the

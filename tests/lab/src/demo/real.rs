@@ -257,6 +257,10 @@ impl Peers for Real<'_> {
         say("");
         say("Haulout's kubectl plugin, in the shell with KUBECONFIG and PATH:");
         say(&format!("  export GPU_NODE_LABEL={}", self.cast.label));
+        if let Some((address, _)) = page.split_once("/episodes/") {
+            say(&format!("  export STATUS_URL={address}"));
+            say(&format!("  kubectl haulout plan {}", self.cast.mover.node));
+        }
         say("  kubectl haulout list");
         say(&format!("  kubectl haulout status {}", self.cast.mover.node));
         say("");

@@ -6,10 +6,10 @@ use crate::ids::ComputeRef;
 use crate::ids::{EpisodeId, NodeUid, VmUuid};
 use crate::inventory::tests::identity::decided;
 use crate::inventory::tests::{
-    apply_all, at, copied, found, inventory_with, moment, name, node, rules, seen_of, snapshot_of,
-    switched_off, trio, uuid, vm, vsphere, with_episode,
+    apply_all, at, copied, found, inventory_settings, inventory_with, moment, name, node, seen_of,
+    snapshot_of, switched_off, trio, uuid, vm, vsphere, with_episode,
 };
-use crate::inventory::{Fact, Rules};
+use crate::inventory::{Fact, InventorySettings};
 use crate::maintenance::decide::Decision;
 use crate::maintenance::effect::{Effect, PowerOnTarget};
 use crate::maintenance::episode::{DrainEnd, Phase};
@@ -133,8 +133,8 @@ fn node_whose_vm_is_unknown_is_no_vm_where_nothing_says_that_it_is_one() {
         system_uuid: Some(uuid(1)),
         ..node(1)
     };
-    let seen_with = |rules: Rules, node: NodeFacts| {
-        let mut inventory = Inventory::new(rules, at(0));
+    let seen_with = |settings: InventorySettings, node: NodeFacts| {
+        let mut inventory = Inventory::new(settings, at(0));
         inventory.set_time(moment(0));
         apply_all(
             &mut inventory,
@@ -143,28 +143,28 @@ fn node_whose_vm_is_unknown_is_no_vm_where_nothing_says_that_it_is_one() {
         snapshot_of(&mut inventory, 1).observed.vm
     };
     let missing = BoundVm::Missing { was_known: false };
-    assert_eq!(seen_with(rules(), physical()), BoundVm::NoVm);
+    assert_eq!(seen_with(inventory_settings(), physical()), BoundVm::NoVm);
     assert_eq!(
-        seen_with(rules(), node(1)),
+        seen_with(inventory_settings(), node(1)),
         missing,
         "it has a provider ID of vSphere"
     );
     let mut had_one = physical();
     had_one.annotations.last_episode = Some("anything".to_owned());
-    assert_eq!(seen_with(rules(), had_one), missing);
+    assert_eq!(seen_with(inventory_settings(), had_one), missing);
     let mut has_one = with_episode(1, Phase::Draining, |_| {});
     has_one.provider_uuid = None;
     has_one.system_uuid = Some(uuid(1));
-    assert_eq!(seen_with(rules(), has_one), missing);
+    assert_eq!(seen_with(inventory_settings(), has_one), missing);
 
-    let by_provider_id = || Rules {
+    let by_provider_id = || InventorySettings {
         binding: NodeBinding::ProviderId,
-        ..rules()
+        ..inventory_settings()
     };
     assert_eq!(seen_with(by_provider_id(), physical()), BoundVm::NoVm);
     let mut nameless = physical();
     nameless.system_uuid = None;
-    assert_eq!(seen_with(rules(), nameless), BoundVm::NoUuid);
+    assert_eq!(seen_with(inventory_settings(), nameless), BoundVm::NoUuid);
 }
 
 #[test]
@@ -187,9 +187,9 @@ fn vm_that_was_bound_and_is_gone_stays_missing() {
 
 #[test]
 fn reported_uuid_does_not_count_where_a_provider_id_is_required() {
-    let required = Rules {
+    let required = InventorySettings {
         binding: NodeBinding::ProviderId,
-        ..rules()
+        ..inventory_settings()
     };
     let of = |provider_uuid: Option<VmUuid>| {
         let node = NodeFacts {
@@ -210,11 +210,11 @@ fn reported_uuid_does_not_count_where_a_provider_id_is_required() {
 #[test]
 fn vm_that_vcenter_can_move_is_left_to_it_where_it_gets_unlimited_time() {
     let of = |is_unlimited: bool, passthrough: Option<Vec<Passthrough>>| {
-        let mut rules = rules();
+        let mut settings = inventory_settings();
         if is_unlimited {
-            rules.vmotion_grace = VmotionGrace::Unlimited;
+            settings.vmotion_grace = VmotionGrace::Unlimited;
         }
-        let mut inventory = Inventory::new(rules, at(0));
+        let mut inventory = Inventory::new(settings, at(0));
         inventory.set_time(moment(0));
         let mut vm = vm(1);
         vm.passthrough = passthrough;
@@ -272,12 +272,12 @@ fn of_vm_1(phase: Phase, provider_uuid: Option<VmUuid>, system_uuid: Option<VmUu
 
 /// With `binding`, where no VM has the name of a node. vm-1 is off, and its host is back.
 fn bound_by(binding: NodeBinding, facts: impl IntoIterator<Item = Fact>) -> Inventory {
-    let rules = Rules {
+    let settings = InventorySettings {
         binding,
         node_maintenances: true,
-        ..rules()
+        ..inventory_settings()
     };
-    let mut inventory = Inventory::new(rules, at(0));
+    let mut inventory = Inventory::new(settings, at(0));
     inventory.set_time(moment(0));
     let no_name = vsphere(vsphere::VsphereUpdate::Found {
         key: VmKey::Name(name(1).to_string()),
@@ -315,7 +315,7 @@ fn vm_that_is_off_is_powered_on_although_the_next_process_binds_nodes_by_somethi
             "{case}"
         );
         let decision = decided(&mut inventory, 1);
-        let Decision::Record(transition) = decision else {
+        let Decision::Write(transition) = decision else {
             panic!("{case}: {decision:#?}");
         };
         let phase = transition.record.phase().cloned();

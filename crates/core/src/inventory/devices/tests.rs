@@ -29,7 +29,7 @@ fn repointing(facts: impl IntoIterator<Item = Fact>) -> Inventory {
         .into_iter()
         .chain([vsphere(VsphereUpdate::Vm(vm))]);
     let mut inventory = inventory_with([]);
-    inventory.rules.static_devices = StaticDevices::Repoint;
+    inventory.settings.static_devices = StaticDevices::Repoint;
     for fact in given.chain(facts) {
         inventory.apply(fact);
     }
@@ -105,7 +105,7 @@ fn no_host_is_ruled_out_before_the_devices_of_the_own_host_are_reported() {
 fn device_that_is_on_no_host_cannot_be_replaced() {
     let mut inventory = repointing([host_with(3, &[OTHER]), host_with(1, &[OTHER]), awaiting(1)]);
     assert_eq!(why_not(&mut inventory), [RejectionReason::StaticDevice]);
-    inventory.rules.static_devices = StaticDevices::Wait;
+    inventory.settings.static_devices = StaticDevices::Wait;
     inventory.apply(host_with(1, &[HERE]));
     assert_eq!(why_not(&mut inventory), [RejectionReason::StaticDevice]);
 }
@@ -179,7 +179,7 @@ fn devices_that_an_episode_began_to_change_are_offered_also_after_repoint_is_swi
     let offered = |record: Fact| {
         let hosts = [host_with(1, &[HERE, OTHER]), host_with(2, &[HERE])];
         let mut inventory = repointing(hosts.into_iter().chain([record]));
-        inventory.rules.static_devices = StaticDevices::Wait;
+        inventory.settings.static_devices = StaticDevices::Wait;
         inventory.apply(surveyed(1, empty()));
         offer(&mut inventory)
     };

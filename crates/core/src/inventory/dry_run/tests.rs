@@ -32,7 +32,7 @@ fn step(inventory: &mut Inventory, second: i64) -> Option<String> {
         &policy(DrainTimeoutAction::Hold),
         now,
     ) {
-        Decision::Record(transition) => {
+        Decision::Write(transition) => {
             let phase = transition.record.phase_name().to_owned();
             inventory.apply(report(EffectResult::DryRunRecord {
                 record: Box::new(transition.record),

@@ -73,7 +73,7 @@ fn reply_to_a_write_does_not_bring_a_deleted_request_back() {
     );
     for (version, expected) in [(3, 3), (1, 3)] {
         inventory.apply(answered(version));
-        let known = inventory.maintenances.get("asked").map(|it| it.resource_version);
+        let known = inventory.requests.get("asked").map(|it| it.resource_version);
         assert_eq!(known, Some(expected), "after the reply with version {version}");
     }
     inventory.apply(gone());
@@ -195,17 +195,17 @@ fn foreign_seen(
 
 /// An inventory of node 1 in which all kinds are watched and synced, with these facts.
 fn of_all_kinds(facts: impl IntoIterator<Item = Fact>) -> Inventory {
-    let rules = crate::inventory::Rules {
+    let settings = crate::inventory::InventorySettings {
         node_maintenances: true,
         foreign_maintenances: ForeignApi::ALL.iter().copied().collect(),
-        ..crate::fixtures::rules()
+        ..crate::fixtures::inventory_settings()
     };
     let settled = ForeignApi::ALL
         .iter()
         .map(|api| foreign(*api, NodeMaintenanceUpdate::Settled));
     let own = Fact::Kubernetes(KubernetesUpdate::Maintenances(NodeMaintenanceUpdate::Settled));
     let all = trio(1).into_iter().chain(settled).chain([own]).chain(facts);
-    let mut inventory = Inventory::new(rules, at(0));
+    let mut inventory = Inventory::new(settings, at(0));
     let leads = Fact::Leadership(Some(LeadershipEpoch::ALONE));
     inventory.advance([leads].into_iter().chain(synced(all)), moment(0));
     inventory
@@ -295,16 +295,16 @@ fn long_outage_of_one_kind_holds_up_only_nodes_with_its_request() {
             refused: false,
         };
         inventory.advance([foreign(ForeignApi::Medik8s, lost)], moment(10));
-        assert_eq!(inventory.without_foreign_requests(), None);
+        assert_eq!(inventory.ignored_foreign_watch(), None);
         let sources = |inventory: &mut Inventory| snapshot_of(inventory, 1).observed.sources;
         assert!(matches!(
             sources(&mut inventory),
             SourceState::NoKubernetes { .. }
         ));
         inventory.advance([], moment(40));
-        let without = inventory.without_foreign_requests();
+        let without = inventory.ignored_foreign_watch();
         assert_eq!(without, Some((ForeignApi::Medik8s, "conversion webhook")));
-        assert_eq!(inventory.without_requests(), None);
+        assert_eq!(inventory.ignored_request_watch(), None);
         let is_out = matches!(sources(&mut inventory), SourceState::NoKubernetes { .. });
         assert_eq!(is_out, is_held_up);
     }

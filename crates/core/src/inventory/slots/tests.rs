@@ -8,10 +8,10 @@ use crate::facts::vsphere;
 use crate::fixtures::{gpus, vm_ref};
 use crate::ids::NodeUid;
 use crate::inventory::tests::{
-    apply_all, asked, at, copied, entering, host, in_episode, in_phase, inventory_with, maintenance, moment,
-    name, node, rules, seen_of, snapshot_of, trio, vsphere, with_episode,
+    apply_all, asked, at, copied, entering, host, in_episode, in_phase, inventory_settings, inventory_with,
+    maintenance, moment, name, node, seen_of, snapshot_of, trio, vsphere, with_episode,
 };
-use crate::inventory::{Fact, Rules, record_of};
+use crate::inventory::{Fact, InventorySettings, record_of};
 use crate::maintenance::admission::RoundStart;
 use crate::maintenance::clock::Now;
 use crate::maintenance::episode::{CordonOwner, DrainEnd, Phase};
@@ -26,8 +26,8 @@ fn both_leave() -> impl Iterator<Item = Fact> {
     nodes.chain([leaves(1, 10), leaves(2, 20)])
 }
 
-fn inventory_of(rules: Rules, facts: impl IntoIterator<Item = Fact>) -> Inventory {
-    let mut inventory = Inventory::new(rules, at(0));
+fn inventory_of(settings: InventorySettings, facts: impl IntoIterator<Item = Fact>) -> Inventory {
+    let mut inventory = Inventory::new(settings, at(0));
     inventory.set_time(moment(0));
     apply_all(&mut inventory, facts);
     inventory
@@ -65,9 +65,9 @@ fn unapproved_node_does_not_block_the_queue() {
         node.annotations.approved = is_approved.then_some(id);
         seen_of(node)
     };
-    let asked_for = || Rules {
+    let asked_for = || InventorySettings {
         require_approval: true,
-        ..rules()
+        ..inventory_settings()
     };
     assert_eq!(
         granted(&mut inventory_of(asked_for(), both_leave())),
@@ -113,39 +113,39 @@ fn ahead(inventory: &mut Inventory) -> [Option<Vec<NodeName>>; 2] {
 #[test]
 fn node_that_is_away_and_has_to_leave_again_does_not_wait_for_its_own_slot() {
     let limited = |limit: u32| {
-        let none = || Rules {
+        let none = || InventorySettings {
             concurrent_drains: 9,
-            ..rules()
+            ..inventory_settings()
         };
-        let nodes = Rules {
-            unavailable: MaxUnavailable::Number(limit),
+        let nodes = InventorySettings {
+            unavailable: Limit::Number(limit),
             ..none()
         };
-        let gpus = Rules {
-            unavailable_gpus: MaxUnavailable::Number(limit),
+        let gpus = InventorySettings {
+            unavailable_gpus: Limit::Number(limit),
             ..none()
         };
         [nodes, gpus]
     };
     for phase in [Phase::Drained, Phase::Rejoining] {
         // Node 2, whose host was clicked later, waits for node 1.
-        for rules in limited(1) {
+        for settings in limited(1) {
             let facts = both_leave().chain([in_phase(1, phase.clone())]);
-            let mut inventory = inventory_of(rules, facts);
+            let mut inventory = inventory_of(settings, facts);
             let expected = [None, Some(vec![name(1)])];
             assert_eq!(ahead(&mut inventory), expected, "{phase:?}");
         }
         // Node 1, whose host was clicked earlier, waits for node 2, which does not wait behind it.
-        for rules in limited(1) {
+        for settings in limited(1) {
             let facts = both_leave().chain([in_phase(2, phase.clone())]);
-            let mut inventory = inventory_of(rules, facts);
+            let mut inventory = inventory_of(settings, facts);
             let expected = [Some(vec![name(2)]), None];
             assert_eq!(ahead(&mut inventory), expected, "{phase:?}");
         }
         // More are away than the limit allows.
-        for rules in [limited(1), limited(2)].concat() {
+        for settings in [limited(1), limited(2)].concat() {
             let both = [1, 2].map(|n| in_phase(n, phase.clone()));
-            let mut inventory = inventory_of(rules, both_leave().chain(both));
+            let mut inventory = inventory_of(settings, both_leave().chain(both));
             assert_eq!(ahead(&mut inventory), [None, None], "{phase:?}");
         }
     }
@@ -154,20 +154,20 @@ fn node_that_is_away_and_has_to_leave_again_does_not_wait_for_its_own_slot() {
 #[test]
 fn limit_in_gpus_counts_those_of_each_node() {
     let with = |limit| {
-        let rules = Rules {
+        let settings = InventorySettings {
             unavailable_gpus: limit,
             concurrent_drains: 9,
-            ..rules()
+            ..inventory_settings()
         };
         let gpus = |n| changed(n, |node| node.gpus = gpus(4).into());
-        inventory_of(rules, both_leave().chain([gpus(1), gpus(2)]))
+        inventory_of(settings, both_leave().chain([gpus(1), gpus(2)]))
     };
     for (limit, expected) in [
-        (MaxUnavailable::Number(7), [true, false]),
-        (MaxUnavailable::Number(8), [true, true]),
-        (MaxUnavailable::Percent(99), [true, false]),
-        (MaxUnavailable::Percent(100), [true, true]),
-        (MaxUnavailable::Unlimited, [true, true]),
+        (Limit::Number(7), [true, false]),
+        (Limit::Number(8), [true, true]),
+        (Limit::Percent(99), [true, false]),
+        (Limit::Percent(100), [true, true]),
+        (Limit::Unlimited, [true, true]),
     ] {
         assert_eq!(granted(&mut with(limit)), expected, "{limit:?}");
     }
@@ -175,10 +175,10 @@ fn limit_in_gpus_counts_those_of_each_node() {
 
 #[test]
 fn power_off_counts_for_an_hour_also_when_the_node_is_back() {
-    let rules = || Rules {
-        power_offs: MaxUnavailable::Number(1),
+    let settings = || InventorySettings {
+        power_offs: Limit::Number(1),
         concurrent_drains: 9,
-        ..rules()
+        ..inventory_settings()
     };
     let behind = Admission::Queued {
         ahead: vec![name(1)],
@@ -186,7 +186,7 @@ fn power_off_counts_for_an_hour_also_when_the_node_is_back() {
         limit: SlotLimit::PowerOffs(1),
     };
     let shutting_down = in_phase(1, Phase::ShuttingDown(DrainEnd::Complete));
-    let mut inventory = inventory_of(rules(), both_leave().chain([shutting_down]));
+    let mut inventory = inventory_of(settings(), both_leave().chain([shutting_down]));
     let admission = |inventory: &mut Inventory| snapshot_of(inventory, 2).observed.admission;
     assert_eq!(admission(&mut inventory), behind);
     inventory.apply(vsphere(vsphere::VsphereUpdate::Host(host(1).into())));
@@ -200,7 +200,7 @@ fn power_off_counts_for_an_hour_also_when_the_node_is_back() {
 
     // A new leader counts a node that it finds off, and not again while it stays off.
     let away = in_phase(1, Phase::AwaitingHost);
-    let mut inventory = inventory_of(rules(), both_leave().chain([away]));
+    let mut inventory = inventory_of(settings(), both_leave().chain([away]));
     assert_eq!(admission(&mut inventory), behind);
     inventory.set_time(moment(3600));
     assert_eq!(admission(&mut inventory), Admission::Granted);
@@ -213,12 +213,12 @@ fn gpus_of_a_node_that_is_away_are_those_of_its_record() {
     let away = with_episode(1, Phase::AwaitingHost, |episode| {
         episode.gpus_before = gpus(4).into();
     });
-    let rules = Rules {
-        unavailable_gpus: MaxUnavailable::Number(7),
-        ..rules()
+    let settings = InventorySettings {
+        unavailable_gpus: Limit::Number(7),
+        ..inventory_settings()
     };
     let with_gpus = changed(2, |node| node.gpus = gpus(4).into());
-    let mut inventory = inventory_of(rules, both_leave().chain([seen_of(away), with_gpus]));
+    let mut inventory = inventory_of(settings, both_leave().chain([seen_of(away), with_gpus]));
     let behind = Admission::Queued {
         ahead: vec![name(1)],
         position: 1,
@@ -235,10 +235,10 @@ fn a_cordoned_node_with_an_unreadable_record_is_unavailable_for_a_while() {
             node.annotations.episode = Some("{".to_owned());
         })
     };
-    let one_away = || Rules {
-        unavailable: MaxUnavailable::Number(1),
+    let one_away = || InventorySettings {
+        unavailable: Limit::Number(1),
         concurrent_drains: 9,
-        ..rules()
+        ..inventory_settings()
     };
     let mut inventory = inventory_of(one_away(), both_leave().chain([unreadable(true)]));
     let behind = Admission::Queued {
@@ -247,7 +247,7 @@ fn a_cordoned_node_with_an_unreadable_record_is_unavailable_for_a_while() {
         limit: SlotLimit::Unavailable(1),
     };
     assert_eq!(snapshot_of(&mut inventory, 2).observed.admission, behind);
-    let slot = rules().drain_slot;
+    let slot = inventory_settings().drain_slot;
     let at_the_end = |offset: i64| moment(i64::try_from(slot.as_secs()).unwrap() + offset);
     inventory.set_time(at_the_end(-1));
     assert_eq!(snapshot_of(&mut inventory, 2).observed.admission, behind);
@@ -267,11 +267,14 @@ fn a_cordoned_node_with_an_unreadable_record_is_unavailable_for_a_while() {
 
 #[test]
 fn a_drain_that_lasts_too_long_gives_its_slot_back_and_stays_cordoned() {
-    let slot = i64::try_from(rules().drain_slot.as_secs()).unwrap();
+    let slot = i64::try_from(inventory_settings().drain_slot.as_secs()).unwrap();
     // A drain that this process found when it began, and one that it began itself.
     for is_found in [true, false] {
         let drains = in_phase(1, Phase::Draining);
-        let mut inventory = inventory_of(rules(), both_leave().chain(is_found.then(|| drains.clone())));
+        let mut inventory = inventory_of(
+            inventory_settings(),
+            both_leave().chain(is_found.then(|| drains.clone())),
+        );
         assert!(!granted(&mut inventory)[1]);
         if !is_found {
             assert_eq!(granted(&mut inventory), [true, false]);
@@ -327,7 +330,7 @@ fn node_that_is_only_followed_waits_for_no_slot() {
     let is_node =
         |fact: &Fact| matches!(fact, Fact::Kubernetes(KubernetesUpdate::Node(node)) if node.name == name(1));
     let facts = both_leave().filter(|fact| !is_node(fact));
-    let mut inventory = inventory_of(rules(), facts.chain([copied(of), followed, request]));
+    let mut inventory = inventory_of(inventory_settings(), facts.chain([copied(of), followed, request]));
     assert!(granted_to(&mut inventory, 2));
 }
 
@@ -344,7 +347,10 @@ fn node_that_waits_for_a_vmotion_takes_no_slot_until_its_grace_is_over() {
         }]),
         ..crate::inventory::tests::vm(1)
     }));
-    let mut inventory = inventory_of(rules(), both_leave().chain([vgpu, in_phase(1, Phase::Queued)]));
+    let mut inventory = inventory_of(
+        inventory_settings(),
+        both_leave().chain([vgpu, in_phase(1, Phase::Queued)]),
+    );
     assert_eq!(granted(&mut inventory), [false, true]);
     inventory.apply(in_phase(2, Phase::Draining));
     inventory.apply(in_phase(2, Phase::AwaitingHost));
@@ -391,7 +397,7 @@ fn node_outside_the_window_of_its_request_takes_no_slot() {
     ];
     let queued = [1, 2].map(|n| in_phase(n, Phase::Queued));
     let facts = trio(1).into_iter().chain(trio(2)).chain(requests).chain(queued);
-    let mut inventory = inventory_of(rules(), facts);
+    let mut inventory = inventory_of(inventory_settings(), facts);
     assert_eq!(granted(&mut inventory), [false, true]);
     assert_eq!(inventory.next_lapse, Some(moment(30).monotonic), "of the grant");
     inventory.apply(in_phase(2, Phase::Draining));
@@ -418,7 +424,7 @@ fn clock_that_is_set_opens_and_closes_windows_at_once() {
     let facts = trio(1)
         .into_iter()
         .chain([request, in_phase(1, Phase::Queued), leads]);
-    let mut inventory = inventory_of(rules(), facts);
+    let mut inventory = inventory_of(inventory_settings(), facts);
     // Some milliseconds are an adjustment.
     for (wall, elapsed, is_granted) in [
         (0, 0, None),
@@ -447,14 +453,14 @@ fn limits_apply_to_each_group_of_nodes() {
     };
     let admitted = |groups: [&str; 2]| {
         let facts = both_leave().chain([in_group(1, groups[0]), in_group(2, groups[1])]);
-        granted(&mut inventory_of(rules(), facts))
+        granted(&mut inventory_of(inventory_settings(), facts))
     };
     assert_eq!(admitted(["a", "a"]), [true, false]);
     assert_eq!(admitted(["a", "b"]), [true, true]);
-    let half = Rules {
-        unavailable: MaxUnavailable::Percent(50),
+    let half = InventorySettings {
+        unavailable: Limit::Percent(50),
         concurrent_drains: 9,
-        ..rules()
+        ..inventory_settings()
     };
     let facts = both_leave().chain([in_group(1, "a"), in_group(2, "a")]);
     assert_eq!(granted(&mut inventory_of(half, facts)), [true, false]);
@@ -501,7 +507,7 @@ fn further_request_for_a_node_queues_from_the_end_of_its_last_episode() {
         seen_of(node)
     };
     for (ended, expected) in [(40, [false, true]), (150, [true, false]), (10_000, [true, false])] {
-        let mut inventory = Inventory::new(rules(), at(0));
+        let mut inventory = Inventory::new(inventory_settings(), at(0));
         inventory.set_time(moment(200));
         apply_all(
             &mut inventory,
@@ -517,7 +523,7 @@ fn further_request_for_a_node_queues_from_the_end_of_its_last_episode() {
         assert_eq!(granted(&mut inventory), expected, "ended at {ended}, and forged");
     }
     // A time from the future counts as now.
-    let mut inventory = Inventory::new(rules(), at(0));
+    let mut inventory = Inventory::new(inventory_settings(), at(0));
     inventory.set_time(moment(60));
     apply_all(
         &mut inventory,
@@ -533,17 +539,17 @@ fn further_request_for_a_node_queues_from_the_end_of_its_last_episode() {
     copy.is_over = true;
     copy.status.ended_at = Some(at(150).to_string());
     let copy = Fact::Kubernetes(KubernetesUpdate::Maintenances(NodeMaintenanceUpdate::Seen(copy)));
-    let mut inventory = Inventory::new(rules(), at(0));
+    let mut inventory = Inventory::new(inventory_settings(), at(0));
     inventory.set_time(moment(200));
     apply_all(&mut inventory, click_and_request(50).into_iter().chain([copy]));
     assert_eq!(granted(&mut inventory), [true, false]);
 }
 
-fn few_power_offs() -> Rules {
-    Rules {
-        power_offs: MaxUnavailable::Number(1),
+fn few_power_offs() -> InventorySettings {
+    InventorySettings {
+        power_offs: Limit::Number(1),
         concurrent_drains: 9,
-        ..rules()
+        ..inventory_settings()
     }
 }
 
@@ -551,7 +557,7 @@ fn few_power_offs() -> Rules {
 fn power_off_in_a_record_that_is_not_believed_does_not_count() {
     let forged = |change: fn(&mut Episode)| {
         let node = with_episode(2, Phase::AwaitingHost, |episode| {
-            episode.release = rules().releases.own;
+            episode.release = inventory_settings().releases.own;
             change(episode);
         });
         seen_of(NodeFacts {
@@ -604,13 +610,13 @@ fn request_for_a_drain_does_not_wait_for_power_offs() {
 
 #[test]
 fn second_power_off_of_an_episode_counts() {
-    let rules = Rules {
-        power_offs: MaxUnavailable::Number(2),
+    let settings = InventorySettings {
+        power_offs: Limit::Number(2),
         ..few_power_offs()
     };
     let leaves = |n| vsphere(vsphere::VsphereUpdate::Host(entering(n, 10).into()));
     let facts = trio(1).into_iter().chain(trio(2)).chain([leaves(1)]);
-    let mut inventory = inventory_of(rules, facts.chain([in_phase(1, Phase::AwaitingHost)]));
+    let mut inventory = inventory_of(settings, facts.chain([in_phase(1, Phase::AwaitingHost)]));
     for phase in [
         Phase::Rejoining,
         Phase::Draining,
@@ -653,10 +659,10 @@ fn node_whose_own_power_offs_reach_the_limit_is_told_so() {
 
 #[test]
 fn plan_takes_a_node_that_is_away_already_as_the_queue_does() {
-    let rules = || Rules {
-        unavailable: MaxUnavailable::Number(1),
+    let settings = || InventorySettings {
+        unavailable: Limit::Number(1),
         concurrent_drains: 9,
-        ..rules()
+        ..inventory_settings()
     };
     let click = |n: usize| {
         vsphere(vsphere::VsphereUpdate::Host(
@@ -670,7 +676,7 @@ fn plan_takes_a_node_that_is_away_already_as_the_queue_does() {
                 .chain(trio(2))
                 .chain([in_phase(1, phase.clone())])
         };
-        let mut inventory = inventory_of(rules(), nodes());
+        let mut inventory = inventory_of(settings(), nodes());
         let forecasts = inventory.forecast(&[name(1), name(2)], &BTreeSet::new());
         let groups = inventory.wave(&forecasts);
         let rounds: Vec<_> = groups.iter().flat_map(|group| &group.rounds).collect();
@@ -680,7 +686,7 @@ fn plan_takes_a_node_that_is_away_already_as_the_queue_does() {
             .collect();
         assert_eq!(planned[0], (RoundStart::Now, vec![name(1)]), "{phase:?}");
         assert_eq!(planned[1].1, [name(2)], "{phase:?}");
-        let mut inventory = inventory_of(rules(), nodes().chain([click(1), click(2)]));
+        let mut inventory = inventory_of(settings(), nodes().chain([click(1), click(2)]));
         assert_eq!(granted(&mut inventory), [true, false], "{phase:?}");
     }
 }

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::{at, inventory_with, moment, name, node, rules, seen_of, snapshot_of, trio, with_episode};
+use super::{
+    at, inventory_settings, inventory_with, moment, name, node, seen_of, snapshot_of, trio, with_episode,
+};
 use crate::facts::device_slice::DeviceSlice;
 use crate::facts::kubernetes::KubernetesUpdate;
 use crate::fixtures::synced;
-use crate::inventory::{Fact, Inventory, Rules};
+use crate::inventory::{Fact, Inventory, InventorySettings};
 use crate::maintenance::episode::Phase;
 use crate::maintenance::observed::SourceState;
 
@@ -109,9 +111,9 @@ fn after_the_power_cycle_only_slices_of_the_new_boot_count() {
 
 #[test]
 fn nothing_begins_before_resource_slices_are_listed() {
-    let watched = Rules {
+    let watched = InventorySettings {
         device_slices: true,
-        ..rules()
+        ..inventory_settings()
     };
     let mut inventory = Inventory::new(watched, at(0));
     inventory.set_time(moment(0));

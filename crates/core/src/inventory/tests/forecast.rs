@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::facts::kubernetes::{KubernetesUpdate, NodeFacts};
 use crate::facts::vsphere::{HostConnection, VsphereUpdate};
-use crate::fixtures::{GPU, at, gpus, host, host_ref, name, node_facts, rules, trio, vm_ref};
+use crate::fixtures::{GPU, at, gpus, host, host_ref, inventory_settings, name, node_facts, trio, vm_ref};
+use crate::ids::ComputeRef;
 use crate::inventory::{Fact, Inventory};
 use crate::maintenance::observed::HostState;
 
@@ -70,7 +71,7 @@ fn what_one_node_is_offered_is_not_offered_to_the_next() {
 
 #[test]
 fn a_forecast_needs_both_sources_and_every_vm() {
-    let inventory = Inventory::new(rules(), at(0));
+    let inventory = Inventory::new(inventory_settings(), at(0));
     assert!(!inventory.is_complete());
     assert!(
         inventory
@@ -94,4 +95,27 @@ fn a_forecast_needs_both_sources_and_every_vm() {
     lost.apply(Fact::Vsphere(VsphereUpdate::Lost { why: why.clone() }));
     assert!(!lost.is_complete());
     assert!(lost.disconnected_reason().is_some_and(|it| it.contains(&why)));
+}
+
+#[test]
+fn devices_of_usable_hosts_of_our_clusters_are_awaited() {
+    let unreported = || crate::facts::vsphere::Host {
+        passthrough: None,
+        ..host(9)
+    };
+    let mut unreachable = unreported();
+    unreachable.connection = Some(HostConnection::NotResponding);
+    let mut elsewhere = unreported();
+    elsewhere.compute = Some(ComputeRef::new("other"));
+    for (host, expected) in [
+        (host(9), false),
+        (unreported(), true),
+        (unreachable, false),
+        (elsewhere, false),
+    ] {
+        let facts = cluster().into_iter();
+        let inventory =
+            inventory_with(facts.chain([Fact::Vsphere(VsphereUpdate::Host(host.clone().into()))]));
+        assert_eq!(inventory.awaits_devices(), expected, "{host:?}");
+    }
 }

@@ -30,7 +30,7 @@ pub(super) fn parked(inventory: &mut Inventory, n: usize) -> Option<ParkReason> 
             waiting_on: WaitingOn::Parked(reason),
             ..
         } => Some(reason),
-        Decision::Record(transition) => {
+        Decision::Write(transition) => {
             let (reason, _) = transition.record.episode()?.phase.parked()?;
             Some(reason.clone())
         }
@@ -71,11 +71,11 @@ fn gone(n: usize) -> Fact {
 
 /// With these facts, where NodeMaintenances are watched.
 fn with_requests(facts: impl IntoIterator<Item = Fact>) -> Inventory {
-    let rules = Rules {
+    let settings = InventorySettings {
         node_maintenances: true,
-        ..rules()
+        ..inventory_settings()
     };
-    let mut inventory = Inventory::new(rules, at(0));
+    let mut inventory = Inventory::new(settings, at(0));
     inventory.set_time(moment(0));
     inventory.apply(Fact::Leadership(Some(LeadershipEpoch::ALONE)));
     apply_all(&mut inventory, facts);
@@ -135,7 +135,7 @@ fn leads_to_a_stop(decision: &Decision) -> bool {
         Decision::Act { effect, .. } => {
             matches!(effect, Effect::ShutdownGuest { .. } | Effect::PowerOff { .. })
         }
-        Decision::Record(transition) => transition
+        Decision::Write(transition) => transition
             .record
             .episode()
             .is_some_and(|it| matches!(it.phase, Phase::Draining | Phase::ShuttingDown(_))),
@@ -303,7 +303,7 @@ fn guest_that_restarts_under_another_name_keeps_its_power() {
             episode.is_some_and(|episode| episode.in_flight.power_off.is_some())
         };
         let leads_to_a_cut = match &decision {
-            Decision::Record(transition) => in_flight(transition),
+            Decision::Write(transition) => in_flight(transition),
             Decision::Act { .. } | Decision::Wait { .. } | Decision::Idle => false,
         };
         assert_eq!(leads_to_a_cut, is_cut, "Ready since {ready_since}: {decision:?}");

@@ -92,7 +92,7 @@ fn vm_on_a_host_that_was_added_again_is_powered_on_there() {
     })));
     inventory.apply(found(1, &[9]));
     let decision = decided(&mut inventory, 1);
-    let Decision::Record(transition) = decision else {
+    let Decision::Write(transition) = decision else {
         panic!("{decision:?}");
     };
     let phase = transition.record.phase();

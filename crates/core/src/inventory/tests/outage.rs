@@ -8,10 +8,10 @@ use crate::facts::kubernetes::{
 };
 use crate::facts::vsphere::{PowerState, Vm, VsphereUpdate};
 use crate::fixtures::{
-    RELEASE, at, drain_report, found, moment, name, node_facts, rules, synced, trio, vm_facts,
+    RELEASE, at, drain_report, found, inventory_settings, moment, name, node_facts, synced, trio, vm_facts,
 };
 use crate::ids::RequestUid;
-use crate::inventory::{Changes, Fact, Inventory, Rules};
+use crate::inventory::{Changes, Fact, Inventory, InventorySettings};
 use crate::maintenance::clock::Now;
 use crate::maintenance::effect_report::{EffectReport, EffectResult};
 use crate::maintenance::episode::Phase;
@@ -20,8 +20,8 @@ use crate::maintenance::observed::{LeadershipEpoch, NodeSnapshot, SourceState};
 use super::{asked, in_episode, in_phase, with_episode};
 
 /// An inventory of a leader, at second 0.
-fn leading(rules: Rules, facts: impl IntoIterator<Item = Fact>) -> Inventory {
-    let mut inventory = Inventory::new(rules, at(0));
+fn leading(settings: InventorySettings, facts: impl IntoIterator<Item = Fact>) -> Inventory {
+    let mut inventory = Inventory::new(settings, at(0));
     let begin = [Fact::Leadership(Some(LeadershipEpoch::ALONE))];
     inventory.advance(begin.into_iter().chain(synced(facts)), moment(0));
     inventory
@@ -50,7 +50,10 @@ fn built(changes: &Changes, n: usize) -> Option<&NodeSnapshot> {
 
 #[test]
 fn nothing_is_built_without_a_new_fact() {
-    let mut inventory = leading(rules(), [trio(1), vec![in_phase(1, Phase::Drained)]].concat());
+    let mut inventory = leading(
+        inventory_settings(),
+        [trio(1), vec![in_phase(1, Phase::Drained)]].concat(),
+    );
     assert!(!inventory.snapshots.is_empty());
     let changes = inventory.advance([], moment(1));
     assert!(changes.built.is_none(), "{changes:?}");
@@ -72,17 +75,17 @@ fn pods_are_watched_of_nodes_that_are_drained_or_kept_so() {
         (Phase::Drained, true),
         (Phase::AwaitingHost, false),
     ] {
-        let mut inventory = leading(rules(), trio(1));
+        let mut inventory = leading(inventory_settings(), trio(1));
         let changes = inventory.advance([in_phase(1, phase.clone())], moment(1));
         let draining = changes.built.expect("a snapshot").draining;
         assert_eq!(draining.contains(&name(1)), is_watched, "{phase:?}");
     }
 }
 
-fn with_requests() -> Rules {
-    Rules {
+fn with_requests() -> InventorySettings {
+    InventorySettings {
         node_maintenances: true,
-        ..rules()
+        ..inventory_settings()
     }
 }
 
@@ -125,7 +128,7 @@ fn an_outage_of_requests_holds_up_every_node_for_thirty_seconds() {
     inventory.advance([lost()], moment(10));
     assert!(inventory.next_at().is_some_and(|at| at <= moment(40).monotonic));
     inventory.advance([], moment(39));
-    assert_eq!(inventory.without_requests(), None);
+    assert_eq!(inventory.ignored_request_watch(), None);
     for n in 1..=3 {
         assert!(
             matches!(sources(&inventory, n), SourceState::NoKubernetes { .. }),
@@ -141,7 +144,7 @@ fn a_long_outage_of_requests_holds_up_only_nodes_with_a_request() {
     inventory.advance([], moment(40));
     assert!(
         inventory
-            .without_requests()
+            .ignored_request_watch()
             .is_some_and(|why| why.contains("403"))
     );
     for (n, is_held_up) in [(1, true), (2, true), (3, false)] {
@@ -163,7 +166,7 @@ fn a_long_outage_of_requests_holds_up_only_nodes_with_a_request() {
         ],
         moment(60),
     );
-    assert_eq!(inventory.without_requests(), None);
+    assert_eq!(inventory.ignored_request_watch(), None);
     for n in 1..=3 {
         assert_eq!(sources(&inventory, n), SourceState::Synced, "{n}");
     }
@@ -181,7 +184,7 @@ fn a_node_keeps_its_vm_beside_a_node_created_earlier_without_provider_id() {
         ..earlier
     };
     let inventory = leading(
-        rules(),
+        inventory_settings(),
         trio(1).into_iter().chain([
             Fact::Kubernetes(KubernetesUpdate::Node(Box::new(earlier))),
             found(2, &[1]),
@@ -211,7 +214,7 @@ fn a_drain_round_counts_until_the_node_leaves_the_phases_that_drain() {
             unschedulable: true,
             ..in_episode(1, phase.clone(), RELEASE)
         };
-        let mut inventory = leading(rules(), trio(1));
+        let mut inventory = leading(inventory_settings(), trio(1));
         let seen = |node| Fact::Kubernetes(KubernetesUpdate::Node(Box::new(node)));
         inventory.advance([seen(node(11, &Phase::Draining))], moment(1));
         let round = EffectReport {
@@ -255,12 +258,12 @@ fn an_older_view_of_a_request_does_not_undo_a_younger_one() {
 
 #[test]
 fn no_snapshot_is_built_in_the_pause_after_a_long_build() {
-    let mut inventory = leading(rules(), trio(1));
+    let mut inventory = leading(inventory_settings(), trio(1));
     let later = |millis: u64| Now {
         monotonic: moment(1).monotonic.after(Duration::from_millis(millis)),
         ..moment(1)
     };
-    inventory.spent(later(0), Duration::from_millis(500));
+    inventory.record_build_time(later(0), Duration::from_millis(500));
     let fact = in_phase(1, Phase::AwaitingHost);
     assert!(
         inventory.advance([fact], later(100)).built.is_none(),

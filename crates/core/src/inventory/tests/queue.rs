@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::facts::kubernetes::{KubernetesUpdate, NodeFacts};
 use crate::facts::vsphere::{Host, HostReading, Passthrough, PowerState, Vm, VsphereUpdate};
 use crate::fixtures::{
-    A40, RELEASE, at, host, host_ref, moment, name, node_facts, of_model, pci, rules, synced, trio, vm_facts,
-    vm_ref,
+    A40, RELEASE, at, host, host_ref, inventory_settings, moment, name, node_facts, of_model, pci, synced,
+    trio, vm_facts, vm_ref,
 };
 use crate::ids::NodeUid;
 use crate::inventory::{Fact, Inventory};
@@ -23,7 +23,7 @@ fn node(node: NodeFacts) -> Fact {
 }
 
 fn leading(facts: impl IntoIterator<Item = Fact>) -> Inventory {
-    let mut inventory = Inventory::new(rules(), at(0));
+    let mut inventory = Inventory::new(inventory_settings(), at(0));
     let begin = [Fact::Leadership(Some(LeadershipEpoch::ALONE))];
     inventory.advance(begin.into_iter().chain(synced(facts)), moment(0));
     inventory

@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::facts::kubernetes::{KubernetesUpdate, NodeAnnotations, NodeFacts, StrandedNode};
 use crate::facts::vsphere::{Compute, Host, PowerState, Task, TaskState, Vm, VsphereUpdate};
 use crate::fixtures::{
-    RELEASE, at, drain_report, found, host, host_ref, moment, name, node_facts, rules, synced, trio,
-    vm_facts, vm_ref,
+    RELEASE, at, drain_report, found, host, host_ref, inventory_settings, moment, name, node_facts, synced,
+    trio, vm_facts, vm_ref,
 };
 use crate::ids::{ComputeRef, NodeUid, TaskRef};
 use crate::inventory::{Fact, Inventory};
@@ -24,7 +24,7 @@ pub(super) fn node(node: NodeFacts) -> Fact {
 }
 
 pub(super) fn leading(facts: impl IntoIterator<Item = Fact>) -> Inventory {
-    let mut inventory = Inventory::new(rules(), at(0));
+    let mut inventory = Inventory::new(inventory_settings(), at(0));
     let begin = [Fact::Leadership(Some(LeadershipEpoch::ALONE))];
     inventory.advance(begin.into_iter().chain(synced(facts)), moment(0));
     inventory
@@ -407,7 +407,7 @@ fn node_with_a_lower_version_counts_after_a_conflict_with_the_known_one() {
         resource_version,
         ..node_facts(1)
     };
-    let known = |inventory: &Inventory| inventory.cluster.node(&name(1)).unwrap().resource_version;
+    let known = |inventory: &Inventory| inventory.nodes.node(&name(1)).unwrap().resource_version;
     for (conflicted, read, expected) in [
         // A restore of etcd set the versions back.
         (20, 7, 7),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::facts::kubernetes::{KubernetesUpdate, NodeAnnotations, NodeFacts};
 use crate::facts::vsphere::{Claim, ClaimedDevice, HostReading, VsphereUpdate};
-use crate::fixtures::{host, host_ref, name, node_facts, rules, trio, vm_ref};
+use crate::fixtures::{host, host_ref, inventory_settings, name, node_facts, trio, vm_ref};
 use crate::inventory::{Fact, Forecast, HostsThatCanLeave, Inventory, WaveGroup};
 use crate::maintenance::admission::RoundStart;
 use crate::maintenance::placement::HostSurvey;
@@ -131,7 +131,7 @@ fn shown(groups: &[WaveGroup]) -> Vec<String> {
 
 #[test]
 fn nodes_of_a_wave_go_in_the_order_given_within_the_limits_of_their_group() {
-    let mut inventory = Inventory::new(rules(), at(0));
+    let mut inventory = Inventory::new(inventory_settings(), at(0));
     inventory.set_time(moment(0));
     let grouped = NodeFacts {
         limit_group: Some("b".to_owned()),

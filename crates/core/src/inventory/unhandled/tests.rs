@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::facts::vsphere::{Vm, VsphereUpdate};
-use crate::fixtures::{self, host, host_ref, moment, name, rules, synced, trio, vm_facts};
+use crate::fixtures::{self, host, host_ref, inventory_settings, moment, name, synced, trio, vm_facts};
 use crate::inventory::Fact;
 
 fn standby() -> Host {
@@ -14,7 +14,7 @@ fn standby() -> Host {
 
 /// Nodes 1 and 2 with their hosts, of which the first is this one.
 fn inventory(first: Host, more: Vec<Fact>) -> Inventory {
-    let mut inventory = Inventory::new(rules(), fixtures::at(0));
+    let mut inventory = Inventory::new(inventory_settings(), fixtures::at(0));
     let changed = [Fact::Vsphere(VsphereUpdate::Host(Arc::new(first)))];
     let facts = trio(1).into_iter().chain(trio(2)).chain(changed).chain(more);
     inventory.advance(synced(facts), moment(1));

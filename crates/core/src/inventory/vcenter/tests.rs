@@ -2,7 +2,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::*;
-use crate::facts::vsphere::{EndOutcome, Host, MaintenanceEnd, VsphereUpdate};
+use crate::facts::vsphere::{EndOutcome, Host, MaintenanceEnd, Task, TaskState, VsphereUpdate};
+use crate::fixtures::{at, vm_ref};
 use crate::inventory::tests::{
     apply_all, awaiting, entering, host, in_phase, inventory_with, moment, snapshot_of, tried, trio, vsphere,
 };
@@ -191,4 +192,33 @@ fn maintenance_that_a_rebuilt_stream_does_not_report_counts_as_failed() {
     assert_eq!(interrupted(&mut inventory), None);
     inventory.apply(host_changed(host(1)));
     assert_eq!(interrupted(&mut inventory), None, "it left maintenance regularly");
+}
+
+/// Backups of a VM, in a session of vCenter that lasts for years.
+#[test]
+fn ended_tasks_of_a_long_session_are_forgotten() {
+    let task = |number: i64, state: TaskState| Task {
+        moref: TaskRef::new(format!("task-{number}")),
+        vm: Some(vm_ref(1)),
+        description_id: "VirtualMachine.createSnapshot".to_owned(),
+        state,
+        queued_at: at(number),
+        by_us: false,
+    };
+    let mut inventory = inventory_with(trio(1));
+    let running = task(0, TaskState::Running);
+    inventory.apply(vsphere(VsphereUpdate::Task(running.clone())));
+    let backups = 1..=1_000;
+    for number in backups.clone() {
+        for state in [TaskState::Queued, TaskState::Success] {
+            inventory.apply(vsphere(VsphereUpdate::Task(task(number, state))));
+            inventory.apply(vsphere(VsphereUpdate::Settled));
+        }
+    }
+    let vcenter = &inventory.vcenter;
+    assert!(vcenter.tasks.len() <= 2 * TASKS_PER_VM, "{}", vcenter.tasks.len());
+    assert!(vcenter.task(&running.moref).is_some());
+    let last = task(*backups.end(), TaskState::Success);
+    assert_eq!(vcenter.task(&last.moref), Some(&last));
+    assert!(vcenter.source.seen.is_empty(), "no whole list is received");
 }

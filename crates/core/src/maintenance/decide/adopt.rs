@@ -44,7 +44,7 @@ pub(super) fn adopt(
     };
     let host = by_name(&python.host, vm.on_name == python.host, vm.on.clone());
     // The drain gets its full timeout again, because its elapsed time on the monotonic clock is unknown.
-    Decision::Record(Box::new(transition_to(Episode {
+    Decision::Write(Box::new(transition_to(Episode {
         vm_uuid: vm.uuid,
         vm: Some(vm.moref.clone()),
         // The Python controller uncordons every node at the end, so Haulout removes the cordon for it.

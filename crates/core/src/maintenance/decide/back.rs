@@ -56,7 +56,7 @@ impl PhaseContext<'_> {
         let waiting_on = self.missing()?;
         let deadline = self.boot_deadline();
         // The machine may have started under another name.
-        if let Some(step) = self.unless_dead().filter(|_| self.is_past(deadline)) {
+        if let Some(step) = self.park_if_dead().filter(|_| self.is_past(deadline)) {
             return Some(step);
         }
         let grace = self.phase_deadline(self.policy.node_monitor_grace);

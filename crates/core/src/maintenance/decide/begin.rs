@@ -75,7 +75,7 @@ pub(super) fn in_service(node: &ObservedNode, seen: &Observed, policy: &Policy, 
         });
     }
     let queued = new_episode(node, vm, trigger(vm, request, now), seen.leadership, policy, now);
-    Decision::Record(Box::new(if may_drain_at_once(vm, seen, policy) {
+    Decision::Write(Box::new(if may_drain_at_once(vm, seen, policy) {
         start_draining(&queued, node, limit_of(desired, request, policy), now)
     } else {
         transition_to(queued)
@@ -230,7 +230,7 @@ fn begin_while_off(
         in_flight: InFlight::default(),
         ..new_episode(node, vm, trigger, leadership, policy, now)
     };
-    Decision::Record(Box::new(cordoned(episode, node)))
+    Decision::Write(Box::new(cordoned(episode, node)))
 }
 
 /// A new episode, with the state of the node before it.

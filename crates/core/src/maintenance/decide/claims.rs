@@ -37,7 +37,7 @@ pub fn dead_node(node: &ObservedNode, vm: &ObservedVm, asked: Option<Timestamp>)
 
 impl PhaseContext<'_> {
     /// Parks the episode, VM on, if the Node may be an earlier name of the machine.
-    pub(super) fn unless_dead(self) -> Option<PhaseStep> {
+    pub(super) fn park_if_dead(self) -> Option<PhaseStep> {
         let asked = self.in_flight().guest_shutdown.map(|asked| asked.since);
         dead_node(self.node, self.vm, asked).map(PhaseStep::park)
     }

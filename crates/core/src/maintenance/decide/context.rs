@@ -36,7 +36,7 @@ pub(super) enum PhaseStep {
 
 impl PhaseStep {
     pub(super) fn record(transition: Transition) -> Self {
-        Self::Decided(Decision::Record(Box::new(transition)))
+        Self::Decided(Decision::Write(Box::new(transition)))
     }
 
     pub(super) fn wait(waiting_on: WaitingOn) -> Self {
@@ -233,7 +233,7 @@ impl<'a> PhaseContext<'a> {
                 recheck,
             }) => (Some(effect), waiting_on, recheck),
             PhaseStep::Decided(Decision::Wait { waiting_on, recheck }) => (None, waiting_on, recheck),
-            PhaseStep::Decided(Decision::Record(_) | Decision::Idle) | PhaseStep::Park { .. } => return step,
+            PhaseStep::Decided(Decision::Write(_) | Decision::Idle) | PhaseStep::Park { .. } => return step,
         };
         let reason = ParkReason::Overdue {
             phase: self.episode.phase.name().to_owned(),
@@ -263,7 +263,7 @@ pub(super) fn meanwhile(hold: PhaseStep, work: PhaseStep) -> PhaseStep {
     let (at, effect) = match work {
         Decision::Act { effect, recheck, .. } => (recheck, Some(effect)),
         Decision::Wait { recheck, .. } => (recheck, None),
-        Decision::Record(_) | Decision::Idle => return hold,
+        Decision::Write(_) | Decision::Idle => return hold,
     };
     let sooner = |recheck: Option<Monotonic>| recheck.into_iter().chain(at).min();
     match hold {
@@ -288,7 +288,7 @@ pub(super) fn meanwhile(hold: PhaseStep, work: PhaseStep) -> PhaseStep {
             recheck: sooner(recheck),
         },
         hold @ (PhaseStep::Park { effect: Some(_), .. }
-        | PhaseStep::Decided(Decision::Act { .. } | Decision::Record(_) | Decision::Idle)) => hold,
+        | PhaseStep::Decided(Decision::Act { .. } | Decision::Write(_) | Decision::Idle)) => hold,
     }
 }
 

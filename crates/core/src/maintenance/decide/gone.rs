@@ -152,7 +152,7 @@ pub(super) fn onto_another_node(
         release: policy.releases.own.clone(),
         ..episode.enter(phase, now)
     };
-    Decision::Record(Box::new(if queued {
+    Decision::Write(Box::new(if queued {
         transition_to(here)
     } else {
         cordoned(here, node)

@@ -91,7 +91,7 @@ fn needs_machine_guards(before: &Record, next: &Episode) -> bool {
 /// The decision, or first a write that removes the guards which the settings do not want any more: in some phases, nothing else is
 /// written for hours.
 pub(super) fn unless_unwanted(decision: Decision, episode: &Episode, policy: &Policy) -> Decision {
-    let is_record = matches!(decision, Decision::Record(_));
+    let is_record = matches!(decision, Decision::Write(_));
     let is_wanted = |guard: &NodeGuard| is_wanted(*guard, episode, &policy.guards);
     if is_record || episode.guards.iter().all(is_wanted) {
         return decision;
@@ -110,7 +110,7 @@ pub(super) fn with_guards(
         let before = before.episode().map(|before| (before.epoch, &before.release));
         before.is_some_and(|before| before != (next.epoch, &next.release))
     };
-    if let Decision::Record(transition) = &mut decision
+    if let Decision::Write(transition) = &mut decision
         && let Record::Episode(next) = &mut transition.record
         && let Some(node) = &seen.node
         // A takeover changes nothing else.

@@ -27,11 +27,11 @@ impl<'a> PhaseContext<'a> {
             };
         };
         // A record comes first: it may be that of a request that was sent.
-        if is_about_the_end(decision) || matches!(decision, Decision::Record(_)) {
+        if is_about_the_end(decision) || matches!(decision, Decision::Write(_)) {
             return step;
         }
         match self.set_machine_guards() {
-            Some(first @ PhaseStep::Decided(Decision::Act { .. } | Decision::Record(_))) => first,
+            Some(first @ PhaseStep::Decided(Decision::Act { .. } | Decision::Write(_))) => first,
             Some(PhaseStep::Decided(Decision::Wait {
                 recheck: Some(at), ..
             })) => at_latest(at, step),
@@ -167,7 +167,7 @@ impl<'a> PhaseContext<'a> {
 /// Whether the decision ends the episode or removes its guards.
 fn is_about_the_end(decision: &Decision) -> bool {
     let waiting_on = match decision {
-        Decision::Record(transition) => {
+        Decision::Write(transition) => {
             let next = transition.record.episode();
             return next.is_none_or(|next| next.machine_guards.left.is_some());
         }

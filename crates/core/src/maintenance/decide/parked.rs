@@ -49,7 +49,7 @@ pub(super) fn in_episode(
         ..episode.clone()
     };
     match step(&resumed, seen, context) {
-        PhaseStep::Decided(decision @ Decision::Record(_)) => decision,
+        PhaseStep::Decided(decision @ Decision::Write(_)) => decision,
         PhaseStep::Park {
             reason: again,
             effect,

@@ -1,4 +1,7 @@
 //! The phases as lists of rules. The rules of a phase are asked in their order, and the first that answers decides.
+//!
+//! A parked episode is asked by the rules of the phase that it resumes. Before the rules, `decide` checks the VM and the cordon; after
+//! them, it may put guards, a GPU reset or a checkpoint first. A rule `unless_X` answers where X does not hold. The texts are published as `docs/reference/phases.md`.
 
 use super::back::has_to_leave_again;
 use super::context::{PhaseContext, PhaseStep};
@@ -32,7 +35,8 @@ pub struct PhaseRules {
     /// What is done where no rule answers.
     pub otherwise: &'static str,
     last: fn(PhaseContext<'_>) -> PhaseStep,
-    /// When the phase is overdue, whatever it waits for.
+    /// The deadline of all rules of the phase: after it a wait or an effect parks the episode, and the effect is still retried. Where
+    /// there is none, single rules may have deadlines.
     overdue: Option<fn(PhaseContext<'_>) -> Deadline>,
 }
 
@@ -89,7 +93,7 @@ pub const PHASES: &[&PhaseRules] = &[
 ];
 
 const NOT_ASKED_DOWN: Rule = rule(
-    "neither the host nor a request asks for the node to be down, or the state of the host is not known",
+    "neither the host nor a request asks for the node to be down or drained, or the state of the host is not known",
     "the episode ends, or the node rejoins first; a host whose state is not known is waited for, and so is a maintenance that failed and may be \
      tried again",
     |it| it.unless_asked_down(),
@@ -102,7 +106,7 @@ const GIVEN_UP: Rule = rule(
 const DEAD: Rule = rule(
     "the Node is not Ready, and another Node has its VM",
     "it is parked: the pods of the machine may be on the other Node",
-    |it| it.unless_dead(),
+    |it| it.park_if_dead(),
 );
 const UNCORDONED: Rule = rule(
     "the Node was uncordoned",
@@ -122,7 +126,7 @@ const QUEUED: PhaseRules = PhaseRules {
         rule(
             "it is queued for a request, its host enters maintenance mode, and approvals are required",
             "the episode ends: the maintenance of the host needs an approval of its own",
-            |it| it.unless_approved_for_request(),
+            |it| it.end_request_when_host_enters(),
         ),
         GIVEN_UP,
         rule(
@@ -150,7 +154,7 @@ const QUEUED_AND_OFF: PhaseRules = PhaseRules {
     name: "Queued, VM off",
     rules: &[rule(
         "Haulout or vCenter has powered the VM off",
-        "a host is found for it",
+        "a host is chosen for it, or waited for",
         |it| it.powered_off_in_queue(),
     )],
     otherwise: "a person has powered the VM off: the episode ends, and the VM stays off",
@@ -171,16 +175,18 @@ const DRAINING: PhaseRules = PhaseRules {
             |it| it.hold_first_eviction(),
         ),
         rule(
-            "the settings or the request give the drain another time",
+            "the settings or the request have changed the drain timeout",
             "that is recorded; a shorter time counts from now",
             |it| it.follow_drain_limit(),
         ),
         rule(
             "a list of the pods shows none that blocks",
-            "guards are set on its Machine, hooks for the power-off are waited for, and the VM is shut down",
+            "a node that is only to be drained becomes Drained; otherwise a host is chosen first where the VM is to be relocated, guards \
+             are set on its Machine, hooks for the power-off are waited for, and the VM is shut down",
             |it| it.drained_now(),
         ),
-        // A round comes before the power is cut, because the pods that are left behind have to be named.
+        // This rule answers until the deadline, and after it until there was one round, because the pods that are left behind have to
+        // be named. The next rule relies on that, and checks no deadline.
         rule("pods are left, and there is time", "they are evicted", |it| {
             it.evict_in_time()
         }),
@@ -218,7 +224,7 @@ const DRAINED_AND_OFF: PhaseRules = PhaseRules {
         "a person has powered the VM off, and it stays off until the request is deleted",
         |it| it.leave_off_while_drained(),
     )],
-    otherwise: "a host is found for the VM",
+    otherwise: "a host is chosen for the VM, or waited for",
     last: |it| it.powered_off(),
     overdue: None,
 };
@@ -228,7 +234,7 @@ const SHUTTING_DOWN: PhaseRules = PhaseRules {
     rules: &[
         rule(
             "a request wants the node drained and no more",
-            "it is kept drained, unless the guest was asked to shut down already",
+            "it is kept drained; a node whose guest may have been asked to shut down rejoins first",
             |it| it.drained_only(),
         ),
         NOT_ASKED_DOWN,
@@ -252,7 +258,7 @@ const SHUTTING_DOWN: PhaseRules = PhaseRules {
         ),
         rule(
             "another Node with the VM was registered a moment ago",
-            "it is waited for whether this Node stays Ready",
+            "Haulout waits to see whether this Node stays Ready",
             |it| it.until_ready_counts(),
         ),
         rule(
@@ -274,7 +280,7 @@ const SHUTTING_DOWN: PhaseRules = PhaseRules {
 const WENT_OFF: PhaseRules = PhaseRules {
     name: "Draining, ShuttingDown or Rejoining, VM off",
     rules: &[],
-    otherwise: "a host is found for the VM",
+    otherwise: "a host is chosen for the VM, or waited for",
     last: |it| it.powered_off(),
     overdue: None,
 };
@@ -368,7 +374,7 @@ const REJOINING: PhaseRules = PhaseRules {
         ),
         rule(
             "a person has powered on a VM that a request keeps off",
-            "it is parked: its power is not cut against that",
+            "it is parked: Haulout does not power off a VM that a person powered on",
             |it| it.powered_on_against_request(),
         ),
         rule(
@@ -382,12 +388,12 @@ const REJOINING: PhaseRules = PhaseRules {
             |it| it.record_restart(),
         ),
         rule(
-            "the Node shows GPU counts from before",
+            "the Node still shows the GPU counts of the boot before the power-off",
             "they are set to 0",
             |it| it.clear_gpus_in_time(),
         ),
         rule(
-            "the Node is not Ready on another boot with its GPUs",
+            "the node is not back: its Node is not Ready, reports the old boot, or lacks GPUs",
             "that is waited for; it is overdue after POWER_ON_TIMEOUT_SECONDS",
             |it| it.await_node(),
         ),
@@ -408,6 +414,7 @@ const REJOINING: PhaseRules = PhaseRules {
     overdue: None,
 };
 
+/// Only for an invalid record: a parked phase that resumes a parked phase.
 const PARKED_TWICE: PhaseRules = PhaseRules {
     name: "Parked in a parked phase",
     rules: &[],

@@ -43,7 +43,8 @@ pub(super) fn before_its_time(
 /// Whether the decision ends the episode that is queued for `request`, because nothing else asks for it. One whose VM is elsewhere
 /// by now, or off, begins anew.
 fn is_end_of_queued(decision: &Decision, record: &Record, seen: &Observed, request: &Request) -> bool {
-    let is_cancel = matches!(decision, Decision::Record(transition) if transition.ended == Some(EpisodeResult::Cancelled));
+    let is_cancel =
+        matches!(decision, Decision::Write(transition) if transition.ended == Some(EpisodeResult::Cancelled));
     let vm = seen.vm.found();
     let is_as_it_was = vm.is_some_and(|vm| vm.power == Some(PowerState::On) && vm.host.is_out());
     is_cancel

@@ -1018,6 +1018,39 @@ fn late_poll_reply_undoes_neither_power_nor_host_of_a_reread() {
     }
 }
 
+/// Two re-reads end while one poll is pending. Its reply is from between them.
+#[test]
+fn late_poll_reply_does_not_undo_the_last_of_several_rereads() {
+    let location = |cache: &PropertyCache| {
+        let vm = &cache.vms[&VmRef::new("vm-1")];
+        (vm.power, vm.host.clone())
+    };
+    let between = vm_on("vm-1", "host-2", "poweredOff");
+    for last in [
+        vm_on("vm-1", "host-2", "poweredOn"),
+        vm_on("vm-1", "host-1", "poweredOn"),
+        vm_on("vm-1", "host-3", "poweredOn"),
+        vm_on("vm-1", "host-3", "poweredOff"),
+    ] {
+        let mut cache = cache();
+        for read in [&between, &last] {
+            cache.begin_reread();
+            cache.merge_reread(std::slice::from_ref(read));
+        }
+        let reread = location(&cache);
+        cache.apply(set([between.clone()]));
+        assert_eq!(location(&cache), reread);
+
+        // The next reply is newer than both.
+        cache.poll_caught_up();
+        cache.apply(set([between.clone()]));
+        assert_eq!(
+            location(&cache),
+            (Some(PowerState::Off), Some(HostRef::new("host-2")))
+        );
+    }
+}
+
 #[test]
 fn reread_does_not_replace_what_was_pushed_since_it_began() {
     let pushed = vm_on("vm-1", "host-1", "poweredOff");

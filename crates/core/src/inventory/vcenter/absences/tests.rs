@@ -2,8 +2,10 @@ use std::time::Duration;
 
 use super::*;
 use crate::facts::vsphere::VsphereUpdate;
-use crate::inventory::tests::{awaiting, host, inventory_under, moment, rules, snapshot_of, trio, vsphere};
-use crate::inventory::{Fact, Inventory, Rules};
+use crate::inventory::tests::{
+    awaiting, host, inventory_settings, inventory_under, moment, snapshot_of, trio, vsphere,
+};
+use crate::inventory::{Fact, Inventory, InventorySettings};
 use crate::maintenance::host::HostState;
 
 use HostConnection::{Connected, NotResponding};
@@ -20,12 +22,12 @@ fn host_is(connection: HostConnection, in_maintenance: bool, exit: Option<&str>)
 
 /// Node 1 waits for its host, which is in maintenance. A user has taken it out of an earlier one.
 fn waiting() -> Inventory {
-    waiting_under(rules())
+    waiting_under(inventory_settings())
 }
 
-fn waiting_under(rules: Rules) -> Inventory {
+fn waiting_under(settings: InventorySettings) -> Inventory {
     let facts = [awaiting(1), host_is(Connected, true, Some("exit-1"))];
-    inventory_under(rules, trio(1).into_iter().chain(facts))
+    inventory_under(settings, trio(1).into_iter().chain(facts))
 }
 
 fn at(inventory: &mut Inventory, second: i64, fact: Option<Fact>) -> HostState {
@@ -120,10 +122,10 @@ fn host_that_was_never_lost_is_used_at_once() {
 
 #[test]
 fn setting_of_zero_uses_every_host_at_once() {
-    assert!(!rules().host_settle.is_zero());
-    let mut inventory = waiting_under(Rules {
+    assert!(!inventory_settings().host_settle.is_zero());
+    let mut inventory = waiting_under(InventorySettings {
         host_settle: Duration::ZERO,
-        ..rules()
+        ..inventory_settings()
     });
     at(&mut inventory, 100, Some(host_is(NotResponding, true, None)));
     let back = Some(host_is(Connected, false, None));

@@ -1,0 +1,247 @@
+//! The one loop that gives facts to the inventory and snapshots to the actors.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::run_effect::RunEffect;
+use super::supervisor::{Supervisor, send_if_changed};
+use crate::failure_log::FailureStreak;
+use haulout_core::ids::NodeName;
+use haulout_core::inventory::{Built, Changes, Fact, Inventory};
+use haulout_core::maintenance::clock::{Deadline, Monotonic, Now, whole_second};
+use haulout_core::maintenance::effect_report::EffectReport;
+use haulout_core::maintenance::observed::LeadershipEpoch;
+use haulout_kubernetes::lease::ElectionStatus;
+use haulout_kubernetes::update::{Budget, KubernetesUpdate};
+use haulout_vsphere::update::{VsphereUpdate, WatchSet};
+
+/// The maximum number of facts that are applied before snapshots are built. The initial set of 2,500 hosts is at least 2,500 facts: a
+/// build after each would build every snapshot each time, and a build after all of them would delay the actors.
+const BATCH: usize = 1024;
+
+/// The longest time between two turns of the loop, which `/livez` checks.
+pub(crate) const LIVENESS_TICK: Duration = Duration::from_secs(1);
+
+/// A request for a copy of the inventory.
+pub type InventoryRequest = oneshot::Sender<Inventory>;
+
+/// The receivers of the loop.
+#[derive(Debug)]
+pub struct EventSources {
+    pub vsphere: mpsc::Receiver<VsphereUpdate>,
+    pub kubernetes: mpsc::Receiver<KubernetesUpdate>,
+    pub reports: mpsc::Receiver<EffectReport>,
+    pub election: watch::Receiver<ElectionStatus>,
+    pub copies: mpsc::Receiver<InventoryRequest>,
+}
+
+/// What the streams have to watch.
+#[derive(Debug)]
+pub struct WatchSenders {
+    watch_set: watch::Sender<WatchSet>,
+    draining: watch::Sender<BTreeSet<NodeName>>,
+    budgets: watch::Sender<BTreeSet<Budget>>,
+    followed: watch::Sender<BTreeSet<NodeName>>,
+}
+
+/// The streams' side of [`WatchSenders`].
+pub struct WatchReceivers {
+    pub watch_set: watch::Receiver<WatchSet>,
+    pub draining: watch::Receiver<BTreeSet<NodeName>>,
+    pub budgets: watch::Receiver<BTreeSet<Budget>>,
+    /// Nodes with an open episode that the selector does not match any more.
+    pub followed: watch::Receiver<BTreeSet<NodeName>>,
+}
+
+/// Observes the loop. No method may wait.
+pub trait LoopObserver {
+    fn turned(&self);
+    fn election(&self, status: &ElectionStatus);
+    fn fact(&self, fact: &Fact);
+    /// Facts were applied; snapshots are not built yet.
+    fn applied(&self, inventory: &Inventory);
+    fn built(&self, built: &Built, inventory: &Inventory);
+    /// Every [`LIVENESS_TICK`], on the leader.
+    fn leader_tick(&self, inventory: &Inventory);
+}
+
+impl WatchSenders {
+    pub fn channels() -> (Self, WatchReceivers) {
+        let (watch_set_sender, watch_set) = watch::channel(WatchSet::default());
+        let (draining_sender, draining) = watch::channel(BTreeSet::new());
+        let (budgets_sender, budgets) = watch::channel(BTreeSet::new());
+        let (followed_sender, followed) = watch::channel(BTreeSet::new());
+        let senders = Self {
+            watch_set: watch_set_sender,
+            draining: draining_sender,
+            budgets: budgets_sender,
+            followed: followed_sender,
+        };
+        let wanted = WatchReceivers {
+            watch_set,
+            draining,
+            budgets,
+            followed,
+        };
+        (senders, wanted)
+    }
+}
+
+/// Runs until `stop`. No stream ends before that.
+pub async fn run<P: RunEffect>(
+    mut sources: EventSources,
+    subscriptions: WatchSenders,
+    mut inventory: Inventory,
+    mut supervisor: Supervisor<P>,
+    observer: impl LoopObserver,
+    clock: fn() -> Now,
+    stop: CancellationToken,
+) {
+    let mut connections = ConnectionLog::default();
+    let mut epoch = None;
+    let mut tick = interval(LIVENESS_TICK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    sources.election.mark_changed();
+    loop {
+        observer.turned();
+        let timer = time_until(inventory.next_at(), clock);
+        // Priority: shutdown, leadership, effect results (actors wait for them), actor exits, API updates, timers, copies of the inventory, tick.
+        let first = tokio::select! {
+            biased;
+            () = stop.cancelled() => break,
+            Ok(()) = sources.election.changed() => {
+                let status = sources.election.borrow_and_update();
+                observer.election(&status);
+                leadership(&status, &mut epoch, clock())
+            }
+            Some(report) = sources.reports.recv() => Some(Fact::Effect(report)),
+            () = supervisor.reap() => None,
+            Some(update) = sources.kubernetes.recv() => Some(Fact::Kubernetes(update)),
+            Some(update) = sources.vsphere.recv() => Some(Fact::Vsphere(update)),
+            () = timer => None,
+            Some(asker) = sources.copies.recv() => {
+                if !asker.is_closed() {
+                    let _ = asker.send(inventory.clone());
+                }
+                None
+            }
+            _ = tick.tick() => {
+                if epoch.is_some() {
+                    observer.leader_tick(&inventory);
+                }
+                None
+            }
+        };
+        let more = std::iter::from_fn(|| sources.try_next()).take(if first.is_some() { BATCH } else { 0 });
+        let facts = first.into_iter().chain(more).inspect(|fact| {
+            connections.log_fact(fact);
+            observer.fact(fact);
+        });
+        let began = clock();
+        let Changes { requested, built } = inventory.advance(facts, began);
+        if let Some(requested) = requested {
+            send_if_changed(&subscriptions.followed, requested.followed);
+            send_if_changed(&subscriptions.watch_set, requested.watch_set);
+            observer.applied(&inventory);
+        }
+        let Some(mut built) = built else { continue };
+        send_if_changed(&subscriptions.draining, std::mem::take(&mut built.draining));
+        send_if_changed(&subscriptions.budgets, std::mem::take(&mut built.budgets));
+        observer.built(&built, &inventory);
+        // The actors of a replica that loses the leadership keep their last snapshots: the write fence is closed, and the process exits.
+        if !built.is_standby {
+            supervisor.update_snapshots(built.snapshots);
+        }
+        let now = clock();
+        inventory.record_build_time(now, now.monotonic.since(began.monotonic));
+    }
+    supervisor.close().await;
+}
+
+/// Ends at `at`, if that is a time.
+async fn time_until(at: Option<Monotonic>, clock: fn() -> Now) {
+    match at {
+        Some(at) => tokio::time::sleep(at.since(clock().monotonic)).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The fact that leadership has changed since `epoch`, if it has.
+fn leadership(status: &ElectionStatus, epoch: &mut Option<u64>, now: Now) -> Option<Fact> {
+    let before = std::mem::replace(
+        epoch,
+        status.leadership.as_ref().map(|leadership| leadership.epoch),
+    );
+    if before == *epoch {
+        return None;
+    }
+    Some(Fact::Leadership(status.leadership.map(|leadership| {
+        let acts_from = now.after(leadership.quarantine);
+        LeadershipEpoch {
+            epoch: leadership.epoch,
+            acts_from: (!leadership.quarantine.is_zero()).then_some(Deadline {
+                at: acts_from.monotonic,
+                shown: whole_second(acts_from.wall),
+            }),
+        }
+    })))
+}
+
+impl EventSources {
+    fn try_next(&mut self) -> Option<Fact> {
+        None.or_else(|| self.reports.try_recv().ok().map(Fact::Effect))
+            .or_else(|| self.kubernetes.try_recv().ok().map(Fact::Kubernetes))
+            .or_else(|| self.vsphere.try_recv().ok().map(Fact::Vsphere))
+    }
+}
+
+/// Logs each change of a connection, and ever more rarely that it is still lost.
+#[derive(Debug, Default)]
+struct ConnectionLog {
+    vcenter: SourceConnection,
+    kubernetes: SourceConnection,
+}
+
+#[derive(Debug, Default)]
+struct SourceConnection {
+    is_synced: bool,
+    failures: FailureStreak,
+}
+
+impl ConnectionLog {
+    fn log_fact(&mut self, fact: &Fact) {
+        let (connection, api, lost) = match fact {
+            Fact::Vsphere(VsphereUpdate::Settled) => (&mut self.vcenter, "vCenter", None),
+            Fact::Vsphere(VsphereUpdate::Lost { why }) => (&mut self.vcenter, "vCenter", Some(why)),
+            Fact::Kubernetes(KubernetesUpdate::Settled) => (&mut self.kubernetes, "Kubernetes", None),
+            Fact::Kubernetes(KubernetesUpdate::Lost { why }) => {
+                (&mut self.kubernetes, "Kubernetes", Some(why))
+            }
+            Fact::Vsphere(_) | Fact::Kubernetes(_) | Fact::Effect(_) | Fact::Leadership(_) => return,
+        };
+        connection.log_change(api, lost.map(String::as_str));
+    }
+}
+
+impl SourceConnection {
+    fn log_change(&mut self, api: &str, lost: Option<&str>) {
+        let was_synced = std::mem::replace(&mut self.is_synced, lost.is_none());
+        match lost {
+            None => match self.failures.ended().filter(|count| *count > 1) {
+                None if was_synced => {}
+                None => info!("{api} synced"),
+                Some(count) => info!("{api} synced, after {count} attempts that failed"),
+            },
+            Some(why) => match self.failures.failed() {
+                None => {}
+                Some(1) => warn!("{api} connection lost; maintenance paused until it is back: {why}"),
+                Some(count) => warn!("{api} connection still lost after {count} attempts: {why}"),
+            },
+        }
+    }
+}

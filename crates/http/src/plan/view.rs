@@ -1,0 +1,163 @@
+//! A copy of the leader's inventory, with what plans read besides.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::ResourceExt as _;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::JoinSet;
+
+use super::planner::Planner;
+use super::rights::{self, MachineRights};
+use haulout_core::ids::{HostRef, NodeName};
+use haulout_core::inventory::{Fact, Forecast, Inventory, readings};
+use haulout_core::maintenance::clock::Now;
+use haulout_core::maintenance::effect_report::{EffectReport, EffectResult};
+use haulout_kubernetes::drain::{self, DrainSettings, NamespacePolicies};
+use haulout_kubernetes::machine_guard::names_machine;
+use haulout_kubernetes::reads;
+
+/// The nodes that Cluster API or OpenShift manage.
+#[derive(Debug, Default)]
+pub(super) struct NodesWithMachine {
+    pub(super) nodes: BTreeSet<NodeName>,
+    /// The namespaces of their Machines.
+    pub(super) namespaces: BTreeSet<String>,
+}
+
+impl NodesWithMachine {
+    pub(super) fn of(nodes: &[Node]) -> Self {
+        let managed = nodes.iter().filter(|node| names_machine(node));
+        Self {
+            nodes: managed.map(|node| NodeName::new(node.name_any())).collect(),
+            namespaces: rights::namespaces(nodes),
+        }
+    }
+}
+
+/// What one answer is made from. Surveys change the copy of the inventory only.
+pub(crate) struct LeaderView {
+    pub(super) planner: Arc<Planner>,
+    pub(super) inventory: Inventory,
+    pub(super) now: Now,
+    /// Held until the last computation has ended, also if nobody waits for the answer any more.
+    pub(super) _turn: OwnedSemaphorePermit,
+}
+
+impl LeaderView {
+    /// Forecasts after a survey of the hosts in question.
+    pub(super) async fn forecast(
+        self,
+        forecast: impl Fn(&mut Inventory) -> Vec<Forecast> + Clone + Send + 'static,
+    ) -> anyhow::Result<(Self, Vec<Forecast>)> {
+        let (view, first) = self.compute(forecast.clone()).await?;
+        let surveyed = view.survey(&first).await?;
+        let now = view.now;
+        view.compute(move |inventory| {
+            inventory.advance(surveyed, now);
+            forecast(inventory)
+        })
+        .await
+    }
+
+    /// Computes on a thread of its own. A forecast of a large fleet takes seconds of CPU, and the event loop and the Lease have to
+    /// go on meanwhile.
+    pub(super) async fn compute<T: Send + 'static>(
+        mut self,
+        work: impl FnOnce(&mut Inventory) -> T + Send + 'static,
+    ) -> anyhow::Result<(Self, T)> {
+        let mut thread = JoinSet::new();
+        thread.spawn_blocking(move || {
+            let made = work(&mut self.inventory);
+            (self, made)
+        });
+        let done = thread.join_next().await.context("computing a forecast")?;
+        done.context("computing a forecast")
+    }
+
+    /// Surveys the hosts that could take VMs.
+    async fn survey(&self, forecasts: &[Forecast]) -> anyhow::Result<Vec<Fact>> {
+        let Some(first) = forecasts.first() else {
+            return Ok(Vec::new());
+        };
+        let offers = forecasts.iter().filter_map(|it| it.offer.as_ref());
+        let hosts: BTreeSet<HostRef> = offers.flat_map(|offer| offer.survey.clone()).collect();
+        let hosts: Vec<HostRef> = hosts.into_iter().collect();
+        let claims = self.planner.vcenter.survey(&hosts).await;
+        let claims = claims.context("reading which VMs hold the passthrough devices of other hosts")?;
+        let surveyed = readings(claims).map(|(host, reading)| {
+            Fact::Effect(EffectReport {
+                node: first.node.clone(),
+                found: EffectResult::Surveyed { host, reading },
+            })
+        });
+        Ok(surveyed.collect())
+    }
+
+    /// The pods of a node with their policies, read like in a drain round.
+    pub(super) async fn pods(&self, node: &NodeName) -> anyhow::Result<(Vec<Pod>, NamespacePolicies)> {
+        let settings = DrainSettings::default();
+        let pods = drain::list(&self.planner.client, node, &settings).await?;
+        let policies = drain::policies(&self.planner.client, &pods, node, &settings).await;
+        Ok((pods, policies))
+    }
+
+    pub(super) async fn budgets(&self) -> anyhow::Result<Vec<PodDisruptionBudget>> {
+        Ok(reads::budgets(&self.planner.client).await?)
+    }
+
+    /// The nodes with a Machine; none if Machines are not guarded.
+    pub(super) async fn machines(&self) -> anyhow::Result<NodesWithMachine> {
+        if !self.planner.settings.guards_machines {
+            return Ok(NodesWithMachine::default());
+        }
+        let nodes = reads::nodes(&self.planner.client, &self.planner.settings.selector).await?;
+        Ok(NodesWithMachine::of(&nodes))
+    }
+
+    /// The rights on these Machines that Haulout lacks, in words.
+    pub(super) async fn missing_machine_rights(
+        &self,
+        machines: &NodesWithMachine,
+        not_checked: &mut Vec<String>,
+    ) -> Vec<String> {
+        if machines.nodes.is_empty() {
+            return Vec::new();
+        }
+        let planner = &self.planner;
+        let management = planner.management.as_ref();
+        let rights = MachineRights::needed(management, &planner.client, &machines.namespaces).await;
+        rights.missing(not_checked).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn nodes_of_cluster_api_and_of_openshift_have_a_machine() {
+        let node = |name: &str, annotations: serde_json::Value| -> Node {
+            serde_json::from_value(json!({"metadata": {"name": name, "annotations": annotations}})).unwrap()
+        };
+        let cluster_api = json!({
+            "cluster.x-k8s.io/machine": "gpu-1", "cluster.x-k8s.io/cluster-namespace": "clusters",
+        });
+        let nodes = [
+            node("gpu-1", cluster_api),
+            node(
+                "gpu-2",
+                json!({"machine.openshift.io/machine": "openshift-machine-api/gpu-2"}),
+            ),
+            node("gpu-3", json!({"other": "x"})),
+        ];
+        let machines = NodesWithMachine::of(&nodes);
+        assert_eq!(machines.nodes, ["gpu-1", "gpu-2"].map(NodeName::new).into());
+        assert_eq!(machines.namespaces, ["clusters".to_owned()].into());
+    }
+}
