@@ -20,7 +20,7 @@ mod connections;
 mod from_config;
 mod identity;
 mod kubeconfig;
-mod observers;
+mod notices;
 mod outputs;
 mod sentinel;
 mod terminate;
@@ -48,22 +48,19 @@ use crate::http::HttpServer;
 use crate::inventory::Inventory;
 use crate::kubernetes;
 use crate::kubernetes::drain::{DrainSettings, OwnPod};
-use crate::kubernetes::events::{EventQueue, Publisher};
+use crate::kubernetes::events::EventQueue;
 use crate::kubernetes::facts::GpuResources;
 use crate::kubernetes::lease::{self, Abilities, ElectionStatus, LoginNote};
 use crate::kubernetes::machine_guard::MachineApi;
 use crate::kubernetes::watch::Selection;
 use crate::maintenance::clock::{Monotonic, Now};
 use crate::maintenance::policy::{Policy, Releases};
-use crate::nodemaintenance::objects::StatusReconciler;
-use crate::status::observer::Observer;
-use crate::telemetry::ObserverList;
 use crate::telemetry::log::Level;
 use crate::telemetry::misconfigured::Misconfigured;
 use crate::vsphere;
 use crate::vsphere::client::Vcenter;
 use from_config::{Writes, policy};
-use observers::Observers;
+use outputs::{OutputContext, Outputs};
 use terminate::Terminate;
 use vcenter::VcenterReads;
 use watches::Watches;
@@ -123,7 +120,7 @@ struct Clients {
     /// The result of logins, for the Lease.
     login: watch::Receiver<LoginNote>,
     gpu_resources: GpuResources,
-    observers: Observers,
+    outputs: Outputs,
 }
 
 /// A running controller: all its tasks. When it is dropped, they end as in a crash.
@@ -146,31 +143,17 @@ impl Clients {
     fn prepare(config: &Config, connections: Connections) -> anyhow::Result<Self> {
         let writes = Writes::by(config);
         let Connections { clocks, .. } = &connections;
-        let lease = writes.lease.then(|| config.leadership.lease_name.clone());
-        let mut observers = Observers::of(lease);
-        if writes.objects {
-            let trace_url = config.trace_ui_url_template.clone();
-            let objects = StatusReconciler::new(
-                config.gpu_node_label.clone(),
-                trace_url,
-                config.node_maintenance_history,
-                clocks.wall,
-            );
-            observers.objects = Some(Arc::new(objects));
-        }
         let gpu_resources = gpu_resources(config)?;
         let settings = vcenter_settings(config)?;
-        let vcenter_name = settings.endpoint.name();
-        observers.status = outputs::status_page(config, &observers, &connections, vcenter_name);
+        let outputs = Outputs::new(config, &connections, &settings.endpoint.name());
         let election = writes.lease.then(|| from_config::election(config, &connections));
         let (login_sender, login) = watch::channel(LoginNote::default());
         let settings = vsphere::client::Settings {
-            on_answer: observers.on_answer(clocks.wall),
+            on_answer: outputs.on_answer(clocks.wall),
             instance: connections.instance.clone(),
             on_login: vcenter::on_login(login_sender, clocks.wall),
             ..settings
         };
-        observers.metrics.set_vcenter_name(&settings.endpoint.name());
         let vcenter = Vcenter::with_connector(settings, Arc::clone(&connections.vcenter))
             .context("preparing the connection to vCenter")?;
         Ok(Self {
@@ -180,7 +163,7 @@ impl Clients {
             election,
             login,
             gpu_resources,
-            observers,
+            outputs,
         })
     }
 }
@@ -242,18 +225,18 @@ impl Controller {
     async fn open(config: &Config, clients: Clients, policy: Policy) -> anyhow::Result<Self> {
         let (copies_sender, copies) = mpsc::channel(COPIES);
         let planner = from_config::planner(config, &clients.connections, &clients.vcenter, copies_sender);
-        let servers = outputs::servers(config, &clients.observers, Arc::new(planner)).await?;
+        let servers = clients.outputs.servers(config, Arc::new(planner)).await?;
         let clocks = clients.connections.clocks;
         let mut app = Self::new(clients.election.is_some(), clocks);
         let (vsphere_sender, vsphere) = mpsc::channel(FACTS);
         let (kubernetes_sender, kubernetes) = mpsc::channel(FACTS);
         let (reports_sender, reports) = mpsc::channel(FACTS);
         let (subscriptions, wanted) = WatchSenders::channels();
-        let (connections, vcenter, mut observers) = (clients.connections, clients.vcenter, clients.observers);
+        let (connections, vcenter, mut outputs) = (clients.connections, clients.vcenter, clients.outputs);
         let client = connections.nodes.clone();
         let election = clients.election.map(|settings| (connections.leases, settings));
-        let election_status = app.stand_for_election(election, clients.login, &vcenter, &observers);
-        let (publisher, to_publish) = kubernetes::events::queue(observers.on_event_dropped());
+        let election_status = app.stand_for_election(election, clients.login, &vcenter, &outputs);
+        let (publisher, to_publish) = kubernetes::events::queue(outputs.on_event_dropped());
         let executor = Executor {
             fence: app.fence.clone(),
             vcenter: vcenter.clone(),
@@ -263,13 +246,29 @@ impl Controller {
             gpu_resources: clients.gpu_resources.clone(),
             drain: drain_settings(config),
             events: publisher.clone(),
-            on_evictions: observers.on_evictions(),
+            on_evictions: outputs.on_evictions(),
             refusals: RefusalLog::default(),
             reports: reports_sender,
             nodes: kubernetes_sender.clone(),
         };
         let releases = policy.releases.clone();
-        let supervisor = app.supervisor(config, executor, publisher, &mut observers, (policy, clocks))?;
+        outputs.start(OutputContext {
+            config,
+            release: &policy.releases.own,
+            executor: &executor,
+            publisher,
+            clock: clocks.wall,
+            tasks: &mut app.showing,
+            stop: &app.streams_stop,
+        })?;
+        let observers = outputs.observers();
+        let actors = ActorContext {
+            executor: AnyExecutor::of(executor, config.dry_run),
+            observers: observers.clone(),
+            policy,
+            clock: clocks.decisions,
+        };
+        let supervisor = Supervisor::new(actors, &app.stop);
         app.write_events(client.clone(), connections.instance, to_publish);
         let reads = VcenterReads {
             vcenter,
@@ -278,7 +277,7 @@ impl Controller {
             watch_set: wanted.watch_set,
             out: vsphere_sender,
         };
-        app.read_vcenter(reads, &observers);
+        app.read_vcenter(reads, &outputs);
         let watches = Watches {
             client: client.clone(),
             selection: selection(config, clients.gpu_resources, releases),
@@ -289,7 +288,7 @@ impl Controller {
             budgets: wanted.budgets,
             followed: wanted.followed,
         };
-        app.watch_kubernetes(config, watches, &observers);
+        app.watch_kubernetes(config, watches, &outputs);
         let sources = EventSources {
             vsphere,
             kubernetes,
@@ -342,62 +341,23 @@ impl Controller {
         }
     }
 
-    fn supervisor(
-        &mut self,
-        config: &Config,
-        executor: Executor,
-        publisher: Publisher,
-        observers: &mut Observers,
-        (policy, clocks): (Policy, Clocks),
-    ) -> anyhow::Result<Supervisor<AnyExecutor>> {
-        let mut of_nodes = outputs::observers_of_nodes(config, publisher, observers, clocks.wall);
-        let (showing, stop) = (&mut self.showing, &self.streams_stop);
-        let in_vcenter = outputs::vcenter_events(config, &executor, observers, showing, (stop, clocks.wall));
-        of_nodes.extend(in_vcenter.map(|events| Box::new(events) as Box<dyn Observer>));
-        let attribute =
-            outputs::vcenter_attribute(config, &executor, observers, showing, (stop, clocks.wall));
-        of_nodes.extend(attribute.map(|attribute| Box::new(attribute) as Box<dyn Observer>));
-        let release = policy.releases.own.to_string();
-        let notifications =
-            outputs::notifications(config, &release, observers, showing, (stop, clocks.wall))?;
-        of_nodes.extend(notifications.map(|it| Box::new(it) as Box<dyn Observer>));
-        outputs::silences(
-            config,
-            &release,
-            &executor,
-            observers,
-            showing,
-            (stop, clocks.wall),
-        )?;
-        let traces = outputs::traces(config, &executor.client, observers, showing, stop)?;
-        observers.traces.clone_from(&traces);
-        of_nodes.extend(traces.map(|traces| Box::new(traces) as Box<dyn Observer>));
-        let context = ActorContext {
-            executor: AnyExecutor::of(executor, config.dry_run),
-            observer: Box::new(ObserverList(of_nodes)),
-            policy,
-            clock: clocks.decisions,
-        };
-        Ok(Supervisor::new(context, &self.stop))
-    }
-
     /// Starts the election, if it is configured.
     fn stand_for_election(
         &mut self,
         election: Option<(kube::Client, lease::Settings)>,
         login: watch::Receiver<LoginNote>,
         vcenter: &Vcenter,
-        observers: &Observers,
+        outputs: &Outputs,
     ) -> watch::Receiver<ElectionStatus> {
         let Some((client, settings)) = election else {
             let (_, election_status) = watch::channel(ElectionStatus::alone());
             return election_status;
         };
-        self.probe_vcenter(vcenter, observers);
-        let (sender, election_status) = watch::channel(ElectionStatus::default());
+        self.probe_vcenter(vcenter, outputs);
+        let (sender, election_status) = watch::channel(ElectionStatus::candidate(&settings.name));
         let stop = self.election_stop.clone();
         let abilities = Abilities {
-            can_work: observers.health.vcenter_reachable(),
+            can_work: outputs.health.vcenter_reachable(),
             login,
         };
         let election = lease::run(client, settings, self.fence.clone(), abilities, sender, stop);

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use haulout::controller::node::ActorContext;
+use haulout::controller::observer::Observers;
 use haulout::controller::run_effect::{NotRecorded, Recorded, RunEffect, TRACEPARENT};
 use haulout::controller::supervisor::Supervisor;
 use haulout::ids::{NodeName, TaskRef};
@@ -23,7 +24,6 @@ use haulout::maintenance::observed::{
     AttemptOutcome, EffectAttempt, HostState, NodeSnapshot, Observed, ObservedNode, PowerState, Snapshots,
 };
 use haulout::maintenance::policy::DrainTimeoutAction;
-use haulout::status::observer::{NodeEvent, Observer};
 use haulout_core::fixtures::{
     drain_report, entering, episode, moment, node, observed, policy, record, snapshots, vm,
 };
@@ -74,13 +74,6 @@ impl RunEffect for RecordingExecutor {
     }
 }
 
-#[derive(Debug)]
-struct NoObserver;
-
-impl Observer for NoObserver {
-    fn observe(&self, _node: &NodeName, _event: NodeEvent<'_>) {}
-}
-
 fn supervisor(bad: Option<&'static str>) -> (Supervisor<RecordingExecutor>, Asked) {
     supervisor_with(bad, None)
 }
@@ -97,7 +90,7 @@ fn supervisor_with(
     };
     let shared = ActorContext {
         executor: perform,
-        observer: Box::new(NoObserver),
+        observers: Observers::default(),
         policy: policy(DrainTimeoutAction::PowerOff),
         clock: || moment(2),
     };

@@ -58,6 +58,7 @@ const KUBERNETES: &[&str] = &[
 const CONTROLLER: &[&str] = &[
     "failure_log",
     "log_node",
+    "observer",
     "nodemaintenance",
     "run_effect",
     "node",

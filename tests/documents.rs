@@ -153,6 +153,29 @@ fn every_file_that_a_document_names_is_there() {
     assert!(missing.is_empty(), "{missing:#?}");
 }
 
+/// The tables of modules have headings like "in `crates/core/src/inventory/`", under which files have no folder.
+#[test]
+fn every_module_in_the_tables_of_the_architecture_is_there() {
+    let text = read("docs/development/architecture.md");
+    let mut folder = None;
+    let mut missing = Vec::new();
+    for row in text.lines().filter(|line| line.starts_with("| ")) {
+        let first = row.split('|').nth(1).unwrap_or_default().trim();
+        if first.starts_with("**") {
+            folder = code(first).next();
+            continue;
+        }
+        let Some(folder) = folder.filter(|folder| folder.ends_with('/')) else {
+            continue;
+        };
+        let modules = code(first).filter(|name| name.ends_with(".rs") || name.ends_with('/'));
+        let modules = modules.map(|name| format!("{folder}{name}"));
+        missing.extend(modules.filter(|path| !root().join(path).exists()));
+    }
+    assert!(folder.is_some(), "the tables have headings");
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
 #[test]
 fn every_heading_that_a_document_links_to_exists() {
     let mut missing = Vec::new();

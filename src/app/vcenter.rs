@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::Controller;
-use super::observers::Observers;
+use super::outputs::Outputs;
 use crate::http::health::Health;
 use crate::kubernetes::lease::{ElectionStatus, LoginNote, RefusedLogin};
 use crate::telemetry::metrics::Metrics;
@@ -35,10 +35,10 @@ pub(super) struct VcenterReads {
 
 impl Controller {
     /// Starts the stream and the reads of compute policies.
-    pub(super) fn read_vcenter(&mut self, reads: VcenterReads, observers: &Observers) {
+    pub(super) fn read_vcenter(&mut self, reads: VcenterReads, outputs: &Outputs) {
         let stop = || self.streams_stop.clone();
         let VcenterReads { vcenter, out, .. } = reads;
-        let synced = observers.health.vcenter_synced();
+        let synced = outputs.health.vcenter_synced();
         let policies = policies(vcenter.clone(), synced, out.clone(), stop());
         let stream = follow(
             vcenter,
@@ -53,11 +53,11 @@ impl Controller {
     }
 
     /// Probes vCenter, so that a leader without vCenter can yield to a standby that reaches it.
-    pub(super) fn probe_vcenter(&mut self, vcenter: &Vcenter, observers: &Observers) {
+    pub(super) fn probe_vcenter(&mut self, vcenter: &Vcenter, outputs: &Outputs) {
         let probe = probe(
             vcenter.clone(),
-            Arc::clone(&observers.health),
-            Arc::clone(&observers.metrics),
+            Arc::clone(&outputs.health),
+            Arc::clone(&outputs.metrics),
             self.streams_stop.clone(),
         );
         self.spawn("vCenter probe", probe);

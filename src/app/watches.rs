@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 
 use super::Controller;
-use super::observers::Observers;
+use super::outputs::Outputs;
 use crate::config::Config;
 use crate::ids::NodeName;
 use crate::kubernetes::lease::ElectionStatus;
@@ -28,7 +28,7 @@ pub(super) struct Watches {
 }
 
 impl Controller {
-    pub(super) fn watch_kubernetes(&mut self, config: &Config, watches: Watches, observers: &Observers) {
+    pub(super) fn watch_kubernetes(&mut self, config: &Config, watches: Watches, outputs: &Outputs) {
         let Watches {
             selection, followed, ..
         } = watches;
@@ -58,8 +58,8 @@ impl Controller {
             let watch = nodemaintenance::watch::run_foreign(*api, own());
             self.spawn("watch of NodeMaintenances of another project", watch);
         }
-        if let Some(objects) = &observers.objects {
-            let metrics = Arc::clone(&observers.metrics);
+        if let Some(objects) = &outputs.objects {
+            let metrics = Arc::clone(&outputs.metrics);
             let refused = move |count| metrics.node_maintenance_writes_refused(count);
             let (fence, objects) = (self.fence.clone(), Arc::clone(objects));
             let WatchContext {

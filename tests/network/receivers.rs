@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use haulout::controller::observer::Observer as _;
 use haulout::fence::WriteFence;
 use haulout::ids::NodeName;
 use haulout::telemetry::client::client;
@@ -14,7 +15,7 @@ use haulout_core::fixtures;
 use haulout_core::maintenance::episode::{Phase, Record};
 use haulout_core::maintenance::observed::BoundVm;
 use haulout_core::maintenance::waiting::WaitingOn;
-use haulout_core::status::observer::{NodeEvent, Observer as _};
+use haulout_core::status::node_event::NodeEvent;
 use prometheus_client::metrics::counter::Counter;
 use tokio::process::Command;
 use tokio::time::sleep;

@@ -1,6 +1,7 @@
 //! The one loop that gives facts to the inventory and snapshots to the actors.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
@@ -8,14 +9,16 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use super::observer::{ConnectionState, Observers, WatchedApi};
 use super::run_effect::RunEffect;
 use super::supervisor::{Supervisor, send_if_changed};
 use crate::failure_log::FailureStreak;
 use haulout_core::ids::NodeName;
-use haulout_core::inventory::{Built, Changes, Fact, Inventory};
+use haulout_core::inventory::{Changes, Fact, Inventory};
 use haulout_core::maintenance::clock::{Deadline, Monotonic, Now, whole_second};
 use haulout_core::maintenance::effect_report::EffectReport;
 use haulout_core::maintenance::observed::LeadershipEpoch;
+use haulout_core::status::statuses;
 use haulout_kubernetes::lease::ElectionStatus;
 use haulout_kubernetes::update::{Budget, KubernetesUpdate};
 use haulout_vsphere::update::{VsphereUpdate, WatchSet};
@@ -58,18 +61,6 @@ pub struct WatchReceivers {
     pub followed: watch::Receiver<BTreeSet<NodeName>>,
 }
 
-/// Observes the loop. No method may wait.
-pub trait LoopObserver {
-    fn turned(&self);
-    fn election(&self, status: &ElectionStatus);
-    fn fact(&self, fact: &Fact);
-    /// Facts were applied; snapshots are not built yet.
-    fn applied(&self, inventory: &Inventory);
-    fn built(&self, built: &Built, inventory: &Inventory);
-    /// Every [`LIVENESS_TICK`], on the leader.
-    fn leader_tick(&self, inventory: &Inventory);
-}
-
 impl WatchSenders {
     pub fn channels() -> (Self, WatchReceivers) {
         let (watch_set_sender, watch_set) = watch::channel(WatchSet::default());
@@ -98,7 +89,7 @@ pub async fn run<P: RunEffect>(
     subscriptions: WatchSenders,
     mut inventory: Inventory,
     mut supervisor: Supervisor<P>,
-    observer: impl LoopObserver,
+    observers: Observers,
     clock: fn() -> Now,
     stop: CancellationToken,
 ) {
@@ -108,7 +99,7 @@ pub async fn run<P: RunEffect>(
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     sources.election.mark_changed();
     loop {
-        observer.turned();
+        observers.tell(|it| it.turned());
         let timer = time_until(inventory.next_at(), clock);
         // Priority: shutdown, leadership, effect results (actors wait for them), actor exits, API updates, timers, copies of the inventory, tick.
         let first = tokio::select! {
@@ -116,7 +107,7 @@ pub async fn run<P: RunEffect>(
             () = stop.cancelled() => break,
             Ok(()) = sources.election.changed() => {
                 let status = sources.election.borrow_and_update();
-                observer.election(&status);
+                observers.tell(|it| it.election(&status));
                 leadership(&status, &mut epoch, clock())
             }
             Some(report) = sources.reports.recv() => Some(Fact::Effect(report)),
@@ -132,29 +123,34 @@ pub async fn run<P: RunEffect>(
             }
             _ = tick.tick() => {
                 if epoch.is_some() {
-                    observer.leader_tick(&inventory);
+                    observers.tell(|it| it.leader_tick(&inventory));
                 }
                 None
             }
         };
         let more = std::iter::from_fn(|| sources.try_next()).take(if first.is_some() { BATCH } else { 0 });
         let facts = first.into_iter().chain(more).inspect(|fact| {
-            connections.log_fact(fact);
-            observer.fact(fact);
+            if let Some((api, state)) = ConnectionState::of_fact(fact) {
+                connections.log_state(api, state);
+                observers.tell(|it| it.connection(api, state));
+            }
+            observers.tell(|it| it.fact(fact));
         });
         let began = clock();
         let Changes { requested, built } = inventory.advance(facts, began);
         if let Some(requested) = requested {
             send_if_changed(&subscriptions.followed, requested.followed);
             send_if_changed(&subscriptions.watch_set, requested.watch_set);
-            observer.applied(&inventory);
+            observers.tell(|it| it.applied(&inventory));
         }
         let Some(mut built) = built else { continue };
         send_if_changed(&subscriptions.draining, std::mem::take(&mut built.draining));
         send_if_changed(&subscriptions.budgets, std::mem::take(&mut built.budgets));
-        observer.built(&built, &inventory);
+        let statuses = Arc::new(statuses(&built.snapshots));
+        observers.tell(|it| it.built(&statuses));
         // The actors of a replica that loses the leadership keep their last snapshots: the write fence is closed, and the process exits.
         if !built.is_standby {
+            observers.tell(|it| it.built_by_leader(&statuses, &inventory));
             supervisor.update_snapshots(built.snapshots);
         }
         let now = clock();
@@ -214,22 +210,22 @@ struct SourceConnection {
 }
 
 impl ConnectionLog {
-    fn log_fact(&mut self, fact: &Fact) {
-        let (connection, api, lost) = match fact {
-            Fact::Vsphere(VsphereUpdate::Settled) => (&mut self.vcenter, "vCenter", None),
-            Fact::Vsphere(VsphereUpdate::Lost { why }) => (&mut self.vcenter, "vCenter", Some(why)),
-            Fact::Kubernetes(KubernetesUpdate::Settled) => (&mut self.kubernetes, "Kubernetes", None),
-            Fact::Kubernetes(KubernetesUpdate::Lost { why }) => {
-                (&mut self.kubernetes, "Kubernetes", Some(why))
-            }
-            Fact::Vsphere(_) | Fact::Kubernetes(_) | Fact::Effect(_) | Fact::Leadership(_) => return,
+    fn log_state(&mut self, api: WatchedApi, state: ConnectionState<'_>) {
+        let connection = match api {
+            WatchedApi::Vcenter => &mut self.vcenter,
+            WatchedApi::Kubernetes => &mut self.kubernetes,
         };
-        connection.log_change(api, lost.map(String::as_str));
+        match state {
+            ConnectionState::Synced => connection.log_change(api, None),
+            ConnectionState::Lost { why } => connection.log_change(api, Some(why)),
+            ConnectionState::Reading { .. } => {}
+        }
     }
 }
 
 impl SourceConnection {
-    fn log_change(&mut self, api: &str, lost: Option<&str>) {
+    fn log_change(&mut self, api: WatchedApi, lost: Option<&str>) {
+        let api = api.name();
         let was_synced = std::mem::replace(&mut self.is_synced, lost.is_none());
         match lost {
             None => match self.failures.ended().filter(|count| *count > 1) {

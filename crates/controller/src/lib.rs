@@ -18,5 +18,6 @@ pub mod failure_log;
 mod log_node;
 pub mod node;
 pub mod nodemaintenance;
+pub mod observer;
 pub mod run_effect;
 pub mod supervisor;

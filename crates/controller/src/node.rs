@@ -7,6 +7,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::observer::Observers;
 use super::run_effect::{NotRecorded, Recorded, RunEffect, TRACEPARENT};
 use haulout_core::ids::NodeName;
 use haulout_core::maintenance::clock::{Monotonic, Now, wall_after, whole_second};
@@ -18,7 +19,7 @@ use haulout_core::maintenance::phase_stats::{StatsCollector, close};
 use haulout_core::maintenance::placement::PlacementForecast;
 use haulout_core::maintenance::policy::Policy;
 use haulout_core::maintenance::waiting::WaitingOn;
-use haulout_core::status::observer::{NodeEvent, Observer, ReconcileOutcome};
+use haulout_core::status::node_event::{NodeEvent, ReconcileOutcome};
 
 /// How long an actor waits for a snapshot with its own write or attempt, which the inventory normally has within milliseconds.
 /// Without it the actor decides on the snapshot it has. That is safe, because the kube-apiserver checks the version of every
@@ -45,8 +46,7 @@ const CONFLICTS_REPORTED: u32 = 4;
 pub struct ActorContext<P> {
     /// Performs decisions.
     pub executor: P,
-    /// Receives node events.
-    pub observer: Box<dyn Observer>,
+    pub observers: Observers,
     /// The settings of decisions.
     pub policy: Policy,
     /// The clocks of decisions.
@@ -137,7 +137,7 @@ impl<P: RunEffect> NodeActor<P> {
     /// Runs until the node is gone or the process stops.
     pub async fn run(mut self) {
         self.take_turns().await;
-        self.shared.observer.actor_ended(&self.name);
+        self.shared.observers.tell(|it| it.actor_ended(&self.name));
     }
 
     async fn take_turns(&mut self) {
@@ -178,7 +178,8 @@ impl<P: RunEffect> NodeActor<P> {
             .decided(&snapshot.record, &snapshot.observed, &decision, now.wall);
         self.report_forecast(&snapshot);
         let (turn, wake) = self.carry_out(decision, &snapshot, now).await;
-        self.shared.observer.reconciled(turn, begun.elapsed());
+        let took = begun.elapsed();
+        self.shared.observers.tell(|it| it.reconciled(turn, took));
         wake
     }
 
@@ -360,7 +361,7 @@ impl<P: RunEffect> NodeActor<P> {
     }
 
     fn notify(&self, event: NodeEvent<'_>) {
-        self.shared.observer.observe(&self.name, event);
+        self.shared.observers.tell(|it| it.observe(&self.name, event));
     }
 }
 

@@ -332,6 +332,11 @@ impl Inventory {
         }
     }
 
+    /// Whether all objects of vCenter and all Nodes are known.
+    pub fn is_synced(&self) -> bool {
+        self.vcenter.disconnected().is_none() && self.nodes.disconnected().is_none()
+    }
+
     /// Why the watch of NodeMaintenances is disconnected, where maintenance continues without it.
     pub fn ignored_request_watch(&self) -> Option<&str> {
         self.request_sources.ignored(None)

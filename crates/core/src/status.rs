@@ -4,7 +4,7 @@
 //! Renderers format them and decide nothing.
 
 mod board;
-pub mod observer;
+pub mod node_event;
 mod obstacles;
 mod sentences;
 mod told_once;

@@ -7,6 +7,9 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use haulout_controller::observer::{ConnectionState, Observer, WatchedApi};
+use haulout_core::inventory::Inventory;
+use haulout_kubernetes::lease::ElectionStatus;
 use haulout_telemetry::metrics::Degraded;
 
 /// The event loop counts as stalled after this time without progress. It needs a second for thousands
@@ -85,13 +88,8 @@ impl Health {
         self.vcenter_reachable.subscribe()
     }
 
-    /// Marks the event loop as alive.
-    pub fn event_loop_progressed(&self) {
-        self.state.lock().last_progress = Instant::now();
-    }
-
     /// Sets the sync state of vCenter, or why it is not synced.
-    pub fn vcenter(&self, synced: Result<(), String>) {
+    fn vcenter(&self, synced: Result<(), String>) {
         let is_synced = synced.is_ok();
         self.state.lock().vcenter = synced;
         set(&self.vcenter_synced, is_synced);
@@ -114,27 +112,25 @@ impl Health {
     }
 
     /// Sets the sync state of Kubernetes, or why it is not synced.
-    pub fn kubernetes(&self, synced: Result<(), String>) {
+    fn kubernetes(&self, synced: Result<(), String>) {
         self.state.lock().kubernetes = synced;
     }
 
     /// With leader election: sets who leads, as text, and whether this replica is a standby.
-    pub fn leadership(&self, who: String, is_standby: bool) {
+    fn leadership(&self, who: String, is_standby: bool) {
         let mut state = self.state.lock();
         state.leadership = Some(who);
         state.is_standby = is_standby;
     }
 
     /// Sets the reason why `part` is degraded, or clears it. `/readyz?verbose` shows it; the controller
-    /// stays ready. Returns whether degradation began or ended.
-    pub fn degraded(&self, part: Degraded, reason: Option<String>) -> bool {
+    /// stays ready.
+    fn degraded(&self, part: Degraded, reason: Option<String>) {
         let degraded = &mut self.state.lock().degraded;
-        let is_degraded = reason.is_some();
-        let was = match reason {
+        match reason {
             Some(reason) => degraded.insert(part, reason),
             None => degraded.remove(&part),
         };
-        was.is_some() != is_degraded
     }
 
     /// Liveness: a failure means that a restart would help. vCenter is not part of it.
@@ -170,9 +166,41 @@ impl Health {
         }
         checks
     }
+}
 
-    pub fn is_ready(&self) -> bool {
-        self.ready().iter().all(|check| check.failure.is_none())
+impl Observer for Health {
+    fn turned(&self) {
+        self.state.lock().last_progress = Instant::now();
+    }
+
+    fn election(&self, status: &ElectionStatus) {
+        if status.lease.is_none() {
+            return;
+        }
+        let who = match (&status.leadership, &status.leader) {
+            (Some(leadership), _) if leadership.yields => format!(
+                "this replica leads, epoch {}, and yields to one that reaches vCenter",
+                leadership.epoch
+            ),
+            (Some(leadership), _) => format!("this replica leads, epoch {}", leadership.epoch),
+            (None, Some(leader)) => format!("{leader} leads"),
+            (None, None) => "no replica leads".to_owned(),
+        };
+        self.leadership(who, status.leadership.is_none());
+    }
+
+    fn connection(&self, api: WatchedApi, state: ConnectionState<'_>) {
+        let synced = state.synced().map_err(str::to_owned);
+        match api {
+            WatchedApi::Vcenter => self.vcenter(synced),
+            WatchedApi::Kubernetes => self.kubernetes(synced),
+        }
+    }
+
+    fn applied(&self, inventory: &Inventory) {
+        for (part, reason) in Degraded::parts(inventory) {
+            self.degraded(part, reason);
+        }
     }
 }
 
@@ -198,7 +226,7 @@ mod tests {
             health.live()[0].failure.as_deref(),
             Some("the event loop has made no progress for 31 s")
         );
-        health.event_loop_progressed();
+        health.turned();
         assert!(failing(&health.live()).is_empty());
     }
 
@@ -276,9 +304,8 @@ mod tests {
         health.vcenter(Ok(()));
         let degraded =
             |reason: Option<&str>| health.degraded(Degraded::NodeMaintenances, reason.map(str::to_owned));
-        assert!(!degraded(None));
-        assert!(degraded(Some("gone")));
-        assert!(!degraded(Some("refused")), "another reason is no change");
+        degraded(Some("gone"));
+        degraded(Some("refused"));
         let checks = health.ready();
         assert!(failing(&checks).is_empty());
         let check = checks
@@ -286,7 +313,7 @@ mod tests {
             .find(|check| check.name == "node-maintenances")
             .unwrap();
         assert_eq!(check.detail.as_deref(), Some("degraded: refused"));
-        assert!(degraded(None));
+        degraded(None);
         assert_eq!(health.ready().len(), 3);
     }
 }

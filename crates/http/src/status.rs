@@ -26,10 +26,13 @@ use super::connections::Limits;
 use super::{HttpServer, NoPort, bind};
 use crate::plan::planner::Planner;
 use haulout_controller::nodemaintenance::objects::StatusReconciler;
+use haulout_controller::observer::{ConnectionState, Observer, WatchedApi};
 use haulout_core::ids::{HostRef, NodeName};
+use haulout_core::inventory::Inventory;
 use haulout_core::maintenance::observed::HostState;
 use haulout_core::status::NodeStatuses;
-use haulout_core::status::observer::{NodeEvent, Observer};
+use haulout_core::status::node_event::NodeEvent;
+use haulout_kubernetes::lease::ElectionStatus;
 use haulout_kubernetes::update::{NodeMaintenanceFacts, NodeMaintenanceRole};
 use haulout_telemetry::link::Links;
 use page_state::PageState;
@@ -103,28 +106,13 @@ impl StatusPage {
         }
     }
 
-    /// Updates the status of nodes and hosts.
-    pub fn update_statuses(&self, statuses: &NodeStatuses) {
-        self.update(|state, now| state.update_statuses(statuses, now));
-    }
-
     /// Sets the hosts to show, with name and state: those that have our VMs or could.
-    pub fn show_hosts(&self, hosts: BTreeMap<HostRef, (String, HostState)>) {
+    fn show_hosts(&self, hosts: BTreeMap<HostRef, (String, HostState)>) {
         self.update(|state, now| state.show_hosts(hosts, now));
     }
 
-    /// Sets the sync state of vCenter, or why it is not synced.
-    pub fn vcenter(&self, sync: Result<(), String>) {
-        self.update(|state, _| page_state::set(&mut state.vcenter, sync.err()));
-    }
-
-    /// Sets the sync state of Kubernetes, or why it is not synced.
-    pub fn kubernetes(&self, sync: Result<(), String>) {
-        self.update(|state, _| page_state::set(&mut state.kubernetes, sync.err()));
-    }
-
     /// Sets which replica acts; at first this one.
-    pub fn leadership(&self, leadership: PageLeadership) {
+    fn leadership(&self, leadership: PageLeadership) {
         self.update(|state, _| page_state::set(&mut state.leadership, leadership));
     }
 
@@ -211,6 +199,37 @@ impl StatusPage {
 impl Observer for StatusPage {
     fn observe(&self, node: &NodeName, event: NodeEvent<'_>) {
         self.update(|state, now| state.event(node, event, now));
+    }
+
+    fn election(&self, status: &ElectionStatus) {
+        if status.lease.is_none() {
+            return;
+        }
+        self.leadership(match &status.leadership {
+            Some(_) => PageLeadership::Leads,
+            None => PageLeadership::StandsBy {
+                leader: status.leader.clone(),
+            },
+        });
+    }
+
+    fn connection(&self, api: WatchedApi, connection: ConnectionState<'_>) {
+        let why = connection.synced().err().map(str::to_owned);
+        self.update(|state, _| {
+            let shown = match api {
+                WatchedApi::Vcenter => &mut state.vcenter,
+                WatchedApi::Kubernetes => &mut state.kubernetes,
+            };
+            page_state::set(shown, why)
+        });
+    }
+
+    fn built(&self, statuses: &NodeStatuses) {
+        self.update(|state, now| state.update_statuses(statuses, now));
+    }
+
+    fn built_by_leader(&self, _statuses: &Arc<NodeStatuses>, inventory: &Inventory) {
+        self.show_hosts(inventory.hosts_of_ours());
     }
 }
 

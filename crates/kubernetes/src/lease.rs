@@ -47,6 +47,8 @@ pub struct Settings {
 /// The state of the election.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ElectionStatus {
+    /// The name of the Lease; `None` without leader election.
+    pub lease: Option<String>,
     /// The holder of the Lease, as far as known.
     pub leader: Option<String>,
     /// The leadership of this replica.
@@ -79,6 +81,7 @@ impl ElectionStatus {
     /// The state of a process without leader election.
     pub fn alone() -> Self {
         Self {
+            lease: None,
             leader: None,
             leadership: Some(HeldLeadership {
                 epoch: 0,
@@ -86,6 +89,14 @@ impl ElectionStatus {
                 yields: false,
             }),
             refused: None,
+        }
+    }
+
+    /// The state before the first read of the Lease.
+    pub fn candidate(lease: &str) -> Self {
+        Self {
+            lease: Some(lease.to_owned()),
+            ..Self::default()
         }
     }
 }
@@ -285,6 +296,7 @@ impl Candidate<'_> {
     fn step_down(&self, lost: &LeadershipLost, status: &watch::Sender<ElectionStatus>) {
         self.fence.close();
         status.send_replace(ElectionStatus {
+            lease: Some(self.settings.name.clone()),
             leader: self.election.holder().map(str::to_owned),
             leadership: None,
             refused: None,
@@ -326,6 +338,7 @@ impl Candidate<'_> {
                 yields: leadership.yields,
             });
             let next = ElectionStatus {
+                lease: Some(self.settings.name.clone()),
                 leader,
                 leadership,
                 refused,

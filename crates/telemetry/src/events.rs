@@ -12,18 +12,20 @@ mod waits;
 mod words;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::link::Links;
+use haulout_controller::observer::Observer;
 use haulout_core::ids::{NodeName, NodeUid};
-use haulout_core::inventory::{UnhandledHost, UnhandledMode};
+use haulout_core::inventory::{Inventory, UnhandledHost, UnhandledMode, UnhandledModes};
 use haulout_core::maintenance::episode::Episode;
 use haulout_core::maintenance::waiting::WaitingOn;
 use haulout_core::status::NodeStatuses;
-use haulout_core::status::observer::{NodeEvent, Observer};
+use haulout_core::status::node_event::NodeEvent;
 use haulout_kubernetes::events::{Event, Publisher, Regarding};
 pub use reasons::Reason;
 use repair::ConditionRepairs;
@@ -39,6 +41,7 @@ pub struct Events {
     clock: fn() -> Timestamp,
     memory: Mutex<EventMemory>,
     repairs: Mutex<ConditionRepairs>,
+    modes: Mutex<UnhandledModes>,
 }
 
 /// The content of an Event.
@@ -76,29 +79,20 @@ impl Events {
                 ..EventMemory::default()
             }),
             repairs: Mutex::default(),
+            modes: Mutex::default(),
         }
     }
 
-    /// Compares the conditions on the Nodes with their records.
-    pub fn update_statuses(&self, statuses: &NodeStatuses) {
-        let memory = self.memory.lock();
-        let mut repairs = self.repairs.lock();
-        let now = ((self.clock)(), Instant::now());
-        repairs.update_statuses(statuses, &memory.links, now);
-    }
-
     /// Writes conditions again that still differ.
-    pub fn repair_conditions(&self) {
+    fn repair_conditions(&self) {
         let mut repairs = self.repairs.lock();
         for conditions in repairs.take_due(Instant::now()) {
             self.publisher.conditions(conditions);
         }
     }
-}
 
-impl Events {
     /// Creates an Event on each node of a host that is asked for something that Haulout does not react to.
-    pub fn unhandled(&self, host: &UnhandledHost) {
+    fn unhandled(&self, host: &UnhandledHost) {
         let reason = match host.mode {
             UnhandledMode::Standby { .. } => Reason::HostStandbyRequested,
             UnhandledMode::PartialMaintenance { .. } => Reason::HostPartialMaintenance,
@@ -143,6 +137,24 @@ impl Observer for Events {
         }
         if let Some(conditions) = conditions::changed(node, event, &memory.links, now) {
             self.publisher.conditions(conditions);
+        }
+    }
+
+    /// Compares the conditions on the Nodes with their records.
+    fn built_by_leader(&self, statuses: &Arc<NodeStatuses>, _inventory: &Inventory) {
+        let memory = self.memory.lock();
+        let mut repairs = self.repairs.lock();
+        let now = ((self.clock)(), Instant::now());
+        repairs.update_statuses(statuses, &memory.links, now);
+    }
+
+    fn leader_tick(&self, inventory: &Inventory) {
+        self.repair_conditions();
+        let Some(hosts) = inventory.unhandled_hosts() else {
+            return;
+        };
+        for warning in self.modes.lock().take_new(hosts) {
+            self.unhandled(&warning.of);
         }
     }
 }

@@ -16,12 +16,13 @@ pub use level::{Level, log_level};
 use crate::link::Links;
 use haulout_controller::failure_log::FailureStreak;
 use haulout_controller::log_node;
+use haulout_controller::observer::Observer;
 use haulout_core::ids::NodeName;
 use haulout_core::maintenance::decide::Transition;
 use haulout_core::maintenance::episode::{DrainEnd, Episode, EpisodeResult, Phase, Record};
 use haulout_core::maintenance::waiting::WaitingOn;
 use haulout_core::status::WaitKind;
-use haulout_core::status::observer::{NodeEvent, Observer};
+use haulout_core::status::node_event::NodeEvent;
 
 /// Libraries that log each failed connection: our code logs the same once, with its consequences.
 /// `LOG_LEVEL` can name them.

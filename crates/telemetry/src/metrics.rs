@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use haulout_core::named_enum;
 use jiff::Timestamp;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -21,15 +20,19 @@ pub use text::Text;
 
 use current_state::CurrentState;
 use families::{Counters, Families, Histogram, Labels, PREFIX, labels};
+use haulout_controller::observer::{ConnectionState, Observer, WatchedApi};
 use haulout_core::ids::NodeName;
+use haulout_core::inventory::{Fact, Inventory};
 use haulout_core::maintenance::decide::Transition;
 use haulout_core::maintenance::effect::EffectKind;
 use haulout_core::maintenance::effect_report::{EffectReport, EffectResult};
 use haulout_core::maintenance::episode::{DrainEnd, Episode, EpisodeResult, Phase, Record};
 use haulout_core::maintenance::observed::AttemptOutcome;
 use haulout_core::maintenance::waiting::ParkReason;
-use haulout_core::status::observer::{NodeEvent, Observer, ReconcileOutcome};
+use haulout_core::named_enum;
+use haulout_core::status::node_event::{NodeEvent, ReconcileOutcome};
 use haulout_core::status::{NodeStatuses, TriggerKind};
+use haulout_kubernetes::lease::ElectionStatus;
 
 #[derive(Debug)]
 pub struct Metrics {
@@ -48,6 +51,24 @@ named_enum! {
         NodeMaintenances = "node-maintenances",
         /// NodeMaintenance objects of another project cannot be watched: no requests of that kind.
         ForeignNodeMaintenances = "foreign-node-maintenances",
+    }
+}
+
+impl Degraded {
+    /// Each part, with the reason if it is degraded.
+    pub fn parts(inventory: &Inventory) -> [(Self, Option<String>); 2] {
+        let own = inventory.ignored_request_watch().map(|why| {
+            format!(
+                "NodeMaintenance objects cannot be watched, so there are no requests and no second copies of records: {why}"
+            )
+        });
+        let foreign = inventory.ignored_foreign_watch().map(|(api, why)| {
+            format!("the NodeMaintenance objects of {api} cannot be watched, so there are no requests of this kind: {why}")
+        });
+        [
+            (Self::NodeMaintenances, own),
+            (Self::ForeignNodeMaintenances, foreign),
+        ]
     }
 }
 
@@ -85,18 +106,18 @@ impl Metrics {
     }
 
     /// Sets whether this replica leads by the Lease `name`.
-    pub fn leads(&self, name: &str, leads: bool) {
+    fn leads(&self, name: &str, leads: bool) {
         let name = vec![("name", Cow::Owned(name.to_owned()))];
         self.leader.get_or_create(&name).set(i64::from(leads));
     }
 
     /// Updates the status of nodes.
-    pub fn update_statuses(&self, statuses: NodeStatuses) {
-        self.current.lock().update_statuses(statuses);
+    fn update_statuses(&self, statuses: &Arc<NodeStatuses>) {
+        self.current.lock().update_statuses(Arc::clone(statuses));
     }
 
     /// Sets how many hosts of each cluster could take one more VM.
-    pub fn show_free_gpu_hosts(&self, by_cluster: BTreeMap<String, u32>) {
+    fn show_free_gpu_hosts(&self, by_cluster: BTreeMap<String, u32>) {
         self.current.lock().free_gpu_hosts = by_cluster;
     }
 
@@ -106,7 +127,7 @@ impl Metrics {
     }
 
     /// Counts the result of an effect.
-    pub fn effect_reported(&self, report: &EffectReport) {
+    fn effect_reported(&self, report: &EffectReport) {
         if let EffectResult::Tried {
             kind: EffectKind::PowerOff,
             outcome: AttemptOutcome::Running(task),
@@ -132,11 +153,6 @@ impl Metrics {
         histogram.observe(duration.as_secs_f64(), None, None);
     }
 
-    /// Sets whether the vCenter update stream is synced.
-    pub fn set_vcenter_up(&self, up: bool) {
-        self.current.lock().is_vcenter_up = up;
-    }
-
     /// Sets whether vCenter is reachable, if several replicas may run.
     pub fn set_vcenter_reachable(&self, reachable: bool) {
         self.current.lock().is_vcenter_reachable = Some(reachable);
@@ -145,13 +161,6 @@ impl Metrics {
     /// Records the time of the last successful `WaitForUpdatesEx` response, including empty ones.
     pub fn vcenter_answered(&self, at: Timestamp) {
         self.current.lock().vcenter_answered = Some(at);
-    }
-
-    /// Sets whether the controller works without this part.
-    pub fn degraded(&self, part: Degraded, is_degraded: bool) {
-        let reason = labels([("reason", part.name())]);
-        let degraded = self.families.degraded.get_or_create(&reason);
-        degraded.set(i64::from(is_degraded));
     }
 
     /// Counts failed writes of NodeMaintenance objects.
@@ -287,6 +296,42 @@ impl Observer for Metrics {
         self.families.reconcile.get_or_create(&result).inc();
         let histogram = self.families.reconcile_duration.get_or_create(&result);
         histogram.observe(duration.as_secs_f64(), None, None);
+    }
+
+    fn election(&self, status: &ElectionStatus) {
+        if let Some(lease) = &status.lease {
+            self.leads(lease, status.leadership.is_some());
+        }
+    }
+
+    fn connection(&self, api: WatchedApi, state: ConnectionState<'_>) {
+        if api == WatchedApi::Vcenter {
+            self.current.lock().is_vcenter_up = !matches!(state, ConnectionState::Lost { .. });
+        }
+    }
+
+    fn fact(&self, fact: &Fact) {
+        if let Fact::Effect(report) = fact {
+            self.effect_reported(report);
+        }
+    }
+
+    fn applied(&self, inventory: &Inventory) {
+        for (part, reason) in Degraded::parts(inventory) {
+            let degraded = self
+                .families
+                .degraded
+                .get_or_create(&labels([("reason", part.name())]));
+            degraded.set(i64::from(reason.is_some()));
+        }
+    }
+
+    fn built_by_leader(&self, statuses: &Arc<NodeStatuses>, _inventory: &Inventory) {
+        self.update_statuses(statuses);
+    }
+
+    fn leader_tick(&self, inventory: &Inventory) {
+        self.show_free_gpu_hosts(inventory.free_gpu_hosts());
     }
 }
 

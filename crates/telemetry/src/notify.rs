@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use haulout_controller::observer::Observer;
 use haulout_core::named_enum;
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -18,7 +19,7 @@ use haulout_core::ids::NodeName;
 use haulout_core::maintenance::decide::Transition;
 use haulout_core::maintenance::episode::{Episode, Record};
 use haulout_core::maintenance::waiting::WaitingOn;
-use haulout_core::status::observer::{NodeEvent, Observer};
+use haulout_core::status::node_event::NodeEvent;
 use haulout_core::status::{EpisodeOutcome, Took, WaitKind};
 use haulout_kubernetes::answer::chain;
 

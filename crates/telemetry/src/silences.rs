@@ -9,6 +9,7 @@ pub mod matchers;
 mod plan;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
@@ -20,7 +21,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use haulout_controller::failure_log::FailureStreak;
+use haulout_controller::observer::Observer;
 use haulout_core::ids::{EpisodeId, NodeName};
+use haulout_core::inventory::Inventory;
 use haulout_core::maintenance::episode::Record;
 use haulout_core::status::NodeStatuses;
 
@@ -50,10 +53,16 @@ pub struct SilentEpisode {
 #[derive(Clone, Debug, Default)]
 pub struct SilenceBoard(watch::Sender<Option<SilentNodes>>);
 
+impl Observer for SilenceBoard {
+    fn built_by_leader(&self, statuses: &Arc<NodeStatuses>, inventory: &Inventory) {
+        self.update_statuses(statuses, inventory.is_synced());
+    }
+}
+
 impl SilenceBoard {
     /// Updates the nodes. Before the first time that both sources are synced, nothing is known: a silence would be ended because its
     /// node was not listed yet.
-    pub fn update_statuses(&self, statuses: &NodeStatuses, are_synced: bool) {
+    fn update_statuses(&self, statuses: &NodeStatuses, are_synced: bool) {
         self.0.send_if_modified(|known| {
             if known.is_none() && !are_synced {
                 return false;

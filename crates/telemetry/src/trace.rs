@@ -27,13 +27,15 @@ use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::mpsc;
 
+use haulout_controller::observer::Observer;
 use haulout_core::ids::{EpisodeId, NodeName};
+use haulout_core::inventory::Fact;
 use haulout_core::maintenance::decide::Transition;
 use haulout_core::maintenance::effect::EffectKind;
 use haulout_core::maintenance::effect_report::{EffectReport, EffectResult};
 use haulout_core::maintenance::episode::{Episode, FinishedPhase, Phase, Record};
 use haulout_core::maintenance::waiting::WaitingOn;
-use haulout_core::status::observer::{NodeEvent, Observer};
+use haulout_core::status::node_event::NodeEvent;
 use pods::TracedDrain;
 use spans::attributes::{VCENTER, is_call_to, text};
 use spans::{EpisodeSpans, Span, SpanEnd};
@@ -77,7 +79,7 @@ impl Traces {
     }
 
     /// Adds the result of an eviction round.
-    pub fn effect_reported(&self, report: &EffectReport) {
+    fn effect_reported(&self, report: &EffectReport) {
         if let EffectResult::Evictions(round) = &report.found {
             let drain = |open: &mut OpenEpisode| Some(open.drain.as_mut()?.apply(&report.node, round));
             let spans = self.open.lock().get_mut(&report.node).and_then(drain);
@@ -209,6 +211,12 @@ impl Observer for Traces {
 
     fn actor_ended(&self, node: &NodeName) {
         self.open.lock().remove(node);
+    }
+
+    fn fact(&self, fact: &Fact) {
+        if let Fact::Effect(report) = fact {
+            self.effect_reported(report);
+        }
     }
 }
 

@@ -17,10 +17,12 @@ use tokio_util::sync::CancellationToken;
 use self::leftovers::Leftovers;
 use super::sink::{self, Keep, Outbox, Pace, SinkKey, Urgency};
 use crate::vcenter_events::text::{LastText, new_wait, objects_of};
+use haulout_controller::observer::Observer;
 use haulout_core::ids::{HostRef, NodeName};
+use haulout_core::inventory::Inventory;
 use haulout_core::maintenance::waiting::WaitingOn;
 use haulout_core::status::NodeStatuses;
-use haulout_core::status::observer::{NodeEvent, Observer};
+use haulout_core::status::node_event::NodeEvent;
 use haulout_vsphere::privileges::Entity;
 pub use set::LeaderAttribute;
 
@@ -128,6 +130,11 @@ impl Observer for VcenterAttribute {
         let mut last = self.last.lock();
         last.remove(node);
     }
+
+    fn built_by_leader(&self, statuses: &Arc<NodeStatuses>, inventory: &Inventory) {
+        let hosts = || inventory.hosts_of_ours().into_keys().collect();
+        self.board.look_for_leftovers(statuses, hosts);
+    }
 }
 
 impl Default for AttributeBoard {
@@ -176,7 +183,7 @@ impl AttributeBoard {
     }
 
     /// Has values cleared that an earlier process left. Each node is looked at once, as soon as its VM is known.
-    pub fn look_for_leftovers(&self, statuses: &NodeStatuses, hosts: impl FnOnce() -> Vec<HostRef>) {
+    fn look_for_leftovers(&self, statuses: &NodeStatuses, hosts: impl FnOnce() -> Vec<HostRef>) {
         let mut leftovers = self.0.leftovers.lock();
         if leftovers.add(statuses, hosts) {
             self.0.are_found.notify_one();

@@ -17,13 +17,15 @@ use super::foreign;
 use super::history::{self, Presence};
 use super::kind::{MaintenanceAction, MaintenanceOrigin, NodeMaintenanceSpec, NodeMaintenanceStatus};
 use super::status;
+use crate::observer::{ConnectionState, Observer, WatchedApi};
 use haulout_core::facts::foreign_maintenance::{ForeignApi, ForeignMaintenance};
 use haulout_core::ids::NodeName;
+use haulout_core::inventory::Fact;
 use haulout_core::maintenance::episode::Episode;
-use haulout_core::status::observer::{NodeEvent, Observer};
+use haulout_core::status::node_event::NodeEvent;
 use haulout_core::status::{NodeEntry, NodeStatuses, StatusBoard, WaitKind, trace_url};
 use haulout_kubernetes::update::{
-    NodeMaintenanceFacts, NodeMaintenanceRole, NodeMaintenanceUpdate, RequestAction,
+    KubernetesUpdate, NodeMaintenanceFacts, NodeMaintenanceRole, NodeMaintenanceUpdate, RequestAction,
 };
 
 /// The age of a request at which its node is reported as unknown. The Node may be created later, or belong to another controller.
@@ -102,18 +104,13 @@ impl StatusReconciler {
         }
     }
 
-    /// Queues an update of objects for the next [`Self::update_statuses`].
-    pub fn queue(&self, update: &NodeMaintenanceUpdate) {
-        self.state.lock().pending.push((None, update.clone()));
-    }
-
-    /// The same for an update of the objects of another project.
-    pub fn queue_foreign(&self, api: ForeignApi, update: &NodeMaintenanceUpdate) {
-        self.state.lock().pending.push((Some(api), update.clone()));
+    /// Queues an update of objects of `api` (`None`: of Haulout's own) for the next [`Self::update_statuses`].
+    pub fn queue(&self, api: Option<ForeignApi>, update: &NodeMaintenanceUpdate) {
+        self.state.lock().pending.push((api, update.clone()));
     }
 
     /// Sets whether the Nodes are synced, for the next [`Self::update_statuses`].
-    pub fn set_nodes_synced(&self, all: bool) {
+    fn set_nodes_synced(&self, all: bool) {
         let mut state = self.state.lock();
         state.nodes_synced = all;
         state.are_nodes_synced &= all;
@@ -238,6 +235,26 @@ impl Observer for StatusReconciler {
         }
         drop(state);
         self.wake.notify_one();
+    }
+
+    fn connection(&self, api: WatchedApi, state: ConnectionState<'_>) {
+        if api == WatchedApi::Kubernetes {
+            self.set_nodes_synced(state.synced().is_ok());
+        }
+    }
+
+    fn fact(&self, fact: &Fact) {
+        match fact {
+            Fact::Kubernetes(KubernetesUpdate::Maintenances(update)) => self.queue(None, update),
+            Fact::Kubernetes(KubernetesUpdate::ForeignMaintenances(api, update)) => {
+                self.queue(Some(*api), update);
+            }
+            Fact::Kubernetes(_) | Fact::Vsphere(_) | Fact::Effect(_) | Fact::Leadership(_) => {}
+        }
+    }
+
+    fn built(&self, statuses: &NodeStatuses) {
+        self.update_statuses(statuses);
     }
 }
 

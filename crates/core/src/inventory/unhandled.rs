@@ -83,7 +83,7 @@ impl UnhandledModes {
 impl Inventory {
     /// The hosts with a mode that Haulout does not react to and with running VMs of ours; `None` while a source is disconnected.
     pub fn unhandled_hosts(&self) -> Option<Vec<UnhandledHost>> {
-        if self.vcenter.disconnected().is_some() || self.nodes.disconnected().is_some() {
+        if !self.is_synced() {
             return None;
         }
         let hosts = self.vcenter.hosts().flat_map(|host| {

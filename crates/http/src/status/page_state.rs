@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::view::{EpisodeStep, PageLeadership};
 use haulout_core::ids::{EpisodeId, HostRef, NodeName};
 use haulout_core::maintenance::observed::HostState;
-use haulout_core::status::observer::NodeEvent;
+use haulout_core::status::node_event::NodeEvent;
 use haulout_core::status::{HostKind, NodeStatuses, StatusBoard, StatusSpan};
 
 /// Steps kept per episode, the latest ones.

@@ -38,8 +38,8 @@ fn status() -> Arc<StatusPage> {
         links: Links::default(),
     };
     let status = StatusPage::new(settings, None, clock);
-    status.vcenter(Ok(()));
-    status.kubernetes(Ok(()));
+    status.connection(WatchedApi::Vcenter, ConnectionState::Synced);
+    status.connection(WatchedApi::Kubernetes, ConnectionState::Synced);
     Arc::new(status)
 }
 
@@ -111,7 +111,7 @@ fn show(status: &Arc<StatusPage>, node: &str) {
         detection: Detection::Pushed,
     };
     let hosts = BTreeMap::from([(HostRef::new("host-1"), (NASTY.to_owned(), entering))]);
-    status.update_statuses(&statuses(&fixtures::snapshots(snapshots.clone())));
+    status.built(&statuses(&fixtures::snapshots(snapshots.clone())));
     status.show_hosts(hosts);
     let on = WaitingOn::Pods {
         left: vec![held()],
@@ -255,7 +255,12 @@ async fn banners_show_lost_connections_and_standby() {
     show(&status, "gpu1");
     let (_, _, html) = ask(&status, Method::GET, "/").await;
     assert!(!html.contains("class=\"banner"), "{html}");
-    status.vcenter(Err("connection <refused>".to_owned()));
+    status.connection(
+        WatchedApi::Vcenter,
+        ConnectionState::Lost {
+            why: "connection <refused>",
+        },
+    );
     let (_, _, html) = ask(&status, Method::GET, "/nodes/gpu1").await;
     assert!(html.contains("vCenter connection lost"));
     assert!(html.contains("connection &#60;refused&#62;"));
@@ -346,7 +351,12 @@ async fn what_needs_a_person_comes_first_with_its_next_step() {
         html.contains("What holds it") && html.contains("needs a person:"),
         "{html}"
     );
-    status.vcenter(Err("no answer: error sending request: os error 111".to_owned()));
+    status.connection(
+        WatchedApi::Vcenter,
+        ConnectionState::Lost {
+            why: "no answer: error sending request: os error 111",
+        },
+    );
     let (_, _, html) = ask(&status, Method::GET, "/").await;
     assert!(html.contains("<p>os error 111</p><details>"), "{html}");
 }
@@ -362,13 +372,13 @@ async fn stream_has_one_event_for_simultaneous_changes() {
     let mut next = async || String::from_utf8(last_event.next().await.unwrap().unwrap().to_vec()).unwrap();
     assert!(next().await.contains("event: changed"));
     show(&status, "gpu1");
-    status.vcenter(Err("gone".to_owned()));
+    status.connection(WatchedApi::Vcenter, ConnectionState::Lost { why: "gone" });
     let revision = *status.changes.borrow();
     assert_eq!(next().await, format!("event: changed\ndata: {revision}\n\n"));
     // Nothing changes: the sign of life comes first.
     show(&status, "gpu1");
     let before = *status.changes.borrow();
-    status.vcenter(Err("gone".to_owned()));
+    status.connection(WatchedApi::Vcenter, ConnectionState::Lost { why: "gone" });
     assert_eq!(*status.changes.borrow(), before, "the same again is no change");
 }
 
@@ -459,7 +469,7 @@ async fn overview_is_rendered_once_per_second() {
     let first = status.overview_json(&ListFilter::default()).unwrap();
     let second = status.overview_json(&ListFilter::default()).unwrap();
     assert_eq!(first.as_ptr(), second.as_ptr(), "the same bytes");
-    status.vcenter(Err("gone".to_owned()));
+    status.connection(WatchedApi::Vcenter, ConnectionState::Lost { why: "gone" });
     let third = status.overview_json(&ListFilter::default()).unwrap();
     assert_ne!(first, third);
 }
@@ -490,7 +500,7 @@ fn an_episode_is_seen_through_all_its_phases_and_how_it_ended() {
         50,
     );
     let snapshots = BTreeMap::from([(name, snapshot("gpu1", "esx1", Record::InService, Vec::new()))]);
-    status.update_statuses(&statuses(&fixtures::snapshots(snapshots.clone())));
+    status.built(&statuses(&fixtures::snapshots(snapshots.clone())));
 
     let page = status.episode(&id).unwrap();
     let seen: Vec<_> = page
@@ -549,7 +559,7 @@ async fn obstacles_before_a_night_come_first_in_words() {
         ),
         in_service("d-unknown", BoundVm::NotLookedUp),
     ]);
-    status.update_statuses(&statuses(&fixtures::snapshots(snapshots)));
+    status.built(&statuses(&fixtures::snapshots(snapshots)));
 
     let (code, _, page) = ask(&status, Method::GET, "/maintainable").await;
     assert_eq!(code, StatusCode::OK);
@@ -592,7 +602,7 @@ async fn obstacles_before_a_night_come_first_in_words() {
 fn page_of_obstacles_is_bounded() {
     let status = status();
     let snapshots = (0..250).map(|n| in_service(&format!("gpu-{n:03}"), BoundVm::OutOfScope));
-    status.update_statuses(&statuses(&fixtures::snapshots(snapshots)));
+    status.built(&statuses(&fixtures::snapshots(snapshots)));
     let filter = ListFilter {
         nodes: 3,
         ..ListFilter::default()
@@ -647,7 +657,7 @@ fn the_queue_is_listed_in_its_order_with_those_ahead() {
         };
         (NodeName::new(node), snapshot)
     };
-    status.update_statuses(&statuses(&fixtures::snapshots(BTreeMap::from([
+    status.built(&statuses(&fixtures::snapshots(BTreeMap::from([
         queued("gpu1", 30),
         queued("gpu2", 20),
     ]))));
@@ -677,7 +687,7 @@ fn page_of_thousands_of_nodes_is_bounded() {
         })
         .collect();
     snapshots.insert(NodeName::new("zz"), draining("zz", "esx1", vec![held(); 3000]));
-    status.update_statuses(&statuses(&fixtures::snapshots(snapshots.clone())));
+    status.built(&statuses(&fixtures::snapshots(snapshots.clone())));
     let overview = status.overview(&ListFilter::default());
     let pages = |rows, page, pages| PageCount { rows, page, pages };
     assert_eq!(
@@ -777,7 +787,7 @@ fn hosts_stay_on_the_page_while_vcenter_is_not_connected() {
     let status = status();
     let name = NodeName::new("gpu-1");
     let shown = |snapshot: NodeSnapshot, hosts: &[&str]| {
-        status.update_statuses(&statuses(&fixtures::snapshots([(name.clone(), snapshot)])));
+        status.built(&statuses(&fixtures::snapshots([(name.clone(), snapshot)])));
         let hosts = hosts
             .iter()
             .map(|host| (HostRef::new(*host), ((*host).to_owned(), HostState::InService)));
@@ -793,8 +803,13 @@ fn hosts_stay_on_the_page_while_vcenter_is_not_connected() {
     };
     let esx1 = || Some("esx-1".to_owned());
     assert_eq!(shown(idle(), &["esx-1"]), (esx1(), 1));
-    status.vcenter(Err("HTTP status 503".to_owned()));
+    status.connection(
+        WatchedApi::Vcenter,
+        ConnectionState::Lost {
+            why: "HTTP status 503",
+        },
+    );
     assert_eq!(shown(unknown(), &[]), (esx1(), 1));
-    status.vcenter(Ok(()));
+    status.connection(WatchedApi::Vcenter, ConnectionState::Synced);
     assert_eq!(shown(idle(), &[]), (esx1(), 0), "vCenter has it no more");
 }

@@ -8,7 +8,7 @@ use haulout_core::ids::NodeName;
 use haulout_core::maintenance::episode::{DrainEnd, Episode, Phase, Record};
 use haulout_core::maintenance::request::NotDue;
 use haulout_core::status::NodeStatus;
-use haulout_core::status::observer::NodeEvent;
+use haulout_core::status::node_event::NodeEvent;
 use haulout_kubernetes::events::{ConditionChange, ConditionState, Conditions};
 
 /// The reason of each condition but that of a complete drain.

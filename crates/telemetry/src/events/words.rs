@@ -10,7 +10,7 @@ use haulout_core::maintenance::episode::{CordonOwner, DrainEnd, Episode, Episode
 use haulout_core::maintenance::observed::ObservedNode;
 use haulout_core::maintenance::placement::PlacementForecast;
 use haulout_core::maintenance::waiting::{ParkReason, WaitingOn, few};
-use haulout_core::status::observer::NodeEvent;
+use haulout_core::status::node_event::NodeEvent;
 use haulout_core::status::{PhaseKind, Took};
 
 /// The Event for `event`. Without an episode there is none, unless the Node cannot begin one although

@@ -26,7 +26,7 @@ pub(super) struct CurrentState(Mutex<StateGauges>);
 
 #[derive(Debug, Default)]
 pub(super) struct StateGauges {
-    nodes: BTreeMap<NodeName, Arc<NodeStatus>>,
+    nodes: Arc<NodeStatuses>,
     pub(super) waits: BTreeMap<NodeName, WaitKind>,
     /// The latest power-off task of each node, so that none is counted twice.
     poweroffs: BTreeMap<NodeName, TaskRef>,
@@ -82,7 +82,7 @@ impl GaugeWriter<'_> {
 }
 
 impl StateGauges {
-    pub(super) fn update_statuses(&mut self, statuses: NodeStatuses) {
+    pub(super) fn update_statuses(&mut self, statuses: Arc<NodeStatuses>) {
         self.waits.retain(|name, _| statuses.contains_key(name));
         self.poweroffs.retain(|name, _| statuses.contains_key(name));
         self.nodes = statuses;

@@ -10,7 +10,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Metric, Registry, Unit};
 
 use haulout_core::maintenance::episode::Detection;
-use haulout_core::status::observer::ReconcileOutcome;
+use haulout_core::status::node_event::ReconcileOutcome;
 use haulout_core::status::{PhaseKind, TriggerKind};
 
 /// The prefix of our metrics.

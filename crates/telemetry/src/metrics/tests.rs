@@ -63,7 +63,7 @@ impl Fixture {
         let named = |(snapshot, number)| (NodeName::new(format!("gpu{number}")), snapshot);
         let snapshots = snapshots.into_iter().zip(1..).map(named);
         self.metrics
-            .update_statuses(statuses(&fixtures::snapshots(snapshots)));
+            .update_statuses(&Arc::new(statuses(&fixtures::snapshots(snapshots))));
     }
 
     fn tried_power_off(&self, outcome: AttemptOutcome) {

@@ -12,7 +12,7 @@ use haulout_core::maintenance::episode::Episode;
 use haulout_core::maintenance::observed::{BoundVm, HostState, PowerState};
 use haulout_core::maintenance::waiting::WaitingOn;
 use haulout_core::status::WaitKind;
-use haulout_core::status::observer::NodeEvent;
+use haulout_core::status::node_event::NodeEvent;
 use haulout_vsphere::privileges::Entity;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -52,8 +52,8 @@ struct Cluster {
 impl Cluster {
     fn new() -> Self {
         let objects = Arc::new(StatusReconciler::new("gpu=true".to_owned(), None, 2, now));
-        objects.queue(&NodeMaintenanceUpdate::Reset);
-        objects.queue(&NodeMaintenanceUpdate::Settled);
+        objects.queue(None, &NodeMaintenanceUpdate::Reset);
+        objects.queue(None, &NodeMaintenanceUpdate::Settled);
         Self {
             objects,
             stored: BTreeMap::new(),
@@ -79,10 +79,7 @@ impl Cluster {
 
     fn store(&mut self, object: NodeMaintenanceFacts) {
         let seen = NodeMaintenanceUpdate::Seen(Box::new(object.clone()));
-        match object.role.foreign_api() {
-            Some(api) => self.objects.queue_foreign(api, &seen),
-            None => self.objects.queue(&seen),
-        }
+        self.objects.queue(object.role.foreign_api(), &seen);
         self.stored.insert(object.name.clone(), object);
     }
 
@@ -141,7 +138,8 @@ impl Cluster {
             }
             ObjectWrite::Delete { name, uid } => {
                 self.stored.remove(&name);
-                self.objects.queue(&NodeMaintenanceUpdate::Gone { name, uid });
+                self.objects
+                    .queue(None, &NodeMaintenanceUpdate::Gone { name, uid });
             }
         }
     }
@@ -241,7 +239,7 @@ fn settled_foreign(role: NodeMaintenanceRole, node: &str, snapshot: &NodeSnapsho
     let writes = cluster.writes;
     cluster
         .objects
-        .queue_foreign(ForeignApi::Medik8s, &NodeMaintenanceUpdate::Settled);
+        .queue(Some(ForeignApi::Medik8s), &NodeMaintenanceUpdate::Settled);
     cluster.settle(snapshot);
     let NodeMaintenanceRole::Foreign(foreign) = &cluster.stored["medik8s/theirs"].role else {
         panic!("it is not of medik8s");
@@ -292,7 +290,7 @@ fn new_foreign_request_is_left_to_its_operator_first() {
     let mut cluster = Cluster::new();
     cluster
         .objects
-        .queue_foreign(ForeignApi::Medik8s, &NodeMaintenanceUpdate::Settled);
+        .queue(Some(ForeignApi::Medik8s), &NodeMaintenanceUpdate::Settled);
     cluster.created("medik8s/theirs", "gpu1", 98, foreign(a_drain(), false));
     let snapshot = node_snapshot(Record::InService, request(RequestAction::Drain), None);
     cluster.show(snapshot);
@@ -309,7 +307,7 @@ fn younger_foreign_request_waits_its_turn() {
     let mut cluster = Cluster::new();
     cluster
         .objects
-        .queue_foreign(ForeignApi::Medik8s, &NodeMaintenanceUpdate::Settled);
+        .queue(Some(ForeignApi::Medik8s), &NodeMaintenanceUpdate::Settled);
     cluster.created("asked", "gpu1", 0, asked(RequestAction::Drain));
     cluster.created("medik8s/theirs", "gpu1", 1, foreign(a_drain(), false));
     let snapshot = node_snapshot(
@@ -463,10 +461,10 @@ fn deleted_object_is_created_again_unless_its_episode_has_ended() {
         name: object.name,
         uid: object.uid,
     };
-    cluster.objects.queue(&gone);
+    cluster.objects.queue(None, &gone);
     cluster.settle(&draining);
     assert!(cluster.stored.contains_key("gpu1-00112233"));
-    cluster.objects.queue(&gone);
+    cluster.objects.queue(None, &gone);
     let writes = cluster.writes;
     cluster.settle(&node_snapshot(Record::InService, None, None));
     // It ended, and nobody makes an object only to close it.
@@ -483,15 +481,18 @@ fn deleted_request_does_not_come_back_with_the_reply_to_a_write() {
         None,
     ));
     let object = cluster.stored.remove("asked").unwrap();
-    cluster.objects.queue(&NodeMaintenanceUpdate::Gone {
-        name: object.name.clone(),
-        uid: object.uid.clone(),
-    });
+    cluster.objects.queue(
+        None,
+        &NodeMaintenanceUpdate::Gone {
+            name: object.name.clone(),
+            uid: object.uid.clone(),
+        },
+    );
     let drained = node_snapshot(record(episode(Phase::Drained, 9)), None, None);
     cluster.show(drained.clone());
     let answered = NodeMaintenanceUpdate::Answered(Box::new(object));
     cluster.objects.wrote(None, answered.clone());
-    cluster.objects.queue(&answered);
+    cluster.objects.queue(None, &answered);
     cluster.settle(&drained);
     assert!(cluster.objects.newest(9, |it| it.name == "asked").is_empty());
 }
@@ -502,7 +503,7 @@ fn nothing_is_due_before_the_objects_are_synced() {
     let snapshots = BTreeMap::from([(NodeName::new("gpu1"), in_episode(Phase::Draining, 1))]);
     objects.update_statuses(&statuses(&fixtures::snapshots(snapshots.clone())));
     assert_eq!(objects.due(|_| false), []);
-    objects.queue(&NodeMaintenanceUpdate::Settled);
+    objects.queue(None, &NodeMaintenanceUpdate::Settled);
     assert_eq!(
         objects.due(|_| false),
         [],

@@ -20,11 +20,11 @@ struct Replica {
 impl Replica {
     fn start(clock: fn() -> Timestamp, stored: &[NodeMaintenanceFacts]) -> Self {
         let objects = Arc::new(StatusReconciler::new("gpu=true".to_owned(), None, 2, clock));
-        objects.queue(&NodeMaintenanceUpdate::Reset);
+        objects.queue(None, &NodeMaintenanceUpdate::Reset);
         for object in stored {
-            objects.queue(&NodeMaintenanceUpdate::Seen(Box::new(object.clone())));
+            objects.queue(None, &NodeMaintenanceUpdate::Seen(Box::new(object.clone())));
         }
-        objects.queue(&NodeMaintenanceUpdate::Settled);
+        objects.queue(None, &NodeMaintenanceUpdate::Settled);
         let settings = PageSettings {
             is_dry_run: false,
             cluster: String::new(),
@@ -32,7 +32,7 @@ impl Replica {
             links: Links::default(),
         };
         let page = Arc::new(StatusPage::new(settings, Some(Arc::clone(&objects)), clock));
-        page.kubernetes(Ok(()));
+        page.connection(WatchedApi::Kubernetes, ConnectionState::Synced);
         Self { objects, page, clock }
     }
 
@@ -40,7 +40,7 @@ impl Replica {
         let snapshots = BTreeMap::from([(NodeName::new("gpu1"), snapshot.clone())]);
         let statuses = statuses(&fixtures::snapshots(snapshots));
         self.objects.update_statuses(&statuses);
-        self.page.update_statuses(&statuses);
+        self.page.built(&statuses);
     }
 
     /// Its actor reports a wait.
@@ -74,7 +74,7 @@ impl Replica {
         }
         for object in stored.iter() {
             self.objects
-                .queue(&NodeMaintenanceUpdate::Seen(Box::new(object.clone())));
+                .queue(None, &NodeMaintenanceUpdate::Seen(Box::new(object.clone())));
         }
     }
 

@@ -1,10 +1,7 @@
-//! The events of a node actor, and the observers that show them: log, metrics, Events and others.
-
-use std::time::Duration;
+//! The events of a node actor.
 
 use jiff::Timestamp;
 
-use crate::ids::NodeName;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::Effect;
 use crate::maintenance::episode::Record;
@@ -74,31 +71,5 @@ named_enum! {
         Outdated = "outdated",
         /// The write of a transition failed.
         Refused = "refused",
-    }
-}
-
-/// An observer of node actors. The actor waits for it, so slow work must be queued, or dropped if the queue is full.
-pub trait Observer: std::fmt::Debug + Send + Sync + 'static {
-    /// Processes an event of `node`.
-    fn observe(&self, node: &NodeName, event: NodeEvent<'_>);
-
-    /// Processes the outcome and the duration of a reconciliation.
-    fn reconciled(&self, _outcome: ReconcileOutcome, _took: Duration) {}
-
-    /// The actor of `node` has ended; there are no more events until a new one begins.
-    fn actor_ended(&self, _node: &NodeName) {}
-}
-
-impl<T: Observer> Observer for std::sync::Arc<T> {
-    fn observe(&self, node: &NodeName, event: NodeEvent<'_>) {
-        self.as_ref().observe(node, event);
-    }
-
-    fn reconciled(&self, outcome: ReconcileOutcome, took: Duration) {
-        self.as_ref().reconciled(outcome, took);
-    }
-
-    fn actor_ended(&self, node: &NodeName) {
-        self.as_ref().actor_ended(node);
     }
 }
