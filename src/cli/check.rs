@@ -366,7 +366,7 @@ fn of_node(forecast: &Forecast, section: &mut Section) {
     match forecast.vm.or_wait() {
         Ok(vm) => {
             let name = forecast.vm_name.clone().unwrap_or_else(|| vm.moref.to_string());
-            section.good(format!("{node} is VM {name} on {}", vm.on_name));
+            section.good(format!("{node} is VM {name} on {}", vm.host_name));
             let seen = forecast
                 .seen
                 .as_ref()

@@ -323,8 +323,8 @@ pub fn node() -> ObservedNode {
 pub fn vm(power: Option<PowerState>, host: HostState) -> ObservedVm {
     ObservedVm {
         power,
-        on: Some(home()),
-        on_name: "esx1".to_owned(),
+        host_ref: Some(home()),
+        host_name: "esx1".to_owned(),
         host,
         ..ObservedVm::unread(vm_ref(1))
     }

@@ -151,8 +151,8 @@ impl NodeStatus {
 
     /// The name of the host of its VM, and the kind of its state.
     pub fn host(&self) -> Option<(&str, HostKind)> {
-        let vm = self.vm.found().filter(|vm| vm.on.is_some())?;
-        Some((&vm.on_name, vm.host.kind()))
+        let vm = self.vm.found().filter(|vm| vm.host_ref.is_some())?;
+        Some((&vm.host_name, vm.host.kind()))
     }
 }
 

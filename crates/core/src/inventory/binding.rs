@@ -330,7 +330,7 @@ impl Inventory {
 
     fn facts(&self, vm: &Vm) -> ObservedVm {
         let host = vm.host.as_ref().and_then(|moref| self.vcenter.host(moref));
-        let on_name = host
+        let host_name = host
             .and_then(|host| host.name.clone())
             .or_else(|| vm.host.as_ref().map(ToString::to_string))
             .unwrap_or_else(|| "(no host)".to_owned());
@@ -349,8 +349,8 @@ impl Inventory {
             moref: vm.moref.clone(),
             uuid: vm.uuid,
             power: vm.power,
-            on: vm.host.clone(),
-            on_name,
+            host_ref: vm.host.clone(),
+            host_name,
             host: self.host_state(vm.host.as_ref()),
             drs: drs && movable,
             question: vm.question.clone(),

@@ -119,13 +119,13 @@ impl DryRunOverlay {
             None => {}
             Some(Some(host)) => {
                 vm.host = state(host);
-                vm.on_name = host.to_string();
-                vm.on = Some(host.clone());
+                vm.host_name = host.to_string();
+                vm.host_ref = Some(host.clone());
             }
             Some(None) => {
                 vm.host = HostState::InService;
-                vm.on_name = "the host DRS picks".to_owned();
-                vm.on = None;
+                vm.host_name = "the host DRS picks".to_owned();
+                vm.host_ref = None;
             }
         }
     }

@@ -88,7 +88,8 @@ impl Inventory {
         let host = self.vcenter.hosts().find(|it| it.name.as_deref() == Some(host))?;
         let is_there = |name: &NodeName| {
             let vm = self.vm_of(name);
-            vm.found().is_some_and(|vm| vm.on.as_ref() == Some(&host.moref))
+            vm.found()
+                .is_some_and(|vm| vm.host_ref.as_ref() == Some(&host.moref))
         };
         Some(Reach {
             host: host.moref.clone(),

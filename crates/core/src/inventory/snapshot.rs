@@ -281,7 +281,7 @@ impl Inventory {
         Some(PlacementForecast::of(
             offer,
             vm.drs && may_move,
-            &vm.on_name,
+            &vm.host_name,
             unsurveyed,
         ))
     }
@@ -289,7 +289,7 @@ impl Inventory {
     /// The state of the host that the VM is being relocated to; unknown if that is in another cluster.
     fn target(&self, phase: Option<&Phase>, vm: Option<&ObservedVm>, home: Option<&HostRef>) -> HostState {
         let to = phase.and_then(Phase::target).and_then(|to| to.moref.as_ref());
-        let from = vm.and_then(|vm| vm.on.as_ref()).or(home);
+        let from = vm.and_then(|vm| vm.host_ref.as_ref()).or(home);
         let compute = |host: Option<&HostRef>| self.vcenter.cluster_of(host?);
         if compute(to).is_some() && compute(to) == compute(from) {
             self.host_state(to)
@@ -347,7 +347,7 @@ impl Inventory {
 
     /// The origin of an episode that begins with this `vm`, for its trace.
     fn origin(&self, vm: &ObservedVm) -> EpisodeOrigin {
-        let host = vm.on.as_ref();
+        let host = vm.host_ref.as_ref();
         let compute = host.and_then(|host| self.vcenter.host(host)?.compute.as_ref());
         EpisodeOrigin {
             cluster: compute.and_then(|compute| self.vcenter.compute(compute)?.name.clone()),

@@ -132,7 +132,7 @@ impl Inventory {
         let mut nodes: BTreeMap<HostRef, Vec<NodeName>> = BTreeMap::new();
         for name in &names {
             if let BoundVm::Found(vm) = self.vm_of(name)
-                && let Some(host) = vm.on.filter(|_| vm.host.is_out() && !vm.is_left_to_vcenter)
+                && let Some(host) = vm.host_ref.filter(|_| vm.host.is_out() && !vm.is_left_to_vcenter)
             {
                 nodes.entry(host).or_default().push(name.clone());
             }

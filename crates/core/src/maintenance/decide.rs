@@ -258,7 +258,7 @@ fn needs_host_first(host: &HostState, request: Option<&Request>) -> bool {
 }
 
 fn not_visible(vm: &ObservedVm) -> WaitingOn {
-    awaited(vm.on_name.clone(), &vm.host)
+    awaited(vm.host_name.clone(), &vm.host)
 }
 
 /// The wait for a host that is not known to be out of maintenance.
@@ -273,8 +273,8 @@ fn awaited(host: String, state: &HostState) -> WaitingOn {
 
 fn host_of(vm: &ObservedVm) -> HostIdentity {
     HostIdentity {
-        moref: vm.on.clone(),
-        name: vm.on_name.as_str().into(),
+        moref: vm.host_ref.clone(),
+        name: vm.host_name.as_str().into(),
     }
 }
 
@@ -436,7 +436,7 @@ impl PhaseContext<'_> {
                 EpisodeResult::Failed
             } else if self.episode.powered_off || *self.episode.phase.at_work() == Phase::Drained {
                 EpisodeResult::Succeeded
-            } else if self.vm.on.is_some() && !self.is_at_home() {
+            } else if self.vm.host_ref.is_some() && !self.is_at_home() {
                 EpisodeResult::Vmotioned
             } else {
                 EpisodeResult::Cancelled

@@ -303,9 +303,9 @@ pub struct ObservedVm {
     pub uuid: Option<VmUuid>,
     pub power: Option<PowerState>,
     /// The host where it runs or is registered.
-    pub on: Option<HostRef>,
+    pub host_ref: Option<HostRef>,
     /// The name of that host, or its moref if the name is unknown.
-    pub on_name: String,
+    pub host_name: String,
     pub host: HostState,
     /// DRS is fully automated for this VM and may place it.
     pub drs: bool,
@@ -365,8 +365,8 @@ impl ObservedVm {
             moref,
             uuid: None,
             power: None,
-            on: None,
-            on_name: "(no host)".to_owned(),
+            host_ref: None,
+            host_name: "(no host)".to_owned(),
             host: HostState::Unknown,
             drs: false,
             question: None,

@@ -229,8 +229,8 @@ pub fn vms() -> Vec<VmCase> {
         ] {
             vms.push(VmCase {
                 vm: BoundVm::Found(ObservedVm {
-                    on: Some(spare()),
-                    on_name: "esx-spare".to_owned(),
+                    host_ref: Some(spare()),
+                    host_name: "esx-spare".to_owned(),
                     ..known(power, host)
                 }),
                 home,

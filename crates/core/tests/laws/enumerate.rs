@@ -254,7 +254,7 @@ fn effect_laws(
             );
             law(
                 "8: no VM leaves a home that is back, except by a request",
-                vm.on != Some(home())
+                vm.host_ref != Some(home())
                     || !in_service(&seen.home)
                     || asks(seen, &RequestAction::Relocate { to: None }),
             );
@@ -262,7 +262,9 @@ fn effect_laws(
         Effect::Reconfigure { host, .. } => {
             law(
                 "8: only a VM that is off is reconfigured, on a host that takes VMs",
-                vm.power == Some(PowerState::Off) && in_service(&vm.host) && vm.on.as_ref() == Some(host),
+                vm.power == Some(PowerState::Off)
+                    && in_service(&vm.host)
+                    && vm.host_ref.as_ref() == Some(host),
             );
             law(
                 "its own devices are recorded before a VM gets others",
@@ -304,7 +306,7 @@ fn effect_laws(
             law(
                 "8: powered on only where VMs may run, or where DRS chooses",
                 match place {
-                    PowerOnTarget::Host(host) => in_service(&vm.host) && vm.on.as_ref() == Some(host),
+                    PowerOnTarget::Host(host) => in_service(&vm.host) && vm.host_ref.as_ref() == Some(host),
                     PowerOnTarget::Drs => vm.drs,
                 },
             );

@@ -145,8 +145,8 @@ fn vm_with_the_mark_is_kept_off_by_a_skip_or_a_request() {
 fn node_whose_vm_was_restarted_elsewhere_unseen_has_to_be_back_first() {
     let elsewhere = |boot: &str, ready: bool| {
         let vm = ObservedVm {
-            on: Some(spare()),
-            on_name: "esx-spare".to_owned(),
+            host_ref: Some(spare()),
+            host_name: "esx-spare".to_owned(),
             ..vm(Some(PowerState::On), HostState::InService)
         };
         let node = ObservedNode {

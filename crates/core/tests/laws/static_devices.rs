@@ -24,7 +24,7 @@ const HERE: &str = "0000:3b:00.0";
 /// A VM that is off on `host`, which takes VMs, with one device at a fixed address.
 fn seen(host: HostRef, offer: DeviceOffer) -> Observed {
     let vm = ObservedVm {
-        on: Some(host),
+        host_ref: Some(host),
         ..vm(Some(PowerState::Off), HostState::InService)
     };
     let cordoned_node = ObservedNode {

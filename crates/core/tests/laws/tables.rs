@@ -77,8 +77,8 @@ fn node_of(seen: &mut Observed) -> &mut ObservedNode {
 /// Puts the VM on another host than the episode's.
 fn on_spare(mut seen: Observed, host: HostState, home: HostState) -> Observed {
     let vm = vm_of(&mut seen);
-    vm.on = Some(spare());
-    vm.on_name = "esx-spare".to_owned();
+    vm.host_ref = Some(spare());
+    vm.host_name = "esx-spare".to_owned();
     vm.host = host;
     Observed { home, ..seen }
 }
@@ -1484,7 +1484,7 @@ fn drs_is_asked_again_where_the_own_host_is_back_and_has_refused_the_vm() {
         let refusal = attempt(-100, 4, refused(RetryAdvice::OtherHost));
         seen.attempts.insert(EffectKind::PowerOn, refusal);
         let mut episode = away(Phase::AwaitingHost);
-        let home = vm_of(&mut seen).on.clone().unwrap();
+        let home = vm_of(&mut seen).host_ref.clone().unwrap();
         episode.refused(&home, RefusedMove::PowerOn, "the device is in use");
         let Decision::Act { effect, .. } = decided(&episode, &seen) else {
             panic!("{by_drs}: {:?}", decided(&episode, &seen));
@@ -1513,7 +1513,7 @@ fn new_leader_asks_again_where_an_earlier_one_was_refused() {
     ] {
         vm_of(&mut seen).drs = by_drs;
         let mut episode = away(Phase::AwaitingHost);
-        let on = vm_of(&mut seen).on.clone().unwrap();
+        let on = vm_of(&mut seen).host_ref.clone().unwrap();
         episode.refused(&on, RefusedMove::PowerOn, "the device is in use");
         let decision = decided(&episode, &seen);
         let asked = match &decision {

@@ -108,7 +108,7 @@ fn vmotion_of_the_vm_ends_the_episode_and_leaves_the_node_as_it_was() {
     ] {
         let mut moved = seen(Some(VmotionDevice::Vgpu), false);
         let mut vm = vm(Some(PowerState::On), HostState::InService);
-        vm.on = Some(on);
+        vm.host_ref = Some(on);
         moved.vm = haulout_core::maintenance::observed::BoundVm::Found(vm);
         let end = transition(decided(&queued_for(40), &moved));
         assert_eq!((end.record, end.unschedulable), (Record::InService, None));

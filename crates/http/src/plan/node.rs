@@ -26,7 +26,7 @@ pub(super) fn of_node(
         node: forecast.node.to_string(),
         state: forecast.record.kind(),
         vm: forecast.vm_name.clone(),
-        host: forecast.vm.found().map(|vm| vm.on_name.clone()),
+        host: forecast.vm.found().map(|vm| vm.host_name.clone()),
         evicts: Vec::new(),
         leaving: Vec::new(),
         left: Vec::new(),

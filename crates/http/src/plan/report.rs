@@ -239,7 +239,7 @@ async fn of_node(
     let reasons = findings.reasons();
     Ok(ReportedNode {
         node: forecast.node.to_string(),
-        host: forecast.vm.found().map(|vm| vm.on_name.clone()),
+        host: forecast.vm.found().map(|vm| vm.host_name.clone()),
         verdict: MaintenanceVerdict::of(&reasons),
         moves_to,
         reasons,

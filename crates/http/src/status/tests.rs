@@ -67,7 +67,7 @@ fn snapshot(node: &str, host: &str, record: Record, left: Vec<PendingEviction>) 
         detection: Detection::Pushed,
     };
     let vm = ObservedVm {
-        on_name: host.to_owned(),
+        host_name: host.to_owned(),
         ..fixtures::vm(Some(PowerState::On), entering)
     };
     let node = ObservedNode {
@@ -536,7 +536,7 @@ fn in_service(node: &str, vm: BoundVm) -> (NodeName, NodeSnapshot) {
 /// The VM of a node in service on this host.
 fn vm_on(host: &str, change: impl FnOnce(&mut ObservedVm)) -> BoundVm {
     let mut vm = ObservedVm {
-        on_name: host.to_owned(),
+        host_name: host.to_owned(),
         tools_running: Some(true),
         ..fixtures::vm(Some(PowerState::On), HostState::InService)
     };

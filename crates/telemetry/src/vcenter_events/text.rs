@@ -122,7 +122,7 @@ fn without_episode(
     let is_new = last.entry(node.clone()).or_default().is_new(key);
     is_new.then(|| LoggedText {
         text: format!("Haulout, node {node}: {}", on.sentence()),
-        on: objects(vm.on.as_ref(), Some(&vm.moref)),
+        on: objects(vm.host_ref.as_ref(), Some(&vm.moref)),
         urgency: Urgency::Progress,
     })
 }

@@ -190,6 +190,6 @@ fn a_power_on_in_a_dry_run_leaves_the_vm_where_it_is_unless_drs_chooses() {
         overlay.perform(&Effect::PowerOn { vm: vm_ref(1), place });
         let mut vm = observed_vm(Some(PowerState::Off), entering_state());
         overlay.apply_to_vm(&mut vm, |_| HostState::InService);
-        assert_eq!((vm.power, vm.on), (Some(PowerState::On), on));
+        assert_eq!((vm.power, vm.host_ref), (Some(PowerState::On), on));
     }
 }

@@ -42,7 +42,7 @@ pub(super) fn adopt(
         request: None,
         late_power_off_of: None,
     };
-    let host = by_name(&python.host, vm.on_name == python.host, vm.on.clone());
+    let host = by_name(&python.host, vm.host_name == python.host, vm.host_ref.clone());
     // The drain gets its full timeout again, because its elapsed time on the monotonic clock is unknown.
     Decision::Write(Box::new(transition_to(Episode {
         vm_uuid: vm.uuid,
@@ -59,7 +59,7 @@ pub(super) fn adopt(
         moved_to: python
             .migrated_to_host
             .as_ref()
-            .map(|name| by_name(name, vm.on_name == *name, vm.on.clone())),
+            .map(|name| by_name(name, vm.host_name == *name, vm.host_ref.clone())),
         release: policy.releases.own.clone(),
         epoch: seen.leadership.epoch,
         ..Episode::new(node.uid.clone(), trigger, host, phase, python.since)

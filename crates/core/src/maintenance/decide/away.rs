@@ -292,7 +292,7 @@ impl<'a> PhaseContext<'a> {
         let home = &self.seen.home;
         // The host may have been renamed since it was recorded.
         let host = if self.is_at_home() {
-            self.vm.on_name.clone()
+            self.vm.host_name.clone()
         } else {
             self.episode.host.name.to_string()
         };
@@ -321,13 +321,13 @@ impl<'a> PhaseContext<'a> {
     /// The hosts that cannot take the VM, with the one that has refused to power it on where it is registered.
     fn refused_hosts(self) -> Vec<RejectedHost> {
         let is_of_here = |refusal: &&HostRefusal| {
-            Some(&refusal.host) == self.vm.on.as_ref() && refusal.what == RefusedMove::PowerOn
+            Some(&refusal.host) == self.vm.host_ref.as_ref() && refusal.what == RefusedMove::PowerOn
         };
         let refusal = self.episode.refusals.iter().find(is_of_here);
         let here = refusal
             .filter(|_| !self.is_at_home())
             .map(|refusal| RejectedHost {
-                host: self.vm.on_name.clone(),
+                host: self.vm.host_name.clone(),
                 why: RejectionReason::PowerOnRefused(refusal.message.clone()),
             });
         here.into_iter()
@@ -339,14 +339,14 @@ impl<'a> PhaseContext<'a> {
         if by_drs {
             return Some(PowerOnTarget::Drs);
         }
-        self.vm.on.clone().map(PowerOnTarget::Host)
+        self.vm.host_ref.clone().map(PowerOnTarget::Host)
     }
 
     /// Whether the VM can be powered on where it is registered, as far as known. vCenter itself moves a VM that is off, if "Move
     /// powered-off VMs" was selected, also one that is to wait for its own host.
     pub(super) fn may_stay(self) -> bool {
         let has_refused = |host| self.episode.has_refused(host, RefusedMove::PowerOn);
-        self.vm.host.takes_vms() && self.may_be_here() && !self.vm.on.as_ref().is_some_and(has_refused)
+        self.vm.host.takes_vms() && self.may_be_here() && !self.vm.host_ref.as_ref().is_some_and(has_refused)
     }
 
     pub(super) fn may_be_here(self) -> bool {
@@ -423,7 +423,7 @@ impl<'a> PhaseContext<'a> {
 
     pub(super) fn relocated(self) -> Option<PhaseStep> {
         let to = self.target()?;
-        if to.moref.is_none() || self.vm.on != to.moref {
+        if to.moref.is_none() || self.vm.host_ref != to.moref {
             return None;
         }
         let is_home = self.is_at_home();

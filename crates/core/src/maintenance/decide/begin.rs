@@ -67,11 +67,11 @@ pub(super) fn in_service(node: &ObservedNode, seen: &Observed, policy: &Policy, 
     }
     if let Some(request) = request
         && !vm.has_to_leave(None)
-        && request.is_met_on(&vm.on_name)
+        && request.is_met_on(&vm.host_name)
     {
         return wait(WaitingOn::AlreadyThere {
             request: request.identity.clone(),
-            host: vm.on_name.clone(),
+            host: vm.host_name.clone(),
         });
     }
     let queued = new_episode(node, vm, trigger(vm, request, now), seen.leadership, policy, now);
@@ -113,7 +113,7 @@ pub fn wants_place(
     let asked = || asked_at(&vm.host, request);
     match record {
         Record::InService => {
-            let met = request.is_some_and(|request| request.is_met_on(&vm.on_name));
+            let met = request.is_some_and(|request| request.is_met_on(&vm.host_name));
             let is_left = vm.is_left_to_vcenter && request.is_none();
             (!is_left && (vm.has_to_leave(None) || !met)).then(asked)
         }

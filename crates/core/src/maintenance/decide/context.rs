@@ -128,10 +128,10 @@ impl<'a> PhaseContext<'a> {
 
     /// Whether the VM is on the host whose maintenance the episode handles.
     pub(super) fn is_at_home(self) -> bool {
-        match (self.home(), &self.vm.on) {
+        match (self.home(), &self.vm.host_ref) {
             (Some(home), Some(on)) => home == on,
             // The Python controller records names only.
-            (None, Some(_)) => *self.episode.host.name == *self.vm.on_name,
+            (None, Some(_)) => *self.episode.host.name == *self.vm.host_name,
             (_, None) => false,
         }
     }

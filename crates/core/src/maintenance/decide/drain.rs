@@ -373,7 +373,7 @@ impl<'a> PhaseContext<'a> {
 
     /// The cause, which is checked again when vCenter is asked to stop the VM.
     fn power_off_cause(self) -> PowerOffCause {
-        match (&self.vm.on, &self.vm.host) {
+        match (&self.vm.host_ref, &self.vm.host) {
             (Some(host), HostState::Entering { task, .. }) => PowerOffCause::Host {
                 host: host.clone(),
                 task: Some(task.clone()),
@@ -441,7 +441,7 @@ impl<'a> PhaseContext<'a> {
     }
 
     fn is_elsewhere(self) -> bool {
-        self.vm.on.is_some() && !self.is_at_home()
+        self.vm.host_ref.is_some() && !self.is_at_home()
     }
 
     /// The maintenance was cancelled. The episode ends if the VM stayed on and no request can still stop it; otherwise the node

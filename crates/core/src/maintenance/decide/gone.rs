@@ -87,10 +87,10 @@ fn without_record(
 ) -> Decision {
     let kind = EffectKind::PowerOn;
     let is_kept_off = seen.request.is_some() || episode.power_off_request.is_some();
-    let (Some(host), None) = (&vm.on, is_replaced(episode, vm)) else {
+    let (Some(host), None) = (&vm.host_ref, is_replaced(episode, vm)) else {
         return wait(WaitingOn::NodeObject);
     };
-    let is_away = episode.waits_for_home && episode.host.moref != vm.on;
+    let is_away = episode.waits_for_home && episode.host.moref != vm.host_ref;
     if !vm.host.takes_vms() || is_kept_off || is_away {
         return wait(WaitingOn::NodeObject);
     }

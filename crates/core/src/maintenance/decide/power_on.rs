@@ -64,7 +64,7 @@ impl PhaseContext<'_> {
         attempt: &EffectAttempt,
         refusal: &EffectRefusal,
     ) -> Option<PhaseStep> {
-        let here = self.vm.on.as_ref();
+        let here = self.vm.host_ref.as_ref();
         if by_drs {
             // `AwaitingHost` retries DRS after a backoff.
             let is_placed_again = matches!(refusal.advice, RetryAdvice::OtherHost | RetryAdvice::MayPass);

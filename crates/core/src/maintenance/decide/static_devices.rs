@@ -16,7 +16,7 @@ impl PhaseContext<'_> {
     /// At its own host, a VM has the right devices until it left that host in this episode.
     pub(super) fn reconfigure_first(self) -> Option<PhaseStep> {
         let devices = self.seen.static_devices.as_ref()?;
-        let here = self.vm.on.as_ref()?;
+        let here = self.vm.host_ref.as_ref()?;
         if self.is_at_home() && self.episode.home_devices.is_empty() {
             return None;
         }
@@ -69,11 +69,11 @@ impl PhaseContext<'_> {
     /// The host has no device for the VM: another host is chosen, or its own is surveyed again until it has.
     fn without_devices(self, why: &RejectionReason) -> PhaseStep {
         let rejected = RejectedHost {
-            host: self.vm.on_name.clone(),
+            host: self.vm.host_name.clone(),
             why: why.clone(),
         };
         let message = rejected.to_string();
-        if let (false, Some(here)) = (self.is_at_home(), &self.vm.on) {
+        if let (false, Some(here)) = (self.is_at_home(), &self.vm.host_ref) {
             let refusal = EffectRefusal {
                 advice: RetryAdvice::OtherHost,
                 message,
@@ -97,7 +97,7 @@ impl PhaseContext<'_> {
             Some(at) => PhaseStep::wait_until(waiting_on, at),
             None => PhaseStep::act(
                 Effect::Survey {
-                    hosts: self.vm.on.iter().cloned().collect(),
+                    hosts: self.vm.host_ref.iter().cloned().collect(),
                 },
                 waiting_on,
             ),

@@ -202,7 +202,7 @@ fn of_vm(vm: &BoundVm) -> Vec<LabelledFact> {
     };
     let mut facts = vec![
         LabelledFact::new("VM", format!("{}, {power}", vm.moref)),
-        LabelledFact::new("Host", format!("{}, {}", vm.on_name, vm.host.words())),
+        LabelledFact::new("Host", format!("{}, {}", vm.host_name, vm.host.words())),
     ];
     facts.extend(
         vm.question
