@@ -26,6 +26,7 @@ mod sentinel;
 mod terminate;
 mod vcenter;
 mod watches;
+mod writes;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,11 +60,12 @@ use crate::telemetry::log::Level;
 use crate::telemetry::misconfigured::Misconfigured;
 use crate::vsphere;
 use crate::vsphere::client::Vcenter;
-use from_config::{Writes, policy};
+use from_config::policy;
 use outputs::{OutputContext, Outputs};
 use terminate::Terminate;
 use vcenter::VcenterReads;
 use watches::Watches;
+use writes::Writes;
 
 pub use connections::{Clocks, Connections};
 pub(crate) use from_config::{inventory_settings, vcenter_settings};

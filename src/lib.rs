@@ -8,8 +8,7 @@
 //!
 //! Data flows one way. The inventory makes one snapshot per node of all facts. The node's actor calls the pure function
 //! [`maintenance::decide::decide`]. The decision is recorded on the Node and then performed by [`controller::executor`], the
-//! only place where effects run. Their results come back as facts. The modules below stand in the order in which they may
-//! use each other; `tests/architecture.rs` holds it.
+//! only place where effects run. Their results come back as facts.
 
 // A test may list many cases.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]

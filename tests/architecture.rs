@@ -1,4 +1,4 @@
-//! What Cargo cannot enforce: the order of the modules inside a crate, the order of every `select!`, the one file with our
+//! What Cargo cannot enforce: that the modules of a crate form no circles, the order of every `select!`, the one file with our
 //! domain name, unique names of types, and what tests need of the lab.
 
 #![allow(
@@ -16,59 +16,16 @@ use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::Visit;
 use syn::{Attribute, UseTree};
 
-/// The modules of the core. A module may use those before it, so there are no circles.
-const CORE: &[&str] = &[
-    "named",
-    "tls_errors",
-    "ids",
-    "keys",
-    "facts",
-    "maintenance",
-    "status",
-    "inventory",
-    "fixtures",
-    "fuzz",
+/// The crates with modules of their own, by their folders.
+const CRATES: &[&str] = &[
+    "src",
+    "crates/controller/src",
+    "crates/core/src",
+    "crates/http/src",
+    "crates/kubernetes/src",
+    "crates/telemetry/src",
+    "crates/vsphere/src",
 ];
-
-/// The modules of the Kubernetes client, likewise.
-const KUBERNETES: &[&str] = &[
-    "answer",
-    "budgets",
-    "fence",
-    "pods",
-    "facts",
-    "devices",
-    "reads",
-    "rights",
-    "kubelet_config",
-    "port_forward",
-    "guards",
-    "policy",
-    "node",
-    "machine_guard",
-    "events",
-    "lease",
-    "client",
-    "watch",
-    "drain",
-    "stand_in",
-];
-
-/// The modules of the controller, likewise.
-const CONTROLLER: &[&str] = &[
-    "failure_log",
-    "log_node",
-    "observer",
-    "nodemaintenance",
-    "run_effect",
-    "node",
-    "executor",
-    "supervisor",
-    "event_loop",
-];
-
-/// The modules of the program, likewise.
-const PROGRAM: &[&str] = &["config", "sentinel", "app", "cli", "fuzz"];
 
 /// Names of types that several modules use, because code names them with their module, as in `watch::Settings`.
 const SHARED_NAMES: &[&str] = &["Settings"];
@@ -95,30 +52,31 @@ const OF_NEIGHBOURS: &[&str] = &[
     "tests/lab",
 ];
 
+/// A module and its own parts may use each other.
 #[test]
-fn modules_use_only_modules_before_them() {
-    let mut wrong = Vec::new();
-    for (source, order) in [
-        ("crates/core/src", CORE),
-        ("crates/kubernetes/src", KUBERNETES),
-        ("crates/controller/src", CONTROLLER),
-        ("src", PROGRAM),
-    ] {
+fn modules_of_a_crate_form_no_circles() {
+    for source in CRATES {
+        let mut files = ModuleGraph::new();
         for file in rust_files(source) {
-            let path = file.strip_prefix(source).unwrap();
-            let Some(module) = module(path) else { continue };
-            let rank = |name: &str| order.iter().position(|it| *it == name);
-            let Some(own) = rank(&module) else {
-                wrong.push(format!("{}: {module} is not in the list", file.display()));
-                continue;
-            };
-            let later = used_modules(&read(&file), path.components().count())
-                .into_iter()
-                .filter(|used| rank(used).is_some_and(|used| used > own));
-            wrong.extend(later.map(|used| format!("{}: {module} may not use {used}", file.display())));
+            let module = module_of(file.strip_prefix(source).unwrap());
+            files.insert(module, BTreeSet::new());
         }
+        for file in rust_files(source) {
+            let module = module_of(file.strip_prefix(source).unwrap());
+            let used = used_paths(&read(&file), &module);
+            let used = used.iter().filter_map(|path| file_of(path, &files));
+            let used: BTreeSet<Vec<String>> = used
+                .filter(|used| !used.starts_with(&module) && !module.starts_with(used))
+                .collect();
+            files.insert(module, used);
+        }
+        assert_eq!(circles(files.clone()), ModuleGraph::new(), "files of {source}");
+        assert_eq!(
+            circles(top_modules(&files)),
+            ModuleGraph::new(),
+            "modules of {source}"
+        );
     }
-    assert_eq!(wrong, [] as [String; 0]);
 }
 
 #[test]
@@ -199,7 +157,8 @@ fn programs_whose_unit_tests_make_test_leaves_out_have_none() {
 
 #[test]
 fn each_rule_finds_what_it_forbids() {
-    let uses = |text: &str, depth| used_modules(text, depth).into_iter().collect::<Vec<_>>();
+    let path = |names: &str| names.split("::").map(str::to_owned).collect::<Vec<_>>();
+    let uses = |text: &str, module: &str| used_paths(text, &path(module));
     for text in [
         "use crate::cli;",
         "use crate::{ids::HostRef, cli::Cli};",
@@ -210,18 +169,43 @@ fn each_rule_finds_what_it_forbids() {
         "use super::cli;",
         "mod inner { use super::super::cli; }",
     ] {
-        assert!(uses(text, 1).contains(&"cli".to_owned()), "{text}");
+        let found = uses(text, "app");
+        assert!(found.iter().any(|path| path[0] == "cli"), "{text}: {found:?}");
     }
-    assert_eq!(uses("use super::super::cli;", 2), ["cli"]);
+    assert_eq!(
+        uses("use super::super::cli;", "app::wiring"),
+        [path("cli")].into()
+    );
+    assert_eq!(uses("use super::cli;", "app::wiring"), [path("app::cli")].into());
+    assert_eq!(uses("use self::cli;", "app"), [path("app::cli")].into());
     for text in [
         "//! crate::cli",
         "const X: &str = \"crate::cli\";",
         "#[cfg(test)] mod tests { use crate::cli; }",
         "use std::cli;",
     ] {
-        assert_eq!(uses(text, 1), [] as [String; 0], "{text}");
+        assert_eq!(uses(text, "app"), BTreeSet::new(), "{text}");
     }
-    assert_eq!(uses("use super::cli;", 2), [] as [String; 0], "a sibling");
+    let graph = |arrows: &[(&str, &str)]| {
+        let mut graph = ModuleGraph::new();
+        for (from, to) in arrows {
+            graph.entry(path(from)).or_default().insert(path(to));
+            graph.entry(path(to)).or_default();
+        }
+        graph
+    };
+    let circle = graph(&[("a::x", "b::y"), ("b::y", "c"), ("c", "a::x")]);
+    let more = [
+        ("a::x", "b::y"),
+        ("b::y", "c"),
+        ("c", "a::x"),
+        ("d", "c"),
+        ("c", "e"),
+    ];
+    assert_eq!(circles(graph(&more)), circle);
+    let folders = graph(&[("a::x", "b::y"), ("b::z", "a::w")]);
+    assert_eq!(circles(folders.clone()), ModuleGraph::new());
+    assert_eq!(circles(top_modules(&folders)), graph(&[("a", "b"), ("b", "a")]));
     for text in [
         "use haulout_lab::jaeger::Jaeger;",
         "use haulout_lab::{fixture, tools::{self, Tool}};",
@@ -256,23 +240,74 @@ fn each_rule_finds_what_it_forbids() {
     ));
 }
 
-/// The top-level modules that a file uses. `depth` is that of the file: 1 for `src/module.rs`.
-fn used_modules(text: &str, depth: usize) -> BTreeSet<String> {
-    modules_of(text, &["crate", "haulout"], Some(depth))
+/// Which modules each module uses, by their paths.
+type ModuleGraph = BTreeMap<Vec<String>, BTreeSet<Vec<String>>>;
+
+/// The part of a graph that is in circles: without what uses nothing of the rest, and what nothing of the rest uses.
+fn circles(mut graph: ModuleGraph) -> ModuleGraph {
+    loop {
+        let known: BTreeSet<Vec<String>> = graph.keys().cloned().collect();
+        let used: BTreeSet<Vec<String>> = graph.values().flatten().cloned().collect();
+        graph.retain(|module, uses| {
+            uses.retain(|used| known.contains(used));
+            !uses.is_empty() && used.contains(module)
+        });
+        if graph.len() == known.len() {
+            return graph;
+        }
+    }
+}
+
+/// The graph of the folders and files at the top.
+fn top_modules(graph: &ModuleGraph) -> ModuleGraph {
+    let top = |path: &[String]| path.first().cloned().into_iter().collect::<Vec<_>>();
+    let mut modules = ModuleGraph::new();
+    for (module, used) in graph {
+        let module = top(module);
+        let used = used.iter().map(|path| top(path)).filter(|used| *used != module);
+        modules.entry(module.clone()).or_default().extend(used);
+    }
+    modules
+}
+
+/// The path of the module of a file; empty for the crate's own file.
+fn module_of(path: &Path) -> Vec<String> {
+    let path = path.with_extension("");
+    let names = path.iter().map(|name| name.to_str().unwrap().to_owned());
+    let names: Vec<String> = names.collect();
+    match names.as_slice() {
+        [name] if ["lib", "main"].contains(&&**name) => Vec::new(),
+        _ => names,
+    }
+}
+
+/// The file that a path leads to.
+fn file_of(path: &[String], files: &ModuleGraph) -> Option<Vec<String>> {
+    let longest = (1..=path.len()).rev().map(|length| path[..length].to_vec());
+    longest.into_iter().find(|module| files.contains_key(module))
+}
+
+/// The paths in its own crate that a file uses.
+fn used_paths(text: &str, module: &[String]) -> BTreeSet<Vec<String>> {
+    paths_of(text, &["crate", "haulout"], Some(module.to_vec()))
 }
 
 /// The modules of [`NEIGHBOURS`] that a test uses.
 fn neighbours(text: &str) -> BTreeSet<String> {
-    let mut used = modules_of(text, &["haulout_lab"], None);
-    used.retain(|module| NEIGHBOURS.contains(&&**module));
-    used
+    let used = paths_of(text, &["haulout_lab"], None);
+    let used = used.into_iter().filter_map(|path| path.into_iter().next());
+    used.filter(|module| NEIGHBOURS.contains(&&**module)).collect()
 }
 
-/// The top-level modules that a file uses of these crates, and of its own crate by `super` if its depth there is given.
-fn modules_of(text: &str, crates: &'static [&'static str], depth: Option<usize>) -> BTreeSet<String> {
+/// The paths that a file uses in these crates, and by `super` and `self` if its own module is given.
+fn paths_of(
+    text: &str,
+    crates: &'static [&'static str],
+    module: Option<Vec<String>>,
+) -> BTreeSet<Vec<String>> {
     let mut uses = Uses {
         crates,
-        depth,
+        module,
         found: BTreeSet::new(),
     };
     uses.visit_file(&parse(text));
@@ -281,19 +316,24 @@ fn modules_of(text: &str, crates: &'static [&'static str], depth: Option<usize>)
 
 struct Uses {
     crates: &'static [&'static str],
-    depth: Option<usize>,
-    found: BTreeSet<String>,
+    module: Option<Vec<String>>,
+    found: BTreeSet<Vec<String>>,
 }
 
 impl Uses {
     fn take(&mut self, path: &[String]) {
         let supers = path.iter().take_while(|part| *part == "super").count();
-        let root = match path.first().map(String::as_str) {
-            Some(root) if self.crates.contains(&root) => 1,
-            Some("super") if Some(supers) == self.depth => supers,
-            Some(_) | None => return,
+        let (base, rest) = match (path.first().map(String::as_str), &self.module) {
+            (Some(root), _) if self.crates.contains(&root) => (&[][..], &path[1..]),
+            (Some("self"), Some(module)) => (&module[..], &path[1..]),
+            (Some("super"), Some(module)) if supers <= module.len() => {
+                (&module[..module.len() - supers], &path[supers..])
+            }
+            _ => return,
         };
-        self.found.extend(path.get(root).cloned());
+        if !rest.is_empty() {
+            self.found.insert([base, rest].concat());
+        }
     }
 
     fn take_tree(&mut self, tree: &UseTree, before: &mut Vec<String>) {
@@ -327,19 +367,30 @@ impl Visit<'_> for Uses {
     }
 
     fn visit_item_mod(&mut self, module: &syn::ItemMod) {
-        let outside = self.depth;
-        self.depth = outside.map(|depth| depth + 1);
+        let outside = self.module.clone();
+        if let Some(path) = &mut self.module {
+            path.push(module.ident.to_string());
+        }
         syn::visit::visit_item_mod(self, module);
-        self.depth = outside;
+        self.module = outside;
     }
 
-    /// The inside of a macro is tokens: `crate::module` is looked for among them.
+    /// The inside of a macro is tokens: `crate::module::part` is looked for among them.
     fn visit_macro(&mut self, it: &syn::Macro) {
         let words: Vec<String> = flat(it.tokens.clone()).map(|token| token.to_string()).collect();
-        for four in words.windows(4) {
-            if let [root, ":", ":", module] = [&*four[0], &*four[1], &*four[2], &*four[3]] {
-                self.take(&[root.to_owned(), module.to_owned()]);
+        let mut rest = &words[..];
+        while !rest.is_empty() {
+            let mut path = vec![rest[0].clone()];
+            let mut after = &rest[1..];
+            while let [first, second, name, more @ ..] = after
+                && first == ":"
+                && second == ":"
+            {
+                path.push(name.clone());
+                after = more;
             }
+            self.take(&path);
+            rest = after;
         }
     }
 }
@@ -457,25 +508,8 @@ fn attributes(item: &syn::Item) -> &[Attribute] {
     }
 }
 
-/// The top-level module of a file, unless it is the crate's own file, which only names the modules.
-fn module(path: &Path) -> Option<String> {
-    let first = Path::new(path.components().next()?.as_os_str());
-    let name = first.file_stem()?.to_str()?;
-    (!["lib", "main"].contains(&name)).then(|| name.to_owned())
-}
-
 fn all_sources() -> impl Iterator<Item = PathBuf> {
-    [
-        "src",
-        "crates/controller/src",
-        "crates/core/src",
-        "crates/http/src",
-        "crates/kubernetes/src",
-        "crates/telemetry/src",
-        "crates/vsphere/src",
-    ]
-    .into_iter()
-    .flat_map(rust_files)
+    CRATES.iter().copied().flat_map(rust_files)
 }
 
 /// The Rust files of a folder, those that only tests use left out.

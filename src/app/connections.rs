@@ -5,8 +5,8 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use jiff::Timestamp;
 
-use super::from_config::Writes;
 use super::identity::{identity, instance};
+use super::writes::Writes;
 use super::{clock, clocks};
 use crate::config::Config;
 use crate::fence::{self, BoottimeInstant};

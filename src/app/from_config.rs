@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::connections::Connections;
-use crate::config::{Config, Credential, LeaderElection, without_password};
+use crate::config::{Config, Credential, without_password};
 use crate::controller::event_loop::InventoryRequest;
 use crate::inventory::InventorySettings;
 use crate::kubernetes::facts::GpuResources;
@@ -15,7 +15,8 @@ use crate::kubernetes::machine_guard::MachineApi;
 use crate::kubernetes::{guards, lease};
 use crate::maintenance::policy::{GuardPolicy, Policy, Releases};
 use crate::plan::DrainLimits;
-use crate::plan::planner::{PlanSettings, Planner, Turns};
+use crate::plan::planner::{Planner, Turns};
+use crate::plan::view::{PlanSettings, PlanSources};
 use crate::telemetry::misconfigured::Misconfigured;
 use crate::vsphere;
 use crate::vsphere::client::{CredentialSource, Endpoint, Thumbprint, Trust, Vcenter};
@@ -134,58 +135,26 @@ pub(super) fn planner(
 ) -> Planner {
     Planner {
         inventory,
-        vcenter: vcenter.clone(),
-        client: connections.nodes.clone(),
-        management: config
-            .management_kubeconfig
-            .as_ref()
-            .map(|_| connections.machines.clone()),
-        settings: PlanSettings {
-            selector: config.gpu_node_label.clone(),
-            limits: DrainLimits {
-                timeout: config.drain_timeout,
-                action: config.drain_timeout_action,
-                wait_max: config.drain_wait_max,
+        sources: Arc::new(PlanSources {
+            vcenter: vcenter.clone(),
+            client: connections.nodes.clone(),
+            management: config
+                .management_kubeconfig
+                .as_ref()
+                .map(|_| connections.machines.clone()),
+            settings: PlanSettings {
+                selector: config.gpu_node_label.clone(),
+                limits: DrainLimits {
+                    timeout: config.drain_timeout,
+                    action: config.drain_timeout_action,
+                    wait_max: config.drain_wait_max,
+                },
+                static_devices: config.static_devices,
+                guards_machines: config.guards.machines,
             },
-            static_devices: config.static_devices,
-            guards_machines: config.guards.machines,
-        },
+        }),
         clock: connections.clocks.decisions,
         turns: Turns::default(),
-    }
-}
-
-/// What is written besides effects and records; nothing in a dry run.
-pub(super) struct Writes {
-    pub(super) lease: bool,
-    pub(super) objects: bool,
-    pub(super) events: bool,
-    pub(super) traces: bool,
-    pub(super) vcenter_events: bool,
-    pub(super) vcenter_attribute: bool,
-}
-
-impl Writes {
-    pub(super) fn by(config: &Config) -> Self {
-        let is_live = !config.dry_run;
-        Self {
-            lease: is_live && has_election(config),
-            objects: is_live,
-            events: is_live,
-            traces: is_live,
-            vcenter_events: is_live && config.vcenter_report.events,
-            vcenter_attribute: is_live && config.vcenter_report.attribute,
-        }
-    }
-}
-
-fn has_election(config: &Config) -> bool {
-    match config.leadership.election {
-        LeaderElection::On => true,
-        LeaderElection::Off => false,
-        LeaderElection::Auto => {
-            std::env::var_os("KUBERNETES_SERVICE_HOST").is_some_and(|host| !host.is_empty())
-        }
     }
 }
 

@@ -12,8 +12,9 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::connections::Connections;
-use super::from_config::{Writes, endpoint};
+use super::from_config::endpoint;
 use super::notices::Notices;
+use super::writes::Writes;
 use crate::config::{Config, Listen};
 use crate::controller::executor::{Executor, OnEvictions};
 use crate::controller::observer::{Observer, Observers};

@@ -11,8 +11,8 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde::Serialize;
 use tracing::debug;
 
+use super::out::PROBLEM_FOUND;
 use super::out::{Items, Output, Paint, Tone};
-use super::subcommands::PROBLEM_FOUND;
 use super::{CheckArgs, Format};
 use crate::config::{Config, LeaderElection, without_password};
 use crate::foreign_maintenance::ForeignApi;

@@ -16,9 +16,9 @@ use serde_json::{Map, Value, json};
 
 use super::controller_settings::NodeSettings;
 use super::leader::Leader;
-use super::nodes::{WantedNodes, read_nodes};
 use super::out::{Output, json as indented};
 use super::plan::plan_path;
+use super::reading::{WantedNodes, read_nodes};
 use super::{ExportArgs, check};
 use crate::app::clock;
 use crate::kubernetes::budgets::full_name;

@@ -4,8 +4,8 @@ use jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde::Serialize;
 
-use super::nodes::{WantedNodes, read_nodes};
 use super::out::{Items, Output};
+use super::reading::{WantedNodes, read_nodes};
 use super::table::Table;
 use super::{Format, NodesArgs};
 use crate::kubernetes::answer::plain;

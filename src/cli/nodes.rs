@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::Serialize;
 
-pub(super) use super::reading::{WantedNodes, read_nodes};
 use super::table::Table;
 use crate::nodemaintenance::kind::{PendingPod, PhaseTimes, WaitStatus};
 use crate::status::{PhaseKind, Took};

@@ -6,6 +6,10 @@ use anyhow::Context as _;
 use serde::Serialize;
 
 use super::Format;
+use crate::kubernetes::answer::plain;
+
+/// Exit code of a subcommand that found a problem.
+pub(super) const PROBLEM_FOUND: u8 = 4;
 
 /// The reader of stdout has enough, such as `head`. That is no failure.
 #[derive(Debug, thiserror::Error)]
@@ -121,4 +125,10 @@ impl Paint {
             text.to_owned()
         }
     }
+}
+
+/// The nodes as `-o name` shows them.
+pub(super) fn node_names<'a>(nodes: impl Iterator<Item = &'a String>) -> String {
+    let names = nodes.map(|node| format!("node/{}", plain(node)));
+    names.collect::<Vec<_>>().join("\n")
 }

@@ -6,11 +6,11 @@ use anyhow::{Context as _, bail, ensure};
 use kube::ResourceExt as _;
 
 use super::controller_settings::NodeSettings;
-use super::nodes::{WantedNodes, read_nodes};
 use super::out::Output;
+use super::out::PROBLEM_FOUND;
 use super::question::{self, Consent};
+use super::reading::{WantedNodes, read_nodes};
 use super::selection::{NodeAnswer, for_each};
-use super::subcommands::PROBLEM_FOUND;
 use super::{NodesArgs, PauseArgs, UnpauseArgs};
 use crate::ids::RequestUid;
 use crate::inventory::record_of;

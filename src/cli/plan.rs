@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Display, Write as _};
 
 use super::out::{Output, Paint, Tone};
-use super::subcommands::{PROBLEM_FOUND, node_names};
+use super::out::{PROBLEM_FOUND, node_names};
 use super::{Format, PlanArgs};
 use crate::keys::DRAIN;
 use crate::kubernetes::answer::plain;

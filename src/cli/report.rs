@@ -6,7 +6,7 @@ use askama::Template;
 
 use super::ReportArgs;
 use super::out::{Output, json};
-use super::subcommands::{PROBLEM_FOUND, node_names};
+use super::out::{PROBLEM_FOUND, node_names};
 use super::table::Table;
 use crate::kubernetes::answer::plain;
 use crate::plan::REPORT_PATH;

@@ -4,12 +4,13 @@ use anyhow::bail;
 use kube::ResourceExt as _;
 use serde::Serialize;
 
-use super::nodes::{ListedNode, WantedNodes, read_nodes};
+use super::nodes::ListedNode;
 use super::out::Output;
+use super::out::PROBLEM_FOUND;
 use super::question::{self, Consent};
+use super::reading::{WantedNodes, read_nodes};
 use super::request::{NM, user};
 use super::selection::show_values;
-use super::subcommands::PROBLEM_FOUND;
 use super::{Format, ResumeArgs};
 use crate::ids::RequestUid;
 use crate::kubernetes::answer::plain;

@@ -6,8 +6,9 @@ use anyhow::{Context as _, bail};
 use tokio::time::Instant;
 
 use super::controller_settings::NodeSettings;
-use super::nodes::{self, ExitState, ListedNode, WantedNodes, read_nodes};
-use super::out::{Items, Output};
+use super::nodes::{self, ExitState, ListedNode};
+use super::out::{Items, Output, node_names};
+use super::reading::{WantedNodes, read_nodes};
 use super::selection::show_values;
 use super::{Format, ListArgs, NodeArgs, OutputArgs, StatusArgs, Subcommand};
 use super::{check, completion, crd_yaml, export, history, overrides, plan, report, request, resume, status};
@@ -17,9 +18,6 @@ use crate::kubernetes::client::connect_by;
 
 /// Interval of `status --watch`.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Exit code of a subcommand that found a problem.
-pub(super) const PROBLEM_FOUND: u8 = 4;
 
 /// Runs `subcommand`; returns the exit code.
 ///
@@ -130,12 +128,6 @@ fn nothing_found(settings: &NodeSettings, selector: Option<&str>) -> String {
 async fn retry_soon(error: &anyhow::Error, out: Output) {
     out.progress(&format!("{error:#}; retrying"));
     tokio::time::sleep(POLL_INTERVAL).await;
-}
-
-/// The nodes as `-o name` shows them.
-pub(super) fn node_names<'a>(nodes: impl Iterator<Item = &'a String>) -> String {
-    let names = nodes.map(|node| format!("node/{}", plain(node)));
-    names.collect::<Vec<_>>().join("\n")
 }
 
 async fn show_status(args: StatusArgs, out: Output) -> anyhow::Result<u8> {

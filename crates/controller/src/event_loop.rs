@@ -129,13 +129,8 @@ pub async fn run<P: RunEffect>(
             }
         };
         let more = std::iter::from_fn(|| sources.try_next()).take(if first.is_some() { BATCH } else { 0 });
-        let facts = first.into_iter().chain(more).inspect(|fact| {
-            if let Some((api, state)) = ConnectionState::of_fact(fact) {
-                connections.log_state(api, state);
-                observers.tell(|it| it.connection(api, state));
-            }
-            observers.tell(|it| it.fact(fact));
-        });
+        let facts = first.into_iter().chain(more);
+        let facts = facts.inspect(|fact| tell_fact(fact, &mut connections, &observers));
         let began = clock();
         let Changes { requested, built } = inventory.advance(facts, began);
         if let Some(requested) = requested {
@@ -157,6 +152,14 @@ pub async fn run<P: RunEffect>(
         inventory.record_build_time(now, now.monotonic.since(began.monotonic));
     }
     supervisor.close().await;
+}
+
+fn tell_fact(fact: &Fact, connections: &mut ConnectionLog, observers: &Observers) {
+    if let Some((api, state)) = ConnectionState::of_fact(fact) {
+        connections.log_state(api, state);
+        observers.tell(|it| it.connection(api, state));
+    }
+    observers.tell(|it| it.fact(fact));
 }
 
 /// Ends at `at`, if that is a time.

@@ -11,5 +11,6 @@ pub mod node_condition;
 pub mod node_guard;
 pub mod node_maintenance;
 pub mod permit;
+pub mod requested_maintenance;
 pub mod vsphere;
 pub mod window;

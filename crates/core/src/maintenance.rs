@@ -34,5 +34,6 @@ pub mod placement;
 pub mod policy;
 pub mod record;
 pub mod request;
+pub mod request_identity;
 pub mod volumes;
 pub mod waiting;

@@ -10,7 +10,8 @@ mod sentences;
 mod told_once;
 mod took;
 
-pub use crate::maintenance::kinds::{EpisodeOutcome, HostKind, PhaseKind, PodState, TriggerKind, WaitKind};
+pub use crate::maintenance::kinds::{EpisodeOutcome, HostKind, PhaseKind, PodState, TriggerKind};
+pub use crate::maintenance::waiting::WaitKind;
 pub use board::{EpisodeEnd, EpisodeHistory, NodeEntry, StatusBoard, StatusSpan, Wait};
 pub use obstacles::Obstacle;
 pub use told_once::ToldOnce;

@@ -8,7 +8,7 @@ mod node;
 pub mod planner;
 pub mod report;
 pub mod rights;
-pub(crate) mod view;
+pub mod view;
 mod warnings;
 pub mod wave;
 

@@ -35,8 +35,8 @@ use haulout_core::status::node_event::NodeEvent;
 use haulout_kubernetes::lease::ElectionStatus;
 use haulout_kubernetes::update::{NodeMaintenanceFacts, NodeMaintenanceRole};
 use haulout_telemetry::link::Links;
-use page_state::PageState;
-use view::{EpisodePage, HostPage, ListFilter, MaintainablePage, NodePage, Overview, PageLeadership, View};
+use page_state::{PageLeadership, PageState};
+use view::{EpisodePage, HostPage, ListFilter, MaintainablePage, NodePage, Overview, View};
 
 /// Connections for the event streams, and half as many for requests.
 const LIMITS: Limits = Limits {

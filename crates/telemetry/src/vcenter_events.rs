@@ -16,8 +16,9 @@ use haulout_controller::observer::Observer;
 use haulout_core::ids::NodeName;
 use haulout_core::status::node_event::NodeEvent;
 use haulout_kubernetes::fence::{WriteFence, WriteKind};
+use haulout_vsphere::LoggedEvent;
 use haulout_vsphere::WritePermit;
-use haulout_vsphere::client::{Error, LoggedEvent, Vcenter};
+use haulout_vsphere::client::{Error, Vcenter};
 use haulout_vsphere::fault::FaultKind;
 use haulout_vsphere::privileges::Entity;
 

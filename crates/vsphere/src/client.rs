@@ -7,19 +7,17 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-pub use super::attributes::AttributeDefinition;
 use super::call::SoapCall;
 pub use super::commands::{GuestShutdown, StartedTask};
 pub use super::endpoint::{CredentialPart, CredentialSource, Endpoint, EndpointError, Thumbprint, Trust};
 pub use super::error::{ConnectError, Error, LoginError, TransportError};
-pub use super::events::LoggedEvent;
+use super::poll_wait::PollWait;
 use super::session::{Session, Sessions};
 pub use super::settings::{CallOutcome, Callback, LoginOutcome, Settings};
 use super::soap::{self, ReplyError, SoapAnswer};
 pub use super::transport::{
     BodyLimits, ConnectionPool, Connector, HttpReplyFuture, HttpResponse, HttpTransport, TcpConnector,
 };
-use super::updates::poll_wait::PollWait;
 use super::xml::Element;
 
 /// A vCenter, with one session that all clones share.

@@ -12,6 +12,7 @@ use super::xml::Element;
 use haulout_core::ids::{DatastoreRef, HostRef, VmRef};
 
 pub(crate) mod cluster;
+pub(crate) mod custom_fields;
 pub(crate) mod vgpu;
 
 /// Decodes an `xsd:dateTime`.

@@ -8,6 +8,7 @@ use super::moref::Moref;
 use super::text::for_people;
 use super::xml::Element;
 
+pub(crate) mod check_result;
 mod families;
 
 /// Whether the fault shows a dead session (`proto-notes/session.md`): directly, or because an object of

@@ -28,6 +28,7 @@ pub mod fault;
 pub mod fuzz;
 mod moref;
 pub mod policies;
+mod poll_wait;
 mod power;
 mod preflight;
 pub mod privileges;
@@ -50,5 +51,7 @@ mod transport;
 pub mod updates;
 mod xml;
 
+pub use decode::custom_fields::AttributeDefinition;
+pub use events::LoggedEvent;
 pub use haulout_core::facts::permit::WritePermit;
 pub use haulout_core::facts::vsphere as update;

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::attributes::{self, NamedField};
 use super::decode::cluster::ClusterConfig;
+use super::decode::custom_fields::{self, NamedField};
 use super::decode::{self, ActiveDevices, DecodedDevice, Hardware};
+use super::fault::check_result::{self, CheckFindings};
 use super::fault::{self, Fault, FaultKind};
 use super::moref::Moref;
-use super::relocate::check::{CheckFindings, findings};
 use super::soap::{ReplyError, TASK_INFO};
 use super::update::{PciIds, VgpuProfile};
 use super::xml::write::XmlWriter;
@@ -213,10 +213,10 @@ impl Value {
             "config.graphicsInfo" => Some(Self::SharedGpus(decode::vgpu::shared_gpus(value))),
             "host" => Some(Self::InaccessibleOn(decode::inaccessible_on(value))),
             "configurationEx" => decode::cluster::config(value).map(Self::Cluster),
-            "field" | "availableField" => Some(Self::Fields(attributes::definitions(value))),
-            "customValue" => Some(Self::CustomValues(attributes::values(value))),
+            "field" | "availableField" => Some(Self::Fields(custom_fields::definitions(value))),
+            "customValue" => Some(Self::CustomValues(custom_fields::values(value))),
             "info.error" => Some(Self::Fault(fault::read_localized(value))),
-            "info.result" => findings(value)
+            "info.result" => check_result::findings(value)
                 .map(Self::Findings)
                 .or_else(|| fault::not_started(value).map(Self::Fault)),
             "info.reason" => text(value.text_of("userName")),

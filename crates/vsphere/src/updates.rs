@@ -26,10 +26,10 @@ use super::session::Session;
 use super::settings::Settings;
 use super::update::{VsphereUpdate, WatchSet};
 
+mod facts;
 mod history;
 mod lookup;
 mod pace;
-pub(crate) mod poll_wait;
 mod properties;
 pub(crate) mod property_cache;
 mod subscription;

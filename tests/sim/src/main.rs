@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Parser;
-use haulout_core::maintenance::kinds::{PhaseKind, WaitKind};
+use haulout_core::maintenance::kinds::PhaseKind;
+use haulout_core::maintenance::waiting::WaitKind;
 use haulout_sim::account::Account;
 use haulout_sim::faults::Fault;
 use haulout_sim::oracle::Act;

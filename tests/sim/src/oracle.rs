@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use haulout::keys::{EPISODE, LAST_EPISODE};
-use haulout_core::maintenance::kinds::{PhaseKind, WaitKind};
+use haulout_core::maintenance::kinds::PhaseKind;
+use haulout_core::maintenance::waiting::WaitKind;
 use haulout_core::named_enum;
 use serde_json::Value;
 

@@ -5,7 +5,7 @@ use std::fmt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde::{Deserialize, Serialize};
 
-use super::kubernetes::RequestedMaintenance;
+use super::requested_maintenance::RequestedMaintenance;
 
 named_enum! {
     /// The project whose NodeMaintenance it is.

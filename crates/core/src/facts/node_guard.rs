@@ -1,6 +1,8 @@
 //! Guards on a Node: taints, labels and annotations with which the scheduler and other controllers leave it alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize as _, Deserializer};
 
 use crate::keys::{
     AUTOSCALER_SCALE_DOWN_DISABLED, GARDENER_PRESERVE, MAINTENANCE_TAINT, MEDIK8S_EXCLUDE,
@@ -106,4 +108,12 @@ impl NodeGuard {
     pub const fn is_own(self) -> bool {
         matches!(self, Self::MaintenanceTaint | Self::QueuedTaint)
     }
+}
+
+/// Reads the guards of a record. Names of a newer version are dropped, because nothing is known about their fields.
+pub(crate) fn read_node_guards<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeSet<NodeGuard>, D::Error> {
+    let names = Vec::<String>::deserialize(deserializer)?;
+    Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
 }

@@ -1,7 +1,6 @@
 //! Which passthrough devices a VM needs of a host.
 
 use super::Inventory;
-use super::placement::device_needs_of;
 use crate::facts::vsphere::{DeviceRequirement, Passthrough, PciDevice, StaticDevice, VgpuProfile, Vm};
 use crate::ids::HostRef;
 use crate::maintenance::episode::{Episode, Phase, Record};
@@ -60,7 +59,7 @@ impl Inventory {
 
     /// The devices of a VM that it needs of any host of its cluster.
     pub(super) fn needs(&self, vm: &Vm, episode: Option<&Episode>) -> Vec<DeviceRequirement> {
-        device_needs_of(&self.wanted_devices(vm, episode))
+        self.wanted_devices(vm, episode).needs().to_vec()
     }
 
     /// The devices at fixed addresses of a VM.

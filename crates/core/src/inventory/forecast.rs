@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Inventory;
-use super::placement::{HostsView, Reservation, device_needs};
+use super::placement::{HostsView, Reservation};
 use crate::ids::{HostRef, NodeName, VmRef};
 use crate::maintenance::episode::Record;
 use crate::maintenance::observed::{Admission, BoundVm, HostState, ObservedNode, SourceState};
@@ -218,7 +218,7 @@ impl Inventory {
             .node(name)
             .is_some_and(|node| node.annotations.strategy.as_deref() == Some("wait"));
         if let Some((host, _)) = offer.fits.as_ref().filter(|_| !waits) {
-            let needs = device_needs(&wanted);
+            let needs = wanted.devices.needs().to_vec();
             let reservation = Reservation {
                 vm: wanted.vm,
                 host: host.clone(),

@@ -11,9 +11,7 @@ use crate::facts::vsphere::{DetectionSignal, DeviceRequirement, HostConnection, 
 use crate::ids::{ComputeRef, HostRef, NodeName, VmRef};
 use crate::maintenance::episode::{Detection, Episode, MAX_REFUSALS, Phase, Record};
 use crate::maintenance::observed::HostState;
-use crate::maintenance::placement::{
-    DeviceRequirements, HostView, PlacementOffer, ReservedVm, VmRequirements, find_host,
-};
+use crate::maintenance::placement::{HostView, PlacementOffer, ReservedVm, VmRequirements, find_host};
 use crate::maintenance::request::Request;
 
 /// A node that needs a host.
@@ -127,7 +125,7 @@ impl Inventory {
             let hosts = self.hosts_for(&placement.wanted, &reservations, &mut views);
             let offer = find_host(&placement.wanted, hosts, kept.as_ref(), &placement.refused);
             if let Some((host, _)) = &offer.fits {
-                let needs = device_needs(&placement.wanted);
+                let needs = placement.wanted.devices.needs().to_vec();
                 let reservation = Reservation {
                     vm: placement.wanted.vm.clone(),
                     host: host.clone(),
@@ -337,20 +335,6 @@ fn refused_hosts(episode: &Episode) -> Vec<(HostRef, String)> {
 fn reserved_memory(vm: &Vm) -> Option<u64> {
     let has_device = vm.passthrough.as_ref().is_some_and(|devices| !devices.is_empty());
     vm.memory_mib.filter(|_| has_device)
-}
-
-pub(super) fn device_needs(wanted: &VmRequirements) -> Vec<DeviceRequirement> {
-    device_needs_of(&wanted.devices)
-}
-
-pub(super) fn device_needs_of(devices: &DeviceRequirements) -> Vec<DeviceRequirement> {
-    match devices {
-        DeviceRequirements::AnyOf(needs) => needs.clone(),
-        DeviceRequirements::Unknown
-        | DeviceRequirements::Unreported
-        | DeviceRequirements::Static
-        | DeviceRequirements::Foreign { .. } => Vec::new(),
-    }
 }
 
 #[cfg(test)]

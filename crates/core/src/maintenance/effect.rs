@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use super::drain::{Drained, PendingReason};
 use super::machine_guard::MachineGuards;
-use super::request::RequestIdentity;
+use super::request_identity::RequestIdentity;
 use crate::facts::known_pods::KnownPods;
 use crate::facts::vsphere::DeviceChange;
 use crate::ids::{BootId, HostRef, NodeUid, TaskRef, VmRef, VmUuid};

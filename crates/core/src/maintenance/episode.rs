@@ -25,10 +25,10 @@ pub use super::host::Detection;
 pub use super::kinds::TriggerKind;
 use super::kinds::{EpisodeOutcome, PhaseKind};
 use super::machine_guard::MachineGuards;
-use super::node_guard::{self, NodeGuard};
-use super::request::{Request, RequestIdentity};
+use super::request_identity::RequestIdentity;
 use super::volumes::VolumeWait;
 use crate::facts::kubernetes::RequestAction;
+use crate::facts::node_guard::{NodeGuard, read_node_guards};
 use crate::facts::vsphere::StaticDevice;
 use crate::ids::{BootId, EpisodeId, HostRef, NodeUid, TaskRef, VmRef, VmUuid};
 pub use history::{
@@ -132,7 +132,7 @@ pub struct Episode {
     /// The guards on the Node that this episode has set, and removes.
     #[serde(
         default,
-        deserialize_with = "node_guard::read_node_guards",
+        deserialize_with = "read_node_guards",
         skip_serializing_if = "BTreeSet::is_empty"
     )]
     pub guards: BTreeSet<NodeGuard>,
@@ -417,9 +417,9 @@ impl Episode {
         self.slices_before.filter(|_| self.powered_off)
     }
 
-    /// Whether `request` asks for more than was done in this episode so far.
-    pub fn needs_more_for(&self, request: &Request) -> bool {
-        match &request.action {
+    /// Whether `action` is more than was done in this episode so far.
+    pub fn needs_more_for(&self, action: &RequestAction) -> bool {
+        match action {
             RequestAction::Drain => false,
             RequestAction::PowerOff | RequestAction::Reboot => !self.powered_off,
             RequestAction::Relocate { to } => {

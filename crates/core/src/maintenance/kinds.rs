@@ -1,7 +1,5 @@
 //! The stable names of phases, triggers, states of hosts and pods, and outcomes.
 
-pub use super::waiting::WaitKind;
-
 named_enum! {
     /// The phases, in the order of an episode.
     #[derive(Default)]

@@ -5,8 +5,6 @@
 
 use std::collections::BTreeSet;
 
-use serde::{Deserialize as _, Deserializer};
-
 use super::episode::{Episode, Phase, Record};
 use super::observed::ObservedNode;
 use super::policy::{GuardPolicy, MaintenanceTaint};
@@ -111,14 +109,6 @@ pub(super) fn guards_after(
         .filter(|guard| is_wanted(*guard, after, policy))
         .filter(|guard| owned.contains(guard) || !node.guards.contains_key(guard))
         .collect()
-}
-
-/// Reads the guards of a record. Names of a newer version are dropped, because nothing is known about their fields.
-pub(super) fn read_node_guards<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<BTreeSet<NodeGuard>, D::Error> {
-    let names = Vec::<String>::deserialize(deserializer)?;
-    Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
 }
 
 #[cfg(test)]

@@ -73,6 +73,16 @@ pub enum DeviceRequirements {
     },
 }
 
+impl DeviceRequirements {
+    /// What is to be reserved on a host.
+    pub fn needs(&self) -> &[DeviceRequirement] {
+        match self {
+            Self::AnyOf(needs) => needs,
+            Self::Unknown | Self::Unreported | Self::Static | Self::Foreign { .. } => &[],
+        }
+    }
+}
+
 /// The facts of a host that placement needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostView {

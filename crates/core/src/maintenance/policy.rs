@@ -9,8 +9,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::clock::doubled;
-use super::node_guard::NodeGuard;
 use crate::facts::gpu_resources::GpuResources;
+use crate::facts::node_guard::NodeGuard;
 
 /// The settings that decisions depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]

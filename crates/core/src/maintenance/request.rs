@@ -4,12 +4,11 @@ use std::fmt;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
 
 use super::episode::{Episode, Phase};
 use super::policy::DrainTimeoutAction;
+pub use super::request_identity::RequestIdentity;
 use super::waiting::WaitingOn;
-use crate::facts::foreign_maintenance::{ForeignApi, ForeignOrigin};
 use crate::facts::kubernetes::RequestAction;
 use crate::facts::window::{Window, WindowError};
 use crate::ids::{EpisodeId, RequestUid};
@@ -71,18 +70,6 @@ impl fmt::Display for Approval {
             Self::Request(uid) => write!(f, "the drain for the NodeMaintenance with UID {uid}"),
         }
     }
-}
-
-/// A request in a record.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RequestIdentity {
-    /// The name of the object.
-    pub name: String,
-    /// The UID of the object.
-    pub uid: RequestUid,
-    /// Where it comes from, if it is a NodeMaintenance of another project.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub foreign: Option<ForeignOrigin>,
 }
 
 impl Request {
@@ -156,23 +143,6 @@ impl Request {
             | RequestAction::Drain
             | RequestAction::PowerOff
             | RequestAction::Reboot => false,
-        }
-    }
-}
-
-impl RequestIdentity {
-    /// The other project whose NodeMaintenance it is.
-    pub fn foreign_api(&self) -> Option<ForeignApi> {
-        self.foreign.as_ref().map(|origin| origin.api)
-    }
-}
-
-/// The name of the object, which shows whose kind it is.
-impl fmt::Display for RequestIdentity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.foreign {
-            Some(origin) => f.write_str(&origin.display_name(&self.name)),
-            None => f.write_str(&self.name),
         }
     }
 }

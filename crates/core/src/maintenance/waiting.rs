@@ -16,7 +16,7 @@ use super::hook::HookPoint;
 use super::kinds::PodState;
 use super::placement::RejectedHost;
 use super::policy::DrainTimeoutAction;
-use super::request::RequestIdentity;
+use super::request_identity::RequestIdentity;
 use super::volumes::AttachedVolume;
 use crate::facts::vsphere::VmotionDevice;
 use crate::facts::window::WindowError;

@@ -13,7 +13,6 @@ use haulout_core::maintenance::episode::{
     CordonOwner, Detection, DrainEnd, Episode, EpisodeResult, HostIdentity, InFlight, Phase, PythonEpisode,
     PythonState, Record, RefusedMove,
 };
-use haulout_core::maintenance::kinds::WaitKind;
 use haulout_core::maintenance::observed::{
     Admission, AttemptOutcome, BoundVm, CordonedBy, EffectAttempt, FailedMaintenance, HostState,
     LeadershipEpoch, Observed, ObservedNode, ObservedVm, PendingEviction, PendingReason, PowerState,
@@ -22,6 +21,7 @@ use haulout_core::maintenance::observed::{
 use haulout_core::maintenance::placement::PlacementOffer;
 use haulout_core::maintenance::policy::{DrainTimeoutAction, Policy};
 use haulout_core::maintenance::request::{Approval, Request};
+use haulout_core::maintenance::waiting::WaitKind;
 use haulout_core::maintenance::waiting::{ParkReason, WaitingOn};
 
 use crate::cases::{self, held, parked, refused, report, watched};
@@ -2037,7 +2037,7 @@ fn relocation_is_done_when_the_vm_was_moved_to_the_host_that_was_asked_for() {
         (&stays, anywhere, true),
         (&stays, request(RequestAction::Drain), false),
     ] {
-        assert_eq!(episode.needs_more_for(&asked), needs_more, "{asked:?}");
+        assert_eq!(episode.needs_more_for(&asked.action), needs_more, "{asked:?}");
     }
 }
 

@@ -13,8 +13,7 @@ use tokio::time::Instant;
 use super::durations::EpisodeDurations;
 use super::node::of_node;
 use super::report::{self, Report};
-use super::view::LeaderView;
-use super::warnings::DrainLimits;
+use super::view::{LeaderView, PlanProgress, PlanSources, not_looked_up};
 use super::wave::{self, WaveMembers, WavePlan};
 use super::{NAMES_MAX, Plan, PlannedObject};
 use haulout_controller::event_loop::InventoryRequest;
@@ -22,10 +21,7 @@ use haulout_controller::nodemaintenance::{self, api};
 use haulout_core::ids::{HostRef, NodeName};
 use haulout_core::inventory::{Forecast, Inventory};
 use haulout_core::maintenance::clock::Now;
-use haulout_core::maintenance::policy::StaticDevices;
-use haulout_core::maintenance::waiting::few;
 use haulout_kubernetes::answer::plain;
-use haulout_vsphere::client::Vcenter;
 
 /// How many answers are made at the same time: each has a copy of the inventory.
 const ANSWERS: usize = 2;
@@ -45,25 +41,10 @@ const COPY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Limit for one answer: a report reads the pods of each node.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// The settings that plans depend on.
-#[derive(Clone, Debug)]
-pub struct PlanSettings {
-    /// `GPU_NODE_LABEL`.
-    pub selector: String,
-    pub limits: DrainLimits,
-    pub static_devices: StaticDevices,
-    /// Machines of Cluster API and OpenShift are guarded.
-    pub guards_machines: bool,
-}
-
 /// Answers what a maintenance would do.
 pub struct Planner {
     pub inventory: mpsc::Sender<InventoryRequest>,
-    pub vcenter: Vcenter,
-    pub client: kube::Client,
-    /// The cluster of the Machines, if it is another one.
-    pub management: Option<kube::Client>,
-    pub settings: PlanSettings,
+    pub sources: Arc<PlanSources>,
     pub clock: fn() -> Now,
     pub turns: Turns,
 }
@@ -91,22 +72,12 @@ pub(crate) enum NoPlan {
     NoAnswer,
 }
 
-/// Tells the client how far an answer is. What it has no room for is dropped.
-#[derive(Clone, Debug)]
-pub(crate) struct PlanProgress(pub(crate) mpsc::Sender<String>);
-
-impl PlanProgress {
-    pub(super) fn tell(&self, text: String) {
-        let _ = self.0.try_send(text);
-    }
-}
-
 impl Planner {
     /// Takes a copy of the inventory, to answer one question.
     ///
     /// # Errors
     /// If this replica is no leader that is synced, or is busy.
-    pub(crate) async fn begin(self: Arc<Self>) -> Result<LeaderView, NoPlan> {
+    pub(crate) async fn begin(&self) -> Result<LeaderView, NoPlan> {
         let turn = Arc::clone(&self.turns.0).acquire_owned();
         let turn = tokio::time::timeout(TURN_TIMEOUT, turn).await;
         let turn = turn.map_err(|_elapsed| NoPlan::Busy)?;
@@ -126,7 +97,7 @@ impl Planner {
         }
         Ok(LeaderView {
             now: (self.clock)(),
-            planner: self,
+            sources: Arc::clone(&self.sources),
             inventory,
             _turn: turn,
         })
@@ -242,8 +213,8 @@ impl LeaderView {
 
     /// How long ended episodes took.
     async fn durations(&self) -> anyhow::Result<EpisodeDurations> {
-        let objects = nodemaintenance::read::all(&self.planner.client).await?;
-        let selector = &self.planner.settings.selector;
+        let objects = nodemaintenance::read::all(&self.sources.client).await?;
+        let selector = &self.sources.settings.selector;
         let concerning = objects.iter().filter(|object| api::concerns(object, selector));
         Ok(EpisodeDurations::of(concerning))
     }
@@ -304,7 +275,7 @@ async fn of_target(
             forecast,
             (&pods, &policies),
             budgets,
-            view.planner.settings.limits,
+            view.sources.settings.limits,
         ));
     }
     Ok(Plan {
@@ -321,17 +292,5 @@ async fn of_target(
             .filter(|_| target.host.is_some())
             .into_iter()
             .collect(),
-    })
-}
-
-/// That the VMs of some nodes are not known yet, so any of them may be on the host of a plan.
-pub(super) fn not_looked_up(view: &LeaderView) -> Option<String> {
-    let nodes = view.inventory.not_looked_up();
-    (!nodes.is_empty()).then(|| {
-        let names: Vec<&str> = nodes.iter().map(NodeName::as_str).collect();
-        format!(
-            "the host of the VM of {}, which vCenter has not reported yet",
-            few(&names)
-        )
     })
 }

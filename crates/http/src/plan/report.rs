@@ -10,9 +10,8 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde::{Deserialize, Serialize};
 
-use super::planner::{PlanProgress, not_looked_up};
 use super::rights::missing_on_vms;
-use super::view::{LeaderView, NodesWithMachine};
+use super::view::{LeaderView, NodesWithMachine, PlanProgress, not_looked_up};
 use super::warnings::of_pod;
 use haulout_core::ids::VmRef;
 use haulout_core::inventory::{Forecast, Inventory};
@@ -150,7 +149,7 @@ struct PoolFacts {
 impl PoolFacts {
     async fn read(view: &LeaderView, machines: &NodesWithMachine) -> anyhow::Result<Self> {
         let vms = view.inventory.vms_of_ours().into_keys().collect();
-        let (vcenter, settings) = (&view.planner.vcenter, &view.planner.settings);
+        let (vcenter, settings) = (&view.sources.vcenter, &view.sources.settings);
         let mut not_checked: Vec<String> = not_looked_up(view).into_iter().collect();
         let privileges = missing_on_vms(vcenter, &vms, settings.static_devices).await;
         let privileges = privileges.unwrap_or_else(|error| {
@@ -232,7 +231,7 @@ async fn of_node(
             continue;
         }
         held(pod, &facts.budgets, &mut findings);
-        for warning in of_pod(pod, &policy, view.planner.settings.limits) {
+        for warning in of_pod(pod, &policy, view.sources.settings.limits) {
             findings.add(warning.obstacle, full_name(pod));
         }
     }

@@ -7,18 +7,51 @@ use anyhow::Context as _;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::ResourceExt as _;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::JoinSet;
 
-use super::planner::Planner;
 use super::rights::{self, MachineRights};
+use super::warnings::DrainLimits;
 use haulout_core::ids::{HostRef, NodeName};
 use haulout_core::inventory::{Fact, Forecast, Inventory, readings};
 use haulout_core::maintenance::clock::Now;
 use haulout_core::maintenance::effect_report::{EffectReport, EffectResult};
+use haulout_core::maintenance::policy::StaticDevices;
+use haulout_core::maintenance::waiting::few;
 use haulout_kubernetes::drain::{self, DrainSettings, NamespacePolicies};
 use haulout_kubernetes::machine_guard::names_machine;
 use haulout_kubernetes::reads;
+use haulout_vsphere::client::Vcenter;
+
+/// The settings that plans depend on.
+#[derive(Clone, Debug)]
+pub struct PlanSettings {
+    /// `GPU_NODE_LABEL`.
+    pub selector: String,
+    pub limits: DrainLimits,
+    pub static_devices: StaticDevices,
+    /// Machines of Cluster API and OpenShift are guarded.
+    pub guards_machines: bool,
+}
+
+/// What plans read besides the inventory.
+pub struct PlanSources {
+    pub vcenter: Vcenter,
+    pub client: kube::Client,
+    /// The cluster of the Machines, if it is another one.
+    pub management: Option<kube::Client>,
+    pub settings: PlanSettings,
+}
+
+/// Tells the client how far an answer is. What it has no room for is dropped.
+#[derive(Clone, Debug)]
+pub(crate) struct PlanProgress(pub(crate) mpsc::Sender<String>);
+
+impl PlanProgress {
+    pub(super) fn tell(&self, text: String) {
+        let _ = self.0.try_send(text);
+    }
+}
 
 /// The nodes that Cluster API or OpenShift manage.
 #[derive(Debug, Default)]
@@ -40,7 +73,7 @@ impl NodesWithMachine {
 
 /// What one answer is made from. Surveys change the copy of the inventory only.
 pub(crate) struct LeaderView {
-    pub(super) planner: Arc<Planner>,
+    pub(super) sources: Arc<PlanSources>,
     pub(super) inventory: Inventory,
     pub(super) now: Now,
     /// Held until the last computation has ended, also if nobody waits for the answer any more.
@@ -86,7 +119,7 @@ impl LeaderView {
         let offers = forecasts.iter().filter_map(|it| it.offer.as_ref());
         let hosts: BTreeSet<HostRef> = offers.flat_map(|offer| offer.survey.clone()).collect();
         let hosts: Vec<HostRef> = hosts.into_iter().collect();
-        let claims = self.planner.vcenter.survey(&hosts).await;
+        let claims = self.sources.vcenter.survey(&hosts).await;
         let claims = claims.context("reading which VMs hold the passthrough devices of other hosts")?;
         let surveyed = readings(claims).map(|(host, reading)| {
             Fact::Effect(EffectReport {
@@ -100,21 +133,21 @@ impl LeaderView {
     /// The pods of a node with their policies, read like in a drain round.
     pub(super) async fn pods(&self, node: &NodeName) -> anyhow::Result<(Vec<Pod>, NamespacePolicies)> {
         let settings = DrainSettings::default();
-        let pods = drain::list(&self.planner.client, node, &settings).await?;
-        let policies = drain::policies(&self.planner.client, &pods, node, &settings).await;
+        let pods = drain::list(&self.sources.client, node, &settings).await?;
+        let policies = drain::policies(&self.sources.client, &pods, node, &settings).await;
         Ok((pods, policies))
     }
 
     pub(super) async fn budgets(&self) -> anyhow::Result<Vec<PodDisruptionBudget>> {
-        Ok(reads::budgets(&self.planner.client).await?)
+        Ok(reads::budgets(&self.sources.client).await?)
     }
 
     /// The nodes with a Machine; none if Machines are not guarded.
     pub(super) async fn machines(&self) -> anyhow::Result<NodesWithMachine> {
-        if !self.planner.settings.guards_machines {
+        if !self.sources.settings.guards_machines {
             return Ok(NodesWithMachine::default());
         }
-        let nodes = reads::nodes(&self.planner.client, &self.planner.settings.selector).await?;
+        let nodes = reads::nodes(&self.sources.client, &self.sources.settings.selector).await?;
         Ok(NodesWithMachine::of(&nodes))
     }
 
@@ -127,11 +160,23 @@ impl LeaderView {
         if machines.nodes.is_empty() {
             return Vec::new();
         }
-        let planner = &self.planner;
-        let management = planner.management.as_ref();
-        let rights = MachineRights::needed(management, &planner.client, &machines.namespaces).await;
+        let sources = &self.sources;
+        let management = sources.management.as_ref();
+        let rights = MachineRights::needed(management, &sources.client, &machines.namespaces).await;
         rights.missing(not_checked).await
     }
+}
+
+/// That the VMs of some nodes are not known yet, so any of them may be on the host of a plan.
+pub(super) fn not_looked_up(view: &LeaderView) -> Option<String> {
+    let nodes = view.inventory.not_looked_up();
+    (!nodes.is_empty()).then(|| {
+        let names: Vec<&str> = nodes.iter().map(NodeName::as_str).collect();
+        format!(
+            "the host of the VM of {}, which vCenter has not reported yet",
+            few(&names)
+        )
+    })
 }
 
 #[cfg(test)]

@@ -19,8 +19,9 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tracing::warn;
 
-use crate::plan::planner::{ANSWER_TIMEOUT, NoPlan, PlanProgress, Planner};
+use crate::plan::planner::{ANSWER_TIMEOUT, NoPlan, Planner};
 use crate::plan::view::LeaderView;
+use crate::plan::view::PlanProgress;
 use crate::plan::{ANSWER_EVENT, ERROR_EVENT, PROGRESS_EVENT};
 
 /// The interval of messages without content, so that the client sees that the leader lives.

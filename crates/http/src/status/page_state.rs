@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use jiff::Timestamp;
+use serde::Serialize;
 
-use super::view::{EpisodeStep, PageLeadership};
 use haulout_core::ids::{EpisodeId, HostRef, NodeName};
 use haulout_core::maintenance::observed::HostState;
 use haulout_core::status::node_event::NodeEvent;
@@ -30,6 +30,25 @@ pub(super) struct PageState {
     pub(super) hosts: BTreeMap<HostRef, HostEntry>,
     /// The host on which vCenter last showed the VM of each node.
     last_hosts: BTreeMap<NodeName, String>,
+}
+
+/// The role of this replica.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase", tag = "role")]
+pub(crate) enum PageLeadership {
+    Leads,
+    /// Another replica leads.
+    StandsBy {
+        /// The leader, if known.
+        leader: Option<String>,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct EpisodeStep {
+    pub at: Timestamp,
+    pub text: String,
 }
 
 #[derive(Debug)]

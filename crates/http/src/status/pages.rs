@@ -3,10 +3,11 @@
 use askama::Template;
 use jiff::{SignedDuration, Timestamp};
 
+use super::page_state::PageLeadership;
 use super::timeline_picture::{self, BAR_HEIGHT, TimelinePicture};
 use super::view::{
     EpisodePage, EpisodeRow, Frame, HostPage, ListFilter, MaintainablePage, NodePage, Overview, PageCount,
-    PageLeadership, ShownState, TimelineSpan,
+    ShownState, TimelineSpan,
 };
 use haulout_core::status::{HostKind, PhaseKind, Took};
 

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::PageSettings;
-use super::page_state::PageState;
+use super::page_state::{EpisodeStep, PageLeadership, PageState};
 use haulout_core::status::{self, Obstacle, PhaseKind};
 use haulout_kubernetes::update::NodeMaintenanceFacts;
 
@@ -51,18 +51,6 @@ pub(crate) struct Frame {
     #[serde(rename = "kubernetesSilent")]
     pub kubernetes_error: Option<String>,
     pub leadership: PageLeadership,
-}
-
-/// The role of this replica.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase", tag = "role")]
-pub enum PageLeadership {
-    Leads,
-    /// Another replica leads.
-    StandsBy {
-        /// The leader, if known.
-        leader: Option<String>,
-    },
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -325,13 +313,6 @@ pub(crate) struct PodRows {
 pub(crate) struct PodRow {
     pub name: String,
     pub why: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct EpisodeStep {
-    pub at: Timestamp,
-    pub text: String,
 }
 
 #[derive(Clone, Debug, Serialize)]

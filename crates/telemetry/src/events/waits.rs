@@ -4,15 +4,14 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use super::words::parked;
 use super::{EventsOfNode, Reason};
 use haulout_core::maintenance::effect::EffectKind;
 use haulout_core::maintenance::episode::Episode;
 use haulout_core::maintenance::observed::{PendingEviction, PendingReason};
 use haulout_core::maintenance::placement::RejectedHost;
 use haulout_core::maintenance::request::RequestIdentity;
-use haulout_core::maintenance::waiting::{BUDGET, WaitingOn, few, few_by};
-use haulout_core::status::Took;
+use haulout_core::maintenance::waiting::{BUDGET, ParkReason, WaitingOn, few, few_by};
+use haulout_core::status::{PhaseKind, Took};
 
 /// The reason, note and key of the Event for a wait. Short waits and waits that the phase implies have
 /// none. A lost connection has none either: it concerns every node, and the log reports it once.
@@ -201,4 +200,15 @@ fn power_cut(episode: &Episode, known: &EventsOfNode, now: Timestamp) -> (Reason
         format!("The guest did not shut down within {took}; its power is being cut"),
         String::new(),
     )
+}
+
+pub(super) fn parked(reason: &ParkReason) -> (Reason, String) {
+    if let ParkReason::Overdue { phase, waiting_on } = reason
+        && phase == PhaseKind::Rejoining.name()
+    {
+        let note = format!("Not back in service in time after the power-on, still waiting for {waiting_on}");
+        return (Reason::NodeNotReadyAfterPowerOn, note);
+    }
+    let note = format!("Waiting for a person or a change: {reason}");
+    (Reason::MaintenanceParked, note)
 }

@@ -3,7 +3,8 @@
 use jiff::Timestamp;
 
 use super::parts::parts;
-use super::{EventText, EventsOfNode, Reason, waits};
+use super::waits::{self, parked};
+use super::{EventText, EventsOfNode, Reason};
 use crate::link::Links;
 use haulout_core::maintenance::decide::Transition;
 use haulout_core::maintenance::episode::{CordonOwner, DrainEnd, Episode, EpisodeResult, Phase, Record};
@@ -361,17 +362,6 @@ fn detected(episode: &Episode, links: &Links) -> String {
         }
     };
     format!("{}{more}; {next}; trace {trace}", episode.trigger_sentence())
-}
-
-pub(super) fn parked(reason: &ParkReason) -> (Reason, String) {
-    if let ParkReason::Overdue { phase, waiting_on } = reason
-        && phase == PhaseKind::Rejoining.name()
-    {
-        let note = format!("Not back in service in time after the power-on, still waiting for {waiting_on}");
-        return (Reason::NodeNotReadyAfterPowerOn, note);
-    }
-    let note = format!("Waiting for a person or a change: {reason}");
-    (Reason::MaintenanceParked, note)
 }
 
 /// Whether a Node without an episode gets an Event. Not for a VM that vCenter does not know: a label

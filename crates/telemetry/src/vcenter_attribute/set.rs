@@ -8,7 +8,8 @@ use super::leftovers::ReadValues;
 use crate::sink::{Delivery, Sink, SinkReport};
 use crate::vcenter_events::{EventPermit, delivery_of, is_gone};
 use haulout_kubernetes::fence::WriteFence;
-use haulout_vsphere::client::{AttributeDefinition, Error, Vcenter};
+use haulout_vsphere::AttributeDefinition;
+use haulout_vsphere::client::{Error, Vcenter};
 use haulout_vsphere::fault::FaultKind;
 use haulout_vsphere::privileges::Entity;
 

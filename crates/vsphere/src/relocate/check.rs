@@ -9,14 +9,14 @@ use crate::call::SoapCall;
 use crate::client::Vcenter;
 use crate::commands::StartedTask;
 use crate::error::Error;
-use crate::fault::{Fault, read_localized};
+use crate::fault::Fault;
+use crate::fault::check_result::CheckFindings;
 use crate::moref::Moref;
 use crate::power::read_started;
 use crate::property::{ObjectProperties, PropertySpec, Value};
 use crate::session::Session;
 use crate::task::{self, RESULT};
 use crate::update::TaskState;
-use crate::xml::Element;
 use crate::xml::write::XmlWriter;
 use haulout_core::ids::{TaskRef, VmRef};
 
@@ -27,34 +27,6 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// The first pause between two reads of the task. It doubles.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-
-/// The most errors and warnings that are kept of a check.
-const MAX_FINDINGS: usize = 20;
-
-/// What a check found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct CheckFindings {
-    /// "An error means that the given provisioning operation would fail" (API reference, `CheckResult`).
-    pub errors: Vec<Fault>,
-    /// Problems that are not fatal.
-    pub warnings: Vec<Fault>,
-}
-
-/// Decodes an `ArrayOfCheckResult`; `None` for another type.
-pub(crate) fn findings(result: &Element<'_>) -> Option<CheckFindings> {
-    if result.xsi_type() != Some("ArrayOfCheckResult") {
-        return None;
-    }
-    let of = |name: &'static str| {
-        let results = result.children();
-        let faults = results.flat_map(move |check| check.children_named(name));
-        faults.take(MAX_FINDINGS).map(read_localized).collect()
-    };
-    Some(CheckFindings {
-        errors: of("error"),
-        warnings: of("warning"),
-    })
-}
 
 impl Vcenter {
     /// Why vCenter would refuse this relocate; `None` if it would not, or if the check is not possible. Warnings are logged.

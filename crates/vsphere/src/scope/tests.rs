@@ -1,5 +1,5 @@
 use super::*;
-use crate::attributes::{AttributeDefinition, NamedField};
+use crate::decode::custom_fields::{AttributeDefinition, NamedField};
 use crate::fault::{Fault, FaultKind};
 use crate::property::Value;
 

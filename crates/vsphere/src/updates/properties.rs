@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::property_cache::HostProperties;
+use super::facts::HostProperties;
 use crate::decode;
 use crate::moref::Moref;
 use crate::property::{DEVICES, EVACUATION, PARTIAL_MAINTENANCE, Value};

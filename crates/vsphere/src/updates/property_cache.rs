@@ -5,9 +5,8 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
 
-pub(in crate::updates) use self::facts::HostProperties;
-use self::facts::{unread_vm, with_resources};
 use self::unreadable::UnreadableObjects;
+use super::facts::{HostProperties, unread_vm, with_resources};
 use super::properties::{self, COMPUTE, DATASTORE, HOST, VM};
 use super::subscription::KnownBefore;
 use crate::fault::FaultKind;
@@ -20,7 +19,6 @@ use crate::update::{
 };
 use haulout_core::ids::{ComputeRef, DatastoreRef, HostRef, NetworkRef, TaskRef, VmRef};
 
-mod facts;
 mod tasks;
 #[cfg(test)]
 pub(super) mod tests;

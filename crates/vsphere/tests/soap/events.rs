@@ -1,7 +1,8 @@
 //! Events that people see in vCenter.
 
 use haulout_core::ids::{HostRef, VmRef};
-use haulout_vsphere::client::{LoggedEvent, Vcenter};
+use haulout_vsphere::LoggedEvent;
+use haulout_vsphere::client::Vcenter;
 use haulout_vsphere::fault::FaultKind;
 use haulout_vsphere::privileges::Entity;
 

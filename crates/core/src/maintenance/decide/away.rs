@@ -141,7 +141,7 @@ impl<'a> PhaseContext<'a> {
     pub(super) fn relocation(self) -> Option<&'a Request> {
         let request = self.seen.request.as_ref()?;
         let relocates = matches!(request.action, RequestAction::Relocate { .. });
-        (relocates && self.episode.needs_more_for(request)).then_some(request)
+        (relocates && self.episode.needs_more_for(&request.action)).then_some(request)
     }
 
     /// Searches a host while the VM is on, where only a request asks for a relocation: before the drain and again before the

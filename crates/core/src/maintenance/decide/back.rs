@@ -15,7 +15,7 @@ use crate::maintenance::waiting::{ParkReason, WaitingOn};
 
 /// Whether a rejoining node has to be drained again: its host enters maintenance, or a request asks for more than was done.
 pub(super) fn has_to_leave_again(episode: &Episode, vm: &ObservedVm, request: Option<&Request>) -> bool {
-    let unmet = request.is_some_and(|request| episode.needs_more_for(request));
+    let unmet = request.is_some_and(|request| episode.needs_more_for(&request.action));
     vm.has_to_leave(Some(episode)) || (unmet && vm.host.is_out())
 }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{EpisodeId, TaskRef};
 use crate::maintenance::host::Detection;
 use crate::maintenance::kinds::TriggerKind;
-use crate::maintenance::request::RequestIdentity;
+use crate::maintenance::request_identity::RequestIdentity;
 
 /// The trigger of an episode.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{unversioned, validate, versioned};
-use crate::ids::EpisodeId;
+use super::validate::{host_is_sound, requested, time_is_sound};
+use super::{unversioned, versioned};
+use crate::ids::{EpisodeId, is_traceparent_of};
 use crate::maintenance::episode::{Episode, EpisodeResult, HostIdentity, InFlight, Record};
 
 /// An episode that has ended.
@@ -63,6 +64,15 @@ impl EndedEpisode {
             in_flight: episode.in_flight,
         }
     }
+
+    /// Whether its values are valid.
+    fn is_sound(&self) -> bool {
+        let own = [("of the beginning", self.begun_at), ("of the phase", self.since)];
+        let mut times = own.into_iter().chain(requested(&self.in_flight));
+        host_is_sound(&self.host).is_ok()
+            && is_traceparent_of(&self.traceparent, &self.id)
+            && times.all(|(what, at)| time_is_sound(what, at).is_ok())
+    }
 }
 
 /// Renders the annotation.
@@ -73,5 +83,5 @@ pub fn write_last(last: &LastEpisode) -> String {
 /// Reads the annotation; `None` if it is invalid.
 pub fn read_last(json: &str) -> Option<LastEpisode> {
     let last = LastEpisode::deserialize(unversioned(json).ok()?).ok()?;
-    validate::check_ended(&last.episode).is_ok().then_some(last)
+    last.episode.is_sound().then_some(last)
 }

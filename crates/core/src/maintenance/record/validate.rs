@@ -5,7 +5,6 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::last::EndedEpisode;
 use crate::ids::{NAME_BYTES_MAX, is_name, is_object_name, is_traceparent_of};
 use crate::maintenance::clock::{Elapsed, Timer};
 use crate::maintenance::episode::{
@@ -13,7 +12,7 @@ use crate::maintenance::episode::{
     MAX_REFUSALS, PhaseHistory,
 };
 use crate::maintenance::placement::MAX_STATIC_DEVICES;
-use crate::maintenance::request::RequestIdentity;
+use crate::maintenance::request_identity::RequestIdentity;
 use crate::maintenance::volumes::MAX_VOLUMES;
 
 /// The longest text that is kept, in characters.
@@ -112,22 +111,6 @@ fn names_an_object(request: &RequestIdentity) -> bool {
     names.all(|name| is_object_name(name))
 }
 
-/// Checks the values of an ended episode.
-pub(super) fn check_ended(episode: &EndedEpisode) -> Result<(), String> {
-    host_is_sound(&episode.host)?;
-    if !is_traceparent_of(&episode.traceparent, &episode.id) {
-        return Err(format!("the traceparent is not of the episode {}", episode.id));
-    }
-    let own = [
-        ("of the beginning", episode.begun_at),
-        ("of the phase", episode.since),
-    ];
-    for (what, at) in own.into_iter().chain(requested(&episode.in_flight)) {
-        time_is_sound(what, at)?;
-    }
-    Ok(())
-}
-
 /// Whether a history is valid.
 pub(super) fn is_history(history: &PhaseHistory) -> bool {
     let is_time = |at: Timestamp| time_is_sound("", at).is_ok();
@@ -146,7 +129,7 @@ pub(super) fn is_history(history: &PhaseHistory) -> bool {
         && history.writer.is_none_or(is_time)
 }
 
-fn time_is_sound(what: &str, at: Timestamp) -> Result<(), String> {
+pub(super) fn time_is_sound(what: &str, at: Timestamp) -> Result<(), String> {
     if !(YEARS.0..YEARS.1).contains(&at.as_second()) {
         return Err(format!(
             "the time {what} is {at}, which is not between 2000 and 2200"
@@ -155,7 +138,7 @@ fn time_is_sound(what: &str, at: Timestamp) -> Result<(), String> {
     Ok(())
 }
 
-fn host_is_sound(host: &HostIdentity) -> Result<(), String> {
+pub(super) fn host_is_sound(host: &HostIdentity) -> Result<(), String> {
     if host.name.is_empty() || !is_name(&host.name) {
         return Err("a host has a name that no host has".to_owned());
     }
@@ -186,7 +169,7 @@ fn times(episode: &Episode) -> Vec<(&'static str, Timestamp)> {
         .collect()
 }
 
-fn requested(in_flight: &InFlight) -> impl Iterator<Item = (&'static str, Timestamp)> {
+pub(super) fn requested(in_flight: &InFlight) -> impl Iterator<Item = (&'static str, Timestamp)> {
     timers(in_flight)
         .map(|timer| timer.since)
         .chain(in_flight.earlier_guest_shutdown)

@@ -8,7 +8,7 @@ use super::ParkReason;
 use super::sentences::list;
 use crate::ids::NodeName;
 use crate::maintenance::drain::{PendingEviction, PendingReason};
-use crate::maintenance::request::RequestIdentity;
+use crate::maintenance::request_identity::RequestIdentity;
 
 /// The end of a wait, whatever happens until then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

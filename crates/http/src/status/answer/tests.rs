@@ -10,7 +10,8 @@ use tower::ServiceExt as _;
 
 use super::*;
 use crate::plan::DrainLimits;
-use crate::plan::planner::{PlanSettings, Turns};
+use crate::plan::planner::Turns;
+use crate::plan::view::{PlanSettings, PlanSources};
 use haulout_controller::event_loop::InventoryRequest;
 use haulout_core::inventory::{Fact, Inventory};
 use haulout_core::maintenance::observed::LeadershipEpoch;
@@ -47,19 +48,21 @@ fn planner(inventory: Inventory) -> (Arc<Planner>, JoinSet<()>) {
     let (client, _) = server(|_| ScriptedReply::Json(404, json!({})));
     let planner = Planner {
         inventory: sender,
-        vcenter: Vcenter::new(Settings::new(endpoint, credentials, Trust::Nothing)).unwrap(),
-        client,
-        management: None,
-        settings: PlanSettings {
-            selector: String::new(),
-            limits: DrainLimits {
-                timeout: Duration::ZERO,
-                action: DrainTimeoutAction::Hold,
-                wait_max: Duration::ZERO,
+        sources: Arc::new(PlanSources {
+            vcenter: Vcenter::new(Settings::new(endpoint, credentials, Trust::Nothing)).unwrap(),
+            client,
+            management: None,
+            settings: PlanSettings {
+                selector: String::new(),
+                limits: DrainLimits {
+                    timeout: Duration::ZERO,
+                    action: DrainTimeoutAction::Hold,
+                    wait_max: Duration::ZERO,
+                },
+                static_devices: StaticDevices::Wait,
+                guards_machines: false,
             },
-            static_devices: StaticDevices::Wait,
-            guards_machines: false,
-        },
+        }),
         clock: || fixtures::moment(1),
         turns: Turns::default(),
     };

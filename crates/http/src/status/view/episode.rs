@@ -5,7 +5,6 @@ use std::fmt::Display;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::node::PODS;
 use super::{
     EndLook, EpisodePage, EpisodeRow, LabelledFact, ShownState, Timeline, TimelineRow, TimelineSpan, View,
 };
@@ -13,6 +12,9 @@ use haulout_core::ids::{EpisodeId, NodeName};
 use haulout_core::maintenance::episode::Episode;
 use haulout_core::status::{EpisodeHistory, EpisodeOutcome, NodeEntry, PhaseKind};
 use haulout_kubernetes::update::NodeMaintenanceFacts;
+
+/// The longest list of pods.
+pub(super) const PODS: usize = 50;
 
 impl View<'_> {
     /// `None` for an unknown episode.

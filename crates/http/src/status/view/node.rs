@@ -1,6 +1,6 @@
 //! The data of the node page, a pure function of state and time.
 
-use super::episode::{episode_facts, time};
+use super::episode::{PODS, episode_facts, time};
 use super::{LabelledFact, NextStepRow, NodePage, NodeRow, PodRow, PodRows, ShownState, View, Waits};
 use haulout_controller::nodemaintenance::kind::WaitStatus;
 use haulout_core::ids::NodeName;
@@ -11,9 +11,6 @@ use haulout_core::status::{NodeEntry, NodeStatus, NodeSummary, PhaseKind, WaitKi
 use haulout_kubernetes::update::NodeMaintenanceFacts;
 
 const RUNBOOKS: &str = "https://github.com/haulout/haulout/blob/main/docs/runbooks";
-
-/// Limit of pods.
-pub(super) const PODS: usize = 50;
 
 impl View<'_> {
     /// `None` for an unknown node.

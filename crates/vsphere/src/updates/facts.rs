@@ -12,26 +12,26 @@ use crate::update::{
 use haulout_core::ids::{ComputeRef, DatastoreRef, HostRef, NetworkRef, TaskRef, VmRef};
 
 #[derive(Default)]
-pub(in crate::updates) struct HostProperties {
-    pub(in crate::updates) name: Option<String>,
-    pub(in crate::updates) compute: Option<ComputeRef>,
-    pub(in crate::updates) connection: Option<HostConnection>,
-    pub(in crate::updates) in_maintenance: Option<bool>,
-    pub(in crate::updates) in_quarantine: Option<bool>,
-    pub(in crate::updates) build: Option<u64>,
-    pub(in crate::updates) partial_maintenance: Option<String>,
-    pub(in crate::updates) datastores: Arc<BTreeSet<DatastoreRef>>,
+pub(super) struct HostProperties {
+    pub(super) name: Option<String>,
+    pub(super) compute: Option<ComputeRef>,
+    pub(super) connection: Option<HostConnection>,
+    pub(super) in_maintenance: Option<bool>,
+    pub(super) in_quarantine: Option<bool>,
+    pub(super) build: Option<u64>,
+    pub(super) partial_maintenance: Option<String>,
+    pub(super) datastores: Arc<BTreeSet<DatastoreRef>>,
     /// Address and hardware label of the devices with active passthrough.
-    pub(in crate::updates) active: Option<BTreeMap<String, Option<Arc<str>>>>,
+    pub(super) active: Option<BTreeMap<String, Option<Arc<str>>>>,
     /// The addresses of the devices with active SR-IOV.
-    pub(in crate::updates) sriov: Arc<BTreeSet<String>>,
-    pub(in crate::updates) devices: Option<Vec<(String, PciIds)>>,
+    pub(super) sriov: Arc<BTreeSet<String>>,
+    pub(super) devices: Option<Vec<(String, PciIds)>>,
     /// The devices whose address is in `active`.
-    pub(in crate::updates) passthrough: Option<Arc<[PciDevice]>>,
+    pub(super) passthrough: Option<Arc<[PciDevice]>>,
     /// With the queue time of the task.
-    pub(in crate::updates) last_end: Option<(Timestamp, MaintenanceEnd)>,
+    pub(super) last_end: Option<(Timestamp, MaintenanceEnd)>,
     /// The same of the newest exit from maintenance that a user started.
-    pub(in crate::updates) last_exit: Option<(Timestamp, TaskRef)>,
+    pub(super) last_exit: Option<(Timestamp, TaskRef)>,
 }
 
 /// A VM of which nothing was read yet.
@@ -56,14 +56,14 @@ pub(super) fn unread_vm(moref: VmRef) -> Vm {
 }
 
 impl HostProperties {
-    pub(in crate::updates) fn set_active(&mut self, active: Option<&ActiveDevices>) {
+    pub(super) fn set_active(&mut self, active: Option<&ActiveDevices>) {
         self.active = active.map(|active| active.passthrough.clone());
         let sriov = active.map(|active| active.sriov.clone());
         self.sriov = Arc::new(sriov.unwrap_or_default());
         self.passthrough = self.passthrough();
     }
 
-    pub(in crate::updates) fn set_devices(&mut self, devices: Option<&[(String, PciIds)]>) {
+    pub(super) fn set_devices(&mut self, devices: Option<&[(String, PciIds)]>) {
         self.devices = devices.map(<[_]>::to_vec);
         self.passthrough = self.passthrough();
     }
