@@ -45,6 +45,9 @@ const EVICTIONS_OF_OWNER: u32 = 4;
 /// How many more there may be: a round that fails after its evictions does not report what it listed.
 const UNCOUNTED_EVICTIONS: u32 = 8;
 
+/// The default of `DRAIN_WAIT_MAX_SECONDS`, which is in the limit of a drain in its record.
+const DRAIN_WAIT_MAX: Duration = Duration::from_secs(3_600);
+
 /// Writes in a row that leave an object as it is. Some replies are lost, and those writes are repeated.
 const IDLE_WRITES: u32 = 5;
 
@@ -96,9 +99,7 @@ pub struct NodeMemory {
     pub cause_ended: Option<Duration>,
     /// When the drain of the present episode began.
     pub drain_began: Option<Duration>,
-    /// Whether the process that wrote its record last in this drain has the other settings.
-    drained_by_other: bool,
-    /// Until when the drain has time by settings that allow less than those with which it was before.
+    /// Until when the drain has time by settings that allow less than its record.
     has_time_until: Duration,
     /// Since when a hook holds that drain.
     pub drain_held: Option<Duration>,
@@ -182,6 +183,16 @@ fn phase_kind(name: &str) -> Option<PhaseKind> {
         "" => Some(PhaseKind::InService),
         _ => PhaseKind::ALL.iter().find(is_it).copied(),
     }
+}
+
+/// The drain timeout in a record; the longest time there is where the drain is held.
+fn recorded_drain_timeout(record: &Value) -> Option<Duration> {
+    let limit = &record["drainLimit"];
+    if limit == "hold" {
+        return Some(Duration::MAX);
+    }
+    let limit = Duration::from_millis(limit["after"].as_u64()?);
+    Some(limit.saturating_sub(DRAIN_WAIT_MAX))
 }
 
 /// The phase at work: that of a parked node is the one that resumes.
@@ -563,7 +574,7 @@ impl World {
         }
         let (phase_before, _) = old.as_ref().map(phase).unwrap_or_default();
         let (phase_after, inside) = new.as_ref().map(phase).unwrap_or_default();
-        self.note_settings(replica, node, &phase_before, &phase_after);
+        self.note_settings(replica, node, old.as_ref(), (&phase_before, &phase_after));
         if phase_before != phase_after {
             let shown = phase_kind(&phase_after).map_or("another phase", PhaseKind::name);
             self.account.count("phase", shown);
@@ -623,21 +634,22 @@ impl World {
         }
     }
 
-    /// Notes that a process with other settings goes on with a drain. Less time counts from its first write.
-    fn note_settings(&mut self, replica: usize, node: usize, before: &str, after: &str) {
-        let is_other = self.runs_other_settings[replica];
-        let (was, is) = (
-            self.settings_of(self.oracle.nodes[node].drained_by_other)
-                .drain_timeout,
-            self.settings_of(is_other).drain_timeout,
-        );
+    /// Notes that a process goes on with a drain for which its settings allow less than the record. Less time counts from then.
+    fn note_settings(
+        &mut self,
+        replica: usize,
+        node: usize,
+        record: Option<&Value>,
+        (before, after): (&str, &str),
+    ) {
+        let allowed = self.settings_of(self.runs_other_settings[replica]).drain_timeout;
+        let recorded = record.and_then(recorded_drain_timeout);
         let memory = &mut self.oracle.nodes[node];
-        if before == "draining" && memory.drained_by_other != is_other && is < was {
-            memory.has_time_until = clock::elapsed() + is;
+        if before == "draining" && recorded.is_some_and(|recorded| allowed < recorded) {
+            memory.has_time_until = clock::elapsed() + allowed;
         } else if before != "draining" && after == "draining" {
             memory.has_time_until = Duration::ZERO;
         }
-        memory.drained_by_other = is_other;
     }
 
     fn check_uncordon(&mut self, replica: usize, node: usize, before: &Value) {
