@@ -194,6 +194,9 @@ impl Stream {
                 () = replaced(&mut sessions, &session) => return Err(StreamEnd::Replaced),
                 // Before the watch set, which may change all the time: a re-read includes its changes.
                 _ = tick.tick(), if idle => work = Some(self.begin(&mut tracker, Scope::All)),
+                () = std::future::ready(()), if idle && tracker.needs_reread() => {
+                    work = Some(self.begin(&mut tracker, Scope::All));
+                }
                 changed = self.watch_set.changed(), if idle && watch_set_open => {
                     watch_set_open = changed.is_ok();
                     work = Some(self.begin(&mut tracker, Scope::New));

@@ -69,10 +69,12 @@ pub(crate) struct PropertyCache {
     /// the changes.
     changed: BTreeSet<Moref>,
     newer: NewerThanReread,
-    /// The earlier locations of VMs that re-reads found changed during a long poll, each once. The reply to that
-    /// poll may be older than any of these re-reads: a running VM must not look powered off, or its node would be
-    /// expected to boot again. A change back to one of them in that time is seen by the next re-read only.
-    superseded: HashMap<VmRef, Vec<VmLocation>>,
+    /// VMs whose power state or host re-reads found changed while the long poll waits. The reply to it may be older than these
+    /// re-reads, and then it may also show a state in between: a running VM must not look powered off, or its node would be expected
+    /// to boot again.
+    relocated_by_reread: HashSet<VmRef>,
+    /// A reply differed from such a re-read, so it is not known which of them is newer.
+    is_reread_due: bool,
     unreadable: UnreadableObjects,
     sent: SentObjects,
 }
@@ -104,7 +106,7 @@ impl NewerThanReread {
 }
 
 /// Power state and host of a VM.
-#[derive(Clone, PartialEq)]
+#[derive(PartialEq)]
 struct VmLocation {
     power: Option<PowerState>,
     host: Option<HostRef>,
@@ -136,7 +138,7 @@ impl PropertyCache {
                     self.newer.add(&object.moref);
                     let current = self.location(&object.moref);
                     self.upsert(&object);
-                    self.drop_superseded(&object.moref, current);
+                    self.keep_location_of_reread(&object.moref, current);
                 }
                 Change::Gone(moref) => {
                     self.newer.add(&moref);
@@ -148,7 +150,7 @@ impl PropertyCache {
 
     /// The long poll has returned a complete reply; later replies are newer than the last re-read.
     pub(crate) fn poll_caught_up(&mut self) {
-        self.superseded.clear();
+        self.relocated_by_reread.clear();
     }
 
     fn location(&self, moref: &Moref) -> Option<(VmRef, VmLocation)> {
@@ -158,24 +160,30 @@ impl PropertyCache {
         Some((vm, VmLocation { power, host }))
     }
 
-    /// Discards values of the long poll that a re-read has superseded.
-    fn drop_superseded(&mut self, moref: &Moref, current: Option<(VmRef, VmLocation)>) {
-        let Some((vm, current)) = current else { return };
-        let (Some(before), Some(facts)) = (self.superseded.get(&vm), self.vms.get_mut(&vm)) else {
+    /// Keeps the location that a re-read found while the long poll waited, and asks for another re-read if the reply has another one.
+    fn keep_location_of_reread(&mut self, moref: &Moref, current: Option<(VmRef, VmLocation)>) {
+        let Some((vm, current)) = current.filter(|(vm, _)| self.relocated_by_reread.contains(vm)) else {
             return;
         };
-        if before.iter().any(|it| facts.power == it.power) {
+        if let Some(facts) = self.vms.get_mut(&vm)
+            && (facts.power, &facts.host) != (current.power, &current.host)
+        {
             facts.power = current.power;
-        }
-        if before.iter().any(|it| facts.host == it.host) {
             facts.host = current.host;
+            self.is_reread_due = true;
+            self.changed.insert(moref.clone());
         }
-        self.changed.insert(moref.clone());
+    }
+
+    /// Whether the objects have to be read again at once.
+    pub(crate) fn is_reread_due(&self) -> bool {
+        self.is_reread_due
     }
 
     /// Starts a re-read: what the stream reports from now on is at least as new.
     pub(crate) fn begin_reread(&mut self) {
         self.newer = NewerThanReread(Some(HashSet::new()));
+        self.is_reread_due = false;
     }
 
     /// Applies a complete re-read, except for objects that the stream reported since it
@@ -196,11 +204,8 @@ impl PropertyCache {
                 self.upsert(object);
                 self.reread.extend(new_task);
                 let is = self.location(&object.moref);
-                if let Some((vm, before)) = before.filter(|before| Some(before) != is.as_ref()) {
-                    let superseded = self.superseded.entry(vm).or_default();
-                    if !superseded.contains(&before) {
-                        superseded.push(before);
-                    }
+                if let Some((vm, _)) = before.filter(|before| Some(before) != is.as_ref()) {
+                    self.relocated_by_reread.insert(vm);
                 }
             }
         }

@@ -294,6 +294,11 @@ impl Tracker {
         updates
     }
 
+    /// Whether all hosts and VMs have to be read again at once.
+    pub(super) fn needs_reread(&self) -> bool {
+        self.cache.is_reread_due()
+    }
+
     /// Whether a refresh is needed at once.
     pub(super) fn needs_refresh(&self) -> bool {
         let follows = self.cache.followed().eq(&self.followed);
