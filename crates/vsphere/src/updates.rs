@@ -14,7 +14,7 @@ use std::time::Duration;
 use backon::{BackoffBuilder as _, ExponentialBuilder};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until, timeout};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use self::subscription::{SessionObjects, Subscription};
@@ -193,8 +193,7 @@ impl Stream {
                 }
                 () = replaced(&mut sessions, &session) => return Err(StreamEnd::Replaced),
                 // Before the watch set, which may change all the time: a re-read includes its changes.
-                _ = tick.tick(), if idle => work = Some(self.begin(&mut tracker, Scope::All)),
-                () = std::future::ready(()), if idle && tracker.needs_reread() => {
+                () = reread_due(&mut tick, tracker.needs_reread()), if idle => {
                     work = Some(self.begin(&mut tracker, Scope::All));
                 }
                 changed = self.watch_set.changed(), if idle && watch_set_open => {
@@ -294,6 +293,13 @@ async fn replaced(sessions: &mut watch::Receiver<Option<Arc<Session>>>, session:
             .is_some_and(|live| live.generation == session.generation)
     };
     drop(sessions.wait_for(|live| !is_current(live)).await);
+}
+
+/// Completes when all is to be read again: at the next tick, or at once.
+async fn reread_due(tick: &mut Interval, at_once: bool) {
+    if !at_once {
+        tick.tick().await;
+    }
 }
 
 /// Completes at `time`; without one, never.
