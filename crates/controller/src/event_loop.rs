@@ -107,7 +107,7 @@ pub async fn run<P: RunEffect>(
             () = stop.cancelled() => break,
             Ok(()) = sources.election.changed() => {
                 let status = sources.election.borrow_and_update();
-                observers.tell(|it| it.election(&status));
+                tell_election(&status, &observers);
                 leadership(&status, &mut epoch, clock())
             }
             Some(report) = sources.reports.recv() => Some(Fact::Effect(report)),
@@ -152,6 +152,12 @@ pub async fn run<P: RunEffect>(
         inventory.record_build_time(now, now.monotonic.since(began.monotonic));
     }
     supervisor.close().await;
+}
+
+fn tell_election(status: &ElectionStatus, observers: &Observers) {
+    if let Some(lease) = &status.lease {
+        observers.tell(|it| it.election(lease, status));
+    }
 }
 
 fn tell_fact(fact: &Fact, connections: &mut ConnectionLog, observers: &Observers) {

@@ -27,7 +27,8 @@ pub trait Observer: Debug + Send + Sync + 'static {
     /// The event loop begins a turn.
     fn turned(&self) {}
 
-    fn election(&self, _status: &ElectionStatus) {}
+    /// The state of the election by this Lease has changed. Without leader election it is never called.
+    fn election(&self, _lease: &str, _status: &ElectionStatus) {}
 
     /// The connection to an API has changed, or is still lost.
     fn connection(&self, _api: WatchedApi, _state: ConnectionState<'_>) {}

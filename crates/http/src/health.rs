@@ -173,10 +173,7 @@ impl Observer for Health {
         self.state.lock().last_progress = Instant::now();
     }
 
-    fn election(&self, status: &ElectionStatus) {
-        if status.lease.is_none() {
-            return;
-        }
+    fn election(&self, _lease: &str, status: &ElectionStatus) {
         let who = match (&status.leadership, &status.leader) {
             (Some(leadership), _) if leadership.yields => format!(
                 "this replica leads, epoch {}, and yields to one that reaches vCenter",

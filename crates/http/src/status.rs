@@ -201,10 +201,7 @@ impl Observer for StatusPage {
         self.update(|state, now| state.event(node, event, now));
     }
 
-    fn election(&self, status: &ElectionStatus) {
-        if status.lease.is_none() {
-            return;
-        }
+    fn election(&self, _lease: &str, status: &ElectionStatus) {
         self.leadership(match &status.leadership {
             Some(_) => PageLeadership::Leads,
             None => PageLeadership::StandsBy {

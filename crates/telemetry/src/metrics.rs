@@ -298,10 +298,8 @@ impl Observer for Metrics {
         histogram.observe(duration.as_secs_f64(), None, None);
     }
 
-    fn election(&self, status: &ElectionStatus) {
-        if let Some(lease) = &status.lease {
-            self.leads(lease, status.leadership.is_some());
-        }
+    fn election(&self, lease: &str, status: &ElectionStatus) {
+        self.leads(lease, status.leadership.is_some());
     }
 
     fn connection(&self, api: WatchedApi, state: ConnectionState<'_>) {

@@ -58,12 +58,12 @@ struct ReconcilerState {
     objects: BTreeMap<String, NodeMaintenanceFacts>,
     /// Nodes whose latest episode ended before its object was created; it is created nevertheless.
     ended_without_object: BTreeSet<NodeName>,
-    /// Updates of objects since the last [`StatusReconciler::update_statuses`]. They are applied with the next one, because a new request that
+    /// Updates of objects since the last [`StatusReconciler::built`]. They are applied with the next one, because a new request that
     /// the status of its node does not show yet would count as fulfilled.
     pending: Vec<(Option<ForeignApi>, NodeMaintenanceUpdate)>,
     /// The kinds whose objects are synced; `None` is Haulout's own.
     complete: BTreeSet<Option<ForeignApi>>,
-    /// The Nodes are synced, as of the last [`StatusReconciler::update_statuses`].
+    /// The Nodes are synced, as of the last [`StatusReconciler::built`].
     are_nodes_synced: bool,
     /// The Nodes are synced now.
     nodes_synced: bool,
@@ -87,29 +87,12 @@ impl StatusReconciler {
         self.wake.notified().await;
     }
 
-    /// Processes new statuses of nodes.
-    pub fn update_statuses(&self, statuses: &NodeStatuses) {
-        let now = (self.clock)();
-        let mut state = self.state.lock();
-        let pending = std::mem::take(&mut state.pending);
-        let mut is_changed = !pending.is_empty();
-        for (api, update) in pending {
-            state.apply(api, update);
-        }
-        state.are_nodes_synced = state.nodes_synced;
-        is_changed |= state.board.update_statuses(statuses, now);
-        drop(state);
-        if is_changed {
-            self.wake.notify_one();
-        }
-    }
-
-    /// Queues an update of objects of `api` (`None`: of Haulout's own) for the next [`Self::update_statuses`].
+    /// Queues an update of objects of `api` (`None`: of Haulout's own) for the next [`Self::built`].
     pub fn queue(&self, api: Option<ForeignApi>, update: &NodeMaintenanceUpdate) {
         self.state.lock().pending.push((api, update.clone()));
     }
 
-    /// Sets whether the Nodes are synced, for the next [`Self::update_statuses`].
+    /// Sets whether the Nodes are synced, for the next [`Self::built`].
     fn set_nodes_synced(&self, all: bool) {
         let mut state = self.state.lock();
         state.nodes_synced = all;
@@ -254,7 +237,19 @@ impl Observer for StatusReconciler {
     }
 
     fn built(&self, statuses: &NodeStatuses) {
-        self.update_statuses(statuses);
+        let now = (self.clock)();
+        let mut state = self.state.lock();
+        let pending = std::mem::take(&mut state.pending);
+        let mut is_changed = !pending.is_empty();
+        for (api, update) in pending {
+            state.apply(api, update);
+        }
+        state.are_nodes_synced = state.nodes_synced;
+        is_changed |= state.board.update_statuses(statuses, now);
+        drop(state);
+        if is_changed {
+            self.wake.notify_one();
+        }
     }
 }
 

@@ -74,7 +74,7 @@ impl Cluster {
     fn show(&self, snapshot: NodeSnapshot) {
         let snapshots = BTreeMap::from([(NodeName::new("gpu1"), snapshot)]);
         self.objects
-            .update_statuses(&statuses(&fixtures::snapshots(snapshots.clone())));
+            .built(&statuses(&fixtures::snapshots(snapshots.clone())));
     }
 
     fn store(&mut self, object: NodeMaintenanceFacts) {
@@ -501,15 +501,15 @@ fn deleted_request_does_not_come_back_with_the_reply_to_a_write() {
 fn nothing_is_due_before_the_objects_are_synced() {
     let objects = StatusReconciler::new("gpu=true".to_owned(), None, 2, now);
     let snapshots = BTreeMap::from([(NodeName::new("gpu1"), in_episode(Phase::Draining, 1))]);
-    objects.update_statuses(&statuses(&fixtures::snapshots(snapshots.clone())));
+    objects.built(&statuses(&fixtures::snapshots(snapshots.clone())));
     assert_eq!(objects.due(|_| false), []);
     objects.queue(None, &NodeMaintenanceUpdate::Settled);
     assert_eq!(
         objects.due(|_| false),
         [],
-        "updates are applied by the next `update_statuses`"
+        "updates are applied by the next `built`"
     );
-    objects.update_statuses(&statuses(&fixtures::snapshots(snapshots.clone())));
+    objects.built(&statuses(&fixtures::snapshots(snapshots.clone())));
     assert_eq!(objects.due(|_| false).len(), 1);
 }
 
@@ -715,7 +715,7 @@ fn progress_of_many_drains_is_written_two_at_a_time() {
     let show = |cluster: &Cluster, snapshots: &BTreeMap<NodeName, NodeSnapshot>| {
         cluster
             .objects
-            .update_statuses(&statuses(&fixtures::snapshots(snapshots.clone())));
+            .built(&statuses(&fixtures::snapshots(snapshots.clone())));
     };
     let all = |left| names.map(|name| (NodeName::new(name), with(Phase::Draining, left)));
     let mut snapshots = BTreeMap::from(all(9));
@@ -994,9 +994,7 @@ fn records_are_written_before_new_objects_and_those_before_the_rest() {
             node_snapshot(Record::Episode(Arc::new(other)), None, None),
         ),
     ]);
-    cluster
-        .objects
-        .update_statuses(&statuses(&fixtures::snapshots(snapshots)));
+    cluster.objects.built(&statuses(&fixtures::snapshots(snapshots)));
     let due = cluster.objects.due(|_| false);
     let expected = [("gpu1-00112233", 0), ("gpu0-ffeeddcc", 1), ("asked", 2)];
     assert_eq!(

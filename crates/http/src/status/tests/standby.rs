@@ -39,7 +39,7 @@ impl Replica {
     fn sees(&self, snapshot: &NodeSnapshot) {
         let snapshots = BTreeMap::from([(NodeName::new("gpu1"), snapshot.clone())]);
         let statuses = statuses(&fixtures::snapshots(snapshots));
-        self.objects.update_statuses(&statuses);
+        self.objects.built(&statuses);
         self.page.built(&statuses);
     }
 
