@@ -15,7 +15,7 @@ use haulout::cli::{Cli, OutputArgs};
 use haulout::keys;
 use haulout::kubernetes::client::Access;
 use haulout::maintenance::decide::{OTHERWISE, PHASES};
-use haulout::telemetry::events::Reason;
+use haulout::status::story::Reason;
 use haulout::telemetry::metrics::ALL;
 use haulout::telemetry::trace::catalogue;
 

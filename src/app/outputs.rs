@@ -16,6 +16,7 @@ use super::from_config::endpoint;
 use super::notices::Notices;
 use super::writes::Writes;
 use crate::config::{Config, Listen};
+use crate::controller::board::NodeBoard;
 use crate::controller::executor::{Executor, OnEvictions};
 use crate::controller::observer::{Observer, Observers};
 use crate::http::access::PageAccess;
@@ -35,7 +36,7 @@ use crate::telemetry::notify::{Notifications, Webhook};
 use crate::telemetry::silences::{self, LeaderAlertmanager, SilenceBoard, SilenceRules};
 use crate::telemetry::sink;
 use crate::telemetry::trace::{self, Traces};
-use crate::telemetry::vcenter_attribute::{self, AttributeBoard, LeaderAttribute, VcenterAttribute};
+use crate::telemetry::vcenter_attribute::{self, AttributeBoard, LeaderAttribute};
 use crate::telemetry::vcenter_events::{LeaderLog, VcenterEvents};
 use crate::vsphere::client::{CallOutcome, Callback};
 
@@ -69,8 +70,12 @@ impl Outputs {
         let metrics = Arc::new(Metrics::default());
         metrics.set_vcenter_name(vcenter);
         let health = Arc::new(Health::default());
+        let clock = connections.clocks.wall;
+        let board = NodeBoard::new(clock);
         let mut outputs = Self {
+            // The board is first: what follows reads it.
             observers: vec![
+                Arc::new(board.clone()),
                 Arc::<Health>::clone(&health),
                 Arc::new(Notices::default()),
                 Arc::new(Log::new(links(config))),
@@ -81,12 +86,12 @@ impl Outputs {
             objects: None,
             page: None,
         };
-        let clock = connections.clocks.wall;
         if Writes::by(config).objects {
             outputs.objects = Some(outputs.add(StatusReconciler::new(
                 config.gpu_node_label.clone(),
                 config.trace_ui_url_template.clone(),
                 config.node_maintenance_history,
+                board.clone(),
                 clock,
             )));
         }
@@ -98,7 +103,7 @@ impl Outputs {
                 links: links(config),
             };
             let objects = outputs.objects.clone();
-            outputs.page = Some(outputs.add(StatusPage::new(settings, objects, clock)));
+            outputs.page = Some(outputs.add(StatusPage::new(settings, objects, board, clock)));
         }
         outputs
     }
@@ -204,7 +209,7 @@ impl Outputs {
             vcenter: with.executor.vcenter.clone(),
             fence: with.executor.fence.clone(),
         };
-        let events = self.add(VcenterEvents::new(links(with.config), with.clock));
+        let events = self.add(VcenterEvents::new(links(with.config)));
         let (outbox, stop) = (events.outbox(), with.stop.clone());
         let lost = self.metrics.vcenter_events_lost();
         with.tasks
@@ -219,7 +224,7 @@ impl Outputs {
         let port = LeaderAttribute::new(with.executor.vcenter.clone(), with.executor.fence.clone());
         with.tasks
             .spawn(vcenter_attribute::run(port, board.clone(), with.stop.clone()));
-        self.add(VcenterAttribute::new(board, with.clock));
+        self.add(board);
     }
 
     fn start_notifications(&mut self, with: &mut OutputContext<'_>) -> anyhow::Result<()> {

@@ -73,7 +73,7 @@ async fn ask_here(address: &str) {
         record: &record,
         on: &WaitingOn::Skip,
     };
-    notifications.observe(&NodeName::new("gpu-1"), waits);
+    notifications.observe(&NodeName::new("gpu-1"), &fixtures::beat(waits, fixtures::at(0)));
     let webhook = Webhook {
         client: client().unwrap(),
         url_file: url_file("webhook", "/hook"),

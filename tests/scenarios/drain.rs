@@ -109,7 +109,7 @@ fn drain_timeout_powers_off_and_names_the_remaining_pods() {
         let left = episode(&off).and_then(|it| it.get("leftBehind").cloned());
         ensure!(left == Some(serde_json::json!(["timeout/stuck"])), "{left:?}");
         fixture
-            .wait_for_log("1 pods are left behind: timeout/stuck")
+            .wait_for_log("the guest is being shut down with 1 pod left: timeout/stuck")
             .await?;
         haulout.stop().await
     });

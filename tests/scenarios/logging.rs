@@ -61,8 +61,8 @@ fn every_log_line_names_node_host_episode_phase_and_trace() {
             "starting to drain",
             "tried to",
             "waiting for",
-            ": the VM is powered off",
-            "-> Rejoining: the VM is powered on",
+            ": The VM is powered off",
+            "-> Rejoining: The VM is powered on",
         ] {
             ensure!(
                 of_node.iter().any(|line| has(line, words)),

@@ -160,7 +160,7 @@ fn host_that_its_node_has_left_is_shown_in_service_when_it_returns() {
         fixture.wait_in_service(&node).await?;
         fixture.wait_in_maintenance("esx1").await?;
         fixture
-            .wait_for_log("-> PoweringOn: the VM was moved to host esx2")
+            .wait_for_log("-> PoweringOn: The VM was moved from ESXi host esx1 to esx2")
             .await?;
         shows("InMaintenance", SHOWN_WITHIN).await?;
         fixture.vcenter.exit_maintenance("esx1").await?;

@@ -64,7 +64,7 @@ fn volume_that_stays_attached_is_given_up_and_named() {
         let named = "volume-stays-data (claim volume-stays/data)";
         fixture
             .wait_for_log(&format!(
-                "1 volumes are still attached and are not waited for any more: {named}"
+                "The guest is being shut down with volumes still attached: {named}"
             ))
             .await?;
         let off = fixture.wait_state(&node, Some("powered-off")).await?;

@@ -3,6 +3,11 @@
 /// The second to seventh attempt follow within seconds, and say nothing new.
 const QUIET_UNTIL: u64 = 8;
 
+/// Whether the failure with this number in a row is logged, although the first was.
+pub fn is_logged_again(count: u64) -> bool {
+    count >= QUIET_UNTIL && count.is_power_of_two()
+}
+
 /// Failures in a row. The first one is logged, and then ever fewer, so that an outage of a day costs a dozen lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FailureStreak {
@@ -13,8 +18,7 @@ impl FailureStreak {
     /// Counts a failure. Returns how many there are in a row if it is to be logged.
     pub fn failed(&mut self) -> Option<u64> {
         self.count = self.count.saturating_add(1);
-        let is_due = self.count == 1 || self.count >= QUIET_UNTIL && self.count.is_power_of_two();
-        is_due.then_some(self.count)
+        (self.count == 1 || is_logged_again(self.count)).then_some(self.count)
     }
 
     /// Ends the row. Returns how many failures there were, if any.

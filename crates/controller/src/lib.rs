@@ -12,6 +12,7 @@
 // A test may list many cases.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]
 
+pub mod board;
 pub mod event_loop;
 pub mod executor;
 pub mod failure_log;

@@ -20,6 +20,7 @@ use haulout_core::maintenance::placement::PlacementForecast;
 use haulout_core::maintenance::policy::Policy;
 use haulout_core::maintenance::waiting::WaitingOn;
 use haulout_core::status::node_event::{NodeEvent, ReconcileOutcome};
+use haulout_core::status::story::NodeStory;
 
 /// How long an actor waits for a snapshot with its own write or attempt, which the inventory normally has within milliseconds.
 /// Without it the actor decides on the snapshot it has. That is safe, because the kube-apiserver checks the version of every
@@ -65,6 +66,8 @@ pub struct NodeActor<P> {
     waited_on: Option<WaitingOn>,
     /// The forecast that was reported last. Each is reported once.
     forecast: Option<PlacementForecast>,
+    /// What was told of the node.
+    story: NodeStory,
     /// Statistics of the current phase, for the history of the episode.
     stats: StatsCollector,
     /// The number of writes in a row that were refused.
@@ -125,6 +128,7 @@ impl<P: RunEffect> NodeActor<P> {
             pending: None,
             waited_on: None,
             forecast: None,
+            story: NodeStory::default(),
             stats: StatsCollector::default(),
             refused_writes: 0,
             pace: WritePacer {
@@ -235,6 +239,7 @@ impl<P: RunEffect> NodeActor<P> {
             }
             Decision::Idle => {
                 self.waited_on = None;
+                self.story.rests();
                 (ReconcileOutcome::Idle, self.wake_at(None, now))
             }
         }
@@ -306,9 +311,8 @@ impl<P: RunEffect> NodeActor<P> {
                     1 => SHORTEST_SLEEP,
                     writes => self.shared.policy.backoff(writes - 1),
                 };
-                let message =
-                    format!("each of {writes} writes was a conflict with another version of the Node");
-                let message = (writes >= CONFLICTS_REPORTED).then_some(message);
+                let message = "each was a conflict with another version of the Node";
+                let message = (writes >= CONFLICTS_REPORTED).then(|| message.to_owned());
                 (ReconcileOutcome::Outdated, pause, message)
             }
             NotRecorded::Refused(message) => {
@@ -321,6 +325,7 @@ impl<P: RunEffect> NodeActor<P> {
                 before,
                 transition,
                 message: &format!("{message}; trying again in {pause:?}"),
+                attempts: writes,
             });
         }
         (outcome, Instant::now() + pause)
@@ -360,8 +365,9 @@ impl<P: RunEffect> NodeActor<P> {
         self.forecast = forecast.cloned();
     }
 
-    fn notify(&self, event: NodeEvent<'_>) {
-        self.shared.observers.tell(|it| it.observe(&self.name, event));
+    fn notify(&mut self, event: NodeEvent<'_>) {
+        let beat = self.story.tell(event, (self.shared.clock)().wall);
+        self.shared.observers.tell(|it| it.observe(&self.name, &beat));
     }
 }
 

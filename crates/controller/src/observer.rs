@@ -7,7 +7,8 @@ use std::time::Duration;
 use haulout_core::ids::NodeName;
 use haulout_core::inventory::{Fact, Inventory};
 use haulout_core::status::NodeStatuses;
-use haulout_core::status::node_event::{NodeEvent, ReconcileOutcome};
+use haulout_core::status::node_event::ReconcileOutcome;
+use haulout_core::status::story::Beat;
 use haulout_kubernetes::lease::ElectionStatus;
 use haulout_kubernetes::update::KubernetesUpdate;
 use haulout_vsphere::update::VsphereUpdate;
@@ -16,7 +17,7 @@ use haulout_vsphere::update::VsphereUpdate;
 /// is full.
 pub trait Observer: Debug + Send + Sync + 'static {
     /// A node's actor has decided or done something.
-    fn observe(&self, _node: &NodeName, _event: NodeEvent<'_>) {}
+    fn observe(&self, _node: &NodeName, _beat: &Beat<'_>) {}
 
     /// A decision was made and carried out, which took this long.
     fn reconciled(&self, _outcome: ReconcileOutcome, _took: Duration) {}

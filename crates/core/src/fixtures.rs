@@ -39,6 +39,8 @@ use crate::maintenance::policy::{
     Releases, StaticDevices, VmotionGrace,
 };
 use crate::maintenance::request::{Request, RequestIdentity};
+use crate::status::node_event::NodeEvent;
+use crate::status::story::{Beat, NodeStory};
 
 pub use waits::{pods_left, waits};
 
@@ -51,6 +53,11 @@ pub const RELEASE: &str = "haulout/haulout";
 
 /// The id of [`episode`] and of its trace.
 pub const TRACE: &str = "00112233445566778899aabbccddeeff";
+
+/// What is told of `event` at `now`, by an actor that has told nothing before.
+pub fn beat(event: NodeEvent<'_>, now: Timestamp) -> Beat<'_> {
+    NodeStory::default().tell(event, now)
+}
 
 /// The wall clock at `seconds`, counted from a fixed time.
 pub fn at(seconds: i64) -> Timestamp {

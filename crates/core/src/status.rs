@@ -7,12 +7,13 @@ mod board;
 pub mod node_event;
 mod obstacles;
 mod sentences;
+pub mod story;
 mod told_once;
 mod took;
 
 pub use crate::maintenance::kinds::{EpisodeOutcome, HostKind, PhaseKind, PodState, TriggerKind};
 pub use crate::maintenance::waiting::WaitKind;
-pub use board::{EpisodeEnd, EpisodeHistory, NodeEntry, StatusBoard, StatusSpan, Wait};
+pub use board::{EpisodeEnd, EpisodeHistory, EpisodeStep, NodeEntry, StatusBoard, StatusSpan, Wait};
 pub use obstacles::Obstacle;
 pub use told_once::ToldOnce;
 pub use took::Took;

@@ -25,13 +25,14 @@ use super::access::PageAccess;
 use super::connections::Limits;
 use super::{HttpServer, NoPort, bind};
 use crate::plan::planner::Planner;
+use haulout_controller::board::NodeBoard;
 use haulout_controller::nodemaintenance::objects::StatusReconciler;
 use haulout_controller::observer::{ConnectionState, Observer, WatchedApi};
 use haulout_core::ids::{HostRef, NodeName};
 use haulout_core::inventory::Inventory;
 use haulout_core::maintenance::observed::HostState;
 use haulout_core::status::NodeStatuses;
-use haulout_core::status::node_event::NodeEvent;
+use haulout_core::status::story::Beat;
 use haulout_kubernetes::lease::ElectionStatus;
 use haulout_kubernetes::update::{NodeMaintenanceFacts, NodeMaintenanceRole};
 use haulout_telemetry::link::Links;
@@ -64,6 +65,7 @@ pub struct StatusPage {
     settings: PageSettings,
     /// The source of ended episodes; `None` without NodeMaintenance objects.
     objects: Option<Arc<StatusReconciler>>,
+    board: NodeBoard,
     clock: fn() -> Timestamp,
     state: Mutex<PageState>,
     /// Revision of the state.
@@ -93,11 +95,13 @@ impl StatusPage {
     pub fn new(
         settings: PageSettings,
         objects: Option<Arc<StatusReconciler>>,
+        board: NodeBoard,
         clock: fn() -> Timestamp,
     ) -> Self {
         Self {
             settings,
             objects,
+            board,
             clock,
             state: Mutex::default(),
             changes: watch::Sender::new(0),
@@ -180,10 +184,17 @@ impl StatusPage {
         let history = objects.map_or_else(Vec::new, |objects| objects.newest(HISTORY, is_episode));
         page(View {
             state: &self.state.lock(),
+            board: &self.board.lock(),
             history: &history,
             settings: &self.settings,
             now: (self.clock)(),
         })
+    }
+
+    /// The board of all nodes may have changed.
+    fn show_board(&self) {
+        let revision = self.board.lock().revision();
+        self.update(|state, _| page_state::set(&mut state.board, revision));
     }
 
     /// Changes the state; `change` returns whether the page changes.
@@ -197,8 +208,8 @@ impl StatusPage {
 }
 
 impl Observer for StatusPage {
-    fn observe(&self, node: &NodeName, event: NodeEvent<'_>) {
-        self.update(|state, now| state.event(node, event, now));
+    fn observe(&self, _node: &NodeName, _beat: &Beat<'_>) {
+        self.show_board();
     }
 
     fn election(&self, _lease: &str, status: &ElectionStatus) {
@@ -221,8 +232,8 @@ impl Observer for StatusPage {
         });
     }
 
-    fn built(&self, statuses: &NodeStatuses) {
-        self.update(|state, now| state.update_statuses(statuses, now));
+    fn built(&self, _statuses: &NodeStatuses) {
+        self.show_board();
     }
 
     fn built_by_leader(&self, _statuses: &Arc<NodeStatuses>, inventory: &Inventory) {

@@ -24,6 +24,7 @@ use super::answer;
 use crate::fence::{WriteFence, WriteKind};
 use crate::ids::{NodeName, NodeUid};
 use crate::keys::{FIELD_MANAGER, REPORTING_CONTROLLER};
+use haulout_core::status::story::Severity;
 
 /// The queue of Events and conditions of Nodes: one per node of a large cluster.
 const QUEUE: usize = 512;
@@ -61,15 +62,6 @@ pub enum Regarding {
         /// Which of the pods of that name.
         uid: String,
     },
-}
-
-/// The type of an Event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Severity {
-    /// Expected.
-    Normal,
-    /// Not expected.
-    Warning,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -353,16 +345,6 @@ impl Regarding {
             namespace,
             uid: Some(uid.to_owned()),
             ..ObjectReference::default()
-        }
-    }
-}
-
-impl Severity {
-    /// Its name in the API.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Normal => "Normal",
-            Self::Warning => "Warning",
         }
     }
 }

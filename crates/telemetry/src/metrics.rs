@@ -31,6 +31,7 @@ use haulout_core::maintenance::observed::AttemptOutcome;
 use haulout_core::maintenance::waiting::ParkReason;
 use haulout_core::named_enum;
 use haulout_core::status::node_event::{NodeEvent, ReconcileOutcome};
+use haulout_core::status::story::Beat;
 use haulout_core::status::{NodeStatuses, TriggerKind};
 use haulout_kubernetes::lease::ElectionStatus;
 
@@ -266,20 +267,17 @@ impl Metrics {
 }
 
 impl Observer for Metrics {
-    fn observe(&self, node: &NodeName, event: NodeEvent<'_>) {
-        match event {
+    fn observe(&self, node: &NodeName, beat: &Beat<'_>) {
+        match beat.event {
             NodeEvent::Recorded {
-                before,
-                transition,
-                wrote: (_, at),
-                ..
+                before, transition, ..
             } => {
                 self.decided("record");
                 // After a transition the actor reports its next wait again.
-                if !transition.is_bookkeeping(before) {
+                if beat.is_new {
                     self.current.lock().waits.remove(node);
                 }
-                self.recorded(before, transition, at);
+                self.recorded(before, transition, beat.at);
             }
             NodeEvent::NotRecorded { .. } => self.decided("record_refused"),
             NodeEvent::Forecasts { .. } => {}

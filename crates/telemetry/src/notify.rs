@@ -1,13 +1,11 @@
 //! Notifications for people and programs outside: a CloudEvent over HTTP when a maintenance begins, needs a person, or ends.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use haulout_controller::observer::Observer;
 use haulout_core::named_enum;
 use jiff::Timestamp;
-use parking_lot::Mutex;
 use serde::Serialize;
 use thiserror::Error;
 use tracing::{debug, info, warn};
@@ -20,7 +18,8 @@ use haulout_core::maintenance::decide::Transition;
 use haulout_core::maintenance::episode::{Episode, Record};
 use haulout_core::maintenance::waiting::WaitingOn;
 use haulout_core::status::node_event::NodeEvent;
-use haulout_core::status::{EpisodeOutcome, Took, WaitKind};
+use haulout_core::status::story::Beat;
+use haulout_core::status::{EpisodeOutcome, Took};
 use haulout_kubernetes::answer::chain;
 
 /// Deadline of one attempt.
@@ -90,8 +89,6 @@ pub struct Notifications {
     source: String,
     links: Links,
     clock: fn() -> Timestamp,
-    /// The wait that each node was last reported for. A restart loses it.
-    last: Mutex<BTreeMap<NodeName, WaitKind>>,
 }
 
 impl Notifications {
@@ -102,7 +99,6 @@ impl Notifications {
             source: format!("/haulout/{source}"),
             links,
             clock,
-            last: Mutex::default(),
         }
     }
 
@@ -125,7 +121,6 @@ impl Notifications {
             );
         }
         if let (Some(episode), Some(ended)) = (was, transition.ended) {
-            self.forget(node);
             let outcome = EpisodeOutcome::from(Some(ended));
             let took = Took(at.duration_since(episode.begun_at));
             let text = format!(
@@ -138,23 +133,13 @@ impl Notifications {
         }
     }
 
-    fn waits(&self, node: &NodeName, record: &Record, on: &WaitingOn) {
-        let Some(episode) = record.episode() else { return };
-        let kind = on.kind();
-        if !kind.needs_person() {
-            self.forget(node);
-            return;
-        }
-        let before = self.last.lock().insert(node.clone(), kind);
-        if before == Some(kind) {
-            return;
-        }
+    fn calls_person(&self, node: &NodeName, episode: &Episode, on: &WaitingOn) {
         let step = on.next_step(node);
         let next = step.as_ref().map(|step| format!(" Next: {step}"));
         let text = format!("Node {node} needs a person: {on}.{}", next.unwrap_or_default());
         let at = (self.clock)();
         let mut notification = self.notification(node, episode, NotificationKind::NeedsPerson, at, text);
-        notification.data.waiting_on = Some(kind.name());
+        notification.data.waiting_on = Some(on.kind().name());
         notification.data.next_step = step;
         self.send(node, notification);
     }
@@ -192,10 +177,6 @@ impl Notifications {
     fn send(&self, node: &NodeName, notification: Notification) {
         self.outbox.push(node.clone(), notification, Urgency::Final);
     }
-
-    fn forget(&self, node: &NodeName) {
-        self.last.lock().remove(node);
-    }
 }
 
 /// The three characters that chat systems such as Slack take for markup.
@@ -206,21 +187,18 @@ fn escaped(text: &str) -> String {
 }
 
 impl Observer for Notifications {
-    fn observe(&self, node: &NodeName, event: NodeEvent<'_>) {
-        match event {
+    fn observe(&self, node: &NodeName, beat: &Beat<'_>) {
+        match beat.event {
             NodeEvent::Recorded {
-                before,
-                transition,
-                wrote: (_, at),
-                ..
-            } => self.recorded(node, before, transition, at),
-            NodeEvent::Waits { record, on, .. } => self.waits(node, record, on),
+                before, transition, ..
+            } => self.recorded(node, before, transition, beat.at),
+            NodeEvent::Waits { on, .. } => {
+                if let Some(episode) = beat.episode().filter(|_| beat.calls_person) {
+                    self.calls_person(node, episode, on);
+                }
+            }
             NodeEvent::NotRecorded { .. } | NodeEvent::Asks { .. } | NodeEvent::Forecasts { .. } => {}
         }
-    }
-
-    fn actor_ended(&self, node: &NodeName) {
-        self.forget(node);
     }
 }
 
@@ -316,27 +294,32 @@ mod tests {
     use super::*;
     use haulout_core::fixtures::{self, at};
     use haulout_core::maintenance::episode::Phase;
+    use haulout_core::maintenance::observed::BoundVm;
+    use haulout_core::status::story::NodeStory;
 
     fn episode() -> Record {
         Record::Episode(std::sync::Arc::new(fixtures::episode(Phase::Draining, 1)))
     }
 
-    fn observed() -> Notifications {
-        Notifications::new("ns/haulout", Links::default(), || at(9))
-    }
-
-    /// What is sent because of a wait.
-    fn sent(notifications: &Notifications, on: &WaitingOn) -> Option<Notification> {
-        notifications.waits(&NodeName::new("gpu1"), &episode(), on);
+    /// What is sent because of a wait, which `story` tells.
+    fn sent(story: &mut NodeStory, on: &WaitingOn) -> Option<Notification> {
+        let event = NodeEvent::Waits {
+            node: None,
+            vm: &BoundVm::NotLookedUp,
+            record: &episode(),
+            on,
+        };
+        let notifications = Notifications::new("ns/haulout", Links::default(), || at(9));
+        notifications.observe(&NodeName::new("gpu1"), &story.tell(event, at(9)));
         let sent = notifications.outbox.deliver_all().pop();
         sent.map(|(_, notification)| notification)
     }
 
     #[tokio::test]
     async fn wait_for_a_person_is_reported_once_until_it_ends() {
-        let notifications = observed();
+        let story = &mut NodeStory::default();
         let (skip, pods) = (WaitingOn::Skip, WaitingOn::DrainRound);
-        let first = sent(&notifications, &skip).unwrap();
+        let first = sent(story, &skip).unwrap();
         assert_eq!(
             (first.kind.as_str(), first.subject.as_str(), first.source.as_str()),
             (
@@ -350,15 +333,15 @@ mod tests {
             "{}",
             first.text
         );
-        assert_eq!(sent(&notifications, &skip), None);
-        assert_eq!(sent(&notifications, &pods), None);
-        assert!(sent(&notifications, &skip).is_some());
+        assert_eq!(sent(story, &skip), None);
+        assert_eq!(sent(story, &pods), None);
+        assert!(sent(story, &skip).is_some());
     }
 
     #[tokio::test]
     async fn foreign_text_becomes_no_mention_and_no_link() {
         let asked = WaitingOn::Question("<!channel> see <https://x.example|this> & that".into());
-        let text = sent(&observed(), &asked).unwrap().text;
+        let text = sent(&mut NodeStory::default(), &asked).unwrap().text;
         assert!(
             text.contains("&lt;!channel&gt; see &lt;https://x.example|this&gt; &amp; that")
                 && !text.contains(['<', '>']),

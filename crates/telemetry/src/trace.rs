@@ -36,6 +36,7 @@ use haulout_core::maintenance::effect_report::{EffectReport, EffectResult};
 use haulout_core::maintenance::episode::{Episode, FinishedPhase, Phase, Record};
 use haulout_core::maintenance::waiting::WaitingOn;
 use haulout_core::status::node_event::NodeEvent;
+use haulout_core::status::story::Beat;
 use pods::TracedDrain;
 use spans::attributes::{VCENTER, is_call_to, text};
 use spans::{EpisodeSpans, Span, SpanEnd};
@@ -179,8 +180,8 @@ fn phase_key(finished: &FinishedPhase) -> PhaseKey {
 }
 
 impl Observer for Traces {
-    fn observe(&self, node: &NodeName, event: NodeEvent<'_>) {
-        let record = match event {
+    fn observe(&self, node: &NodeName, beat: &Beat<'_>) {
+        let record = match beat.event {
             NodeEvent::Recorded {
                 before,
                 transition,
@@ -202,7 +203,7 @@ impl Observer for Traces {
         {
             self.catch_up(node, episode, &builder);
         }
-        if let NodeEvent::Asks { effect, .. } = event
+        if let NodeEvent::Asks { effect, .. } = beat.event
             && effect.kind() == EffectKind::DrainRound
         {
             self.drain_started(node, record);

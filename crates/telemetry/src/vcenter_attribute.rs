@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::Notify;
@@ -16,20 +15,18 @@ use tokio_util::sync::CancellationToken;
 
 use self::leftovers::Leftovers;
 use super::sink::{self, Keep, Outbox, Pace, SinkKey, Urgency};
-use crate::vcenter_events::text::{LastText, new_wait, objects_of};
+use crate::vcenter_events::text::{objects_of, place, wait_text};
 use haulout_controller::observer::Observer;
 use haulout_core::ids::{HostRef, NodeName};
 use haulout_core::inventory::Inventory;
 use haulout_core::maintenance::waiting::WaitingOn;
 use haulout_core::status::NodeStatuses;
 use haulout_core::status::node_event::NodeEvent;
+use haulout_core::status::story::Beat;
 use haulout_vsphere::privileges::Entity;
 pub use set::LeaderAttribute;
 
 pub const ATTRIBUTE: &str = "haulout";
-
-/// What each value begins with, before the name of the node. By it a value is known to be Haulout's.
-const BEGINS: &str = "Haulout, node ";
 
 /// Characters of a value: what a column of a list shows, with some more in its tooltip. The longest that vCenter keeps is not known.
 const CHARACTERS_MAX: usize = 200;
@@ -48,16 +45,7 @@ impl SinkKey for Entity {
     }
 }
 
-/// Shows the events of actors.
-#[derive(Debug)]
-pub struct VcenterAttribute {
-    board: AttributeBoard,
-    clock: fn() -> Timestamp,
-    /// The last wait of each node.
-    last: Mutex<BTreeMap<NodeName, LastText>>,
-}
-
-/// The values, which the observer changes and [`run`] sets.
+/// The values, which the story of each node changes and [`run`] sets.
 #[derive(Clone, Debug)]
 pub struct AttributeBoard(Arc<BoardState>);
 
@@ -76,64 +64,40 @@ struct ShownText {
     on: Vec<Entity>,
 }
 
-impl VcenterAttribute {
-    pub fn new(board: AttributeBoard, clock: fn() -> Timestamp) -> Self {
-        Self {
-            board,
-            clock,
-            last: Mutex::default(),
-        }
-    }
-}
-
-impl Observer for VcenterAttribute {
-    fn observe(&self, node: &NodeName, event: NodeEvent<'_>) {
-        let mut last = self.last.lock();
-        match event {
+impl Observer for AttributeBoard {
+    fn observe(&self, node: &NodeName, beat: &Beat<'_>) {
+        match beat.event {
             NodeEvent::Recorded {
                 before, transition, ..
             } => {
                 let Some(episode) = transition.record.episode().filter(|_| transition.ended.is_none()) else {
-                    last.remove(node);
                     let on = before.episode().map(objects_of).unwrap_or_default();
-                    self.board.hide(node, on);
+                    self.hide(node, on);
                     return;
                 };
-                if transition.is_bookkeeping(before) {
-                    return;
+                if beat.is_new {
+                    let text = place(node, episode);
+                    self.set_text(node, text, objects_of(episode), Urgency::Change);
                 }
-                last.insert(node.clone(), LastText::default());
-                let phase = episode.phase.kind();
-                let target = episode.phase.target().map(|host| format!(" to {host}"));
-                let text = format!("{BEGINS}{node}, {phase}{}", target.unwrap_or_default());
-                self.board
-                    .set_text(node, text, objects_of(episode), Urgency::Change);
             }
-            NodeEvent::Waits { record, on, .. } => {
-                let Some(episode) = record.episode() else { return };
-                // The record may be that of an episode that has ended, and then nothing would clear the value.
-                if matches!(on, WaitingOn::Kubernetes { .. } | WaitingOn::Vcenter { .. }) {
-                    return;
-                }
-                let last = last.entry(node.clone()).or_default();
-                if let Some(text) = new_wait(node, episode, on, last, (self.clock)()) {
-                    self.board
-                        .set_text(node, text, objects_of(episode), Urgency::Progress);
+            // The record may be that of an episode that has ended, and then nothing would clear the value.
+            NodeEvent::Waits {
+                on: WaitingOn::Kubernetes { .. } | WaitingOn::Vcenter { .. },
+                ..
+            } => {}
+            NodeEvent::Waits { on, .. } => {
+                if let Some(episode) = beat.episode().filter(|_| beat.is_new) {
+                    let text = wait_text(node, episode, on, beat.at);
+                    self.set_text(node, text, objects_of(episode), Urgency::Progress);
                 }
             }
             NodeEvent::NotRecorded { .. } | NodeEvent::Asks { .. } | NodeEvent::Forecasts { .. } => {}
         }
     }
 
-    /// The value stays: an actor also ends at a stop, while its episode goes on.
-    fn actor_ended(&self, node: &NodeName) {
-        let mut last = self.last.lock();
-        last.remove(node);
-    }
-
     fn built_by_leader(&self, statuses: &Arc<NodeStatuses>, inventory: &Inventory) {
         let hosts = || inventory.hosts_of_ours().into_keys().collect();
-        self.board.look_for_leftovers(statuses, hosts);
+        self.look_for_leftovers(statuses, hosts);
     }
 }
 

@@ -2,19 +2,15 @@
 
 pub(super) mod text;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use jiff::Timestamp;
-use parking_lot::Mutex;
 use tracing::{debug, warn};
 
-use self::text::LastText;
 use super::sink::{Delivery, Keep, Outbox, Pace, Sink, SinkKey, SinkReport};
 use crate::link::Links;
 use haulout_controller::observer::Observer;
 use haulout_core::ids::NodeName;
-use haulout_core::status::node_event::NodeEvent;
+use haulout_core::status::story::Beat;
 use haulout_kubernetes::fence::{WriteFence, WriteKind};
 use haulout_vsphere::LoggedEvent;
 use haulout_vsphere::WritePermit;
@@ -43,23 +39,18 @@ impl SinkKey for (NodeName, Entity) {
     }
 }
 
-/// Queues the events of actors.
+/// Queues the story of each node.
 #[derive(Debug)]
 pub struct VcenterEvents {
     outbox: EventsOutbox,
     links: Links,
-    clock: fn() -> Timestamp,
-    /// The last text of each node. A restart loses it.
-    last: Mutex<BTreeMap<NodeName, LastText>>,
 }
 
 impl VcenterEvents {
-    pub fn new(links: Links, clock: fn() -> Timestamp) -> Self {
+    pub fn new(links: Links) -> Self {
         Self {
             outbox: Outbox::new(PACE),
             links,
-            clock,
-            last: Mutex::default(),
         }
     }
 
@@ -69,20 +60,14 @@ impl VcenterEvents {
 }
 
 impl Observer for VcenterEvents {
-    fn observe(&self, node: &NodeName, event: NodeEvent<'_>) {
-        let mut last = self.last.lock();
-        let Some(logged) = text::logged_text(node, event, &mut last, &self.links, (self.clock)()) else {
+    fn observe(&self, node: &NodeName, beat: &Beat<'_>) {
+        let Some(logged) = text::logged_text(node, beat, &self.links) else {
             return;
         };
         for entity in logged.on {
             let key = (node.clone(), entity);
             self.outbox.push(key, logged.text.clone(), logged.urgency);
         }
-    }
-
-    fn actor_ended(&self, node: &NodeName) {
-        let mut last = self.last.lock();
-        last.remove(node);
     }
 }
 

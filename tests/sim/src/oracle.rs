@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use haulout::keys::{EPISODE, LAST_EPISODE};
 use haulout_core::maintenance::kinds::PhaseKind;
-use haulout_core::maintenance::waiting::WaitKind;
 use haulout_core::named_enum;
 use serde_json::Value;
 
@@ -24,14 +23,6 @@ pub(crate) const STALE_AT_EVICTION: Duration = Duration::from_secs(45);
 
 /// How long a watch may be silent until it counts as broken: its end after 60 s with a margin of 5 s, and 90 s for the next one.
 const WATCH_SILENT: Duration = Duration::from_secs(155);
-
-/// Waits of a request that has not begun. Its status tells them apart by their message only.
-const BEFORE_BEGIN: [(WaitKind, &str); 4] = [
-    (WaitKind::NotBefore, "before which NodeMaintenance"),
-    (WaitKind::Window, "when the window of NodeMaintenance"),
-    (WaitKind::PoweredOn, "its VM to be powered on"),
-    (WaitKind::AlreadyThere, "its VM is on"),
-];
 
 /// Writes to one Node in a minute that are far above those of any episode.
 const WRITES_PER_MINUTE: u64 = 120;
@@ -407,7 +398,7 @@ impl World {
             let has_begun = object["status"]["phase"]
                 .as_str()
                 .is_some_and(|phase| phase == "Running");
-            let waits = object["status"]["waitingOn"]["reason"].as_str() == Some("NotBegun");
+            let waits = object["status"]["state"].is_null();
             let is_late = self.requests_from.contains_key(&key.2);
             let is_it = object["spec"]["action"] == "PowerOff" && has_begun && !waits && !is_late;
             is_it && self.age(object) > unknown_for
@@ -783,17 +774,8 @@ impl World {
             let name = object["metadata"]["name"].as_str().unwrap_or_default();
             self.check_not_due(name, object);
         }
-        let wait = &object["status"]["waitingOn"];
-        let (reason, message) = (wait["reason"].as_str(), wait["message"].as_str());
-        if let Some(reason) = reason {
+        if let Some(reason) = object["status"]["waitingOn"]["reason"].as_str() {
             self.account.count("wait", reason);
-        }
-        if reason == Some("NotBegun") {
-            let says = |(_, words): &&(WaitKind, &str)| message.is_some_and(|text| text.contains(words));
-            let kinds = BEFORE_BEGIN.iter().filter(says);
-            for kind in kinds.map(|(kind, _)| kind.variant()).collect::<Vec<_>>() {
-                self.account.count("wait", kind);
-            }
         }
     }
 }

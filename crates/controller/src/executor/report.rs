@@ -12,8 +12,9 @@ use haulout_core::maintenance::effect_report::EvictionRound;
 use haulout_core::maintenance::observed::{
     AttemptOutcome, DrainReport, EffectRefusal, PendingEviction, PendingReason, RetryAdvice,
 };
+use haulout_core::status::story::Severity;
 use haulout_kubernetes::drain::{PodPending, RoundReport, UnreadablePod};
-use haulout_kubernetes::events::{Event, Regarding, Severity};
+use haulout_kubernetes::events::{Event, Regarding};
 use haulout_kubernetes::machine_guard::MachineGuardError;
 
 /// The grace period of a pod that names none, as the kube-apiserver's default.

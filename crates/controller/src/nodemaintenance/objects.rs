@@ -17,13 +17,16 @@ use super::foreign;
 use super::history::{self, Presence};
 use super::kind::{MaintenanceAction, MaintenanceOrigin, NodeMaintenanceSpec, NodeMaintenanceStatus};
 use super::status;
+use crate::board::NodeBoard;
 use crate::observer::{ConnectionState, Observer, WatchedApi};
 use haulout_core::facts::foreign_maintenance::{ForeignApi, ForeignMaintenance};
 use haulout_core::ids::NodeName;
 use haulout_core::inventory::Fact;
 use haulout_core::maintenance::episode::Episode;
+use haulout_core::maintenance::waiting::WaitingOn;
 use haulout_core::status::node_event::NodeEvent;
-use haulout_core::status::{NodeEntry, NodeStatuses, StatusBoard, WaitKind, trace_url};
+use haulout_core::status::story::Beat;
+use haulout_core::status::{NodeEntry, NodeStatuses, StatusBoard, Wait, WaitKind, trace_url};
 use haulout_kubernetes::update::{
     KubernetesUpdate, NodeMaintenanceFacts, NodeMaintenanceRole, NodeMaintenanceUpdate, RequestAction,
 };
@@ -47,6 +50,7 @@ pub struct StatusReconciler {
     selector: String,
     /// The maximum number of kept ended episodes of a node.
     history: usize,
+    board: NodeBoard,
     clock: fn() -> Timestamp,
     wake: Notify,
     state: Mutex<ReconcilerState>,
@@ -54,7 +58,8 @@ pub struct StatusReconciler {
 
 #[derive(Debug, Default)]
 struct ReconcilerState {
-    board: StatusBoard,
+    /// The revision of the board of all nodes that the last pass has seen.
+    revision: u64,
     objects: BTreeMap<String, NodeMaintenanceFacts>,
     /// Nodes whose latest episode ended before its object was created; it is created nevertheless.
     ended_without_object: BTreeSet<NodeName>,
@@ -71,11 +76,18 @@ struct ReconcilerState {
 
 impl StatusReconciler {
     /// For the nodes of `selector`, with links to traces by `trace_url`, and `history` ended episodes per node.
-    pub fn new(selector: String, trace_url: Option<String>, history: u32, clock: fn() -> Timestamp) -> Self {
+    pub fn new(
+        selector: String,
+        trace_url: Option<String>,
+        history: u32,
+        board: NodeBoard,
+        clock: fn() -> Timestamp,
+    ) -> Self {
         Self {
             trace_url,
             selector,
             history: usize::try_from(history).unwrap_or(usize::MAX),
+            board,
             clock,
             wake: Notify::new(),
             state: Mutex::default(),
@@ -101,7 +113,7 @@ impl StatusReconciler {
 
     /// Processes the reply to a write.
     pub(crate) fn wrote(&self, api: Option<ForeignApi>, update: NodeMaintenanceUpdate) {
-        self.state.lock().apply(api, update);
+        self.state.lock().apply(api, update, &self.board.lock());
     }
 
     /// The newest `most` objects for which `is_wanted` is true.
@@ -127,10 +139,15 @@ impl StatusReconciler {
     pub fn due(&self, is_held: impl Fn(&str) -> bool) -> Vec<ObjectWrite> {
         let now = (self.clock)();
         let state = self.state.lock();
+        let pass = WritePass {
+            state: &state,
+            board: &self.board.lock(),
+            now,
+        };
         let mut due = Vec::new();
         if state.complete.contains(&None) {
-            due.extend(state.missing(&self.selector));
-            due.extend(state.beyond(self.history, now));
+            due.extend(pass.missing(&self.selector));
+            due.extend(pass.beyond(self.history));
         }
         due.retain(|write| !is_held(write.name()));
         let mut counted = Vec::new();
@@ -140,11 +157,11 @@ impl StatusReconciler {
         for object in open.filter(|object| !is_held(&object.name)) {
             let write = match &object.role {
                 NodeMaintenanceRole::Episode { .. } => {
-                    let wanted = state.of_episode(object, now);
+                    let wanted = pass.of_episode(object);
                     wanted.and_then(|wanted| self.own(object, wanted))
                 }
                 NodeMaintenanceRole::Request(asked) => {
-                    let wanted = state.of_request(object, &asked.action, now);
+                    let wanted = pass.of_request(object, &asked.action);
                     wanted.and_then(|wanted| {
                         let requested_by = asked.requested_by.clone();
                         let wanted = NodeMaintenanceStatus {
@@ -158,7 +175,7 @@ impl StatusReconciler {
                     is_early = true;
                     None
                 }
-                NodeMaintenanceRole::Foreign(foreign) => state.of_foreign(object, foreign, now),
+                NodeMaintenanceRole::Foreign(foreign) => pass.of_foreign(object, foreign),
             };
             match write {
                 Some((write, true)) => counted.push((object, write)),
@@ -177,6 +194,14 @@ impl StatusReconciler {
         due
     }
 
+    /// Requests another pass if a node has changed.
+    fn look_at_board(&self, state: &mut ReconcilerState) {
+        let revision = self.board.lock().revision();
+        if std::mem::replace(&mut state.revision, revision) != revision {
+            self.wake.notify_one();
+        }
+    }
+
     /// The due write of an object of ours, and whether it is for progress only.
     fn own(
         &self,
@@ -192,32 +217,20 @@ impl StatusReconciler {
 }
 
 impl Observer for StatusReconciler {
-    fn observe(&self, node: &NodeName, event: NodeEvent<'_>) {
-        let now = (self.clock)();
-        let mut state = self.state.lock();
-        match event {
-            NodeEvent::Recorded {
-                before,
-                transition,
-                wrote: (_, at),
-                ..
-            } => {
-                if !state.board.recorded(node, before, transition, at) {
-                    return;
-                }
-                if let (Some(_), Some(episode)) = (transition.ended, before.episode()) {
-                    if state.objects.contains_key(&name_of(node, &episode.id)) {
-                        state.ended_without_object.remove(node);
-                    } else {
-                        state.ended_without_object.insert(node.clone());
-                    }
-                }
+    fn observe(&self, node: &NodeName, beat: &Beat<'_>) {
+        if let NodeEvent::Recorded {
+            before, transition, ..
+        } = beat.event
+            && let (Some(_), Some(episode)) = (transition.ended, before.episode())
+        {
+            let mut state = self.state.lock();
+            if state.objects.contains_key(&name_of(node, &episode.id)) {
+                state.ended_without_object.remove(node);
+            } else {
+                state.ended_without_object.insert(node.clone());
             }
-            NodeEvent::Waits { on, .. } => state.board.waits(node, on, now),
-            NodeEvent::NotRecorded { .. } | NodeEvent::Asks { .. } | NodeEvent::Forecasts { .. } => return,
         }
-        drop(state);
-        self.wake.notify_one();
+        self.look_at_board(&mut self.state.lock());
     }
 
     fn connection(&self, api: WatchedApi, state: ConnectionState<'_>) {
@@ -236,20 +249,19 @@ impl Observer for StatusReconciler {
         }
     }
 
-    fn built(&self, statuses: &NodeStatuses) {
-        let now = (self.clock)();
+    fn built(&self, _statuses: &NodeStatuses) {
         let mut state = self.state.lock();
         let pending = std::mem::take(&mut state.pending);
-        let mut is_changed = !pending.is_empty();
-        for (api, update) in pending {
-            state.apply(api, update);
-        }
-        state.are_nodes_synced = state.nodes_synced;
-        is_changed |= state.board.update_statuses(statuses, now);
-        drop(state);
-        if is_changed {
+        if !pending.is_empty() {
             self.wake.notify_one();
         }
+        let board = self.board.lock();
+        for (api, update) in pending {
+            state.apply(api, update, &board);
+        }
+        drop(board);
+        state.are_nodes_synced = state.nodes_synced;
+        self.look_at_board(&mut state);
     }
 }
 
@@ -265,7 +277,7 @@ fn awaits_result(entry: &NodeEntry, now: Timestamp) -> bool {
 }
 
 impl ReconcilerState {
-    fn apply(&mut self, api: Option<ForeignApi>, update: NodeMaintenanceUpdate) {
+    fn apply(&mut self, api: Option<ForeignApi>, update: NodeMaintenanceUpdate, board: &StatusBoard) {
         match update {
             NodeMaintenanceUpdate::Reset => {
                 self.objects.retain(|_, object| object.role.foreign_api() != api);
@@ -274,11 +286,7 @@ impl ReconcilerState {
             NodeMaintenanceUpdate::Seen(object) => {
                 let known = self.objects.get(&object.name);
                 let is_older = known.is_some_and(|known| object.is_before(known));
-                let ending = self
-                    .board
-                    .nodes
-                    .get(&object.node)
-                    .and_then(NodeEntry::latest_ending);
+                let ending = board.nodes.get(&object.node).and_then(NodeEntry::latest_ending);
                 let is_its = ending.is_some_and(|it| name_of(&object.node, &it.episode.id) == object.name);
                 if is_its {
                     self.ended_without_object.remove(&object.node);
@@ -306,19 +314,29 @@ impl ReconcilerState {
             }
         }
     }
+}
 
+/// What one pass reads.
+struct WritePass<'a> {
+    state: &'a ReconcilerState,
+    board: &'a StatusBoard,
+    now: Timestamp,
+}
+
+impl WritePass<'_> {
     /// The objects of episodes that have none yet.
     fn missing(&self, selector: &str) -> Vec<ObjectWrite> {
         let mut missing = Vec::new();
-        let shown = |entry: &NodeEntry| is_known(entry) || self.are_nodes_synced && entry.status.is_some();
+        let shown =
+            |entry: &NodeEntry| is_known(entry) || self.state.are_nodes_synced && entry.status.is_some();
         for (node, entry) in self.board.nodes.iter().filter(|(_, entry)| shown(entry)) {
             let ended = entry
                 .latest_ending()
-                .filter(|_| self.ended_without_object.contains(node));
+                .filter(|_| self.state.ended_without_object.contains(node));
             let ended = ended.map(|ending| &ending.episode);
             for episode in entry.episode().into_iter().chain(ended) {
                 let name = name_of(node, &episode.id);
-                if !self.objects.contains_key(&name) {
+                if !self.state.objects.contains_key(&name) {
                     let spec = Box::new(spec(node, episode, selector));
                     missing.push(ObjectWrite::Create { name, spec });
                 }
@@ -328,7 +346,7 @@ impl ReconcilerState {
     }
 
     /// The wanted status of an episode's object; `None` while it is unknown.
-    fn of_episode(&self, object: &NodeMaintenanceFacts, now: Timestamp) -> Option<NodeMaintenanceStatus> {
+    fn of_episode(&self, object: &NodeMaintenanceFacts) -> Option<NodeMaintenanceStatus> {
         let entry = self.board.nodes.get(&object.node)?;
         let is_its = |episode: &Episode| name_of(&object.node, &episode.id) == object.name;
         // Without vCenter the status is still written, because it shows that wait, but without a new copy of the record.
@@ -336,18 +354,18 @@ impl ReconcilerState {
             return entry
                 .status
                 .as_ref()
-                .map(|shown| status::running_status(object, entry, (episode, shown.is_known), now));
+                .map(|shown| status::running_status(object, entry, (episode, shown.is_known), self.now));
         }
         if !is_known(entry) {
             return None;
         }
         match entry.latest_ending().filter(|ending| is_its(&ending.episode)) {
             Some(ending) => Some(status::ended(object, entry, ending)),
-            None if awaits_result(entry, now) => None,
+            None if awaits_result(entry, self.now) => None,
             None => {
                 let last = entry.last_episode();
                 let last = last.filter(|last| name_of(&object.node, &last.episode.id) == object.name);
-                let (how, at) = last.map_or((None, now), |last| (last.ended, last.at));
+                let (how, at) = last.map_or((None, self.now), |last| (last.ended, last.at));
                 Some(status::ended_unobserved(object, how, at))
             }
         }
@@ -358,7 +376,6 @@ impl ReconcilerState {
         &self,
         object: &NodeMaintenanceFacts,
         action: &RequestAction,
-        now: Timestamp,
     ) -> Option<NodeMaintenanceStatus> {
         let entry = self.board.nodes.get(&object.node);
         let status = entry.and_then(|entry| entry.status.as_ref());
@@ -366,56 +383,35 @@ impl ReconcilerState {
         let Some((entry, status)) =
             seen.filter(|(it, status)| status.node.is_some() || it.episode().is_some())
         else {
-            // Another controller may know the node, and has priority then.
-            let is_unknown = object.status.conditions.is_empty()
-                && object.status.phase.is_none()
-                && now.duration_since(object.created_at) > UNKNOWN_NODE_AFTER;
-            let why = format!("no Node {} is among those that Haulout watches", object.node);
-            return is_unknown.then(|| {
-                status::waiting(object, status::NODE_NOT_FOUND, &why, Progress::Stalled(&why), now)
-            });
+            return self.of_unknown_node(object);
         };
         // The same order as in `Inventory::request`, which chooses the request that the node serves.
         let first = self
+            .state
             .objects
             .values()
             .filter(|it| it.node == object.node && !it.is_over && it.role.asked().is_some())
             .min_by_key(|it| (it.created_at, &it.name));
         if let Some(first) = first.filter(|first| first.uid != object.uid) {
             let why = format!("NodeMaintenance {}, which was there first", first.name);
-            return Some(status::waiting(
-                object,
-                "WaitsItsTurn",
-                &why,
-                Progress::Running,
-                now,
-            ));
+            let wait = status::other_wait("WaitsItsTurn", why, self.now);
+            return Some(status::waiting(object, wait, Progress::Running, self.now));
         }
         let not_due = status.request.as_ref().and_then(|request| {
             let episode = entry.episode().map(|episode| &**episode);
-            request.awaits(episode, now)
+            request.awaits(episode, self.now)
         });
         Some(match (&status.request, entry.episode()) {
             // The episode is shown only if the request is due or queued in it. Until then it runs for another reason.
             (Some(request), Some(episode)) if not_due.is_none() || request.is_queued_in(episode) => {
-                status::of_request(object, action, entry, episode, now)
+                status::of_request(object, action, entry, episode, self.now)
             }
-            (Some(_), _) => {
-                let wait = entry.waiting_on().map(|wait| &wait.on);
-                let wait = not_due.as_ref().or(wait);
-                let why = wait.map_or_else(String::new, ToString::to_string);
-                let is_invalid = wait.is_some_and(|wait| wait.kind() == WaitKind::InvalidWindow);
-                if is_invalid {
-                    let progress = Progress::Stalled(&why);
-                    return Some(status::waiting(object, "InvalidWindow", &why, progress, now));
-                }
-                status::waiting(object, "NotBegun", &why, Progress::Running, now)
-            }
+            (Some(_), _) => return self.not_begun(object, entry, not_due),
             // The node is known, and shows neither this request nor an episode: its actor has recorded it as fulfilled.
-            (None, None) if status.is_known && !awaits_result(entry, now) => {
+            (None, None) if status.is_known && !awaits_result(entry, self.now) => {
                 let (gave_up, at) = match entry.latest_ending() {
                     Some(ending) => (ending.episode.relocation_failure.clone(), ending.at),
-                    None => (self.gave_up(object), now),
+                    None => (self.gave_up(object), self.now),
                 };
                 status::fulfilled(object, gave_up.as_deref(), at)
             }
@@ -423,19 +419,54 @@ impl ReconcilerState {
         })
     }
 
+    /// The status of a request for a node that is not watched. Another controller may know the node, and has priority then.
+    fn of_unknown_node(&self, object: &NodeMaintenanceFacts) -> Option<NodeMaintenanceStatus> {
+        let is_unknown = object.status.conditions.is_empty()
+            && object.status.phase.is_none()
+            && self.now.duration_since(object.created_at) > UNKNOWN_NODE_AFTER;
+        is_unknown.then(|| {
+            let node = &object.node;
+            let why = format!("no Node {node} is among those that Haulout watches");
+            let on = format!("a Node {node} among those that Haulout watches");
+            let wait = status::other_wait(status::NODE_NOT_FOUND, on, self.now);
+            status::waiting(object, wait, Progress::Stalled(&why), self.now)
+        })
+    }
+
+    /// The status of a request whose episode has not begun; `None` while its actor has not said what it waits for.
+    fn not_begun(
+        &self,
+        object: &NodeMaintenanceFacts,
+        entry: &NodeEntry,
+        not_due: Option<WaitingOn>,
+    ) -> Option<NodeMaintenanceStatus> {
+        let not_due = not_due.map(|on| Wait { on, since: self.now });
+        let wait = not_due.as_ref().or(entry.waiting_on())?;
+        let why = wait.on.to_string();
+        let progress = match wait.on.kind() == WaitKind::InvalidWindow {
+            true => Progress::Stalled(&why),
+            false => Progress::Running,
+        };
+        Some(status::waiting(
+            object,
+            wait.written(&object.node),
+            progress,
+            self.now,
+        ))
+    }
+
     /// The due write of an object of another project, and whether it is for progress only.
     fn of_foreign(
         &self,
         object: &NodeMaintenanceFacts,
         foreign: &ForeignMaintenance,
-        now: Timestamp,
     ) -> Option<(ObjectWrite, bool)> {
         let wanted = match &foreign.asked {
             Ok(asked) => {
-                let status = self.of_request(object, &asked.action, now)?;
-                foreign::status_of(foreign, object, &status, now)
+                let status = self.of_request(object, &asked.action)?;
+                foreign::status_of(foreign, object, &status, self.now)
             }
-            Err(why) => foreign::refused(foreign, object, why, now),
+            Err(why) => foreign::refused(foreign, object, why, self.now),
         };
         let is_due = wanted != foreign.status && !foreign.has_operator;
         let is_progress = foreign::is_progress(&foreign.status, &wanted);
@@ -445,7 +476,7 @@ impl ReconcilerState {
             name: foreign.name.clone(),
             uid: object.uid.clone(),
             status: wanted,
-            at: now,
+            at: self.now,
         };
         is_due.then(|| (ObjectWrite::Foreign(Box::new(write())), is_progress))
     }
@@ -453,6 +484,7 @@ impl ReconcilerState {
     /// Why the latest episode of a request's node gave up, from the record on its object.
     fn gave_up(&self, request: &NodeMaintenanceFacts) -> Option<String> {
         let latest = self
+            .state
             .objects
             .values()
             .filter(|it| it.node == request.node && matches!(it.role, NodeMaintenanceRole::Episode { .. }))
@@ -462,18 +494,18 @@ impl ReconcilerState {
     }
 
     /// The ended episodes to delete.
-    fn beyond(&self, keep: usize, now: Timestamp) -> impl Iterator<Item = ObjectWrite> {
-        let ended = self
-            .objects
-            .values()
-            .filter(|object| object.is_over && matches!(object.role, NodeMaintenanceRole::Episode { .. }));
+    fn beyond(&self, keep: usize) -> impl Iterator<Item = ObjectWrite> {
+        let ended =
+            self.state.objects.values().filter(|object| {
+                object.is_over && matches!(object.role, NodeMaintenanceRole::Episode { .. })
+            });
         let is_there = |node: &NodeName| self.board.nodes.contains_key(node);
-        let presence = |node: &NodeName| match (is_there(node), self.are_nodes_synced) {
+        let presence = |node: &NodeName| match (is_there(node), self.state.are_nodes_synced) {
             (true, _) => Presence::There,
             (false, true) => Presence::Gone,
             (false, false) => Presence::Unknown,
         };
-        let beyond = history::beyond(ended, presence, keep, now);
+        let beyond = history::beyond(ended, presence, keep, self.now);
         beyond.into_iter().map(|object| ObjectWrite::Delete {
             name: object.name.clone(),
             uid: object.uid.clone(),

@@ -165,21 +165,17 @@ pub(super) fn fulfilled(
     )
 }
 
-/// The status of a request without an episode, which waits for `why`. It shows nothing of an episode that the node had or has: that
-/// was not begun for it, or has ended without it.
+/// The status of a request without an episode. It shows nothing of an episode that the node had or has: that was not begun for it, or
+/// has ended without it.
 pub(super) fn waiting(
     object: &NodeMaintenanceFacts,
-    reason: &str,
-    why: &str,
+    wait: WaitStatus,
     progress: Progress<'_>,
     now: Timestamp,
 ) -> NodeMaintenanceStatus {
     let before = &*object.status;
     let status = NodeMaintenanceStatus {
-        waiting_on: Some(waiting_since(before, reason, why, now)),
-        requested_by: before.requested_by.clone(),
-        conditions: before.conditions.clone(),
-        phase: before.phase.clone(),
+        waiting_on: Some(wait.continuing(before.waiting_on.as_ref())),
         ..NodeMaintenanceStatus::default()
     };
     with_conditions(object, status, progress, now)
@@ -292,16 +288,16 @@ fn close_phase(status: &mut NodeMaintenanceStatus, at: Timestamp) {
     }
 }
 
-fn waiting_since(status: &NodeMaintenanceStatus, reason: &str, message: &str, now: Timestamp) -> WaitStatus {
-    let wait = WaitStatus {
+/// A wait of a request for something that its node does not wait for.
+pub(super) fn other_wait(reason: &str, message: String, now: Timestamp) -> WaitStatus {
+    WaitStatus {
         reason: reason.to_owned(),
-        message: message.to_owned(),
+        message,
         since: text(now),
         deadline: None,
         then: None,
         next_step: None,
-    };
-    wait.continuing(status.waiting_on.as_ref())
+    }
 }
 
 fn text(at: Timestamp) -> String {

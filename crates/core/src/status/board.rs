@@ -1,10 +1,13 @@
 //! The statuses of all nodes, with their history in this process.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use serde::Serialize;
 
+use super::node_event::NodeEvent;
+use super::story::Beat;
 use super::{NodeStatus, NodeStatuses, PhaseKind, WaitKind};
 use crate::facts::node_maintenance::WaitStatus;
 use crate::ids::{EpisodeId, NodeName};
@@ -16,10 +19,14 @@ use crate::maintenance::waiting::WaitingOn;
 /// The maximum number of kept phases, and of kept waits, of an episode.
 pub(super) const SPANS: usize = 100;
 
+/// The maximum number of kept steps of an episode, the latest ones.
+const STEPS: usize = 40;
+
 /// The statuses of all nodes.
 #[derive(Debug, Default)]
 pub struct StatusBoard {
     pub nodes: BTreeMap<NodeName, NodeEntry>,
+    revision: u64,
 }
 
 /// The status and history of one node.
@@ -28,6 +35,8 @@ pub struct NodeEntry {
     /// Its status; `None` until it has been observed.
     pub status: Option<Arc<NodeStatus>>,
     pub latest: Option<EpisodeHistory>,
+    /// The host on which vCenter last showed its VM.
+    pub last_host: Option<String>,
     wait: Option<Wait>,
     ended: Option<EpisodeEnd>,
     gone: Option<(EpisodeId, Timestamp)>,
@@ -62,8 +71,17 @@ pub struct EpisodeHistory {
     pub episode: Arc<Episode>,
     pub phases: Vec<StatusSpan<PhaseKind>>,
     pub waits: Vec<StatusSpan<WaitKind>>,
+    pub steps: VecDeque<EpisodeStep>,
     /// The maximum number of pods on the node, and of blocking pods.
     pub most: Option<(usize, usize)>,
+}
+
+/// What was told of an episode, in the words of the log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EpisodeStep {
+    pub at: Timestamp,
+    pub text: String,
 }
 
 #[derive(Clone, Debug)]
@@ -86,8 +104,13 @@ pub struct StatusSpan<Kind> {
 }
 
 impl StatusBoard {
-    /// Processes new statuses. Returns whether anything changed.
-    pub fn update_statuses(&mut self, statuses: &NodeStatuses, now: Timestamp) -> bool {
+    /// It grows with each change.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Processes new statuses.
+    pub fn update_statuses(&mut self, statuses: &NodeStatuses, now: Timestamp) {
         let before = self.nodes.len();
         self.nodes.retain(|name, _| statuses.contains_key(name));
         let mut is_changed = before != self.nodes.len();
@@ -98,28 +121,21 @@ impl StatusBoard {
                 .or_default()
                 .update_status(status, now);
         }
-        is_changed
+        self.revision += u64::from(is_changed);
     }
 
-    /// Processes a transition that was written at `at`. Returns whether it is more than bookkeeping.
-    pub fn recorded(
-        &mut self,
-        node: &NodeName,
-        before: &Record,
-        transition: &Transition,
-        at: Timestamp,
-    ) -> bool {
-        if transition.is_bookkeeping(before) {
-            return false;
+    /// Processes what the actor of `node` tells at `now`.
+    pub fn tell(&mut self, node: &NodeName, beat: &Beat<'_>, now: Timestamp) {
+        let is_shown = match beat.event {
+            NodeEvent::Recorded { .. } => beat.is_new,
+            NodeEvent::Asks { effect, .. } => !effect.kind().is_routine(),
+            NodeEvent::Waits { .. } | NodeEvent::NotRecorded { .. } | NodeEvent::Forecasts { .. } => true,
+        };
+        if is_shown {
+            let entry = self.nodes.entry(node.clone()).or_default();
+            entry.tell(beat, now);
+            self.revision += 1;
         }
-        let entry = self.nodes.entry(node.clone()).or_default();
-        entry.recorded(before, transition, at);
-        true
-    }
-
-    /// Processes a wait.
-    pub fn waits(&mut self, node: &NodeName, on: &WaitingOn, now: Timestamp) {
-        self.nodes.entry(node.clone()).or_default().waits(on, now);
     }
 }
 
@@ -166,12 +182,50 @@ impl NodeEntry {
         self.gone.as_ref().map(|(id, at)| (id, *at))
     }
 
+    fn tell(&mut self, beat: &Beat<'_>, now: Timestamp) {
+        match beat.event {
+            NodeEvent::Recorded {
+                before, transition, ..
+            } => {
+                self.recorded(before, transition, beat.at);
+                self.step(beat.at, beat.line());
+            }
+            NodeEvent::Waits { on, .. } => {
+                self.waits(on, beat.at, now);
+                if self.goes_on() {
+                    self.step(now, beat.line());
+                }
+            }
+            NodeEvent::Asks { .. } | NodeEvent::NotRecorded { .. } | NodeEvent::Forecasts { .. } => {
+                self.step(now, beat.line());
+            }
+        }
+    }
+
+    /// Whether the latest episode has not ended.
+    fn goes_on(&self) -> bool {
+        let latest = self.latest.as_ref();
+        latest.is_some_and(|latest| self.ending(&latest.episode.id).is_none())
+    }
+
+    /// Adds a step to the latest episode, if any.
+    fn step(&mut self, at: Timestamp, text: String) {
+        let Some(latest) = &mut self.latest else { return };
+        if latest.steps.len() == STEPS {
+            latest.steps.pop_front();
+        }
+        latest.steps.push_back(EpisodeStep { at, text });
+    }
+
     fn update_status(&mut self, status: &Arc<NodeStatus>, now: Timestamp) -> bool {
         if self.status.as_ref() == Some(status) {
             return false;
         }
         if status.is_idle {
             self.wait = None;
+        }
+        if let Some((host, _)) = status.host() {
+            self.last_host = Some(host.to_owned());
         }
         let is = status.record.shared();
         let was = self.episode().filter(|was| is.is_none_or(|is| is.id != was.id));
@@ -204,19 +258,12 @@ impl NodeEntry {
         }
     }
 
-    fn waits(&mut self, on: &WaitingOn, now: Timestamp) {
+    fn waits(&mut self, on: &WaitingOn, since: Timestamp, now: Timestamp) {
         let kind = on.kind();
-        let before = self.wait.as_ref().filter(|wait| wait.on.kind() == kind);
-        let since = before.map_or(now, |wait| wait.since);
-        let is_same = before.is_some();
-        self.wait = Some(Wait {
-            on: on.clone(),
-            since,
-        });
-        let goes_on = self
-            .latest
-            .as_ref()
-            .is_some_and(|it| self.ending(&it.episode.id).is_none());
+        let is_same = self.wait.as_ref().is_some_and(|wait| wait.on.kind() == kind);
+        let on = on.clone();
+        self.wait = Some(Wait { on, since });
+        let goes_on = self.goes_on();
         if let Some(latest) = self.latest.as_mut().filter(|_| goes_on && !is_same) {
             close(&mut latest.waits, now);
             push(&mut latest.waits, kind, now);
@@ -237,6 +284,7 @@ impl NodeEntry {
                 episode: Arc::clone(episode),
                 phases: Vec::new(),
                 waits: Vec::new(),
+                steps: VecDeque::new(),
                 most: None,
             });
         }

@@ -2,9 +2,10 @@
 
 use jiff::Timestamp;
 
+use crate::ids::NodeUid;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::effect::Effect;
-use crate::maintenance::episode::Record;
+use crate::maintenance::episode::{Episode, Record};
 use crate::maintenance::observed::{BoundVm, ObservedNode};
 use crate::maintenance::placement::PlacementForecast;
 use crate::maintenance::waiting::WaitingOn;
@@ -30,6 +31,8 @@ pub enum NodeEvent<'a> {
         transition: &'a Transition,
         /// The error, and what happens next.
         message: &'a str,
+        /// How many writes failed in a row.
+        attempts: u32,
     },
     /// An effect is started.
     Asks {
@@ -54,6 +57,33 @@ pub enum NodeEvent<'a> {
         record: &'a Record,
         placement: &'a PlacementForecast,
     },
+}
+
+impl<'a> NodeEvent<'a> {
+    /// The episode that it is about, also if it has ended.
+    pub fn episode(self) -> Option<&'a Episode> {
+        match self {
+            Self::Recorded {
+                before, transition, ..
+            }
+            | Self::NotRecorded {
+                before, transition, ..
+            } => transition.record.episode().or(before.episode()),
+            Self::Asks { record, .. } | Self::Waits { record, .. } | Self::Forecasts { record, .. } => {
+                record.episode()
+            }
+        }
+    }
+
+    /// The Node of that name, or the one of the episode if it was deleted.
+    pub fn node_uid(self) -> Option<&'a NodeUid> {
+        let node = match self {
+            Self::Recorded { node, .. } | Self::Waits { node, .. } | Self::Forecasts { node, .. } => node,
+            Self::NotRecorded { .. } | Self::Asks { .. } => None,
+        };
+        let of_node = node.map(|node| &node.uid);
+        of_node.or(self.episode().map(|episode| &episode.node_uid))
+    }
 }
 
 named_enum! {

@@ -2,12 +2,15 @@ use std::collections::BTreeSet;
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
 
+use super::node_event::NodeEvent;
+use super::story::NodeStory;
 use super::*;
 use crate::facts::kubernetes::RequestAction;
 use crate::fixtures::{self, at, episode, moment, record};
 use crate::ids::EpisodeId;
 use crate::maintenance::decide::Transition;
-use crate::maintenance::episode::{EpisodeResult, Phase};
+use crate::maintenance::episode::{DrainEnd, Episode, EpisodeResult, Phase};
+use crate::maintenance::machine_guard::MachineGuards;
 use crate::maintenance::observed::{HostState, ObservedNode, PowerState};
 use crate::maintenance::record::{EndedEpisode, LastEpisode};
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
@@ -102,7 +105,24 @@ fn show(board: &mut StatusBoard, record: Record, now: i64) -> bool {
         observed: seen(HostState::InService),
     };
     let snapshots = BTreeMap::from([(node(), Arc::new(snapshot))]);
-    board.update_statuses(&statuses(&snapshots), at(now))
+    let before = board.revision();
+    board.update_statuses(&statuses(&snapshots), at(now));
+    board.revision() != before
+}
+
+fn tell(board: &mut StatusBoard, story: &mut NodeStory, event: NodeEvent<'_>, now: i64) {
+    let beat = story.tell(event, at(now));
+    board.tell(&node(), &beat, at(now));
+}
+
+fn waits(board: &mut StatusBoard, story: &mut NodeStory, on: &WaitingOn, now: i64) {
+    let event = NodeEvent::Waits {
+        node: None,
+        vm: &BoundVm::NotLookedUp,
+        record: &Record::InService,
+        on,
+    };
+    tell(board, story, event, now);
 }
 
 fn recorded(board: &mut StatusBoard, before: &Record, after: Record, ended: Option<EpisodeResult>, now: i64) {
@@ -112,26 +132,64 @@ fn recorded(board: &mut StatusBoard, before: &Record, after: Record, ended: Opti
         ended,
         fulfilled: None,
     };
-    assert!(board.recorded(&node(), before, &transition, at(now)));
+    let event = NodeEvent::Recorded {
+        node: None,
+        vm: &BoundVm::NotLookedUp,
+        before,
+        transition: &transition,
+        wrote: (at(now), at(now)),
+    };
+    tell(board, &mut NodeStory::default(), event, now);
+}
+
+#[test]
+fn line_names_the_change_and_then_what_it_means() {
+    let (shutting, off) = (
+        record(episode(Phase::ShuttingDown(DrainEnd::Complete), 1)),
+        record(episode(Phase::AwaitingHost, 61)),
+    );
+    let change = fixtures::transition(off.clone());
+    let line = |before: &Record, transition: &Transition| {
+        let event = NodeEvent::Recorded {
+            node: None,
+            vm: &BoundVm::NotLookedUp,
+            before,
+            transition,
+            wrote: (at(61), at(62)),
+        };
+        let beat = NodeStory::default().tell(event, at(62));
+        (beat.line(), beat.is_new, beat.at)
+    };
+    let off_line = "ShuttingDown -> AwaitingHost: The VM is powered off after 1m".to_owned();
+    assert_eq!(line(&shutting, &change), (off_line, true, at(62)));
+    let gave_up = fixtures::transition(record(Episode {
+        machine_guards: MachineGuards {
+            left: Some("MachineHealthCheck ml/gpu".to_owned()),
+            ..MachineGuards::default()
+        },
+        ..episode(Phase::AwaitingHost, 61)
+    }));
+    let (line, is_new, _) = line(&off, &gave_up);
+    assert!(line.starts_with("The node is not held up: ") && !is_new, "{line}");
 }
 
 #[test]
 fn late_wait_of_an_idle_node_is_not_shown() {
     let mut board = StatusBoard::default();
     show(&mut board, Record::InService, 1);
-    board.waits(&node(), &WaitingOn::VmLookup, at(2));
+    waits(&mut board, &mut NodeStory::default(), &WaitingOn::VmLookup, 2);
     assert_eq!(board.nodes[&node()].waiting_on(), None);
 }
 
 #[test]
 fn a_wait_of_the_same_kind_keeps_its_beginning() {
-    let mut board = StatusBoard::default();
+    let (mut board, mut story) = (StatusBoard::default(), NodeStory::default());
     let until = |seconds| WaitingOn::GuestShutdown { until: at(seconds) };
     for (now, since) in [(5, 5), (6, 5), (7, 5)] {
-        board.waits(&node(), &until(now + 60), at(now));
+        waits(&mut board, &mut story, &until(now + 60), now);
         assert_eq!(board.nodes[&node()].waiting_on().unwrap().since, at(since));
     }
-    board.waits(&node(), &WaitingOn::PowerState, at(8));
+    waits(&mut board, &mut story, &WaitingOn::PowerState, 8);
     assert_eq!(board.nodes[&node()].waiting_on().unwrap().since, at(8));
 }
 

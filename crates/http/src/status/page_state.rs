@@ -1,17 +1,13 @@
-//! The state of the page: status of nodes and hosts, and the latest steps of each episode.
+//! What the page shows beside the board of all nodes: connections, leadership and hosts.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use jiff::Timestamp;
 use serde::Serialize;
 
-use haulout_core::ids::{EpisodeId, HostRef, NodeName};
+use haulout_core::ids::HostRef;
 use haulout_core::maintenance::observed::HostState;
-use haulout_core::status::node_event::NodeEvent;
-use haulout_core::status::{HostKind, NodeStatuses, StatusBoard, StatusSpan};
-
-/// Steps kept per episode, the latest ones.
-const STEPS: usize = 40;
+use haulout_core::status::{HostKind, StatusSpan};
 
 /// State changes kept per host.
 const HOST_CHANGES: usize = 16;
@@ -25,11 +21,9 @@ pub(super) struct PageState {
     pub(super) leadership: PageLeadership,
     /// When vCenter last answered a long poll.
     pub(super) vcenter_answered: Option<Timestamp>,
-    pub(super) board: StatusBoard,
-    steps: BTreeMap<NodeName, (EpisodeId, VecDeque<EpisodeStep>)>,
+    /// The revision of the board of all nodes that is shown.
+    pub(super) board: u64,
     pub(super) hosts: BTreeMap<HostRef, HostEntry>,
-    /// The host on which vCenter last showed the VM of each node.
-    last_hosts: BTreeMap<NodeName, String>,
 }
 
 /// The role of this replica.
@@ -42,13 +36,6 @@ pub(crate) enum PageLeadership {
         /// The leader, if known.
         leader: Option<String>,
     },
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct EpisodeStep {
-    pub at: Timestamp,
-    pub text: String,
 }
 
 #[derive(Debug)]
@@ -67,10 +54,8 @@ impl Default for PageState {
             kubernetes: not_synced("Kubernetes"),
             leadership: PageLeadership::Leads,
             vcenter_answered: None,
-            board: StatusBoard::default(),
-            steps: BTreeMap::new(),
+            board: 0,
             hosts: BTreeMap::new(),
-            last_hosts: BTreeMap::new(),
         }
     }
 }
@@ -86,25 +71,6 @@ impl PageState {
     /// Whether this replica leads, and so follows vCenter.
     pub(super) fn leads(&self) -> bool {
         self.leadership == PageLeadership::Leads
-    }
-
-    /// Updates the status of nodes; returns whether the page changes.
-    pub(super) fn update_statuses(&mut self, statuses: &NodeStatuses, now: Timestamp) -> bool {
-        let is_changed = self.board.update_statuses(statuses, now);
-        self.steps.retain(|name, _| self.board.nodes.contains_key(name));
-        self.last_hosts
-            .retain(|name, _| self.board.nodes.contains_key(name));
-        for (name, status) in statuses {
-            if let Some((host, _)) = status.host() {
-                self.last_hosts.insert(name.clone(), host.to_owned());
-            }
-        }
-        is_changed
-    }
-
-    /// The host on which vCenter last showed the VM of a node.
-    pub(super) fn last_host(&self, node: &NodeName) -> Option<&String> {
-        self.last_hosts.get(node)
     }
 
     /// Sets the hosts to show; returns whether the page changes. While vCenter is not synced, they stay as they were: without VMs the
@@ -140,77 +106,6 @@ impl PageState {
             }
         }
         is_changed
-    }
-
-    /// Applies an event of an actor; returns whether the page changes.
-    pub(super) fn event(&mut self, node: &NodeName, event: NodeEvent<'_>, now: Timestamp) -> bool {
-        match event {
-            NodeEvent::Recorded {
-                before,
-                transition,
-                wrote: (_, at),
-                ..
-            } => {
-                if !self.board.recorded(node, before, transition, at) {
-                    return false;
-                }
-                self.step(node, at, transition.words(before));
-                true
-            }
-            NodeEvent::NotRecorded {
-                transition, message, ..
-            } => {
-                let phase = transition.record.phase_name();
-                self.step(
-                    node,
-                    now,
-                    format!("could not write {phase} to the Node: {message}"),
-                )
-            }
-            NodeEvent::Asks { effect, .. } => {
-                let kind = effect.kind();
-                !kind.is_routine() && self.step(node, now, format!("starts to {}", kind.words()))
-            }
-            NodeEvent::Forecasts { placement, .. } => {
-                self.step(node, now, format!("after the drain: {placement}"))
-            }
-            NodeEvent::Waits { on, .. } => {
-                self.board.waits(node, on, now);
-                let entry = self.board.nodes.get(node);
-                let latest = entry.and_then(|entry| entry.ending(&entry.latest.as_ref()?.episode.id));
-                if latest.is_none() {
-                    self.step(node, now, format!("waits for {on}"));
-                }
-                true
-            }
-        }
-    }
-
-    /// The steps of the episode `id`, newest first.
-    pub(super) fn steps(&self, node: &NodeName, id: &EpisodeId) -> Vec<EpisodeStep> {
-        let steps = self.steps.get(node).filter(|(of, _)| of == id);
-        steps.map_or_else(Vec::new, |(_, steps)| steps.iter().rev().cloned().collect())
-    }
-
-    /// Adds a step to the latest episode, if any.
-    fn step(&mut self, node: &NodeName, at: Timestamp, text: String) -> bool {
-        let Some(latest) = self.board.nodes.get(node).and_then(|entry| entry.latest.as_ref()) else {
-            return false;
-        };
-        let id = &latest.episode.id;
-        let (of, steps) = self
-            .steps
-            .entry(node.clone())
-            .or_insert_with(|| (id.clone(), VecDeque::new()));
-        if of != id {
-            steps.clear();
-            of.clone_from(id);
-        }
-        if steps.len() == STEPS {
-            steps.pop_front();
-        }
-        steps.push_back(EpisodeStep { at, text });
-        true
     }
 }
 

@@ -22,6 +22,7 @@ use haulout_core::maintenance::observed::{
 };
 use haulout_core::maintenance::policy::DrainTimeoutAction;
 use haulout_core::maintenance::waiting::{DrainTimeout, WaitingOn};
+use haulout_core::status::node_event::NodeEvent;
 use haulout_core::status::{PhaseKind, statuses};
 
 const NASTY: &str = "<script>alert(1)</script>";
@@ -37,10 +38,22 @@ fn status() -> Arc<StatusPage> {
         vcenter: "vc.example".to_owned(),
         links: Links::default(),
     };
-    let status = StatusPage::new(settings, None, clock);
+    let status = StatusPage::new(settings, None, NodeBoard::new(clock), clock);
     status.connection(WatchedApi::Vcenter, ConnectionState::Synced);
     status.connection(WatchedApi::Kubernetes, ConnectionState::Synced);
     Arc::new(status)
+}
+
+/// Tells the board and the page of new statuses, as the event loop does.
+fn built(status: &StatusPage, statuses: &NodeStatuses) {
+    status.board.built(statuses);
+    status.built(statuses);
+}
+
+fn tell(status: &StatusPage, node: &NodeName, event: NodeEvent<'_>) {
+    let beat = fixtures::beat(event, clock());
+    status.board.observe(node, &beat);
+    status.observe(node, &beat);
 }
 
 fn episode(node: &str, host: &str, phase: Phase, since: Timestamp) -> Episode {
@@ -111,7 +124,7 @@ fn show(status: &Arc<StatusPage>, node: &str) {
         detection: Detection::Pushed,
     };
     let hosts = BTreeMap::from([(HostRef::new("host-1"), (NASTY.to_owned(), entering))]);
-    status.built(&statuses(&fixtures::snapshots(snapshots.clone())));
+    built(status, &statuses(&fixtures::snapshots(snapshots.clone())));
     status.show_hosts(hosts);
     let on = WaitingOn::Pods {
         left: vec![held()],
@@ -124,7 +137,7 @@ fn show(status: &Arc<StatusPage>, node: &str) {
         record,
         on: &on,
     };
-    status.observe(&name, waits);
+    tell(status, &name, waits);
 }
 
 /// The routes of the pages.
@@ -282,7 +295,7 @@ async fn banners_show_lost_connections_and_standby() {
         vcenter: String::new(),
         links: Links::default(),
     };
-    let dry = Arc::new(StatusPage::new(settings, None, clock));
+    let dry = Arc::new(StatusPage::new(settings, None, NodeBoard::new(clock), clock));
     let (_, _, html) = ask(&dry, Method::GET, "/").await;
     assert!(html.contains("Dry run."));
     assert!(html.contains("vCenter has not synced yet"));
@@ -308,15 +321,13 @@ async fn what_needs_a_person_comes_first_with_its_next_step() {
     };
     let record = Record::Episode(Arc::new(episode("gpu1", NASTY, Phase::Draining, at(1))));
     let waits = |on: &WaitingOn| {
-        status.observe(
-            &name,
-            NodeEvent::Waits {
-                node: None,
-                vm: &BoundVm::NotLookedUp,
-                record: &record,
-                on,
-            },
-        );
+        let event = NodeEvent::Waits {
+            node: None,
+            vm: &BoundVm::NotLookedUp,
+            record: &record,
+            on,
+        };
+        tell(&status, &name, event);
     };
     waits(&WaitingOn::Pods {
         left: vec![held.clone()],
@@ -500,7 +511,7 @@ fn an_episode_is_seen_through_all_its_phases_and_how_it_ended() {
         50,
     );
     let snapshots = BTreeMap::from([(name, snapshot("gpu1", "esx1", Record::InService, Vec::new()))]);
-    status.built(&statuses(&fixtures::snapshots(snapshots.clone())));
+    built(&status, &statuses(&fixtures::snapshots(snapshots.clone())));
 
     let page = status.episode(&id).unwrap();
     let seen: Vec<_> = page
@@ -559,7 +570,7 @@ async fn obstacles_before_a_night_come_first_in_words() {
         ),
         in_service("d-unknown", BoundVm::NotLookedUp),
     ]);
-    status.built(&statuses(&fixtures::snapshots(snapshots)));
+    built(&status, &statuses(&fixtures::snapshots(snapshots)));
 
     let (code, _, page) = ask(&status, Method::GET, "/maintainable").await;
     assert_eq!(code, StatusCode::OK);
@@ -602,7 +613,7 @@ async fn obstacles_before_a_night_come_first_in_words() {
 fn page_of_obstacles_is_bounded() {
     let status = status();
     let snapshots = (0..250).map(|n| in_service(&format!("gpu-{n:03}"), BoundVm::OutOfScope));
-    status.built(&statuses(&fixtures::snapshots(snapshots)));
+    built(&status, &statuses(&fixtures::snapshots(snapshots)));
     let filter = ListFilter {
         nodes: 3,
         ..ListFilter::default()
@@ -640,7 +651,7 @@ fn record_change(
         transition: &transition,
         wrote: (at(seconds), at(seconds)),
     };
-    status.observe(name, last_event);
+    tell(status, name, last_event);
 }
 
 #[test]
@@ -657,10 +668,13 @@ fn the_queue_is_listed_in_its_order_with_those_ahead() {
         };
         (NodeName::new(node), snapshot)
     };
-    status.built(&statuses(&fixtures::snapshots(BTreeMap::from([
-        queued("gpu1", 30),
-        queued("gpu2", 20),
-    ]))));
+    built(
+        &status,
+        &statuses(&fixtures::snapshots(BTreeMap::from([
+            queued("gpu1", 30),
+            queued("gpu2", 20),
+        ]))),
+    );
     let overview = status.overview(&ListFilter::default());
     let places: Vec<_> = overview
         .queue
@@ -687,7 +701,7 @@ fn page_of_thousands_of_nodes_is_bounded() {
         })
         .collect();
     snapshots.insert(NodeName::new("zz"), draining("zz", "esx1", vec![held(); 3000]));
-    status.built(&statuses(&fixtures::snapshots(snapshots.clone())));
+    built(&status, &statuses(&fixtures::snapshots(snapshots.clone())));
     let overview = status.overview(&ListFilter::default());
     let pages = |rows, page, pages| PageCount { rows, page, pages };
     assert_eq!(
@@ -787,7 +801,10 @@ fn hosts_stay_on_the_page_while_vcenter_is_not_connected() {
     let status = status();
     let name = NodeName::new("gpu-1");
     let shown = |snapshot: NodeSnapshot, hosts: &[&str]| {
-        status.built(&statuses(&fixtures::snapshots([(name.clone(), snapshot)])));
+        built(
+            &status,
+            &statuses(&fixtures::snapshots([(name.clone(), snapshot)])),
+        );
         let hosts = hosts
             .iter()
             .map(|host| (HostRef::new(*host), ((*host).to_owned(), HostState::InService)));

@@ -13,8 +13,8 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::PageSettings;
-use super::page_state::{EpisodeStep, PageLeadership, PageState};
-use haulout_core::status::{self, Obstacle, PhaseKind};
+use super::page_state::{PageLeadership, PageState};
+use haulout_core::status::{self, EpisodeStep, Obstacle, PhaseKind, StatusBoard};
 use haulout_kubernetes::update::NodeMaintenanceFacts;
 
 pub(crate) use state::ShownState;
@@ -23,6 +23,7 @@ pub(crate) use state::ShownState;
 #[derive(Clone, Copy)]
 pub(super) struct View<'a> {
     pub(super) state: &'a PageState,
+    pub(super) board: &'a StatusBoard,
     /// The NodeMaintenance objects of ended episodes, newest first.
     pub(super) history: &'a [NodeMaintenanceFacts],
     pub(super) settings: &'a PageSettings,

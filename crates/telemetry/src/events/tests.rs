@@ -15,8 +15,8 @@ use haulout_core::maintenance::observed::{
     BoundVm, HostState, PendingEviction, PendingReason, PowerState, SlotLimit,
 };
 use haulout_core::maintenance::placement::{RejectedHost, RejectionReason};
-use haulout_core::maintenance::waiting::ParkReason;
-use haulout_kubernetes::events::Severity;
+use haulout_core::maintenance::waiting::{ParkReason, WaitingOn};
+use haulout_core::status::story::{NodeStory, Severity};
 
 /// An episode that began at 10 s and is in `phase` since `since`.
 fn episode(phase: Phase, since: i64) -> Episode {
@@ -72,8 +72,16 @@ fn powering_on() -> Phase {
     Phase::PoweringOn { by_drs: false }
 }
 
+/// The Events about one node, as seconds since the fixed time go by.
+#[derive(Debug, Default)]
+struct EventsOfNode {
+    story: NodeStory,
+    memory: EventMemory,
+    links: Links,
+}
+
 /// Reports a change of record at 100 s. Returns the Event as `Type Reason: note`.
-fn recorded(memory: &mut EventMemory, before: &Record, transition: &Transition) -> String {
+fn recorded(of: &mut EventsOfNode, before: &Record, transition: &Transition) -> String {
     let node = node();
     let event = NodeEvent::Recorded {
         node: Some(&node),
@@ -82,10 +90,10 @@ fn recorded(memory: &mut EventMemory, before: &Record, transition: &Transition) 
         transition,
         wrote: (at(100), at(100)),
     };
-    shown(memory, event, 100)
+    shown(of, event, 100)
 }
 
-fn waits(memory: &mut EventMemory, record: &Record, on: &WaitingOn, now: i64) -> String {
+fn waits(of: &mut EventsOfNode, record: &Record, on: &WaitingOn, now: i64) -> String {
     let node = node();
     let event = NodeEvent::Waits {
         node: Some(&node),
@@ -93,20 +101,23 @@ fn waits(memory: &mut EventMemory, record: &Record, on: &WaitingOn, now: i64) ->
         record,
         on,
     };
-    shown(memory, event, now)
+    shown(of, event, now)
 }
 
-fn shown(memory: &mut EventMemory, event: NodeEvent<'_>, now: i64) -> String {
-    memory.event(&NodeName::new("gpu-1"), event, at(now)).map_or_else(
-        || "-".to_owned(),
-        |(event, _)| {
-            let severity = match event.severity {
-                Severity::Normal => "",
-                Severity::Warning => "! ",
-            };
-            format!("{severity}{}: {}", event.reason, event.note)
-        },
-    )
+fn shown(of: &mut EventsOfNode, event: NodeEvent<'_>, now: i64) -> String {
+    let beat = of.story.tell(event, at(now));
+    match of.memory.due(&NodeName::new("gpu-1"), &beat, at(now)) {
+        Some(told) => format!("{}: {}", event_type(told), of.links.note(&beat, told)),
+        None => "-".to_owned(),
+    }
+}
+
+fn event_type(told: &Told) -> String {
+    let severity = match told.reason.severity() {
+        Severity::Normal => "",
+        Severity::Warning => "! ",
+    };
+    format!("{severity}{}", told.reason.name())
 }
 
 #[test]
@@ -274,7 +285,7 @@ fn transition_creates_at_most_one_event() {
     ];
     for (before, transition, event) in table {
         assert_eq!(
-            recorded(&mut EventMemory::default(), &before, &transition),
+            recorded(&mut EventsOfNode::default(), &before, &transition),
             event,
             "{before:?} -> {transition:?}"
         );
@@ -430,19 +441,19 @@ fn relevant_wait_creates_one_event() {
         ),
     ];
     for (phase, on, event) in table {
-        let shown = waits(&mut EventMemory::default(), &record(phase, 10), &on, 100);
+        let shown = waits(&mut EventsOfNode::default(), &record(phase, 10), &on, 100);
         assert_eq!(shown, event, "{on:?}");
     }
 }
 
 #[test]
 fn guest_without_tools_is_not_reported_as_late() {
-    let memory = &mut EventMemory::default();
+    let of = &mut EventsOfNode::default();
     let record = record(Phase::ShuttingDown(DrainEnd::Complete), 10);
-    waits(memory, &record, &WaitingOn::GuestShutdown { until: at(130) }, 11);
+    waits(of, &record, &WaitingOn::GuestShutdown { until: at(130) }, 11);
     assert_eq!(
         waits(
-            memory,
+            of,
             &record,
             &WaitingOn::Task {
                 effect: EffectKind::PowerOff
@@ -455,7 +466,7 @@ fn guest_without_tools_is_not_reported_as_late() {
 
 #[test]
 fn repeated_event_is_suppressed_until_the_end() {
-    let memory = &mut EventMemory::default();
+    let of = &mut EventsOfNode::default();
     let draining = record(Phase::Draining, 10);
     let held = |pods: &[&str]| {
         let pods = pods.iter().map(|name| PendingEviction {
@@ -470,21 +481,17 @@ fn repeated_event_is_suppressed_until_the_end() {
             timeout: None,
         }
     };
-    assert_ne!(waits(memory, &draining, &held(&["ml/a", "ml/b"]), 20), "-");
-    assert_eq!(
-        waits(memory, &draining, &held(&["ml/a"]), 21),
-        "-",
-        "the same budget"
-    );
-    assert_eq!(waits(memory, &draining, &held(&["ml/a", "ml/b"]), 619), "-");
-    assert_ne!(waits(memory, &draining, &held(&["ml/a", "ml/b"]), 620), "-");
-    recorded(memory, &draining, &ending(EpisodeResult::Cancelled, Some(false)));
-    assert!(memory.nodes.is_empty(), "{memory:?}");
+    assert_ne!(waits(of, &draining, &held(&["ml/a", "ml/b"]), 20), "-");
+    assert_eq!(waits(of, &draining, &held(&["ml/a"]), 21), "-", "the same budget");
+    assert_eq!(waits(of, &draining, &held(&["ml/a", "ml/b"]), 619), "-");
+    assert_ne!(waits(of, &draining, &held(&["ml/a", "ml/b"]), 620), "-");
+    recorded(of, &draining, &ending(EpisodeResult::Cancelled, Some(false)));
+    assert!(of.memory.sent.is_empty(), "{of:?}");
 }
 
 #[test]
 fn budget_event_repeats_when_pods_become_too_few() {
-    let memory = &mut EventMemory::default();
+    let of = &mut EventsOfNode::default();
     let draining = record(Phase::Draining, 10);
     let held = |words: &str| WaitingOn::Pods {
         left: vec![PendingEviction {
@@ -505,7 +512,7 @@ fn budget_event_repeats_when_pods_become_too_few() {
         ("needs 3 healthy pods and has 3 currently", false),
     ];
     for (words, is_sent) in event {
-        let shown = waits(memory, &draining, &held(words), 20);
+        let shown = waits(of, &draining, &held(words), 20);
         assert_eq!(shown != "-", is_sent, "{words}: {shown}");
         assert!(!is_sent || shown.contains(words), "{shown}");
     }
@@ -532,7 +539,7 @@ fn budget_without_name_or_counts_has_an_event() {
         ),
     ];
     for (on, end) in table {
-        let shown = waits(&mut EventMemory::default(), &draining, &on, 20);
+        let shown = waits(&mut EventsOfNode::default(), &draining, &on, 20);
         assert!(shown.ends_with(end), "{shown}");
     }
 }
@@ -547,30 +554,30 @@ fn node_that_cannot_begin_has_an_event() {
     };
     assert_eq!(
         waits(
-            &mut EventMemory::default(),
+            &mut EventsOfNode::default(),
             &unreadable,
             &WaitingOn::Parked(why),
             20
         ),
         "! MaintenanceParked: Waiting for a person or a change: the episode on the Node cannot be read and is left alone: version 9"
     );
-    let memory = &mut EventMemory::default();
+    let of = &mut EventsOfNode::default();
     let two = WaitingOn::Parked(ParkReason::VmAmbiguous { count: 2 });
     assert_eq!(
-        waits(memory, &Record::InService, &two, 20),
+        waits(of, &Record::InService, &two, 20),
         "! MaintenanceParked: Waiting for a person or a change: 2 VMs match this node; none is changed"
     );
-    assert_eq!(waits(memory, &Record::InService, &two, 21), "-");
+    assert_eq!(waits(of, &Record::InService, &two, 21), "-");
     let none = WaitingOn::Parked(ParkReason::VmMissing);
-    assert_eq!(waits(memory, &Record::InService, &none, 22), "-");
-    assert_eq!(waits(memory, &Record::InService, &WaitingOn::VmLookup, 23), "-");
+    assert_eq!(waits(of, &Record::InService, &none, 22), "-");
+    assert_eq!(waits(of, &Record::InService, &WaitingOn::VmLookup, 23), "-");
 }
 
 #[test]
 fn first_and_last_event_link_to_the_trace() {
-    let memory = &mut EventMemory {
+    let of = &mut EventsOfNode {
         links: Links::new(Some("https://jaeger.example/trace/{trace_id}".to_owned())),
-        ..EventMemory::default()
+        ..EventsOfNode::default()
     };
     let traced = |phase| {
         Record::Episode(Arc::new(Episode {
@@ -580,25 +587,25 @@ fn first_and_last_event_link_to_the_trace() {
     };
     let draining = traced(Phase::Draining);
     let link = "; trace https://jaeger.example/trace/4bf9";
-    let first = recorded(memory, &Record::InService, &to(draining.clone()));
+    let first = recorded(of, &Record::InService, &to(draining.clone()));
     assert!(first.ends_with(link), "{first}");
-    let last = recorded(memory, &draining, &ending(EpisodeResult::Cancelled, None));
+    let last = recorded(of, &draining, &ending(EpisodeResult::Cancelled, None));
     assert!(last.ends_with(link), "{last}");
 }
 
 #[test]
 fn parked_node_has_one_event() {
-    let memory = &mut EventMemory::default();
+    let of = &mut EventsOfNode::default();
     let phase = parked(ParkReason::VmSuspended, Phase::Draining, 10);
     let unchanged = record(phase, 100);
     assert_ne!(
-        recorded(memory, &record(Phase::Draining, 10), &to(unchanged.clone())),
+        recorded(of, &record(Phase::Draining, 10), &to(unchanged.clone())),
         "-"
     );
     let wait = WaitingOn::Parked(ParkReason::VmSuspended);
-    assert_eq!(waits(memory, &unchanged, &wait, 101), "-");
+    assert_eq!(waits(of, &unchanged, &wait, 101), "-");
     // A restart loses the sent Events.
-    assert_ne!(waits(&mut EventMemory::default(), &unchanged, &wait, 101), "-");
+    assert_ne!(waits(&mut EventsOfNode::default(), &unchanged, &wait, 101), "-");
 }
 
 #[test]
@@ -631,7 +638,7 @@ fn last_event_has_durations_if_the_history_is_complete() {
             transition: &ending(EpisodeResult::Succeeded, Some(false)),
             wrote: (at(11_600), at(11_600)),
         };
-        shown(&mut EventMemory::default(), event, 11_600)
+        shown(&mut EventsOfNode::default(), event, 11_600)
     };
     assert_eq!(
         end(0),
@@ -743,22 +750,20 @@ fn begin_with_an_evacuation_policy_creates_a_warning_of_its_own() {
             transition: &transition,
             wrote: (at(100), at(100)),
         };
-        let memory = &mut EventMemory::default();
-        let begin = shown(memory, event, 100);
-        let more = memory.evacuation(&NodeName::new("gpu-1"), event, at(100));
-        let more = more.map(|(event, _)| (event.severity, event.reason, event.note));
-        (begin, more)
+        let more = NodeStory::default().tell(event, at(100)).evacuation();
+        let more = more.map(|told| (event_type(&told), told.sentence));
+        (shown(&mut EventsOfNode::default(), event, 100), more)
     };
     let entering = fixtures::entering;
     let (begin, more) = begins(Some(PowerState::On), entering(), Phase::Draining, true);
     assert!(begin.contains("cordoned, pods are being evicted"), "{begin}");
-    let (severity, reason, note) = more.expect("a second Event");
-    assert_eq!((severity, reason), (Severity::Warning, "EvacuationPolicy"));
+    let (what, note) = more.expect("a second Event");
+    assert_eq!(what, "! EvacuationPolicy");
     assert!(note.contains("vCenter itself shuts down the VM"), "{note}");
 
     let (begin, more) = begins(Some(PowerState::Off), entering(), Phase::AwaitingHost, true);
     assert!(begin.contains("cordoned, the VM is off already"), "{begin}");
-    let (_, _, note) = more.expect("a second Event");
+    let (_, note) = more.expect("a second Event");
     assert!(note.contains("its pods were not evicted"), "{note}");
 
     for (host, is_marked) in [(entering(), false), (HostState::InService, true)] {

@@ -2,7 +2,9 @@ use haulout_core::maintenance::clock::Now;
 use std::sync::Arc;
 use std::time::Duration;
 
-use haulout_core::fixtures::{self, TRACE, at, drain_report, episode, moment, node, record as of, snapshot};
+use haulout_core::fixtures::{
+    self, TRACE, at, beat, drain_report, episode, moment, node, record as of, snapshot,
+};
 
 use super::*;
 use haulout_core::ids::{EpisodeId, RequestUid, TaskRef};
@@ -43,19 +45,17 @@ impl Fixture {
             transition: &transition,
             wrote: (at(when), at(when)),
         };
-        self.metrics.observe(&self.name, event);
+        self.metrics.observe(&self.name, &beat(event, at(when)));
     }
 
     fn waits(&self, record: &Record, on: &WaitingOn) {
-        self.metrics.observe(
-            &self.name,
-            NodeEvent::Waits {
-                node: Some(&node()),
-                vm: &BoundVm::NotLookedUp,
-                record,
-                on,
-            },
-        );
+        let event = NodeEvent::Waits {
+            node: Some(&node()),
+            vm: &BoundVm::NotLookedUp,
+            record,
+            on,
+        };
+        self.metrics.observe(&self.name, &beat(event, at(0)));
     }
 
     /// Shows the snapshots of gpu1, gpu2 and so on.
@@ -381,13 +381,11 @@ fn everything() -> Fixture {
     fixture.shows([shown, second_in_queue()]);
     fixture.waits(&draining, &WaitingOn::DrainRound);
     let effect = Effect::Survey { hosts: Vec::new() };
-    fixture.metrics.observe(
-        &fixture.name,
-        NodeEvent::Asks {
-            record: &draining,
-            effect: &effect,
-        },
-    );
+    let asks = NodeEvent::Asks {
+        record: &draining,
+        effect: &effect,
+    };
+    fixture.metrics.observe(&fixture.name, &beat(asks, at(0)));
     fixture.metrics.evictions(429, 2);
     fixture
         .metrics

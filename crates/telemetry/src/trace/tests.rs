@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use haulout_core::fixtures::{self, at, record, transition};
+use haulout_core::fixtures::{self, at, beat, record, transition};
 
 use super::*;
 use haulout_core::ids::NodeUid;
@@ -56,7 +56,7 @@ fn changes(traces: Option<&Arc<Traces>>, before: &Record, after: &Record, second
             transition: &transition,
             wrote: (at(second), at(second)),
         };
-        traces.observe(&NodeName::new("gpu1"), event);
+        traces.observe(&NodeName::new("gpu1"), &beat(event, at(0)));
     }
     transition.record
 }
@@ -68,7 +68,7 @@ fn waits(traces: &Arc<Traces>, record: &Record, on: &WaitingOn) {
         record,
         on,
     };
-    traces.observe(&NodeName::new("gpu1"), event);
+    traces.observe(&NodeName::new("gpu1"), &beat(event, at(0)));
 }
 
 fn taken(queue: &mut mpsc::Receiver<Span>) -> Vec<Span> {

@@ -7,8 +7,9 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tracing::debug;
 
-use super::{AttributeBoard, BEGINS};
+use super::AttributeBoard;
 use crate::sink::Delivery;
+use crate::vcenter_events::text::BEGINS;
 use crate::vcenter_events::text::objects_of;
 use haulout_core::ids::{HostRef, NodeName};
 use haulout_core::maintenance::episode::Record;

@@ -10,6 +10,7 @@ use haulout_core::maintenance::episode::{Episode, EpisodeResult, HostIdentity, P
 use haulout_core::maintenance::observed::{BoundVm, HostState, ObservedVm, PowerState};
 use haulout_core::maintenance::waiting::WaitingOn;
 use haulout_core::status::NodeStatus;
+use haulout_core::status::story::NodeStory;
 
 fn episode(n: usize) -> Record {
     fixtures::record(Episode {
@@ -22,11 +23,25 @@ fn episode(n: usize) -> Record {
     })
 }
 
-fn attribute() -> VcenterAttribute {
-    VcenterAttribute::new(AttributeBoard::default(), || at(60))
+/// The attribute, as the actor of node 1 changes it.
+#[derive(Default)]
+struct Attribute {
+    board: AttributeBoard,
+    story: Mutex<NodeStory>,
 }
 
-fn recorded(attribute: &VcenterAttribute, before: &Record, transition: &Transition) {
+fn attribute() -> Attribute {
+    Attribute::default()
+}
+
+impl Attribute {
+    fn tell(&self, event: NodeEvent<'_>) {
+        let beat = self.story.lock().tell(event, at(60));
+        self.board.observe(&name(1), &beat);
+    }
+}
+
+fn recorded(attribute: &Attribute, before: &Record, transition: &Transition) {
     let event = NodeEvent::Recorded {
         node: Some(&node()),
         vm: &BoundVm::NotLookedUp,
@@ -34,21 +49,21 @@ fn recorded(attribute: &VcenterAttribute, before: &Record, transition: &Transiti
         transition,
         wrote: (at(0), at(0)),
     };
-    attribute.observe(&name(1), event);
+    attribute.tell(event);
 }
 
-fn waits(attribute: &VcenterAttribute, record: &Record, on: &WaitingOn) {
+fn waits(attribute: &Attribute, record: &Record, on: &WaitingOn) {
     let event = NodeEvent::Waits {
         node: None,
         vm: &BoundVm::NotLookedUp,
         record,
         on,
     };
-    attribute.observe(&name(1), event);
+    attribute.tell(event);
 }
 
 /// What is to be set on the VM, as if it were set at once.
-fn take(attribute: &VcenterAttribute) -> Option<String> {
+fn take(attribute: &Attribute) -> Option<String> {
     let set = attribute.board.0.outbox.deliver_all().into_iter();
     let on_vm = set.filter(|(entity, _)| *entity == Entity::Vm(vm_ref(1)));
     on_vm.map(|(_, value)| value).last()
@@ -94,15 +109,6 @@ async fn episode_that_may_have_ended_is_not_shown() {
         waits(&attribute, &episode(1), &on);
         assert_eq!(take(&attribute), None, "{on}");
     }
-}
-
-#[tokio::test]
-async fn end_of_an_actor_clears_nothing() {
-    let attribute = attribute();
-    recorded(&attribute, &Record::InService, &transition(episode(1)));
-    assert!(take(&attribute).is_some());
-    attribute.actor_ended(&name(1));
-    assert_eq!(take(&attribute), None);
 }
 
 #[tokio::test]

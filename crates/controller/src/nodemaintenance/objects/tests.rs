@@ -51,7 +51,13 @@ struct Cluster {
 
 impl Cluster {
     fn new() -> Self {
-        let objects = Arc::new(StatusReconciler::new("gpu=true".to_owned(), None, 2, now));
+        let objects = Arc::new(StatusReconciler::new(
+            "gpu=true".to_owned(),
+            None,
+            2,
+            NodeBoard::new(now),
+            now,
+        ));
         objects.queue(None, &NodeMaintenanceUpdate::Reset);
         objects.queue(None, &NodeMaintenanceUpdate::Settled);
         Self {
@@ -73,8 +79,7 @@ impl Cluster {
 
     fn show(&self, snapshot: NodeSnapshot) {
         let snapshots = BTreeMap::from([(NodeName::new("gpu1"), snapshot)]);
-        self.objects
-            .built(&statuses(&fixtures::snapshots(snapshots.clone())));
+        built(&self.objects, snapshots.clone());
     }
 
     fn store(&mut self, object: NodeMaintenanceFacts) {
@@ -159,12 +164,25 @@ impl Cluster {
             transition: &transition,
             wrote: (at(60), at(60)),
         };
-        self.objects.observe(&NodeName::new("gpu1"), event);
+        self.tells(event);
+    }
+
+    fn tells(&self, event: NodeEvent<'_>) {
+        let (name, beat) = (NodeName::new("gpu1"), fixtures::beat(event, now()));
+        self.objects.board.observe(&name, &beat);
+        self.objects.observe(&name, &beat);
     }
 
     fn status(&self, name: &str) -> &NodeMaintenanceStatus {
         &self.stored[name].status
     }
+}
+
+/// Tells the board and the objects of new snapshots, as the event loop does.
+fn built(objects: &StatusReconciler, snapshots: BTreeMap<NodeName, NodeSnapshot>) {
+    let statuses = statuses(&fixtures::snapshots(snapshots));
+    objects.board.built(&statuses);
+    objects.built(&statuses);
 }
 
 fn request(action: RequestAction) -> Option<Request> {
@@ -294,12 +312,41 @@ fn new_foreign_request_is_left_to_its_operator_first() {
     cluster.created("medik8s/theirs", "gpu1", 98, foreign(a_drain(), false));
     let snapshot = node_snapshot(Record::InService, request(RequestAction::Drain), None);
     cluster.show(snapshot);
+    cluster.tells(NodeEvent::Waits {
+        node: Some(&node()),
+        vm: &BoundVm::NotLookedUp,
+        record: &Record::InService,
+        on: &WaitingOn::Skip,
+    });
     assert!(is_woken(&cluster));
     assert_eq!(cluster.objects.due(|_| false), []);
     assert!(is_woken(&cluster), "another pass follows");
     NOW.set(101);
     assert_eq!(cluster.objects.due(|_| false).len(), 1);
     NOW.set(100);
+}
+
+#[test]
+fn request_shows_the_wait_of_its_node_with_the_next_step() {
+    let mut cluster = Cluster::new();
+    cluster.created("asked", "gpu1", 0, asked(RequestAction::Drain));
+    let snapshot = node_snapshot(Record::InService, request(RequestAction::Drain), None);
+    cluster.settle(&snapshot);
+    assert_eq!(cluster.status("asked").waiting_on, None, "nothing is told yet");
+    cluster.tells(NodeEvent::Waits {
+        node: Some(&node()),
+        vm: &BoundVm::NotLookedUp,
+        record: &Record::InService,
+        on: &WaitingOn::Skip,
+    });
+    cluster.settle(&snapshot);
+    let wait = cluster.status("asked").waiting_on.as_ref().unwrap();
+    assert_eq!(
+        (&*wait.reason, &*wait.message),
+        ("Skip", &*WaitingOn::Skip.to_string())
+    );
+    let next = wait.next_step.as_deref().unwrap();
+    assert!(next.starts_with("kubectl annotate node gpu1"), "{next}");
 }
 
 #[test]
@@ -364,15 +411,12 @@ fn episode_without_vcenter_says_so_and_keeps_its_copy() {
         let why = WaitingOn::Vcenter {
             why: "connection refused".to_owned(),
         };
-        cluster.objects.observe(
-            &NodeName::new("gpu1"),
-            NodeEvent::Waits {
-                node: Some(&node()),
-                vm: &BoundVm::NotLookedUp,
-                record: &outage(Phase::AwaitingHost).record,
-                on: &why,
-            },
-        );
+        cluster.tells(NodeEvent::Waits {
+            node: Some(&node()),
+            vm: &BoundVm::NotLookedUp,
+            record: &outage(Phase::AwaitingHost).record,
+            on: &why,
+        });
         cluster.settle(&outage(Phase::Rejoining));
         let status = status(&cluster);
         let told = status.waiting_on.as_ref().map(|it| it.reason.as_str());
@@ -391,15 +435,12 @@ fn wait_without_a_next_step_or_deadline_does_not_keep_the_earlier_ones() {
         (WaitingOn::DrainRound, false, false),
     ] {
         cluster.settle(&draining);
-        cluster.objects.observe(
-            &NodeName::new("gpu1"),
-            NodeEvent::Waits {
-                node: Some(&node()),
-                vm: &BoundVm::NotLookedUp,
-                record: &draining.record,
-                on: &on,
-            },
-        );
+        cluster.tells(NodeEvent::Waits {
+            node: Some(&node()),
+            vm: &BoundVm::NotLookedUp,
+            record: &draining.record,
+            on: &on,
+        });
         cluster.settle(&draining);
         let wait = cluster.status("gpu1-00112233").waiting_on.as_ref().unwrap();
         assert_eq!(wait.deadline.is_some(), has_deadline, "{wait:?}");
@@ -499,9 +540,9 @@ fn deleted_request_does_not_come_back_with_the_reply_to_a_write() {
 
 #[test]
 fn nothing_is_due_before_the_objects_are_synced() {
-    let objects = StatusReconciler::new("gpu=true".to_owned(), None, 2, now);
+    let objects = StatusReconciler::new("gpu=true".to_owned(), None, 2, NodeBoard::new(now), now);
     let snapshots = BTreeMap::from([(NodeName::new("gpu1"), in_episode(Phase::Draining, 1))]);
-    objects.built(&statuses(&fixtures::snapshots(snapshots.clone())));
+    built(&objects, snapshots.clone());
     assert_eq!(objects.due(|_| false), []);
     objects.queue(None, &NodeMaintenanceUpdate::Settled);
     assert_eq!(
@@ -509,7 +550,7 @@ fn nothing_is_due_before_the_objects_are_synced() {
         [],
         "updates are applied by the next `built`"
     );
-    objects.built(&statuses(&fixtures::snapshots(snapshots.clone())));
+    built(&objects, snapshots.clone());
     assert_eq!(objects.due(|_| false).len(), 1);
 }
 
@@ -713,9 +754,7 @@ fn progress_of_many_drains_is_written_two_at_a_time() {
         node_snapshot(record(episode(phase, 1)), None, Some(report))
     };
     let show = |cluster: &Cluster, snapshots: &BTreeMap<NodeName, NodeSnapshot>| {
-        cluster
-            .objects
-            .built(&statuses(&fixtures::snapshots(snapshots.clone())));
+        built(&cluster.objects, snapshots.clone());
     };
     let all = |left| names.map(|name| (NodeName::new(name), with(Phase::Draining, left)));
     let mut snapshots = BTreeMap::from(all(9));
@@ -847,7 +886,7 @@ fn request_that_is_not_due_shows_nothing_of_another_episode() {
         );
         assert_eq!(shown, (&None, &None, &None, &None, 0), "{case}");
         let waiting_on = status.waiting_on.as_ref().unwrap();
-        assert_eq!(waiting_on.reason, "NotBegun", "{case}");
+        assert_eq!(waiting_on.reason, "Window", "{case}");
         assert!(
             waiting_on.message.contains("when the window of NodeMaintenance"),
             "{case}: {}",
@@ -888,15 +927,12 @@ fn request_with_an_invalid_window_is_stalled() {
         },
         why,
     };
-    cluster.objects.observe(
-        &NodeName::new("gpu1"),
-        NodeEvent::Waits {
-            node: Some(&node()),
-            vm: &BoundVm::NotLookedUp,
-            record: &Record::InService,
-            on: &on,
-        },
-    );
+    cluster.tells(NodeEvent::Waits {
+        node: Some(&node()),
+        vm: &BoundVm::NotLookedUp,
+        record: &Record::InService,
+        on: &on,
+    });
     cluster.settle(&node_snapshot(
         Record::InService,
         request(RequestAction::Reboot),
@@ -994,7 +1030,7 @@ fn records_are_written_before_new_objects_and_those_before_the_rest() {
             node_snapshot(Record::Episode(Arc::new(other)), None, None),
         ),
     ]);
-    cluster.objects.built(&statuses(&fixtures::snapshots(snapshots)));
+    built(&cluster.objects, snapshots);
     let due = cluster.objects.due(|_| false);
     let expected = [("gpu1-00112233", 0), ("gpu0-ffeeddcc", 1), ("asked", 2)];
     assert_eq!(

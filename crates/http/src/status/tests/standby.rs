@@ -19,7 +19,9 @@ struct Replica {
 
 impl Replica {
     fn start(clock: fn() -> Timestamp, stored: &[NodeMaintenanceFacts]) -> Self {
-        let objects = Arc::new(StatusReconciler::new("gpu=true".to_owned(), None, 2, clock));
+        let board = NodeBoard::new(clock);
+        let objects = StatusReconciler::new("gpu=true".to_owned(), None, 2, board.clone(), clock);
+        let objects = Arc::new(objects);
         objects.queue(None, &NodeMaintenanceUpdate::Reset);
         for object in stored {
             objects.queue(None, &NodeMaintenanceUpdate::Seen(Box::new(object.clone())));
@@ -31,7 +33,12 @@ impl Replica {
             vcenter: String::new(),
             links: Links::default(),
         };
-        let page = Arc::new(StatusPage::new(settings, Some(Arc::clone(&objects)), clock));
+        let page = Arc::new(StatusPage::new(
+            settings,
+            Some(Arc::clone(&objects)),
+            board,
+            clock,
+        ));
         page.connection(WatchedApi::Kubernetes, ConnectionState::Synced);
         Self { objects, page, clock }
     }
@@ -39,8 +46,16 @@ impl Replica {
     fn sees(&self, snapshot: &NodeSnapshot) {
         let snapshots = BTreeMap::from([(NodeName::new("gpu1"), snapshot.clone())]);
         let statuses = statuses(&fixtures::snapshots(snapshots));
+        self.page.board.built(&statuses);
         self.objects.built(&statuses);
         self.page.built(&statuses);
+    }
+
+    fn tells(&self, event: NodeEvent<'_>) {
+        let (name, beat) = (NodeName::new("gpu1"), fixtures::beat(event, (self.clock)()));
+        self.page.board.observe(&name, &beat);
+        self.objects.observe(&name, &beat);
+        self.page.observe(&name, &beat);
     }
 
     /// Its actor reports a wait.
@@ -51,9 +66,7 @@ impl Replica {
             record: &snapshot.record,
             on,
         };
-        let name = NodeName::new("gpu1");
-        self.objects.observe(&name, event);
-        self.page.observe(&name, event);
+        self.tells(event);
     }
 
     /// Carries out its due writes on `stored`.
@@ -182,8 +195,7 @@ async fn standby_and_restarted_leader_show_each_end_as_the_leader_did() {
             transition: &transition,
             wrote: (at(60), at(60)),
         };
-        leader.objects.observe(&NodeName::new("gpu1"), event);
-        leader.page.observe(&NodeName::new("gpu1"), event);
+        leader.tells(event);
         for _ in 0..2 {
             leader.sees(&ended);
             leader.writes(&mut stored);

@@ -10,7 +10,7 @@ use super::{
 };
 use haulout_core::ids::{EpisodeId, NodeName};
 use haulout_core::maintenance::episode::Episode;
-use haulout_core::status::{EpisodeHistory, EpisodeOutcome, NodeEntry, PhaseKind};
+use haulout_core::status::{EpisodeHistory, EpisodeOutcome, EpisodeStep, NodeEntry, PhaseKind};
 use haulout_kubernetes::update::NodeMaintenanceFacts;
 
 /// The longest list of pods.
@@ -19,11 +19,9 @@ pub(super) const PODS: usize = 50;
 impl View<'_> {
     /// `None` for an unknown episode.
     pub(in crate::status) fn episode(self, id: &str) -> Option<EpisodePage> {
-        let View {
-            state, settings, now, ..
-        } = self;
+        let View { settings, now, .. } = self;
         let id = EpisodeId::new(id);
-        let seen = state.board.nodes.iter().find_map(|(name, entry)| {
+        let seen = self.board.nodes.iter().find_map(|(name, entry)| {
             let latest = entry.latest.as_ref().filter(|latest| latest.episode.id == id)?;
             Some((name, entry, latest))
         });
@@ -71,7 +69,7 @@ impl View<'_> {
             phases,
             timeline,
             pods: entry.and_then(|entry| self.pods_of(entry)),
-            steps: seen.map_or_else(Vec::new, |(name, _, _)| state.steps(name, &id)),
+            steps: latest.map(newest_first).unwrap_or_default(),
             row,
         })
     }
@@ -80,7 +78,7 @@ impl View<'_> {
     pub(super) fn episodes(self) -> Vec<EpisodeRow> {
         let written = self.history.iter().filter_map(row_of_object);
         let mut rows: BTreeMap<String, EpisodeRow> = written.map(|row| (row.id.clone(), row)).collect();
-        for (name, entry) in &self.state.board.nodes {
+        for (name, entry) in &self.board.nodes {
             if let Some(latest) = &entry.latest {
                 let row = row_of_seen(name, entry, latest);
                 rows.insert(row.id.clone(), row);
@@ -95,6 +93,11 @@ impl View<'_> {
 /// Anybody may write the status of an object, so only web addresses become links.
 fn is_web(url: &str) -> bool {
     url.starts_with("https://") || url.starts_with("http://")
+}
+
+/// The steps of an episode.
+pub(super) fn newest_first(latest: &EpisodeHistory) -> Vec<EpisodeStep> {
+    latest.steps.iter().rev().cloned().collect()
 }
 
 fn row_of_seen(name: &NodeName, entry: &NodeEntry, latest: &EpisodeHistory) -> EpisodeRow {

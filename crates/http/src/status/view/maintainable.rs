@@ -11,7 +11,7 @@ const REPORT: &str = "kubectl haulout report";
 
 impl View<'_> {
     pub(in crate::status) fn maintainable(self, filter: &ListFilter) -> MaintainablePage {
-        let nodes = self.state.board.nodes.iter();
+        let nodes = self.board.nodes.iter();
         let mut rows: Vec<MaintainableRow> = nodes
             .filter_map(|(name, entry)| maintainable_row(name, entry))
             .collect();
@@ -41,7 +41,7 @@ impl View<'_> {
             let status = entry.status.as_ref();
             status.is_some_and(|status| status.obstacles().into_iter().any(Obstacle::blocks))
         };
-        self.state.board.nodes.values().filter(blocks).count()
+        self.board.nodes.values().filter(blocks).count()
     }
 }
 

@@ -1,6 +1,6 @@
 //! The data of the node page, a pure function of state and time.
 
-use super::episode::{PODS, episode_facts, time};
+use super::episode::{PODS, episode_facts, newest_first, time};
 use super::{LabelledFact, NextStepRow, NodePage, NodeRow, PodRow, PodRows, ShownState, View, Waits};
 use haulout_controller::nodemaintenance::kind::WaitStatus;
 use haulout_core::ids::NodeName;
@@ -15,17 +15,16 @@ const RUNBOOKS: &str = "https://github.com/haulout/haulout/blob/main/docs/runboo
 impl View<'_> {
     /// `None` for an unknown node.
     pub(in crate::status) fn node(self, name: &NodeName) -> Option<NodePage> {
-        let state = self.state;
-        let entry = state.board.nodes.get(name)?;
+        let entry = self.board.nodes.get(name)?;
         let mut episodes = self.episodes();
         episodes.retain(|row| row.node == name.as_str());
         let latest = entry.latest.as_ref();
         Some(NodePage {
             frame: self.frame(),
             row: self.node_row(name, entry)?,
-            facts: node_facts(entry.status.as_ref()?, state.leads()),
+            facts: node_facts(entry.status.as_ref()?, self.state.leads()),
             pods: self.pods_of(entry),
-            steps: latest.map_or_else(Vec::new, |latest| state.steps(name, &latest.episode.id)),
+            steps: latest.map(newest_first).unwrap_or_default(),
             episodes,
         })
     }
@@ -41,16 +40,10 @@ impl View<'_> {
                 .host()
                 .map(|(name, _)| name.to_owned())
                 .or_else(|| recorded_host(status))
-                .or_else(|| self.last_host(name, status)),
+                .or_else(|| last_host(entry, status)),
             waits_for: self.waits(name, entry),
             episode: entry.episode().map(|episode| episode.id.to_string()),
         })
-    }
-
-    /// The last known host, while vCenter does not show the VM.
-    fn last_host(self, name: &NodeName, status: &NodeStatus) -> Option<String> {
-        let is_unknown = status.vm == BoundVm::NotLookedUp;
-        self.state.last_host(name).filter(|_| is_unknown).cloned()
     }
 
     /// The wait that its actor reports, or, on a standby, the one that the leader wrote. Both are shown from the written form.
@@ -122,6 +115,12 @@ impl NodeRow {
     pub(super) fn needs_person(&self) -> bool {
         self.phase == PhaseKind::Parked || self.waits_for.as_ref().is_some_and(|wait| wait.needs_person)
     }
+}
+
+/// The last known host, while vCenter does not show the VM.
+fn last_host(entry: &NodeEntry, status: &NodeStatus) -> Option<String> {
+    let is_unknown = status.vm == BoundVm::NotLookedUp;
+    entry.last_host.clone().filter(|_| is_unknown)
 }
 
 /// The host in the record, if vCenter has not reported one.

@@ -9,10 +9,10 @@ use super::{
     EpisodeRow, Frame, HostPage, HostRow, ListFilter, NodeRow, Overview, OverviewFigures, PageCount,
     QueueRow, ShownState, Timeline, TimelineRow, TimelineSpan, View,
 };
-use crate::status::page_state::{HostEntry, PageState};
+use crate::status::page_state::HostEntry;
 use haulout_core::ids::NodeName;
 use haulout_core::maintenance::observed::{Admission, HostState};
-use haulout_core::status::{NodeEntry, NodeStatus, PhaseKind};
+use haulout_core::status::{NodeEntry, NodeStatus, PhaseKind, StatusBoard};
 
 /// Rows of nodes, and of hosts, on one page.
 pub(in crate::status) const ROWS: usize = 100;
@@ -79,14 +79,14 @@ impl View<'_> {
             host_pages,
             nodes,
             node_pages,
-            queue: queue(state),
+            queue: queue(self.board),
             timeline,
             episodes,
         }
     }
 
     fn node_rows(self) -> Vec<NodeRow> {
-        let nodes = self.state.board.nodes.iter();
+        let nodes = self.board.nodes.iter();
         nodes
             .filter_map(|(name, entry)| self.node_row(name, entry))
             .collect()
@@ -94,7 +94,7 @@ impl View<'_> {
 
     fn host_rows(self) -> Vec<HostRow> {
         let mut on_hosts: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-        for (name, entry) in &self.state.board.nodes {
+        for (name, entry) in &self.board.nodes {
             if let Some((host, _)) = entry.status.as_ref().and_then(|status| status.host()) {
                 on_hosts.entry(host).or_default().push(name.to_string());
             }
@@ -198,9 +198,9 @@ impl View<'_> {
     /// The phases of each node: of the episodes `ids` from their objects, and of the latest episode as seen
     /// by this process.
     fn spans_of_nodes(&self, ids: &BTreeSet<&str>) -> BTreeMap<&str, Vec<TimelineSpan>> {
-        let View { state, history, .. } = *self;
+        let history = self.history;
         let mut of_nodes: BTreeMap<&str, Vec<TimelineSpan>> = BTreeMap::new();
-        let nodes = &state.board.nodes;
+        let nodes = &self.board.nodes;
         let latest = |name| {
             nodes
                 .get(name)
@@ -258,8 +258,8 @@ fn host_row(host: &HostEntry, nodes: Vec<String>) -> HostRow {
 }
 
 /// In queue order: by the time of the task or request.
-fn queue(state: &PageState) -> Vec<QueueRow> {
-    let nodes = state.board.nodes.iter();
+fn queue(board: &StatusBoard) -> Vec<QueueRow> {
+    let nodes = board.nodes.iter();
     let mut queued: Vec<(Timestamp, &NodeName, &NodeStatus)> = nodes
         .filter_map(|(name, entry)| {
             let status = entry

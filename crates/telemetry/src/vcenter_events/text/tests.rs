@@ -6,6 +6,7 @@ use haulout_core::maintenance::decide::Transition;
 use haulout_core::maintenance::effect::EffectKind;
 use haulout_core::maintenance::episode::{Detection, EpisodeResult, HostIdentity, Phase, Record};
 use haulout_core::maintenance::observed::{PendingEviction, PendingReason};
+use haulout_core::status::story::NodeStory;
 
 /// An episode in `phase` since `since`.
 fn record(phase: Phase, since: i64) -> Record {
@@ -22,7 +23,7 @@ fn record(phase: Phase, since: i64) -> Record {
 
 /// What is texts about gpu-1, as seconds since the fixed time go by.
 #[derive(Default)]
-struct Texts(BTreeMap<NodeName, LastText>);
+struct Texts(NodeStory);
 
 impl Texts {
     fn recorded(&mut self, before: &Record, transition: &Transition, now: i64) -> Option<LoggedText> {
@@ -59,8 +60,8 @@ impl Texts {
     }
 
     fn of(&mut self, event: NodeEvent<'_>, now: i64) -> Option<LoggedText> {
-        let name = NodeName::new("gpu-1");
-        logged_text(&name, event, &mut self.0, &Links::default(), at(now))
+        let beat = self.0.tell(event, at(now));
+        logged_text(&NodeName::new("gpu-1"), &beat, &Links::default())
     }
 }
 
@@ -189,7 +190,6 @@ fn bookkeeping_and_waits_without_a_known_vm_are_not_posted() {
     let draining = record(Phase::Draining, 20);
     assert_eq!(texts.recorded(&draining, &transition(draining.clone()), 30), None);
     assert_eq!(texts.waits(&Record::InService, &WaitingOn::Skip, 30), None);
-    assert!(texts.0.is_empty());
 }
 
 #[test]
@@ -223,6 +223,7 @@ fn write_that_fails_repeatedly_is_posted_once() {
             before: &before,
             transition: &transition,
             message,
+            attempts: 1,
         };
         texts.of(event, 31).map(|it| it.text)
     };

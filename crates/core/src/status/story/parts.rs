@@ -2,8 +2,8 @@
 
 use jiff::SignedDuration;
 
-use haulout_core::maintenance::episode::Episode;
-use haulout_core::status::{PhaseKind, Took};
+use crate::maintenance::episode::Episode;
+use crate::status::{PhaseKind, Took};
 
 /// The finished phases of `episode`, such as ` (drain 4m, host 2h)`. Empty if the history is not complete, because the
 /// parts would not add up.

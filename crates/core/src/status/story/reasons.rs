@@ -1,6 +1,23 @@
-//! The Event reasons. People filter by them, so they are stable.
+//! The reasons of Events. People filter by them, so they are stable.
 
-use haulout_kubernetes::events::Severity;
+/// The type of an Event, and the level of a log line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// Expected.
+    Normal,
+    /// Not expected.
+    Warning,
+}
+
+impl Severity {
+    /// Its name in the API.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
 
 macro_rules! reasons {
     ($($Reason:ident: $action:literal, $severity:ident, $meaning:literal;)+) => {

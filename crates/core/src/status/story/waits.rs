@@ -1,27 +1,27 @@
-//! The Events for waits, and their keys.
+//! The sentences about waits.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use super::{EventsOfNode, Reason};
-use haulout_core::maintenance::effect::EffectKind;
-use haulout_core::maintenance::episode::Episode;
-use haulout_core::maintenance::observed::{PendingEviction, PendingReason};
-use haulout_core::maintenance::placement::RejectedHost;
-use haulout_core::maintenance::request::RequestIdentity;
-use haulout_core::maintenance::waiting::{BUDGET, ParkReason, WaitingOn, few, few_by};
-use haulout_core::status::{PhaseKind, Took};
+use super::{Reason, Told};
+use crate::maintenance::effect::EffectKind;
+use crate::maintenance::episode::Episode;
+use crate::maintenance::observed::{PendingEviction, PendingReason};
+use crate::maintenance::placement::RejectedHost;
+use crate::maintenance::request::RequestIdentity;
+use crate::maintenance::waiting::{BUDGET, ParkReason, WaitingOn, few, few_by};
+use crate::status::{PhaseKind, Took};
 
-/// The reason, note and key of the Event for a wait. Short waits and waits that the phase implies have
-/// none. A lost connection has none either: it concerns every node, and the log reports it once.
-pub(super) fn wait_event(
+/// What is told of a wait. Short waits and waits that the phase implies are no Event. A lost connection is none either: it concerns
+/// every node, and the log reports it once.
+pub(super) fn wait_text(
     episode: &Episode,
     on: &WaitingOn,
-    known: &EventsOfNode,
+    guest_until: Option<Timestamp>,
     now: Timestamp,
-) -> Option<(Reason, String, String)> {
-    let note = format!("Waiting for {on}");
+) -> Option<Told> {
+    let sentence = format!("Waiting for {on}");
     let (reason, detail) = match on {
         // The nodes ahead change all the time; that it waits is one fact.
         WaitingOn::Slot { .. } => (Reason::MaintenanceQueued, String::new()),
@@ -32,11 +32,15 @@ pub(super) fn wait_event(
         WaitingOn::DrainHeld { .. } => (Reason::DrainTimedOut, String::new()),
         WaitingOn::Task {
             effect: EffectKind::PowerOff,
-        } => return Some(power_cut(episode, known, now)),
+        } => return Some(power_cut(episode, guest_until, now)),
         WaitingOn::Retry { effect, message, at } => {
             let what = effect.words();
-            let note = format!("Could not {what}: {message}; the next attempt is at {at:.0}");
-            return Some((refusal_of(*effect), note, format!("{what} {message}")));
+            let sentence = format!("Could not {what}: {message}; the next attempt is at {at:.0}");
+            return Some(Told::new(
+                refusal_of(*effect),
+                sentence,
+                &format!("{what} {message}"),
+            ));
         }
         WaitingOn::HostVisible { host, state } => (Reason::HostNotVisible, format!("{host} {state}")),
         WaitingOn::HostSettling { host, .. } => (Reason::HostSettling, host.clone()),
@@ -51,10 +55,7 @@ pub(super) fn wait_event(
         WaitingOn::Place { request, refused } => return Some(no_place(request, refused)),
         WaitingOn::Question(text) => (Reason::VMQuestionPending, text.clone()),
         // The same text as for the transition, so it is not repeated.
-        WaitingOn::Parked(reason) => {
-            let (reason, note) = parked(reason);
-            return Some((reason, note.clone(), note));
-        }
+        WaitingOn::Parked(reason) => return Some(parked(reason)),
         WaitingOn::Task { .. }
         | WaitingOn::Vcenter { .. }
         | WaitingOn::Kubernetes { .. }
@@ -77,7 +78,7 @@ pub(super) fn wait_event(
         | WaitingOn::Gpus { .. }
         | WaitingOn::MachineGuards { .. } => return None,
     };
-    Some((reason, note, detail))
+    Some(Told::new(reason, sentence, &detail))
 }
 
 /// The reason of the Event for an effect that was refused.
@@ -96,26 +97,26 @@ fn refusal_of(effect: EffectKind) -> Reason {
     }
 }
 
-fn no_place(request: &RequestIdentity, refused: &[RejectedHost]) -> (Reason, String, String) {
+fn no_place(request: &RequestIdentity, refused: &[RejectedHost]) -> Told {
     let elsewhere = elsewhere(refused);
-    let note =
+    let sentence =
         format!("No host can take the VM, which NodeMaintenance {request} wants to relocate: {elsewhere}");
-    (Reason::NoCompatibleHost, note, elsewhere)
+    Told::new(Reason::NoCompatibleHost, sentence, &elsewhere)
 }
 
-fn host_exit(host: &str, refused: &[RejectedHost]) -> (Reason, String, String) {
+fn host_exit(host: &str, refused: &[RejectedHost]) -> Told {
     let waits = format!("Waiting for ESXi host {host} to be back in service");
     if refused.is_empty() {
-        return (Reason::WaitingForHost, waits, host.to_owned());
+        return Told::new(Reason::WaitingForHost, waits, host);
     }
     let elsewhere = elsewhere(refused);
-    let note = format!("No other host can take the VM: {elsewhere}. {waits}");
-    (Reason::NoCompatibleHost, note, elsewhere)
+    let sentence = format!("No other host can take the VM: {elsewhere}. {waits}");
+    Told::new(Reason::NoCompatibleHost, sentence, &elsewhere)
 }
 
 /// Uses the text of Cluster API. The same budgets are one fact, whatever pods they hold, unless a
 /// budget has too few healthy pods: then the wait is not caused by the drain alone.
-fn blocked(left: &[PendingEviction]) -> Option<(Reason, String, String)> {
+fn blocked(left: &[PendingEviction]) -> Option<Told> {
     let mut held: Vec<String> = Vec::new();
     let mut budgets: BTreeMap<String, &str> = BTreeMap::new();
     for pod in left {
@@ -131,7 +132,7 @@ fn blocked(left: &[PendingEviction]) -> Option<(Reason, String, String)> {
         .iter()
         .map(|(names, message)| held_by(names, message))
         .collect();
-    let note = format!(
+    let sentence = format!(
         "Cannot evict {} as it would violate the pod's disruption budget. {}: {}",
         if held.len() == 1 { "pod" } else { "pods" },
         few_by(&words, ". "),
@@ -144,7 +145,7 @@ fn blocked(left: &[PendingEviction]) -> Option<(Reason, String, String)> {
         .chain(std::iter::once("short:"))
         .chain(short.map(|(names, _)| names.as_str()));
     let detail = detail.collect::<Vec<_>>().join(" ");
-    Some((Reason::EvictionBlocked, note, detail))
+    Some(Told::new(Reason::EvictionBlocked, sentence, &detail))
 }
 
 /// The message of Kubernetes about a budget, or its equivalent.
@@ -170,7 +171,7 @@ fn elsewhere(refused: &[RejectedHost]) -> String {
     few(&refused.iter().map(RejectedHost::to_string).collect::<Vec<_>>())
 }
 
-fn refused(left: &[PendingEviction]) -> Option<(Reason, String, String)> {
+fn refused(left: &[PendingEviction]) -> Option<Told> {
     let refusals = left.iter().filter_map(|pod| {
         let PendingReason::Refused { message } = &pod.why else {
             return None;
@@ -179,36 +180,34 @@ fn refused(left: &[PendingEviction]) -> Option<(Reason, String, String)> {
     });
     let (held, messages): (Vec<String>, Vec<&String>) = refusals.unzip();
     let first = messages.first()?;
-    let note = format!("Cannot evict {}: {first}", few(&held));
-    Some((Reason::EvictionRefused, note, (*first).clone()))
+    let sentence = format!("Cannot evict {}: {first}", few(&held));
+    Some(Told::new(Reason::EvictionRefused, sentence, first))
 }
 
 /// The power is cut because the guest did not shut down in time, or VMware Tools do not run.
-fn power_cut(episode: &Episode, known: &EventsOfNode, now: Timestamp) -> (Reason, String, String) {
+fn power_cut(episode: &Episode, guest_until: Option<Timestamp>, now: Timestamp) -> Told {
     // Without a known deadline the request was sent by an earlier process, and the time has passed.
-    if known.guest_until.is_some_and(|until| now < until) {
-        return (
-            Reason::GuestShutdownUnavailable,
-            "The guest cannot be shut down, because VMware Tools do not run; its power is being cut"
-                .to_owned(),
-            String::new(),
-        );
+    if guest_until.is_some_and(|until| now < until) {
+        let sentence =
+            "The guest cannot be shut down, because VMware Tools do not run; its power is being cut";
+        return Told::new(Reason::GuestShutdownUnavailable, sentence.to_owned(), "");
     }
     let took = Took(now.duration_since(episode.since));
-    (
-        Reason::GuestShutdownTimedOut,
-        format!("The guest did not shut down within {took}; its power is being cut"),
-        String::new(),
-    )
+    let sentence = format!("The guest did not shut down within {took}; its power is being cut");
+    Told::new(Reason::GuestShutdownTimedOut, sentence, "")
 }
 
-pub(super) fn parked(reason: &ParkReason) -> (Reason, String) {
+pub(super) fn parked(reason: &ParkReason) -> Told {
     if let ParkReason::Overdue { phase, waiting_on } = reason
         && phase == PhaseKind::Rejoining.name()
     {
-        let note = format!("Not back in service in time after the power-on, still waiting for {waiting_on}");
-        return (Reason::NodeNotReadyAfterPowerOn, note);
+        return Told::once(
+            Reason::NodeNotReadyAfterPowerOn,
+            format!("Not back in service in time after the power-on, still waiting for {waiting_on}"),
+        );
     }
-    let note = format!("Waiting for a person or a change: {reason}");
-    (Reason::MaintenanceParked, note)
+    Told::once(
+        Reason::MaintenanceParked,
+        format!("Waiting for a person or a change: {reason}"),
+    )
 }
