@@ -29,11 +29,14 @@ use crate::inventory::{Fact, InventorySettings};
 use crate::maintenance::clock::{Deadline, Monotonic, Now};
 use crate::maintenance::decide::Transition;
 use crate::maintenance::drain::EvictionBackoff;
-use crate::maintenance::episode::{CordonOwner, Detection, Episode, HostIdentity, Phase, Record, Trigger};
+use crate::maintenance::episode::{
+    CordonOwner, Detection, Episode, EpisodeOrigin, HostIdentity, Phase, PhaseStats, Record, Trigger,
+};
 use crate::maintenance::observed::{
     BoundVm, CordonedBy, DrainReport, HostState, NodeSnapshot, Observed, ObservedNode, ObservedVm,
     PendingEviction, RecordAge, Snapshots,
 };
+use crate::maintenance::phase_stats::close;
 use crate::maintenance::policy::{
     DrainTimeoutAction, GuardPolicy, HookTimeoutAction, Limit, MaintenanceTaint, NodeBinding, Policy,
     Releases, StaticDevices, VmotionGrace,
@@ -53,6 +56,12 @@ pub const RELEASE: &str = "haulout/haulout";
 
 /// The id of [`episode`] and of its trace.
 pub const TRACE: &str = "00112233445566778899aabbccddeeff";
+
+/// Closes the phase of `before` at `seconds`, as an actor does before it writes `transition`. Returns the closed record.
+pub fn closed(before: &Record, transition: &mut Transition, seconds: i64) -> Record {
+    let (stats, origin) = (PhaseStats::default(), EpisodeOrigin::default());
+    close(before, transition, stats, &origin, at(-10), at(seconds))
+}
 
 /// What is told of `event` at `now`, by an actor that has told nothing before.
 pub fn beat(event: NodeEvent<'_>, now: Timestamp) -> Beat<'_> {

@@ -360,7 +360,7 @@ impl WritePass<'_> {
             return None;
         }
         match entry.latest_ending().filter(|ending| is_its(&ending.episode)) {
-            Some(ending) => Some(status::ended(object, entry, ending)),
+            Some(ending) => Some(status::ended(object, ending)),
             None if awaits_result(entry, self.now) => None,
             None => {
                 let last = entry.last_episode();
@@ -409,11 +409,13 @@ impl WritePass<'_> {
             (Some(_), _) => return self.not_begun(object, entry, not_due),
             // The node is known, and shows neither this request nor an episode: its actor has recorded it as fulfilled.
             (None, None) if status.is_known && !awaits_result(entry, self.now) => {
-                let (gave_up, at) = match entry.latest_ending() {
+                let ending = entry.latest_ending();
+                let (gave_up, at) = match ending {
                     Some(ending) => (ending.episode.relocation_failure.clone(), ending.at),
                     None => (self.gave_up(object), self.now),
                 };
-                status::fulfilled(object, gave_up.as_deref(), at)
+                let episode = ending.map(|ending| &*ending.episode);
+                status::fulfilled(object, episode, gave_up.as_deref(), at)
             }
             (None, _) => return None,
         })

@@ -8,7 +8,7 @@ use super::conditions::{Progress, with_conditions};
 use super::kind::{NodeMaintenanceStatus, PendingPod, PhaseTimes, WaitStatus};
 use haulout_core::maintenance::episode::{Episode, EpisodeResult, Record};
 use haulout_core::maintenance::record;
-use haulout_core::status::{EpisodeEnd, EpisodeOutcome, NodeEntry, PhaseKind, PodCountsByState, WaitKind};
+use haulout_core::status::{EpisodeEnd, EpisodeOutcome, NodeEntry, PhaseKind, WaitKind};
 use haulout_kubernetes::update::{NodeMaintenanceFacts, RequestAction};
 
 /// The reason of the wait of a request for a node that is not watched.
@@ -84,16 +84,12 @@ fn parked(episode: &Episode) -> Option<String> {
 }
 
 /// The status of an episode's object at its end.
-pub(super) fn ended(
-    object: &NodeMaintenanceFacts,
-    entry: &NodeEntry,
-    ending: &EpisodeEnd,
-) -> NodeMaintenanceStatus {
+pub(super) fn ended(object: &NodeMaintenanceFacts, ending: &EpisodeEnd) -> NodeMaintenanceStatus {
     let EpisodeEnd { episode, how, at } = ending;
     let mut status = (*object.status).clone();
     // It may have ended before the object was written.
     set_episode(&mut status, episode);
-    set_phases(&mut status, entry, episode);
+    set_phases(&mut status, episode);
     status.record = record::write(&Record::Episode(Arc::clone(episode)), *at).episode;
     ended_status(object, status, Some(episode), Some(*how), *at)
 }
@@ -116,7 +112,13 @@ fn ended_status(
     how: Option<EpisodeResult>,
     at: Timestamp,
 ) -> NodeMaintenanceStatus {
-    let gave_up = episode.and_then(|episode| episode.relocation_failure.clone());
+    let gave_up = match how {
+        Some(EpisodeResult::Failed) => Some("the reason was not recorded".to_owned()),
+        Some(_) | None => None,
+    };
+    let gave_up = episode
+        .and_then(|episode| episode.relocation_failure.clone())
+        .or(gave_up);
     let fewer = episode.and_then(|episode| episode.accepted_gpus.as_ref());
     let fewer = fewer.map(|fewer| format!("a person accepted it with fewer GPUs: {fewer}"));
     let message = gave_up.or(fewer).unwrap_or_default();
@@ -149,13 +151,21 @@ pub(super) fn is_progress(is: &NodeMaintenanceStatus, wanted: &NodeMaintenanceSt
     unchanged == *is
 }
 
-/// The status of a request that is fulfilled or was given up.
+/// The status of a request that is fulfilled or was given up. The episode is the one that ended last on its node, if this process
+/// observed that.
 pub(super) fn fulfilled(
     object: &NodeMaintenanceFacts,
+    episode: Option<&Episode>,
     gave_up: Option<&str>,
     at: Timestamp,
 ) -> NodeMaintenanceStatus {
-    let status = end_status((*object.status).clone(), at);
+    let mut status = (*object.status).clone();
+    let is_its = |it: &&Episode| status.episode.as_deref() == Some(it.id.as_str());
+    if let Some(episode) = episode.filter(is_its) {
+        set_episode(&mut status, episode);
+        set_phases(&mut status, episode);
+    }
+    let status = end_status(status, at);
     let outcome = gave_up.map_or(EpisodeOutcome::Succeeded, |_| EpisodeOutcome::Failed);
     with_conditions(
         object,
@@ -198,25 +208,18 @@ fn episode_status(
     episode: &Episode,
 ) -> NodeMaintenanceStatus {
     let mut status = (*object.status).clone();
-    let phase = episode.phase.name();
-    set_phases(&mut status, entry, episode);
-    begin_phase(&mut status, phase, episode.since);
-    status.state = Some(phase.to_owned());
+    if drains_again(&status, episode) {
+        status.total_pods = None;
+        status.eviction_pods = None;
+    }
+    set_phases(&mut status, episode);
+    status.state = Some(episode.phase.name().to_owned());
     set_episode(&mut status, episode);
     status.waiting_on = entry.waiting_on().map(|wait| {
         wait.written(&object.node)
             .continuing(object.status.waiting_on.as_ref())
     });
-    let latest = entry
-        .latest
-        .as_ref()
-        .filter(|latest| latest.episode.id == episode.id);
-    if let Some((listed, left)) = latest.and_then(|latest| latest.most) {
-        status.total_pods = status.total_pods.max(Some(count(listed)));
-        status.eviction_pods = status.eviction_pods.max(Some(count(left)));
-    }
-    let pods = entry.status.as_ref().and_then(|it| it.pods.as_ref());
-    drained(&mut status, pods, episode.phase.at_work().kind());
+    set_drain_progress(&mut status, entry, episode);
     status
 }
 
@@ -231,55 +234,63 @@ fn set_episode(status: &mut NodeMaintenanceStatus, episode: &Episode) {
     status.left_behind = episode.left_behind.iter().take(PODS).cloned().collect();
 }
 
-fn drained(status: &mut NodeMaintenanceStatus, pods: Option<&PodCountsByState>, phase: PhaseKind) {
+/// Whether the node is drained anew: its pods are counted from now on.
+fn drains_again(status: &NodeMaintenanceStatus, episode: &Episode) -> bool {
+    let was = status
+        .state
+        .as_deref()
+        .and_then(|state| state.parse::<PhaseKind>().ok());
+    let was_drained = was.is_some_and(|was| !was.is_before_drained());
+    was_drained && episode.phase.at_work().kind() == PhaseKind::Draining
+}
+
+/// How far the drain is. After a drain with pods left behind, the share of those that are gone stays as it was.
+fn set_drain_progress(status: &mut NodeMaintenanceStatus, entry: &NodeEntry, episode: &Episode) {
+    let phase = episode.phase.at_work().kind();
     status.pending_pods.clear();
     status.pods.clear();
-    let Some(pods) = pods.filter(|_| phase == PhaseKind::Draining) else {
-        if !phase.is_before_drained() && status.eviction_pods.is_some() {
-            status.drain_progress = Some(100);
-        }
-        return;
-    };
-    status.pods = pods.written(PODS);
-    status.pending_pods = status.pods.iter().map(PendingPod::full_name).collect();
-    let left = count(pods.left.len());
-    let all = status.eviction_pods.unwrap_or(0).max(left);
-    status.eviction_pods = Some(all);
-    let gone = u64::from(all.saturating_sub(left));
-    let percent = (gone * 100).checked_div(u64::from(all)).unwrap_or(100);
-    status.drain_progress = u32::try_from(percent).ok();
+    let latest = entry.latest.as_ref();
+    let most = latest
+        .filter(|it| it.episode.id == episode.id)
+        .and_then(|it| it.most);
+    if let Some((listed, left)) = most {
+        status.total_pods = status.total_pods.max(Some(count(listed)));
+        status.eviction_pods = status.eviction_pods.max(Some(count(left)));
+    }
+    let pods = entry.status.as_ref().and_then(|it| it.pods.as_ref());
+    if let Some(pods) = pods.filter(|_| phase == PhaseKind::Draining) {
+        status.pods = pods.written(PODS);
+        status.pending_pods = status.pods.iter().map(PendingPod::full_name).collect();
+        let left = count(pods.left.len());
+        let all = status.eviction_pods.unwrap_or(0).max(left);
+        status.eviction_pods = Some(all);
+        let gone = u64::from(all.saturating_sub(left));
+        let percent = (gone * 100).checked_div(u64::from(all)).unwrap_or(100);
+        status.drain_progress = u32::try_from(percent).ok();
+    } else if !phase.is_before_drained() && status.eviction_pods.is_some() && episode.left_behind.is_empty() {
+        status.drain_progress = Some(100);
+    }
 }
 
 fn count(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// Adds the phases of an episode that are not in the status yet.
-fn set_phases(status: &mut NodeMaintenanceStatus, entry: &NodeEntry, episode: &Episode) {
-    let latest = entry
-        .latest
-        .as_ref()
-        .filter(|latest| latest.episode.id == episode.id);
-    for span in latest.into_iter().flat_map(|latest| &latest.phases) {
-        begin_phase(status, span.kind.name(), span.from);
-    }
-}
-
-fn begin_phase(status: &mut NodeMaintenanceStatus, phase: &str, since: Timestamp) {
-    let started_at = text(since);
-    let is_known = status
-        .phases
-        .last()
-        .is_some_and(|last| last.started_at >= started_at || last.phase == phase);
-    if is_known || status.phases.len() >= PHASES {
+/// The phases of the record, after the earlier ones that the record has dropped.
+fn set_phases(status: &mut NodeMaintenanceStatus, episode: &Episode) {
+    let spans = episode.phase_spans();
+    let Some(first) = spans.first().map(|first| first.from) else {
         return;
-    }
-    close_phase(status, since);
-    status.phases.push(PhaseTimes {
-        phase: phase.to_owned(),
-        started_at,
-        ended_at: None,
-    });
+    };
+    status.phases.retain(|phase| phase.started_at < text(first));
+    close_phase(status, first);
+    status.phases.extend(spans.iter().map(|span| PhaseTimes {
+        phase: span.kind.name().to_owned(),
+        started_at: text(span.from),
+        ended_at: span.to.map(text),
+    }));
+    let over = status.phases.len().saturating_sub(PHASES);
+    status.phases.drain(..over);
 }
 
 fn close_phase(status: &mut NodeMaintenanceStatus, at: Timestamp) {

@@ -16,7 +16,7 @@ use crate::maintenance::episode::{Episode, EpisodeResult, Record};
 use crate::maintenance::record::LastEpisode;
 use crate::maintenance::waiting::WaitingOn;
 
-/// The maximum number of kept phases, and of kept waits, of an episode.
+/// The maximum number of kept waits of an episode.
 pub(super) const SPANS: usize = 100;
 
 /// The maximum number of kept steps of an episode, the latest ones.
@@ -69,7 +69,6 @@ impl Wait {
 pub struct EpisodeHistory {
     /// Its latest record.
     pub episode: Arc<Episode>,
-    pub phases: Vec<StatusSpan<PhaseKind>>,
     pub waits: Vec<StatusSpan<WaitKind>>,
     pub steps: VecDeque<EpisodeStep>,
     /// The maximum number of pods on the node, and of blocking pods.
@@ -251,7 +250,6 @@ impl NodeEntry {
         if let Some(latest) = &mut self.latest {
             close(&mut latest.waits, at);
             if let (Some(how), Some(episode)) = (transition.ended, before.shared()) {
-                close(&mut latest.phases, at);
                 let episode = Arc::clone(episode);
                 self.ended = Some(EpisodeEnd { episode, how, at });
             }
@@ -282,7 +280,6 @@ impl NodeEntry {
         {
             self.latest = Some(EpisodeHistory {
                 episode: Arc::clone(episode),
-                phases: Vec::new(),
                 waits: Vec::new(),
                 steps: VecDeque::new(),
                 most: None,
@@ -293,22 +290,43 @@ impl NodeEntry {
         if latest.episode.since > episode.since {
             return;
         }
-        latest.episode = Arc::clone(episode);
-        let kind = episode.phase.kind();
-        if latest.phases.last().is_none_or(|last| last.kind != kind) {
-            close(&mut latest.phases, episode.since);
-            push(&mut latest.phases, kind, episode.since);
+        let [was, is] = [&latest.episode, episode].map(|it| it.phase.at_work().kind());
+        if !was.is_before_drained() && is == PhaseKind::Draining {
+            // It is drained anew.
+            latest.most = None;
         }
+        latest.episode = Arc::clone(episode);
     }
 }
 
-fn push<Kind>(spans: &mut Vec<StatusSpan<Kind>>, kind: Kind, from: Timestamp) {
+impl Episode {
+    /// Its phases as its record has them, oldest first. The last one is open, unless the episode has ended.
+    pub fn phase_spans(&self) -> Vec<StatusSpan<PhaseKind>> {
+        let finished = &self.history.finished;
+        let is_closed = finished.last().is_some_and(|last| last.since == self.since);
+        let open = (!is_closed).then(|| (self.phase.kind(), self.since, None));
+        let closed = finished
+            .iter()
+            .map(|it| (it.phase.kind(), it.since, Some(it.until)));
+        let mut spans: Vec<StatusSpan<PhaseKind>> = Vec::new();
+        for (kind, from, to) in closed.chain(open) {
+            match spans.last_mut().filter(|last| last.kind == kind) {
+                // A phase that begins again.
+                Some(last) => last.to = to,
+                None => spans.push(StatusSpan { kind, from, to }),
+            }
+        }
+        spans
+    }
+}
+
+fn push(spans: &mut Vec<StatusSpan<WaitKind>>, kind: WaitKind, from: Timestamp) {
     if spans.len() < SPANS {
         spans.push(StatusSpan { kind, from, to: None });
     }
 }
 
-fn close<Kind>(spans: &mut [StatusSpan<Kind>], at: Timestamp) {
+fn close(spans: &mut [StatusSpan<WaitKind>], at: Timestamp) {
     if let Some(last) = spans.last_mut() {
         last.to.get_or_insert(at);
     }

@@ -11,7 +11,7 @@ use crate::ids::EpisodeId;
 use crate::maintenance::decide::Transition;
 use crate::maintenance::episode::{DrainEnd, Episode, EpisodeResult, Phase};
 use crate::maintenance::machine_guard::MachineGuards;
-use crate::maintenance::observed::{HostState, ObservedNode, PowerState};
+use crate::maintenance::observed::{DrainReport, HostState, ObservedNode, PowerState};
 use crate::maintenance::record::{EndedEpisode, LastEpisode};
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
 use crate::named::UnknownName;
@@ -125,21 +125,30 @@ fn waits(board: &mut StatusBoard, story: &mut NodeStory, on: &WaitingOn, now: i6
     tell(board, story, event, now);
 }
 
-fn recorded(board: &mut StatusBoard, before: &Record, after: Record, ended: Option<EpisodeResult>, now: i64) {
-    let transition = Transition {
+/// Writes a transition, as the actor does. Returns the record that is on the Node then.
+fn recorded(
+    board: &mut StatusBoard,
+    before: &Record,
+    after: Record,
+    ended: Option<EpisodeResult>,
+    now: i64,
+) -> Record {
+    let mut transition = Transition {
         record: after,
         unschedulable: None,
         ended,
         fulfilled: None,
     };
+    let before = fixtures::closed(before, &mut transition, now);
     let event = NodeEvent::Recorded {
         node: None,
         vm: &BoundVm::NotLookedUp,
-        before,
+        before: &before,
         transition: &transition,
         wrote: (at(now), at(now)),
     };
     tell(board, &mut NodeStory::default(), event, now);
+    transition.record
 }
 
 #[test]
@@ -197,11 +206,11 @@ fn a_wait_of_the_same_kind_keeps_its_beginning() {
 fn an_episode_is_followed_from_phase_to_phase_to_its_end() {
     let mut board = StatusBoard::default();
     let draining = record(episode(Phase::Draining, 1));
-    let waiting = record(episode(Phase::AwaitingHost, 5));
-    recorded(&mut board, &Record::InService, draining.clone(), None, 1);
+    let draining = recorded(&mut board, &Record::InService, draining, None, 1);
     assert!(show(&mut board, draining.clone(), 2));
     assert!(!show(&mut board, draining.clone(), 3), "nothing is different");
-    recorded(&mut board, &draining, waiting.clone(), None, 5);
+    let waiting = record(episode(Phase::AwaitingHost, 5));
+    let waiting = recorded(&mut board, &draining, waiting, None, 5);
     // The watch is behind the actor.
     show(&mut board, draining, 6);
     recorded(
@@ -214,7 +223,8 @@ fn an_episode_is_followed_from_phase_to_phase_to_its_end() {
     show(&mut board, Record::InService, 10);
     let entry = &board.nodes[&node()];
     let latest = entry.latest.as_ref().unwrap();
-    let phases: Vec<_> = latest.phases.iter().map(|it| (it.kind, it.from, it.to)).collect();
+    let phases = latest.episode.phase_spans();
+    let phases: Vec<_> = phases.iter().map(|it| (it.kind, it.from, it.to)).collect();
     assert_eq!(
         phases,
         [
@@ -228,6 +238,28 @@ fn an_episode_is_followed_from_phase_to_phase_to_its_end() {
         Some((EpisodeResult::Succeeded, at(9)))
     );
     assert_eq!(entry.gone_episode(), Some((id, at(10))));
+}
+
+#[test]
+fn pods_of_a_drain_that_begins_anew_are_counted_anew() {
+    let mut board = StatusBoard::default();
+    let drains = |board: &mut StatusBoard, listed: usize, since: i64| {
+        let mut snapshot = NodeSnapshot {
+            record: record(episode(Phase::Draining, since)),
+            observed: seen(HostState::InService),
+        };
+        snapshot.observed.drain = Some(DrainReport {
+            listed,
+            ..fixtures::drain_report(moment(since).monotonic, Vec::new())
+        });
+        let snapshots = BTreeMap::from([(node(), Arc::new(snapshot))]);
+        board.update_statuses(&statuses(&snapshots), at(since));
+        board.nodes[&node()].latest.as_ref().unwrap().most
+    };
+    assert_eq!(drains(&mut board, 20, 1), Some((20, 0)));
+    assert_eq!(drains(&mut board, 3, 1), Some((20, 0)), "pods have gone");
+    show(&mut board, record(episode(Phase::Rejoining, 5)), 5);
+    assert_eq!(drains(&mut board, 2, 9), Some((2, 0)));
 }
 
 #[test]

@@ -498,8 +498,7 @@ fn an_episode_is_seen_through_all_its_phases_and_how_it_ended() {
     ];
     for (phase, since) in phases.into_iter().zip([1, 5, 20, 40]) {
         let record = Record::Episode(Arc::new(episode("gpu1", "esx1", phase, at(since))));
-        record_change(&status, &name, &before, record.clone(), None, since);
-        before = record;
+        before = record_change(&status, &name, &before, record, None, since);
     }
     let id = before.episode().unwrap().id.to_string();
     record_change(
@@ -637,21 +636,23 @@ fn record_change(
     record: Record,
     ended: Option<EpisodeResult>,
     seconds: i64,
-) {
-    let transition = Transition {
+) -> Record {
+    let mut transition = Transition {
         record,
         unschedulable: None,
         ended,
         fulfilled: None,
     };
-    let last_event = NodeEvent::Recorded {
+    let before = fixtures::closed(before, &mut transition, seconds);
+    let event = NodeEvent::Recorded {
         node: None,
         vm: &BoundVm::NotLookedUp,
-        before,
+        before: &before,
         transition: &transition,
         wrote: (at(seconds), at(seconds)),
     };
-    tell(status, name, last_event);
+    tell(status, name, event);
+    transition.record
 }
 
 #[test]

@@ -6,9 +6,8 @@ use haulout_core::fixtures::{self, at, beat, record, transition};
 
 use super::*;
 use haulout_core::ids::NodeUid;
-use haulout_core::maintenance::episode::{EpisodeOrigin, PhaseStats, Trigger};
+use haulout_core::maintenance::episode::Trigger;
 use haulout_core::maintenance::observed::{BoundVm, CordonedBy, ObservedNode};
-use haulout_core::maintenance::phase_stats::close;
 
 fn in_phase(uid: &str, phase: Phase, since: i64) -> Record {
     let trigger = Trigger {
@@ -46,8 +45,7 @@ fn seen() -> ObservedNode {
 /// Like an actor: closes the phase, writes, and reports a successful write. Returns the stored record.
 fn changes(traces: Option<&Arc<Traces>>, before: &Record, after: &Record, second: i64) -> Record {
     let mut transition = transition(after.clone());
-    let (stats, origin) = (PhaseStats::default(), EpisodeOrigin::default());
-    let closed = close(before, &mut transition, stats, &origin, at(-10), at(second));
+    let closed = fixtures::closed(before, &mut transition, second);
     if let Some(traces) = traces {
         let event = NodeEvent::Recorded {
             node: Some(&seen()),

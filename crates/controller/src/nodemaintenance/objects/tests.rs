@@ -350,6 +350,57 @@ fn request_shows_the_wait_of_its_node_with_the_next_step() {
 }
 
 #[test]
+fn drain_with_pods_left_behind_is_not_shown_as_complete() {
+    let shown = |left_behind: &[&str]| {
+        let mut cluster = Cluster::new();
+        let pod = |name: &str| PendingEviction {
+            name: name.to_owned(),
+            why: PendingReason::Leaving,
+        };
+        for left in [4, 1] {
+            let left = (0..left).map(|n| pod(&format!("ml/{n}"))).collect();
+            let report = drain_report(moment(2).monotonic, left);
+            cluster.settle(&node_snapshot(
+                record(episode(Phase::Draining, 1)),
+                None,
+                Some(report),
+            ));
+        }
+        let shutting_down = Episode {
+            left_behind: left_behind.iter().map(|name| (*name).to_owned()).collect(),
+            ..episode(Phase::ShuttingDown(DrainEnd::TimedOut), 60)
+        };
+        cluster.settle(&node_snapshot(record(shutting_down), None, None));
+        cluster.status("gpu1-00112233").drain_progress
+    };
+    assert_eq!(shown(&["ml/0"]), Some(75));
+    assert_eq!(shown(&[]), Some(100));
+}
+
+#[test]
+fn phases_are_those_of_the_record_after_the_ones_it_has_dropped() {
+    let mut cluster = Cluster::new();
+    let draining = record(episode(Phase::Draining, 1));
+    cluster.settle(&node_snapshot(draining.clone(), None, None));
+    let mut change = fixtures::transition(record(episode(Phase::AwaitingHost, 20)));
+    fixtures::closed(&draining, &mut change, 20);
+    let shown = |cluster: &mut Cluster, record: Record| {
+        cluster.settle(&node_snapshot(record, None, None));
+        let phases = &cluster.status("gpu1-00112233").phases;
+        let phases = phases.iter();
+        let phases = phases.map(|it| (it.phase.clone(), it.ended_at.is_some()));
+        phases.collect::<Vec<_>>()
+    };
+    let both = [("Draining".to_owned(), true), ("AwaitingHost".to_owned(), false)];
+    assert_eq!(shown(&mut cluster, change.record.clone()), both);
+    // The record has no history of it.
+    let forgotten = record(episode(Phase::AwaitingHost, 20));
+    assert_eq!(shown(&mut cluster, forgotten), both);
+    // Another process, without an object.
+    assert_eq!(shown(&mut Cluster::new(), change.record), both);
+}
+
+#[test]
 fn younger_foreign_request_waits_its_turn() {
     let mut cluster = Cluster::new();
     cluster

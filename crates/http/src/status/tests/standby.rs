@@ -136,9 +136,11 @@ fn without_vcenter(snapshot: &NodeSnapshot) -> NodeSnapshot {
 async fn standby_and_restarted_leader_show_each_wait_as_the_leader_did() {
     for on in waits() {
         let queued = Record::Episode(Arc::new(episode("gpu1", "esx-1", Phase::Queued, at(1))));
-        let queued = snapshot("gpu1", "esx-1", queued, Vec::new());
         let draining = Record::Episode(Arc::new(episode("gpu1", "esx-1", Phase::Draining, at(5))));
-        let snapshot = snapshot("gpu1", "esx-1", draining, pods_left());
+        let mut transition = fixtures::transition(draining);
+        fixtures::closed(&queued, &mut transition, 5);
+        let queued = snapshot("gpu1", "esx-1", queued, Vec::new());
+        let snapshot = snapshot("gpu1", "esx-1", transition.record, pods_left());
         let mut stored = Vec::new();
         let leader = Replica::start(clock, &stored);
         leader.sees(&queued);
@@ -173,7 +175,7 @@ async fn standby_and_restarted_leader_show_each_end_as_the_leader_did() {
         EpisodeResult::Vmotioned,
     ] {
         let running = draining("gpu1", "esx-1", Vec::new());
-        let transition = Transition {
+        let mut transition = Transition {
             ended: Some(how),
             ..fixtures::transition(Record::InService)
         };
@@ -191,7 +193,7 @@ async fn standby_and_restarted_leader_show_each_end_as_the_leader_did() {
         let event = NodeEvent::Recorded {
             node: None,
             vm: &BoundVm::NotLookedUp,
-            before: &running.record,
+            before: &fixtures::closed(&running.record, &mut transition, 60),
             transition: &transition,
             wrote: (at(60), at(60)),
         };

@@ -171,13 +171,14 @@ pub(super) fn time(text: &str) -> Option<Timestamp> {
     text.parse().ok()
 }
 
-/// The phases that this process saw, after the earlier ones from the object.
+/// The phases that the record has, after the earlier ones from the object.
 pub(super) fn phases(
     latest: Option<&EpisodeHistory>,
     object: Option<&NodeMaintenanceFacts>,
 ) -> Vec<TimelineSpan> {
-    let seen = latest.map_or(&[][..], |latest| &latest.phases).iter();
-    let seen = seen.map(|span| TimelineSpan::of(*span, span.kind.words(), ShownState::Phase(span.kind)));
+    let seen = latest.map_or_else(Vec::new, |latest| latest.episode.phase_spans());
+    let seen = seen.into_iter();
+    let seen = seen.map(|span| TimelineSpan::of(span, span.kind.words(), ShownState::Phase(span.kind)));
     let written = object.into_iter().flat_map(|object| &object.status.phases);
     let written = written.filter_map(|phase| {
         let kind: PhaseKind = phase.phase.parse().ok()?;
