@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use haulout_controller::failure_log::FailureStreak;
-use queue::{Due, SinkQueue};
+use queue::{Due, SinkQueue, ValueFate};
 
 /// An output.
 pub trait Sink: Sync {
@@ -51,9 +51,9 @@ pub enum Delivery {
     Done,
     /// It may work later.
     Later(String),
-    /// This value is not taken.
+    /// This value is not taken. With [`Keep::Each`] it is lost, with [`Keep::Newest`] it is tried again.
     Rejected(String),
-    /// Nothing is taken for keys of this group until a person changes something.
+    /// Nothing is taken for keys of this group until a person changes something. They are left out for an hour.
     Refused(String),
 }
 
@@ -62,7 +62,7 @@ pub enum Delivery {
 pub enum SinkReport<'a> {
     /// An attempt failed, and is repeated.
     Later { why: &'a str },
-    /// So many values in a row are lost. Not all of them are logged.
+    /// So many values in a row are lost, of all keys together. Not all of them are logged.
     Lost { why: &'a str, count: u64 },
     /// A value is delivered after so many were lost.
     Recovered { count: u64 },
@@ -75,10 +75,10 @@ pub enum SinkReport<'a> {
 pub struct Pace {
     /// Deliveries at once, of different keys, so that one without an answer holds up few others.
     pub at_once: usize,
-    /// The shortest time between two deliveries of one key. It doubles with each [`Urgency::Progress`], and with each failed attempt of
-    /// one value; [`Urgency::Change`] sets it back.
+    /// The first pause after a delivery of a key. Each further [`Urgency::Progress`] doubles it, any other value sets it back. It is also
+    /// the first pause after a failed attempt, which doubles with each further attempt of the same value.
     pub pause_min: Duration,
-    /// The longest time.
+    /// The longest pause.
     pub pause_max: Duration,
     pub keep: Keep,
 }
@@ -134,10 +134,12 @@ impl<Key: SinkKey, Value: SinkValue> Outbox<Key, Value> {
 
     /// The same, unless the key is known.
     pub(crate) fn push_first(&self, key: Key, value: Value) {
-        let is_known = self.queue(|queue| queue.knows(&key));
-        if !is_known {
-            self.push(key, value, Urgency::Change);
-        }
+        self.queue(|queue| {
+            if !queue.knows(&key) {
+                queue.push(key, value, Urgency::Change, Instant::now());
+            }
+        });
+        self.0.pushed.notify_one();
     }
 
     /// What is to be delivered, as if it were at once.
@@ -148,7 +150,7 @@ impl<Key: SinkKey, Value: SinkValue> Outbox<Key, Value> {
             self.queue(|queue| {
                 let due = queue.take(far)?;
                 let one = (due.key.clone(), due.value.clone());
-                queue.delivered(due, &Delivery::Done, Instant::now());
+                queue.attempt_ended(due, &Delivery::Done, Instant::now());
                 Some(one)
             })
         };
@@ -160,7 +162,7 @@ impl<Key: SinkKey, Value: SinkValue> Outbox<Key, Value> {
     }
 }
 
-/// Delivers what is in `outbox` until `stop`. Lost values are added to `lost`; those of a group that is refused are not, because that
+/// Delivers what is in `outbox` until `stop`; what waits then is neither delivered nor counted. Lost values are added to `lost`; those of a group that is refused are not, because that
 /// is logged.
 pub async fn run<S: Sink>(
     sink: &S,
@@ -185,17 +187,15 @@ pub async fn run<S: Sink>(
             true => outbox.queue(|queue| queue.next_due()),
             false => None,
         };
-        // Priority: shutdown, results, new values.
+        // Priority: shutdown, results, new values, the time at which a value is due.
         tokio::select! {
             biased;
             () = stop.cancelled() => return,
             Some((due, delivery)) = putting.next() => {
                 let key = due.key.clone();
-                let is_lost = outbox.queue(|queue| queue.delivered(due, &delivery, Instant::now()));
-                if is_lost {
-                    lost.inc();
-                }
-                log.delivered(sink, &key, &delivery, is_lost);
+                let fate = outbox.queue(|queue| queue.attempt_ended(due, &delivery, Instant::now()));
+                lost.inc_by(u64::from(fate == ValueFate::Lost));
+                log.attempt_ended(sink, &key, &delivery, fate);
             }
             () = outbox.0.pushed.notified() => {}
             () = until(next) => {}
@@ -225,7 +225,7 @@ struct DeliveryLog {
 }
 
 impl DeliveryLog {
-    fn delivered<S: Sink>(&mut self, sink: &S, key: &S::Key, delivery: &Delivery, is_lost: bool) {
+    fn attempt_ended<S: Sink>(&mut self, sink: &S, key: &S::Key, delivery: &Delivery, fate: ValueFate) {
         match delivery {
             Delivery::Done => {
                 self.refused.remove(key.group());
@@ -233,8 +233,11 @@ impl DeliveryLog {
                     sink.log(key, SinkReport::Recovered { count });
                 }
             }
-            Delivery::Later(why) | Delivery::Rejected(why) if is_lost => self.lost(sink, key, why, 1),
-            Delivery::Later(why) | Delivery::Rejected(why) => sink.log(key, SinkReport::Later { why }),
+            Delivery::Later(why) | Delivery::Rejected(why) => match fate {
+                ValueFate::Lost => self.lost(sink, key, why, 1),
+                ValueFate::Waits => sink.log(key, SinkReport::Later { why }),
+                ValueFate::Delivered | ValueFate::Replaced | ValueFate::Refused => {}
+            },
             Delivery::Refused(why) => {
                 if self.refused.insert(key.group()) {
                     sink.log(key, SinkReport::Refused { why });
@@ -243,8 +246,8 @@ impl DeliveryLog {
         }
     }
 
-    fn lost<S: Sink>(&mut self, sink: &S, key: &S::Key, why: &str, count: u64) {
-        for _ in 0..count {
+    fn lost<S: Sink>(&mut self, sink: &S, key: &S::Key, why: &str, values: u64) {
+        for _ in 0..values {
             if let Some(count) = self.losses.failed() {
                 sink.log(key, SinkReport::Lost { why, count });
             }

@@ -14,10 +14,31 @@ pub(super) const LEFT_OUT_FOR: Duration = Duration::from_secs(60 * 60);
 #[derive(Debug)]
 pub(super) struct SinkQueue<Key, Value> {
     pace: Pace,
-    keys: BTreeMap<Key, OfKey<Value>>,
+    keys: BTreeMap<Key, KeyState<Value>>,
     refused_until: BTreeMap<&'static str, Instant>,
     /// The key of the last value that was dropped because too many waited, and how many there were since they were counted last.
     dropped: Option<(Key, u64)>,
+}
+
+/// How many values may wait that no newer one replaces. A state has none: its newest value is all that is kept.
+fn max_final(keep: Keep) -> usize {
+    match keep {
+        Keep::Newest => usize::MAX,
+        Keep::Each { max_final, .. } => max_final,
+    }
+}
+
+/// What became of a value after an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ValueFate {
+    Delivered,
+    /// It is tried again.
+    Waits,
+    /// A newer one took its place.
+    Replaced,
+    Lost,
+    /// Its group is left out for a while.
+    Refused,
 }
 
 /// A value that is being delivered.
@@ -31,14 +52,14 @@ pub(super) struct Due<Key, Value> {
 }
 
 #[derive(Debug)]
-struct OfKey<Value> {
-    /// Those that are [`Urgency::Final`], and then at most one other.
+struct KeyState<Value> {
+    /// Those that are [`Urgency::Final`], and then at most one other. A value that is being delivered is not among them, and comes first.
     waiting: VecDeque<Waiting<Value>>,
-    /// The state that is there; `None` if it is not known.
-    delivered: Option<Value>,
+    /// The value that is known to be there.
+    known_there: Option<Value>,
     /// When the next attempt may be made.
     due: Instant,
-    /// When the last one was made.
+    /// When the last one ended.
     attempted_at: Option<Instant>,
     /// The pause after the next delivery.
     pause: Duration,
@@ -72,53 +93,50 @@ impl<Key: SinkKey, Value: SinkValue> SinkQueue<Key, Value> {
 
     pub(super) fn push(&mut self, key: Key, value: Value, urgency: Urgency, now: Instant) {
         let pace = self.pace;
-        self.keys.retain(|_, of_key| !of_key.may_be_forgotten(now));
-        let of_key = self.keys.entry(key.clone()).or_insert_with(|| OfKey {
+        self.keys.retain(|_, state| !state.may_be_forgotten(now));
+        let state = self.keys.entry(key.clone()).or_insert_with(|| KeyState {
             waiting: VecDeque::new(),
-            delivered: None,
+            known_there: None,
             due: now,
             attempted_at: None,
             pause: pace.pause_min,
             is_putting: false,
         });
         if urgency != Urgency::Progress {
-            of_key.pause = pace.pause_min;
-            let soonest = of_key.attempted_at.map_or(now, |at| at + pace.pause_min);
-            of_key.due = of_key.due.min(soonest);
+            state.pause = pace.pause_min;
+            let soonest = state.attempted_at.map_or(now, |at| at + pace.pause_min);
+            state.due = state.due.min(soonest);
         }
-        of_key
+        state
             .waiting
             .pop_back_if(|waiting| waiting.urgency != Urgency::Final);
-        of_key.waiting.push_back(Waiting {
+        state.waiting.push_back(Waiting {
             value,
             urgency,
             tries: 0,
         });
-        of_key.drop_delivered();
-        let finals = of_key.waiting.iter().filter(|it| it.urgency == Urgency::Final);
-        if let Keep::Each { max_final, .. } = pace.keep
-            && finals.count() > max_final
-        {
-            of_key.waiting.pop_front();
+        state.drop_known();
+        if state.finals() > max_final(pace.keep) {
+            state.waiting.pop_front();
             let before = self.dropped.take().map_or(0, |(_, count)| count);
             self.dropped = Some((key, before + 1));
         }
     }
 
-    /// Takes the value that is due for the longest time. [`Self::delivered`] must follow.
+    /// Takes the value that has been due the longest. [`Self::attempt_ended`] must follow.
     pub(super) fn take(&mut self, now: Instant) -> Option<Due<Key, Value>> {
         if matches!(self.pace.keep, Keep::Each { .. }) {
             self.drop_refused(now);
         }
         let ready = self.ready().filter(|(_, due)| *due <= now);
         let key = ready.min_by_key(|(_, due)| *due)?.0.clone();
-        let of_key = self.keys.get_mut(&key)?;
+        let state = self.keys.get_mut(&key)?;
         let Waiting {
             value,
             urgency,
             tries,
-        } = of_key.waiting.pop_front()?;
-        of_key.is_putting = true;
+        } = state.waiting.pop_front()?;
+        state.is_putting = true;
         Some(Due {
             key,
             value,
@@ -132,8 +150,13 @@ impl<Key: SinkKey, Value: SinkValue> SinkQueue<Key, Value> {
         self.ready().map(|(_, due)| due).min()
     }
 
-    /// Processes the result of an attempt. Returns whether the value is lost.
-    pub(super) fn delivered(&mut self, due: Due<Key, Value>, delivery: &Delivery, now: Instant) -> bool {
+    /// Decides what becomes of a value after an attempt.
+    pub(super) fn attempt_ended(
+        &mut self,
+        due: Due<Key, Value>,
+        delivery: &Delivery,
+        now: Instant,
+    ) -> ValueFate {
         let Pace {
             pause_min,
             pause_max,
@@ -143,39 +166,47 @@ impl<Key: SinkKey, Value: SinkValue> SinkQueue<Key, Value> {
         if let Delivery::Refused(_) = delivery {
             self.refused_until.insert(due.key.group(), now + LEFT_OUT_FOR);
         }
-        let Some(of_key) = self.keys.get_mut(&due.key) else {
-            return false;
+        let Some(state) = self.keys.get_mut(&due.key) else {
+            return ValueFate::Delivered;
         };
-        of_key.is_putting = false;
-        of_key.attempted_at = Some(now);
+        state.is_putting = false;
+        state.attempted_at = Some(now);
         let is_kept = match (delivery, keep) {
             (Delivery::Done, _) => {
-                of_key.due = now + of_key.pause;
+                state.due = now + state.pause;
                 if due.urgency == Urgency::Progress {
-                    of_key.pause = (of_key.pause * 2).min(pause_max);
+                    state.pause = (state.pause * 2).min(pause_max);
                 }
                 if keep == Keep::Newest {
-                    of_key.delivered = Some(due.value);
-                    of_key.drop_delivered();
+                    state.known_there = Some(due.value);
+                    state.drop_known();
                 }
-                return false;
+                return ValueFate::Delivered;
             }
             (Delivery::Refused(_) | Delivery::Rejected(_), Keep::Each { .. }) => false,
             (Delivery::Later(_), Keep::Each { tries, .. }) => due.tries + 1 < tries,
             (Delivery::Refused(_) | Delivery::Rejected(_) | Delivery::Later(_), Keep::Newest) => true,
         };
         // The attempt may have had an effect.
-        of_key.delivered = None;
-        of_key.due = now + doubled(pause_min, due.tries, pause_max);
-        let is_newest = of_key.waiting.is_empty();
-        if is_kept && (is_newest || due.urgency == Urgency::Final) {
-            of_key.waiting.push_front(Waiting {
-                value: due.value,
-                urgency: due.urgency,
-                tries: due.tries.saturating_add(1),
-            });
+        state.known_there = None;
+        state.due = now + doubled(pause_min, due.tries, pause_max);
+        let is_final = due.urgency == Urgency::Final;
+        let is_replaced = !state.waiting.is_empty() && !is_final;
+        if !is_kept || is_final && state.finals() >= max_final(keep) {
+            return match delivery {
+                Delivery::Refused(_) => ValueFate::Refused,
+                Delivery::Done | Delivery::Later(_) | Delivery::Rejected(_) => ValueFate::Lost,
+            };
         }
-        !is_kept && !matches!(delivery, Delivery::Refused(_))
+        if is_replaced {
+            return ValueFate::Replaced;
+        }
+        state.waiting.push_front(Waiting {
+            value: due.value,
+            urgency: due.urgency,
+            tries: due.tries.saturating_add(1),
+        });
+        ValueFate::Waits
     }
 
     /// How many values were dropped since the last call, and the key of the last one.
@@ -185,41 +216,50 @@ impl<Key: SinkKey, Value: SinkValue> SinkQueue<Key, Value> {
 
     /// The keys with a value to be delivered, and when.
     fn ready(&self) -> impl Iterator<Item = (&Key, Instant)> {
-        let waiting = self.keys.iter().filter(|(_, of_key)| of_key.is_ready());
-        waiting.map(|(key, of_key)| {
+        let waiting = self.keys.iter().filter(|(_, state)| state.is_ready());
+        waiting.map(|(key, state)| {
             let refused = self.refused_until.get(key.group()).copied();
-            (key, refused.map_or(of_key.due, |until| until.max(of_key.due)))
+            (key, refused.map_or(state.due, |until| until.max(state.due)))
         })
     }
 
     /// Drops events of groups that are refused: later they would be old.
     fn drop_refused(&mut self, now: Instant) {
         self.refused_until.retain(|_, until| now < *until);
-        for (key, of_key) in &mut self.keys {
+        for (key, state) in &mut self.keys {
             if self.refused_until.contains_key(key.group()) {
-                of_key.waiting.clear();
+                state.waiting.clear();
             }
         }
     }
 }
 
-impl<Value: SinkValue> OfKey<Value> {
+impl<Value: SinkValue> KeyState<Value> {
+    /// How many values wait that no newer one replaces.
+    fn finals(&self) -> usize {
+        let finals = self.waiting.iter().filter(|it| it.urgency == Urgency::Final);
+        finals.count()
+    }
+
     fn is_ready(&self) -> bool {
         !self.is_putting && !self.waiting.is_empty()
     }
 
     /// Drops a state that is there already.
-    fn drop_delivered(&mut self) {
+    fn drop_known(&mut self) {
         if !self.is_putting {
             let Self {
-                waiting, delivered, ..
+                waiting, known_there, ..
             } = self;
-            waiting.pop_back_if(|waiting| delivered.as_ref() == Some(&waiting.value));
+            waiting.pop_back_if(|waiting| known_there.as_ref() == Some(&waiting.value));
         }
     }
 
     fn may_be_forgotten(&self, now: Instant) -> bool {
-        let has_value = self.delivered.as_ref().is_some_and(|it| *it != Value::default());
+        let has_value = self
+            .known_there
+            .as_ref()
+            .is_some_and(|it| *it != Value::default());
         !self.is_putting && self.waiting.is_empty() && now >= self.due && !has_value
     }
 }

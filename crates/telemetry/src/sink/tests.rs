@@ -68,8 +68,8 @@ impl Queued {
         self.now = self.now.max(at);
         let due = self.queue.take(self.now)?;
         let value = due.value.clone();
-        let is_lost = self.queue.delivered(due, delivery, self.now);
-        Some((value, waited, is_lost))
+        let fate = self.queue.attempt_ended(due, delivery, self.now);
+        Some((value, waited, fate == ValueFate::Lost))
     }
 
     fn done(&mut self) -> Option<(String, u64)> {
@@ -195,12 +195,31 @@ fn failed_value_gives_way_to_a_newer_one_unless_it_is_a_last_one() {
         let due = queued.queue.take(queued.now).unwrap();
         queued.push(&[("newer", Change)]);
         assert_eq!(queued.queue.take(queued.now), None, "one at a time");
-        assert!(!queued.queue.delivered(due, &later(), queued.now));
+        let fate = queued.queue.attempt_ended(due, &later(), queued.now);
+        let is_replaced = expected.len() == 1;
+        assert_eq!(fate == ValueFate::Replaced, is_replaced, "{fate:?}");
         let values: Vec<String> = std::iter::from_fn(|| queued.done())
             .map(|(value, _)| value)
             .collect();
         assert_eq!(values, expected);
     }
+}
+
+#[test]
+fn failed_end_is_lost_where_as_many_others_wait() {
+    let mut queued = Queued::new(EVENTS);
+    let Keep::Each { max_final, .. } = EVENTS.keep else {
+        panic!("events are kept each")
+    };
+    queued.push(&[("oldest", Final)]);
+    let due = queued.queue.take(queued.now).unwrap();
+    for n in 0..max_final {
+        queued.push(&[(&format!("end {n}"), Final)]);
+    }
+    let fate = queued.queue.attempt_ended(due, &later(), queued.now);
+    assert_eq!(fate, ValueFate::Lost);
+    let values: Vec<_> = std::iter::from_fn(|| queued.done()).collect();
+    assert_eq!(values.len(), max_final, "{values:?}");
 }
 
 #[test]
@@ -214,7 +233,7 @@ fn state_that_is_there_is_not_put_again() {
     queued.push(&[("off", Change)]);
     let due = queued.queue.take(queued.now + PAUSE_MIN).unwrap();
     queued.push(&[("off", Progress)]);
-    queued.queue.delivered(due, &Delivery::Done, queued.now);
+    queued.queue.attempt_ended(due, &Delivery::Done, queued.now);
     assert_eq!(queued.done(), None);
     // An event that is the same as the one before is another one.
     let mut queued = Queued::new(EVENTS);
@@ -259,7 +278,7 @@ fn refused_group_is_left_out_for_an_hour() {
         }
         let due = queued.queue.take(queued.now).unwrap();
         assert_eq!(due.key, other);
-        queued.queue.delivered(due, &Delivery::Done, queued.now);
+        queued.queue.attempt_ended(due, &Delivery::Done, queued.now);
         // A state is set once the right was granted; events of the past would be wrong then.
         assert_eq!(queued.queue.take(queued.now), None);
         assert_eq!(queued.queue.next_due(), is_state.then_some(left_out));
@@ -268,7 +287,7 @@ fn refused_group_is_left_out_for_an_hour() {
         let mut values = Vec::new();
         while let Some(due) = queued.queue.take(queued.now) {
             values.push((due.key, due.value.clone()));
-            queued.queue.delivered(due, &Delivery::Done, queued.now);
+            queued.queue.attempt_ended(due, &Delivery::Done, queued.now);
         }
         let expected = [(Key("a"), "1".to_owned()), (same_group, "3".to_owned())];
         assert_eq!(values, expected[usize::from(!is_state)..]);
