@@ -5,7 +5,6 @@
 //! repeated within [`REPEAT_AFTER`].
 
 mod conditions;
-mod repair;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,6 +13,7 @@ use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use self::conditions::NodeConditions;
 use crate::link::Links;
 use haulout_controller::observer::Observer;
 use haulout_core::ids::{NodeName, NodeUid};
@@ -22,7 +22,6 @@ use haulout_core::status::NodeStatuses;
 use haulout_core::status::node_event::NodeEvent;
 use haulout_core::status::story::{Beat, Reason, Told};
 use haulout_kubernetes::events::{Event, Publisher, Regarding};
-use repair::ConditionRepairs;
 
 /// An identical Event is suppressed for this time. Kubernetes keeps Events for an hour, and a wait
 /// whose details keep changing is one fact.
@@ -35,7 +34,7 @@ pub struct Events {
     links: Links,
     clock: fn() -> Timestamp,
     memory: Mutex<EventMemory>,
-    repairs: Mutex<ConditionRepairs>,
+    conditions: Mutex<NodeConditions>,
     modes: Mutex<UnhandledModes>,
 }
 
@@ -53,15 +52,13 @@ impl Events {
             links,
             clock,
             memory: Mutex::default(),
-            repairs: Mutex::default(),
+            conditions: Mutex::default(),
             modes: Mutex::default(),
         }
     }
 
-    /// Writes conditions again that still differ.
-    fn repair_conditions(&self) {
-        let mut repairs = self.repairs.lock();
-        for conditions in repairs.take_due(Instant::now()) {
+    fn write_conditions(&self) {
+        for conditions in self.conditions.lock().take_due(Instant::now()) {
             self.publisher.conditions(conditions);
         }
     }
@@ -107,15 +104,12 @@ impl Observer for Events {
         if let (Some(told), Some(uid)) = (beat.evacuation(), beat.event.node_uid()) {
             self.publish(node, uid, told.reason, told.sentence);
         }
-        if let Some(conditions) = conditions::changed(node, beat.event, &self.links, now) {
-            self.publisher.conditions(conditions);
-        }
     }
 
-    /// Compares the conditions on the Nodes with their records.
     fn built_by_leader(&self, statuses: &Arc<NodeStatuses>, _inventory: &Inventory) {
         let now = ((self.clock)(), Instant::now());
-        self.repairs.lock().update_statuses(statuses, &self.links, now);
+        self.conditions.lock().update_statuses(statuses, &self.links, now);
+        self.write_conditions();
         self.memory
             .lock()
             .sent
@@ -123,7 +117,7 @@ impl Observer for Events {
     }
 
     fn leader_tick(&self, inventory: &Inventory) {
-        self.repair_conditions();
+        self.write_conditions();
         let Some(hosts) = inventory.unhandled_hosts() else {
             return;
         };

@@ -1,9 +1,11 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use haulout_core::fixtures::{self, at, host_named as mark, node, transition as to};
 use jiff::SignedDuration;
 
 use super::*;
+use haulout_core::facts::node_condition::FoundConditions;
 use haulout_core::ids::{EpisodeId, TaskRef};
 use haulout_core::maintenance::decide::Transition;
 use haulout_core::maintenance::effect::EffectKind;
@@ -16,6 +18,7 @@ use haulout_core::maintenance::observed::{
 };
 use haulout_core::maintenance::placement::{RejectedHost, RejectionReason};
 use haulout_core::maintenance::waiting::{ParkReason, WaitingOn};
+use haulout_core::status::statuses;
 use haulout_core::status::story::{NodeStory, Severity};
 
 /// An episode that began at 10 s and is in `phase` since `since`.
@@ -667,34 +670,59 @@ fn reasons_and_actions_are_valid() {
     }
 }
 
+/// A Node, and what is written to it as seconds go by.
+struct ConditionsOfGpu1 {
+    conditions: NodeConditions,
+    found: FoundConditions,
+    begun: Instant,
+}
+
+impl ConditionsOfGpu1 {
+    fn new() -> Self {
+        Self {
+            conditions: NodeConditions::default(),
+            found: FoundConditions::default(),
+            begun: Instant::now(),
+        }
+    }
+
+    /// The changes that are written at `seconds` for this record, which the Node does not show yet.
+    fn due(&mut self, record: &Record, seconds: u64) -> Vec<String> {
+        let mut snapshot = fixtures::snapshot(record.clone(), HostState::InService);
+        if let Some(node) = &mut snapshot.observed.node {
+            node.conditions = self.found.clone();
+        }
+        let statuses = statuses(&fixtures::snapshots([(NodeName::new("gpu-1"), snapshot)]));
+        let now = self.begun + Duration::from_secs(seconds);
+        self.conditions
+            .update_statuses(&statuses, &Links::default(), (at(0), now));
+        let due = self.conditions.take_due(now).into_iter();
+        due.flat_map(|due| due.changes)
+            .map(|change| match change.to {
+                None => format!("-{}", change.kind),
+                Some(state) => format!("{}={}", change.kind, state.is_true),
+            })
+            .collect()
+    }
+
+    /// The Node shows what was written.
+    fn shows(&mut self, changes: &[String]) {
+        for change in changes {
+            match change.split_once('=') {
+                Some((kind, is_true)) => self.found.insert(kind.parse().unwrap(), is_true == "true"),
+                None => self.found.remove(&change[1..].parse().unwrap()),
+            };
+        }
+    }
+}
+
 #[test]
 fn conditions_follow_the_phase_and_only_what_changes_is_written() {
-    let node = node();
-    let changes = |before: &Record, transition: &Transition| -> Vec<String> {
-        let event = NodeEvent::Recorded {
-            node: Some(&node),
-            vm: &BoundVm::NotLookedUp,
-            before,
-            transition,
-            wrote: (at(0), at(0)),
-        };
-        let changed = conditions::changed(&NodeName::new("gpu-1"), event, &Links::default(), at(0));
-        changed.map_or_else(Vec::new, |changed| {
-            let changes = changed.changes.into_iter();
-            changes
-                .map(|change| match change.to {
-                    None => format!("-{}", change.kind),
-                    Some(state) => format!("{}={}", change.kind, state.is_true),
-                })
-                .collect()
-        })
-    };
     let shutting = || Phase::ShuttingDown(DrainEnd::Complete);
     let table = [
-        (Record::InService, Phase::Queued, vec!["MaintenancePlanned=true"]),
+        (record(Phase::Queued, 0), vec!["MaintenancePlanned=true"]),
         (
-            record(Phase::Queued, 0),
-            Phase::Draining,
+            record(Phase::Draining, 1),
             vec![
                 "DrainInProgress=true",
                 "Drained=false",
@@ -702,34 +730,50 @@ fn conditions_follow_the_phase_and_only_what_changes_is_written() {
             ],
         ),
         (
-            record(Phase::Draining, 0),
-            shutting(),
+            record(shutting(), 2),
             vec!["DrainInProgress=false", "Drained=true"],
         ),
         (
-            record(shutting(), 0),
-            Phase::AwaitingHost,
+            record(Phase::AwaitingHost, 3),
             vec!["MaintenancePlanned=false", "MaintenanceInProgress=true"],
         ),
-        (record(Phase::AwaitingHost, 0), powering_on(), vec![]),
+        (record(powering_on(), 4), vec![]),
         (
-            record(powering_on(), 0),
-            parked(overdue(&powering_on()), powering_on(), 0),
+            record(parked(overdue(&powering_on()), powering_on(), 0), 5),
             vec![],
         ),
+        (
+            Record::InService,
+            vec![
+                "-MaintenancePlanned",
+                "-DrainInProgress",
+                "-Drained",
+                "-MaintenanceInProgress",
+            ],
+        ),
+        (Record::InService, vec![]),
     ];
-    for (before, phase, expected) in table {
-        assert_eq!(changes(&before, &to(record(phase, 1))), expected, "{before:?}");
+    let mut node = ConditionsOfGpu1::new();
+    for (record, expected) in table {
+        let written = node.due(&record, 0);
+        assert_eq!(written, expected, "{record:?}");
+        node.shows(&written);
     }
+}
+
+#[test]
+fn conditions_that_a_node_does_not_show_are_written_again_ever_more_rarely() {
+    let mut node = ConditionsOfGpu1::new();
+    let (queued, draining) = (record(Phase::Queued, 0), record(Phase::Draining, 1));
+    let writes = |node: &mut ConditionsOfGpu1, record: &Record, seconds| node.due(record, seconds).len();
+    let due = [0, 1, 9, 10, 29, 30, 69, 70].map(|seconds| writes(&mut node, &queued, seconds));
+    assert_eq!(due, [1, 0, 0, 1, 0, 1, 0, 1]);
     assert_eq!(
-        changes(&record(Phase::Queued, 0), &ending(EpisodeResult::Cancelled, None)),
-        [
-            "-MaintenancePlanned",
-            "-DrainInProgress",
-            "-Drained",
-            "-MaintenanceInProgress"
-        ]
+        writes(&mut node, &draining, 71),
+        4,
+        "something else is to be shown"
     );
+    assert_eq!(writes(&mut node, &draining, 72), 0);
 }
 
 #[test]
