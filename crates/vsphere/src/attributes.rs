@@ -21,7 +21,6 @@ impl AttributeDefinition {
     pub fn fits(&self, entity: &Entity) -> bool {
         let kind = match entity {
             Entity::Root => "Folder",
-            Entity::Datacenter(_) => "Datacenter",
             Entity::Host(_) => "HostSystem",
             Entity::Vm(_) => "VirtualMachine",
         };

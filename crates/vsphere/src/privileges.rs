@@ -1,17 +1,15 @@
 //! The privileges of our user, as vCenter reports them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use super::call::SoapCall;
 use super::client::Vcenter;
 use super::decode;
 use super::error::Error;
 use super::moref::Moref;
-use super::property::{PropertySpec, TraversalStep, Value};
+use super::property::PropertySpec;
 use super::session::Session;
 use super::soap::ReplyError;
-use super::text;
 use super::xml::Element;
 use super::xml::write::XmlWriter;
 use haulout_core::ids::{HostRef, VmRef};
@@ -37,8 +35,6 @@ pub enum Need {
     Encrypted,
     /// Only where `STATIC_DEVICES` is `repoint` ([`Vcenter::reconfigure_devices`]).
     StaticDevices,
-    /// Older documentation asks for it, and the API reference does not.
-    Disputed,
     /// Only for events in vCenter ([`Vcenter::log_event`]). Maintenance works without it.
     Events,
     /// Only for the custom attribute in vCenter ([`Vcenter::set_attribute`]). Maintenance works without it.
@@ -52,8 +48,6 @@ pub enum Need {
 pub enum On {
     /// The root folder of the inventory.
     Root,
-    /// The datacenters of these hosts.
-    Datacenters,
     /// The VMs of nodes.
     Vms,
     /// The hosts of the clusters of these VMs.
@@ -61,7 +55,7 @@ pub enum On {
 }
 
 /// The privileges that Haulout uses.
-pub const NEEDED: [Privilege; 14] = [
+pub const NEEDED: [Privilege; 13] = [
     privilege(
         "System.View",
         On::Root,
@@ -70,14 +64,6 @@ pub const NEEDED: [Privilege; 14] = [
     privilege("System.Read", On::Root, "looking a VM up by UUID"),
     privilege(POWER_OFF, On::Vms, "shutting the guest down, cutting the power"),
     privilege("VirtualMachine.Interact.PowerOn", On::Vms, "powering on"),
-    Privilege {
-        need: Need::Disputed,
-        ..privilege(
-            "VirtualMachine.Interact.PowerOn",
-            On::Datacenters,
-            "powering on through DRS",
-        )
-    },
     privilege(
         "Resource.ColdMigrate",
         On::Vms,
@@ -172,19 +158,8 @@ const fn privilege(id: &'static str, on: On, why: &'static str) -> Privilege {
 pub enum Entity {
     /// The root folder.
     Root,
-    Datacenter(DatacenterRef),
     Host(HostRef),
     Vm(VmRef),
-}
-
-/// A datacenter, by its moref.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct DatacenterRef(Arc<str>);
-
-impl std::fmt::Display for DatacenterRef {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&text::for_people(&self.0))
-    }
 }
 
 impl Entity {
@@ -192,7 +167,6 @@ impl Entity {
     pub fn kind_words(&self) -> &'static str {
         match self {
             Self::Root => "the root folder",
-            Self::Datacenter(_) => "datacenters",
             Self::Host(_) => "hosts",
             Self::Vm(_) => "VMs",
         }
@@ -201,7 +175,6 @@ impl Entity {
     pub(super) fn moref(&self, session: &Session) -> Moref {
         match self {
             Self::Root => session.content.root_folder.clone(),
-            Self::Datacenter(DatacenterRef(value)) => Moref::new("Datacenter", value.clone()),
             Self::Host(host) => host.into(),
             Self::Vm(vm) => vm.into(),
         }
@@ -209,32 +182,6 @@ impl Entity {
 }
 
 impl Vcenter {
-    /// The datacenters of `hosts`, with their names.
-    ///
-    /// # Errors
-    /// Those of a read.
-    pub async fn datacenters_of(
-        &self,
-        hosts: &BTreeSet<HostRef>,
-    ) -> Result<BTreeMap<DatacenterRef, String>, Error> {
-        let mut spec = PropertySpec::default().read_properties("Datacenter", &["name"]);
-        for host in hosts {
-            spec = spec.select_object(&host.into(), [TraversalStep::up()]);
-        }
-        if hosts.is_empty() {
-            return Ok(BTreeMap::new());
-        }
-        let objects = self.retrieve(spec).await?;
-        let datacenters = objects.iter().filter(|object| object.moref.kind == "Datacenter");
-        let named = datacenters.map(|object| {
-            let name = object.get("name").and_then(Value::text).map(text::inventory_name);
-            let moref = DatacenterRef(object.moref.value.clone());
-            let name = name.unwrap_or_else(|| moref.to_string());
-            (moref, name)
-        });
-        Ok(named.collect())
-    }
-
     /// Those of `vms` whose files are encrypted (`config.keyId`).
     ///
     /// # Errors

@@ -255,10 +255,10 @@ async fn run(events: &[SessionEvent], choices: &mut Choices) {
         let vcenter = vcenter.clone();
         match event {
             SessionEvent::Call => {
-                let host = BTreeSet::from([HostRef::new(format!("host-{}", callers.len()))]);
-                callers.push(tokio::spawn(async move {
-                    vcenter.datacenters_of(&host).await.is_ok()
-                }));
+                let host = HostRef::new(format!("host-{}", callers.len()));
+                callers.push(tokio::spawn(
+                    async move { vcenter.survey(&[host]).await.is_ok() },
+                ));
             }
             SessionEvent::GiveUp => drop(callers.first().map(JoinHandle::abort)),
             SessionEvent::Restart => held.state().alive.clear(),

@@ -8,14 +8,13 @@ use crate::config::{Config, StaticDevices};
 use crate::ids::{HostRef, VmRef};
 use crate::telemetry::vcenter_attribute::ATTRIBUTE;
 use crate::vsphere::client::Error;
-use crate::vsphere::privileges::{DatacenterRef, Entity, NEEDED, Need, On, Privilege};
+use crate::vsphere::privileges::{Entity, NEEDED, Need, On, Privilege};
 
 /// The number of names in a list.
 const NAMES_MAX: usize = 10;
 
 /// The objects of vCenter on which privileges are needed, with their names.
 struct Objects {
-    datacenters: BTreeMap<DatacenterRef, String>,
     hosts: BTreeMap<HostRef, String>,
     vms: BTreeMap<VmRef, String>,
     encrypted: BTreeSet<VmRef>,
@@ -37,7 +36,7 @@ pub(super) async fn check(view: &ClusterView, config: &Config, section: &mut Sec
     let is_undefined = is_attribute_used && is_undefined(view).await;
     for needed in NEEDED {
         let is_used = match needed.need {
-            Need::Always | Need::Disputed => true,
+            Need::Always => true,
             Need::Encrypted => !objects.encrypted.is_empty(),
             Need::StaticDevices => config.static_devices == StaticDevices::Repoint,
             Need::Events => config.vcenter_report.events && !config.dry_run,
@@ -123,7 +122,6 @@ async fn is_undefined(view: &ClusterView) -> bool {
 fn words(on: On) -> &'static str {
     match on {
         On::Root => "the root folder",
-        On::Datacenters => "the datacenters of their hosts",
         On::Vms => "the VMs of our nodes",
         On::Hosts => "the hosts of their clusters",
     }
@@ -136,10 +134,6 @@ impl Objects {
         let hosts: BTreeMap<HostRef, String> =
             hosts.into_iter().map(|(host, (name, _))| (host, name)).collect();
         Ok(Self {
-            datacenters: view
-                .vcenter
-                .datacenters_of(&hosts.keys().cloned().collect())
-                .await?,
             encrypted: view.vcenter.encrypted(&vms.keys().cloned().collect()).await?,
             hosts,
             vms,
@@ -149,7 +143,6 @@ impl Objects {
     fn that_need(&self, needed: &Privilege) -> Vec<Entity> {
         let is_concerned = |vm: &&VmRef| match needed.need {
             Need::Always
-            | Need::Disputed
             | Need::Events
             | Need::StaticDevices
             | Need::Attribute
@@ -158,7 +151,6 @@ impl Objects {
         };
         match needed.on {
             On::Root => vec![Entity::Root],
-            On::Datacenters => self.datacenters.keys().cloned().map(Entity::Datacenter).collect(),
             On::Vms => self
                 .vms
                 .keys()
@@ -194,10 +186,6 @@ impl Objects {
                 format!("{id} is missing on {names} (needed for {why})"),
                 "define the attribute in vCenter for all types of objects, see docs/how-to/vcenter-events.md",
             ),
-            Need::Disputed => section.warn(
-                format!("{id} is missing on {names} (may be needed for {why})"),
-                "vCenter's documents disagree; give it there if vCenter refuses with NoPermission",
-            ),
         }
     }
 
@@ -208,7 +196,6 @@ impl Objects {
         };
         match entity {
             Entity::Root => words(On::Root).to_owned(),
-            Entity::Datacenter(moref) => named(self.datacenters.get(moref), moref.to_string()),
             Entity::Host(host) => named(self.hosts.get(host), host.to_string()),
             Entity::Vm(vm) => named(self.vms.get(vm), vm.to_string()),
         }

@@ -102,7 +102,6 @@ pub(super) async fn missing_on_vms(
             Need::Encrypted => &encrypted,
             Need::StaticDevices if static_devices == StaticDevices::Repoint => vms,
             Need::StaticDevices
-            | Need::Disputed
             | Need::Events
             | Need::Attribute
             | Need::AttributeDefinition => continue,
