@@ -38,51 +38,26 @@ pub(super) struct PreflightCheck {
     cause_ended: Option<Fault>,
 }
 
-/// The tasks of one operation, by the names that vCenter and the simulator use.
-pub(super) struct TaskKind {
-    description_ids: &'static [&'static str],
-    names: &'static [&'static str],
-}
+/// The tasks of one operation, by `descriptionId`.
+pub(super) struct TaskKind(&'static [&'static str]);
 
 impl TaskKind {
-    pub(super) const POWER_OFF: Self = Self {
-        description_ids: &["VirtualMachine.powerOff"],
-        names: &["PowerOffVM_Task", "PowerOffVM", "PowerOff"],
-    };
-    pub(super) const POWER_ON: Self = Self {
-        description_ids: &[
-            "VirtualMachine.powerOn",
-            "Datacenter.powerOnVm",
-            "Drm.ExecuteVmPowerOnLRO",
-        ],
-        names: &[
-            "PowerOnVM_Task",
-            "PowerOnVM",
-            "PowerOn",
-            "PowerOnMultiVM_Task",
-            "PowerOnMultiVM",
-        ],
-    };
-    pub(super) const RELOCATE: Self = Self {
-        description_ids: &[
-            "VirtualMachine.relocate",
-            "VirtualMachine.relocateVm",
-            "VirtualMachine.migrate",
-            "Drm.ExecuteVMotionLRO",
-        ],
-        names: &["RelocateVM_Task", "RelocateVM", "MigrateVM_Task", "MigrateVM"],
-    };
-    pub(super) const RECONFIGURE: Self = Self {
-        description_ids: &["VirtualMachine.reconfigure"],
-        names: &["ReconfigVM_Task", "ReconfigVM"],
-    };
+    pub(super) const POWER_OFF: Self = Self(&["VirtualMachine.powerOff"]);
+    pub(super) const POWER_ON: Self = Self(&[
+        "VirtualMachine.powerOn",
+        "Datacenter.powerOnVm",
+        "Drm.ExecuteVmPowerOnLRO",
+    ]);
+    pub(super) const RELOCATE: Self = Self(&[
+        "VirtualMachine.relocate",
+        "VirtualMachine.relocateVm",
+        "VirtualMachine.migrate",
+        "Drm.ExecuteVMotionLRO",
+    ]);
+    pub(super) const RECONFIGURE: Self = Self(&["VirtualMachine.reconfigure"]);
 
     fn matches(&self, task: &TaskInfo) -> bool {
-        self.description_ids.contains(&&*task.description_id)
-            || task
-                .name
-                .as_deref()
-                .is_some_and(|name| self.names.contains(&name))
+        self.0.contains(&&*task.description_id)
     }
 }
 
@@ -147,7 +122,7 @@ impl CauseCheck<'_> {
                     "recentTask",
                 ],
             )
-            .read_properties("Task", &[task::PATHS, &[task::NAME]].concat())
+            .read_properties("Task", task::PATHS)
             .select_object(&vm.into(), recent("VirtualMachine"));
         if let Some(host) = self.host {
             spec = spec

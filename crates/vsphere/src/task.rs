@@ -26,18 +26,12 @@ pub(super) const PATHS: &[&str] = &[
     "info.queueTime",
 ];
 
-/// The name of the operation, for tasks with another `descriptionId`.
-pub(super) const NAME: &str = "info.name";
-
 pub(super) const RESULT: &str = "info.result";
 
 /// The relevant fields of `TaskInfo`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TaskInfo {
     pub moref: TaskRef,
-    /// `name`, such as `EnterMaintenanceMode_Task`; `None` for internal tasks of vCenter, or if it was
-    /// not requested.
-    pub name: Option<String>,
     /// `descriptionId`, such as `HostSystem.enterMaintenanceMode`.
     pub description_id: String,
     pub entity: Option<Moref>,
@@ -131,9 +125,6 @@ pub(crate) fn read_task(
     };
     Ok(TaskInfo {
         moref,
-        name: text(NAME)
-            .unwrap_or_else(|| before?.name.as_deref())
-            .map(str::to_owned),
         description_id: text("info.descriptionId")
             .unwrap_or_else(|| Some(&before?.description_id))
             .ok_or_else(|| missing("TaskInfo.descriptionId", "a text"))?

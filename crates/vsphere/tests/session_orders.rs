@@ -256,9 +256,7 @@ async fn run(events: &[SessionEvent], choices: &mut Choices) {
         match event {
             SessionEvent::Call => {
                 let host = HostRef::new(format!("host-{}", callers.len()));
-                callers.push(tokio::spawn(
-                    async move { vcenter.survey(&[host]).await.is_ok() },
-                ));
+                callers.push(tokio::spawn(async move { vcenter.survey(&[host]).await.is_ok() }));
             }
             SessionEvent::GiveUp => drop(callers.first().map(JoinHandle::abort)),
             SessionEvent::Restart => held.state().alive.clear(),

@@ -101,10 +101,7 @@ pub(super) async fn missing_on_vms(
             Need::Always => vms,
             Need::Encrypted => &encrypted,
             Need::StaticDevices if static_devices == StaticDevices::Repoint => vms,
-            Need::StaticDevices
-            | Need::Events
-            | Need::Attribute
-            | Need::AttributeDefinition => continue,
+            Need::StaticDevices | Need::Events | Need::Attribute | Need::AttributeDefinition => continue,
         };
         let entities: Vec<Entity> = vms.iter().cloned().map(Entity::Vm).collect();
         let Some(lacking) = vcenter.lacks(needed.id, &entities).await? else {
