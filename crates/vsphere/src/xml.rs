@@ -94,41 +94,9 @@ pub enum LimitBreach {
 /// Why a reply cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum XmlError {
-    /// Not UTF-8.
-    #[error("it is not UTF-8 text (byte {at})")]
-    Encoding {
-        /// Offset of the first bad byte.
-        at: usize,
-    },
-    /// A byte that XML forbids.
-    #[error("it contains a NUL character (byte {at})")]
-    Nul {
-        /// Its offset.
-        at: usize,
-    },
-    /// Not well-formed.
-    #[error("it is not well-formed XML near byte {at}: {what}")]
-    Malformed {
-        /// Offset where reading stopped.
-        at: u64,
-        /// The message of the reader.
-        what: String,
-    },
-    /// It ends before its root element does.
-    #[error("it ends in the middle of <{element}>")]
-    Truncated {
-        /// The innermost open element.
-        element: String,
-    },
-    /// No element.
-    #[error("it contains no XML element")]
-    Empty,
-    /// A DOCTYPE or a processing instruction, which SOAP 1.1 forbids.
-    #[error("it contains {what}, which SOAP forbids")]
-    Forbidden {
-        /// The construct.
-        what: &'static str,
-    },
+    /// It is no well-formed XML, or has what SOAP 1.1 forbids.
+    #[error("{0}")]
+    Malformed(String),
     /// A limit is exceeded.
     #[error("it has {0}")]
     Beyond(LimitBreach),
@@ -175,12 +143,13 @@ impl std::fmt::Display for LimitBreach {
 /// If it is not one well-formed element within the limits, or has a DOCTYPE, a processing instruction
 /// or its own entities; except for what a bulkhead of `shape` contains.
 pub(crate) fn parse(bytes: &[u8], shape: Shape) -> Result<Element<'_>, XmlError> {
-    let text = str::from_utf8(bytes).map_err(|error| XmlError::Encoding {
-        at: error.valid_up_to(),
+    let text = str::from_utf8(bytes).map_err(|error| {
+        XmlError::Malformed(format!("it is not UTF-8 text (byte {})", error.valid_up_to()))
     })?;
     // `str::find` is vectorized, `position` on a slice is not.
     if let Some(at) = text.find('\0') {
-        return Err(XmlError::Nul { at });
+        let what = format!("it contains a NUL character (byte {at})");
+        return Err(XmlError::Malformed(what));
     }
     read::Builder::new(text, shape).document()
 }

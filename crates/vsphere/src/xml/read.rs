@@ -62,7 +62,9 @@ impl<'t> Builder<'t> {
                 Event::Text(_) | Event::CData(_) | Event::GeneralRef(_) => {
                     return Err(self.malformed(&"text outside of the root element"));
                 }
-                Event::Eof => return root.ok_or(XmlError::Empty),
+                Event::Eof => {
+                    return root.ok_or_else(|| XmlError::Malformed("it contains no XML element".to_owned()));
+                }
                 Event::Decl(_)
                 | Event::Comment(_)
                 | Event::Empty(_)
@@ -75,14 +77,13 @@ impl<'t> Builder<'t> {
 
     /// The next event. `open` is the innermost open element, for the error of a truncated document.
     fn event(&mut self, open: Option<&str>) -> Result<Event<'t>, XmlError> {
+        let forbidden = |what| XmlError::Malformed(format!("it contains {what}, which SOAP forbids"));
         match (self.reader.read_event(), open) {
-            (Ok(Event::DocType(_)), _) => Err(XmlError::Forbidden { what: "a DOCTYPE" }),
-            (Ok(Event::PI(_)), _) => Err(XmlError::Forbidden {
-                what: "a processing instruction",
-            }),
-            (Ok(Event::Eof) | Err(quick_xml::Error::Syntax(_)), Some(open)) => Err(XmlError::Truncated {
-                element: text::for_people(open),
-            }),
+            (Ok(Event::DocType(_)), _) => Err(forbidden("a DOCTYPE")),
+            (Ok(Event::PI(_)), _) => Err(forbidden("a processing instruction")),
+            (Ok(Event::Eof) | Err(quick_xml::Error::Syntax(_)), Some(open)) => Err(XmlError::Malformed(
+                format!("it ends in the middle of <{}>", text::for_people(open)),
+            )),
             (Ok(event), _) => Ok(event),
             (Err(error), _) => Err(self.malformed(&error)),
         }
@@ -228,10 +229,11 @@ impl<'t> Builder<'t> {
     }
 
     fn malformed(&self, error: &dyn std::fmt::Display) -> XmlError {
-        XmlError::Malformed {
-            at: self.reader.buffer_position(),
-            what: text::for_people(&error.to_string()),
-        }
+        let (at, what) = (
+            self.reader.buffer_position(),
+            text::for_people(&error.to_string()),
+        );
+        XmlError::Malformed(format!("it is not well-formed XML near byte {at}: {what}"))
     }
 }
 
