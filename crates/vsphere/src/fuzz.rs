@@ -10,8 +10,8 @@ use quick_xml::events::Event;
 use quick_xml::reader::NsReader;
 
 use super::moref::Moref;
-use super::property::{Change, ObjectProperties, UpdateSet, is_of_dead_session, read_page, read_update_set};
-use super::soap::{self, ReplyError, SoapAnswer, read_answer};
+use super::property::{UpdateSet, read_page, read_update_set};
+use super::soap::{ReplyError, SoapAnswer, read_answer};
 use super::update::VsphereUpdate;
 use super::updates::property_cache::PropertyCache;
 use super::xml::write::XmlWriter;
@@ -23,27 +23,11 @@ pub use stream::{RECORD_SEPARATOR, stream};
 
 /// Decodes `body` as any of the known replies, and processes it like the program.
 pub fn reply(body: &[u8]) {
-    let text = String::from_utf8_lossy(body);
-    let is_of = |method: &str| text.contains(&format!("{method}Response"));
-    if is_of("WaitForUpdatesEx") {
-        if let Ok(SoapAnswer::Returned(Some(set))) = read_answer("WaitForUpdatesEx", body, read_update_set) {
-            merge(set.changes);
-        }
-    } else if is_of("RetrievePropertiesEx") {
-        if let Ok(SoapAnswer::Returned(page)) = read_answer("RetrievePropertiesEx", body, read_page) {
-            is_of_dead_session(&page.objects);
-            let hosts: Vec<_> = page
-                .objects
-                .iter()
-                .filter_map(|object| object.moref.host())
-                .collect();
-            survey::survey(&hosts, &page.objects);
-            merge(page.objects.into_iter().map(Change::Upsert).collect());
-        }
-    } else if is_of("FindAllByUuid") {
-        drop(read_answer("FindAllByUuid", body, soap::returned_morefs));
-    } else {
-        drop(read_answer("CreateFilter", body, soap::returned_moref));
+    recording(body);
+    stream(&[body, &[], body].join(&RECORD_SEPARATOR));
+    if let Ok(SoapAnswer::Returned(page)) = read_answer("RetrievePropertiesEx", body, read_page) {
+        let hosts = page.objects.iter().filter_map(|object| object.moref.host());
+        survey::survey(&hosts.collect::<Vec<_>>(), &page.objects);
     }
     drop(session::choose_version(body));
 }
@@ -137,27 +121,6 @@ fn measured(element: &Element<'_>) -> (usize, usize) {
         (all + elements, deepest.max(depth))
     });
     (elements + 1, depth + 1)
-}
-
-/// Applies `changes` to a property cache, as a set and as a re-read.
-fn merge(changes: Vec<Change>) -> Vec<VsphereUpdate> {
-    let mut cache = PropertyCache::default();
-    let objects: Vec<ObjectProperties> = changes
-        .iter()
-        .filter_map(|change| match change {
-            Change::Upsert(object) => Some(object.clone()),
-            Change::Gone(_) => None,
-        })
-        .collect();
-    cache.set_ours(objects.iter().filter_map(|object| object.moref.vm()).collect());
-    cache.set_awaited(objects.iter().filter_map(|object| object.moref.task()).collect());
-    cache.apply(changes);
-    let mut updates = cache.take_updates();
-    cache.begin_reread();
-    cache.merge_reread(&objects);
-    cache.apply_tasks_read(&objects);
-    updates.extend(cache.take_updates());
-    updates
 }
 
 #[derive(Debug)]
