@@ -15,28 +15,13 @@ pub struct Endpoint {
     url: reqwest::Url,
 }
 
-/// Why an address is rejected.
+/// Why an address is rejected. Its text is not repeated where it may be a secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum EndpointError {
-    /// The address is empty.
-    #[error("the vCenter address is empty: give a name, name:port, or https://name/sdk")]
-    Blank,
-    /// Neither a URL nor a host name.
-    #[error("the vCenter address cannot be read ({why}): give a name, name:port, or https://name/sdk")]
-    Malformed {
-        /// The reason from the URL parser.
-        why: String,
-    },
-    /// A scheme other than https.
-    #[error("the vCenter address has the scheme {scheme}: only https carries a password")]
-    Scheme { scheme: String },
-    /// The address has a part that is not allowed. Its text is not repeated because it may be a secret.
-    #[error("the vCenter address contains {what}, which does not belong into it")]
-    Extra {
-        /// The kind of the part.
-        what: &'static str,
-    },
-}
+#[error("the vCenter address {0}")]
+pub struct EndpointError(String);
+
+/// What an address may look like.
+const FORMS: &str = "give a name, name:port, or https://name/sdk";
 
 impl Endpoint {
     /// Reads `name`, `name:port`, `https://name[:port][/sdk]`, or `http://` with a loopback address.
@@ -46,16 +31,16 @@ impl Endpoint {
     pub fn parse(text: &str) -> Result<Self, EndpointError> {
         let text = text.trim();
         if text.is_empty() {
-            return Err(EndpointError::Blank);
+            return Err(EndpointError(format!("is empty: {FORMS}")));
         }
         let url_text = if text.contains("://") {
             text.to_owned()
         } else {
             format!("https://{text}")
         };
-        let mut url = reqwest::Url::parse(&url_text).map_err(|error| EndpointError::Malformed {
-            why: error.to_string(),
-        })?;
+        let malformed = |why: &dyn fmt::Display| EndpointError(format!("cannot be read ({why}): {FORMS}"));
+        let extra = |what| EndpointError(format!("contains {what}, which does not belong into it"));
+        let mut url = reqwest::Url::parse(&url_text).map_err(|error| malformed(&error))?;
         for (present, what) in [
             (
                 !url.username().is_empty() || url.password().is_some(),
@@ -65,31 +50,24 @@ impl Endpoint {
             (url.fragment().is_some(), "a fragment"),
         ] {
             if present {
-                return Err(EndpointError::Extra { what });
+                return Err(extra(what));
             }
         }
         let host = url.host_str().unwrap_or_default();
         if host.is_empty() {
-            return Err(EndpointError::Malformed {
-                why: "it names no host".to_owned(),
-            });
+            return Err(malformed(&"it names no host"));
         }
         match url.scheme() {
             "https" => {}
             "http" if is_loopback(host) => {}
             scheme => {
-                return Err(EndpointError::Scheme {
-                    scheme: scheme.to_owned(),
-                });
+                let what = format!("has the scheme {scheme}: only https carries a password");
+                return Err(EndpointError(what));
             }
         }
         match url.path().trim_end_matches('/') {
             "" | "/sdk" | "/sdk/vimService" => url.set_path("/sdk"),
-            _ => {
-                return Err(EndpointError::Extra {
-                    what: "a path other than /sdk",
-                });
-            }
+            _ => return Err(extra("a path other than /sdk")),
         }
         Ok(Self { url })
     }
