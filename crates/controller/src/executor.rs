@@ -39,7 +39,7 @@ use haulout_kubernetes::fence::{FenceClosed, Permit, WriteFence, WriteKind};
 use haulout_kubernetes::machine_guard::MachineApi;
 use haulout_kubernetes::node::{self, NodeErrorKind, NodePatch};
 use haulout_kubernetes::update::{KubernetesUpdate, NodeAnnotations, NodeMaintenanceUpdate};
-use haulout_vsphere::client::{Error, GuestShutdown, StartedTask, Vcenter};
+use haulout_vsphere::client::{Error, StartedTask, Vcenter};
 
 pub use dry_run::DryRun;
 pub use refusals::RefusalLog;
@@ -256,7 +256,7 @@ impl Executor {
                     return not_done(why);
                 }
                 match vcenter.shutdown_guest(permit, vm, asked_by).await {
-                    Ok(GuestShutdown::Sent | GuestShutdown::AlreadyOff) => AttemptOutcome::Asked,
+                    Ok(()) => AttemptOutcome::Asked,
                     Err(error) => refused(&error),
                 }
             }

@@ -18,7 +18,6 @@
 mod attributes;
 mod call;
 pub mod client;
-mod commands;
 mod decode;
 mod endpoint;
 mod error;

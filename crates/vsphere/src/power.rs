@@ -2,7 +2,6 @@
 
 use super::call::SoapCall;
 use super::client::Vcenter;
-use super::commands::{GuestShutdown, StartedTask};
 use super::error::Error;
 use super::moref::Moref;
 use super::preflight::{PreflightCheck, TaskKind};
@@ -12,12 +11,23 @@ use super::update::PowerState;
 use super::xml::Element;
 use super::xml::write::XmlWriter;
 use crate::WritePermit;
-use haulout_core::ids::VmRef;
+use haulout_core::ids::{TaskRef, VmRef};
 use haulout_core::maintenance::effect::{PowerOffCause, PowerOnTarget};
+
+/// Result of a call that starts a task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StartedTask {
+    /// The VM already is in the requested state.
+    AlreadyThere,
+    /// The task, started by this call or already running. It ends with
+    /// [`super::update::VsphereUpdate::Task`].
+    Running(TaskRef),
+}
 
 impl Vcenter {
     /// Requests a shutdown of the guest (`ShutdownGuest`; API reference, `VirtualMachine`) after a
-    /// check of the VM and the cause. Starts no task.
+    /// check of the VM and the cause. Starts no task. The VM powers off later, or never. Nothing is
+    /// sent for a VM that is off already.
     ///
     /// # Errors
     /// Fault kinds of [`super::fault::FaultKind`]: `NotLeaving` if the cause has ended,
@@ -29,22 +39,21 @@ impl Vcenter {
         permit: &impl WritePermit,
         vm: &VmRef,
         cause: &PowerOffCause,
-    ) -> Result<GuestShutdown, Error> {
+    ) -> Result<(), Error> {
         const METHOD: &str = "ShutdownGuest";
         let check = self.check(METHOD, vm, Some(cause)).await?;
         if check.power == Some(PowerState::Off) {
-            return Ok(GuestShutdown::AlreadyOff);
+            return Ok(());
         }
         check.check_cause()?;
         check.check_idle()?;
         let call = SoapCall::under(permit, METHOD, &vm.into());
         match self.call_in(&check.session, &call, soap::nothing).await {
-            Ok(()) => Ok(GuestShutdown::Sent),
             Err(Error::Refused {
                 existing: Some(PowerState::Off),
                 ..
-            }) => Ok(GuestShutdown::AlreadyOff),
-            Err(error) => Err(error),
+            }) => Ok(()),
+            sent => sent,
         }
     }
 

@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 
 use super::call::SoapCall;
 use super::client::Vcenter;
-use super::commands::StartedTask;
 use super::decode::{self, DecodedDevice, FixedDevice, TargetDevice};
 use super::error::Error;
 use super::fault::{Fault, FaultKind};
 use super::moref::Moref;
-use super::power::read_started;
+use super::power::{StartedTask, read_started};
 use super::preflight::{PreflightCheck, TaskKind};
 use super::property::{PropertySpec, TraversalStep, Value};
 use super::soap::ReplyError;

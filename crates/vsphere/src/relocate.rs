@@ -4,10 +4,9 @@ pub(crate) mod check;
 
 use super::call::SoapCall;
 use super::client::Vcenter;
-use super::commands::StartedTask;
 use super::error::Error;
 use super::moref::Moref;
-use super::power::read_started;
+use super::power::{StartedTask, read_started};
 use super::preflight::TaskKind;
 use super::property::{PropertySpec, TraversalStep};
 use super::soap::ReplyError;

@@ -7,11 +7,11 @@ use tokio::time::{sleep, timeout};
 
 use crate::call::SoapCall;
 use crate::client::Vcenter;
-use crate::commands::StartedTask;
 use crate::error::Error;
 use crate::fault::Fault;
 use crate::fault::check_result::CheckFindings;
 use crate::moref::Moref;
+use crate::power::StartedTask;
 use crate::power::read_started;
 use crate::property::{ObjectProperties, PropertySpec, Value};
 use crate::session::Session;

@@ -3,7 +3,7 @@
 use haulout_core::facts::vsphere::DeviceChange;
 use haulout_core::ids::{HostRef, TaskRef, VmRef};
 use haulout_core::maintenance::effect::{PowerOffCause, PowerOnTarget};
-use haulout_vsphere::client::{Error, GuestShutdown, StartedTask, Vcenter};
+use haulout_vsphere::client::{Error, StartedTask, Vcenter};
 use haulout_vsphere::fault::{Failure, FaultKind};
 
 use super::server::{DEAD, Fake, Reply, Request, login, permit};
@@ -417,7 +417,7 @@ async fn guest_of_a_vm_that_is_off_is_not_asked() {
     let asked = vcenter
         .shutdown_guest(&permit(), &vm(), &PowerOffCause::Request(None))
         .await;
-    assert_eq!(asked.unwrap(), GuestShutdown::AlreadyOff);
+    asked.unwrap();
     assert!(fake.calls("ShutdownGuest").is_empty());
 
     // The VM went off between the read and the call.
@@ -432,7 +432,7 @@ async fn guest_of_a_vm_that_is_off_is_not_asked() {
     let asked = vcenter
         .shutdown_guest(&permit(), &vm(), &PowerOffCause::Request(None))
         .await;
-    assert_eq!(asked.unwrap(), GuestShutdown::AlreadyOff);
+    asked.unwrap();
 }
 
 const ENTERS: &str = "HostSystem.enterMaintenanceMode";
@@ -529,7 +529,7 @@ async fn power_is_cut_only_while_the_host_is_leaving() {
             fake.calls("PowerOffVM_Task").len(),
         );
         if goes_on {
-            assert_eq!(shut_down.unwrap(), GuestShutdown::Sent, "{what}");
+            shut_down.expect(what);
             assert_eq!(
                 cut.unwrap(),
                 StartedTask::Running(TaskRef::new("task-1")),
@@ -604,7 +604,7 @@ async fn power_is_not_cut_if_the_vm_has_left_the_host() {
 
 #[tokio::test]
 async fn task_of_the_host_is_no_task_of_the_vm() {
-    let (_fake, vcenter, _server) = Fake::start(|call: &Request| {
+    let (fake, vcenter, _server) = Fake::start(|call: &Request| {
         looks(call).then(|| seen("poweredOn", &host_seen("false", &[("task-9", "running")])))
     })
     .await;
@@ -612,10 +612,8 @@ async fn task_of_the_host_is_no_task_of_the_vm() {
         host: HostRef::new("host-1"),
         task: Some(TaskRef::new("task-9")),
     };
-    assert_eq!(
-        vcenter.shutdown_guest(&permit(), &vm(), &asked).await.unwrap(),
-        GuestShutdown::Sent
-    );
+    vcenter.shutdown_guest(&permit(), &vm(), &asked).await.unwrap();
+    assert_eq!(fake.calls("ShutdownGuest").len(), 1);
 }
 
 #[tokio::test]
