@@ -16,7 +16,7 @@ use super::session::{Session, Sessions};
 pub use super::settings::{CallOutcome, Callback, LoginOutcome, Settings};
 use super::soap::{self, ReplyError, SoapAnswer};
 pub use super::transport::{
-    BodyLimits, ConnectionPool, Connector, HttpReplyFuture, HttpResponse, HttpTransport, TcpConnector,
+    ConnectionPool, Connector, HttpReplyFuture, HttpResponse, HttpTransport, TcpConnector,
 };
 use super::xml::Element;
 

@@ -48,17 +48,8 @@ pub enum ConnectionPool {
 pub struct HttpResponse {
     pub status: StatusCode,
     pub headers: HeaderMap,
-    /// The body, of at most the size that the caller allowed. Empty for a status that carries none.
+    /// The body, of at most 32 MiB. Empty for a status that carries none.
     pub body: Vec<u8>,
-}
-
-/// Which bodies a caller reads.
-#[derive(Clone, Copy, Debug)]
-pub struct BodyLimits {
-    /// Only replies with one of these statuses have a body that is read: an error page may be long, or never end.
-    pub carry: &'static [u16],
-    /// The longest body, in bytes. A longer one is an error.
-    pub max: usize,
 }
 
 /// A reply that is to come.
@@ -67,14 +58,15 @@ pub type HttpReplyFuture<'a> =
 
 /// Sends requests to one vCenter.
 pub trait HttpTransport: fmt::Debug + Send + Sync {
-    /// Sends `request`, whose URI is absolute, once.
+    /// Sends `request`, whose URI is absolute, once. Only a reply with a status of `carry` has a body that is read: an error page may
+    /// be long, or never end. A body of more than 32 MiB is an error.
     ///
     /// Dropping the future before the reply is complete closes the connection, so vCenter stops the call.
     fn send(
         &self,
         pool: ConnectionPool,
         request: Request<Vec<u8>>,
-        limits: BodyLimits,
+        carry: &'static [u16],
     ) -> HttpReplyFuture<'_>;
 }
 
@@ -145,13 +137,13 @@ impl HttpTransport for TcpTransport {
         &self,
         pool: ConnectionPool,
         request: Request<Vec<u8>>,
-        limits: BodyLimits,
+        carry: &'static [u16],
     ) -> HttpReplyFuture<'_> {
         let http = match pool {
             ConnectionPool::Calls => &self.calls,
             ConnectionPool::Polls => &self.polls,
         };
-        Box::pin(receive(http, request, limits))
+        Box::pin(receive(http, request, carry))
     }
 }
 
@@ -224,20 +216,19 @@ impl Transport {
         carry: &'static [u16],
         deadline: Duration,
     ) -> Result<HttpReply, TransportError> {
-        let limits = BodyLimits {
-            carry,
-            max: MAX_REPLY,
-        };
         let request = request
             .body(body)
             .map_err(|error| TransportError::Connection(error.into()))?;
-        let reply = tokio::time::timeout(deadline, self.http.send(pool, request, limits)).await;
+        let reply = tokio::time::timeout(deadline, self.http.send(pool, request, carry)).await;
         let reply = reply.map_err(|_elapsed| TransportError::Deadline(deadline))??;
-        let cookie = usable(reply.status.as_u16(), &reply.headers, carry)?;
+        let status = reply.status.as_u16();
+        if !carry.contains(&status) {
+            return Err(TransportError::Status(status));
+        }
         let applied = reply.headers.get(APPLIED_SOAP_ACTION);
         Ok(HttpReply {
             body: reply.body,
-            cookie,
+            cookie: session_cookie(reply.headers.get_all(SET_COOKIE).iter()),
             applied: applied.map(|applied| for_people(&String::from_utf8_lossy(applied.as_bytes()))),
         })
     }
@@ -265,16 +256,19 @@ fn http_client(tls: ClientConfig, user_agent: &str) -> Result<reqwest::Client, C
 async fn receive(
     http: &reqwest::Client,
     request: Request<Vec<u8>>,
-    limits: BodyLimits,
+    carry: &[u16],
 ) -> Result<HttpResponse, TransportError> {
     let broken = |error: reqwest::Error| TransportError::Connection(error.without_url().into());
     let request = reqwest::Request::try_from(request).map_err(broken)?;
     let mut response = http.execute(request).await.map_err(broken)?;
     let (status, headers) = (response.status(), std::mem::take(response.headers_mut()));
     let mut body = Vec::new();
-    if limits.carry.contains(&status.as_u16()) {
+    if carry.contains(&status.as_u16()) {
         while let Some(chunk) = response.chunk().await.map_err(broken)? {
-            append(&mut body, &chunk, limits.max)?;
+            if body.len() + chunk.len() > MAX_REPLY {
+                return Err(TransportError::TooLarge(MAX_REPLY));
+            }
+            body.extend_from_slice(&chunk);
         }
     }
     Ok(HttpResponse {
@@ -282,22 +276,6 @@ async fn receive(
         headers,
         body,
     })
-}
-
-/// The session cookie of a reply, if its status is one of `carry`.
-fn usable(status: u16, headers: &HeaderMap, carry: &[u16]) -> Result<Option<HeaderValue>, TransportError> {
-    match carry.contains(&status) {
-        true => Ok(session_cookie(headers.get_all(SET_COOKIE).iter())),
-        false => Err(TransportError::Status(status)),
-    }
-}
-
-fn append(body: &mut Vec<u8>, chunk: &[u8], limit: usize) -> Result<(), TransportError> {
-    if body.len() + chunk.len() > limit {
-        return Err(TransportError::TooLarge(limit));
-    }
-    body.extend_from_slice(chunk);
-    Ok(())
 }
 
 /// vCenter's session cookie: the bytes before the first `;`, quotes included.

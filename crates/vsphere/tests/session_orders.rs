@@ -18,8 +18,8 @@ use std::sync::Arc;
 
 use haulout_core::ids::HostRef;
 use haulout_vsphere::client::{
-    BodyLimits, ConnectError, ConnectionPool, Connector, CredentialPart, CredentialSource, Endpoint,
-    HttpReplyFuture, HttpResponse, HttpTransport, Settings, Trust, Vcenter,
+    ConnectError, ConnectionPool, Connector, CredentialPart, CredentialSource, Endpoint, HttpReplyFuture,
+    HttpResponse, HttpTransport, Settings, Trust, Vcenter,
 };
 use http::header::{COOKIE, SET_COOKIE};
 use http::{HeaderMap, Request, StatusCode};
@@ -141,7 +141,7 @@ impl Connector for HeldVcenter {
 }
 
 impl HttpTransport for HeldVcenter {
-    fn send(&self, _: ConnectionPool, request: Request<Vec<u8>>, _: BodyLimits) -> HttpReplyFuture<'_> {
+    fn send(&self, _: ConnectionPool, request: Request<Vec<u8>>, _: &'static [u16]) -> HttpReplyFuture<'_> {
         let text = String::from_utf8_lossy(request.body()).into_owned();
         let cookie = request.headers().get(COOKIE);
         let cookie = cookie.map_or_else(String::new, |cookie| cookie.to_str().unwrap().to_owned());

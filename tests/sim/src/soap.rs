@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use haulout_vsphere::client::{
-    BodyLimits, ConnectError, ConnectionPool, Connector, HttpReplyFuture, HttpResponse, HttpTransport,
-    Settings, TransportError,
+    ConnectError, ConnectionPool, Connector, HttpReplyFuture, HttpResponse, HttpTransport, Settings,
+    TransportError,
 };
 use http::header::{COOKIE, SET_COOKIE};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
@@ -77,7 +77,12 @@ impl Connector for SimConnector {
 }
 
 impl HttpTransport for SimConnector {
-    fn send(&self, pool: ConnectionPool, request: Request<Vec<u8>>, _: BodyLimits) -> HttpReplyFuture<'_> {
+    fn send(
+        &self,
+        pool: ConnectionPool,
+        request: Request<Vec<u8>>,
+        _: &'static [u16],
+    ) -> HttpReplyFuture<'_> {
         Box::pin(exchange(&self.world, self.replica, pool, request))
     }
 }

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use haulout_vsphere::client::{
-    BodyLimits, ConnectError, ConnectionPool, Connector, Endpoint, HttpReplyFuture, HttpResponse,
-    HttpTransport, Settings, TransportError, Vcenter,
+    ConnectError, ConnectionPool, Connector, Endpoint, HttpReplyFuture, HttpResponse, HttpTransport,
+    Settings, TransportError, Vcenter,
 };
 use haulout_vsphere::update::{VsphereUpdate, WatchSet};
 use http::{HeaderMap, HeaderValue, StatusCode};
@@ -145,7 +145,12 @@ impl Connector for MemoryConnector {
 }
 
 impl HttpTransport for MemoryConnector {
-    fn send(&self, _: ConnectionPool, request: http::Request<Vec<u8>>, _: BodyLimits) -> HttpReplyFuture<'_> {
+    fn send(
+        &self,
+        _: ConnectionPool,
+        request: http::Request<Vec<u8>>,
+        _: &'static [u16],
+    ) -> HttpReplyFuture<'_> {
         let broken = || TransportError::Connection("connection refused".into());
         Box::pin(async move {
             sleep(LATENCY).await;
