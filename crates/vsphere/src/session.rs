@@ -265,11 +265,7 @@ impl Sessions {
         let call = soap::method("Login", &content.session_manager)
             .with(XmlWriter::text("userName", credentials.user.clone()))
             .with(XmlWriter::text("password", credentials.password.expose_secret()));
-        let LoginReply {
-            answer,
-            cookie,
-            applied,
-        } = self
+        let LoginReply { answer, cookie } = self
             .ask(&transport, &soap_action, "Login", &call, read_user)
             .await?;
         let (key, user, began_at) = match answer {
@@ -293,7 +289,6 @@ impl Sessions {
             user = %super::text::for_people(&credentials.user),
             generation,
             version = %soap_action,
-            applied,
             "logged in to vCenter"
         );
         Ok(Session {
@@ -370,7 +365,6 @@ impl Sessions {
                 Ok(LoginReply {
                     answer,
                     cookie: reply.cookie,
-                    applied: reply.applied,
                 })
             });
         let outcome = match &read {
@@ -390,8 +384,6 @@ struct LoginReply<T> {
     answer: SoapAnswer<T>,
     /// The session cookie, which vCenter sets with a refused login as well.
     cookie: Option<HeaderValue>,
-    /// The API version that vCenter says it applied.
-    applied: Option<String>,
 }
 
 impl Logins {

@@ -16,7 +16,6 @@ use rustls::ClientConfig;
 use super::endpoint::Endpoint;
 use super::error::{ConnectError, TransportError};
 use super::settings::Settings;
-use super::text::for_people;
 use super::tls;
 
 /// Limit for a reply. A page of 50 hosts with all their PCI devices is under 8 MiB.
@@ -30,7 +29,6 @@ const KEEPALIVE_PROBES: u32 = 3;
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 const SOAP: HeaderValue = HeaderValue::from_static("text/xml; charset=utf-8");
 const SOAP_ACTION: HeaderName = HeaderName::from_static("soapaction");
-const APPLIED_SOAP_ACTION: HeaderName = HeaderName::from_static("x-applied-soapaction");
 /// HTTP status codes that carry SOAP; 500 carries a fault.
 const CARRY_SOAP: &[u16] = &[200, 500];
 
@@ -113,8 +111,6 @@ pub(super) struct HttpReply {
     pub(super) body: Vec<u8>,
     /// The session cookie set by the reply, `name=value`, byte for byte.
     pub(super) cookie: Option<HeaderValue>,
-    /// The API version that vCenter 8.0.3 and later say they applied. Only shown to people.
-    pub(super) applied: Option<String>,
 }
 
 impl Connector for TcpConnector {
@@ -225,11 +221,9 @@ impl Transport {
         if !carry.contains(&status) {
             return Err(TransportError::Status(status));
         }
-        let applied = reply.headers.get(APPLIED_SOAP_ACTION);
         Ok(HttpReply {
             body: reply.body,
             cookie: session_cookie(reply.headers.get_all(SET_COOKIE).iter()),
-            applied: applied.map(|applied| for_people(&String::from_utf8_lossy(applied.as_bytes()))),
         })
     }
 }
@@ -389,20 +383,6 @@ mod tests {
             }
         }
         true
-    }
-
-    #[tokio::test]
-    async fn applied_version_is_read_where_vcenter_names_it() {
-        for (answer, applied) in [
-            (WHOLE, None),
-            (
-                &b"HTTP/1.1 200 OK\r\nX-Applied-SOAPAction: urn:vim25/8.0.3.0\r\nContent-Length: 0\r\n\r\n"[..],
-                Some("urn:vim25/8.0.3.0"),
-            ),
-        ] {
-            let server = FakeServer::answering(answer, false).await;
-            assert_eq!(server.ask().await.unwrap().applied.as_deref(), applied);
-        }
     }
 
     const WHOLE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n<answer/>";
