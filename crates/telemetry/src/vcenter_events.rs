@@ -12,7 +12,6 @@ use haulout_controller::observer::Observer;
 use haulout_core::ids::NodeName;
 use haulout_core::status::story::Beat;
 use haulout_kubernetes::fence::{WriteFence, WriteKind};
-use haulout_vsphere::LoggedEvent;
 use haulout_vsphere::WritePermit;
 use haulout_vsphere::client::{Error, Vcenter};
 use haulout_vsphere::fault::FaultKind;
@@ -105,7 +104,7 @@ impl WritePermit for EventPermit {
 }
 
 /// What follows from a failed call for what people are shown in vCenter.
-pub(super) fn delivery_of(error: &Error) -> Delivery {
+pub(super) fn delivery_of(error: Error) -> Delivery {
     let kind = error.fault().map(|fault| &fault.kind);
     let is_final = matches!(
         kind,
@@ -134,10 +133,9 @@ impl Sink for LeaderLog {
         };
         let vcenter = self.vcenter.for_subject(node.as_str());
         match vcenter.log_event(&permit, entity, text).await {
-            Ok(LoggedEvent::Logged) => Delivery::Done,
-            Ok(LoggedEvent::NoSession) => Delivery::Later("there is no session".to_owned()),
+            Ok(()) => Delivery::Done,
             Err(error) if is_gone(&error) => Delivery::Done,
-            Err(error) => delivery_of(&error),
+            Err(error) => delivery_of(error),
         }
     }
 

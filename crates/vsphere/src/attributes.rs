@@ -28,31 +28,29 @@ impl AttributeDefinition {
     }
 }
 
-/// The calls below are not worth a login: without a live session they send nothing and return `None`. Fault kinds of
+/// The calls below are not worth a login: without a live session they send nothing and return [`Error::Login`]. Fault kinds of
 /// [`super::fault::FaultKind`]: `NoPermission`, and `NotSupported` if the server has no custom attributes.
 impl Vcenter {
     /// The definitions of the attribute `name`, which differ in the type of their objects.
     ///
     /// # Errors
     /// Those of a read.
-    pub async fn attribute_definitions(&self, name: &str) -> Result<Option<Vec<AttributeDefinition>>, Error> {
-        let Some(session) = self.sessions.live() else {
-            return Ok(None);
-        };
+    pub async fn attribute_definitions(&self, name: &str) -> Result<Vec<AttributeDefinition>, Error> {
+        let session = self.sessions.live_or_error()?;
         let manager = manager(&session, "RetrievePropertiesEx")?;
         let spec = PropertySpec::default()
             .read_properties("CustomFieldsManager", &["field"])
             .select_object(manager, []);
         let read = self.retrieve_in(&session, spec, PAGE).await?;
         let Some(found) = read.iter().find(|object| object.moref == *manager) else {
-            return Ok(Some(Vec::new()));
+            return Ok(Vec::new());
         };
         if let Some(fault) = found.denied("field") {
             return Err(Error::refused("RetrievePropertiesEx", manager, fault.clone()));
         }
         let all = found.get("field").and_then(Value::fields).unwrap_or_default();
         let named = all.iter().filter(|field| field.name == name);
-        Ok(Some(named.map(|field| field.definition.clone()).collect()))
+        Ok(named.map(|field| field.definition.clone()).collect())
     }
 
     /// Defines the attribute `name` for all types of objects (`AddCustomFieldDef`, privilege `Global.ManageCustomFields`).
@@ -63,18 +61,16 @@ impl Vcenter {
         &self,
         permit: &impl WritePermit,
         name: &str,
-    ) -> Result<Option<AttributeDefinition>, Error> {
+    ) -> Result<AttributeDefinition, Error> {
         const METHOD: &str = "AddCustomFieldDef";
-        let Some(session) = self.sessions.live() else {
-            return Ok(None);
-        };
+        let session = self.sessions.live_or_error()?;
         let call =
             SoapCall::under(permit, METHOD, manager(&session, METHOD)?).with(XmlWriter::text("name", name));
         let read = |response: &Element<'_>| {
             let defined = response.child("returnval").and_then(AttributeDefinition::read);
             defined.ok_or_else(|| ReplyError::value("returnval", "a CustomFieldDef"))
         };
-        self.call_in(&session, &call, read).await.map(Some)
+        self.call_in(&session, &call, read).await
     }
 
     /// Gives `entity` a value (`SetField`, privilege `Global.SetCustomField` on it). An empty value clears it.
@@ -87,16 +83,14 @@ impl Vcenter {
         definition: &AttributeDefinition,
         entity: &Entity,
         value: &str,
-    ) -> Result<Option<()>, Error> {
+    ) -> Result<(), Error> {
         const METHOD: &str = "SetField";
-        let Some(session) = self.sessions.live() else {
-            return Ok(None);
-        };
+        let session = self.sessions.live_or_error()?;
         let call = SoapCall::under(permit, METHOD, manager(&session, METHOD)?)
             .with(XmlWriter::moref("entity", &entity.moref(&session)))
             .with(XmlWriter::text("key", definition.key.to_string()))
             .with(XmlWriter::text("value", for_people(value)));
-        self.call_in(&session, &call, soap::nothing).await.map(Some)
+        self.call_in(&session, &call, soap::nothing).await
     }
 
     /// The values of these definitions on `entities`, sanitized. An object without a value, or that cannot be read, is left out.
@@ -107,12 +101,10 @@ impl Vcenter {
         &self,
         definitions: &[AttributeDefinition],
         entities: &[Entity],
-    ) -> Result<Option<Vec<(Entity, String)>>, Error> {
-        let Some(session) = self.sessions.live() else {
-            return Ok(None);
-        };
+    ) -> Result<Vec<(Entity, String)>, Error> {
+        let session = self.sessions.live_or_error()?;
         if entities.is_empty() {
-            return Ok(Some(Vec::new()));
+            return Ok(Vec::new());
         }
         let mut spec = PropertySpec::default().read_properties("ManagedEntity", &["customValue"]);
         for entity in entities {
@@ -127,7 +119,7 @@ impl Vcenter {
             let value = values.get(&definition.key).filter(|value| !value.is_empty())?;
             Some((entity.clone(), value.clone()))
         };
-        Ok(Some(entities.iter().filter_map(value).collect()))
+        Ok(entities.iter().filter_map(value).collect())
     }
 }
 

@@ -49,7 +49,7 @@ pub enum Error {
         /// The current power state from an `InvalidPowerState` fault.
         existing: Option<PowerState>,
     },
-    /// No session, and the login failed.
+    /// No session, and the login failed or was not tried.
     #[error("no session with vCenter at {endpoint}")]
     Login {
         endpoint: String,
@@ -83,6 +83,9 @@ pub enum LoginError {
     /// The process is shutting down.
     #[error("the login was stopped")]
     Stopped,
+    /// The call is not worth a login.
+    #[error("this call begins none")]
+    NotTried,
     #[error("the connection could not be set up")]
     Connect(#[from] ConnectError),
     #[error("{step} failed")]
@@ -164,6 +167,7 @@ impl Error {
                 | LoginError::Blank { .. }
                 | LoginError::RefusedElsewhere { .. }
                 | LoginError::Stopped
+                | LoginError::NotTried
                 | LoginError::Connect(_)
                 | LoginError::Step { .. } => None,
             },
@@ -192,6 +196,7 @@ impl Error {
             LoginError::File { .. }
             | LoginError::Blank { .. }
             | LoginError::Stopped
+            | LoginError::NotTried
             | LoginError::Connect(_)
             | LoginError::Step { .. } => None,
         }

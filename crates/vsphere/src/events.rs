@@ -10,21 +10,12 @@ use super::text::for_people;
 use super::xml::write::XmlWriter;
 use crate::WritePermit;
 
-/// Result of a request to log an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LoggedEvent {
-    /// vCenter has the event.
-    Logged,
-    /// There is no session, and nothing was sent.
-    NoSession,
-}
-
 impl Vcenter {
     /// Logs an event of our user on `entity` (`EventManager.LogUserEvent`; `proto-notes/events.md`). `message` is sanitized
     /// and cut to 1,000 characters. An event is not worth a login, so it is sent in the live session only.
     ///
     /// # Errors
-    /// Every error of a call. Fault kinds of [`super::fault::FaultKind`]: `NoPermission` without `Global.LogEvent` on
+    /// Every error of a call; [`Error::Login`] without a session. Fault kinds of [`super::fault::FaultKind`]: `NoPermission` without `Global.LogEvent` on
     /// `entity`, `NotSupported` if the server has no event manager. After [`Error::Transport`] it is unknown whether vCenter
     /// has the event.
     pub async fn log_event(
@@ -32,11 +23,9 @@ impl Vcenter {
         permit: &impl WritePermit,
         entity: &Entity,
         message: &str,
-    ) -> Result<LoggedEvent, Error> {
+    ) -> Result<(), Error> {
         const METHOD: &str = "LogUserEvent";
-        let Some(session) = self.sessions.live() else {
-            return Ok(LoggedEvent::NoSession);
-        };
+        let session = self.sessions.live_or_error()?;
         let entity = entity.moref(&session);
         let Some(manager) = &session.content.event_manager else {
             let message = "the server has no event manager".to_owned();
@@ -46,7 +35,6 @@ impl Vcenter {
         let call = SoapCall::under(permit, METHOD, manager)
             .with(XmlWriter::moref("entity", &entity))
             .with(XmlWriter::text("msg", for_people(message)));
-        self.call_in(&session, &call, soap::nothing).await?;
-        Ok(LoggedEvent::Logged)
+        self.call_in(&session, &call, soap::nothing).await
     }
 }

@@ -51,6 +51,5 @@ pub mod updates;
 mod xml;
 
 pub use decode::custom_fields::AttributeDefinition;
-pub use events::LoggedEvent;
 pub use haulout_core::facts::permit::WritePermit;
 pub use haulout_core::facts::vsphere as update;

@@ -152,6 +152,12 @@ impl Sessions {
         self.live.borrow().clone()
     }
 
+    /// The live session, for a call that is not worth a login.
+    pub(super) fn live_or_error(&self) -> Result<Arc<Session>, Error> {
+        self.live()
+            .ok_or_else(|| self.failed(Arc::new(LoginError::NotTried)))
+    }
+
     pub(super) fn watch(&self) -> watch::Receiver<Option<Arc<Session>>> {
         self.live.subscribe()
     }

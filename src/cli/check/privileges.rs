@@ -116,7 +116,7 @@ pub(super) async fn beyond(view: &ClusterView, config: &Config, section: &mut Se
 /// Whether nobody has defined the custom attribute.
 async fn is_undefined(view: &ClusterView) -> bool {
     let definitions = view.vcenter.attribute_definitions(ATTRIBUTE).await;
-    matches!(definitions, Ok(Some(definitions)) if definitions.is_empty())
+    matches!(definitions, Ok(definitions) if definitions.is_empty())
 }
 
 fn words(on: On) -> &'static str {

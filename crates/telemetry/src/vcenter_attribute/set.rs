@@ -9,7 +9,7 @@ use crate::sink::{Delivery, Sink, SinkReport};
 use crate::vcenter_events::{EventPermit, delivery_of, is_gone};
 use haulout_kubernetes::fence::WriteFence;
 use haulout_vsphere::AttributeDefinition;
-use haulout_vsphere::client::{Error, Vcenter};
+use haulout_vsphere::client::Vcenter;
 use haulout_vsphere::fault::FaultKind;
 use haulout_vsphere::privileges::Entity;
 
@@ -36,7 +36,7 @@ impl LeaderAttribute {
         let mut known = self.definitions.lock().await;
         if known.is_empty() {
             let found = self.vcenter.attribute_definitions(ATTRIBUTE).await;
-            *known = in_session(found)?;
+            *known = found.map_err(delivery_of)?;
         }
         Ok(known.clone())
     }
@@ -61,7 +61,7 @@ impl LeaderAttribute {
             return Ok(definition.clone());
         }
         let defined = self.vcenter.define_attribute(permit, ATTRIBUTE).await;
-        let definition = in_session(defined)?;
+        let definition = defined.map_err(delivery_of)?;
         info!("the custom attribute {ATTRIBUTE} was defined in vCenter, for all types of objects");
         known.push(definition.clone());
         Ok(definition)
@@ -86,16 +86,7 @@ impl LeaderAttribute {
             }
             Ok(_) | Err(_) => {}
         }
-        in_session(set)
-    }
-}
-
-/// What a call returned, or what follows for the value.
-fn in_session<T>(answer: Result<Option<T>, Error>) -> Result<T, Delivery> {
-    match answer {
-        Ok(Some(value)) => Ok(value),
-        Ok(None) => Err(Delivery::Later("there is no session".to_owned())),
-        Err(error) => Err(delivery_of(&error)),
+        set.map_err(delivery_of)
     }
 }
 
@@ -132,6 +123,7 @@ impl ReadValues for LeaderAttribute {
         if definitions.is_empty() {
             return Ok(Vec::new());
         }
-        in_session(self.vcenter.attribute_values(&definitions, entities).await)
+        let values = self.vcenter.attribute_values(&definitions, entities).await;
+        values.map_err(delivery_of)
     }
 }
