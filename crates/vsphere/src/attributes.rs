@@ -125,8 +125,7 @@ impl Vcenter {
 
 fn manager<'s>(session: &'s Session, method: &'static str) -> Result<&'s Moref, Error> {
     session.content.custom_fields_manager.as_ref().ok_or_else(|| {
-        let message = "the server has no custom attributes".to_owned();
-        let kind = FaultKind::NotSupported;
-        Error::refused(method, &session.content.root_folder, Fault { kind, message })
+        let fault = Fault::new(FaultKind::NotSupported, "the server has no custom attributes");
+        Error::refused(method, &session.content.root_folder, fault)
     })
 }

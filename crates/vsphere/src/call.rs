@@ -53,9 +53,8 @@ impl SoapCall {
 
     /// The error for a reply that shows a dead session without a fault.
     pub(super) fn dead_session(&self, message: &str) -> Error {
-        let message = message.to_owned();
-        let kind = FaultKind::NotAuthenticated;
-        Error::refused(self.method, &self.on, Fault { kind, message })
+        let fault = Fault::new(FaultKind::NotAuthenticated, message);
+        Error::refused(self.method, &self.on, fault)
     }
 
     /// The error for a reply that cannot be understood.

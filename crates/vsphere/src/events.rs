@@ -28,9 +28,8 @@ impl Vcenter {
         let session = self.sessions.live_or_error()?;
         let entity = entity.moref(&session);
         let Some(manager) = &session.content.event_manager else {
-            let message = "the server has no event manager".to_owned();
-            let kind = FaultKind::NotSupported;
-            return Err(Error::refused(METHOD, &entity, Fault { kind, message }));
+            let fault = Fault::new(FaultKind::NotSupported, "the server has no event manager");
+            return Err(Error::refused(METHOD, &entity, fault));
         };
         let call = SoapCall::under(permit, METHOD, manager)
             .with(XmlWriter::moref("entity", &entity))

@@ -51,18 +51,16 @@ pub(crate) fn not_started(result: &Element<'_>) -> Option<Fault> {
     }
     if let Some(refused) = result.child("notAttempted") {
         return Some(refused.child("fault").map_or_else(
-            || Fault {
-                kind: FaultKind::Other("without a type".to_owned()),
-                message: "DRS did not start the VM and gave no reason".to_owned(),
+            || {
+                let kind = FaultKind::Other("without a type".to_owned());
+                Fault::new(kind, "DRS did not start the VM and gave no reason")
             },
             read_localized,
         ));
     }
     let only_recommended = result.child("attempted").is_none() && result.child("recommendations").is_some();
-    only_recommended.then(|| Fault {
-        kind: FaultKind::OnlyRecommended,
-        message: "DRS only recommends where to start the VM: it is not fully automated".to_owned(),
-    })
+    let why = "DRS only recommends where to start the VM: it is not fully automated";
+    only_recommended.then(|| Fault::new(FaultKind::OnlyRecommended, why))
 }
 
 /// A fault by its type name, with all its messages.
@@ -81,10 +79,7 @@ fn of_name(wire: &str, text: &str, detail: Option<&Element<'_>>) -> Fault {
     if parts.is_empty() {
         parts.push("vCenter gave no message".to_owned());
     }
-    Fault {
-        kind,
-        message: parts.join(" "),
-    }
+    Fault::new(kind, parts.join(" "))
 }
 
 /// Adds the fields of a fault: messages, missing privilege, object, states, reason.

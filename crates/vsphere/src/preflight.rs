@@ -75,9 +75,9 @@ impl Vcenter {
         let read = self.retrieve_with_session(cause.spec(vm), PAGE).await;
         let (session, objects) = read.map_err(|error| error.before(operation, &moref))?;
         let Some(own) = objects.iter().find(|object| object.moref == moref) else {
-            let kind = FaultKind::ManagedObjectNotFound;
-            let message = "the VM does not exist, or is not visible to us".to_owned();
-            return Err(Error::refused(operation, &moref, Fault { kind, message }));
+            let message = "the VM does not exist, or is not visible to us";
+            let fault = Fault::new(FaultKind::ManagedObjectNotFound, message);
+            return Err(Error::refused(operation, &moref, fault));
         };
         if let Some((_, fault)) = own.missing.first() {
             return Err(Error::refused(operation, &moref, fault.clone()));
@@ -142,12 +142,9 @@ impl CauseCheck<'_> {
     fn left(self, vm: &ObjectProperties) -> Option<Fault> {
         let is_on = vm.moref("runtime.host").and_then(Moref::host)?;
         let host = self.host.filter(|host| **host != is_on)?;
-        Some(Fault {
-            kind: FaultKind::NotLeaving,
-            message: format!(
-                "the VM is on {is_on} now, and not on {host}, which is maintained; nothing was sent"
-            ),
-        })
+        let why =
+            format!("the VM is on {is_on} now, and not on {host}, which is maintained; nothing was sent");
+        Some(Fault::new(FaultKind::NotLeaving, why))
     }
 
     /// Why the power must not be cut any more: the host is not in maintenance, and no task puts it
@@ -189,10 +186,8 @@ impl CauseCheck<'_> {
                 format!("{state}is not entering maintenance mode any more")
             }
         };
-        Some(Fault {
-            kind: FaultKind::NotLeaving,
-            message: format!("host {name} {why}; nothing was sent"),
-        })
+        let why = format!("host {name} {why}; nothing was sent");
+        Some(Fault::new(FaultKind::NotLeaving, why))
     }
 }
 
@@ -230,9 +225,8 @@ impl PreflightCheck {
         let Some(other) = self.host.as_ref().filter(|other| *other != host) else {
             return Ok(());
         };
-        let kind = FaultKind::InvalidState;
         let message = format!("the VM is registered on {other}, not on {host}; nothing was sent");
-        Err(self.refused(Fault { kind, message }))
+        Err(self.refused(Fault::new(FaultKind::InvalidState, message)))
     }
 
     /// Fails if any task runs on the VM.
@@ -250,8 +244,7 @@ impl PreflightCheck {
             .map_or_else(String::new, |user| format!(" of user {user}"));
         let (moref, since) = (&task.moref, task.queued_at);
         let message = format!("{what}{user} ({moref}) is running on it since {since:.0}");
-        let kind = FaultKind::TaskInProgress;
-        Err(self.refused(Fault { kind, message }))
+        Err(self.refused(Fault::new(FaultKind::TaskInProgress, message)))
     }
 
     /// Fails if the VM is not off.
@@ -265,10 +258,10 @@ impl PreflightCheck {
         Err(Error::Refused {
             operation: self.operation,
             object: Moref::from(&self.vm).to_string(),
-            source: Fault {
-                kind: FaultKind::InvalidPowerState,
-                message: "this is only done to a VM that is off, and this one is not".to_owned(),
-            },
+            source: Fault::new(
+                FaultKind::InvalidPowerState,
+                "this is only done to a VM that is off, and this one is not",
+            ),
             existing: self.power,
         })
     }
@@ -321,8 +314,6 @@ fn is_left_over(task: &TaskInfo, session_began_at: Timestamp) -> bool {
 /// The fault for a task that vCenter withholds.
 fn withheld_task(task: &ObjectProperties) -> Option<Fault> {
     let Fault { kind, message } = task::withheld(task)?;
-    Some(Fault {
-        kind: kind.clone(),
-        message: format!("may not read its task {}: {message}", task.moref),
-    })
+    let message = format!("may not read its task {}: {message}", task.moref);
+    Some(Fault::new(kind.clone(), message))
 }

@@ -466,10 +466,8 @@ fn read_listed_task(info: &Element<'_>) -> Result<ObjectProperties, Unreadable> 
 
 /// The fault for a value that exceeds a limit; it is treated like one without permission.
 fn beyond(breach: LimitBreach) -> Fault {
-    Fault {
-        kind: FaultKind::Unreadable,
-        message: format!("the value cannot be read: it has {breach}"),
-    }
+    let message = format!("the value cannot be read: it has {breach}");
+    Fault::new(FaultKind::Unreadable, message)
 }
 
 /// Whether the reply is that of a dead session: a read needs no session (`System.Anonymous`), so every

@@ -134,8 +134,7 @@ fn edits(
                 "the host has no passthrough device at {}; nothing was sent",
                 change.to
             );
-            let kind = FaultKind::VmConfig;
-            return Err(Fault { kind, message });
+            return Err(Fault::new(FaultKind::VmConfig, message));
         };
         let has = |(address, device): &(&str, &FixedDevice)| {
             *address == change.to && device.system_id == target.system_id
@@ -151,8 +150,7 @@ fn edits(
                 "the VM has no passthrough device at {}; nothing was sent",
                 change.from
             );
-            let kind = FaultKind::InvalidState;
-            return Err(Fault { kind, message });
+            return Err(Fault::new(FaultKind::InvalidState, message));
         };
         let found = fixed.remove(at);
         if !has(&found) {

@@ -165,8 +165,6 @@ fn state(text: &str) -> Option<TaskState> {
 }
 
 fn without_reason() -> Fault {
-    Fault {
-        kind: FaultKind::Other("without a type".to_owned()),
-        message: "the task failed and gave no reason".to_owned(),
-    }
+    let kind = FaultKind::Other("without a type".to_owned());
+    Fault::new(kind, "the task failed and gave no reason")
 }

@@ -75,6 +75,13 @@ pub enum Failure<'a> {
     Refused(&'a Fault),
 }
 
+impl Fault {
+    pub fn new(kind: FaultKind, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self { kind, message }
+    }
+}
+
 impl std::fmt::Display for Fault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if let FaultKind::Other(name) = &self.kind {

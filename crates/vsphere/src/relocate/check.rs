@@ -114,10 +114,7 @@ mod tests {
 
     #[test]
     fn first_error_is_the_objection_and_the_others_are_counted() {
-        let fault = |message: &str| Fault {
-            kind: FaultKind::VmConfig,
-            message: message.to_owned(),
-        };
+        let fault = |message: &str| Fault::new(FaultKind::VmConfig, message);
         assert_eq!(objection(Vec::new()), None);
         assert_eq!(objection(vec![fault("a")]), Some(fault("a")));
         let three = vec![fault("a"), fault("b"), fault("c")];

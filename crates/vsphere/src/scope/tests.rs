@@ -96,10 +96,7 @@ fn vm_whose_place_cannot_be_read_is_in_scope_by_a_readable_id_only() {
     {
         object.properties.clear();
         let message = String::new();
-        let fault = Fault {
-            kind: FaultKind::NoPermission,
-            message,
-        };
+        let fault = Fault::new(FaultKind::NoPermission, message);
         object.missing.push(("parent".to_owned(), fault));
     }
     assert!(!is_in("/gpu", &read), "a path counts from the root folder");

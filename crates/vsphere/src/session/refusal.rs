@@ -135,10 +135,7 @@ mod tests {
     }
 
     fn fault() -> Fault {
-        Fault {
-            kind: FaultKind::InvalidLogin,
-            message: "no".to_owned(),
-        }
+        Fault::new(FaultKind::InvalidLogin, "no")
     }
 
     #[tokio::test(start_paused = true)]
@@ -185,10 +182,7 @@ mod tests {
         refusals.accepted(&ours);
         let other = credentials("a", "changed");
         assert_eq!(holds(&refusals, &other, fault()).await, [180; 4]);
-        let denied = Fault {
-            kind: FaultKind::NoPermission,
-            message: "no".to_owned(),
-        };
+        let denied = Fault::new(FaultKind::NoPermission, "no");
         assert_eq!(holds(&refusals, &ours, denied).await, [180; 4]);
     }
 

@@ -111,10 +111,7 @@ impl Reported {
     }
 
     pub(in crate::updates) fn object(&self) -> ObjectProperties {
-        let timed_out = Fault {
-            kind: FaultKind::Other("Timedout".to_owned()),
-            message: "too late".to_owned(),
-        };
+        let timed_out = Fault::new(FaultKind::Other("Timedout".to_owned()), "too late");
         let error = (self.state == "error").then_some(Value::Fault(timed_out));
         let properties = [
             ("info.descriptionId", text(self.what)),
@@ -1151,10 +1148,7 @@ fn unreadable_object_is_logged_once_and_at_most_a_hundred_are() {
 fn unreadable_values_tasks_and_objects_are_logged() {
     let withheld = |kind: FaultKind| {
         let mut object = host_in("host-1", "domain-c1", &[]);
-        let fault = Fault {
-            kind,
-            message: "too long".to_owned(),
-        };
+        let fault = Fault::new(kind, "too long");
         object.missing.push(("name".to_owned(), fault));
         object
     };
@@ -1186,10 +1180,7 @@ fn unreadable_values_tasks_and_objects_are_logged() {
 fn tasks_that_vcenter_withholds_are_logged_once() {
     let withheld = |name: &str, kind: FaultKind| {
         let missing = ["info.descriptionId", "info.entity", "info.state"].map(|path| {
-            let fault = Fault {
-                kind: kind.clone(),
-                message: "[privilege System.Read] [on group-d1]".to_owned(),
-            };
+            let fault = Fault::new(kind.clone(), "[privilege System.Read] [on group-d1]");
             (path.to_owned(), fault)
         });
         ObjectProperties {
