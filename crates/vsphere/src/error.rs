@@ -184,6 +184,17 @@ impl Error {
         }
     }
 
+    /// Whether the server does not have what was asked for: it is older, or a simulator.
+    pub fn is_not_there(&self) -> bool {
+        matches!(
+            self,
+            Self::Transport {
+                source: TransportError::Status(404),
+                ..
+            }
+        )
+    }
+
     /// How long the credentials are held back, if that is why there is no session.
     pub(super) fn login_held_for(&self) -> Option<Duration> {
         let Self::Login { source, .. } = self else {

@@ -1,6 +1,7 @@
 //! Compute policies by which vCenter itself shuts VMs down when their host enters maintenance mode. The SOAP API does not show them.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -11,8 +12,9 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::client::Vcenter;
-use super::error::{LoginError, TransportError};
+use super::error::{Error, TransportError};
 use super::moref::Moref;
+use super::soap::ReplyError;
 use super::text;
 use super::transport::Transport;
 use haulout_core::ids::VmRef;
@@ -24,45 +26,8 @@ const MAX_POLICIES: usize = 100;
 /// The header with the token of a session of the REST API.
 const SESSION_ID: HeaderName = HeaderName::from_static("vmware-api-session-id");
 
-/// Why the policies are unknown.
-#[derive(Debug, thiserror::Error)]
-pub enum PolicyError {
-    /// The credentials cannot be read, or TLS cannot be set up.
-    #[error("the login to the REST API of vCenter is not possible")]
-    Login(#[source] Box<LoginError>),
-    #[error("{call} of the REST API of vCenter failed")]
-    Call {
-        call: &'static str,
-        /// The reason.
-        #[source]
-        source: TransportError,
-    },
-    /// The reply cannot be read.
-    #[error("the answer to {call} of the REST API of vCenter cannot be read: {why}")]
-    Reply {
-        call: &'static str,
-        /// What is wrong.
-        why: String,
-    },
-}
-
-impl PolicyError {
-    /// Whether this vCenter has no compute policies: it is older, or a simulator.
-    pub fn is_not_there(&self) -> bool {
-        matches!(
-            self,
-            Self::Call {
-                source: TransportError::Status(404),
-                ..
-            }
-        )
-    }
-
-    /// The error and its causes, in one line.
-    pub fn chain(&self) -> String {
-        super::error::chain(self)
-    }
-}
+/// What the errors say that was asked.
+const REST_API: &str = "the REST API";
 
 /// A compute policy by which vCenter shuts VMs down.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,8 +70,8 @@ impl Vcenter {
     /// afterwards.
     ///
     /// # Errors
-    /// [`PolicyError`]; [`PolicyError::is_not_there`] for a vCenter without compute policies.
-    pub async fn evacuation_policies(&self) -> Result<Vec<EvacuationPolicy>, PolicyError> {
+    /// Those of a call; [`Error::is_not_there`] for a vCenter without compute policies.
+    pub async fn evacuation_policies(&self) -> Result<Vec<EvacuationPolicy>, Error> {
         let session = RestSession::begin(self).await?;
         let policies = session.evacuation_policies().await;
         session.end().await;
@@ -115,9 +80,9 @@ impl Vcenter {
 }
 
 impl<'a> RestSession<'a> {
-    async fn begin(vcenter: &'a Vcenter) -> Result<Self, PolicyError> {
+    async fn begin(vcenter: &'a Vcenter) -> Result<Self, Error> {
         const CALL: &str = "POST /api/session";
-        let login = |error| PolicyError::Login(Box::new(error));
+        let login = |error| vcenter.sessions.failed(Arc::new(error));
         let credentials = vcenter.settings.credentials.read().map_err(login)?;
         let transport = vcenter.sessions.transport().map_err(login)?;
         let url = vcenter.settings.endpoint.rest(&["api", "session"]);
@@ -125,10 +90,7 @@ impl<'a> RestSession<'a> {
         let authorization = (AUTHORIZATION, secret(&format!("Basic {}", STANDARD.encode(pair))));
         let deadline = vcenter.settings.call_deadline;
         let body = transport.rest(Method::POST, url, authorization, deadline).await;
-        let token: String = read_reply(
-            CALL,
-            &body.map_err(|source| PolicyError::Call { call: CALL, source })?,
-        )?;
+        let token: String = read_reply(CALL, body)?;
         Ok(Self {
             vcenter,
             transport,
@@ -136,7 +98,7 @@ impl<'a> RestSession<'a> {
         })
     }
 
-    async fn evacuation_policies(&self) -> Result<Vec<EvacuationPolicy>, PolicyError> {
+    async fn evacuation_policies(&self) -> Result<Vec<EvacuationPolicy>, Error> {
         const POLICIES: &[&str] = &["api", "vcenter", "compute", "policies"];
         const LIST: &str = "GET /api/vcenter/compute/policies";
         const GET: &str = "GET /api/vcenter/compute/policies/{policy}";
@@ -164,13 +126,13 @@ impl<'a> RestSession<'a> {
         call: &'static str,
         path: &[&str],
         query: Option<(&str, &str)>,
-    ) -> Result<T, PolicyError> {
+    ) -> Result<T, Error> {
         let mut url = self.vcenter.settings.endpoint.rest(path);
         if let Some((name, value)) = query {
             url.query_pairs_mut().append_pair(name, value);
         }
         let body = self.send(method, url).await;
-        read_reply(call, &body.map_err(|source| PolicyError::Call { call, source })?)
+        read_reply(call, body)
     }
 
     async fn send(&self, method: Method, url: reqwest::Url) -> Result<Vec<u8>, TransportError> {
@@ -211,10 +173,22 @@ fn secret(text: &str) -> HeaderValue {
     value
 }
 
-fn read_reply<T: DeserializeOwned>(call: &'static str, body: &[u8]) -> Result<T, PolicyError> {
-    serde_json::from_slice(body).map_err(|error| PolicyError::Reply {
-        call,
-        why: error.to_string(),
+fn read_reply<T: DeserializeOwned>(
+    operation: &'static str,
+    body: Result<Vec<u8>, TransportError>,
+) -> Result<T, Error> {
+    let body = body.map_err(|source| Error::Transport {
+        operation,
+        object: REST_API.to_owned(),
+        source,
+    })?;
+    serde_json::from_slice(&body).map_err(|error| Error::Reply {
+        operation,
+        object: REST_API.to_owned(),
+        source: ReplyError::Object {
+            object: "the body".to_owned(),
+            why: error.to_string(),
+        },
     })
 }
 
@@ -243,10 +217,10 @@ mod tests {
     #[test]
     fn objects_with_a_tag_that_are_no_vms_are_left_out() {
         let body = br#"[{"id":"vm-7","type":"VirtualMachine"},{"id":"host-9","type":"HostSystem"},{"id":"","type":"VirtualMachine"}]"#;
-        let tagged: Vec<TaggedObject> = read_reply("a call", body).unwrap();
+        let tagged: Vec<TaggedObject> = read_reply("a call", Ok(body.to_vec())).unwrap();
         let vms: Vec<VmRef> = tagged.into_iter().filter_map(TaggedObject::vm).collect();
         assert_eq!(vms, [VmRef::new("vm-7")]);
-        let unreadable = read_reply::<Vec<TaggedObject>>("a call", b"<html>")
+        let unreadable = read_reply::<Vec<TaggedObject>>("a call", Ok(b"<html>".to_vec()))
             .err()
             .unwrap();
         assert!(unreadable.chain().contains("a call"), "{}", unreadable.chain());

@@ -238,7 +238,7 @@ impl Sessions {
         }
     }
 
-    fn failed(&self, source: Arc<LoginError>) -> Error {
+    pub(super) fn failed(&self, source: Arc<LoginError>) -> Error {
         Error::Login {
             endpoint: self.settings.endpoint.to_string(),
             source,
