@@ -62,7 +62,7 @@ impl TaskHistory {
     /// Destroys the history, and waits before another one may be created.
     pub(super) async fn destroy_and_pause(&self) {
         if let Some(Some(created)) = self.created.get() {
-            let objects = self.subscription.session_objects();
+            let objects = &self.subscription.objects;
             objects.destroy(&created.collector).await;
             objects.destroy(&created.history).await;
         }
@@ -79,14 +79,14 @@ impl TaskHistory {
 
     async fn create(&self) -> Result<Option<HistoryCollector>, Error> {
         let subscription = &self.subscription;
-        let objects = subscription.session_objects();
+        let objects = &subscription.objects;
         let Some(history) = create_history(objects).await? else {
             return Ok(None);
         };
         let spec = PropertySpec::default()
             .read_properties("TaskHistoryCollector", &["latestPage"])
             .select_object(&history, []);
-        let content = &subscription.session.content;
+        let content = &objects.session.content;
         let collector = SoapCall::to("CreatePropertyCollector", &content.property_collector);
         let collector = objects.create(collector, "DestroyPropertyCollector").await?;
         subscription.filter(&collector, spec).await?;

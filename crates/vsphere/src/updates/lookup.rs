@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 
-use super::subscription::Subscription;
+use super::subscription::{SessionObjects, Subscription};
 use crate::call::SoapCall;
 use crate::error::Error;
 use crate::moref::Moref;
@@ -63,13 +63,11 @@ async fn in_scope(
     kept_off: &BTreeSet<VmRef>,
 ) -> Result<Found, Error> {
     let all: BTreeSet<VmRef> = vms.values().flatten().cloned().collect();
-    let vcenter = subscription.vcenter();
+    let SessionObjects { vcenter, session, .. } = &subscription.objects;
     let scope = &vcenter.settings.scope;
     let mut outside = BTreeSet::new();
     if !scope.is_everything() && !all.is_empty() {
-        let read = vcenter
-            .retrieve_in(&subscription.session, VmScope::spec(&all), PAGE)
-            .await?;
+        let read = vcenter.retrieve_in(session, VmScope::spec(&all), PAGE).await?;
         let inside = scope.contains(&all, &read);
         for (key, vms) in &mut vms {
             let before = vms.len();
@@ -85,9 +83,10 @@ async fn in_scope(
 /// A guest reads its UUID in one of two byte orders, so both are searched. `FindByUuid` would hide
 /// clones.
 async fn by_uuid(subscription: &Subscription, uuid: VmUuid) -> Result<(VmKey, BTreeSet<VmRef>), Error> {
+    let index = &subscription.objects.session.content.search_index;
     let mut vms = BTreeSet::new();
     for order in BTreeSet::from([uuid, uuid.swapped()]) {
-        let call = SoapCall::to("FindAllByUuid", &subscription.session.content.search_index)
+        let call = SoapCall::to("FindAllByUuid", index)
             .with(XmlWriter::text("uuid", order.to_string()))
             .with(XmlWriter::text("vmSearch", "true"))
             .with(XmlWriter::text("instanceUuid", "false"));
@@ -102,15 +101,13 @@ async fn by_name(
     subscription: &Subscription,
     names: BTreeSet<String>,
 ) -> Result<BTreeMap<VmKey, BTreeSet<VmRef>>, Error> {
-    let create = container_view(&subscription.session.content, "VirtualMachine");
+    let SessionObjects { vcenter, session, .. } = &subscription.objects;
+    let create = container_view(&session.content, "VirtualMachine");
     let view = subscription.call(&create, soap::returned_moref).await?;
     let spec = PropertySpec::default()
         .read_properties("VirtualMachine", &["name"])
         .select_beyond(&view, [TraversalStep::new("ContainerView", "view", [])]);
-    let objects = subscription
-        .vcenter()
-        .retrieve_in(&subscription.session, spec, PAGE)
-        .await;
+    let objects = vcenter.retrieve_in(session, spec, PAGE).await;
     let destroy = SoapCall::to("DestroyView", &view);
     subscription.call(&destroy, soap::nothing).await?;
     let mut vms_by_key: BTreeMap<_, _> = names

@@ -59,15 +59,13 @@ pub(super) enum TaskDetail {
 
 /// The property filters of the stream in one session.
 pub(super) struct Subscription {
-    vcenter: Vcenter,
-    pub(super) session: Arc<Session>,
+    pub(super) objects: SessionObjects,
     collector: Moref,
     hosts: Moref,
     /// The list view of our VMs, awaited tasks, and hosts that could take one of our VMs. It is created
     /// with its filter when needed; a waiting poll includes filters that are created meanwhile (vSphere
     /// Web Services SDK Programming Guide, "Property Filters").
     list: OnceCell<Moref>,
-    session_objects: SessionObjects,
 }
 
 /// Objects that were created in a session, oldest first, each with the method that destroys it. Clones
@@ -157,32 +155,25 @@ impl Subscription {
         call: &SoapCall,
         read: impl FnOnce(&Element<'_>) -> Result<T, ReplyError>,
     ) -> Result<T, Error> {
-        self.vcenter.call_in(&self.session, call, read).await
+        self.objects
+            .vcenter
+            .call_in(&self.objects.session, call, read)
+            .await
     }
 
-    /// The name of our user in vCenter.
-    pub(super) fn user(&self) -> Option<&str> {
-        self.session.user.as_deref()
-    }
-
-    /// Creates the view of hosts, the collector, and its filter. `session_objects` has what was
-    /// created, even after an error.
-    pub(super) async fn build(session_objects: &SessionObjects) -> Result<Self, Error> {
-        let (vcenter, session) = (session_objects.vcenter.clone(), session_objects.session.clone());
-        let content = &session.content;
+    /// Creates the view of hosts, the collector, and its filter. `objects` has what was created, even
+    /// after an error.
+    pub(super) async fn build(objects: &SessionObjects) -> Result<Self, Error> {
+        let content = &objects.session.content;
         let hosts = container_view(content, "HostSystem");
-        let hosts = session_objects.create(hosts, "DestroyView").await?;
+        let hosts = objects.create(hosts, "DestroyView").await?;
         let collector = SoapCall::to("CreatePropertyCollector", &content.property_collector);
-        let collector = session_objects
-            .create(collector, "DestroyPropertyCollector")
-            .await?;
+        let collector = objects.create(collector, "DestroyPropertyCollector").await?;
         let subscription = Self {
-            vcenter,
-            session: session.clone(),
+            objects: objects.clone(),
             collector,
             hosts,
             list: OnceCell::new(),
-            session_objects: session_objects.clone(),
         };
         subscription.follow_hosts().await?;
         Ok(subscription)
@@ -190,7 +181,7 @@ impl Subscription {
 
     /// Creates the filter of all hosts.
     async fn follow_hosts(&self) -> Result<(), Error> {
-        if self.session.speaks(KNOWS_PARTIAL_MAINTENANCE) {
+        if self.objects.session.speaks(KNOWS_PARTIAL_MAINTENANCE) {
             let spec = self.host_spec(&paths(HOST, ALL));
             let created = self.filter(&self.collector, spec).await;
             let what = "the partial maintenance modes of hosts";
@@ -207,13 +198,14 @@ impl Subscription {
         let began = Instant::now();
         let set = self.poll(&self.collector, version).await;
         let is_cut = matches!(&set, Err(Error::Transport { .. }));
-        self.vcenter.poll_wait.ended(began.elapsed(), is_cut);
+        self.objects.vcenter.poll_wait.ended(began.elapsed(), is_cut);
         set
     }
 
     /// Waits for changes of one of the collectors after `version`.
     pub(super) async fn poll(&self, collector: &Moref, version: &str) -> Result<Option<UpdateSet>, Error> {
-        let wait = self.vcenter.poll_wait.get();
+        let SessionObjects { vcenter, session, .. } = &self.objects;
+        let wait = vcenter.poll_wait.get();
         let options = XmlWriter::new("options")
             .with(XmlWriter::text(
                 "maxWaitSeconds",
@@ -225,12 +217,9 @@ impl Subscription {
             .with(options)
             .long_poll();
         // The server may take as long to calculate the reply as for any other call.
-        let deadline = wait + self.vcenter.settings.call_deadline;
+        let deadline = wait + vcenter.settings.call_deadline;
         let read = property::read_update_set;
-        let set = self
-            .vcenter
-            .call_within(&self.session, &call, deadline, read)
-            .await?;
+        let set = vcenter.call_within(session, &call, deadline, read).await?;
         let changes = || set.iter().flat_map(|set| &set.changes);
         let objects = changes().map_while(|change| match change {
             property::Change::Upsert(object) => Some(object),
@@ -248,7 +237,7 @@ impl Subscription {
             None => property::is_of_dead_session(objects).then(|| property::WITHHELD.to_owned()),
         };
         if let Some(why) = dead {
-            self.vcenter.sessions.drop_session(self.session.generation);
+            vcenter.sessions.drop_session(session.generation);
             return Err(call.dead_session(&why));
         }
         Ok(set)
@@ -285,6 +274,7 @@ impl Subscription {
     /// and has not. If hosts are known and none is returned, the view is gone, and so is the session: a
     /// missing object is omitted without a fault.
     pub(super) async fn reread(&self, known: &KnownBefore) -> Result<BoundedRead, Error> {
+        let SessionObjects { vcenter, session, .. } = &self.objects;
         let host = TraversalStep::new("HostSystem", "recentTask", []);
         let vm = TraversalStep::new("VirtualMachine", "recentTask", []);
         let mut spec = PropertySpec::default()
@@ -298,25 +288,19 @@ impl Subscription {
         if let Some(list) = self.list.get() {
             spec = spec.select_beyond(list, [TraversalStep::new("ListView", "view", vec![vm])]);
         }
-        let mut read = self
-            .vcenter
-            .retrieve_pages(&self.session, spec, REREAD_PAGE)
-            .await?;
+        let mut read = vcenter.retrieve_pages(session, spec, REREAD_PAGE).await?;
         if !known.unreported.is_empty() {
             let whole = PropertySpec::default().read_properties("VirtualMachine", &paths(VM, KNOWN));
             let whole = known
                 .unreported
                 .iter()
                 .fold(whole, |spec, vm| spec.select_object(&vm.into(), []));
-            let whole = self
-                .vcenter
-                .retrieve_pages(&self.session, whole, REREAD_PAGE)
-                .await?;
+            let whole = vcenter.retrieve_pages(session, whole, REREAD_PAGE).await?;
             read.objects.extend(whole.objects);
             read.unreadable.extend(whole.unreadable);
         }
         if known.has_hosts && !read.objects.iter().any(|object| object.moref.host().is_some()) {
-            self.vcenter.sessions.drop_session(self.session.generation);
+            vcenter.sessions.drop_session(session.generation);
             let call = SoapCall::to("RetrievePropertiesEx", &self.hosts);
             return Err(call.dead_session("our view has no hosts any more"));
         }
@@ -337,22 +321,10 @@ impl Subscription {
         for task in tasks {
             spec = spec.select_object(&task.into(), []);
         }
-        self.vcenter
-            .retrieve_pages(&self.session, spec, REREAD_PAGE)
+        self.objects
+            .vcenter
+            .retrieve_pages(&self.objects.session, spec, REREAD_PAGE)
             .await
-    }
-
-    pub(super) fn session_objects(&self) -> &SessionObjects {
-        &self.session_objects
-    }
-
-    /// Whether there is a session.
-    pub(super) fn session_is_alive(&self) -> bool {
-        self.vcenter.sessions.live().is_some()
-    }
-
-    pub(super) fn vcenter(&self) -> &Vcenter {
-        &self.vcenter
     }
 
     /// All hosts, with these `properties`, and their tasks.
@@ -389,8 +361,8 @@ impl Subscription {
     }
 
     async fn create_list(&self) -> Result<Moref, Error> {
-        let list = SoapCall::to("CreateListView", &self.session.content.view_manager);
-        let list = self.session_objects.create(list, "DestroyView").await?;
+        let list = SoapCall::to("CreateListView", &self.objects.session.content.view_manager);
+        let list = self.objects.create(list, "DestroyView").await?;
         let spec = Self::list_spec(&list, &paths(VM, ALL));
         let all = self.filter(&self.collector, spec).await;
         let what = "the property of VMs that vCenter powers off for maintenance";
@@ -416,7 +388,7 @@ impl Subscription {
     ) -> Result<Option<T>, Error> {
         match result {
             Ok(created) => Ok(Some(created)),
-            Err(Error::Refused { source, .. }) if self.session_is_alive() => {
+            Err(Error::Refused { source, .. }) if self.objects.vcenter.sessions.live().is_some() => {
                 tracing::info!(what, fault = %source, "vCenter does not provide an optional feature; the stream continues without it");
                 Ok(None)
             }

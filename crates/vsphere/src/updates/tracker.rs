@@ -86,7 +86,7 @@ impl Tracker {
         Self {
             version: String::new(),
             history_version: String::new(),
-            cache: PropertyCache::new(subscription.user()),
+            cache: PropertyCache::new(subscription.objects.session.user.as_deref()),
             lookups: LookupResults::new(),
             listed: BTreeSet::new(),
             candidates: BTreeSet::new(),

@@ -8,14 +8,11 @@ impl Subscription {
     pub(in crate::updates) fn unconnected(user: Option<&str>) -> Arc<Self> {
         let vcenter = Vcenter::new(Settings::unconnected()).unwrap();
         let session = Session::unconnected(&vcenter.settings, user);
-        let session_objects = SessionObjects::new(&vcenter, &session);
         Arc::new(Self {
-            vcenter,
-            session,
+            objects: SessionObjects::new(&vcenter, &session),
             collector: Moref::new("PropertyCollector", "session[1]pc-1"),
             hosts: Moref::new("ContainerView", "session[1]hosts-1"),
             list: OnceCell::new(),
-            session_objects,
         })
     }
 }
