@@ -100,7 +100,7 @@ impl Vcenter {
         Err(call.unreadable(ReplyError::Object { object, why }))
     }
 
-    /// Like [`Self::retrieve_in`], with a page size; returns unreadable objects separately.
+    /// Like [`Self::retrieve_in`]; returns unreadable objects separately.
     pub(super) async fn retrieve_pages(
         &self,
         session: &Session,

@@ -10,7 +10,7 @@ use super::fault::{Fault, FaultKind};
 use super::moref::Moref;
 use super::power::{StartedTask, read_started};
 use super::preflight::{PreflightCheck, TaskKind};
-use super::property::{PropertySpec, TraversalStep, Value};
+use super::property::{DEVICES, PropertySpec, TraversalStep, Value};
 use super::soap::ReplyError;
 use super::update::{DeviceChange, Passthrough};
 use super::xml::write::XmlWriter;
@@ -61,7 +61,6 @@ impl Vcenter {
     }
 
     async fn configuration(&self, vm: &VmRef) -> Result<Configuration, Error> {
-        const DEVICES: &str = "config.hardware.device";
         const VERSION: &str = "config.changeVersion";
         let moref = Moref::from(vm);
         let spec = PropertySpec::default()

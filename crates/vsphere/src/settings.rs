@@ -43,6 +43,7 @@ pub struct Settings {
 }
 
 /// A function that is called from the client's tasks; it must not block. By default nothing is called.
+#[derive(Clone)]
 pub struct Callback<T>(Option<Arc<dyn Fn(T) + Send + Sync>>);
 
 impl<T> Callback<T> {
@@ -55,12 +56,6 @@ impl<T> Callback<T> {
         if let Some(function) = &self.0 {
             function(value);
         }
-    }
-}
-
-impl<T> Clone for Callback<T> {
-    fn clone(&self) -> Self {
-        Self(self.0.clone())
     }
 }
 

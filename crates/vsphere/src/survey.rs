@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::client::{Error, Vcenter};
 use super::decode::{self, DecodedDevice};
 use super::moref::Moref;
-use super::property::{ObjectProperties, PropertySpec, TraversalStep, Value};
+use super::property::{DEVICES, ObjectProperties, PropertySpec, TraversalStep, Value};
 use super::reading::PAGE;
 use super::text;
 use super::update::{
@@ -17,7 +17,6 @@ use haulout_core::ids::{HostRef, NetworkRef, VmRef};
 
 pub(crate) mod hardware;
 
-const DEVICES: &str = "config.hardware.device";
 const NETWORKS: &str = "network";
 /// In bytes.
 const MEMORY: &str = "hardware.memorySize";

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::OnceCell;
 
-use super::subscription::{SessionObjects, Subscription};
+use super::subscription::Subscription;
 use crate::call::SoapCall;
 use crate::error::{Error, TransportError};
 use crate::moref::Moref;
@@ -80,7 +80,7 @@ impl TaskHistory {
     async fn create(&self) -> Result<Option<HistoryCollector>, Error> {
         let subscription = &self.subscription;
         let objects = &subscription.objects;
-        let Some(history) = create_history(objects).await? else {
+        let Some(history) = create_history(subscription).await? else {
             return Ok(None);
         };
         let spec = PropertySpec::default()
@@ -96,8 +96,9 @@ impl TaskHistory {
 
 /// A history of all tasks of the inventory, without their results if possible: results can be of any size. `None` if vCenter
 /// provides no history.
-async fn create_history(objects: &SessionObjects) -> Result<Option<Moref>, Error> {
-    let (vcenter, session) = (&objects.vcenter, &objects.session);
+async fn create_history(subscription: &Subscription) -> Result<Option<Moref>, Error> {
+    let objects = &subscription.objects;
+    let session = &objects.session;
     let Some(tasks) = &session.content.task_manager else {
         return Ok(None);
     };
@@ -112,12 +113,8 @@ async fn create_history(objects: &SessionObjects) -> Result<Option<Moref>, Error
         let call = SoapCall::to("CreateCollectorWithInfoFilterForTasks", tasks)
             .with(filter.clone())
             .with(XmlWriter::new("infoFilter").with(no_results));
-        match objects.create(call, destroy).await {
-            Err(Error::Refused { source, .. }) if vcenter.sessions.live().is_some() => {
-                tracing::debug!(fault = %source, "vCenter refused a task history without results; one with results is used");
-            }
-            created => history = Some(created?),
-        }
+        let created = objects.create(call, destroy).await;
+        history = subscription.allow_refusal("a task history without results", created)?;
     }
     let history = match history {
         Some(history) => history,
@@ -128,20 +125,18 @@ async fn create_history(objects: &SessionObjects) -> Result<Option<Moref>, Error
     };
     let size = SoapCall::to("SetCollectorPageSize", &history)
         .with(XmlWriter::text("maxCount", PAGE_SIZE.to_string()));
-    vcenter.call_in(session, &size, soap::nothing).await?;
+    subscription.call(&size, soap::nothing).await?;
     Ok(Some(history))
 }
 
 /// Whether an error affects only the history: the reply was complete, or too large.
 pub(super) fn affects_history_only(error: &Error) -> bool {
-    match error {
+    matches!(
+        error,
         Error::Reply { .. }
-        | Error::Transport {
-            source: TransportError::TooLarge(_),
-            ..
-        } => true,
-        Error::Transport { .. } | Error::NotSent { .. } | Error::Refused { .. } | Error::Login { .. } => {
-            false
-        }
-    }
+            | Error::Transport {
+                source: TransportError::TooLarge(_),
+                ..
+            }
+    )
 }

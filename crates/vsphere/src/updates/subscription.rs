@@ -50,13 +50,6 @@ pub(super) struct KnownBefore {
     pub(super) unreported: BTreeSet<VmRef>,
 }
 
-/// What is read of tasks: results can be of any size.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum TaskDetail {
-    WithResult,
-    WithoutResult,
-}
-
 /// The property filters of the stream in one session.
 pub(super) struct Subscription {
     pub(super) objects: SessionObjects,
@@ -307,16 +300,12 @@ impl Subscription {
         Ok(read)
     }
 
-    /// Reads tasks individually.
+    /// Reads `paths` of tasks individually.
     pub(super) async fn read_tasks(
         &self,
         tasks: &BTreeSet<TaskRef>,
-        result: TaskDetail,
+        paths: &[&str],
     ) -> Result<BoundedRead, Error> {
-        let paths = match result {
-            TaskDetail::WithResult => &[task::PATHS, &[task::RESULT]].concat(),
-            TaskDetail::WithoutResult => task::PATHS,
-        };
         let mut spec = PropertySpec::default().read_properties("Task", paths);
         for task in tasks {
             spec = spec.select_object(&task.into(), []);

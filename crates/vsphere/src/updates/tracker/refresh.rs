@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::super::lookup;
-use super::super::subscription::{KnownBefore, Subscription, TaskDetail};
+use super::super::subscription::{KnownBefore, Subscription};
 use crate::error::Error;
 use crate::moref::Moref;
 use crate::reading::BoundedRead;
+use crate::task;
 use crate::update::{LookupUrgency, VmKey, WatchSet};
 use haulout_core::ids::{HostRef, TaskRef, VmRef};
 
@@ -115,19 +116,17 @@ impl Refresh {
     }
 }
 
-/// Reads our tasks with their results, and those of others without.
+/// Reads our tasks with their results, and those of others without: a result can be of any size.
 async fn read_tasks(
     subscription: &Subscription,
     ours: &BTreeSet<TaskRef>,
     of_others: &BTreeSet<TaskRef>,
 ) -> Result<BoundedRead, Error> {
+    let with_result = [task::PATHS, &[task::RESULT]].concat();
     let mut all = BoundedRead::default();
-    for (tasks, result) in [
-        (ours, TaskDetail::WithResult),
-        (of_others, TaskDetail::WithoutResult),
-    ] {
+    for (tasks, paths) in [(ours, &*with_result), (of_others, task::PATHS)] {
         if !tasks.is_empty() {
-            let read = subscription.read_tasks(tasks, result).await?;
+            let read = subscription.read_tasks(tasks, paths).await?;
             all.objects.extend(read.objects);
             all.unreadable.extend(read.unreadable);
         }
