@@ -194,20 +194,20 @@ impl Stream {
                 () = replaced(&mut sessions, &session) => return Err(StreamEnd::Replaced),
                 // Before the watch set, which may change all the time: a re-read includes its changes.
                 () = reread_due(&mut tick, tracker.needs_reread()), if idle => {
-                    work = Some(self.begin(&mut tracker, Scope::All));
+                    work = Some(self.begin(&mut tracker, Scope::Reread));
                 }
                 changed = self.watch_set.changed(), if idle && watch_set_open => {
                     watch_set_open = changed.is_ok();
-                    work = Some(self.begin(&mut tracker, Scope::New));
+                    work = Some(self.begin(&mut tracker, Scope::Changed));
                 }
-                () = until(tracker.next_lookup()), if idle => {
-                    work = Some(self.begin(&mut tracker, Scope::New));
+                () = until(tracker.deferred_keys_due()), if idle => {
+                    work = Some(self.begin(&mut tracker, Scope::Changed));
                 }
                 () = sleep_until(history_due), if self.synced && history.is_none() && !tracker.hosts_push => {
                     history = Some(tracker.history_poll());
                 }
                 () = std::future::ready(()), if idle && tracker.needs_refresh() => {
-                    work = Some(self.begin(&mut tracker, Scope::New));
+                    work = Some(self.begin(&mut tracker, Scope::Changed));
                 }
             }
         }
@@ -220,7 +220,7 @@ impl Stream {
         self.session_objects = Some(session_objects);
         let mut tracker = Tracker::new(Arc::new(subscription??));
         let watch_set = self.watch_set.borrow_and_update().clone();
-        let first = tracker.plan_refresh(watch_set, Scope::Lookups);
+        let first = tracker.begin_refresh(watch_set, Scope::AllKeys);
         let done = self.unless_stopped(first.run()).await??;
         tracker.apply_refresh(done, &self.watch_set.borrow().urgent);
         Ok(tracker)
@@ -240,7 +240,7 @@ impl Stream {
 
     fn begin(&mut self, tracker: &mut Tracker, scope: Scope) -> StreamWork<RefreshDone> {
         let watch_set = self.watch_set.borrow_and_update().clone();
-        Box::pin(tracker.plan_refresh(watch_set, scope).run())
+        Box::pin(tracker.begin_refresh(watch_set, scope).run())
     }
 
     async fn send(&self, updates: Vec<VsphereUpdate>) -> Result<(), StreamEnd> {

@@ -1,5 +1,11 @@
 //! The state of one subscription: what was received, what was sent, and what to refresh outside of the
 //! poll.
+//!
+//! [`super::Stream`] calls it in this order. First [`Tracker::begin_refresh`] of all keys, [`Refresh::run`] and
+//! [`Tracker::apply_refresh`], so that the first set has our VMs. Then [`Tracker::poll`] and [`Tracker::apply_set`], again and
+//! again. Beside the poll there is at most one refresh at a time, after [`Tracker::needs_refresh`],
+//! [`Tracker::deferred_keys_due`], a changed watch set or the time of a re-read, and at most one poll of the history
+//! ([`Tracker::history_poll`], [`Tracker::end_history_poll`]). [`Tracker::updates_outside_poll`] follows each of both.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
@@ -38,15 +44,15 @@ pub(super) struct Tracker {
     history_version: String,
     cache: PropertyCache,
     lookups: LookupResults,
-    /// VMs and tasks in the list view of the subscription, without the candidate hosts.
+    /// VMs and tasks in the list view of the subscription, without the device hosts.
     listed: BTreeSet<Moref>,
     /// Hosts in the list view because of their devices. None is removed: a host that leaves only this filter
     /// looks like a deleted one.
-    candidates: BTreeSet<HostRef>,
-    /// There may be more candidates.
-    candidates_due: bool,
+    device_hosts: BTreeSet<HostRef>,
+    /// There may be more device hosts.
+    device_hosts_due: bool,
     /// Maintenance tasks in the list view.
-    followed: BTreeSet<TaskRef>,
+    listed_maintenances: BTreeSet<TaskRef>,
     /// The clusters of our VMs at the last refresh.
     computes: BTreeSet<ComputeRef>,
     /// A complete set was received.
@@ -54,8 +60,8 @@ pub(super) struct Tracker {
     /// The lookup results that were sent.
     sent_lookups: LookupResults,
     /// The keys that match a VM outside the scope.
-    outside: BTreeSet<VmKey>,
-    sent_outside: BTreeSet<VmKey>,
+    keys_outside_scope: BTreeSet<VmKey>,
+    sent_keys_outside_scope: BTreeSet<VmKey>,
     /// `lookups` differs from `sent_lookups`. It is compared after a refresh only, so that a change of
     /// a host does not cost a walk over all VMs.
     lookups_changed: bool,
@@ -74,11 +80,18 @@ pub(super) struct Tracker {
     pace: LookupPace,
     /// New keys wait because of the pace.
     keys_deferred: bool,
-    /// Parts of an incomplete set so far, and the objects in them.
-    parts: (usize, usize),
+    /// What an incomplete set has so far.
+    parts: SetParts,
     /// A host itself pushed the newest maintenance task, which the API does not guarantee. While that
     /// holds, the history adds nothing and is not polled.
     pub(super) hosts_push: bool,
+}
+
+/// The size of an incomplete set.
+#[derive(Default)]
+struct SetParts {
+    parts: usize,
+    objects: usize,
 }
 
 impl Tracker {
@@ -89,14 +102,14 @@ impl Tracker {
             cache: PropertyCache::new(subscription.objects.session.user.as_deref()),
             lookups: LookupResults::new(),
             listed: BTreeSet::new(),
-            candidates: BTreeSet::new(),
-            candidates_due: false,
-            followed: BTreeSet::new(),
+            device_hosts: BTreeSet::new(),
+            device_hosts_due: false,
+            listed_maintenances: BTreeSet::new(),
             computes: BTreeSet::new(),
             initial_set_received: false,
             sent_lookups: LookupResults::new(),
-            outside: BTreeSet::new(),
-            sent_outside: BTreeSet::new(),
+            keys_outside_scope: BTreeSet::new(),
+            sent_keys_outside_scope: BTreeSet::new(),
             lookups_changed: false,
             settled_due: false,
             stale_keys: BTreeSet::new(),
@@ -106,7 +119,7 @@ impl Tracker {
             last_new_key: None,
             pace: LookupPace::new(Instant::now()),
             keys_deferred: false,
-            parts: (0, 0),
+            parts: SetParts::default(),
             hosts_push: false,
             history: Arc::new(TaskHistory::of(&subscription)),
             subscription,
@@ -156,30 +169,30 @@ impl Tracker {
         }))
     }
 
-    pub(super) fn plan_refresh(&mut self, watch_set: WatchSet, scope: Scope) -> Refresh {
+    pub(super) fn begin_refresh(&mut self, watch_set: WatchSet, scope: Scope) -> Refresh {
         self.cache.set_awaited(watch_set.tasks.clone());
-        if scope == Scope::All {
+        if scope == Scope::Reread {
             self.cache.begin_reread();
         }
         let keys = match scope {
-            Scope::Lookups => BTreeSet::clone(&watch_set.vms),
-            Scope::New => self.keys_to_look_up(&watch_set),
-            Scope::All => self
+            Scope::AllKeys => BTreeSet::clone(&watch_set.vms),
+            Scope::Changed => self.keys_to_look_up(&watch_set),
+            Scope::Reread => self
                 .keys_to_look_up(&watch_set)
                 .into_iter()
                 .chain(self.keys_to_recheck(&watch_set))
                 .collect(),
         };
         self.stale_keys.clear();
-        self.candidates_due = false;
+        self.device_hosts_due = false;
         self.computes = self.cache.computes_of_ours();
         // Counted from now on, because vCenter may report them before the refresh ends.
         let wanted = self.cache.hosts_of(&self.computes);
-        let candidates = wanted.difference(&self.candidates).cloned().collect();
-        self.candidates.extend(wanted);
+        let device_hosts = wanted.difference(&self.device_hosts).cloned().collect();
+        self.device_hosts.extend(wanted);
         self.urgency.clone_from(&watch_set.urgent);
         self.kept_off.clone_from(&watch_set.kept_off);
-        self.followed = self.cache.followed().cloned().collect();
+        self.listed_maintenances = self.cache.followed().cloned().collect();
         let TasksToRead { awaited, claimed } = self.cache.take_tasks_to_read();
         Refresh {
             subscription: self.subscription.clone(),
@@ -188,8 +201,8 @@ impl Tracker {
             keys,
             lookups: self.lookups.clone(),
             listed: self.listed.clone(),
-            candidates,
-            followed: self.followed.clone(),
+            device_hosts,
+            listed_maintenances: self.listed_maintenances.clone(),
             gone: self.cache.gone_tasks(),
             tasks: awaited,
             claimed,
@@ -212,7 +225,7 @@ impl Tracker {
         let needs_lookup = |key: &&&VmKey| {
             self.stale_keys.contains(**key)
                 || watch_set.urgent.get(**key) > self.urgency.get(**key)
-                || (has_more && self.outside.contains(**key))
+                || (has_more && self.keys_outside_scope.contains(**key))
                 || self
                     .lookups
                     .get(**key)
@@ -223,7 +236,7 @@ impl Tracker {
     }
 
     /// When deferred keys may be looked up; `None` without any.
-    pub(super) fn next_lookup(&self) -> Option<Instant> {
+    pub(super) fn deferred_keys_due(&self) -> Option<Instant> {
         self.keys_deferred.then(|| self.pace.next())
     }
 
@@ -252,19 +265,20 @@ impl Tracker {
             self.cache.poll_caught_up();
             return Ok(Vec::new());
         };
-        let (sets, objects) = self.parts;
-        let parts = (sets + 1, objects + set.changes.len() + set.unreadable.len());
+        self.parts.parts += 1;
+        self.parts.objects += set.changes.len() + set.unreadable.len();
         self.version = set.version;
         self.cache.note_unreadable(&set.unreadable);
         let adds_maintenance_task = self.adds_maintenance_task(|cache| cache.apply(set.changes));
         // A first set lists existing tasks, which were not pushed.
         self.hosts_push |= *synced && adds_maintenance_task;
-        self.parts = if set.truncated { parts } else { (0, 0) };
+        let SetParts { parts, objects } = self.parts;
         self.subscription
-            .check_limits(parts.0, parts.1.max(self.cache.size()))?;
+            .check_limits(parts, objects.max(self.cache.size()))?;
         if set.truncated {
             return Ok(Vec::new());
         }
+        self.parts = SetParts::default();
         self.cache.poll_caught_up();
         self.initial_set_received = true;
         // The first set is held back until every host that could take one of our VMs is in the list view: only then does vCenter report
@@ -273,9 +287,9 @@ impl Tracker {
             && !self
                 .cache
                 .hosts_of(&self.cache.computes_of_ours())
-                .is_subset(&self.candidates)
+                .is_subset(&self.device_hosts)
         {
-            self.candidates_due = true;
+            self.device_hosts_due = true;
             return Ok(Vec::new());
         }
         Ok(self.complete_set(synced))
@@ -301,29 +315,25 @@ impl Tracker {
 
     /// Whether a refresh is needed at once.
     pub(super) fn needs_refresh(&self) -> bool {
-        let follows = self.cache.followed().eq(&self.followed);
-        self.candidates_due || !self.stale_keys.is_empty() || self.cache.has_tasks_to_read() || !follows
+        let follows = self.cache.followed().eq(&self.listed_maintenances);
+        self.device_hosts_due || !self.stale_keys.is_empty() || self.cache.has_tasks_to_read() || !follows
     }
 
-    /// Marks lookup results as stale if they contain a deleted VM, or one whose UUID and name match none
-    /// of our keys. Notes new candidates: a VM of ours appeared or moved, or a host joined its cluster.
-    fn inspect(&mut self, updates: &[VsphereUpdate]) {
+    /// Notes what `updates` ask of the next refresh.
+    fn note_changes(&mut self, updates: &[VsphereUpdate]) {
         for update in updates {
-            let stale = match update {
-                VsphereUpdate::VmGone(vm) => vm,
+            match update {
+                VsphereUpdate::VmGone(vm) => self.mark_stale_keys(vm),
                 VsphereUpdate::Vm(vm) => {
-                    let is_candidate = |host| self.candidates.contains(host);
-                    self.candidates_due |= vm.host.as_ref().is_some_and(|host| !is_candidate(host));
-                    if self.has_key_of(vm) {
-                        continue;
+                    self.note_device_hosts(vm.host.as_ref());
+                    if !self.has_key_of(vm) {
+                        self.mark_stale_keys(&vm.moref);
                     }
-                    &vm.moref
                 }
                 VsphereUpdate::Host(host) => {
                     let joined = |compute| self.computes.contains(compute);
-                    self.candidates_due |=
-                        !self.candidates.contains(&host.moref) && host.compute.as_ref().is_some_and(joined);
-                    continue;
+                    let is_of_ours = host.compute.as_ref().is_some_and(joined);
+                    self.note_device_hosts(is_of_ours.then_some(&host.moref));
                 }
                 VsphereUpdate::Reset
                 | VsphereUpdate::HostGone(_)
@@ -335,15 +345,24 @@ impl Tracker {
                 | VsphereUpdate::OutOfScope { .. }
                 | VsphereUpdate::EvacuationPolicies { .. }
                 | VsphereUpdate::Settled
-                | VsphereUpdate::Lost { .. } => continue,
-            };
-            let named = self.lookups.iter().filter(|(_, vms)| vms.contains(stale));
-            self.stale_keys.extend(named.map(|(key, _)| key.clone()));
+                | VsphereUpdate::Lost { .. } => {}
+            }
         }
     }
 
-    /// Whether one of our keys matches the UUID or the name of this VM. A VM without a UUID counts as a
-    /// match.
+    /// Marks the lookup results with `vm` as stale: it was deleted, or its UUID and name match none of our keys.
+    fn mark_stale_keys(&mut self, vm: &VmRef) {
+        let named = self.lookups.iter().filter(|(_, vms)| vms.contains(vm));
+        self.stale_keys.extend(named.map(|(key, _)| key.clone()));
+    }
+
+    /// Notes that device hosts are due if `host` is not one yet. It has a VM of ours, or belongs to the cluster of one.
+    fn note_device_hosts(&mut self, host: Option<&HostRef>) {
+        self.device_hosts_due |= host.is_some_and(|host| !self.device_hosts.contains(host));
+    }
+
+    /// Whether one of our keys matches the UUID or the name of this VM. A VM whose UUID is not known counts as a match: nothing shows
+    /// that its lookup result is stale, and it would be looked up again at each change.
     fn has_key_of(&self, vm: &Vm) -> bool {
         let Some(uuid) = vm.uuid else { return true };
         let uuids = [uuid, uuid.swapped()].map(VmKey::Uuid);
@@ -378,10 +397,11 @@ impl Tracker {
                 self.sent_lookups.remove(key);
             }
         }
-        self.outside
+        self.keys_outside_scope
             .retain(|key| done.lookups.contains_key(key) && !done.looked_up.contains(key));
-        self.outside.extend(done.outside);
-        self.lookups_changed = done.lookups != self.sent_lookups || self.outside != self.sent_outside;
+        self.keys_outside_scope.extend(done.outside);
+        self.lookups_changed =
+            done.lookups != self.sent_lookups || self.keys_outside_scope != self.sent_keys_outside_scope;
         self.lookups = done.lookups;
         self.listed = done.listed;
         self.cache.note_unreadable(&done.tasks_read.unreadable);
@@ -412,13 +432,13 @@ impl Tracker {
 
     fn take_updates(&mut self) -> Vec<VsphereUpdate> {
         let mut updates = self.cache.take_updates();
-        self.inspect(&updates);
+        self.note_changes(&updates);
         if !std::mem::take(&mut self.lookups_changed) {
             return updates;
         }
-        if self.outside != self.sent_outside {
-            self.sent_outside.clone_from(&self.outside);
-            let keys = self.outside.clone();
+        if self.keys_outside_scope != self.sent_keys_outside_scope {
+            self.sent_keys_outside_scope.clone_from(&self.keys_outside_scope);
+            let keys = self.keys_outside_scope.clone();
             updates.push(VsphereUpdate::OutOfScope { keys });
         }
         for (key, vms) in &self.lookups {

@@ -18,11 +18,11 @@ pub(super) type LookupResults = BTreeMap<VmKey, BTreeSet<VmRef>>;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::updates) enum Scope {
     /// Keys without a lookup result, or with a stale one.
-    New,
+    Changed,
     /// All keys.
-    Lookups,
-    /// The keys of `New`, some ambiguous or urgent ones, and hosts and VMs again.
-    All,
+    AllKeys,
+    /// The keys of `Changed`, some ambiguous or urgent ones, and hosts and VMs again.
+    Reread,
 }
 
 /// Work on another connection while the long polls wait.
@@ -35,9 +35,9 @@ pub(in crate::updates) struct Refresh {
     pub(super) lookups: LookupResults,
     pub(super) listed: BTreeSet<Moref>,
     /// Hosts to add to the list because of their devices.
-    pub(super) candidates: BTreeSet<HostRef>,
+    pub(super) device_hosts: BTreeSet<HostRef>,
     /// Maintenance tasks in the list.
-    pub(super) followed: BTreeSet<TaskRef>,
+    pub(super) listed_maintenances: BTreeSet<TaskRef>,
     /// Awaited tasks that vCenter does not know. They are not added to the list again.
     pub(super) gone: BTreeSet<TaskRef>,
     /// Awaited tasks to read individually.
@@ -70,7 +70,7 @@ impl Refresh {
         lookups.extend(found.vms);
         let mut wanted: BTreeSet<_> = lookups.values().flatten().map(Moref::from).collect();
         let awaited = self.watch_set.tasks.difference(&self.gone);
-        wanted.extend(awaited.chain(&self.followed).map(Moref::from));
+        wanted.extend(awaited.chain(&self.listed_maintenances).map(Moref::from));
         let mut absent = BTreeSet::new();
         if wanted != self.listed {
             let (add, remove) = (wanted.difference(&self.listed), self.listed.difference(&wanted));
@@ -80,8 +80,8 @@ impl Refresh {
                 vms.retain(|vm| !absent.contains(&vm.into()));
             }
         }
-        if !self.candidates.is_empty() {
-            let add: Vec<Moref> = self.candidates.iter().map(Moref::from).collect();
+        if !self.device_hosts.is_empty() {
+            let add: Vec<Moref> = self.device_hosts.iter().map(Moref::from).collect();
             self.subscription
                 .modify_list(add.iter(), std::iter::empty())
                 .await?;
@@ -100,8 +100,8 @@ impl Refresh {
         let gone = &self.tasks | &unresolved;
         let gone = gone.iter().filter(|task| !is_found(task)).cloned().collect();
         let reread = match self.scope {
-            Scope::All => Some(self.subscription.reread(&self.known).await?),
-            Scope::New | Scope::Lookups => None,
+            Scope::Reread => Some(self.subscription.reread(&self.known).await?),
+            Scope::Changed | Scope::AllKeys => None,
         };
         Ok(RefreshDone {
             looked_up: self.keys,

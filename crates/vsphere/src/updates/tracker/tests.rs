@@ -75,7 +75,7 @@ impl Followed {
         scope: Scope,
         vms_of: impl Fn(&VmKey) -> Vec<&'static str>,
     ) -> BTreeSet<VmKey> {
-        let plan = self.tracker.plan_refresh(watch_set.clone(), scope);
+        let plan = self.tracker.begin_refresh(watch_set.clone(), scope);
         let looked_up = plan.keys.clone();
         let done = done(plan, vms_of);
         self.tracker.apply_refresh(done, &watch_set.urgent);
@@ -83,7 +83,7 @@ impl Followed {
     }
 
     fn reread(&mut self, watch_set: &WatchSet, objects: Vec<ObjectProperties>) {
-        let plan = self.tracker.plan_refresh(watch_set.clone(), Scope::All);
+        let plan = self.tracker.begin_refresh(watch_set.clone(), Scope::Reread);
         let mut done = done(plan, |_| Vec::new());
         done.reread = Some(BoundedRead {
             objects,
@@ -105,11 +105,11 @@ impl Followed {
 fn one_node() -> (Followed, WatchSet) {
     let mut followed = Followed::new();
     let watch_set = watched(keys([1]));
-    followed.refresh(&watch_set, Scope::Lookups, |_| vec!["vm-1"]);
+    followed.refresh(&watch_set, Scope::AllKeys, |_| vec!["vm-1"]);
     followed.push([host_in("host-1", "domain-c1", &[]), vm_of_node_1("host-1")]);
     // The devices of the hosts of its cluster.
     assert!(followed.tracker.needs_refresh());
-    followed.refresh(&watch_set, Scope::New, |_| Vec::new());
+    followed.refresh(&watch_set, Scope::Changed, |_| Vec::new());
     assert!(!followed.synced);
     followed.push([]);
     assert!(followed.synced && !followed.tracker.needs_refresh());
@@ -158,16 +158,16 @@ async fn keys_are_looked_up_again_if_new_stale_urgent_or_ambiguous() {
     let at_once = [3, 4, 6, 9, 10];
     let in_turn = [1, 2, 5, 7];
     for (scope, expected) in [
-        (Scope::New, keys(at_once)),
-        (Scope::All, keys(at_once.into_iter().chain(in_turn))),
-        (Scope::Lookups, keys(0..cases.len())),
+        (Scope::Changed, keys(at_once)),
+        (Scope::Reread, keys(at_once.into_iter().chain(in_turn))),
+        (Scope::AllKeys, keys(0..cases.len())),
     ] {
         let mut followed = Followed::new();
         let mut watch_set = watched(only(&|n| cases[n].0.is_some()));
         watch_set.urgent = (0..cases.len())
             .filter_map(|n| Some((key(n), cases[n].1?)))
             .collect();
-        followed.refresh(&watch_set, Scope::Lookups, vms_of);
+        followed.refresh(&watch_set, Scope::AllKeys, vms_of);
         followed.push([object(&vm("vm-deleted"), [])]);
         followed.set(update_set("2", vec![Change::Gone(vm("vm-deleted"))]));
         watch_set.vms = Arc::new(keys(0..cases.len()));
@@ -176,8 +176,8 @@ async fn keys_are_looked_up_again_if_new_stale_urgent_or_ambiguous() {
             .collect();
         let looked_up = followed.refresh(&watch_set, scope, vms_of);
         assert_eq!(looked_up, expected);
-        assert_eq!(followed.tracker.next_lookup(), None, "none waits");
-        let again = followed.refresh(&watch_set, Scope::New, vms_of);
+        assert_eq!(followed.tracker.deferred_keys_due(), None, "none waits");
+        let again = followed.refresh(&watch_set, Scope::Changed, vms_of);
         assert!(again.is_empty(), "{again:?}");
     }
 }
@@ -186,16 +186,16 @@ async fn keys_are_looked_up_again_if_new_stale_urgent_or_ambiguous() {
 async fn new_keys_beyond_the_pace_wait_and_take_turns() {
     let mut followed = Followed::new();
     let now = Instant::now();
-    let waits = |followed: &Followed| followed.tracker.next_lookup();
+    let waits = |followed: &Followed| followed.tracker.deferred_keys_due();
     assert_eq!(waits(&followed), None);
 
     // Exactly the burst.
     let first = watched(keys(1_000..2_000));
-    let looked_up = followed.refresh(&first, Scope::New, |_| Vec::new());
+    let looked_up = followed.refresh(&first, Scope::Changed, |_| Vec::new());
     assert_eq!((looked_up.len(), waits(&followed)), (1_000, None));
 
     let more = watched(keys(1_000..2_003));
-    let looked_up = followed.refresh(&more, Scope::New, |_| Vec::new());
+    let looked_up = followed.refresh(&more, Scope::Changed, |_| Vec::new());
     assert!(looked_up.is_empty());
     let next = now + Duration::from_millis(100);
     assert_eq!(waits(&followed), Some(next));
@@ -204,7 +204,7 @@ async fn new_keys_beyond_the_pace_wait_and_take_turns() {
     let before = watched(keys((0..1).chain(1_000..2_003)));
     for turn in [keys([2_000]), keys([2_001]), keys([2_002]), keys([0])] {
         tokio::time::advance(Duration::from_millis(100)).await;
-        let looked_up = followed.refresh(&before, Scope::New, |_| Vec::new());
+        let looked_up = followed.refresh(&before, Scope::Changed, |_| Vec::new());
         assert_eq!(looked_up, turn);
     }
     assert_eq!(waits(&followed), None);
@@ -234,9 +234,9 @@ async fn reread_rechecks_thirty_ambiguous_keys_in_turn() {
     let mut followed = Followed::new();
     let watch_set = watched(keys(0..70));
     let two = |_: &VmKey| vec!["vm-1", "vm-2"];
-    followed.refresh(&watch_set, Scope::Lookups, two);
+    followed.refresh(&watch_set, Scope::AllKeys, two);
     for turn in [keys(0..30), keys(30..60), keys((60..70).chain(0..20))] {
-        assert_eq!(followed.refresh(&watch_set, Scope::All, two), turn);
+        assert_eq!(followed.refresh(&watch_set, Scope::Reread, two), turn);
     }
 }
 
@@ -275,12 +275,12 @@ async fn hosts_push_until_another_source_is_first_with_a_maintenance_task() {
     followed.tracker.apply_history_page(None);
     page(&mut followed, vec![task("task-2")]);
     followed.reread(&watch_set, read(task("task-2")));
-    followed.refresh(&watch_set, Scope::New, |_| Vec::new());
+    followed.refresh(&watch_set, Scope::Changed, |_| Vec::new());
     assert!(followed.tracker.hosts_push, "the host was first");
 
     // A row whose task does not exist is no sign that hosts do not push.
     page(&mut followed, vec![task("task-0")]);
-    let plan = followed.tracker.plan_refresh(watch_set.clone(), Scope::New);
+    let plan = followed.tracker.begin_refresh(watch_set.clone(), Scope::Changed);
     assert_eq!(plan.claimed, [task_ref("task-0")].into());
     followed
         .tracker
@@ -288,7 +288,7 @@ async fn hosts_push_until_another_source_is_first_with_a_maintenance_task() {
     assert!(followed.tracker.hosts_push && !followed.tracker.cache.has_tasks_to_read());
 
     page(&mut followed, vec![task("task-3")]);
-    let plan = followed.tracker.plan_refresh(watch_set.clone(), Scope::New);
+    let plan = followed.tracker.begin_refresh(watch_set.clone(), Scope::Changed);
     let mut finished = done(plan, |_| Vec::new());
     finished.tasks_read.objects.push(task("task-3"));
     followed.tracker.apply_refresh(finished, &BTreeMap::new());
@@ -312,7 +312,7 @@ async fn push_during_a_reread_is_newer_than_the_reread() {
     let (mut followed, watch_set) = one_node();
     // Every re-read begins anew.
     followed.reread(&watch_set, vec![host_in("host-1", "domain-c1", &[])]);
-    let plan = followed.tracker.plan_refresh(watch_set, Scope::All);
+    let plan = followed.tracker.begin_refresh(watch_set, Scope::Reread);
     assert!(plan.known.has_hosts);
     let pushed = followed.push([vm_on("vm-1", "host-1", "poweredOff")]);
     assert_eq!(power(&pushed), Some(PowerState::Off));
@@ -339,18 +339,22 @@ async fn reread_expects_hosts_only_if_some_are_known() {
         (vec![host_in("host-1", "domain-c1", &[])], true),
     ] {
         followed.push(objects);
-        let plan = followed.tracker.plan_refresh(WatchSet::default(), Scope::All);
+        let plan = followed.tracker.begin_refresh(WatchSet::default(), Scope::Reread);
         assert_eq!(plan.known.has_hosts, knows_hosts);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn refresh_is_due_for_candidates_stale_keys_and_tasks() {
+async fn refresh_is_due_for_device_hosts_stale_keys_and_tasks() {
     let (mut followed, mut watch_set) = one_node();
     let refresh = |followed: &mut Followed, watch_set: &WatchSet| {
         assert!(followed.tracker.needs_refresh());
-        let plan = followed.tracker.plan_refresh(watch_set.clone(), Scope::New);
-        let added = (plan.candidates.clone(), plan.followed.clone(), plan.tasks.clone());
+        let plan = followed.tracker.begin_refresh(watch_set.clone(), Scope::Changed);
+        let added = (
+            plan.device_hosts.clone(),
+            plan.listed_maintenances.clone(),
+            plan.tasks.clone(),
+        );
         followed
             .tracker
             .apply_refresh(done(plan, |_| vec!["vm-1"]), &watch_set.urgent);
@@ -359,7 +363,7 @@ async fn refresh_is_due_for_candidates_stale_keys_and_tasks() {
     };
     let none = BTreeSet::new;
 
-    // A host joins the cluster of our VM; one in another cluster is no candidate.
+    // A host joins the cluster of our VM; one in another cluster is none of its device hosts.
     followed.push([host_in("host-9", "domain-c9", &[])]);
     assert!(!followed.tracker.needs_refresh());
     followed.push([host_in("host-2", "domain-c1", &[])]);
@@ -367,7 +371,7 @@ async fn refresh_is_due_for_candidates_stale_keys_and_tasks() {
     assert_eq!(refresh(&mut followed, &watch_set), (host_2, none(), none()));
     let renamed = object(&host("host-2"), [("name", text("esx2"))]);
     followed.push([renamed]);
-    assert!(!followed.tracker.needs_refresh(), "it is a candidate already");
+    assert!(!followed.tracker.needs_refresh(), "it is a device host already");
 
     // Our VM moves, within the cluster and then to another one.
     followed.push([vm_of_node_1("host-2")]);
@@ -389,7 +393,7 @@ async fn refresh_is_due_for_candidates_stale_keys_and_tasks() {
 
     // An awaited task leaves all lists.
     watch_set.tasks = [task_ref("task-2")].into();
-    followed.refresh(&watch_set, Scope::New, |_| Vec::new());
+    followed.refresh(&watch_set, Scope::Changed, |_| Vec::new());
     followed.set(update_set(
         "3",
         vec![Change::Gone(Moref::from(&task_ref("task-2")))],
@@ -420,7 +424,7 @@ async fn key_is_stale_once_its_vm_has_another_uuid_and_name() {
     ] {
         let mut followed = Followed::new();
         let watch_set = watched([key(1), by_uuid.clone(), key(3)].into());
-        followed.refresh(&watch_set, Scope::Lookups, |key| match key {
+        followed.refresh(&watch_set, Scope::AllKeys, |key| match key {
             VmKey::Name(name) if name == "node-0003" => vec!["vm-3"],
             VmKey::Name(_) | VmKey::Uuid(_) => vec!["vm-1"],
         });
@@ -430,7 +434,7 @@ async fn key_is_stale_once_its_vm_has_another_uuid_and_name() {
             ("config.uuid", uuid.as_deref().and_then(text)),
         ];
         followed.push([object(&vm("vm-1"), properties)]);
-        let plan = followed.tracker.plan_refresh(watch_set, Scope::New);
+        let plan = followed.tracker.begin_refresh(watch_set, Scope::Changed);
         let stale: BTreeSet<VmKey> = match is_stale {
             true => [key(1), by_uuid.clone()].into(),
             false => BTreeSet::new(),
@@ -465,7 +469,7 @@ async fn lookup_is_sent_again_if_its_urgency_is_still_current() {
         let (mut followed, mut watch_set) = one_node();
         let urgent = |urgency: Option<LookupUrgency>| urgency.map(|it| (key(1), it)).into_iter().collect();
         watch_set.urgent = urgent(at_begin);
-        let plan = followed.tracker.plan_refresh(watch_set, Scope::Lookups);
+        let plan = followed.tracker.begin_refresh(watch_set, Scope::AllKeys);
         let done = done(plan, |_| vms.clone());
         followed.tracker.apply_refresh(done, &urgent(at_end));
         let updates = followed.tracker.updates_outside_poll(true);
@@ -483,9 +487,9 @@ async fn lookup_is_sent_again_if_its_urgency_is_still_current() {
 async fn urgent_key_that_was_not_looked_up_is_not_sent_again() {
     let (mut followed, mut watch_set) = one_node();
     watch_set.urgent = [(key(1), LookupUrgency::Maintenance)].into();
-    followed.refresh(&watch_set, Scope::New, |_| vec!["vm-1"]);
+    followed.refresh(&watch_set, Scope::Changed, |_| vec!["vm-1"]);
     assert_eq!(found_in(&followed.tracker.updates_outside_poll(true)).len(), 1);
-    followed.refresh(&watch_set, Scope::New, |_| vec!["vm-1"]);
+    followed.refresh(&watch_set, Scope::Changed, |_| vec!["vm-1"]);
     assert_eq!(followed.tracker.updates_outside_poll(true), []);
 }
 
@@ -531,7 +535,7 @@ async fn updates_outside_of_the_poll_settle_once_all_our_vms_are_known() {
     let mut followed = Followed::new();
     followed.push([host_in("host-1", "domain-c1", &[])]);
     let watch_set = watched(keys([1]));
-    followed.refresh(&watch_set, Scope::New, |_| vec!["vm-1"]);
+    followed.refresh(&watch_set, Scope::Changed, |_| vec!["vm-1"]);
     assert_eq!(followed.tracker.updates_outside_poll(false), []);
     let found = followed.tracker.updates_outside_poll(true);
     assert!(
@@ -552,15 +556,15 @@ async fn updates_outside_of_the_poll_settle_once_all_our_vms_are_known() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn first_set_waits_for_the_devices_of_the_candidates() {
+async fn first_set_waits_for_the_devices_of_the_hosts() {
     let mut followed = Followed::new();
     let watch_set = watched(keys([1]));
-    followed.refresh(&watch_set, Scope::Lookups, |_| vec!["vm-1"]);
+    followed.refresh(&watch_set, Scope::AllKeys, |_| vec!["vm-1"]);
     let first = followed.push([host_in("host-1", "domain-c1", &[]), vm_of_node_1("host-1")]);
     assert_eq!(first, []);
     assert!(followed.tracker.needs_refresh() && !followed.synced);
-    let plan = followed.tracker.plan_refresh(watch_set, Scope::New);
-    assert_eq!(plan.candidates, [HostRef::new("host-1")].into());
+    let plan = followed.tracker.begin_refresh(watch_set, Scope::Changed);
+    assert_eq!(plan.device_hosts, [HostRef::new("host-1")].into());
     let done = done(plan, |_| Vec::new());
     followed.tracker.apply_refresh(done, &BTreeMap::new());
     assert!(followed.push([]).len() > 1 && followed.synced);
@@ -634,21 +638,21 @@ async fn vm_is_looked_up_again_when_it_counts_outside_the_scope_or_no_longer_doe
         }
     };
     let mut done = done(
-        followed.tracker.plan_refresh(watch_set.clone(), Scope::Lookups),
+        followed.tracker.begin_refresh(watch_set.clone(), Scope::AllKeys),
         in_scope,
     );
     done.outside = keys([1]);
     followed.tracker.apply_refresh(done, &watch_set.urgent);
     followed.push([]);
     watch_set.kept_off = BTreeSet::from([VmRef::new("vm-1")]);
-    let looked_up = followed.refresh(&watch_set, Scope::New, |_| vec!["vm-1"]);
+    let looked_up = followed.refresh(&watch_set, Scope::Changed, |_| vec!["vm-1"]);
     assert_eq!(looked_up, keys([1]));
     assert!(
         followed
-            .refresh(&watch_set, Scope::New, |_| Vec::new())
+            .refresh(&watch_set, Scope::Changed, |_| Vec::new())
             .is_empty()
     );
     watch_set.kept_off.clear();
-    let looked_up = followed.refresh(&watch_set, Scope::New, |_| Vec::new());
+    let looked_up = followed.refresh(&watch_set, Scope::Changed, |_| Vec::new());
     assert_eq!(looked_up, keys([1]));
 }
