@@ -55,7 +55,6 @@ pub type OnEvictions = Box<dyn Fn(u16, u64) + Send + Sync>;
 pub struct Executor {
     /// Every record and every effect needs a permit of it.
     pub fence: WriteFence,
-    /// vCenter.
     pub vcenter: Vcenter,
     pub client: kube::Client,
     /// The Machines of the nodes.
@@ -67,20 +66,15 @@ pub struct Executor {
     pub drain: DrainSettings,
     /// Takes Events of evicted pods.
     pub events: Publisher,
-    /// Counts evictions.
     pub on_evictions: OnEvictions,
     pub refusals: RefusalLog,
-    /// Takes the results.
     pub reports: mpsc::Sender<EffectReport>,
     /// Takes the replies of the kube-apiserver to our writes, so that the inventory has them before the watch does.
     pub nodes: mpsc::Sender<KubernetesUpdate>,
 }
 
-/// The executor of the actors.
 pub enum AnyExecutor {
-    /// Performs effects.
     Live(Box<Executor>),
-    /// Logs effects.
     DryRun(Box<DryRun>),
 }
 

@@ -39,7 +39,6 @@ struct Handle {
 }
 
 impl<P: RunEffect> Supervisor<P> {
-    /// A supervisor without actors.
     pub fn new(shared: ActorContext<P>, stop: &CancellationToken) -> Self {
         Self {
             shared: Arc::new(shared),

@@ -127,9 +127,6 @@ pub async fn connect_with_address() -> Result<(kube::Client, String), KubeConnec
 
 /// Makes a client for another cluster than that of the nodes, as `setting` names it: by the kubeconfig at `path`, or for the
 /// surrounding cluster if that is `in-cluster`.
-///
-/// # Errors
-/// When the kubeconfig or the service account cannot be used.
 pub async fn connect_other(setting: &'static str, path: &Path) -> Result<kube::Client, KubeConnectError> {
     if path == Path::new("in-cluster") {
         return client_of(ApiServer::surrounding()?);
@@ -154,9 +151,6 @@ pub struct Access {
 }
 
 /// Makes a client for a subcommand: as [`connect`], unless `access` says otherwise.
-///
-/// # Errors
-/// When what `access` names cannot be used, or there is no cluster to connect to.
 pub async fn connect_by(access: &Access) -> Result<kube::Client, KubeConnectError> {
     let mut server = if access.kubeconfig.is_none() && access.context.is_none() {
         configuration().await?

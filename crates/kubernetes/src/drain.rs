@@ -121,14 +121,12 @@ pub enum DrainError {
     )]
     Forbidden {
         node: NodeName,
-        /// The message of Kubernetes.
         message: String,
     },
     /// There is no complete list.
     #[error("the pods of node {node} could not be listed: {message}; the drain waits and lists them again")]
     Unlisted {
         node: NodeName,
-        /// What went wrong.
         message: String,
     },
 }

@@ -66,17 +66,14 @@ pub enum Regarding {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// The object.
     pub regarding: Regarding,
     /// The time, which also orders the Events of an object: no two of them may have the same.
     pub at: Timestamp,
-    /// The type.
     pub severity: Severity,
     /// What happened, from a closed list.
     pub reason: &'static str,
     /// What Haulout did, from a closed list.
     pub action: &'static str,
-    /// The message.
     pub note: String,
 }
 

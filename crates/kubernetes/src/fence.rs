@@ -151,9 +151,6 @@ impl WriteFence {
     }
 
     /// Gives a permit.
-    ///
-    /// # Errors
-    /// If this replica does not lead, or not for long enough.
     pub fn permit(&self, kind: WriteKind) -> Result<Permit, FenceClosed> {
         let now = self.now().since_boot;
         // The count is raised while the state is borrowed, so that after `close` a count of 0 is final.

@@ -40,9 +40,6 @@ struct PriorityGrace {
 }
 
 /// How long the kubelet of `node` delays a shutdown so that its pods can terminate; zero without graceful node shutdown.
-///
-/// # Errors
-/// When the configuration cannot be read.
 pub async fn shutdown_grace(client: &kube::Client, node: &NodeName) -> Result<Duration, ReadError> {
     let what = format!("the configuration of the kubelet of node/{node}");
     let request = Request::get(format!("/api/v1/nodes/{node}/proxy/configz")).body(Vec::new());

@@ -38,7 +38,6 @@ pub struct Settings {
     pub name: String,
     /// The `holderIdentity` of this replica. No other process may have it.
     pub identity: String,
-    /// The durations.
     pub timing: Timing,
     /// The wall clock, for the times in the Lease and for [`new_epoch`].
     pub clock: fn() -> Timestamp,

@@ -47,11 +47,9 @@ pub struct NodePatch {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{}", self.text())]
 pub struct NodeError {
-    /// The reason.
     pub kind: NodeErrorKind,
     node: NodeName,
     call: NodeCall,
-    /// The message of Kubernetes.
     message: String,
 }
 
@@ -62,7 +60,6 @@ enum NodeCall {
     ClearGpus,
 }
 
-/// The reason of a [`NodeError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeErrorKind {
     /// The Node has changed since it was read.
@@ -159,7 +156,6 @@ pub async fn get(
 }
 
 impl NodePatch {
-    /// The JSON merge patch. An absent cordon is written as null, as `kubectl uncordon` does: the field disappears.
     /// The annotations to set, and to remove with null.
     fn changed_annotations(&self) -> Map<String, Value> {
         let NodeAnnotations {
@@ -204,6 +200,7 @@ impl NodePatch {
         annotations
     }
 
+    /// The JSON merge patch. An absent cordon is written as null, as `kubectl uncordon` does: the field disappears.
     fn body(&self) -> Value {
         let mut annotations = self.changed_annotations();
         let mut labels = Map::new();

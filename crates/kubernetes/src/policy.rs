@@ -42,7 +42,6 @@ pub struct UnreadablePolicy {
 }
 
 impl DrainAnnotations {
-    /// Those among `annotations`.
     pub fn of(annotations: Option<&BTreeMap<String, String>>) -> Self {
         let value = |key: &str| annotations.and_then(|all| all.get(key)).cloned();
         Self {
@@ -51,7 +50,6 @@ impl DrainAnnotations {
         }
     }
 
-    /// Those of `pod`.
     pub fn of_pod(pod: &Pod) -> Self {
         Self::of(pod.metadata.annotations.as_ref())
     }
@@ -67,9 +65,6 @@ impl DrainAnnotations {
 
     /// The policy of a pod with these annotations in a namespace with those of `namespace`. Each annotation of the pod goes before the
     /// same one of its namespace.
-    ///
-    /// # Errors
-    /// When a value cannot be read.
     pub fn policy(&self, namespace: &Self) -> Result<DrainPolicy, UnreadablePolicy> {
         let unreadable = |key, value: &str, expected| UnreadablePolicy {
             key,

@@ -39,15 +39,12 @@ pub enum ReadError {
     /// The object or its kind does not exist.
     #[error("{what}: {message}")]
     Absent {
-        /// What was looked for.
         what: String,
-        /// The message of Kubernetes.
         message: String,
     },
     /// Anything else.
     #[error("{what}: the read failed: {message}")]
     Refused {
-        /// What was looked for.
         what: String,
         /// The message of Kubernetes, or that it did not answer.
         message: String,
@@ -90,9 +87,6 @@ impl ReadError {
 }
 
 /// The kube-apiserver's version.
-///
-/// # Errors
-/// When it does not answer.
 pub async fn version(client: &kube::Client) -> Result<String, ReadError> {
     let answer = answer::within(DEADLINE, client.apiserver_version()).await;
     let info = answer.map_err(|refusal| ReadError::new("the version of the kube-apiserver", &refusal))?;
@@ -100,9 +94,6 @@ pub async fn version(client: &kube::Client) -> Result<String, ReadError> {
 }
 
 /// The Nodes that `selector` matches.
-///
-/// # Errors
-/// When they cannot be listed.
 pub async fn nodes(client: &kube::Client, selector: &str) -> Result<Vec<Node>, ReadError> {
     list(
         Api::all(client.clone()),
@@ -113,9 +104,6 @@ pub async fn nodes(client: &kube::Client, selector: &str) -> Result<Vec<Node>, R
 }
 
 /// The ConfigMaps of the controllers that the chart installs.
-///
-/// # Errors
-/// When they cannot be listed.
 pub async fn controllers(client: &kube::Client) -> Result<Vec<ConfigMap>, ReadError> {
     list(
         Api::all(client.clone()),
@@ -126,9 +114,6 @@ pub async fn controllers(client: &kube::Client) -> Result<Vec<ConfigMap>, ReadEr
 }
 
 /// The pods of the controllers that the chart installs, in one namespace or in all.
-///
-/// # Errors
-/// When they cannot be listed.
 pub async fn controller_pods(client: &kube::Client, namespace: Option<&str>) -> Result<Vec<Pod>, ReadError> {
     let pods = match namespace {
         Some(namespace) => Api::namespaced(client.clone(), namespace),
@@ -143,17 +128,11 @@ pub async fn controller_pods(client: &kube::Client, namespace: Option<&str>) -> 
 }
 
 /// One Node.
-///
-/// # Errors
-/// When it does not exist, or cannot be read.
 pub async fn node(client: &kube::Client, name: &str) -> Result<Node, ReadError> {
     get(Api::all(client.clone()), name, &format!("node/{name}")).await
 }
 
 /// All PodDisruptionBudgets.
-///
-/// # Errors
-/// When they cannot be listed.
 pub async fn budgets(client: &kube::Client) -> Result<Vec<PodDisruptionBudget>, ReadError> {
     list(
         Api::all(client.clone()),
@@ -164,9 +143,6 @@ pub async fn budgets(client: &kube::Client) -> Result<Vec<PodDisruptionBudget>, 
 }
 
 /// The GPUs in ResourceSlices, by Node; those of one Node with `only`. None where the kind does not exist.
-///
-/// # Errors
-/// When they cannot be listed.
 pub async fn device_slices(
     client: &kube::Client,
     gpus: &GpuResources,
@@ -193,9 +169,6 @@ pub async fn device_slices(
 }
 
 /// Whether the label selector matches this Node.
-///
-/// # Errors
-/// As [`nodes`].
 pub async fn is_selected(client: &kube::Client, node: &str, selector: &str) -> Result<bool, ReadError> {
     let nodes: Api<Node> = Api::all(client.clone());
     let params = ListParams::default()
@@ -225,25 +198,16 @@ pub async fn user(client: &kube::Client) -> Result<String, ReadError> {
 }
 
 /// Approves a drain of a node: of the episode with this id, or for the NodeMaintenance with this UID.
-///
-/// # Errors
-/// When the Node does not exist, or the kube-apiserver refuses the write.
 pub async fn approve(client: &kube::Client, node: &str, approval: &str) -> Result<(), ReadError> {
     annotate(client, node, APPROVED, approval).await
 }
 
 /// Takes a node back with these GPUs, as in `nvidia.com/gpu=7`.
-///
-/// # Errors
-/// When the Node does not exist, or the kube-apiserver refuses the write.
 pub async fn accept_gpus(client: &kube::Client, node: &str, counts: &str) -> Result<(), ReadError> {
     annotate(client, node, ACCEPTED_GPUS, counts).await
 }
 
 /// Leaves a Node alone, or takes that back.
-///
-/// # Errors
-/// When the Node does not exist, or the kube-apiserver refuses the write.
 pub async fn set_skip(client: &kube::Client, node: &str, skip: bool) -> Result<(), ReadError> {
     annotate(client, node, SKIP, skip.then_some("true")).await
 }

@@ -201,9 +201,6 @@ const fn right(
 }
 
 /// The verbs of `right` that the user of `client` lacks, in `namespace` or in the whole cluster.
-///
-/// # Errors
-/// When the kube-apiserver does not answer.
 pub async fn lacking(
     client: &kube::Client,
     right: &Right,

@@ -40,7 +40,6 @@ pub const LOOK_FOR_KIND: Duration = Duration::from_secs(60);
 pub struct Selection {
     /// A label selector in Kubernetes' own notation.
     pub selector: String,
-    /// Our annotations.
     pub limit_group: Option<String>,
     pub gpu_resources: GpuResources,
     /// Nodes with a maintenance of another release are left to it.
@@ -52,7 +51,6 @@ pub struct Selection {
 pub struct Settings {
     /// The wait after the first failure, which doubles with each further one.
     pub backoff_min: Duration,
-    /// The longest wait.
     pub backoff_max: Duration,
     /// After this time the kube-apiserver ends a watch. A dead connection is noticed five seconds later.
     pub watch_timeout: Duration,
@@ -65,13 +63,10 @@ pub struct Settings {
 /// What all watches share.
 #[derive(Clone)]
 pub struct WatchContext {
-    /// The kube-apiserver.
     pub client: kube::Client,
-    /// The periods.
     pub settings: Settings,
     /// Takes the updates. A watch ends if the receiver is gone.
     pub out: mpsc::Sender<KubernetesUpdate>,
-    /// Ends the watch.
     pub stop: CancellationToken,
 }
 

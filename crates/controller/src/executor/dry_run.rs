@@ -22,7 +22,6 @@ pub struct DryRun {
 }
 
 impl DryRun {
-    /// A dry run of `executor`.
     pub fn of(executor: Executor) -> Self {
         Self { executor }
     }

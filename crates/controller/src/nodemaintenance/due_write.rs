@@ -15,7 +15,6 @@ pub enum ObjectWrite {
         name: String,
         spec: Box<NodeMaintenanceSpec>,
     },
-    /// A changed status.
     Status {
         name: String,
         uid: RequestUid,
@@ -42,7 +41,6 @@ pub struct ForeignWrite {
 }
 
 impl ObjectWrite {
-    /// The name of the object.
     pub(crate) fn name(&self) -> &str {
         match self {
             Self::Create { name, .. } | Self::Status { name, .. } | Self::Delete { name, .. } => name,

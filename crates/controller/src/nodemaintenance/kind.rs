@@ -142,9 +142,6 @@ fn utc() -> String {
 
 impl MaintenanceWindow {
     /// The window, or what is wrong with it.
-    ///
-    /// # Errors
-    /// For values that are invalid or unknown.
     pub fn read(&self) -> Result<Window, WindowError> {
         Window::new(&self.days, &self.start, &self.end, &self.time_zone)
     }

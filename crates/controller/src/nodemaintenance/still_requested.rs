@@ -29,9 +29,6 @@ pub(crate) enum RequestCheckError {
 }
 
 /// Checks that power may be cut, if a request asks for it.
-///
-/// # Errors
-/// [`RequestCheckError`].
 pub(crate) async fn check_cause(
     client: &kube::Client,
     cause: &PowerOffCause,
@@ -45,9 +42,6 @@ pub(crate) async fn check_cause(
 
 /// Checks that the request still stands. It is a list, because the rights of Haulout have no `get`, and without `resourceVersion`, so
 /// that the read is consistent.
-///
-/// # Errors
-/// [`RequestCheckError`].
 async fn check(client: &kube::Client, request: &RequestIdentity) -> Result<(), RequestCheckError> {
     let name = request.name.clone();
     let unknown = |message: String| RequestCheckError::Unknown {

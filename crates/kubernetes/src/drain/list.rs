@@ -12,9 +12,6 @@ use crate::ids::NodeName;
 const LISTS_MAX: usize = 3;
 
 /// Lists the Node's pods completely: no `resourceVersion`, so that the read is consistent, page by page.
-///
-/// # Errors
-/// When there is no complete list.
 pub async fn list(
     client: &kube::Client,
     node: &NodeName,

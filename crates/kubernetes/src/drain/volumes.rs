@@ -57,9 +57,6 @@ struct Attachment {
 
 /// Lists the volumes that are attached to `node` without a pod there that uses them, at most [`MAX_VOLUMES`]. It lists none where
 /// Haulout may not list VolumeAttachments, so that nothing is waited for.
-///
-/// # Errors
-/// When VolumeAttachments or pods cannot be listed now.
 pub async fn attached(
     client: &kube::Client,
     node: &NodeName,

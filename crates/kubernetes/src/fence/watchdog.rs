@@ -21,9 +21,6 @@ pub struct Watchdog(#[expect(dead_code, reason = "its drop is what the thread wa
 
 /// Checks `fence` every `period`, and aborts the process if it is overdue twice in a row. A process that was suspended has time
 /// to end in order between two checks.
-///
-/// # Errors
-/// If no thread can be started.
 pub fn watch(fence: WriteFence, period: Duration) -> io::Result<Watchdog> {
     let (alive, ended) = mpsc::channel::<()>();
     let watch = move || {

@@ -90,9 +90,7 @@ pub struct ObservedLease {
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ElectionStep {
-    /// Do nothing.
     Wait,
-    /// Write the Lease.
     Bid(Bid),
     /// Exit: the leadership is lost.
     StepDown(LeadershipLost),
@@ -182,7 +180,6 @@ impl Election {
         };
     }
 
-    /// The leadership of this replica.
     pub fn leadership(&self) -> Option<Leadership> {
         self.leadership
     }
