@@ -233,7 +233,7 @@ impl Controller {
         let (vsphere_sender, vsphere) = mpsc::channel(FACTS);
         let (kubernetes_sender, kubernetes) = mpsc::channel(FACTS);
         let (reports_sender, reports) = mpsc::channel(FACTS);
-        let (subscriptions, wanted) = WatchSenders::channels();
+        let subscriptions = WatchSenders::default();
         let (connections, vcenter, mut outputs) = (clients.connections, clients.vcenter, clients.outputs);
         let client = connections.nodes.clone();
         let election = clients.election.map(|settings| (connections.leases, settings));
@@ -276,7 +276,7 @@ impl Controller {
             vcenter,
             election_status: election_status.clone(),
             clock: clocks.wall,
-            watch_set: wanted.watch_set,
+            watch_set: subscriptions.watch_set.subscribe(),
             out: vsphere_sender,
         };
         app.read_vcenter(reads, &outputs);
@@ -286,9 +286,9 @@ impl Controller {
             settings: watch_settings(config),
             facts: kubernetes_sender,
             election_status: election_status.clone(),
-            draining: wanted.draining,
-            budgets: wanted.budgets,
-            followed: wanted.followed,
+            draining: subscriptions.draining.subscribe(),
+            budgets: subscriptions.budgets.subscribe(),
+            followed: subscriptions.followed.subscribe(),
         };
         app.watch_kubernetes(config, watches, &outputs);
         let sources = EventSources {

@@ -44,43 +44,13 @@ pub struct EventSources {
 }
 
 /// What the streams have to watch.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct WatchSenders {
-    watch_set: watch::Sender<WatchSet>,
-    draining: watch::Sender<BTreeSet<NodeName>>,
-    budgets: watch::Sender<BTreeSet<Budget>>,
-    followed: watch::Sender<BTreeSet<NodeName>>,
-}
-
-/// The streams' side of [`WatchSenders`].
-pub struct WatchReceivers {
-    pub watch_set: watch::Receiver<WatchSet>,
-    pub draining: watch::Receiver<BTreeSet<NodeName>>,
-    pub budgets: watch::Receiver<BTreeSet<Budget>>,
+    pub watch_set: watch::Sender<WatchSet>,
+    pub draining: watch::Sender<BTreeSet<NodeName>>,
+    pub budgets: watch::Sender<BTreeSet<Budget>>,
     /// Nodes with an open episode that the selector does not match any more.
-    pub followed: watch::Receiver<BTreeSet<NodeName>>,
-}
-
-impl WatchSenders {
-    pub fn channels() -> (Self, WatchReceivers) {
-        let (watch_set_sender, watch_set) = watch::channel(WatchSet::default());
-        let (draining_sender, draining) = watch::channel(BTreeSet::new());
-        let (budgets_sender, budgets) = watch::channel(BTreeSet::new());
-        let (followed_sender, followed) = watch::channel(BTreeSet::new());
-        let senders = Self {
-            watch_set: watch_set_sender,
-            draining: draining_sender,
-            budgets: budgets_sender,
-            followed: followed_sender,
-        };
-        let wanted = WatchReceivers {
-            watch_set,
-            draining,
-            budgets,
-            followed,
-        };
-        (senders, wanted)
-    }
+    pub followed: watch::Sender<BTreeSet<NodeName>>,
 }
 
 /// Runs until `stop`. No stream ends before that.
