@@ -148,7 +148,9 @@ impl Sentinel {
         log.is_in(state);
         match &step {
             SentinelStep::Rest => {}
-            SentinelStep::Delete(id) => api::withdraw(&self.client, &id.name, &id.uid, &id.version).await?,
+            SentinelStep::Delete(id) => {
+                api::withdraw(&self.client, &id.name, &id.uid, Some(&id.version)).await?;
+            }
             SentinelStep::Ask { name, reason } => {
                 let spec = NodeMaintenanceSpec {
                     node_name: self.args.node_name.clone(),

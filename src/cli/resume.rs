@@ -88,7 +88,7 @@ pub(super) async fn perform(args: ResumeArgs, out: Output) -> anyhow::Result<u8>
         let mut deleted = Vec::new();
         for object in taken.iter().filter(of_node) {
             let uid = RequestUid::new(object.uid().unwrap_or_default());
-            api::take_back(&client, &object.name_any(), &uid).await?;
+            api::withdraw(&client, &object.name_any(), &uid, None).await?;
             deleted.push(object.name_any());
         }
         let others: Vec<OthersRequest> = left

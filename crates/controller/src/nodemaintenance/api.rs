@@ -1,10 +1,9 @@
 //! Reads, creates and deletes NodeMaintenance objects, and writes their status. People write the spec, only Haulout the status.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions, ValidationDirective};
 use kube::core::ObjectMeta;
 use kube::{Api, Resource as _, ResourceExt as _};
 use serde_json::json;
@@ -162,16 +161,8 @@ pub(crate) async fn create(
     spec: NodeMaintenanceSpec,
 ) -> Result<Option<NodeMaintenanceFacts>, WriteError> {
     check_name(name)?;
-    let metadata = ObjectMeta {
-        name: Some(name.to_owned()),
-        ..ObjectMeta::default()
-    };
-    let object = NodeMaintenance {
-        metadata,
-        spec,
-        status: None,
-    };
-    match post(client, &object, FIELD_MANAGER, UnknownFields::Ignore).await {
+    let object = NodeMaintenance::new(name, spec);
+    match post(client, &object, FIELD_MANAGER, ValidationDirective::Ignore).await {
         Ok(object) => Ok(Some(object)),
         Err(refusal) if refusal.code() == Some(409) => Ok(None),
         Err(refusal) => Err(WriteError::new(name, &refusal)),
@@ -204,7 +195,7 @@ pub async fn request(
         client,
         &object,
         &format!("{CLI_MANAGER}{dry}"),
-        UnknownFields::Strict,
+        ValidationDirective::Strict,
     )
     .await;
     posted.map_err(|refusal| WriteError::new(&name, &refusal))
@@ -217,32 +208,27 @@ pub async fn request_as_sentinel(
     spec: NodeMaintenanceSpec,
 ) -> Result<(), WriteError> {
     check_name(name)?;
-    let metadata = ObjectMeta {
-        name: Some(name.to_owned()),
-        labels: Some(BTreeMap::from([(REQUESTED_BY.to_owned(), SENTINEL.to_owned())])),
-        ..ObjectMeta::default()
-    };
-    let object = NodeMaintenance {
-        metadata,
-        spec,
-        status: None,
-    };
-    match post(client, &object, SENTINEL, UnknownFields::Strict).await {
+    let mut object = NodeMaintenance::new(name, spec);
+    let labels = object.labels_mut();
+    labels.insert(REQUESTED_BY.to_owned(), SENTINEL.to_owned());
+    match post(client, &object, SENTINEL, ValidationDirective::Strict).await {
         Ok(_) => Ok(()),
         Err(refusal) if refusal.code() == Some(409) => Ok(()),
         Err(refusal) => Err(WriteError::new(name, &refusal)),
     }
 }
 
+/// A request is validated strictly: where the installed CRD does not have its window, it would begin at once.
 async fn post(
     client: &kube::Client,
     object: &NodeMaintenance,
     manager: &str,
-    unknown: UnknownFields,
+    validation: ValidationDirective,
 ) -> Result<NodeMaintenanceFacts, ApiRefusal> {
     let path = NodeMaintenance::url_path(&(), None);
     // `PostParams` has no field validation.
-    let uri = format!("{path}?fieldManager={manager}&fieldValidation={unknown:?}");
+    let validation = validation.as_str();
+    let uri = format!("{path}?fieldManager={manager}&fieldValidation={validation}");
     let call = async {
         let body = serde_json::to_vec(object).map_err(kube::Error::SerdeError)?;
         let post = http::Request::post(uri).header(http::header::CONTENT_TYPE, "application/json");
@@ -251,15 +237,6 @@ async fn post(
     };
     let created = answer::within(WRITE_DEADLINE, call).await;
     created.map(|object| facts(&object))
-}
-
-/// What the kube-apiserver does with fields that the installed CRD does not have.
-#[derive(Clone, Copy, Debug)]
-enum UnknownFields {
-    /// It drops them.
-    Ignore,
-    /// It refuses the object: without its window, a request would begin at once.
-    Strict,
 }
 
 /// The condition of a write to an object.
@@ -305,36 +282,23 @@ pub(crate) async fn delete(
     name: &str,
     uid: &RequestUid,
 ) -> Result<(), WriteError> {
-    remove(client, name, uid, None).await
+    withdraw(client, name, uid, None).await
 }
 
-/// Deletes a request for a person at the command line, which needs no permit.
-pub async fn take_back(client: &kube::Client, name: &str, uid: &RequestUid) -> Result<(), WriteError> {
-    remove(client, name, uid, None).await
-}
-
-/// Deletes a request for a sentinel, unless it has changed since `version`: it may have begun.
+/// Deletes an object, for a person or a sentinel, which need no permit. With a version, only if the object has not changed since: a
+/// request may have begun.
 pub async fn withdraw(
     client: &kube::Client,
     name: &str,
     uid: &RequestUid,
-    version: &str,
-) -> Result<(), WriteError> {
-    remove(client, name, uid, Some(version.to_owned())).await
-}
-
-async fn remove(
-    client: &kube::Client,
-    name: &str,
-    uid: &RequestUid,
-    version: Option<String>,
+    unless_changed_since: Option<&str>,
 ) -> Result<(), WriteError> {
     check_name(name)?;
     let objects: Api<NodeMaintenance> = Api::all(client.clone());
     let params = DeleteParams {
         preconditions: Some(Preconditions {
             uid: Some(uid.to_string()),
-            resource_version: version,
+            resource_version: unless_changed_since.map(str::to_owned),
         }),
         ..DeleteParams::default()
     };
