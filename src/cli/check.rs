@@ -435,7 +435,7 @@ async fn of_budgets(
         for budget in &hopeless {
             let held = pods
                 .iter()
-                .filter(|pod| verdict(pod, node).blocks_drain() && selects(budget, pod));
+                .filter(|pod| verdict(pod).blocks_drain() && selects(budget, pod));
             let held: Vec<&str> = held.filter_map(|pod| pod.metadata.name.as_deref()).collect();
             if !held.is_empty() {
                 found = true;

@@ -231,10 +231,9 @@ impl RequestFollower {
     }
 
     fn update_pods(&mut self, pods: &[Pod]) {
-        let node = NodeName::new(self.node.clone());
         let remaining: BTreeSet<String> = pods
             .iter()
-            .filter(|pod| verdict(pod, &node).blocks_drain())
+            .filter(|pod| verdict(pod).blocks_drain())
             .map(full_name)
             .collect();
         for pod in &remaining {
@@ -252,10 +251,9 @@ impl RequestFollower {
     }
 
     fn warn_of_daemon_sets(&self, pods: &[Pod]) {
-        let node = NodeName::new(self.node.clone());
         let ignored: Vec<String> = pods
             .iter()
-            .filter(|pod| matches!(verdict(pod, &node), PodVerdict::Skip(SkipReason::DaemonSet)))
+            .filter(|pod| matches!(verdict(pod), PodVerdict::Skip(SkipReason::DaemonSet)))
             .map(full_name)
             .collect();
         if !ignored.is_empty() {

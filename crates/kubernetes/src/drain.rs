@@ -119,16 +119,10 @@ pub enum DrainError {
     #[error(
         "Haulout may not list the pods of node {node}: {message}; allow its service account `list` on pods, the drain waits until then"
     )]
-    Forbidden {
-        node: NodeName,
-        message: String,
-    },
+    Forbidden { node: NodeName, message: String },
     /// There is no complete list.
     #[error("the pods of node {node} could not be listed: {message}; the drain waits and lists them again")]
-    Unlisted {
-        node: NodeName,
-        message: String,
-    },
+    Unlisted { node: NodeName, message: String },
 }
 
 /// Lists the pods of `node` and evicts none: each pod that a round would evict is reported as [`PendingReason::NotReached`].
@@ -147,20 +141,6 @@ pub async fn list_only(
     Ok(report.sorted())
 }
 
-/// The policies of `pods`, with those of their namespaces.
-pub async fn policies(
-    client: &kube::Client,
-    pods: &[Pod],
-    node: &NodeName,
-    settings: &DrainSettings,
-) -> NamespacePolicies {
-    let deadline = settings.list_deadline;
-    settings
-        .namespaces
-        .read_policies(client, pods, node, deadline)
-        .await
-}
-
 /// Lists the pods of `node`: a report with those that are not evicted now, and those to evict. The full list is dropped here, before
 /// the evictions begin, to save memory.
 async fn list_sorted(
@@ -171,9 +151,11 @@ async fn list_sorted(
     (began, now): (DrainBegan, Now),
 ) -> Result<(RoundReport, Vec<Evictable>), DrainError> {
     let pods = list(client, node, settings).await?;
-    let policies = policies(client, &pods, node, settings).await;
+    let namespaces = &settings.namespaces;
+    let policies = namespaces
+        .read_policies(client, &pods, settings.list_deadline)
+        .await;
     let sorting = Sorting {
-        node,
         settings,
         policies: &policies,
         known,

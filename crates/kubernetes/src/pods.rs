@@ -15,8 +15,6 @@ use std::fmt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 
-use crate::ids::NodeName;
-
 /// The kubelet's annotation on the mirror pod of a static pod.
 const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
@@ -39,8 +37,6 @@ pub enum PodVerdict {
 /// Why a pod does not block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SkipReason {
-    /// It is bound to another Node, or to none.
-    OtherNode,
     /// It has succeeded or failed, and its kubelet is done with it.
     Finished,
     /// The kubelet runs it from a file; its mirror pod cannot be evicted.
@@ -88,12 +84,11 @@ pub fn owner(pod: &Pod) -> String {
 }
 
 /// The rules in their order: the first that applies decides; otherwise the pod is evicted.
-const RULES: [fn(&Pod, &NodeName) -> Option<PodVerdict>; 5] =
-    [other_node, finished, mirror, daemon_set, leaving];
+const RULES: [fn(&Pod) -> Option<PodVerdict>; 4] = [finished, mirror, daemon_set, leaving];
 
-/// What a drain of `node` does with `pod`.
-pub fn verdict(pod: &Pod, node: &NodeName) -> PodVerdict {
-    let first = RULES.iter().find_map(|rule| rule(pod, node));
+/// What a drain of its Node does with `pod`. Lists and watches select the pods of one Node.
+pub fn verdict(pod: &Pod) -> PodVerdict {
+    let first = RULES.iter().find_map(|rule| rule(pod));
     first.unwrap_or(PodVerdict::Evict)
 }
 
@@ -110,7 +105,6 @@ impl PodVerdict {
 impl fmt::Display for SkipReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::OtherNode => "on another node",
             Self::Finished => "finished",
             Self::Mirror => "static",
             Self::DaemonSet => "of a DaemonSet",
@@ -118,12 +112,6 @@ impl fmt::Display for SkipReason {
             Self::Policy => "left by their annotation",
         })
     }
-}
-
-/// A second check: the list already selects the pods of one Node.
-fn other_node(pod: &Pod, node: &NodeName) -> Option<PodVerdict> {
-    let bound_to = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-    (bound_to != Some(node.as_str())).then_some(PodVerdict::Skip(SkipReason::OtherNode))
 }
 
 /// Whether the containers of the pod have ended, and do not start again.
@@ -135,14 +123,14 @@ pub fn has_ended(pod: &Pod) -> bool {
 /// A Pod with a terminal phase that is deleted gets a grace period of 0 from the kube-apiserver at once (`CheckGracefulDelete` in its
 /// `pkg/registry/core/pod/strategy.go`), and so does one that only a finalizer keeps once its kubelet is done with it. Any other one is
 /// still being cleaned up: its volumes are unmounted.
-fn finished(pod: &Pod, _: &NodeName) -> Option<PodVerdict> {
+fn finished(pod: &Pod) -> Option<PodVerdict> {
     let metadata = &pod.metadata;
     let is_with_kubelet =
         metadata.deletion_timestamp.is_some() && metadata.deletion_grace_period_seconds != Some(0);
     (has_ended(pod) && !is_with_kubelet).then_some(PodVerdict::Skip(SkipReason::Finished))
 }
 
-fn mirror(pod: &Pod, _: &NodeName) -> Option<PodVerdict> {
+fn mirror(pod: &Pod) -> Option<PodVerdict> {
     pod.metadata
         .annotations
         .as_ref()
@@ -153,7 +141,7 @@ fn mirror(pod: &Pod, _: &NodeName) -> Option<PodVerdict> {
 /// The kind of the controlling owner decides, in every API group: OpenKruise has a `DaemonSet` of its own (`apps.kruise.io`), and
 /// Datadog's `ExtendedDaemonSet` owns pods through an `ExtendedDaemonSetReplicaSet`. Anyone who may create pods may name such an owner
 /// falsely; that pod alone is then not evicted, and ends with the VM.
-fn daemon_set(pod: &Pod, _: &NodeName) -> Option<PodVerdict> {
+fn daemon_set(pod: &Pod) -> Option<PodVerdict> {
     pod.metadata
         .owner_references
         .iter()
@@ -162,7 +150,7 @@ fn daemon_set(pod: &Pod, _: &NodeName) -> Option<PodVerdict> {
         .then_some(PodVerdict::Skip(SkipReason::DaemonSet))
 }
 
-fn leaving(pod: &Pod, _: &NodeName) -> Option<PodVerdict> {
+fn leaving(pod: &Pod) -> Option<PodVerdict> {
     pod.metadata.deletion_timestamp.as_ref()?;
     Some(PodVerdict::Wait)
 }

@@ -38,10 +38,7 @@ const PART_OF: &str = "app.kubernetes.io/part-of=haulout";
 pub enum ReadError {
     /// The object or its kind does not exist.
     #[error("{what}: {message}")]
-    Absent {
-        what: String,
-        message: String,
-    },
+    Absent { what: String, message: String },
     /// Anything else.
     #[error("{what}: the read failed: {message}")]
     Refused {

@@ -42,7 +42,7 @@ pub(super) fn of_node(
     };
     for pod in pods {
         let name = full_name(pod);
-        let (verdict, policy) = (verdict(pod, &forecast.node), policies.policy(pod));
+        let (verdict, policy) = (verdict(pod), policies.policy(pod));
         if verdict.blocks_drain() && policy == PodPolicy::Read(DrainPolicy::Skip) {
             plan.left.push(name);
             continue;

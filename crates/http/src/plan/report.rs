@@ -227,7 +227,7 @@ async fn of_node(
     for pod in &pods {
         let policy = policies.policy(pod);
         let is_left = policy == PodPolicy::Read(DrainPolicy::Skip);
-        if is_left || verdict(pod, &forecast.node) != PodVerdict::Evict {
+        if is_left || verdict(pod) != PodVerdict::Evict {
             continue;
         }
         held(pod, &facts.budgets, &mut findings);

@@ -134,7 +134,10 @@ impl LeaderView {
     pub(super) async fn pods(&self, node: &NodeName) -> anyhow::Result<(Vec<Pod>, NamespacePolicies)> {
         let settings = DrainSettings::default();
         let pods = drain::list(&self.sources.client, node, &settings).await?;
-        let policies = drain::policies(&self.sources.client, &pods, node, &settings).await;
+        let namespaces = &settings.namespaces;
+        let policies = namespaces
+            .read_policies(&self.sources.client, &pods, settings.list_deadline)
+            .await;
         Ok((pods, policies))
     }
 

@@ -13,7 +13,6 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::answer::{self, ApiRefusal};
-use crate::ids::NodeName;
 use crate::pods::verdict;
 use crate::policy::{DrainAnnotations, DrainPolicy, UnreadablePolicy};
 
@@ -60,17 +59,16 @@ pub enum PodPolicy {
 }
 
 impl Namespaces {
-    /// Reads the namespaces of the `pods` of `node` whose policy may depend on it, within `deadline`.
+    /// Reads the namespaces of the `pods` of a Node whose policy may depend on it, within `deadline`.
     pub async fn read_policies(
         &self,
         client: &kube::Client,
         pods: &[Pod],
-        node: &NodeName,
         deadline: Duration,
     ) -> NamespacePolicies {
-        let needing = pods.iter().filter(|pod| {
-            verdict(pod, node).blocks_drain() && DrainAnnotations::of_pod(pod).need_namespace()
-        });
+        let needing = pods
+            .iter()
+            .filter(|pod| verdict(pod).blocks_drain() && DrainAnnotations::of_pod(pod).need_namespace());
         let mut missing: BTreeSet<String> =
             needing.filter_map(|pod| pod.metadata.namespace.clone()).collect();
         let mut policies = NamespacePolicies::default();

@@ -5,7 +5,6 @@ use k8s_openapi::api::core::v1::Pod;
 use super::policies::{NamespacePolicies, PodPolicy};
 use super::report::UnreadablePod;
 use super::{DrainSettings, Evictable, RoundReport};
-use crate::ids::NodeName;
 use crate::known_pods::{KnownPods, ListedPod, ReturnedPod};
 use crate::maintenance::clock::{Deadline, Now, wall_after};
 use crate::maintenance::effect::DrainBegan;
@@ -15,7 +14,6 @@ use crate::policy::DrainPolicy;
 
 /// The input of a sorting.
 pub(super) struct Sorting<'s> {
-    pub(super) node: &'s NodeName,
     pub(super) settings: &'s DrainSettings,
     pub(super) policies: &'s NamespacePolicies,
     /// As in [`DrainOrder`](super::DrainOrder).
@@ -28,7 +26,7 @@ pub(super) struct Sorting<'s> {
 impl Sorting<'_> {
     /// A report with the pods that are not evicted in this round, and those to evict.
     pub(super) fn sort(&self, pods: &[Pod]) -> (RoundReport, Vec<Evictable>) {
-        let blocking = pods.iter().filter(|pod| verdict(pod, self.node).blocks_drain());
+        let blocking = pods.iter().filter(|pod| verdict(pod).blocks_drain());
         let blocking: Vec<ListedPod> = blocking.map(listed_pod).collect();
         let mut report = RoundReport {
             listed: pods.len(),
@@ -50,10 +48,7 @@ impl Sorting<'_> {
                         tolerates_cordon,
                     }),
                     SkipReason::Policy => report.left_alone.push(pod.full_name()),
-                    SkipReason::OtherNode
-                    | SkipReason::Finished
-                    | SkipReason::Mirror
-                    | SkipReason::DaemonSet => {}
+                    SkipReason::Finished | SkipReason::Mirror | SkipReason::DaemonSet => {}
                 }
                 continue;
             }
@@ -71,7 +66,7 @@ impl Sorting<'_> {
     }
 
     fn action(&self, pod: &Pod, report: &mut RoundReport) -> Action {
-        let is_terminating = match verdict(pod, self.node) {
+        let is_terminating = match verdict(pod) {
             PodVerdict::Skip(reason) => return Action::Skip(reason),
             PodVerdict::Wait => true,
             PodVerdict::Evict => false,

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use super::*;
 
 fn judged(pod: Value) -> PodVerdict {
-    verdict(&serde_json::from_value(pod).unwrap(), &NodeName::new("gpu-1"))
+    verdict(&serde_json::from_value(pod).unwrap())
 }
 
 fn with(path: &str, value: Value) -> Value {
@@ -19,7 +19,7 @@ fn owner(api_version: &str, kind: &str, is_controller: bool) -> Value {
 
 #[test]
 fn each_kind_of_pod_gets_the_verdict_of_kubectl_or_the_documented_other() {
-    use SkipReason::{DaemonSet, Finished, Mirror, OtherNode};
+    use SkipReason::{DaemonSet, Finished, Mirror};
     let owners = "/metadata/ownerReferences";
     for (what, pod, expected) in [
         (
@@ -113,16 +113,6 @@ fn each_kind_of_pod_gets_the_verdict_of_kubectl_or_the_documented_other() {
             },
             PodVerdict::Skip(Finished),
         ),
-        (
-            "a pod on another node",
-            with("/spec/nodeName", json!("gpu-2")),
-            PodVerdict::Skip(OtherNode),
-        ),
-        (
-            "an unbound pod",
-            with("/spec/nodeName", Value::Null),
-            PodVerdict::Skip(OtherNode),
-        ),
     ] {
         assert_eq!(judged(pod), expected, "{what}");
     }
@@ -169,31 +159,28 @@ fn pod_that_was_evicted_is_finished_when_its_kubelet_is_done_with_it() {
 
 /// The expected result of the chain of rules, computed without the chain.
 #[test]
-fn only_a_living_evictable_pod_of_this_node_stands_in_the_way() {
-    for bits in 0_u8..64 {
+fn only_a_living_evictable_pod_stands_in_the_way() {
+    for bits in 0_u8..32 {
         let has = |bit: u8| bits & (1 << bit) != 0;
         let mut pod = crate::stand_in::pod("web-1");
         if has(0) {
-            pod["spec"]["nodeName"] = json!("gpu-2");
-        }
-        if has(1) {
             pod["status"]["phase"] = json!("Failed");
         }
-        if has(2) {
+        if has(1) {
             pod["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
         }
-        if has(3) {
+        if has(2) {
             pod["metadata"]["ownerReferences"] = owner("apps/v1", "DaemonSet", true);
         }
-        if has(4) {
+        if has(3) {
             pod["metadata"]["deletionTimestamp"] = json!("2026-01-02T03:04:35Z");
-            pod["metadata"]["deletionGracePeriodSeconds"] = json!(if has(5) { 30 } else { 0 });
+            pod["metadata"]["deletionGracePeriodSeconds"] = json!(if has(4) { 30 } else { 0 });
         }
         let verdict = judged(pod);
-        let is_with_kubelet = has(4) && has(5);
-        let is_skipped = has(0) || has(1) && !is_with_kubelet || has(2) || has(3);
-        assert_eq!(verdict.blocks_drain(), !is_skipped, "{bits:06b}");
-        assert_eq!(verdict == PodVerdict::Evict, !is_skipped && !has(4), "{bits:06b}");
+        let is_with_kubelet = has(3) && has(4);
+        let is_skipped = has(0) && !is_with_kubelet || has(1) || has(2);
+        assert_eq!(verdict.blocks_drain(), !is_skipped, "{bits:05b}");
+        assert_eq!(verdict == PodVerdict::Evict, !is_skipped && !has(3), "{bits:05b}");
     }
 }
 

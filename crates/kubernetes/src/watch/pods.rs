@@ -87,11 +87,11 @@ impl WatchHandler for DrainedPods {
                 PodUrgency::None
             }
             Event::InitApply(pod) => {
-                self.blocking.apply(&pod, &self.node);
+                self.blocking.apply(&pod);
                 PodUrgency::None
             }
             Event::InitDone => self.blocking.complete(),
-            Event::Apply(pod) => self.blocking.apply(&pod, &self.node),
+            Event::Apply(pod) => self.blocking.apply(&pod),
             Event::Delete(pod) => self.blocking.remove(&pod),
         };
         self.schedule(urgency);
@@ -149,9 +149,9 @@ struct PodWatchDue {
 struct BlockingPods(BTreeMap<String, bool>);
 
 impl BlockingPods {
-    fn apply(&mut self, pod: &Pod, node: &NodeName) -> PodUrgency {
+    fn apply(&mut self, pod: &Pod) -> PodUrgency {
         let uid = pod.metadata.uid.clone().unwrap_or_default();
-        match verdict(pod, node) {
+        match verdict(pod) {
             PodVerdict::Evict => match self.0.insert(uid, true) {
                 Some(_) => PodUrgency::None,
                 None => PodUrgency::Soon,

@@ -111,7 +111,6 @@ async fn deletion_is_not_reported_where_all_other_pods_are_terminating() {
 #[test]
 fn urgency_of_a_change_follows_from_the_pods_that_block() {
     let parse = typed;
-    let node = NodeName::new("gpu-1");
     let mut blocking = BlockingPods::default();
     let mut daemon = pod("agent");
     daemon["metadata"]["ownerReferences"][0]["kind"] = json!("DaemonSet");
@@ -120,29 +119,20 @@ fn urgency_of_a_change_follows_from_the_pods_that_block() {
     let mut kept = ended.clone();
     kept["metadata"]["deletionGracePeriodSeconds"] = json!(0);
     for (urgency, expected) in [
-        (blocking.apply(&parse(pod("web-1")), &node), PodUrgency::Soon),
-        (blocking.apply(&parse(pod("web-2")), &node), PodUrgency::Soon),
-        (blocking.apply(&parse(pod("web-3")), &node), PodUrgency::Soon),
-        (blocking.apply(&parse(pod("web-1")), &node), PodUrgency::None),
-        (blocking.apply(&parse(daemon.clone()), &node), PodUrgency::None),
+        (blocking.apply(&parse(pod("web-1"))), PodUrgency::Soon),
+        (blocking.apply(&parse(pod("web-2"))), PodUrgency::Soon),
+        (blocking.apply(&parse(pod("web-3"))), PodUrgency::Soon),
+        (blocking.apply(&parse(pod("web-1"))), PodUrgency::None),
+        (blocking.apply(&parse(daemon.clone())), PodUrgency::None),
         (blocking.remove(&parse(daemon)), PodUrgency::None),
-        (
-            blocking.apply(&parse(leaving("web-1")), &node),
-            PodUrgency::Leaves,
-        ),
+        (blocking.apply(&parse(leaving("web-1"))), PodUrgency::Leaves),
         (blocking.remove(&parse(leaving("web-1"))), PodUrgency::Soon),
-        (
-            blocking.apply(&parse(leaving("web-2")), &node),
-            PodUrgency::Leaves,
-        ),
-        (
-            blocking.apply(&parse(leaving("web-3")), &node),
-            PodUrgency::Leaves,
-        ),
+        (blocking.apply(&parse(leaving("web-2"))), PodUrgency::Leaves),
+        (blocking.apply(&parse(leaving("web-3"))), PodUrgency::Leaves),
         (blocking.remove(&parse(leaving("web-2"))), PodUrgency::None),
         // Its kubelet still unmounts its volumes, and then a finalizer keeps it.
-        (blocking.apply(&parse(ended), &node), PodUrgency::None),
-        (blocking.apply(&parse(kept.clone()), &node), PodUrgency::Now),
+        (blocking.apply(&parse(ended)), PodUrgency::None),
+        (blocking.apply(&parse(kept.clone())), PodUrgency::Now),
         (blocking.remove(&parse(kept)), PodUrgency::None),
     ] {
         assert_eq!(urgency, expected);
