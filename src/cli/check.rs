@@ -180,7 +180,7 @@ async fn lease(config: &Config, client: &kube::Client, section: &mut Section) {
     };
     match connect_other("LEASE_KUBECONFIG", path).await {
         Ok(leases) => right(&leases, &rights::LEASES, Some(&namespace), section).await,
-        Err(error @ KubeConnectError::InCluster { .. }) => section.warn(
+        Err(error @ KubeConnectError::InCluster(_)) => section.warn(
             format!("the right to the Lease is not checked: {error}"),
             "run it in the pod: kubectl exec deployment/haulout -- haulout check",
         ),

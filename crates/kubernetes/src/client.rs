@@ -55,62 +55,37 @@ impl ApiServer {
 
     /// The kube-apiserver of the surrounding cluster, which is reached without a proxy.
     fn surrounding() -> Result<Self, KubeConnectError> {
-        let config = Config::incluster().map_err(|error| KubeConnectError::InCluster {
-            message: answer::chain(&error),
-        })?;
+        let config = Config::incluster();
+        let config = config.map_err(|error| KubeConnectError::InCluster(answer::chain(&error)))?;
         Ok(Self::direct(config))
     }
 }
 
-/// Why there is no client.
+/// Why there is no client, each with what is wrong.
 #[derive(Debug, Error)]
 pub enum KubeConnectError {
     /// `KUBECONFIG` is set, and what it names cannot be used.
-    #[error(
-        "the kubeconfig that KUBECONFIG names cannot be used: {message}; correct the file or unset KUBECONFIG"
-    )]
-    Kubeconfig {
-        /// What is wrong with it.
-        message: String,
-    },
+    #[error("the kubeconfig that KUBECONFIG names cannot be used: {0}; correct the file or unset KUBECONFIG")]
+    Kubeconfig(String),
     /// The kubeconfig or context of the command line cannot be used.
-    #[error("what --kubeconfig and --context name cannot be used: {message}")]
-    Asked {
-        /// What is wrong with it.
-        message: String,
-    },
+    #[error("what --kubeconfig and --context name cannot be used: {0}")]
+    Asked(String),
     /// The service account of the pod cannot be used.
     #[error(
-        "the service account of this pod cannot be used: {message}; mount its token (automountServiceAccountToken)"
+        "the service account of this pod cannot be used: {0}; mount its token (automountServiceAccountToken)"
     )]
-    InCluster {
-        /// What is wrong with it.
-        message: String,
-    },
+    InCluster(String),
     /// The kubeconfig of another cluster than that of the nodes cannot be used.
     #[error("the kubeconfig that {setting} names cannot be used: {message}")]
-    Other {
-        /// The setting that names it.
-        setting: &'static str,
-        /// What is wrong with it.
-        message: String,
-    },
+    Other { setting: &'static str, message: String },
     /// Neither a kubeconfig nor a service account.
     #[error(
-        "no cluster to connect to: KUBECONFIG is not set, this is no pod, and ~/.kube/config cannot be used: {message}"
+        "no cluster to connect to: KUBECONFIG is not set, this is no pod, and ~/.kube/config cannot be used: {0}"
     )]
-    Nowhere {
-        /// What is wrong with the user's own kubeconfig.
-        message: String,
-    },
+    Nowhere(String),
     /// The configuration was read, but no client can be built from it.
     #[error("no client can be built for {url}: {message}")]
-    Build {
-        /// The kube-apiserver's address.
-        url: String,
-        /// What is wrong.
-        message: String,
-    },
+    Build { url: String, message: String },
 }
 
 /// Makes a client. Sends no request.
@@ -156,7 +131,7 @@ pub async fn connect_by(access: &Access) -> Result<kube::Client, KubeConnectErro
         configuration().await?
     } else {
         let read = from_kubeconfig(access.kubeconfig.as_deref(), access.context.clone()).await;
-        read.map_err(|message| KubeConnectError::Asked { message })?
+        read.map_err(KubeConnectError::Asked)?
     };
     if let Some(user) = &access.impersonate {
         server.config.auth_info.impersonate = Some(user.clone());
@@ -318,16 +293,14 @@ pub fn traced(client: &kube::Client, traceparent: &str) -> kube::Client {
 async fn configuration() -> Result<ApiServer, KubeConnectError> {
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     if is_set("KUBECONFIG") {
-        return from_kubeconfig(None, None)
-            .await
-            .map_err(|message| KubeConnectError::Kubeconfig { message });
+        let read = from_kubeconfig(None, None).await;
+        return read.map_err(KubeConnectError::Kubeconfig);
     }
     if is_set("KUBERNETES_SERVICE_HOST") {
         return ApiServer::surrounding();
     }
-    from_kubeconfig(None, None)
-        .await
-        .map_err(|message| KubeConnectError::Nowhere { message })
+    let read = from_kubeconfig(None, None).await;
+    read.map_err(KubeConnectError::Nowhere)
 }
 
 /// Reads the kubeconfig at `path`, or the one that kubectl would read.

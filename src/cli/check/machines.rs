@@ -34,7 +34,7 @@ pub(super) async fn check(config: &Config, client: &kube::Client, nodes: &[Node]
                 right(&rights.client, needed, namespace.as_deref(), section).await;
             }
         }
-        Err(error @ KubeConnectError::InCluster { .. }) => section.warn(
+        Err(error @ KubeConnectError::InCluster(_)) => section.warn(
             format!("the rights on Machines are not checked: {error}"),
             "run it in the pod: kubectl exec deployment/haulout -- haulout check",
         ),
