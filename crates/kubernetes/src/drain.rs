@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use thiserror::Error;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 pub use list::list;
@@ -79,11 +79,6 @@ impl Concurrency {
             semaphore: Arc::new(Semaphore::new(limit)),
             limit,
         }
-    }
-
-    /// One of them. The semaphore is never closed.
-    async fn slot(&self) -> Option<SemaphorePermit<'_>> {
-        self.semaphore.acquire().await.ok()
     }
 }
 
@@ -216,6 +211,20 @@ impl OwnPod {
             namespace: read("POD_NAMESPACE")?,
             name: read("POD_NAME")?,
         })
+    }
+}
+
+impl DrainSettings {
+    /// Waits for a free slot and runs `list`, which reads all pages of a list, both within the deadline.
+    async fn in_slot<T>(&self, list: impl Future<Output = T>) -> Result<T, String> {
+        let deadline = self.list_deadline;
+        let complete = async {
+            // The semaphore is never closed.
+            let _slot = self.lists.semaphore.acquire().await;
+            list.await
+        };
+        let listed = tokio::time::timeout(deadline, complete).await;
+        listed.map_err(|_elapsed| format!("no complete list within {} s", deadline.as_secs_f32()))
     }
 }
 

@@ -21,9 +21,7 @@ pub async fn list(
         node: node.clone(),
         message,
     };
-    let deadline = settings.list_deadline;
     let complete = async {
-        let _slot = settings.lists.slot().await;
         for _ in 0..LISTS_MAX {
             if let Some(pods) = list_pages(client, node, settings).await? {
                 return Ok(pods);
@@ -33,13 +31,8 @@ pub async fn list(
             "its continue token expired in each of {LISTS_MAX} tries"
         )))
     };
-    match tokio::time::timeout(deadline, complete).await {
-        Ok(listed) => listed,
-        Err(_elapsed) => Err(unlisted(format!(
-            "no complete list within {} s",
-            deadline.as_secs_f32()
-        ))),
-    }
+    let listed = settings.in_slot(complete).await;
+    listed.unwrap_or_else(|late| Err(unlisted(late)))
 }
 
 /// One attempt at a complete list; `None` if its continue token expired.

@@ -138,19 +138,12 @@ async fn attachments(
             }
         },
     );
-    let pages = async {
-        let _slot = settings.lists.slot().await;
-        pages.await
-    };
-    match tokio::time::timeout(settings.list_deadline, pages).await {
+    match settings.in_slot(pages).await {
         Ok(Ok(())) => Ok(found),
         // The kind is not served.
         Ok(Err(refusal)) if refusal.code() == Some(404) => Ok(Vec::new()),
         Ok(Err(refusal)) => Err(refusal),
-        Err(_elapsed) => Err(ApiRefusal::Unreachable(format!(
-            "no complete list within {} s",
-            settings.list_deadline.as_secs_f32()
-        ))),
+        Err(late) => Err(ApiRefusal::Unreachable(late)),
     }
 }
 
