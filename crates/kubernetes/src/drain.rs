@@ -38,6 +38,9 @@ use sorting::Sorting;
 /// A round lists again if every pod was gone at its eviction, and fails after this many lists.
 const PASSES_MAX: usize = 3;
 
+/// The objects in one page of a list, as in kubectl and client-go.
+const PAGE: u32 = 500;
+
 /// The limits of a round.
 #[derive(Clone, Debug)]
 pub struct DrainSettings {
@@ -52,8 +55,6 @@ pub struct DrainSettings {
     pub evictions: Concurrency,
     /// Concurrent lists, in all rounds with these settings together.
     pub lists: Concurrency,
-    /// Pods per page of a list.
-    pub page_size: u32,
     /// Haulout's own pod, where it is known. It is evicted last. The drain continues on another Node, because its state is on the
     /// Node.
     pub own_pod: Option<OwnPod>,
@@ -239,8 +240,6 @@ impl Default for DrainSettings {
             evictions: Concurrency::of(32),
             // Limits memory: a hundred pods are half a megabyte on the wire.
             lists: Concurrency::of(8),
-            // As kubectl and client-go.
-            page_size: 500,
             own_pod: None,
             wait_max: Duration::from_secs(3_600),
             namespaces: Namespaces::default(),

@@ -29,8 +29,9 @@ use super::facts::{GpuResources, node_facts};
 use super::update::{KubernetesUpdate, NodeFacts};
 use crate::maintenance::policy::Releases;
 
-/// How much earlier than the client's read deadline the kube-apiserver has to end a silent watch. It may be a few seconds late.
-const READ_MARGIN: Duration = Duration::from_secs(15);
+/// How long a watch lasts before the kube-apiserver ends it: one request per minute and watch. A dead connection is noticed five
+/// seconds later. [`client::READ_DEADLINE`] is longer, because the kube-apiserver may be a few seconds late.
+const WATCH_SECONDS: u32 = 60;
 
 /// How often to check whether a kind has been installed that is not.
 pub const LOOK_FOR_KIND: Duration = Duration::from_secs(60);
@@ -52,12 +53,6 @@ pub struct Settings {
     /// The wait after the first failure, which doubles with each further one.
     pub backoff_min: Duration,
     pub backoff_max: Duration,
-    /// After this time the kube-apiserver ends a watch. A dead connection is noticed five seconds later.
-    pub watch_timeout: Duration,
-    /// How long no pod must change before deletions are reported, while other pods still have to be evicted.
-    pub gather: Duration,
-    /// The longest delay of such a report.
-    pub gather_max: Duration,
 }
 
 /// What all watches share.
@@ -210,23 +205,13 @@ impl Default for Settings {
         Self {
             backoff_min: Duration::from_secs(1),
             backoff_max: Duration::from_secs(30),
-            // One request per minute and watch; a dead connection is noticed within 65 s.
-            watch_timeout: Duration::from_secs(60),
-            gather: Duration::from_secs(1),
-            // As long as the default retry of a refused eviction.
-            gather_max: Duration::from_secs(5),
         }
     }
 }
 
-impl Settings {
-    pub fn watcher(&self) -> watcher::Config {
-        // Zero would disable kube's idle timeout, and a watch that is silent for longer than the read deadline would be taken
-        // for dead.
-        let longest = client::READ_DEADLINE.saturating_sub(READ_MARGIN);
-        let timeout = self.watch_timeout.clamp(Duration::from_secs(1), longest);
-        watcher::Config::default().timeout(u32::try_from(timeout.as_secs()).unwrap_or(1))
-    }
+/// The configuration of each watch.
+pub fn watcher_config() -> watcher::Config {
+    watcher::Config::default().timeout(WATCH_SECONDS)
 }
 
 /// The waits between attempts: doubling, with jitter.

@@ -21,7 +21,9 @@ use haulout_core::ids::RequestUid;
 use haulout_kubernetes::update::{
     KubernetesUpdate, NodeMaintenanceFacts, NodeMaintenanceRole, NodeMaintenanceUpdate,
 };
-use haulout_kubernetes::watch::{Backoff, LOOK_FOR_KIND, WatchBroke, WatchContext, WatchHandler};
+use haulout_kubernetes::watch::{
+    Backoff, LOOK_FOR_KIND, WatchBroke, WatchContext, WatchHandler, watcher_config,
+};
 
 /// Objects per page of the list. An object may have 1.5 MiB; most have some KiB.
 const PAGE: u32 = 100;
@@ -32,7 +34,7 @@ const UNREADABLE_LOGGED: usize = 100;
 /// Sends updates of all requests, and of the episodes of nodes of `selector`, until `stop`.
 pub async fn run(selector: String, context: WatchContext) {
     let api = Api::all(context.client.clone());
-    let config = context.settings.watcher().page_size(PAGE);
+    let config = watcher_config().page_size(PAGE);
     context
         .watch(api, config, KindHandler::new(OwnObjects::of(selector)))
         .await;
@@ -41,7 +43,7 @@ pub async fn run(selector: String, context: WatchContext) {
 /// Sends updates of the requests of another project, until `stop`.
 pub async fn run_foreign(api: ForeignApi, context: WatchContext) {
     let objects = Api::all_with(context.client.clone(), &foreign::kind(api));
-    let config = context.settings.watcher().page_size(PAGE);
+    let config = watcher_config().page_size(PAGE);
     let kind = ForeignObjects {
         api,
         is_operator_told: false,

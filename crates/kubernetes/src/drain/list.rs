@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::ListParams;
 
-use super::{DrainError, DrainSettings};
+use super::{DrainError, DrainSettings, PAGE};
 use crate::answer;
 use crate::ids::NodeName;
 
@@ -44,7 +44,7 @@ async fn list_pages(
     let api: Api<Pod> = Api::all(client.clone());
     let params = ListParams::default()
         .fields(&format!("spec.nodeName={node}"))
-        .limit(settings.page_size);
+        .limit(PAGE);
     let mut pods = Vec::new();
     let list = async |params| answer::of_kind(api.list(&params).await?, "PodList");
     match answer::pages(params, usize::MAX, settings.list_deadline, list, |pod| {

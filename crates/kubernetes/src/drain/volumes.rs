@@ -15,7 +15,7 @@ use kube::api::ListParams;
 use parking_lot::Mutex;
 use thiserror::Error;
 
-use super::{DrainSettings, list};
+use super::{DrainSettings, PAGE, list};
 use crate::answer::{self, ApiRefusal};
 use crate::ids::NodeName;
 use crate::maintenance::volumes::{AttachedVolume, MAX_VOLUMES};
@@ -121,7 +121,7 @@ async fn attachments(
     settings: &DrainSettings,
 ) -> Result<Vec<Attachment>, ApiRefusal> {
     let api: Api<VolumeAttachment> = Api::all(client.clone());
-    let params = ListParams::default().limit(settings.page_size);
+    let params = ListParams::default().limit(PAGE);
     let mut found = Vec::new();
     let list = async |params| answer::of_kind(api.list(&params).await?, "VolumeAttachmentList");
     let pages = answer::pages(

@@ -12,7 +12,7 @@ use kube::runtime::watcher::Event;
 use tokio::sync::watch;
 
 use super::keyed::watch_each;
-use super::{Backoff, WatchBroke, WatchContext, WatchHandler};
+use super::{Backoff, WatchBroke, WatchContext, WatchHandler, watcher_config};
 use crate::update::{Budget, BudgetState, KubernetesUpdate};
 
 /// Sends the state of the budgets in `blocking` until `stop`.
@@ -23,7 +23,7 @@ pub async fn run(blocking: watch::Receiver<BTreeSet<Budget>>, context: WatchCont
 async fn one(budget: Budget, context: WatchContext) {
     let api = Api::namespaced(context.client.clone(), &budget.namespace);
     let by_name = format!("metadata.name={}", budget.name);
-    let config = context.settings.watcher().fields(&by_name);
+    let config = watcher_config().fields(&by_name);
     let handler = BlockingBudget {
         budget,
         listed: BudgetState::Allows,

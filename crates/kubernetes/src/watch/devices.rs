@@ -7,7 +7,7 @@ use kube::Api;
 use kube::runtime::watcher::Event;
 use tracing::{info, warn};
 
-use super::{Backoff, LOOK_FOR_KIND, WatchBroke, WatchContext, WatchHandler};
+use super::{Backoff, LOOK_FOR_KIND, WatchBroke, WatchContext, WatchHandler, watcher_config};
 use crate::devices::SliceIndex;
 use crate::facts::GpuResources;
 use crate::ids::NodeName;
@@ -19,7 +19,7 @@ const PAGE: u32 = 100;
 /// Sends the slices of each Node after a change, until `stop`. An outage voids nothing: the list before it counts until the next.
 pub async fn run(gpus: GpuResources, context: WatchContext) {
     let api = Api::all(context.client.clone());
-    let config = context.settings.watcher().page_size(PAGE);
+    let config = watcher_config().page_size(PAGE);
     let handler = Devices {
         slices: SliceIndex::new(gpus),
         is_missed: false,

@@ -10,7 +10,7 @@ use kube::runtime::watcher::Event;
 use tokio::sync::{Semaphore, watch};
 
 use super::keyed::watch_each;
-use super::{Backoff, Selection, WatchBroke, WatchContext, WatchHandler};
+use super::{Backoff, Selection, WatchBroke, WatchContext, WatchHandler, watcher_config};
 use crate::ids::{NodeName, NodeUid};
 use crate::update::KubernetesUpdate;
 
@@ -34,7 +34,7 @@ async fn one(name: NodeName, selection: Selection, slots: Arc<Semaphore>, contex
     };
     let api = Api::all(context.client.clone());
     let by_name = format!("metadata.name={name}");
-    let config = context.settings.watcher().fields(&by_name);
+    let config = watcher_config().fields(&by_name);
     let handler = FollowedNode {
         name,
         selection,

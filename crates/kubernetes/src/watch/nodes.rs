@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::runtime::watcher::Event;
 
-use super::{Backoff, Selection, WatchBroke, WatchContext, WatchHandler};
+use super::{Backoff, Selection, WatchBroke, WatchContext, WatchHandler, watcher_config};
 use crate::ids::{NodeName, NodeUid};
 use crate::update::KubernetesUpdate;
 
@@ -14,7 +14,7 @@ use crate::update::KubernetesUpdate;
 /// `Settled`.
 pub async fn run(selection: Selection, context: WatchContext) {
     let api = Api::all(context.client.clone());
-    let config = context.settings.watcher().labels(&selection.selector);
+    let config = watcher_config().labels(&selection.selector);
     let handler = Nodes {
         selection,
         is_reset_due: false,

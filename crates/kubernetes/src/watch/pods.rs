@@ -10,17 +10,23 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::keyed::watch_each;
-use super::{Backoff, Settings, WatchBroke, WatchContext, WatchHandler};
+use super::{Backoff, WatchBroke, WatchContext, WatchHandler, watcher_config};
 use crate::ids::NodeName;
 use crate::pods::{PodVerdict, verdict};
 use crate::update::KubernetesUpdate;
+
+/// How long no pod must change before deletions are reported, while other pods still have to be evicted.
+const GATHER: Duration = Duration::from_secs(1);
+
+/// The longest delay of such a report: as long as the default retry of a refused eviction.
+const GATHER_MAX: Duration = Duration::from_secs(5);
 
 /// Reports when the pods of the Nodes in `draining` change, until `stop`.
 ///
 /// Only changes that matter to the next drain round are reported: a pod to evict is new; the last blocking pod is gone; one is gone
 /// while others still have to be evicted; or the watch was (re)built and shows pods to evict or none. A pod that begins to
 /// terminate is not reported. Except for the last deletion, changes are delayed until no pod has changed for
-/// [`Settings::gather`], and dropped if all pods are terminating by then, so that a round that evicts many pods is not
+/// [`GATHER`], and dropped if all pods are terminating by then, so that a round that evicts many pods is not
 /// followed by useless ones.
 pub async fn run(draining: watch::Receiver<BTreeSet<NodeName>>, context: WatchContext) {
     watch_each("pods", draining, &context, one).await;
@@ -29,24 +35,22 @@ pub async fn run(draining: watch::Receiver<BTreeSet<NodeName>>, context: WatchCo
 async fn one(node: NodeName, context: WatchContext) {
     let api = Api::all(context.client.clone());
     let by_node = format!("spec.nodeName={node}");
-    let config = context.settings.watcher().fields(&by_node);
-    let handler = DrainedPods::of(node, context.settings.clone());
+    let config = watcher_config().fields(&by_node);
+    let handler = DrainedPods::of(node);
     context.watch(api, config, handler).await;
 }
 
 /// The pods of one Node that is being drained.
 struct DrainedPods {
     node: NodeName,
-    settings: Settings,
     blocking: BlockingPods,
     due: Option<PodWatchDue>,
 }
 
 impl DrainedPods {
-    fn of(node: NodeName, settings: Settings) -> Self {
+    fn of(node: NodeName) -> Self {
         Self {
             node,
-            settings,
             blocking: BlockingPods::default(),
             due: None,
         }
@@ -55,7 +59,7 @@ impl DrainedPods {
     /// Sets when the next report is due.
     fn schedule(&mut self, urgency: PodUrgency) {
         let now = Instant::now();
-        let at = now + self.settings.gather;
+        let at = now + GATHER;
         match (urgency, &mut self.due) {
             (PodUrgency::None, _) | (PodUrgency::Leaves, None) => {}
             (PodUrgency::Now, due) => {
@@ -69,7 +73,7 @@ impl DrainedPods {
             (PodUrgency::Soon, due @ None) => {
                 *due = Some(PodWatchDue {
                     at,
-                    latest: now + self.settings.gather_max,
+                    latest: now + GATHER_MAX,
                     is_gathered: true,
                 });
             }

@@ -77,7 +77,7 @@ async fn pods_that_a_long_round_has_not_reached_are_not_reported() {
         .chain([Ok(Event::InitDone)]);
     let events = futures::stream::iter(first).chain(events);
     let (context, mut updates) = context(scripted(vec![], vec![]).0);
-    let mut handler = DrainedPods::of(NodeName::new("gpu-1"), Settings::default());
+    let mut handler = DrainedPods::of(NodeName::new("gpu-1"));
     let mut backoff = Backoff::new(&context.settings);
     let events = pin!(events);
     let following = context.follow(events, &mut handler, &mut backoff);
