@@ -29,7 +29,9 @@ const MAX_ACCEPTED: usize = 64;
 pub fn node_facts(node: &core::Node, limit_group: Option<&str>, gpu_resources: &GpuResources) -> NodeFacts {
     let metadata = &node.metadata;
     let spec = node.spec.as_ref();
-    let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
+    let status = node.status.as_ref();
+    let info = status.and_then(|status| status.node_info.as_ref());
+    let gpus = |of: Option<&BTreeMap<String, Quantity>>| counts(of, gpu_resources).into();
     let unschedulable = spec.and_then(|spec| spec.unschedulable).unwrap_or(false);
     NodeFacts {
         name: NodeName::new(metadata.name.clone().unwrap_or_default()),
@@ -53,12 +55,8 @@ pub fn node_facts(node: &core::Node, limit_group: Option<&str>, gpu_resources: &
         boot_id: info
             .filter(|info| !info.boot_id.is_empty())
             .map(|info| BootId::new(info.boot_id.clone())),
-        gpus: gpus(node, gpu_resources).into(),
-        gpu_capacity: counts(
-            node.status.as_ref().and_then(|status| status.capacity.as_ref()),
-            gpu_resources,
-        )
-        .into(),
+        gpus: gpus(status.and_then(|status| status.allocatable.as_ref())),
+        gpu_capacity: gpus(status.and_then(|status| status.capacity.as_ref())),
         accepted_gpus: accepted_gpus(annotation(node, ACCEPTED_GPUS), gpu_resources).into(),
         annotations: annotations(node),
         limit_group: limit_group.and_then(|key| metadata.labels.as_ref()?.get(key).cloned()),
@@ -124,20 +122,24 @@ fn node_guards(node: &core::Node) -> FoundGuards {
 
 /// The field manager that wrote this label or annotation last.
 fn owner<'a>(node: &'a core::Node, fields: &str, key: &str) -> Option<&'a str> {
-    let key = format!("f:{key}");
+    let field = ["f:metadata", fields, &format!("f:{key}")];
+    last_manager(node, |entry| has_field(entry, &field))
+}
+
+/// The field manager of the last entry that `wrote` accepts.
+fn last_manager(node: &core::Node, wrote: impl Fn(&ManagedFieldsEntry) -> bool) -> Option<&str> {
     let entries = node.metadata.managed_fields.iter().flatten();
-    let owns = |entry: &&ManagedFieldsEntry| {
-        let metadata = entry.fields_v1.as_ref().and_then(|it| it.0.get("f:metadata"));
-        metadata.is_some_and(|metadata| {
-            metadata
-                .get(fields)
-                .is_some_and(|owned| owned.get(&key).is_some())
-        })
-    };
     let last = entries
-        .filter(owns)
+        .filter(|entry| wrote(entry))
         .max_by_key(|entry| entry.time.as_ref().map(|time| time.0));
     last?.manager.as_deref()
+}
+
+/// Whether the manager of the entry has written this field.
+pub fn has_field(entry: &ManagedFieldsEntry, path: &[&str]) -> bool {
+    let all = entry.fields_v1.as_ref().map(|fields| &fields.0);
+    let field = all.and_then(|all| path.iter().try_fold(all, |fields, key| fields.get(*key)));
+    field.is_some()
 }
 
 fn taints(node: &core::Node) -> Arc<[NodeTaint]> {
@@ -153,19 +155,11 @@ fn taints(node: &core::Node) -> Arc<[NodeTaint]> {
 
 /// The field manager that wrote `spec.unschedulable` last.
 fn cordoned_by(node: &core::Node) -> Option<String> {
-    node.metadata
-        .managed_fields
-        .iter()
-        .flatten()
-        .filter(|entry| {
-            entry.subresource.as_deref().is_none_or(str::is_empty)
-                && entry
-                    .fields_v1
-                    .as_ref()
-                    .is_some_and(|fields| fields.0.pointer("/f:spec/f:unschedulable").is_some())
-        })
-        .max_by_key(|entry| entry.time.as_ref().map(|time| time.0))
-        .and_then(|entry| entry.manager.clone())
+    let wrote = |entry: &ManagedFieldsEntry| {
+        entry.subresource.as_deref().is_none_or(str::is_empty)
+            && has_field(entry, &["f:spec", "f:unschedulable"])
+    };
+    last_manager(node, wrote).map(str::to_owned)
 }
 
 fn ready(node: &core::Node) -> ReadyCondition {
@@ -191,14 +185,6 @@ fn conditions(node: &core::Node) -> FoundConditions {
     let ours = all.filter(|condition| condition.message.as_deref().is_some_and(is_ours));
     ours.filter_map(|condition| Some((condition.type_.parse().ok()?, condition.status == "True")))
         .collect()
-}
-
-fn gpus(node: &core::Node, gpu_resources: &GpuResources) -> BTreeMap<String, u64> {
-    let status = node.status.as_ref();
-    counts(
-        status.and_then(|status| status.allocatable.as_ref()),
-        gpu_resources,
-    )
 }
 
 /// The count of each GPU resource that is not 0.

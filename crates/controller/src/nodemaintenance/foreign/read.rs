@@ -14,6 +14,7 @@ use haulout_core::facts::foreign_maintenance::{
 };
 use haulout_core::ids::{NodeName, RequestUid, is_object_name};
 use haulout_core::keys::FIELD_MANAGER;
+use haulout_kubernetes::facts::has_field;
 use haulout_kubernetes::update::{
     NodeMaintenanceFacts, NodeMaintenanceRole, RequestAction, RequestedMaintenance,
 };
@@ -234,9 +235,7 @@ fn has_operator(api: ForeignApi, object: &DynamicObject) -> bool {
         ),
     };
     let has_written = |entry: &ManagedFieldsEntry| {
-        let all = entry.fields_v1.as_ref().map(|fields| &fields.0);
-        let written = all.and_then(|all| phase.iter().try_fold(all, |fields, key| fields.get(*key)));
-        written.is_some() && entry.manager.as_deref() != Some(FIELD_MANAGER)
+        has_field(entry, phase) && entry.manager.as_deref() != Some(FIELD_MANAGER)
     };
     let mut managers = object.metadata.managed_fields.iter().flatten();
     object.finalizers().iter().any(|it| it == finalizer) || managers.any(has_written)
