@@ -1,20 +1,18 @@
 //! A dry run: logs what would be changed, and reports it as done.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::Executor;
+use super::{Executor, report};
 use crate::log_node;
 use crate::run_effect::{NotRecorded, Recorded, RunEffect};
 use haulout_core::ids::NodeName;
 use haulout_core::maintenance::clock::Now;
 use haulout_core::maintenance::decide::Transition;
-use haulout_core::maintenance::drain::EvictionBackoff;
 use haulout_core::maintenance::effect::Effect;
 use haulout_core::maintenance::effect_report::EffectResult;
 use haulout_core::maintenance::episode::Record;
-use haulout_core::maintenance::observed::{AttemptOutcome, DrainReport, Observed, PendingReason};
-use haulout_kubernetes::drain::{self, PodPending};
+use haulout_core::maintenance::observed::{AttemptOutcome, Observed, PendingReason};
+use haulout_kubernetes::drain::{self, PodPending, RoundReport};
 
 /// Calls only what needs no permit, so nothing is changed.
 pub struct DryRun {
@@ -34,21 +32,13 @@ impl DryRun {
                 let would_evict = |left: &&PodPending| left.why == PendingReason::NotReached;
                 let evicted = round.left.iter().filter(would_evict).count();
                 log_node!(info, name, record, "dry run: would evict {evicted} pods");
-                let report = DrainReport {
-                    listed_at: now.monotonic,
-                    pods_revision,
+                let done = RoundReport {
                     left: Vec::new(),
-                    listed: round.listed,
-                    ignored: round.skipped.values().sum(),
-                    evicted: 0,
-                    backoff: EvictionBackoff::default(),
-                    known: Default::default(),
-                    returned: Vec::new(),
-                    skipped: round.left_alone,
-                    terminating: BTreeMap::new(),
                     longest_wait: Duration::ZERO,
+                    ..round
                 };
-                executor.report(name, EffectResult::Drain(report)).await;
+                let done = report::of_round(done, pods_revision, now);
+                executor.report(name, EffectResult::Drain(done)).await;
                 AttemptOutcome::Done
             }
             Err(error) => super::not_done(error),
