@@ -14,6 +14,7 @@ use super::selection::{NodeAnswer, for_each};
 use super::{NodesArgs, PauseArgs, UnpauseArgs};
 use crate::ids::RequestUid;
 use crate::inventory::record_of;
+use crate::keys::{ACCEPTED_GPUS, APPROVED, SKIP};
 use crate::kubernetes::client::connect_by;
 use crate::kubernetes::facts::{GpuResources, node_facts};
 use crate::kubernetes::reads;
@@ -73,7 +74,7 @@ async fn approve_one(
             (approval, " approved".to_owned())
         }
     };
-    reads::approve(client, name, &approval).await?;
+    reads::annotate(client, name, APPROVED, Some(&approval)).await?;
     Ok(NodeAnswer {
         value: serde_json::json!({"node": name, "approved": approval}),
         words,
@@ -102,7 +103,7 @@ pub(super) async fn pause(args: PauseArgs, out: Output) -> anyhow::Result<u8> {
         }
     }
     for_each(&names, (args.flags.output, out), async |name| {
-        reads::set_skip(&client, name, true).await?;
+        reads::annotate(&client, name, SKIP, Some("true")).await?;
         let words = match under_way.contains_key(name) {
             true => " paused: its maintenance stops until `unpause`",
             false => " paused: no maintenance begins for it until `unpause`",
@@ -153,7 +154,7 @@ pub(super) async fn unpause(args: UnpauseArgs, out: Output) -> anyhow::Result<u8
     let settings = args.flags.settings.complete(&client, out).await;
     let names = args.nodes.names(&client, &settings).await?;
     for_each(&names, (args.flags.output, out), async |name| {
-        reads::set_skip(&client, name, false).await?;
+        reads::annotate(&client, name, SKIP, None).await?;
         Ok(NodeAnswer {
             value: serde_json::json!({"node": name, "paused": false}),
             words: " unpaused".to_owned(),
@@ -204,7 +205,7 @@ async fn accept_one(
         .iter()
         .map(|(resource, have, _)| format!("{resource}={have}"));
     let counts = counts.collect::<Vec<_>>().join(",");
-    reads::accept_gpus(client, name, &counts).await?;
+    reads::annotate(client, name, ACCEPTED_GPUS, Some(&counts)).await?;
     let fewer = lacking
         .iter()
         .map(|(resource, have, want)| format!("{resource} {have} of {want}"));

@@ -19,7 +19,7 @@ use super::devices::SliceIndex;
 use super::facts::GpuResources;
 use crate::device_slice::DeviceSlice;
 use crate::ids::NodeName;
-use crate::keys::{ACCEPTED_GPUS, APPROVED, CLI_MANAGER, SKIP};
+use crate::keys::CLI_MANAGER;
 
 /// The deadline for one page or object.
 const DEADLINE: Duration = Duration::from_secs(15);
@@ -194,29 +194,13 @@ pub async fn user(client: &kube::Client) -> Result<String, ReadError> {
         })
 }
 
-/// Approves a drain of a node: of the episode with this id, or for the NodeMaintenance with this UID.
-pub async fn approve(client: &kube::Client, node: &str, approval: &str) -> Result<(), ReadError> {
-    annotate(client, node, APPROVED, approval).await
-}
-
-/// Takes a node back with these GPUs, as in `nvidia.com/gpu=7`.
-pub async fn accept_gpus(client: &kube::Client, node: &str, counts: &str) -> Result<(), ReadError> {
-    annotate(client, node, ACCEPTED_GPUS, counts).await
-}
-
-/// Leaves a Node alone, or takes that back.
-pub async fn set_skip(client: &kube::Client, node: &str, skip: bool) -> Result<(), ReadError> {
-    annotate(client, node, SKIP, skip.then_some("true")).await
-}
-
-/// `None` removes the annotation.
-async fn annotate(
+/// Sets an annotation of a Node for a person at the command line; `None` removes it.
+pub async fn annotate(
     client: &kube::Client,
     node: &str,
     key: &str,
-    value: impl Into<Option<&str>>,
+    value: Option<&str>,
 ) -> Result<(), ReadError> {
-    let value: Option<&str> = value.into();
     let nodes: Api<Node> = Api::all(client.clone());
     let params = PatchParams::apply(CLI_MANAGER);
     let patch = Patch::Merge(json!({"metadata": {"annotations": {key: value}}}));
