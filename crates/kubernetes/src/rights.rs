@@ -35,78 +35,69 @@ pub const NEEDED: &[Right] = &[
         "nodes",
         &["get", "list", "watch", "patch"],
         "following nodes, cordoning them, and keeping the record",
-        true,
-    ),
+    )
+    .vital(),
     right(
         "",
         "pods",
         &["list", "watch"],
         "seeing which pods stand in the way",
-        true,
-    ),
-    right("", "pods/eviction", &["create"], "draining", true),
+    )
+    .vital(),
+    right("", "pods/eviction", &["create"], "draining").vital(),
     right(
         "",
         "namespaces",
         &["get"],
         "honouring the drain annotations of namespaces, and naming the cluster in traces",
-        false,
     ),
     right(
         "storage.k8s.io",
         "volumeattachments",
         &["list"],
         "waiting for volumes to be detached after a drain",
-        false,
     ),
     right(
         "",
         "persistentvolumes",
         &["get"],
         "telling the volumes of pods that stay from those to wait for",
-        false,
     ),
     right(
         "resource.k8s.io",
         "resourceslices",
         &["list", "watch"],
         "waiting for GPUs of Dynamic Resource Allocation on the way back",
-        false,
     ),
     right(
         "policy",
         "poddisruptionbudgets",
         &["list", "watch"],
         "continuing a drain as soon as the budget that blocks it allows",
-        false,
     ),
     right(
         "events.k8s.io",
         "events",
         &["create"],
         "showing the maintenance in `kubectl describe node`",
-        false,
     ),
     right(
         "",
         "nodes/status",
         &["patch"],
         "not taking the GPU count of the last boot for that of the next one, and showing an episode in conditions",
-        false,
     ),
     right(
         "haulout.dev",
         "nodemaintenances",
         &["list", "watch", "create", "delete"],
         "requests of people, and the second copy of each record",
-        false,
     ),
     right(
         "haulout.dev",
         "nodemaintenances/status",
         &["patch"],
         "showing the state of a request",
-        false,
     ),
 ];
 
@@ -116,7 +107,6 @@ pub const KUBELETS: Right = right(
     "nodes/proxy",
     &["get"],
     "reading how long a kubelet delays a shutdown",
-    false,
 );
 
 /// The rights where Cluster API is installed.
@@ -126,14 +116,12 @@ pub const MACHINES: &[Right] = &[
         "machines",
         &["get", "patch"],
         "keeping MachineHealthChecks away from a node in maintenance",
-        false,
     ),
     right(
         "infrastructure.cluster.x-k8s.io",
         "vspherevms",
         &["get", "list", "patch"],
         "keeping the VM of a node in maintenance from being powered on",
-        false,
     ),
 ];
 
@@ -144,14 +132,12 @@ pub const OPENSHIFT: &[Right] = &[
         "machines",
         &["get"],
         "finding the MachineHealthChecks of a node",
-        false,
     ),
     right(
         "machine.openshift.io",
         "machinehealthchecks",
         &["get", "list", "patch"],
         "pausing them while a node is in maintenance",
-        false,
     ),
 ];
 
@@ -163,14 +149,12 @@ pub const fn foreign_maintenances(api: ForeignApi) -> [Right; 2] {
             "nodemaintenances",
             &["list", "watch"],
             "requests of this kind, which FOREIGN_NODE_MAINTENANCES names",
-            false,
         ),
         right(
             api.group(),
             "nodemaintenances/status",
             &["patch"],
             "showing the state of a request of this kind",
-            false,
         ),
     ]
 }
@@ -181,22 +165,30 @@ pub const LEASES: Right = right(
     "leases",
     &["get", "create", "update"],
     "agreeing with other replicas which one acts",
-    true,
-);
+)
+.vital();
 
 const fn right(
     group: &'static str,
     resource: &'static str,
     verbs: &'static [&'static str],
     why: &'static str,
-    is_vital: bool,
 ) -> Right {
     Right {
         group,
         resource,
         verbs,
         why,
-        is_vital,
+        is_vital: false,
+    }
+}
+
+impl Right {
+    const fn vital(self) -> Self {
+        Self {
+            is_vital: true,
+            ..self
+        }
     }
 }
 
