@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use http::Request;
+use jiff::SignedDuration;
 use serde::Deserialize;
 
 use super::answer::{self, ApiRefusal};
@@ -68,31 +69,11 @@ fn parse(text: &str) -> Option<Duration> {
     if seconds > 0 {
         return Some(Duration::from_secs(seconds));
     }
-    go_duration(&config.shutdown_grace_period)
-}
-
-/// A duration as Go writes it, such as `1h2m3.5s`; an empty text is zero.
-fn go_duration(text: &str) -> Option<Duration> {
-    let mut rest = text;
-    let mut seconds = 0.0;
-    while !rest.is_empty() && rest != "0" {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let (number, after) = rest.split_at(digits);
-        let letters = after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len());
-        let (unit, after) = after.split_at(letters);
-        let factor = match unit {
-            "h" => 3_600.0,
-            "m" => 60.0,
-            "s" => 1.0,
-            "ms" => 0.001,
-            "µs" | "us" => 0.000_001,
-            "ns" => 0.000_000_001,
-            _ => return None,
-        };
-        seconds += number.parse::<f64>().ok()? * factor;
-        rest = after;
+    match config.shutdown_grace_period.as_str() {
+        "" | "0" => Some(Duration::ZERO),
+        // As Go writes it, such as `1h2m3.5s`.
+        period => period.parse::<SignedDuration>().ok()?.try_into().ok(),
     }
-    Duration::try_from_secs_f64(seconds).ok()
 }
 
 #[cfg(test)]
