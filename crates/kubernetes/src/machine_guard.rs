@@ -17,9 +17,9 @@ use std::fmt;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
-use kube::Api;
 use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::GroupVersionKind;
+use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -156,19 +156,11 @@ impl MachineApi {
         };
         // First the one by which the VM would be powered on.
         for infrastructure in self.infrastructure_of(&namespace, &machine, vm).await? {
-            if self
-                .annotate(GuardedKind::VsphereVm, &namespace, &infrastructure, vm)
-                .await?
-            {
-                guarded.push(object(GuardedKind::VsphereVm, &namespace, &infrastructure));
-            }
+            let set = self.annotate(GuardedKind::VsphereVm, &namespace, &infrastructure, vm);
+            guarded.extend(set.await?);
         }
-        if self
-            .annotate(GuardedKind::Machine, &namespace, &machine, vm)
-            .await?
-        {
-            guarded.push(object(GuardedKind::Machine, &namespace, &machine));
-        }
+        let set = self.annotate(GuardedKind::Machine, &namespace, &machine, vm);
+        guarded.extend(set.await?);
         Ok(guarded)
     }
 
@@ -302,26 +294,21 @@ impl MachineApi {
         Ok(found)
     }
 
-    /// Sets the guard unless the object has one; returns whether it is ours.
+    /// Sets the guard unless the object has one; `None` if it has that of somebody else.
     async fn annotate(
         &self,
         kind: GuardedKind,
         namespace: &str,
-        object: &DynamicObject,
+        of: &DynamicObject,
         vm: VmUuid,
-    ) -> Guarded<bool> {
-        let present = object
-            .metadata
-            .annotations
-            .as_ref()
-            .and_then(|all| all.get(key(kind)));
-        match present {
-            Some(value) => Ok(*value == value_of(vm)),
-            None => {
-                self.write(kind, namespace, object, &json!(value_of(vm))).await?;
-                Ok(true)
-            }
+    ) -> Guarded<Option<GuardedObject>> {
+        let value = value_of(vm);
+        match of.annotations().get(key(kind)) {
+            Some(present) if *present != value => return Ok(None),
+            Some(_) => {}
+            None => self.write(kind, namespace, of, &json!(value)).await?,
         }
+        Ok(Some(object(kind, namespace, of)))
     }
 
     /// Removes the guard if it is ours.
@@ -337,11 +324,7 @@ impl MachineApi {
         if *kind == GuardedKind::HealthCheck {
             return self.resume(namespace, &object, vm).await;
         }
-        let present = object
-            .metadata
-            .annotations
-            .as_ref()
-            .and_then(|all| all.get(key(*kind)));
+        let present = object.annotations().get(key(*kind));
         if present.is_some_and(|value| *value == value_of(vm)) {
             self.write(*kind, namespace, &object, &Value::Null).await?;
         }

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::ResourceExt as _;
 use kube::api::{DynamicObject, ListParams};
 use kube::core::{Selector, SelectorExt as _};
 use serde_json::{Value, json};
@@ -79,7 +80,7 @@ impl MachineApi {
         check: &DynamicObject,
         vm: VmUuid,
     ) -> Guarded<Option<GuardedObject>> {
-        let mut vms = match annotation(check) {
+        let mut vms = match check.annotations().get(PAUSED) {
             None => Vec::new(),
             Some(value) => match vms_of(value) {
                 Some(vms) => vms,
@@ -99,7 +100,8 @@ impl MachineApi {
 
     /// Removes the node of `vm` from the value, and the annotation with the last one.
     pub(super) async fn resume(&self, namespace: &str, check: &DynamicObject, vm: VmUuid) -> Guarded<()> {
-        let Some(mut vms) = annotation(check).and_then(vms_of) else {
+        let present = check.annotations().get(PAUSED);
+        let Some(mut vms) = present.and_then(|value| vms_of(value)) else {
             return Ok(());
         };
         if !vms.contains(&vm) {
@@ -109,11 +111,6 @@ impl MachineApi {
         self.write(GuardedKind::HealthCheck, namespace, check, &value_of(&vms))
             .await
     }
-}
-
-fn annotation(check: &DynamicObject) -> Option<&str> {
-    let annotations = check.metadata.annotations.as_ref()?;
-    annotations.get(PAUSED).map(String::as_str)
 }
 
 /// The VMs in a value of ours.
