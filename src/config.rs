@@ -48,9 +48,8 @@ use crate::telemetry::log::{LogFormat, log_level};
 use credential::credential;
 use listen::listen;
 use parse::{
-    boolean, count, drain_timeout_action, foreign_maintenances, guards, hook_timeout_action,
-    maintenance_taint, node_label, path, seconds, seconds_or_none, secret, static_devices, text, trace_ui,
-    vmotion_grace,
+    boolean, count, foreign_maintenances, guards, node_label, one_of, path, seconds, seconds_or_none, secret,
+    text, trace_ui, vmotion_grace,
 };
 use redacted::redacted;
 
@@ -145,7 +144,8 @@ pub struct Config {
     ///
     /// It keeps pods away also where another controller uncordons the Node. until-back needs a toleration on every DaemonSet
     /// that the node needs to be back, such as GPU drivers and device plugins.
-    #[arg(long, env, value_name = "WHEN", help_heading = NODES, value_parser = maintenance_taint(),
+    #[arg(long, env, value_name = "WHEN", help_heading = NODES,
+          value_parser = one_of(MaintenanceTaint::ALL, MaintenanceTaint::name),
           ignore_case = true, default_value = MaintenanceTaint::UntilPowerOn.name(), hide_short_help = true)]
     pub maintenance_taint: MaintenanceTaint,
     /// Declare a node out of service while its VM is off with pods or volumes left behind (true, false)
@@ -183,7 +183,8 @@ pub struct Config {
     /// Action after the longest drain
     ///
     /// power-off shuts the VM down with the pods that are left. hold waits for them.
-    #[arg(long, env, value_name = "ACTION", help_heading = PERIODS, value_parser = drain_timeout_action(),
+    #[arg(long, env, value_name = "ACTION", help_heading = PERIODS,
+          value_parser = one_of(&DrainTimeoutAction::ALL, DrainTimeoutAction::name),
           ignore_case = true, default_value = DrainTimeoutAction::PowerOff.name())]
     pub drain_timeout_action: DrainTimeoutAction,
     /// The longest time for which a pod may ask to be waited for (0 to 604800)
@@ -233,14 +234,16 @@ pub struct Config {
     /// Action after hooks have held a step for the longest time
     ///
     /// hold parks the node as overdue until a person removes the hooks. proceed makes the step.
-    #[arg(long, env, value_name = "ACTION", help_heading = PERIODS, value_parser = hook_timeout_action(),
+    #[arg(long, env, value_name = "ACTION", help_heading = PERIODS,
+          value_parser = one_of(HookTimeoutAction::ALL, HookTimeoutAction::name),
           ignore_case = true, default_value = HookTimeoutAction::Hold.name(), hide_short_help = true)]
     pub hook_timeout_action: HookTimeoutAction,
     /// What happens to a VM with a passthrough device at a fixed address of its host
     ///
     /// wait leaves it off until its own host is back. repoint relocates it to a host with a free device of the same
     /// model, and changes the VM's configuration to that device.
-    #[arg(long, env, value_name = "ACTION", help_heading = PERIODS, value_parser = static_devices(),
+    #[arg(long, env, value_name = "ACTION", help_heading = PERIODS,
+          value_parser = one_of(StaticDevices::ALL, StaticDevices::name),
           ignore_case = true, default_value = StaticDevices::Wait.name())]
     pub static_devices: StaticDevices,
     /// How long a host that returned by itself has to stay before it is used (0 to 86400)

@@ -1,6 +1,6 @@
 //! Settings of how nodes are bound to VMs.
 
-use super::parse::{node_binding, scope};
+use super::parse::{one_of, scope};
 use crate::maintenance::policy::NodeBinding;
 use crate::vsphere::scope::VmScope;
 
@@ -14,8 +14,8 @@ pub struct BindingSettings {
     /// uuid is the UUID that the kubelet reports, or that in spec.providerID. provider-id is the latter alone: a kubelet may report the
     /// UUID of another VM, and a cloud provider writes the providerID; a node without one is left alone. name is the VM of the same
     /// name, whatever UUID the node reports.
-    #[arg(long, env, value_name = "BY", help_heading = NODES, value_parser = node_binding(), ignore_case = true,
-          default_value = NodeBinding::Uuid.name(), hide_short_help = true)]
+    #[arg(long, env, value_name = "BY", help_heading = NODES, value_parser = one_of(NodeBinding::ALL, NodeBinding::name),
+          ignore_case = true, default_value = NodeBinding::Uuid.name(), hide_short_help = true)]
     pub node_binding: NodeBinding,
     /// Which VMs exist for Haulout: those below folders, clusters, resource pools or datacenters (inventory paths or managed object
     /// ids), and those with a custom attribute (name=value); separated by commas

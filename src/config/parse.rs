@@ -8,10 +8,8 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use secrecy::SecretString;
 
-use super::{
-    DrainTimeoutAction, ForeignMaintenances, Guards, HookTimeoutAction, Limit, MaintenanceTaint, NodeBinding,
-    StaticDevices, VmotionGrace, selector,
-};
+use super::{ForeignMaintenances, Guards, Limit, VmotionGrace, selector};
+use crate::maintenance::policy::NotPermitted;
 use crate::status::TRACE_ID;
 use crate::vsphere::scope::{ScopeError, VmScope};
 
@@ -92,24 +90,16 @@ pub(super) fn max_unavailable(text: &str) -> Result<Limit, String> {
     text.trim().parse().map_err(|_| expected.to_owned())
 }
 
-pub(super) fn drain_timeout_action() -> impl TypedValueParser<Value = DrainTimeoutAction> {
-    let names = DrainTimeoutAction::ALL.map(DrainTimeoutAction::name);
-    PossibleValuesParser::new(names).try_map(|name| name.parse::<DrainTimeoutAction>())
-}
-
-pub(super) fn hook_timeout_action() -> impl TypedValueParser<Value = HookTimeoutAction> {
-    let names = HookTimeoutAction::ALL.map(HookTimeoutAction::name);
-    PossibleValuesParser::new(names).try_map(|name| name.parse::<HookTimeoutAction>())
-}
-
-pub(super) fn static_devices() -> impl TypedValueParser<Value = StaticDevices> {
-    let names = StaticDevices::ALL.map(StaticDevices::name);
-    PossibleValuesParser::new(names).try_map(|name| name.parse::<StaticDevices>())
-}
-
-pub(super) fn node_binding() -> impl TypedValueParser<Value = NodeBinding> {
-    let names = NodeBinding::ALL.map(NodeBinding::name);
-    PossibleValuesParser::new(names).try_map(|name| name.parse::<NodeBinding>())
+/// One of the values of an enum, by its name. The case counts only for an argument without `ignore_case`.
+pub(super) fn one_of<T: Copy + Send + Sync>(
+    all: &'static [T],
+    name: fn(T) -> &'static str,
+) -> impl TypedValueParser<Value = T> {
+    let names = PossibleValuesParser::new(all.iter().map(|value| name(*value)));
+    names.try_map(move |given| {
+        let named = |value: &&T| name(**value).eq_ignore_ascii_case(&given);
+        all.iter().find(named).copied().ok_or(NotPermitted)
+    })
 }
 
 pub(super) fn vmotion_grace(text: &str) -> Result<VmotionGrace, String> {
@@ -120,11 +110,6 @@ pub(super) fn vmotion_grace(text: &str) -> Result<VmotionGrace, String> {
     limit
         .map(VmotionGrace::Limited)
         .map_err(|expected| format!("{expected}, or unlimited"))
-}
-
-pub(super) fn maintenance_taint() -> impl TypedValueParser<Value = MaintenanceTaint> {
-    let names = MaintenanceTaint::ALL.map(MaintenanceTaint::name);
-    PossibleValuesParser::new(names).try_map(|name| name.parse::<MaintenanceTaint>())
 }
 
 pub(super) fn foreign_maintenances(text: &str) -> Result<ForeignMaintenances, String> {

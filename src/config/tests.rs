@@ -310,6 +310,9 @@ fn every_valid_form_is_understood() {
         "--test-timings=retry_max=3,silence=9,retry_max=1",
         "--log-level=INFO,kube=debug",
         "--drain-timeout-action=Hold",
+        "--hook-timeout-action=PROCEED",
+        "--static-devices=Repoint",
+        "--maintenance-taint=Until-Back",
         "--leader-election=False",
         "--adopt-releases=a/b, c",
         "--metrics-address=OFF",
@@ -328,6 +331,9 @@ fn every_valid_form_is_understood() {
     assert_eq!(config.timings(), timings);
     assert_eq!(config.log_level, "info,kube=debug");
     assert_eq!(config.drain_timeout_action, DrainTimeoutAction::Hold);
+    assert_eq!(config.hook_timeout_action, HookTimeoutAction::Proceed);
+    assert_eq!(config.static_devices, StaticDevices::Repoint);
+    assert_eq!(config.maintenance_taint, MaintenanceTaint::UntilBack);
     assert_eq!(config.leadership.election, LeaderElection::Off);
     assert_eq!(
         config.leadership.adopted(),

@@ -75,15 +75,16 @@ pub struct GuardPolicy {
     pub machines: bool,
 }
 
-/// `MAINTENANCE_TAINT`: how long a Node has the taint [`NodeGuard::MaintenanceTaint`], from its cordon.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MaintenanceTaint {
-    /// It has none.
-    Off,
-    /// Until its VM is on again.
-    UntilPowerOn,
-    /// Until the node is back. Only for clusters whose DaemonSets all tolerate it.
-    UntilBack,
+named_enum! {
+    /// `MAINTENANCE_TAINT`: how long a Node has the taint [`NodeGuard::MaintenanceTaint`], from its cordon.
+    pub enum MaintenanceTaint {
+        /// It has none.
+        Off = "off",
+        /// Until its VM is on again.
+        UntilPowerOn = "until-power-on",
+        /// Until the node is back. Only for clusters whose DaemonSets all tolerate it.
+        UntilBack = "until-back",
+    }
 }
 
 /// `VMOTION_GRACE_SECONDS`: how long vCenter gets to move a VM by vMotion before its node is drained for the maintenance of its host.
@@ -108,14 +109,15 @@ impl VmotionGrace {
     }
 }
 
-/// `NODE_BINDING`: by what a Node is bound to its VM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NodeBinding {
-    /// The UUIDs in `spec.providerID` and `status.nodeInfo.systemUUID`.
-    Uuid,
-    /// The UUID in `spec.providerID`, which a kubelet cannot change.
-    ProviderId,
-    Name,
+named_enum! {
+    /// `NODE_BINDING`: by what a Node is bound to its VM.
+    pub enum NodeBinding {
+        /// The UUIDs in `spec.providerID` and `status.nodeInfo.systemUUID`.
+        Uuid = "uuid",
+        /// The UUID in `spec.providerID`, which a kubelet cannot change.
+        ProviderId = "provider-id",
+        Name = "name",
+    }
 }
 
 /// The release of this process and those that it replaces. Several releases may serve one cluster.
@@ -136,22 +138,24 @@ pub enum DrainTimeoutAction {
     Hold,
 }
 
-/// Action after hooks have held a step for the longest time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HookTimeoutAction {
-    /// The step is made.
-    Proceed,
-    /// The node is parked as overdue until the hooks are removed.
-    Hold,
+named_enum! {
+    /// Action after hooks have held a step for the longest time.
+    pub enum HookTimeoutAction {
+        /// The step is made.
+        Proceed = "proceed",
+        /// The node is parked as overdue until the hooks are removed.
+        Hold = "hold",
+    }
 }
 
-/// `STATIC_DEVICES`: what happens to a VM that is off and has a passthrough device at a fixed address of its host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StaticDevices {
-    /// It waits for its own host.
-    Wait,
-    /// It may be relocated, and gets the devices of the other host.
-    Repoint,
+named_enum! {
+    /// `STATIC_DEVICES`: what happens to a VM that is off and has a passthrough device at a fixed address of its host.
+    pub enum StaticDevices {
+        /// It waits for its own host.
+        Wait = "wait",
+        /// It may be relocated, and gets the devices of the other host.
+        Repoint = "repoint",
+    }
 }
 
 /// `MAX_UNAVAILABLE` and `MAX_UNAVAILABLE_GPUS`: how many nodes or GPUs may be out of service at once, from the cordon of a node until
@@ -180,105 +184,6 @@ impl DrainTimeoutAction {
             Self::PowerOff => "power-off",
             Self::Hold => "hold",
         }
-    }
-}
-
-impl FromStr for DrainTimeoutAction {
-    type Err = NotPermitted;
-
-    fn from_str(text: &str) -> Result<Self, NotPermitted> {
-        let named = |action: &Self| action.name().eq_ignore_ascii_case(text);
-        Self::ALL.into_iter().find(named).ok_or(NotPermitted)
-    }
-}
-
-impl StaticDevices {
-    /// All values.
-    pub const ALL: [Self; 2] = [Self::Wait, Self::Repoint];
-
-    /// Its name in the settings.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Wait => "wait",
-            Self::Repoint => "repoint",
-        }
-    }
-}
-
-impl FromStr for StaticDevices {
-    type Err = NotPermitted;
-
-    fn from_str(text: &str) -> Result<Self, NotPermitted> {
-        let named = |value: &Self| value.name().eq_ignore_ascii_case(text);
-        Self::ALL.into_iter().find(named).ok_or(NotPermitted)
-    }
-}
-
-impl NodeBinding {
-    /// All values.
-    pub const ALL: [Self; 3] = [Self::Uuid, Self::ProviderId, Self::Name];
-
-    /// Its name in the settings.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Uuid => "uuid",
-            Self::ProviderId => "provider-id",
-            Self::Name => "name",
-        }
-    }
-}
-
-impl FromStr for NodeBinding {
-    type Err = NotPermitted;
-
-    fn from_str(text: &str) -> Result<Self, NotPermitted> {
-        let named = |value: &Self| value.name().eq_ignore_ascii_case(text);
-        Self::ALL.into_iter().find(named).ok_or(NotPermitted)
-    }
-}
-
-impl HookTimeoutAction {
-    /// All values.
-    pub const ALL: [Self; 2] = [Self::Proceed, Self::Hold];
-
-    /// Its name in the settings.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Proceed => "proceed",
-            Self::Hold => "hold",
-        }
-    }
-}
-
-impl FromStr for HookTimeoutAction {
-    type Err = NotPermitted;
-
-    fn from_str(text: &str) -> Result<Self, NotPermitted> {
-        let named = |action: &Self| action.name().eq_ignore_ascii_case(text);
-        Self::ALL.into_iter().find(named).ok_or(NotPermitted)
-    }
-}
-
-impl MaintenanceTaint {
-    /// All values.
-    pub const ALL: [Self; 3] = [Self::Off, Self::UntilPowerOn, Self::UntilBack];
-
-    /// Its name in the settings.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Off => "off",
-            Self::UntilPowerOn => "until-power-on",
-            Self::UntilBack => "until-back",
-        }
-    }
-}
-
-impl FromStr for MaintenanceTaint {
-    type Err = NotPermitted;
-
-    fn from_str(text: &str) -> Result<Self, NotPermitted> {
-        let named = |value: &Self| value.name().eq_ignore_ascii_case(text);
-        Self::ALL.into_iter().find(named).ok_or(NotPermitted)
     }
 }
 

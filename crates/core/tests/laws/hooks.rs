@@ -75,7 +75,7 @@ fn is_held(decision: &Decision, point: HookPoint) -> bool {
     matches!(decision, Decision::Wait { waiting_on: WaitingOn::Hook { point: at, .. }, recheck: Some(_) } if *at == point)
 }
 
-const BOTH: [HookTimeoutAction; 2] = HookTimeoutAction::ALL;
+const BOTH: [HookTimeoutAction; 2] = [HookTimeoutAction::Proceed, HookTimeoutAction::Hold];
 
 #[test]
 fn hook_from_before_the_cordon_holds_the_first_eviction_and_later_ones_do_not() {

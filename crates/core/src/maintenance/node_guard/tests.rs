@@ -57,7 +57,7 @@ fn after(before: &Record, phase: Phase, found: &ObservedNode, taint: Maintenance
 fn each_phase_has_its_guards() {
     let others = ["cluster-autoscaler", "medik8s", "nvsentinel", "gardener"];
     for phase in phases() {
-        for taint in MaintenanceTaint::ALL {
+        for taint in MaintenanceTaint::ALL.iter().copied() {
             let has = after(&Record::InService, phase.clone(), &with(&[]), taint);
             let expected: Vec<&str> = match (&phase, taint) {
                 (Phase::Queued, _) => vec!["queued-taint"],
