@@ -46,7 +46,7 @@ use crate::maintenance::admission::AdmissionQueue;
 use crate::maintenance::clock::{Monotonic, Now};
 use crate::maintenance::effect_report::EffectReport;
 use crate::maintenance::episode::{Phase, PythonState, Record};
-use crate::maintenance::observed::{AttemptOutcome, LeadershipEpoch, Snapshots, SourceState};
+use crate::maintenance::observed::{LeadershipEpoch, Snapshots, SourceState};
 use crate::maintenance::placement::PlacementOffer;
 use crate::maintenance::policy::{Limit, NodeBinding, Releases, StaticDevices, VmotionGrace};
 use crate::maintenance::request::RequestIdentity;
@@ -250,10 +250,7 @@ impl Inventory {
             .node_states
             .values()
             .flat_map(|local| local.attempts.values())
-            .filter_map(|attempt| match &attempt.outcome {
-                AttemptOutcome::Running(task) => Some(task.clone()),
-                AttemptOutcome::Asked | AttemptOutcome::Done | AttemptOutcome::Refused(_) => None,
-            });
+            .filter_map(|attempt| attempt.outcome.running_task().cloned());
         vsphere::WatchSet {
             vms: Arc::clone(self.lookups.wanted()),
             urgent,

@@ -34,7 +34,7 @@ impl Inventory {
                 continue;
             };
             let is_by_drs = attempt.host.is_none() && attempt.task.as_ref() != Some(&task.moref);
-            if is_by_drs && !matches!(attempt.outcome, AttemptOutcome::Refused(_)) {
+            if is_by_drs && attempt.outcome.refusal().is_none() {
                 attempt.refuse(EffectRefusal::from(fault));
             }
         }
@@ -87,7 +87,7 @@ impl NodeState {
     /// Records the result of `task` in the attempt that waits for it.
     pub(super) fn settle(&mut self, task: &Task) {
         for attempt in self.attempts.values_mut() {
-            if attempt.outcome != AttemptOutcome::Running(task.moref.clone()) {
+            if attempt.outcome.running_task() != Some(&task.moref) {
                 continue;
             }
             match &task.state {
@@ -128,18 +128,8 @@ impl EffectAttempt {
 
     /// Since when attempts are refused in this way, if this one was as well.
     fn refused_alike(&self, outcome: &AttemptOutcome) -> Option<Now> {
-        match (&self.outcome, outcome) {
-            (AttemptOutcome::Refused(before), AttemptOutcome::Refused(now)) => {
-                (before.advice == now.advice).then_some(self.refused_since)
-            }
-            (
-                AttemptOutcome::Asked
-                | AttemptOutcome::Running(_)
-                | AttemptOutcome::Done
-                | AttemptOutcome::Refused(_),
-                _,
-            ) => None,
-        }
+        let (before, now) = (self.outcome.refusal()?, outcome.refusal()?);
+        (before.advice == now.advice).then_some(self.refused_since)
     }
 
     fn refuse(&mut self, refusal: EffectRefusal) {

@@ -18,8 +18,8 @@ use crate::maintenance::effect::EffectKind;
 use crate::maintenance::effect_report::EffectResult;
 use crate::maintenance::episode::{CordonOwner, Detection, DrainEnd, Episode, Phase, Trigger};
 use crate::maintenance::observed::{
-    Admission, BoundVm, DrainReport, EffectRefusal, HostState, NodeSnapshot, PendingEviction, PendingReason,
-    RetryAdvice, SourceState,
+    Admission, AttemptOutcome, BoundVm, DrainReport, EffectRefusal, HostState, NodeSnapshot, PendingEviction,
+    PendingReason, RetryAdvice, SourceState,
 };
 use crate::maintenance::placement::HostSurvey;
 use crate::maintenance::record::{EndedEpisode, write};

@@ -322,7 +322,7 @@ impl Inventory {
             .values_mut()
             .flat_map(|local| local.attempts.values_mut());
         for attempt in attempts {
-            if attempt.outcome == AttemptOutcome::Running(task.clone()) {
+            if attempt.outcome.running_task() == Some(task) {
                 attempt.outcome = AttemptOutcome::Done;
             }
         }
@@ -339,9 +339,9 @@ impl Inventory {
         self.last_episodes.retain(|host, _| vcenter.host(host).is_some());
         // The result of a task that vCenter no longer has is unknown. Its effect is repeated if the VM does not show it.
         for local in self.node_states.values_mut() {
-            local.attempts.retain(|_, attempt| match &attempt.outcome {
-                AttemptOutcome::Running(task) => vcenter.task(task).is_some(),
-                AttemptOutcome::Asked | AttemptOutcome::Done | AttemptOutcome::Refused(_) => true,
+            local.attempts.retain(|_, attempt| {
+                let running = attempt.outcome.running_task();
+                running.is_none_or(|task| vcenter.task(task).is_some())
             });
         }
     }

@@ -1,6 +1,6 @@
 //! The phases while the VM is off: relocate it, wait for its host, power it on.
 
-use super::context::{PhaseContext, PhaseStep, at_latest, until_deleted};
+use super::context::{PhaseContext, PhaseStep, at_latest, task_wait, until_deleted};
 use super::{Transition, cordoned, transition_to};
 use crate::facts::kubernetes::RequestAction;
 use crate::ids::{BootId, HostRef};
@@ -10,7 +10,7 @@ use crate::maintenance::effect::{Effect, EffectKind, PowerOnTarget};
 use crate::maintenance::episode::{
     CordonOwner, Episode, HostIdentity, HostRefusal, InFlight, Phase, RefusedMove,
 };
-use crate::maintenance::observed::{AttemptOutcome, EffectAttempt, EffectRefusal, HostState, Strategy};
+use crate::maintenance::observed::{AttemptOutcome, EffectRefusal, HostState, Strategy};
 use crate::maintenance::placement::{RejectedHost, RejectionReason};
 use crate::maintenance::request::Request;
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
@@ -23,9 +23,7 @@ const RECORDONS_AWAY: u8 = 3;
 /// between power-ons double.
 const POWER_LOSSES: u8 = 5;
 
-const RELOCATION: WaitingOn = WaitingOn::Task {
-    effect: EffectKind::Relocate,
-};
+const RELOCATION: WaitingOn = task_wait(EffectKind::Relocate);
 
 /// How many surveys a requested relocation waits for. Hosts that are still unreadable then are not considered.
 const SURVEYS_FIRST: u32 = 3;
@@ -357,16 +355,16 @@ impl<'a> PhaseContext<'a> {
     /// relocated. Its own host is preferred as soon as it is in service.
     fn next_phase(self) -> Option<Phase> {
         let attempt = self.seen.attempts.get(&EffectKind::PowerOn);
-        let is_running = |attempt: &EffectAttempt| matches!(attempt.outcome, AttemptOutcome::Running(_));
+        let is_running = attempt.is_some_and(|attempt| attempt.outcome.running_task().is_some());
         let is_retry_expected = matches!(self.desired(), DesiredState::RetryExpected { .. });
-        if attempt.is_some_and(is_running) || self.keeps_off().is_some() || is_retry_expected {
+        if is_running || self.keeps_off().is_some() || is_retry_expected {
             return None;
         }
         if self.relocation().is_none() && self.may_stay() {
             return Some(Phase::PoweringOn { by_drs: false });
         }
         if self.drs() && !self.is_home_back() {
-            let is_refused = attempt.is_some_and(|it| matches!(it.outcome, AttemptOutcome::Refused(_)));
+            let is_refused = attempt.is_some_and(|attempt| attempt.outcome.refusal().is_some());
             return (!is_refused).then_some(Phase::PoweringOn { by_drs: true });
         }
         if self.not_before(EffectKind::Relocate).is_some() {
@@ -406,11 +404,9 @@ impl<'a> PhaseContext<'a> {
         let again = if self.seen.attempt(EffectKind::Survey).is_none() {
             attempt.at.after(self.policy.backoff(attempt.tries))
         } else {
-            match &attempt.outcome {
-                AttemptOutcome::Refused(refusal) => self.retry_at(attempt, refusal),
-                AttemptOutcome::Asked | AttemptOutcome::Running(_) | AttemptOutcome::Done => {
-                    attempt.at.after(self.policy.survey_every)
-                }
+            match attempt.outcome.refusal() {
+                Some(refusal) => self.retry_at(attempt, refusal),
+                None => attempt.at.after(self.policy.survey_every),
             }
         };
         Some(again.monotonic)
@@ -436,17 +432,15 @@ impl<'a> PhaseContext<'a> {
 
     /// Off, with a host reserved for it.
     pub(super) fn relocate(self) -> PhaseStep {
-        let outcome = self
-            .seen
-            .attempt(EffectKind::Relocate)
-            .map(|attempt| (attempt, &attempt.outcome));
-        if let Some((_, AttemptOutcome::Running(_))) = outcome {
+        let attempt = self.seen.attempt(EffectKind::Relocate);
+        if attempt.is_some_and(|attempt| attempt.outcome.running_task().is_some()) {
             return PhaseStep::wait(RELOCATION);
         }
         let Some((to, target)) = self.target().and_then(|to| Some((to, to.moref.as_ref()?))) else {
             return self.choose_again(None);
         };
-        if let Some((attempt, AttemptOutcome::Refused(refusal))) = outcome
+        if let Some(attempt) = attempt
+            && let Some(refusal) = attempt.outcome.refusal()
             && self.is_refused_for_good(attempt, refusal)
         {
             return self.choose_again(Some((target, RefusedMove::Relocate, refusal)));

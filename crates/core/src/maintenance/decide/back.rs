@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::context::{PhaseContext, PhaseStep, at_latest};
+use super::context::{PhaseContext, PhaseStep, at_latest, task_wait};
 use super::{cordoned, host_of, transition_to};
 use crate::facts::kubernetes::RequestAction;
 use crate::maintenance::clock::Deadline;
@@ -114,9 +114,7 @@ impl PhaseContext<'_> {
             }
         }
         let cut = in_flight.power_off;
-        let waiting_on = || WaitingOn::Task {
-            effect: EffectKind::PowerOff,
-        };
+        let waiting_on = || task_wait(EffectKind::PowerOff);
         // It may be somebody else's, or one of ours from before a restore of etcd.
         if self.vm.is_being_cut {
             let timeout = self.policy.power_off_timeout;

@@ -168,11 +168,7 @@ impl<'a> PhaseContext<'a> {
                 AttemptOutcome::Asked | AttemptOutcome::Done => attempt.at.after(self.policy.retry_max),
                 AttemptOutcome::Refused(refusal) => {
                     let again = self.retry_at(attempt, refusal);
-                    waiting_on = WaitingOn::Retry {
-                        effect: kind,
-                        message: refusal.message.clone(),
-                        at: whole_second(again.wall),
-                    };
+                    waiting_on = retry_wait(kind, refusal.message.clone(), again);
                     again
                 }
             };
@@ -212,13 +208,8 @@ impl<'a> PhaseContext<'a> {
     /// When the effect of this kind may be retried after its latest refusal, in any phase.
     pub(super) fn not_before(self, kind: EffectKind) -> Option<Monotonic> {
         let attempt = self.seen.attempts.get(&kind)?;
-        match &attempt.outcome {
-            AttemptOutcome::Refused(refusal) => {
-                let at = self.retry_at(attempt, refusal).monotonic;
-                (self.now.monotonic < at).then_some(at)
-            }
-            AttemptOutcome::Asked | AttemptOutcome::Running(_) | AttemptOutcome::Done => None,
-        }
+        let at = self.retry_at(attempt, attempt.outcome.refusal()?).monotonic;
+        (self.now.monotonic < at).then_some(at)
     }
 
     /// Parks a phase whose deadline has passed. Its effect is still retried.
@@ -244,6 +235,20 @@ impl<'a> PhaseContext<'a> {
             effect,
             recheck,
         }
+    }
+}
+
+/// The wait for the vCenter task of `effect`.
+pub(super) const fn task_wait(effect: EffectKind) -> WaitingOn {
+    WaitingOn::Task { effect }
+}
+
+/// The wait for another try of `effect` at `at`, after a refusal.
+pub(super) fn retry_wait(effect: EffectKind, message: String, at: Now) -> WaitingOn {
+    WaitingOn::Retry {
+        effect,
+        message,
+        at: whole_second(at.wall),
     }
 }
 

@@ -4,7 +4,7 @@ mod volumes;
 
 use std::time::Duration;
 
-use super::context::{PhaseContext, PhaseStep, at_latest, meanwhile, until_deleted};
+use super::context::{PhaseContext, PhaseStep, at_latest, meanwhile, task_wait, until_deleted};
 use super::rounds::BINDING_SETTLE;
 use super::{cordoned, host_of, start_draining, transition_to};
 use crate::ids::BootId;
@@ -357,10 +357,7 @@ impl<'a> PhaseContext<'a> {
                 Err(step) => *step,
             };
         };
-        let waiting_on = WaitingOn::Task {
-            effect: EffectKind::PowerOff,
-        };
-        let cut = self.start_or_retry(EffectKind::PowerOff, waiting_on, || {
+        let cut = self.start_or_retry(EffectKind::PowerOff, task_wait(EffectKind::PowerOff), || {
             Ok(Effect::PowerOff {
                 vm: self.vm.moref.clone(),
                 drained: self.proof(end)?,

@@ -11,12 +11,12 @@
 
 use std::collections::BTreeSet;
 
-use super::context::{PhaseContext, PhaseStep, at_latest};
+use super::context::{PhaseContext, PhaseStep, at_latest, retry_wait};
 use super::{Decision, transition_to};
-use crate::maintenance::clock::{Now, whole_second};
+use crate::maintenance::clock::Now;
 use crate::maintenance::effect::{Effect, EffectKind};
 use crate::maintenance::episode::Episode;
-use crate::maintenance::observed::{AttemptOutcome, EffectAttempt, PowerState, RetryAdvice};
+use crate::maintenance::observed::{AttemptOutcome, EffectAttempt, EffectRefusal, PowerState, RetryAdvice};
 use crate::maintenance::waiting::WaitingOn;
 
 /// How many refusals in a row are waited for.
@@ -33,13 +33,9 @@ fn is_of_status(resource: &str) -> bool {
 
 /// Whether nothing waits for the next attempt.
 fn is_given_up(attempt: &EffectAttempt) -> bool {
-    attempt.tries >= TRIES_MAX
-        || match &attempt.outcome {
-            AttemptOutcome::Refused(refusal) => {
-                refusal.advice == RetryAdvice::Person || attempt.refusals >= REFUSALS_MAX
-            }
-            AttemptOutcome::Asked | AttemptOutcome::Running(_) | AttemptOutcome::Done => false,
-        }
+    let is_hopeless =
+        |refusal: &EffectRefusal| refusal.advice == RetryAdvice::Person || attempt.refusals >= REFUSALS_MAX;
+    attempt.tries >= TRIES_MAX || attempt.outcome.refusal().is_some_and(is_hopeless)
 }
 
 impl PhaseContext<'_> {
@@ -150,23 +146,17 @@ impl PhaseContext<'_> {
     }
 
     fn clear_again_at(self, attempt: &EffectAttempt) -> Now {
-        match &attempt.outcome {
-            AttemptOutcome::Refused(refusal) => self.retry_at(attempt, refusal),
-            AttemptOutcome::Asked | AttemptOutcome::Running(_) | AttemptOutcome::Done => {
-                attempt.at.after(self.policy.backoff(attempt.tries))
-            }
+        match attempt.outcome.refusal() {
+            Some(refusal) => self.retry_at(attempt, refusal),
+            None => attempt.at.after(self.policy.backoff(attempt.tries)),
         }
     }
 }
 
 /// The wait for the next attempt.
 fn clear_wait(attempt: &EffectAttempt, at: Now, waiting_on: WaitingOn) -> WaitingOn {
-    match &attempt.outcome {
-        AttemptOutcome::Refused(refusal) => WaitingOn::Retry {
-            effect: EffectKind::ClearGpus,
-            message: refusal.message.clone(),
-            at: whole_second(at.wall),
-        },
-        AttemptOutcome::Asked | AttemptOutcome::Running(_) | AttemptOutcome::Done => waiting_on,
+    match attempt.outcome.refusal() {
+        Some(refusal) => retry_wait(EffectKind::ClearGpus, refusal.message.clone(), at),
+        None => waiting_on,
     }
 }

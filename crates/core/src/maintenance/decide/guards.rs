@@ -8,7 +8,7 @@ use crate::maintenance::clock::Now;
 use crate::maintenance::effect::{Effect, EffectKind};
 use crate::maintenance::episode::{Episode, Phase, Record};
 use crate::maintenance::node_guard::{NodeGuard, guards_after, has_out_of_service_taint, is_wanted};
-use crate::maintenance::observed::{AttemptOutcome, Observed, ObservedNode, RetryAdvice, Strategy};
+use crate::maintenance::observed::{Observed, ObservedNode, RetryAdvice, Strategy};
 use crate::maintenance::policy::Policy;
 
 /// How often the guards of a node whose VM is off are looked at: somebody may have removed one.
@@ -65,10 +65,8 @@ pub(super) fn guards_first(
 /// Whether a power-on that was asked for may still take effect, also one of an earlier process.
 fn may_power_on(seen: &Observed) -> bool {
     let attempt = seen.attempts.get(&EffectKind::PowerOn);
-    attempt.is_none_or(|attempt| match &attempt.outcome {
-        AttemptOutcome::Asked | AttemptOutcome::Running(_) | AttemptOutcome::Done => true,
-        AttemptOutcome::Refused(refusal) => refusal.advice == RetryAdvice::Unanswered,
-    })
+    let refusal = attempt.and_then(|attempt| attempt.outcome.refusal());
+    refusal.is_none_or(|refusal| refusal.advice == RetryAdvice::Unanswered)
 }
 
 /// Whether this write takes the node out of service or begins another drain. Guards that were removed because the node was about to

@@ -150,9 +150,7 @@ impl<'a> PhaseContext<'a> {
     /// stays cordoned for that.
     fn removal_is_given_up(self) -> Option<&'a str> {
         let attempt = self.seen.attempts.get(&EffectKind::RemoveMachineGuards)?;
-        let AttemptOutcome::Refused(refusal) = &attempt.outcome else {
-            return None;
-        };
+        let refusal = attempt.outcome.refusal()?;
         let is_forbidden = refusal.advice == RetryAdvice::Person;
         let is_given_up = is_forbidden && attempt.refusals >= FORBIDDEN_MAX
             || !self.policy.guards.machines && attempt.refusals >= UNUSED_MAX;

@@ -1,12 +1,11 @@
 //! Powers the VM on, and accepts one that is found on.
 
-use super::context::{PhaseContext, PhaseStep, TRIES};
+use super::context::{PhaseContext, PhaseStep, TRIES, task_wait};
 use super::{Transition, cordoned, host_of, transition_to};
 use crate::facts::kubernetes::RequestAction;
 use crate::maintenance::effect::{Effect, EffectKind};
 use crate::maintenance::episode::{CordonOwner, Episode, HostIdentity, InFlight, Phase, RefusedMove};
-use crate::maintenance::observed::{AttemptOutcome, EffectAttempt, EffectRefusal, RetryAdvice, Strategy};
-use crate::maintenance::waiting::WaitingOn;
+use crate::maintenance::observed::{EffectAttempt, EffectRefusal, RetryAdvice, Strategy};
 
 impl PhaseContext<'_> {
     /// Whether DRS is to place the VM. DRS may have been disabled for it since.
@@ -17,7 +16,7 @@ impl PhaseContext<'_> {
     /// A running task is awaited in any case: it ends by itself, and its end is observed.
     fn is_power_on_running(self) -> bool {
         let attempt = self.seen.attempt(EffectKind::PowerOn);
-        attempt.is_some_and(|it| matches!(it.outcome, AttemptOutcome::Running(_)))
+        attempt.is_some_and(|it| it.outcome.running_task().is_some())
     }
 
     pub(super) fn unless_placeable(self) -> Option<PhaseStep> {
@@ -28,12 +27,7 @@ impl PhaseContext<'_> {
 
     pub(super) fn after_refusal(self) -> Option<PhaseStep> {
         let attempt = self.seen.attempt(EffectKind::PowerOn)?;
-        match &attempt.outcome {
-            AttemptOutcome::Refused(refusal) => {
-                self.after_refused_power_on(self.is_placed_by_drs(), attempt, refusal)
-            }
-            AttemptOutcome::Asked | AttemptOutcome::Running(_) | AttemptOutcome::Done => None,
-        }
+        self.after_refused_power_on(self.is_placed_by_drs(), attempt, attempt.outcome.refusal()?)
     }
 
     pub(super) fn reconfigure_before_power_on(self) -> Option<PhaseStep> {
@@ -45,10 +39,7 @@ impl PhaseContext<'_> {
         let Some(place) = self.place(self.is_placed_by_drs()) else {
             return self.choose_again(None);
         };
-        let waiting_on = WaitingOn::Task {
-            effect: EffectKind::PowerOn,
-        };
-        let step = self.start_or_retry(EffectKind::PowerOn, waiting_on, || {
+        let step = self.start_or_retry(EffectKind::PowerOn, task_wait(EffectKind::PowerOn), || {
             Ok(Effect::PowerOn {
                 vm: self.vm.moref.clone(),
                 place,

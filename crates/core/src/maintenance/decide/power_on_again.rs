@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use super::context::{PhaseContext, PhaseStep};
-use crate::maintenance::clock::whole_second;
+use super::context::{PhaseContext, PhaseStep, retry_wait, task_wait};
 use crate::maintenance::effect::{Effect, EffectKind, PowerOnTarget};
 use crate::maintenance::observed::AttemptOutcome;
-use crate::maintenance::waiting::WaitingOn;
 
 /// The longest interval between two tries of a host that has refused to power the VM on for good.
 const HERE_AGAIN_MAX: Duration = Duration::from_secs(600);
@@ -40,9 +38,7 @@ impl PhaseContext<'_> {
         }
         let Some(attempt) = self.seen.attempts.get(&EffectKind::PowerOn) else {
             // An earlier leader was refused. Its own host is preferred, so the survey of the hosts comes first.
-            let waiting_on = WaitingOn::Task {
-                effect: EffectKind::PowerOn,
-            };
+            let waiting_on = task_wait(EffectKind::PowerOn);
             return self.has_surveyed().then(|| PhaseStep::act(effect, waiting_on));
         };
         match &attempt.outcome {
@@ -51,11 +47,7 @@ impl PhaseContext<'_> {
                 let waiting_on = if self.is_entry_overdue() {
                     self.awaited_host()
                 } else {
-                    WaitingOn::Retry {
-                        effect: EffectKind::PowerOn,
-                        message: refusal.message.clone(),
-                        at: whole_second(at.wall),
-                    }
+                    retry_wait(EffectKind::PowerOn, refusal.message.clone(), at)
                 };
                 let step = if self.now.monotonic >= at.monotonic {
                     PhaseStep::act(effect, waiting_on)
@@ -65,9 +57,7 @@ impl PhaseContext<'_> {
                 let deadline = self.phase_deadline(self.policy.power_on_timeout);
                 Some(self.unless_overdue(deadline, step))
             }
-            AttemptOutcome::Running(_) => Some(PhaseStep::wait(WaitingOn::Task {
-                effect: EffectKind::PowerOn,
-            })),
+            AttemptOutcome::Running(_) => Some(PhaseStep::wait(task_wait(EffectKind::PowerOn))),
             AttemptOutcome::Asked | AttemptOutcome::Done => None,
         }
     }
@@ -76,10 +66,8 @@ impl PhaseContext<'_> {
     /// intervals grow with the time in the phase.
     fn power_on_here_again(self, effect: Effect) -> PhaseStep {
         let attempt = self.seen.attempts.get(&EffectKind::PowerOn);
-        if attempt.is_some_and(|attempt| matches!(attempt.outcome, AttemptOutcome::Running(_))) {
-            return PhaseStep::wait(WaitingOn::Task {
-                effect: EffectKind::PowerOn,
-            });
+        if attempt.is_some_and(|attempt| attempt.outcome.running_task().is_some()) {
+            return PhaseStep::wait(task_wait(EffectKind::PowerOn));
         }
         let last = attempt.map_or(self.seen.record_seen.phase_at, |attempt| attempt.at.monotonic);
         let waited = self.episode.elapsed.span();

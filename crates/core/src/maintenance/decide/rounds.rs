@@ -14,7 +14,7 @@ use crate::maintenance::desired::DesiredState;
 use crate::maintenance::drain::BUDGET_RETRY_MIN;
 use crate::maintenance::effect::{DrainBegan, Effect, EffectKind};
 use crate::maintenance::episode::{DrainEnd, DrainLimit, Episode, Phase};
-use crate::maintenance::observed::{AttemptOutcome, DrainReport, Drained, EffectAttempt, PendingEviction};
+use crate::maintenance::observed::{DrainReport, Drained, PendingEviction};
 use crate::maintenance::policy::{DrainTimeoutAction, Policy};
 use crate::maintenance::request::Request;
 use crate::maintenance::waiting::WaitingOn;
@@ -119,13 +119,11 @@ impl PhaseContext<'_> {
 
     /// Starts a drain round; after a failed one, waits for its backoff first.
     pub(super) fn start_round(self, waiting_on: WaitingOn) -> PhaseStep {
-        match self.seen.attempt(EffectKind::DrainRound) {
-            Some(EffectAttempt {
-                outcome: AttemptOutcome::Refused(_),
-                ..
-            }) => self.start_or_retry(EffectKind::DrainRound, waiting_on, || Ok(self.round())),
-            Some(_) | None => PhaseStep::act(self.round(), waiting_on),
+        let attempt = self.seen.attempt(EffectKind::DrainRound);
+        if attempt.is_some_and(|attempt| attempt.outcome.refusal().is_some()) {
+            return self.start_or_retry(EffectKind::DrainRound, waiting_on, || Ok(self.round()));
         }
+        PhaseStep::act(self.round(), waiting_on)
     }
 
     fn round(self) -> Effect {

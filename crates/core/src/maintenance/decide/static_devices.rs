@@ -1,8 +1,7 @@
 //! Gives a VM with devices at fixed addresses those of the host where it is about to be powered on.
 
-use super::context::{PhaseContext, PhaseStep};
+use super::context::{PhaseContext, PhaseStep, retry_wait, task_wait};
 use super::transition_to;
-use crate::maintenance::clock::whole_second;
 use crate::maintenance::effect::{Effect, EffectKind};
 use crate::maintenance::episode::{Episode, RefusedMove};
 use crate::maintenance::observed::{AttemptOutcome, EffectAttempt, EffectRefusal, RetryAdvice};
@@ -44,9 +43,7 @@ impl PhaseContext<'_> {
             DeviceOffer::Unsurveyed => self.survey_here(WaitingOn::Survey),
             DeviceOffer::Rejected(why) => self.without_devices(why),
             DeviceOffer::Devices(changes) => {
-                let waiting_on = WaitingOn::Task {
-                    effect: EffectKind::Reconfigure,
-                };
+                let waiting_on = task_wait(EffectKind::Reconfigure);
                 self.start_or_retry(EffectKind::Reconfigure, waiting_on, || {
                     Ok(Effect::Reconfigure {
                         vm: self.vm.moref.clone(),
@@ -82,11 +79,7 @@ impl PhaseContext<'_> {
         }
         let survey = self.seen.attempt(EffectKind::Survey);
         let at = survey.map_or(self.now, |attempt| attempt.at.after(self.policy.survey_every));
-        self.survey_here(WaitingOn::Retry {
-            effect: EffectKind::Reconfigure,
-            message,
-            at: whole_second(at.wall),
-        })
+        self.survey_here(retry_wait(EffectKind::Reconfigure, message, at))
     }
 
     /// Surveys the host where the VM is registered, at the interval of surveys.

@@ -33,6 +33,24 @@ pub enum AttemptOutcome {
     Refused(EffectRefusal),
 }
 
+impl AttemptOutcome {
+    /// The refusal, if it was refused.
+    pub fn refusal(&self) -> Option<&EffectRefusal> {
+        match self {
+            Self::Refused(refusal) => Some(refusal),
+            Self::Asked | Self::Running(_) | Self::Done => None,
+        }
+    }
+
+    /// The vCenter task, while it is running.
+    pub fn running_task(&self) -> Option<&TaskRef> {
+        match self {
+            Self::Running(task) => Some(task),
+            Self::Asked | Self::Done | Self::Refused(_) => None,
+        }
+    }
+}
+
 /// A refusal and how to handle it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EffectRefusal {

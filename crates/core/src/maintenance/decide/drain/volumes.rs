@@ -10,7 +10,6 @@ use super::super::transition_to;
 use crate::maintenance::clock::Monotonic;
 use crate::maintenance::effect::{Effect, EffectKind};
 use crate::maintenance::episode::Episode;
-use crate::maintenance::observed::{AttemptOutcome, EffectAttempt};
 use crate::maintenance::volumes::{VolumeReport, VolumeWait};
 use crate::maintenance::waiting::WaitingOn;
 
@@ -65,13 +64,11 @@ impl PhaseContext<'_> {
 
     /// Lists the volumes; after a failed list, waits for its backoff first.
     fn list_volumes(self, waiting_on: WaitingOn) -> PhaseStep {
-        match self.seen.attempt(EffectKind::ListVolumes) {
-            Some(EffectAttempt {
-                outcome: AttemptOutcome::Refused(_),
-                ..
-            }) => self.start_or_retry(EffectKind::ListVolumes, waiting_on, || Ok(Effect::ListVolumes)),
-            Some(_) | None => PhaseStep::act(Effect::ListVolumes, waiting_on),
+        let attempt = self.seen.attempt(EffectKind::ListVolumes);
+        if attempt.is_some_and(|attempt| attempt.outcome.refusal().is_some()) {
+            return self.start_or_retry(EffectKind::ListVolumes, waiting_on, || Ok(Effect::ListVolumes));
         }
+        PhaseStep::act(Effect::ListVolumes, waiting_on)
     }
 
     fn end_of_volumes(self, left: Vec<String>) -> PhaseStep {
