@@ -13,9 +13,9 @@ use crate::ids::NodeName;
 use crate::inventory::record_of;
 use crate::kubernetes::facts::{GpuResources, node_facts};
 use crate::kubernetes::reads::{self, ReadError};
-use crate::kubernetes::update::NodeFacts;
+use crate::kubernetes::update::{NodeAnnotations, NodeFacts};
 use crate::maintenance::episode::{CordonOwner, Episode, Record};
-use crate::maintenance::record::{Annotations, read_record};
+use crate::maintenance::record::read_record;
 use crate::nodemaintenance;
 use crate::nodemaintenance::api::{concerns, name_of};
 use crate::nodemaintenance::kind::{MaintenanceOrigin, NodeMaintenance};
@@ -222,9 +222,9 @@ impl NodeReading {
             .filter(|object| object.spec.origin == MaintenanceOrigin::Episode && is_open(object));
         let youngest = open.max_by_key(|object| object.creation_timestamp());
         let episode = youngest.and_then(|object| object.status.as_ref()?.record.clone());
-        read_record(&Annotations {
+        read_record(&NodeAnnotations {
             episode,
-            ..Annotations::default()
+            ..NodeAnnotations::default()
         })
     }
 

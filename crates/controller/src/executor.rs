@@ -125,22 +125,16 @@ impl RunEffect for Executor {
         let Some(seen) = &seen.node else {
             return self.record_on_copy(name, version, before, transition, now).await;
         };
-        let annotations = record::write(&transition.record, now.wall);
         let patch = NodePatch {
             uid: seen.uid.clone(),
             resource_version: seen.resource_version,
             annotations: NodeAnnotations {
-                state: annotations.state,
-                host: annotations.host,
-                migrated_to_host: annotations.migrated_to_host,
-                transition_time: annotations.transition_time,
-                episode: annotations.episode,
                 last_episode: last_episode(before, transition, now.wall),
                 fulfilled: transition
                     .fulfilled
                     .as_ref()
                     .map(|request| request.uid.to_string()),
-                ..NodeAnnotations::default()
+                ..record::write(&transition.record, now.wall)
             },
             is_adoption: matches!(before, Record::Python(_)),
             is_end: transition.ended.is_some(),

@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::facts::kubernetes::NodeAnnotations;
 use crate::facts::window::Window;
 use crate::fixtures;
 use crate::ids::VmRef;
@@ -13,7 +14,7 @@ use crate::maintenance::effect::Effect;
 use crate::maintenance::episode::Record;
 use crate::maintenance::observed::{BoundVm, HostState, Observed, PowerState};
 use crate::maintenance::policy::DrainTimeoutAction;
-use crate::maintenance::record::{Annotations, read_record, write};
+use crate::maintenance::record::{read_record, write};
 
 /// The files below `folder` that are not the seeds of this name and content. Writes them if `HAULOUT_WRITE_REFERENCE` is set.
 ///
@@ -62,10 +63,10 @@ pub fn record(json: &str) {
     }
 }
 
-fn annotations(json: &str) -> Annotations {
-    Annotations {
+fn annotations(json: &str) -> NodeAnnotations {
+    NodeAnnotations {
         episode: Some(json.to_owned()),
-        ..Annotations::default()
+        ..NodeAnnotations::default()
     }
 }
 

@@ -16,18 +16,11 @@ use crate::maintenance::observed::{
     ObservedNode, ObservedVm, RecordAge, SourceState, Strategy,
 };
 use crate::maintenance::placement::{PlacementForecast, PlacementOffer};
-use crate::maintenance::record::{Annotations, LastEpisode, is_written_for, read_record};
+use crate::maintenance::record::{LastEpisode, is_written_for, read_record};
 use crate::maintenance::request::Approval;
 
 pub fn record_of(node: &NodeFacts) -> Record {
-    let annotations = node.annotations.clone();
-    read_record(&Annotations {
-        state: annotations.state,
-        host: annotations.host,
-        migrated_to_host: annotations.migrated_to_host,
-        transition_time: annotations.transition_time,
-        episode: annotations.episode,
-    })
+    read_record(&node.annotations)
 }
 
 impl Inventory {

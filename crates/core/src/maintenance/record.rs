@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::episode::{Episode, Phase, PhaseHistory, PythonEpisode, PythonState, Record};
+use crate::facts::kubernetes::NodeAnnotations;
 pub use last::{EndedEpisode, LastEpisode, read_last, write_last};
 
 /// The version of the JSON that this program writes, and the only one it reads.
@@ -23,16 +24,6 @@ const MAX_JSON: usize = 64 * 1024;
 
 /// The maximum number of recorded pods that were left behind.
 const MAX_LEFT_BEHIND: usize = 50;
-
-/// The annotations of a record; `None` for an absent one.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Annotations {
-    pub state: Option<String>,
-    pub host: Option<String>,
-    pub migrated_to_host: Option<String>,
-    pub transition_time: Option<String>,
-    pub episode: Option<String>,
-}
 
 #[derive(Serialize)]
 struct WrittenAnnotations<'a, T> {
@@ -46,13 +37,14 @@ struct Version {
     version: u32,
 }
 
-/// Renders `record`; `now` is its transition time. `None` means that the annotation has to be removed.
+/// Renders `record` as the five annotations of a record; `now` is its transition time. `None` of these means that the annotation has to
+/// be removed.
 ///
 /// The four plain annotations have the values of the Python controller, because scripts read them. It has no value for a queued
 /// node, which therefore has the JSON only.
-pub fn write(record: &Record, now: Timestamp) -> Annotations {
+pub fn write(record: &Record, now: Timestamp) -> NodeAnnotations {
     let Record::Episode(episode) = record else {
-        return Annotations::default();
+        return NodeAnnotations::default();
     };
     let state = match episode.phase.at_work() {
         Phase::Queued | Phase::Parked { .. } => None,
@@ -62,7 +54,7 @@ pub fn write(record: &Record, now: Timestamp) -> Annotations {
         Phase::PoweringOn { .. } | Phase::Rejoining => Some("powered-off"),
     };
     let bounded = bounded(episode);
-    Annotations {
+    NodeAnnotations {
         state: state.map(str::to_owned),
         host: state.map(|_| episode.host.name.to_string()),
         migrated_to_host: episode
@@ -72,20 +64,21 @@ pub fn write(record: &Record, now: Timestamp) -> Annotations {
             .map(|host| host.name.to_string()),
         transition_time: state.map(|_| format!("{now:.0}")),
         episode: Some(versioned(&bounded)),
+        ..NodeAnnotations::default()
     }
 }
 
 /// Whether `python` is what [`write()`] writes for `record` besides the JSON, whenever that was.
 pub fn is_written_for(record: &Record, python: &PythonEpisode) -> bool {
-    let written = Annotations {
+    let written = NodeAnnotations {
         episode: None,
         ..write(record, python.since)
     };
     matches!(read_record(&written), Record::Python(written) if written == *python)
 }
 
-/// Reads the annotations of a Node. Never fails: an invalid record is [`Record::Unreadable`] with the reason.
-pub fn read_record(annotations: &Annotations) -> Record {
+/// Reads the record of a Node. Never fails: an invalid record is [`Record::Unreadable`] with the reason.
+pub fn read_record(annotations: &NodeAnnotations) -> Record {
     let read = match (&annotations.episode, &annotations.state) {
         (Some(json), _) => read_json(json).map(|episode| Record::Episode(Arc::new(episode))),
         (None, Some(state)) => read_python(state, annotations).map(Record::Python),
@@ -144,7 +137,7 @@ fn read_json(json: &str) -> Result<Episode, String> {
     Ok(episode)
 }
 
-fn read_python(state: &str, annotations: &Annotations) -> Result<PythonEpisode, String> {
+fn read_python(state: &str, annotations: &NodeAnnotations) -> Result<PythonEpisode, String> {
     let state = match state {
         "draining" => PythonState::Draining,
         "powered-off" => PythonState::PoweredOff,

@@ -426,9 +426,9 @@ impl Model {
 
     /// The record on the Node, or on its copy if the Node is gone.
     pub fn record(&self, index: usize) -> Record {
-        let annotations = |marks: &NodeAnnotations| record::Annotations {
+        let annotations = |marks: &NodeAnnotations| NodeAnnotations {
             episode: marks.episode.clone(),
-            ..record::Annotations::default()
+            ..NodeAnnotations::default()
         };
         match self.node(index) {
             Some(node) => record::read_record(&annotations(&node.annotations)),
@@ -461,9 +461,9 @@ impl Model {
             let NodeMaintenanceRole::Episode { record } = &open.next()?.role else {
                 return None;
             };
-            let annotations = record::Annotations {
+            let annotations = NodeAnnotations {
                 episode: record.clone(),
-                ..record::Annotations::default()
+                ..NodeAnnotations::default()
             };
             record::read_record(&annotations).episode().cloned()
         })

@@ -78,12 +78,12 @@ fn every_phase() -> Vec<Phase> {
     at_work.iter().cloned().chain(parked).collect()
 }
 
-fn annotations(state: &str, host: &str, time: &str) -> Annotations {
-    Annotations {
+fn annotations(state: &str, host: &str, time: &str) -> NodeAnnotations {
+    NodeAnnotations {
         state: Some(state.to_owned()),
         host: Some(host.to_owned()),
         transition_time: Some(time.to_owned()),
-        ..Annotations::default()
+        ..NodeAnnotations::default()
     }
 }
 
@@ -95,9 +95,9 @@ fn what_is_written_is_read_back_in_every_phase() {
     }
     assert_eq!(
         write(&Record::InService, time("2026-11-21T03:00:03Z")),
-        Annotations::default()
+        NodeAnnotations::default()
     );
-    assert_eq!(read_record(&Annotations::default()), Record::InService);
+    assert_eq!(read_record(&NodeAnnotations::default()), Record::InService);
 }
 
 #[test]
@@ -161,9 +161,9 @@ fn python_episode_is_recognised_in_each_state() {
 
 #[test]
 fn what_cannot_be_read_is_parked_and_says_why() {
-    let json = |text: &str| Annotations {
+    let json = |text: &str| NodeAnnotations {
         episode: Some(text.to_owned()),
-        ..Annotations::default()
+        ..NodeAnnotations::default()
     };
     let good = write(
         &Record::Episode(Arc::new(episode(Phase::Draining))),
@@ -206,14 +206,14 @@ fn what_cannot_be_read_is_parked_and_says_why() {
             "transition-time is \"yesterday\"",
         ),
         (
-            Annotations {
+            NodeAnnotations {
                 transition_time: None,
                 ..annotations("draining", "esx-1", "")
             },
             "no transition-time",
         ),
         (
-            Annotations {
+            NodeAnnotations {
                 host: None,
                 ..annotations("draining", "", "2026-11-21T03:00:00Z")
             },
@@ -265,9 +265,9 @@ fn forged(change: impl FnOnce(&mut serde_json::Value)) -> Record {
     let json = write(&Record::Episode(Arc::new(sound)), time("2026-11-21T03:00:03Z")).episode;
     let mut value: serde_json::Value = serde_json::from_str(&json.unwrap()).unwrap();
     change(&mut value);
-    read_record(&Annotations {
+    read_record(&NodeAnnotations {
         episode: Some(value.to_string()),
-        ..Annotations::default()
+        ..NodeAnnotations::default()
     })
 }
 
