@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::Inventory;
 use crate::facts::kubernetes::{Budget, BudgetState};
-use crate::maintenance::observed::{DrainReport, PendingEviction, PendingReason};
+use crate::maintenance::observed::{DrainReport, PendingEviction};
 
 /// The maximum number of watched budgets, because each watch is an open request. Evictions that other budgets block are retried
 /// at intervals.
@@ -42,27 +42,14 @@ impl Inventory {
 
 /// The budgets that block pods in this report. Their names come from the text of a refusal, so invalid names are left out.
 fn blocking(report: &DrainReport) -> impl Iterator<Item = Budget> {
-    report.left.iter().flat_map(|pod| {
-        let namespace = pod.name.split_once('/').map_or("", |(namespace, _)| namespace);
-        let names = names(pod).unwrap_or_default().iter().filter(|name| is_name(name));
+    let held = report.left.iter().filter_map(PendingEviction::budgets);
+    held.flat_map(|(namespace, names)| {
+        let names = names.iter().filter(|name| is_name(name));
         names.map(move |name| Budget {
             namespace: namespace.to_owned(),
             name: name.clone(),
         })
     })
-}
-
-/// The budgets that block the pod, where the kube-apiserver named them.
-fn names(pod: &PendingEviction) -> Option<&[String]> {
-    match &pod.why {
-        PendingReason::Budget { names, .. } => Some(names),
-        PendingReason::Leaving
-        | PendingReason::Migrating { .. }
-        | PendingReason::Refused { .. }
-        | PendingReason::NotReached
-        | PendingReason::Last
-        | PendingReason::Waits { .. } => None,
-    }
 }
 
 /// Whether it is a valid object name: a DNS subdomain.

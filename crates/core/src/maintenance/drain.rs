@@ -96,6 +96,24 @@ pub enum PendingReason {
     },
 }
 
+impl PendingEviction {
+    /// The namespace and the names of the budgets that block it, as far as the kube-apiserver names them; `None` where none blocks it.
+    pub fn budgets(&self) -> Option<(&str, &[String])> {
+        match &self.why {
+            PendingReason::Budget { names, .. } => {
+                let namespace = self.name.split_once('/').map_or("", |(namespace, _)| namespace);
+                Some((namespace, names))
+            }
+            PendingReason::Leaving
+            | PendingReason::Migrating { .. }
+            | PendingReason::Refused { .. }
+            | PendingReason::NotReached
+            | PendingReason::Last
+            | PendingReason::Waits { .. } => None,
+        }
+    }
+}
+
 impl PendingReason {
     /// When the pod is evicted, where it may end by itself before.
     pub fn wait_ends(&self) -> Option<Monotonic> {

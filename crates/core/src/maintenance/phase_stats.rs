@@ -11,7 +11,7 @@ use super::effect::EffectKind;
 use super::episode::{
     Episode, EpisodeOrigin, Phase, PhaseHistory, PhaseStats, QueuePosition, Record, RefusedHost,
 };
-use super::observed::{DrainReport, Observed, PendingEviction, PendingReason, SlotLimit};
+use super::observed::{DrainReport, Observed, PendingEviction, SlotLimit};
 use super::placement::RejectedHost;
 use super::waiting::WaitingOn;
 
@@ -131,11 +131,9 @@ impl StatsCollector {
     }
 
     fn keep_budgets(&mut self, left: &[PendingEviction]) {
-        for pod in left {
-            if let PendingReason::Budget { names, .. } = &pod.why {
-                let room = MAX_BUDGETS.saturating_sub(self.stats.budgets.len());
-                self.stats.budgets.extend(names.iter().take(room).cloned());
-            }
+        for (_, names) in left.iter().filter_map(PendingEviction::budgets) {
+            let room = MAX_BUDGETS.saturating_sub(self.stats.budgets.len());
+            self.stats.budgets.extend(names.iter().take(room).cloned());
         }
     }
 }

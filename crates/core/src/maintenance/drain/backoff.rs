@@ -79,7 +79,7 @@ impl DrainReport {
             if is_deferred && let Some(at) = before.retry_at.get(&pod.name) {
                 self.backoff.retry_at.entry(pod.name.clone()).or_insert(*at);
             }
-            if let Some(key) = budget(pod) {
+            if let Some(key) = budget_key(pod) {
                 let (pods, is_asked) = held.entry(key).or_default();
                 *pods += 1;
                 *is_asked |= !is_deferred;
@@ -127,7 +127,7 @@ impl DrainReport {
     pub fn deferred(&self, now: Monotonic, retry: Duration) -> BTreeMap<String, PendingReason> {
         let is_early = |pod: &&PendingEviction| {
             let by_server = self.backoff.retry_at.get(&pod.name).copied();
-            let of_budget = budget(pod).map(|_| self.budget_due(pod, retry));
+            let of_budget = pod.budgets().map(|_| self.budget_due(pod, retry));
             by_server.max(of_budget) > Some(now)
         };
         let early = self.left.iter().filter(is_early);
@@ -136,11 +136,11 @@ impl DrainReport {
 
     /// Whether a budget blocks pods.
     pub fn is_held(&self) -> bool {
-        self.left.iter().any(|pod| budget(pod).is_some())
+        self.left.iter().any(|pod| pod.budgets().is_some())
     }
 
     fn budget_due(&self, pod: &PendingEviction, retry: Duration) -> Monotonic {
-        let blocked = budget(pod).and_then(|key| self.backoff.budgets.get(&key));
+        let blocked = budget_key(pod).and_then(|key| self.backoff.budgets.get(&key));
         let Some(blocked) = blocked else {
             return self.listed_at.after(BUDGET_RETRY_MIN);
         };
@@ -155,19 +155,9 @@ impl DrainReport {
 }
 
 /// The budgets that block `pod`.
-fn budget(pod: &PendingEviction) -> Option<BudgetKey> {
-    match &pod.why {
-        PendingReason::Budget { names, .. } => {
-            let namespace = pod.name.split_once('/').map_or("", |(namespace, _)| namespace);
-            Some((namespace.to_owned(), names.clone()))
-        }
-        PendingReason::Leaving
-        | PendingReason::Migrating { .. }
-        | PendingReason::Refused { .. }
-        | PendingReason::NotReached
-        | PendingReason::Last
-        | PendingReason::Waits { .. } => None,
-    }
+fn budget_key(pod: &PendingEviction) -> Option<BudgetKey> {
+    let (namespace, names) = pod.budgets()?;
+    Some((namespace.to_owned(), names.to_vec()))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::ParkReason;
 use super::sentences::list;
 use crate::ids::NodeName;
-use crate::maintenance::drain::{PendingEviction, PendingReason};
+use crate::maintenance::drain::PendingEviction;
 use crate::maintenance::request_identity::RequestIdentity;
 
 /// The end of a wait, whatever happens until then.
@@ -50,17 +50,9 @@ pub(super) fn delete(request: &RequestIdentity, node: &NodeName) -> Option<Strin
 
 /// The budget of the first pod that one holds, else the pods of the node.
 pub(super) fn about_pods(left: &[PendingEviction], node: &NodeName) -> Option<String> {
-    let held = left.iter().find_map(|pod| match &pod.why {
-        PendingReason::Budget { names, .. } => {
-            let (namespace, _) = pod.name.split_once('/')?;
-            Some((namespace, names.first()?))
-        }
-        PendingReason::Leaving
-        | PendingReason::Migrating { .. }
-        | PendingReason::Refused { .. }
-        | PendingReason::NotReached
-        | PendingReason::Last
-        | PendingReason::Waits { .. } => None,
+    let held = left.iter().find_map(|pod| {
+        let (namespace, names) = pod.budgets()?;
+        Some((namespace, names.first()?))
     });
     kubectl(match held {
         Some((namespace, budget)) => format!("-n {namespace} describe poddisruptionbudget {budget}"),
@@ -104,6 +96,7 @@ pub(super) fn about_parked(reason: &ParkReason, node: &NodeName) -> Option<Strin
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::maintenance::drain::PendingReason;
     use crate::maintenance::policy::DrainTimeoutAction;
     use crate::maintenance::waiting::{DrainTimeout, WaitKind, WaitingOn};
 
