@@ -439,11 +439,8 @@ pub fn request(action: RequestAction) -> Request {
 pub fn trigger() -> Trigger {
     Trigger {
         task: Some(TaskRef::new("task-1")),
-        clicked_at: at(0),
-        user: None,
         detection: Some(Detection::Pushed),
-        request: None,
-        late_power_off_of: None,
+        ..Trigger::new(at(0))
     }
 }
 

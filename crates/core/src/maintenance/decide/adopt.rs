@@ -34,14 +34,7 @@ pub(super) fn adopt(
         PythonState::PoweredOff => Phase::AwaitingHost,
         PythonState::Migrated => Phase::Rejoining,
     };
-    let trigger = Trigger {
-        task: None,
-        clicked_at: python.since,
-        user: None,
-        detection: None,
-        request: None,
-        late_power_off_of: None,
-    };
+    let trigger = Trigger::new(python.since);
     let host = by_name(&python.host, vm.host_name == python.host, vm.host_ref.clone());
     // The drain gets its full timeout again, because its elapsed time on the monotonic clock is unknown.
     Decision::Write(Box::new(transition_to(Episode {

@@ -9,7 +9,6 @@ use super::vmotion::vmotion_grace;
 use super::{
     Decision, back, cordoned, host_of, needs_host_first, not_visible, start_draining, transition_to, wait,
 };
-use crate::ids::EpisodeId;
 use crate::maintenance::clock::Now;
 use crate::maintenance::desired::DesiredState;
 use crate::maintenance::episode::{CordonOwner, Episode, InFlight, Phase, Record, Trigger};
@@ -33,7 +32,10 @@ pub(super) fn in_service(node: &ObservedNode, seen: &Observed, policy: &Policy, 
         && request.is_none()
         && !node.overrides.skip
     {
-        return recover_late_power_off(ended, node, vm, seen.leadership, policy, now);
+        // A power-off of an ended episode took effect late and stopped the VM. A new episode brings the node back.
+        let mut trigger = Trigger::new(now.wall);
+        trigger.late_power_off_of = Some(ended.clone());
+        return begin_while_off(node, vm, trigger, seen.leadership, policy, now);
     }
     if vm.is_left_to_vcenter && request.is_none() {
         return Decision::Idle;
@@ -155,19 +157,14 @@ fn trigger(vm: &ObservedVm, request: Option<&Request>, now: Now) -> Trigger {
             _,
         ) if vm.has_to_leave(None) => Trigger {
             task: Some(task.clone()),
-            clicked_at: *clicked_at,
             user: user.clone(),
             detection: Some(*detection),
-            request: None,
-            late_power_off_of: None,
+            ..Trigger::new(*clicked_at)
         },
         (_, request) => Trigger {
-            task: None,
-            clicked_at: request.map_or(now.wall, |request| request.asked_at),
             user: request.and_then(|request| request.requested_by.clone()),
-            detection: None,
             request: request.map(|request| request.identity.clone()),
-            late_power_off_of: None,
+            ..Trigger::new(request.map_or(now.wall, |request| request.asked_at))
         },
     }
 }
@@ -193,26 +190,6 @@ pub(super) fn is_evacuated(node: &ObservedNode, vm: &ObservedVm) -> bool {
         | HostState::InService => false,
     };
     vm.evacuation_power_off && was_in_service
-}
-
-/// A power-off of an ended episode took effect late and stopped the VM. A new episode brings the node back.
-fn recover_late_power_off(
-    ended: &EpisodeId,
-    node: &ObservedNode,
-    vm: &ObservedVm,
-    leadership: LeadershipEpoch,
-    policy: &Policy,
-    now: Now,
-) -> Decision {
-    let trigger = Trigger {
-        task: None,
-        clicked_at: now.wall,
-        user: None,
-        detection: None,
-        request: None,
-        late_power_off_of: Some(ended.clone()),
-    };
-    begin_while_off(node, vm, trigger, leadership, policy, now)
 }
 
 /// Begins an episode whose VM is off already: the node is cordoned and brought back.

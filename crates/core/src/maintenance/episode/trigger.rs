@@ -31,6 +31,18 @@ pub struct Trigger {
 }
 
 impl Trigger {
+    /// A trigger of which only the time is known.
+    pub fn new(clicked_at: Timestamp) -> Self {
+        Self {
+            task: None,
+            clicked_at,
+            user: None,
+            detection: None,
+            request: None,
+            late_power_off_of: None,
+        }
+    }
+
     /// Its kind. [`Episode::trigger_kind`](super::Episode::trigger_kind) also knows adopted episodes.
     pub fn kind(&self) -> TriggerKind {
         match (&self.task, &self.request, &self.late_power_off_of) {
