@@ -169,13 +169,6 @@ impl PlacementOffer {
     }
 }
 
-/// The verdict about one host for one VM.
-enum HostVerdict {
-    Fits,
-    Survey,
-    No(RejectionReason),
-}
-
 /// Searches a host for `wanted` among `hosts`. `kept` is the host already reserved for it, which is preferred while it fits and no
 /// other host was updated since, so that the offer is stable; `refused` are hosts where vCenter refused the VM.
 pub fn find_host(
@@ -205,13 +198,12 @@ pub fn find_host(
     }
     for host in hosts.iter().filter(eligible).filter(asked_for) {
         match judge(wanted, host, refused) {
-            HostVerdict::Fits => {
-                // It fits by the latest survey; a phase that begins later needs its own survey.
+            Ok(is_surveyed) => {
+                // Also one that fits by the latest survey: a phase that begins later needs its own survey.
                 offer.survey.push(host.moref.clone());
-                fits.push(host);
+                fits.extend(is_surveyed.then_some(host));
             }
-            HostVerdict::Survey => offer.survey.push(host.moref.clone()),
-            HostVerdict::No(why) => {
+            Err(why) => {
                 if why.may_change() {
                     offer.survey.push(host.moref.clone());
                 }
@@ -240,64 +232,56 @@ pub fn find_host(
     offer
 }
 
-fn judge(wanted: &VmRequirements, host: &HostView, refused: &[(HostRef, String)]) -> HostVerdict {
-    let needs = match needed_devices(wanted, host) {
-        Ok(needs) => needs,
-        Err(why) => return HostVerdict::No(why),
-    };
+/// Whether the VM fits on the host by a survey; false if only a survey could show that. Otherwise, why it does not fit.
+fn judge(
+    wanted: &VmRequirements,
+    host: &HostView,
+    refused: &[(HostRef, String)],
+) -> Result<bool, RejectionReason> {
+    let needs = needed_devices(wanted, host)?;
     if !host.state.takes_vms() {
-        return HostVerdict::No(RejectionReason::State(host.state.words()));
+        return Err(RejectionReason::State(host.state.words()));
     }
-    if let Some(why) = forbidden(wanted, host) {
-        return HostVerdict::No(why);
-    }
-    if let Some(why) = unseen_datastores(wanted, host) {
-        return HostVerdict::No(why);
-    }
-    if let Some(why) = unusable_datastore(wanted, &host.moref) {
-        return HostVerdict::No(why);
+    let why = forbidden(wanted, host)
+        .or_else(|| unseen_datastores(wanted, host))
+        .or_else(|| unusable_datastore(wanted, &host.moref));
+    if let Some(why) = why {
+        return Err(why);
     }
     if let Some((_, message)) = refused.iter().find(|(moref, _)| *moref == host.moref) {
-        return HostVerdict::No(RejectionReason::RefusedByVcenter(message.clone()));
+        return Err(RejectionReason::RefusedByVcenter(message.clone()));
     }
-    let Some(devices) = &host.devices else {
-        return HostVerdict::No(RejectionReason::DevicesUnreported);
-    };
+    let devices = host.devices.as_ref().ok_or(RejectionReason::DevicesUnreported)?;
     if let Some(why) = lacking_function(wanted, host) {
-        return HostVerdict::No(why);
+        return Err(why);
     }
     if !enough(
         &devices.iter().collect::<Vec<_>>(),
         &needs.iter().collect::<Vec<_>>(),
     ) {
-        return HostVerdict::No(RejectionReason::of_mismatch(nearest_mismatch(devices, needs)));
+        return Err(RejectionReason::of_mismatch(nearest_mismatch(devices, needs)));
     }
     let reading = match &host.reading {
-        None => return HostVerdict::Survey,
-        Some(HostSurvey::Unreadable(why)) => {
-            return HostVerdict::No(RejectionReason::Unreadable(why.clone()));
-        }
+        None => return Ok(false),
+        Some(HostSurvey::Unreadable(why)) => return Err(RejectionReason::Unreadable(why.clone())),
         Some(HostSurvey::Read(reading)) => reading,
     };
     if let Some(version) = unsupported_hardware(wanted, reading) {
-        return HostVerdict::No(RejectionReason::HardwareVersion(version));
+        return Err(RejectionReason::HardwareVersion(version));
     }
     if let Some(network) = lacking_network(wanted, reading) {
-        return HostVerdict::No(RejectionReason::Network(network));
+        return Err(RejectionReason::Network(network));
     }
     if let Some(rule) = separation(wanted, reading, &host.reserved) {
-        return HostVerdict::No(RejectionReason::AntiAffinity(rule));
+        return Err(RejectionReason::AntiAffinity(rule));
     }
     if let Some(needed) = lacking_memory(wanted, reading, &host.reserved) {
-        return HostVerdict::No(RejectionReason::Memory { mib: needed });
+        return Err(RejectionReason::Memory { mib: needed });
     }
     if !has_free_devices(wanted, needs, devices, reading, &host.reserved) {
-        return HostVerdict::No(RejectionReason::DevicesTaken);
+        return Err(RejectionReason::DevicesTaken);
     }
-    if let Some(why) = vgpu::lacking(wanted, &host.moref, reading, &host.reserved) {
-        return HostVerdict::No(why);
-    }
-    HostVerdict::Fits
+    vgpu::lacking(wanted, &host.moref, reading, &host.reserved).map_or(Ok(true), Err)
 }
 
 /// The devices that the host must have free, or why it cannot have them.
