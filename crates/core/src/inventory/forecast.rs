@@ -7,7 +7,9 @@ use super::placement::{HostsView, Reservation};
 use crate::ids::{HostRef, NodeName, VmRef};
 use crate::maintenance::episode::Record;
 use crate::maintenance::observed::{Admission, BoundVm, HostState, ObservedNode, SourceState};
-use crate::maintenance::placement::{HostView, PlacementOffer, RejectedHost, RejectionReason, find_host};
+use crate::maintenance::placement::{
+    HostView, PlacementOffer, RejectedHost, RejectionReason, ReservedVm, find_host,
+};
 
 type Offers = BTreeMap<NodeName, PlacementOffer>;
 
@@ -151,7 +153,7 @@ impl Inventory {
         name: &NodeName,
         leaving: &BTreeSet<HostRef>,
         (offers, previews): (&Offers, &Offers),
-        reservations: &mut Vec<(NodeName, Reservation)>,
+        reservations: &mut Vec<Reservation>,
         views: &mut HostsView,
     ) -> Option<Forecast> {
         let snapshot = self.snapshot(name, PlacementOffer::default())?;
@@ -186,7 +188,7 @@ impl Inventory {
         &self,
         name: &NodeName,
         leaving: &BTreeSet<HostRef>,
-        reservations: &mut Vec<(NodeName, Reservation)>,
+        reservations: &mut Vec<Reservation>,
         views: &mut HostsView,
     ) -> Option<PlacementOffer> {
         let wanted = self.wanted(self.bound_vm(name)?, None, None)?;
@@ -218,15 +220,7 @@ impl Inventory {
             .node(name)
             .is_some_and(|node| node.annotations.strategy.as_deref() == Some("wait"));
         if let Some((host, _)) = offer.fits.as_ref().filter(|_| !waits) {
-            let needs = wanted.devices.needs().to_vec();
-            let reservation = Reservation {
-                vm: wanted.vm,
-                host: host.clone(),
-                needs,
-                vgpus: wanted.vgpus,
-                memory_mib: wanted.memory_mib.unwrap_or_default(),
-            };
-            reservations.push((name.clone(), reservation));
+            reservations.push((host.clone(), ReservedVm::of(&wanted)));
         }
         Some(offer)
     }

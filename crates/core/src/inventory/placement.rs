@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::Inventory;
 use super::devices::{sriov_cards, vgpus};
 use crate::facts::kubernetes::RequestAction;
-use crate::facts::vsphere::{DetectionSignal, DeviceRequirement, HostConnection, VgpuProfile, Vm};
+use crate::facts::vsphere::{DetectionSignal, HostConnection, Vm};
 use crate::ids::{ComputeRef, HostRef, NodeName, VmRef};
 use crate::maintenance::episode::{Detection, Episode, MAX_REFUSALS, Phase, Record};
 use crate::maintenance::observed::HostState;
@@ -28,17 +28,11 @@ struct PlacementRequest {
 struct PlacementRequests {
     waiting: Vec<PlacementRequest>,
     previews: Vec<PlacementRequest>,
-    reservations: Vec<(NodeName, Reservation)>,
+    reservations: Vec<Reservation>,
 }
 
-/// The devices of a host that are reserved for a VM, before vCenter shows it there.
-pub(super) struct Reservation {
-    pub(super) vm: VmRef,
-    pub(super) host: HostRef,
-    pub(super) needs: Vec<DeviceRequirement>,
-    pub(super) vgpus: Vec<VgpuProfile>,
-    pub(super) memory_mib: u64,
-}
+/// A host, and the VM for which it is reserved before vCenter shows it there.
+pub(super) type Reservation = (HostRef, ReservedVm);
 
 /// The result of placement for several nodes.
 pub(super) struct Placed {
@@ -46,7 +40,7 @@ pub(super) struct Placed {
     pub(super) offers: BTreeMap<NodeName, PlacementOffer>,
     /// For nodes whose VMs are still on: nothing is reserved for them, and the host may be another one later.
     pub(super) previews: BTreeMap<NodeName, PlacementOffer>,
-    pub(super) reservations: Vec<(NodeName, Reservation)>,
+    pub(super) reservations: Vec<Reservation>,
 }
 
 /// The hosts of each cluster, collected once for all its VMs. In a profile of a drain of 200 nodes, collecting them for each VM took
@@ -125,15 +119,7 @@ impl Inventory {
             let hosts = self.hosts_for(&placement.wanted, &reservations, &mut views);
             let offer = find_host(&placement.wanted, hosts, kept.as_ref(), &placement.refused);
             if let Some((host, _)) = &offer.fits {
-                let needs = placement.wanted.devices.needs().to_vec();
-                let reservation = Reservation {
-                    vm: placement.wanted.vm.clone(),
-                    host: host.clone(),
-                    needs,
-                    vgpus: placement.wanted.vgpus.clone(),
-                    memory_mib: placement.wanted.memory_mib.unwrap_or_default(),
-                };
-                reservations.push((placement.node.clone(), reservation));
+                reservations.push((host.clone(), ReservedVm::of(&placement.wanted)));
             }
             offers.insert(placement.node.clone(), offer);
         }
@@ -205,25 +191,19 @@ impl Inventory {
 
     /// The reservation of a relocation that is running or has just ended. The VM is known from the record, also while the node is
     /// not bound.
-    fn reservation(
-        &self,
-        name: &NodeName,
-        episode: &Episode,
-        host: HostRef,
-    ) -> Option<(NodeName, Reservation)> {
+    fn reservation(&self, name: &NodeName, episode: &Episode, host: HostRef) -> Option<Reservation> {
         let vm = match (self.bound_vm(name), &episode.vm) {
             (Some(vm), _) => Some(vm),
             (None, Some(moref)) => self.vcenter.vm(moref),
             (None, None) => None,
         }?;
-        let reservation = Reservation {
+        let reserved = ReservedVm {
             vm: vm.moref.clone(),
-            host,
             needs: self.needs(vm, Some(episode)),
             vgpus: vgpus(vm),
             memory_mib: reserved_memory(vm).unwrap_or_default(),
         };
-        Some((name.clone(), reservation))
+        Some((host, reserved))
     }
 
     /// What a VM needs of a host. A VM that is on none is placed in the cluster of its own host.
@@ -264,7 +244,7 @@ impl Inventory {
     pub(super) fn hosts_for<'a>(
         &self,
         wanted: &VmRequirements,
-        reservations: &[(NodeName, Reservation)],
+        reservations: &[Reservation],
         views: &'a mut HostsView,
     ) -> &'a [HostView] {
         let Some(compute) = &wanted.compute else {
@@ -280,21 +260,18 @@ impl Inventory {
                 claims.any(|claim| claim.vm == *vm)
             };
             let runs = |vm: &VmRef| reading.is_some_and(|reading| reading.runs(vm));
-            let on_host = reservations.iter().map(|(_, it)| it);
-            let on_host = on_host.filter(|it| it.host == host.moref && it.vm != wanted.vm);
-            let reserved = on_host.map(|it| {
+            let on_host = reservations.iter().filter(|(on, _)| *on == host.moref);
+            let of_others = on_host.map(|(_, it)| it).filter(|it| it.vm != wanted.vm);
+            let reserved = of_others.cloned().map(|mut it| {
                 // The survey already includes the devices of a VM that is there.
-                let (needs, vgpus) = if has_claim(&it.vm) {
-                    (Vec::new(), Vec::new())
-                } else {
-                    (it.needs.clone(), it.vgpus.clone())
-                };
-                ReservedVm {
-                    vm: it.vm.clone(),
-                    needs,
-                    vgpus,
-                    memory_mib: if runs(&it.vm) { 0 } else { it.memory_mib },
+                if has_claim(&it.vm) {
+                    it.needs.clear();
+                    it.vgpus.clear();
                 }
+                if runs(&it.vm) {
+                    it.memory_mib = 0;
+                }
+                it
             });
             host.reserved = reserved.collect();
         }

@@ -141,10 +141,10 @@ impl Inventory {
         let mut hosts: Vec<(HostRef, Vec<NodeName>)> = nodes.into_iter().collect();
         hosts.sort_by_key(|(host, nodes)| (nodes.len(), host.clone()));
         // VMs never leave their cluster.
-        let mut reservations: BTreeMap<Option<ComputeRef>, Vec<(NodeName, Reservation)>> = BTreeMap::new();
-        for (name, reservation) in self.placed(&names).reservations {
-            let compute = self.vcenter.cluster_of(&reservation.host).cloned();
-            reservations.entry(compute).or_default().push((name, reservation));
+        let mut reservations: BTreeMap<Option<ComputeRef>, Vec<Reservation>> = BTreeMap::new();
+        for (host, reserved) in self.placed(&names).reservations {
+            let compute = self.vcenter.cluster_of(&host).cloned();
+            reservations.entry(compute).or_default().push((host, reserved));
         }
         let mut views = HostsView::new();
         let mut leaving: BTreeSet<HostRef> = BTreeSet::new();
@@ -152,7 +152,7 @@ impl Inventory {
             let reserved = reservations
                 .entry(self.vcenter.cluster_of(&host).cloned())
                 .or_default();
-            if reserved.iter().any(|(_, it)| it.host == host) {
+            if reserved.iter().any(|(on, _)| *on == host) {
                 continue;
             }
             let before = reserved.len();

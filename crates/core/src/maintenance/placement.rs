@@ -119,6 +119,18 @@ pub struct ReservedVm {
     pub memory_mib: u64,
 }
 
+impl ReservedVm {
+    /// The reservation of a host that was chosen for `wanted`.
+    pub fn of(wanted: &VmRequirements) -> Self {
+        Self {
+            vm: wanted.vm.clone(),
+            needs: wanted.devices.needs().to_vec(),
+            vgpus: wanted.vgpus.clone(),
+            memory_mib: wanted.memory_mib.unwrap_or_default(),
+        }
+    }
+}
+
 /// The result of a survey of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostSurvey {

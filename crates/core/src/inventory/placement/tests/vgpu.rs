@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::facts::vsphere::HostVgpus;
-use crate::facts::vsphere::Passthrough;
+use crate::facts::vsphere::{HostVgpus, Passthrough, VgpuProfile};
 
 const WHOLE: &str = "grid_a40-48c";
 
