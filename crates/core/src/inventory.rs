@@ -301,11 +301,9 @@ impl Inventory {
     fn observe_records(&mut self, names: &BTreeSet<NodeName>) {
         let acting = self.is_acting.then_some(self.leadership.epoch);
         for name in names {
-            let record = match self.nodes.node(name) {
-                Some(node) => Some(self.record(node)),
-                None => self.record_of_gone(name),
+            let Some(record) = self.record_for(name) else {
+                continue;
             };
-            let Some(record) = record else { continue };
             self.claim(name);
             let has_known_vm = self.vm_of(name).found().is_some();
             let local = self.node_states.entry(name.clone()).or_default();

@@ -61,10 +61,7 @@ impl Inventory {
     pub(super) fn kept_off(&self) -> BTreeSet<VmRef> {
         let of_node = |name: &NodeName| {
             let copy = self.own_copy(name)?;
-            let record = match self.nodes.node(name) {
-                Some(node) => self.record(node),
-                None => self.record_of_gone(name)?,
-            };
+            let record = self.record_for(name)?;
             let episode = record.episode().filter(|episode| episode.id == copy.id)?;
             let phase = episode.phase.at_work();
             let is_off = phase.vm_is_off() || (*phase == Phase::Rejoining && episode.powered_off);
@@ -121,12 +118,8 @@ impl Inventory {
 
     /// The VM of a node whose VM `owner` has.
     fn held_by(&self, owner: &NodeName, moref: &VmRef) -> BoundVm {
-        let is_on = self
-            .vcenter
-            .vm(moref)
-            .is_some_and(|vm| vm.power == Some(PowerState::On));
         let owner_node = self.nodes.node(owner);
-        if is_on && owner_node.is_none_or(|node| !node.ready.is_true) {
+        if self.is_vm_on(moref) && owner_node.is_none_or(|node| !node.ready.is_true) {
             return BoundVm::HeldByDeadNode {
                 node: owner.clone(),
                 is_deleted: owner_node.is_none(),
@@ -175,12 +168,8 @@ impl Inventory {
         let Ok(moref) = self.found_for(name) else {
             return false;
         };
-        let is_on = self
-            .vcenter
-            .vm(&moref)
-            .is_some_and(|vm| vm.power == Some(PowerState::On));
         let others = self.observed_claimants(&moref, name);
-        is_on && others.iter().any(|other| other.ready)
+        self.is_vm_on(&moref) && others.iter().any(|other| other.ready)
     }
 
     /// The only VM of a node, even if other nodes match it too: by its keys, or else the one with which its episode began.
@@ -249,10 +238,7 @@ impl Inventory {
         let Some(node) = self.nodes.node(name) else {
             return true;
         };
-        let on_node = self
-            .node_states
-            .get(name)
-            .and_then(|local| local.on_node.as_ref());
+        let on_node = self.record_on_node(name);
         node.provider_uuid.is_some()
             || node.annotations.last_episode.is_some()
             || on_node.is_some_and(|record| *record != Record::InService)

@@ -57,21 +57,15 @@ impl Inventory {
 
     /// Forgets the followed Nodes without an open episode of this release, unless a late power-off may still stop their VM.
     fn forget_followed(&mut self) {
-        let is_over = |name: &&NodeName| {
-            let on_node = self
-                .node_states
-                .get(*name)
-                .and_then(|local| local.on_node.as_ref());
-            match on_node {
-                Some(Record::InService) => {
-                    let node = self.nodes.node(name);
-                    self.copy(name).is_none() && !node.is_some_and(|node| self.may_power_off_late(node))
-                }
-                Some(Record::Episode(episode)) => !self.settings.releases.names(&episode.release),
-                // Its release is unknown.
-                Some(Record::Unreadable { .. }) => self.own_copy(name).is_none(),
-                Some(Record::Python(_)) | None => false,
+        let is_over = |name: &&NodeName| match self.record_on_node(name) {
+            Some(Record::InService) => {
+                let node = self.nodes.node(name);
+                self.copy(name).is_none() && !node.is_some_and(|node| self.may_power_off_late(node))
             }
+            Some(Record::Episode(episode)) => !self.settings.releases.names(&episode.release),
+            // Its release is unknown.
+            Some(Record::Unreadable { .. }) => self.own_copy(name).is_none(),
+            Some(Record::Python(_)) | None => false,
         };
         let over: Vec<NodeName> = self.nodes.followed().filter(is_over).cloned().collect();
         for name in over {

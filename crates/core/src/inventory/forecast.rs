@@ -215,11 +215,7 @@ impl Inventory {
                 why: RejectionReason::State("to enter maintenance as well"),
             }
         }));
-        let waits = self
-            .nodes
-            .node(name)
-            .is_some_and(|node| node.annotations.strategy.as_deref() == Some("wait"));
-        if let Some((host, _)) = offer.fits.as_ref().filter(|_| !waits) {
+        if let Some((host, _)) = offer.fits.as_ref().filter(|_| !self.waits_for_home(name)) {
             reservations.push((host.clone(), ReservedVm::of(&wanted)));
         }
         Some(offer)

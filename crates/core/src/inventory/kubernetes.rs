@@ -203,10 +203,7 @@ impl Inventory {
     }
 
     pub(super) fn forget_node(&mut self, name: &NodeName) {
-        let local = self.node_states.get(name);
-        let on_node = local
-            .and_then(|local| local.on_node.as_ref())
-            .and_then(Record::episode);
+        let on_node = self.record_on_node(name).and_then(Record::episode);
         let is_of_its_vm = on_node.is_none_or(|episode| self.may_be_of_its_vm(name, episode));
         let Some(node) = self.nodes.remove(name) else {
             return;

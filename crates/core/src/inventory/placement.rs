@@ -140,10 +140,7 @@ impl Inventory {
         let mut requests = PlacementRequests::default();
         for name in names {
             let node = self.nodes.node(name);
-            let record = match node {
-                Some(node) => Some(self.record(node)),
-                None => self.record_of_gone(name),
-            };
+            let record = self.record_for(name);
             let Some(record @ Record::Episode(episode)) = &record else {
                 continue;
             };
@@ -161,9 +158,7 @@ impl Inventory {
                 node: name.clone(),
                 wanted: VmRequirements {
                     home_only: episode.refusals.len() >= MAX_REFUSALS
-                        || node.map_or(episode.waits_for_home, |node| {
-                            node.annotations.strategy.as_deref() == Some("wait")
-                        }),
+                        || node.map_or(episode.waits_for_home, |_| self.waits_for_home(name)),
                     ..wanted
                 },
                 refused: refused_hosts(episode),

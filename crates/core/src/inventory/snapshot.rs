@@ -24,6 +24,31 @@ pub fn record_of(node: &NodeFacts) -> Record {
 }
 
 impl Inventory {
+    /// The effective record of a node, also where its Node was deleted.
+    pub(super) fn record_for(&self, name: &NodeName) -> Option<Record> {
+        match self.nodes.node(name) {
+            Some(node) => Some(self.record(node)),
+            None => self.record_of_gone(name),
+        }
+    }
+
+    /// The record that was last read on the Node, where there is one.
+    pub(super) fn record_on_node(&self, name: &NodeName) -> Option<&Record> {
+        self.node_states.get(name)?.on_node.as_ref()
+    }
+
+    /// Whether the annotation of the Node says that its VM waits for its own host.
+    pub(super) fn waits_for_home(&self, name: &NodeName) -> bool {
+        let node = self.nodes.node(name);
+        node.is_some_and(|node| node.annotations.strategy.as_deref() == Some("wait"))
+    }
+
+    /// Whether vCenter reports the VM as on.
+    pub(super) fn is_vm_on(&self, vm: &VmRef) -> bool {
+        let vm = self.vcenter.vm(vm);
+        vm.is_some_and(|vm| vm.power == Some(PowerState::On))
+    }
+
     /// The effective record: the one on the Node, in a dry run the one that would be there, or a copy that takes its place.
     pub(super) fn record(&self, node: &NodeFacts) -> Record {
         let local = self.node_states.get(&node.name);
@@ -146,10 +171,7 @@ impl Inventory {
     pub(super) fn snapshot(&self, name: &NodeName, offer: PlacementOffer) -> Option<NodeSnapshot> {
         let local = self.node_states.get(name);
         let node = self.nodes.node(name);
-        let record = match node {
-            Some(node) => self.record(node),
-            None => self.record_of_gone(name)?,
-        };
+        let record = self.record_for(name)?;
         let phase = record.phase().map(Phase::at_work);
         let vm = self.vm_for(name, phase);
         let home = record.episode().and_then(|episode| episode.host.moref.as_ref());

@@ -158,11 +158,7 @@ impl Inventory {
             let before = reserved.len();
             leaving.insert(host.clone());
             let all_fit = nodes.iter().all(|name| {
-                let is_bound_to_host = self
-                    .nodes
-                    .node(name)
-                    .is_some_and(|node| node.annotations.strategy.as_deref() == Some("wait"));
-                !is_bound_to_host
+                !self.waits_for_home(name)
                     && self
                         .offer_to(name, &leaving, reserved, &mut views)
                         .is_some_and(|offer| offer.fits.is_some())
