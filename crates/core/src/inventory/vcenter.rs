@@ -171,11 +171,6 @@ impl VcenterStore {
         }
     }
 
-    /// The rest of a set is awaited.
-    fn begin_set(&mut self) {
-        self.source.is_incomplete = true;
-    }
-
     fn apply(&mut self, update: VsphereUpdate, now: Now) {
         // Policies are no part of a set of updates.
         if !matches!(update, VsphereUpdate::EvacuationPolicies { .. }) {
@@ -219,7 +214,7 @@ impl VcenterStore {
             VsphereUpdate::EvacuationPolicies { vms } => self.evacuated_by_policy = vms,
             VsphereUpdate::Settled => self.settle(),
             VsphereUpdate::Lost { why } => self.source.disconnected = Some(why),
-            // Of lookups.
+            // The answers of lookups are kept elsewhere.
             VsphereUpdate::Found { .. } | VsphereUpdate::OutOfScope { .. } => {}
         }
     }
@@ -277,42 +272,29 @@ impl VcenterStore {
 
 impl Inventory {
     pub(super) fn apply_vsphere(&mut self, update: VsphereUpdate) {
-        match update {
-            VsphereUpdate::Found { key, vms } => {
-                self.vcenter.begin_set();
-                self.lookups.record(key, vms);
-            }
-            VsphereUpdate::OutOfScope { keys } => {
-                self.vcenter.begin_set();
-                self.lookups.set_out_of_scope(keys);
-            }
-            VsphereUpdate::Reset => {
-                self.lookups.set_out_of_scope(BTreeSet::new());
-                self.vcenter.apply(update, self.now);
-            }
-            VsphereUpdate::HostGone(ref host) => {
+        match &update {
+            VsphereUpdate::Found { key, vms } => self.lookups.record(key.clone(), vms.clone()),
+            VsphereUpdate::OutOfScope { keys } => self.lookups.set_out_of_scope(keys.clone()),
+            VsphereUpdate::Reset => self.lookups.set_out_of_scope(BTreeSet::new()),
+            VsphereUpdate::HostGone(host) => {
                 self.last_episodes.remove(host);
-                self.vcenter.apply(update, self.now);
             }
             VsphereUpdate::Task(task) => {
-                self.settle_drs_power_on(&task);
+                self.settle_drs_power_on(task);
                 let states = self.node_states.values_mut();
-                states.for_each(|local| local.settle(&task));
-                self.vcenter.apply(VsphereUpdate::Task(task), self.now);
+                states.for_each(|local| local.settle(task));
             }
-            VsphereUpdate::TaskGone(ref task) => {
-                self.lose_task(task);
-                self.vcenter.apply(update, self.now);
-            }
-            VsphereUpdate::Settled => self.settle_vcenter(),
+            VsphereUpdate::TaskGone(task) => self.lose_task(task),
+            VsphereUpdate::Settled => return self.settle_vcenter(),
             VsphereUpdate::Host(_)
             | VsphereUpdate::Compute(_)
             | VsphereUpdate::ComputeGone(_)
             | VsphereUpdate::Vm(_)
             | VsphereUpdate::VmGone(_)
             | VsphereUpdate::EvacuationPolicies { .. }
-            | VsphereUpdate::Lost { .. } => self.vcenter.apply(update, self.now),
+            | VsphereUpdate::Lost { .. } => {}
         }
+        self.vcenter.apply(update, self.now);
     }
 
     /// vCenter no longer has the task, so its result is unknown. Its effect shows on the VM.
