@@ -2,6 +2,7 @@
 //! gives no slot: this process granted it, or found it when it became the leader.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -63,7 +64,7 @@ impl Inventory {
 
     /// The queue of a node's group.
     pub(super) fn queue_of(&self, name: &NodeName) -> (&AdmissionQueue, AdmissionLimits) {
-        static EMPTY: AdmissionQueue = AdmissionQueue::new();
+        static EMPTY: LazyLock<AdmissionQueue> = LazyLock::new(AdmissionQueue::default);
         let group = self.nodes.node(name).and_then(|node| node.limit_group.clone());
         let queue = self.admission_queues.get(&group).unwrap_or(&EMPTY);
         (queue, self.limits(group.as_deref()))

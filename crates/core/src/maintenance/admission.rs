@@ -119,21 +119,7 @@ impl AdmissionQueue {
         Self {
             granted: before.granted,
             deferred: before.deferred,
-            ..Self::new()
-        }
-    }
-
-    /// A queue without nodes.
-    pub const fn new() -> Self {
-        Self {
-            draining: BTreeSet::new(),
-            unavailable: BTreeSet::new(),
-            granted: BTreeMap::new(),
-            deferred: BTreeMap::new(),
-            queued: BTreeSet::new(),
-            gpus: BTreeMap::new(),
-            power_offs: BTreeMap::new(),
-            drain_only: BTreeSet::new(),
+            ..Self::default()
         }
     }
 
