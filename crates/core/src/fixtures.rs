@@ -33,8 +33,8 @@ use crate::maintenance::episode::{
     CordonOwner, Detection, Episode, EpisodeOrigin, HostIdentity, Phase, PhaseStats, Record, Trigger,
 };
 use crate::maintenance::observed::{
-    BoundVm, CordonedBy, DrainReport, HostState, NodeSnapshot, Observed, ObservedNode, ObservedVm,
-    PendingEviction, RecordAge, Snapshots,
+    BoundVm, DrainReport, HostState, NodeSnapshot, Observed, ObservedNode, ObservedVm, PendingEviction,
+    RecordAge, Snapshots,
 };
 use crate::maintenance::phase_stats::close;
 use crate::maintenance::policy::{
@@ -311,28 +311,9 @@ pub fn gpus(count: u64) -> BTreeMap<String, u64> {
 
 pub fn node() -> ObservedNode {
     ObservedNode {
-        uid: NodeUid::new("uid-1"),
         resource_version: 1,
-        unschedulable: false,
-        cordoned_by: CordonedBy::Unknown,
-        keep_cordoned: false,
-        overrides: Default::default(),
         ready: true,
-        is_unreachable: false,
-        heartbeat: None,
-        ready_since: None,
-        boot_id: None,
-        gpus: Default::default(),
-        gpu_capacity: Default::default(),
-        expected_gpus: Default::default(),
-        accepted_gpus: Default::default(),
-        newest_slice: None,
-        asked_guest: None,
-        last_episode: None,
-        conditions: Default::default(),
-        guards: Default::default(),
-        hooks: Default::default(),
-        taints: Default::default(),
+        ..ObservedNode::unread(NodeUid::new("uid-1"))
     }
 }
 

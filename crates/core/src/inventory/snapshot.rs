@@ -416,7 +416,6 @@ pub(super) fn observed_node(node: &NodeFacts) -> ObservedNode {
         },
         ready: node.ready.is_true,
         is_unreachable: node.ready.is_unknown,
-        heartbeat: node.ready.heartbeat,
         ready_since: node.ready.since,
         boot_id: node.boot_id.clone(),
         gpus: node.gpus.clone(),

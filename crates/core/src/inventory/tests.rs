@@ -362,7 +362,7 @@ fn fact_that_is_no_change_changes_no_snapshot() {
         let mut snapshots = inventory.all_snapshots();
         for snapshot in snapshots.values_mut().filter(|it| it.is_idle()) {
             if let Some(node) = &mut snapshot.observed.node {
-                (node.resource_version, node.heartbeat) = (0, None);
+                node.resource_version = 0;
             }
             snapshot.observed.attempts.clear();
             snapshot.observed.drain = None;

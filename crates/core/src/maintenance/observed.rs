@@ -174,8 +174,6 @@ pub struct ObservedNode {
     pub ready: bool,
     /// The condition Ready is Unknown: its kubelet does not report.
     pub is_unreachable: bool,
-    /// The last heartbeat of the condition Ready.
-    pub heartbeat: Option<Timestamp>,
     /// Since when the condition Ready has its status.
     pub ready_since: Option<Timestamp>,
     /// `status.nodeInfo.bootID`.
@@ -200,6 +198,35 @@ pub struct ObservedNode {
     pub hooks: Hooks,
     /// Its taints, which a PATCH replaces as a whole.
     pub taints: Arc<[NodeTaint]>,
+}
+
+impl ObservedNode {
+    /// A Node of which only the UID is known: it is not Ready, and schedulable.
+    pub fn unread(uid: NodeUid) -> Self {
+        Self {
+            uid,
+            resource_version: 0,
+            unschedulable: false,
+            cordoned_by: CordonedBy::Unknown,
+            keep_cordoned: false,
+            overrides: NodeOverrides::default(),
+            ready: false,
+            is_unreachable: false,
+            ready_since: None,
+            boot_id: None,
+            gpus: Arc::default(),
+            gpu_capacity: Arc::default(),
+            expected_gpus: Arc::default(),
+            accepted_gpus: Arc::default(),
+            newest_slice: None,
+            asked_guest: None,
+            last_episode: None,
+            conditions: FoundConditions::new(),
+            guards: FoundGuards::new(),
+            hooks: Hooks::new(),
+            taints: Arc::default(),
+        }
+    }
 }
 
 /// The annotations that people set on a Node.

@@ -12,7 +12,6 @@ pub fn spare() -> HostRef {
 /// A Node with two GPUs whose kubelet reports.
 pub fn node() -> ObservedNode {
     ObservedNode {
-        heartbeat: Some(at(0)),
         boot_id: Some(old_boot()),
         gpus: gpus(2).into(),
         ..haulout_core::fixtures::node()

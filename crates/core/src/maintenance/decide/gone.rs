@@ -1,17 +1,13 @@
 //! The Node of an episode was deleted, and possibly registered again.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
     Decision, Noted, cordoned, in_episode, is_replaced, is_to_be_taken_over, take_over, transition_to, wait,
 };
-use crate::facts::node_condition::FoundConditions;
 use crate::maintenance::clock::{Elapsed, Now};
 use crate::maintenance::effect::{Effect, EffectKind, PowerOnTarget};
 use crate::maintenance::episode::{CordonOwner, Episode, Phase};
-use crate::maintenance::hook::Hooks;
-use crate::maintenance::node_guard::FoundGuards;
 use crate::maintenance::observed::{
     CordonedBy, EffectAttempt, NodeOverrides, Observed, ObservedNode, ObservedVm, PowerState, Strategy,
 };
@@ -43,11 +39,7 @@ pub(super) fn without_node(
     }
     // The values of a Node that is gone: not Ready, and nothing is scheduled there.
     let absent = ObservedNode {
-        uid: episode.node_uid.clone(),
-        resource_version: 0,
         unschedulable: true,
-        cordoned_by: CordonedBy::Unknown,
-        keep_cordoned: false,
         overrides: NodeOverrides {
             strategy: if episode.waits_for_home {
                 Strategy::Wait
@@ -56,22 +48,7 @@ pub(super) fn without_node(
             },
             ..NodeOverrides::default()
         },
-        ready: false,
-        is_unreachable: false,
-        heartbeat: None,
-        ready_since: None,
-        boot_id: None,
-        gpus: Arc::default(),
-        gpu_capacity: Arc::default(),
-        expected_gpus: Arc::default(),
-        accepted_gpus: Arc::default(),
-        newest_slice: None,
-        asked_guest: None,
-        last_episode: None,
-        conditions: FoundConditions::new(),
-        guards: FoundGuards::new(),
-        hooks: Hooks::new(),
-        taints: Arc::default(),
+        ..ObservedNode::unread(episode.node_uid.clone())
     };
     in_episode(episode, aged_by, &absent, seen, policy, now, noted)
 }
