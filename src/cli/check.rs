@@ -377,13 +377,13 @@ fn of_node(forecast: &Forecast, section: &mut Section) {
                     "delete the Node that is an earlier name of the machine, or correct the UUID that the other one reports",
                 );
             }
-            if vm.power == Some(PowerState::On) && forecast.tools_running == Some(false) {
+            if vm.power == Some(PowerState::On) && vm.tools_running == Some(false) {
                 section.warn(
                     format!("{node}: VMware Tools do not run in VM {name}"),
                     "install open-vm-tools; without them the power is cut without a guest shutdown",
                 );
             }
-            if forecast.evacuation_power_off {
+            if vm.evacuation_power_off {
                 section.warn(
                     format!("{node}: vCenter itself powers VM {name} off when its host enters maintenance"),
                     "remove maintenance.vm.evacuation.poweroff from its extraConfig, or the tag of the compute policy from the \

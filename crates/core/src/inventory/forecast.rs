@@ -22,10 +22,6 @@ pub struct Forecast {
     pub seen: Option<ObservedNode>,
     pub vm: BoundVm,
     pub vm_name: Option<String>,
-    /// Whether VMware Tools run in it; `None` if unknown.
-    pub tools_running: Option<bool>,
-    /// vCenter itself powers the VM off when its host enters maintenance, and so races the drain.
-    pub evacuation_power_off: bool,
     /// Its place in the admission queue, if it would have to wait.
     pub queue: Option<Admission>,
     /// Where its VM would be placed once it is off; `None` if unknown.
@@ -176,8 +172,6 @@ impl Inventory {
             seen: snapshot.observed.node,
             vm: snapshot.observed.vm,
             vm_name: vm.and_then(|vm| vm.name.clone()),
-            tools_running: vm.and_then(|vm| vm.tools_running),
-            evacuation_power_off: vm.is_some_and(|vm| self.vcenter.is_evacuated_by_power_off(vm)),
             queue: queue.full(name, limits).map(|_| queue.admission(name, limits)),
             offer,
         })

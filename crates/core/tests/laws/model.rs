@@ -2005,7 +2005,11 @@ impl Model {
                 assert_eq!(self.vms[index].power, PowerState::Off, "a VM that runs is moved");
                 let to = (0..HOSTS.len()).find(|host| host_ref(*host) == *to).unwrap();
                 let is_refused = snapshot.record.episode().is_some_and(|episode| {
-                    episode.refusal_of(&host_ref(to)).is_some() && episode.host.moref != Some(host_ref(to))
+                    let has_refused = episode
+                        .refusals
+                        .iter()
+                        .any(|refusal| refusal.host == host_ref(to));
+                    has_refused && episode.host.moref != Some(host_ref(to))
                 });
                 assert!(!is_refused, "moved to a host that has refused it\n{}", log(self));
                 self.start(index, "VirtualMachine.relocate", Work::Relocate(to))

@@ -1552,7 +1552,7 @@ fn vm_that_is_to_wait_for_its_host_stays_there_whatever_it_refuses() {
                 assert!(leaves, "{strategy:?} {refusals}");
                 let next = next.record.episode().unwrap();
                 assert_eq!(next.phase, Phase::AwaitingHost);
-                assert!(next.refusal_of(&home()).is_some());
+                assert!(next.has_refused(&home(), RefusedMove::PowerOn));
             }
             other => assert!(!leaves, "{strategy:?} {refusals} {other:#?}"),
         }
@@ -2767,7 +2767,7 @@ fn relocation_that_the_host_refuses_is_not_tried_there_again() {
     };
     let after = written(refused_with(RetryAdvice::OtherHost));
     assert_eq!(after.phase, Phase::AwaitingHost);
-    assert!(after.refusal_of(&spare()).is_some());
+    assert!(after.has_refused(&spare(), RefusedMove::Relocate));
     // A refusal that says nothing about the host is tried again after a pause.
     assert!(matches!(
         waiting(refused_with(RetryAdvice::Retry)),
@@ -2814,7 +2814,10 @@ fn refusal_that_may_pass_is_retried_where_the_vm_is_before_the_host_counts_as_re
                     assert!(is_refused, "{case}");
                     let next = next.record.episode().unwrap().clone();
                     assert_eq!(next.phase, Phase::AwaitingHost, "{case}");
-                    assert!(next.refusal_of(&spare()).is_some(), "{case}");
+                    assert!(
+                        next.refusals.iter().any(|refusal| refusal.host == spare()),
+                        "{case}"
+                    );
                 }
                 Decision::Act { effect, .. } => assert!(!is_refused && effect.kind() == kind, "{case}"),
                 Decision::Wait { waiting_on, .. } => {

@@ -70,9 +70,8 @@ pub(super) fn of_node(
 /// What is special about the VM and the node.
 fn notes(forecast: &Forecast) -> Vec<String> {
     let vm = forecast.vm.found();
-    let is_on = vm.is_some_and(|vm| vm.power == Some(PowerState::On));
     let mut notes = Vec::new();
-    if is_on && forecast.tools_running == Some(false) {
+    if vm.is_some_and(|vm| vm.power == Some(PowerState::On) && vm.tools_running == Some(false)) {
         notes.push("VMware Tools do not run: its power is cut without asking the guest".to_owned());
     }
     if vm.is_some_and(|vm| vm.is_left_to_vcenter) {
@@ -86,7 +85,7 @@ fn notes(forecast: &Forecast) -> Vec<String> {
             vmotion.device.words()
         ));
     }
-    if forecast.evacuation_power_off {
+    if vm.is_some_and(|vm| vm.evacuation_power_off) {
         notes.push(
             "maintenance.vm.evacuation.poweroff is set or a compute policy says so: vCenter itself may power it off before \
              it is drained"

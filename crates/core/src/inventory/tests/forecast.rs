@@ -61,8 +61,8 @@ fn what_one_node_is_offered_is_not_offered_to_the_next() {
     assert!(first.is_some() || !first_survey.is_empty(), "{forecasts:?}");
     assert!(first.is_none() || first != second, "{forecasts:?}");
     assert_eq!(forecasts[0].vm_name.as_deref(), Some("gpu-1"));
-    assert_eq!(forecasts[0].tools_running, Some(true));
-    assert!(!forecasts[0].evacuation_power_off);
+    let vm = forecasts[0].vm.found().unwrap();
+    assert!(vm.tools_running == Some(true) && !vm.evacuation_power_off);
     assert_eq!(
         forecasts[0].queue, None,
         "a drain is not queued while none is under way"

@@ -53,9 +53,4 @@ impl Episode {
             .iter()
             .any(|refusal| refusal.host == *host && refusal.what == what)
     }
-
-    /// The first refusal of `host`.
-    pub fn refusal_of(&self, host: &HostRef) -> Option<&HostRefusal> {
-        self.refusals.iter().find(|refusal| refusal.host == *host)
-    }
 }

@@ -61,8 +61,6 @@ fn missing_rights_concern_the_nodes_that_need_them() {
             seen: Some(fixtures::node()),
             vm: BoundVm::Found(vm),
             vm_name: None,
-            tools_running: Some(true),
-            evacuation_power_off: false,
             queue: None,
             offer: None,
         };

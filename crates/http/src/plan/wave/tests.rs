@@ -43,8 +43,6 @@ fn forecast(n: usize, to: Option<&str>) -> Forecast {
         seen: Some(fixtures::node()),
         vm: BoundVm::Found(fixtures::vm(Some(PowerState::On), HostState::InService)),
         vm_name: None,
-        tools_running: Some(true),
-        evacuation_power_off: false,
         queue: None,
         offer: Some(PlacementOffer {
             fits: to.map(|to| (HostRef::new(to), to.to_owned())),
