@@ -20,7 +20,6 @@ use crate::nodemaintenance::api::{self as maintenances, WriteIf};
 use crate::nodemaintenance::still_requested;
 use crate::run_effect::{NotRecorded, Recorded, RunEffect, TRACEPARENT};
 use haulout_core::ids::{HostRef, NodeName, VmUuid};
-use haulout_core::inventory::readings;
 use haulout_core::maintenance::clock::{Now, wall_after};
 use haulout_core::maintenance::decide::Transition;
 use haulout_core::maintenance::effect::Effect;
@@ -348,7 +347,7 @@ impl Executor {
     async fn survey(&self, name: &NodeName, hosts: &[HostRef]) -> AttemptOutcome {
         match self.vcenter.survey(hosts).await {
             Ok(surveyed) => {
-                for (host, reading) in readings(surveyed) {
+                for (host, reading) in surveyed {
                     self.report(name, EffectResult::Surveyed { host, reading }).await;
                 }
                 AttemptOutcome::Done

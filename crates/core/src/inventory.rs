@@ -27,7 +27,6 @@ mod schedule;
 mod slots;
 mod snapshot;
 mod standby;
-mod survey;
 mod unhandled;
 mod vcenter;
 mod wave;
@@ -60,7 +59,6 @@ use vcenter::VcenterStore;
 pub use advance::{Built, Changes, Requested};
 pub use forecast::{Forecast, Reach};
 pub use snapshot::record_of;
-pub use survey::readings;
 pub use unhandled::{ModeWarning, UnhandledHost, UnhandledMode, UnhandledModes};
 pub use wave::{HostsThatCanLeave, WaveGroup};
 

@@ -9,10 +9,7 @@ use super::moref::Moref;
 use super::property::{DEVICES, ObjectProperties, PropertySpec, TraversalStep, Value};
 use super::reading::PAGE;
 use super::text;
-use super::update::{
-    Claim, ClaimedDevice, HostReading, HostVgpus, NotSurveyed, Passthrough, PowerState, Surveyed,
-    SurveyedHost, UnreadableVm,
-};
+use super::update::{Claim, ClaimedDevice, HostReading, HostSurvey, HostVgpus, Passthrough, PowerState};
 use haulout_core::ids::{HostRef, NetworkRef, VmRef};
 
 pub(crate) mod hardware;
@@ -33,14 +30,14 @@ impl Vcenter {
     /// for by one more call for each cluster (`QueryConfigOptionDescriptor`); without an answer they are unknown.
     ///
     /// A powered-off VM holds its devices too, also one that is chosen at power-on: it needs the device
-    /// again. Templates never run and hold nothing. An unreadable VM is listed as such, unless its host
-    /// reports the assigned devices.
+    /// again. Templates never run and hold nothing. With an unreadable VM the host is unreadable, unless it
+    /// reports the assigned devices of the VM.
     ///
     /// # Errors
     /// Those of a call.
-    pub async fn survey(&self, hosts: &[HostRef]) -> Result<Surveyed, Error> {
+    pub async fn survey(&self, hosts: &[HostRef]) -> Result<BTreeMap<HostRef, HostSurvey>, Error> {
         if hosts.is_empty() {
-            return Ok(Surveyed::default());
+            return Ok(BTreeMap::new());
         }
         let mut spec = PropertySpec::default()
             .read_properties(
@@ -76,8 +73,10 @@ impl Vcenter {
         let (session, objects) = self.retrieve_with_session(spec, PAGE).await?;
         let mut surveyed = survey(hosts, &objects);
         let mut versions = self.hardware_versions(&session, &objects).await;
-        for read in &mut surveyed.hosts {
-            read.reading.hardware_versions = versions.remove(&read.host).map(Arc::new);
+        for (host, survey) in &mut surveyed {
+            if let HostSurvey::Read(reading) = survey {
+                reading.hardware_versions = versions.remove(host).map(Arc::new);
+            }
         }
         Ok(surveyed)
     }
@@ -89,7 +88,7 @@ impl Vcenter {
 /// (`proto-notes/relocate.md`). A VM that is listed with addresses holds exactly these. A VM that is
 /// not listed holds nothing, unless it is known to be off: only running VMs are bound. Without
 /// bindings, which old hosts lack, the VM stays unreadable.
-pub(crate) fn survey(hosts: &[HostRef], objects: &[ObjectProperties]) -> Surveyed {
+pub(crate) fn survey(hosts: &[HostRef], objects: &[ObjectProperties]) -> BTreeMap<HostRef, HostSurvey> {
     let mut vms = BTreeMap::new();
     let mut registered: BTreeMap<HostRef, BTreeSet<VmRef>> = BTreeMap::new();
     for object in objects {
@@ -102,44 +101,39 @@ pub(crate) fn survey(hosts: &[HostRef], objects: &[ObjectProperties]) -> Surveye
             vms.insert(vm, object);
         }
     }
-    let mut surveyed = Surveyed::default();
     let mut networks = NetworkSets::default();
-    for host in hosts.iter().collect::<BTreeSet<_>>() {
-        let (listed, object) = match listed(host, objects) {
-            Ok(listed) => listed,
-            Err(why) => {
-                let host = host.clone();
-                surveyed.not_surveyed.push(NotSurveyed { host, why });
-                continue;
-            }
-        };
+    let mut read = |host: &HostRef| -> Result<HostReading, String> {
+        let (listed, object) = listed(host, objects)?;
         let mut here = registered.remove(host).unwrap_or_default();
         here.extend(listed);
-        let mut read = of_host(host, object, &here, &vms);
-        read.reading.networks = networks.networks_of(object);
-        surveyed.hosts.push(read);
-    }
-    surveyed
+        Ok(HostReading {
+            networks: networks.networks_of(object),
+            ..read_host(object, &here, &vms)?
+        })
+    };
+    let hosts: BTreeSet<&HostRef> = hosts.iter().collect();
+    let surveyed = |host: &HostRef| match read(host) {
+        Ok(reading) => (host.clone(), HostSurvey::Read(reading)),
+        Err(why) => (host.clone(), HostSurvey::Unreadable(why)),
+    };
+    hosts.into_iter().map(surveyed).collect()
 }
 
-fn of_host(
-    host: &HostRef,
+/// Reads a host on which the VMs `here` are registered; or why any of its devices may be held.
+fn read_host(
     object: &ObjectProperties,
     here: &BTreeSet<VmRef>,
     vms: &BTreeMap<VmRef, &ObjectProperties>,
-) -> SurveyedHost {
+) -> Result<HostReading, String> {
     let bindings = object.get(BINDING).and_then(Value::bindings);
-    let mut read = SurveyedHost {
-        host: host.clone(),
-        reading: HostReading::default(),
-        unreadable: Vec::new(),
-    };
+    let mut reading = HostReading::default();
+    let mut unreadable: Vec<(String, String)> = Vec::new();
     let mut reserved: u64 = 0;
     for vm in here {
         let running = vms.get(vm).filter(|vm| power(vm) == Some(PowerState::On));
         if let Some(running) = running {
             reserved = reserved.saturating_add(number(running, RESERVATION).unwrap_or_default());
-            read.reading.running.insert(vm.clone());
+            reading.running.insert(vm.clone());
         }
         let claim = |device| Claim {
             vm: vm.clone(),
@@ -147,7 +141,7 @@ fn of_host(
         };
         let why = match devices(vms.get(vm).copied()) {
             Ok(devices) => {
-                read.reading.claims.extend(devices.into_iter().map(claim));
+                reading.claims.extend(devices.into_iter().map(claim));
                 continue;
             }
             Err(why) => why,
@@ -156,23 +150,32 @@ fn of_host(
         match bindings.map(|all| all.get(vm)) {
             Some(Some(Some(addresses))) => {
                 let addresses = addresses.iter().cloned().map(ClaimedDevice::Address);
-                read.reading.claims.extend(addresses.map(claim));
+                reading.claims.extend(addresses.map(claim));
             }
             Some(None) if runs => {}
             Some(None | Some(None)) | None => {
                 let name = vms.get(vm).and_then(|vm| vm.text("name"));
-                read.unreadable.push(UnreadableVm {
-                    vm: vm.clone(),
-                    name: name.map(text::inventory_name),
-                    why,
-                });
+                unreadable.push((name.map_or_else(|| vm.to_string(), text::inventory_name), why));
             }
         }
     }
+    if let Some(((name, why), others)) = unreadable.split_first() {
+        return Err(unreadable_vms(name, why, others.len()));
+    }
     let memory = number(object, MEMORY).map(|bytes| bytes >> 20);
-    read.reading.unreserved_mib = memory.map(|memory| memory.saturating_sub(reserved));
-    read.reading.vgpus = vgpus(object).map(Arc::new);
-    read
+    reading.unreserved_mib = memory.map(|memory| memory.saturating_sub(reserved));
+    reading.vgpus = vgpus(object).map(Arc::new);
+    Ok(reading)
+}
+
+/// Which VM may hold any device of its host, as people read it.
+pub(crate) fn unreadable_vms(name: &str, why: &str, others: usize) -> String {
+    let others = match others {
+        0 => String::new(),
+        1 => " (and of another VM)".to_owned(),
+        _ => format!(" (and of {others} other VMs)"),
+    };
+    format!("the devices of VM {name}{others} cannot be read: {why}")
 }
 
 /// The vGPUs of a host; `None` if they may not be read. A host without vGPUs leaves the lists out.

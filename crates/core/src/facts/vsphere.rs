@@ -15,7 +15,7 @@ pub use self::devices::{
     AllowedDevice, ClaimedDevice, DeviceChange, DeviceMismatch, DeviceRequirement, Passthrough, PciDevice,
     PciIds, StaticDevice, VmotionDevice,
 };
-pub use self::survey::{Claim, HostReading, NotSurveyed, Surveyed, SurveyedHost, UnreadableVm};
+pub use self::survey::{Claim, HostReading, HostSurvey};
 pub use self::vgpu::{HostVgpus, VgpuProfile};
 
 mod cluster;

@@ -14,6 +14,7 @@ use crate::ids::{ComputeRef, DatastoreRef, HostRef, NetworkRef, VmRef};
 pub use self::forecast::PlacementForecast;
 pub use self::rejection::{RejectedHost, RejectionReason};
 pub use self::static_devices::{DeviceOffer, MAX_STATIC_DEVICES, StaticPlacement};
+pub use crate::facts::vsphere::HostSurvey;
 
 mod forecast;
 mod matching;
@@ -127,32 +128,6 @@ impl ReservedVm {
             needs: wanted.devices.needs().to_vec(),
             vgpus: wanted.vgpus.clone(),
             memory_mib: wanted.memory_mib.unwrap_or_default(),
-        }
-    }
-}
-
-/// The result of a survey of a host.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HostSurvey {
-    Read(HostReading),
-    /// Unknown, for this reason. A VM that cannot be read may hold any device.
-    Unreadable(String),
-}
-
-impl HostSurvey {
-    /// Whether the VM is known to run there.
-    pub fn runs(&self, vm: &VmRef) -> bool {
-        match self {
-            Self::Read(reading) => reading.running.contains(vm),
-            Self::Unreadable(_) => false,
-        }
-    }
-
-    /// The known claims of VMs on its devices.
-    pub fn claims(&self) -> &[Claim] {
-        match self {
-            Self::Read(reading) => &reading.claims,
-            Self::Unreadable(_) => &[],
         }
     }
 }

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use super::rights::{self, MachineRights};
 use super::warnings::DrainLimits;
 use haulout_core::ids::{HostRef, NodeName};
-use haulout_core::inventory::{Fact, Forecast, Inventory, readings};
+use haulout_core::inventory::{Fact, Forecast, Inventory};
 use haulout_core::maintenance::clock::Now;
 use haulout_core::maintenance::effect_report::{EffectReport, EffectResult};
 use haulout_core::maintenance::policy::StaticDevices;
@@ -119,9 +119,9 @@ impl LeaderView {
         let offers = forecasts.iter().filter_map(|it| it.offer.as_ref());
         let hosts: BTreeSet<HostRef> = offers.flat_map(|offer| offer.survey.clone()).collect();
         let hosts: Vec<HostRef> = hosts.into_iter().collect();
-        let claims = self.sources.vcenter.survey(&hosts).await;
-        let claims = claims.context("reading which VMs hold the passthrough devices of other hosts")?;
-        let surveyed = readings(claims).map(|(host, reading)| {
+        let surveyed = self.sources.vcenter.survey(&hosts).await;
+        let surveyed = surveyed.context("reading which VMs hold the passthrough devices of other hosts")?;
+        let surveyed = surveyed.into_iter().map(|(host, reading)| {
             Fact::Effect(EffectReport {
                 node: first.node.clone(),
                 found: EffectResult::Surveyed { host, reading },

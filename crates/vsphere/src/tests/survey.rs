@@ -3,7 +3,7 @@
 use crate::property::{ObjectProperties, read_page};
 use crate::soap::{SoapAnswer, read_answer};
 use crate::survey::{self, hardware, hardware::HardwareVersions};
-use crate::update::{Claim, ClaimedDevice, HostVgpus, Surveyed, SurveyedHost, VgpuProfile};
+use crate::update::{Claim, ClaimedDevice, HostReading, HostSurvey, HostVgpus, VgpuProfile};
 use haulout_core::ids::{HostRef, VmRef};
 
 fn objects(content: &str) -> Vec<ObjectProperties> {
@@ -75,19 +75,29 @@ fn readable(name: &str, power: &str) -> String {
     object("VirtualMachine", name, &properties.concat())
 }
 
-fn survey(content: &str) -> Surveyed {
-    survey::survey(&[host()], &objects(content))
+fn survey(content: &str) -> HostSurvey {
+    let mut surveyed = survey::survey(&[host()], &objects(content));
+    surveyed.remove(&host()).expect("each host that was asked about")
 }
 
-fn surveyed_host(content: &str) -> SurveyedHost {
-    let mut surveyed = survey(content);
-    assert!(surveyed.not_surveyed.is_empty(), "{surveyed:?}");
-    surveyed.hosts.remove(0)
+fn surveyed_host(content: &str) -> HostReading {
+    match survey(content) {
+        HostSurvey::Read(reading) => reading,
+        HostSurvey::Unreadable(why) => panic!("{why}"),
+    }
 }
 
-fn address(read: &SurveyedHost, vm: &str) -> Vec<String> {
+/// Why the host cannot be read.
+fn unreadable(content: &str) -> String {
+    match survey(content) {
+        HostSurvey::Read(reading) => panic!("{reading:?}"),
+        HostSurvey::Unreadable(why) => why,
+    }
+}
+
+fn address(read: &HostReading, vm: &str) -> Vec<String> {
     let is_of_vm = |claim: &&Claim| claim.vm == VmRef::new(vm);
-    let of_vm = read.reading.claims.iter().filter(is_of_vm);
+    let of_vm = read.claims.iter().filter(is_of_vm);
     of_vm
         .map(|claim| match &claim.device {
             ClaimedDevice::Address(address) => address.clone(),
@@ -102,87 +112,74 @@ fn host_that_cannot_be_read_says_why() {
         (String::new(), "vCenter does not show the host"),
         (object("HostSystem", "host-1", &denied("vm")), "NoPermission"),
     ] {
-        let surveyed = survey(&content);
-        assert!(surveyed.hosts.is_empty());
-        let [host] = surveyed.not_surveyed.as_slice() else {
-            panic!("{surveyed:?}")
-        };
-        assert!(host.why.contains(why), "{}", host.why);
+        let message = unreadable(&content);
+        assert!(message.contains(why), "{message}");
     }
 }
 
 #[test]
 fn host_without_vms_holds_nothing() {
     let read = surveyed_host(&object("HostSystem", "host-1", &property("name", "esx1")));
-    assert!(read.reading.claims.is_empty() && read.unreadable.is_empty());
+    assert!(read.claims.is_empty());
 }
 
 #[test]
 fn unreadable_vm_is_named_with_its_reason() {
-    let one_of_each = [
-        object("HostSystem", "host-1", &vms(&["vm-1", "vm-2", "vm-3", "vm-4"])),
-        readable("vm-1", "poweredOn"),
-        object(
-            "VirtualMachine",
-            "vm-2",
-            &[property("name", "vCLS-1"), denied("config.hardware.device")].concat(),
+    let denied = [property("name", "vCLS-1"), denied("config.hardware.device")].concat();
+    for (properties, name, why) in [
+        (Some(denied), "vCLS-1", "System.Read"),
+        (
+            Some(property("name", "lost%2ffound")),
+            "lost/found",
+            "inaccessible",
         ),
-        object("VirtualMachine", "vm-3", &property("name", "lost%2ffound")),
-    ];
-    let read = surveyed_host(&one_of_each.concat());
-    assert_eq!(read.reading.claims.len(), 1);
-    let held: Vec<_> = read
-        .unreadable
-        .iter()
-        .map(|vm| (vm.vm.to_string(), vm.name.clone()))
-        .collect();
-    assert_eq!(
-        held,
-        [
-            ("vm-2".to_owned(), Some("vCLS-1".to_owned())),
-            ("vm-3".to_owned(), Some("lost/found".to_owned())),
-            ("vm-4".to_owned(), None),
-        ]
-    );
-    assert!(read.unreadable[0].why.contains("System.Read"), "{read:?}");
-    assert!(read.unreadable[1].why.contains("inaccessible"), "{read:?}");
-    assert!(read.unreadable[2].why.contains("does not show"), "{read:?}");
+        (None, "vm-2", "does not show"),
+    ] {
+        let content = [
+            object("HostSystem", "host-1", &vms(&["vm-1", "vm-2"])),
+            readable("vm-1", "poweredOn"),
+            properties.map_or_else(String::new, |properties| {
+                object("VirtualMachine", "vm-2", &properties)
+            }),
+        ];
+        let message = unreadable(&content.concat());
+        assert!(
+            message.contains(&format!("VM {name} cannot be read: ")),
+            "{message}"
+        );
+        assert!(message.contains(why), "{message}");
+    }
+}
+
+#[test]
+fn the_reason_names_one_vm_and_counts_the_others() {
+    for (others, of_others) in [(0, ""), (1, " (and of another VM)"), (2, " (and of 2 other VMs)")] {
+        let expected = format!("the devices of VM vCLS-1{of_others} cannot be read: NoPermission");
+        assert_eq!(survey::unreadable_vms("vCLS-1", "NoPermission", others), expected);
+    }
 }
 
 #[test]
 fn binding_lists_devices_of_an_unreadable_vm() {
     let hidden = |vm: &str| object("VirtualMachine", vm, &denied("config.hardware.device"));
     let with = |of: &[(&str, &str)]| {
-        surveyed_host(
-            &[
-                object(
-                    "HostSystem",
-                    "host-1",
-                    &[vms(&["vm-1", "vm-2", "vm-3"]), bindings(of)].concat(),
-                ),
-                readable("vm-1", "poweredOn"),
-                hidden("vm-2"),
-                hidden("vm-3"),
-            ]
-            .concat(),
-        )
+        let host = [vms(&["vm-1", "vm-2", "vm-3"]), bindings(of)].concat();
+        let content = [
+            object("HostSystem", "host-1", &host),
+            readable("vm-1", "poweredOn"),
+            hidden("vm-2"),
+            hidden("vm-3"),
+        ];
+        content.concat()
     };
     // Named with addresses: it holds these. Not named: it holds nothing.
-    let read = with(&[("0000:af:00.0", "vm-2"), ("pcip:0000:3b:00.0", "vm-2")]);
+    let read = surveyed_host(&with(&[("0000:af:00.0", "vm-2"), ("pcip:0000:3b:00.0", "vm-2")]));
     assert_eq!(address(&read, "vm-2"), ["0000:3b:00.0", "0000:af:00.0"]);
-    assert!(read.unreadable.is_empty(), "{read:?}");
-    assert!(
-        read.reading
-            .claims
-            .iter()
-            .all(|claim| claim.vm != VmRef::new("vm-3"))
-    );
+    assert!(read.claims.iter().all(|claim| claim.vm != VmRef::new("vm-3")));
 
     // Listed without an address: it holds an unknown device.
-    let read = with(&[("0000:af:00.0", "vm-2"), ("vendor-group-7", "vm-2")]);
-    assert_eq!(read.unreadable.len(), 1);
-    assert_eq!(read.unreadable[0].vm, VmRef::new("vm-2"));
-    assert!(address(&read, "vm-2").is_empty());
+    let message = unreadable(&with(&[("0000:af:00.0", "vm-2"), ("vendor-group-7", "vm-2")]));
+    assert!(message.contains("VM vm-2 cannot be read"), "{message}");
 }
 
 #[test]
@@ -196,15 +193,13 @@ fn binding_does_not_clear_a_vm_that_is_off() {
     };
     for (power, is_known) in [("poweredOn", true), ("poweredOff", false), ("suspended", false)] {
         let host = [vms(&["vm-1", "vm-2"]), bindings(&[("0000:af:00.0", "vm-1")])].concat();
-        let read = surveyed_host(
-            &[
-                object("HostSystem", "host-1", &host),
-                readable("vm-1", "poweredOn"),
-                hidden(power),
-            ]
-            .concat(),
-        );
-        assert_eq!(read.unreadable.is_empty(), is_known, "{power}");
+        let content = [
+            object("HostSystem", "host-1", &host),
+            readable("vm-1", "poweredOn"),
+            hidden(power),
+        ];
+        let is_read = matches!(survey(&content.concat()), HostSurvey::Read(_));
+        assert_eq!(is_read, is_known, "{power}");
     }
 }
 
@@ -213,8 +208,8 @@ fn absent_or_denied_binding_says_nothing() {
     for binding in [String::new(), denied("config.assignableHardwareBinding")] {
         let host = [vms(&["vm-2"]), binding].concat();
         let hidden = object("VirtualMachine", "vm-2", &denied("config.hardware.device"));
-        let read = surveyed_host(&[object("HostSystem", "host-1", &host), hidden].concat());
-        assert_eq!(read.unreadable.len(), 1);
+        let message = unreadable(&[object("HostSystem", "host-1", &host), hidden].concat());
+        assert!(message.contains("VM vm-2 cannot be read"), "{message}");
     }
 }
 
@@ -224,14 +219,14 @@ fn vm_on_its_way_and_vm_that_is_off_hold_their_devices() {
     for power in ["poweredOn", "poweredOff"] {
         let read =
             surveyed_host(&[object("HostSystem", "host-1", &vms(&[])), readable("vm-1", power)].concat());
-        assert_eq!(read.reading.claims.len(), 1, "{power}");
+        assert_eq!(read.claims.len(), 1, "{power}");
     }
     let template = readable("vm-1", "poweredOff").replace(
         "<propSet><name>name</name>",
         "<propSet><name>config.template</name><val>true</val></propSet><propSet><name>name</name>",
     );
     let read = surveyed_host(&[object("HostSystem", "host-1", &vms(&["vm-1"])), template].concat());
-    assert!(read.reading.claims.is_empty() && read.unreadable.is_empty());
+    assert!(read.claims.is_empty());
 }
 
 #[test]
@@ -251,7 +246,7 @@ fn networks_of_a_host_are_none_unless_reported() {
         (denied("network"), None),
     ] {
         let read = surveyed_host(&object("HostSystem", "host-1", &properties));
-        assert_eq!(read.reading.networks.map(|all| all.len()), count, "{properties}");
+        assert_eq!(read.networks.map(|all| all.len()), count, "{properties}");
     }
 }
 
@@ -264,7 +259,7 @@ fn vms_that_are_on_run_there() {
         object("VirtualMachine", "vm-3", &denied("runtime.powerState")),
     ];
     let read = surveyed_host(&content.concat());
-    assert_eq!(read.reading.running, [VmRef::new("vm-1")].into());
+    assert_eq!(read.running, [VmRef::new("vm-1")].into());
 }
 
 #[test]
@@ -288,7 +283,7 @@ fn memory_is_unreserved_unless_a_running_vm_reserves_it() {
             reserves(readable("vm-2", "poweredOff")),
             readable("vm-3", "poweredOn"),
         ];
-        surveyed_host(&content.concat()).reading.unreserved_mib
+        surveyed_host(&content.concat()).unreserved_mib
     };
     assert_eq!(
         unreserved(&property("hardware.memorySize", "8589934592")),
@@ -327,11 +322,7 @@ fn vgpu_profiles_and_shared_gpus_of_a_host_are_read() {
         gpu("direct", ""),
     ];
     let graphics = property("config.graphicsInfo", &graphics.concat());
-    let vgpus = |content: &str| {
-        surveyed_host(&object("HostSystem", "host-1", content))
-            .reading
-            .vgpus
-    };
+    let vgpus = |content: &str| surveyed_host(&object("HostSystem", "host-1", content)).vgpus;
     let all = vgpus(&[types, capabilities, graphics].concat()).unwrap();
     let profiles: Vec<String> = all.profiles.iter().map(ToString::to_string).collect();
     assert_eq!(profiles, ["grid_a40-24c", "grid_a40-48c", "grid_a40-8c"]);
@@ -351,7 +342,7 @@ fn lists_of_vgpu_profiles_are_bounded() {
         "host-1",
         &property("config.sharedPassthruGpuTypes", &names),
     );
-    let vgpus = surveyed_host(&host).reading.vgpus.unwrap();
+    let vgpus = surveyed_host(&host).vgpus.unwrap();
     assert_eq!(vgpus.profiles.len(), 1_000);
 }
 
@@ -366,7 +357,7 @@ fn vgpu_of_a_vm_is_a_claim_with_its_profile() {
     ];
     let read = surveyed_host(&content.concat());
     let profile = VgpuProfile::new("grid_a40-24c");
-    let claims: Vec<_> = read.reading.claimed_vgpus().collect();
+    let claims: Vec<_> = read.claimed_vgpus().collect();
     assert_eq!(claims, [(&VmRef::new("vm-1"), &profile)]);
 }
 

@@ -4,25 +4,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{ClaimedDevice, HostVgpus, VgpuProfile};
-use crate::ids::{HostRef, NetworkRef, VmRef};
+use crate::ids::{NetworkRef, VmRef};
 
-/// The result of a survey. Each requested host is in one of the two.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Surveyed {
-    /// The hosts whose VMs are known.
-    pub hosts: Vec<SurveyedHost>,
-    /// Hosts that could not be surveyed.
-    pub not_surveyed: Vec<NotSurveyed>,
-}
-
-/// What was read of one host.
+/// The result of a survey of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SurveyedHost {
-    pub host: HostRef,
-    /// What placement compares.
-    pub reading: HostReading,
-    /// VMs registered there whose claims are unknown.
-    pub unreadable: Vec<UnreadableVm>,
+pub enum HostSurvey {
+    Read(HostReading),
+    /// Unknown, for this reason. A VM that cannot be read may hold any device.
+    Unreadable(String),
 }
 
 /// What placement compares with the requirements of a VM. The default is a host without VMs, of which nothing else is reported.
@@ -43,6 +32,24 @@ pub struct HostReading {
     pub hardware_versions: Option<Arc<BTreeSet<Arc<str>>>>,
 }
 
+impl HostSurvey {
+    /// Whether the VM is known to run there.
+    pub fn runs(&self, vm: &VmRef) -> bool {
+        match self {
+            Self::Read(reading) => reading.running.contains(vm),
+            Self::Unreadable(_) => false,
+        }
+    }
+
+    /// The known claims of VMs on its devices.
+    pub fn claims(&self) -> &[Claim] {
+        match self {
+            Self::Read(reading) => &reading.claims,
+            Self::Unreadable(_) => &[],
+        }
+    }
+}
+
 impl HostReading {
     /// The vGPUs that VMs there have.
     pub fn claimed_vgpus(&self) -> impl Iterator<Item = (&VmRef, &VgpuProfile)> {
@@ -51,26 +58,6 @@ impl HostReading {
             ClaimedDevice::Address(_) | ClaimedDevice::AnyOf(_) => None,
         })
     }
-}
-
-/// A VM whose devices cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnreadableVm {
-    /// Its moref.
-    pub vm: VmRef,
-    /// Its name in the inventory, where it is readable.
-    pub name: Option<String>,
-    /// Why its devices cannot be read.
-    pub why: String,
-}
-
-/// A host whose registered VMs are unknown.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotSurveyed {
-    /// Its moref.
-    pub host: HostRef,
-    /// The reason.
-    pub why: String,
 }
 
 /// One VM's hold on one passthrough device of the host it is registered on.
