@@ -21,3 +21,8 @@ pub mod keys;
 pub mod maintenance;
 pub mod status;
 pub mod tls_errors;
+
+/// Whether a field has its default, and so is not written.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}

@@ -6,6 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde::{Deserialize, Serialize};
 
 use super::requested_maintenance::RequestedMaintenance;
+use crate::is_default;
 
 named_enum! {
     /// The project whose NodeMaintenance it is.
@@ -64,7 +65,7 @@ pub struct Medik8sStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
     /// The share of the evicted pods, in percent. KubeVirt's kind does not have it.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub drain_progress: u32,
     /// The latest error, while it lasts.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -76,10 +77,10 @@ pub struct Medik8sStatus {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pending_pods_refs: Vec<PodReference>,
     /// The number of pods when the drain began.
-    #[serde(rename = "totalpods", skip_serializing_if = "is_zero")]
+    #[serde(rename = "totalpods", skip_serializing_if = "is_default")]
     pub total_pods: u32,
     /// The number of those that had to be evicted.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub eviction_pods: u32,
 }
 
@@ -114,11 +115,6 @@ pub struct NvidiaDrain {
     /// The pods that are left, as `namespace/name`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub wait_for_eviction: Vec<String>,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_zero(count: &u32) -> bool {
-    *count == 0
 }
 
 impl ForeignApi {

@@ -31,6 +31,7 @@ use crate::facts::kubernetes::RequestAction;
 use crate::facts::node_guard::{NodeGuard, read_node_guards};
 use crate::facts::vsphere::StaticDevice;
 use crate::ids::{BootId, EpisodeId, HostRef, NodeUid, TaskRef, VmRef, VmUuid};
+use crate::is_default;
 pub use history::{
     EpisodeOrigin, FinishedPhase, Incident, PhaseHistory, PhaseOutcome, PhaseStats, PodCounts, QueuePosition,
     RefusedHost,
@@ -170,7 +171,7 @@ pub struct Episode {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accepted_gpus: Option<String>,
     /// The Node has shown none of these resources since its VM went off, so that a count on it is of a later boot.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub gpus_cleared: bool,
     /// The VM has been seen powered off in this episode.
     #[serde(default)]
@@ -209,7 +210,7 @@ pub struct Episode {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub home_devices: Vec<StaticDevice>,
     /// How many times the VM went off again before its node was back.
-    #[serde(default, skip_serializing_if = "is_none")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub power_losses: u8,
     /// The VM is to wait for its own host, as its Node said when the record was last written. A deleted Node says nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -237,19 +238,9 @@ pub struct Episode {
     #[serde(
         default,
         deserialize_with = "PhaseHistory::read",
-        skip_serializing_if = "PhaseHistory::is_empty"
+        skip_serializing_if = "is_default"
     )]
     pub history: PhaseHistory,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_none(count: &u8) -> bool {
-    *count == 0
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_false(flag: &bool) -> bool {
-    !*flag
 }
 
 /// A host in a record: the moref decides, the name is for display.

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::{DrainEnd, Episode, Phase};
 use crate::ids::TaskRef;
+use crate::is_default;
 
 /// The maximum size of the finished phases as JSON; the oldest phases are dropped. A phase takes about 200 bytes.
 const MAX_FINISHED_JSON: usize = 8 * 1024;
@@ -23,7 +24,7 @@ pub(in crate::maintenance) const MAX_INCIDENTS: usize = 20;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PhaseHistory {
-    #[serde(skip_serializing_if = "EpisodeOrigin::is_empty")]
+    #[serde(skip_serializing_if = "is_default")]
     pub origin: EpisodeOrigin,
     /// The finished phases, oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -67,7 +68,7 @@ pub struct FinishedPhase {
     /// How it ended.
     pub outcome: PhaseOutcome,
     /// Its statistics.
-    #[serde(default, skip_serializing_if = "PhaseStats::is_empty")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub stats: PhaseStats,
 }
 
@@ -184,18 +185,6 @@ pub enum Incident {
     },
 }
 
-impl EpisodeOrigin {
-    fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
-impl PhaseStats {
-    fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
 impl PhaseOutcome {
     fn of(phase: &Phase, next: Option<&Episode>) -> Self {
         let Some(next) = next else {
@@ -228,11 +217,6 @@ impl PhaseHistory {
             writer: Some(writer),
             ..Self::default()
         }
-    }
-
-    /// Whether it is empty and need not be stored.
-    pub(super) fn is_empty(&self) -> bool {
-        *self == Self::default()
     }
 
     /// Reads a history; an unreadable one becomes empty, because no node has to be parked for it.
