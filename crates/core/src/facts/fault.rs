@@ -3,7 +3,6 @@
 /// A fault with its message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// The type of the fault.
     pub kind: FaultKind,
     /// The message, with the privilege, object or device that it concerns.
     pub message: String,

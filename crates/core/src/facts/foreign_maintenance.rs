@@ -23,7 +23,6 @@ named_enum! {
 /// Where a request comes from that is a NodeMaintenance of another project.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ForeignOrigin {
-    /// The project.
     pub api: ForeignApi,
     /// The namespace of the object, where the kind has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -24,7 +24,6 @@ enum Pattern {
     "{entry:?} is no GPU resource: a comma-separated list of resource names (nvidia.com/gpu), prefixes (nvidia.com/*) or DRA drivers (gpu.nvidia.com) is expected"
 )]
 pub struct GpuResourcesError {
-    /// The invalid entry.
     pub entry: String,
 }
 

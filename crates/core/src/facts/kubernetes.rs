@@ -137,7 +137,6 @@ pub struct NodeMaintenanceFacts {
     pub role: NodeMaintenanceRole,
     /// Its status has an end time.
     pub is_over: bool,
-    /// Its current status.
     pub status: Box<NodeMaintenanceStatus>,
 }
 

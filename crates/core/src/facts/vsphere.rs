@@ -45,11 +45,7 @@ pub enum VsphereUpdate {
     /// vCenter no longer lists a task that was not seen to end; its result is unknown.
     TaskGone(TaskRef),
     /// The VMs that match a key of the [`WatchSet`].
-    Found {
-        key: VmKey,
-        /// The matching VMs.
-        vms: BTreeSet<VmRef>,
-    },
+    Found { key: VmKey, vms: BTreeSet<VmRef> },
     /// The keys of the [`WatchSet`] that match a VM outside `VCENTER_SCOPE`, which is in no [`VsphereUpdate::Found`].
     OutOfScope {
         /// All of them.

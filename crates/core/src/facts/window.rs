@@ -106,7 +106,6 @@ impl Window {
         self.zone.iana_name().unwrap_or(UTC)
     }
 
-    /// Whether it is open at this time.
     pub fn is_open(&self, at: Timestamp) -> bool {
         let shown = self.zone.to_datetime(at);
         let is_after_start = shown.time() >= self.start;

@@ -87,7 +87,6 @@ pub enum Decision {
 /// A change of the record: one PATCH.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transition {
-    /// The new record.
     pub record: Record,
     /// The new `spec.unschedulable`, set in the same PATCH; `None` leaves it as it is.
     pub unschedulable: Option<bool>,

@@ -7,7 +7,6 @@ use super::episode::Episode;
 use super::observed::ObservedVm;
 use super::request::Request;
 
-/// The desired state of a node, from its host and its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DesiredState<'a> {
     /// The VM has to be off or on another host.

@@ -50,11 +50,7 @@ pub enum Effect {
     /// Reads which VMs hold the passthrough devices of these hosts. Changes nothing.
     Survey { hosts: Vec<HostRef> },
     /// Relocates the powered-off VM. Repeatable: a VM that is already there or being relocated is left alone.
-    Relocate {
-        vm: VmRef,
-        /// The target host.
-        to: HostRef,
-    },
+    Relocate { vm: VmRef, to: HostRef },
     /// Gives the powered-off VM the passthrough devices of the host where it is registered, in place of those at the addresses of
     /// another host. Repeatable: a VM that has these devices is left alone.
     Reconfigure {
@@ -84,11 +80,7 @@ pub enum Effect {
         resources: BTreeSet<String>,
     },
     /// Powers the VM on. Repeatable: a VM that is on or being powered on is left alone.
-    PowerOn {
-        vm: VmRef,
-        /// The target host.
-        place: PowerOnTarget,
-    },
+    PowerOn { vm: VmRef, place: PowerOnTarget },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

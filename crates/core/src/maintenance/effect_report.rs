@@ -72,11 +72,8 @@ pub struct EvictionRound {
 /// One requested eviction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Eviction {
-    /// The pod's namespace.
     pub namespace: String,
-    /// The pod's name.
     pub pod: String,
-    /// The pod's UID.
     pub uid: String,
     /// The pod's grace period in seconds.
     pub grace: Option<i64>,
@@ -84,7 +81,6 @@ pub struct Eviction {
     pub asked_at: Timestamp,
     /// When it was answered or aborted.
     pub answered_at: Timestamp,
-    /// The reply.
     pub answer: EvictionAnswer,
 }
 

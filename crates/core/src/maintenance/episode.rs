@@ -227,7 +227,6 @@ pub struct Episode {
     /// The number of writes. Of two copies, the one with the higher number is newer.
     #[serde(default)]
     pub revision: u64,
-    /// The current phase.
     pub phase: Phase,
     /// When the phase began, on the writer's wall clock. For display, and to identify this stay in the phase.
     pub since: Timestamp,

@@ -35,7 +35,6 @@ pub use attempt::{AttemptOutcome, EffectAttempt, EffectRefusal, RetryAdvice};
 pub struct NodeSnapshot {
     /// The record on the Node, or its copy.
     pub record: Record,
-    /// The facts.
     pub observed: Observed,
 }
 
@@ -141,7 +140,6 @@ impl LeadershipEpoch {
 /// The state of the two sources of facts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceState {
-    /// Both are synced.
     Synced,
     /// The vCenter stream is syncing or disconnected.
     NoVcenter {

@@ -42,7 +42,6 @@ pub struct VmRequirements {
     /// Its networks, with the names that are known.
     pub networks: Arc<BTreeMap<NetworkRef, Option<Arc<str>>>>,
     pub rules: Arc<ClusterRules>,
-    /// Its passthrough devices.
     pub devices: DeviceRequirements,
     /// For each SR-IOV network card the address of its physical function; `None` if any will do.
     pub sriov: Vec<Option<String>>,

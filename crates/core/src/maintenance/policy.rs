@@ -12,7 +12,6 @@ use super::clock::doubled;
 use crate::facts::gpu_resources::GpuResources;
 use crate::facts::node_guard::NodeGuard;
 
-/// The settings that decisions depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// `DRAIN_TIMEOUT_SECONDS`, from the cordon.
@@ -48,7 +47,6 @@ pub struct Policy {
     pub hook_timeout: Duration,
     /// `HOOK_TIMEOUT_ACTION`.
     pub hook_timeout_action: HookTimeoutAction,
-    /// The guards on Nodes.
     pub guards: GuardPolicy,
     /// The releases whose episodes are handled.
     pub releases: Releases,

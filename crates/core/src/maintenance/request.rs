@@ -16,7 +16,6 @@ use crate::ids::{EpisodeId, RequestUid};
 /// A request: a NodeMaintenance that is not fulfilled yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The object.
     pub identity: RequestIdentity,
     /// The user who created it, where the object says so.
     pub requested_by: Option<String>,

@@ -10,9 +10,7 @@ use crate::ids::RequestUid;
 /// A request in a record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestIdentity {
-    /// The name of the object.
     pub name: String,
-    /// The UID of the object.
     pub uid: RequestUid,
     /// Where it comes from, if it is a NodeMaintenance of another project.
     #[serde(default, skip_serializing_if = "Option::is_none")]

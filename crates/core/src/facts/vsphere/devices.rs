@@ -19,9 +19,7 @@ pub struct PciDevice {
 /// The ids of a PCI device, masked to 16 bits (the API has signed shorts).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PciIds {
-    /// Vendor id.
     pub vendor: u16,
-    /// Device id.
     pub device: u16,
     /// Subsystem vendor id; 0 where there is none.
     pub sub_vendor: u16,
@@ -36,7 +34,6 @@ pub enum Passthrough {
     Static {
         /// The address, `0000:3b:00.0`.
         address: String,
-        /// PCI vendor id.
         vendor: u16,
         /// PCI device id, where the backing has it in a readable form.
         device: Option<u16>,
@@ -69,9 +66,7 @@ pub enum Passthrough {
 pub struct StaticDevice {
     /// The address, `0000:3b:00.0`.
     pub address: String,
-    /// PCI vendor id.
     pub vendor: u16,
-    /// PCI device id.
     pub device: u16,
 }
 
@@ -127,9 +122,7 @@ pub struct DeviceRequirement {
 /// of a host's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllowedDevice {
-    /// PCI vendor id.
     pub vendor: u16,
-    /// PCI device id.
     pub device: u16,
     /// Subsystem vendor id; `None` accepts any.
     pub sub_vendor: Option<u16>,

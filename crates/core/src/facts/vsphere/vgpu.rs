@@ -9,7 +9,6 @@ use std::sync::Arc;
 pub struct VgpuProfile(Arc<str>);
 
 impl VgpuProfile {
-    /// The profile of this name.
     pub fn new(name: impl Into<Arc<str>>) -> Self {
         Self(name.into())
     }
@@ -34,7 +33,6 @@ impl fmt::Display for VgpuProfile {
 /// The vGPUs of a host. The default is a host without any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostVgpus {
-    /// The profiles that it offers.
     pub profiles: BTreeSet<VgpuProfile>,
     /// The memory of each GPU that is shared among VMs, in GiB, rounded up.
     pub gpus_gib: Vec<u64>,

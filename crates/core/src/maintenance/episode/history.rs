@@ -89,9 +89,7 @@ pub enum PhaseOutcome {
     },
     /// The drain was not complete when the VM went off or the Node was replaced.
     Interrupted,
-    /// The episode was parked.
     Parked,
-    /// The episode ended.
     Ended,
 }
 

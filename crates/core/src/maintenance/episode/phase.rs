@@ -36,7 +36,6 @@ pub enum Phase {
     Rejoining,
     /// Waits for a person; resumes by itself when the reason goes away.
     Parked {
-        /// Why.
         reason: ParkReason,
         resume: Box<Phase>,
         /// When that phase began: its deadlines still count from there.
@@ -59,7 +58,6 @@ impl Phase {
         }
     }
 
-    /// Its stable name.
     pub fn name(&self) -> &'static str {
         self.kind().name()
     }

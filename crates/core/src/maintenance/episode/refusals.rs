@@ -17,7 +17,6 @@ const MAX_MESSAGE: usize = 160;
 #[serde(rename_all = "camelCase")]
 pub struct HostRefusal {
     pub host: HostRef,
-    /// The refused operation.
     pub what: RefusedMove,
     /// The fault.
     #[serde(rename = "said")]

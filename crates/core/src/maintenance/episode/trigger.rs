@@ -8,7 +8,6 @@ use crate::maintenance::host::Detection;
 use crate::maintenance::kinds::TriggerKind;
 use crate::maintenance::request_identity::RequestIdentity;
 
-/// The trigger of an episode.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Trigger {

@@ -54,7 +54,6 @@ impl AttemptOutcome {
 /// A refusal and how to handle it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EffectRefusal {
-    /// How to handle it.
     pub advice: RetryAdvice,
     /// The error message.
     pub message: String,
