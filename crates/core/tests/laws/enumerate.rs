@@ -122,7 +122,7 @@ fn report_rules(decided: &BTreeMap<(&str, &str), u64>) {
 }
 
 /// The rules about facts that are not combined here, because each would double the cases. Tables and histories try them.
-const OTHERWISE_TRIED: [(&str, &str); 18] = [
+const OTHERWISE_TRIED: [(&str, &str); 19] = [
     (
         "Queued",
         "it is queued for a request, its host enters maintenance mode, and approvals are required",
@@ -154,9 +154,10 @@ const OTHERWISE_TRIED: [(&str, &str); 18] = [
         "Rejoining",
         "the Node still shows the GPU counts of the boot before the power-off",
     ),
+    ("Rejoining", "a person has accepted fewer GPUs"),
     (
         "Rejoining",
-        "a person has accepted fewer GPUs, or GPU_RESOURCES has changed",
+        "GPU_RESOURCES does not match a resource any more that the node had",
     ),
     ("Rejoining", "hooks hold the uncordon"),
 ];

@@ -1,6 +1,6 @@
 //! The phases as lists of rules. The rules of a phase are asked in their order, and the first that answers decides.
 //!
-//! A parked episode is asked by the rules of the phase that it resumes. Before the rules, `decide` checks the VM and the cordon; after
+//! For a parked episode, the rules of the phase that it resumes are asked. Before the rules, `decide` checks the VM and the cordon; after
 //! them, it may put guards, a GPU reset or a checkpoint first. A rule `unless_X` answers where X does not hold. The texts are published as `docs/reference/phases.md`.
 
 use super::back::has_to_leave_again;
@@ -76,7 +76,7 @@ impl PhaseRules {
 /// When the last rule of a phase decides.
 pub const OTHERWISE: &str = "otherwise";
 
-/// The phases in the order of an episode.
+/// The phases, as `docs/reference/phases.md` lists them.
 pub const PHASES: &[&PhaseRules] = &[
     &QUEUED,
     &QUEUED_AND_OFF,
@@ -191,12 +191,12 @@ const DRAINING: PhaseRules = PhaseRules {
             it.evict_in_time()
         }),
         rule(
-            "the time of the drain is over",
+            "the time of the drain is over, and the action for that is power-off",
             "the VM is shut down with the pods that are left; they are evicted while something else holds the shutdown",
             |it| it.drain_timed_out(),
         ),
     ],
-    otherwise: "pods are evicted without a limit",
+    otherwise: "pods are evicted without a limit: the action is hold",
     last: |it| it.evict_without_limit(),
     overdue: None,
 };
@@ -247,10 +247,11 @@ const SHUTTING_DOWN: PhaseRules = PhaseRules {
         DEAD,
         rule(
             "the guest has rebooted, or the cordon was removed or replaced",
-            "the node is drained again",
+            "the node is drained again; the second time that the cordon was removed, it is parked",
             |it| it.drain_again(),
         ),
         QUESTION,
+        // It answers from then on: the rules below are asked only before the guest was.
         rule(
             "the guest was asked",
             "it has GUEST_SHUTDOWN_TIMEOUT_SECONDS; then its power is cut, if a new list still shows no pod that blocks",
@@ -368,7 +369,7 @@ const REJOINING: PhaseRules = PhaseRules {
             },
         ),
         rule(
-            "its host is not known to be out of maintenance mode",
+            "its host is not known to be out of maintenance mode, and vCenter does not move the VM",
             "that is waited for",
             |it| it.unless_out(),
         ),
@@ -400,16 +401,19 @@ const REJOINING: PhaseRules = PhaseRules {
         rule("a request wants the node drained", "it is kept drained", |it| {
             it.back_to_drained()
         }),
+        rule("a person has accepted fewer GPUs", "that is recorded", |it| {
+            it.record_accepted_gpus()
+        }),
         rule(
-            "a person has accepted fewer GPUs, or GPU_RESOURCES has changed",
+            "GPU_RESOURCES does not match a resource any more that the node had",
             "that is recorded",
-            |it| it.record_accepted_gpus().or_else(|| it.record_unmatched_gpus()),
+            |it| it.record_unmatched_gpus(),
         ),
         rule("hooks hold the uncordon", "their removal is waited for", |it| {
             it.hold_uncordon()
         }),
     ],
-    otherwise: "guards are removed, the node is uncordoned if the cordon is Haulout's, and the episode ends",
+    otherwise: "guards are removed, the node is uncordoned if the cordon is Haulout's and it is not to stay cordoned, and the episode ends",
     last: |it| it.end_in_time(),
     overdue: None,
 };
