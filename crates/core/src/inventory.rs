@@ -2,6 +2,8 @@
 //!
 //! A snapshot holds everything about its node, so a missed or repeated fact is repaired by the next one. Between a `Reset` and its
 //! `Settled` a source counts as disconnected; objects that are not reported again by then are forgotten.
+//!
+//! `advance.rs` is the entry: read it first.
 
 mod advance;
 mod advice;
@@ -115,8 +117,9 @@ pub struct Inventory {
     is_acting: bool,
     /// The slots that were held when this process began to act are known.
     knows_slots: bool,
-    /// When the next slot lapses, so that snapshots change without a fact.
-    next_lapse: Option<Monotonic>,
+    /// When snapshots change next without a fact: a slot lapses, a request or its window begins or ends, the time for a vMotion or for a
+    /// late power-off is over, or a power-off is more than an hour ago.
+    next_timed_change: Option<Monotonic>,
     vcenter: VcenterStore,
     lookups: LookupStore,
     nodes: NodeStore,
@@ -184,7 +187,7 @@ impl Inventory {
             },
             is_acting: false,
             knows_slots: false,
-            next_lapse: None,
+            next_timed_change: None,
             owners: BTreeMap::new(),
             lookups: LookupStore::default(),
             request_sources,
@@ -206,8 +209,8 @@ impl Inventory {
         self.is_changed |= now.is_clock_set_since(self.now);
         self.now = now;
         self.is_changed |= self.request_sources.set_time(now.monotonic);
-        if self.next_lapse.is_some_and(|lapse| now.monotonic >= lapse) {
-            self.next_lapse = None;
+        if self.next_timed_change.is_some_and(|at| now.monotonic >= at) {
+            self.next_timed_change = None;
             self.is_changed = true;
         }
         self.is_changed |= self.vcenter.set_time(now.monotonic);
@@ -236,8 +239,9 @@ impl Inventory {
         }
     }
 
-    /// The objects that the vSphere stream has to watch: the VMs of our nodes, and the tasks of running effects.
-    pub(crate) fn watch_set(&mut self) -> vsphere::WatchSet {
+    /// The objects that the vSphere stream has to watch: the VMs of our nodes, and the tasks of running effects. Where the keys of VMs
+    /// change, owners that no longer exist are forgotten.
+    pub(crate) fn update_watch_set(&mut self) -> vsphere::WatchSet {
         let names = self.names();
         let keys: BTreeSet<vsphere::VmKey> = names.iter().flat_map(|name| self.all_keys_of(name)).collect();
         if self.lookups.want(keys) {
@@ -258,7 +262,7 @@ impl Inventory {
     }
 
     /// The nodes whose pods have to be watched: those being drained, and those kept drained.
-    pub(crate) fn draining(&self) -> BTreeSet<NodeName> {
+    pub(crate) fn nodes_with_watched_pods(&self) -> BTreeSet<NodeName> {
         let there = self
             .snapshots
             .iter()
@@ -283,6 +287,7 @@ impl Inventory {
     fn build_snapshots(&mut self) -> Snapshots {
         self.is_changed = false;
         let names = self.names();
+        // Slots and offers depend on which node has which VM, and the snapshots on all three.
         self.observe_records(&names);
         self.update_admission(&names);
         self.offers = self.offers(&names);
@@ -295,13 +300,14 @@ impl Inventory {
         self.snapshots.clone()
     }
 
-    /// Notes when each record was first seen, and binds each node to its VM.
+    /// Binds each node to its VM, and notes when its record was first seen and that it had a VM.
     fn observe_records(&mut self, names: &BTreeSet<NodeName>) {
         let acting = self.is_acting.then_some(self.leadership.epoch);
         for name in names {
             let Some(record) = self.record_for(name) else {
                 continue;
             };
+            // First, because a VM that several nodes match is found for its owner only.
             self.claim(name);
             let has_known_vm = self.vm_of(name).found().is_some();
             let local = self.node_states.entry(name.clone()).or_default();
@@ -347,7 +353,7 @@ impl Inventory {
         if let Some(sources) = self.disconnected() {
             return Some(sources);
         }
-        if !self.request_sources.is_any_without() {
+        if !self.request_sources.is_any_ignored() {
             return None;
         }
         let episode = record.episode();

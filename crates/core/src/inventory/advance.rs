@@ -13,7 +13,7 @@ use crate::maintenance::observed::Snapshots;
 /// What [`Inventory::advance`] changed.
 #[derive(Debug, Default)]
 pub struct Changes {
-    /// What the streams have to watch; `None` if that cannot have changed.
+    /// What the streams have to watch; `None` if that cannot have changed, and during the pause after a long build.
     pub requested: Option<Requested>,
     /// The snapshots that were built; `None` if nothing changed, or the rest of an incomplete set is awaited.
     pub built: Option<Built>,
@@ -63,7 +63,7 @@ impl Inventory {
         let followed = self.nodes_to_follow();
         changes.requested = Some(Requested {
             followed,
-            watch_set: self.watch_set(),
+            watch_set: self.update_watch_set(),
         });
         let is_incomplete = self.vcenter.is_set_incomplete();
         if self.schedule.waits_for_set(now.monotonic, is_incomplete) {
@@ -79,8 +79,8 @@ impl Inventory {
         let scheduled = self.schedule.next_at(self.is_changed, self.is_acting);
         scheduled
             .into_iter()
-            .chain(self.next_lapse)
-            .chain(self.request_sources.continues_without_at())
+            .chain(self.next_timed_change)
+            .chain(self.request_sources.ignored_from())
             .chain(self.vcenter.next_settled())
             .min()
     }
@@ -99,11 +99,11 @@ impl Inventory {
                 is_standby: true,
             };
         }
-        // It also stores them; `draining` reads the stored ones.
+        // It also stores them; `nodes_with_watched_pods` reads the stored ones.
         let snapshots = self.build_snapshots();
         Built {
             snapshots,
-            draining: self.draining(),
+            draining: self.nodes_with_watched_pods(),
             budgets: self.blocking_budgets(),
             is_standby: false,
         }

@@ -158,8 +158,8 @@ impl Inventory {
         // A time in the future, of another clock or forged, must not hide the times before it.
         local.last_ended = local.last_ended.max(ended_at.map(|at| at.min(self.now.wall)));
         local.open_late_power_off(ended_at, self.now);
-        self.next_lapse = self
-            .next_lapse
+        self.next_timed_change = self
+            .next_timed_change
             .into_iter()
             .chain(local.late_power_off_until)
             .min();

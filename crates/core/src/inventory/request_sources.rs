@@ -55,7 +55,7 @@ impl RequestSources {
     }
 
     /// When maintenance will continue without one of them, if it stays disconnected.
-    pub(super) fn continues_without_at(&self) -> Option<Monotonic> {
+    pub(super) fn ignored_from(&self) -> Option<Monotonic> {
         let waited_for = self.0.values().filter(|it| !it.is_ignored);
         waited_for
             .filter_map(|it| Some(it.lost_at?.after(WITHOUT_AFTER)))
@@ -77,7 +77,7 @@ impl RequestSources {
     }
 
     /// Whether maintenance continues without one of them.
-    pub(super) fn is_any_without(&self) -> bool {
+    pub(super) fn is_any_ignored(&self) -> bool {
         self.0.values().any(|it| it.is_ignored)
     }
 }

@@ -129,7 +129,7 @@ impl Inventory {
         self.grant_slots(&mut queues, &mut lapses);
         lapses.extend(self.late_power_off_ends());
         let next = queues.values().filter_map(AdmissionQueue::next_lapse);
-        self.next_lapse = lapses.into_iter().chain(next).min();
+        self.next_timed_change = lapses.into_iter().chain(next).min();
         self.admission_queues = queues;
     }
 

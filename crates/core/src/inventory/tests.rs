@@ -367,7 +367,11 @@ fn fact_that_is_no_change_changes_no_snapshot() {
             snapshot.observed.attempts.clear();
             snapshot.observed.drain = None;
         }
-        (snapshots, inventory.watch_set(), inventory.draining())
+        (
+            snapshots,
+            inventory.update_watch_set(),
+            inventory.nodes_with_watched_pods(),
+        )
     };
     let (mut changes, mut repeated) = (0, 0);
     for begun in [idle(), underway()] {
@@ -375,7 +379,7 @@ fn fact_that_is_no_change_changes_no_snapshot() {
             for second in facts.iter().chain([first]) {
                 let mut inventory = inventory_with(begun.clone());
                 inventory.apply(first.clone());
-                inventory.watch_set();
+                inventory.update_watch_set();
                 let before = compared(&mut inventory);
                 inventory.apply(second.clone());
                 if inventory.is_changed {
@@ -588,14 +592,14 @@ fn of_two_nodes_at_the_start_the_one_with_a_provider_id_gets_the_vm() {
 #[test]
 fn node_that_keeps_changing_its_uuids_keeps_the_earlier_ones() {
     let mut inventory = inventory_with(trio(1));
-    let asked = |inventory: &mut Inventory| BTreeSet::clone(&inventory.watch_set().vms);
+    let asked = |inventory: &mut Inventory| BTreeSet::clone(&inventory.update_watch_set().vms);
     let report_uuid = |inventory: &mut Inventory, seconds: i64, n: usize, version: u64| {
         inventory.set_time(moment(seconds));
         inventory.apply(seen_of(NodeFacts {
             resource_version: version,
             ..claims(1, n, true)
         }));
-        inventory.watch_set();
+        inventory.update_watch_set();
         inventory.all_snapshots();
     };
     report_uuid(&mut inventory, 100, 7, 11);
@@ -650,14 +654,14 @@ fn vm_of_two_nodes_is_shared_also_if_one_of_them_matches_a_template() {
 fn fact_about_one_node_keeps_the_urgent_lookups_of_others() {
     let cut = |n| in_phase(n, Phase::ShuttingDown(DrainEnd::Complete));
     let mut inventory = inventory_with(trio(1).into_iter().chain(trio(2)).chain([cut(1), cut(2)]));
-    let urgent = inventory.watch_set().urgent;
+    let urgent = inventory.update_watch_set().urgent;
     assert_eq!(urgent.len(), 2, "{urgent:?}");
     inventory.apply(found(1, &[1]));
     inventory.build_snapshots();
     inventory.apply(Fact::Kubernetes(kubernetes::KubernetesUpdate::PodsChanged(name(
         2,
     ))));
-    assert_eq!(inventory.watch_set().urgent, urgent);
+    assert_eq!(inventory.update_watch_set().urgent, urgent);
     inventory.build_snapshots();
     let BoundVm::Found(_) = snapshot_of(&mut inventory, 1).observed.vm else {
         panic!("the lookup is current, so the power can be cut");
@@ -666,7 +670,7 @@ fn fact_about_one_node_keeps_the_urgent_lookups_of_others() {
 
 #[test]
 fn the_name_counts_only_where_it_is_configured() {
-    let keys = |inventory: &mut Inventory| BTreeSet::clone(&inventory.watch_set().vms);
+    let keys = |inventory: &mut Inventory| BTreeSet::clone(&inventory.update_watch_set().vms);
     let by_uuid = BTreeSet::from([VmKey::Uuid(uuid(1))]);
     let by_name = BTreeSet::from([VmKey::Name("gpu-1".to_owned())]);
     assert_eq!(
@@ -756,13 +760,13 @@ fn a_task_that_vcenter_forgot_is_awaited_no_more() {
         AttemptOutcome::Running(TaskRef::new("task-9")),
     ));
     assert_eq!(
-        inventory.watch_set().tasks,
+        inventory.update_watch_set().tasks,
         BTreeSet::from([TaskRef::new("task-9")])
     );
     // The episode has to stay, because attempts are also removed with their episode.
     let still_there = trio(1).into_iter().skip(1).chain([awaiting(1)]);
     apply_all(&mut inventory, still_there);
-    assert_eq!(inventory.watch_set().tasks, BTreeSet::new());
+    assert_eq!(inventory.update_watch_set().tasks, BTreeSet::new());
     assert!(snapshot_of(&mut inventory, 1).observed.attempts.is_empty());
 }
 

@@ -23,7 +23,7 @@ fn a_node_is_bound_only_when_each_of_its_uuids_was_looked_up() {
         ..node(1)
     };
     let mut inventory = inventory_with(trio(1).into_iter().chain([seen_of(of_two_uuids)]));
-    assert_eq!(inventory.watch_set().vms.len(), 2);
+    assert_eq!(inventory.update_watch_set().vms.len(), 2);
     assert_eq!(snapshot_of(&mut inventory, 1).observed.vm, BoundVm::NotLookedUp);
     inventory.apply(found(2, &[]));
     assert!(matches!(
@@ -311,7 +311,7 @@ fn vm_that_is_off_is_powered_on_although_the_next_process_binds_nodes_by_somethi
         let node = of_vm_1(Phase::AwaitingHost, None, reports.then(|| uuid(1)));
         let mut inventory = bound_by(binding, [copied(node.clone()), seen_of(node)]);
         assert!(
-            inventory.watch_set().vms.contains(&VmKey::Uuid(uuid(1))),
+            inventory.update_watch_set().vms.contains(&VmKey::Uuid(uuid(1))),
             "{case}"
         );
         let decision = decided(&mut inventory, 1);
@@ -327,7 +327,7 @@ fn vm_that_is_off_is_powered_on_although_the_next_process_binds_nodes_by_somethi
 fn vm_of_a_deleted_node_is_powered_on_although_the_next_process_binds_nodes_by_name() {
     let copy = copied(of_vm_1(Phase::PoweringOn { by_drs: false }, None, None));
     let mut inventory = bound_by(NodeBinding::Name, [copy]);
-    assert!(inventory.watch_set().vms.contains(&VmKey::Uuid(uuid(1))));
+    assert!(inventory.update_watch_set().vms.contains(&VmKey::Uuid(uuid(1))));
     let Decision::Act { effect, .. } = decided(&mut inventory, 1) else {
         panic!("{:#?}", decided(&mut inventory, 1));
     };
@@ -341,7 +341,7 @@ fn recorded_vm_is_looked_up_again_before_its_power_is_cut() {
     let node = of_vm_1(Phase::ShuttingDown(DrainEnd::Complete), None, Some(uuid(1)));
     let on = vsphere(vsphere::VsphereUpdate::Vm(vm(1)));
     let mut inventory = bound_by(NodeBinding::ProviderId, [copied(node.clone()), seen_of(node), on]);
-    inventory.watch_set();
+    inventory.update_watch_set();
     assert_eq!(snapshot_of(&mut inventory, 1).observed.vm, BoundVm::NotLookedUp);
     inventory.apply(found(1, &[1]));
     let bound = snapshot_of(&mut inventory, 1).observed.vm;
@@ -379,7 +379,7 @@ fn record_that_a_kubelet_can_write_binds_no_vm() {
         let mut inventory = bound_by(NodeBinding::ProviderId, facts);
         let bound = snapshot_of(&mut inventory, 1).observed.vm;
         assert!(bound.found().is_none(), "{case}: {bound:?}");
-        assert!(inventory.watch_set().vms.is_empty(), "{case}");
+        assert!(inventory.update_watch_set().vms.is_empty(), "{case}");
     }
 }
 
@@ -404,7 +404,7 @@ fn recorded_vm_stays_with_its_node_where_another_one_matches_it_by_now() {
 fn only_a_vm_that_an_episode_has_switched_off_is_found_outside_the_scope() {
     let kept_off = |node: NodeFacts, copy: Option<NodeFacts>| {
         let facts = copy.map(copied).into_iter().chain([seen_of(node)]);
-        bound_by(NodeBinding::Uuid, facts).watch_set().kept_off
+        bound_by(NodeBinding::Uuid, facts).update_watch_set().kept_off
     };
     let of = |phase| of_vm_1(phase, None, Some(uuid(1)));
     let vm = BTreeSet::from([VmRef::new("vm-1")]);

@@ -22,7 +22,7 @@ fn step(inventory: &mut Inventory, second: i64) -> Option<String> {
     let now = moment(second);
     let report = |found| Fact::Effect(EffectReport { node: name(1), found });
     inventory.set_time(now);
-    if !inventory.watch_set().urgent.is_empty() {
+    if !inventory.update_watch_set().urgent.is_empty() {
         inventory.apply(found(1, &[1]));
     }
     let snapshot = snapshot_of(inventory, 1);

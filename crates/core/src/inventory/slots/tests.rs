@@ -194,7 +194,7 @@ fn power_off_counts_for_an_hour_also_when_the_node_is_back() {
     assert_eq!(admission(&mut inventory), behind, "gpu-1 is back");
     inventory.set_time(moment(3599));
     assert_eq!(admission(&mut inventory), behind);
-    assert_eq!(inventory.next_lapse, Some(moment(3600).monotonic));
+    assert_eq!(inventory.next_timed_change, Some(moment(3600).monotonic));
     inventory.set_time(moment(3600));
     assert_eq!(admission(&mut inventory), Admission::Granted);
 
@@ -399,12 +399,16 @@ fn node_outside_the_window_of_its_request_takes_no_slot() {
     let facts = trio(1).into_iter().chain(trio(2)).chain(requests).chain(queued);
     let mut inventory = inventory_of(inventory_settings(), facts);
     assert_eq!(granted(&mut inventory), [false, true]);
-    assert_eq!(inventory.next_lapse, Some(moment(30).monotonic), "of the grant");
+    assert_eq!(
+        inventory.next_timed_change,
+        Some(moment(30).monotonic),
+        "of the grant"
+    );
     inventory.apply(in_phase(2, Phase::Draining));
     inventory.apply(in_phase(2, Phase::AwaitingHost));
     inventory.set_time(moment(199));
     assert_eq!(granted(&mut inventory), [false, false]);
-    assert_eq!(inventory.next_lapse, Some(moment(200).monotonic));
+    assert_eq!(inventory.next_timed_change, Some(moment(200).monotonic));
     inventory.set_time(moment(200));
     assert_eq!(granted(&mut inventory), [true, false]);
     inventory.set_time(moment(799));

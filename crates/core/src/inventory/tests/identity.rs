@@ -113,7 +113,7 @@ fn drained_with(node: NodeFacts, others: impl IntoIterator<Item = Fact>) -> Inve
     let facts = trio(1).into_iter().skip(1).chain([click(), seen_of(node)]);
     let mut inventory = inventory_with(facts.chain(others));
     inventory.apply(Fact::Leadership(Some(LeadershipEpoch::ALONE)));
-    inventory.watch_set();
+    inventory.update_watch_set();
     inventory.all_snapshots();
     list_again(&mut inventory, 3);
     inventory

@@ -155,7 +155,10 @@ fn attempt_whose_task_vcenter_forgot_is_done() {
     let running = AttemptOutcome::Running(forgotten.clone());
     let mut inventory = inventory_with(trio(1).into_iter().chain([awaiting(1)]));
     inventory.apply(tried(1, EffectKind::PowerOn, 5, running.clone()));
-    assert_eq!(inventory.watch_set().tasks, BTreeSet::from([forgotten.clone()]));
+    assert_eq!(
+        inventory.update_watch_set().tasks,
+        BTreeSet::from([forgotten.clone()])
+    );
     inventory.all_snapshots();
     inventory.apply(vsphere(VsphereUpdate::TaskGone(TaskRef::new("task-8"))));
     assert_eq!(
@@ -166,7 +169,7 @@ fn attempt_whose_task_vcenter_forgot_is_done() {
     inventory.apply(vsphere(VsphereUpdate::TaskGone(forgotten)));
     assert!(inventory.is_changed, "there is something to decide");
     assert_eq!(power_on(&mut inventory).outcome, AttemptOutcome::Done);
-    assert_eq!(inventory.watch_set().tasks, BTreeSet::new());
+    assert_eq!(inventory.update_watch_set().tasks, BTreeSet::new());
 }
 
 /// A vCenter that restarts forgets the task; the host itself may go on entering.
