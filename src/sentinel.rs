@@ -34,7 +34,7 @@ use crate::nodemaintenance::kind::{
 };
 use crate::telemetry::log::{LogFormat, log_level};
 use crate::window::Window;
-use decide::{KnownRequest, RebootFacts, RequestProgress, SentinelState, SentinelStep, StoredRequestId};
+use decide::{KnownRequest, RebootFacts, RequestProgress, SentinelNote, SentinelStep, StoredRequestId};
 
 const READ_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -55,7 +55,7 @@ const OBJECTS_MAX: u32 = 500;
 pub struct SentinelArgs {
     /// The node on which the sentinel runs
     #[arg(long, env, value_name = "NODE")]
-    node_name: String,
+    pub(crate) node_name: String,
     /// A file that requires a reboot while it exists (a path, or off)
     #[arg(long, env, value_name = "FILE", default_value = "/var/run/reboot-required")]
     reboot_required_file: PathBuf,
@@ -83,13 +83,6 @@ pub struct SentinelArgs {
     command: Vec<String>,
     #[command(flatten)]
     pub access: Access,
-}
-
-impl SentinelArgs {
-    /// The node on which the sentinel runs.
-    pub(crate) fn node_name(&self) -> &str {
-        &self.node_name
-    }
 }
 
 /// Why a round was not complete.
@@ -144,8 +137,8 @@ impl Sentinel {
     /// Reads, decides, and does one step.
     async fn round(&self, log: &mut ChangeLog) -> Result<SentinelStep, RoundError> {
         let facts = self.read().await?;
-        let (step, state) = decide::decide(&facts, self.args.pause);
-        log.is_in(state);
+        let (step, note) = decide::decide(&facts, self.args.pause);
+        log.noted(note);
         match &step {
             SentinelStep::Rest => {}
             SentinelStep::Delete(id) => {
@@ -258,22 +251,22 @@ fn retry_after(failures: u32, interval: Duration) -> Duration {
 /// Logs each change once.
 #[derive(Debug, Default)]
 struct ChangeLog {
-    state: Option<SentinelState>,
+    note: Option<SentinelNote>,
     failure: Option<String>,
 }
 
 impl ChangeLog {
-    fn is_in(&mut self, state: SentinelState) {
-        if self.state.as_ref() == Some(&state) {
+    fn noted(&mut self, note: SentinelNote) {
+        if self.note.as_ref() == Some(&note) {
             return;
         }
-        let text = plain(&state.to_string());
-        if state.needs_person() {
+        let text = plain(&note.text);
+        if note.needs_person {
             warn!("{text}");
         } else {
             info!("{text}");
         }
-        self.state = Some(state);
+        self.note = Some(note);
     }
 
     fn failed(&mut self, failure: &str) {

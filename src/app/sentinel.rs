@@ -16,8 +16,7 @@ pub async fn run_sentinel(args: SentinelArgs) -> anyhow::Result<()> {
     let mut terminate = Terminate::listen().context("listening for SIGTERM")?;
     info!(
         version = env!("CARGO_PKG_VERSION"),
-        "starting the sentinel of {}",
-        args.node_name()
+        "starting the sentinel of {}", args.node_name
     );
     let rounds = async {
         let client = connect_by(&args.access).await?;

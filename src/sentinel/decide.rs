@@ -1,6 +1,5 @@
 //! What a sentinel does in one round. Pure.
 
-use std::fmt;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -43,6 +42,12 @@ pub(super) struct KnownRequest {
     pub(super) progress: RequestProgress,
 }
 
+impl KnownRequest {
+    fn is_open(&self) -> bool {
+        self.progress == RequestProgress::NotBegun
+    }
+}
+
 /// The version of an object that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct StoredRequestId {
@@ -77,114 +82,17 @@ pub(super) enum SentinelStep {
 
 /// What is logged when it differs from the round before.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum SentinelState {
-    NotRequired,
-    Unknown {
-        why: String,
-    },
-    Asks {
-        request: String,
-        reason: String,
-    },
-    Waits {
-        request: String,
-        reason: String,
-    },
-    UnderWay {
-        request: String,
-    },
-    Answered {
-        request: String,
-        succeeded: bool,
-    },
-    TooSoon {
-        request: String,
-        until: Timestamp,
-        reason: String,
-    },
-    GivesWay {
-        request: String,
-        reason: String,
-    },
-    Withdraws {
-        request: String,
-        why: &'static str,
-    },
-    Forgets {
-        request: String,
-    },
+pub(super) struct SentinelNote {
+    pub(super) text: String,
+    /// It is logged as a warning.
+    pub(super) needs_person: bool,
 }
 
-impl SentinelState {
-    /// Whether it is logged as a warning.
-    pub(super) fn needs_person(&self) -> bool {
-        match self {
-            Self::Unknown { .. } | Self::TooSoon { .. } | Self::Answered { succeeded: false, .. } => true,
-            Self::NotRequired
-            | Self::Asks { .. }
-            | Self::Waits { .. }
-            | Self::UnderWay { .. }
-            | Self::Answered { succeeded: true, .. }
-            | Self::GivesWay { .. }
-            | Self::Withdraws { .. }
-            | Self::Forgets { .. } => false,
-        }
-    }
-}
-
-impl fmt::Display for SentinelState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotRequired => f.write_str("no reboot is required"),
-            Self::Unknown { why } => write!(
-                f,
-                "it is unknown whether a reboot is required, and nothing is changed: {why}"
-            ),
-            Self::Asks { request, reason } => {
-                write!(
-                    f,
-                    "a reboot is required: {reason}; creating NodeMaintenance {request}"
-                )
-            }
-            Self::Waits { request, reason } => write!(
-                f,
-                "a reboot is required: {reason}; NodeMaintenance {request} asks for it and has not begun"
-            ),
-            Self::UnderWay { request } => write!(f, "NodeMaintenance {request} is under way"),
-            Self::Answered {
-                request,
-                succeeded: true,
-            } => write!(
-                f,
-                "NodeMaintenance {request} has succeeded, and the Node has not reported its new boot"
-            ),
-            Self::Answered {
-                request,
-                succeeded: false,
-            } => write!(
-                f,
-                "NodeMaintenance {request} has not succeeded; it is asked for again on the next boot, or when that object is \
-                 deleted"
-            ),
-            Self::TooSoon {
-                request,
-                until,
-                reason,
-            } => write!(
-                f,
-                "a reboot is required: {reason}; after the reboot for NodeMaintenance {request}, it is not asked for before \
-                 {until:.0}. If that reboot did not remove the reason, remove it by hand"
-            ),
-            Self::GivesWay { request, reason } => write!(
-                f,
-                "a reboot is required: {reason}; it is asked for when NodeMaintenance {request}, which is not from a sentinel, \
-                 is over"
-            ),
-            Self::Withdraws { request, why } => write!(f, "deleting NodeMaintenance {request}: {why}"),
-            Self::Forgets { request } => write!(
-                f,
-                "deleting NodeMaintenance {request}, which has ended and is not the latest"
-            ),
+impl SentinelNote {
+    fn info(text: String) -> Self {
+        Self {
+            text,
+            needs_person: false,
         }
     }
 }
@@ -199,73 +107,88 @@ pub(super) fn request_name(node: &NodeName, boot: &BootId) -> String {
 }
 
 /// What to do, and what is logged. `pause` is the shortest time between two reboots.
-pub(super) fn decide(facts: &RebootFacts, pause: Duration) -> (SentinelStep, SentinelState) {
+pub(super) fn decide(facts: &RebootFacts, pause: Duration) -> (SentinelStep, SentinelNote) {
     let name = request_name(&facts.node, &facts.boot);
     let ours = || facts.requests.iter().filter(|request| request.is_ours);
     if let Some(begun) = ours().find(|it| it.progress == RequestProgress::Begun) {
-        let request = begun.id.name.clone();
-        return (SentinelStep::Rest, SentinelState::UnderWay { request });
+        return rest(format!("NodeMaintenance {} is under way", begun.id.name));
     }
-    let is_open = |it: &&KnownRequest| it.progress == RequestProgress::NotBegun;
-    if let Some(earlier) = ours().filter(is_open).find(|it| it.id.name != name) {
-        return withdraw(earlier, "it is from an earlier boot of the node");
+    if let Some(earlier) = ours().find(|it| it.is_open() && it.id.name != name) {
+        return delete(earlier, "it is from an earlier boot of the node");
     }
     if let Some(outdated) = outdated(facts) {
-        let request = outdated.id.name.clone();
-        let step = SentinelStep::Delete(outdated.id.clone());
-        return (step, SentinelState::Forgets { request });
+        return delete(outdated, "it has ended and is not the latest");
     }
     let own = ours().find(|it| it.id.name == name);
-    let reason = match &facts.need {
-        RebootNeed::Required(reason) => reason.clone(),
-        RebootNeed::NotRequired => {
-            return match own.filter(is_open) {
-                Some(own) => withdraw(own, "no reboot is required any more"),
-                None => (SentinelStep::Rest, SentinelState::NotRequired),
-            };
-        }
-        RebootNeed::Unknown(why) => {
-            let why = why.clone();
-            return (SentinelStep::Rest, SentinelState::Unknown { why });
-        }
-    };
-    let is_other = |it: &&KnownRequest| !it.is_ours && !matches!(it.progress, RequestProgress::Ended { .. });
-    if let Some(other) = facts.requests.iter().find(is_other) {
-        if let Some(own) = own.filter(is_open) {
-            return withdraw(own, "a request that is not from a sentinel comes first");
-        }
-        let request = other.id.name.clone();
-        return (SentinelStep::Rest, SentinelState::GivesWay { request, reason });
+    match &facts.need {
+        RebootNeed::Required(reason) => when_required(facts, own, reason, pause),
+        RebootNeed::NotRequired => match own.filter(|own| own.is_open()) {
+            Some(own) => delete(own, "no reboot is required any more"),
+            None => rest("no reboot is required".to_owned()),
+        },
+        RebootNeed::Unknown(why) => warn(format!(
+            "it is unknown whether a reboot is required, and nothing is changed: {why}"
+        )),
     }
-    if let Some(own) = own {
-        let request = own.id.name.clone();
-        let state = match own.progress {
-            RequestProgress::NotBegun | RequestProgress::Begun => SentinelState::Waits { request, reason },
-            RequestProgress::Ended { succeeded, .. } => SentinelState::Answered { request, succeeded },
-        };
-        return (SentinelStep::Rest, state);
-    }
-    if let Some((request, until)) = too_soon(facts, pause) {
-        let state = SentinelState::TooSoon {
-            request,
-            until,
-            reason,
-        };
-        return (SentinelStep::Rest, state);
-    }
-    let state = SentinelState::Asks {
-        request: name.clone(),
-        reason: reason.clone(),
-    };
-    (SentinelStep::Ask { name, reason }, state)
 }
 
-fn withdraw(request: &KnownRequest, why: &'static str) -> (SentinelStep, SentinelState) {
-    let state = SentinelState::Withdraws {
-        request: request.id.name.clone(),
-        why,
-    };
-    (SentinelStep::Delete(request.id.clone()), state)
+/// What to do where a reboot is required. `own` is the request of this boot.
+fn when_required(
+    facts: &RebootFacts,
+    own: Option<&KnownRequest>,
+    reason: &str,
+    pause: Duration,
+) -> (SentinelStep, SentinelNote) {
+    let required = format!("a reboot is required: {reason}");
+    let is_other = |it: &&KnownRequest| !it.is_ours && !matches!(it.progress, RequestProgress::Ended { .. });
+    if let Some(other) = facts.requests.iter().find(is_other) {
+        if let Some(own) = own.filter(|own| own.is_open()) {
+            return delete(own, "a request that is not from a sentinel comes first");
+        }
+        let other = &other.id.name;
+        return rest(format!(
+            "{required}; it is asked for when NodeMaintenance {other}, which is not from a sentinel, is over"
+        ));
+    }
+    if let Some(own) = own {
+        let name = &own.id.name;
+        return match own.progress {
+            RequestProgress::NotBegun | RequestProgress::Begun => rest(format!(
+                "{required}; NodeMaintenance {name} asks for it and has not begun"
+            )),
+            RequestProgress::Ended { succeeded: true, .. } => rest(format!(
+                "NodeMaintenance {name} has succeeded, and the Node has not reported its new boot"
+            )),
+            RequestProgress::Ended { succeeded: false, .. } => warn(format!(
+                "NodeMaintenance {name} has not succeeded; it is asked for again on the next boot, or when that object is deleted"
+            )),
+        };
+    }
+    if let Some((latest, until)) = too_soon(facts, pause) {
+        return warn(format!(
+            "{required}; after the reboot for NodeMaintenance {latest}, it is not asked for before {until:.0}. If that reboot \
+             did not remove the reason, remove it by hand"
+        ));
+    }
+    let name = request_name(&facts.node, &facts.boot);
+    let text = format!("{required}; creating NodeMaintenance {name}");
+    let reason = reason.to_owned();
+    (SentinelStep::Ask { name, reason }, SentinelNote::info(text))
+}
+
+fn rest(text: String) -> (SentinelStep, SentinelNote) {
+    (SentinelStep::Rest, SentinelNote::info(text))
+}
+
+/// Nothing is done before a person acts, or some time has passed.
+fn warn(text: String) -> (SentinelStep, SentinelNote) {
+    let needs_person = true;
+    (SentinelStep::Rest, SentinelNote { text, needs_person })
+}
+
+fn delete(request: &KnownRequest, why: &str) -> (SentinelStep, SentinelNote) {
+    let text = format!("deleting NodeMaintenance {}: {why}", request.id.name);
+    (SentinelStep::Delete(request.id.clone()), SentinelNote::info(text))
 }
 
 /// The requests of sentinels that have ended, with their ends.
@@ -291,11 +214,11 @@ fn latest_success(facts: &RebootFacts) -> Option<(&KnownRequest, Timestamp)> {
 }
 
 /// The latest reboot for a sentinel, and when the pause after it ends, if that is in the future.
-fn too_soon(facts: &RebootFacts, pause: Duration) -> Option<(String, Timestamp)> {
+fn too_soon(facts: &RebootFacts, pause: Duration) -> Option<(&str, Timestamp)> {
     let (request, at) = latest_success(facts)?;
     let pause = SignedDuration::try_from(pause).unwrap_or(SignedDuration::MAX);
     let until = at.checked_add(pause).unwrap_or(Timestamp::MAX);
-    (facts.now < until).then(|| (request.id.name.clone(), until))
+    (facts.now < until).then_some((request.id.name.as_str(), until))
 }
 
 #[cfg(test)]

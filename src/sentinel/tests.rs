@@ -187,11 +187,15 @@ fn progress_of_a_request_follows_from_its_status() {
 }
 
 #[test]
-fn each_state_and_each_failure_is_logged_once() {
+fn each_note_and_each_failure_is_logged_once() {
+    let note = || SentinelNote {
+        text: "no reboot is required".to_owned(),
+        needs_person: false,
+    };
     let mut log = ChangeLog::default();
     log.failed("no answer");
-    log.is_in(SentinelState::NotRequired);
+    log.noted(note());
     assert_eq!(log.failure.as_deref(), Some("no answer"));
     log.succeeded();
-    assert_eq!((log.failure, log.state), (None, Some(SentinelState::NotRequired)));
+    assert_eq!((log.failure, log.note), (None, Some(note())));
 }

@@ -88,8 +88,8 @@ fn each_combination_has_the_step_that_the_rules_give() {
         {
             let requests = [now.map(own), before.map(earlier), other.map(by_hand)];
             let facts = facts(need.clone(), requests.into_iter().flatten().collect());
-            let (step, state) = decide(&facts, DAY);
-            let case = format!("{need:?} {now:?} {before:?} {other:?}: {step:?} {state:?}");
+            let (step, note) = decide(&facts, DAY);
+            let case = format!("{need:?} {now:?} {before:?} {other:?}: {step:?} {note:?}");
             let is_begun = [now, before].contains(&&Some(RequestProgress::Begun));
             match step {
                 SentinelStep::Ask { name, .. } => {
@@ -155,13 +155,13 @@ fn reason_that_a_reboot_does_not_remove_is_asked_for_after_the_pause() {
         // The clock of the controller may be ahead.
         (ended(3_600, true), false),
     ] {
-        let (step, state) = decide(&facts(required(), vec![earlier(progress)]), DAY);
+        let (step, note) = decide(&facts(required(), vec![earlier(progress)]), DAY);
         assert_eq!(
             matches!(step, SentinelStep::Ask { .. }),
             is_asked,
-            "{progress:?}: {state:?}"
+            "{progress:?}: {note:?}"
         );
-        assert_eq!(state.needs_person(), !is_asked, "{state}");
+        assert_eq!(note.needs_person, !is_asked, "{note:?}");
     }
     // Of several reboots, the last one counts.
     let older = request("gpu-1-reboot-0", true, ended(-100_000, true));
@@ -196,68 +196,68 @@ fn latest_reboot_is_remembered_and_others_are_deleted() {
 }
 
 #[test]
-fn each_state_is_said_in_one_sentence() {
-    let (request, reason) = (
-        "gpu-1-reboot-0".to_owned(),
-        "/var/run/reboot-required exists".to_owned(),
-    );
-    for (state, says) in [
-        (SentinelState::NotRequired, "no reboot is required"),
+fn each_rule_says_what_it_does_in_one_sentence() {
+    let required = || RebootNeed::Required("/var/run/reboot-required exists".to_owned());
+    let unknown = RebootNeed::Unknown("x".to_owned());
+    let recent = RequestProgress::Ended {
+        at: at(-86_390),
+        succeeded: true,
+    };
+    for (facts, needs_person, says) in [
         (
-            SentinelState::Unknown { why: "x".to_owned() },
+            facts(RebootNeed::NotRequired, vec![]),
+            false,
+            "no reboot is required",
+        ),
+        (
+            facts(unknown, vec![]),
+            true,
             "it is unknown whether a reboot is required",
         ),
         (
-            SentinelState::Asks {
-                request: request.clone(),
-                reason: reason.clone(),
-            },
-            "creating NodeMaintenance gpu-1-reboot-0",
+            facts(required(), vec![]),
+            false,
+            "a reboot is required: /var/run/reboot-required exists; creating NodeMaintenance gpu-1-reboot-",
         ),
         (
-            SentinelState::Waits {
-                request: request.clone(),
-                reason: reason.clone(),
-            },
+            facts(required(), vec![own(RequestProgress::NotBegun)]),
+            false,
             "asks for it and has not begun",
         ),
         (
-            SentinelState::UnderWay {
-                request: request.clone(),
-            },
+            facts(required(), vec![own(RequestProgress::Begun)]),
+            false,
             "is under way",
         ),
         (
-            SentinelState::Answered {
-                request: request.clone(),
-                succeeded: false,
-            },
-            "has not succeeded",
+            facts(required(), vec![own(ENDED)]),
+            false,
+            "has not reported its new boot",
+        ),
+        (facts(required(), vec![own(FAILED)]), true, "has not succeeded"),
+        (
+            facts(required(), vec![earlier(recent)]),
+            true,
+            "is not asked for before 2026-11-18T11:06:50Z",
         ),
         (
-            SentinelState::TooSoon {
-                request: request.clone(),
-                until: at(0),
-                reason: reason.clone(),
-            },
-            "is not asked for before 2026-11-18T11:06:40Z",
+            facts(required(), vec![by_hand(RequestProgress::Begun)]),
+            false,
+            "when NodeMaintenance by-hand, which is not from a sentinel, is over",
         ),
         (
-            SentinelState::GivesWay {
-                request: request.clone(),
-                reason,
-            },
-            "is over",
+            facts(RebootNeed::NotRequired, vec![own(RequestProgress::NotBegun)]),
+            false,
+            ": no reboot is required any more",
         ),
         (
-            SentinelState::Withdraws {
-                request: request.clone(),
-                why: "no reboot is required any more",
-            },
-            "deleting NodeMaintenance gpu-1-reboot-0: no reboot",
+            facts(RebootNeed::NotRequired, vec![earlier(FAILED)]),
+            false,
+            "is not the latest",
         ),
-        (SentinelState::Forgets { request }, "is not the latest"),
     ] {
-        assert!(state.to_string().contains(says), "{state}");
+        let (_, note) = decide(&facts, DAY);
+        assert!(note.text.contains(says), "{says}: {note:?}");
+        assert_eq!(note.needs_person, needs_person, "{note:?}");
     }
 }
