@@ -1,6 +1,8 @@
 //! A snapshot of vCenter and Kubernetes, for checks where no controller runs yet. It is read with the controller's own stream
 //! and inventory until the first complete set.
 
+use std::collections::BTreeSet;
+use std::iter;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
@@ -12,13 +14,11 @@ use tracing::debug;
 
 use crate::app;
 use crate::config::Config;
-use crate::foreign_maintenance::ForeignApi;
-use crate::inventory::{Fact, Inventory};
+use crate::inventory::{Fact, Inventory, InventorySettings};
 use crate::kubernetes::facts::{GpuResources, node_facts};
 use crate::kubernetes::reads;
-use crate::kubernetes::update::{KubernetesUpdate, NodeMaintenanceFacts, NodeMaintenanceUpdate};
-use crate::nodemaintenance::foreign::Reading;
-use crate::nodemaintenance::{self, api, foreign};
+use crate::kubernetes::update::{KubernetesUpdate, NodeMaintenanceUpdate};
+use crate::nodemaintenance::{self, api};
 use crate::vsphere::client::Vcenter;
 use crate::vsphere::{self, updates};
 
@@ -41,36 +41,32 @@ pub(in crate::cli) struct ClusterView {
 impl ClusterView {
     /// Reads vCenter and Kubernetes. Changes nothing except for the vCenter session.
     pub(super) async fn read(config: &Config, client: kube::Client) -> anyhow::Result<Self> {
-        let mut inventory = Inventory::new(app::inventory_settings(config, &client), app::clock());
+        // What only the pace of maintenances or the count of GPUs depends on is not shown.
+        let settings = InventorySettings {
+            device_slices: false,
+            foreign_maintenances: BTreeSet::new(),
+            ..app::inventory_settings(config, &client)
+        };
+        let mut inventory = Inventory::new(settings, app::clock());
         let nodes = reads::nodes(&client, &config.gpu_node_label).await?;
         let gpus = GpuResources::parse(&config.gpu_resources).context("GPU_RESOURCES")?;
         let limit_group = config.pace.limit_group_label.as_deref();
         let nodes = nodes
             .iter()
             .map(|node| KubernetesUpdate::Node(Box::new(node_facts(node, limit_group, &gpus))));
-        let mut updates = vec![KubernetesUpdate::Reset];
-        updates.extend(nodes);
-        updates.push(KubernetesUpdate::Settled);
-        match reads::device_slices(&client, &gpus, None).await {
-            Ok(slices) => updates.extend(
-                slices
-                    .into_iter()
-                    .map(|(node, slices)| KubernetesUpdate::Devices { node, slices }),
-            ),
-            Err(error) => debug!("GPUs in ResourceSlices are not counted: {error}"),
-        }
-        updates.push(KubernetesUpdate::DevicesListed);
         let objects = nodemaintenance::read::all(&client).await?;
         let concerning = objects
             .iter()
             .filter(|object| api::concerns(object, &config.gpu_node_label));
-        let maintenances = complete_list(concerning.map(api::facts));
-        updates.extend(maintenances.map(KubernetesUpdate::Maintenances));
-        for api in &config.foreign_node_maintenances.0 {
-            let maintenances = complete_list(foreign_maintenances(&client, *api).await);
-            updates.extend(maintenances.map(|update| KubernetesUpdate::ForeignMaintenances(*api, update)));
-        }
-        let changes = inventory.advance(updates.into_iter().map(Fact::Kubernetes), app::clocks());
+        let maintenances = concerning.map(|object| NodeMaintenanceUpdate::Seen(Box::new(api::facts(object))));
+        let maintenances = iter::once(NodeMaintenanceUpdate::Reset)
+            .chain(maintenances)
+            .chain([NodeMaintenanceUpdate::Settled]);
+        let updates = iter::once(KubernetesUpdate::Reset)
+            .chain(nodes)
+            .chain([KubernetesUpdate::Settled])
+            .chain(maintenances.map(KubernetesUpdate::Maintenances));
+        let changes = inventory.advance(updates.map(Fact::Kubernetes), app::clocks());
         let watch_set = changes.requested.map(|it| it.watch_set).unwrap_or_default();
         let vcenter =
             Vcenter::new(app::vcenter_settings(config)?).context("preparing the connection to vCenter")?;
@@ -142,27 +138,4 @@ impl ClusterView {
     pub(in crate::cli) async fn close(&self) {
         self.vcenter.logout().await;
     }
-}
-
-/// The objects of one kind that have a request; none where they cannot be read: `haulout check` shows a missing right.
-async fn foreign_maintenances(client: &kube::Client, api: ForeignApi) -> Vec<NodeMaintenanceFacts> {
-    let objects = foreign::all(client, api).await.unwrap_or_else(|error| {
-        debug!("{error}");
-        None
-    });
-    let facts = |object| match foreign::read_foreign(api, object) {
-        Reading::Stands(facts) => Some(facts),
-        Reading::Withdrawn(_) => None,
-    };
-    objects.iter().flatten().filter_map(facts).collect()
-}
-
-/// The updates of a watch that has listed these objects.
-fn complete_list(
-    objects: impl IntoIterator<Item = NodeMaintenanceFacts>,
-) -> impl Iterator<Item = NodeMaintenanceUpdate> {
-    let seen = objects.into_iter().map(Box::new).map(NodeMaintenanceUpdate::Seen);
-    std::iter::once(NodeMaintenanceUpdate::Reset)
-        .chain(seen)
-        .chain([NodeMaintenanceUpdate::Settled])
 }
