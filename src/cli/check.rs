@@ -11,8 +11,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde::Serialize;
 use tracing::debug;
 
-use super::out::PROBLEM_FOUND;
-use super::out::{Items, Output, Paint, Tone};
+use super::out::{Items, Output, PROBLEM_FOUND, Paint, Tone};
 use super::{CheckArgs, Format};
 use crate::config::{Config, LeaderElection, without_password};
 use crate::foreign_maintenance::ForeignApi;
@@ -74,11 +73,21 @@ impl Section {
     }
 
     fn warn(&mut self, what: impl Into<String>, hint: &str) {
-        self.add(CheckMark::Warning, what.into(), Some(hint));
+        self.problem(false, what, hint);
     }
 
     fn missing(&mut self, what: impl Into<String>, hint: &str) {
-        self.add(CheckMark::Missing, what.into(), Some(hint));
+        self.problem(true, what, hint);
+    }
+
+    /// What is missing if it `is_vital`, and a warning if not.
+    fn problem(&mut self, is_vital: bool, what: impl Into<String>, hint: &str) {
+        let mark = if is_vital {
+            CheckMark::Missing
+        } else {
+            CheckMark::Warning
+        };
+        self.add(mark, what.into(), Some(hint));
     }
 
     fn add(&mut self, mark: CheckMark, what: String, hint: Option<&str>) {
@@ -217,11 +226,7 @@ async fn right(client: &kube::Client, right: &Right, namespace: Option<&str>, se
         Ok(lacking) if lacking.is_empty() => section.good(format!("may {} {on}", right.verbs.join(", "))),
         Ok(lacking) => {
             let what = format!("may not {} {on} (needed for {})", lacking.join(", "), right.why);
-            if right.is_vital {
-                section.missing(what, hint);
-            } else {
-                section.warn(what, hint);
-            }
+            section.problem(right.is_vital, what, hint);
         }
         Err(error) => section.warn(error.to_string(), "try again"),
     }
@@ -352,11 +357,7 @@ fn of_nodes_without_vm(nodes: &[&Forecast], are_all: bool, section: &mut Section
     );
     let hint = "nothing is to be done for physical machines; for a VM, see spec.providerID and status.nodeInfo.systemUUID of the \
                 Node against the VM's BIOS UUID, whether the user may read the VM, or NODE_BINDING";
-    if are_all {
-        section.missing(what, hint);
-    } else {
-        section.warn(what, hint);
-    }
+    section.problem(are_all, what, hint);
 }
 
 /// The checks of a node and its VM.

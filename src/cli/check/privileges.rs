@@ -106,11 +106,7 @@ pub(super) async fn beyond(view: &ClusterView, config: &Config, section: &mut Se
         reached.len()
     );
     let hint = "give each cluster its own account, with rights on its folder only, or set VCENTER_SCOPE";
-    if config.leadership.lease_kubeconfig.is_some() {
-        section.missing(what, hint);
-    } else {
-        section.warn(what, hint);
-    }
+    section.problem(config.leadership.lease_kubeconfig.is_some(), what, hint);
 }
 
 /// Whether nobody has defined the custom attribute.
