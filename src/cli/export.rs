@@ -97,14 +97,8 @@ pub(super) async fn perform(args: ExportArgs, out: Output) -> anyhow::Result<u8>
 async fn plans_of(leader: &Leader, names: &[String], failed: impl FnOnce(&anyhow::Error)) -> Vec<Plan> {
     let mut plans: Vec<Plan> = Vec::new();
     for names in names.chunks(NAMES_MAX) {
-        let path = plan_path(names);
-        let more = if names.len() == 1 {
-            leader.ask(&path).await.map(|plan| vec![plan])
-        } else {
-            leader.ask(&path).await.map(|several: WavePlan| several.plans)
-        };
-        match more {
-            Ok(more) => plans.extend(more),
+        match leader.ask::<WavePlan>(&plan_path(names)).await {
+            Ok(more) => plans.extend(more.plans),
             Err(error) => {
                 failed(&error);
                 break;

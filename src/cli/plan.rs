@@ -2,11 +2,11 @@
 
 mod wave;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 
-use super::out::{Output, Paint, Tone};
-use super::out::{PROBLEM_FOUND, node_names};
+use super::out::{Output, PROBLEM_FOUND, Paint, Tone, node_names};
+use super::selection::each_once;
 use super::{Format, PlanArgs};
 use crate::keys::DRAIN;
 use crate::kubernetes::answer::plain;
@@ -15,34 +15,22 @@ use crate::plan::{NodePlan, PLAN_PATH, Plan};
 
 pub(super) async fn perform(args: PlanArgs, out: Output) -> anyhow::Result<u8> {
     let leader = args.leader.find(out).await?;
-    let mut names = args.name;
-    let mut seen = BTreeSet::new();
-    names.retain(|name| seen.insert(name.clone()));
-    let path = plan_path(&names);
+    let names = each_once(&args.name);
+    let wave: WavePlan = leader.ask(&plan_path(&names)).await?;
     let format = args.output.output;
     let is_wide = format == Format::Wide;
-    let is_blocked = if names.len() == 1 {
-        let plan: Plan = leader.ask(&path).await?;
-        out.print_value(format, &plan, || {
-            if format == Format::Name {
-                node_names(plan.nodes.iter().map(|node| &node.node))
-            } else {
-                render(&plan, is_wide, out.paint())
-            }
-        })?;
-        plan.is_blocked()
-    } else {
-        let plan: WavePlan = leader.ask(&path).await?;
-        out.print_value(format, &plan, || {
-            if format == Format::Name {
-                node_names(plan.nodes().map(|node| &node.node))
-            } else {
-                wave::render(&plan, is_wide, out.paint())
-            }
-        })?;
-        plan.is_blocked()
+    // The plan of one name is shown without rounds.
+    let one = wave.plans.first().filter(|_| names.len() == 1);
+    let text = || match (format == Format::Name, one) {
+        (true, _) => node_names(wave.nodes().map(|node| &node.node)),
+        (false, Some(plan)) => render(plan, is_wide, out.paint()),
+        (false, None) => wave::render(&wave, is_wide, out.paint()),
     };
-    Ok(if is_blocked { PROBLEM_FOUND } else { 0 })
+    match one {
+        Some(plan) => out.print_value(format, plan, text)?,
+        None => out.print_value(format, &wave, text)?,
+    }
+    Ok(if wave.is_blocked() { PROBLEM_FOUND } else { 0 })
 }
 
 /// The path of the plan of `names` in the leader's API.

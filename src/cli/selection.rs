@@ -74,7 +74,7 @@ async fn matching(client: &kube::Client, selector: &str) -> anyhow::Result<Vec<S
     Ok(names)
 }
 
-fn each_once(nodes: &[String]) -> Vec<String> {
+pub(super) fn each_once(nodes: &[String]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for node in nodes {
         if !names.contains(node) {

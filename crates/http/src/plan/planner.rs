@@ -129,26 +129,10 @@ impl Planner {
 }
 
 impl LeaderView {
-    /// The plan of the host or node `name`.
+    /// The plan of hosts and nodes whose maintenance begins at the same time.
     ///
     /// # Errors
-    /// If there is none of this name, or something cannot be read.
-    pub(crate) async fn plan(self, name: &str) -> anyhow::Result<Plan> {
-        let targets = find(&self, &[name.to_owned()])?;
-        let Some(target) = targets.first() else {
-            bail!("a plan needs a name");
-        };
-        let nodes = target.nodes.clone();
-        let forecast = move |inventory: &mut Inventory| inventory.forecast(&nodes, &BTreeSet::new());
-        let (view, forecasts) = self.forecast(forecast).await?;
-        let budgets = view.budgets().await?;
-        of_target(&view, target, &forecasts, &budgets).await
-    }
-
-    /// The plan of several hosts and nodes whose maintenance begins at the same time.
-    ///
-    /// # Errors
-    /// As [`plan`](Self::plan).
+    /// If there is none of a name, or something cannot be read.
     pub(crate) async fn wave(self, names: &[String], progress: &PlanProgress) -> anyhow::Result<WavePlan> {
         if names.len() > NAMES_MAX {
             bail!(

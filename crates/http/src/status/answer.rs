@@ -20,8 +20,7 @@ use tokio::task::JoinSet;
 use tracing::warn;
 
 use crate::plan::planner::{ANSWER_TIMEOUT, NoPlan, Planner};
-use crate::plan::view::LeaderView;
-use crate::plan::view::PlanProgress;
+use crate::plan::view::{LeaderView, PlanProgress};
 use crate::plan::{ANSWER_EVENT, ERROR_EVENT, PROGRESS_EVENT};
 
 /// The interval of messages without content, so that the client sees that the leader lives.
@@ -71,10 +70,7 @@ enum Question {
 impl Question {
     async fn answer(self, view: LeaderView, progress: PlanProgress) -> anyhow::Result<Event> {
         match self {
-            Self::Plan(names) => match names.as_slice() {
-                [name] => event(ANSWER_EVENT, &view.plan(name).await?),
-                names => event(ANSWER_EVENT, &view.wave(names, &progress).await?),
-            },
+            Self::Plan(names) => event(ANSWER_EVENT, &view.wave(&names, &progress).await?),
             Self::Report => event(ANSWER_EVENT, &view.report(&progress).await?),
         }
     }
