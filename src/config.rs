@@ -6,7 +6,6 @@
 
 mod alertmanager;
 mod binding;
-mod credential;
 mod foreign_maintenances;
 mod guards;
 mod leadership;
@@ -31,7 +30,6 @@ pub use crate::maintenance::policy::{
 };
 pub use alertmanager::AlertmanagerSettings;
 pub use binding::BindingSettings;
-pub use credential::Credential;
 pub use foreign_maintenances::ForeignMaintenances;
 pub use guards::Guards;
 pub use leadership::{LeaderElection, LeadershipSettings};
@@ -45,7 +43,7 @@ pub use vcenter_report::VcenterReport;
 
 use crate::keys;
 use crate::telemetry::log::{LogFormat, log_level};
-use credential::credential;
+use crate::vsphere::client::{CredentialPart, CredentialSource};
 use listen::listen;
 use parse::{
     boolean, count, foreign_maintenances, guards, node_label, one_of, path, seconds, seconds_or_none, secret,
@@ -307,13 +305,19 @@ pub struct Config {
 }
 
 impl Config {
-    pub fn vcenter_user(&self) -> Credential {
-        let user = self.vcenter_user.clone().map(SecretString::from);
-        credential(user, self.vcenter_user_file.as_ref())
-    }
-
-    pub fn vcenter_password(&self) -> Credential {
-        credential(self.vcenter_password.clone(), self.vcenter_password_file.as_ref())
+    /// For each part, either the value or the file is set; [`Self::check`] verifies it.
+    pub fn vcenter_credentials(&self) -> CredentialSource {
+        let part = |value: Option<SecretString>, file: &Option<PathBuf>| {
+            let file = || CredentialPart::File(file.clone().unwrap_or_default());
+            value.map_or_else(file, CredentialPart::Given)
+        };
+        CredentialSource {
+            user: part(
+                self.vcenter_user.clone().map(SecretString::from),
+                &self.vcenter_user_file,
+            ),
+            password: part(self.vcenter_password.clone(), &self.vcenter_password_file),
+        }
     }
 
     pub fn timings(&self) -> Timings {

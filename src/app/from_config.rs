@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::connections::Connections;
-use crate::config::{Config, Credential, without_password};
+use crate::config::{Config, without_password};
 use crate::controller::event_loop::InventoryRequest;
 use crate::inventory::InventorySettings;
 use crate::kubernetes::facts::GpuResources;
@@ -19,7 +19,7 @@ use crate::plan::planner::{Planner, Turns};
 use crate::plan::view::{PlanSettings, PlanSources};
 use crate::telemetry::misconfigured::Misconfigured;
 use crate::vsphere;
-use crate::vsphere::client::{CredentialSource, Endpoint, Thumbprint, Trust, Vcenter};
+use crate::vsphere::client::{Endpoint, Thumbprint, Trust, Vcenter};
 
 /// The first wait after a refusal.
 const RETRY_MIN: Duration = Duration::from_secs(1);
@@ -41,7 +41,7 @@ pub(crate) fn vcenter_settings(config: &Config) -> Result<vsphere::client::Setti
         retry_min: RETRY_MIN,
         retry_max: timings.retry_max,
         thumbprint: thumbprint(config)?,
-        ..vsphere::client::Settings::new(endpoint, credentials(config), trust)
+        ..vsphere::client::Settings::new(endpoint, config.vcenter_credentials(), trust)
     })
 }
 
@@ -177,15 +177,4 @@ pub(super) fn election(config: &Config, connections: &Connections) -> lease::Set
 fn lease_namespace(config: &Config, client: &kube::Client) -> String {
     let configured = config.leadership.lease_namespace.clone();
     configured.unwrap_or_else(|| client.default_namespace().to_owned())
-}
-
-fn credentials(config: &Config) -> CredentialSource {
-    let part = |credential| match credential {
-        Credential::Value(value) => vsphere::client::CredentialPart::Given(value),
-        Credential::File(path) => vsphere::client::CredentialPart::File(path),
-    };
-    CredentialSource {
-        user: part(config.vcenter_user()),
-        password: part(config.vcenter_password()),
-    }
 }

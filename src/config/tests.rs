@@ -436,7 +436,7 @@ fn no_secret_is_in_any_output() {
     let redacted = [
         format!("{:?}", config.describe()),
         config.line(),
-        format!("{:?}", config.vcenter_password()),
+        format!("{:?}", config.vcenter_credentials().password),
     ];
     for text in redacted {
         assert!(!text.contains("s3cret"), "{text}");
