@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::controller_settings::NodeSettings;
-use super::leader::Leader;
+use super::leader::{Leader, LeaderArgs};
 use super::out::{Output, json as indented};
 use super::plan::plan_path;
 use super::reading::{WantedNodes, read_nodes};
@@ -72,7 +72,11 @@ pub(super) async fn perform(args: ExportArgs, out: Output) -> anyhow::Result<u8>
         Err(error) => miss("nodes", &error),
     }
     file(&args.to, "checks", &check::all(&config, client.clone()).await)?;
-    match Leader::find(args.leader, config.status_page.status_token_file.clone(), out).await {
+    let leader = LeaderArgs {
+        status_token_file: config.status_page.status_token_file.clone(),
+        address: args.leader,
+    };
+    match leader.find(out).await {
         Ok(leader) => {
             let plans = plans_of(&leader, &names, |error| miss("some plans", error)).await;
             file(&args.to, "plans", &plans)?;

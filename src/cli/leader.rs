@@ -90,29 +90,49 @@ impl LeaderArgs {
     /// # Errors
     /// If there is no cluster, or no release or several in it.
     pub(super) async fn find(self, out: Output) -> anyhow::Result<Leader> {
-        Leader::find(self.address, self.status_token_file, out).await
+        let token = self.status_token_file.map(|file| {
+            let text = std::fs::read_to_string(&file);
+            text.map(|text| SecretString::from(text.trim()))
+                .with_context(|| format!("reading the token of the status page in {}", file.display()))
+        });
+        let token = token.transpose()?;
+        let address = self.address;
+        // A flag is more than a variable.
+        let url = address.status_url.filter(|_| address.release.is_none());
+        if let Some(url) = url {
+            let asked = Asked::Address(http_client(&url)?, url.trim_end_matches('/').to_owned());
+            return Ok(Leader {
+                asked: vec![asked],
+                token,
+                out,
+            });
+        }
+        let client = connect_by(&address.access).await?;
+        let found = replicas::find(&client, address.release.as_ref()).await?;
+        let asked = found.into_iter().map(|pod| Asked::Pod(client.clone(), pod));
+        Ok(Leader {
+            asked: asked.collect(),
+            // Anybody who may create pods in some namespace could make one with the labels of Haulout.
+            token: token.filter(|_| address.release.is_some()),
+            out,
+        })
     }
 }
 
 /// The leader, or the replicas of which one leads.
 pub(super) struct Leader {
-    way: Way,
+    asked: Vec<Asked>,
     token: Option<SecretString>,
     out: Output,
 }
 
-enum Way {
-    Address(reqwest::Client, String),
-    Pods(kube::Client, Vec<Replica>),
-}
-
 /// Who is asked.
-enum Asked<'a> {
-    Address(&'a reqwest::Client, &'a str),
-    Pod(&'a kube::Client, &'a Replica),
+enum Asked {
+    Address(reqwest::Client, String),
+    Pod(kube::Client, Replica),
 }
 
-impl fmt::Display for Asked<'_> {
+impl fmt::Display for Asked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Address(_, url) => f.write_str(&plain(url)),
@@ -137,40 +157,6 @@ enum Refusal {
 }
 
 impl Leader {
-    /// As [`LeaderArgs::find`].
-    ///
-    /// # Errors
-    /// As there.
-    pub(super) async fn find(
-        address: LeaderAddress,
-        token_file: Option<PathBuf>,
-        out: Output,
-    ) -> anyhow::Result<Self> {
-        let token = token_file.map(|file| {
-            let text = std::fs::read_to_string(&file);
-            text.map(|text| SecretString::from(text.trim()))
-                .with_context(|| format!("reading the token of the status page in {}", file.display()))
-        });
-        let token = token.transpose()?;
-        // A flag is more than a variable.
-        let url = address.status_url.filter(|_| address.release.is_none());
-        if let Some(url) = url {
-            return Ok(Self {
-                way: Way::Address(http_client(&url)?, url.trim_end_matches('/').to_owned()),
-                token,
-                out,
-            });
-        }
-        let client = connect_by(&address.access).await?;
-        let found = replicas::find(&client, address.release.as_ref()).await?;
-        Ok(Self {
-            way: Way::Pods(client, found),
-            // Anybody who may create pods in some namespace could make one with the labels of Haulout.
-            token: token.filter(|_| address.release.is_some()),
-            out,
-        })
-    }
-
     /// Asks for `path`, and waits for the answer.
     ///
     /// # Errors
@@ -179,9 +165,9 @@ impl Leader {
         let busy_until = Instant::now() + BUSY_TIMEOUT;
         loop {
             let mut refusals = Vec::new();
-            for who in self.replicas() {
-                match self.accepted(&who, path).await? {
-                    Ok(accepted) => return self.answer(accepted, &who).await,
+            for who in &self.asked {
+                match self.accepted(who, path).await? {
+                    Ok(accepted) => return self.answer(accepted, who).await,
                     Err(refusal) => refusals.push((who, refusal)),
                 }
             }
@@ -205,7 +191,7 @@ impl Leader {
     }
 
     /// Sends the request to one replica. The outer error is about all of them.
-    async fn accepted(&self, who: &Asked<'_>, path: &str) -> anyhow::Result<Result<Connected, Refusal>> {
+    async fn accepted(&self, who: &Asked, path: &str) -> anyhow::Result<Result<Connected, Refusal>> {
         let sent = match who {
             Asked::Address(client, url) => self.at_address(client, &format!("{url}{path}")).await,
             Asked::Pod(client, replica) => self.at_pod(client, replica, path).await?,
@@ -235,16 +221,6 @@ impl Leader {
             status => {
                 let text = events::short_text(connected.response).await;
                 Ok(Err(Refusal::Final(format!("it answered with status {status}: {text}"))))
-            }
-        }
-    }
-
-    fn replicas(&self) -> Vec<Asked<'_>> {
-        match &self.way {
-            Way::Address(client, url) => vec![Asked::Address(client, url)],
-            Way::Pods(client, replicas) => {
-                let pods = replicas.iter().map(|replica| Asked::Pod(client, replica));
-                pods.collect()
             }
         }
     }
@@ -312,7 +288,7 @@ impl Leader {
     }
 
     /// Reads the answer of `who`, and shows how far it is.
-    async fn answer<T: DeserializeOwned>(&self, accepted: Connected, who: &Asked<'_>) -> anyhow::Result<T> {
+    async fn answer<T: DeserializeOwned>(&self, accepted: Connected, who: &Asked) -> anyhow::Result<T> {
         let Connected {
             response,
             _connection,

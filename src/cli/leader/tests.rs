@@ -66,7 +66,7 @@ async fn asked(page: SocketAddr, path: &str, token: Option<&str>) -> Result<Vec<
     let _ = rustls::crypto::ring::default_provider().install_default();
     let url = format!("http://{page}");
     let leader = Leader {
-        way: Way::Address(http_client(&url).unwrap(), url),
+        asked: vec![Asked::Address(http_client(&url).unwrap(), url)],
         token: token.map(SecretString::from),
         out: Output::new(),
     };
