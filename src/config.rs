@@ -46,8 +46,7 @@ use crate::telemetry::log::{LogFormat, log_level};
 use crate::vsphere::client::{CredentialPart, CredentialSource};
 use listen::listen;
 use parse::{
-    boolean, count, foreign_maintenances, guards, node_label, one_of, path, seconds, seconds_or_none, secret,
-    text, trace_ui, vmotion_grace,
+    boolean, count, node_label, one_of, path, seconds, seconds_or_none, secret, text, trace_ui, vmotion_grace,
 };
 use redacted::redacted;
 
@@ -136,7 +135,7 @@ pub struct Config {
     /// The other projects whose NodeMaintenance objects are drain requests as well (a list of medik8s, kubevirt and nvidia, or none)
     ///
     /// Their kinds need not be installed yet. Their own operators must not serve the same nodes.
-    #[arg(long, env, value_name = "LIST", help_heading = NODES, value_parser = foreign_maintenances, default_value = "none", hide_short_help = true)]
+    #[arg(long, env, value_name = "LIST", help_heading = NODES, default_value = "none", hide_short_help = true)]
     pub foreign_node_maintenances: ForeignMaintenances,
     /// How long a Node has the taint haulout.dev/maintenance:NoSchedule, from its cordon
     ///
@@ -157,7 +156,7 @@ pub struct Config {
     ///
     /// queued-taint keeps evicted pods away from the nodes that are drained next, by the taint
     /// haulout.dev/queued:PreferNoSchedule. The others are annotations and labels for the controller of that name.
-    #[arg(long, env, value_name = "LIST", help_heading = NODES, value_parser = guards, default_value = "all", hide_short_help = true)]
+    #[arg(long, env, value_name = "LIST", help_heading = NODES, default_value = "all", hide_short_help = true)]
     pub guards: Guards,
     /// Kubeconfig of the management cluster of Cluster API, if the Machines are in another cluster than the nodes (a file, or in-cluster)
     ///

@@ -1,6 +1,6 @@
 //! Settings of how nodes are bound to VMs.
 
-use super::parse::{one_of, scope};
+use super::parse::one_of;
 use crate::maintenance::policy::NodeBinding;
 use crate::vsphere::scope::VmScope;
 
@@ -22,6 +22,6 @@ pub struct BindingSettings {
     ///
     /// Paths are those of govc, such as /dc1/vm/tenant-a or /dc1/host/cluster1/Resources/pool-a. One entry that fits is enough. If
     /// unset, all VMs that the account sees.
-    #[arg(long, env, value_name = "LIST", help_heading = NODES, value_parser = scope)]
+    #[arg(long, env, value_name = "LIST", help_heading = NODES)]
     pub vcenter_scope: Option<VmScope>,
 }

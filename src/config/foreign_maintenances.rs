@@ -1,7 +1,6 @@
 //! `FOREIGN_NODE_MAINTENANCES`: the other projects whose NodeMaintenance objects are requests.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::str::FromStr;
 
 use crate::foreign_maintenance::ForeignApi;
@@ -28,13 +27,5 @@ impl FromStr for ForeignMaintenances {
         let names: Vec<&str> = ForeignApi::ALL.iter().map(|api| api.name()).collect();
         apis.map(Self)
             .ok_or_else(|| format!("none or a list of {} is expected", names.join(", ")))
-    }
-}
-
-impl fmt::Display for ForeignMaintenances {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<&str> = self.0.iter().map(|api| api.name()).collect();
-        f.write_str(if names.is_empty() { "none" } else { "" })?;
-        f.write_str(&names.join(","))
     }
 }

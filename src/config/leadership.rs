@@ -7,9 +7,6 @@ use std::time::Duration;
 use super::WrongSetting;
 use super::parse::{fraction, object_name, path, release};
 
-/// Limit of object names in Kubernetes.
-const NAME_CHARS_MAX: usize = 253;
-
 const REPLICAS: &str = "Several replicas";
 
 // The defaults are those of client-go. The upper bounds limit the failover time. The lower bounds are
@@ -25,13 +22,13 @@ pub struct LeadershipSettings {
           num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_short_help = true)]
     pub election: LeaderElection,
     /// Name of the Lease; only one of the replicas that share it acts (a DNS name)
-    #[arg(long, env, value_name = "NAME", help_heading = REPLICAS, value_parser = object_name(NAME_CHARS_MAX),
+    #[arg(long, env, value_name = "NAME", help_heading = REPLICAS, value_parser = object_name,
           default_value = "haulout", hide_short_help = true)]
     pub lease_name: String,
     /// Namespace of the Lease (a DNS name)
     ///
     /// If unset, the pod's own, or that of the kubeconfig.
-    #[arg(long, env, value_name = "NAME", help_heading = REPLICAS, value_parser = object_name(NAME_CHARS_MAX), hide_short_help = true)]
+    #[arg(long, env, value_name = "NAME", help_heading = REPLICAS, value_parser = object_name, hide_short_help = true)]
     pub lease_namespace: Option<String>,
     /// Kubeconfig of the cluster of the Lease, if it is another one than that of the nodes (a file, or in-cluster)
     ///

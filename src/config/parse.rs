@@ -8,10 +8,10 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use secrecy::SecretString;
 
-use super::{ForeignMaintenances, Guards, Limit, VmotionGrace, selector};
+use super::{Limit, VmotionGrace, selector};
+use crate::ids::{NAME_BYTES_MAX, is_object_name};
 use crate::maintenance::policy::NotPermitted;
 use crate::status::TRACE_ID;
-use crate::vsphere::scope::{ScopeError, VmScope};
 
 /// Limit of a release name, which is part of each record. Namespace and name of a Lease are shorter.
 const RELEASE_CHARS_MAX: usize = 400;
@@ -81,10 +81,6 @@ pub(super) fn boolean(text: &str) -> Result<bool, String> {
     }
 }
 
-pub(super) fn scope(text: &str) -> Result<VmScope, String> {
-    text.parse().map_err(|error: ScopeError| error.to_string())
-}
-
 pub(super) fn max_unavailable(text: &str) -> Result<Limit, String> {
     let expected = "1 to 10000 or 1% to 100% is expected, or unlimited";
     text.trim().parse().map_err(|_| expected.to_owned())
@@ -112,14 +108,6 @@ pub(super) fn vmotion_grace(text: &str) -> Result<VmotionGrace, String> {
         .map_err(|expected| format!("{expected}, or unlimited"))
 }
 
-pub(super) fn foreign_maintenances(text: &str) -> Result<ForeignMaintenances, String> {
-    text.parse()
-}
-
-pub(super) fn guards(text: &str) -> Result<Guards, String> {
-    text.parse()
-}
-
 pub(crate) fn node_label(text: &str) -> Result<String, String> {
     let label = text.trim();
     if selector::is_selector(label) {
@@ -140,24 +128,19 @@ pub(crate) fn label_key(text: &str) -> Result<String, String> {
     is_key.then(|| key.to_owned()).ok_or_else(|| expected.to_owned())
 }
 
-/// The name of a Kubernetes object, of at most `max` characters.
-pub(crate) fn object_name(max: usize) -> impl Fn(&str) -> Result<String, String> + Clone {
-    move |text| {
-        let name = text.trim();
-        if selector::is_dns_subdomain(name) && name.len() <= max {
-            Ok(name.to_owned())
-        } else {
-            Err(format!(
-                "a name of 1 to {max} lower-case letters, digits, hyphens and dots is expected"
-            ))
-        }
-    }
+/// The name of a Kubernetes object.
+pub(crate) fn object_name(text: &str) -> Result<String, String> {
+    let name = text.trim();
+    let expected = || {
+        format!("a name of 1 to {NAME_BYTES_MAX} lower-case letters, digits, hyphens and dots is expected")
+    };
+    is_object_name(name).then(|| name.to_owned()).ok_or_else(expected)
 }
 
 /// A release name as in records: built from namespace and name of the Lease.
 pub(crate) fn release(text: &str) -> Result<String, String> {
     let name = text.trim();
-    if name.split('/').all(selector::is_dns_subdomain) && name.len() <= RELEASE_CHARS_MAX {
+    if name.split('/').all(is_object_name) && name.len() <= RELEASE_CHARS_MAX {
         Ok(name.to_owned())
     } else {
         Err(format!(

@@ -1,5 +1,6 @@
-//! Validates label selectors and DNS names, so that a mistake is reported at start and not by the first
-//! request.
+//! Validates label selectors, so that a mistake is reported at start and not by the first request.
+
+use crate::ids::is_object_name;
 
 /// The spaces of Kubernetes' own parser. It refuses all others, such as a no-break space from a document.
 const SPACES: [char; 4] = [' ', '\t', '\r', '\n'];
@@ -20,17 +21,6 @@ pub(super) fn is_selector(text: &str) -> bool {
             None => return after.is_empty(),
         }
     }
-}
-
-/// Whether `text` is a lower-case DNS name of at most 253 characters.
-pub(super) fn is_dns_subdomain(text: &str) -> bool {
-    let is_label = |label: &str| {
-        is_edged_by_alphanumerics(label)
-            && label
-                .chars()
-                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
-    };
-    text.len() <= 253 && text.split('.').all(is_label)
 }
 
 /// The rest after the first requirement; `None` if there is none.
@@ -64,7 +54,7 @@ fn after_key(text: &str) -> Option<&str> {
     let is_of_key = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
     let (key, rest) = text.split_at(text.find(|c| !is_of_key(c)).unwrap_or(text.len()));
     let (is_prefix_right, name) = match key.split_once('/') {
-        Some((prefix, name)) => (is_dns_subdomain(prefix), name),
+        Some((prefix, name)) => (is_object_name(prefix), name),
         None => (true, key),
     };
     let is_name = !name.is_empty() && !name.contains('/') && is_value(name);
