@@ -19,7 +19,6 @@ pub(super) const SCRIPT: &str = include_str!("../../templates/status/script.js")
 #[derive(Template)]
 #[template(path = "status/overview.html")]
 struct OverviewHtml<'a> {
-    frame: &'a Frame,
     /// Relative path to the overview, so that a proxy may serve the pages below any path.
     root: &'static str,
     json: &'static str,
@@ -27,7 +26,6 @@ struct OverviewHtml<'a> {
     node_pager: Option<Pager>,
     host_pager: Option<Pager>,
     picture: TimelinePicture,
-    period: String,
 }
 
 /// The links to the other pages of a list.
@@ -40,7 +38,6 @@ struct Pager {
 #[derive(Template)]
 #[template(path = "status/node.html")]
 struct NodeHtml<'a> {
-    frame: &'a Frame,
     root: &'static str,
     json: String,
     page: &'a NodePage,
@@ -49,29 +46,24 @@ struct NodeHtml<'a> {
 #[derive(Template)]
 #[template(path = "status/episode.html")]
 struct EpisodeHtml<'a> {
-    frame: &'a Frame,
     root: &'static str,
     json: String,
     page: &'a EpisodePage,
     picture: TimelinePicture,
-    period: String,
 }
 
 #[derive(Template)]
 #[template(path = "status/host.html")]
 struct HostHtml<'a> {
-    frame: &'a Frame,
     root: &'static str,
     json: String,
     page: &'a HostPage,
     picture: TimelinePicture,
-    period: String,
 }
 
 #[derive(Template)]
 #[template(path = "status/maintainable.html")]
 struct MaintainableHtml<'a> {
-    frame: &'a Frame,
     root: &'static str,
     json: &'static str,
     page: &'a MaintainablePage,
@@ -87,7 +79,6 @@ struct MissingHtml<'a> {
 
 pub(super) fn overview(page: &Overview) -> Result<String, askama::Error> {
     let html = OverviewHtml {
-        frame: &page.frame,
         root: "./",
         json: "api/v1/overview",
         page,
@@ -100,7 +91,6 @@ pub(super) fn overview(page: &Overview) -> Result<String, askama::Error> {
             ..page.filter.clone()
         }),
         picture: timeline_picture::layout(&page.timeline),
-        period: timeline_picture::length(&page.timeline),
     };
     html.render()
 }
@@ -118,7 +108,6 @@ fn pager(count: PageCount, page: impl Fn(usize) -> ListFilter) -> Option<Pager> 
 
 pub(super) fn node(page: &NodePage) -> Result<String, askama::Error> {
     let html = NodeHtml {
-        frame: &page.frame,
         root: "../",
         json: format!("api/v1/nodes/{}", segment(&page.row.name)),
         page,
@@ -128,31 +117,26 @@ pub(super) fn node(page: &NodePage) -> Result<String, askama::Error> {
 
 pub(super) fn episode(page: &EpisodePage) -> Result<String, askama::Error> {
     let html = EpisodeHtml {
-        frame: &page.frame,
         root: "../",
         json: format!("api/v1/episodes/{}", segment(&page.row.id)),
         page,
         picture: timeline_picture::layout(&page.timeline),
-        period: timeline_picture::length(&page.timeline),
     };
     html.render()
 }
 
 pub(super) fn host(page: &HostPage) -> Result<String, askama::Error> {
     let html = HostHtml {
-        frame: &page.frame,
         root: "../",
         json: format!("api/v1/hosts/{}", segment(&page.row.name)),
         page,
         picture: timeline_picture::layout(&page.timeline),
-        period: timeline_picture::length(&page.timeline),
     };
     html.render()
 }
 
 pub(super) fn maintainable(page: &MaintainablePage) -> Result<String, askama::Error> {
     let html = MaintainableHtml {
-        frame: &page.frame,
         root: "./",
         json: "api/v1/maintainable",
         page,

@@ -35,6 +35,8 @@ const NAME_CHARS: usize = 48;
 /// A timeline, laid out for SVG.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct TimelinePicture {
+    /// The length of the timeline.
+    pub(super) period: String,
     pub(super) height: usize,
     /// The end of the rows.
     pub(super) axis_y: usize,
@@ -90,6 +92,7 @@ pub(super) fn layout(timeline: &Timeline) -> TimelinePicture {
     let axis_y = rows.len() * ROW;
     let in_picture = |state: &ShownState| legend.contains(state);
     TimelinePicture {
+        period: Took(timeline.to.duration_since(timeline.from)).to_string(),
         height: axis_y + AXIS,
         axis_y,
         rows,
@@ -167,9 +170,4 @@ fn marks(from: Timestamp, to: Timestamp) -> Vec<PictureMark> {
             }
         })
         .collect()
-}
-
-/// The length of a timeline as text.
-pub(super) fn length(timeline: &Timeline) -> String {
-    Took(timeline.to.duration_since(timeline.from)).to_string()
 }
