@@ -32,6 +32,7 @@ use crate::nodemaintenance::api::{self, WriteError};
 use crate::nodemaintenance::kind::{
     MaintenanceAction, MaintenanceOrigin, MaintenanceWindow, NodeMaintenance, NodeMaintenanceSpec,
 };
+use crate::status::EpisodeOutcome;
 use crate::telemetry::log::{LogFormat, log_level};
 use crate::window::Window;
 use decide::{KnownRequest, RebootFacts, RequestProgress, SentinelNote, SentinelStep, StoredRequestId};
@@ -224,10 +225,7 @@ fn known_request(object: &NodeMaintenance) -> Option<KnownRequest> {
     let progress = match (&status.ended_at, status.state.as_deref()) {
         (Some(ended_at), _) => RequestProgress::Ended {
             at: ended_at.parse().unwrap_or(Timestamp::UNIX_EPOCH),
-            succeeded: status
-                .conditions
-                .iter()
-                .any(|it| it.type_ == "Succeeded" && it.status == "True"),
+            succeeded: status.result.as_deref() == Some(EpisodeOutcome::Succeeded.name()),
         },
         (None, None | Some("Queued")) => RequestProgress::NotBegun,
         (None, Some(_)) => RequestProgress::Begun,

@@ -69,12 +69,11 @@ pub(super) async fn perform(args: NodesArgs, out: Output) -> anyhow::Result<u8> 
 /// `None` for a request, and for an episode that goes on.
 fn past(object: &NodeMaintenance) -> Option<PastMaintenance> {
     let status = object.status.as_ref()?;
-    let succeeded = status.conditions.iter().find(|it| it.type_ == "Succeeded");
     (object.spec.origin == MaintenanceOrigin::Episode).then_some(())?;
     Some(PastMaintenance {
         node: object.spec.node_name.clone(),
         name: object.name_any(),
-        result: succeeded.map_or_else(|| "Unknown".to_owned(), |condition| condition.reason.clone()),
+        result: status.result.clone().unwrap_or_else(|| "Unknown".to_owned()),
         host: status.host.clone(),
         target: status.target.clone(),
         started_at: status.started_at.clone(),

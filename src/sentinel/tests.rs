@@ -153,7 +153,6 @@ fn waits_after_failures_double_up_to_the_interval() {
 #[test]
 fn progress_of_a_request_follows_from_its_status() {
     let ended = |succeeded| RequestProgress::Ended { at: now(), succeeded };
-    let condition = |is: &str| json!([{"type": "Succeeded", "status": is, "reason": "r", "message": "", "lastTransitionTime": "2026-11-18T11:06:40Z"}]);
     for (status, expected) in [
         (json!({}), RequestProgress::NotBegun),
         (
@@ -167,11 +166,11 @@ fn progress_of_a_request_follows_from_its_status() {
         (json!({"state": "Draining"}), RequestProgress::Begun),
         (json!({"state": "Parked"}), RequestProgress::Begun),
         (
-            json!({"state": "Ended", "endedAt": "2026-11-18T11:06:40Z", "conditions": condition("True")}),
+            json!({"state": "Ended", "endedAt": "2026-11-18T11:06:40Z", "result": "Succeeded"}),
             ended(true),
         ),
         (
-            json!({"state": "Ended", "endedAt": "2026-11-18T11:06:40Z", "conditions": condition("False")}),
+            json!({"state": "Ended", "endedAt": "2026-11-18T11:06:40Z", "result": "Failed"}),
             ended(false),
         ),
     ] {

@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use haulout_controller::nodemaintenance::kind::{MaintenanceOrigin, NodeMaintenance};
 use haulout_core::ids::NodeName;
-use haulout_core::status::PhaseKind;
+use haulout_core::status::{EpisodeOutcome, PhaseKind};
 
 /// How long the ended, successful episodes took, without the time in the queue.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -42,10 +42,7 @@ fn median(mut durations: Vec<SignedDuration>) -> Option<SignedDuration> {
 fn took(object: &NodeMaintenance) -> Option<SignedDuration> {
     let status = object.status.as_ref()?;
     let at = |text: &str| text.parse::<Timestamp>().ok();
-    let has_succeeded = status
-        .conditions
-        .iter()
-        .any(|condition| condition.type_ == "Succeeded" && condition.status == "True");
+    let has_succeeded = status.result.as_deref() == Some(EpisodeOutcome::Succeeded.name());
     if object.spec.origin != MaintenanceOrigin::Episode || !has_succeeded {
         return None;
     }
@@ -68,7 +65,7 @@ mod tests {
 
     use super::*;
 
-    fn episode(node: &str, minutes: i64, succeeded: &str) -> NodeMaintenance {
+    fn episode(node: &str, minutes: i64, result: &str) -> NodeMaintenance {
         let began = Timestamp::UNIX_EPOCH;
         let at = |minutes| (began + SignedDuration::from_mins(minutes)).to_string();
         let object = json!({
@@ -83,9 +80,7 @@ mod tests {
                     {"phase": "Queued", "startedAt": at(0), "endedAt": at(5)},
                     {"phase": "Draining", "startedAt": at(5), "endedAt": at(minutes + 5)},
                 ],
-                "conditions": [{
-                    "type": "Succeeded", "status": succeeded, "reason": "It", "message": "", "lastTransitionTime": at(0),
-                }],
+                "result": result,
             },
         });
         serde_json::from_value(object).unwrap()
@@ -94,11 +89,11 @@ mod tests {
     #[test]
     fn duration_is_the_median_of_the_node_or_else_of_all() {
         let objects = [
-            episode("a", 10, "True"),
-            episode("a", 30, "True"),
-            episode("a", 12, "True"),
-            episode("b", 50, "True"),
-            episode("b", 2, "False"),
+            episode("a", 10, "Succeeded"),
+            episode("a", 30, "Succeeded"),
+            episode("a", 12, "Succeeded"),
+            episode("b", 50, "Succeeded"),
+            episode("b", 2, "Failed"),
         ];
         let durations = EpisodeDurations::of(&objects);
         let median = |node: &str| durations.median(&NodeName::new(node));

@@ -125,15 +125,12 @@ fn row_of_seen(name: &NodeName, entry: &NodeEntry, latest: &EpisodeHistory) -> E
 fn row_of_object(object: &NodeMaintenanceFacts) -> Option<EpisodeRow> {
     let status = &object.status;
     let ended_at = status.ended_at.as_deref().and_then(time);
-    let succeeded = status.conditions.iter().find(|it| it.type_ == "Succeeded");
-    let reason = succeeded
-        .filter(|_| ended_at.is_some())
-        .map(|condition| condition.reason.as_str());
-    let outcome = reason.and_then(|reason| reason.parse::<EpisodeOutcome>().ok());
+    let result = status.result.as_deref().filter(|_| ended_at.is_some());
+    let outcome = result.and_then(|result| result.parse::<EpisodeOutcome>().ok());
     let state = status.state.as_deref().unwrap_or_default();
-    let words = match (outcome, reason, state.parse::<PhaseKind>()) {
+    let words = match (outcome, result, state.parse::<PhaseKind>()) {
         (Some(outcome), _, _) => result_words(outcome),
-        (None, Some(reason), _) => reason,
+        (None, Some(result), _) => result,
         (None, None, Ok(phase)) => phase.words(),
         (None, None, Err(_)) => state,
     }
@@ -144,7 +141,7 @@ fn row_of_object(object: &NodeMaintenanceFacts) -> Option<EpisodeRow> {
         host: status.host.clone(),
         started_at: status.started_at.as_deref().and_then(time),
         ended_at,
-        result: reason.unwrap_or(state).to_owned(),
+        result: result.unwrap_or(state).to_owned(),
         words,
         end: ended_at.map(|_| outcome.map_or(EndLook::Neutral, end_look)),
     })
