@@ -100,6 +100,10 @@ fn is_open(object: &NodeMaintenance) -> bool {
         .is_none_or(|status| status.ended_at.is_none())
 }
 
+pub(super) fn is_open_request(object: &NodeMaintenance) -> bool {
+    object.spec.origin == MaintenanceOrigin::Request && is_open(object)
+}
+
 impl NodeReading {
     /// The state of each node, including nodes that were deleted during an episode.
     pub(super) fn states(&self) -> Vec<ListedNode> {
@@ -134,7 +138,7 @@ impl NodeReading {
 
     fn open_requests(&self, name: &str) -> impl Iterator<Item = &NodeMaintenance> {
         self.maintenances_of(name)
-            .filter(|object| object.spec.origin == MaintenanceOrigin::Request && is_open(object))
+            .filter(|object| is_open_request(object))
     }
 
     /// The request that is served first.

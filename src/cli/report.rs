@@ -5,8 +5,7 @@ use std::fmt::Write as _;
 use askama::Template;
 
 use super::ReportArgs;
-use super::out::{Output, json};
-use super::out::{PROBLEM_FOUND, node_names};
+use super::out::{Output, PROBLEM_FOUND, json, node_names};
 use super::table::Table;
 use crate::kubernetes::answer::plain;
 use crate::plan::REPORT_PATH;

@@ -8,7 +8,7 @@ use super::nodes::ListedNode;
 use super::out::Output;
 use super::out::PROBLEM_FOUND;
 use super::question::{self, Consent};
-use super::reading::{WantedNodes, read_nodes};
+use super::reading::{WantedNodes, is_open_request, read_nodes};
 use super::request::{NM, user};
 use super::selection::show_values;
 use super::{Format, ResumeArgs};
@@ -16,7 +16,7 @@ use crate::ids::RequestUid;
 use crate::kubernetes::answer::plain;
 use crate::kubernetes::client::connect_by;
 use crate::nodemaintenance::api;
-use crate::nodemaintenance::kind::{MaintenanceOrigin, NodeMaintenance};
+use crate::nodemaintenance::kind::NodeMaintenance;
 use crate::status::PhaseKind;
 
 /// The result for one node.
@@ -63,11 +63,11 @@ pub(super) async fn perform(args: ResumeArgs, out: Output) -> anyhow::Result<u8>
     let settings = args.flags.settings.complete(&client, out).await;
     let names = args.nodes.names(&client, &settings).await?;
     let reading = read_nodes(&client, &settings, WantedNodes::Named(&names)).await?;
-    let open: Vec<&NodeMaintenance> = reading.objects.iter().filter(is_open_request).collect();
+    let open = reading.objects.iter().filter(|object| is_open_request(object));
     let me = user(&client, out).await;
     let is_mine = |object: &NodeMaintenance| me.is_some() && object.spec.requested_by == me;
     let (mut taken, mut left): (Vec<&NodeMaintenance>, Vec<&NodeMaintenance>) =
-        open.into_iter().partition(|object| match &args.request {
+        open.partition(|object| match &args.request {
             Some(name) => object.name_any() == *name,
             None => is_mine(object),
         });
@@ -112,11 +112,6 @@ pub(super) async fn perform(args: ResumeArgs, out: Output) -> anyhow::Result<u8>
         .iter()
         .any(|it| it.deleted.is_empty() && !it.others.is_empty());
     Ok(if is_without_effect { PROBLEM_FOUND } else { 0 })
-}
-
-fn is_open_request(object: &&NodeMaintenance) -> bool {
-    let status = object.status.as_ref();
-    object.spec.origin == MaintenanceOrigin::Request && status.is_none_or(|it| it.ended_at.is_none())
 }
 
 /// Whether a person agrees that the requests of other users are deleted.
