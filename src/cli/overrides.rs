@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use kube::ResourceExt as _;
 
 use super::controller_settings::NodeSettings;
-use super::out::Output;
-use super::out::PROBLEM_FOUND;
-use super::question::{self, Consent};
+use super::out::{Output, PROBLEM_FOUND};
+use super::question;
 use super::reading::{WantedNodes, read_nodes};
 use super::selection::{NodeAnswer, for_each};
 use super::{NodesArgs, PauseArgs, UnpauseArgs};
@@ -93,13 +92,9 @@ pub(super) async fn pause(args: PauseArgs, out: Output) -> anyhow::Result<u8> {
             .map(|(name, phase)| stopped(name, phase))
             .collect();
         let nodes = nodes.join("; ");
-        match question::ask(args.yes, out, &format!("{nodes}. Pause?"))? {
-            Consent::Given => {}
-            Consent::Refused => {
-                out.progress("nothing was paused");
-                return Ok(PROBLEM_FOUND);
-            }
-            Consent::NobodyToAsk => bail!("{nodes}. Without a terminal, confirm it with --yes"),
+        if !question::agreed(args.yes, out, &format!("{nodes}. Pause?"), &nodes)? {
+            out.progress("nothing was paused");
+            return Ok(PROBLEM_FOUND);
         }
     }
     for_each(&names, (args.flags.output, out), async |name| {

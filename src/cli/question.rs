@@ -2,45 +2,27 @@
 
 use std::io::{BufRead as _, IsTerminal as _};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 
 use super::out::Output;
 
-/// The answer to a question.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Consent {
-    Given,
-    Refused,
-    /// Nobody can be asked, and no flag answers.
-    NobodyToAsk,
-}
-
-/// Asks a person, unless the flag `--yes` answers.
+/// Asks a person, unless the flag `--yes` answers. Returns whether the answer is yes.
 ///
 /// # Errors
-/// When the answer cannot be read.
-pub(super) fn ask(yes: bool, out: Output, question: &str) -> anyhow::Result<Consent> {
-    let is_terminal = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
-    if let Some(consent) = without_asking(yes, is_terminal) {
-        return Ok(consent);
+/// When there is no terminal, with `what` would be done, or when the answer cannot be read.
+pub(super) fn agreed(yes: bool, out: Output, question: &str, what: &str) -> anyhow::Result<bool> {
+    if yes {
+        return Ok(true);
     }
+    ensure!(
+        std::io::stdin().is_terminal() && std::io::stderr().is_terminal(),
+        "{what}. Without a terminal, confirm it with --yes"
+    );
     out.progress(&format!("{question} [y/N]"));
     let mut line = String::new();
     let read = std::io::stdin().lock().read_line(&mut line);
     read.context("reading the answer")?;
-    Ok(if is_yes(&line) {
-        Consent::Given
-    } else {
-        Consent::Refused
-    })
-}
-
-fn without_asking(yes: bool, is_terminal: bool) -> Option<Consent> {
-    match (yes, is_terminal) {
-        (true, _) => Some(Consent::Given),
-        (false, true) => None,
-        (false, false) => Some(Consent::NobodyToAsk),
-    }
+    Ok(is_yes(&line))
 }
 
 fn is_yes(line: &str) -> bool {
@@ -53,11 +35,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn person_is_asked_at_a_terminal_only_and_unless_a_flag_answers() {
-        assert_eq!(without_asking(true, false), Some(Consent::Given));
-        assert_eq!(without_asking(true, true), Some(Consent::Given));
-        assert_eq!(without_asking(false, true), None);
-        assert_eq!(without_asking(false, false), Some(Consent::NobodyToAsk));
+    fn only_yes_is_an_agreement() {
+        assert!(agreed(true, Output::new(), "Go on?", "it goes on").unwrap());
         assert!(is_yes(" Y\n") && is_yes("yes\n"));
         assert!(!is_yes("\n") && !is_yes("n\n") && !is_yes("yesterday\n"));
     }

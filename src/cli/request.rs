@@ -9,9 +9,8 @@ use serde::Serialize;
 
 use super::controller_settings::NodeSettings;
 use super::follow::{RequestFollower, follow, is_cordoned};
-use super::out::Output;
-use super::out::PROBLEM_FOUND;
-use super::question::{self, Consent};
+use super::out::{Output, PROBLEM_FOUND};
+use super::question;
 use super::selection::show_values;
 use super::{DrainArgs, Format, RequestDryRun};
 use crate::kubernetes::answer::plain;
@@ -214,14 +213,8 @@ fn agreed(args: &DrainArgs, names: &[String], out: Output) -> anyhow::Result<boo
     } else {
         format!("{nodes} are drained, and the VM of each is shut down and {then}. Continue?")
     };
-    match question::ask(args.yes, out, &question)? {
-        Consent::Given => Ok(true),
-        Consent::Refused => Ok(false),
-        Consent::NobodyToAsk => bail!(
-            "--action {:?} shuts the VM of {nodes} down: without a terminal, confirm it with --yes",
-            args.action
-        ),
-    }
+    let what = format!("--action {:?} shuts the VM of {nodes} down", args.action);
+    question::agreed(args.yes, out, &question, &what)
 }
 
 /// The name of the user; `None` if the kube-apiserver does not say it.

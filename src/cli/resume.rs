@@ -5,9 +5,8 @@ use kube::ResourceExt as _;
 use serde::Serialize;
 
 use super::nodes::ListedNode;
-use super::out::Output;
-use super::out::PROBLEM_FOUND;
-use super::question::{self, Consent};
+use super::out::{Output, PROBLEM_FOUND};
+use super::question;
 use super::reading::{WantedNodes, is_open_request, read_nodes};
 use super::request::{NM, user};
 use super::selection::show_values;
@@ -125,15 +124,8 @@ fn agreed_to_all(args: &ResumeArgs, left: &[&NodeMaintenance], out: Output) -> a
         .collect();
     let names = names.join(", ");
     let question = format!("Delete the requests of other users as well: {names}?");
-    match question::ask(args.yes, out, &question)? {
-        Consent::Given => Ok(true),
-        Consent::Refused => Ok(false),
-        Consent::NobodyToAsk => {
-            bail!(
-                "--all deletes requests of other users ({names}): without a terminal, confirm it with --yes"
-            )
-        }
-    }
+    let what = format!("--all deletes requests of other users ({names})");
+    question::agreed(args.yes, out, &question, &what)
 }
 
 fn show_resumed(resumed: &[Resumed], args: &ResumeArgs, out: Output) -> anyhow::Result<()> {
