@@ -3,11 +3,13 @@
 use std::path::PathBuf;
 
 use super::completion;
+use super::controller_settings::NodeSettings;
 use super::leader::{LeaderAddress, LeaderArgs};
+use super::out::Output;
 use super::report;
 use super::selection::{NodeSelection, NodeSelectionOrAll};
 use crate::config::Config;
-use crate::kubernetes::client::Access;
+use crate::kubernetes::client::{Access, connect_by};
 use crate::nodemaintenance::kind::MaintenanceAction;
 use crate::plan::NAMES_MAX;
 use crate::window::Window;
@@ -70,6 +72,15 @@ pub struct NodeFlags {
     pub(super) settings: NodeSettingsArgs,
     #[command(flatten)]
     pub(super) access: Access,
+}
+
+impl NodeFlags {
+    /// Connects to the cluster, and completes the settings from it.
+    pub(super) async fn connect(&self, out: Output) -> anyhow::Result<(kube::Client, NodeSettings)> {
+        let client = connect_by(&self.access).await?;
+        let settings = self.settings.complete(&client, out).await;
+        Ok((client, settings))
+    }
 }
 
 /// `check`.

@@ -9,7 +9,6 @@ use super::reading::{WantedNodes, read_nodes};
 use super::table::Table;
 use super::{Format, NodesArgs};
 use crate::kubernetes::answer::plain;
-use crate::kubernetes::client::connect_by;
 use crate::nodemaintenance::kind::{MaintenanceOrigin, NodeMaintenance};
 use crate::status::Took;
 
@@ -34,8 +33,7 @@ struct PastMaintenance {
 
 /// Prints the kept episodes of nodes.
 pub(super) async fn perform(args: NodesArgs, out: Output) -> anyhow::Result<u8> {
-    let client = connect_by(&args.flags.access).await?;
-    let settings = args.flags.settings.complete(&client, out).await;
+    let (client, settings) = args.flags.connect(out).await?;
     let names = args.nodes.names(&client, &settings).await?;
     let reading = read_nodes(&client, &settings, WantedNodes::Named(&names)).await?;
     let mut past: Vec<PastMaintenance> = reading.objects.iter().filter_map(past).collect();

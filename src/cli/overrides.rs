@@ -14,15 +14,13 @@ use super::{NodesArgs, PauseArgs, UnpauseArgs};
 use crate::ids::RequestUid;
 use crate::inventory::record_of;
 use crate::keys::{ACCEPTED_GPUS, APPROVED, SKIP};
-use crate::kubernetes::client::connect_by;
 use crate::kubernetes::facts::{GpuResources, node_facts};
 use crate::kubernetes::reads;
 use crate::maintenance::episode::Phase;
 
 /// Annotates the Nodes, so that the drains for which they wait may begin.
 pub(super) async fn approve(args: NodesArgs, out: Output) -> anyhow::Result<u8> {
-    let client = connect_by(&args.flags.access).await?;
-    let settings = args.flags.settings.complete(&client, out).await;
+    let (client, settings) = args.flags.connect(out).await?;
     ensure!(
         settings.requires_approval != Some(false),
         "the controller requires no approval (REQUIRE_APPROVAL=false), so no drain waits for one"
@@ -82,8 +80,7 @@ async fn approve_one(
 
 /// Annotates Nodes so that they are left alone. Where a maintenance is under way this stops it, so a person is asked first.
 pub(super) async fn pause(args: PauseArgs, out: Output) -> anyhow::Result<u8> {
-    let client = connect_by(&args.flags.access).await?;
-    let settings = args.flags.settings.complete(&client, out).await;
+    let (client, settings) = args.flags.connect(out).await?;
     let names = args.nodes.names(&client, &settings).await?;
     let under_way = under_way(&client, &settings, &names).await?;
     if !under_way.is_empty() {
@@ -145,8 +142,7 @@ fn stopped(name: &str, phase: &Phase) -> String {
 
 /// Takes the annotation of [`pause`] from Nodes.
 pub(super) async fn unpause(args: UnpauseArgs, out: Output) -> anyhow::Result<u8> {
-    let client = connect_by(&args.flags.access).await?;
-    let settings = args.flags.settings.complete(&client, out).await;
+    let (client, settings) = args.flags.connect(out).await?;
     let names = args.nodes.names(&client, &settings).await?;
     for_each(&names, (args.flags.output, out), async |name| {
         reads::annotate(&client, name, SKIP, None).await?;
@@ -160,8 +156,7 @@ pub(super) async fn unpause(args: UnpauseArgs, out: Output) -> anyhow::Result<u8
 
 /// Annotates Nodes with the GPUs that they have, where these are fewer than before their maintenance.
 pub(super) async fn accept(args: NodesArgs, out: Output) -> anyhow::Result<u8> {
-    let client = connect_by(&args.flags.access).await?;
-    let settings = args.flags.settings.complete(&client, out).await;
+    let (client, settings) = args.flags.connect(out).await?;
     let names = args.nodes.names(&client, &settings).await?;
     let output = (args.flags.output, out);
     for_each(&names, output, async |name| {

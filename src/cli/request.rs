@@ -14,7 +14,6 @@ use super::question;
 use super::selection::show_values;
 use super::{DrainArgs, Format, RequestDryRun};
 use crate::kubernetes::answer::plain;
-use crate::kubernetes::client::connect_by;
 use crate::kubernetes::reads;
 use crate::nodemaintenance::api::{self, WriteError};
 use crate::nodemaintenance::kind::{MaintenanceAction, MaintenanceWindow, NodeMaintenanceSpec};
@@ -36,12 +35,11 @@ struct CreatedRequest {
 
 /// Creates requests, and waits until they are fulfilled.
 pub(super) async fn drain(args: DrainArgs, out: Output) -> anyhow::Result<u8> {
-    let client = connect_by(&args.flags.access).await?;
     ensure!(
         args.target_host.is_none() || args.action == MaintenanceAction::Relocate,
         "--target-host goes with --action Relocate only"
     );
-    let settings = args.flags.settings.complete(&client, out).await;
+    let (client, settings) = args.flags.connect(out).await?;
     let names = args.nodes.names(&client, &settings).await?;
     ensure!(
         !args.wait || names.len() <= FOLLOWED_MAX,

@@ -13,7 +13,6 @@ use super::selection::show_values;
 use super::{Format, ResumeArgs};
 use crate::ids::RequestUid;
 use crate::kubernetes::answer::plain;
-use crate::kubernetes::client::connect_by;
 use crate::nodemaintenance::api;
 use crate::nodemaintenance::kind::NodeMaintenance;
 use crate::status::PhaseKind;
@@ -58,8 +57,7 @@ impl OthersRequest {
 
 /// Deletes open requests of nodes, and reports what keeps the nodes out of service.
 pub(super) async fn perform(args: ResumeArgs, out: Output) -> anyhow::Result<u8> {
-    let client = connect_by(&args.flags.access).await?;
-    let settings = args.flags.settings.complete(&client, out).await;
+    let (client, settings) = args.flags.connect(out).await?;
     let names = args.nodes.names(&client, &settings).await?;
     let reading = read_nodes(&client, &settings, WantedNodes::Named(&names)).await?;
     let open = reading.objects.iter().filter(|object| is_open_request(object));

@@ -14,7 +14,6 @@ use super::{Format, ListArgs, NodeArgs, OutputArgs, StatusArgs, Subcommand};
 use super::{check, completion, crd_yaml, export, history, overrides, plan, report, request, resume, status};
 use crate::app::clock;
 use crate::kubernetes::answer::plain;
-use crate::kubernetes::client::connect_by;
 
 /// Interval of `status --watch`.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -47,8 +46,7 @@ pub async fn perform(subcommand: Subcommand) -> anyhow::Result<u8> {
 }
 
 async fn list(args: ListArgs, out: Output) -> anyhow::Result<u8> {
-    let client = connect_by(&args.flags.access).await?;
-    let settings = args.flags.settings.complete(&client, out).await;
+    let (client, settings) = args.flags.connect(out).await?;
     let wanted = args
         .selector
         .as_deref()
@@ -131,8 +129,7 @@ async fn retry_soon(error: &anyhow::Error, out: Output) {
 }
 
 async fn show_status(args: StatusArgs, out: Output) -> anyhow::Result<u8> {
-    let client = connect_by(&args.flags.access).await?;
-    let settings = args.flags.settings.complete(&client, out).await;
+    let (client, settings) = args.flags.connect(out).await?;
     let names = args.nodes.names(&client, &settings).await?;
     let until = (args.timeout > 0).then(|| Instant::now() + Duration::from_secs(args.timeout));
     let mut shown: Vec<ListedNode> = Vec::new();
@@ -198,8 +195,7 @@ fn print_status(
 }
 
 async fn trace(args: NodeArgs, out: Output) -> anyhow::Result<u8> {
-    let client = connect_by(&args.flags.access).await?;
-    let settings = args.flags.settings.complete(&client, out).await;
+    let (client, settings) = args.flags.connect(out).await?;
     let reading = read_nodes(
         &client,
         &settings,
