@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 use super::connections::Connections;
 use crate::config::{Config, without_password};
@@ -15,7 +15,7 @@ use crate::kubernetes::machine_guard::MachineApi;
 use crate::kubernetes::{guards, lease};
 use crate::maintenance::policy::{GuardPolicy, Policy, Releases};
 use crate::plan::DrainLimits;
-use crate::plan::planner::{Planner, Turns};
+use crate::plan::planner::{ANSWERS, Planner};
 use crate::plan::view::{PlanSettings, PlanSources};
 use crate::telemetry::misconfigured::Misconfigured;
 use crate::vsphere;
@@ -154,7 +154,7 @@ pub(super) fn planner(
             },
         }),
         clock: connections.clocks.decisions,
-        turns: Turns::default(),
+        turns: Arc::new(Semaphore::new(ANSWERS)),
     }
 }
 

@@ -12,7 +12,6 @@ use tokio::time::Instant;
 
 use super::durations::EpisodeDurations;
 use super::node::of_node;
-use super::report::{self, Report};
 use super::view::{LeaderView, PlanProgress, PlanSources, not_looked_up};
 use super::wave::{self, WaveMembers, WavePlan};
 use super::{NAMES_MAX, Plan, PlannedObject};
@@ -24,7 +23,7 @@ use haulout_core::maintenance::clock::Now;
 use haulout_kubernetes::answer::plain;
 
 /// How many answers are made at the same time: each has a copy of the inventory.
-const ANSWERS: usize = 2;
+pub const ANSWERS: usize = 2;
 
 /// How long a request waits for others to end. With the next two it stays below the time in which the server closes a connection.
 const TURN_TIMEOUT: Duration = Duration::from_secs(3);
@@ -46,17 +45,8 @@ pub struct Planner {
     pub inventory: mpsc::Sender<InventoryRequest>,
     pub sources: Arc<PlanSources>,
     pub clock: fn() -> Now,
-    pub turns: Turns,
-}
-
-/// Limits how many answers are made at the same time.
-#[derive(Debug)]
-pub struct Turns(Arc<Semaphore>);
-
-impl Default for Turns {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(ANSWERS)))
-    }
+    /// One for each of the [`ANSWERS`].
+    pub turns: Arc<Semaphore>,
 }
 
 /// Why this replica makes no plan now.
@@ -78,7 +68,7 @@ impl Planner {
     /// # Errors
     /// If this replica is no leader that is synced, or is busy.
     pub(crate) async fn begin(&self) -> Result<LeaderView, NoPlan> {
-        let turn = Arc::clone(&self.turns.0).acquire_owned();
+        let turn = Arc::clone(&self.turns).acquire_owned();
         let turn = tokio::time::timeout(TURN_TIMEOUT, turn).await;
         let turn = turn.map_err(|_elapsed| NoPlan::Busy)?;
         let turn = turn.map_err(|_closed| NoPlan::NoAnswer)?;
@@ -185,14 +175,6 @@ impl LeaderView {
             wave: wave::summary(&members, &plans, gpus, &durations),
             plans,
         })
-    }
-
-    /// The report of all nodes.
-    ///
-    /// # Errors
-    /// If something cannot be read.
-    pub(crate) async fn report(self, progress: &PlanProgress) -> anyhow::Result<Report> {
-        report::make(self, progress).await
     }
 
     /// How long ended episodes took.

@@ -180,34 +180,40 @@ impl PoolFacts {
     }
 }
 
-pub(super) async fn make(view: LeaderView, progress: &PlanProgress) -> anyhow::Result<Report> {
-    let (view, forecasts) = view.forecast(Inventory::forecast_each_host).await?;
-    let (view, leave) = view.compute(|inventory| inventory.hosts_that_can_leave()).await?;
-    let view = &view;
-    let machines = view.machines().await?;
-    let facts = PoolFacts::read(view, &machines).await?;
-    let has_machine = |forecast: &Forecast| machines.nodes.contains(&forecast.node);
-    // Collected, because the compiler cannot prove otherwise that the future may change threads.
-    let reads: Vec<_> = forecasts
-        .iter()
-        .map(|forecast| of_node(view, forecast, has_machine(forecast), &facts))
-        .collect();
-    let mut reads = pin!(stream::iter(reads).buffer_unordered(READS));
-    let mut nodes = Vec::new();
-    while let Some(node) = reads.try_next().await? {
-        nodes.push(node);
-        if nodes.len() % PROGRESS_EVERY == 0 {
-            progress.tell(format!("{} of {} nodes", nodes.len(), forecasts.len()));
+impl LeaderView {
+    /// The report of all nodes.
+    ///
+    /// # Errors
+    /// If something cannot be read.
+    pub(crate) async fn report(self, progress: &PlanProgress) -> anyhow::Result<Report> {
+        let (view, forecasts) = self.forecast(Inventory::forecast_each_host).await?;
+        let (view, leave) = view.compute(|inventory| inventory.hosts_that_can_leave()).await?;
+        let view = &view;
+        let machines = view.machines().await?;
+        let facts = PoolFacts::read(view, &machines).await?;
+        let has_machine = |forecast: &Forecast| machines.nodes.contains(&forecast.node);
+        // Collected, because the compiler cannot prove otherwise that the future may change threads.
+        let reads: Vec<_> = forecasts
+            .iter()
+            .map(|forecast| of_node(view, forecast, has_machine(forecast), &facts))
+            .collect();
+        let mut reads = pin!(stream::iter(reads).buffer_unordered(READS));
+        let mut nodes = Vec::new();
+        while let Some(node) = reads.try_next().await? {
+            nodes.push(node);
+            if nodes.len() % PROGRESS_EVERY == 0 {
+                progress.tell(format!("{} of {} nodes", nodes.len(), forecasts.len()));
+            }
         }
+        nodes.sort_by(|a, b| (a.verdict, &a.node).cmp(&(b.verdict, &b.node)));
+        Ok(Report {
+            made_at: view.now.wall,
+            hosts_that_can_leave: leave.hosts,
+            hosts_in_service: leave.of,
+            nodes,
+            not_checked: facts.not_checked.clone(),
+        })
     }
-    nodes.sort_by(|a, b| (a.verdict, &a.node).cmp(&(b.verdict, &b.node)));
-    Ok(Report {
-        made_at: view.now.wall,
-        hosts_that_can_leave: leave.hosts,
-        hosts_in_service: leave.of,
-        nodes,
-        not_checked: facts.not_checked.clone(),
-    })
 }
 
 async fn of_node(

@@ -5,12 +5,13 @@ use axum::routing::get;
 use haulout_core::fixtures;
 use secrecy::SecretString;
 use serde_json::json;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tower::ServiceExt as _;
 
 use super::*;
 use crate::plan::DrainLimits;
-use crate::plan::planner::Turns;
+use crate::plan::planner::ANSWERS;
 use crate::plan::view::{PlanSettings, PlanSources};
 use haulout_controller::event_loop::InventoryRequest;
 use haulout_core::inventory::{Fact, Inventory};
@@ -64,7 +65,7 @@ fn planner(inventory: Inventory) -> (Arc<Planner>, JoinSet<()>) {
             },
         }),
         clock: || fixtures::moment(1),
-        turns: Turns::default(),
+        turns: Arc::new(Semaphore::new(ANSWERS)),
     };
     (Arc::new(planner), event_loop)
 }
