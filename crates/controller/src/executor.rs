@@ -38,7 +38,8 @@ use haulout_kubernetes::fence::{FenceClosed, Permit, WriteFence, WriteKind};
 use haulout_kubernetes::machine_guard::MachineApi;
 use haulout_kubernetes::node::{self, NodeErrorKind, NodePatch};
 use haulout_kubernetes::update::{KubernetesUpdate, NodeAnnotations, NodeMaintenanceUpdate};
-use haulout_vsphere::client::{Error, StartedTask, Vcenter};
+use haulout_vsphere::StartedTask;
+use haulout_vsphere::client::{Error, Vcenter};
 
 pub use dry_run::DryRun;
 pub use refusals::RefusalLog;

@@ -11,7 +11,6 @@ use super::call::SoapCall;
 pub use super::endpoint::{CredentialPart, CredentialSource, Endpoint, EndpointError, Thumbprint, Trust};
 pub use super::error::{ConnectError, Error, LoginError, TransportError};
 use super::poll_wait::PollWait;
-pub use super::power::StartedTask;
 use super::session::{Session, Sessions};
 pub use super::settings::{CallOutcome, Callback, LoginOutcome, Settings};
 use super::soap::{self, ReplyError, SoapAnswer};

@@ -53,3 +53,4 @@ mod xml;
 pub use decode::custom_fields::AttributeDefinition;
 pub use haulout_core::facts::permit::WritePermit;
 pub use haulout_core::facts::vsphere as update;
+pub use power::StartedTask;

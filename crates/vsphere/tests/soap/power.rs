@@ -3,7 +3,8 @@
 use haulout_core::facts::vsphere::DeviceChange;
 use haulout_core::ids::{HostRef, TaskRef, VmRef};
 use haulout_core::maintenance::effect::{PowerOffCause, PowerOnTarget};
-use haulout_vsphere::client::{Error, StartedTask, Vcenter};
+use haulout_vsphere::StartedTask;
+use haulout_vsphere::client::{Error, Vcenter};
 use haulout_vsphere::fault::{Failure, FaultKind};
 
 use super::server::{DEAD, Fake, Reply, Request, login, permit};
