@@ -245,7 +245,11 @@ impl PropertyCache {
 
     /// Whether vCenter has reported all our VMs.
     pub(crate) fn has_all_vms(&self) -> bool {
-        self.ours.iter().all(|vm| self.vms.contains_key(vm))
+        self.ours.iter().all(|vm| self.has_vm(vm))
+    }
+
+    pub(crate) fn has_vm(&self, vm: &VmRef) -> bool {
+        self.vms.contains_key(vm)
     }
 
     /// Number of cached objects.

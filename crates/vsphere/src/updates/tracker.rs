@@ -241,9 +241,13 @@ impl Tracker {
     }
 
     /// The next keys, in turn, whose result may change without a push: those without exactly one VM (none, several, or not looked up
-    /// yet), and urgent ones. A clone of a VM whose node stays in service matters only when the key becomes urgent.
+    /// yet), those whose VM is not reported, because it may have gone before it was ours, and urgent ones. A clone of a VM whose node
+    /// stays in service matters only when the key becomes urgent.
     fn keys_to_recheck(&mut self, watch_set: &WatchSet) -> BTreeSet<VmKey> {
-        let is_one = |key: &VmKey| self.lookups.get(key).is_some_and(|vms| vms.len() == 1);
+        let is_one = |key: &VmKey| {
+            let vms = self.lookups.get(key).filter(|vms| vms.len() == 1);
+            vms.is_some_and(|vms| vms.iter().all(|vm| self.cache.has_vm(vm)))
+        };
         let keys: Vec<&VmKey> = watch_set
             .vms
             .iter()

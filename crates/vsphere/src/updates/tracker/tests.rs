@@ -168,7 +168,7 @@ async fn keys_are_looked_up_again_if_new_stale_urgent_or_ambiguous() {
             .filter_map(|n| Some((key(n), cases[n].1?)))
             .collect();
         followed.refresh(&watch_set, Scope::AllKeys, vms_of);
-        followed.push([object(&vm("vm-deleted"), [])]);
+        followed.push([object(&vm("vm-1"), []), object(&vm("vm-deleted"), [])]);
         followed.set(update_set("2", vec![Change::Gone(vm("vm-deleted"))]));
         watch_set.vms = Arc::new(keys(0..cases.len()));
         watch_set.urgent = (0..cases.len())
@@ -180,6 +180,24 @@ async fn keys_are_looked_up_again_if_new_stale_urgent_or_ambiguous() {
         let again = followed.refresh(&watch_set, Scope::Changed, vms_of);
         assert!(again.is_empty(), "{again:?}");
     }
+}
+
+/// Nothing says that a VM is gone which was not ours yet.
+#[tokio::test(start_paused = true)]
+async fn key_of_a_vm_that_is_deleted_during_its_first_lookup_is_looked_up_again() {
+    let (mut followed, _) = one_node();
+    let watch_set = watched(keys([1, 2]));
+    let plan = followed.tracker.begin_refresh(watch_set.clone(), Scope::Reread);
+    assert_eq!(plan.keys, keys([2]));
+    followed.push([object(&vm("vm-2"), [])]);
+    followed.set(update_set("3", vec![Change::Gone(vm("vm-2"))]));
+    let done = done(plan, |_| vec!["vm-2"]);
+    followed.tracker.apply_refresh(done, &watch_set.urgent);
+    let looked_up = followed.refresh(&watch_set, Scope::Reread, |_| vec!["vm-3"]);
+    assert_eq!(looked_up, keys([2]));
+    // It is registered again, and known now.
+    followed.push([object(&vm("vm-3"), [])]);
+    assert!(followed.refresh(&watch_set, Scope::Reread, |_| Vec::new()).is_empty());
 }
 
 #[tokio::test(start_paused = true)]
