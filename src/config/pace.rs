@@ -30,7 +30,8 @@ pub struct PaceSettings {
     pub max_unavailable_gpus: Limit,
     /// How many VMs may be powered off in an hour (1 to 10000, 1% to 100%, unlimited)
     ///
-    /// A node waits in the queue, before its drain, until fewer were. A percentage is of the nodes.
+    /// A node waits in the queue, before its drain, until fewer were. A percentage is of the nodes. A new leader counts the VMs that are
+    /// off, and not those that have come back.
     #[arg(long, env, value_name = "NODES", help_heading = PACE, value_parser = max_unavailable,
           default_value = "unlimited", hide_short_help = true)]
     pub max_power_offs_per_hour: Limit,

@@ -25,8 +25,9 @@ pub(super) fn with_conditions(
     progress: Progress<'_>,
     now: Timestamp,
 ) -> NodeMaintenanceStatus {
-    let state = status.state.as_deref().unwrap_or("Waiting");
     let waits = status.waiting_on.as_ref();
+    let state = status.state.as_deref().or(waits.map(|wait| wait.reason.as_str()));
+    let state = state.unwrap_or("Waiting").to_owned();
     let waits = waits.map_or_else(String::new, |waiting| format!("waiting for {}", waiting.message));
     let (phase, succeeded, reason, message) = match progress {
         Progress::Running => ("Running", "Unknown", state, waits),
@@ -34,7 +35,7 @@ pub(super) fn with_conditions(
         Progress::Stalled(why) => ("Running", "Unknown", state, why.to_owned()),
         Progress::Over(outcome, why) => {
             let (phase, succeeded, message) = end_words(outcome, why);
-            (phase, succeeded, outcome.name(), message.to_owned())
+            (phase, succeeded, outcome.name().to_owned(), message.to_owned())
         }
     };
     let is_running = matches!(progress, Progress::Running);
@@ -57,7 +58,7 @@ pub(super) fn with_conditions(
             last_transition_time: same.map_or(Time(whole(now)), |same| same.last_transition_time.clone()),
             message,
             observed_generation: Some(object.generation),
-            reason: reason.to_owned(),
+            reason: reason.clone(),
             status: is.to_owned(),
             type_: kind.to_owned(),
         }
@@ -89,7 +90,7 @@ fn end_words(outcome: EpisodeOutcome, why: &str) -> (&'static str, &'static str,
         EpisodeOutcome::NotSeen => (
             "Unknown",
             "Unknown",
-            "no process saw how it ended; the node is out of it",
+            "no process saw how it ended; the node is no longer in maintenance",
         ),
     }
 }

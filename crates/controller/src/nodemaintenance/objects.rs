@@ -354,19 +354,19 @@ impl WritePass<'_> {
             return entry
                 .status
                 .as_ref()
-                .map(|shown| status::running_status(object, entry, (episode, shown.is_known), self.now));
+                .map(|shown| status::of_episode(object, entry, (episode, shown.is_known), self.now));
         }
         if !is_known(entry) {
             return None;
         }
         match entry.latest_ending().filter(|ending| is_its(&ending.episode)) {
-            Some(ending) => Some(status::ended(object, ending)),
+            Some(ending) => Some(status::of_ended_episode(object, ending)),
             None if awaits_result(entry, self.now) => None,
             None => {
                 let last = entry.last_episode();
                 let last = last.filter(|last| name_of(&object.node, &last.episode.id) == object.name);
                 let (how, at) = last.map_or((None, self.now), |last| (last.ended, last.at));
-                Some(status::ended_unobserved(object, how, at))
+                Some(status::of_unobserved_end(object, how, at))
             }
         }
     }
@@ -395,7 +395,12 @@ impl WritePass<'_> {
         if let Some(first) = first.filter(|first| first.uid != object.uid) {
             let why = format!("NodeMaintenance {}, which was there first", first.name);
             let wait = status::other_wait("WaitsItsTurn", why, self.now);
-            return Some(status::waiting(object, wait, Progress::Running, self.now));
+            return Some(status::of_waiting_request(
+                object,
+                wait,
+                Progress::Running,
+                self.now,
+            ));
         }
         let not_due = status.request.as_ref().and_then(|request| {
             let episode = entry.episode().map(|episode| &**episode);
@@ -415,7 +420,7 @@ impl WritePass<'_> {
                     None => (self.gave_up(object), self.now),
                 };
                 let episode = ending.map(|ending| &*ending.episode);
-                status::fulfilled(object, episode, gave_up.as_deref(), at)
+                status::of_fulfilled_request(object, episode, gave_up.as_deref(), at)
             }
             (None, _) => return None,
         })
@@ -431,7 +436,7 @@ impl WritePass<'_> {
             let why = format!("no Node {node} is among those that Haulout watches");
             let on = format!("a Node {node} among those that Haulout watches");
             let wait = status::other_wait(status::NODE_NOT_FOUND, on, self.now);
-            status::waiting(object, wait, Progress::Stalled(&why), self.now)
+            status::of_waiting_request(object, wait, Progress::Stalled(&why), self.now)
         })
     }
 
@@ -449,7 +454,7 @@ impl WritePass<'_> {
             true => Progress::Stalled(&why),
             false => Progress::Running,
         };
-        Some(status::waiting(
+        Some(status::of_waiting_request(
             object,
             wait.written(&object.node),
             progress,

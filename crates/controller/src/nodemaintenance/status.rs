@@ -1,4 +1,8 @@
-//! Computes the status of an object from its current status and the status of its node.
+//! Computes the status of an object from its current status and the status of its node. Which function is for which object is decided
+//! in [`objects`](super::objects).
+//!
+//! `phases` and `state` are phases of an episode; `phase` is the progress of the object, which
+//! [`conditions`](super::conditions) sets.
 
 use std::sync::Arc;
 
@@ -22,7 +26,7 @@ const PHASES: usize = 100;
 
 /// The status of an episode's object while the episode lasts. While a source is not synced, the record may be older than the copy,
 /// which stays then.
-pub(super) fn running_status(
+pub(super) fn of_episode(
     object: &NodeMaintenanceFacts,
     entry: &NodeEntry,
     (episode, is_known): (&Arc<Episode>, bool),
@@ -84,28 +88,28 @@ fn parked(episode: &Episode) -> Option<String> {
 }
 
 /// The status of an episode's object at its end.
-pub(super) fn ended(object: &NodeMaintenanceFacts, ending: &EpisodeEnd) -> NodeMaintenanceStatus {
+pub(super) fn of_ended_episode(object: &NodeMaintenanceFacts, ending: &EpisodeEnd) -> NodeMaintenanceStatus {
     let EpisodeEnd { episode, how, at } = ending;
     let mut status = (*object.status).clone();
     // It may have ended before the object was written.
     set_episode(&mut status, episode);
     set_phases(&mut status, episode);
     status.record = record::write(&Record::Episode(Arc::clone(episode)), *at).episode;
-    ended_status(object, status, Some(episode), Some(*how), *at)
+    over(object, status, Some(episode), Some(*how), *at)
 }
 
 /// The status of an episode's object at an end that this process did not observe: `how` is what its Node says.
-pub(super) fn ended_unobserved(
+pub(super) fn of_unobserved_end(
     object: &NodeMaintenanceFacts,
     how: Option<EpisodeResult>,
     at: Timestamp,
 ) -> NodeMaintenanceStatus {
     let copy = object.status.record.as_deref().and_then(record::read_copy);
     let copy = copy.filter(|_| how.is_some());
-    ended_status(object, (*object.status).clone(), copy.as_deref(), how, at)
+    over(object, (*object.status).clone(), copy.as_deref(), how, at)
 }
 
-fn ended_status(
+fn over(
     object: &NodeMaintenanceFacts,
     status: NodeMaintenanceStatus,
     episode: Option<&Episode>,
@@ -123,7 +127,7 @@ fn ended_status(
     let fewer = fewer.map(|fewer| format!("a person accepted it with fewer GPUs: {fewer}"));
     let message = gave_up.or(fewer).unwrap_or_default();
     let progress = Progress::Over(EpisodeOutcome::from(how), &message);
-    with_conditions(object, end_status(status, at), progress, at)
+    with_conditions(object, closed(status, at), progress, at)
 }
 
 /// Whether `wanted` differs from `is` only in its progress: the pods that are left, and the text of a wait of the same kind.
@@ -153,7 +157,7 @@ pub(super) fn is_progress(is: &NodeMaintenanceStatus, wanted: &NodeMaintenanceSt
 
 /// The status of a request that is fulfilled or was given up. The episode is the one that ended last on its node, if this process
 /// observed that.
-pub(super) fn fulfilled(
+pub(super) fn of_fulfilled_request(
     object: &NodeMaintenanceFacts,
     episode: Option<&Episode>,
     gave_up: Option<&str>,
@@ -165,7 +169,7 @@ pub(super) fn fulfilled(
         set_episode(&mut status, episode);
         set_phases(&mut status, episode);
     }
-    let status = end_status(status, at);
+    let status = closed(status, at);
     let outcome = gave_up.map_or(EpisodeOutcome::Succeeded, |_| EpisodeOutcome::Failed);
     with_conditions(
         object,
@@ -177,7 +181,7 @@ pub(super) fn fulfilled(
 
 /// The status of a request without an episode. It shows nothing of an episode that the node had or has: that was not begun for it, or
 /// has ended without it.
-pub(super) fn waiting(
+pub(super) fn of_waiting_request(
     object: &NodeMaintenanceFacts,
     wait: WaitStatus,
     progress: Progress<'_>,
@@ -191,7 +195,7 @@ pub(super) fn waiting(
     with_conditions(object, status, progress, now)
 }
 
-fn end_status(mut status: NodeMaintenanceStatus, at: Timestamp) -> NodeMaintenanceStatus {
+fn closed(mut status: NodeMaintenanceStatus, at: Timestamp) -> NodeMaintenanceStatus {
     close_phase(&mut status, at);
     status.state = Some("Ended".to_owned());
     status.waiting_on = None;

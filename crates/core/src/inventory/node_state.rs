@@ -1,4 +1,5 @@
-//! What this process knows of a node beyond what vCenter and Kubernetes report. Nothing here is needed after a restart.
+//! What this process knows of a node beyond what vCenter and Kubernetes report. A restart loses it, and only the limit of power-offs
+//! per hour is weaker then.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

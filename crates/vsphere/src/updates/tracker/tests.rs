@@ -197,7 +197,11 @@ async fn key_of_a_vm_that_is_deleted_during_its_first_lookup_is_looked_up_again(
     assert_eq!(looked_up, keys([2]));
     // It is registered again, and known now.
     followed.push([object(&vm("vm-3"), [])]);
-    assert!(followed.refresh(&watch_set, Scope::Reread, |_| Vec::new()).is_empty());
+    assert!(
+        followed
+            .refresh(&watch_set, Scope::Reread, |_| Vec::new())
+            .is_empty()
+    );
 }
 
 #[tokio::test(start_paused = true)]
