@@ -28,7 +28,7 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
 /// The largest request is a PATCH of a few kilobytes.
 const WRITE_DEADLINE: Duration = Duration::from_secs(10);
 
-/// The deadline of reads inside kube's watcher. It must be longer than [`super::watch::WATCH_SECONDS`], after which the
+/// The deadline of reads inside kube's watcher. It must be longer than `WATCH_SECONDS` of [`watch`](super::watch), after which the
 /// kube-apiserver ends a silent watch.
 pub const READ_DEADLINE: Duration = Duration::from_secs(90);
 
