@@ -255,7 +255,7 @@ fn pod_that_tolerates_the_cordon_and_comes_back_does_not_hold_the_drain() {
 
         fixture.vcenter.enter_maintenance("esx1").await?;
         fixture
-            .wait_for_log("1 pods do not hold the drain and end with the VM: comes-back/agent-")
+            .wait_for_log("with 1 pod that did not hold the drain: comes-back/agent-")
             .await?;
         fixture.wait_state(&node, Some("powered-off")).await?;
         let audit = fixture.audit().await?;

@@ -106,7 +106,7 @@ fn namespace_with_skip_leaves_its_pods_on_the_node_and_they_are_named() {
         fixture.vcenter.enter_maintenance("esx1").await?;
         fixture
             .wait_for_log(
-                "1 pods do not hold the drain and end with the VM: skips/stays (haulout.dev/drain=skip)",
+                "with 1 pod that did not hold the drain: skips/stays (haulout.dev/drain=skip)",
             )
             .await?;
         let off = fixture.wait_state(&node, Some("powered-off")).await?;

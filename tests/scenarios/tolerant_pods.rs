@@ -44,7 +44,7 @@ fn drain_ends_if_the_scheduler_puts_a_tolerant_pod_back() {
 
         fixture.vcenter.enter_maintenance("esx1").await?;
         fixture
-            .wait_for_log("2 pods do not hold the drain and end with the VM: put-back/agent-")
+            .wait_for_log("with 2 pods that did not hold the drain: put-back/agent-")
             .await?;
         fixture.wait_state(&node, Some("powered-off")).await?;
         let bound = fixture.kube.audit().await?;
