@@ -233,10 +233,13 @@ impl Inventory {
     }
 }
 
-/// Whether `one` was written after `other`: by revision within an episode, otherwise by begin.
+/// Whether `one` was written after `other`: by revision within an episode, otherwise by begin. A restore of etcd takes writes back, and
+/// the next leader goes on with lower revisions; so the record of an earlier leader is never younger.
 pub(super) fn is_younger(one: &Episode, other: &Episode) -> bool {
     if one.id == other.id {
-        one.revision > other.revision
+        // 0 is without leader election.
+        let is_of_earlier_leader = one.epoch != 0 && one.epoch < other.epoch;
+        one.revision > other.revision && !is_of_earlier_leader
     } else {
         one.begun_at > other.begun_at
     }

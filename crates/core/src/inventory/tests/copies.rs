@@ -77,6 +77,40 @@ fn wiped_record_is_continued_where_it_was_and_not_where_its_copy_is() {
     }
 }
 
+/// A restore of etcd took back some writes, and the next leader went on from what was there. Then the record is wiped.
+#[test]
+fn writes_that_a_restore_took_back_do_not_count_once_another_leader_went_on() {
+    let written_by = |epoch, revision, phase| {
+        with_episode(1, phase, |episode| {
+            episode.release = RELEASE.into();
+            episode.epoch = epoch;
+            episode.revision = revision;
+        })
+    };
+    // Without leader election the epoch is 0, and only revisions count.
+    for (epochs, revision, continued) in [
+        ((6, 7), 5, (5, Phase::Rejoining)),
+        ((6, 7), 12, (12, Phase::Rejoining)),
+        ((0, 7), 5, (9, Phase::Draining)),
+        ((6, 0), 12, (12, Phase::Rejoining)),
+    ] {
+        let before = node(written_by(epochs.0, 9, Phase::Draining));
+        let went_on = || written_by(epochs.1, revision, Phase::Rejoining);
+        let mut inventory = leading(trio(1).into_iter().chain([before]));
+        inventory.advance([copied(went_on()), node(went_on())], moment(1));
+        let wiped = NodeFacts {
+            resource_version: 11,
+            ..node_facts(1)
+        };
+        inventory.advance([node(wiped)], moment(2));
+        let record = &inventory.snapshots[&name(1)].record;
+        let found = record
+            .episode()
+            .map(|episode| (episode.revision, episode.phase.clone()));
+        assert_eq!(found, Some(continued), "{epochs:?}");
+    }
+}
+
 #[test]
 fn node_of_a_backup_continues_with_its_own_copy() {
     // The episode went on, on a later Node with another cordon. After a restore of etcd, the earlier Node and its copy are there.
