@@ -105,9 +105,7 @@ fn namespace_with_skip_leaves_its_pods_on_the_node_and_they_are_named() {
 
         fixture.vcenter.enter_maintenance("esx1").await?;
         fixture
-            .wait_for_log(
-                "with 1 pod that did not hold the drain: skips/stays (haulout.dev/drain=skip)",
-            )
+            .wait_for_log("with 1 pod that did not hold the drain: skips/stays (haulout.dev/drain=skip)")
             .await?;
         let off = fixture.wait_state(&node, Some("powered-off")).await?;
         ensure!(left_behind(&off) == json!(["skips/stays (haulout.dev/drain=skip)"]));

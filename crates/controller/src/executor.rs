@@ -306,7 +306,7 @@ impl Executor {
                     tracing::warn!(node = %name, pod = %full_name, "{}", pod.why);
                     self.events.event(report::unreadable_event(pod, now.wall));
                 }
-                let report = report::of_round(round, pods_revision, now);
+                let report = report::of_round(round, pods_revision, (now, begun.elapsed()));
                 self.report(name, EffectResult::Drain(report)).await;
                 AttemptOutcome::Done
             }

@@ -37,7 +37,7 @@ impl DryRun {
                     longest_wait: Duration::ZERO,
                     ..round
                 };
-                let done = report::of_round(done, pods_revision, now);
+                let done = report::of_round(done, pods_revision, (now, Duration::ZERO));
                 executor.report(name, EffectResult::Drain(done)).await;
                 AttemptOutcome::Done
             }

@@ -33,8 +33,13 @@ pub(super) fn not_removed(error: &MachineGuardError) -> AttemptOutcome {
     })
 }
 
-/// The facts of a round that began at this moment.
-pub(super) fn of_round(round: RoundReport, pods_revision: u64, now: Now) -> DrainReport {
+/// The facts of a round that began at `began` and took this long. An eviction may have been accepted at its end only.
+pub(super) fn of_round(
+    round: RoundReport,
+    pods_revision: u64,
+    (began, took): (Now, Duration),
+) -> DrainReport {
+    let ended = began.monotonic.after(took);
     let retry_at = round
         .left
         .iter()
@@ -44,14 +49,14 @@ pub(super) fn of_round(round: RoundReport, pods_revision: u64, now: Now) -> Drai
         .left
         .iter()
         .filter(|left| left.why == PendingReason::Leaving);
-    let terminating = terminating.map(|left| (left.full_name(), terminating_since(left, now.monotonic)));
+    let terminating = terminating.map(|left| (left.full_name(), terminating_since(left, ended)));
     let terminating = terminating.collect();
     let left = round.left.into_iter().map(|left| PendingEviction {
         name: left.full_name(),
         why: left.why,
     });
     DrainReport {
-        listed_at: now.monotonic,
+        listed_at: began.monotonic,
         pods_revision,
         left: left.collect(),
         listed: round.listed,

@@ -12,8 +12,11 @@ use super::*;
 use haulout_core::maintenance::decide::{Decision, decide};
 use haulout_core::maintenance::effect::DrainBegan;
 use haulout_core::maintenance::episode::Phase;
-use haulout_core::maintenance::observed::{BoundVm, HostState, Observed, ObservedNode, PowerState};
+use haulout_core::maintenance::observed::{
+    BoundVm, HostState, Observed, ObservedNode, PendingReason, PowerState,
+};
 use haulout_core::maintenance::policy::{DrainTimeoutAction, Policy};
+use haulout_kubernetes::drain::{PodPending, RoundReport};
 use haulout_kubernetes::stand_in::{refusal, server};
 use haulout_vsphere::client::{CredentialPart, CredentialSource, Endpoint, Settings, Trust};
 
@@ -92,6 +95,27 @@ async fn a_list_of_pods_is_no_younger_than_the_beginning_of_its_round() {
     let report = report.unwrap();
     assert_eq!(report.listed_at, begun.monotonic);
     assert_eq!(report.pods_revision, 5, "that of the beginning as well");
+}
+
+/// An eviction may be accepted long after it was asked for.
+#[test]
+fn grace_period_of_a_pod_counts_from_the_end_of_its_round() {
+    let began = Now::at(Timestamp::UNIX_EPOCH, 1_000);
+    let leaving = PodPending {
+        namespace: "ml".to_owned(),
+        name: "train".to_owned(),
+        uid: "uid".to_owned(),
+        grace: Some(30),
+        why: PendingReason::Leaving,
+        retry_at: None,
+    };
+    let round = RoundReport {
+        left: vec![leaving],
+        ..RoundReport::default()
+    };
+    let report = report::of_round(round, 5, (began, SLOW));
+    assert_eq!(report.terminating["ml/train"].since, began.monotonic.after(SLOW));
+    assert_eq!(report.listed_at, began.monotonic);
 }
 
 /// When evictions of a pod are asked for, in seconds from the first, while the pods of the Node change four times a second and
