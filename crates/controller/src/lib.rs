@@ -6,7 +6,7 @@
 //!       └───────────────────────────────── effect reports ◀────────────────────────┘
 //! ```
 //!
-//! The event loop alone gives snapshots to actors. An actor gives node events to the observers. At a stop the supervisor
+//! The event loop alone gives snapshots to actors. An actor tells the observers what happens. At a stop the supervisor
 //! cancels its actors, waits a moment for them, and logs which did not end.
 
 // A test may list many cases.

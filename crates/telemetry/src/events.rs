@@ -1,7 +1,7 @@
 //! The Events and conditions of a Node, as `kubectl describe node` shows them.
 //!
 //! A transition creates at most one Event, and so does a wait that matters to a person. Only the begin of a maintenance in
-//! which vCenter itself shuts the VM down creates a second one. Event texts use the same values as the log. An Event is not
+//! which vCenter itself shuts the VM down creates a second one. The sentences are those of the log. An Event is not
 //! repeated within [`REPEAT_AFTER`].
 
 mod conditions;

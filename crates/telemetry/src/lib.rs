@@ -1,4 +1,4 @@
-//! Telemetry. It formats the events of actors and the status of nodes, and decides nothing.
+//! Telemetry. It formats the story and the status of nodes, and decides nothing.
 
 // A test may list many cases.
 #![cfg_attr(not(test), deny(clippy::too_many_lines))]

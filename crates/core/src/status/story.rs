@@ -44,7 +44,9 @@ pub struct Told {
 /// What was told of a node since its actor began. It distinguishes what is new; a restart loses it.
 #[derive(Debug, Default)]
 pub struct NodeStory {
+    /// The key of the beat before.
     key: String,
+    /// What the node waits for, and since when, beside brief waits in between.
     wait: Option<(WaitKind, Timestamp)>,
     brief_wait: Option<(WaitKind, Timestamp)>,
     /// The deadline of the guest shutdown.
