@@ -1,5 +1,6 @@
 //! Faults of the cluster that are no single replies: what happens to Nodes, their kubelets and cordons, and to etcd.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -31,6 +32,16 @@ const RESTORES_CORDON: [&str; 4] = ["relocating", "awaitingHost", "poweringOn", 
 /// How long it may take until a leader has seen a cordon, if the last one ended when it was set.
 const CORDON_SEEN: Duration = Duration::from_secs(90);
 
+/// A Node that was deleted, to be created again.
+#[derive(Debug)]
+pub struct Manifest {
+    node: usize,
+    object: Arc<Value>,
+    /// Whether a person had cordoned it, and when one did last.
+    was_cordoned: bool,
+    cordoned_at: Option<Duration>,
+}
+
 impl World {
     /// Sets or removes the label by which the controller selects a Node.
     pub fn set_label(&mut self, node: usize, has: bool) {
@@ -54,13 +65,21 @@ impl World {
         };
         self.tell(&name, "is deleted");
         self.oracle.nodes[node].is_lost |= record(&manifest).is_some() && !self.has_copy(node);
-        let was_cordoned = std::mem::take(&mut self.oracle.nodes[node].cordoned_by_person);
-        self.oracle.nodes[node].uncordoned_by_person = Some(clock::elapsed());
+        let memory = &mut self.oracle.nodes[node];
+        let was_cordoned = std::mem::take(&mut memory.cordoned_by_person);
+        let cordoned_at = memory.person_cordoned;
+        memory.uncordoned_by_person = Some(clock::elapsed());
         if self
             .faults
             .fires(Fault::ManifestRestored, &mut self.rng, &mut self.account)
         {
-            self.manifests.push((node, manifest, was_cordoned));
+            let manifest = Manifest {
+                node,
+                object: manifest,
+                was_cordoned,
+                cordoned_at,
+            };
+            self.manifests.push(manifest);
             self.within(5..100, WorldEvent::ManifestIsApplied);
         }
         for pod in self.pods_on(&name) {
@@ -85,7 +104,12 @@ impl World {
 
     /// A deleted Node is created again from its manifest, by a backup or by a person. It has the record and the cordon of then.
     pub(crate) fn manifest_is_applied(&mut self) {
-        let (node, manifest, was_cordoned) = self.manifests.remove(0);
+        let Manifest {
+            node,
+            object: manifest,
+            was_cordoned,
+            cordoned_at,
+        } = self.manifests.remove(0);
         let key = node_key(node);
         if self.faults.is_calm || self.kube.get(&key).is_some() {
             return;
@@ -95,9 +119,12 @@ impl World {
         object["metadata"]["managedFields"] = Value::Null;
         // The name is free.
         let _ = self.kube.create(&key, object, "kubectl-client-side-apply");
-        self.oracle.nodes[node].cordoned_by_person = was_cordoned;
-        // A cordon without a record and with another field manager counts as a person's.
-        self.oracle.nodes[node].is_lost |= is_cordoned(&manifest) && record(&manifest).is_none();
+        let memory = &mut self.oracle.nodes[node];
+        memory.cordoned_by_person = was_cordoned;
+        // A cordon without a record and with another field manager counts as a person's. So does one of ours from before a Node that
+        // a person cordoned: the record of the later Node says that the cordon is theirs.
+        let is_earlier = memory.person_cordoned != cordoned_at;
+        memory.is_lost |= is_cordoned(&manifest) && (record(&manifest).is_none() || is_earlier);
         self.node_catches_up(node);
     }
 

@@ -205,6 +205,11 @@ impl Oracle {
             node.cause_ended = Some(now);
             node.pinned_evictions_max += EVICTIONS_OF_OWNER;
             node.drain_held = None;
+            if node.episode != then.episode {
+                // The drain of then is the present one again. It was approved before the snapshot.
+                node.episode.clone_from(&then.episode);
+                node.drain_began = then.drain_began;
+            }
             // The record of the last power-off may be gone.
             node.causes += 1;
             if then.cuts < node.cuts {

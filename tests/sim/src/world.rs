@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fastrand::Rng;
-use serde_json::Value;
 use tokio::sync::{Notify, watch};
 
 use crate::account::Account;
 use crate::clock;
 use crate::cluster::Workload;
+use crate::cluster_faults::Manifest;
 use crate::faults::{Fate, Fault, Faults};
 use crate::garbled::GarbledReplies;
 use crate::late::LateRequests;
@@ -230,8 +230,7 @@ pub struct World {
     pub requests_from: BTreeMap<String, Duration>,
     /// The reboot that the sentinel asked for.
     pub sentinel: Option<RequiredReboot>,
-    /// The manifests of deleted Nodes, and whether a person had cordoned them.
-    pub manifests: Vec<(usize, Arc<Value>, bool)>,
+    pub manifests: Vec<Manifest>,
     /// The snapshot of etcd, with what the rules remembered then.
     pub snapshot: Option<(Snapshot, Vec<NodeMemory>)>,
     /// The maintenances that are compared with those of a run without faults.
