@@ -215,7 +215,11 @@ impl Election {
         if let Some(leadership) = self.leadership {
             return self.renew(leadership, now);
         }
-        let new_epoch = new_epoch.max(self.greatest.saturating_add(1));
+        // A restore of etcd takes leaderships back. The epochs of those that were seen are not used again.
+        let (next, new_epoch) = match self.greatest.saturating_add(1) {
+            next if next > TRANSITIONS_MAX => (new_epoch, new_epoch),
+            next => (next, new_epoch.max(next)),
+        };
         let (seen, since) = match &self.lease {
             LeaseRead::Present { seen, since } => (seen, *since),
             LeaseRead::NotYet => return ElectionStep::Wait,
@@ -224,10 +228,6 @@ impl Election {
                 return ElectionStep::Wait;
             }
             LeaseRead::Absent { .. } => return self.take(None, new_epoch, self.timing.lease),
-        };
-        let next = match seen.transitions.saturating_add(1) {
-            next if next > TRANSITIONS_MAX => new_epoch,
-            next => next,
         };
         if seen.holder.is_empty() {
             return if self.is_released(seen) {
@@ -277,10 +277,13 @@ impl Election {
         })
     }
 
-    /// Whether a Lease without a holder was released, so that no effect is running. If it was emptied by other means, a leader may
-    /// still be active. With a configured duration as short as [`RELEASED`] the two cannot be distinguished.
+    /// Whether a Lease without a holder was released, so that no effect is running. If it was emptied by other means, or is the one
+    /// from before a later leadership, a leader may still be active. With a configured duration as short as [`RELEASED`] a released
+    /// and an emptied one cannot be distinguished.
     fn is_released(&self, seen: &ObservedLease) -> bool {
-        seen.duration == RELEASED && seen.renewed.is_some() && whole_seconds(self.timing.lease) > RELEASED
+        let is_latest = seen.transitions == self.greatest;
+        let is_as_released = seen.duration == RELEASED && seen.renewed.is_some();
+        is_latest && is_as_released && whole_seconds(self.timing.lease) > RELEASED
     }
 
     /// Processes that `bid` is about to be sent.
