@@ -50,7 +50,7 @@ use crate::facts::kubernetes::RequestAction;
 pub use begin::wants_place;
 pub use claims::dead_node;
 use context::{PhaseContext, PhaseStep};
-use cordon::{is_foreign_cordon, record_foreign_cordon};
+use cordon::is_foreign_cordon;
 use guards::{guards_first, with_guards};
 use parked::in_episode;
 pub use replaced::is_replaced;
@@ -146,7 +146,7 @@ pub fn decide_noting(
     let decision = match &seen.sources {
         SourceState::Synced => before_its_time(record, seen, policy, now)
             .unwrap_or_else(|| of_record(record, seen, policy, now, noted)),
-        SourceState::NoVcenter { why } => record_foreign_cordon(record, seen, policy, now)
+        SourceState::NoVcenter { why } => cordon::record_without_vcenter(record, seen, policy, now)
             .unwrap_or_else(|| wait(WaitingOn::Vcenter { why: why.clone() })),
         SourceState::NoKubernetes { why } => wait(WaitingOn::Kubernetes { why: why.clone() }),
     };
@@ -203,6 +203,9 @@ fn of_episode(episode: &Episode, seen: &Observed, policy: &Policy, now: Now, not
     let episode = older.as_ref().unwrap_or(&aged);
     if is_to_be_taken_over(episode, seen.leadership, policy) {
         return take_over(episode, seen.leadership, policy);
+    }
+    if let Some(decision) = cordon::record_foreign_cordon(episode, node) {
+        return decision;
     }
     let decision = in_episode(episode, aged_by, node, seen, policy, now, noted);
     let decision = guards::unless_unwanted(decision, episode, policy);

@@ -619,7 +619,7 @@ fn owner_of_a_cordon_is_known_where_only_the_copy_from_the_queue_is_left() {
 // Parking, and the remaining time of a phase.
 
 #[test]
-fn cordon_of_a_person_on_a_parked_node_is_recorded_when_it_resumes() {
+fn cordon_of_a_person_on_a_parked_node_is_recorded_before_it_resumes() {
     for (by, owner) in [
         (CordonedBy::Haulout, CordonOwner::Ours),
         (
@@ -629,7 +629,12 @@ fn cordon_of_a_person_on_a_parked_node_is_recorded_when_it_resumes() {
     ] {
         let mut seen = seen(Some(PowerState::On), entering());
         node_of(&mut seen).cordoned_by = by.clone();
-        let resumed = written(decided(&down(parked(&Phase::Draining)), &seen));
+        let mut before = down(parked(&Phase::Draining));
+        if owner == CordonOwner::Theirs {
+            before = written(decided(&before, &seen));
+            assert_eq!(before.phase, parked(&Phase::Draining));
+        }
+        let resumed = written(decided(&before, &seen));
         assert_eq!(
             (resumed.phase, resumed.cordon),
             (Phase::Draining, owner),
@@ -866,7 +871,7 @@ fn drain_is_parked_when_the_node_is_uncordoned_twice() {
 }
 
 #[test]
-fn node_with_a_new_cordon_of_a_person_in_the_shutdown_is_drained_again() {
+fn new_cordon_of_a_person_is_recorded_and_in_the_shutdown_drained_again() {
     let python = || CordonOwner::Adopted(Some("python".to_owned()));
     let by = |manager: &str| CordonedBy::Other(manager.to_owned());
     for (cordon, cordoned_by, is_new) in [
@@ -892,16 +897,31 @@ fn node_with_a_new_cordon_of_a_person_in_the_shutdown_is_drained_again() {
         } else {
             assert_eq!(effect(decision).kind(), EffectKind::ShutdownGuest, "{case}");
         }
-        // With the VM off there is nothing to drain, but the cordon is recorded and stays at the end.
-        let mut off = seen(Some(PowerState::Off), HostState::InMaintenance);
-        node_of(&mut off).cordoned_by = cordoned_by;
-        match decided(&episode(Phase::AwaitingHost, cordon, true), &off) {
-            Decision::Write(next) => {
-                let next = next.record.episode().unwrap();
-                assert!(is_new && next.phase == Phase::AwaitingHost, "{case}");
-                assert_eq!(next.cordon, CordonOwner::Theirs, "{case}");
-            }
-            other => assert!(!is_new, "{case}: {other:#?}"),
+        // In the other phases the cordon is recorded and stays at the end.
+        let parked = Phase::Parked {
+            reason: ParkReason::VmSuspended,
+            resume: Box::new(Phase::Draining),
+            resume_since: at(0),
+        };
+        for (phase, power, host) in [
+            (Phase::Draining, PowerState::On, entering()),
+            (Phase::Drained, PowerState::On, HostState::InService),
+            (parked, PowerState::On, entering()),
+            (Phase::AwaitingHost, PowerState::Off, HostState::InMaintenance),
+        ] {
+            let case = format!("{case}, {phase:?}");
+            let mut seen = seen(Some(power), host);
+            node_of(&mut seen).cordoned_by = cordoned_by.clone();
+            let before = episode(phase.clone(), cordon.clone(), power == PowerState::Off);
+            let next = match decided(&before, &seen) {
+                Decision::Write(next) => next
+                    .record
+                    .episode()
+                    .map(|next| (next.phase.clone(), next.cordon.clone())),
+                Decision::Act { .. } | Decision::Wait { .. } | Decision::Idle => None,
+            };
+            let recorded = Some((phase, CordonOwner::Theirs));
+            assert_eq!(next == recorded, is_new, "{case}: {next:?}");
         }
     }
 }
@@ -1805,7 +1825,10 @@ fn node_is_uncordoned_at_the_end_only_if_the_cordon_is_to_go() {
         node.cordoned_by = cordoned_by.clone();
         node.keep_cordoned = keep;
         let case = format!("{cordon:?} by {cordoned_by:?}, to be kept: {keep}");
-        let cancelled = episode(Phase::Draining, cordon, false);
+        let mut cancelled = episode(Phase::Draining, cordon, false);
+        if cordoned_by == by("kubectl-cordon") {
+            cancelled = written(decided(&cancelled, &seen));
+        }
         let end = transition(decided(&cancelled, &seen));
         assert_eq!(end.record, Record::InService, "{case}");
         assert_eq!(end.unschedulable, uncordons.then_some(false), "{case}");

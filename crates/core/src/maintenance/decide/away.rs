@@ -7,9 +7,7 @@ use crate::ids::{BootId, HostRef};
 use crate::maintenance::clock::Monotonic;
 use crate::maintenance::desired::DesiredState;
 use crate::maintenance::effect::{Effect, EffectKind, PowerOnTarget};
-use crate::maintenance::episode::{
-    CordonOwner, Episode, HostIdentity, HostRefusal, InFlight, Phase, RefusedMove,
-};
+use crate::maintenance::episode::{Episode, HostIdentity, HostRefusal, InFlight, Phase, RefusedMove};
 use crate::maintenance::observed::{AttemptOutcome, EffectRefusal, HostState, Strategy};
 use crate::maintenance::placement::{RejectedHost, RejectionReason};
 use crate::maintenance::request::Request;
@@ -64,13 +62,6 @@ impl<'a> PhaseContext<'a> {
     /// Cordons a Node again that was uncordoned while its VM is off or boots, so that no pod is scheduled before its GPUs are back.
     /// The owner of the cordon stays the same.
     pub(super) fn restore_cordon(self) -> Option<PhaseStep> {
-        // A foreign cordon is recorded while it is there, because its owner may remove it.
-        if super::is_foreign_cordon(&self.episode.cordon, self.node) {
-            return Some(PhaseStep::record(transition_to(Episode {
-                cordon: CordonOwner::Theirs,
-                ..self.episode.clone()
-            })));
-        }
         if self.node.unschedulable || self.episode.recordoned >= RECORDONS_AWAY {
             return None;
         }

@@ -6,9 +6,8 @@ use crate::maintenance::episode::{CordonOwner, Episode, Phase, Record};
 use crate::maintenance::observed::{CordonedBy, Observed, ObservedNode};
 use crate::maintenance::policy::Policy;
 
-/// Records a person's cordon on a node whose VM is off or boots although vCenter is not connected: an operator on the node may
-/// remove the cordon before the connection is back, and then nothing would show whose it was.
-pub(super) fn record_foreign_cordon(
+/// Records a person's cordon although vCenter is not connected.
+pub(super) fn record_without_vcenter(
     record: &Record,
     seen: &Observed,
     policy: &Policy,
@@ -18,13 +17,32 @@ pub(super) fn record_foreign_cordon(
         return None;
     };
     let is_ours = episode.node_uid == node.uid && !is_to_be_taken_over(episode, seen.leadership, policy);
-    let is_away = episode.phase.vm_is_off() || episode.phase == Phase::Rejoining;
-    let is_foreign = is_foreign_cordon(&episode.cordon, node) && !node.overrides.skip;
+    if !is_ours || node.overrides.skip {
+        return None;
+    }
     let aged_by = now.monotonic.since(seen.record_seen.at.monotonic);
-    (is_ours && is_away && is_foreign).then(|| {
+    record_foreign_cordon(&episode.aged(aged_by), node)
+}
+
+/// Records a person's cordon in the place of ours as soon as it is seen. Later nothing may show any more whose it was: an operator on the
+/// node removes it, or the Node is put back from a copy.
+pub(super) fn record_foreign_cordon(episode: &Episode, node: &ObservedNode) -> Option<Decision> {
+    // A node that is shut down is drained again, and that records it.
+    let is_recorded = match episode.phase.at_work() {
+        Phase::ShuttingDown(_) => false,
+        Phase::Queued
+        | Phase::Draining
+        | Phase::Drained
+        | Phase::Relocating { .. }
+        | Phase::AwaitingHost
+        | Phase::PoweringOn { .. }
+        | Phase::Rejoining
+        | Phase::Parked { .. } => episode.cordon_is_ours(),
+    };
+    (is_recorded && is_foreign_cordon(&episode.cordon, node)).then(|| {
         write(Episode {
             cordon: CordonOwner::Theirs,
-            ..episode.aged(aged_by)
+            ..episode.clone()
         })
     })
 }

@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use super::checkpoint::checkpoint;
 use super::context::{PhaseContext, PhaseStep};
-use super::cordon::is_foreign_cordon;
 use super::{Decision, Noted, step, write};
 use crate::maintenance::clock::{Elapsed, Now};
-use crate::maintenance::episode::{CordonOwner, Episode, Phase};
+use crate::maintenance::episode::{Episode, Phase};
 use crate::maintenance::observed::{Observed, ObservedNode};
 use crate::maintenance::policy::Policy;
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
@@ -70,12 +69,6 @@ pub(super) fn in_episode(
         PhaseStep::Decided(Decision::Act { .. } | Decision::Wait { .. } | Decision::Idle) => write(Episode {
             drained_for: Elapsed::ZERO,
             limited_from: Elapsed::ZERO,
-            // A person may have uncordoned and cordoned meanwhile. A copy of the Node that is put back does not show who it was.
-            cordon: if is_foreign_cordon(&resumed.cordon, node) {
-                CordonOwner::Theirs
-            } else {
-                resumed.cordon.clone()
-            },
             ..resumed.enter((**resume).clone(), now)
         }),
     }
