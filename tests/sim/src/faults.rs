@@ -26,6 +26,7 @@ named_enum! {
         VcenterRestarts = "vcenter: restart",
         TasksForgotten = "vcenter: restart forgets tasks",
         HostLost = "vcenter: host not responding",
+        HostCrashes = "vcenter: host crashes, and HA restarts its VMs",
         VmDies = "vcenter: VM dies",
         VmStarted = "vcenter: VM powered on by a person",
         VmMoved = "vcenter: VM relocated by a person",
@@ -64,6 +65,9 @@ named_enum! {
         KubernetesGarbled = "kubernetes: garbled reply",
         ForeignTask = "vcenter: task of another client on a VM",
         FilesLocked = "vcenter: files of a VM locked",
+        VmotionFails = "vcenter: vMotion fails",
+        VmAsks = "vcenter: VM asks a question",
+        PowerOnAsks = "vcenter: power-on asks a question",
         SettingsChange = "replica: restarted with other settings",
         PollReplyLate = "vcenter: reply to a long poll arrives late",
     }
@@ -107,6 +111,8 @@ impl Fault {
             | Self::ManifestRestored
             | Self::DriverUncordons
             | Self::FilesLocked
+            | Self::VmotionFails
+            | Self::PowerOnAsks
             | Self::CheckpointLost
             | Self::PodEndsLate => Occasion::Effect,
             Self::EtcdRestored => Occasion::Times(1),
@@ -115,6 +121,7 @@ impl Fault {
             | Self::TasksForgotten
             | Self::UpdatesWithheld
             | Self::HostLost
+            | Self::HostCrashes
             | Self::VmDies
             | Self::WatchCut
             | Self::WatchLags
@@ -132,6 +139,7 @@ impl Fault {
             | Self::ClockSteps => Occasion::Times(3),
             // Most of these find nothing to act on.
             Self::MaintenanceFails
+            | Self::VmAsks
             | Self::VmStarted
             | Self::VmMoved
             | Self::CordonTaken
@@ -210,6 +218,10 @@ impl Faults {
                 fault,
                 Fault::ForeignTask
                     | Fault::FilesLocked
+                    | Fault::VmotionFails
+                    | Fault::HostCrashes
+                    | Fault::VmAsks
+                    | Fault::PowerOnAsks
                     | Fault::CheckpointLost
                     | Fault::PluginEnds
                     | Fault::SettingsChange

@@ -149,13 +149,14 @@ impl World {
         }
     }
 
-    /// A replica begins a drain: a hook that is there holds it, and it is approved.
-    pub(crate) fn drain_begins(&mut self, node: usize, before: &Value) {
+    /// A replica begins a drain, or goes on with an earlier one after a restore of etcd: a hook that is there holds it, and one that is
+    /// new is approved.
+    pub(crate) fn drain_begins(&mut self, node: usize, before: &Value, is_new: bool) {
         let memory = &mut self.oracle.nodes[node];
         memory.drain_held = has_hook(before, PRE_DRAIN).then(clock::elapsed);
         // The write that begins the drain uses the approval up.
         let is_approved = !before["metadata"]["annotations"][APPROVED].is_null();
-        if self.plan.holds.needs_approval && !is_approved && !self.was_restored() {
+        if self.plan.holds.needs_approval && is_new && !is_approved && !self.was_restored() {
             self.violated("a drain begins when it is approved", node_name(node));
         }
     }

@@ -58,11 +58,13 @@ impl World {
                 self.vcenter.withheld_until = now + Duration::from_secs(self.rng.u64(5..60));
             }
             Fault::HostLost => self.host_is_lost(),
+            Fault::HostCrashes => return self.host_crashes(),
             Fault::VmDies => return self.vm_dies(),
             Fault::MaintenanceFails => return self.maintenance_fails(),
             Fault::VmStarted => return self.vm_is_started(),
             Fault::VmMoved => return self.vm_is_moved(),
             Fault::ForeignTask => return self.foreign_task_begins(),
+            Fault::VmAsks => return self.vm_asks(),
             Fault::KubernetesOutage => {
                 self.kube.down_until = now + Duration::from_secs(self.rng.u64(2..40));
                 self.kube.cut();
@@ -118,6 +120,8 @@ impl World {
             | Fault::ManifestRestored
             | Fault::DriverUncordons
             | Fault::FilesLocked
+            | Fault::VmotionFails
+            | Fault::PowerOnAsks
             | Fault::CheckpointLost
             | Fault::PodEndsLate => return false,
         }
@@ -179,6 +183,9 @@ impl World {
     pub fn repair(&mut self) {
         for host in 0..self.vcenter.hosts.len() {
             self.host_responds(host);
+        }
+        for vm in 0..self.plan.nodes {
+            self.question_is_answered(vm);
         }
         self.tasks_end();
         for node in 0..self.plan.nodes {

@@ -27,6 +27,7 @@ pub mod kubelets;
 pub mod late;
 pub mod oracle;
 pub mod outage;
+pub mod overrides;
 pub mod people;
 pub mod plan;
 pub mod properties;

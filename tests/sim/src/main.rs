@@ -217,9 +217,7 @@ const NOT_SIMULATED: &[WaitKind] = &[
     // A second release, and a Node that is written too often.
     WaitKind::OtherRelease,
     WaitKind::WritePace,
-    // A vMotion, a question of vCenter, a power state that cannot be read, a host that does not enter maintenance.
-    WaitKind::Vmotion,
-    WaitKind::Question,
+    // A power state that cannot be read, and a host that is kept from maintenance for long.
     WaitKind::PowerState,
     WaitKind::HostEntry,
 ];

@@ -1,6 +1,6 @@
 //! The rules that hold at any moment (DESIGN §3).
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use haulout::keys::{EPISODE, LAST_EPISODE};
@@ -13,6 +13,7 @@ use crate::cluster::{blocks_drain, is_overdue, is_ready, node_key, node_name};
 use crate::faults::Fault;
 use crate::store::{Key, is_cordoned};
 use crate::twin::NodeEffects;
+use crate::vcenter::Work;
 use crate::world::World;
 
 /// How old the knowledge may be on which a request is sent: the delays of the request, and of the check before it.
@@ -92,6 +93,8 @@ pub struct NodeMemory {
     pub drain_began: Option<Duration>,
     /// Until when the drain has time by settings that allow less than its record.
     has_time_until: Duration,
+    /// When a person last annotated its Node with what the controller follows.
+    pub overridden: Option<Duration>,
     /// Since when a hook holds that drain.
     pub drain_held: Option<Duration>,
     /// Since when a pod could be evicted in a drain, and is not.
@@ -107,6 +110,8 @@ pub struct NodeMemory {
     pub is_lost: bool,
     /// The id of the present episode.
     episode: String,
+    /// The episodes whose drain has begun. Each was approved, and goes on after a restore of etcd.
+    drains: BTreeSet<String>,
     /// When its guest began to shut down.
     pub guest_asked: Duration,
     /// When a request to its guest was sent last in the present episode that was not refused, answered or not.
@@ -205,11 +210,6 @@ impl Oracle {
             node.cause_ended = Some(now);
             node.pinned_evictions_max += EVICTIONS_OF_OWNER;
             node.drain_held = None;
-            if node.episode != then.episode {
-                // The drain of then is the present one again. It was approved before the snapshot.
-                node.episode.clone_from(&then.episode);
-                node.drain_began = then.drain_began;
-            }
             // The record of the last power-off may be gone.
             node.causes += 1;
             if then.cuts < node.cuts {
@@ -365,6 +365,7 @@ impl World {
             );
             return;
         };
+        self.check_overrides(act, node, &object);
         let (phase, end) = phase_at_work(&record);
         match act {
             Act::ShutdownGuest | Act::PowerOff => {
@@ -375,6 +376,7 @@ impl World {
                     self.check_cut(node, &object, act, end == "timedOut");
                     self.check_count(node);
                     self.check_guest(node, act);
+                    self.check_vmotion(node, act);
                 }
             }
             Act::PowerOn => {
@@ -435,6 +437,17 @@ impl World {
                 "a guest is asked before its power is cut, and has its time",
                 format!("{}, asked at {sent:?} s", node_name(node)),
             );
+        }
+    }
+
+    /// A VM that vCenter moves is not shut down. Faults may hide the move, so only runs without faults are looked at.
+    fn check_vmotion(&mut self, node: usize, act: Act) {
+        let task = self.vcenter.busy(node).map(|task| &self.vcenter.tasks[task]);
+        let is_moved = task.is_some_and(|task| {
+            matches!(task.work, Work::Vmotion { .. }) && clock::elapsed() > task.began + STALE
+        });
+        if act == Act::ShutdownGuest && is_moved && self.plan.faults.kinds() == 0 {
+            self.violated("a VM that vCenter moves is not shut down", node_name(node));
         }
     }
 
@@ -597,9 +610,10 @@ impl World {
                         memory.pinned_evictions_before = memory.pinned_evictions;
                     }
                 }
+                let is_new = memory.drains.insert(episode.clone());
                 memory.episode = episode;
                 if is_first {
-                    self.drain_begins(node, before.unwrap_or(after));
+                    self.drain_begins(node, before.unwrap_or(after), is_new);
                     self.settings_may_change_in_drain();
                 }
             } else if phase_after != "parked" {
@@ -624,6 +638,9 @@ impl World {
         if !was && is && new.as_ref().is_some_and(|record| record["cordon"] == "theirs") {
             // A cordon of somebody else is restored while the VM is off, and stays.
             self.oracle.nodes[node].cordoned_by_person = true;
+        }
+        if let Some(before) = before {
+            self.keeps_cordon(node, before, after);
         }
         if was && !is {
             self.check_uncordon(replica, node, before.unwrap_or(after));
@@ -666,7 +683,7 @@ impl World {
             .vcenter_until
             .max(self.vcenter.withheld_until);
         let vm = &self.vcenter.vms[node];
-        let is_off = !vm.on && clock::elapsed() > vm.off_since.max(silent_until) + STALE;
+        let is_off = !vm.is_shown_on() && clock::elapsed() > vm.off_since.max(silent_until) + STALE;
         if is_off || !is_ready(before) {
             self.violated(
                 "a node is uncordoned when it is back",

@@ -46,6 +46,17 @@ pub enum Deed {
         /// The step.
         point: &'static str,
     },
+    /// Annotates a Node.
+    Annotates {
+        node: usize,
+        key: &'static str,
+        value: &'static str,
+    },
+    /// Removes an annotation.
+    Unannotates {
+        node: usize,
+        key: &'static str,
+    },
     /// Approves drains.
     Approves,
     /// The sentinel of a node looks whether a reboot is required.
@@ -126,6 +137,9 @@ impl World {
             Deed::Hooks { .. } if is_over => {}
             Deed::Hooks { node, point } => self.person_hooks(node, point),
             Deed::Unhooks { node, point } => self.person_unhooks(node, point),
+            Deed::Annotates { .. } if is_over => {}
+            Deed::Annotates { node, key, value } => self.person_annotates(node, key, value),
+            Deed::Unannotates { node, key } => self.person_unannotates(node, key),
             Deed::Approves => self.person_approves(),
             Deed::SentinelLooks(_) if is_over => {}
             Deed::SentinelLooks(node) => self.sentinel_looks(node),
@@ -293,5 +307,6 @@ impl World {
             self.person_withdraws(&request);
         }
         self.hooks_end();
+        self.overrides_end();
     }
 }

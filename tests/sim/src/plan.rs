@@ -104,10 +104,14 @@ pub struct Plan {
     pub has_pinned_pod: bool,
     /// Finalizers keep some Pods with which their kubelets are done.
     pub has_finalizers: bool,
+    /// The VMs have vGPUs, and vCenter can move them by vMotion.
+    pub has_vgpus: bool,
     /// The node that has a reboot sentinel.
     pub sentinel: Option<usize>,
     /// What people hold.
     pub holds: Holds,
+    /// How many annotations people give to Nodes for some time.
+    pub overrides: usize,
     /// In a run that is compared with one without faults: the nodes whose hosts are maintained, one after the other.
     pub in_turn: Vec<usize>,
 }
@@ -137,7 +141,9 @@ impl Plan {
             faults: Faults::draw_that_keep_effects(rng, seed % (2 * COMPARED) == COMPARED / 2),
             deeds: 0,
             has_pinned_pod: false,
+            has_vgpus: false,
             holds: Holds::default(),
+            overrides: 0,
             sentinel: None,
             // The first kubelet lies.
             in_turn: (0..8).map(|_| rng.usize(1..nodes)).collect(),
@@ -200,8 +206,10 @@ impl Plan {
             has_workloads: false,
             has_pinned_pod: false,
             has_finalizers: false,
+            has_vgpus: false,
             sentinel: None,
             holds: Holds::default(),
+            overrides: 0,
             ..Self::draw_any(0, &mut rng)
         }
     }
@@ -252,7 +260,11 @@ impl Plan {
             has_workloads: true,
             has_pinned_pod: seed % 3 == 1,
             has_finalizers: true,
+            has_vgpus: Rng::with_seed(seed.rotate_left(16)).u32(0..5) == 0,
             sentinel: (seed % 4 == 2).then_some(nodes - 1),
+            overrides: Rng::with_seed(seed.rotate_left(8))
+                .usize(0..=4 + nodes)
+                .saturating_sub(2),
             holds: Holds::draw(nodes, &mut Rng::with_seed(seed.rotate_left(32))),
             in_turn: Vec::new(),
         }
@@ -317,8 +329,9 @@ impl Plan {
             0 => "no faults".to_owned(),
             count => format!("{count} kinds of faults"),
         };
+        let devices = if self.has_vgpus { "vGPUs, " } else { "" };
         format!(
-            "{nodes} nodes, {spares} other hosts, {others} other VMs, {replicas} replicas, {deeds} deeds and {} hooks in {} min, {faults}; {}",
+            "{nodes} nodes, {spares} other hosts, {others} other VMs, {replicas} replicas, {deeds} deeds and {} hooks in {} min, {devices}{faults}; {}",
             holds.hooks,
             self.active.as_secs() / 60,
             [&self.settings.flags[..], &self.limits[..], &holds.flags()]

@@ -1,7 +1,7 @@
 //! The objects of the simulated vCenter as its API shows them: references, types and properties.
 
 use crate::clock;
-use crate::vcenter::{TaskState, Vcenter, Work};
+use crate::vcenter::{SYSTEM, TaskState, Vcenter, Work};
 
 /// A managed object reference: type and value.
 pub type Moref = (&'static str, String);
@@ -10,6 +10,9 @@ pub type Moref = (&'static str, String);
 const GPU: &str = "0000:3b:00.0";
 const VENDOR: i32 = 4318;
 const DEVICE: i32 = 8757;
+
+/// The profile of a vGPU that takes a whole GPU.
+const PROFILE: &str = "grid_a40-48q";
 
 /// Tasks on a page of the task history, besides the one that is queued for years.
 const HISTORY_PAGE: usize = 99;
@@ -244,6 +247,13 @@ impl Vcenter {
             "summary.config.product.build" => text("24022510"),
             "recentTask" | "datastore" | "vm" | "network" => many(&self.references(of, path)),
             "hardware.memorySize" => typed("xsd:long", 512_u64 << 30),
+            "config.sharedPassthruGpuTypes" if self.has_vgpus => {
+                typed_xml("ArrayOfString", &format!("<string>{PROFILE}</string>"))
+            }
+            "config.graphicsInfo" if self.has_vgpus => typed_xml(
+                "ArrayOfHostGraphicsInfo",
+                "<HostGraphicsInfo><graphicsType>sharedDirect</graphicsType><memorySizeInKB>50331648</memorySizeInKB></HostGraphicsInfo>",
+            ),
             "config.pciPassthruInfo" => typed_xml(
                 "ArrayOfHostPciPassthruInfo",
                 &format!(
@@ -274,7 +284,11 @@ impl Vcenter {
             "summary.config.memoryReservation" => typed("xsd:int", 0),
             "config.version" => text("vmx-19"),
             "runtime.powerState" => {
-                let state = if vm.on { "poweredOn" } else { "poweredOff" };
+                let state = if vm.is_shown_on() {
+                    "poweredOn"
+                } else {
+                    "poweredOff"
+                };
                 typed("VirtualMachinePowerState", state)
             }
             "runtime.host" | "parent" => one(self.references(of, path).first()?),
@@ -287,9 +301,21 @@ impl Vcenter {
                 };
                 text(status)
             }
+            "runtime.question" if vm.asks => typed_xml(
+                "VirtualMachineQuestionInfo",
+                "<id>1</id><text>simulated question</text>",
+            ),
             "datastore" | "network" | "recentTask" => many(&self.references(of, path)),
+            "config.hardware.device" if vm.has_gpu && self.has_vgpus => typed_xml(
+                "ArrayOfVirtualDevice",
+                &format!(
+                    "<VirtualDevice xsi:type=\"VirtualPCIPassthrough\"><key>13000</key>\
+                     <backing xsi:type=\"VirtualPCIPassthroughVmiopBackingInfo\"><vgpu>{PROFILE}</vgpu>\
+                     <migrateSupported>true</migrateSupported></backing><controllerKey>100</controllerKey></VirtualDevice>"
+                ),
+            ),
             "config.hardware.device" => {
-                let assigned = if vm.on {
+                let assigned = if vm.is_shown_on() {
                     format!("<assignedId>{GPU}</assignedId>")
                 } else {
                     String::new()
@@ -317,6 +343,7 @@ impl Vcenter {
                 Work::PowerOn { by_drs: true, .. } => "Datacenter.powerOnVm",
                 Work::PowerOn { .. } => "VirtualMachine.powerOn",
                 Work::Relocate { .. } => "VirtualMachine.relocate",
+                Work::Vmotion { .. } => "Drm.ExecuteVMotionLRO",
                 Work::Foreign(_) => "VirtualMachine.createSnapshot",
             }),
             "info.entity" => match task.work {
@@ -325,6 +352,7 @@ impl Vcenter {
                 Work::PowerOff(vm)
                 | Work::PowerOn { vm, .. }
                 | Work::Relocate { vm, .. }
+                | Work::Vmotion { vm, .. }
                 | Work::Foreign(vm) => one(&vm_ref(vm)),
             },
             "info.state" => typed(
@@ -350,6 +378,7 @@ impl Vcenter {
                 );
                 typed_xml("LocalizedMethodFault", &xml)
             }
+            "info.reason" if task.user == SYSTEM => typed_xml("TaskReasonSystem", ""),
             "info.reason" => typed_xml(
                 "TaskReasonUser",
                 &format!("<userName>{}</userName>", escaped(task.user)),

@@ -521,6 +521,9 @@ impl World {
         if self.vcenter.busy(vm).is_some() {
             return Answer::Fault("TaskInProgress", String::new());
         }
+        if self.vcenter.vms[vm].asks {
+            return Answer::Fault("QuestionPending", "<text>simulated question</text>".to_owned());
+        }
         let state = |on: bool| {
             let (requested, existing) = if on {
                 ("poweredOff", "poweredOn")
@@ -529,7 +532,7 @@ impl World {
             };
             format!("<requestedState>{requested}</requestedState><existingState>{existing}</existingState>")
         };
-        let on = self.vcenter.vms[vm].on;
+        let on = self.vcenter.vms[vm].is_shown_on();
         let is_reached = self.vcenter.hosts[self.vcenter.vms[vm].host].connected;
         match act {
             Act::ShutdownGuest if !is_reached => Answer::Fault("HostNotConnected", String::new()),

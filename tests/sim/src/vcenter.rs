@@ -14,6 +14,15 @@ pub const OUR_USER: &str = "VSPHERE.LOCAL\\haulout";
 /// The name of the person who puts hosts into maintenance mode.
 pub const OPERATOR: &str = "VSPHERE.LOCAL\\operator";
 
+/// The user of tasks that vCenter begins by itself.
+pub const SYSTEM: &str = "";
+
+/// How often DRS looks for a host for the VMs of a host that enters maintenance mode.
+const DRS_LOOKS: Duration = Duration::from_secs(60);
+
+/// How often it is tried whether the question of a VM is answered.
+const ASKED_AGAIN: Duration = Duration::from_secs(3);
+
 /// How long an ended task stays in the list of its entity.
 const RECENT: Duration = Duration::from_secs(600);
 
@@ -35,6 +44,8 @@ pub struct Vcenter {
     pub followed_at: Duration,
     /// Whether DRS places VMs.
     pub has_drs: bool,
+    /// Whether the GPUs are shared as vGPUs, of which each takes a whole GPU. DRS moves VMs with vGPUs by vMotion.
+    pub has_vgpus: bool,
 }
 
 /// A host with one GPU.
@@ -77,6 +88,10 @@ pub struct Vm {
     pub going_down: bool,
     /// Its guest shuts down and has ended VMware Tools.
     pub tools_stopped: bool,
+    /// It went off with its host, and vCenter still shows it as on.
+    pub crashed: bool,
+    /// It has a question that a person has to answer. Until then it neither starts nor stops, and refuses other operations.
+    pub asks: bool,
     /// Its files are locked until then.
     pub locked_until: Duration,
     pub tasks: Vec<usize>,
@@ -99,6 +114,12 @@ pub enum Work {
     },
     /// Moves a VM that is off.
     Relocate {
+        vm: usize,
+        /// The host.
+        to: usize,
+    },
+    /// DRS moves a VM that runs.
+    Vmotion {
         vm: usize,
         /// The host.
         to: usize,
@@ -141,6 +162,13 @@ impl Host {
     }
 }
 
+impl Vm {
+    /// Whether vCenter shows it as on.
+    pub fn is_shown_on(&self) -> bool {
+        self.on || self.crashed
+    }
+}
+
 impl Vcenter {
     /// A vCenter without objects.
     pub fn new() -> Self {
@@ -153,6 +181,7 @@ impl Vcenter {
             changes: watch::Sender::new(0),
             followed_at: Duration::ZERO,
             has_drs: true,
+            has_vgpus: false,
         }
     }
 
@@ -209,7 +238,11 @@ impl World {
         let task = self.vcenter.tasks.len();
         match work {
             Work::Enter(host) | Work::Exit(host) => self.vcenter.hosts[host].tasks.push(task),
-            Work::PowerOff(vm) | Work::PowerOn { vm, .. } | Work::Relocate { vm, .. } | Work::Foreign(vm) => {
+            Work::PowerOff(vm)
+            | Work::PowerOn { vm, .. }
+            | Work::Relocate { vm, .. }
+            | Work::Vmotion { vm, .. }
+            | Work::Foreign(vm) => {
                 self.vcenter.vms[vm].tasks.push(task);
             }
         }
@@ -221,6 +254,13 @@ impl World {
         {
             self.vcenter.vms[vm].locked_until = clock::elapsed() + self.seconds(10..300);
         }
+        if let Work::PowerOn { vm, .. } = work
+            && self
+                .faults
+                .fires(Fault::PowerOnAsks, &mut self.rng, &mut self.account)
+        {
+            self.question_is_asked(vm);
+        }
         let hangs = user == OUR_USER
             && self
                 .faults
@@ -231,6 +271,7 @@ impl World {
             Work::Exit(_) | Work::PowerOff(_) => Some(self.rng.u64(500..3_000)),
             Work::PowerOn { .. } => Some(self.rng.u64(1_000..6_000)),
             Work::Relocate { .. } => Some(self.rng.u64(3_000..30_000)),
+            Work::Vmotion { .. } => Some(self.rng.u64(5_000..200_000)),
             Work::Foreign(_) => Some(self.rng.u64(20_000..1_200_000)),
         };
         self.vcenter.tasks.push(Task {
@@ -257,6 +298,12 @@ impl World {
             return;
         }
         let work = self.vcenter.tasks[task].work.clone();
+        if let Work::PowerOn { vm, .. } | Work::PowerOff(vm) = work
+            && self.vcenter.vms[vm].asks
+        {
+            self.queue.after(ASKED_AGAIN, WorldEvent::TaskEnds(task));
+            return;
+        }
         let is_ours = self.vcenter.tasks[task].user == OUR_USER;
         let fails = is_ours && self.faults.task_fails(&mut self.rng, &mut self.account);
         let state = if fails {
@@ -281,16 +328,16 @@ impl World {
             }
             Work::Exit(host) => self.vcenter.hosts[host].in_maintenance = false,
             Work::PowerOff(vm) => {
-                if !self.vcenter.vms[vm].on {
-                    return TaskState::Error("InvalidPowerState");
-                }
                 if !self.vcenter.hosts[self.vcenter.vms[vm].host].connected {
                     return TaskState::Error("HostNotConnected");
+                }
+                if !self.vcenter.vms[vm].on {
+                    return TaskState::Error("InvalidPowerState");
                 }
                 self.vm_goes_off(vm);
             }
             Work::PowerOn { vm, by_drs } => {
-                if self.vcenter.vms[vm].on {
+                if self.vcenter.vms[vm].is_shown_on() {
                     return TaskState::Error("InvalidPowerState");
                 }
                 if clock::elapsed() < self.vcenter.vms[vm].locked_until {
@@ -309,13 +356,30 @@ impl World {
                 self.vm_goes_on(vm);
             }
             Work::Relocate { vm, to } => {
-                if self.vcenter.vms[vm].on {
+                if self.vcenter.vms[vm].is_shown_on() {
                     return TaskState::Error("InvalidPowerState");
                 }
                 if !self.vcenter.hosts[to].takes_vms() {
                     return TaskState::Error("InvalidState");
                 }
                 self.vcenter.vms[vm].host = to;
+            }
+            Work::Vmotion { vm, to } => {
+                let fails = self
+                    .faults
+                    .fires(Fault::VmotionFails, &mut self.rng, &mut self.account);
+                if fails || !self.vcenter.vms[vm].on {
+                    return TaskState::Error(if fails {
+                        "MigrationFault"
+                    } else {
+                        "InvalidPowerState"
+                    });
+                }
+                if let Some(fault) = self.vcenter.unsuited(vm, to) {
+                    return TaskState::Error(fault);
+                }
+                self.vcenter.vms[vm].host = to;
+                self.oracle.nodes[vm].cause_ended = Some(clock::elapsed());
             }
             Work::Foreign(_) => {}
         }
@@ -336,6 +400,7 @@ impl World {
         off.on = false;
         off.going_down = false;
         off.tools_stopped = false;
+        off.asks = false;
         off.off_since = now;
         let (name, boots) = (off.name.clone(), off.boots);
         self.tell("vCenter", format!("{name} is off"));
@@ -354,6 +419,7 @@ impl World {
     pub fn vm_goes_on(&mut self, vm: usize) {
         let on = &mut self.vcenter.vms[vm];
         on.on = true;
+        on.crashed = false;
         on.off_by_person = false;
         on.boots += 1;
         let (name, host, boots) = (on.name.clone(), on.host, on.boots);
@@ -397,6 +463,10 @@ impl World {
         if self.vcenter.hosts[host].entering.is_none() {
             return;
         }
+        if self.vcenter.has_vgpus {
+            self.drs_moves_vgpus(host);
+            self.queue.after(DRS_LOOKS, WorldEvent::DrsEvacuates(host));
+        }
         let moved: Vec<usize> = (0..self.vcenter.vms.len())
             .filter(|vm| {
                 let vm = &self.vcenter.vms[*vm];
@@ -413,8 +483,29 @@ impl World {
         self.hosts_progress();
     }
 
+    /// DRS moves the VMs with vGPUs away, where another host has a free GPU.
+    fn drs_moves_vgpus(&mut self, host: usize) {
+        for vm in 0..self.plan.nodes {
+            let it = &self.vcenter.vms[vm];
+            if !it.on || it.host != host || it.going_down || it.asks || self.vcenter.busy(vm).is_some() {
+                continue;
+            }
+            let to = (0..self.vcenter.hosts.len()).find(|to| self.vcenter.unsuited(vm, *to).is_none());
+            if let Some(to) = to {
+                let work = Work::Vmotion { vm, to };
+                self.tell("vCenter", self.words(&work));
+                self.begin_task(work, SYSTEM);
+            }
+        }
+    }
+
     /// The guest has shut down.
     pub fn guest_is_off(&mut self, vm: usize, boots: u32) {
+        if self.vcenter.vms[vm].asks {
+            self.queue
+                .after(ASKED_AGAIN, WorldEvent::GuestIsOff { vm, boots });
+            return;
+        }
         let is_same = self.vcenter.vms[vm].boots == boots && self.vcenter.vms[vm].on;
         if is_same && self.vcenter.vms[vm].going_down {
             self.vm_goes_off(vm);
@@ -432,6 +523,7 @@ impl World {
             Work::PowerOn { vm: it, by_drs: true } => format!("power on {} by DRS", vm(it)),
             Work::PowerOn { vm: it, .. } => format!("power on {}", vm(it)),
             Work::Relocate { vm: it, to } => format!("relocate {} to {}", vm(it), host(to)),
+            Work::Vmotion { vm: it, to } => format!("move {} to {} by vMotion", vm(it), host(to)),
             Work::Foreign(it) => format!("create a snapshot of {}", vm(it)),
         }
     }

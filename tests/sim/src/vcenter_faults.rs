@@ -15,10 +15,52 @@ impl World {
         self.within(5..300, WorldEvent::HostResponds(host));
     }
 
-    /// vCenter reaches a host again.
+    /// A host crashes. vCenter shows its VMs as they were until HA restarts them elsewhere, or the host responds again.
+    pub(crate) fn host_crashes(&mut self) -> bool {
+        let host = self.rng.usize(0..self.vcenter.hosts.len());
+        if !self.vcenter.hosts[host].connected {
+            return false;
+        }
+        self.vcenter.hosts[host].connected = false;
+        self.tell(self.vcenter.hosts[host].name.clone(), "crashes");
+        for vm in 0..self.vcenter.vms.len() {
+            if self.vcenter.vms[vm].on && self.vcenter.vms[vm].host == host {
+                self.vm_goes_off(vm);
+                self.vcenter.vms[vm].crashed = true;
+                self.within(20..120, WorldEvent::HaRestarts(vm));
+            }
+        }
+        self.vcenter.changed();
+        self.within(60..600, WorldEvent::HostResponds(host));
+        true
+    }
+
+    /// HA restarts a VM that went off with its host, on a host that can take it.
+    pub(crate) fn ha_restarts(&mut self, vm: usize) {
+        let mut hosts = 0..self.vcenter.hosts.len();
+        let to = hosts.find(|to| self.vcenter.unsuited(vm, *to).is_none());
+        let Some(to) = to.filter(|_| self.vcenter.vms[vm].crashed) else {
+            return;
+        };
+        self.vcenter.vms[vm].host = to;
+        if self.vcenter.vms[vm].is_ours {
+            self.oracle.nodes[vm].cause_ended = Some(clock::elapsed());
+        }
+        self.vm_goes_on(vm);
+    }
+
+    /// vCenter reaches a host again. HA restarts there what it could not restart elsewhere.
     pub fn host_responds(&mut self, host: usize) {
         if !self.vcenter.hosts[host].connected {
             self.vcenter.hosts[host].connected = true;
+            for vm in 0..self.vcenter.vms.len() {
+                if self.vcenter.vms[vm].crashed && self.vcenter.vms[vm].host == host {
+                    self.ha_restarts(vm);
+                    // Else nobody has to power it on but its owner.
+                    let left = &mut self.vcenter.vms[vm];
+                    left.off_by_person |= std::mem::take(&mut left.crashed);
+                }
+            }
             self.tell(self.vcenter.hosts[host].name.clone(), "responds again");
             self.vcenter.changed();
             self.hosts_progress();
@@ -70,6 +112,37 @@ impl World {
         true
     }
 
+    /// A VM of ours that runs asks a person, for example because its datastore is full.
+    pub(crate) fn vm_asks(&mut self) -> bool {
+        let is_on = |world: &Self, vm: usize| world.vcenter.vms[vm].on;
+        let Some(vm) = self.any_node_where(is_on) else {
+            return false;
+        };
+        self.question_is_asked(vm);
+        true
+    }
+
+    pub(crate) fn question_is_asked(&mut self, vm: usize) {
+        self.tell(
+            "vCenter",
+            format!("{} asks a question", self.vcenter.vms[vm].name),
+        );
+        self.vcenter.vms[vm].asks = true;
+        self.vcenter.changed();
+        self.within(5..400, WorldEvent::QuestionIsAnswered(vm));
+    }
+
+    /// A person answers the question of a VM.
+    pub fn question_is_answered(&mut self, vm: usize) {
+        if std::mem::take(&mut self.vcenter.vms[vm].asks) {
+            self.tell(
+                "operator",
+                format!("answers the question of {}", self.vcenter.vms[vm].name),
+            );
+            self.vcenter.changed();
+        }
+    }
+
     /// A maintenance task fails by itself. Sometimes the operator tries again.
     pub(crate) fn maintenance_fails(&mut self) -> bool {
         let hosts = 0..self.vcenter.hosts.len();
@@ -112,6 +185,7 @@ impl World {
                 | Work::PowerOff(_)
                 | Work::PowerOn { .. }
                 | Work::Relocate { .. }
+                | Work::Vmotion { .. }
                 | Work::Foreign(_) => {}
             }
             let words = self.words(&self.vcenter.tasks[task].work);

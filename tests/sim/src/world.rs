@@ -45,6 +45,10 @@ pub enum WorldEvent {
     },
     /// DRS moves VMs away.
     DrsEvacuates(usize),
+    /// vSphere HA restarts a VM.
+    HaRestarts(usize),
+    /// A person answers the question of a VM.
+    QuestionIsAnswered(usize),
     /// A guest has shut down.
     GuestIsOff {
         vm: usize,
@@ -279,6 +283,7 @@ impl World {
         world.plan_statuses();
         world.plan_holds();
         world.plan_sentinel();
+        world.plan_overrides();
         world.plan_incidents();
         world.plan_in_turn();
         world.queue.after(world.plan.active, WorldEvent::Calm);
@@ -290,8 +295,10 @@ impl World {
             nodes,
             spares,
             others,
+            has_vgpus,
             ..
         } = self.plan;
+        self.vcenter.has_vgpus = has_vgpus;
         for host in 0..nodes + spares {
             self.vcenter.hosts.push(Host {
                 name: format!("esx-{host}.example.com"),
@@ -326,6 +333,8 @@ impl World {
                 plugin: 1,
                 is_ours,
                 has_gpu: is_ours,
+                crashed: false,
+                asks: false,
                 going_down: false,
                 tools_stopped: false,
                 tasks: Vec::new(),
@@ -406,6 +415,8 @@ impl World {
             WorldEvent::TaskEnds(task) => self.task_ends(task),
             WorldEvent::HostEnters { host, task } => self.host_enters(host, task),
             WorldEvent::DrsEvacuates(host) => self.drs_evacuates(host),
+            WorldEvent::HaRestarts(vm) => self.ha_restarts(vm),
+            WorldEvent::QuestionIsAnswered(vm) => self.question_is_answered(vm),
             WorldEvent::GuestIsOff { vm, boots } => self.guest_is_off(vm, boots),
             WorldEvent::NodeUnknown { node, boots } => self.node_unknown(node, boots),
             WorldEvent::KubeletStarts { node, boots } => self.kubelet_starts(node, boots),
