@@ -352,6 +352,8 @@ impl World {
             return;
         };
         if self.was_restored() {
+            // Its record may be gone, and the leader that acts does not know it yet.
+            self.oracle.nodes[node].is_lost |= record(&object).is_none() && !self.has_copy(node);
             return;
         }
         let Some(record) = record(&object) else {

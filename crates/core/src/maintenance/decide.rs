@@ -96,8 +96,8 @@ pub struct Transition {
 }
 
 impl Transition {
-    /// Whether phase, `spec.unschedulable`, recordons and a failed relocation stay the same. Anything else may change: the leader, the
-    /// elapsed time, a request to vCenter, guards, the owner of the cordon.
+    /// Whether phase, `spec.unschedulable` and a failed relocation stay the same. Anything else may change: the leader, the elapsed time,
+    /// a request to vCenter, guards, the owner of the cordon.
     pub fn is_bookkeeping(&self, before: &Record) -> bool {
         match (before, &self.record) {
             (Record::Episode(before), Record::Episode(after)) => {
@@ -106,15 +106,8 @@ impl Transition {
                         &before.id,
                         &before.phase,
                         before.since,
-                        before.recordoned,
                         &before.relocation_failure,
-                    ) == (
-                        &after.id,
-                        &after.phase,
-                        after.since,
-                        after.recordoned,
-                        &after.relocation_failure,
-                    )
+                    ) == (&after.id, &after.phase, after.since, &after.relocation_failure)
             }
             (Record::InService | Record::Episode(_) | Record::Python(_) | Record::Unreadable { .. }, _) => {
                 false

@@ -912,15 +912,18 @@ fn new_cordon_of_a_person_is_recorded_and_in_the_shutdown_drained_again() {
             let case = format!("{case}, {phase:?}");
             let mut seen = seen(Some(power), host);
             node_of(&mut seen).cordoned_by = cordoned_by.clone();
-            let before = episode(phase.clone(), cordon.clone(), power == PowerState::Off);
+            let before = Episode {
+                recordoned: 3,
+                ..episode(phase.clone(), cordon.clone(), power == PowerState::Off)
+            };
             let next = match decided(&before, &seen) {
                 Decision::Write(next) => next
                     .record
                     .episode()
-                    .map(|next| (next.phase.clone(), next.cordon.clone())),
+                    .map(|next| (next.phase.clone(), next.cordon.clone(), next.recordoned)),
                 Decision::Act { .. } | Decision::Wait { .. } | Decision::Idle => None,
             };
-            let recorded = Some((phase, CordonOwner::Theirs));
+            let recorded = Some((phase, CordonOwner::Theirs, 0));
             assert_eq!(next == recorded, is_new, "{case}: {next:?}");
         }
     }

@@ -42,6 +42,8 @@ pub(super) fn record_foreign_cordon(episode: &Episode, node: &ObservedNode) -> O
     (is_recorded && is_foreign_cordon(&episode.cordon, node)).then(|| {
         write(Episode {
             cordon: CordonOwner::Theirs,
+            // Only removals of this cordon count from now on.
+            recordoned: 0,
             ..episode.clone()
         })
     })
