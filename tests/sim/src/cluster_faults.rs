@@ -144,7 +144,10 @@ impl World {
         });
         // After a restore of etcd, the copy is from before what replicas remember, and their memory counts.
         let is_outdated = self.oracle.restored.is_some();
-        self.oracle.nodes[node].is_lost |= is_outdated || !self.has_copy(node);
+        // A replica that has started meanwhile cannot read the copy.
+        let (kind, until) = &self.kube.forbidden;
+        let is_unreadable = kind == "nodemaintenances" && *until > clock::elapsed();
+        self.oracle.nodes[node].is_lost |= is_outdated || is_unreadable || !self.has_copy(node);
         true
     }
 

@@ -104,7 +104,7 @@ pub struct NodeMemory {
     /// How many times a replica powered it off, the last boot that it ended, and how many times it was before the present episode.
     pub cuts: u32,
     last_cut: u32,
-    cuts_before: u32,
+    pub cuts_before: u32,
     /// Its record was removed, from the Node and with no copy on a NodeMaintenance. Nothing says any more that its VM was powered
     /// off, that its guest was asked to shut down, or who has cordoned it.
     pub is_lost: bool,

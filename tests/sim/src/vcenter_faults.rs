@@ -44,7 +44,12 @@ impl World {
         };
         self.vcenter.vms[vm].host = to;
         if self.vcenter.vms[vm].is_ours {
-            self.oracle.nodes[vm].cause_ended = Some(clock::elapsed());
+            let memory = &mut self.oracle.nodes[vm];
+            memory.cause_ended = Some(clock::elapsed());
+            if self.vcenter.has_vgpus {
+                // As if vCenter had moved it by vMotion. Only its next status shows that it was restarted.
+                memory.cuts_before = memory.cuts;
+            }
         }
         self.vm_goes_on(vm);
     }

@@ -331,6 +331,8 @@ impl Inventory {
                 .any(|device| matches!(device, Passthrough::Static { .. }))
         });
         let vmotion = self.vmotion(vm);
+        let has_devices = vm.passthrough.as_ref().map(|devices| !devices.is_empty());
+        let is_pinned = has_devices == Some(true) && vmotion.is_none();
         ObservedVm {
             moref: vm.moref.clone(),
             uuid: vm.uuid,
@@ -344,7 +346,9 @@ impl Inventory {
             is_being_cut: self.is_being_cut(vm),
             tools_running: vm.tools_running,
             is_left_to_vcenter: self.settings.vmotion_grace == VmotionGrace::Unlimited
-                && (vmotion.is_some() || vm.passthrough.as_ref().is_some_and(Vec::is_empty)),
+                && has_devices.is_some()
+                && !is_pinned,
+            is_pinned,
             vmotion,
             maintenance_asked_at: vm
                 .host

@@ -344,6 +344,8 @@ pub struct ObservedVm {
     pub tools_running: Option<bool>,
     /// All its passthrough devices let vCenter move it by vMotion.
     pub vmotion: Option<Vmotion>,
+    /// It has passthrough devices with which vCenter cannot move it while it runs.
+    pub is_pinned: bool,
     /// vCenter moves it by vMotion, however long that takes, and so the maintenance of its host begins no episode.
     pub is_left_to_vcenter: bool,
     /// When the maintenance was requested that its host is in, as far as vCenter still lists its task.
@@ -399,6 +401,7 @@ impl ObservedVm {
             is_being_cut: false,
             tools_running: None,
             vmotion: None,
+            is_pinned: false,
             is_left_to_vcenter: false,
             maintenance_asked_at: None,
             evacuation_power_off: false,

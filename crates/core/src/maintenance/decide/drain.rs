@@ -425,10 +425,13 @@ impl<'a> PhaseContext<'a> {
     }
 
     /// Whether the guest rebooted instead of stopping, or was off while nobody looked. A node that is still queued at home has not
-    /// been touched.
+    /// been touched. A VM that cannot be moved while it runs was off if it runs elsewhere: vSphere HA restarts VMs whose host has
+    /// failed before their nodes lose Ready.
     pub(super) fn was_restarted(self) -> bool {
-        self.is_other_boot(self.episode.boot_before.as_ref())
-            && (self.is_elsewhere() || *self.episode.phase.at_work() != Phase::Queued)
+        let is_elsewhere = self.is_elsewhere();
+        let is_other_boot = self.is_other_boot(self.episode.boot_before.as_ref());
+        is_elsewhere && self.vm.is_pinned
+            || is_other_boot && (is_elsewhere || *self.episode.phase.at_work() != Phase::Queued)
     }
 
     /// Whether the Node reports another boot than this one, as far as both are known.
