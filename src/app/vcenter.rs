@@ -88,25 +88,50 @@ async fn stand_by(
     mut election: watch::Receiver<ElectionStatus>,
     clock: fn() -> Timestamp,
 ) {
-    let mut noted: Option<RefusedLogin> = None;
+    let mut notes = LoginNotes::default();
     loop {
-        let ElectionStatus {
-            leadership, refused, ..
-        } = election.borrow_and_update().clone();
-        if refused != noted {
-            match &refused {
-                Some(refused) => vcenter.login_was_refused(&refused.user, refused.ago(clock())),
-                None => vcenter.login_was_accepted(),
-            }
-            noted = refused;
+        let status = election.borrow_and_update().clone();
+        match notes.changed(&status, clock()) {
+            Some(Some((user, ago))) => vcenter.login_was_refused(&user, ago),
+            Some(None) => vcenter.login_was_accepted(),
+            None => {}
         }
-        if leadership.is_some() {
+        if status.leadership.is_some() {
             return;
         }
         if election.changed().await.is_err() {
             // The election ended, and the process exits.
             std::future::pending::<()>().await;
         }
+    }
+}
+
+/// The notes of refused logins on the Lease, as a standby reads them.
+#[derive(Debug, Default)]
+struct LoginNotes {
+    last: Option<RefusedLogin>,
+    /// The Lease was read before, so that a new note is one of a moment ago.
+    is_watched: bool,
+}
+
+impl LoginNotes {
+    /// Returns a note that has changed: the user who was refused, and how long ago. The clocks of two machines are compared only where
+    /// the note is older than this process, because one of them may be wrong.
+    fn changed(&mut self, status: &ElectionStatus, now: Timestamp) -> Option<Option<(String, Duration)>> {
+        let is_watched = self.is_watched;
+        self.is_watched |= status.leader.is_some() || status.refused.is_some();
+        if status.refused == self.last {
+            return None;
+        }
+        self.last.clone_from(&status.refused);
+        Some(status.refused.as_ref().map(|refused| {
+            let ago = if is_watched {
+                Duration::ZERO
+            } else {
+                refused.ago(now)
+            };
+            (refused.user.clone(), ago)
+        }))
     }
 }
 
@@ -211,4 +236,30 @@ pub(super) fn on_login(note: watch::Sender<LoginNote>, clock: fn() -> Timestamp)
             LoginOutcome::Refused { user } => LoginNote::Write(RefusedLogin { at: clock(), user }),
         });
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusal_that_a_standby_sees_is_of_that_moment_whatever_the_clocks_say() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let status = |second: Option<i64>| ElectionStatus {
+            leader: Some("another".to_owned()),
+            refused: second.map(|second| RefusedLogin {
+                at: at(second),
+                user: "haulout".to_owned(),
+            }),
+            ..ElectionStatus::default()
+        };
+        let refused = |seconds| Some(Some(("haulout".to_owned(), Duration::from_secs(seconds))));
+        let mut notes = LoginNotes::default();
+        assert_eq!(notes.changed(&ElectionStatus::default(), at(1_000)), None);
+        assert_eq!(notes.changed(&status(Some(900)), at(1_000)), refused(100));
+        assert_eq!(notes.changed(&status(Some(900)), at(1_010)), None);
+        // The clock of the leader was set back by an hour.
+        assert_eq!(notes.changed(&status(Some(-2_600)), at(1_020)), refused(0));
+        assert_eq!(notes.changed(&status(None), at(1_030)), Some(None));
+    }
 }

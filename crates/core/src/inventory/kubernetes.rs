@@ -93,6 +93,8 @@ impl Inventory {
         let last = node.annotations.last_episode.as_deref().and_then(read_last);
         let local = self.node_states.entry(node.name.clone()).or_default();
         local.last_episode = last.map(Arc::new);
+        let ended = local.last_episode.as_ref().map(|last| &last.episode.id);
+        local.last_on_node.take_if(|episode| Some(&episode.id) == ended);
         let copied = self.record_from_copy(&node);
         let local = self.node_states.entry(node.name.clone()).or_default();
         local.record_of_gone = None;

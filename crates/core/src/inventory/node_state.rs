@@ -29,7 +29,7 @@ pub(super) struct NodeState {
     pub(super) offered: Option<HostRef>,
     /// The record on the Node, parsed once per update, because snapshots are built far more often.
     pub(super) on_node: Option<Record>,
-    /// The last episode that was on the Node. Its copy may be older.
+    /// The last episode that was on the Node, unless the Node has named it as ended. Its copy may be older.
     pub(super) last_on_node: Option<Arc<Episode>>,
     /// The ended episode that the Node names, parsed once per update as well.
     pub(super) last_episode: Option<Arc<LastEpisode>>,

@@ -79,7 +79,7 @@ impl Inventory {
     /// were removed. It continues from the newest state that is known of this Node object, or else of another one of this name. A copy
     /// does not count if the Node already names its episode, or a later one, as ended: the object has only not been closed yet.
     pub(super) fn record_from_copy(&self, node: &NodeFacts) -> Option<Record> {
-        let copy = self.open_copy(node)?;
+        let copy = self.open_copy(node).or_else(|| self.in_place_of_copy(node))?;
         let BoundVm::Found(vm) = self.vm_of(&node.name) else {
             return None;
         };
@@ -94,6 +94,14 @@ impl Inventory {
         };
         let newest = on_node.filter(is_newer).unwrap_or(copy);
         is_same_machine.then(|| Record::Episode(Arc::clone(newest)))
+    }
+
+    /// The last episode that was on a Node and has not ended there, while maintenance continues without NodeMaintenances. Copies
+    /// cannot be read then, and a node whose annotations are removed must not be forgotten with its VM off.
+    fn in_place_of_copy(&self, node: &NodeFacts) -> Option<&Arc<Episode>> {
+        self.request_sources.ignored(None)?;
+        let last = self.node_states.get(&node.name)?.last_on_node.as_ref();
+        last.filter(|last| last.node_uid == node.uid && self.settings.releases.names(&last.release))
     }
 
     /// The copy of a record that its Node does not name as ended.
@@ -197,6 +205,7 @@ impl Inventory {
             has_copy: self.has_copy_of(name, &record),
             copy_awaits_vm: node.is_some_and(|node| self.copy_awaits_vm(node, &record)),
             is_record_on_node: local.is_some_and(|local| local.has_on_node(&record)),
+            is_only_remembered: self.is_only_remembered(node, &record),
             request: self.request(name, node),
             vm,
             // Of other nodes: `add_other_nodes` sets these three where the node is not idle.
@@ -239,6 +248,19 @@ impl Inventory {
         if let (BoundVm::Found(vm), None) = (&snapshot.observed.vm, snapshot.record.episode()) {
             snapshot.observed.origin = self.origin(vm);
         }
+    }
+
+    /// Whether `record` is neither on its Node nor in a copy.
+    fn is_only_remembered(&self, node: Option<&NodeFacts>, record: &Record) -> bool {
+        let local = node.and_then(|node| self.node_states.get(&node.name));
+        local.zip(record.episode()).is_some_and(|(local, episode)| {
+            let is_last = local
+                .last_on_node
+                .as_ref()
+                .is_some_and(|last| last.id == episode.id);
+            let is_elsewhere = local.has_on_node(record) || local.dry_run.record().is_some();
+            is_last && !is_elsewhere && node.is_some_and(|node| !self.has_copy_of(&node.name, record))
+        })
     }
 
     /// Whether the copy of a record is of the episode in `record`.

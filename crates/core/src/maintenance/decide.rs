@@ -197,6 +197,9 @@ fn of_episode(episode: &Episode, seen: &Observed, policy: &Policy, now: Now, not
     if is_to_be_taken_over(episode, seen.leadership, policy) {
         return take_over(episode, seen.leadership, policy);
     }
+    if seen.is_only_remembered {
+        return write(episode.clone());
+    }
     if let Some(decision) = cordon::record_foreign_cordon(episode, node) {
         return decision;
     }

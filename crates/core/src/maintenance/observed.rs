@@ -75,6 +75,8 @@ pub struct Observed {
     pub copy_version: Option<u64>,
     /// The record is on the Node, and not only on its copy.
     pub is_record_on_node: bool,
+    /// Only this process remembers the record: it was removed from the Node, and copies cannot be read.
+    pub is_only_remembered: bool,
     /// The oldest request for this node that is not fulfilled.
     pub request: Option<Request>,
     pub vm: BoundVm,
@@ -427,6 +429,7 @@ impl Observed {
             copy_awaits_vm: false,
             copy_version: None,
             is_record_on_node: false,
+            is_only_remembered: false,
             request: None,
             vm,
             late_power_off_of: None,

@@ -1,14 +1,14 @@
 //! Copies of records on NodeMaintenances: when they take the place of a record, and when they count as over.
 
-use crate::facts::kubernetes::NodeFacts;
+use crate::facts::kubernetes::{KubernetesUpdate, NodeFacts, NodeMaintenanceUpdate};
 use crate::facts::vsphere::{Vm, VsphereUpdate};
 use crate::fixtures::{RELEASE, at, found, moment, name, node_facts, trio, vm_facts};
 use crate::ids::NodeUid;
 use crate::inventory::Fact;
 use crate::maintenance::effect::EffectKind;
 use crate::maintenance::episode::{CordonOwner, DrainEnd, Phase, Record};
-use crate::maintenance::observed::AttemptOutcome;
-use crate::maintenance::record;
+use crate::maintenance::observed::{AttemptOutcome, NodeSnapshot};
+use crate::maintenance::record::{self, LastEpisode};
 use crate::status::NodeStatus;
 
 use super::records::{leading, node};
@@ -74,6 +74,44 @@ fn wiped_record_is_continued_where_it_was_and_not_where_its_copy_is() {
         let record = &inventory.snapshots[&name(1)].record;
         let revision = record.episode().map(|episode| episode.revision);
         assert_eq!(revision, Some(continued), "{on_node} {in_copy}");
+    }
+}
+
+/// NodeMaintenances cannot be read for so long that maintenance continues without them, and with them the copies.
+#[test]
+fn wiped_record_is_continued_from_memory_where_copies_cannot_be_read() {
+    let lost = || {
+        let why = "403".to_owned();
+        let update = NodeMaintenanceUpdate::Lost { why, refused: true };
+        Fact::Kubernetes(KubernetesUpdate::Maintenances(update))
+    };
+    let begun = || in_episode(1, Phase::AwaitingHost, RELEASE);
+    let without_record = |resource_version, last_episode: Option<String>| {
+        let mut facts = node_facts(1);
+        facts.resource_version = resource_version;
+        facts.annotations.last_episode = last_episode;
+        node(facts)
+    };
+    let record = record::read_record(&begun().annotations);
+    let ended = LastEpisode::of(&record, &Record::InService, None, at(41));
+    let ended = ended.map(|last| record::write_last(&last));
+    for (is_lost, ended, is_continued) in [(true, None, true), (false, None, false), (true, ended, false)] {
+        let mut inventory = leading(trio(1).into_iter().chain([node(begun())]));
+        if is_lost {
+            inventory.advance([lost()], moment(1));
+            inventory.advance([], moment(40));
+        }
+        if let Some(ended) = ended.clone() {
+            inventory.advance([without_record(11, Some(ended))], moment(41));
+        }
+        inventory.advance([without_record(12, None)], moment(42));
+        let NodeSnapshot { record, observed } = &*inventory.snapshots[&name(1)];
+        assert_eq!(observed.is_only_remembered, is_continued);
+        assert_eq!(
+            record.episode().is_some(),
+            is_continued,
+            "{is_lost} {ended:?}: {record:?}"
+        );
     }
 }
 
