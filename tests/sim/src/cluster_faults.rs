@@ -139,6 +139,7 @@ impl World {
         self.oracle.nodes[node].is_lost |=
             object.is_some_and(|object| is_from_manifest(object) && is_cordoned(object));
         self.oracle.nodes[node].drain_held = None;
+        self.oracle.nodes[node].record_removed = Some(clock::elapsed());
         self.kube.change(&node_key(node), "gitops", |node| {
             node["metadata"]["annotations"] = json!({});
         });
@@ -146,7 +147,8 @@ impl World {
         let is_outdated = self.oracle.restored.is_some();
         // A replica that has started meanwhile cannot read the copy.
         let (kind, until) = &self.kube.forbidden;
-        let is_unreadable = kind == "nodemaintenances" && *until > clock::elapsed();
+        let is_forbidden = kind == "nodemaintenances" && *until > clock::elapsed();
+        let is_unreadable = is_forbidden || self.has_listed.contains(&false);
         self.oracle.nodes[node].is_lost |= is_outdated || is_unreadable || !self.has_copy(node);
         true
     }

@@ -105,6 +105,8 @@ pub struct NodeMemory {
     pub cuts: u32,
     last_cut: u32,
     pub cuts_before: u32,
+    /// When its record was last removed from the Node.
+    pub record_removed: Option<Duration>,
     /// Its record was removed, from the Node and with no copy on a NodeMaintenance. Nothing says any more that its VM was powered
     /// off, that its guest was asked to shut down, or who has cordoned it.
     pub is_lost: bool,
@@ -206,6 +208,10 @@ impl Oracle {
         self.restored = Some(now);
         for (node, then) in self.nodes.iter_mut().zip(memory) {
             node.cordoned_by_person = then.cordoned_by_person;
+            if then.cordoned_by_person {
+                // No leader has seen it, as if it were new.
+                node.person_cordoned = Some(now);
+            }
             node.uncordoned_by_person = Some(now);
             node.cause_ended = Some(now);
             node.pinned_evictions_max += EVICTIONS_OF_OWNER;
@@ -357,8 +363,9 @@ impl World {
             return;
         }
         let Some(record) = record(&object) else {
-            if self.has_copy(node) {
-                // The episode continues from the copy.
+            let removed = self.oracle.nodes[node].record_removed;
+            if self.has_copy(node) || removed.is_some_and(|at| clock::elapsed() < at + STALE) {
+                // The episode continues from the copy, or the leader does not know yet.
                 return;
             }
             self.violated(

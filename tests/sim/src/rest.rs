@@ -39,6 +39,15 @@ impl World {
         (0..self.plan.nodes).filter(move |node| liar != Some(*node))
     }
 
+    /// Since when all replicas reach both peers. What cuts them off may last longer than faults do.
+    pub fn connected_since(&self) -> Duration {
+        let ends = self
+            .cut_off
+            .iter()
+            .flat_map(|it| [it.kubernetes_until, it.vcenter_until]);
+        ends.max().unwrap_or_default()
+    }
+
     /// Each episode says what it waits for, also for a person.
     pub fn check_waits(&mut self) {
         let now = clock::elapsed();

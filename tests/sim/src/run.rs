@@ -189,7 +189,7 @@ async fn play(world: &Shared, configs: &[Config; 2]) -> Duration {
         if now < calm + LOOK {
             continue;
         }
-        if now > calm + SETTLED {
+        if now > world.connected_since().max(calm) + SETTLED {
             world.check_waits();
         }
         let unrest = world.unrest();
@@ -225,6 +225,7 @@ async fn live(world: Shared, configs: [Config; 2], replica: usize, mut orders: w
         let before = *orders.borrow_and_update();
         let is_other = lock(&world).has_other_settings[replica];
         lock(&world).runs_other_settings[replica] = is_other;
+        lock(&world).has_listed[replica] = false;
         let [usual, other] = &configs;
         let config = if is_other { other } else { usual };
         let who = format!("replica-{replica}");

@@ -241,6 +241,8 @@ pub struct World {
     pub in_turn: MaintenancesInTurn,
     /// The orders to each replica.
     pub orders: Vec<watch::Sender<Orders>>,
+    /// Whether a replica has listed the NodeMaintenances since it started.
+    pub has_listed: Vec<bool>,
     /// Whether the next process of each replica has the other settings.
     pub has_other_settings: Vec<bool>,
     /// Whether its present process has them.
@@ -273,6 +275,7 @@ impl World {
             snapshot: None,
             in_turn: MaintenancesInTurn::default(),
             orders: (0..plan.replicas).map(|_| watch::Sender::default()).collect(),
+            has_listed: vec![false; plan.replicas],
             has_other_settings: vec![false; plan.replicas],
             runs_other_settings: vec![false; plan.replicas],
             plan,
@@ -403,6 +406,7 @@ impl World {
         self.count_request(replica);
         let (at, who) = (clock::elapsed(), format!("replica-{replica}"));
         if fate == Fate::Answered {
+            self.has_listed[replica] |= line.starts_with("GET nodemaintenances");
             self.story.request(at, &who, &format!("asks {whom}: {line}"));
         } else {
             self.story
