@@ -23,6 +23,7 @@ named_enum! {
         TaskHangs = "vcenter: task hangs",
         MaintenanceFails = "vcenter: maintenance task fails",
         SessionsExpire = "vcenter: sessions expire",
+        LoginsRefused = "vcenter: sessions expire and logins are refused",
         VcenterRestarts = "vcenter: restart",
         TasksForgotten = "vcenter: restart forgets tasks",
         HostLost = "vcenter: host not responding",
@@ -122,6 +123,7 @@ impl Fault {
             | Self::UpdatesWithheld
             | Self::HostLost
             | Self::HostCrashes
+            | Self::LoginsRefused
             | Self::VmDies
             | Self::WatchCut
             | Self::WatchLags
@@ -220,6 +222,7 @@ impl Faults {
                     | Fault::FilesLocked
                     | Fault::VmotionFails
                     | Fault::HostCrashes
+                    | Fault::LoginsRefused
                     | Fault::VmAsks
                     | Fault::PowerOnAsks
                     | Fault::CheckpointLost

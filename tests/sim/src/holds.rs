@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use haulout::keys::{APPROVED, OUT_OF_SERVICE_TAINT};
+use haulout::keys::{APPROVED, OUT_OF_SERVICE_TAINT, SKIP};
 use serde_json::{Value, json};
 
 use crate::clock;
@@ -236,6 +236,7 @@ impl World {
         if phase_at_work(&record).0 != "draining"
             || is_parked_for_another
             || has_hook(object, PRE_DRAIN)
+            || !object["metadata"]["annotations"][SKIP].is_null()
             || !is_wanted
         {
             return None;

@@ -49,6 +49,11 @@ impl World {
                 self.sessions.clear();
                 self.vcenter.changed();
             }
+            Fault::LoginsRefused => {
+                self.refused_logins.until = now + self.seconds(5..400);
+                self.sessions.clear();
+                self.vcenter.changed();
+            }
             Fault::VcenterRestarts => {
                 let lasts = Duration::from_secs(self.rng.u64(5..90));
                 self.vcenter_restarts(lasts);
@@ -184,6 +189,7 @@ impl World {
         for host in 0..self.vcenter.hosts.len() {
             self.host_responds(host);
         }
+        self.refused_logins.until = Duration::ZERO;
         for vm in 0..self.plan.nodes {
             self.question_is_answered(vm);
         }

@@ -1,6 +1,6 @@
 //! The simulated vCenter on the wire: sessions, and the methods that the vSphere client calls.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -343,7 +343,39 @@ fn created(kind: &str, id: &str) -> Answer {
     Answer::Returned(format!("<returnval type=\"{kind}\">{id}</returnval>"))
 }
 
+/// Logins that vCenter refuses for a while, as it does when its identity source is down.
+#[derive(Debug, Default)]
+pub struct RefusedLogins {
+    pub until: Duration,
+    /// When the latest were refused.
+    at: VecDeque<Duration>,
+}
+
+/// By default, vCenter locks an account after so many refused logins in a row within so long.
+const LOCKED_AFTER: (usize, Duration) = (5, Duration::from_secs(180));
+
 impl World {
+    /// Counts a refused login. Without a Lease, a process that starts knows of no earlier refusal.
+    fn login_is_refused(&mut self, replica: usize) {
+        self.tell(format!("replica-{replica}"), "is refused by vCenter");
+        let (now, (most, within)) = (clock::elapsed(), LOCKED_AFTER);
+        let at = &mut self.refused_logins.at;
+        at.push_back(now);
+        at.retain(|then| now < *then + within);
+        let is_elected = self
+            .plan
+            .settings
+            .flags
+            .iter()
+            .any(|flag| flag == "--leader-election=true");
+        if at.len() >= most && is_elected {
+            self.violated(
+                "no account is locked by refused logins",
+                format!("{most} within {} s", within.as_secs()),
+            );
+        }
+    }
+
     /// How late the reply to a long poll is, if it is. Re-reads of the same objects begin and end in this time.
     fn poll_reply_is_late(&mut self) -> Option<Duration> {
         let is_late = self
@@ -355,8 +387,13 @@ impl World {
     pub(crate) fn call(&mut self, replica: usize, call: &Call) -> Answer {
         match call.method.as_str() {
             "RetrieveServiceContent" => return Answer::Returned(CONTENT.to_owned()),
+            "Login" if clock::elapsed() < self.refused_logins.until => {
+                self.login_is_refused(replica);
+                return Answer::Fault("InvalidLogin", String::new());
+            }
             "Login" => {
                 self.logins += 1;
+                self.refused_logins.at.clear();
                 let key = format!("52f00000-{replica}-{}", self.logins);
                 let session = Session {
                     replica,

@@ -19,7 +19,7 @@ use crate::outage::QuietOutage;
 use crate::people::Deed;
 use crate::plan::{Plan, Settings};
 use crate::sentinels::RequiredReboot;
-use crate::soap::Sessions;
+use crate::soap::{RefusedLogins, Sessions};
 use crate::store::{Key, Snapshot, Store};
 use crate::story::Story;
 use crate::twin::MaintenancesInTurn;
@@ -235,6 +235,8 @@ pub struct World {
     /// The reboot that the sentinel asked for.
     pub sentinel: Option<RequiredReboot>,
     pub manifests: Vec<Manifest>,
+    /// The logins that vCenter refuses.
+    pub refused_logins: RefusedLogins,
     /// The snapshot of etcd, with what the rules remembered then.
     pub snapshot: Option<(Snapshot, Vec<NodeMemory>)>,
     /// The maintenances that are compared with those of a run without faults.
@@ -272,6 +274,7 @@ impl World {
             requests_from: BTreeMap::new(),
             sentinel: None,
             manifests: Vec::new(),
+            refused_logins: RefusedLogins::default(),
             snapshot: None,
             in_turn: MaintenancesInTurn::default(),
             orders: (0..plan.replicas).map(|_| watch::Sender::default()).collect(),

@@ -644,6 +644,20 @@ fn cordon_of_a_person_on_a_parked_node_is_recorded_before_it_resumes() {
 }
 
 #[test]
+fn record_that_only_this_process_remembers_is_written_before_anything_is_done() {
+    let before = away(POWERING_ON);
+    let mut seen = seen(Some(PowerState::Off), HostState::InService);
+    assert_eq!(effect(decided(&before, &seen)).kind(), EffectKind::PowerOn);
+    seen.is_only_remembered = true;
+    seen.is_record_on_node = false;
+    let written = written(decided(&before, &seen));
+    assert_eq!(
+        (written.phase, written.revision),
+        (before.phase, before.revision + 1)
+    );
+}
+
+#[test]
 fn drain_that_was_parked_has_its_whole_time_again() {
     let waited = Episode {
         elapsed: lasted(3600),
