@@ -28,17 +28,8 @@ pub(super) fn record_without_vcenter(
 /// node removes it, or the Node is put back from a copy.
 pub(super) fn record_foreign_cordon(episode: &Episode, node: &ObservedNode) -> Option<Decision> {
     // A node that is shut down is drained again, and that records it.
-    let is_recorded = match episode.phase.at_work() {
-        Phase::ShuttingDown(_) => false,
-        Phase::Queued
-        | Phase::Draining
-        | Phase::Drained
-        | Phase::Relocating { .. }
-        | Phase::AwaitingHost
-        | Phase::PoweringOn { .. }
-        | Phase::Rejoining
-        | Phase::Parked { .. } => episode.cordon_is_ours(),
-    };
+    let is_shut_down = matches!(episode.phase.at_work(), Phase::ShuttingDown(_));
+    let is_recorded = episode.cordon_is_ours() && !is_shut_down;
     (is_recorded && is_foreign_cordon(&episode.cordon, node)).then(|| {
         write(Episode {
             cordon: CordonOwner::Theirs,
