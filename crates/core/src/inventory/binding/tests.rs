@@ -208,7 +208,7 @@ fn reported_uuid_does_not_count_where_a_provider_id_is_required() {
 }
 
 #[test]
-fn vm_that_vcenter_can_move_is_left_to_it_where_it_gets_unlimited_time() {
+fn vm_that_vcenter_can_move_is_not_pinned_and_left_to_it_where_it_gets_unlimited_time() {
     let of = |is_unlimited: bool, passthrough: Option<Vec<Passthrough>>| {
         let mut settings = inventory_settings();
         if is_unlimited {
@@ -223,13 +223,31 @@ fn vm_that_vcenter_can_move_is_left_to_it_where_it_gets_unlimited_time() {
             .chain([vsphere(vsphere::VsphereUpdate::Vm(vm))]);
         apply_all(&mut inventory, facts);
         let bound = snapshot_of(&mut inventory, 1).observed.vm;
-        bound.found().unwrap().is_left_to_vcenter
+        let vm = bound.found().unwrap();
+        (vm.is_left_to_vcenter, vm.is_pinned)
     };
-    assert!(of(true, Some(Vec::new())));
-    assert!(!of(false, Some(Vec::new())), "the default");
-    assert!(!of(true, None), "its configuration cannot be read");
-    assert!(of(true, Some(vec![Passthrough::Dvx])));
-    assert!(!of(false, Some(vec![Passthrough::Dvx])));
+    let fixed = || Passthrough::Other {
+        backing: "another".to_owned(),
+    };
+    for (passthrough, is_left, is_pinned) in [
+        (Some(Vec::new()), true, false),
+        // Its configuration cannot be read.
+        (None, false, false),
+        (Some(vec![Passthrough::Dvx]), true, false),
+        (Some(vec![fixed()]), false, true),
+        (Some(vec![Passthrough::Dvx, fixed()]), false, true),
+    ] {
+        assert_eq!(
+            of(true, passthrough.clone()),
+            (is_left, is_pinned),
+            "{passthrough:?}"
+        );
+        assert_eq!(
+            of(false, passthrough.clone()),
+            (false, is_pinned),
+            "{passthrough:?}"
+        );
+    }
 }
 
 #[test]
