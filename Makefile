@@ -229,9 +229,9 @@ pictures: ## make the pictures of the documents: screenshots in the lab, and the
 	test -s target/demo-picture.txt
 	.ci/terminal-picture target/demo-picture.txt > docs/pictures/demo.svg
 
-# A build of its own: optimised, with assertions, and with tokio's unstable API that seeds its random numbers.
+# A build of its own: optimised, with assertions.
 SEEDS ?= 1000
-simulate := RUSTFLAGS="--cfg tokio_unstable" cargo run --quiet --locked --profile sim -p haulout-sim --bin simulate --
+simulate := cargo run --quiet --locked --profile sim -p haulout-sim --bin simulate --
 
 .PHONY: simulate
 simulate: ## run the whole controller in simulated time against simulated peers with faults (SEEDS=n; SEED=n tells one story)

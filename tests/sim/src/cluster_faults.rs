@@ -120,11 +120,14 @@ impl World {
         // The name is free.
         let _ = self.kube.create(&key, object, "kubectl-client-side-apply");
         let memory = &mut self.oracle.nodes[node];
-        memory.cordoned_by_person = was_cordoned;
+        // The manifest has no field managers: only the record of a leader tells whose a cordon is, if one saw it.
+        let was_seen = record(&manifest).is_none_or(|record| record["cordon"] == "theirs");
+        memory.cordoned_by_person = was_cordoned && was_seen;
         // A cordon without a record and with another field manager counts as a person's. So does one of ours from before a Node that
         // a person cordoned: the record of the later Node says that the cordon is theirs.
         let is_earlier = memory.person_cordoned != cordoned_at;
-        memory.is_lost |= is_cordoned(&manifest) && (record(&manifest).is_none() || is_earlier);
+        let is_unclear = record(&manifest).is_none() || is_earlier || was_cordoned && !was_seen;
+        memory.is_lost |= is_cordoned(&manifest) && is_unclear;
         self.node_catches_up(node);
     }
 

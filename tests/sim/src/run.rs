@@ -133,16 +133,10 @@ fn play_plan(plan: Plan, rng: Rng, telling: Telling, said: Option<&Said>) -> any
 fn runtime(seed: u64) -> std::io::Result<tokio::runtime::Runtime> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_time().start_paused(true);
-    // In which order tokio wakes the receivers of a channel is random otherwise. Only an unstable API sets it.
-    #[cfg(tokio_unstable)]
+    // In which order tokio wakes the receivers of a channel is random otherwise. This needs the flag of .cargo/config.toml.
     builder.rng_seed(tokio::runtime::RngSeed::from_bytes(&seed.to_le_bytes()));
-    #[cfg(not(tokio_unstable))]
-    let _ = seed;
     builder.build()
 }
-
-/// Whether the same seed gives the same run in every detail.
-pub const IS_EXACT: bool = cfg!(tokio_unstable);
 
 fn config(plan: &Plan, settings: &Settings) -> anyhow::Result<Config> {
     let cli = Cli::read(plan.command_line(settings).into_iter().map(Into::into));
