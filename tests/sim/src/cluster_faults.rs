@@ -27,7 +27,7 @@ const KINDS: [&str; 6] = [
 ];
 
 /// The phases in which a cordon is restored that a program removes. Before the VM is off, it counts as removed by a person.
-const RESTORES_CORDON: [&str; 4] = ["relocating", "awaitingHost", "poweringOn", "rejoining"];
+pub(crate) const RESTORES_CORDON: [&str; 4] = ["relocating", "awaitingHost", "poweringOn", "rejoining"];
 
 /// How long it may take until a leader has seen a cordon, if the last one ended when it was set.
 const CORDON_SEEN: Duration = Duration::from_secs(90);
@@ -210,14 +210,7 @@ impl World {
 
     /// A person uncordons a node in an episode, and may cordon it again.
     pub(crate) fn cordon_is_taken(&mut self) -> bool {
-        let is_cordoned_by_us = |world: &Self, node: usize| {
-            let is_cordoned = world
-                .kube
-                .get(&node_key(node))
-                .is_some_and(|node| is_cordoned(node));
-            is_cordoned && world.record_on(node).is_some() && !world.oracle.nodes[node].cordoned_by_person
-        };
-        let Some(node) = self.any_node_where(is_cordoned_by_us) else {
+        let Some(node) = self.any_node_where(Self::cordon_is_ours) else {
             return false;
         };
         self.uncordoned_by_person(node);

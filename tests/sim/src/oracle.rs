@@ -1,6 +1,6 @@
 //! The rules that hold at any moment (DESIGN §3).
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use haulout::keys::{EPISODE, LAST_EPISODE};
@@ -120,8 +120,8 @@ pub struct NodeMemory {
     pub guest_sent: Option<Duration>,
     /// When the phase changed last.
     pub phase_since: Duration,
-    /// Since when it has waited for a slot while no other node was in an episode that has begun.
-    pub waits_alone_since: Option<Duration>,
+    /// Since when each rule about what may not last is broken.
+    pub lasting: BTreeMap<&'static str, Duration>,
     /// How many evictions of the pod that its controller pins to the node were accepted, and how many may be.
     pinned_evictions: u32,
     pinned_evictions_max: u32,

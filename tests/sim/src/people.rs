@@ -57,6 +57,11 @@ pub enum Deed {
         node: usize,
         key: &'static str,
     },
+    /// Uncordons a node in an episode, so many times, and cordons it in the end.
+    Insists {
+        node: usize,
+        times: u32,
+    },
     /// Approves drains.
     Approves,
     /// The sentinel of a node looks whether a reboot is required.
@@ -95,6 +100,12 @@ impl World {
                 },
             };
             self.queue.after(at, WorldEvent::Deed(deed));
+        }
+        for _ in 0..self.plan.insists {
+            let at = Duration::from_secs(self.rng.u64(20..active * 3 / 4));
+            let (node, times) = (self.rng.usize(0..self.plan.nodes), self.rng.u32(1..=5));
+            self.queue
+                .after(at, WorldEvent::Deed(Deed::Insists { node, times }));
         }
     }
 
@@ -140,6 +151,8 @@ impl World {
             Deed::Annotates { .. } if is_over => {}
             Deed::Annotates { node, key, value } => self.person_annotates(node, key, value),
             Deed::Unannotates { node, key } => self.person_unannotates(node, key),
+            Deed::Insists { .. } if is_over => {}
+            Deed::Insists { node, times } => self.person_insists(node, times),
             Deed::Approves => self.person_approves(),
             Deed::SentinelLooks(_) if is_over => {}
             Deed::SentinelLooks(node) => self.sentinel_looks(node),
@@ -218,6 +231,36 @@ impl World {
             return;
         }
         self.uncordoned_by_person(node);
+    }
+
+    /// Somebody wants a node schedulable that is in an episode: this one, or another one if it is in none.
+    fn person_insists(&mut self, node: usize, times: u32) {
+        let is_away = self.record_on(node).is_some();
+        let other = self.any_node_where(Self::cordon_is_ours);
+        let Some(node) = Some(node).filter(|_| is_away).or(other) else {
+            return;
+        };
+        if self.cordon_is_ours(node) {
+            self.uncordoned_by_person(node);
+        }
+        if times > 1 {
+            self.later(
+                2..40,
+                Deed::Insists {
+                    node,
+                    times: times - 1,
+                },
+            );
+        } else {
+            self.later(60..400, Deed::Cordons(node));
+        }
+    }
+
+    /// Whether it is cordoned in an episode, and not by a person.
+    pub(crate) fn cordon_is_ours(&self, node: usize) -> bool {
+        let object = self.kube.get(&node_key(node));
+        let is_cordoned = object.is_some_and(|node| is_cordoned(node));
+        is_cordoned && self.record_on(node).is_some() && !self.oracle.nodes[node].cordoned_by_person
     }
 
     pub fn uncordoned_by_person(&mut self, node: usize) {

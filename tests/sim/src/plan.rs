@@ -112,6 +112,8 @@ pub struct Plan {
     pub holds: Holds,
     /// How many annotations people give to Nodes for some time.
     pub overrides: usize,
+    /// In a run without faults: how many times somebody uncordons a node in an episode, and again where it is cordoned.
+    pub insists: usize,
     /// In a run that is compared with one without faults: the nodes whose hosts are maintained, one after the other.
     pub in_turn: Vec<usize>,
 }
@@ -144,6 +146,7 @@ impl Plan {
             has_vgpus: false,
             holds: Holds::default(),
             overrides: 0,
+            insists: 0,
             sentinel: None,
             // The first kubelet lies.
             in_turn: (0..8).map(|_| rng.usize(1..nodes)).collect(),
@@ -210,6 +213,7 @@ impl Plan {
             sentinel: None,
             holds: Holds::default(),
             overrides: 0,
+            insists: 0,
             ..Self::draw_any(0, &mut rng)
         }
     }
@@ -265,6 +269,7 @@ impl Plan {
             overrides: Rng::with_seed(seed.rotate_left(8))
                 .usize(0..=4 + nodes)
                 .saturating_sub(2),
+            insists: if is_calm { 12 } else { 0 },
             holds: Holds::draw(nodes, &mut Rng::with_seed(seed.rotate_left(32))),
             in_turn: Vec::new(),
         }

@@ -2,17 +2,21 @@
 
 use std::time::Duration;
 
-use haulout::keys::LAST_EPISODE;
+use haulout::keys::{LAST_EPISODE, SKIP};
 use serde_json::Value;
 
 use crate::clock;
 use crate::cluster::{is_ready, node_key, node_name};
+use crate::cluster_faults::RESTORES_CORDON;
 use crate::oracle::{phase, record};
 use crate::store::is_cordoned;
 use crate::world::World;
 
 /// How long a phase may last before its record has to say what is waited for.
 const WORDLESS: Duration = Duration::from_secs(90);
+
+/// How often a cordon is restored at most while a VM is away.
+const RECORDONS_AWAY: u64 = 3;
 
 impl World {
     /// Tells the records and the waits of nodes in an episode.
@@ -75,12 +79,57 @@ impl World {
         }
     }
 
-    /// A node waits for a slot only while another one has a place before it. With faults, what is shown may be old.
-    pub fn check_slots(&mut self) {
-        let now = clock::elapsed();
+    /// What may not last in a run without faults. With faults, what is shown may be old.
+    pub fn check_lasting(&mut self) {
         if self.plan.faults.kinds() > 0 {
             return;
         }
+        self.check_slots();
+        for node in 0..self.plan.nodes {
+            self.check_cordon(node);
+        }
+    }
+
+    fn must_end(&mut self, rule: &'static str, node: usize, holds: bool) {
+        let now = clock::elapsed();
+        let lasting = &mut self.oracle.nodes[node].lasting;
+        if !holds {
+            lasting.remove(rule);
+        } else if now > *lasting.entry(rule).or_insert(now) + WORDLESS {
+            self.violated(rule, node_name(node));
+        }
+    }
+
+    /// A cordon that somebody removes while the VM is off is restored, and an episode that waits for a cordon goes on with it.
+    fn check_cordon(&mut self, node: usize) {
+        let object = self.kube.get(&node_key(node));
+        let record = object.and_then(|object| record(object));
+        let (Some(object), Some(record)) = (object, record) else {
+            self.oracle.nodes[node].lasting.clear();
+            return;
+        };
+        let (name, inside) = phase(&record);
+        let (is_cordoned, is_paused) = (
+            is_cordoned(object),
+            !object["metadata"]["annotations"][SKIP].is_null(),
+        );
+        let is_restored = RESTORES_CORDON.contains(&name.as_str())
+            && record["recordoned"].as_u64().unwrap_or_default() < RECORDONS_AWAY;
+        let waits_for_cordon = name == "parked" && inside["reason"]["kind"] == "uncordoned";
+        self.must_end(
+            "a cordon is restored while the VM is off",
+            node,
+            is_restored && !is_cordoned && !is_paused,
+        );
+        self.must_end(
+            "a parked episode goes on once its reason is gone",
+            node,
+            waits_for_cordon && is_cordoned && !is_paused,
+        );
+    }
+
+    /// A node waits for a slot only while another one has a place before it.
+    fn check_slots(&mut self) {
         let begun = |world: &Self, node: usize| {
             let phase = world.record_on(node).map(|record| phase(&record).0);
             phase.is_some_and(|phase| phase != "queued")
@@ -100,13 +149,7 @@ impl World {
             });
             let others = (0..self.plan.nodes).filter(|other| *other != node);
             let is_alone = waits && !others.into_iter().any(|other| begun(self, other));
-            let since = &mut self.oracle.nodes[node].waits_alone_since;
-            let since = *since.get_or_insert(now);
-            if !is_alone {
-                self.oracle.nodes[node].waits_alone_since = None;
-            } else if now > since + WORDLESS {
-                self.violated("nobody waits for a slot that no other node holds", name);
-            }
+            self.must_end("nobody waits for a slot that no other node holds", node, is_alone);
         }
     }
 

@@ -179,7 +179,7 @@ async fn play(world: &Shared, configs: &[Config; 2]) -> Duration {
             continue;
         }
         look = now + LOOK;
-        world.check_slots();
+        world.check_lasting();
         if now < calm + LOOK {
             continue;
         }
