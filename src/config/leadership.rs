@@ -73,7 +73,7 @@ impl LeadershipSettings {
     }
 
     /// How often a leader renews the Lease, and the others read it. No effect begins in the last three tenths of the renew deadline,
-    /// so two renewals may fail before that.
+    /// so two renewals may be refused before that.
     pub fn retry_period(&self) -> Duration {
         self.renew_deadline / 5
     }

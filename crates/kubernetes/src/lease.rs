@@ -430,10 +430,10 @@ impl Candidate<'_> {
             );
             return;
         }
-        let ElectionStep::Bid(bid) = self.step() else {
+        let Some(bid) = self.election.release(self.fence.now()) else {
+            info!("the Lease is not released, because an earlier leader may still act; it expires by itself");
             return;
         };
-        let bid = Bid { yields: false, ..bid };
         let released = self.lease(&bid, String::new(), election::RELEASED);
         match self.put(&released, RELEASE_DEADLINE).await {
             Ok(_) => info!("released the Lease"),

@@ -17,8 +17,8 @@ const FOREIGN_LEASE_MAX: Duration = Duration::from_secs(600);
 /// The duration of a released Lease, as client-go writes it: it has no holder, and zero is not valid.
 pub(super) const RELEASED: Duration = Duration::from_secs(1);
 
-/// How long a leader keeps the leadership while it cannot work. A new session and a full sync take seconds; a restart of vCenter
-/// takes minutes and concerns all replicas.
+/// After how long a leader that cannot work lets another replica take the Lease. A new session and a full sync take seconds; a
+/// restart of vCenter takes minutes and concerns all replicas.
 pub const YIELD_AFTER: Duration = Duration::from_secs(30);
 
 /// The greatest `leaseTransitions` that the API holds.
@@ -48,13 +48,13 @@ pub struct Timing {
     pub renew_deadline: Duration,
     /// How often a leader renews and other replicas read; default 2 s.
     pub retry: Duration,
-    /// How long a leader keeps the leadership while it cannot work, [`YIELD_AFTER`].
+    /// [`YIELD_AFTER`].
     pub yield_after: Duration,
 }
 
 impl Timing {
     /// How much time of the leadership has to be left for a permit: 3 s of 10, enough to connect and send. A leader renews at least
-    /// three times per deadline, so that one lost renewal does not close the fence.
+    /// three times per deadline, so that one renewal that is refused does not close the fence. One that hangs does, for some seconds.
     pub fn margin(self) -> Duration {
         self.renew_deadline * 3 / 10
     }
@@ -64,7 +64,7 @@ impl Timing {
         self.renew_deadline / 2
     }
 
-    /// The deadline of one call: 5 s of 10, so that two attempts fit.
+    /// The deadline of one call: 5 s of 10. A leader whose renewal hangs for so long has time for another attempt.
     pub fn call_deadline(self) -> Duration {
         self.renew_deadline / 2
     }
@@ -216,22 +216,22 @@ impl Election {
             return self.renew(leadership, now);
         }
         // A restore of etcd takes leaderships back. The epochs of those that were seen are not used again.
-        let (next, new_epoch) = match self.greatest.saturating_add(1) {
+        let (next_epoch, new_epoch) = match self.greatest.saturating_add(1) {
             next if next > TRANSITIONS_MAX => (new_epoch, new_epoch),
             next => (next, new_epoch.max(next)),
         };
         let (seen, since) = match &self.lease {
             LeaseRead::Present { seen, since } => (seen, *since),
             LeaseRead::NotYet => return ElectionStep::Wait,
-            // There never was a Lease, or it was deleted under a leader, which still leads until its time ends.
             LeaseRead::Absent { since } if now.monotonic.saturating_sub(*since) < NEW_LEASE_AFTER => {
                 return ElectionStep::Wait;
             }
+            // There never was a Lease, or it was deleted under a leader, which still leads until its time ends.
             LeaseRead::Absent { .. } => return self.take(None, new_epoch, self.timing.lease),
         };
         if seen.holder.is_empty() {
             return if self.is_released(seen) {
-                self.take(Some(seen), next, Duration::ZERO)
+                self.take(Some(seen), next_epoch, Duration::ZERO)
             } else {
                 self.take(Some(seen), new_epoch, self.timing.lease)
             };
@@ -242,11 +242,11 @@ impl Election {
             return self.take(Some(seen), seen.transitions, self.timing.lease);
         }
         if now.monotonic.saturating_sub(since) >= self.lasts(seen) {
-            return self.take(Some(seen), next, self.timing.quarantine());
+            return self.take(Some(seen), next_epoch, self.timing.quarantine());
         }
         // Running effects of its holder may continue until its leadership ends, which is before its Lease expires.
         if seen.yields && self.unable_since.is_none() {
-            return self.take(Some(seen), next, self.lasts(seen));
+            return self.take(Some(seen), next_epoch, self.lasts(seen));
         }
         ElectionStep::Wait
     }
@@ -275,6 +275,16 @@ impl Election {
             quarantine: Duration::ZERO,
             yields: self.unable_since.is_some_and(is_long),
         })
+    }
+
+    /// The write that releases the Lease at `now`. The next leader then acts at once, so there is none as long as this one may not
+    /// act because of an earlier leader.
+    pub fn release(&self, now: BoottimeInstant) -> Option<Bid> {
+        let leadership = self.leadership.filter(|it| now.since_boot >= it.effects_from)?;
+        match self.renew(leadership, now) {
+            ElectionStep::Bid(bid) => Some(Bid { yields: false, ..bid }),
+            ElectionStep::Wait | ElectionStep::StepDown(_) => None,
+        }
     }
 
     /// Whether a Lease without a holder was released, so that no effect is running. If it was emptied by other means, or is the one

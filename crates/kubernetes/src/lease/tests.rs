@@ -36,6 +36,21 @@ fn settings(identity: &str, timing: Timing) -> Settings {
     }
 }
 
+/// A Lease that its last holder has released, so that the next one may act at once.
+fn released() -> Store {
+    let store = Store::of("haulout");
+    store.put(json!({
+        "metadata": {"name": "haulout", "namespace": "ops", "resourceVersion": "0"},
+        "spec": {
+            "holderIdentity": "",
+            "leaseDurationSeconds": 1,
+            "leaseTransitions": 4,
+            "renewTime": "1970-01-01T00:00:00.000000Z",
+        },
+    }));
+    store
+}
+
 /// What the clock says, in seconds since the first epoch.
 const SECONDS: i64 = 7_000;
 
@@ -123,28 +138,33 @@ async fn of_two_candidates_one_leads_and_the_other_says_who() {
 
 #[tokio::test]
 async fn a_released_lease_is_taken_at_once_and_effects_begin_at_once() {
-    let store = Store::of("haulout");
+    let store = released();
     let mut first = candidate_by(&store, "first", SLOW);
     first.leads().await;
     let mut second = candidate_by(&store, "second", SLOW);
     first.stop.cancel();
     first.ended().await;
     let leadership = second.leads().await;
-    assert_eq!((leadership.epoch, leadership.quarantine), (7_001, Duration::ZERO));
+    assert_eq!((leadership.epoch, leadership.quarantine), (6, Duration::ZERO));
     assert!(second.fence.permit(WriteKind::Effect).is_ok());
 }
 
 #[tokio::test]
 async fn a_lease_is_not_released_while_something_is_under_way() {
-    let store = Store::of("haulout");
-    // So that effects may begin at once.
-    store.put(json!({
-        "metadata": {"name": "haulout", "namespace": "ops", "resourceVersion": "0"},
-        "spec": {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": "1970-01-01T00:00:00.000000Z"},
-    }));
+    let store = released();
     let mut first = candidate_by(&store, "first", SLOW);
     first.leads().await;
     let _out = first.fence.permit(WriteKind::Effect).unwrap();
+    first.stop.cancel();
+    first.ended().await;
+    assert_eq!(store.lease()["spec"]["holderIdentity"], "first");
+}
+
+#[tokio::test]
+async fn lease_is_not_released_while_an_earlier_leader_may_act() {
+    let store = Store::of("haulout");
+    let mut first = candidate_by(&store, "first", SLOW);
+    assert!(first.leads().await.quarantine > Duration::ZERO);
     first.stop.cancel();
     first.ended().await;
     assert_eq!(store.lease()["spec"]["holderIdentity"], "first");
@@ -271,7 +291,7 @@ async fn leader_that_cannot_work_yields_and_begins_nothing() {
 
 #[tokio::test]
 async fn a_lease_that_is_released_says_no_more_that_its_holder_yields() {
-    let store = Store::of("haulout");
+    let store = released();
     let mut leader = candidate_by(&store, "leader", SLOW);
     leader.leads().await;
     leader.can_work.send_replace(false);
@@ -428,7 +448,7 @@ async fn refused_login_is_written_at_once_and_not_with_the_next_renewal() {
 
 #[tokio::test]
 async fn note_of_a_refused_login_outlives_its_writer() {
-    let store = Store::of("haulout");
+    let store = released();
     let mut first = candidate_by(&store, "first", SLOW);
     first.leads().await;
     first.login.send_replace(refused("svc"));

@@ -397,6 +397,23 @@ fn with_a_lease_of_a_second_an_emptied_one_is_not_taken_for_released() {
     assert_eq!(bid.quarantine, timing.lease);
 }
 
+#[test]
+fn lease_is_released_as_soon_as_its_holder_may_act() {
+    let mut election = replica(false, Some(held_by("you")));
+    let ElectionStep::Bid(takeover) = election.step(at(15), NEW) else {
+        panic!("it bids");
+    };
+    election.won(&takeover, held_by("me"), at(15));
+    assert_eq!(
+        election.release(at(19)),
+        None,
+        "the quarantine lasts until second 20"
+    );
+    let released = election.release(at(20)).map(|bid| bid.transitions);
+    assert_eq!(released, Some(5));
+    assert_eq!(election.release(at(25)), None, "the leadership is over");
+}
+
 /// Numbers that look random and are the same each time.
 struct Dice(u64);
 
@@ -434,6 +451,12 @@ impl Actor {
         }
     }
 
+    /// The process ends and starts again with another name.
+    fn is_replaced(&mut self, index: usize, tenth: u64) {
+        self.election = Election::of(format!("{}-{tenth}-{index}", self.name), TIMING);
+        self.fresh = false;
+    }
+
     /// Whether something of an effect of its may leave. Records may leave earlier, and the kube-apiserver checks them.
     fn sending(&self, tenth: u64) -> bool {
         let now = self.now(tenth).since_boot;
@@ -459,9 +482,11 @@ fn no_two_replicas_lead_at_once_in_random_histories() {
         total.takeovers += happened.takeovers;
         total.handovers += happened.handovers;
         total.restores += happened.restores;
+        total.releases += happened.releases;
     }
     println!("400 histories of 400 s: {total:?}");
-    let is_complete = total.takeovers > 800 && total.handovers > 100 && total.restores > 100;
+    let is_complete =
+        total.takeovers > 800 && total.handovers > 100 && total.restores > 100 && total.releases > 100;
     assert!(is_complete, "{total:?}");
 }
 
@@ -474,6 +499,8 @@ struct Happened {
     handovers: usize,
     /// The Lease went back to an earlier one.
     restores: usize,
+    /// A leader stopped and released the Lease.
+    releases: usize,
 }
 
 /// Three replicas and a Lease for 400 s.
@@ -519,19 +546,27 @@ fn random_history(seed: u64) -> Happened {
                 actor.election.update_lease(lease.clone(), now);
                 actor.fresh = true;
             }
+            if actor.election.leadership().is_some() && dice.one_in(100) {
+                let bid = actor.election.release(now);
+                let current = lease.as_ref().map(|lease| lease.version.clone());
+                if let Some(bid) = bid.filter(|bid| bid.version.is_some() && bid.version == current) {
+                    version += 1;
+                    happened.releases += 1;
+                    lease = Some(ObservedLease {
+                        holder: String::new(),
+                        transitions: bid.transitions,
+                        duration: RELEASED,
+                        renewed: Some(format!("{tenth}")),
+                        version: version.to_string(),
+                        yields: false,
+                    });
+                }
+                actor.is_replaced(index, tenth);
+                continue;
+            }
             match actor.election.step(now, 1_000 + tenth) {
                 ElectionStep::Wait => {}
-                ElectionStep::StepDown(_) => {
-                    // The process ends and starts again with another name.
-                    let name = if actor.name.len() > 8 {
-                        "a"
-                    } else {
-                        "another-process"
-                    };
-                    actor.name = name;
-                    actor.election = Election::of(format!("{name}-{tenth}-{index}"), TIMING);
-                    actor.fresh = false;
-                }
+                ElectionStep::StepDown(_) => actor.is_replaced(index, tenth),
                 ElectionStep::Bid(bid) if actor.fresh => {
                     actor.election.sending(&bid);
                     let current = lease.as_ref().map(|lease| lease.version.clone());
