@@ -263,8 +263,11 @@ impl Inventory {
 
     /// Binds the VM that is found for `name` to the first node that claims it. Of several, the one that had it under an earlier moref
     /// keeps it. When this process starts, a node with a copy of its record comes first, because no kubelet may write that; then one
-    /// with a provider ID, then the older one.
+    /// with a provider ID, then the older one. So nobody gets a VM as long as maintenance waits for the list of copies.
     pub(super) fn claim(&mut self, name: &NodeName) {
+        if self.request_sources.disconnected().is_some() {
+            return;
+        }
         let Ok(moref) = self.found_for(name) else { return };
         let owner = self.owners.get(&moref);
         if owner.is_some_and(|owner| self.holds_vm(owner, &moref)) {
@@ -303,15 +306,18 @@ impl Inventory {
         self.owners.retain(|_, owner| names.contains(owner));
     }
 
-    /// The nodes with a key that this VM matches, alone or with others.
+    /// The nodes with a key that this VM matches, alone or with others: by their Node, or by the copy of their record, which is all
+    /// that there is of a deleted Node when this process starts.
     pub(super) fn nodes_of(&self, vm: &VmRef) -> impl Iterator<Item = &NodeName> {
         let keys = self.lookups.keys_of(vm);
+        let is_key = move |key: VmKey| keys.is_some_and(|keys| keys.contains(&key));
         let is_recorded = move |name: &&NodeName| {
-            let recorded = self.recorded_key(name);
-            recorded.is_some_and(|key| keys.is_some_and(|keys| keys.contains(&key)))
+            let of_gone = (!self.nodes.has(name)).then(|| self.keys_of(name));
+            self.recorded_key(name).is_some_and(is_key) || of_gone.into_iter().flatten().any(is_key)
         };
-        let recorded = self.requests.copied().filter(|name| self.nodes.has(name));
-        self.lookups.nodes_of(vm).chain(recorded.filter(is_recorded))
+        self.lookups
+            .nodes_of(vm)
+            .chain(self.requests.copied().filter(is_recorded))
     }
 
     fn facts(&self, vm: &Vm) -> ObservedVm {

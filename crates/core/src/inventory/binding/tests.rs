@@ -6,8 +6,8 @@ use crate::ids::ComputeRef;
 use crate::ids::{EpisodeId, NodeUid, VmUuid};
 use crate::inventory::tests::identity::decided;
 use crate::inventory::tests::{
-    apply_all, at, copied, found, inventory_settings, inventory_with, moment, name, node, seen_of,
-    snapshot_of, switched_off, trio, uuid, vm, vsphere, with_episode,
+    apply_all, at, copied, found, inventory_settings, inventory_under, inventory_with, moment, name, node,
+    seen_of, snapshot_of, switched_off, trio, uuid, vm, vsphere, with_episode,
 };
 use crate::inventory::{Fact, InventorySettings};
 use crate::maintenance::decide::Decision;
@@ -100,6 +100,63 @@ fn of_two_nodes_at_the_start_the_one_with_a_copy_of_its_record_gets_the_vm() {
             assert_eq!(is_bound, n == owner, "a copy of VM {copy_of}, node {n}");
         }
     }
+}
+
+fn with_uuid(reported: usize, n: usize) -> NodeFacts {
+    NodeFacts {
+        provider_uuid: None,
+        system_uuid: Some(uuid(reported)),
+        ..node(n)
+    }
+}
+
+/// A Node reports the UUID of the VM of a deleted Node, which an episode keeps off. Only a copy of its record is left.
+fn deleted_with_a_rival(deleted: usize, rival: usize) -> [Fact; 4] {
+    let copy = with_episode(deleted, Phase::AwaitingHost, |episode| {
+        episode.vm_uuid = Some(uuid(9));
+    });
+    [
+        vsphere(vsphere::VsphereUpdate::Vm(Vm {
+            power: Some(PowerState::Off),
+            ..vm(9)
+        })),
+        found(9, &[9]),
+        seen_of(with_uuid(9, rival)),
+        copied(copy),
+    ]
+}
+
+#[test]
+fn deleted_node_with_a_copy_of_its_record_gets_its_vm_at_the_start_whatever_its_name() {
+    for (deleted, rival) in [(2, 3), (3, 2)] {
+        let mut inventory = inventory_with(deleted_with_a_rival(deleted, rival));
+        let snapshots = inventory.all_snapshots();
+        let vm_of = |n: usize| &snapshots[&name(n)].observed.vm;
+        assert!(vm_of(deleted).found().is_some(), "node {deleted} is deleted");
+        assert_eq!(*vm_of(rival), BoundVm::Shared(vec![name(deleted)]));
+    }
+}
+
+#[test]
+fn no_node_gets_the_vm_of_two_at_the_start_before_the_copies_of_records_are_listed() {
+    let [vm, lookup, rival, copy] = deleted_with_a_rival(2, 3);
+    let older = seen_of(with_uuid(9, 1));
+    let listed = |update| Fact::Kubernetes(KubernetesUpdate::Maintenances(update));
+    let settings = InventorySettings {
+        node_maintenances: true,
+        ..inventory_settings()
+    };
+    let mut inventory = inventory_under(settings, [vm, lookup, older, rival]);
+    inventory.all_snapshots();
+    for fact in [
+        listed(NodeMaintenanceUpdate::Reset),
+        copy,
+        listed(NodeMaintenanceUpdate::Settled),
+    ] {
+        inventory.apply(fact);
+    }
+    let snapshots = inventory.all_snapshots();
+    assert!(snapshots[&name(2)].observed.vm.found().is_some());
 }
 
 #[test]
