@@ -39,7 +39,7 @@ impl Inventory {
     /// kubelet can write any record to its own Node. It is of this machine if it is of this Node object, or the Node reports its UUID.
     fn recorded_key(&self, name: &NodeName) -> Option<VmKey> {
         let uuid = match self.nodes.node(name) {
-            None => self.record_of_gone(name)?.episode()?.vm_uuid?,
+            None => self.own_copy(name)?.vm_uuid?,
             Some(node) => {
                 let copy = self.open_copy(node)?;
                 let uuid = copy.vm_uuid?;
@@ -378,8 +378,9 @@ impl Inventory {
     /// The failed maintenance of the VM's host, where none came after it.
     fn interrupted(&self, vm: &Vm) -> Option<FailedMaintenance> {
         let host = vm.host.as_ref()?;
-        let is_out = self.host_state(Some(host)) == HostState::InService;
-        self.vcenter.failed_maintenance(host).filter(|_| is_out).cloned()
+        let is_in_service = self.host_state(Some(host)) == HostState::InService;
+        let failed = self.vcenter.failed_maintenance(host);
+        failed.filter(|_| is_in_service).cloned()
     }
 
     /// Whether a task that powers the VM off is queued or running.

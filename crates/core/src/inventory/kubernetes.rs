@@ -10,6 +10,7 @@ use super::requests::is_younger;
 use super::snapshot::record_of;
 use super::{Inventory, LastEpisodeOfHost};
 use crate::facts::kubernetes;
+use crate::facts::vsphere::VmKey;
 use crate::ids::NodeName;
 use crate::maintenance::episode::{Episode, Phase, Record};
 use crate::maintenance::observed::BoundVm;
@@ -185,8 +186,8 @@ impl Inventory {
         }
     }
 
-    /// Whether the record of a Node that is about to be forgotten may be that of its VM. It claims this VM from then on, and a kubelet
-    /// can write any record.
+    /// Whether the record of a Node that is about to be forgotten may be that of its VM: the one that is found for the Node, or else one
+    /// that the Node names. It claims this VM from then on, and a kubelet can write any record.
     fn may_be_of_its_vm(&self, name: &NodeName, episode: &Episode) -> bool {
         let is_copied = || {
             self.own_copy(name)
@@ -199,7 +200,11 @@ impl Inventory {
             | BoundVm::Missing { .. }
             | BoundVm::NoVm
             | BoundVm::OutOfScope
-            | BoundVm::NoUuid => true,
+            | BoundVm::NoUuid => self.keys_of(name).into_iter().any(|key| match key {
+                VmKey::Uuid(named) => is_same_machine(Some(named), episode.vm_uuid),
+                // From then on it claims the VM of its name.
+                VmKey::Name(_) => true,
+            }),
         };
         is_its_vm || episode.vm_uuid.is_none() || is_copied()
     }

@@ -184,6 +184,45 @@ fn forged_record_of_a_deleted_node_claims_no_vm_of_another_one() {
 }
 
 #[test]
+fn record_on_a_deleted_node_claims_no_vm_that_the_node_did_not_name() {
+    // No Node has VM 1, which a person has powered off. A kubelet has written a record of it to Node 2.
+    let liar = |provider_uuid: Option<VmUuid>, reported: usize| NodeFacts {
+        provider_uuid,
+        system_uuid: Some(uuid(reported)),
+        ..with_episode(2, Phase::AwaitingHost, |episode| episode.vm_uuid = Some(uuid(1)))
+    };
+    let cases = [
+        (NodeBinding::ProviderId, liar(None, 1)),
+        (NodeBinding::ProviderId, liar(Some(uuid(2)), 1)),
+        (NodeBinding::Uuid, liar(Some(uuid(2)), 2)),
+        (NodeBinding::Name, liar(None, 2)),
+    ];
+    for (binding, liar) in cases {
+        let case = format!("{binding:?}, {:?}", liar.provider_uuid);
+        let settings = InventorySettings {
+            binding,
+            ..inventory_settings()
+        };
+        let gone = KubernetesUpdate::NodeGone {
+            name: liar.name.clone(),
+            uid: liar.uid.clone(),
+        };
+        let off = vsphere(vsphere::VsphereUpdate::Vm(Vm {
+            power: Some(PowerState::Off),
+            ..vm(1)
+        }));
+        let mut inventory = inventory_under(settings, [off, seen_of(liar)]);
+        inventory.all_snapshots();
+        inventory.apply(Fact::Kubernetes(gone));
+        inventory.all_snapshots();
+        inventory.apply(found(1, &[1]));
+        let snapshots = inventory.all_snapshots();
+        let bound = snapshots.get(&name(2)).map(|snapshot| &snapshot.observed.vm);
+        assert!(bound.is_none_or(|vm| vm.found().is_none()), "{case}: {bound:?}");
+    }
+}
+
+#[test]
 fn node_whose_vm_is_unknown_is_no_vm_where_nothing_says_that_it_is_one() {
     let physical = || NodeFacts {
         provider_uuid: None,
