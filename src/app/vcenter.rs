@@ -24,7 +24,11 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 /// Policies rarely change, and each reading is a login in vCenter's events.
 const POLICIES_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// What reads vCenter, and for whom.
+/// When they are read again while vCenter starts: its REST API is there later than SOAP. A VM that a policy shuts down meanwhile looks
+/// as if a person had powered it off.
+const POLICIES_RETRY: Duration = Duration::from_secs(60);
+
+/// The inputs of what reads vCenter.
 pub(super) struct VcenterReads {
     pub(super) vcenter: Vcenter,
     pub(super) election_status: watch::Receiver<ElectionStatus>,
@@ -36,20 +40,11 @@ pub(super) struct VcenterReads {
 impl Controller {
     /// Starts the stream and the reads of compute policies.
     pub(super) fn read_vcenter(&mut self, reads: VcenterReads, outputs: &Outputs) {
-        let stop = || self.streams_stop.clone();
-        let VcenterReads { vcenter, out, .. } = reads;
+        let stop = self.streams_stop.clone();
         let synced = outputs.health.vcenter_synced();
-        let policies = policies(vcenter.clone(), synced, out.clone(), stop());
-        let stream = follow(
-            vcenter,
-            reads.election_status,
-            reads.clock,
-            reads.watch_set,
-            out,
-            stop(),
-        );
+        let policies = policies(reads.vcenter.clone(), synced, reads.out.clone(), stop.clone());
         self.spawn("compute policies", policies);
-        self.spawn("vCenter stream", stream);
+        self.spawn("vCenter stream", follow(reads, stop));
     }
 
     /// Probes vCenter, so that a leader without vCenter can yield to a standby that reaches it.
@@ -65,21 +60,14 @@ impl Controller {
 }
 
 /// Waits until this replica leads, then logs in and follows vCenter until `stop`.
-async fn follow(
-    vcenter: Vcenter,
-    election: watch::Receiver<ElectionStatus>,
-    clock: fn() -> Timestamp,
-    watch_set: watch::Receiver<WatchSet>,
-    out: mpsc::Sender<VsphereUpdate>,
-    stop: CancellationToken,
-) {
-    let leads = stand_by(&vcenter, election, clock);
+async fn follow(reads: VcenterReads, stop: CancellationToken) {
+    let leads = stand_by(&reads.vcenter, reads.election_status, reads.clock);
     tokio::select! {
         biased;
         () = stop.cancelled() => return,
         () = leads => {}
     }
-    updates::run(vcenter, watch_set, out, stop).await;
+    updates::run(reads.vcenter, reads.watch_set, reads.out, stop).await;
 }
 
 /// Returns when this replica leads. Until then it follows the note of a refused login on the Lease.
@@ -115,8 +103,9 @@ struct LoginNotes {
 }
 
 impl LoginNotes {
-    /// Returns a note that has changed: the user who was refused, and how long ago. The clocks of two machines are compared only where
-    /// the note is older than this process, because one of them may be wrong.
+    /// Returns a note that has changed: the user who was refused, and how long ago. A note that is there when the Lease is read for the
+    /// first time may be old, so its age is the difference of the clocks of two machines, of which one may be wrong. A later note is of
+    /// this moment.
     fn changed(&mut self, status: &ElectionStatus, now: Timestamp) -> Option<Option<(String, Duration)>> {
         let is_watched = self.is_watched;
         self.is_watched |= status.leader.is_some() || status.refused.is_some();
@@ -186,6 +175,7 @@ async fn policies(
     let work = async {
         // Its sender lives as long as the process.
         while synced.wait_for(|synced| *synced).await.is_ok() {
+            let mut pause = POLICIES_INTERVAL;
             match vcenter.evacuation_policies().await {
                 Ok(policies) => {
                     let vms = policies.iter().flat_map(|policy| policy.vms.iter().cloned());
@@ -194,21 +184,26 @@ async fn policies(
                         return;
                     }
                     if policies != known {
-                        log(&policies);
+                        log_policies(&policies);
                     }
                     (known, is_told) = (policies, false);
                 }
                 Err(error) if error.is_not_there() => debug!("this vCenter has no compute policies"),
-                Err(error) if is_told => debug!("the compute policies cannot be read: {}", error.chain()),
                 Err(error) => {
-                    is_told = true;
-                    info!(
-                        "the compute policies of vCenter cannot be read, so it is not known whether one of them shuts VMs down: {}",
-                        error.chain()
-                    );
+                    if error.may_pass() {
+                        pause = POLICIES_RETRY;
+                    }
+                    if std::mem::replace(&mut is_told, true) {
+                        debug!("the compute policies cannot be read: {}", error.chain());
+                    } else {
+                        info!(
+                            "the compute policies of vCenter cannot be read, so it is not known whether one of them shuts VMs down: {}",
+                            error.chain()
+                        );
+                    }
                 }
             }
-            tokio::time::sleep(POLICIES_INTERVAL).await;
+            tokio::time::sleep(pause).await;
         }
     };
     tokio::select! {
@@ -218,7 +213,7 @@ async fn policies(
     }
 }
 
-fn log(policies: &[EvacuationPolicy]) {
+fn log_policies(policies: &[EvacuationPolicy]) {
     for policy in policies {
         info!(
             policy = policy.name,

@@ -195,6 +195,18 @@ impl Error {
         )
     }
 
+    /// Whether the server may answer soon: it was not reached, or its reverse proxy says that it is not up.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Transport {
+                source: TransportError::Status(status),
+                ..
+            } => *status >= 500,
+            Self::Transport { .. } => true,
+            Self::Reply { .. } | Self::NotSent { .. } | Self::Refused { .. } | Self::Login { .. } => false,
+        }
+    }
+
     /// How long the credentials are held back, if that is why there is no session.
     pub(super) fn login_held_for(&self) -> Option<Duration> {
         let Self::Login { source, .. } = self else {

@@ -194,6 +194,8 @@ fn read_reply<T: DeserializeOwned>(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -211,6 +213,22 @@ mod tests {
         }
         for capability in ["vm.evacuation.vmotion", "vm_host_affinity", "disable_drs_vmotion"] {
             assert!(!shuts_down(capability), "{capability}");
+        }
+    }
+
+    #[test]
+    fn vcenter_that_starts_is_told_from_one_that_refuses() {
+        let may_pass = |source| {
+            read_reply::<String>("a call", Err(source))
+                .unwrap_err()
+                .may_pass()
+        };
+        for status in [502, 503] {
+            assert!(may_pass(TransportError::Status(status)), "{status}");
+        }
+        assert!(may_pass(TransportError::Deadline(Duration::from_secs(30))));
+        for status in [401, 403, 404] {
+            assert!(!may_pass(TransportError::Status(status)), "{status}");
         }
     }
 
