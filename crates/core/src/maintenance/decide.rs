@@ -50,7 +50,7 @@ use crate::facts::kubernetes::RequestAction;
 pub use begin::wants_place;
 pub use claims::dead_node;
 use context::{PhaseContext, PhaseStep};
-use cordon::is_foreign_cordon;
+use cordon::is_unrecorded_foreign_cordon;
 use guards::{guards_first, with_guards};
 use parked::in_episode;
 pub use replaced::is_replaced;
@@ -297,7 +297,7 @@ fn start_draining(episode: &Episode, node: &ObservedNode, limit: DrainLimit, now
 /// Records `episode` and cordons the Node in the same PATCH.
 fn cordoned(mut episode: Episode, node: &ObservedNode) -> Transition {
     episode.cordon = match (&episode.cordon, node.unschedulable) {
-        (_, true) if is_foreign_cordon(&episode.cordon, node) => CordonOwner::Theirs,
+        (_, true) if is_unrecorded_foreign_cordon(&episode.cordon, node) => CordonOwner::Theirs,
         (owner, true) => owner.clone(),
         (_, false) => CordonOwner::Ours,
     };
@@ -425,7 +425,7 @@ impl PhaseContext<'_> {
         if let Some(step) = self.remove_machine_guards() {
             return step;
         }
-        let is_foreign = is_foreign_cordon(&self.episode.cordon, self.node);
+        let is_foreign = is_unrecorded_foreign_cordon(&self.episode.cordon, self.node);
         let uncordon = self.episode.cordon_is_ours() && !is_foreign && !self.node.keep_cordoned;
         PhaseStep::record(Transition {
             record: Record::InService,

@@ -260,11 +260,12 @@ impl fmt::Display for HostIdentity {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum CordonOwner {
-    /// The episode is queued, and the Node is not cordoned yet.
+    /// The episode has not cordoned this Node: it is queued, or the Node was registered again.
     NotYet,
     /// This episode cordoned the Node.
     Ours,
-    /// The Python controller cordoned the Node, with this field manager if one is named. It is removed at the end.
+    /// Another client wrote our cordon, with this field manager if one is named: the Python controller, or who put the Node back
+    /// from a manifest. It is removed at the end.
     Adopted(Option<String>),
     /// Somebody else cordoned the Node.
     Theirs,

@@ -24,13 +24,14 @@ pub(super) fn record_without_vcenter(
     record_foreign_cordon(&episode.aged(aged_by), node)
 }
 
-/// Records a person's cordon in the place of ours as soon as it is seen. Later nothing may show any more whose it was: an operator on the
+/// Records a person's cordon in the place of ours as soon as it is seen. Later nothing may show any more whose it was: a program on the
 /// node removes it, or the Node is put back from a copy.
 pub(super) fn record_foreign_cordon(episode: &Episode, node: &ObservedNode) -> Option<Decision> {
-    // A node that is shut down is drained again, and that records it.
+    // A node that is shut down is drained again, and that records it, once vCenter is connected: pods may have come in between the two
+    // cordons, and only that ours is recorded and another one is there shows it.
     let is_shut_down = matches!(episode.phase.at_work(), Phase::ShuttingDown(_));
-    let is_recorded = episode.cordon_is_ours() && !is_shut_down;
-    (is_recorded && is_foreign_cordon(&episode.cordon, node)).then(|| {
+    let says_ours = episode.cordon_is_ours() && !is_shut_down;
+    (says_ours && is_unrecorded_foreign_cordon(&episode.cordon, node)).then(|| {
         write(Episode {
             cordon: CordonOwner::Theirs,
             // Only removals of this cordon count from now on.
@@ -40,8 +41,8 @@ pub(super) fn record_foreign_cordon(episode: &Episode, node: &ObservedNode) -> O
     })
 }
 
-/// The episode with our cordon, where only its copy is left, and that is older than the record that was removed from the Node: we
-/// cordoned the Node after the copy was written.
+/// The episode with our cordon, where its record was removed from the Node, and the copy is from before we cordoned. The field manager
+/// shows that the cordon is ours.
 pub(super) fn of_older_copy(episode: &Episode, node: &ObservedNode, seen: &Observed) -> Option<Episode> {
     let is_behind = !seen.is_record_on_node && episode.cordon == CordonOwner::NotYet;
     let is_ours = node.unschedulable && node.cordoned_by == CordonedBy::Haulout;
@@ -51,8 +52,8 @@ pub(super) fn of_older_copy(episode: &Episode, node: &ObservedNode, seen: &Obser
     })
 }
 
-/// Whether the Node is cordoned by another client, so that the episode must not uncordon it.
-pub(super) fn is_foreign_cordon(cordon: &CordonOwner, node: &ObservedNode) -> bool {
+/// Whether the Node is cordoned by another client, and the record does not say so yet.
+pub(super) fn is_unrecorded_foreign_cordon(cordon: &CordonOwner, node: &ObservedNode) -> bool {
     node.unschedulable
         && match (cordon, &node.cordoned_by) {
             (CordonOwner::NotYet, _) | (CordonOwner::Ours, CordonedBy::Other(_)) => true,

@@ -11,7 +11,7 @@ use crate::ids::BootId;
 use crate::maintenance::clock::{Deadline, Elapsed, Timer};
 use crate::maintenance::desired::DesiredState;
 use crate::maintenance::effect::{Effect, EffectKind, PowerOffCause};
-use crate::maintenance::episode::{CordonOwner, DrainEnd, DrainLimit, Episode, InFlight, Phase};
+use crate::maintenance::episode::{DrainEnd, DrainLimit, Episode, InFlight, Phase};
 use crate::maintenance::hook::HookPoint;
 use crate::maintenance::observed::{AttemptOutcome, DrainReport, EffectAttempt, HostState, RetryAdvice};
 use crate::maintenance::request::Request;
@@ -227,9 +227,8 @@ impl<'a> PhaseContext<'a> {
             return Some(self.after_uncordon());
         }
         // Another client removed our cordon and set its own, which stays at the end.
-        super::is_foreign_cordon(&self.episode.cordon, self.node).then(|| {
+        super::is_unrecorded_foreign_cordon(&self.episode.cordon, self.node).then(|| {
             let again = Episode {
-                cordon: CordonOwner::Theirs,
                 in_flight: self.in_flight(),
                 ..self.episode.clone()
             };
