@@ -68,7 +68,7 @@ impl World {
         let memory = &mut self.oracle.nodes[node];
         let was_cordoned = std::mem::take(&mut memory.cordoned_by_person);
         let cordoned_at = memory.person_cordoned;
-        memory.uncordoned_by_person = Some(clock::elapsed());
+        memory.schedulable_since = Some(clock::elapsed());
         if self
             .faults
             .fires(Fault::ManifestRestored, &mut self.rng, &mut self.account)
@@ -201,7 +201,7 @@ impl World {
             // It counts as uncordoned by a person.
             memory.cordoned_by_person = false;
         }
-        memory.uncordoned_by_person = Some(clock::elapsed());
+        memory.schedulable_since = Some(clock::elapsed());
         self.kube.change(&node_key(node), DRIVER_MANAGER, |node| {
             node["spec"]["unschedulable"] = Value::Null;
         });
@@ -213,7 +213,7 @@ impl World {
         let Some(node) = self.any_node_where(Self::cordon_is_ours) else {
             return false;
         };
-        self.uncordoned_by_person(node);
+        self.uncordon_as_person(node);
         if self.rng.bool() {
             self.within(1..60, WorldEvent::Deed(Deed::Cordons(node)));
         }

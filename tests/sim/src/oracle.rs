@@ -85,9 +85,9 @@ pub struct NodeMemory {
     pub cordoned_by_person: bool,
     /// When a person has cordoned it last.
     pub person_cordoned: Option<Duration>,
-    /// When a person has uncordoned it last.
-    pub uncordoned_by_person: Option<Duration>,
-    /// When a maintenance was last asked for: of its host, or by a request.
+    /// When it last became schedulable by somebody else than a replica: a person, the driver manager, or a restore.
+    pub schedulable_since: Option<Duration>,
+    /// When the last reason to keep its VM off ended: the maintenance of its host, or a request.
     pub cause_ended: Option<Duration>,
     /// When the drain of the present episode began.
     pub drain_began: Option<Duration>,
@@ -212,7 +212,7 @@ impl Oracle {
                 // No leader has seen it, as if it were new.
                 node.person_cordoned = Some(now);
             }
-            node.uncordoned_by_person = Some(now);
+            node.schedulable_since = Some(now);
             node.cause_ended = Some(now);
             node.pinned_evictions_max += EVICTIONS_OF_OWNER;
             node.drain_held = None;
@@ -496,7 +496,7 @@ impl World {
     fn check_cut(&mut self, node: usize, object: &Value, act: Act, is_timed_out: bool) {
         let (name, now) = (node_name(node), clock::elapsed());
         let is_recent = |at: Option<Duration>| at.is_some_and(|at| now < at + STALE);
-        if !is_cordoned(object) && !is_recent(self.oracle.nodes[node].uncordoned_by_person) {
+        if !is_cordoned(object) && !is_recent(self.oracle.nodes[node].schedulable_since) {
             self.violated(
                 "power is cut on cordoned nodes only",
                 format!("{act:?} of {name}"),
@@ -735,7 +735,7 @@ impl World {
             return;
         };
         self.check_hold(node, pod);
-        let uncordoned = self.oracle.nodes[node].uncordoned_by_person;
+        let uncordoned = self.oracle.nodes[node].schedulable_since;
         // A watch that was cut off, or opened meanwhile, is noticed after its silence only, also where other connections work again.
         let cut_off = self.cut_off.iter().map(|replica| replica.kubernetes_until).max();
         let cut_off = cut_off.filter(|until| !until.is_zero());

@@ -23,36 +23,27 @@ pub enum Deed {
     Cancels(usize),
     /// Takes a host out of maintenance mode.
     Exits(usize),
-    /// Cordons a node.
     Cordons(usize),
-    /// Uncordons a node.
     Uncordons(usize),
-    /// Asks for an action on a node.
     Requests {
         node: usize,
         action: &'static str,
     },
     /// Deletes a request.
     Withdraws(String),
-    /// Sets a hook.
     Hooks {
         node: usize,
-        /// The step.
         point: &'static str,
     },
-    /// Removes a hook.
     Unhooks {
         node: usize,
-        /// The step.
         point: &'static str,
     },
-    /// Annotates a Node.
     Annotates {
         node: usize,
         key: &'static str,
         value: &'static str,
     },
-    /// Removes an annotation.
     Unannotates {
         node: usize,
         key: &'static str,
@@ -139,7 +130,7 @@ impl World {
                 self.later(30..300, Deed::Exits(host));
             }
             Deed::Exits(_) => {}
-            Deed::Cordons(node) if is_over => self.tell(node_name(node), "is left alone"),
+            Deed::Cordons(_) if is_over => {}
             Deed::Cordons(node) => self.person_cordons(node),
             Deed::Uncordons(node) => self.person_uncordons(node),
             Deed::Requests { .. } if is_over => {}
@@ -215,9 +206,9 @@ impl World {
             return;
         };
         // On a Node that was restored from a manifest, nothing tells this cordon from that of the manifest.
-        let is_restored = is_from_manifest(object);
+        let has_manifest = is_from_manifest(object);
         self.tell("person", format!("cordons {}", node_name(node)));
-        self.oracle.nodes[node].cordoned_by_person = !is_restored;
+        self.oracle.nodes[node].cordoned_by_person = !has_manifest;
         self.oracle.nodes[node].person_cordoned = Some(clock::elapsed());
         self.kube
             .change(&key, KUBECTL, |node| node["spec"]["unschedulable"] = json!(true));
@@ -230,18 +221,18 @@ impl World {
         if !self.oracle.nodes[node].cordoned_by_person {
             return;
         }
-        self.uncordoned_by_person(node);
+        self.uncordon_as_person(node);
     }
 
     /// Somebody wants a node schedulable that is in an episode: this one, or another one if it is in none.
     fn person_insists(&mut self, node: usize, times: u32) {
-        let is_away = self.record_on(node).is_some();
+        let is_in_episode = self.record_on(node).is_some();
         let other = self.any_node_where(Self::cordon_is_ours);
-        let Some(node) = Some(node).filter(|_| is_away).or(other) else {
+        let Some(node) = Some(node).filter(|_| is_in_episode).or(other) else {
             return;
         };
         if self.cordon_is_ours(node) {
-            self.uncordoned_by_person(node);
+            self.uncordon_as_person(node);
         }
         if times > 1 {
             self.later(
@@ -263,11 +254,11 @@ impl World {
         is_cordoned && self.record_on(node).is_some() && !self.oracle.nodes[node].cordoned_by_person
     }
 
-    pub fn uncordoned_by_person(&mut self, node: usize) {
+    pub fn uncordon_as_person(&mut self, node: usize) {
         self.tell("person", format!("uncordons {}", node_name(node)));
         let memory = &mut self.oracle.nodes[node];
         memory.cordoned_by_person = false;
-        memory.uncordoned_by_person = Some(clock::elapsed());
+        memory.schedulable_since = Some(clock::elapsed());
         self.kube.change(&node_key(node), KUBECTL, |node| {
             if let Some(spec) = node["spec"].as_object_mut() {
                 spec.remove("unschedulable");

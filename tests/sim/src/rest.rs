@@ -15,7 +15,10 @@ use crate::world::World;
 /// How long a phase may last before its record has to say what is waited for.
 const WORDLESS: Duration = Duration::from_secs(90);
 
-/// How often a cordon is restored at most while a VM is away.
+/// How long a rule about what may not last can be broken.
+const LASTING: Duration = Duration::from_secs(90);
+
+/// How often a cordon is restored at most while a VM is off, as `RECORDONS_AWAY` of the decision says.
 const RECORDONS_AWAY: u64 = 3;
 
 impl World {
@@ -90,12 +93,12 @@ impl World {
         }
     }
 
-    fn must_end(&mut self, rule: &'static str, node: usize, holds: bool) {
+    fn may_not_last(&mut self, rule: &'static str, node: usize, is_broken: bool) {
         let now = clock::elapsed();
         let lasting = &mut self.oracle.nodes[node].lasting;
-        if !holds {
+        if !is_broken {
             lasting.remove(rule);
-        } else if now > *lasting.entry(rule).or_insert(now) + WORDLESS {
+        } else if now > *lasting.entry(rule).or_insert(now) + LASTING {
             self.violated(rule, node_name(node));
         }
     }
@@ -104,24 +107,21 @@ impl World {
     fn check_cordon(&mut self, node: usize) {
         let object = self.kube.get(&node_key(node));
         let record = object.and_then(|object| record(object));
-        let (Some(object), Some(record)) = (object, record) else {
-            self.oracle.nodes[node].lasting.clear();
-            return;
-        };
+        let (is_cordoned, is_paused) = object.map_or((false, true), |object| {
+            let is_paused = !object["metadata"]["annotations"][SKIP].is_null();
+            (is_cordoned(object), is_paused)
+        });
+        let record = record.unwrap_or_default();
         let (name, inside) = phase(&record);
-        let (is_cordoned, is_paused) = (
-            is_cordoned(object),
-            !object["metadata"]["annotations"][SKIP].is_null(),
-        );
         let is_restored = RESTORES_CORDON.contains(&name.as_str())
             && record["recordoned"].as_u64().unwrap_or_default() < RECORDONS_AWAY;
         let waits_for_cordon = name == "parked" && inside["reason"]["kind"] == "uncordoned";
-        self.must_end(
+        self.may_not_last(
             "a cordon is restored while the VM is off",
             node,
             is_restored && !is_cordoned && !is_paused,
         );
-        self.must_end(
+        self.may_not_last(
             "a parked episode goes on once its reason is gone",
             node,
             waits_for_cordon && is_cordoned && !is_paused,
@@ -139,6 +139,7 @@ impl World {
             let waits = self.kube.list("nodemaintenances").any(|(_, object)| {
                 let waiting_on = &object["status"]["waitingOn"];
                 let is_open = object["spec"]["origin"] == "Episode" && object["status"]["endedAt"].is_null();
+                // As the sentence of this wait says it.
                 let is_of_hour = waiting_on["message"]
                     .as_str()
                     .is_some_and(|text| text.contains("in an hour"));
@@ -149,11 +150,11 @@ impl World {
             });
             let others = (0..self.plan.nodes).filter(|other| *other != node);
             let is_alone = waits && !others.into_iter().any(|other| begun(self, other));
-            self.must_end("nobody waits for a slot that no other node holds", node, is_alone);
+            self.may_not_last("nobody waits for a slot that no other node holds", node, is_alone);
         }
     }
 
-    /// Why the run is not at rest; empty if it is.
+    /// Why the run is not at rest; empty if it is. `twin.rs` finds those of a node by the name that they begin with.
     pub fn unrest(&self) -> Vec<String> {
         let mut unrest = Vec::new();
         for node in self.honest_nodes() {
