@@ -40,6 +40,7 @@ impl Controller {
         };
         let own = || context.clone();
         let gpu_resources = selection.gpu_resources.clone();
+        let releases = selection.releases.clone();
         self.spawn("watch of Nodes", nodes::run(selection.clone(), own()));
         let scan = scan::run(selection.clone(), watches.election_status, own());
         self.spawn("scan of all Nodes", scan);
@@ -52,7 +53,7 @@ impl Controller {
         if gpu_resources.has_drivers() {
             self.spawn("watch of ResourceSlices", devices::run(gpu_resources, own()));
         }
-        let watch = nodemaintenance::watch::run(config.gpu_node_label.clone(), own());
+        let watch = nodemaintenance::watch::run(config.gpu_node_label.clone(), releases, own());
         self.spawn("watch of NodeMaintenances", watch);
         for api in &config.foreign_node_maintenances.0 {
             let watch = nodemaintenance::watch::run_foreign(*api, own());

@@ -20,8 +20,8 @@ use k8s_openapi::api::core::v1::Node;
 use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::GroupVersionKind;
 use kube::{Api, ResourceExt as _};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tracing::warn;
 
@@ -388,12 +388,11 @@ impl MachineApi {
         }))
     }
 
+    /// The lock is not held during the call: nodes would wait for each other where the management cluster does not answer.
     async fn versions(&self) -> Guarded<Versions> {
-        let mut known = self.versions.lock().await;
-        if let Some((at, versions)) = &*known
-            && at.elapsed() < VERSIONS_FOR
-        {
-            return Ok(versions.clone());
+        let known = self.versions.lock().clone();
+        if let Some((_, versions)) = known.filter(|(at, _)| at.elapsed() < VERSIONS_FOR) {
+            return Ok(versions);
         }
         let groups = answer::within(DEADLINE, self.client.list_api_groups()).await;
         let groups = guarded(|| "listing the API groups".to_owned(), groups)?.groups;
@@ -410,7 +409,7 @@ impl MachineApi {
             infrastructure: version(CLUSTER_API_INFRASTRUCTURE),
             openshift: version(OPENSHIFT_MACHINES),
         };
-        *known = Some((Instant::now(), versions.clone()));
+        *self.versions.lock() = Some((Instant::now(), versions.clone()));
         Ok(versions)
     }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::Duration;
 
 use kube::api::DynamicObject;
@@ -18,6 +19,9 @@ use super::kind::NodeMaintenance;
 use super::object_limit::{ObjectAdmission, ObjectLimit};
 use haulout_core::facts::foreign_maintenance::ForeignApi;
 use haulout_core::ids::RequestUid;
+use haulout_core::maintenance::episode::Episode;
+use haulout_core::maintenance::policy::Releases;
+use haulout_core::maintenance::record::read_copy;
 use haulout_kubernetes::update::{
     KubernetesUpdate, NodeMaintenanceFacts, NodeMaintenanceRole, NodeMaintenanceUpdate,
 };
@@ -31,12 +35,13 @@ const PAGE: u32 = 100;
 /// How many unreadable objects are logged. A tenant may create any number, and must not fill the log with them.
 const UNREADABLE_LOGGED: usize = 100;
 
-/// Sends updates of all requests, and of the episodes of nodes of `selector`, until `stop`.
-pub async fn run(selector: String, context: WatchContext) {
+/// Sends updates of all requests, of the episodes of nodes of `selector`, and of open episodes of `releases`, until `stop`. An episode
+/// that began under another selector has its only record there, if its Node was deleted.
+pub async fn run(selector: String, releases: Releases, context: WatchContext) {
     let api = Api::all(context.client.clone());
     let config = watcher_config().page_size(PAGE);
     context
-        .watch(api, config, KindHandler::new(OwnObjects::of(selector)))
+        .watch(api, config, KindHandler::new(OwnObjects::of(selector, releases)))
         .await;
 }
 
@@ -73,16 +78,28 @@ trait WatchedKind {
 
 struct OwnObjects {
     selector: String,
+    releases: Releases,
     /// The UIDs of unreadable objects that were logged.
     logged: BTreeSet<String>,
 }
 
 impl OwnObjects {
-    fn of(selector: String) -> Self {
+    fn of(selector: String, releases: Releases) -> Self {
         Self {
             selector,
+            releases,
             logged: BTreeSet::new(),
         }
+    }
+}
+
+impl OwnObjects {
+    fn is_open_episode(&self, facts: &NodeMaintenanceFacts) -> bool {
+        let NodeMaintenanceRole::Episode { record: Some(record) } = &facts.role else {
+            return false;
+        };
+        let is_ours = |episode: Arc<Episode>| self.releases.names(&episode.release);
+        !facts.is_over && read_copy(record).is_some_and(is_ours)
     }
 }
 
@@ -92,7 +109,17 @@ impl WatchedKind for OwnObjects {
 
     fn read_object(&mut self, object: &Self::Object) -> Option<Reading> {
         let object = object.0.as_ref().ok()?;
-        concerns(object, &self.selector).then(|| Reading::Stands(facts(object)))
+        let facts = facts(object);
+        if !concerns(object, &self.selector) && !self.is_open_episode(&facts) {
+            return None;
+        }
+        // A finalizer may keep a deleted object. The record of an episode counts until it is gone.
+        let is_request = matches!(facts.role, NodeMaintenanceRole::Request(_));
+        Some(if is_request && object.metadata.deletion_timestamp.is_some() {
+            Reading::Withdrawn(facts)
+        } else {
+            Reading::Stands(facts)
+        })
     }
 
     fn unreadable(&mut self, object: &Self::Object) -> Option<(String, RequestUid)> {

@@ -1,6 +1,9 @@
 use serde_json::{Value, json};
 
 use super::*;
+use haulout_core::fixtures;
+use haulout_core::maintenance::episode::{Phase, Record};
+use haulout_core::maintenance::record;
 use haulout_kubernetes::stand_in::{ScriptedReply, event, refusal, scripted, updates_of};
 
 fn object(name: &str) -> Value {
@@ -28,7 +31,11 @@ async fn updates(
     count: usize,
 ) -> Vec<NodeMaintenanceUpdate> {
     let (client, log) = scripted(lists, watches);
-    let run = |context| run("gpu=true".to_owned(), context);
+    let releases = Releases {
+        own: "haulout/haulout".into(),
+        adopted: Arc::default(),
+    };
+    let run = |context| run("gpu=true".to_owned(), releases, context);
     let updates = updates_of(client, count, Duration::from_secs(300), run).await;
     assert!(log.all()[0].query.contains("limit=100"), "{}", log.all()[0].query);
     let maintenance = |(_, update)| {
@@ -89,6 +96,41 @@ async fn objects_are_sent_when_they_are_created_and_deleted() {
     )
     .await;
     assert_eq!(words(&updates), ["reset", "a", "settled", "b", "gone a"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_that_a_finalizer_keeps_is_withdrawn() {
+    let mut deleted = object("a");
+    deleted["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    deleted["metadata"]["finalizers"] = json!(["foregroundDeletion"]);
+    let changes = ScriptedReply::Events(vec![event("MODIFIED", &deleted)]);
+    let updates = updates(vec![list(&[object("a"), object("b")])], vec![changes], 5).await;
+    assert_eq!(words(&updates), ["reset", "a", "b", "settled", "gone a"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn open_episode_of_this_release_is_sent_also_if_it_began_under_another_selector() {
+    let of = |name: &str, selector: &str, release: &str, ended: Option<&str>| {
+        let episode = Episode {
+            release: release.into(),
+            ..fixtures::episode(Phase::AwaitingHost, 0)
+        };
+        let record = record::write(&Record::Episode(episode.into()), fixtures::at(0)).episode;
+        let mut object = object(name);
+        object["spec"]["origin"] = json!("Episode");
+        object["spec"]["action"] = json!("HostMaintenance");
+        object["spec"]["selector"] = json!(selector);
+        object["status"] = json!({"record": record, "endedAt": ended});
+        object
+    };
+    let objects = [
+        of("ours", "gpu=true", "haulout/haulout", None),
+        of("before", "gpu", "haulout/haulout", None),
+        of("ended", "gpu", "haulout/haulout", Some("2026-01-01T00:00:00Z")),
+        of("of-others", "gpu", "other/haulout", None),
+    ];
+    let updates = updates(vec![list(&objects)], vec![], 4).await;
+    assert_eq!(words(&updates), ["reset", "ours", "before", "settled"]);
 }
 
 #[tokio::test(start_paused = true)]
