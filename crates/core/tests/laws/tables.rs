@@ -414,6 +414,14 @@ fn node_registered_anew_is_drained_again_before_its_power_is_cut() {
         let transition = transition(decided(&before, &registered_anew(power)));
         let after = transition.record.episode().unwrap();
         assert_eq!(after.phase, next, "{phase:?}");
+        // Its guest may have been asked, which no other phase assumes.
+        let may_be_asked = matches!(phase, Phase::ShuttingDown(_)) && next == Phase::Draining;
+        let is_parked_shutdown = phase == parked(&SHUTTING_DOWN);
+        assert_eq!(
+            after.in_flight.is_assumed,
+            may_be_asked || is_parked_shutdown,
+            "{phase:?}"
+        );
         // New pods are unknown, so the drain has its whole time.
         assert_eq!((after.elapsed, after.drained_for), (Elapsed::ZERO, Elapsed::ZERO));
         let is_cordoned = next != Phase::Queued;
@@ -678,6 +686,21 @@ fn drain_that_was_parked_has_its_whole_time_again() {
 }
 
 #[test]
+fn drain_that_was_parked_evicts_again_before_its_time_counts_as_over() {
+    let waited = Episode {
+        elapsed: lasted(3600),
+        drained_for: lasted(500),
+        ..down(parked(&Phase::Draining))
+    };
+    let seen = Observed {
+        drain: Some(report(moment(1).monotonic, 0, vec![held()])),
+        ..seen(Some(PowerState::On), entering())
+    };
+    let resumed = written(decided(&waited, &seen));
+    assert_eq!((resumed.phase, resumed.elapsed), (Phase::Draining, Elapsed::ZERO));
+}
+
+#[test]
 fn parked_phase_stays_parked_while_its_reason_lasts() {
     let waits = Episode {
         since: at(1),
@@ -773,6 +796,30 @@ fn with_deadlines() -> Vec<(Episode, Observed, u64)> {
             300,
         ),
     ]
+}
+
+#[test]
+fn vm_that_its_host_refuses_stays_parked_while_other_hosts_are_surveyed() {
+    let is_refused = |(episode, _, _): &(Episode, Observed, u64)| episode.phase == Phase::AwaitingHost;
+    let (episode, mut seen, seconds) = with_deadlines().into_iter().find(is_refused).unwrap();
+    seen.offer.survey = vec![spare()];
+    seen.attempts
+        .insert(EffectKind::Survey, attempt(-1000, 1, AttemptOutcome::Done));
+    let overdue = Episode {
+        elapsed: lasted(seconds),
+        ..episode
+    };
+    let parked = written(decided(&overdue, &seen));
+    assert!(matches!(parked.phase, Phase::Parked { .. }), "{:?}", parked.phase);
+    seen.record_seen.at = moment(2);
+    let Decision::Act {
+        effect, waiting_on, ..
+    } = decided(&parked, &seen)
+    else {
+        panic!("it does not stay parked");
+    };
+    assert_eq!(effect.kind(), EffectKind::Survey);
+    assert!(matches!(waiting_on, WaitingOn::Parked(_)), "{waiting_on:?}");
 }
 
 #[test]
@@ -1049,6 +1096,8 @@ fn node_whose_guest_rebooted_in_the_shutdown_is_drained_again() {
                     (reported, Elapsed::ZERO),
                     "{case}"
                 );
+                // The boot that was asked is over.
+                assert_eq!(next.in_flight.guest_shutdown, None, "{case}");
             }
         }
     }
@@ -1951,6 +2000,8 @@ fn python_episode_is_adopted_with_the_facts_of_vm_and_node() {
             );
             assert_eq!(episode.cordon, CordonOwner::Adopted(manager));
             assert_eq!(episode.powered_off, state != PythonState::Draining);
+            // A later limit that is shorter counts from then.
+            assert!(episode.drain_limit.is_some());
             assert_eq!(episode.gpus_before, gpus(2).into());
             assert_eq!(episode.host.moref, Some(home()));
         }

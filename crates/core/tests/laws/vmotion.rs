@@ -101,6 +101,17 @@ fn request_of_a_person_does_not_wait_for_a_vmotion() {
 }
 
 #[test]
+fn node_that_was_queued_for_a_request_leaves_the_host_on_which_its_vm_is_by_then() {
+    let mut asked = seen(Some(VmotionDevice::Vgpu), false);
+    asked.request = Some(request(RequestAction::PowerOff));
+    let mut vm = vm(Some(PowerState::On), HostState::InService);
+    vm.host_ref = Some(spare());
+    asked.vm = haulout_core::maintenance::observed::BoundVm::Found(vm);
+    let begun = transition(decided(&queued_for(1), &asked)).record;
+    assert_eq!(begun.episode().unwrap().host.moref, Some(spare()));
+}
+
+#[test]
 fn vmotion_of_the_vm_ends_the_episode_and_leaves_the_node_as_it_was() {
     for (on, ended) in [
         (spare(), EpisodeResult::Vmotioned),

@@ -1,6 +1,8 @@
 //! Adopts an episode of the Python controller: its four annotations become a record, in one write.
 
+use super::rounds::limit_of;
 use super::{Decision, transition_to, wait};
+use crate::maintenance::desired::DesiredState;
 use crate::maintenance::episode::{
     CordonOwner, Episode, HostIdentity, Phase, PythonEpisode, PythonState, Trigger,
 };
@@ -53,6 +55,7 @@ pub(super) fn adopt(
             .migrated_to_host
             .as_ref()
             .map(|name| by_name(name, vm.host_name == *name, vm.host_ref.clone())),
+        drain_limit: Some(limit_of(DesiredState::Down, seen.request.as_ref(), policy)),
         release: policy.releases.own.clone(),
         epoch: seen.leadership.epoch,
         ..Episode::new(node.uid.clone(), trigger, host, phase, python.since)

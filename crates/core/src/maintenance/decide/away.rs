@@ -223,7 +223,15 @@ impl<'a> PhaseContext<'a> {
         } else {
             self.awaited_host()
         };
-        Some(PhaseStep::act(self.survey(), waiting_on))
+        Some(match self.power_on_again() {
+            // What is overdue stays parked while other hosts are read.
+            Some(PhaseStep::Park { reason, .. }) => PhaseStep::Park {
+                reason,
+                effect: Some(self.survey()),
+                recheck: None,
+            },
+            Some(PhaseStep::Decided(_)) | None => PhaseStep::act(self.survey(), waiting_on),
+        })
     }
 
     /// Off, and neither being relocated nor powered on.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{
     Decision, Noted, cordoned, in_episode, is_replaced, is_to_be_taken_over, take_over, transition_to, wait,
 };
-use crate::maintenance::clock::{Elapsed, Now};
+use crate::maintenance::clock::{Elapsed, Now, Timer};
 use crate::maintenance::effect::{Effect, EffectKind, PowerOnTarget};
 use crate::maintenance::episode::{CordonOwner, Episode, Phase};
 use crate::maintenance::observed::{
@@ -121,7 +121,20 @@ pub(super) fn onto_another_node(
         at_work.clone()
     };
     let queued = phase == Phase::Queued;
+    let mut in_flight = episode.in_flight;
+    if matches!(at_work, Phase::ShuttingDown(_))
+        && phase == Phase::Draining
+        && in_flight.guest_shutdown.is_none()
+    {
+        // Whether the guest was asked, nothing of the Node that is gone can tell.
+        in_flight.guest_shutdown = Some(Timer {
+            since: episode.since,
+            elapsed: episode.elapsed,
+        });
+        in_flight.is_assumed = true;
+    }
     let here = Episode {
+        in_flight,
         node_uid: node.uid.clone(),
         cordon: cordon_on(episode, node, seen),
         drained_for: Elapsed::ZERO,

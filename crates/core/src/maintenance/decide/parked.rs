@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::checkpoint::checkpoint;
 use super::context::{PhaseContext, PhaseStep};
-use super::{Decision, Noted, step, write};
+use super::{Decision, Noted, Transition, step, write};
 use crate::maintenance::clock::{Elapsed, Now};
-use crate::maintenance::episode::{Episode, Phase};
+use crate::maintenance::episode::{DrainEnd, Episode, Phase};
 use crate::maintenance::observed::{Observed, ObservedNode};
 use crate::maintenance::policy::Policy;
 use crate::maintenance::waiting::{ParkReason, WaitingOn};
@@ -47,7 +47,16 @@ pub(super) fn in_episode(
         since: *resume_since,
         ..episode.clone()
     };
+    // The deadlines start again: a drain that was parked for an hour did not evict for an hour.
+    let begin_again = || {
+        write(Episode {
+            drained_for: Elapsed::ZERO,
+            limited_from: Elapsed::ZERO,
+            ..resumed.enter((**resume).clone(), now)
+        })
+    };
     match step(&resumed, seen, context) {
+        PhaseStep::Decided(Decision::Write(next)) if ends_drain_early(reason, &next) => begin_again(),
         PhaseStep::Decided(decision @ Decision::Write(_)) => decision,
         PhaseStep::Park {
             reason: again,
@@ -65,13 +74,15 @@ pub(super) fn in_episode(
             }
         }
         PhaseStep::Park { reason: other, .. } => write(park(&resumed, other, now)),
-        // The deadlines start again: a drain that was parked for an hour did not evict for an hour.
-        PhaseStep::Decided(Decision::Act { .. } | Decision::Wait { .. } | Decision::Idle) => write(Episode {
-            drained_for: Elapsed::ZERO,
-            limited_from: Elapsed::ZERO,
-            ..resumed.enter((**resume).clone(), now)
-        }),
+        PhaseStep::Decided(Decision::Act { .. } | Decision::Wait { .. } | Decision::Idle) => begin_again(),
     }
+}
+
+/// Whether a drain would time out by the time for which it was parked. One that is parked because it is overdue goes on meanwhile.
+fn ends_drain_early(reason: &ParkReason, next: &Transition) -> bool {
+    let next = next.record.episode().map(|episode| &episode.phase);
+    let is_timed_out = next == Some(&Phase::ShuttingDown(DrainEnd::TimedOut));
+    is_timed_out && !matches!(reason, ParkReason::Overdue { .. })
 }
 
 /// Whether two reasons differ at most in their details. A change of details needs no write.
