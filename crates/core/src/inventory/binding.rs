@@ -153,7 +153,9 @@ impl Inventory {
     }
 
     fn is_ended_by_hand(&self, name: &NodeName) -> bool {
-        let is_listed = self.settings.node_maintenances && self.request_sources.disconnected().is_none();
+        let sources = &self.request_sources;
+        let is_read = sources.disconnected().is_none() && sources.ignored(None).is_none();
+        let is_listed = self.settings.node_maintenances && is_read;
         if !is_listed || self.nodes.has(name) || self.copy(name).is_some() {
             return false;
         }
@@ -263,23 +265,28 @@ impl Inventory {
 
     /// Binds the VM that is found for `name` to the first node that claims it. Of several, the one that had it under an earlier moref
     /// keeps it. When this process starts, a node with a copy of its record comes first, because no kubelet may write that; then one
-    /// with a provider ID, then the older one. So nobody gets a VM as long as maintenance waits for the list of copies.
+    /// with a provider ID, then the older one. So nobody gets a VM before all that may claim it is known. Where maintenance went on
+    /// without the list of copies, a node with one gets the VM afterwards.
     pub(super) fn claim(&mut self, name: &NodeName) {
-        if self.request_sources.disconnected().is_some() {
+        let is_listed = self.nodes.disconnected().is_none() && self.request_sources.disconnected().is_none();
+        let Ok(moref) = self.found_for(name) else { return };
+        let uuid = self.vcenter.vm(&moref).and_then(|vm| vm.uuid);
+        if !is_listed || uuid.is_some_and(|uuid| self.lookups.is_awaited(uuid)) {
             return;
         }
-        let Ok(moref) = self.found_for(name) else { return };
+        let has_copy = |name: &NodeName| {
+            let copy = self.copy(name);
+            copy.is_some_and(|copy| is_same_machine(copy.vm_uuid, uuid))
+        };
         let owner = self.owners.get(&moref);
-        if owner.is_some_and(|owner| self.holds_vm(owner, &moref)) {
+        let keeps_it =
+            |owner: &NodeName| self.holds_vm(owner, &moref) && (has_copy(owner) || !has_copy(name));
+        if owner.is_some_and(keeps_it) {
             return;
         }
         let mut claimants = self.other_claimants(&moref, name);
         claimants.push(name.clone());
         let rank = |name: &NodeName| {
-            let uuid = self.vcenter.vm(&moref).and_then(|vm| vm.uuid);
-            let has_copy = self
-                .copy(name)
-                .is_some_and(|copy| is_same_machine(copy.vm_uuid, uuid));
             let node = self.nodes.node(name);
             let has_provider_id = node.is_some_and(|node| node.provider_uuid.is_some());
             let created_at = node.map(|node| node.created_at);
@@ -287,7 +294,13 @@ impl Inventory {
                 .owners
                 .iter()
                 .any(|(vm, owner)| owner == name && self.vcenter.vm(vm).is_none());
-            (!had_it, !has_copy, !has_provider_id, created_at, name.clone())
+            (
+                !had_it,
+                !has_copy(name),
+                !has_provider_id,
+                created_at,
+                name.clone(),
+            )
         };
         if let Some(owner) = claimants.into_iter().min_by_key(rank) {
             self.owners

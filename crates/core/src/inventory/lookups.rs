@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::Inventory;
 use crate::facts::kubernetes::NodeFacts;
 use crate::facts::vsphere::{LookupUrgency, VmKey};
-use crate::ids::{NodeName, VmRef};
+use crate::ids::{NodeName, VmRef, VmUuid};
 use crate::maintenance::episode::{Phase, Record};
 
 /// The lookups of VMs.
@@ -103,6 +103,14 @@ impl LookupStore {
         }
     }
 
+    /// Whether a key of this machine has no answer yet.
+    pub(super) fn is_awaited(&self, machine: VmUuid) -> bool {
+        self.wanted.iter().any(|key| match key {
+            VmKey::Uuid(uuid) => uuid.same_machine(machine) && !self.answers.contains_key(key),
+            VmKey::Name(_) => false,
+        })
+    }
+
     /// Updates the index of nodes: `name` now has the keys `after` instead of those `before`.
     pub(super) fn index(&mut self, name: &NodeName, before: &BTreeSet<VmKey>, after: &BTreeSet<VmKey>) {
         for key in before.difference(after) {
@@ -150,6 +158,12 @@ impl Inventory {
             for key in self.all_keys_of(&node.name) {
                 let most = urgent.entry(key).or_insert(urgency);
                 *most = urgency.max(*most);
+            }
+        }
+        // A VM that an episode keeps off may be cloned, also while its Node is deleted.
+        for name in self.only_copied() {
+            for key in self.all_keys_of(&name) {
+                urgent.entry(key).or_insert(LookupUrgency::Maintenance);
             }
         }
         self.lookups.set_urgent(&urgent);

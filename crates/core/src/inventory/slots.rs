@@ -19,6 +19,9 @@ use crate::maintenance::observed::BoundVm;
 use crate::maintenance::policy::Limit;
 use crate::maintenance::request::Request;
 
+/// How many GPUs of a node count. A kubelet may report any number, and must not use up what others may take.
+const GPUS_MAX: u32 = 1_024;
+
 /// The slot of a node among those being drained.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Slot {
@@ -59,7 +62,7 @@ impl Inventory {
             let expected = local.map(|local| local.gpus.expected(&now, &node.gpu_capacity));
             of(&expected.unwrap_or(now))
         });
-        u32::try_from(gpus).unwrap_or(u32::MAX)
+        u32::try_from(gpus).unwrap_or(u32::MAX).min(GPUS_MAX)
     }
 
     /// The queue of a node's group.

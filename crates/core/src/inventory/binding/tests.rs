@@ -160,6 +160,63 @@ fn no_node_gets_the_vm_of_two_at_the_start_before_the_copies_of_records_are_list
 }
 
 #[test]
+fn no_node_gets_the_vm_of_two_at_the_start_before_the_lookup_of_each_is_answered() {
+    // A guest reports its UUID in the other byte order, so this is another key.
+    let [vm, lookup, _, copy] = deleted_with_a_rival(3, 2);
+    let rival = seen_of(NodeFacts {
+        provider_uuid: None,
+        system_uuid: Some(uuid(9).swapped()),
+        ..node(2)
+    });
+    let of_rival = vsphere(vsphere::VsphereUpdate::Found {
+        key: VmKey::Uuid(uuid(9).swapped()),
+        vms: [VmRef::new("vm-9")].into(),
+    });
+    let mut inventory = inventory_with([vm, of_rival, rival, copy]);
+    inventory.update_watch_set();
+    inventory.all_snapshots();
+    inventory.apply(lookup);
+    let snapshots = inventory.all_snapshots();
+    let vm_of = |n: usize| &snapshots[&name(n)].observed.vm;
+    assert!(vm_of(3).found().is_some(), "{:?}", vm_of(3));
+}
+
+#[test]
+fn vm_that_was_given_away_without_the_copies_of_records_goes_to_the_node_that_has_one() {
+    let [vm, lookup, rival, copy] = deleted_with_a_rival(3, 2);
+    let listed = |update| Fact::Kubernetes(KubernetesUpdate::Maintenances(update));
+    let settings = InventorySettings {
+        node_maintenances: true,
+        ..inventory_settings()
+    };
+    let mut inventory = inventory_under(settings, [vm, lookup, rival]);
+    let lost = listed(NodeMaintenanceUpdate::Lost {
+        why: "a webhook".to_owned(),
+        refused: false,
+    });
+    inventory.advance([lost], moment(1));
+    inventory.advance([], moment(100));
+    let bound = &inventory.all_snapshots()[&name(2)].observed.vm;
+    assert!(bound.found().is_some(), "maintenance goes on without the watch");
+    let list = [
+        listed(NodeMaintenanceUpdate::Reset),
+        copy,
+        listed(NodeMaintenanceUpdate::Settled),
+    ];
+    inventory.advance(list, moment(101));
+    let snapshots = inventory.all_snapshots();
+    assert!(snapshots[&name(3)].observed.vm.found().is_some());
+}
+
+#[test]
+fn vm_of_a_deleted_node_is_looked_up_again_as_long_as_its_episode_lasts() {
+    let [vm, lookup, _, copy] = deleted_with_a_rival(3, 2);
+    let mut inventory = inventory_with([vm, lookup, copy]);
+    let urgent = inventory.update_watch_set().urgent;
+    assert!(urgent.contains_key(&VmKey::Uuid(uuid(9))), "{urgent:?}");
+}
+
+#[test]
 fn forged_record_of_a_deleted_node_claims_no_vm_of_another_one() {
     // The kubelet of node 2 reports the UUID of VM 1 and has written the record of node 1 to its Node.
     let liar = NodeFacts {
