@@ -107,11 +107,16 @@ impl<'a> RestSession<'a> {
         let mut policies = Vec::new();
         for summary in all.into_iter().filter(Summary::shuts_down).take(MAX_POLICIES) {
             let path = [POLICIES, &[&*summary.policy]].concat();
-            let info: Info = self.call(Method::GET, GET, &path, None).await?;
+            // A policy, or its tag, may be deleted meanwhile.
+            let Some(info): Option<Info> = if_there(self.call(Method::GET, GET, &path, None).await)? else {
+                continue;
+            };
             let Some(tag) = info.vm_tag else { continue };
             let path = ["api", "cis", "tagging", "tag-association", &*tag];
             let action = Some(("action", "list-attached-objects"));
-            let tagged: Vec<TaggedObject> = self.call(Method::POST, TAGGED, &path, action).await?;
+            let tagged: Option<Vec<TaggedObject>> =
+                if_there(self.call(Method::POST, TAGGED, &path, action).await)?;
+            let Some(tagged) = tagged else { continue };
             policies.push(EvacuationPolicy {
                 name: text::for_people(&summary.name),
                 vms: tagged.into_iter().filter_map(TaggedObject::vm).collect(),
@@ -171,6 +176,15 @@ fn secret(text: &str) -> HeaderValue {
     let mut value = HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static(""));
     value.set_sensitive(true);
     value
+}
+
+/// `None` where the server does not have what was asked for.
+fn if_there<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
+    match answer {
+        Ok(it) => Ok(Some(it)),
+        Err(error) if error.is_not_there() => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 fn read_reply<T: DeserializeOwned>(

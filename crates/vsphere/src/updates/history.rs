@@ -9,6 +9,7 @@ use tokio::sync::OnceCell;
 use super::subscription::Subscription;
 use crate::call::SoapCall;
 use crate::error::{Error, TransportError};
+use crate::fault::FaultKind;
 use crate::moref::Moref;
 use crate::property::{PropertySpec, UpdateSet};
 use crate::soap;
@@ -71,10 +72,13 @@ impl TaskHistory {
 
     async fn watch(&self) -> Result<Option<HistoryCollector>, Error> {
         let created = self.create().await;
-        Ok(self
-            .subscription
-            .allow_refusal("the task history", created)?
-            .flatten())
+        match created {
+            Err(error) if is_for_now(&error) => Err(error),
+            created => Ok(self
+                .subscription
+                .allow_refusal("the task history", created)?
+                .flatten()),
+        }
     }
 
     async fn create(&self) -> Result<Option<HistoryCollector>, Error> {
@@ -129,14 +133,31 @@ async fn create_history(subscription: &Subscription) -> Result<Option<Moref>, Er
     Ok(Some(history))
 }
 
-/// Whether an error affects only the history: the reply was complete, or too large.
+/// Whether an error affects only the history: the reply was complete, or too large, or vCenter is slow to read its tasks, or refuses
+/// to for now.
 pub(super) fn affects_history_only(error: &Error) -> bool {
     matches!(
         error,
         Error::Reply { .. }
             | Error::Transport {
-                source: TransportError::TooLarge(_),
+                source: TransportError::TooLarge(_) | TransportError::Deadline(_),
                 ..
             }
+    ) || is_for_now(error)
+}
+
+/// Whether vCenter refuses what it has. What it does not have, or does not allow, it refuses for good. Some faults are of the session.
+fn is_for_now(error: &Error) -> bool {
+    let Error::Refused { source, .. } = error else {
+        return false;
+    };
+    !matches!(
+        source.kind,
+        FaultKind::NotSupported
+            | FaultKind::InvalidArgument
+            | FaultKind::NoPermission
+            | FaultKind::NotAuthenticated
+            | FaultKind::ManagedObjectNotFound
+            | FaultKind::RequestCanceled
     )
 }

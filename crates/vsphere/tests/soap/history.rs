@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use haulout_vsphere::update::VsphereUpdate;
 
@@ -159,6 +160,35 @@ async fn page_that_cannot_be_read_costs_the_history_alone() {
             .host(|host| (host.in_maintenance == Some(true)).then_some(()))
             .await;
         assert_eq!(fake.calls("Login").len(), 1);
+        stream.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn history_that_vcenter_cannot_give_now_costs_the_history_alone_and_is_tried_again() {
+    let is_poll = |call: &Request| is_poll_of_history(call);
+    let is_create = |call: &Request| call.method() == "CreateCollectorForTasks";
+    let is_size = |call: &Request| call.method() == "SetCollectorPageSize";
+    let calls: [fn(&Request) -> bool; 3] = [is_poll, is_create, is_size];
+    for is_failing in calls {
+        let (fake, vcenter, _server) = Fake::start(move |call: &Request| match call.method() {
+            "CreateCollectorWithInfoFilterForTasks" => Some(Reply::fault("MethodNotFound", "")),
+            _ => is_failing(call).then(|| Reply::fault("SystemError", "the database is slow")),
+        })
+        .await;
+        fake.push(1, &first_set());
+        let mut stream = follow(&vcenter, Default::default());
+        stream.settled().await;
+        fake.called(is_failing).await;
+        // A stream that breaks is told before this change.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        fake.push(
+            1,
+            &host("modify", "host-1", &change("runtime.inMaintenanceMode", "true")),
+        );
+        stream
+            .host(|host| (host.in_maintenance == Some(true)).then_some(()))
+            .await;
         stream.stop().await;
     }
 }
