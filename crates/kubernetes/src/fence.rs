@@ -7,7 +7,9 @@
 mod clock;
 pub mod watchdog;
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use haulout_core::facts::permit::WritePermit;
@@ -204,12 +206,22 @@ impl Permit {
     /// # Errors
     /// [`FenceClosed::Ending`]; the outcome of the work is unknown then.
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, FenceClosed> {
-        // Priority: the end of the window, even if the reply is there, because nothing may follow from it.
-        tokio::select! {
-            biased;
-            () = self.ends() => Err(FenceClosed::Ending),
-            done = work => Ok(done),
-        }
+        let mut ends = pin!(self.ends());
+        let mut work = pin!(work);
+        let mut until = None;
+        // Priority: the end of the window, even if the reply is there, because nothing may follow from it. The timer is not asked alone:
+        // it is late after the process was frozen or its machine suspended.
+        std::future::poll_fn(|context| {
+            if let FenceState::Leads(window) = &*self.shared.state.borrow() {
+                until = Some(window.until);
+            }
+            let is_over = until.is_some_and(|until| (self.shared.clock)().since_boot >= until);
+            if is_over || ends.as_mut().poll(context).is_ready() {
+                return Poll::Ready(Err(FenceClosed::Ending));
+            }
+            work.as_mut().poll(context).map(Ok)
+        })
+        .await
     }
 
     async fn ends(&self) {

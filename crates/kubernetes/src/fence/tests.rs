@@ -157,3 +157,29 @@ async fn work_continues_while_the_window_is_extended_and_is_dropped_at_its_end()
     };
     assert_eq!(permit.run(never).await, Err(FenceClosed::Ending));
 }
+
+#[tokio::test(start_paused = true)]
+async fn work_does_not_continue_after_a_suspension_of_its_machine() {
+    static NOW: AtomicU64 = AtomicU64::new(100);
+    let fence = WriteFence::new(FenceState::Standby, || BoottimeInstant {
+        monotonic: seconds(50),
+        since_boot: seconds(NOW.load(Ordering::Relaxed)),
+    });
+    fence.open(window(110, 0));
+    let permit = fence.permit(WriteKind::Effect).unwrap();
+    let (reply, replied) = tokio::sync::oneshot::channel();
+    let mut sent = 0;
+    let work = async {
+        sent += 1;
+        replied.await.unwrap();
+        sent += 1;
+    };
+    let suspended = async {
+        tokio::task::yield_now().await;
+        // Tokio's clock has stood still.
+        NOW.store(10_000, Ordering::Relaxed);
+        reply.send(()).unwrap();
+    };
+    let (ended, ()) = tokio::join!(permit.run(work), suspended);
+    assert_eq!((ended, sent), (Err(FenceClosed::Ending), 1));
+}
