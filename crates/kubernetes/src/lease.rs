@@ -431,7 +431,9 @@ impl Candidate<'_> {
             return;
         }
         let Some(bid) = self.election.release(self.fence.now()) else {
-            info!("the Lease is not released, because it is lost or an earlier leader may still act; it expires by itself");
+            info!(
+                "the Lease is not released, because it is lost or an earlier leader may still act; it expires by itself"
+            );
             return;
         };
         let released = self.lease(&bid, String::new(), election::RELEASED);
