@@ -60,6 +60,7 @@ use vcenter::VcenterStore;
 
 pub use advance::{Built, Changes, Requested};
 pub use forecast::{Forecast, Reach};
+use snapshot::is_paused;
 pub use snapshot::record_of;
 pub use unhandled::{ModeWarning, UnhandledHost, UnhandledMode, UnhandledModes};
 pub use wave::{HostsThatCanLeave, WaveGroup};
@@ -310,9 +311,11 @@ impl Inventory {
             // First, because a VM that several nodes match is found for its owner only.
             self.claim(name);
             let has_known_vm = self.vm_of(name).found().is_some();
+            let node = self.nodes.node(name);
+            let is_paused = node.is_some_and(is_paused);
             let local = self.node_states.entry(name.clone()).or_default();
             local.has_known_vm |= has_known_vm;
-            local.observed_record.update(&record, self.now, acting);
+            local.observed_record.update(&record, self.now, acting, is_paused);
         }
     }
 

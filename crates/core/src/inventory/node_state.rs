@@ -93,11 +93,18 @@ pub(super) struct ObservedRecord {
     pub(super) seen: Option<RecordAge>,
     /// The previous record was seen while this process was acting.
     pub(super) is_watched: bool,
+    /// When the node was last seen paused.
+    paused_at: Option<Now>,
 }
 
 impl ObservedRecord {
-    /// Notes the current record. `acting` is the epoch of this process, if it acts; without leader election it is 0.
-    pub(super) fn update(&mut self, record: &Record, now: Now, acting: Option<u64>) {
+    /// Notes the current record. `acting` is the epoch of this process, if it acts; without leader election it is 0. While a person has
+    /// paused the node, nothing of its episode counts as elapsed: a drain that was paused for an hour did not evict for an hour.
+    pub(super) fn update(&mut self, record: &Record, now: Now, acting: Option<u64>, is_paused: bool) {
+        if let (Some(paused_at), Some(seen)) = (self.paused_at, &mut self.seen) {
+            seen.at = seen.at.after(now.monotonic.since(paused_at.monotonic));
+        }
+        self.paused_at = is_paused.then_some(now);
         let phase = record.episode().map(phase_of);
         let elapsed = record.episode().map_or_else(Default::default, |episode| {
             (episode.elapsed, episode.in_flight, episode.drained_for)

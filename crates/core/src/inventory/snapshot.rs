@@ -428,7 +428,7 @@ pub(super) fn observed_node(node: &NodeFacts) -> ObservedNode {
         },
         keep_cordoned: node.annotations.keep_cordoned.as_deref() == Some("true"),
         overrides: NodeOverrides {
-            skip: node.annotations.skip.as_deref() == Some("true"),
+            skip: is_paused(node),
             approved: node.annotations.approved.as_deref().and_then(Approval::parse),
             strategy: match node.annotations.strategy.as_deref() {
                 Some("wait") => Strategy::Wait,
@@ -452,6 +452,11 @@ pub(super) fn observed_node(node: &NodeFacts) -> ObservedNode {
         hooks: node.hooks.clone(),
         taints: Arc::clone(&node.taints),
     }
+}
+
+/// Whether a person has paused the node.
+pub(super) fn is_paused(node: &NodeFacts) -> bool {
+    node.annotations.skip.as_deref() == Some("true")
 }
 
 #[cfg(test)]

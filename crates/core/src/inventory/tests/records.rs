@@ -466,3 +466,26 @@ fn drain_goes_on_where_only_the_copy_of_its_record_is_left() {
         }
     }
 }
+
+#[test]
+fn time_for_which_a_node_is_paused_does_not_count_as_its_drain() {
+    let draining = |version: u64, skip: Option<&str>| {
+        let mut of = in_episode(1, Phase::Draining, RELEASE);
+        of.annotations.skip = skip.map(str::to_owned);
+        node(NodeFacts {
+            resource_version: version,
+            ..of
+        })
+    };
+    let mut inventory = leading(trio(1));
+    let mut seen_at = |facts: Vec<Fact>, second: i64| {
+        inventory.advance(facts, moment(second));
+        inventory.snapshots[&name(1)].observed.record_seen.at
+    };
+    assert_eq!(seen_at(vec![draining(11, None)], 10), moment(10));
+    seen_at(vec![draining(12, Some("true"))], 110);
+    seen_at(vec![], 1_000);
+    let resumed = seen_at(vec![draining(13, None)], 3_710);
+    assert_eq!(resumed, moment(3_610), "a hundred seconds have elapsed");
+    assert_eq!(seen_at(vec![], 4_000), moment(3_610));
+}
