@@ -47,7 +47,6 @@ use super::policy::Policy;
 use super::request::{Request, RequestIdentity};
 use super::waiting::{ParkReason, WaitingOn};
 use crate::facts::kubernetes::RequestAction;
-use crate::ids::BootId;
 pub use begin::wants_place;
 pub use claims::dead_node;
 use context::{PhaseContext, PhaseStep};
@@ -281,15 +280,8 @@ fn host_of(vm: &ObservedVm) -> HostIdentity {
 fn start_draining(episode: &Episode, node: &ObservedNode, limit: DrainLimit, now: Now) -> Transition {
     let point = HookPoint::PreDrain;
     let is_held = node.hooks.contains_key(&point);
-    let drained = drained_boot(episode);
-    let mut in_flight = episode.in_flight;
-    if drained.is_some() && node.boot_id.is_some() && drained != node.boot_id.as_ref() {
-        // The boot whose guest was asked is over.
-        (in_flight.guest_shutdown, in_flight.is_assumed) = (None, false);
-    }
     cordoned(
         Episode {
-            in_flight,
             held: is_held.then(|| HeldStep::begin(point, now)),
             recordoned: 0,
             drained_for: Elapsed::ZERO,
@@ -300,14 +292,6 @@ fn start_draining(episode: &Episode, node: &ObservedNode, limit: DrainLimit, now
         },
         node,
     )
-}
-
-/// The boot that was drained, as far as known.
-fn drained_boot(episode: &Episode) -> Option<&BootId> {
-    match &episode.drained_boot {
-        None if !episode.powered_off => episode.boot_before.as_ref(),
-        drained => drained.as_ref(),
-    }
 }
 
 /// Records `episode` and cordons the Node in the same PATCH.

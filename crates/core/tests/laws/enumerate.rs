@@ -384,14 +384,10 @@ fn transition_laws(
             "11: the VM of an episode is fixed",
             (&after.vm, after.vm_uuid) == (&before.vm, before.vm_uuid),
         );
-        let drained = before.drained_boot.as_ref().or(before.boot_before.as_ref());
-        let reported = seen.node.as_ref().and_then(|node| node.boot_id.as_ref());
-        let is_new_boot = drained.is_some() && reported.is_some() && reported != drained;
         law(
-            "5: what is in flight is cleared only with the VM off, or found on after that, or drained on another boot",
+            "5: what is in flight is cleared only with the VM off, or found on after that",
             !after.in_flight.is_empty()
                 || before.in_flight.is_empty()
-                || (after.phase == Phase::Draining && is_new_boot)
                 || found(seen)
                     .is_some_and(|vm| vm.power == Some(PowerState::Off) || before.phase.vm_is_off()),
         );

@@ -832,8 +832,6 @@ impl Model {
         if vm.power == PowerState::On && vm.going_down {
             vm.going_down = false;
             vm.boots += 1;
-            // The new boot was not asked.
-            vm.asked_at = None;
             self.push_vm(index);
             self.kubelet_reports(index, true);
         }

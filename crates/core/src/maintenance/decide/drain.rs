@@ -214,7 +214,11 @@ impl<'a> PhaseContext<'a> {
     /// Drains the node again where pods may have started since the drain.
     pub(super) fn drain_again(self) -> Option<PhaseStep> {
         // Another boot than the drained one: the guest restarted instead of shutting down.
-        if self.is_other_boot(super::drained_boot(self.episode)) {
+        let drained = match &self.episode.drained_boot {
+            None if !self.episode.powered_off => self.episode.boot_before.as_ref(),
+            drained => drained.as_ref(),
+        };
+        if self.is_other_boot(drained) {
             let limit = self.drain_limit();
             let again = start_draining(self.episode, self.node, limit, self.now);
             return Some(PhaseStep::record(again));
