@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use haulout::keys::STRATEGY;
 use serde_json::{Value, json};
 
 use crate::clock;
@@ -65,6 +66,10 @@ impl World {
         };
         self.tell(&name, "is deleted");
         self.oracle.nodes[node].is_lost |= record(&manifest).is_some() && !self.has_copy(node);
+        // Its VM waits for its own host, and nobody can take that back. A VM of others may have the device there for ever.
+        let waits_for_home = !manifest["metadata"]["annotations"][STRATEGY].is_null()
+            || record(&manifest).is_some_and(|record| record["waitsForHome"] == true);
+        self.oracle.nodes[node].is_lost |= waits_for_home && self.plan.others > 0;
         let memory = &mut self.oracle.nodes[node];
         let was_cordoned = std::mem::take(&mut memory.cordoned_by_person);
         let cordoned_at = memory.person_cordoned;
