@@ -91,9 +91,7 @@ impl OwnObjects {
             logged: BTreeSet::new(),
         }
     }
-}
 
-impl OwnObjects {
     fn is_open_episode(&self, facts: &NodeMaintenanceFacts) -> bool {
         let NodeMaintenanceRole::Episode { record: Some(record) } = &facts.role else {
             return false;
