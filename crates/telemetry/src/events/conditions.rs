@@ -50,13 +50,13 @@ impl NodeConditions {
         links: &Links,
         (wall, now): (Timestamp, Instant),
     ) {
-        self.0.retain(|name, _| statuses.contains_key(name));
+        let mut all_before = std::mem::take(&mut self.0);
         for (name, status) in statuses {
             let Some(node) = &status.node else { continue };
             let Some(wanted) = wanted(status, links, wall) else {
                 continue;
             };
-            let before = self.0.remove(name);
+            let before = all_before.remove(name);
             let is_same = before.as_ref().is_some_and(|before| before.wanted == wanted);
             let missing = EpisodeCondition::ALL.iter().zip(&wanted).enumerate();
             let missing = missing.filter(|(index, (kind, state))| {

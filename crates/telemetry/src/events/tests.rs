@@ -777,6 +777,18 @@ fn conditions_that_a_node_does_not_show_are_written_again_ever_more_rarely() {
 }
 
 #[test]
+fn conditions_are_left_as_they_are_while_the_record_cannot_be_read() {
+    let mut node = ConditionsOfGpu1::new();
+    let queued = record(Phase::Queued, 0);
+    assert_eq!(node.due(&queued, 0), ["MaintenancePlanned=true"]);
+    let unreadable = Record::Unreadable {
+        why: "a defect".into(),
+    };
+    assert_eq!(node.due(&unreadable, 10), [""; 0]);
+    assert_eq!(node.due(&queued, 11), ["MaintenancePlanned=true"]);
+}
+
+#[test]
 fn begin_with_an_evacuation_policy_creates_a_warning_of_its_own() {
     let begins = |power: Option<PowerState>, host: HostState, phase: Phase, is_marked: bool| {
         let mut vm = fixtures::vm(power, host);
