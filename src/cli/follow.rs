@@ -42,6 +42,9 @@ pub(super) async fn follow(
             Err(error) if error.is_absent() => {
                 bail!("nodemaintenance.haulout.dev/{name} was deleted before it was fulfilled")
             }
+            Err(error) if !error.may_pass() => {
+                bail!("{error}; the request stays, and only its progress is not shown")
+            }
             Err(error) => {
                 out.progress(&format!("{error}; retrying"));
                 tokio::time::sleep(POLL_INTERVAL).await;
@@ -132,9 +135,9 @@ impl RequestFollower {
         pods: Option<&[Pod]>,
         status: &NodeMaintenanceStatus,
     ) -> anyhow::Result<()> {
-        let has_ended = status.ended_at.is_some();
+        let is_fulfilled = matches!(end(status), Some(Ok(())));
         let phase: Option<PhaseKind> = status.state.as_deref().and_then(|state| state.parse().ok());
-        let is_begun = has_ended || phase.is_some_and(|phase| phase != PhaseKind::Queued);
+        let is_begun = is_fulfilled || phase.is_some_and(|phase| phase != PhaseKind::Queued);
         if !self.cordon_reported && cordoned && is_begun {
             self.cordon_reported = true;
             let words = if self.was_cordoned {
@@ -149,7 +152,7 @@ impl RequestFollower {
             self.update_pods(pods);
         }
         self.update_blocked(status);
-        let is_past_drain = has_ended || phase.is_some_and(|phase| !phase.is_before_drained());
+        let is_past_drain = is_fulfilled || phase.is_some_and(|phase| !phase.is_before_drained());
         if self.cordon_reported && is_past_drain {
             self.drained()?;
         }
@@ -161,7 +164,7 @@ impl RequestFollower {
         self.state.clone_from(&status.state);
         self.update_stalled(status);
         self.update_wait(phase, status);
-        if self.drained_reported && !cordoned && has_ended && !self.uncordoned_reported {
+        if self.drained_reported && !cordoned && is_fulfilled && !self.uncordoned_reported {
             self.uncordoned_reported = true;
             self.result(&format!("node/{} uncordoned", self.node))?;
         }
@@ -284,6 +287,33 @@ impl RequestFollower {
 mod tests {
     use super::*;
     use crate::nodemaintenance::kind::PendingPod;
+
+    #[test]
+    fn request_that_failed_drained_nothing() {
+        for (state, succeeded, is_drained) in [
+            (None, "False", false),
+            (Some("Queued"), "False", false),
+            (Some("Draining"), "False", false),
+            (Some("Drained"), "True", true),
+            (None, "True", true),
+        ] {
+            let status = serde_json::from_value(serde_json::json!({
+                "phase": if succeeded == "True" { "Succeeded" } else { "Failed" },
+                "state": state,
+                "endedAt": "2026-11-27T16:00:00Z",
+                "conditions": [{
+                    "type": "Succeeded",
+                    "status": succeeded,
+                    "reason": "NoHost",
+                    "message": "no other host can take the VM",
+                    "lastTransitionTime": "2026-11-27T16:00:00Z",
+                }],
+            }));
+            let mut follower = RequestFollower::new(Output::new(), false, "gpu1", true);
+            follower.update(true, None, &status.unwrap()).unwrap();
+            assert_eq!(follower.drained_reported, is_drained, "{state:?} {succeeded}");
+        }
+    }
 
     #[test]
     fn only_blocked_pods_are_reported() {

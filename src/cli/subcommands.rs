@@ -14,6 +14,7 @@ use super::{Format, ListArgs, NodeArgs, OutputArgs, StatusArgs, Subcommand};
 use super::{check, completion, crd_yaml, export, history, overrides, plan, report, request, resume, status};
 use crate::app::clock;
 use crate::kubernetes::answer::plain;
+use crate::kubernetes::reads::ReadError;
 
 /// Interval of `status --watch`.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -57,7 +58,7 @@ async fn list(args: ListArgs, out: Output) -> anyhow::Result<u8> {
         let states = match read_nodes(&client, &settings, wanted).await {
             Ok(reading) => reading.states(),
             // Keeps watching while the kube-apiserver restarts.
-            Err(error) if !is_first => {
+            Err(error) if !is_first && may_pass(&error) => {
                 retry_soon(&error, out).await;
                 continue;
             }
@@ -123,6 +124,10 @@ fn nothing_found(settings: &NodeSettings, selector: Option<&str>) -> String {
     format!("No nodes found that match {}.{hint}", plain(&selector))
 }
 
+fn may_pass(error: &anyhow::Error) -> bool {
+    error.downcast_ref().is_none_or(ReadError::may_pass)
+}
+
 async fn retry_soon(error: &anyhow::Error, out: Output) {
     out.progress(&format!("{error:#}; retrying"));
     tokio::time::sleep(POLL_INTERVAL).await;
@@ -134,10 +139,12 @@ async fn show_status(args: StatusArgs, out: Output) -> anyhow::Result<u8> {
     let until = (args.timeout > 0).then(|| Instant::now() + Duration::from_secs(args.timeout));
     let mut shown: Vec<ListedNode> = Vec::new();
     loop {
-        let states = match read_nodes(&client, &settings, WantedNodes::Named(&names)).await {
+        let reading = read_nodes(&client, &settings, WantedNodes::Named(&names)).await;
+        let is_late = until.is_some_and(|until| Instant::now() >= until);
+        let states = match reading {
             Ok(reading) => reading.states(),
             // Keeps watching while the kube-apiserver restarts.
-            Err(error) if args.watch && !shown.is_empty() => {
+            Err(error) if args.watch && !shown.is_empty() && !is_late && may_pass(&error) => {
                 retry_soon(&error, out).await;
                 continue;
             }
@@ -150,7 +157,6 @@ async fn show_status(args: StatusArgs, out: Output) -> anyhow::Result<u8> {
             bail!("node/{} does not exist", plain(name));
         }
         print_status(&args, out, &states, &shown, names.len())?;
-        let is_late = until.is_some_and(|until| Instant::now() >= until);
         let code = states.iter().map(|state| state.exit_state.code()).max();
         let is_done = states
             .iter()

@@ -39,7 +39,10 @@ pub enum ReadError {
     /// The object or its kind does not exist.
     #[error("{what}: {message}")]
     Absent { what: String, message: String },
-    /// Anything else.
+    /// The user may not read it, or is not known.
+    #[error("{what}: the read failed: {message}")]
+    Denied { what: String, message: String },
+    /// Anything else. It may pass.
     #[error("{what}: the read failed: {message}")]
     Refused {
         what: String,
@@ -70,16 +73,19 @@ impl ReadError {
         let (what, message) = (what.to_owned(), refusal.to_string());
         match refusal.code() {
             Some(404) => Self::Absent { what, message },
+            Some(401 | 403) => Self::Denied { what, message },
             Some(_) | None => Self::Refused { what, message },
         }
     }
 
     /// Whether the object or its kind does not exist.
     pub fn is_absent(&self) -> bool {
-        match self {
-            Self::Absent { .. } => true,
-            Self::Refused { .. } => false,
-        }
+        matches!(self, Self::Absent { .. })
+    }
+
+    /// Whether the same read may succeed later.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::Refused { .. })
     }
 }
 
@@ -231,4 +237,28 @@ where
     .await
     .map_err(|refusal| ReadError::new(what, &refusal))?;
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn read_is_repeated_only_where_it_may_succeed_later() {
+        for (code, may_pass) in [
+            (401, false),
+            (403, false),
+            (404, false),
+            (429, true),
+            (500, true),
+            (503, true),
+        ] {
+            let status = kube::core::Status::failure("text", "Reason").with_code(code);
+            let error = ReadError::new("nodes", &ApiRefusal::Status(Box::new(status)));
+            assert_eq!(error.may_pass(), may_pass, "{code}");
+            assert_eq!(error.is_absent(), code == 404, "{code}");
+        }
+        let silent = ApiRefusal::Unreachable("no answer".to_owned());
+        assert!(ReadError::new("nodes", &silent).may_pass());
+    }
 }
