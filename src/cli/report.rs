@@ -62,7 +62,7 @@ fn summary(report: &Report) -> String {
     ) + &report
         .not_checked
         .iter()
-        .map(|what| format!(" Not checked: {what}."))
+        .map(|what| format!(" Not checked: {}.", plain(what)))
         .collect::<String>()
 }
 

@@ -53,6 +53,15 @@ fn table_says_which_nodes_stop_and_why() {
 }
 
 #[test]
+fn what_was_not_checked_cannot_control_the_terminal() {
+    let mut report = report();
+    report.not_checked = vec!["\u{1b}]52;c;text\u{7}".to_owned()];
+    for text in [table(&report), markdown(&report)] {
+        assert!(!text.contains('\u{1b}'), "{text:?}");
+    }
+}
+
+#[test]
 fn names_become_no_markup() {
     let markdown = markdown(&report());
     assert!(markdown.contains("ml/&lt;b>train\\|0"), "{markdown}");
