@@ -21,10 +21,10 @@ use crate::maintenance::episode::Phase;
 /// Annotates the Nodes, so that the drains for which they wait may begin.
 pub(super) async fn approve(args: NodesArgs, out: Output) -> anyhow::Result<u8> {
     let (client, settings) = args.flags.connect(out).await?;
-    ensure!(
-        settings.requires_approval != Some(false),
-        "the controller requires no approval (REQUIRE_APPROVAL=false), so no drain waits for one"
-    );
+    // A flag or a variable of the controller's container may say something else.
+    if settings.requires_approval == Some(false) {
+        out.progress("the ConfigMap of the controller says REQUIRE_APPROVAL=false: then no drain waits for an approval");
+    }
     let names = args.nodes.names(&client, &settings).await?;
     let output = (args.flags.output, out);
     for_each(&names, output, async |name| {
