@@ -52,7 +52,7 @@ every replica, because the metric of the election is absent then. */}}
           * on (namespace, host) group_left ()
         max by (namespace, host) (haulout_host_maintenance_state{ {{- $of }},state="normal"})
       ) == 1
-      unless on (namespace, node) max by (namespace, node) (haulout_waiting_on{ {{- $of }},kind="request"}) == 1
+      unless on (namespace, node) max by (namespace, node) (haulout_waiting_on{ {{- $of }},kind=~"request|host-settling|maintenance-retry"}) == 1
   for: 10m
   labels:
     severity: critical
@@ -70,6 +70,7 @@ every replica, because the metric of the election is absent then. */}}
 - alert: HauloutNodeNotBackAfterPowerOn
   expr: |
     max by (namespace, node) (haulout_node_phase{ {{- $of }},phase=~"PoweringOn|Rejoining"}) == 1
+      unless on (namespace, node) max by (namespace, node) (haulout_waiting_on{ {{- $of }},kind="hook"}) == 1
     or
     (max by (namespace, node) (haulout_node_phase{ {{- $of }},phase="Parked"}) == 1
       and on (namespace, node) max_over_time((max by (namespace, node) (haulout_node_phase{ {{- $of }},phase=~"PoweringOn|Rejoining"}))[1h:1m]) == 1)
@@ -131,7 +132,7 @@ every replica, because the metric of the election is absent then. */}}
     summary: Haulout works without one of its functions ({{`{{ $labels.reason }}`}})
     description: Maintenances continue. /readyz?verbose of the leader gives the cause.
 - alert: HauloutRecordsNotCopied
-  expr: sum by (namespace) (increase(haulout_node_maintenance_writes_refused_total{ {{- $of }}}[15m])) > 3
+  expr: sum by (namespace) (increase(haulout_node_maintenance_writes_refused_total{ {{- $of }}}[15m])) > 1
   for: 30m
   labels:
     severity: warning
