@@ -58,10 +58,10 @@ LOG_LEVEL: {{ $config.logLevel | quote }}
 LOG_LEVEL_FILE: {{ . | quote }}
 {{- end }}
 DRY_RUN: {{ $config.dryRun | quote }}
-METRICS_ADDRESS: 0.0.0.0:8080
-HEALTH_ADDRESS: 0.0.0.0:8081
+METRICS_ADDRESS: "[::]:8080"
+HEALTH_ADDRESS: "[::]:8081"
 {{- with .Values.statusPage }}
-STATUS_ADDRESS: {{ include "haulout.statusIsServed" $ | empty | not | ternary (printf "%s:8082" (include "haulout.statusIsExposed" $ | empty | ternary "127.0.0.1" "0.0.0.0")) "off" | quote }}
+STATUS_ADDRESS: {{ include "haulout.statusIsServed" $ | empty | not | ternary (printf "%s:8082" (include "haulout.statusIsExposed" $ | empty | ternary "127.0.0.1" "[::]")) "off" | quote }}
 {{- if .enabled }}
 {{- with .hosts }}
 STATUS_HOSTS: {{ join "," . | quote }}

@@ -10,7 +10,8 @@ pub mod plan;
 pub mod status;
 
 use std::future::ready;
-use std::net::SocketAddr;
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -108,7 +109,14 @@ async fn bind(
         address,
         source,
     };
-    let listener = TcpListener::bind(address).await.map_err(no_port)?;
+    let listener = match TcpListener::bind(address).await {
+        // The chart listens at `[::]`, and a kernel may have no IPv6.
+        Err(error) if address.ip() == Ipv6Addr::UNSPECIFIED && error.kind() != ErrorKind::AddrInUse => {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
+        }
+        result => result,
+    };
+    let listener = listener.map_err(no_port)?;
     let bound = listener.local_addr().map_err(no_port)?;
     info!("serving {what} on http://{bound}");
     Ok(HttpServer {
