@@ -106,7 +106,7 @@ pub async fn run(config: Config, level: Level) -> anyhow::Result<()> {
         let stop = controller.streams_stop.clone();
         controller.spawn("log level", level.follow(stop));
     }
-    let outcome = controller.until_asked_to_stop(terminate).await;
+    let outcome = controller.until_asked_to_stop(terminate, &config).await;
     controller.stop().await;
     drop(watchdog);
     info!("stopped; episodes are recorded on their Nodes and continue at the next start");
@@ -386,7 +386,7 @@ impl Controller {
     }
 
     /// Waits for a signal; a task that ends earlier is an error.
-    async fn until_asked_to_stop(&mut self, mut terminate: Terminate) -> anyhow::Result<()> {
+    async fn until_asked_to_stop(&mut self, mut terminate: Terminate, config: &Config) -> anyhow::Result<()> {
         tokio::select! {
             biased;
             interrupted = tokio::signal::ctrl_c() => {
@@ -394,7 +394,7 @@ impl Controller {
                 info!("Ctrl-C: stopping");
             }
             () = terminate.asked() => info!("SIGTERM: stopping"),
-            () = kubeconfig::rotated() => {}
+            () = kubeconfig::rotated(config) => {}
             what = self.ended() => {
                 error!("{what}; exiting to be restarted");
                 anyhow::bail!(what);

@@ -93,24 +93,23 @@ async fn break_in_each_phase_of_a_move(
 #[test]
 fn rotated_kubeconfig_ends_the_program_in_order() {
     run_scenario(async {
-        let fixture = one_node("new-kubeconfig").await?;
-        let kubeconfig = kube().await.kubeconfig(&User::haulout("new-kubeconfig"))?;
-        let copy = kubeconfig.with_file_name("new-kubeconfig-copy");
-        std::fs::copy(&kubeconfig, &copy)?;
-        let path = copy.to_str().context("a path that is no text")?.to_owned();
-        let haulout = run(
-            &fixture,
-            &[
-                ("KUBECONFIG", path.as_str()),
-                ("KUBERNETES_SERVICE_HOST", "127.0.0.1"),
-            ],
-        )
-        .await?;
-        let mut text = std::fs::read_to_string(&copy)?;
-        text.push_str("# rotated\n");
-        std::fs::write(&copy, text)?;
-        fixture.wait_for_log("has changed; exiting").await?;
-        ensure!(haulout.ended().await? == Some(0), "an orderly end");
+        for (name, setting) in [
+            ("new-kubeconfig", "KUBECONFIG"),
+            ("new-management-kubeconfig", "MANAGEMENT_KUBECONFIG"),
+        ] {
+            let fixture = one_node(name).await?;
+            let kubeconfig = kube().await.kubeconfig(&User::haulout(name))?;
+            let copy = kubeconfig.with_file_name(format!("{name}-copy"));
+            std::fs::copy(&kubeconfig, &copy)?;
+            let path = copy.to_str().context("a path that is no text")?.to_owned();
+            let settings = [(setting, path.as_str()), ("KUBERNETES_SERVICE_HOST", "127.0.0.1")];
+            let haulout = run(&fixture, &settings).await?;
+            let mut text = std::fs::read_to_string(&copy)?;
+            text.push_str("# rotated\n");
+            std::fs::write(&copy, text)?;
+            fixture.wait_for_log("has changed; exiting").await?;
+            ensure!(haulout.ended().await? == Some(0), "an orderly end");
+        }
         Ok(())
     });
 }

@@ -80,9 +80,9 @@ impl fmt::Display for MachineGuardError {
 }
 
 impl MachineGuardError {
-    /// Whether Haulout lacks the right.
+    /// Whether Haulout lacks the right. A credential that does not count says nothing about rights.
     pub fn is_forbidden(&self) -> bool {
-        matches!(self.why.code(), Some(401 | 403))
+        self.why.code() == Some(403)
     }
 }
 

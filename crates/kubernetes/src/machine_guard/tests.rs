@@ -13,8 +13,9 @@ struct Served {
     groups: Vec<&'static str>,
     machine: Value,
     vsphere_vm: Value,
-    /// What is refused with 403.
+    /// What is refused.
     forbidden: &'static str,
+    code: u16,
 }
 
 impl Default for Served {
@@ -43,6 +44,7 @@ impl Default for Served {
                 "spec": {"biosUUID": UUID},
             }),
             forbidden: "none",
+            code: 403,
         }
     }
 }
@@ -51,7 +53,7 @@ impl Served {
     fn reply(&self, line: &str) -> ScriptedReply {
         let (_, path) = line.split_once(' ').unwrap();
         if path.contains(self.forbidden) {
-            return refusal(403, "Forbidden", "machines is forbidden", json!({}));
+            return refusal(self.code, "Forbidden", "machines is forbidden", json!({}));
         }
         let group = |entry: &&str| {
             let (name, version) = entry.split_once('/').unwrap();
@@ -235,6 +237,17 @@ async fn missing_right_on_machines_holds_nothing_up() {
         error,
         "reading machine tenant-a/md-1: machines is forbidden (HTTP 403)"
     );
+}
+
+#[tokio::test]
+async fn credential_that_does_not_count_is_no_missing_right() {
+    let served = Served {
+        forbidden: "machines",
+        code: 401,
+        ..Served::default()
+    };
+    assert!(!set(&served).await.0.unwrap_err().is_forbidden());
+    assert!(!remove(&served, &[]).await.0.unwrap_err().is_forbidden());
 }
 
 #[tokio::test]
