@@ -295,6 +295,7 @@ mod tests {
     use haulout_core::fixtures::{self, at};
     use haulout_core::maintenance::episode::Phase;
     use haulout_core::maintenance::observed::BoundVm;
+    use haulout_core::maintenance::waiting::ParkReason;
     use haulout_core::status::story::NodeStory;
 
     fn episode() -> Record {
@@ -336,6 +337,37 @@ mod tests {
         assert_eq!(sent(story, &skip), None);
         assert_eq!(sent(story, &pods), None);
         assert!(sent(story, &skip).is_some());
+        for cut in [
+            WaitingOn::Vcenter { why: "cut".into() },
+            WaitingOn::Kubernetes { why: "cut".into() },
+            WaitingOn::VmLookup,
+        ] {
+            assert_eq!(sent(story, &cut), None);
+            assert_eq!(sent(story, &skip), None, "nothing has changed");
+        }
+    }
+
+    #[tokio::test]
+    async fn another_reason_to_be_parked_is_reported() {
+        let story = &mut NodeStory::default();
+        let parked = |reason: ParkReason| {
+            let phase = Phase::Parked {
+                reason,
+                resume: Box::new(Phase::Rejoining),
+                resume_since: at(1),
+            };
+            fixtures::record(fixtures::episode(phase, 1))
+        };
+        assert!(sent(story, &WaitingOn::Parked(ParkReason::NoUuid)).is_some());
+        let event = NodeEvent::Recorded {
+            node: None,
+            vm: &BoundVm::NotLookedUp,
+            before: &parked(ParkReason::NoUuid),
+            transition: &fixtures::transition(parked(ParkReason::VmSuspended)),
+            wrote: (at(9), at(9)),
+        };
+        story.tell(event, at(9));
+        assert!(sent(story, &WaitingOn::Parked(ParkReason::VmSuspended)).is_some());
     }
 
     #[tokio::test]

@@ -80,8 +80,6 @@ impl NodeStory {
                 beat.is_new = !transition.is_bookkeeping(before);
                 if beat.is_new {
                     self.rests();
-                }
-                if transition.ended.is_some() {
                     self.person = None;
                 }
             }
@@ -127,7 +125,7 @@ impl NodeStory {
             (None, _) => format!("{} {}", kind.name(), task_of(vm)),
         };
         beat.is_new = !is_brief(kind) && self.is_new(&key);
-        if record.episode().is_some() {
+        if record.episode().is_some() && !is_cut(kind) {
             let person = kind.needs_person().then_some(kind);
             beat.calls_person = person.is_some() && person != self.person;
             self.person = person;
@@ -205,6 +203,14 @@ fn is_brief(kind: WaitKind) -> bool {
     matches!(
         kind,
         WaitKind::DrainRound | WaitKind::Survey | WaitKind::Takeover | WaitKind::VmLookup | WaitKind::Vcenter
+    )
+}
+
+/// Whether Haulout cannot see what the node waits for.
+fn is_cut(kind: WaitKind) -> bool {
+    matches!(
+        kind,
+        WaitKind::Vcenter | WaitKind::Kubernetes | WaitKind::Takeover | WaitKind::VmLookup
     )
 }
 
