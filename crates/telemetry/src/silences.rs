@@ -67,7 +67,10 @@ impl SilenceBoard {
             if known.is_none() && !are_synced {
                 return false;
             }
-            let nodes = statuses.iter();
+            // What cannot be read says nothing about an episode.
+            let nodes = statuses
+                .iter()
+                .filter(|(_, status)| !matches!(status.record, Record::Unreadable { .. }));
             let nodes = nodes.map(|(node, status)| (node.clone(), silent(&status.record)));
             let all = Some(nodes.collect());
             let is_changed = *known != all;

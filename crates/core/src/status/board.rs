@@ -232,6 +232,7 @@ impl NodeEntry {
             self.gone = Some((was.id.clone(), now));
         }
         if let Some(episode) = is {
+            self.gone.take_if(|(id, _)| *id == episode.id);
             self.follow(episode);
         }
         if let (Some(latest), Some(pods), Some(_)) = (&mut self.latest, &status.pods, is) {

@@ -241,6 +241,19 @@ fn an_episode_is_followed_from_phase_to_phase_to_its_end() {
 }
 
 #[test]
+fn an_episode_that_was_away_for_a_moment_has_not_ended() {
+    let mut board = StatusBoard::default();
+    let draining = record(episode(Phase::Draining, 1));
+    let unreadable = Record::Unreadable {
+        why: "a defect".to_owned(),
+    };
+    show(&mut board, draining.clone(), 1);
+    show(&mut board, unreadable, 2);
+    show(&mut board, draining, 3);
+    assert_eq!(board.nodes[&node()].gone_episode(), None);
+}
+
+#[test]
 fn pods_of_a_drain_that_begins_anew_are_counted_anew() {
     let mut board = StatusBoard::default();
     let drains = |board: &mut StatusBoard, listed: usize, since: i64| {

@@ -298,6 +298,16 @@ fn nothing_is_known_before_the_first_complete_set() {
     assert!(changes.has_changed().unwrap());
 }
 
+#[test]
+fn silence_of_a_record_that_cannot_be_read_is_left_alone() {
+    let board = SilenceBoard::default();
+    let unreadable = Record::Unreadable {
+        why: "a defect".to_owned(),
+    };
+    board.update_statuses(&statuses(&unreadable), true);
+    assert_eq!(*board.0.borrow(), Some(SilentNodes::new()));
+}
+
 /// Fails as often as it is told, and keeps when it was asked.
 #[derive(Clone, Debug, Default)]
 struct Failing {
