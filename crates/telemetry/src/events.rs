@@ -136,7 +136,7 @@ impl EventMemory {
             return Some(told);
         }
         let sent = self.sent.entry(node.clone()).or_default();
-        sent.retain(|_, at| now.duration_since(*at) < REPEAT_AFTER);
+        sent.retain(|_, at| now.duration_since(*at).abs() < REPEAT_AFTER);
         if sent.contains_key(&told.key) {
             return None;
         }

@@ -488,6 +488,11 @@ fn repeated_event_is_suppressed_until_the_end() {
     assert_eq!(waits(of, &draining, &held(&["ml/a"]), 21), "-", "the same budget");
     assert_eq!(waits(of, &draining, &held(&["ml/a", "ml/b"]), 619), "-");
     assert_ne!(waits(of, &draining, &held(&["ml/a", "ml/b"]), 620), "-");
+    assert_ne!(
+        waits(of, &draining, &held(&["ml/a", "ml/b"]), 20 - 7_200),
+        "-",
+        "the clock was set back"
+    );
     recorded(of, &draining, &ending(EpisodeResult::Cancelled, Some(false)));
     assert!(of.memory.sent.is_empty(), "{of:?}");
 }

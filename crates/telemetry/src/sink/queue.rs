@@ -93,7 +93,8 @@ impl<Key: SinkKey, Value: SinkValue> SinkQueue<Key, Value> {
 
     pub(super) fn push(&mut self, key: Key, value: Value, urgency: Urgency, now: Instant) {
         let pace = self.pace;
-        self.keys.retain(|_, state| !state.may_be_forgotten(now));
+        self.keys
+            .retain(|_, state| !state.may_be_forgotten(now, pace.pause_max));
         let state = self.keys.entry(key.clone()).or_insert_with(|| KeyState {
             waiting: VecDeque::new(),
             known_there: None,
@@ -255,11 +256,12 @@ impl<Value: SinkValue> KeyState<Value> {
         }
     }
 
-    fn may_be_forgotten(&self, now: Instant) -> bool {
+    /// After a long silence, so that values which come slowly become rare too.
+    fn may_be_forgotten(&self, now: Instant, silence: Duration) -> bool {
         let has_value = self
             .known_there
             .as_ref()
             .is_some_and(|it| *it != Value::default());
-        !self.is_putting && self.waiting.is_empty() && now >= self.due && !has_value
+        !self.is_putting && self.waiting.is_empty() && now >= self.due + silence && !has_value
     }
 }

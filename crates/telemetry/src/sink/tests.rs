@@ -132,6 +132,22 @@ fn progress_becomes_rare_until_something_changes() {
 }
 
 #[test]
+fn waits_that_change_back_and_forth_slowly_become_rare_too() {
+    for pace in [EVENTS, STATE] {
+        let mut queued = Queued::new(pace);
+        let begun = queued.now;
+        let mut delivered = 0;
+        for change in 0..180 {
+            queued.now = queued.now.max(begun + Duration::from_secs(10 * change));
+            queued.push(&[(["a", "b"][usize::try_from(change % 2).unwrap()], Progress)]);
+            delivered += usize::from(queued.done().is_some());
+        }
+        let minutes = usize::try_from((queued.now - begun).as_secs() / 60).unwrap();
+        assert!(delivered <= minutes + 10, "{delivered} in {minutes} minutes");
+    }
+}
+
+#[test]
 fn last_value_is_kept_and_comes_before_the_next_one() {
     let mut queued = Queued::new(EVENTS);
     queued.push(&[
@@ -300,7 +316,7 @@ fn key_without_a_value_is_forgotten() {
         let mut queued = Queued::new(pace);
         queued.push(&[(value, Change)]);
         assert!(queued.done().is_some());
-        queued.now += PAUSE_MAX;
+        queued.now += PAUSE_MIN + PAUSE_MAX;
         queued
             .queue
             .push(Key("b"), "other".to_owned(), Change, queued.now);
