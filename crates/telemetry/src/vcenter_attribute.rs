@@ -62,6 +62,8 @@ struct BoardState {
 struct ShownText {
     text: String,
     on: Vec<Entity>,
+    /// A status has had the episode since. An older one says nothing about it.
+    was_seen: bool,
 }
 
 impl Observer for AttributeBoard {
@@ -80,9 +82,9 @@ impl Observer for AttributeBoard {
                     self.set_text(node, text, objects_of(episode), Urgency::Change);
                 }
             }
-            // The record may be that of an episode that has ended, and then nothing would clear the value.
+            // The record may be that of an episode that has ended, or is another release's to show.
             NodeEvent::Waits {
-                on: WaitingOn::Kubernetes { .. } | WaitingOn::Vcenter { .. },
+                on: WaitingOn::Kubernetes { .. } | WaitingOn::Vcenter { .. } | WaitingOn::OtherRelease { .. },
                 ..
             } => {}
             NodeEvent::Waits { on, .. } => {
@@ -96,6 +98,7 @@ impl Observer for AttributeBoard {
     }
 
     fn built_by_leader(&self, statuses: &Arc<NodeStatuses>, inventory: &Inventory) {
+        self.hide_gone(statuses);
         let hosts = || inventory.hosts_of_ours().into_keys().collect();
         self.look_for_leftovers(statuses, hosts);
     }
@@ -117,7 +120,8 @@ impl AttributeBoard {
     fn set_text(&self, node: &NodeName, text: String, on: Vec<Entity>, urgency: Urgency) {
         let mut shown = self.0.shown.lock();
         let touched = on.clone();
-        let before = shown.insert(node.clone(), ShownText { text, on });
+        let was_seen = false;
+        let before = shown.insert(node.clone(), ShownText { text, on, was_seen });
         self.push(&shown, before, touched, urgency);
     }
 
@@ -126,6 +130,23 @@ impl AttributeBoard {
         let mut shown = self.0.shown.lock();
         let before = shown.remove(node);
         self.push(&shown, before, on, Urgency::Change);
+    }
+
+    /// Clears what is shown of episodes that ended without a transition, as where a person has removed the record.
+    fn hide_gone(&self, statuses: &NodeStatuses) {
+        let mut gone = Vec::new();
+        for (node, shown) in &mut *self.0.shown.lock() {
+            let status = statuses.get(node);
+            let has_episode = status.is_some_and(|status| status.record.episode().is_some());
+            let is_known = status.is_none_or(|status| status.is_known);
+            if shown.was_seen && !has_episode && is_known {
+                gone.push(node.clone());
+            }
+            shown.was_seen |= has_episode;
+        }
+        for node in gone {
+            self.hide(&node, Vec::new());
+        }
     }
 
     /// Has the objects of what was shown `before`, and these, show the texts of all nodes.

@@ -105,9 +105,30 @@ async fn episode_that_may_have_ended_is_not_shown() {
     for on in [
         WaitingOn::Kubernetes { why: why() },
         WaitingOn::Vcenter { why: why() },
+        WaitingOn::OtherRelease { release: why() },
     ] {
         waits(&attribute, &episode(1), &on);
         assert_eq!(take(&attribute), None, "{on}");
+    }
+}
+
+/// As where a person removes the record, or the Node is deleted.
+#[tokio::test]
+async fn episode_that_ends_without_a_transition_is_cleared() {
+    let statuses = |record: &Record| -> NodeStatuses {
+        let snapshot = fixtures::snapshot(record.clone(), HostState::InService);
+        [(name(1), Arc::new(NodeStatus::of(&snapshot)))].into()
+    };
+    for after in [statuses(&Record::InService), NodeStatuses::new()] {
+        let (attribute, record) = (attribute(), episode(1));
+        recorded(&attribute, &Record::InService, &transition(record.clone()));
+        assert!(take(&attribute).is_some());
+        attribute.board.hide_gone(&statuses(&Record::InService));
+        assert_eq!(take(&attribute), None, "an older status");
+        attribute.board.hide_gone(&statuses(&record));
+        assert_eq!(take(&attribute), None, "it goes on");
+        attribute.board.hide_gone(&after);
+        assert_eq!(take(&attribute).as_deref(), Some(""));
     }
 }
 
