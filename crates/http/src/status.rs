@@ -170,14 +170,15 @@ impl StatusPage {
         (*self.changes.borrow(), (self.clock)().as_second())
     }
 
-    /// Makes a page, with the NodeMaintenance objects of the episodes that are `wanted`.
+    /// Makes a page, with the NodeMaintenance objects of the episodes that are open or `wanted`. On a standby, those of open ones say which
+    /// nodes wait for a person.
     fn view<Page>(
         &self,
         is_wanted: impl Fn(&NodeMaintenanceFacts) -> bool,
         page: impl FnOnce(View<'_>) -> Page,
     ) -> Page {
         let is_episode = |object: &NodeMaintenanceFacts| match object.role {
-            NodeMaintenanceRole::Episode { .. } => is_wanted(object),
+            NodeMaintenanceRole::Episode { .. } => object.status.ended_at.is_none() || is_wanted(object),
             NodeMaintenanceRole::Request(_) | NodeMaintenanceRole::Foreign(_) => false,
         };
         let objects = self.objects.as_ref();

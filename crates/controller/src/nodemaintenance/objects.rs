@@ -116,7 +116,7 @@ impl StatusReconciler {
         self.state.lock().apply(api, update, &self.board.lock());
     }
 
-    /// The newest `most` objects for which `is_wanted` is true.
+    /// The newest `most` objects for which `is_wanted` is true, after those that have not ended.
     pub fn newest(
         &self,
         most: usize,
@@ -125,7 +125,10 @@ impl StatusReconciler {
         let state = self.state.lock();
         let mut wanted: Vec<&NodeMaintenanceFacts> =
             state.objects.values().filter(|it| is_wanted(it)).collect();
-        wanted.sort_by_key(|object| std::cmp::Reverse((object.created_at, &object.name)));
+        wanted.sort_by_key(|object| {
+            let has_ended = object.status.ended_at.is_some();
+            (has_ended, std::cmp::Reverse((object.created_at, &object.name)))
+        });
         wanted.into_iter().take(most).cloned().collect()
     }
 

@@ -339,7 +339,8 @@ async fn what_needs_a_person_comes_first_with_its_next_step() {
     let (_, _, html) = ask(&status, Method::GET, "/nodes/gpu1").await;
     for words in [
         "the VM is shut down with the pods that are left at ",
-        ", in 4m",
+        "<span class=\"left\" data-until=\"2026-11-18T11:12:20",
+        ">in 4m</span>",
         "<code>kubectl -n ml describe poddisruptionbudget train</code>",
         "docs/runbooks/HauloutDrainStuck.md",
         "cluster kube.example:6443",

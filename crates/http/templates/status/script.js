@@ -61,21 +61,27 @@
     }
   }
 
+  // As the controller writes it.
   function length(seconds) {
-    if (seconds < 60) return seconds + " s";
-    const minutes = Math.floor(seconds / 60);
-    const rest = (count, unit) => (count ? " " + count + unit : "");
-    if (minutes < 60) return minutes + " min" + rest(seconds % 60, " s");
-    const hours = Math.floor(minutes / 60);
-    if (hours < 24) return hours + " h" + rest(minutes % 60, " min");
-    return Math.floor(hours / 24) + " d" + rest(hours % 24, " h");
+    const units = [[86400, "d"], [3600, "h"], [60, "m"], [1, "s"]];
+    const largest = units.findIndex(([unit]) => seconds >= unit);
+    let text = "";
+    for (const [unit, name] of units.slice(largest, largest + 2)) {
+      if (seconds >= unit) text += Math.floor(seconds / unit) + name;
+      seconds %= unit;
+    }
+    return text;
   }
 
   function grow() {
     for (const time of document.querySelectorAll("time")) {
       const ago = time.querySelector(".ago");
-      const seconds = Math.floor((Date.now() - Date.parse(time.dateTime)) / 1000);
+      const seconds = Math.floor((Date.now() + ahead - Date.parse(time.dateTime)) / 1000);
       if (ago) ago.textContent = seconds < 1 ? "(just now)" : "(" + length(seconds) + " ago)";
+    }
+    for (const left of document.querySelectorAll(".left")) {
+      const seconds = Math.ceil((Date.parse(left.dataset.until) - Date.now() - ahead) / 1000);
+      left.textContent = seconds > 0 ? "in " + length(seconds) : "now";
     }
   }
 

@@ -91,6 +91,11 @@ impl Replica {
         }
     }
 
+    /// How many nodes need a person, in the title of a page that shows no node.
+    fn in_title(&self) -> usize {
+        self.page.maintainable(&ListFilter::default()).frame.need_person
+    }
+
     /// What the page shows of the node and its episode, without what vCenter alone says and without the steps of this process.
     async fn shows(&self) -> Value {
         let mut shown = Vec::new();
@@ -151,6 +156,7 @@ async fn standby_and_restarted_leader_show_each_wait_as_the_leader_did() {
         }
         leader.sees(&snapshot);
         let shown = leader.shows().await;
+        let in_title = leader.in_title();
         assert_ne!(shown["/api/v1/nodes/gpu1 waitsFor"], Value::Null, "{on:?}");
         assert!(shown.to_string().contains("Queued"), "{shown}");
 
@@ -158,11 +164,13 @@ async fn standby_and_restarted_leader_show_each_wait_as_the_leader_did() {
         standby.page.leadership(PageLeadership::StandsBy { leader: None });
         standby.sees(&without_vcenter(&snapshot));
         assert_eq!(standby.shows().await, shown, "{on:?}");
+        assert_eq!(standby.in_title(), in_title, "{on:?}");
 
         let restarted = Replica::start(later, &stored);
         restarted.sees(&snapshot);
         restarted.waits(&snapshot, &on);
         assert_eq!(restarted.shows().await, shown, "{on:?}");
+        assert_eq!(restarted.in_title(), in_title, "{on:?}");
     }
 }
 
