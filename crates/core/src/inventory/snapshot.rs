@@ -55,7 +55,11 @@ impl Inventory {
         let record = local.and_then(|local| local.dry_run.record().or(local.on_node.as_ref()));
         let record = record.cloned().unwrap_or_else(|| record_of(node));
         match record {
-            Record::InService => self.record_from_copy(node).unwrap_or(Record::InService),
+            Record::InService => {
+                let copied = self.record_from_copy(node);
+                let copied = copied.or_else(|| self.copy_of_another_machine(node));
+                copied.unwrap_or(Record::InService)
+            }
             // Haulout also writes the annotations of the Python controller. Without our own annotation, the rest looks like a record of
             // that controller; the copy that matches it is used.
             Record::Python(ref python) => {
@@ -94,6 +98,27 @@ impl Inventory {
         };
         let newest = on_node.filter(is_newer).unwrap_or(copy);
         is_same_machine.then(|| Record::Episode(Arc::clone(newest)))
+    }
+
+    /// The copy of an episode that has switched off another VM than that of the Node. Only this copy names that VM, so it stays open, and
+    /// the Node is parked, until a person ends the episode.
+    fn copy_of_another_machine(&self, node: &NodeFacts) -> Option<Record> {
+        let copy = self.open_copy(node)?;
+        let phase = copy.phase.at_work();
+        let is_off = phase.vm_is_off() || matches!(phase, Phase::ShuttingDown(_));
+        let is_another = match self.vm_of(&node.name) {
+            BoundVm::Found(vm) => {
+                let uuids = vm.uuid.zip(copy.vm_uuid);
+                uuids.is_some_and(|(is, was)| !is.same_machine(was))
+            }
+            BoundVm::Missing { .. } | BoundVm::NoVm | BoundVm::OutOfScope | BoundVm::NoUuid => true,
+            BoundVm::NotLookedUp
+            | BoundVm::Ambiguous(_)
+            | BoundVm::Shared(_)
+            | BoundVm::HeldByDeadNode { .. } => false,
+        };
+        let is_ours = self.settings.releases.names(&copy.release);
+        (is_off && is_another && is_ours).then(|| Record::Episode(Arc::clone(copy)))
     }
 
     /// The last episode that was on a Node and has not ended there, while maintenance continues without NodeMaintenances. Copies

@@ -1,30 +1,84 @@
 use super::*;
 use crate::facts::vsphere;
-use crate::fixtures::at;
+use crate::fixtures::{at, policy};
 use crate::ids::NodeUid;
+use crate::inventory::Fact;
 use crate::inventory::tests::{
-    copied, found, inventory_with, node, seen_of, snapshot_of, trio, uuid, vm, vsphere, with_episode,
+    apply_all, copied, found, inventory_with, moment, node, seen_of, snapshot_of, trio, uuid, vm, vsphere,
+    with_episode,
 };
+use crate::maintenance::decide::{Decision, decide};
+use crate::maintenance::episode::DrainEnd;
+use crate::maintenance::policy::DrainTimeoutAction;
 use crate::maintenance::record::{self, EndedEpisode};
+use crate::maintenance::waiting::{ParkReason, WaitingOn};
 
-#[test]
-fn a_new_node_of_the_name_with_another_vm_does_not_take_the_copy() {
-    let copy = || copied(with_episode(1, Phase::AwaitingHost, |_| {}));
-    let mut same = inventory_with(trio(1).into_iter().chain([copy()]));
-    assert_eq!(snapshot_of(&mut same, 1).record.phase_name(), "AwaitingHost");
-
+/// What the node of number 1 waits for, whose Node is of another machine: with a VM of its own, or with none.
+fn another_machine(inventory: &mut Inventory, has_vm: bool, copy: Fact) -> Decision {
     let another = NodeFacts {
+        uid: NodeUid::new("uid-new"),
         provider_uuid: Some(uuid(7)),
         system_uuid: None,
         ..node(1)
     };
+    let vms: &[usize] = if has_vm { &[7] } else { &[] };
     let its_vm = vsphere(vsphere::VsphereUpdate::Vm(vm(7)));
-    let facts = trio(1)
-        .into_iter()
-        .chain([seen_of(another), its_vm, found(7, &[7]), copy()]);
-    let mut another = inventory_with(facts);
-    assert!(snapshot_of(&mut another, 1).observed.vm.found().is_some());
-    assert_eq!(snapshot_of(&mut another, 1).record, Record::InService);
+    apply_all(inventory, [seen_of(another), its_vm, found(7, vms), copy]);
+    let NodeSnapshot { record, observed } = snapshot_of(inventory, 1);
+    decide(&record, &observed, &policy(DrainTimeoutAction::Hold), moment(0))
+}
+
+#[test]
+fn copy_that_keeps_a_vm_off_parks_another_machine_of_the_name() {
+    let relocating = || Phase::Relocating {
+        to: crate::fixtures::host_named("esx-3"),
+    };
+    let shutting_down = || Phase::ShuttingDown(DrainEnd::Complete);
+    for phase in [Phase::AwaitingHost, relocating(), shutting_down()] {
+        for has_vm in [true, false] {
+            let mut inventory = inventory_with(trio(1));
+            let copy = copied(with_episode(1, phase.clone(), |_| {}));
+            let decision = another_machine(&mut inventory, has_vm, copy);
+            // A shutdown needs a current lookup first.
+            let is_lookup = has_vm && phase == shutting_down();
+            let parked = Decision::Wait {
+                waiting_on: if is_lookup {
+                    WaitingOn::VmLookup
+                } else {
+                    WaitingOn::Parked(ParkReason::AnotherNode)
+                },
+                recheck: None,
+            };
+            assert_eq!(decision, parked, "{phase:?} {has_vm}");
+            assert!(snapshot_of(&mut inventory, 1).record.episode().is_some());
+        }
+    }
+}
+
+#[test]
+fn a_new_node_of_the_name_with_another_vm_does_not_take_the_copy() {
+    let copy = |phase, release: &str| {
+        copied(with_episode(1, phase, |episode| {
+            episode.release = release.into();
+        }))
+    };
+    let mut same = inventory_with(
+        trio(1)
+            .into_iter()
+            .chain([copy(Phase::AwaitingHost, crate::fixtures::RELEASE)]),
+    );
+    assert_eq!(snapshot_of(&mut same, 1).record.phase_name(), "AwaitingHost");
+    // Its VM is on, or it is of another release.
+    for copy in [
+        copy(Phase::Draining, crate::fixtures::RELEASE),
+        copy(Phase::Rejoining, crate::fixtures::RELEASE),
+        copy(Phase::AwaitingHost, "other/other"),
+    ] {
+        let mut another = inventory_with(trio(1));
+        another_machine(&mut another, true, copy);
+        assert!(snapshot_of(&mut another, 1).observed.vm.found().is_some());
+        assert_eq!(snapshot_of(&mut another, 1).record, Record::InService);
+    }
 }
 
 #[test]
