@@ -217,6 +217,7 @@ impl Inventory {
         };
         self.lookups.index(name, &self.keys(&node), &BTreeSet::new());
         let local = self.node_states.entry(name.clone()).or_default();
+        local.group_of_gone.clone_from(&node.limit_group);
         let is_ours = |episode: &Episode| self.settings.releases.has(&episode.release);
         match local.on_node.take() {
             Some(Record::Episode(episode)) if is_ours(&episode) && is_of_its_vm => {

@@ -35,6 +35,8 @@ pub(super) struct NodeState {
     pub(super) last_episode: Option<Arc<LastEpisode>>,
     /// The last record of a deleted Node.
     pub(super) record_of_gone: Option<Record>,
+    /// The group of a deleted Node for the limits.
+    pub(super) group_of_gone: Option<String>,
     /// When the last episode requested a guest shutdown that had not taken effect at its end.
     pub(super) asked_guest: Option<Timestamp>,
     /// When the last episode ended that its Node has named so far. It is kept when the annotation is removed or goes back.

@@ -68,11 +68,8 @@ impl Inventory {
         queue: &mut AdmissionQueue,
     ) -> Option<Monotonic> {
         let now = self.now.monotonic;
-        let of_group = self
-            .nodes
-            .all()
-            .filter(|node| node.limit_group.as_deref() == group);
-        let states = of_group.filter_map(|node| Some((&node.name, self.node_states.get(&node.name)?)));
+        let states = self.node_states.iter();
+        let states = states.filter(|(name, _)| self.limit_group(name).as_deref() == group);
         let mut first: Option<Monotonic> = None;
         for (name, local) in states {
             let lapses: Vec<Monotonic> = local.power_offs.lapses(now).collect();

@@ -223,6 +223,11 @@ impl Inventory {
             .filter(|copy| self.settings.releases.names(&copy.release))
     }
 
+    /// Whether there is a copy of this episode, of this release. A kubelet can write any record to its own Node, and no copy.
+    pub(super) fn has_own_copy_of(&self, name: &NodeName, episode: &Episode) -> bool {
+        self.own_copy(name).is_some_and(|copy| copy.id == episode.id)
+    }
+
     /// The nodes without a Node, with a copy of an episode of this release.
     pub(super) fn only_copied(&self) -> BTreeSet<NodeName> {
         let copied = self.requests.of_node.keys();

@@ -52,23 +52,50 @@ impl Inventory {
     fn gpus_for_limits(&self, node: &NodeFacts) -> u32 {
         let local = self.node_states.get(&node.name);
         let episode = local.and_then(|local| local.on_node.as_ref()?.episode());
-        let of =
-            |gpus: &BTreeMap<String, u64>| gpus.values().fold(0_u64, |sum, count| sum.saturating_add(*count));
         let before = episode
-            .map(|episode| of(&episode.gpus_before))
+            .map(|episode| counted_gpus(&episode.gpus_before))
             .filter(|gpus| *gpus > 0);
-        let gpus = before.unwrap_or_else(|| {
+        before.unwrap_or_else(|| {
             let now = self.nodes.gpus(node, None);
             let expected = local.map(|local| local.gpus.expected(&now, &node.gpu_capacity));
-            of(&expected.unwrap_or(now))
-        });
-        u32::try_from(gpus).unwrap_or(u32::MAX).min(GPUS_MAX)
+            counted_gpus(&expected.unwrap_or(now))
+        })
+    }
+
+    /// The group of a node, or the one of its deleted Node as far as this process has seen it.
+    pub(super) fn limit_group(&self, name: &NodeName) -> Option<String> {
+        match self.nodes.node(name) {
+            Some(node) => node.limit_group.clone(),
+            None => self.node_states.get(name)?.group_of_gone.clone(),
+        }
+    }
+
+    /// Counts the nodes as unavailable whose Nodes were deleted during their episodes. `before` are the queues that are not built yet.
+    fn count_deleted(
+        &self,
+        names: &BTreeSet<NodeName>,
+        queues: &mut BTreeMap<Option<String>, AdmissionQueue>,
+        mut before: BTreeMap<Option<String>, AdmissionQueue>,
+    ) {
+        let deleted = names.iter().filter(|name| !self.nodes.has(name));
+        for name in deleted.filter(|name| self.is_unavailable_without_node(name)) {
+            let queue = queues.entry(self.limit_group(name));
+            let queue = queue.or_insert_with_key(|group| AdmissionQueue::after(before.remove(group)));
+            queue.unavailable.insert(name.clone());
+        }
+    }
+
+    /// Whether an episode keeps a node unavailable whose Node was deleted. Without its VM there is nothing that may come back.
+    fn is_unavailable_without_node(&self, name: &NodeName) -> bool {
+        let record = self.record_for(name);
+        let episode = record.as_ref().and_then(Record::episode);
+        episode.is_some_and(|episode| episode.phase.is_unavailable() && self.is_of_its_vm(name, episode))
     }
 
     /// The queue of a node's group.
     pub(super) fn queue_of(&self, name: &NodeName) -> (&AdmissionQueue, AdmissionLimits) {
         static EMPTY: LazyLock<AdmissionQueue> = LazyLock::new(AdmissionQueue::default);
-        let group = self.nodes.node(name).and_then(|node| node.limit_group.clone());
+        let group = self.limit_group(name);
         let queue = self.admission_queues.get(&group).unwrap_or(&EMPTY);
         (queue, self.limits(group.as_deref()))
     }
@@ -91,14 +118,14 @@ impl Inventory {
             let is_granted = queue.granted.contains_key(name);
             let local = self.node_states.get(name);
             let before = local.map(|local| local.slot).unwrap_or_default();
-            let slot = self.next_slot(before, drains, is_granted, &record);
+            let slot = self.next_slot(before, is_granted, &record);
             let holds = |since: Option<Monotonic>, lapses: &mut Vec<Monotonic>| {
                 let lapse = since.map(|since| since.after(self.settings.drain_slot));
                 let held = lapse.filter(|lapse| self.now.monotonic < *lapse);
                 lapses.extend(held);
                 held.is_some()
             };
-            if holds(slot.since, &mut lapses) {
+            if holds(slot.since.filter(|_| drains), &mut lapses) {
                 queue.draining.insert(name.clone());
             }
             if unavailable || holds(slot.unreadable_since.filter(|_| node.unschedulable), &mut lapses) {
@@ -129,6 +156,7 @@ impl Inventory {
                 queue.drain_only.insert(name.clone());
             }
         }
+        self.count_deleted(names, &mut queues, before);
         self.grant_slots(&mut queues, &mut lapses);
         lapses.extend(self.late_power_off_ends());
         let next = queues.values().filter_map(AdmissionQueue::next_lapse);
@@ -136,12 +164,18 @@ impl Inventory {
         self.admission_queues = queues;
     }
 
-    /// The slot of a node, after `before`.
-    fn next_slot(&self, before: Slot, drains: bool, is_granted: bool, record: &Record) -> Slot {
+    /// The slot of a node, after `before`. A drain that is not believed keeps its slot for later, and does not hold it: a person may
+    /// have paused it, and it goes on without another grant.
+    fn next_slot(&self, before: Slot, is_granted: bool, record: &Record) -> Slot {
         let now = self.now.monotonic;
+        let is_draining = match record {
+            Record::Python(python) => python.state == PythonState::Draining,
+            Record::Episode(episode) => episode.phase.is_draining(),
+            Record::InService | Record::Unreadable { .. } => false,
+        };
         Slot {
             since: match before.since {
-                _ if !drains => None,
+                _ if !is_draining => None,
                 Some(since) => Some(since),
                 None if is_granted || !self.knows_slots => Some(now),
                 None => None,
@@ -186,10 +220,14 @@ impl Inventory {
         }
         let queued = queue.queued.iter().map(|it| &it.node);
         let names = queue.unavailable.iter().chain(queued);
-        let nodes = names.filter_map(|name| self.nodes.node(name));
-        queue.gpus = nodes
-            .map(|node| (node.name.clone(), self.gpus_for_limits(node)))
-            .collect();
+        let gpus = names.filter_map(|name| {
+            let gpus = match self.nodes.node(name) {
+                Some(node) => self.gpus_for_limits(node),
+                None => counted_gpus(&self.record_for(name)?.episode()?.gpus_before),
+            };
+            Some((name.clone(), gpus))
+        });
+        queue.gpus = gpus.collect();
     }
 
     /// Whether the node takes a drain slot, and whether it counts as unavailable. Only its own record counts.
@@ -199,7 +237,10 @@ impl Inventory {
             Record::Python(python) => (python.state == PythonState::Draining, true),
             Record::Episode(episode) => {
                 let drains = self.is_believed(node, episode) && episode.phase.is_draining();
-                let is_its_own = episode.node_uid == node.uid;
+                // A Node that was registered again has its record only in the copy at first.
+                let is_continued =
+                    || self.has_own_copy_of(&node.name, episode) && self.is_of_its_vm(&node.name, episode);
+                let is_its_own = episode.node_uid == node.uid || is_continued();
                 (drains, is_its_own && episode.phase.is_unavailable())
             }
         }
@@ -207,8 +248,16 @@ impl Inventory {
 
     /// Whether an episode drains the node or switches its VM off: it is of this Node, of its VM and of this release, and no person
     /// has said that the node is left alone.
-    fn is_believed(&self, node: &NodeFacts, episode: &Episode) -> bool {
-        let is_its_vm = match self.vm_of(&node.name) {
+    pub(super) fn is_believed(&self, node: &NodeFacts, episode: &Episode) -> bool {
+        let is_its_vm = self.is_of_its_vm(&node.name, episode);
+        let is_left_alone = node.annotations.skip.as_deref() == Some("true");
+        let is_ours = self.settings.releases.has(&episode.release);
+        episode.node_uid == node.uid && is_its_vm && is_ours && !is_left_alone
+    }
+
+    /// Whether the VM of a node is the one of its episode, as far as it was looked up.
+    fn is_of_its_vm(&self, name: &NodeName, episode: &Episode) -> bool {
+        match self.vm_of(name) {
             BoundVm::Found(vm) => is_replaced(episode, &vm).is_none(),
             BoundVm::NotLookedUp => true,
             BoundVm::Missing { .. }
@@ -218,10 +267,7 @@ impl Inventory {
             | BoundVm::Ambiguous(_)
             | BoundVm::Shared(_)
             | BoundVm::HeldByDeadNode { .. } => false,
-        };
-        let is_left_alone = node.annotations.skip.as_deref() == Some("true");
-        let is_ours = self.settings.releases.has(&episode.release);
-        episode.node_uid == node.uid && is_its_vm && is_ours && !is_left_alone
+        }
     }
 
     /// Whether the node is only drained: a request asks for that, and the host of its VM does not leave.
@@ -304,6 +350,12 @@ impl Inventory {
         // The clock of the process that wrote it may be ahead.
         local.max(recorded).map(|at| at.min(self.now.wall))
     }
+}
+
+/// How many GPUs these are for the limits.
+fn counted_gpus(gpus: &BTreeMap<String, u64>) -> u32 {
+    let sum = gpus.values().fold(0_u64, |sum, count| sum.saturating_add(*count));
+    u32::try_from(sum).unwrap_or(u32::MAX).min(GPUS_MAX)
 }
 
 #[cfg(test)]

@@ -694,3 +694,82 @@ fn plan_takes_a_node_that_is_away_already_as_the_queue_does() {
         assert_eq!(granted(&mut inventory), [true, false], "{phase:?}");
     }
 }
+
+#[test]
+fn node_that_is_deleted_while_its_vm_is_off_stays_unavailable() {
+    let drains = || InventorySettings {
+        concurrent_drains: 9,
+        ..inventory_settings()
+    };
+    let nodes = InventorySettings {
+        unavailable: Limit::Number(1),
+        ..drains()
+    };
+    // The limit is full with the four GPUs of the deleted Node.
+    let gpus_at_once = InventorySettings {
+        unavailable_gpus: Limit::Number(4),
+        ..drains()
+    };
+    let power_offs = few_power_offs();
+    let of = |uid: &str| {
+        let of = with_episode(1, Phase::AwaitingHost, |episode| {
+            episode.gpus_before = gpus(4).into();
+        });
+        NodeFacts {
+            uid: NodeUid::new(uid),
+            limit_group: Some("a".to_owned()),
+            ..of
+        }
+    };
+    let leaves = vsphere(vsphere::VsphereUpdate::Host(entering(2, 10).into()));
+    let in_group = changed(2, |node| node.limit_group = Some("a".to_owned()));
+    let gone = || {
+        Fact::Kubernetes(KubernetesUpdate::NodeGone {
+            name: name(1),
+            uid: NodeUid::new("uid-1"),
+        })
+    };
+    for settings in [nodes, gpus_at_once, power_offs] {
+        let facts = [
+            trio(1),
+            trio(2),
+            vec![seen_of(of("uid-1")), copied(of("uid-1")), in_group.clone()],
+        ];
+        let mut inventory = inventory_of(settings.clone(), facts.concat());
+        ahead(&mut inventory);
+        inventory.apply(gone());
+        inventory.apply(leaves.clone());
+        let admission = |inventory: &mut Inventory| snapshot_of(inventory, 2).observed.admission;
+        let Admission::Queued { ahead, .. } = admission(&mut inventory) else {
+            panic!("{settings:?}: the place of the deleted Node was given away");
+        };
+        assert_eq!(ahead, [name(1)], "{settings:?}");
+        // The same machine registers again, and its record is not on the new Node yet.
+        let mut again = of("uid-2");
+        again.annotations.episode = None;
+        again.gpus = gpus(4).into();
+        inventory.apply(seen_of(again));
+        assert_ne!(
+            admission(&mut inventory),
+            Admission::Granted,
+            "{settings:?}: registered again"
+        );
+    }
+}
+
+#[test]
+fn deleted_node_without_its_vm_is_not_unavailable() {
+    let settings = InventorySettings {
+        unavailable: Limit::Number(1),
+        concurrent_drains: 9,
+        ..inventory_settings()
+    };
+    let gone = Fact::Kubernetes(KubernetesUpdate::NodeGone {
+        name: name(1),
+        uid: NodeUid::new("uid-1"),
+    });
+    let no_vm = crate::inventory::tests::found(1, &[]);
+    let away = in_phase(1, Phase::AwaitingHost);
+    let mut inventory = inventory_of(settings, both_leave().chain([away, gone, no_vm]));
+    assert!(granted_to(&mut inventory, 2));
+}

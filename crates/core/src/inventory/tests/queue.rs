@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::facts::kubernetes::{KubernetesUpdate, NodeFacts};
 use crate::facts::vsphere::{Host, HostReading, Passthrough, PowerState, Vm, VsphereUpdate};
 use crate::fixtures::{
-    A40, RELEASE, at, host, host_ref, inventory_settings, moment, name, node_facts, of_model, pci, synced,
-    trio, vm_facts, vm_ref,
+    A40, RELEASE, at, found, host, host_ref, inventory_settings, moment, name, node_facts, of_model, pci,
+    synced, trio, vm_facts, vm_ref,
 };
 use crate::ids::NodeUid;
 use crate::inventory::{Fact, Inventory};
@@ -76,6 +76,38 @@ fn a_record_of_another_node_or_vm_holds_no_slot() {
         let admission = admission_of_the_next(&mut inventory);
         assert_eq!(admission, Admission::Granted, "{record:?}");
     }
+}
+
+#[test]
+fn drain_that_was_not_believed_for_a_while_takes_its_slot_again() {
+    let drains = |version, is_paused: bool| {
+        let mut of = in_episode(2, Phase::Draining, RELEASE);
+        of.resource_version = version;
+        of.annotations.skip = is_paused.then(|| "true".to_owned());
+        node(of)
+    };
+    let holds_the_slot = |inventory: &mut Inventory| admission_of_the_next(inventory) != Admission::Granted;
+    for is_found_paused in [true, false] {
+        let mut inventory = leading([trio(1), trio(2), vec![drains(11, is_found_paused)]].concat());
+        inventory.advance([drains(12, true)], moment(1));
+        inventory.advance([drains(13, false)], moment(2));
+        assert!(
+            holds_the_slot(&mut inventory),
+            "paused at the start: {is_found_paused}"
+        );
+    }
+    // A clone of its VM was there for a while.
+    let mut inventory = leading([trio(1), trio(2), vec![drains(11, false)]].concat());
+    inventory.advance([found(2, &[2, 3])], moment(1));
+    inventory.advance([found(2, &[2])], moment(2));
+    assert!(holds_the_slot(&mut inventory), "cloned");
+    // A record that begins to drain afterwards holds none, as one without a grant.
+    let mut inventory = leading([trio(1), trio(2), vec![drains(11, false)]].concat());
+    let mut in_service = node_facts(2);
+    in_service.resource_version = 12;
+    inventory.advance([node(in_service)], moment(1));
+    inventory.advance([drains(13, false)], moment(2));
+    assert!(!holds_the_slot(&mut inventory), "another drain");
 }
 
 #[test]
