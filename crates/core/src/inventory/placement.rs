@@ -6,11 +6,12 @@ use jiff::Timestamp;
 
 use super::Inventory;
 use super::devices::{sriov_cards, vgpus};
-use crate::facts::kubernetes::RequestAction;
+use crate::facts::kubernetes::{NodeFacts, RequestAction};
 use crate::facts::vsphere::{DetectionSignal, HostConnection, Vm};
 use crate::ids::{ComputeRef, HostRef, NodeName, VmRef};
+use crate::maintenance::decide::is_replaced;
 use crate::maintenance::episode::{Detection, Episode, MAX_REFUSALS, Phase, Record};
-use crate::maintenance::observed::HostState;
+use crate::maintenance::observed::{BoundVm, HostState};
 use crate::maintenance::placement::{HostView, PlacementOffer, ReservedVm, VmRequirements, find_host};
 use crate::maintenance::request::Request;
 
@@ -144,7 +145,11 @@ impl Inventory {
             let Some(record @ Record::Episode(episode)) = &record else {
                 continue;
             };
+            let reserves = node.is_none_or(|node| self.may_reserve(node, episode));
             if let Some(host) = self.reserved_host(episode) {
+                if !reserves {
+                    continue;
+                }
                 requests
                     .reservations
                     .extend(self.reservation(name, episode, host));
@@ -167,7 +172,7 @@ impl Inventory {
             let phase = episode.phase.at_work();
             let is_leaving = self.host_state(vm.host.as_ref()).is_leaving();
             if *phase == Phase::AwaitingHost {
-                requests.waiting.extend(placement);
+                requests.waiting.extend(placement.filter(|_| reserves));
             } else if matches!(phase, Phase::Queued | Phase::Draining)
                 && (is_leaving || request.as_ref().is_some_and(relocates))
             {
@@ -175,6 +180,23 @@ impl Inventory {
             }
         }
         requests
+    }
+
+    /// Whether the episode of a node keeps hosts from others. Where nothing is done for it, only a copy shows that Haulout wrote it: a
+    /// relocation of a node that a person has paused may still run.
+    fn may_reserve(&self, node: &NodeFacts, episode: &Episode) -> bool {
+        let is_replaced = || match self.vm_of(&node.name) {
+            BoundVm::Found(vm) => is_replaced(episode, &vm).is_some(),
+            BoundVm::NotLookedUp
+            | BoundVm::Missing { .. }
+            | BoundVm::NoVm
+            | BoundVm::OutOfScope
+            | BoundVm::NoUuid
+            | BoundVm::Ambiguous(_)
+            | BoundVm::Shared(_)
+            | BoundVm::HeldByDeadNode { .. } => false,
+        };
+        self.is_believed(node, episode) || (self.has_own_copy_of(&node.name, episode) && !is_replaced())
     }
 
     /// The host that is reserved for the VM of an episode: while the VM is relocated to it, and until the node is back.

@@ -7,8 +7,8 @@ use crate::facts::vsphere::{AntiAffinityRule, Claim, ClaimedDevice, ClusterRules
 use crate::fixtures::{A40, of_model, pci, vm_facts};
 use crate::inventory::Fact;
 use crate::inventory::tests::{
-    apply_all, asked, at, awaiting, entering, host, inventory_with, maintenance, moment, name, seen_of,
-    snapshot_of, surveyed, switched_off, trio, vsphere, with_episode,
+    apply_all, asked, at, awaiting, copied, entering, host, inventory_with, maintenance, moment, name,
+    seen_of, snapshot_of, surveyed, switched_off, trio, vsphere, with_episode,
 };
 use crate::maintenance::episode::{HostIdentity, HostRefusal, RefusedMove};
 use crate::maintenance::placement::{HostSurvey, RejectedHost, RejectionReason};
@@ -109,6 +109,48 @@ fn device_for_a_relocated_vm_stays_reserved() {
     };
     inventory.apply(surveyed(3, HostSurvey::Read(vec![hold].into())));
     assert_eq!(offered(&mut inventory, 2), Some(host_ref(3)));
+}
+
+#[test]
+fn record_that_is_not_believed_reserves_no_host_without_a_copy() {
+    type Change = fn(&mut Episode);
+    let changes: [(&str, bool, Change); 3] = [
+        ("another Node", false, |episode| {
+            episode.node_uid = crate::ids::NodeUid::new("uid-9");
+        }),
+        ("another release", false, |episode| {
+            episode.release = "other/other".into();
+        }),
+        ("a paused node", true, |_| {}),
+    ];
+    for phase in [Phase::AwaitingHost, Phase::Relocating { to: mark(3) }] {
+        for (of, is_paused, change) in changes {
+            let record = |change: Change| {
+                let mut node = with_episode(1, phase.clone(), |episode| {
+                    episode.trigger.clicked_at = at(-100);
+                    change(episode);
+                });
+                node.annotations.skip = is_paused.then(|| "true".to_owned());
+                node
+            };
+            let with = |facts: Vec<Fact>| {
+                let all = facts.into_iter().chain([awaiting(2), there(3)]);
+                let mut inventory = inventory_with(all.chain(switched_off(1)).chain(switched_off(2)));
+                inventory.apply(surveyed(3, empty()));
+                offered(&mut inventory, 2)
+            };
+            let forged = || seen_of(record(change));
+            assert_eq!(with(vec![forged()]), Some(host_ref(3)), "{phase:?} of {of}");
+            // No kubelet can write a copy, and a person may have paused the node.
+            if is_paused {
+                assert_eq!(
+                    with(vec![forged(), copied(record(change))]),
+                    None,
+                    "{phase:?} of {of}"
+                );
+            }
+        }
+    }
 }
 
 /// Node 1 is awaiting a host, with an episode changed by `change`; host 3 has a device.
