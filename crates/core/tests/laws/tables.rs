@@ -1557,6 +1557,26 @@ fn vm_that_is_to_wait_for_its_host_is_not_left_to_drs() {
 }
 
 #[test]
+fn vm_is_to_wait_for_its_host_also_where_its_node_is_deleted_during_the_shutdown() {
+    let mut seen = drained(entering());
+    node_of(&mut seen).overrides.strategy = Strategy::Wait;
+    let shut_down = written(decided(&down(Phase::Draining), &seen));
+    assert_eq!(shut_down.phase, SHUTTING_DOWN);
+    let vm = vm_of(&mut seen);
+    (vm.power, vm.drs) = (Some(PowerState::Off), true);
+    vm.host = HostState::InMaintenance;
+    let gone = Observed {
+        node: None,
+        has_copy: true,
+        is_record_on_node: false,
+        home: HostState::InMaintenance,
+        ..seen
+    };
+    let went_off = written(decided(&shut_down, &gone));
+    assert_eq!(went_off.phase, Phase::AwaitingHost);
+}
+
+#[test]
 fn drs_is_asked_again_where_the_own_host_is_back_and_has_refused_the_vm() {
     // DRS had given the device to another VM.
     for (by_drs, place) in [

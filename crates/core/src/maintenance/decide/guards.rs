@@ -118,9 +118,9 @@ pub(super) fn with_guards(
         if next.guards != guards {
             Arc::make_mut(next).guards = guards;
         }
-        // The Node may be deleted while the VM is off.
+        // The Node may be deleted while the VM is off or goes off.
         let waits_for_home = node.overrides.strategy == Strategy::Wait;
-        if next.waits_for_home != waits_for_home && next.phase.at_work().vm_is_off() {
+        if next.waits_for_home != waits_for_home {
             Arc::make_mut(next).waits_for_home = waits_for_home;
         }
         // A copy of the record may be from before the guards were removed.
