@@ -215,7 +215,8 @@ pub struct Episode {
     /// The VM is to wait for its own host, as its Node said when the record was last written. A deleted Node says nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub waits_for_home: bool,
-    /// The request that keeps the VM off, for processes that cannot read requests.
+    /// The request that keeps the VM off, for processes that cannot read requests; while the node rejoins, the request against which a
+    /// person powered the VM on.
     #[serde(default, rename = "keptOffBy", skip_serializing_if = "Option::is_none")]
     pub power_off_request: Option<RequestIdentity>,
     /// The release of Haulout that handles the episode; empty in old records.

@@ -118,7 +118,7 @@ impl Request {
     }
 
     /// Whether `episode` was begun or is prolonged by it.
-    fn is_served_by(&self, episode: &Episode) -> bool {
+    pub(super) fn is_served_by(&self, episode: &Episode) -> bool {
         let served = [&episode.trigger.request, &episode.power_off_request];
         served.into_iter().flatten().any(|it| it.uid == self.identity.uid)
     }

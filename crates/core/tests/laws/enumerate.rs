@@ -122,7 +122,7 @@ fn report_rules(decided: &BTreeMap<(&str, &str), u64>) {
 }
 
 /// The rules about facts that are not combined here, because each would double the cases. Tables and histories try them.
-const OTHERWISE_TRIED: [(&str, &str); 19] = [
+const OTHERWISE_TRIED: [(&str, &str); 20] = [
     (
         "Queued",
         "it is queued for a request, its host enters maintenance mode, and approvals are required",
@@ -149,6 +149,10 @@ const OTHERWISE_TRIED: [(&str, &str); 19] = [
     (
         "PoweringOn",
         "devices at fixed addresses are those of another host",
+    ),
+    (
+        "Rejoining",
+        "a person has powered on a VM that a request keeps off",
     ),
     (
         "Rejoining",

@@ -1782,6 +1782,40 @@ fn vm_found_running_on_another_host_counts_as_moved_there() {
 }
 
 #[test]
+fn request_to_power_off_that_comes_while_the_node_rejoins_is_served() {
+    let mut on = seen(Some(PowerState::On), HostState::InService);
+    on.request = Some(request(RequestAction::PowerOff));
+    on.admission = Admission::Granted;
+    let again = written(decided(&away(Phase::Rejoining), &on));
+    assert_eq!(again.phase, Phase::Draining);
+    let found = written(decided(&away(POWERING_ON), &on));
+    assert_eq!(written(decided(&found, &on)).phase, Phase::Draining);
+}
+
+#[test]
+fn vm_that_went_off_for_a_request_and_was_powered_on_by_a_person_stays_on() {
+    let asked = request(RequestAction::PowerOff);
+    let seen = |power| Observed {
+        request: Some(asked.clone()),
+        admission: Admission::Granted,
+        ..seen(Some(power), HostState::InService)
+    };
+    let mut for_request = down(SHUTTING_DOWN);
+    for_request.trigger.task = None;
+    for_request.trigger.request = Some(asked.identity.clone());
+    for before in [down(SHUTTING_DOWN), for_request, away(Phase::Rejoining)] {
+        let off = written(decided(&before, &seen(PowerState::Off)));
+        assert_eq!(off.phase, Phase::AwaitingHost);
+        let found = written(decided(&off, &seen(PowerState::On)));
+        assert_eq!(found.phase, Phase::Rejoining);
+        let parked = written(decided(&found, &seen(PowerState::On))).phase;
+        let is_powered_on = |reason: &ParkReason| matches!(reason, ParkReason::PoweredOn { .. });
+        let (reason, _) = parked.parked().expect("it is parked");
+        assert!(is_powered_on(reason), "{reason:?}");
+    }
+}
+
+#[test]
 fn node_that_must_leave_again_is_drained_as_on_its_new_host() {
     let came_back = Episode {
         moved_to: Some(to_spare()),

@@ -42,6 +42,7 @@ impl<'a> PhaseContext<'a> {
             recordoned: 0,
             power_losses: losses,
             left_behind: self.left_when_off(),
+            power_off_request: self.keeps_off().map(|request| request.identity.clone()),
             ..self.enter_while_off(next_phase.unwrap_or(Phase::AwaitingHost))
         };
         PhaseStep::record(cordoned(episode, self.node))

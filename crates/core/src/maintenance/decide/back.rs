@@ -15,7 +15,11 @@ use crate::maintenance::waiting::{ParkReason, WaitingOn};
 
 /// Whether a rejoining node has to be drained again: its host enters maintenance, or a request asks for more than was done.
 pub(super) fn has_to_leave_again(episode: &Episode, vm: &ObservedVm, request: Option<&Request>) -> bool {
-    let unmet = request.is_some_and(|request| episode.needs_more_for(&request.action));
+    // The VM came back before this request, and not against it.
+    let is_new =
+        |request: &Request| request.action == RequestAction::PowerOff && !request.is_served_by(episode);
+    let is_unmet = |request: &Request| episode.needs_more_for(&request.action) || is_new(request);
+    let unmet = request.is_some_and(is_unmet);
     vm.has_to_leave(Some(episode)) || (unmet && vm.host.is_out())
 }
 
@@ -92,6 +96,7 @@ impl PhaseContext<'_> {
             host: host_of(self.vm),
             moved_to: None,
             refusals: Vec::new(),
+            power_off_request: None,
             ..self.episode.clone()
         })
     }

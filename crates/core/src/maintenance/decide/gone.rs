@@ -63,7 +63,8 @@ fn without_record(
     now: Now,
 ) -> Decision {
     let kind = EffectKind::PowerOn;
-    let is_kept_off = seen.request.is_some() || episode.power_off_request.is_some();
+    let is_kept_off =
+        seen.request.is_some() || (episode.phase.vm_is_off() && episode.power_off_request.is_some());
     let (Some(host), None) = (&vm.host_ref, is_replaced(episode, vm)) else {
         return wait(WaitingOn::NodeObject);
     };

@@ -83,11 +83,18 @@ impl PhaseContext<'_> {
         } else {
             self.episode.relocation_failure.clone()
         };
+        // It shows that this was done against the request.
+        let request = self.keeps_off().map(|request| &request.identity);
+        let kept_off_by = self
+            .episode
+            .power_off_request
+            .clone()
+            .filter(|it| Some(it) == request);
         let episode = Episode {
             powered_off: true,
             in_flight: InFlight::default(),
             relocation_failure,
-            power_off_request: None,
+            power_off_request: kept_off_by,
             moved_to: moved.then_some(here),
             ..self.enter(Phase::Rejoining)
         };
