@@ -35,9 +35,7 @@ use std::sync::Arc;
 
 use super::clock::{Elapsed, Monotonic, Now};
 use super::effect::Effect;
-use super::episode::{
-    CordonOwner, DrainLimit, Episode, EpisodeResult, HeldStep, HostIdentity, Phase, Record,
-};
+use super::episode::{CordonOwner, Episode, EpisodeResult, HeldStep, HostIdentity, Phase, Record};
 use super::hook::HookPoint;
 use super::observed::{
     Admission, BoundVm, HostState, LeadershipEpoch, Observed, ObservedNode, ObservedVm, PowerState,
@@ -54,6 +52,7 @@ use cordon::is_unrecorded_foreign_cordon;
 use guards::{guards_first, with_guards};
 use parked::in_episode;
 pub use replaced::is_replaced;
+use rounds::DrainTime;
 use rules::PhaseRules;
 pub use rules::{OTHERWISE, PHASES};
 use scheduled::before_its_time;
@@ -277,7 +276,7 @@ fn host_of(vm: &ObservedVm) -> HostIdentity {
 }
 
 /// Cordons and begins to drain in one write, with the full drain timeout. Hooks hold the first eviction.
-fn start_draining(episode: &Episode, node: &ObservedNode, limit: DrainLimit, now: Now) -> Transition {
+fn start_draining(episode: &Episode, node: &ObservedNode, time: DrainTime, now: Now) -> Transition {
     let point = HookPoint::PreDrain;
     let is_held = node.hooks.contains_key(&point);
     cordoned(
@@ -286,7 +285,8 @@ fn start_draining(episode: &Episode, node: &ObservedNode, limit: DrainLimit, now
             recordoned: 0,
             drained_for: Elapsed::ZERO,
             limited_from: Elapsed::ZERO,
-            drain_limit: Some(limit),
+            drain_limit: Some(time.limit),
+            drain_timeout: time.timeout,
             drained_boot: node.boot_id.clone(),
             ..episode.enter(Phase::Draining, now)
         },
@@ -405,7 +405,7 @@ impl PhaseContext<'_> {
         }
         match &self.seen.admission {
             Admission::Granted => {
-                let limit = self.drain_limit();
+                let time = self.drain_time();
                 // vCenter may have moved the VM while the node was queued. One that is pinned was restarted there.
                 let is_at_home = self.episode.powered_off || self.vm.is_pinned;
                 let host = if is_at_home {
@@ -414,7 +414,7 @@ impl PhaseContext<'_> {
                     host_of(self.vm)
                 };
                 let here = Episode { host, ..episode };
-                PhaseStep::record(start_draining(&here, self.node, limit, self.now))
+                PhaseStep::record(start_draining(&here, self.node, time, self.now))
             }
             Admission::Queued {
                 ahead,

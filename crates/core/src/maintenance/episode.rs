@@ -197,7 +197,10 @@ pub struct Episode {
     /// How long the drain may last, as the settings and the request were when that was last decided. Old records have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_limit: Option<DrainLimit>,
-    /// How long the drain had taken when that became shorter: the drain timeout counts from then.
+    /// The drain timeout at that time, without the time in which pods may be waited for. Old records have none.
+    #[serde(default, skip_serializing_if = "Elapsed::is_zero")]
+    pub drain_timeout: Elapsed,
+    /// How long the drain had taken when one of them became shorter: the drain timeout counts from then.
     #[serde(default, skip_serializing_if = "Elapsed::is_zero")]
     pub limited_from: Elapsed,
     /// How long the guest that was asked to shut down has for it.
@@ -343,6 +346,7 @@ impl Episode {
             in_flight: InFlight::default(),
             drained_for: Elapsed::ZERO,
             drain_limit: None,
+            drain_timeout: Elapsed::ZERO,
             limited_from: Elapsed::ZERO,
             guest_timeout: Elapsed::ZERO,
             refusals: Vec::new(),

@@ -15,7 +15,7 @@ use haulout_core::maintenance::episode::{CordonOwner, DrainEnd, DrainLimit, Epis
 use haulout_core::maintenance::machine_guard::{GuardedKind, GuardedObject, MachineGuards};
 use haulout_core::maintenance::node_guard::{GuardChanges, GuardState, NodeGuard};
 use haulout_core::maintenance::observed::{
-    CordonedBy, HostState, NodeOverrides, ObservedNode, ObservedVm, PowerState, Strategy,
+    Admission, CordonedBy, HostState, NodeOverrides, ObservedNode, ObservedVm, PowerState, Strategy,
 };
 use haulout_core::maintenance::policy::{
     DrainTimeoutAction, GuardPolicy, HookTimeoutAction, Limit, MaintenanceTaint, Policy, StaticDevices,
@@ -23,6 +23,7 @@ use haulout_core::maintenance::policy::{
 };
 use haulout_core::maintenance::waiting::ParkReason;
 
+use crate::cases::{held, report};
 use crate::facts::{self, at, entering, moment, node, observed, old_boot, vm};
 
 /// The settings of a process.
@@ -324,6 +325,40 @@ fn drain_limit_that_becomes_shorter_counts_from_then_and_a_longer_one_only_repla
         let after = transition.record.episode().unwrap();
         assert_eq!(after.drain_limit, Some(of(600)), "{recorded:?}");
         assert_eq!(after.limited_from.span().as_secs(), from, "{recorded:?}");
+    }
+}
+
+#[test]
+fn shorter_drain_timeout_with_a_longer_wait_for_pods_counts_from_then() {
+    let policy = |timeout, wait| Policy {
+        drain_timeout: Duration::from_secs(timeout),
+        drain_wait_max: Duration::from_secs(wait),
+        ..facts::policy(DrainTimeoutAction::PowerOff)
+    };
+    // The limit becomes longer, or stays the same.
+    for wait in [7200, 3000] {
+        let mut seen = observed(node(), vm(Some(PowerState::On), entering()));
+        seen.admission = Admission::Granted;
+        let queued = facts::record(facts::episode(Phase::Queued, CordonOwner::NotYet, false));
+        let Decision::Write(begun) = decide(&queued, &seen, &policy(3600, 0), moment(0)) else {
+            panic!("not admitted")
+        };
+        assert_eq!(begun.record.phase(), Some(&Phase::Draining));
+        let cordoned = ObservedNode {
+            unschedulable: true,
+            cordoned_by: CordonedBy::Haulout,
+            ..node()
+        };
+        seen.node = Some(cordoned);
+        seen.drain = Some(report(moment(999).monotonic, 0, vec![held()]));
+        let changed = policy(600, wait);
+        let Decision::Write(followed) = decide(&begun.record, &seen, &changed, moment(1000)) else {
+            panic!("the drain timeout is not recorded")
+        };
+        assert_eq!(followed.record.phase(), Some(&Phase::Draining), "{wait}");
+        seen.record_seen.at = moment(1000);
+        let next = decide(&followed.record, &seen, &changed, moment(1001));
+        assert!(!matches!(next, Decision::Write(_)), "{wait}: {next:?}");
     }
 }
 

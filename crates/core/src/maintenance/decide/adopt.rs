@@ -1,6 +1,6 @@
 //! Adopts an episode of the Python controller: its four annotations become a record, in one write.
 
-use super::rounds::limit_of;
+use super::rounds::drain_time_of;
 use super::{Decision, transition_to, wait};
 use crate::maintenance::desired::DesiredState;
 use crate::maintenance::episode::{
@@ -38,6 +38,7 @@ pub(super) fn adopt(
     };
     let trigger = Trigger::new(python.since);
     let host = by_name(&python.host, vm.host_name == python.host, vm.host_ref.clone());
+    let time = drain_time_of(DesiredState::Down, seen.request.as_ref(), policy);
     // The drain gets its full timeout again, because its elapsed time on the monotonic clock is unknown.
     Decision::Write(Box::new(transition_to(Episode {
         vm_uuid: vm.uuid,
@@ -55,7 +56,8 @@ pub(super) fn adopt(
             .migrated_to_host
             .as_ref()
             .map(|name| by_name(name, vm.host_name == *name, vm.host_ref.clone())),
-        drain_limit: Some(limit_of(DesiredState::Down, seen.request.as_ref(), policy)),
+        drain_limit: Some(time.limit),
+        drain_timeout: time.timeout,
         release: policy.releases.own.clone(),
         epoch: seen.leadership.epoch,
         ..Episode::new(node.uid.clone(), trigger, host, phase, python.since)

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::approval::is_approved;
 use super::claims::dead_node;
-use super::rounds::limit_of;
+use super::rounds::drain_time_of;
 use super::vmotion::vmotion_grace;
 use super::{
     Decision, back, cordoned, host_of, needs_host_first, not_visible, start_draining, transition_to, wait,
@@ -78,7 +78,7 @@ pub(super) fn in_service(node: &ObservedNode, seen: &Observed, policy: &Policy, 
     }
     let queued = new_episode(node, vm, trigger(vm, request, now), seen.leadership, policy, now);
     Decision::Write(Box::new(if may_drain_at_once(vm, seen, policy) {
-        start_draining(&queued, node, limit_of(desired, request, policy), now)
+        start_draining(&queued, node, drain_time_of(desired, request, policy), now)
     } else {
         transition_to(queued)
     }))

@@ -59,7 +59,7 @@ impl<'a> PhaseContext<'a> {
         }
         let timeout = Some(DrainTimeout {
             at: deadline.shown,
-            action: self.drain_limit().action(),
+            action: self.drain_time().limit.action(),
         });
         let pods = |left| WaitingOn::Pods { left, timeout };
         Some(self.next_round(report, &pods, Some(deadline.at)))
@@ -68,7 +68,7 @@ impl<'a> PhaseContext<'a> {
     /// The time of the drain is over. Pods are evicted while something else holds the shutdown.
     pub(super) fn drain_timed_out(self) -> Option<PhaseStep> {
         let report = self.seen.round()?;
-        match self.drain_limit() {
+        match self.drain_time().limit {
             DrainLimit::After(_) => Some(match self.before_shutdown() {
                 Some(hold) => meanwhile(hold, self.evict_without_limit()),
                 None => self.shut_down(DrainEnd::TimedOut, self.left_behind(report)),
@@ -219,8 +219,8 @@ impl<'a> PhaseContext<'a> {
             drained => drained.as_ref(),
         };
         if self.is_other_boot(drained) {
-            let limit = self.drain_limit();
-            let again = start_draining(self.episode, self.node, limit, self.now);
+            let time = self.drain_time();
+            let again = start_draining(self.episode, self.node, time, self.now);
             return Some(PhaseStep::record(again));
         }
         if !self.node.unschedulable {
@@ -232,8 +232,8 @@ impl<'a> PhaseContext<'a> {
                 in_flight: self.in_flight(),
                 ..self.episode.clone()
             };
-            let limit = self.drain_limit();
-            PhaseStep::record(start_draining(&again, self.node, limit, self.now))
+            let time = self.drain_time();
+            PhaseStep::record(start_draining(&again, self.node, time, self.now))
         })
     }
 

@@ -33,8 +33,19 @@ pub(super) const BINDING_SETTLE: Duration = Duration::from_secs(1);
 /// The maximum age of the list that proves the drain when the guest is shut down or power is cut.
 const PROOF_AGE: Duration = Duration::from_secs(10);
 
-/// How long a drain may last. A request may only extend it.
-pub(super) fn limit_of(desired: DesiredState<'_>, request: Option<&Request>, policy: &Policy) -> DrainLimit {
+/// How long a drain may last, and how long without the time in which pods may be waited for.
+#[derive(Clone, Copy)]
+pub(super) struct DrainTime {
+    pub(super) limit: DrainLimit,
+    pub(super) timeout: Elapsed,
+}
+
+/// How long a drain may last. A request may only extend it: the right to request a drain must not override disruption budgets.
+pub(super) fn drain_time_of(
+    desired: DesiredState<'_>,
+    request: Option<&Request>,
+    policy: &Policy,
+) -> DrainTime {
     let action = match desired {
         DesiredState::Drained(_) => DrainTimeoutAction::Hold,
         DesiredState::Down
@@ -48,12 +59,15 @@ pub(super) fn limit_of(desired: DesiredState<'_>, request: Option<&Request>, pol
         }
     };
     let asked = request.and_then(|request| request.drain_timeout);
-    match action {
-        DrainTimeoutAction::Hold => DrainLimit::Hold,
-        DrainTimeoutAction::PowerOff => {
-            let timeout = policy.drain_timeout.max(asked.unwrap_or_default());
-            DrainLimit::After(Elapsed::of(timeout.saturating_add(policy.drain_wait_max)))
-        }
+    let timeout = policy.drain_timeout.max(asked.unwrap_or_default());
+    DrainTime {
+        limit: match action {
+            DrainTimeoutAction::Hold => DrainLimit::Hold,
+            DrainTimeoutAction::PowerOff => {
+                DrainLimit::After(Elapsed::of(timeout.saturating_add(policy.drain_wait_max)))
+            }
+        },
+        timeout: Elapsed::of(timeout),
     }
 }
 
@@ -75,36 +89,40 @@ impl PhaseContext<'_> {
     }
 
     /// How long the drain may last by the settings and the request.
-    pub(super) fn drain_limit(self) -> DrainLimit {
-        limit_of(self.desired(), self.seen.request.as_ref(), self.policy)
+    pub(super) fn drain_time(self) -> DrainTime {
+        drain_time_of(self.desired(), self.seen.request.as_ref(), self.policy)
     }
 
     /// Records a limit that has changed since the drain began. A shorter one counts from now, also where pods were waited for without
     /// one, so that no power is cut as soon as the settings change or a request is gone.
     pub(super) fn follow_drain_limit(self) -> Option<PhaseStep> {
-        let limit = self.drain_limit();
-        let recorded = self.episode.drain_limit.filter(|recorded| *recorded != limit)?;
-        let limited_from = if limit < recorded {
+        let DrainTime { limit, timeout } = self.drain_time();
+        let (recorded, recorded_timeout) = (self.episode.drain_limit?, self.episode.drain_timeout);
+        if (limit, timeout) == (recorded, recorded_timeout) {
+            return None;
+        }
+        // With a longer wait for pods, the limit may be longer although the timeout is shorter.
+        let limited_from = if limit < recorded || timeout < recorded_timeout {
             self.drain_elapsed()
         } else {
             self.episode.limited_from
         };
         Some(PhaseStep::record(transition_to(Episode {
             drain_limit: Some(limit),
+            drain_timeout: timeout,
             limited_from,
             ..self.episode.clone()
         })))
     }
 
-    /// The drain timeout, which begins when no pod may be waited for any more that is still there. A request may only extend it: the
-    /// right to request a drain must not override disruption budgets.
+    /// The end of the drain timeout, which begins when no pod may be waited for any more that is still there.
     pub(super) fn drain_deadline(self) -> Deadline {
-        let request = self.seen.request.as_ref();
-        let asked = request.and_then(|request| request.drain_timeout);
-        let timeout = self.policy.drain_timeout.max(asked.unwrap_or_default());
         let wait = self.seen.round().map(|report| report.longest_wait);
         let from = self.episode.limited_from.span().max(wait.unwrap_or_default());
-        self.deadline(self.drain_elapsed(), timeout.saturating_add(from))
+        self.deadline(
+            self.drain_elapsed(),
+            self.drain_time().timeout.span().saturating_add(from),
+        )
     }
 
     /// The pods of `report` that block the drain.

@@ -185,6 +185,7 @@ fn spans(episode: &Episode) -> Vec<(&'static str, Elapsed)> {
         ("the phase", episode.elapsed),
         ("the drain", episode.drained_for),
         ("the limit of the drain", limit),
+        ("the drain timeout", episode.drain_timeout),
         ("the drain until its limit", episode.limited_from),
         ("the time of the guest", episode.guest_timeout),
     ];
