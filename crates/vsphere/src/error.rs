@@ -80,6 +80,9 @@ pub enum LoginError {
     /// vCenter refused these credentials to another process.
     #[error("vCenter did not accept the credentials before this replica became the leader; they are tried again in {} s at the earliest, changed ones at once", .again_in.as_secs())]
     RefusedElsewhere { again_in: Duration },
+    /// vCenter may have refused the last login with these credentials.
+    #[error("vCenter has not answered the last login, and may have counted it as a failed one; the credentials are tried again in {} s at the earliest, changed ones at once", .again_in.as_secs())]
+    Unanswered { again_in: Duration },
     /// The process is shutting down.
     #[error("the login was stopped")]
     Stopped,
@@ -166,6 +169,7 @@ impl Error {
                 LoginError::File { .. }
                 | LoginError::Blank { .. }
                 | LoginError::RefusedElsewhere { .. }
+                | LoginError::Unanswered { .. }
                 | LoginError::Stopped
                 | LoginError::NotTried
                 | LoginError::Connect(_)
@@ -213,9 +217,9 @@ impl Error {
             return None;
         };
         match source.as_ref() {
-            LoginError::Credentials { again_in, .. } | LoginError::RefusedElsewhere { again_in } => {
-                Some(*again_in)
-            }
+            LoginError::Credentials { again_in, .. }
+            | LoginError::RefusedElsewhere { again_in }
+            | LoginError::Unanswered { again_in } => Some(*again_in),
             LoginError::File { .. }
             | LoginError::Blank { .. }
             | LoginError::Stopped

@@ -271,9 +271,15 @@ impl Sessions {
         let call = soap::method("Login", &content.session_manager)
             .with(XmlWriter::text("userName", credentials.user.clone()))
             .with(XmlWriter::text("password", credentials.password.expose_secret()));
-        let LoginReply { answer, cookie } = self
+        let reply = self
             .ask(&transport, &soap_action, "Login", &call, read_user)
-            .await?;
+            .await;
+        // vCenter may have refused it.
+        if reply.is_err() {
+            self.refusals
+                .unanswered(&credentials, self.settings.bad_login_hold);
+        }
+        let LoginReply { answer, cookie } = reply?;
         let (key, user, began_at) = match answer {
             SoapAnswer::Returned(user) => user,
             SoapAnswer::Fault { fault, .. } if refusal::is_refusal(&fault) => {

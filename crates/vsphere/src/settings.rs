@@ -30,7 +30,8 @@ pub struct Settings {
     pub retry_max: Duration,
     /// How long refused credentials are not tried again, 180 s, because repeated failures lock the
     /// account. Changed credentials are tried at once. Those that vCenter accepted before are tried
-    /// again after 10 s and 30 s first, because a vCenter that starts may refuse a correct password.
+    /// again after 10 s and 30 s first, because a vCenter that starts may refuse a correct password. So are
+    /// those of a login without an answer, which vCenter may have refused.
     pub bad_login_hold: Duration,
     /// Called after each call with the method, the outcome, and the duration.
     pub on_answer: Callback<(&'static str, CallOutcome, Duration)>,

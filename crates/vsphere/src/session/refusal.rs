@@ -1,4 +1,4 @@
-//! Refused logins: which credentials are held back, and until when.
+//! Logins that vCenter refused or did not answer: which credentials are held back, and until when.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ pub(super) fn is_refusal(fault: &Fault) -> bool {
     matches!(fault.kind, FaultKind::InvalidLogin | FaultKind::NoPermission)
 }
 
-/// The first pauses after a refusal of credentials that vCenter has accepted before. A vCenter that starts may answer
-/// `InvalidLogin` to a correct password. With these and a hold of 180 s, at most 3 attempts fall within 3 minutes; by
-/// default vCenter locks an account after 5.
-const ACCEPTED_BEFORE_HOLDS: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(30)];
+/// The first pauses after a refusal of credentials that vCenter has accepted before, or after a login without an answer. A
+/// vCenter that starts may answer `InvalidLogin` to a correct password. A login without an answer may have been a failed one.
+/// With these and a hold of 180 s, at most 3 attempts fall within 3 minutes; by default vCenter locks an account after 5.
+const FIRST_HOLDS: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(30)];
 
 /// The latest refusal, and what vCenter accepted last.
 #[derive(Default)]
@@ -29,42 +29,50 @@ pub(super) struct Refusals(Mutex<LoginHistory>);
 
 #[derive(Default)]
 struct LoginHistory {
-    refused: Option<RefusedCredentials>,
+    held: Option<HeldCredentials>,
     /// The credentials that vCenter accepted last.
     accepted: Option<[u8; 32]>,
-    /// How often they were refused since.
-    refused_since: usize,
+    /// How many logins failed since, each of which had one of [`FIRST_HOLDS`] or comes after these.
+    failed_since: usize,
 }
 
-struct RefusedCredentials {
+struct HeldCredentials {
     digest: [u8; 32],
     until: Instant,
-    /// The fault; `None` if another process received it.
-    fault: Option<Fault>,
+    why: HoldReason,
+}
+
+#[derive(Clone)]
+enum HoldReason {
+    Refused(Fault),
+    /// Another process received the refusal.
+    RefusedElsewhere,
+    Unanswered,
 }
 
 impl Refusals {
     /// Fails while these credentials are held back.
     pub(super) fn check(&self, credentials: &Credentials) -> Result<(), LoginError> {
         let history = self.0.lock();
-        let refused = history.refused.as_ref();
-        let Some(refused) = refused.filter(|it| it.digest == digest(credentials)) else {
+        let held = history.held.as_ref();
+        let Some(held) = held.filter(|it| it.digest == digest(credentials)) else {
             return Ok(());
         };
-        let again_in = refused.until.saturating_duration_since(Instant::now());
+        let again_in = held.until.saturating_duration_since(Instant::now());
         if again_in.is_zero() {
             return Ok(());
         }
-        Err(match refused.fault.clone() {
-            Some(source) => LoginError::Credentials { again_in, source },
-            None => LoginError::RefusedElsewhere { again_in },
+        Err(match held.why.clone() {
+            HoldReason::Refused(source) => LoginError::Credentials { again_in, source },
+            HoldReason::RefusedElsewhere => LoginError::RefusedElsewhere { again_in },
+            HoldReason::Unanswered => LoginError::Unanswered { again_in },
         })
     }
 
     /// Holds back these credentials for `hold`, or for less if vCenter has accepted them before.
     pub(super) fn refused(&self, credentials: &Credentials, source: Fault, hold: Duration) -> LoginError {
         let hold = self.0.lock().hold(digest(credentials), &source, hold);
-        self.set(credentials, hold, Some(source.clone()));
+        self.set(credentials, hold, HoldReason::Refused(source.clone()));
         LoginError::Credentials {
             again_in: hold,
             source,
@@ -74,8 +82,14 @@ impl Refusals {
     /// Holds back the current credentials of `user`, which vCenter refused to another process.
     pub(super) fn refused_elsewhere(&self, credentials: &Credentials, user: &str, hold: Duration) {
         if for_people(&credentials.user) == user {
-            self.set(credentials, hold, None);
+            self.set(credentials, hold, HoldReason::RefusedElsewhere);
         }
+    }
+
+    /// Holds back these credentials after a login without an answer, for `hold` or less.
+    pub(super) fn unanswered(&self, credentials: &Credentials, hold: Duration) {
+        let hold = self.0.lock().next_hold(hold);
+        self.set(credentials, hold, HoldReason::Unanswered);
     }
 
     /// Records that vCenter accepted these credentials.
@@ -88,14 +102,14 @@ impl Refusals {
 
     /// Clears a recorded refusal.
     pub(super) fn clear(&self) {
-        self.0.lock().refused = None;
+        self.0.lock().held = None;
     }
 
-    fn set(&self, credentials: &Credentials, hold: Duration, fault: Option<Fault>) {
-        self.0.lock().refused = Some(RefusedCredentials {
+    fn set(&self, credentials: &Credentials, hold: Duration, why: HoldReason) {
+        self.0.lock().held = Some(HeldCredentials {
             digest: digest(credentials),
             until: Instant::now() + hold,
-            fault,
+            why,
         });
     }
 }
@@ -106,8 +120,12 @@ impl LoginHistory {
         if fault.kind != FaultKind::InvalidLogin || self.accepted != Some(refused) {
             return longest;
         }
-        let hold = ACCEPTED_BEFORE_HOLDS.get(self.refused_since).copied();
-        self.refused_since = self.refused_since.saturating_add(1);
+        self.next_hold(longest)
+    }
+
+    fn next_hold(&mut self, longest: Duration) -> Duration {
+        let hold = FIRST_HOLDS.get(self.failed_since).copied();
+        self.failed_since = self.failed_since.saturating_add(1);
         hold.unwrap_or(longest).min(longest)
     }
 }
@@ -184,6 +202,24 @@ mod tests {
         assert_eq!(holds(&refusals, &other, fault()).await, [180; 4]);
         let denied = Fault::new(FaultKind::NoPermission, "no");
         assert_eq!(holds(&refusals, &ours, denied).await, [180; 4]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn logins_without_an_answer_count_like_refused_ones() {
+        let refusals = Refusals::default();
+        let (ours, other) = (credentials("a", "right"), credentials("a", "changed"));
+        for hold in [10, 30, 180, 180] {
+            refusals.unanswered(&ours, HOLD);
+            let Err(LoginError::Unanswered { again_in }) = refusals.check(&ours) else {
+                panic!("they are held");
+            };
+            assert_eq!(again_in.as_secs(), hold);
+            assert!(refusals.check(&other).is_ok());
+        }
+        refusals.accepted(&ours);
+        assert!(refusals.check(&ours).is_ok());
+        refusals.unanswered(&ours, HOLD);
+        assert_eq!(holds(&refusals, &ours, fault()).await, [30, 180, 180, 180]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -32,6 +32,10 @@ enum Condition {
     Starting,
     /// It accepts no password.
     RefusesLogins,
+    /// The connection of each login breaks before the reply.
+    LosesLogins,
+    /// It answers no login.
+    HoldsLogins,
     /// Each session is dead as soon as it was made.
     ForgetsSessions,
     /// It answers, and refuses to create anything.
@@ -89,6 +93,12 @@ impl Memory {
                 logins.push(Instant::now());
                 if condition == Condition::RefusesLogins {
                     return Reply::new(500, REFUSED);
+                }
+                if condition == Condition::LosesLogins {
+                    return Reply::Close;
+                }
+                if condition == Condition::HoldsLogins {
+                    return Reply::Never;
                 }
                 if condition != Condition::ForgetsSessions {
                     self.sessions.lock().unwrap().insert(logins.len());
@@ -164,16 +174,20 @@ impl HttpTransport for MemoryConnector {
                 head: cookie.map_or_else(String::new, |cookie| cookie.to_str().unwrap().to_owned()),
                 body: String::from_utf8(body).unwrap(),
             };
+            let mut reply = self.0.reply(&request);
+            while let Reply::After(pause, then) = reply {
+                sleep(pause).await;
+                reply = *then;
+            }
             let Reply::Answer {
                 status,
                 headers,
                 body,
-            } = self.0.reply(&request)
+            } = reply
             else {
-                condition
-                    .wait_for(|condition| *condition != Condition::Up)
-                    .await
-                    .unwrap();
+                if matches!(reply, Reply::Never) {
+                    condition.changed().await.unwrap();
+                }
                 return Err(broken());
             };
             sleep(LATENCY).await;
@@ -300,6 +314,54 @@ async fn refused_logins_after_an_outage_do_not_lock_the_account() {
             .count()
     });
     assert!(most.max().unwrap() <= 3, "{logins:?}");
+    stream.stop.cancel();
+}
+
+/// vCenter may have refused each of them, and locks the account after a few.
+#[tokio::test(start_paused = true)]
+async fn logins_without_an_answer_do_not_lock_the_account() {
+    for (condition, was_accepted) in [
+        (Condition::LosesLogins, true),
+        (Condition::LosesLogins, false),
+        (Condition::HoldsLogins, true),
+        (Condition::HoldsLogins, false),
+    ] {
+        let (memory, connector) = Memory::start();
+        if !was_accepted {
+            memory.becomes(condition);
+        }
+        let mut stream = follow(&client(&connector), WatchSet::default());
+        if was_accepted {
+            synced(&mut stream).await;
+            memory.becomes(condition);
+        }
+        let began = Instant::now();
+        idle(&mut stream, began + Duration::from_secs(1_800)).await;
+        let logins = memory.logins_since(began);
+        let most = logins.iter().map(|from| {
+            logins
+                .iter()
+                .filter(|at| (*from..*from + Duration::from_secs(180)).contains(at))
+                .count()
+        });
+        assert!(
+            most.max().unwrap() <= 3,
+            "{condition:?} {was_accepted}: {logins:?}"
+        );
+        assert!(logins.len() >= 8, "{condition:?} {was_accepted}: {logins:?}");
+        stream.stop.cancel();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn login_without_an_answer_is_tried_again_soon() {
+    let (memory, connector) = Memory::start();
+    memory.becomes(Condition::LosesLogins);
+    let mut stream = follow(&client(&connector), WatchSet::default());
+    lost(&mut stream).await;
+    memory.becomes(Condition::Up);
+    let back = Instant::now();
+    assert!(synced(&mut stream).await - back < Duration::from_secs(13));
     stream.stop.cancel();
 }
 
