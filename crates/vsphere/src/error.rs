@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use haulout_core::tls_errors::explained;
 
-use super::fault::{Failure, Fault};
+use super::fault::{Failure, Fault, FaultKind};
 use super::moref::Moref;
 use super::soap::ReplyError;
 use super::update::PowerState;
@@ -209,6 +209,23 @@ impl Error {
             Self::Transport { .. } => true,
             Self::Reply { .. } | Self::NotSent { .. } | Self::Refused { .. } | Self::Login { .. } => false,
         }
+    }
+
+    /// Whether vCenter refuses what it has. What it does not have, or does not allow, it refuses for good. Some faults are of the
+    /// session.
+    pub(super) fn is_refused_for_now(&self) -> bool {
+        let Self::Refused { source, .. } = self else {
+            return false;
+        };
+        !matches!(
+            source.kind,
+            FaultKind::NotSupported
+                | FaultKind::InvalidArgument
+                | FaultKind::NoPermission
+                | FaultKind::NotAuthenticated
+                | FaultKind::ManagedObjectNotFound
+                | FaultKind::RequestCanceled
+        )
     }
 
     /// How long the credentials are held back, if that is why there is no session.

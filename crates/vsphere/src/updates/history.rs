@@ -9,7 +9,6 @@ use tokio::sync::OnceCell;
 use super::subscription::Subscription;
 use crate::call::SoapCall;
 use crate::error::{Error, TransportError};
-use crate::fault::FaultKind;
 use crate::moref::Moref;
 use crate::property::{PropertySpec, UpdateSet};
 use crate::soap;
@@ -73,7 +72,7 @@ impl TaskHistory {
     async fn watch(&self) -> Result<Option<HistoryCollector>, Error> {
         let created = self.create().await;
         match created {
-            Err(error) if is_for_now(&error) => Err(error),
+            Err(error) if error.is_refused_for_now() => Err(error),
             created => Ok(self
                 .subscription
                 .allow_refusal("the task history", created)?
@@ -143,21 +142,5 @@ pub(super) fn affects_history_only(error: &Error) -> bool {
                 source: TransportError::TooLarge(_) | TransportError::Deadline(_),
                 ..
             }
-    ) || is_for_now(error)
-}
-
-/// Whether vCenter refuses what it has. What it does not have, or does not allow, it refuses for good. Some faults are of the session.
-fn is_for_now(error: &Error) -> bool {
-    let Error::Refused { source, .. } = error else {
-        return false;
-    };
-    !matches!(
-        source.kind,
-        FaultKind::NotSupported
-            | FaultKind::InvalidArgument
-            | FaultKind::NoPermission
-            | FaultKind::NotAuthenticated
-            | FaultKind::ManagedObjectNotFound
-            | FaultKind::RequestCanceled
-    )
+    ) || error.is_refused_for_now()
 }

@@ -175,10 +175,11 @@ impl Subscription {
     /// Creates the filter of all hosts.
     async fn follow_hosts(&self) -> Result<(), Error> {
         if self.objects.session.speaks(KNOWS_PARTIAL_MAINTENANCE) {
-            let spec = self.host_spec(&paths(HOST, ALL));
-            let created = self.filter(&self.collector, spec).await;
             let what = "the partial maintenance modes of hosts";
-            if self.allow_refusal(what, created)?.is_some() {
+            if self
+                .optional_filter(what, self.host_spec(&paths(HOST, ALL)))
+                .await?
+            {
                 return Ok(());
             }
         }
@@ -353,13 +354,22 @@ impl Subscription {
         let list = SoapCall::to("CreateListView", &self.objects.session.content.view_manager);
         let list = self.objects.create(list, "DestroyView").await?;
         let spec = Self::list_spec(&list, &paths(VM, ALL));
-        let all = self.filter(&self.collector, spec).await;
         let what = "the property of VMs that vCenter powers off for maintenance";
-        if self.allow_refusal(what, all)?.is_none() {
+        if !self.optional_filter(what, spec).await? {
             self.filter(&self.collector, Self::list_spec(&list, &paths(VM, KNOWN)))
                 .await?;
         }
         Ok(list)
+    }
+
+    /// Creates a filter with optional properties. Returns whether vCenter knows them.
+    async fn optional_filter(&self, what: &'static str, spec: PropertySpec) -> Result<bool, Error> {
+        let mut created = self.filter(&self.collector, spec.clone()).await;
+        // They would be missing until the session ends. A fault that lasts also refuses the filter without them.
+        if created.as_ref().is_err_and(Error::is_refused_for_now) {
+            created = self.filter(&self.collector, spec).await;
+        }
+        Ok(self.allow_refusal(what, created)?.is_some())
     }
 
     pub(super) async fn filter(&self, collector: &Moref, spec: PropertySpec) -> Result<(), Error> {

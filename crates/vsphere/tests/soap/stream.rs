@@ -231,6 +231,41 @@ async fn mark_for_evacuation_by_power_off_is_read_where_vcenter_knows_it() {
 
 const PARTIAL: &str = "runtime.partialMaintenanceMode";
 
+/// Without them, the stream would go on for weeks.
+#[tokio::test]
+async fn optional_properties_are_asked_for_again_after_a_fault_that_may_pass() {
+    for property in [EVACUATION, PARTIAL] {
+        let mut is_up = false;
+        let (fake, vcenter, _server) = Fake::start(move |call: &Request| {
+            let fails = call.method() == "CreateFilter"
+                && call.body.contains(property)
+                && !std::mem::replace(&mut is_up, true);
+            match fails {
+                true => Some(Reply::fault("SystemError", "")),
+                false => finds_the_vm(call),
+            }
+        })
+        .await;
+        fake.push(1, &first_set());
+        let mut stream = follow(&vcenter, one_node());
+        stream.settled().await;
+        let kind = "<pathSet>runtime.inMaintenanceMode";
+        let kind = if property == EVACUATION {
+            "<type>VirtualMachine</type><pathSet>"
+        } else {
+            kind
+        };
+        let filters = fake.calls("CreateFilter");
+        let asked: Vec<bool> = filters
+            .iter()
+            .filter(|call| call.body.contains(kind))
+            .map(|call| call.body.contains(property))
+            .collect();
+        assert_eq!(asked, [true, true], "{property}");
+        stream.stop().await;
+    }
+}
+
 #[tokio::test]
 async fn partial_maintenance_is_read_where_vcenter_knows_it() {
     for (old_api, is_refused) in [(false, false), (false, true), (true, false)] {
