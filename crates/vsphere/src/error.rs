@@ -11,6 +11,7 @@ use super::fault::{Failure, Fault, FaultKind};
 use super::moref::Moref;
 use super::soap::ReplyError;
 use super::update::PowerState;
+use super::xml::{LimitBreach, XmlError};
 
 /// A failed call to vCenter.
 #[derive(Debug, thiserror::Error)]
@@ -209,6 +210,20 @@ impl Error {
             Self::Transport { .. } => true,
             Self::Reply { .. } | Self::NotSent { .. } | Self::Refused { .. } | Self::Login { .. } => false,
         }
+    }
+
+    /// Whether the reply has more bytes or elements than are read.
+    pub(super) fn is_too_large(&self) -> bool {
+        matches!(
+            self,
+            Self::Transport {
+                source: TransportError::TooLarge(_),
+                ..
+            } | Self::Reply {
+                source: ReplyError::Xml(XmlError::Beyond(LimitBreach::Elements)),
+                ..
+            }
+        )
     }
 
     /// Whether vCenter refuses what it has. What it does not have, or does not allow, it refuses for good. Some faults are of the

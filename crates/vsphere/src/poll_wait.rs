@@ -1,5 +1,6 @@
 //! How long a poll for updates asks vCenter to wait. A proxy or firewall may close a request that is idle for longer than some time,
-//! which differs by site. A poll that is cut costs a new subscription, so the wait becomes shorter than that time by itself.
+//! which differs by site. A poll that is cut costs a new subscription, so the wait becomes shorter than that time by itself. A reply that is
+//! too large costs one as well, so the next set has smaller parts.
 
 use std::time::Duration;
 
@@ -7,6 +8,13 @@ use parking_lot::Mutex;
 
 /// The shortest wait: six calls a minute.
 const SHORTEST: Duration = Duration::from_secs(10);
+
+/// Object updates per part of a set, vCenter's own maximum. Most parts of so many hosts with all their PCI devices are under the
+/// parser's limits.
+const MOST_OBJECTS: u32 = 100;
+
+/// The fewest, so that the largest vCenter does not need more parts than a set may have.
+const FEWEST_OBJECTS: u32 = 10;
 
 /// How much two times may differ that are the same limit.
 const SAME: Duration = Duration::from_secs(2);
@@ -20,6 +28,7 @@ struct Learned {
     wait: Duration,
     /// After how long the latest poll was cut that no longer one has disproved.
     cut_after: Option<Duration>,
+    objects: u32,
 }
 
 impl PollWait {
@@ -27,7 +36,23 @@ impl PollWait {
         Self(Mutex::new(Learned {
             wait,
             cut_after: None,
+            objects: MOST_OBJECTS,
         }))
+    }
+
+    /// How many object updates a part of a set may have.
+    pub(crate) fn objects(&self) -> u32 {
+        self.0.lock().objects
+    }
+
+    /// Learns that a part was too large.
+    pub(super) fn was_too_large(&self) {
+        let mut learned = self.0.lock();
+        learned.objects = (learned.objects / 2).max(FEWEST_OBJECTS);
+        tracing::info!(
+            "a part of vCenter's updates is too large; the next ones have at most {} objects",
+            learned.objects
+        );
     }
 
     pub(crate) fn get(&self) -> Duration {

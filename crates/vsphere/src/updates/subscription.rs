@@ -26,10 +26,7 @@ mod tests;
 
 /// Limit for the cleanup; otherwise vCenter keeps the objects until the session times out.
 const CLEANUP_DEADLINE: Duration = Duration::from_secs(5);
-/// Object updates per set, vCenter's own maximum. A set of so many hosts with all their PCI devices is
-/// well under the parser's limits.
-const OBJECTS_PER_SET: u32 = 100;
-/// Parts per set: the largest vCenter has some hundred parts of [`OBJECTS_PER_SET`] objects.
+/// Parts per set: the largest vCenter has some hundred parts of 100 objects.
 const MAX_PARTS: usize = 1_000;
 /// Objects per page of a re-read. It reads few small properties, so one call returns all hosts of the
 /// largest vCenter, our VMs, and their tasks.
@@ -191,8 +188,13 @@ impl Subscription {
     pub(super) async fn wait(&self, version: &str) -> Result<Option<UpdateSet>, Error> {
         let began = Instant::now();
         let set = self.poll(&self.collector, version).await;
-        let is_cut = matches!(&set, Err(Error::Transport { .. }));
-        self.objects.vcenter.poll_wait.ended(began.elapsed(), is_cut);
+        let poll_wait = &self.objects.vcenter.poll_wait;
+        if set.as_ref().is_err_and(Error::is_too_large) {
+            poll_wait.was_too_large();
+        } else {
+            let is_cut = matches!(&set, Err(Error::Transport { .. }));
+            poll_wait.ended(began.elapsed(), is_cut);
+        }
         set
     }
 
@@ -205,7 +207,10 @@ impl Subscription {
                 "maxWaitSeconds",
                 wait.as_secs().max(1).to_string(),
             ))
-            .with(XmlWriter::text("maxObjectUpdates", OBJECTS_PER_SET.to_string()));
+            .with(XmlWriter::text(
+                "maxObjectUpdates",
+                vcenter.poll_wait.objects().to_string(),
+            ));
         let call = SoapCall::to("WaitForUpdatesEx", collector)
             .with(XmlWriter::text("version", version))
             .with(options)

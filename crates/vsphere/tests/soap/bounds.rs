@@ -55,6 +55,40 @@ async fn set_without_an_end_breaks_the_stream() {
 }
 
 #[tokio::test]
+async fn set_that_is_too_large_is_asked_for_in_smaller_parts() {
+    for content in [" ".repeat(33 << 20), "<a/>".repeat(500_001)] {
+        let large = Reply::of("WaitForUpdatesEx", &content);
+        let (fake, vcenter, _server) = Fake::start(move |call: &Request| {
+            let is_first = call.method() == "WaitForUpdatesEx" && call.value("version") == Some("");
+            is_first.then(|| match call.value("maxObjectUpdates") {
+                Some("100" | "50") => large.clone(),
+                _ => {
+                    let set = format!(
+                        "<returnval><version>1</version><filterSet>{}</filterSet></returnval>",
+                        first_set()
+                    );
+                    Reply::of("WaitForUpdatesEx", &set)
+                }
+            })
+        })
+        .await;
+        let mut stream = follow(&vcenter, WatchSet::default());
+        for _ in 0..2 {
+            stream.lost().await;
+        }
+        stream.settled().await;
+        let polls = fake.calls("WaitForUpdatesEx");
+        let first = polls.iter().filter(|call| call.value("version") == Some(""));
+        let sizes: Vec<_> = first
+            .take(3)
+            .filter_map(|call| call.value("maxObjectUpdates"))
+            .collect();
+        assert_eq!(sizes, ["100", "50", "25"]);
+        stream.stop().await;
+    }
+}
+
+#[tokio::test]
 async fn watch_set_that_changes_constantly_does_not_starve_the_reread() {
     let watch_set: Arc<OnceLock<watch::Sender<WatchSet>>> = Arc::default();
     let changing = watch_set.clone();
