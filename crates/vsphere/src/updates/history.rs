@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::OnceCell;
+use tokio::time::Instant;
 
 use super::subscription::Subscription;
 use crate::call::SoapCall;
@@ -54,8 +55,18 @@ impl TaskHistory {
         let Some(created) = self.created.get_or_try_init(|| self.watch()).await? else {
             return std::future::pending().await;
         };
+        let began = Instant::now();
         let page = self.subscription.poll(&created.collector, version).await;
+        let took = began.elapsed();
         tokio::time::sleep(PAGE_DELAY).await;
+        // A page that is slow, large or refused says nothing of a proxy. Noted after the delay: a restart of vCenter, which cuts both
+        // polls, has ended this one by then, and counts once.
+        let is_cut = page
+            .as_ref()
+            .is_err_and(|error| matches!(error, Error::Transport { .. }) && !affects_history_only(error));
+        if page.is_ok() || is_cut {
+            self.subscription.objects.vcenter.poll_wait.ended(took, is_cut);
+        }
         page
     }
 

@@ -36,6 +36,8 @@ enum Condition {
     LosesLogins,
     /// It answers no login.
     HoldsLogins,
+    /// A proxy cuts each poll that is idle for a minute. Hosts change more often, tasks do not.
+    CutsIdlePolls,
     /// Each session is dead as soon as it was made.
     ForgetsSessions,
     /// It answers, and refuses to create anything.
@@ -51,6 +53,8 @@ struct Memory {
     /// The sessions that live.
     sessions: Mutex<BTreeSet<usize>>,
     created: Mutex<usize>,
+    /// The collectors of task histories.
+    histories: Mutex<BTreeSet<String>>,
 }
 
 #[derive(Clone, Debug)]
@@ -63,6 +67,7 @@ impl Memory {
             logins: Mutex::default(),
             sessions: Mutex::default(),
             created: Mutex::default(),
+            histories: Mutex::default(),
         });
         (memory.clone(), MemoryConnector(memory))
     }
@@ -129,7 +134,17 @@ impl Memory {
             "CreateContainerView" => creates("ContainerView"),
             "CreateListView" => creates("ListView"),
             "CreatePropertyCollector" => creates("PropertyCollector"),
-            "CreateFilter" => creates("PropertyFilter"),
+            "CreateFilter" => {
+                if request.body.contains("latestPage") {
+                    let collector = request.value("_this").unwrap().to_owned();
+                    self.histories.lock().unwrap().insert(collector);
+                }
+                creates("PropertyFilter")
+            }
+            "CreateCollectorForTasks" if condition == Condition::CutsIdlePolls => {
+                creates("TaskHistoryCollector")
+            }
+            "WaitForUpdatesEx" if condition == Condition::CutsIdlePolls => self.reply_to_poll(request),
             "WaitForUpdatesEx" if request.value("version") == Some("") => {
                 let esx1 = host("enter", "host-1", &change("name", "esx1"));
                 let set = format!("<returnval><version>1</version><filterSet>{esx1}</filterSet></returnval>");
@@ -144,6 +159,25 @@ impl Memory {
                 r#"<returnval><objects><obj type="HostSystem">host-1</obj></objects></returnval>"#,
             ),
             _ => Reply::of(method, ""),
+        }
+    }
+
+    /// Through a proxy that cuts idle polls.
+    fn reply_to_poll(&self, request: &Request) -> Reply {
+        let collector = request.value("_this").unwrap();
+        let is_history = self.histories.lock().unwrap().contains(collector);
+        let version = request.value("version").unwrap();
+        let esx1 = host("enter", "host-1", &change("name", "esx1"));
+        let objects = if is_history { "" } else { &esx1 };
+        let set =
+            format!("<returnval><version>{version}1</version><filterSet>{objects}</filterSet></returnval>");
+        let wait = Duration::from_secs(request.value("maxWaitSeconds").unwrap().parse().unwrap());
+        let minute = Duration::from_secs(60);
+        match (version, is_history) {
+            ("", _) => Reply::of(request.method(), &set),
+            (_, false) => Reply::of(request.method(), &set).after(wait.min(minute / 2)),
+            (_, true) if wait < minute => Reply::of(request.method(), "").after(wait),
+            (_, true) => Reply::Close.after(minute),
         }
     }
 }
@@ -378,6 +412,24 @@ async fn sessions_that_die_at_once_cause_no_storm_of_logins() {
     assert!(logins.len() <= 70, "{}: {logins:?}", logins.len());
     let of_last_minute = logins.iter().filter(|at| at.as_secs() >= 540).count();
     assert!(of_last_minute <= 4, "{logins:?}");
+    stream.stop.cancel();
+}
+
+/// Each cut of the history costs a new subscription as well.
+#[tokio::test(start_paused = true)]
+async fn polls_of_the_history_that_a_proxy_cuts_become_shorter() {
+    let (memory, connector) = Memory::start();
+    memory.becomes(Condition::CutsIdlePolls);
+    let mut stream = follow(&client(&connector), WatchSet::default());
+    let began = Instant::now();
+    let mut losses = Vec::new();
+    let until = began + Duration::from_secs(1_800);
+    while let Ok(update) = tokio::time::timeout_at(until, stream.updates.recv()).await {
+        if matches!(update.expect("the stream ended"), VsphereUpdate::Lost { .. }) {
+            losses.push(began.elapsed());
+        }
+    }
+    assert_eq!(losses.len(), 2, "{losses:?}");
     stream.stop.cancel();
 }
 
