@@ -46,7 +46,7 @@ pub(super) struct Tracker {
     lookups: LookupResults,
     /// VMs and tasks in the list view of the subscription, without the device hosts.
     listed: BTreeSet<Moref>,
-    /// Hosts in the list view because of their devices. None is removed: a host that leaves only this filter
+    /// Hosts in the list view because of their devices. We remove none: a host that leaves only this filter
     /// looks like a deleted one.
     device_hosts: BTreeSet<HostRef>,
     /// There may be more device hosts.
@@ -328,6 +328,10 @@ impl Tracker {
         for update in updates {
             match update {
                 VsphereUpdate::VmGone(vm) => self.mark_stale_keys(vm),
+                // vCenter takes what it does not have out of the list view. It may come back.
+                VsphereUpdate::HostGone(host) => {
+                    self.device_hosts.remove(host);
+                }
                 VsphereUpdate::Vm(vm) => {
                     self.note_device_hosts(vm.host.as_ref());
                     if !self.has_key_of(vm) {
@@ -340,7 +344,6 @@ impl Tracker {
                     self.note_device_hosts(is_of_ours.then_some(&host.moref));
                 }
                 VsphereUpdate::Reset
-                | VsphereUpdate::HostGone(_)
                 | VsphereUpdate::Compute(_)
                 | VsphereUpdate::ComputeGone(_)
                 | VsphereUpdate::Task(_)

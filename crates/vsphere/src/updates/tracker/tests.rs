@@ -402,6 +402,14 @@ async fn refresh_is_due_for_device_hosts_stale_keys_and_tasks() {
     let host_9 = [HostRef::new("host-9")].into();
     assert_eq!(refresh(&mut followed, &watch_set), (host_9, none(), none()));
 
+    // A host leaves, as when the account loses its permission, and comes back.
+    followed.set(update_set("2", vec![Change::Gone(host("host-9"))]));
+    followed.push([host_in("host-9", "domain-c9", &[])]);
+    assert_eq!(
+        refresh(&mut followed, &watch_set),
+        ([HostRef::new("host-9")].into(), none(), none())
+    );
+
     // A maintenance task begins and ends.
     let task = Reported::entering("task-1", "host-9", 1);
     followed.push([task.object()]);
