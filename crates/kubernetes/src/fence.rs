@@ -224,6 +224,11 @@ impl Permit {
         .await
     }
 
+    /// Whether the fence is closed: work of several requests begins no further one.
+    pub fn is_closed(&self) -> bool {
+        matches!(*self.shared.state.borrow(), FenceState::Closed)
+    }
+
     async fn ends(&self) {
         let mut states = self.shared.state.subscribe();
         let mut until = None;

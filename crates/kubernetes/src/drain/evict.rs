@@ -73,7 +73,7 @@ impl EvictionPass<'_> {
                 break;
             };
             let Some(answer) = answer else {
-                // The round has ended.
+                // The round has ended, or the process stops.
                 report.leave(groups.drop_all(), &PendingReason::NotReached, None);
                 report.leave(vec![pod], &PendingReason::NotReached, None);
                 continue;
@@ -147,14 +147,14 @@ impl EvictionPass<'_> {
     }
 }
 
-/// Requests one eviction when there is a free slot; `None` if the round ended before.
+/// Requests one eviction when there is a free slot; `None` if the round or the process ends before.
 async fn ask(permit: &Permit, round: &EvictionPass<'_>, pod: &Evictable) -> Option<EvictionReply> {
     let EvictionPass { settings, ends, .. } = *round;
     // The semaphore is never closed.
     let slot = settings.evictions.semaphore.acquire();
     let _slot = tokio::time::timeout_at(ends, slot).await.ok()?.ok()?;
     let asked = Instant::now();
-    if asked >= ends {
+    if asked >= ends || permit.is_closed() {
         return None;
     }
     // The slot is held until the reply, also past the end of the round: the kube-apiserver continues an aborted request, and the

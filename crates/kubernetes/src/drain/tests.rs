@@ -506,6 +506,27 @@ async fn a_round_ends_at_its_deadline_and_names_the_pods_it_did_not_reach() {
     assert_eq!(log.lines().len(), 5);
 }
 
+#[tokio::test]
+async fn no_eviction_begins_when_the_fence_is_closed() {
+    let fence = WriteFence::without_election();
+    let permit = fence.permit(WriteKind::Effect).unwrap();
+    let (client, log) = server(cluster(["web-1", "web-2", "web-3"].map(pod), move |_| {
+        fence.close();
+        accepted()
+    }));
+    let settings = DrainSettings {
+        evictions: Concurrency::of(1),
+        ..settings()
+    };
+    let report = round(&permit, &client, &node(), &settings, ORDER).await.unwrap();
+    assert_eq!(log.lines(), [LIST.to_owned(), evicted("web-1")]);
+    let unreached = report
+        .left
+        .iter()
+        .filter(|it| it.why == PendingReason::NotReached);
+    assert_eq!(unreached.count(), 2);
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_eviction_that_has_begun_is_not_cut_short_by_the_end_of_its_round() {
     let (client, _) = server(cluster([pod("web-1"), pod("web-2")], move |_| {
