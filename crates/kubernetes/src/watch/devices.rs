@@ -20,12 +20,7 @@ const PAGE: u32 = 100;
 pub async fn run(gpus: GpuResources, context: WatchContext) {
     let api = Api::all(context.client.clone());
     let config = watcher_config().page_size(PAGE);
-    let handler = Devices {
-        slices: SliceIndex::new(gpus),
-        is_missed: false,
-        is_refused: false,
-    };
-    context.watch(api, config, handler).await;
+    context.watch(api, config, Devices::new(gpus)).await;
 }
 
 struct Devices {
@@ -34,9 +29,20 @@ struct Devices {
     is_missed: bool,
     /// It was logged that the right is missing.
     is_refused: bool,
+    /// It was logged that the list fails for another reason.
+    is_unlisted: bool,
 }
 
 impl Devices {
+    fn new(gpus: GpuResources) -> Self {
+        Self {
+            slices: SliceIndex::new(gpus),
+            is_missed: false,
+            is_refused: false,
+            is_unlisted: false,
+        }
+    }
+
     fn update(&self, node: NodeName) -> KubernetesUpdate {
         let slices = self.slices.slices_of(&node);
         KubernetesUpdate::Devices { node, slices }
@@ -58,7 +64,7 @@ impl WatchHandler for Devices {
                 self.slices.remove(&name)
             }
             Event::InitDone => {
-                (self.is_missed, self.is_refused) = (false, false);
+                (self.is_missed, self.is_refused, self.is_unlisted) = (false, false, false);
                 let changed = self.slices.listed();
                 let updates = changed.into_iter().map(|node| self.update(node));
                 return updates.chain([KubernetesUpdate::DevicesListed]).collect();
@@ -82,6 +88,13 @@ impl WatchHandler for Devices {
                 broke.refusal
             );
         }
+        let is_unlisted = broke.is_unlisted && !is_missed && !is_refused;
+        if is_unlisted && !std::mem::replace(&mut self.is_unlisted, true) {
+            warn!(
+                "ResourceSlices cannot be listed, so GPUs of Dynamic Resource Allocation are those of the last list, or none before the first: {}",
+                broke.refusal
+            );
+        }
         let wait = backoff.next_wait();
         let is_for_long = is_missed || is_refused;
         let wait = if is_for_long { LOOK_FOR_KIND } else { wait };
@@ -92,10 +105,17 @@ impl WatchHandler for Devices {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use serde_json::{Value, json};
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Metadata, Subscriber};
 
     use super::*;
+    use crate::answer::ApiRefusal;
     use crate::stand_in::{ScriptedReply, refusal};
+    use crate::watch::Settings;
     use crate::watch::tests::{event, scripted, updates_of};
 
     fn slice(name: &str, devices: usize) -> Value {
@@ -160,6 +180,52 @@ mod tests {
             Value::Null,
         );
         assert_eq!(counts(vec![absent], vec![]).await, [None]);
+    }
+
+    /// Counts warnings.
+    #[derive(Clone, Default)]
+    struct Warnings(Arc<AtomicUsize>);
+
+    impl Subscriber for Warnings {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            *metadata.level() == tracing::Level::WARN
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+        fn event(&self, _: &tracing::Event<'_>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn enter(&self, _: &Id) {}
+
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[test]
+    fn list_that_keeps_failing_is_logged_once_until_the_next_complete_list() {
+        let warnings = Warnings::default();
+        let mut devices = Devices::new(GpuResources::parse("gpu.nvidia.com").unwrap());
+        let mut backoff = Backoff::new(&Settings::default());
+        let mut after = |is_unlisted| {
+            let broke = WatchBroke {
+                refusal: ApiRefusal::Unreachable("no list within 70 s".to_owned()),
+                is_unlisted,
+            };
+            tracing::subscriber::with_default(warnings.clone(), || devices.broke(&broke, &mut backoff));
+            if !is_unlisted {
+                devices.event(Event::InitDone);
+            }
+            warnings.0.load(Ordering::Relaxed)
+        };
+        assert_eq!([after(true), after(true)], [1, 1]);
+        assert_eq!([after(false), after(true)], [1, 2], "a watch ends now and then");
     }
 
     #[tokio::test(start_paused = true)]
