@@ -18,6 +18,8 @@ pub enum ObjectWrite {
     Status {
         name: String,
         uid: RequestUid,
+        /// The `resourceVersion` of the object from which the changes were computed.
+        version: u64,
         /// A merge patch.
         changes: Value,
     },
@@ -52,11 +54,16 @@ impl ObjectWrite {
     /// deleted.
     pub(super) fn weight(&self) -> u8 {
         match self {
-            Self::Status { changes, .. } if changes.get("record").is_some_and(|it| !it.is_null()) => 0,
+            Self::Status { changes, .. } if has_record(changes) => 0,
             Self::Create { .. } => 1,
             Self::Status { .. } | Self::Foreign(_) | Self::Delete { .. } => 2,
         }
     }
+}
+
+/// Whether a merge patch of a status has a copy of a record.
+pub(super) fn has_record(changes: &Value) -> bool {
+    changes.get("record").is_some_and(|it| !it.is_null())
 }
 
 /// The write that changes the status of an object to `wanted`; `None` if it is equal.
@@ -67,6 +74,7 @@ pub(super) fn status_of(
     Some(ObjectWrite::Status {
         name: object.name.clone(),
         uid: object.uid.clone(),
+        version: object.resource_version,
         changes: difference(&object.status, wanted)?,
     })
 }

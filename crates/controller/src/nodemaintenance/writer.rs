@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::api::{self, WriteError, WriteIf};
-use super::due_write::ObjectWrite;
+use super::due_write::{ObjectWrite, has_record};
 use super::foreign;
 use super::objects::StatusReconciler;
 use super::refused::RefusedWrites;
@@ -143,8 +143,18 @@ async fn perform(
             let created = api::create(permit, client, &name, *spec).await?;
             created.map(|object| NodeMaintenanceUpdate::Seen(Box::new(object)))
         }
-        ObjectWrite::Status { name, uid, changes } => {
-            answered(api::write_status(permit, client, &name, WriteIf::Uid(&uid), &changes).await)?
+        ObjectWrite::Status {
+            name,
+            uid,
+            version,
+            changes,
+        } => {
+            // Without its Node an episode continues on the copy, which may have a newer record by now.
+            let condition = match has_record(&changes) {
+                true => WriteIf::Version(Some(version)),
+                false => WriteIf::Uid(&uid),
+            };
+            answered(api::write_status(permit, client, &name, condition, &changes).await)?
         }
         ObjectWrite::Delete { name, uid } => {
             api::delete(permit, client, &name, &uid).await?;

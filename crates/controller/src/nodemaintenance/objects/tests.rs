@@ -123,7 +123,9 @@ impl Cluster {
                     NodeMaintenanceRole::Episode { record: None },
                 );
             }
-            ObjectWrite::Status { name, uid, changes } => {
+            ObjectWrite::Status {
+                name, uid, changes, ..
+            } => {
                 let mut object = self.stored[&name].clone();
                 assert_eq!(object.uid, uid);
                 stored::patch_status(&mut object, &changes);

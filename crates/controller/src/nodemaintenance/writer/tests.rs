@@ -1,4 +1,41 @@
+use haulout_kubernetes::stand_in::{refusal, server};
+use serde_json::{Value, json};
+
 use super::*;
+use crate::board::NodeBoard;
+use crate::nodemaintenance::due_write::status_of;
+use crate::nodemaintenance::kind::NodeMaintenanceStatus;
+use crate::nodemaintenance::stored;
+use haulout_kubernetes::update::NodeMaintenanceRole;
+
+/// What the write of `wanted` to a new object demands of the object, in the metadata of its patch.
+async fn demands(wanted: NodeMaintenanceStatus) -> Value {
+    let role = NodeMaintenanceRole::Episode { record: None };
+    let object = stored::created("gpu1-0", "gpu1", jiff::Timestamp::UNIX_EPOCH, role);
+    let (client, log) = server(|_| refusal(409, "Conflict", "the object has been modified", Value::Null));
+    let permit = WriteFence::without_election().permit(WriteKind::Record).unwrap();
+    let clock = || jiff::Timestamp::UNIX_EPOCH;
+    let objects = StatusReconciler::new("gpu=true".to_owned(), None, 2, NodeBoard::new(clock), clock);
+    let (out, _updates) = mpsc::channel(1);
+    let write = status_of(&object, &wanted).unwrap();
+    let written = perform(&permit, &client, &objects, &out, write).await;
+    assert!(matches!(written, Err(WriteError::Refused { .. })), "{written:?}");
+    log.all()[0].body["metadata"].clone()
+}
+
+#[tokio::test]
+async fn late_write_does_not_replace_a_newer_record() {
+    let record = NodeMaintenanceStatus {
+        record: Some("{}".to_owned()),
+        ..NodeMaintenanceStatus::default()
+    };
+    assert_eq!(demands(record).await, json!({ "resourceVersion": "1" }));
+    let progress = NodeMaintenanceStatus {
+        state: Some("Draining".to_owned()),
+        ..NodeMaintenanceStatus::default()
+    };
+    assert_eq!(demands(progress).await, json!({ "uid": "uid-of-gpu1-0" }));
+}
 
 fn refused(name: &str) -> WriteError {
     WriteError::Refused {
