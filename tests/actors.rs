@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use haulout::controller::node::ActorContext;
-use haulout::controller::observer::Observers;
+use haulout::controller::observer::{Observer, Observers};
 use haulout::controller::run_effect::{NotRecorded, Recorded, RunEffect, TRACEPARENT};
 use haulout::controller::supervisor::Supervisor;
 use haulout::ids::{NodeName, TaskRef};
@@ -24,6 +24,9 @@ use haulout::maintenance::observed::{
     AttemptOutcome, EffectAttempt, HostState, NodeSnapshot, Observed, ObservedNode, PowerState, Snapshots,
 };
 use haulout::maintenance::policy::DrainTimeoutAction;
+use haulout::maintenance::record::LastEpisode;
+use haulout::status::node_event::NodeEvent;
+use haulout::status::story::Beat;
 use haulout_core::fixtures::{
     drain_report, entering, episode, moment, node, observed, policy, record, snapshots, vm,
 };
@@ -32,8 +35,19 @@ use tokio_util::sync::CancellationToken;
 /// The calls of the executor, in order.
 type Asked = Arc<Mutex<Vec<String>>>;
 
+/// The record of the last write.
+#[derive(Clone, Default)]
+struct Written(Arc<Mutex<Option<Record>>>);
+
+impl Written {
+    fn last(&self) -> Record {
+        self.0.lock().unwrap().clone().unwrap()
+    }
+}
+
 struct RecordingExecutor {
     asked: Asked,
+    written: Written,
     /// The node whose effects panic.
     bad: Option<&'static str>,
     /// The error of every write, if writes are refused.
@@ -53,6 +67,7 @@ impl RunEffect for RecordingExecutor {
             .lock()
             .unwrap()
             .push(format!("{name} writes {}", transition.record.phase_name()));
+        *self.written.0.lock().unwrap() = Some(transition.record.clone());
         if let Some(refusal) = &self.refuses {
             return Err(refusal.clone());
         }
@@ -85,16 +100,21 @@ fn supervisor_with(
     let asked = Asked::default();
     let perform = RecordingExecutor {
         asked: asked.clone(),
+        written: Written::default(),
         bad,
         refuses,
     };
+    (of_executor(perform, Observers::default()), asked)
+}
+
+fn of_executor(perform: RecordingExecutor, observers: Observers) -> Supervisor<RecordingExecutor> {
     let shared = ActorContext {
         executor: perform,
-        observers: Observers::default(),
+        observers,
         policy: policy(DrainTimeoutAction::PowerOff),
         clock: || moment(2),
     };
-    (Supervisor::new(shared, &CancellationToken::new()), asked)
+    Supervisor::new(shared, &CancellationToken::new())
 }
 
 fn snapshot(record: Record, seen: Observed) -> NodeSnapshot {
@@ -112,15 +132,18 @@ fn leaving() -> NodeSnapshot {
     )
 }
 
-/// A node that is drained and about to be shut down.
-fn shutting_down() -> NodeSnapshot {
-    let cordoned = ObservedNode {
+fn cordoned() -> ObservedNode {
+    ObservedNode {
         unschedulable: true,
         ..node()
-    };
+    }
+}
+
+/// A node that is drained and about to be shut down.
+fn shutting_down() -> NodeSnapshot {
     let phase = Phase::ShuttingDown(DrainEnd::Complete);
     let record = record(episode(phase, 0));
-    let mut seen = observed(cordoned, vm(Some(PowerState::On), entering()));
+    let mut seen = observed(cordoned(), vm(Some(PowerState::On), entering()));
     seen.drain = Some(drain_report(moment(2).monotonic, Vec::new()));
     snapshot(record, seen)
 }
@@ -134,10 +157,6 @@ fn named(of: impl IntoIterator<Item = (&'static str, NodeSnapshot)>) -> Snapshot
 
 /// A node whose VM is about to be powered on.
 fn powering_on() -> NodeSnapshot {
-    let cordoned = ObservedNode {
-        unschedulable: true,
-        ..node()
-    };
     let phase = Phase::PoweringOn { by_drs: false };
     let record = record(Episode {
         powered_off: true,
@@ -145,7 +164,7 @@ fn powering_on() -> NodeSnapshot {
     });
     snapshot(
         record,
-        observed(cordoned, vm(Some(PowerState::Off), HostState::InService)),
+        observed(cordoned(), vm(Some(PowerState::Off), HostState::InService)),
     )
 }
 
@@ -261,4 +280,71 @@ async fn conflict_is_retried_at_once_and_then_after_growing_pauses() {
         tries(NotRecorded::Outdated).await,
         [0, 0, 1, 3, 7, 15, 31, 61, 91]
     );
+}
+
+/// What was told of transitions.
+#[derive(Debug, Default)]
+struct ToldTransitions(Mutex<Vec<&'static str>>);
+
+impl ToldTransitions {
+    fn take(&self) -> Vec<&'static str> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+impl Observer for ToldTransitions {
+    fn observe(&self, _node: &NodeName, beat: &Beat<'_>) {
+        if let NodeEvent::Recorded { transition, .. } = beat.event {
+            self.0.lock().unwrap().push(transition.record.phase_name());
+        }
+    }
+}
+
+/// A supervisor whose writes get no answer. Returns the last one, and what is told.
+fn without_answers() -> (Supervisor<RecordingExecutor>, Written, Arc<ToldTransitions>) {
+    let told = Arc::new(ToldTransitions::default());
+    let observers = Observers::from_iter([Arc::clone(&told) as Arc<dyn Observer>]);
+    let perform = RecordingExecutor {
+        asked: Asked::default(),
+        written: Written::default(),
+        bad: None,
+        refuses: Some(NotRecorded::Refused("no answer".to_owned())),
+    };
+    let written = perform.written.clone();
+    (of_executor(perform, observers), written, told)
+}
+
+#[tokio::test(start_paused = true)]
+async fn begin_whose_answer_was_lost_is_told_once_when_the_node_shows_it() {
+    let (mut supervisor, written, told) = without_answers();
+    let mut seen = leaving();
+    supervisor.update_snapshots(named([("gpu-1", seen.clone())]));
+    pass(&mut supervisor, Duration::from_secs(10)).await;
+    assert_eq!(told.take(), [""; 0], "nothing shows it");
+    seen.record = written.last();
+    for expected in [vec!["Draining"], vec![]] {
+        seen.observed.pods_revision += 1;
+        supervisor.update_snapshots(named([("gpu-1", seen.clone())]));
+        pass(&mut supervisor, Duration::from_secs(10)).await;
+        assert_eq!(told.take(), expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn end_whose_answer_was_lost_is_told_and_no_record_that_a_person_removed() {
+    let draining = record(episode(Phase::Draining, 0));
+    let at_rest = || observed(cordoned(), vm(Some(PowerState::On), HostState::InService));
+    for has_ended in [true, false] {
+        let (mut supervisor, written, told) = without_answers();
+        supervisor.update_snapshots(named([("gpu-1", snapshot(draining.clone(), at_rest()))]));
+        pass(&mut supervisor, Duration::from_secs(10)).await;
+        assert_eq!(written.last(), Record::InService);
+        let mut after = snapshot(Record::InService, at_rest());
+        let last = LastEpisode::of(&draining, &Record::InService, None, moment(2).wall);
+        after.observed.node.as_mut().unwrap().last_episode = last.filter(|_| has_ended).map(Arc::new);
+        supervisor.update_snapshots(named([("gpu-1", after)]));
+        pass(&mut supervisor, Duration::from_secs(10)).await;
+        let expected: &[&str] = if has_ended { &["InService"] } else { &[] };
+        assert_eq!(told.take(), expected);
+    }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -42,6 +43,9 @@ const REFILL_EVERY: Duration = Duration::from_secs(2);
 /// The number of conflicts in a row that is reported. Fewer are normal: the watch may be late.
 const CONFLICTS_REPORTED: u32 = 4;
 
+/// The number of writes without an answer that are kept.
+const UNANSWERED_MAX: usize = 8;
+
 /// What all actors share.
 #[derive(Debug)]
 pub struct ActorContext<P> {
@@ -62,6 +66,9 @@ pub struct NodeActor<P> {
     stop: CancellationToken,
     /// The last write or attempt, until a snapshot shows it.
     pending: Option<PendingWrite>,
+    /// The first writes that were decided on the same record and not accepted. One may have been carried out although its answer was
+    /// lost.
+    unanswered: Vec<RecordWrite>,
     /// The wait that was reported last. Each is reported once.
     waited_on: Option<WaitingOn>,
     /// The forecast that was reported last. Each is reported once.
@@ -105,6 +112,16 @@ struct PendingWrite {
     until: Instant,
 }
 
+/// A write of the record.
+#[derive(Debug)]
+struct RecordWrite {
+    /// The record on which it was decided.
+    decided_on: Record,
+    before: Record,
+    transition: Transition,
+    asked: Timestamp,
+}
+
 #[derive(Debug)]
 enum ActorState {
     Write { resource_version: u64 },
@@ -126,6 +143,7 @@ impl<P: RunEffect> NodeActor<P> {
             snapshots,
             stop,
             pending: None,
+            unanswered: Vec::new(),
             waited_on: None,
             forecast: None,
             story: NodeStory::default(),
@@ -176,6 +194,7 @@ impl<P: RunEffect> NodeActor<P> {
             return pending.until;
         }
         self.pending = None;
+        self.tell_late(&snapshot);
         let now = (self.shared.clock)();
         let decision = decide(&snapshot.record, &snapshot.observed, &self.shared.policy, now);
         self.stats
@@ -251,7 +270,6 @@ impl<P: RunEffect> NodeActor<P> {
         mut transition: Transition,
         now: Now,
     ) -> (ReconcileOutcome, Instant) {
-        let node = snapshot.observed.node.as_ref();
         let stats = self.stats.stats_of(&snapshot.record);
         let seen = &snapshot.observed;
         let before = close(
@@ -268,31 +286,66 @@ impl<P: RunEffect> NodeActor<P> {
             .executor
             .record(&self.name, seen, &before, &transition, now);
         let written = TRACEPARENT.scope(trace, writing).await;
+        let write = RecordWrite {
+            decided_on: snapshot.record.clone(),
+            before,
+            transition,
+            asked: now.wall,
+        };
         match written {
             Ok(recorded) => {
-                self.refused_writes = 0;
-                // A change of notes in the record alone does not report the wait again.
-                if !transition.is_bookkeeping(&before) {
-                    self.waited_on = None;
-                }
-                let wrote = (now.wall, (self.shared.clock)().wall);
-                self.notify(NodeEvent::Recorded {
-                    node,
-                    vm: &seen.vm,
-                    before: &before,
-                    transition: &transition,
-                    wrote,
-                });
+                self.unanswered.clear();
+                self.recorded(snapshot, &write);
                 let of = match recorded {
                     Recorded::OnNode { resource_version } => ActorState::Write { resource_version },
-                    Recorded::Elsewhere => ActorState::WriteElsewhere(Box::new(transition.record.clone())),
+                    Recorded::Elsewhere => ActorState::WriteElsewhere(Box::new(write.transition.record)),
                 };
                 let until = Instant::now() + OWN_RESULT_WAIT;
                 self.pending = Some(PendingWrite { of, until });
                 (ReconcileOutcome::Recorded, until)
             }
-            Err(why) => self.not_recorded(&snapshot.record, &transition, why),
+            Err(why) => {
+                let result = self.not_recorded(&snapshot.record, &write.transition, why);
+                if self.unanswered.len() < UNANSWERED_MAX {
+                    self.unanswered.push(write);
+                }
+                result
+            }
         }
+    }
+
+    /// Reports a write whose answer was lost, when the Node shows it.
+    fn tell_late(&mut self, snapshot: &NodeSnapshot) {
+        let first = self.unanswered.first();
+        if first.is_none_or(|write| write.decided_on == snapshot.record) {
+            return;
+        }
+        let writes = std::mem::take(&mut self.unanswered);
+        if let Some(write) = writes.iter().find(|write| write.is_seen(snapshot)) {
+            self.recorded(snapshot, write);
+        }
+    }
+
+    /// Reports a write that was accepted.
+    fn recorded(&mut self, snapshot: &NodeSnapshot, write: &RecordWrite) {
+        let RecordWrite {
+            before,
+            transition,
+            asked,
+            ..
+        } = write;
+        self.refused_writes = 0;
+        // A change of notes in the record alone does not report the wait again.
+        if !transition.is_bookkeeping(before) {
+            self.waited_on = None;
+        }
+        self.notify(NodeEvent::Recorded {
+            node: snapshot.observed.node.as_ref(),
+            vm: &snapshot.observed.vm,
+            before,
+            transition,
+            wrote: (*asked, (self.shared.clock)().wall),
+        });
     }
 
     /// Reports a refused write, and says when to try again.
@@ -374,6 +427,17 @@ impl<P: RunEffect> NodeActor<P> {
 /// The traceparent of the episode.
 fn traceparent(record: &Record) -> Option<Arc<str>> {
     record.episode().map(|episode| episode.traceparent.clone())
+}
+
+impl RecordWrite {
+    /// Whether it was carried out, as the Node shows. Each record differs from all before; an end leaves none.
+    fn is_seen(&self, snapshot: &NodeSnapshot) -> bool {
+        let node = snapshot.observed.node.as_ref();
+        let last = node.and_then(|node| Some(&node.last_episode.as_ref()?.episode.id));
+        let ended = self.before.episode().map(|episode| &episode.id);
+        let is_end = ended.is_some() && ended == last;
+        snapshot.record == self.transition.record && (snapshot.record.episode().is_some() || is_end)
+    }
 }
 
 impl ActorState {
