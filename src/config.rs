@@ -173,7 +173,8 @@ pub struct Config {
     pub poll_interval: Duration,
     /// The longest drain (1 to 604800)
     ///
-    /// Counted from the cordon, across restarts. Time without a running replica does not count.
+    /// Counted from the cordon, across restarts. Time in which no pod can be evicted, because no replica runs or vCenter or Kubernetes
+    /// is not connected, does not count.
     #[arg(long = "drain-timeout-seconds", env = "DRAIN_TIMEOUT_SECONDS", value_name = "SECONDS",
           help_heading = PERIODS, value_parser = seconds(604_800), default_value = "600")]
     pub drain_timeout: Duration,

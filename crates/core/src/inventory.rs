@@ -311,11 +311,12 @@ impl Inventory {
             // First, because a VM that several nodes match is found for its owner only.
             self.claim(name);
             let has_known_vm = self.vm_of(name).found().is_some();
-            let node = self.nodes.node(name);
-            let is_paused = node.is_some_and(is_paused);
+            let is_paused = self.nodes.node(name).is_some_and(is_paused);
+            let evicts = record.phase() == Some(&Phase::Draining);
+            let is_held = is_paused || evicts && self.disconnected_for(name, &record).is_some();
             let local = self.node_states.entry(name.clone()).or_default();
             local.has_known_vm |= has_known_vm;
-            local.observed_record.update(&record, self.now, acting, is_paused);
+            local.observed_record.update(&record, self.now, acting, is_held);
         }
     }
 

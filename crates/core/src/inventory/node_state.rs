@@ -95,18 +95,18 @@ pub(super) struct ObservedRecord {
     pub(super) seen: Option<RecordAge>,
     /// The previous record was seen while this process was acting.
     pub(super) is_watched: bool,
-    /// When the node was last seen paused.
-    paused_at: Option<Now>,
+    /// When the episode was last seen held.
+    held_at: Option<Now>,
 }
 
 impl ObservedRecord {
-    /// Notes the current record. `acting` is the epoch of this process, if it acts; without leader election it is 0. While a person has
-    /// paused the node, nothing of its episode counts as elapsed: a drain that was paused for an hour did not evict for an hour.
-    pub(super) fn update(&mut self, record: &Record, now: Now, acting: Option<u64>, is_paused: bool) {
-        if let (Some(paused_at), Some(seen)) = (self.paused_at, &mut self.seen) {
-            seen.at = seen.at.after(now.monotonic.since(paused_at.monotonic));
+    /// Notes the current record. `acting` is the epoch of this process, if it acts; without leader election it is 0. While it is held,
+    /// because a person has paused the node or a drain cannot evict, nothing of its episode counts as elapsed.
+    pub(super) fn update(&mut self, record: &Record, now: Now, acting: Option<u64>, is_held: bool) {
+        if let (Some(held_at), Some(seen)) = (self.held_at, &mut self.seen) {
+            seen.at = seen.at.after(now.monotonic.since(held_at.monotonic));
         }
-        self.paused_at = is_paused.then_some(now);
+        self.held_at = is_held.then_some(now);
         let phase = record.episode().map(phase_of);
         let elapsed = record.episode().map_or_else(Default::default, |episode| {
             (episode.elapsed, episode.in_flight, episode.drained_for)

@@ -489,3 +489,33 @@ fn time_for_which_a_node_is_paused_does_not_count_as_its_drain() {
     assert_eq!(resumed, moment(3_610), "a hundred seconds have elapsed");
     assert_eq!(seen_at(vec![], 4_000), moment(3_610));
 }
+
+#[test]
+fn time_without_a_connection_does_not_count_as_a_drain() {
+    let why = || "cut".to_owned();
+    let cuts = [
+        Fact::Vsphere(VsphereUpdate::Lost { why: why() }),
+        Fact::Kubernetes(KubernetesUpdate::Lost { why: why() }),
+    ];
+    // What the guest was asked takes effect also while nothing is seen.
+    let phases = [
+        (Phase::Draining, 3_610),
+        (Phase::ShuttingDown(DrainEnd::Complete), 10),
+    ];
+    for (cut, (phase, expected)) in cuts
+        .into_iter()
+        .flat_map(|cut| phases.clone().map(|it| (cut.clone(), it)))
+    {
+        let of = node(in_episode(1, phase.clone(), RELEASE));
+        let mut inventory = leading(trio(1));
+        let mut seen_at = |facts: Vec<Fact>, second: i64| {
+            inventory.advance(facts, moment(second));
+            inventory.snapshots[&name(1)].observed.record_seen.at
+        };
+        assert_eq!(seen_at(vec![of.clone()], 10), moment(10));
+        seen_at(vec![cut.clone()], 110);
+        let facts = trio(1).into_iter().chain([of]);
+        let again = seen_at(synced(facts).collect(), 3_710);
+        assert_eq!(again, moment(expected), "{cut:?} in {phase:?}");
+    }
+}
