@@ -2,7 +2,6 @@
 
 {{/* The environment of the container, its resources and its mounts. */}}
 {{- define "haulout.container" -}}
-{{- $kubeconfig := .Values.workloadCluster.kubeconfigSecret }}
 image: {{ include "haulout.image" . | quote }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 envFrom:
@@ -56,24 +55,9 @@ volumeMounts:
     readOnly: true
   {{- end }}
   {{- end }}
-  {{- if $kubeconfig.name }}
-  - name: kubeconfig
-    mountPath: /etc/haulout/kubeconfig
-    readOnly: true
-  {{- end }}
-  {{- if and .Values.statusPage.enabled .Values.statusPage.tokenSecret.name }}
-  - name: status-token
-    mountPath: /etc/haulout/status
-    readOnly: true
-  {{- end }}
-  {{- if .Values.notify.urlSecret.name }}
-  - name: notify
-    mountPath: /etc/haulout/notify
-    readOnly: true
-  {{- end }}
-  {{- if .Values.alertmanager.urlSecret.name }}
-  - name: alertmanager
-    mountPath: /etc/haulout/alertmanager
+  {{- range include "haulout.secretFiles" . | fromYamlArray }}
+  - name: {{ .volume }}
+    mountPath: {{ .mountPath }}
     readOnly: true
   {{- end }}
   {{- with .Values.extraVolumeMounts }}
@@ -81,9 +65,24 @@ volumeMounts:
   {{- end }}
 {{- end }}
 
+{{/* The Secrets of which one key is a file. */}}
+{{- define "haulout.secretFiles" -}}
+{{- $kubeconfig := .Values.workloadCluster.kubeconfigSecret }}
+{{- $token := ternary .Values.statusPage.tokenSecret (dict) .Values.statusPage.enabled }}
+{{- range list
+  (dict "volume" "kubeconfig" "mountPath" "/etc/haulout/kubeconfig" "path" $kubeconfig.key "of" $kubeconfig)
+  (dict "volume" "status-token" "mountPath" "/etc/haulout/status" "path" "token" "of" $token)
+  (dict "volume" "notify" "mountPath" "/etc/haulout/notify" "path" "url" "of" .Values.notify.urlSecret)
+  (dict "volume" "alertmanager" "mountPath" "/etc/haulout/alertmanager" "path" "url" "of" .Values.alertmanager.urlSecret)
+}}
+{{- if .of.name }}
+- {{ toJson . }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* The volumes. */}}
 {{- define "haulout.volumes" -}}
-{{- $kubeconfig := .Values.workloadCluster.kubeconfigSecret }}
 volumes:
   # Without subPath, so that the kubelet updates the files when the Secret changes.
   - name: vcenter
@@ -106,45 +105,15 @@ volumes:
           path: {{ .key }}
   {{- end }}
   {{- end }}
-  {{- if $kubeconfig.name }}
-  - name: kubeconfig
+  {{- range include "haulout.secretFiles" . | fromYamlArray }}
+  - name: {{ .volume }}
     secret:
-      secretName: {{ $kubeconfig.name }}
+      secretName: {{ .of.name }}
       # 0444, because no user is fixed. As a decimal number: YAML 1.1 and 1.2 write octal numbers differently.
       defaultMode: 292
       items:
-        - key: {{ $kubeconfig.key }}
-          path: {{ $kubeconfig.key }}
-  {{- end }}
-  {{- if and .Values.statusPage.enabled .Values.statusPage.tokenSecret.name }}
-  - name: status-token
-    secret:
-      secretName: {{ .Values.statusPage.tokenSecret.name }}
-      # 0444, because no user is fixed. As a decimal number: YAML 1.1 and 1.2 write octal numbers differently.
-      defaultMode: 292
-      items:
-        - key: {{ .Values.statusPage.tokenSecret.key }}
-          path: token
-  {{- end }}
-  {{- if .Values.notify.urlSecret.name }}
-  - name: notify
-    secret:
-      secretName: {{ .Values.notify.urlSecret.name }}
-      # 0444, because no user is fixed. As a decimal number: YAML 1.1 and 1.2 write octal numbers differently.
-      defaultMode: 292
-      items:
-        - key: {{ .Values.notify.urlSecret.key }}
-          path: url
-  {{- end }}
-  {{- if .Values.alertmanager.urlSecret.name }}
-  - name: alertmanager
-    secret:
-      secretName: {{ .Values.alertmanager.urlSecret.name }}
-      # 0444, because no user is fixed. As a decimal number: YAML 1.1 and 1.2 write octal numbers differently.
-      defaultMode: 292
-      items:
-        - key: {{ .Values.alertmanager.urlSecret.key }}
-          path: url
+        - key: {{ .of.key }}
+          path: {{ .path }}
   {{- end }}
   {{- with .Values.extraVolumes }}
   {{- toYaml . | nindent 2 }}

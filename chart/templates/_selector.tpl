@@ -4,36 +4,12 @@ nodes. */}}
 {{- define "haulout.avoidNodes" -}}
 nodeAffinity:
   preferredDuringSchedulingIgnoredDuringExecution:
-    {{- range $requirement := regexFindAll "[^,(]+(\\([^)]*\\))?" .Values.config.gpuNodeLabel -1 }}
-      {{- $requirement = trim $requirement }}
+    {{- $negations := dict "In" "NotIn" "NotIn" "In" "Exists" "DoesNotExist" "DoesNotExist" "Exists" }}
+    {{- range include "haulout.requirements" . | fromYamlArray }}
     - weight: 100
       preference:
         matchExpressions:
-        {{- if regexMatch "\\)$" $requirement }}
-          {{- $operator := ternary "In" "NotIn" (regexMatch "^\\S+\\s+notin\\s*\\(" $requirement) }}
-          - key: {{ regexFind "^[^\\s(]+" $requirement }}
-            operator: {{ $operator }}
-            values:
-            {{- range $value := splitList "," (regexReplaceAll "^[^(]*\\(([^)]*)\\)$" $requirement "${1}") }}
-              - {{ trim $value | quote }}
-            {{- end }}
-        {{- else if contains "!=" $requirement }}
-          - key: {{ regexSplit "\\s*!=\\s*" $requirement 2 | first }}
-            operator: In
-            values:
-              - {{ regexSplit "\\s*!=\\s*" $requirement 2 | last | quote }}
-        {{- else if contains "=" $requirement }}
-          - key: {{ regexSplit "\\s*==?\\s*" $requirement 2 | first }}
-            operator: NotIn
-            values:
-              - {{ regexSplit "\\s*==?\\s*" $requirement 2 | last | quote }}
-        {{- else if hasPrefix "!" $requirement }}
-          - key: {{ trimPrefix "!" $requirement | trim }}
-            operator: Exists
-        {{- else }}
-          - key: {{ $requirement }}
-            operator: DoesNotExist
-        {{- end }}
+          - {{- merge (dict "operator" (get $negations .operator)) . | toYaml | nindent 12 }}
     {{- end }}
 {{- end }}
 
