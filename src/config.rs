@@ -270,11 +270,11 @@ pub struct Config {
     // The usual ports of controllers, so that common ServiceMonitors and probes fit.
     /// Address of /metrics (IP:PORT, or off)
     #[arg(long, env, value_name = "ADDRESS", help_heading = OPERATION, value_parser = listen(8080),
-          default_value = "0.0.0.0:8080", hide_short_help = true)]
+          default_value = "[::]:8080", hide_short_help = true)]
     pub metrics_address: Listen,
     /// Address of /livez and /readyz (IP:PORT, or off)
     #[arg(long, env, value_name = "ADDRESS", help_heading = OPERATION, value_parser = listen(8081),
-          default_value = "0.0.0.0:8081", hide_short_help = true)]
+          default_value = "[::]:8081", hide_short_help = true)]
     pub health_address: Listen,
     #[command(flatten)]
     pub status_page: StatusSettings,

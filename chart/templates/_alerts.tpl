@@ -92,7 +92,7 @@ every replica, because the metric of the election is absent then. */}}
     summary: The maintenance of node {{`{{ $labels.node }}`}} waits for a person
     description: The Events of the node give the reason. The maintenance resumes by itself when the reason goes away.
 - alert: HauloutWaitsForPerson
-  expr: max by (namespace, node, kind) (haulout_waiting_on{ {{- $of }},kind=~"approval|drain-held|hook|invalid-window|node-object|powered-on|question|skip"}) == 1
+  expr: max by (namespace, node, kind) (haulout_waiting_on{ {{- $of }},kind=~"already-there|approval|drain-held|hook|invalid-window|node-object|powered-on|question|skip"}) == 1
   for: 1h
   labels:
     severity: warning

@@ -191,7 +191,7 @@ async fn lease(config: &Config, client: &kube::Client, section: &mut Section) {
         Ok(leases) => right(&leases, &rights::LEASES, Some(&namespace), section).await,
         Err(error @ KubeConnectError::InCluster(_)) => section.warn(
             format!("the right to the Lease is not checked: {error}"),
-            "run it in the pod: kubectl exec deployment/haulout -- haulout check",
+            "run it in the pod: kubectl -n haulout exec deployment/haulout -- /haulout check",
         ),
         Err(error) => section.missing(
             error.to_string(),

@@ -110,7 +110,7 @@ async fn bind(
         source,
     };
     let listener = match TcpListener::bind(address).await {
-        // The chart listens at `[::]`, and a kernel may have no IPv6.
+        // A kernel may have no IPv6.
         Err(error) if address.ip() == Ipv6Addr::UNSPECIFIED && error.kind() != ErrorKind::AddrInUse => {
             TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
         }

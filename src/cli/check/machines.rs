@@ -36,7 +36,7 @@ pub(super) async fn check(config: &Config, client: &kube::Client, nodes: &[Node]
         }
         Err(error @ KubeConnectError::InCluster(_)) => section.warn(
             format!("the rights on Machines are not checked: {error}"),
-            "run it in the pod: kubectl exec deployment/haulout -- haulout check",
+            "run it in the pod: kubectl -n haulout exec deployment/haulout -- /haulout check",
         ),
         Err(error) => section.missing(
             error.to_string(),

@@ -562,7 +562,12 @@ fn ten_maintenances_with_kills_and_a_vcenter_restart_leave_nothing_behind() {
                     fixture.log_text()
                 )
             })?;
-            ensure!(fixture.power_cycles("gpu1").await? == (maintenance, maintenance));
+            let cycles = fixture.power_cycles("gpu1").await?;
+            ensure!(
+                cycles == (maintenance, maintenance),
+                "{cycles:?} after maintenance {maintenance} with {trouble:?}; Haulout's log:\n{}",
+                fixture.log_text()
+            );
         }
         let Replicas { leader, standby, .. } = replicas;
         standby.stop().await?;

@@ -50,7 +50,7 @@ waits! {
 
     Vcenter { why: String } = "vcenter", "vCenter",
         says("the connection to vCenter: {why}"),
-        runbook "HauloutVCenterUnreachable", next |_node| kubectl("haulout check");
+        runbook "HauloutVCenterUnreachable", next |_node| words("run `haulout check` in a pod of the Deployment");
     Kubernetes { why: String } = "kubernetes", "Kubernetes",
         says("the connection to Kubernetes: {why}"),
         runbook "HauloutKubernetesUnreachable";
