@@ -85,6 +85,8 @@ pub struct NodeMemory {
     pub cordoned_by_person: bool,
     /// When a person has cordoned it last.
     pub person_cordoned: Option<Duration>,
+    /// etcd was restored to a time before a person's cordon. A leader that remembers it leaves the node cordoned.
+    pub cordon_is_forgotten: bool,
     /// When it last became schedulable by somebody else than a replica: a person, the driver manager, or a restore.
     pub schedulable_since: Option<Duration>,
     /// When the last reason to keep its VM off ended: the maintenance of its host, or a request.
@@ -207,6 +209,7 @@ impl Oracle {
     pub fn restored(&mut self, memory: &[NodeMemory], now: Duration) {
         self.restored = Some(now);
         for (node, then) in self.nodes.iter_mut().zip(memory) {
+            node.cordon_is_forgotten |= node.cordoned_by_person && !then.cordoned_by_person;
             node.cordoned_by_person = then.cordoned_by_person;
             if then.cordoned_by_person {
                 // No leader has seen it, as if it were new.

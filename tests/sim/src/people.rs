@@ -258,6 +258,7 @@ impl World {
         self.tell("person", format!("uncordons {}", node_name(node)));
         let memory = &mut self.oracle.nodes[node];
         memory.cordoned_by_person = false;
+        memory.cordon_is_forgotten = false;
         memory.schedulable_since = Some(clock::elapsed());
         self.kube.change(&node_key(node), KUBECTL, |node| {
             if let Some(spec) = node["spec"].as_object_mut() {

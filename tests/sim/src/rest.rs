@@ -182,7 +182,8 @@ impl World {
             if vm.on && !is_ready(object) {
                 unrest.push(format!("{name} is not Ready"));
             }
-            if is_cordoned(object) != memory.cordoned_by_person && vm.on && !memory.is_lost {
+            let may_stay = is_cordoned(object) && memory.cordon_is_forgotten;
+            if is_cordoned(object) != memory.cordoned_by_person && vm.on && !memory.is_lost && !may_stay {
                 let is = if is_cordoned(object) {
                     "cordoned"
                 } else {

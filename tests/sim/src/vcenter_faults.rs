@@ -46,6 +46,8 @@ impl World {
         if self.vcenter.vms[vm].is_ours {
             let memory = &mut self.oracle.nodes[vm];
             memory.cause_ended = Some(clock::elapsed());
+            // Where no leader saw that it was off, it is powered off again while a maintenance or a request asks for it.
+            memory.causes += 1;
             if self.vcenter.has_vgpus {
                 // As if vCenter had moved it by vMotion. Only its next status shows that it was restarted.
                 memory.cuts_before = memory.cuts;
