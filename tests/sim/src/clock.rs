@@ -82,6 +82,11 @@ pub fn wall_at(at: Duration) -> Timestamp {
     began.saturating_add(passed).unwrap_or(began)
 }
 
+/// Whether no wall clock was set.
+pub fn are_set_alike() -> bool {
+    TIME.with_borrow(|time| time.offsets.iter().all(|offset| offset.is_zero()))
+}
+
 /// Steps the wall clock of a replica.
 pub fn step(replica: usize, by: SignedDuration) {
     TIME.with_borrow_mut(|time| {
