@@ -11,7 +11,7 @@ use crate::facts::vsphere::{DetectionSignal, HostConnection, Vm};
 use crate::ids::{ComputeRef, HostRef, NodeName, VmRef};
 use crate::maintenance::decide::is_replaced;
 use crate::maintenance::episode::{Detection, Episode, MAX_REFUSALS, Phase, Record};
-use crate::maintenance::observed::{BoundVm, HostState};
+use crate::maintenance::observed::HostState;
 use crate::maintenance::placement::{HostView, PlacementOffer, ReservedVm, VmRequirements, find_host};
 use crate::maintenance::request::Request;
 
@@ -185,18 +185,9 @@ impl Inventory {
     /// Whether the episode of a node keeps hosts from others. Where nothing is done for it, only a copy shows that Haulout wrote it: a
     /// relocation of a node that a person has paused may still run.
     fn may_reserve(&self, node: &NodeFacts, episode: &Episode) -> bool {
-        let is_replaced = || match self.vm_of(&node.name) {
-            BoundVm::Found(vm) => is_replaced(episode, &vm).is_some(),
-            BoundVm::NotLookedUp
-            | BoundVm::Missing { .. }
-            | BoundVm::NoVm
-            | BoundVm::OutOfScope
-            | BoundVm::NoUuid
-            | BoundVm::Ambiguous(_)
-            | BoundVm::Shared(_)
-            | BoundVm::HeldByDeadNode { .. } => false,
-        };
-        self.is_believed(node, episode) || (self.has_own_copy_of(&node.name, episode) && !is_replaced())
+        let vm = self.vm_of(&node.name);
+        let is_another = vm.found().is_some_and(|vm| is_replaced(episode, vm).is_some());
+        self.is_believed(node, episode) || (self.has_own_copy_of(&node.name, episode) && !is_another)
     }
 
     /// The host that is reserved for the VM of an episode: while the VM is relocated to it, and until the node is back.

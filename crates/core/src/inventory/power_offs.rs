@@ -69,7 +69,7 @@ impl Inventory {
     ) -> Option<Monotonic> {
         let now = self.now.monotonic;
         let states = self.node_states.iter();
-        let states = states.filter(|(name, _)| self.limit_group(name).as_deref() == group);
+        let states = states.filter(|(name, _)| self.limit_group(name) == group);
         let mut first: Option<Monotonic> = None;
         for (name, local) in states {
             let lapses: Vec<Monotonic> = local.power_offs.lapses(now).collect();

@@ -8,6 +8,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::Inventory;
+use super::snapshot::is_paused;
 use crate::facts::kubernetes::NodeFacts;
 use crate::ids::NodeName;
 use crate::maintenance::admission::{AdmissionLimits, AdmissionQueue, QueuedNode};
@@ -63,10 +64,10 @@ impl Inventory {
     }
 
     /// The group of a node, or the one of its deleted Node as far as this process has seen it.
-    pub(super) fn limit_group(&self, name: &NodeName) -> Option<String> {
+    pub(super) fn limit_group(&self, name: &NodeName) -> Option<&str> {
         match self.nodes.node(name) {
-            Some(node) => node.limit_group.clone(),
-            None => self.node_states.get(name)?.group_of_gone.clone(),
+            Some(node) => node.limit_group.as_deref(),
+            None => self.node_states.get(name)?.group_of_gone.as_deref(),
         }
     }
 
@@ -79,7 +80,7 @@ impl Inventory {
     ) {
         let deleted = names.iter().filter(|name| !self.nodes.has(name));
         for name in deleted.filter(|name| self.is_unavailable_without_node(name)) {
-            let queue = queues.entry(self.limit_group(name));
+            let queue = queues.entry(self.limit_group(name).map(str::to_owned));
             let queue = queue.or_insert_with_key(|group| AdmissionQueue::after(before.remove(group)));
             queue.unavailable.insert(name.clone());
         }
@@ -96,8 +97,8 @@ impl Inventory {
     pub(super) fn queue_of(&self, name: &NodeName) -> (&AdmissionQueue, AdmissionLimits) {
         static EMPTY: LazyLock<AdmissionQueue> = LazyLock::new(AdmissionQueue::default);
         let group = self.limit_group(name);
-        let queue = self.admission_queues.get(&group).unwrap_or(&EMPTY);
-        (queue, self.limits(group.as_deref()))
+        let queue = self.admission_queues.get(&group.map(str::to_owned));
+        (queue.unwrap_or(&EMPTY), self.limits(group))
     }
 
     /// Updates which nodes hold slots and which wait for one. Each group has a queue and limits of its own.
@@ -250,9 +251,8 @@ impl Inventory {
     /// has said that the node is left alone.
     pub(super) fn is_believed(&self, node: &NodeFacts, episode: &Episode) -> bool {
         let is_its_vm = self.is_of_its_vm(&node.name, episode);
-        let is_left_alone = node.annotations.skip.as_deref() == Some("true");
         let is_ours = self.settings.releases.has(&episode.release);
-        episode.node_uid == node.uid && is_its_vm && is_ours && !is_left_alone
+        episode.node_uid == node.uid && is_its_vm && is_ours && !is_paused(node)
     }
 
     /// Whether the VM of a node is the one of its episode, as far as it was looked up.
